@@ -1,0 +1,96 @@
+"""What is run: a model's pass, or one operator.
+
+A case is a value: hashable, and equal cases have equal keys, so a result can be found again.
+Levers are resolved into it (`catalogue.levers`), never named by it.
+"""
+
+import hashlib
+from typing import Literal
+
+import msgspec
+
+from peakward.records.model_shape import ModelShape
+
+Pass = Literal["forward", "forward_backward", "train_step"]
+Precision = Literal["fp32", "tf32", "bf16-mixed", "fp16-mixed", "bf16", "fp8"]
+Attention = Literal["naive", "sdpa", "sdpa-cudnn", "sdpa-flash", "sdpa-efficient", "sdpa-math"]
+Compile = Literal["none", "default", "reduce-overhead", "max-autotune"]
+CompileScope = Literal["block", "model"]
+Optimizer = Literal["adamw-loop", "adamw-foreach", "adamw-fused"]
+Checkpointing = Literal["none", "sqrt", "every-block", "selective"]
+Padding = Literal["none", "to-seq-len"]
+DeviceType = Literal["cpu", "cuda"]
+
+
+class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One step's work. Its tokens are uniform random ids drawn from `seed`."""
+
+    batch_size: int
+    """Sequences in one micro-batch."""
+    seq_len: int
+    pass_: Pass = msgspec.field(default="train_step", name="pass")
+    accumulate: int = 1
+    """Micro-batches whose gradients are summed before the optimiser runs."""
+    varying_seq_lens: tuple[int, ...] = ()
+    """Lengths that successive steps cycle through, none above `seq_len`; empty: always `seq_len`."""
+    padding: Padding = "none"
+    """`to-seq-len` pads every batch of a varying length to `seq_len`, so that shapes never change."""
+    seed: int = 0
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Tokens that count in one step, averaged over a cycle of lengths; padding does not count."""
+        lengths = self.varying_seq_lens or (self.seq_len,)
+        return self.batch_size * self.accumulate * sum(lengths) / len(lengths)
+
+
+class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the work is carried out: the fields that levers set. The defaults are the baseline."""
+
+    precision: Precision = "fp32"
+    attention: Attention = "naive"
+    compile: Compile = "none"
+    compile_scope: CompileScope = "block"
+    cuda_graphs: bool = False
+    """One CUDA graph of the whole step, captured by Peakward (not torch's `reduce-overhead`)."""
+    optimizer: Optimizer = "adamw-foreach"
+    checkpointing: Checkpointing = "none"
+
+
+class ModelCase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="model"):
+    """A pass of a model over a workload on a device."""
+
+    model: ModelShape
+    workload: Workload
+    configuration: Configuration = Configuration()
+    device: DeviceType
+    memory_limit_bytes: int | None = None
+    """The case is `oom` where it needs more: reserved bytes on CUDA, the process's data on a CPU."""
+
+
+class OperatorCase(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="operator"
+):
+    """Causal attention alone, on random (batch, heads, seq_len, head_dim) queries, keys and values."""
+
+    operator: Literal["attention"] = "attention"
+    batch_size: int
+    n_heads: int
+    seq_len: int
+    head_dim: int
+    pass_: Literal["forward", "forward_backward"] = msgspec.field(default="forward", name="pass")
+    precision: Literal["fp32", "tf32", "bf16"] = "fp32"
+    attention: Attention = "naive"
+    compile: Compile = "none"
+    device: DeviceType
+    memory_limit_bytes: int | None = None
+    seed: int = 0
+
+
+Case = ModelCase | OperatorCase
+
+
+def case_key(case: Case) -> str:
+    """A stable 16-digit name of the case's content."""
+    encoded = msgspec.json.encode(case, order="deterministic")
+    return hashlib.sha256(encoded).hexdigest()[:16]

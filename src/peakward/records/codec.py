@@ -1,0 +1,41 @@
+"""Records to JSON and back, with a schema version on every document."""
+
+from typing import TypeVar
+
+import msgspec
+
+from peakward.records.errors import PeakwardError
+
+SCHEMA_VERSION = 1
+"""1: the first."""
+
+R = TypeVar("R", bound=msgspec.Struct)
+
+
+class _Envelope(msgspec.Struct, frozen=True, kw_only=True):
+    schema_version: int
+    record: msgspec.Raw
+
+
+def to_json(record: msgspec.Struct) -> bytes:
+    """The record as one JSON object under a schema version."""
+    body = msgspec.Raw(msgspec.json.encode(record))
+    return msgspec.json.encode(_Envelope(schema_version=SCHEMA_VERSION, record=body))
+
+
+def from_json(data: bytes, record_type: type[R]) -> R:
+    """The record that `to_json` wrote.
+
+    Raises:
+        PeakwardError: not JSON, not such a record, or written by a newer Peakward.
+    """
+    try:
+        envelope = msgspec.json.decode(data, type=_Envelope)
+        if envelope.schema_version > SCHEMA_VERSION:
+            raise PeakwardError(
+                f"expected a record of schema {SCHEMA_VERSION} or older, got {envelope.schema_version}: "
+                "it was written by a newer Peakward; upgrade this one"
+            )
+        return msgspec.json.decode(envelope.record, type=record_type)
+    except msgspec.DecodeError as error:
+        raise PeakwardError(f"expected a {record_type.__name__} record, got {error}") from error

@@ -1,0 +1,36 @@
+"""Where a measurement was taken: what must agree before two figures may be compared."""
+
+import hashlib
+
+import msgspec
+
+
+class Environment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The device and the software. None where it does not exist or could not be read."""
+
+    device_type: str
+    device_name: str
+    """As the driver or /proc/cpuinfo gives it."""
+    device_memory_bytes: int
+    """The GPU's memory, or the machine's RAM (the control group's limit where that is lower)."""
+    device_uuid: str | None = None
+    compute_capability: str | None = None
+    driver: str | None = None
+    cuda: str | None = None
+    n_cores: int
+    """Cores that this process may use."""
+    torch: str | None = None
+    triton: str | None = None
+    python: str
+    system: str
+    """Operating system and kernel release."""
+    peakward: str
+
+    @property
+    def key(self) -> str:
+        """Equal for runs that may stand in one table: everything but the unit and Peakward itself.
+
+        The unit's UUID is left out, so that a sweep can resume on another card of the same model.
+        """
+        same = msgspec.structs.replace(self, device_uuid=None, peakward="")
+        return hashlib.sha256(msgspec.json.encode(same, order="deterministic")).hexdigest()[:16]

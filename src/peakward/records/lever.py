@@ -1,0 +1,29 @@
+"""A change that may make a case faster or smaller."""
+
+from typing import Literal
+
+import msgspec
+
+from peakward.records.case import DeviceType, Pass
+
+NumericsClass = Literal["exact", "reordered", "approximate"]
+
+
+class Lever(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the lever changes in a case, when it applies, and what it may do to the numbers."""
+
+    name: str
+    summary: str
+    sets: tuple[tuple[str, str | bool], ...]
+    """(field of `Configuration`, value) pairs."""
+    numerics: NumericsClass
+    """`exact`: bitwise under determinism. `reordered`: within twice the base's own error against an
+    fp64 oracle. `approximate`: logits within the bound that its compute type allows."""
+    saves: Literal["time", "memory"] = "time"
+    passes: tuple[Pass, ...] = ("forward", "forward_backward", "train_step")
+    device_types: tuple[DeviceType, ...] = ("cpu", "cuda")
+    min_compute_capability: tuple[int, int] | None = None
+    needs_precision: tuple[str, ...] = ()
+    """Precisions under which it can run; empty: all."""
+    needs: Literal["compiler"] | None = None
+    """What the machine must have beside the device."""

@@ -1,0 +1,141 @@
+"""What was measured when a case ran."""
+
+from typing import Literal
+
+import msgspec
+
+from peakward.records.case import Case
+from peakward.records.environment import Environment
+from peakward.records.protocol import Protocol
+
+Status = Literal["ok", "oom", "timeout", "crashed", "invalid"]
+Verdict = Literal["stable", "unstable", "throttled"]
+Phase = Literal["forward", "backward", "optimizer"]
+
+
+class Interval(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An estimate and its confidence interval."""
+
+    estimate: float
+    low: float
+    high: float
+    level: float = 0.95
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Statistics of step times, in seconds."""
+
+    median_s: Interval
+    """With a bootstrap percentile interval; over per-process medians where several processes ran."""
+    mean_s: float
+    sd_s: float
+    """Sample standard deviation; 0 for a single step."""
+    min_s: float
+    n: int
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The step times that one process gave, in the order they ran."""
+
+    warmup_s: tuple[float, ...]
+    steps_s: tuple[float, ...]
+
+
+class PhaseTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One phase of a step, timed on the device, summed over micro-batches."""
+
+    phase: Phase
+    median_s: float
+    n: int
+
+
+class Validity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whether the times may be believed, and why not."""
+
+    verdict: Verdict
+    reasons: tuple[str, ...] = ()
+    """Each with its number: "coefficient of variation 12% > 5%"."""
+
+
+class MemoryUse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Peak memory of a measurement.
+
+    On CUDA, the allocator's maxima and what the context holds beside them; on a CPU `allocated`
+    is the growth of the process's resident memory over what it was before the model was built,
+    and the other two are None.
+    """
+
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int | None = None
+    context_bytes: int | None = None
+
+
+class Telemetry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The device's own sensors over the timed steps. None where it has no such sensor."""
+
+    sm_clock_mhz: Interval | None = None
+    """Mean, lowest and highest sample (level 1)."""
+    power_w: Interval | None = None
+    temperature_c: Interval | None = None
+    energy_per_step_j: float | None = None
+    throttle_reasons: tuple[str, ...] = ()
+    n_samples: int = 0
+
+
+class CompileReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What torch.compile did while the case warmed up."""
+
+    compile_s: float
+    """Warm-up time beyond what as many steady steps take."""
+    n_graphs: int
+    n_graph_breaks: int
+    n_recompiles: int
+    reasons: tuple[str, ...] = ()
+    """Of the breaks and recompilations, each once."""
+
+
+class FirstStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the first step of a fresh process did beyond a steady one.
+
+    Read from a profiled process of its own; shares of the profiled first step, never mixed with
+    the timed ones. None where this device has no such activity.
+    """
+
+    profiled_s: float
+    module_load_s: float | None = None
+    """Host time in CUDA calls that load kernels: module loading, and launches beyond their steady time."""
+    allocation_s: float | None = None
+    """Host time in cudaMalloc and its kin."""
+    n_device_allocations: int | None = None
+    n_page_faults: int | None = None
+
+
+class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A case, how it was measured and where, and what came of it."""
+
+    id: str
+    case: Case
+    protocol: Protocol
+    environment: Environment
+    started_at: str
+    """ISO 8601, UTC."""
+    wall_s: float
+    """The whole measurement, process start and model building included."""
+    status: Status
+    reason: str | None = None
+    """Why the status is not `ok`."""
+    runs: tuple[Run, ...] = ()
+    summary: Summary | None = None
+    validity: Validity | None = None
+    phases: tuple[PhaseTime, ...] = ()
+    memory: MemoryUse | None = None
+    telemetry: Telemetry | None = None
+    compile: CompileReport | None = None
+    first_step: FirstStep | None = None
+    n_parameters: int | None = None
+    """Counted on the instantiated model."""
+    tokens_per_step: float | None = None
+    flops_per_step: float | None = None
+    """Model FLOPs (`predict.flops`), recomputation not counted."""
+    loss: float | None = None
+    """After the last timed step: finite, or the case is `invalid`. None for `forward`."""

@@ -1,0 +1,39 @@
+"""The shape of a decoder-only Transformer: everything but its weights."""
+
+from typing import Literal
+
+import msgspec
+
+Norm = Literal["rmsnorm", "layernorm"]
+Activation = Literal["silu", "gelu", "gelu-tanh", "relu"]
+Positions = Literal["rope", "learned", "sinusoidal", "alibi"]
+
+
+class ModelShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Sizes and choices of architecture. Two models with equal shapes cost the same."""
+
+    name: str
+    vocab_size: int
+    n_layers: int
+    d_model: int
+    d_ff: int
+    n_heads: int
+    n_kv_heads: int
+    """Fewer than `n_heads` is grouped-query attention, 1 is multi-query attention."""
+    head_dim: int
+    max_seq_len: int
+    """Rows of the learned position table; the longest sequence the model accepts."""
+    norm: Norm = "rmsnorm"
+    norm_eps: float = 1e-5
+    activation: Activation = "silu"
+    gated: bool = True
+    """Three feed-forward matrices, act(x·W_gate) ⊙ (x·W_up) · W_down, instead of two."""
+    positions: Positions = "rope"
+    rope_theta: float = 10_000.0
+    window: int | None = None
+    """Each token attends to itself and the `window` - 1 tokens before it; None: to all before it."""
+    tied_head: bool = False
+    """The output head is the token embedding."""
+    qkv_bias: bool = False
+    bias: bool = False
+    """Biases on every linear layer but the query, key, value projections and the head."""

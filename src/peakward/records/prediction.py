@@ -1,0 +1,41 @@
+"""How fast a case could run at most on a device."""
+
+from typing import Literal
+
+import msgspec
+
+from peakward.records.case import Case
+from peakward.records.measurement import Phase
+
+Source = Literal["measured", "calibrated", "datasheet"]
+
+
+class PhaseFloor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The least time one phase can take: the longer of its arithmetic and its compulsory traffic."""
+
+    phase: Phase
+    flops: float
+    bytes: float
+    """Compulsory traffic: weights, gradients and optimiser state, each moved as often as it must be."""
+    compute_s: float | None
+    """None where this device's matmul rate in the case's compute type is unknown."""
+    memory_s: float
+    floor_s: float | None
+    bound: Literal["compute", "memory"] | None
+
+
+class Prediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The floor of a step, by phase, made before it is measured."""
+
+    case: Case
+    device: str
+    phases: tuple[PhaseFloor, ...]
+    floor_s: float | None
+    """Sum over phases: they run one after another."""
+    compute_type: str
+    matmul_flops_per_s: float | None
+    bytes_per_s: float
+    source: Source
+    """Of the two ceilings."""
+    peak_flops_per_s: float | None = None
+    """The datasheet's dense peak of the compute type, for MFU; None where the device is unknown."""

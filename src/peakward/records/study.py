@@ -1,0 +1,116 @@
+"""A finished investigation: cases, results, and what they say. The one thing a report shows."""
+
+from typing import Literal
+
+import msgspec
+
+from peakward.records.calibration import Calibration
+from peakward.records.environment import Environment
+from peakward.records.measurement import Measurement
+from peakward.records.prediction import Prediction
+from peakward.records.trial import Trial
+
+Unit = Literal[
+    "text",
+    "count",
+    "s",
+    "bytes",
+    "flops",
+    "flops_per_s",
+    "bytes_per_s",
+    "tokens_per_s",
+    "ratio",
+    "share",
+    "j",
+]
+Cell = str | int | float | None
+
+
+class Column(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A column's heading and the unit of its cells, which says how they are printed."""
+
+    name: str
+    unit: Unit = "text"
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Rows of numbers in the units of their columns; None prints as "–"."""
+
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    note: str | None = None
+
+
+class Point(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A mark, with the ends of its interval where it has one, and a label."""
+
+    x: float
+    y: float
+    low: float | None = None
+    high: float | None = None
+    label: str | None = None
+
+
+class Series(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Points of one kind."""
+
+    name: str
+    points: tuple[Point, ...]
+
+
+class Plot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A drawing of stored numbers. In `bars`, a point's label names its bar and x orders it."""
+
+    title: str
+    kind: Literal["lines", "bars", "roofline"]
+    x_label: str
+    y_label: str
+    x_unit: Unit
+    y_unit: Unit
+    log_x: bool = False
+    log_y: bool = False
+    series: tuple[Series, ...]
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A number that a conclusion states, and the measurements or trials it was computed from."""
+
+    quantity: str
+    value: float
+    unit: Unit
+    from_ids: tuple[str, ...]
+
+
+class Conclusion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A sentence whose every number is in its evidence."""
+
+    text: str
+    evidence: tuple[Evidence, ...]
+
+
+class Study(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one command found. Reports are views of it; `measurements` are its raw truth."""
+
+    id: str
+    name: str
+    """run, bench, or the name of a study."""
+    title: str
+    command: str
+    """Reproduces it."""
+    environment: Environment
+    started_at: str
+    wall_s: float
+    complete: bool
+    """False where it was interrupted or its budget ended first; what is here still holds."""
+    measurements: tuple[Measurement, ...]
+    calibration: Calibration | None = None
+    predictions: tuple[Prediction, ...] = ()
+    trials: tuple[Trial, ...] = ()
+    best_command: str | None = None
+    """For `run`: reproduces the best composition found."""
+    tables: tuple[Table, ...] = ()
+    plots: tuple[Plot, ...] = ()
+    conclusions: tuple[Conclusion, ...] = ()
+    notes: tuple[str, ...] = ()
+    """Conventions and limits the reader must know: what was not run, and why."""
