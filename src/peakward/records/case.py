@@ -87,7 +87,17 @@ class OperatorCase(
     seed: int = 0
 
 
-Case = ModelCase | OperatorCase
+class StepCase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="step"):
+    """A step given as a live function, which cannot be rebuilt elsewhere from this description."""
+
+    name: str
+    fingerprint: str
+    """Of the function's source, and of the module's parameters where one was given."""
+    device: DeviceType
+    tokens_per_step: float | None = None
+
+
+Case = ModelCase | OperatorCase | StepCase
 
 
 def case_key(case: Case) -> str:

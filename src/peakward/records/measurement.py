@@ -134,8 +134,5 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     first_step: FirstStep | None = None
     n_parameters: int | None = None
     """Counted on the instantiated model."""
-    tokens_per_step: float | None = None
-    flops_per_step: float | None = None
-    """Model FLOPs (`predict.flops`), recomputation not counted."""
     loss: float | None = None
     """After the last timed step: finite, or the case is `invalid`. None for `forward`."""

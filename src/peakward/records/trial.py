@@ -45,6 +45,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     lever: str
     base: ModelCase
     candidate: ModelCase
+    environment_key: str
     stage: Literal["refused", "screened", "confirmed"]
     """`refused`: the lever cannot apply here, or its numerics forbid it; nothing was timed."""
     verdict: TrialVerdict
