@@ -1,0 +1,72 @@
+"""Lever `checkpointing`: activations dropped in forward and recomputed in backward.
+
+Chen et al. 2016, "Training deep nets with sublinear memory cost". Nothing here draws random
+numbers, so their state is not stashed (which a CUDA graph could not do).
+"""
+
+import math
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
+
+from peakward.lab.models.decoder import Decoder
+from peakward.records.case import Checkpointing
+
+aten = torch.ops.aten
+SAVED_BY_SELECTIVE = frozenset(
+    {
+        aten.mm.default,
+        aten.addmm.default,
+        aten.bmm.default,
+        aten._scaled_mm.default,
+        aten._scaled_dot_product_flash_attention.default,
+        aten._scaled_dot_product_efficient_attention.default,
+        aten._scaled_dot_product_cudnn_attention.default,
+        aten._scaled_dot_product_flash_attention_for_cpu.default,
+    }
+)
+"""Dear to recompute for what they hold: kept. Norms, rotations, activations: recomputed."""
+
+
+def _policy(_context: object, op: object, *_args: object, **_kwargs: object) -> CheckpointPolicy:
+    kept = op in SAVED_BY_SELECTIVE
+    return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+class Recomputed(nn.Module):
+    """A run of blocks of which only the input is kept (and, selectively, the dear results)."""
+
+    def __init__(self, blocks: tuple[nn.Module, ...], *, selective: bool) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks)
+        self.options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
+        if selective:
+            self.options["context_fn"] = partial(create_selective_checkpoint_contexts, _policy)
+
+    def _run(self, x: Tensor, *shared: Tensor | None) -> Tensor:
+        for block in self.blocks:
+            x = block(x, *shared)
+        return x
+
+    def forward(self, x: Tensor, *shared: Tensor | None) -> Tensor:
+        if not torch.is_grad_enabled():
+            return self._run(x, *shared)
+        result: Tensor = checkpoint(self._run, x, *shared, **self.options)
+        return result
+
+
+def apply(model: Decoder, mode: Checkpointing) -> None:
+    """Wrap the model's blocks. Parameter names change, the parameters do not."""
+    if mode == "none":
+        return
+    run = math.ceil(math.sqrt(len(model.blocks))) if mode == "sqrt" else 1
+    blocks = tuple(model.blocks)
+    runs = (blocks[start : start + run] for start in range(0, len(blocks), run))
+    model.blocks = nn.ModuleList(Recomputed(each, selective=mode == "selective") for each in runs)

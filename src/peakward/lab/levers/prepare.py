@@ -1,0 +1,144 @@
+"""A case, built on its device with its levers applied, ready to run steps."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import torch
+from torch import Tensor
+
+from peakward.lab.data.random_tokens import micro_batches
+from peakward.lab.levers import checkpointing, compilation, fp8, optimizer, precision
+from peakward.lab.levers.cuda_graphs import CapturedStep, MicroBatches
+from peakward.lab.levers.marks import Mark, unmarked
+from peakward.lab.levers.operator_step import AttentionStep
+from peakward.lab.models import decoder
+from peakward.lab.ops.attention.api import implementation
+from peakward.records.case import ModelCase, OperatorCase
+from peakward.records.errors import PeakwardError
+
+N_BATCHES = 8
+"""Steps before the batches repeat: enough that no step finds its ids in the cache."""
+
+
+class ModelStep:
+    """One pass of the reference decoder over the next micro-batches, again and again."""
+
+    def __init__(self, case: ModelCase, dtype: torch.dtype) -> None:
+        configuration = case.configuration
+        self.case = case
+        self.model = decoder.build(
+            case.model,
+            attention=implementation(configuration.attention),
+            device=case.device,
+            dtype=dtype,
+            seed=case.workload.seed,
+        )
+        self.n_parameters = sum(each.numel() for each in self.model.parameters())
+        self.times_phases = not configuration.cuda_graphs
+        self.output: Tensor | None = None
+        """The last step's logits (`forward`) or its loss."""
+        self._apply_levers()
+        self._batches = micro_batches(
+            case.workload, case.model.vocab_size, case.device, n_steps=N_BATCHES
+        )
+        self._next = 0
+        self._captured = CapturedStep(self._run) if configuration.cuda_graphs else None
+
+    def _apply_levers(self) -> None:
+        case, configuration = self.case, self.case.configuration
+        if configuration.precision == "fp8":
+            fp8.apply(self.model)
+        checkpointing.apply(self.model, configuration.checkpointing)
+        compilation.apply(self.model, configuration.compile, configuration.compile_scope)
+        self.optimizer: torch.optim.Optimizer | None = None
+        if case.workload.pass_ == "train_step":
+            self.optimizer = optimizer.adamw(
+                self.model, configuration.optimizer, capturable=configuration.cuda_graphs
+            )
+        self.model.train(case.workload.pass_ != "forward")
+        self._scaler = torch.amp.GradScaler(
+            case.device, enabled=configuration.precision == "fp16-mixed"
+        )
+
+    def step(self, mark: Mark = unmarked) -> None:
+        """One whole step: all micro-batches and the optimiser."""
+        batches = self._batches[self._next % len(self._batches)]
+        self._next += 1
+        if self._captured is not None:
+            self._captured(batches)
+        else:
+            self._run(batches, mark)
+
+    def loss(self) -> float | None:
+        """Of the last step; waits for it. None for `forward`."""
+        if self.output is None or self.case.workload.pass_ == "forward":
+            return None
+        return float(self.output)
+
+    def _run(self, batches: MicroBatches, mark: Mark = unmarked) -> None:
+        self.output = None
+        if self.case.configuration.compile == "reduce-overhead":
+            torch.compiler.cudagraph_mark_step_begin()
+        if self.case.workload.pass_ == "forward":
+            self._forward(batches, mark)
+        else:
+            self._train(batches, mark)
+        mark(None)
+
+    def _forward(self, batches: MicroBatches, mark: Mark) -> None:
+        with torch.no_grad():
+            for ids, _ in batches:
+                mark("forward")
+                with self._autocast():
+                    self.output = self.model(ids)
+
+    def _train(self, batches: MicroBatches, mark: Mark) -> None:
+        self.model.zero_grad(set_to_none=True)
+        for ids, targets in batches:
+            mark("forward")
+            with self._autocast():
+                loss = self.model(ids, targets) / len(batches)
+            mark("backward")
+            self._scaler.scale(loss).backward()
+        self.output = loss.detach() * len(batches)
+        if self.optimizer is not None:
+            mark("optimizer")
+            self._scaler.step(self.optimizer)
+            self._scaler.update()
+
+    def _autocast(self) -> AbstractContextManager[None]:
+        return precision.autocast(self.case.configuration.precision, self.case.device)
+
+
+PreparedStep = ModelStep | AttentionStep
+
+
+@contextmanager
+def prepare(case: ModelCase | OperatorCase) -> Iterator[PreparedStep]:
+    """Build the case; on leaving, global torch settings are as they were.
+
+    Raises:
+        PeakwardError: levers that exclude each other.
+    """
+    if isinstance(case, OperatorCase):
+        with precision.fp32_matmuls(case.precision):
+            yield AttentionStep(case)
+        return
+    _check(case)
+    setting = case.configuration.precision
+    with precision.fp32_matmuls(setting):
+        yield ModelStep(case, precision.parameter_dtype(setting))
+
+
+def _check(case: ModelCase) -> None:
+    configuration = case.configuration
+    if configuration.cuda_graphs and configuration.compile in ("reduce-overhead", "max-autotune"):
+        raise PeakwardError(
+            f"expected one kind of CUDA graphs, got cuda-graphs with compile {configuration.compile}, "
+            "which captures its own: use compile default"
+        )
+    if configuration.cuda_graphs and configuration.precision == "fp16-mixed":
+        raise PeakwardError(
+            "expected a step without host decisions for cuda-graphs, got fp16-mixed, whose loss "
+            "scaling decides on the host: use bf16-mixed"
+        )

@@ -1,0 +1,214 @@
+"""The reference decoder: a decoder-only Transformer in one file, every choice of `ModelShape` in it.
+
+Query, key and value projections are one matrix, and so are gate and up: the same parameters as
+apart, in fewer and larger matmuls.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from peakward.lab.ops.attention.api import AttentionFn
+from peakward.records.model_shape import ModelShape
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu-tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "relu": F.relu,
+}
+
+
+def norm(shape: ModelShape) -> nn.Module:
+    """RMSNorm (Zhang & Sennrich 2019) or LayerNorm over d_model, computed in at least fp32."""
+    kind = nn.RMSNorm if shape.norm == "rmsnorm" else nn.LayerNorm
+    return kind(shape.d_model, eps=shape.norm_eps)
+
+
+def rotation(shape: ModelShape, seq_len: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of RoPE (Su et al. 2021), each (seq_len, head_dim), halves repeated.
+
+    Angles are computed in at least fp32: bf16 holds positions exactly only to 256.
+    """
+    dtype = torch.promote_types(like.dtype, torch.float32)
+    exponent = torch.arange(0, shape.head_dim, 2, device=like.device, dtype=dtype) / shape.head_dim
+    position = torch.arange(seq_len, device=like.device, dtype=dtype)
+    angle = torch.outer(position, shape.rope_theta**-exponent).repeat(1, 2)
+    return angle.cos().to(like.dtype), angle.sin().to(like.dtype)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """x (batch, heads, seq_len, head_dim), its element i turned with element i + head_dim/2."""
+    low, high = x.chunk(2, dim=-1)
+    turned = torch.cat((-high, low), dim=-1)
+    return (x * cos + turned * sin).to(x.dtype)
+
+
+def sinusoids(shape: ModelShape, seq_len: int, like: Tensor) -> Tensor:
+    """Position vectors (seq_len, d_model) of Vaswani et al. 2017, section 3.5."""
+    dtype = torch.promote_types(like.dtype, torch.float32)
+    exponent = torch.arange(0, shape.d_model, 2, device=like.device, dtype=dtype) / shape.d_model
+    position = torch.arange(seq_len, device=like.device, dtype=dtype)
+    angle = torch.outer(position, 10_000.0**-exponent)
+    pairs = torch.stack((angle.sin(), angle.cos()), dim=-1)
+    return pairs.flatten(-2)[:, : shape.d_model].to(like.dtype)
+
+
+def alibi(shape: ModelShape, seq_len: int, like: Tensor) -> Tensor:
+    """Score bias (heads, seq_len, seq_len): minus slope times distance (Press et al. 2022).
+
+    Slopes are 2^(-8·i/n) for n heads a power of two; for other n the paper's code takes those of
+    the power below and every second one of the power above, as here.
+    """
+
+    def slopes(n: int) -> list[float]:
+        return [2.0 ** (-8.0 * (i + 1) / n) for i in range(n)]
+
+    n = shape.n_heads
+    power = 1 << (n.bit_length() - 1)
+    each = slopes(power) + slopes(2 * power)[0::2][: n - power]
+    position = torch.arange(seq_len, device=like.device)
+    distance = (position[:, None] - position[None, :]).clamp(min=0)
+    dtype = torch.promote_types(like.dtype, torch.float32)
+    return -torch.tensor(each, device=like.device, dtype=dtype)[:, None, None] * distance
+
+
+class SelfAttention(nn.Module):
+    """Causal multi-head, grouped-query or multi-query attention."""
+
+    def __init__(self, shape: ModelShape, attention: AttentionFn) -> None:
+        super().__init__()
+        self.shape, self.attention = shape, attention
+        heads = shape.n_heads + 2 * shape.n_kv_heads
+        self.qkv = nn.Linear(shape.d_model, heads * shape.head_dim, bias=shape.qkv_bias)
+        self.out = nn.Linear(shape.n_heads * shape.head_dim, shape.d_model, bias=shape.bias)
+
+    def forward(
+        self, x: Tensor, cos: Tensor | None, sin: Tensor | None, bias: Tensor | None
+    ) -> Tensor:
+        shape = self.shape
+        batch, seq_len, _ = x.shape
+        packed = self.qkv(x).view(batch, seq_len, -1, shape.head_dim).transpose(1, 2)
+        q, k, v = packed.split((shape.n_heads, shape.n_kv_heads, shape.n_kv_heads), dim=1)
+        if cos is not None and sin is not None:
+            q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        mixed = self.attention(q, k, v, window=shape.window, bias=bias)
+        return self.out(mixed.transpose(1, 2).reshape(batch, seq_len, -1))
+
+
+class FeedForward(nn.Module):
+    """act(x·W_up)·W_down, or gated: (act(x·W_gate) ⊙ x·W_up)·W_down (Shazeer 2020)."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.gated, self.activation = shape.gated, ACTIVATIONS[shape.activation]
+        width = 2 * shape.d_ff if shape.gated else shape.d_ff
+        self.up = nn.Linear(shape.d_model, width, bias=shape.bias)
+        self.down = nn.Linear(shape.d_ff, shape.d_model, bias=shape.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.up(x)
+        if not self.gated:
+            return self.down(self.activation(x))
+        gate, up = x.chunk(2, dim=-1)
+        return self.down(self.activation(gate) * up)
+
+
+class Block(nn.Module):
+    """Pre-norm attention and feed-forward, each added to the residual stream."""
+
+    def __init__(self, shape: ModelShape, attention: AttentionFn) -> None:
+        super().__init__()
+        self.attention_norm, self.attention = norm(shape), SelfAttention(shape, attention)
+        self.ff_norm, self.ff = norm(shape), FeedForward(shape)
+
+    def forward(
+        self, x: Tensor, cos: Tensor | None, sin: Tensor | None, bias: Tensor | None
+    ) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), cos, sin, bias)
+        return x + self.ff(self.ff_norm(x))
+
+
+class Readout(nn.Module):
+    """Final norm and head; with targets, the mean cross-entropy, taken in at least fp32."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.norm = norm(shape)
+        self.head = nn.Linear(shape.d_model, shape.vocab_size, bias=False)
+
+    def forward(self, x: Tensor, targets: Tensor | None) -> Tensor:
+        logits = self.head(self.norm(x))
+        if targets is None:
+            return logits
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100)
+
+
+class Decoder(nn.Module):
+    """Token ids to logits, or with targets to the mean cross-entropy."""
+
+    def __init__(self, shape: ModelShape, attention: AttentionFn) -> None:
+        super().__init__()
+        self.shape = shape
+        self.embedding = nn.Embedding(shape.vocab_size, shape.d_model)
+        if shape.positions == "learned":
+            self.position_embedding = nn.Embedding(shape.max_seq_len, shape.d_model)
+        self.blocks = nn.ModuleList(Block(shape, attention) for _ in range(shape.n_layers))
+        self.readout = Readout(shape)
+        if shape.tied_head:
+            self.readout.head.weight = self.embedding.weight
+
+    def forward(self, ids: Tensor, targets: Tensor | None = None) -> Tensor:
+        """ids, targets (batch, seq_len) of int64 → logits (batch, seq_len, vocab) or a scalar loss.
+
+        A target of -100 does not count.
+        """
+        shape, seq_len = self.shape, ids.shape[1]
+        x = self.embedding(ids)
+        if shape.positions == "learned":
+            x = x + self.position_embedding.weight[:seq_len]
+        elif shape.positions == "sinusoidal":
+            x = x + sinusoids(shape, seq_len, x)
+        cos, sin = rotation(shape, seq_len, x) if shape.positions == "rope" else (None, None)
+        bias = alibi(shape, seq_len, x) if shape.positions == "alibi" else None
+        for block in self.blocks:
+            x = block(x, cos, sin, bias)
+        return self.readout(x, targets)
+
+    def initialise(self, seed: int) -> None:
+        """Normal weights of deviation 0.02, residual projections 0.02/√(2·layers) (GPT-2), norms 1.
+
+        Drawn in fp32 one tensor at a time and then cast, so that equal seeds give equal models in
+        every dtype and no more than one tensor's fp32 copy is ever held.
+        """
+        generator = torch.Generator(self.embedding.weight.device).manual_seed(seed)
+        scale = 1 / math.sqrt(2 * self.shape.n_layers)
+        for name, parameter in _unique_parameters(self):
+            if parameter.dim() == 1:
+                value = torch.ones if name.endswith("norm.weight") else torch.zeros
+                parameter.data.copy_(value(parameter.shape, device=parameter.device))
+                continue
+            residual = name.endswith(("attention.out.weight", "ff.down.weight"))
+            drawn = torch.randn(parameter.shape, generator=generator, device=parameter.device)
+            parameter.data.copy_(drawn.mul_(0.02 * (scale if residual else 1.0)))
+
+
+def _unique_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    return iter(model.named_parameters(remove_duplicate=True))
+
+
+def build(
+    shape: ModelShape, *, attention: AttentionFn, device: str, dtype: torch.dtype, seed: int
+) -> Decoder:
+    """A decoder with initialised weights on its device, without a second copy anywhere."""
+    with torch.device("meta"):
+        model = Decoder(shape, attention).to(dtype)
+    model.to_empty(device=device)
+    if shape.tied_head:
+        model.readout.head.weight = model.embedding.weight
+    model.initialise(seed)
+    return model
