@@ -1,0 +1,25 @@
+# One thread a process: two xdist workers on two cores would otherwise start four busy torch threads.
+THREADS = OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+
+.PHONY: check test test-full gpu bench docs
+
+check:  ## Lint, format, types, import law.
+	ruff check .
+	ruff format --check .
+	mypy
+	lint-imports
+
+test:  ## The fast tier: under ten minutes on two cores.
+	$(THREADS) pytest -n 2 -m "not gpu and not full"
+
+test-full:  ## Everything that needs no GPU: soaks, 30 kills.
+	$(THREADS) pytest -n 2 -m "not gpu"
+
+gpu:  ## What needs a CUDA device.
+	pytest -m gpu
+
+bench:  ## Peakward's own costs, written to results/.
+	python benchmarks/cli_startup.py
+
+docs:  ## The pages under docs/ as a site in site/; needs the extra `docs`.
+	mkdocs build --strict

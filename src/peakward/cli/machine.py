@@ -1,0 +1,91 @@
+"""What of this machine decides whether a case can run at all."""
+
+import msgspec
+
+from peakward.catalogue import levers as lever_catalogue
+from peakward.cli import values
+from peakward.records.case import Configuration, DeviceType, ModelCase
+from peakward.records.errors import PeakwardError
+from peakward.records.lever import Lever
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """The device that runs, and what it offers."""
+
+    device: DeviceType
+    compute_capability: tuple[int, int] | None
+    has_compiler: bool
+
+
+def this_machine(requested: str | None) -> Machine:
+    """This machine with the device asked for, or the one it would choose.
+
+    Raises:
+        PeakwardError: no such kind of device, or none here.
+    """
+    from peakward.lab.measure import probe
+
+    found = probe.default_device()
+    device: DeviceType = found
+    if requested is not None:
+        values.one_of(requested, ("cpu", "cuda"), "value of --device")
+        device = "cuda" if requested == "cuda" else "cpu"
+    if device == "cuda" and found != "cuda":
+        raise PeakwardError(
+            "expected a CUDA device for --device cuda, got none that the driver names: "
+            "run on the CPU with --device cpu"
+        )
+    return Machine(
+        device=device,
+        compute_capability=probe.compute_capability() if device == "cuda" else None,
+        has_compiler=probe.has_compiler(),
+    )
+
+
+def lever_obstacle(lever: Lever, case: ModelCase, machine: Machine) -> str | None:
+    """Why the lever cannot apply to the case here, or None."""
+    return lever_catalogue.obstacle(
+        lever,
+        case,
+        compute_capability=machine.compute_capability,
+        has_compiler=machine.has_compiler,
+    )
+
+
+def case_obstacle(case: ModelCase, machine: Machine) -> str | None:
+    """Why a setting of the case cannot apply here, or None. Settings at their default always can."""
+    for field in Configuration.__struct_fields__:
+        value = getattr(case.configuration, field)
+        lever = _declared_by(field, value)
+        if lever is not None and value != getattr(Configuration(), field):
+            reason = lever_obstacle(lever, case, machine)
+            if reason is not None:
+                return f"{field.replace('_', '-')} {_written(value)} {reason}"
+    return None
+
+
+def runnable(
+    cases: tuple[ModelCase, ...], machine: Machine
+) -> tuple[tuple[ModelCase, ...], tuple[str, ...]]:
+    """The cases that can run here, and why the others cannot, each reason once.
+
+    Raises:
+        PeakwardError: none can: what was asked for explicitly does not fall back.
+    """
+    reasons = [case_obstacle(case, machine) for case in cases]
+    kept = tuple(case for case, reason in zip(cases, reasons, strict=True) if reason is None)
+    said = tuple(dict.fromkeys(reason for reason in reasons if reason is not None))
+    if not kept:
+        raise PeakwardError(f"expected settings that can apply here: {said[0]}")
+    return kept, said
+
+
+def _declared_by(field: str, value: object) -> Lever | None:
+    """The lever that sets the field to this value, else the first that sets the field at all."""
+    setting = [each for each in lever_catalogue.LEVERS if field in dict(each.sets)]
+    exact = [each for each in setting if dict(each.sets)[field] == value]
+    return next(iter(exact or setting), None) if field != "precision" or exact else None
+
+
+def _written(value: object) -> object:
+    return "on" if value is True else value

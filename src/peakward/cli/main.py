@@ -1,0 +1,100 @@
+"""The `peakward` command: finds the named command's module, runs it, turns errors into one line."""
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import NamedTuple
+
+from peakward.records.errors import PeakwardError
+
+INTERRUPTED = 130
+"""128 + SIGINT, as shells give it."""
+BROKEN_PIPE = 141
+"""128 + SIGPIPE."""
+
+
+class Command(NamedTuple):
+    """A line of `peakward --help`."""
+
+    summary: str
+    """The first line of the module's docstring (a test compares them)."""
+    measures: bool
+    """Whether an interruption leaves measurements that the same command takes up again."""
+
+
+COMMANDS = {
+    "run": Command("Find what makes a model faster here: baseline, levers, verdicts.", True),
+    "bench": Command("Measure a grid of cases.", True),
+    "study": Command("Carry out a study: its grid, tables, plots and conclusions.", True),
+    "devices": Command("List known devices, probe this machine, or measure its ceilings.", True),
+    "compare": Command("Compare two studies case by case; exit 1 on a regression.", False),
+    "report": Command("Show a stored study again: terminal, Markdown, HTML or JSON.", False),
+}
+"""Each is a module of this package with `Options` and `main(options) -> int`."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code: 0, 1 (`compare`), 2 (bad input), 130, 141."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    name = arguments[0] if arguments else ""
+    try:
+        code = _dispatch(name, arguments[1:])
+        sys.stdout.flush()
+    except PeakwardError as error:
+        print(f"peakward: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print(f"peakward: {_interruption(name)}", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The interpreter flushes stdout once more on its way out; there it must find somewhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    return code
+
+
+def overview() -> str:
+    """What `peakward --help` prints."""
+    lines = [f"  {name:<9} {command.summary}" for name, command in COMMANDS.items()]
+    return "\n".join(
+        (
+            "usage: peakward COMMAND [OPTIONS]",
+            "",
+            "How fast should your Transformer run on this hardware, why doesn't it, and which lever",
+            "gets you there: measured, not guessed.",
+            "",
+            *lines,
+            "",
+            "`peakward COMMAND --help` lists a command's options; `peakward --version` its version.",
+        )
+    )
+
+
+def _dispatch(name: str, arguments: Sequence[str]) -> int:
+    if name in ("", "-h", "--help", "help"):
+        print(overview())
+        return 0
+    if name == "--version":
+        from peakward import __version__
+
+        print(__version__)
+        return 0
+    if name not in COMMANDS:
+        near = get_close_matches(name, COMMANDS, n=2, cutoff=0.5) or COMMANDS
+        raise PeakwardError(f"expected a command, got {name!r}: perhaps {', '.join(near)}")
+    from peakward.cli.parse import parse
+
+    command = importlib.import_module(f"peakward.cli.{name}")
+    options = parse(command.Options, arguments, prog=f"peakward {name}")
+    if options is None:
+        return 0
+    code: int = command.main(options)
+    return code
+
+
+def _interruption(name: str) -> str:
+    if name in COMMANDS and COMMANDS[name].measures:
+        return "interrupted; what was measured is stored, run the same command to resume"
+    return "interrupted"

@@ -1,0 +1,223 @@
+"""The shared options to cases: the one place where what a user asked for is checked."""
+
+from collections.abc import Iterable
+from itertools import product
+from typing import Any, get_args, get_type_hints
+
+import msgspec
+
+from peakward.catalogue import levers as lever_catalogue
+from peakward.catalogue import models
+from peakward.cli import values
+from peakward.cli.vocabulary import CaseOptions
+from peakward.records.case import Configuration, DeviceType, ModelCase, Pass, Workload
+from peakward.records.errors import PeakwardError
+from peakward.records.lever import Lever
+from peakward.records.model_shape import ModelShape
+
+MAX_CASES = 10_000
+MAX_BATCH_SIZE = 65_536
+MAX_SEQ_LEN = 2**20
+MAX_ACCUMULATE = 4096
+SHAPE_BOUNDS = {
+    "n_layers": 1000,
+    "d_model": 131_072,
+    "d_ff": 1_048_576,
+    "n_heads": 1024,
+    "n_kv_heads": 1024,
+}
+"""Largest accepted value of each part of a custom shape: above any published model's."""
+
+
+class Defaults(msgspec.Struct, frozen=True, kw_only=True):
+    """What runs where nothing was asked for."""
+
+    model: str
+    batch_size: str
+    seq_len: str
+
+
+DEFAULTS: dict[DeviceType, Defaults] = {
+    "cpu": Defaults(model="tiny", batch_size="2", seq_len="128"),
+    "cuda": Defaults(model="small", batch_size="4", seq_len="512"),
+}
+
+_CHOICES: dict[str, tuple[str, ...]] = {
+    field: get_args(hint)
+    for field, hint in get_type_hints(Configuration).items()
+    if hint is not bool
+}
+
+
+def cases(
+    options: CaseOptions, device: DeviceType, *, start: dict[str, Any] | None = None
+) -> tuple[ModelCase, ...]:
+    """The grid that the options span, model outermost; `start` holds settings made elsewhere.
+
+    Raises:
+        PeakwardError: a value that is not one, a shape that cannot be, a sequence longer than the
+            model accepts, a setting made twice with different values, or too large a grid.
+    """
+    limits = [None] if options.memory_limit is None else _memory_limits(options.memory_limit)
+    grid = product(
+        shapes(options, DEFAULTS[device].model),
+        _workloads(options, DEFAULTS[device]),
+        _configurations(options, start or {}),
+        limits,
+    )
+    planned = []
+    for shape, workload, configuration, limit in grid:
+        _check_length(shape, workload.seq_len)
+        planned.append(
+            ModelCase(
+                model=shape,
+                workload=workload,
+                configuration=configuration,
+                device=device,
+                memory_limit_bytes=limit,
+            )
+        )
+        if len(planned) > MAX_CASES:
+            raise PeakwardError(f"expected at most {MAX_CASES:,} cases, got more: shorten a list")
+    return tuple(planned)
+
+
+def single(options: CaseOptions, device: DeviceType, start: dict[str, Any]) -> ModelCase:
+    """The one case of a command that takes no grid."""
+    found = cases(options, device, start=start)
+    if len(found) > 1:
+        raise PeakwardError(
+            f"expected one case, got a grid of {len(found)}: name one value an option here, "
+            "or measure the grid with `peakward bench`"
+        )
+    return found[0]
+
+
+def shapes(options: CaseOptions, default: str) -> tuple[ModelShape, ...]:
+    """The named presets, with the parts of the shape that the options override."""
+    names = values.split(default if options.model is None else options.model, "--model")
+    return tuple(_custom(models.model(name), options) for name in names)
+
+
+def settings(texts: Iterable[str], option: str) -> dict[str, Any]:
+    """Fields of a `Configuration` from comma lists of lever names and field=value settings.
+
+    Raises:
+        PeakwardError: neither a lever nor a field, not a value of it, or one field set twice.
+    """
+    made: dict[str, Any] = {}
+    for item in [item for text in texts for item in values.split(text, option)]:
+        _merge(made, _setting(item, option), item)
+    return made
+
+
+def levers(texts: Iterable[str]) -> tuple[Lever, ...]:
+    """The levers named in comma lists, each once."""
+    names = dict.fromkeys(name for text in texts for name in values.split(text, "--lever"))
+    return tuple(lever_catalogue.lever(name) for name in names)
+
+
+def _setting(item: str, option: str) -> dict[str, Any]:
+    field, equals, value = item.partition("=")
+    if not equals:
+        return dict(lever_catalogue.lever(item).sets)
+    name = field.strip().replace("-", "_")
+    values.one_of(name, Configuration.__struct_fields__, f"setting in {option}")
+    return {name: _value(name, value.strip())}
+
+
+def _merge(made: dict[str, Any], more: dict[str, Any], said_by: str) -> None:
+    for field, value in more.items():
+        if made.get(field, value) != value:
+            raise PeakwardError(
+                f"expected one {field}, got {made[field]!r} and {value!r} from {said_by}: drop one of them"
+            )
+        made[field] = value
+
+
+def _value(field: str, text: str) -> str | bool:
+    option = "--" + field.replace("_", "-")
+    if field not in _CHOICES:
+        return values.on_off(text, option)
+    return values.one_of(text, _CHOICES[field], f"value of {option}")
+
+
+def _configurations(options: CaseOptions, start: dict[str, Any]) -> list[Configuration]:
+    axes: list[list[tuple[str, Any]]] = []
+    for field in Configuration.__struct_fields__:
+        text = getattr(options, field)
+        if text is None:
+            continue
+        option = "--" + field.replace("_", "-")
+        axes.append([(field, _value(field, item)) for item in values.split(text, option)])
+    made = []
+    for choice in product(*axes):
+        fields = dict(start)
+        for field, value in choice:
+            _merge(fields, {field: value}, "--" + field.replace("_", "-"))
+        made.append(Configuration(**fields))
+    return made
+
+
+def _workloads(options: CaseOptions, defaults: Defaults) -> list[Workload]:
+    batches = defaults.batch_size if options.batch_size is None else options.batch_size
+    lengths = defaults.seq_len if options.seq_len is None else options.seq_len
+    passes: list[Pass] = [
+        values.one_of(name, get_args(Pass), "pass")  # type: ignore[misc]
+        for name in values.split(options.pass_, "--pass")
+    ]
+    seed = values.whole(options.seed, "--seed", low=0, high=2**31 - 1)
+    return [
+        Workload(batch_size=batch, seq_len=length, pass_=pass_, accumulate=accumulate, seed=seed)
+        for pass_, length, batch, accumulate in product(
+            passes,
+            _sizes(lengths, "--seq-len", MAX_SEQ_LEN),
+            _sizes(batches, "--batch-size", MAX_BATCH_SIZE),
+            _sizes(options.accumulate, "--accumulate", MAX_ACCUMULATE),
+        )
+    ]
+
+
+def _sizes(text: str, option: str, high: int) -> list[int]:
+    return [values.whole(item, option, low=1, high=high) for item in values.split(text, option)]
+
+
+def _memory_limits(text: str) -> list[int | None]:
+    return [
+        values.memory_bytes(item, "--memory-limit") for item in values.split(text, "--memory-limit")
+    ]
+
+
+def _check_length(shape: ModelShape, seq_len: int) -> None:
+    if seq_len > shape.max_seq_len:
+        raise PeakwardError(
+            f"expected --seq-len of at most {shape.max_seq_len:,} for the model {shape.name}, got {seq_len:,}"
+        )
+
+
+def _custom(preset: ModelShape, options: CaseOptions) -> ModelShape:
+    """The preset with the given parts replaced, named after both."""
+    given = {
+        part: values.whole(text, "--" + part.replace("_", "-"), low=1, high=high)
+        for part, high in SHAPE_BOUNDS.items()
+        if (text := getattr(options, part)) is not None
+    }
+    if not given:
+        return preset
+    parts = {part: getattr(preset, part) for part in SHAPE_BOUNDS} | given
+    if "n_heads" in given and "n_kv_heads" not in given and preset.n_kv_heads == preset.n_heads:
+        parts["n_kv_heads"] = parts["n_heads"]
+    if parts["d_model"] % parts["n_heads"]:
+        raise PeakwardError(
+            f"expected heads that divide d_model, got {parts['n_heads']} heads "
+            f"and d_model {parts['d_model']}: change --n-heads or --d-model"
+        )
+    differing = {name: size for name, size in parts.items() if size != getattr(preset, name)}
+    if not differing:
+        return preset
+    if not {"d_model", "n_heads"}.isdisjoint(differing):
+        parts["head_dim"] = parts["d_model"] // parts["n_heads"]
+    said = ",".join(f"{name}={size}" for name, size in differing.items())
+    shape: ModelShape = msgspec.structs.replace(preset, name=f"{preset.name}({said})", **parts)
+    models.validate(shape)
+    return shape

@@ -1,0 +1,109 @@
+"""One word of the command line to one value, or a line that says what was expected."""
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+
+from peakward.records.errors import PeakwardError
+
+GIB = 2**30
+MAX_BUDGET_S = 7 * 86_400.0
+_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def split(text: str, option: str) -> tuple[str, ...]:
+    """A comma list's items, each once, in the order given."""
+    items = tuple(dict.fromkeys(item.strip() for item in text.split(",")))
+    if "" in items:
+        raise PeakwardError(f"expected a value or a comma list for {option}, got {text!r}")
+    return items
+
+
+def nearest(value: str, names: Iterable[str]) -> str:
+    """The names most like a mistyped one, or all of them where none is."""
+    names = tuple(names)
+    by_lower = {name.lower(): name for name in names}
+    near = get_close_matches(value.lower(), by_lower, n=3, cutoff=0.4)
+    return ", ".join([by_lower[each] for each in near] or names)
+
+
+def one_of(value: str, names: Sequence[str], kind: str) -> str:
+    """`value` where it is one of `names`."""
+    if value not in names:
+        raise PeakwardError(f"expected a {kind}, got {value!r}: perhaps {nearest(value, names)}")
+    return value
+
+
+def whole(text: str, option: str, *, low: int, high: int) -> int:
+    """A whole number between two bounds, both allowed; `_` may group digits."""
+    # More digits than any bound has: int() refuses 4,300 of them with an error of its own.
+    plausible = re.fullmatch(r"[+-]?[0-9_]{1,20}", text)
+    try:
+        number = int(text) if plausible else None
+    except ValueError:
+        number = None
+    if number is None or not low <= number <= high:
+        raise PeakwardError(
+            f"expected a whole number from {low} to {high:,} for {option}, got {text[:40]!r}"
+        )
+    return number
+
+
+def memory_bytes(text: str, option: str) -> int:
+    """Bytes of a size written in GiB."""
+    size = _number(text)
+    if size is None or not 2**-10 <= size <= 2**20:
+        raise PeakwardError(
+            f"expected a size in GiB from 1/1024 to 1,048,576 for {option}, got {text[:40]!r}: "
+            "for example 24 or 0.5"
+        )
+    return round(size * GIB)
+
+
+def duration_s(text: str, option: str) -> float:
+    """Seconds of "90", "90s", "5m" or "1h"."""
+    match = re.fullmatch(r"([0-9.]+)\s*([smh]?)", text.strip())
+    amount = _number(match[1]) if match else None
+    seconds = amount * _SECONDS[match[2]] if match and amount is not None else math.nan
+    if not 1.0 <= seconds <= MAX_BUDGET_S:
+        raise PeakwardError(
+            f"expected a time from 1s to 168h for {option}, got {text[:40]!r}: for example 90s, 5m or 1h"
+        )
+    return seconds
+
+
+def share(text: str, option: str) -> float:
+    """A part of one, written "0.03" or "3%"."""
+    number = _number(text.removesuffix("%"))
+    value = math.nan if number is None else number / 100 if text.endswith("%") else number
+    if not 0.0 <= value < 1.0:
+        raise PeakwardError(
+            f"expected a share from 0 to below 1 for {option}, got {text[:40]!r}: "
+            "for example 0.03 or 3%"
+        )
+    return value
+
+
+def on_off(text: str, option: str) -> bool:
+    """Whether a switch is on."""
+    if text not in ("on", "off"):
+        raise PeakwardError(f"expected on or off for {option}, got {text!r}")
+    return text == "on"
+
+
+def existing_file(text: str, option: str) -> Path:
+    """The path of a file that is there."""
+    path = Path(text)
+    if not path.is_file():
+        raise PeakwardError(f"expected an existing file for {option}, got {text!r}")
+    return path
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
