@@ -6,7 +6,7 @@ import msgspec
 
 from peakward.records.case import Configuration, ModelCase
 from peakward.records.errors import PeakwardError
-from peakward.records.lever import Lever
+from peakward.records.lever import Lever, NumericsClass
 
 SIXTEEN_BIT = ("bf16-mixed", "fp16-mixed", "bf16", "fp8")
 
@@ -113,6 +113,15 @@ def pull(lever: Lever, case: ModelCase) -> ModelCase:
     """The case with the lever resolved into it."""
     configuration: Configuration = msgspec.structs.replace(case.configuration, **dict(lever.sets))
     return msgspec.structs.replace(case, configuration=configuration)
+
+
+def numerics_class(lever: Lever, candidate: ModelCase) -> NumericsClass:
+    """What pulling the lever may do to the numbers of this candidate.
+
+    A compiler fuses, and so rounds, a recomputed block otherwise than a kept one.
+    """
+    compiled = candidate.configuration.compile != "none"
+    return "reordered" if lever.numerics == "exact" and compiled else lever.numerics
 
 
 def changes(lever: Lever, case: ModelCase) -> bool:

@@ -75,6 +75,16 @@ class ModelStep:
             return None
         return float(self.output)
 
+    def gradients(self) -> tuple[Tensor, ...]:
+        """Of the last step, one for each parameter, without the loss scale."""
+        scale = 1.0 if self.optimizer is not None else self._scaler.get_scale()
+        found = (each.grad for each in self.model.parameters())
+        return tuple(each / scale for each in found if each is not None)
+
+    def rewind(self) -> None:
+        """Take the batches from the first one again."""
+        self._next = 0
+
     def _run(self, batches: MicroBatches, mark: Mark = unmarked) -> None:
         self.output = None
         if self.case.configuration.compile == "reduce-overhead":
@@ -103,6 +113,8 @@ class ModelStep:
         self.output = loss.detach() * len(batches)
         if self.optimizer is not None:
             mark("optimizer")
+            if self._scaler.is_enabled():
+                self._scaler.unscale_(self.optimizer)
             self._scaler.step(self.optimizer)
             self._scaler.update()
 
