@@ -1,0 +1,29 @@
+"""Looking a name up, or saying which names are near it."""
+
+import difflib
+from collections.abc import Mapping
+from typing import TypeVar
+
+from peakward.records.errors import PeakwardError
+
+T = TypeVar("T")
+
+
+def look_up(kind: str, name: str, rows: Mapping[str, T]) -> T:
+    """The row of that name; capitals must match, but do not keep a name from being near.
+
+    Args:
+        kind: what the rows are, with its article, for the message: "a model".
+
+    Raises:
+        PeakwardError: no such row; names the nearest ones, or all where none is near.
+    """
+    if name in rows:
+        return rows[name]
+    by_lower = {each.lower(): each for each in rows}
+    near = difflib.get_close_matches(name.lower(), list(by_lower), n=3, cutoff=0.4)
+    if not near:
+        raise PeakwardError(f"expected {kind}, got {name!r}: there are {', '.join(rows)}")
+    raise PeakwardError(
+        f"expected {kind}, got {name!r}: perhaps {', '.join(by_lower[each] for each in near)}"
+    )
