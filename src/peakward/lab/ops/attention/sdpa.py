@@ -33,6 +33,9 @@ def attention(
     if bias is not None:
         allowed = causal_mask(seq_len, window, q.device)
         mask = bias.to(q.dtype).masked_fill(~allowed, -torch.inf)
+        mask = mask[
+            (None,) * (4 - mask.dim())
+        ]  # Of three dimensions, only the math kernel takes it.
     elif window is not None and window < seq_len:
         mask = causal_mask(seq_len, window, q.device)
     with nullcontext() if backend is None else sdpa_kernel(backend):
