@@ -222,8 +222,3 @@ def _fit_faults(shape: ModelShape) -> Iterator[str]:
             f"expected an even head_dim under rope, got {shape.head_dim}: it rotates pairs; "
             "choose another head_dim or other positions"
         )
-    if shape.positions == "sinusoidal" and shape.d_model % 2:
-        yield (
-            f"expected an even d_model under sinusoidal positions, got {shape.d_model}: "
-            "half of it are sines, half cosines"
-        )

@@ -1,0 +1,84 @@
+"""Compulsory traffic: bytes that must cross the memory bus in each phase, however it is done.
+
+Counted, each as often as the workload makes it move:
+
+- weights (every matrix, bias and norm, the head included), in the type they are stored in: read
+  once by the forward and once by the backward of every micro-batch;
+- rows of the embedding tables, only those that are looked up: of uniform random ids over V, n
+  draws touch V·(1 - (1 - 1/V)ⁿ) distinct rows. A tied table is a weight, read whole by the head;
+- gradients, in the parameters' type: written by the first micro-batch's backward, read and written
+  by each later one's. Of an untied table, again the touched rows;
+- AdamW: reads parameter, gradient and two moments, writes parameter and two moments, of every
+  parameter, all in the parameters' type;
+- token ids, 8 bytes each, read once per micro-batch.
+
+Not counted: activations, logits, casts, scales of a scaled loss, zeroing. They can stay on the chip
+or be computed again, so they are no part of a floor. Counted although they might stay: weights,
+gradients and moments that fit in the last cache; a model as small as that can beat its floor.
+"""
+
+from peakward.predict.parameters import (
+    embedding_parameters,
+    n_parameters,
+    n_position_rows,
+)
+from peakward.predict.phases import PHASES, mean_over_lengths
+from peakward.records.case import ModelCase
+from peakward.records.measurement import Phase
+from peakward.records.model_shape import ModelShape
+
+TOKEN_ID_BYTES = 8
+ADAMW_ACCESSES = 7
+"""Reads of parameter, gradient and two moments; writes of parameter and two moments."""
+
+
+def compulsory_bytes(case: ModelCase) -> dict[Phase, float]:
+    """Compulsory traffic of one step by phase, over its micro-batches; of varying lengths the mean."""
+    bytes_by_phase: dict[Phase, float] = {
+        "forward": _forward_bytes(case),
+        "backward": _backward_bytes(case),
+        "optimizer": float(ADAMW_ACCESSES * parameter_bytes(case) * n_parameters(case.model)),
+    }
+    return {phase: bytes_by_phase[phase] for phase in PHASES[case.workload.pass_]}
+
+
+def parameter_bytes(case: ModelCase) -> int:
+    """Bytes of one stored parameter: 2 under `bf16`, else 4, for autocast and fp8 keep fp32 ones."""
+    return 2 if case.configuration.precision == "bf16" else 4
+
+
+def _forward_bytes(case: ModelCase) -> float:
+    workload, shape = case.workload, case.model
+
+    def micro_batch(seq_len: int) -> float:
+        read = _weights(shape) + _looked_up(shape, workload.batch_size, seq_len)
+        return read * parameter_bytes(case) + TOKEN_ID_BYTES * workload.batch_size * seq_len
+
+    return workload.accumulate * mean_over_lengths(workload, micro_batch)
+
+
+def _backward_bytes(case: ModelCase) -> float:
+    workload, shape = case.workload, case.model
+    gradient_accesses = 2 * workload.accumulate - 1
+
+    def step(seq_len: int) -> float:
+        gradients = _weights(shape) + _looked_up(shape, workload.batch_size, seq_len)
+        elements = workload.accumulate * _weights(shape) + gradient_accesses * gradients
+        return elements * parameter_bytes(case)
+
+    return mean_over_lengths(workload, step)
+
+
+def _weights(shape: ModelShape) -> int:
+    """Parameters that take part in every position's arithmetic: all but tables only looked up in."""
+    tied_table = shape.vocab_size * shape.d_model if shape.tied_head else 0
+    return n_parameters(shape) - embedding_parameters(shape) + tied_table
+
+
+def _looked_up(shape: ModelShape, batch_size: int, seq_len: int) -> float:
+    """Elements of the touched rows of the tables that `_weights` leaves out."""
+    vocab = shape.vocab_size
+    distinct = vocab * (1 - (1 - 1 / vocab) ** (batch_size * seq_len))
+    token_rows = 0.0 if shape.tied_head else distinct
+    position_rows = min(seq_len, n_position_rows(shape))
+    return (token_rows + position_rows) * shape.d_model
