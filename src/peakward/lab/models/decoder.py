@@ -195,6 +195,7 @@ class Decoder(nn.Module):
             residual = name.endswith(("attention.out.weight", "ff.down.weight"))
             drawn = torch.randn(parameter.shape, generator=generator, device=parameter.device)
             parameter.data.copy_(drawn.mul_(0.02 * (scale if residual else 1.0)))
+            del drawn  # Or it would live on beside the next one.
 
 
 def _unique_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
@@ -207,6 +208,8 @@ def build(
     """A decoder with initialised weights on its device, without a second copy anywhere."""
     with torch.device("meta"):
         model = Decoder(shape, attention).to(dtype)
+    if shape.tied_head:
+        model.readout.head.register_parameter("weight", None)  # `to_empty` would make it twice.
     model.to_empty(device=device)
     if shape.tied_head:
         model.readout.head.weight = model.embedding.weight

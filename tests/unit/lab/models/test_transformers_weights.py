@@ -232,7 +232,7 @@ def test_tied_head_stays_one_tensor():
             "full and windowed layers mixed",
         ),
         (lambda: transformers.LlamaConfig(hidden_act="mish"), "'mish'"),
-        (lambda: transformers.GPTNeoXConfig(), "'gpt_neox'"),
+        (transformers.GPTNeoXConfig, "'gpt_neox'"),
     ],
     ids=lambda each: each if isinstance(each, str) else "",
 )

@@ -33,9 +33,8 @@ def attention(
     if bias is not None:
         allowed = causal_mask(seq_len, window, q.device)
         mask = bias.to(q.dtype).masked_fill(~allowed, -torch.inf)
-        mask = mask[
-            (None,) * (4 - mask.dim())
-        ]  # Of three dimensions, only the math kernel takes it.
+        # A mask of three dimensions is taken by the math kernel alone.
+        mask = mask[(None,) * (4 - mask.dim())]
     elif window is not None and window < seq_len:
         mask = causal_mask(seq_len, window, q.device)
     with nullcontext() if backend is None else sdpa_kernel(backend):
