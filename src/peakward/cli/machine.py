@@ -1,10 +1,13 @@
 """What of this machine decides whether a case can run at all."""
 
+from typing import cast, get_args
+
 import msgspec
 
 from peakward.catalogue import levers as lever_catalogue
 from peakward.cli import values
 from peakward.records.case import Configuration, DeviceType, ModelCase
+from peakward.records.environment import Environment
 from peakward.records.errors import PeakwardError
 from peakward.records.lever import Lever
 
@@ -12,9 +15,13 @@ from peakward.records.lever import Lever
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """The device that runs, and what it offers."""
 
-    device: DeviceType
+    environment: Environment
     compute_capability: tuple[int, int] | None
     has_compiler: bool
+
+    @property
+    def device(self) -> DeviceType:
+        return "cuda" if self.environment.device_type == "cuda" else "cpu"
 
 
 def this_machine(requested: str | None) -> Machine:
@@ -25,18 +32,11 @@ def this_machine(requested: str | None) -> Machine:
     """
     from peakward.lab.measure import probe
 
-    found = probe.default_device()
-    device: DeviceType = found
     if requested is not None:
-        values.one_of(requested, ("cpu", "cuda"), "value of --device")
-        device = "cuda" if requested == "cuda" else "cpu"
-    if device == "cuda" and found != "cuda":
-        raise PeakwardError(
-            "expected a CUDA device for --device cuda, got none that the driver names: "
-            "run on the CPU with --device cpu"
-        )
+        values.one_of(requested, get_args(DeviceType), "a value of --device")
+    device: DeviceType = cast(DeviceType, requested) if requested else probe.default_device()
     return Machine(
-        device=device,
+        environment=probe.environment(device),
         compute_capability=probe.compute_capability() if device == "cuda" else None,
         has_compiler=probe.has_compiler(),
     )

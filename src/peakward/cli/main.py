@@ -4,9 +4,9 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import NamedTuple
 
+from peakward.catalogue.names import look_up
 from peakward.records.errors import PeakwardError
 
 INTERRUPTED = 130
@@ -81,9 +81,7 @@ def _dispatch(name: str, arguments: Sequence[str]) -> int:
 
         print(__version__)
         return 0
-    if name not in COMMANDS:
-        near = get_close_matches(name, COMMANDS, n=2, cutoff=0.5) or COMMANDS
-        raise PeakwardError(f"expected a command, got {name!r}: perhaps {', '.join(near)}")
+    look_up("a command", name, COMMANDS)
     from peakward.cli.parse import parse
 
     command = importlib.import_module(f"peakward.cli.{name}")

@@ -122,7 +122,7 @@ def _setting(item: str, option: str) -> dict[str, Any]:
     if not equals:
         return dict(lever_catalogue.lever(item).sets)
     name = field.strip().replace("-", "_")
-    values.one_of(name, Configuration.__struct_fields__, f"setting in {option}")
+    values.one_of(name, Configuration.__struct_fields__, f"a setting in {option}")
     return {name: _value(name, value.strip())}
 
 
@@ -139,7 +139,7 @@ def _value(field: str, text: str) -> str | bool:
     option = "--" + field.replace("_", "-")
     if field not in _CHOICES:
         return values.on_off(text, option)
-    return values.one_of(text, _CHOICES[field], f"value of {option}")
+    return values.one_of(text, _CHOICES[field], f"a value of {option}")
 
 
 def _configurations(options: CaseOptions, start: dict[str, Any]) -> list[Configuration]:
@@ -163,7 +163,7 @@ def _workloads(options: CaseOptions, defaults: Defaults) -> list[Workload]:
     batches = defaults.batch_size if options.batch_size is None else options.batch_size
     lengths = defaults.seq_len if options.seq_len is None else options.seq_len
     passes: list[Pass] = [
-        values.one_of(name, get_args(Pass), "pass")  # type: ignore[misc]
+        values.one_of(name, get_args(Pass), "a pass")  # type: ignore[misc]
         for name in values.split(options.pass_, "--pass")
     ]
     seed = values.whole(options.seed, "--seed", low=0, high=2**31 - 1)

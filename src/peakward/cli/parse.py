@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import itertools
 import re
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -14,8 +15,10 @@ from peakward.records.errors import PeakwardError
 
 Options = TypeVar("Options", bound=msgspec.Struct)
 
-_BOX = re.compile(r"\x1b\[[0-9;]*m|[│╭╮╰╯]")
-_RULE = re.compile(r"─{3,}.*", re.DOTALL)
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_FRAME = " │╭╮╰╯|+"
+_RULE = re.compile(r"[─-]*")
+"""Or an empty line. tyro draws with ASCII, and a rule more, where stdout takes no UTF-8."""
 
 
 def parse(kind: type[Options], arguments: Sequence[str], *, prog: str) -> Options | None:
@@ -45,7 +48,13 @@ def parse(kind: type[Options], arguments: Sequence[str], *, prog: str) -> Option
 
 def option_names(kind: type[msgspec.Struct]) -> tuple[str, ...]:
     """The options of a command as they are written, "--batch-size" and so on."""
-    return tuple("--" + name.strip("_").replace("_", "-") for name in kind.__struct_fields__)
+    names: list[str] = []
+    for field in msgspec.structs.fields(kind):
+        if isinstance(field.default, msgspec.Struct):
+            names += option_names(type(field.default))
+        else:
+            names.append("--" + field.name.strip("_").replace("_", "-"))
+    return tuple(names)
 
 
 def _unknown(kind: type[msgspec.Struct], word: str, prog: str) -> str:
@@ -56,8 +65,8 @@ def _unknown(kind: type[msgspec.Struct], word: str, prog: str) -> str:
 
 
 def _one_line(box: str) -> str:
-    """The first paragraph of a box that tyro drew."""
-    text = _BOX.sub("", box)
-    first_line, _, body = text.partition("\n")
-    paragraph = _RULE.sub("", body) or first_line
-    return " ".join(paragraph.split()).rstrip(".")
+    """The first paragraph of a box that tyro drew, under its title."""
+    lines = [_COLOUR.sub("", line).strip(_FRAME) for line in box.splitlines()]
+    body = itertools.dropwhile(_RULE.fullmatch, lines[1:])
+    paragraph = itertools.takewhile(lambda line: not _RULE.fullmatch(line), body)
+    return " ".join(" ".join(paragraph).split()).rstrip(".")

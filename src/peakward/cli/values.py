@@ -2,10 +2,9 @@
 
 import math
 import re
-from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
-from pathlib import Path
+from collections.abc import Iterable
 
+from peakward.catalogue.names import look_up
 from peakward.records.errors import PeakwardError
 
 GIB = 2**30
@@ -21,19 +20,9 @@ def split(text: str, option: str) -> tuple[str, ...]:
     return items
 
 
-def nearest(value: str, names: Iterable[str]) -> str:
-    """The names most like a mistyped one, or all of them where none is."""
-    names = tuple(names)
-    by_lower = {name.lower(): name for name in names}
-    near = get_close_matches(value.lower(), by_lower, n=3, cutoff=0.4)
-    return ", ".join([by_lower[each] for each in near] or names)
-
-
-def one_of(value: str, names: Sequence[str], kind: str) -> str:
-    """`value` where it is one of `names`."""
-    if value not in names:
-        raise PeakwardError(f"expected a {kind}, got {value!r}: perhaps {nearest(value, names)}")
-    return value
+def one_of(value: str, names: Iterable[str], kind: str) -> str:
+    """`value` where it is one of `names`; `kind` has its article: "a pass"."""
+    return look_up(kind, value, {name: name for name in names})
 
 
 def whole(text: str, option: str, *, low: int, high: int) -> int:
@@ -91,14 +80,6 @@ def on_off(text: str, option: str) -> bool:
     if text not in ("on", "off"):
         raise PeakwardError(f"expected on or off for {option}, got {text!r}")
     return text == "on"
-
-
-def existing_file(text: str, option: str) -> Path:
-    """The path of a file that is there."""
-    path = Path(text)
-    if not path.is_file():
-        raise PeakwardError(f"expected an existing file for {option}, got {text!r}")
-    return path
 
 
 def _number(text: str) -> float | None:

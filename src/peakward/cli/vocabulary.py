@@ -4,6 +4,7 @@ from typing import Annotated
 
 import msgspec
 import tyro
+from tyro.conf import OmitArgPrefixes
 
 
 def _option(metavar: str, default: str, name: str | None = None) -> object:
@@ -57,16 +58,11 @@ class CaseOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Where it runs."""
 
 
-class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Where results are kept."""
+class ResultOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Where results are kept, and views of them beside the report in the terminal."""
 
     db: Annotated[str, _option("FILE", "peakward.db")] = "peakward.db"
     """The database of results; what it holds already is not measured again."""
-
-
-class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Views of the study, beside the report in the terminal."""
-
     json: bool = False
     """Print the stored record as JSON, and nothing else."""
     html: Annotated[str | None, _option("FILE", "none")] = None
@@ -75,3 +71,8 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Write the report as Markdown."""
     force: bool = False
     """Overwrite the files named above where they exist."""
+
+
+Cases = OmitArgPrefixes[CaseOptions]
+Results = OmitArgPrefixes[ResultOptions]
+"""As fields of a command's options: their own options carry no prefix."""

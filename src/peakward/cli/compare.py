@@ -1,0 +1,51 @@
+"""Compare two studies case by case; exit 1 on a regression."""
+
+import shlex
+from typing import Annotated
+
+import msgspec
+import tyro
+
+from peakward.cli import comparison, output, stored, values
+from peakward.cli.vocabulary import ResultOptions, Results
+from peakward.records.errors import PeakwardError
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """Compare two studies case by case; exit 1 on a regression.
+
+    A study is a JSON file (`--json` output), a database (its last study), FILE.db:ID, or an id, the
+    beginning of one, or "last" in `--db`. To gate a change: `peakward bench --db before.db …`, make
+    the change, `peakward bench --db after.db …`, `peakward compare before.db after.db`.
+    """
+
+    studies: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="BEFORE AFTER")]
+    """The study before, and the one after."""
+    threshold: Annotated[str, tyro.conf.arg(metavar="SHARE")] = "3%"
+    """Changes within this share of the step time do not matter: 0.03 or 3%."""
+    across: bool = False
+    """Compare although the environments differ; the report names the differences."""
+    results: Results = ResultOptions()
+
+
+def main(options: Options) -> int:
+    """Print the comparison; 1 where a case got slower beyond the threshold or stopped running."""
+    if len(options.studies) != 2:
+        raise PeakwardError(
+            f"expected two studies to compare, got {len(options.studies)}: "
+            "name the one before and the one after"
+        )
+    threshold = values.share(options.threshold, "--threshold")
+    targets = output.targets(options.results)
+    before, after = (stored.load(reference, options.results.db) for reference in options.studies)
+    apart = comparison.differences(before.environment, after.environment)
+    if apart and not options.across:
+        raise PeakwardError(
+            f"expected studies of one environment, got {'; '.join(apart)}: "
+            "compare them all the same with --across"
+        )
+    command = f"peakward compare {shlex.join(options.studies)} --threshold {options.threshold}"
+    found = comparison.changes(before, after, threshold=threshold)
+    study = comparison.study(before, after, found, threshold=threshold, command=command)
+    output.show(study, targets, as_json=options.results.json)
+    return 1 if comparison.regressions(found) else 0

@@ -1,0 +1,205 @@
+"""Two studies, taken case by case, to a study of their ratios. Pure."""
+
+import uuid
+from collections import Counter
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Literal
+
+import msgspec
+
+from peakward.records.case import Case
+from peakward.records.environment import Environment
+from peakward.records.errors import PeakwardError
+from peakward.records.measurement import Interval, Measurement
+from peakward.records.study import Cell, Column, Conclusion, Evidence, Study, Table
+from peakward.report.cases import label
+from peakward.report.format import format_cell
+from peakward.stats.compare import judge_change, median_ratio
+
+Verdict = Literal["slower", "faster", "same", "inconclusive", "broken", "mended", "not measured"]
+
+MIN_STEPS = 5
+"""Fewer timed steps on a side give an interval too rough to judge by."""
+
+_Plan = tuple[Case, int | None, bool]
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one case."""
+
+    before: Measurement
+    after: Measurement
+    ratio: Interval | None
+    verdict: Verdict
+    reason: str | None = None
+
+
+def differences(before: Environment, after: Environment) -> tuple[str, ...]:
+    """What keeps two environments' figures apart, each as "torch: 2.11.0, then 2.13.0"."""
+    if before.key == after.key:
+        return ()
+    pairs = (
+        (field, getattr(before, field), getattr(after, field))
+        for field in Environment.__struct_fields__
+        if field not in ("device_uuid", "peakward")
+    )
+    return tuple(f"{field}: {old}, then {new}" for field, old, new in pairs if old != new)
+
+
+def changes(before: Study, after: Study, *, threshold: float) -> tuple[Change, ...]:
+    """Every case that both studies hold, measured with the same warm-up, judged."""
+    old, new = _by_plan(before.measurements), _by_plan(after.measurements)
+    return tuple(_change(old[plan], new[plan], threshold) for plan in old if plan in new)
+
+
+def regressions(found: Iterable[Change]) -> tuple[Change, ...]:
+    """Those that a gate should stop: surely slower, or no longer running."""
+    return tuple(each for each in found if each.verdict in ("slower", "broken"))
+
+
+def study(
+    before: Study, after: Study, found: tuple[Change, ...], *, threshold: float, command: str
+) -> Study:
+    """The `changes` of two studies as a study of its own.
+
+    Raises:
+        PeakwardError: no case was measured in both.
+    """
+    if not found:
+        raise PeakwardError(
+            "expected a case that both studies measured, got none: "
+            "run the same grid twice, with `--db` before and after"
+        )
+    return Study(
+        id=uuid.uuid4().hex,
+        name="compare",
+        title=f"{after.title}: {before.id[:8]} against {after.id[:8]}",
+        command=command,
+        environment=after.environment,
+        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        wall_s=0.0,
+        complete=True,
+        measurements=tuple(each for change in found for each in (change.before, change.after)),
+        tables=(_table(before.environment, after.environment, found),),
+        conclusions=(_conclusion(found),),
+        notes=_notes(before, after, found, threshold),
+    )
+
+
+def _by_plan(measurements: Iterable[Measurement]) -> dict[_Plan, Measurement]:
+    return {
+        (each.case, each.protocol.warmup_steps, each.protocol.fresh_process): each
+        for each in measurements
+    }
+
+
+def _change(before: Measurement, after: Measurement, threshold: float) -> Change:
+    ran = before.status == "ok", after.status == "ok"
+    if ran != (True, True):
+        verdict: Verdict = {
+            (True, False): "broken",
+            (False, True): "mended",
+            (False, False): "not measured",
+        }[ran]  # type: ignore[assignment]
+        reason = f"{before.status}, then {after.status}"
+        return Change(before=before, after=after, ratio=None, verdict=verdict, reason=reason)
+    if before.summary is None or after.summary is None:
+        return Change(before=before, after=after, ratio=None, verdict="not measured")
+    ratio = median_ratio(before.summary.median_s, after.summary.median_s)
+    doubt = _doubt(before) or _doubt(after)
+    return Change(
+        before=before,
+        after=after,
+        ratio=ratio,
+        verdict="inconclusive" if doubt else judge_change(ratio, threshold=threshold),
+        reason=doubt,
+    )
+
+
+def _doubt(measurement: Measurement) -> str | None:
+    """Why a measurement cannot carry a verdict."""
+    if measurement.summary is not None and measurement.summary.n < MIN_STEPS:
+        return f"{measurement.summary.n} timed steps, {MIN_STEPS} needed"
+    if measurement.validity is not None and measurement.validity.verdict == "throttled":
+        return "throttled: " + "; ".join(measurement.validity.reasons)
+    return None
+
+
+def _table(before: Environment, after: Environment, found: tuple[Change, ...]) -> Table:
+    """One device a column where the two differ: each heading then names its own."""
+    apart = before.device_name != after.device_name
+    columns = (
+        Column(name="case"),
+        Column(name=f"before, {before.device_name}" if apart else "before", unit="s"),
+        Column(name=f"after, {after.device_name}" if apart else "after", unit="s"),
+        Column(name="after / before", unit="ratio"),
+        Column(name="95% from", unit="ratio"),
+        Column(name="to", unit="ratio"),
+        Column(name="memory", unit="ratio"),
+        Column(name="verdict"),
+        Column(name="reason"),
+    )
+    return Table(title="Step times", columns=columns, rows=tuple(map(_row, found)))
+
+
+def _row(change: Change) -> tuple[Cell, ...]:
+    ratio = change.ratio
+    return (
+        _name(change.after),
+        _median(change.before),
+        _median(change.after),
+        None if ratio is None else ratio.estimate,
+        None if ratio is None else ratio.low,
+        None if ratio is None else ratio.high,
+        _memory_ratio(change),
+        change.verdict,
+        change.reason,
+    )
+
+
+def _name(measurement: Measurement) -> str:
+    warmup = measurement.protocol.warmup_steps
+    suffix = "" if warmup is None else f", {warmup} warm-up steps"
+    return label(measurement.case) + suffix
+
+
+def _median(measurement: Measurement) -> float | None:
+    return None if measurement.summary is None else measurement.summary.median_s.estimate
+
+
+def _memory_ratio(change: Change) -> float | None:
+    before, after = change.before.memory, change.after.memory
+    if before is None or after is None or not before.peak_allocated_bytes:
+        return None
+    return after.peak_allocated_bytes / before.peak_allocated_bytes
+
+
+def _conclusion(found: tuple[Change, ...]) -> Conclusion:
+    counts = Counter(each.verdict for each in found)
+    said = ", ".join(f"{n} {verdict}" for verdict, n in sorted(counts.items()))
+    cases = "case" if len(found) == 1 else "cases"
+    ids = tuple(each.after.id for each in found)
+    evidence = [Evidence(quantity="cases", value=len(found), unit="count", from_ids=ids)]
+    for verdict, n in sorted(counts.items()):
+        of = tuple(each.after.id for each in found if each.verdict == verdict)
+        evidence.append(Evidence(quantity=verdict, value=n, unit="count", from_ids=of))
+    return Conclusion(text=f"{len(found)} {cases} compared: {said}.", evidence=tuple(evidence))
+
+
+def _notes(
+    before: Study, after: Study, found: tuple[Change, ...], threshold: float
+) -> tuple[str, ...]:
+    share = format_cell(threshold, "share")
+    notes = [
+        f"Slower or faster: the whole 95% interval of the ratio lies beyond {share}; same: within it. "
+        "The interval is that of two medians, each taken in its own run, so it does not know what "
+        "varies between runs.",
+    ]
+    apart = differences(before.environment, after.environment)
+    notes += [f"The environments differ: {'; '.join(apart)}."] if apart else []
+    compared = len(found)
+    for name, one in (("before", before), ("after", after)):
+        alone = len(_by_plan(one.measurements)) - compared
+        notes += [f"{alone} cases only in the study {name} were left out."] if alone else []
+    return tuple(notes)

@@ -1,0 +1,119 @@
+"""A study to the terminal and to the files that were asked for."""
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from peakward.cli.vocabulary import ResultOptions
+from peakward.records import codec
+from peakward.records.errors import PeakwardError
+from peakward.records.study import Study
+from peakward.report.document import Document
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """A file to write, and the view to write to it."""
+
+    path: Path
+    render: Callable[[Document], str]
+    overwrite: bool
+
+
+def targets(options: ResultOptions) -> tuple[Target, ...]:
+    """The files asked for, checked before anything is run for them.
+
+    Raises:
+        PeakwardError: a file that exists (without --force), or a place that cannot be written.
+    """
+    wanted = ((options.html, _html), (options.markdown, _markdown))
+    found = tuple(
+        Target(path=Path(path), render=render, overwrite=options.force)
+        for path, render in wanted
+        if path is not None
+    )
+    for target in found:
+        _check(target)
+    return found
+
+
+def show(study: Study, files: tuple[Target, ...], *, as_json: bool) -> None:
+    """Write the files, then print the report, or the record alone."""
+    document = build(study)
+    for target in files:
+        _check(target)
+        _write_whole(target.path, target.render(document))
+    if as_json:
+        sys.stdout.buffer.write(codec.to_json(study) + b"\n")
+    else:
+        _print(document)
+    for target in files:
+        print(f"{target.path} written", file=sys.stderr)
+
+
+def build(study: Study) -> Document:
+    """The study's document."""
+    if study.name == "run":
+        from peakward.report import run
+
+        return run.document(study)
+    from peakward.report import study as any_study
+
+    return any_study.document(study)
+
+
+def _print(document: Document) -> None:
+    from rich.console import Console
+
+    from peakward.report import terminal
+
+    terminal.render(document, Console())
+
+
+def _html(document: Document) -> str:
+    from peakward.report import html
+
+    return html.render(document)
+
+
+def _markdown(document: Document) -> str:
+    from peakward.report import markdown
+
+    return markdown.render(document)
+
+
+def _check(target: Target) -> None:
+    path = target.path
+    if path.is_dir() or not path.parent.is_dir():
+        raise PeakwardError(f"expected a file in an existing folder, got {str(path)!r}")
+    if path.exists() and not target.overwrite:
+        raise PeakwardError(f"expected a new file, got {str(path)!r}: overwrite it with --force")
+    if not os.access(path.parent, os.W_OK):
+        raise PeakwardError(f"expected a writable folder, got {str(path.parent)!r}")
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """All of it or none: written beside its place, then renamed."""
+    temporary = None
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
+        ) as file:
+            temporary = Path(file.name)
+            file.write(text)
+        # The temporary file is the owner's alone; a report gets what the umask grants.
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(path)
+    except OSError as error:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+        raise PeakwardError(f"expected to write {path}, got: {error.strerror}") from error
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

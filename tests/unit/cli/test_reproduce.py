@@ -1,0 +1,113 @@
+"""A case's command line gives the case back."""
+
+import shlex
+from typing import get_args
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peakward.catalogue.models import MODELS, model
+from peakward.cli import options
+from peakward.cli.parse import parse
+from peakward.cli.reproduce import to_command
+from peakward.cli.vocabulary import CaseOptions
+from peakward.records import case as records
+from peakward.records.case import Configuration, ModelCase, OperatorCase, StepCase, Workload
+
+
+def read(command: str) -> ModelCase:
+    program, name, *words = shlex.split(command)
+    assert (program, name) == ("peakward", "bench")
+    given_options = parse(CaseOptions, words, prog="peakward bench")
+    assert given_options is not None
+    (case,) = options.cases(given_options, given_options.device)  # type: ignore[arg-type]
+    return case
+
+
+@st.composite
+def shapes(draw):
+    """Presets, some with parts of their size replaced as the options allow."""
+    preset = draw(st.sampled_from(MODELS))
+    if draw(st.booleans()):
+        return preset
+    kv_heads = draw(st.integers(1, 6))
+    heads = kv_heads * draw(st.integers(1, 6))
+    parts = {
+        "n_layers": draw(st.integers(1, 60)),
+        "d_ff": draw(st.integers(1, 4096)),
+        "n_heads": heads,
+        "n_kv_heads": kv_heads,
+        "d_model": heads * 2 * draw(st.integers(1, 64)),
+    }
+    chosen = draw(st.sets(st.sampled_from(["n_layers", "d_ff"])))
+    if draw(st.booleans()):
+        chosen |= {"n_heads", "n_kv_heads", "d_model"}
+    (shape,) = options.shapes(
+        CaseOptions(model=preset.name, **{part: str(parts[part]) for part in chosen}), "tiny"
+    )
+    return shape
+
+
+configurations = st.builds(
+    Configuration,
+    precision=st.sampled_from(get_args(records.Precision)),
+    attention=st.sampled_from(get_args(records.Attention)),
+    compile=st.sampled_from(get_args(records.Compile)),
+    compile_scope=st.sampled_from(get_args(records.CompileScope)),
+    cuda_graphs=st.booleans(),
+    optimizer=st.sampled_from(get_args(records.Optimizer)),
+    checkpointing=st.sampled_from(get_args(records.Checkpointing)),
+)
+workloads = st.builds(
+    Workload,
+    batch_size=st.integers(1, options.MAX_BATCH_SIZE),
+    seq_len=st.integers(1, 1024),
+    pass_=st.sampled_from(get_args(records.Pass)),
+    accumulate=st.integers(1, options.MAX_ACCUMULATE),
+    seed=st.integers(0, 2**31 - 1),
+)
+cases = st.builds(
+    ModelCase,
+    model=shapes(),
+    workload=workloads,
+    configuration=configurations,
+    device=st.sampled_from(get_args(records.DeviceType)),
+    memory_limit_bytes=st.none() | st.integers(2**20, 2**50),
+)
+
+
+@given(cases)
+def test_the_command_of_a_case_measures_that_case(case):
+    command = to_command(case)
+    assert command is not None
+    assert read(command) == case
+
+
+def test_the_words_are_the_ones_a_user_would_write():
+    case = ModelCase(
+        model=model("small"),
+        workload=Workload(batch_size=4, seq_len=512),
+        configuration=Configuration(precision="bf16", cuda_graphs=True),
+        device="cuda",
+    )
+    assert to_command(case) == (
+        "peakward bench --model small --batch-size 4 --seq-len 512 --pass train_step "
+        "--precision bf16 --cuda-graphs on --device cuda"
+    )
+
+
+def test_what_no_options_say_has_no_command():
+    plain = ModelCase(model=model("tiny"), workload=Workload(batch_size=1, seq_len=8), device="cpu")
+    varying = msgspec.structs.replace(plain.workload, varying_seq_lens=(4, 8))
+    wider = msgspec.structs.replace(plain.model, vocab_size=12)
+    unnamed = msgspec.structs.replace(plain.model, name="mine")
+    headed = msgspec.structs.replace(plain.model, head_dim=34)
+    others = [
+        msgspec.structs.replace(plain, workload=varying),
+        *(msgspec.structs.replace(plain, model=shape) for shape in (wider, unnamed, headed)),
+        OperatorCase(batch_size=1, n_heads=1, seq_len=8, head_dim=8, device="cpu"),
+        StepCase(name="mine", fingerprint="0", device="cpu"),
+    ]
+    assert to_command(plain) is not None
+    assert [to_command(each) for each in others] == [None] * len(others)
