@@ -1,0 +1,1 @@
+"""Summaries, intervals, steady state and paired comparison: pure functions of numbers."""

@@ -1,0 +1,48 @@
+"""Base against candidate, from pairs run next to each other."""
+
+import math
+from collections.abc import Sequence
+from statistics import fmean, stdev
+
+from peakward.records.measurement import Interval
+from peakward.records.trial import Pair, TrialVerdict
+from peakward.stats.distributions import student_t_quantile
+
+
+def ratio_interval(pairs: Sequence[Pair], *, level: float = 0.95) -> Interval:
+    """Candidate's step time over base's: the geometric mean of the pairs' ratios, with its interval.
+
+    The t-interval on log(candidate / base), carried back by exp: a ratio and its inverse then give
+    the same answer, and what slows both arms of a pair (the process, the clock of that minute)
+    cancels. It takes the pairs as independent and their log-ratios as normal.
+
+    Raises:
+        ValueError: fewer than two pairs, which have no spread.
+    """
+    if len(pairs) < 2:
+        raise ValueError(f"expected at least two pairs, got {len(pairs)}")
+    logs = [math.log(pair.candidate_s / pair.base_s) for pair in pairs]
+    centre = fmean(logs)
+    t = student_t_quantile((1 + level) / 2, len(logs) - 1)
+    half_width = t * stdev(logs) / math.sqrt(len(logs))
+    return Interval(
+        estimate=math.exp(centre),
+        low=math.exp(centre - half_width),
+        high=math.exp(centre + half_width),
+        level=level,
+    )
+
+
+def judge_time(interval: Interval, *, threshold: float = 0.01) -> TrialVerdict:
+    """Whether a candidate is worth keeping for its time; `threshold` is the least gain that counts.
+
+    - `kept`: the whole interval is below 1 (it is faster) and the estimate is at most
+      1 - `threshold` (by enough).
+    - `rejected`: the whole interval is above 1 - `threshold`. A gain that counts is excluded,
+      whether the candidate is slower, the same, or faster by a hair.
+    - `inconclusive`: all else. More pairs would tell.
+    """
+    worth_having = 1 - threshold
+    if interval.high < 1 and interval.estimate <= worth_having:
+        return "kept"
+    return "rejected" if interval.low > worth_having else "inconclusive"

@@ -1,0 +1,103 @@
+"""Whether step times may be believed: stable, unstable or throttled, and why."""
+
+from collections.abc import Iterator, Sequence
+from statistics import fmean, median, quantiles
+
+from peakward.records.measurement import Telemetry, Validity, Verdict
+from peakward.stats.modes import two_modes
+from peakward.stats.trend import trend
+
+MIN_STEPS = 5
+"""Of fewer, neither the spread nor a trend (`stats.trend`) can be told from chance."""
+MAX_SPREAD = 0.05
+"""Of the median. On GPUs with a settled clock steps repeat within 3%, on throttling ones within 35%
+(records.md), and at 5% the median of 30 steps is known to about 2%."""
+MAX_OUTLIER_COST = 0.05
+"""How far slow outliers may lift the mean above the median before a long run would notice."""
+MAX_DRIFT = 0.02
+"""From the first third to the last. A spread averages out with more steps; a drift only moves on."""
+DRIFT_P_VALUE = 0.01
+"""One stable series in a hundred is called drifting, and only where it also moved by `MAX_DRIFT`."""
+MIN_MODE_DISTANCE = 0.05
+"""Of the median. Modes closer than the spread that passes are no worse than that spread."""
+MAX_CLOCK_DROP = 0.05
+"""From the fastest sample to the mean. Every large GPU meets its power cap in a long matmul; it
+matters where the clock, and with it the time of compute-bound work, moved by as much as the spread."""
+
+SLOWDOWNS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
+POWER_CAP = "sw_power_cap"
+"""`Telemetry.throttle_reasons` speaks as nvidia-smi does, less its prefix `clocks_event_reasons.`.
+Its other reasons (gpu_idle, applications_clocks_setting, sync_boost, …) slow nothing unasked."""
+
+_IQR_SD = 1.349
+"""Interquartile range of a normal distribution, in standard deviations."""
+
+
+def _throttling(telemetry: Telemetry) -> Iterator[str]:
+    slowdowns = [reason for reason in telemetry.throttle_reasons if reason in SLOWDOWNS]
+    if slowdowns:
+        yield f"the device reported {', '.join(slowdowns)} in {telemetry.n_samples} samples"
+    clock = telemetry.sm_clock_mhz
+    if clock is not None and POWER_CAP in telemetry.throttle_reasons:
+        drop = 1 - clock.estimate / clock.high
+        if drop > MAX_CLOCK_DROP:
+            yield (
+                f"under the power cap the clock fell {drop:.0%} > {MAX_CLOCK_DROP:.0%}, "
+                f"from {clock.high:.0f} to {clock.estimate:.0f} MHz on average"
+            )
+
+
+def _spread(steps_s: Sequence[float]) -> Iterator[str]:
+    """Of the middle half and of the outliers, each judged by what it does to a claim.
+
+    The plain coefficient of variation is not judged: one step of 200 that takes twice as long lifts
+    it to 7%, yet moves the median by nothing and the mean by 0.5%. The interquartile range says how
+    well the median repeats; unlike the median absolute deviation it sees a second mode that holds
+    over a quarter of the steps. The mean's distance from the median says what the outliers cost.
+    """
+    centre = median(steps_s)
+    lower, _, upper = quantiles(steps_s, n=4, method="inclusive")
+    spread = (upper - lower) / _IQR_SD / centre
+    if spread > MAX_SPREAD:
+        yield f"coefficient of variation of the middle half {spread:.1%} > {MAX_SPREAD:.0%}"
+    cost = fmean(steps_s) / centre - 1
+    if cost > MAX_OUTLIER_COST:
+        yield (
+            f"slow outliers, up to {max(steps_s) / centre:.1f} times the median, lift the mean "
+            f"{cost:.1%} > {MAX_OUTLIER_COST:.0%} above it"
+        )
+
+
+def _drift(steps_s: Sequence[float]) -> Iterator[str]:
+    found = trend(steps_s)
+    if found.p_value < DRIFT_P_VALUE and abs(found.change) > MAX_DRIFT:
+        way = "rose" if found.change > 0 else "fell"
+        yield (
+            f"step time {way} {abs(found.change):.1%} > {MAX_DRIFT:.0%} from the first third of the "
+            f"steps to the last (p = {found.p_value:.2g})"
+        )
+
+
+def _modes(steps_s: Sequence[float]) -> Iterator[str]:
+    modes = two_modes(steps_s)
+    if modes and modes.upper - modes.lower > MIN_MODE_DISTANCE * median(steps_s):
+        yield (
+            f"two modes: {1 - modes.upper_share:.0%} of the steps near {modes.lower * 1e3:.4g} ms, "
+            f"{modes.upper_share:.0%} near {modes.upper * 1e3:.4g} ms"
+        )
+
+
+def judge_times(steps_s: Sequence[float], telemetry: Telemetry | None) -> Validity:
+    """The verdict on the timed steps of one process, in the order they ran, in seconds, above 0.
+
+    `throttled`: the device slowed itself down (a thermal or hardware slowdown, or a power cap under
+    which the clock fell). `unstable`: too few steps, or their spread, outliers, drift or two modes
+    exceed the limits above. Every reason found is given, the throttling first.
+    """
+    throttling = tuple(_throttling(telemetry)) if telemetry else ()
+    if len(steps_s) < MIN_STEPS:
+        unrest: tuple[str, ...] = (f"{len(steps_s)} timed steps < {MIN_STEPS}",)
+    else:
+        unrest = (*_spread(steps_s), *_drift(steps_s), *_modes(steps_s))
+    verdict: Verdict = "throttled" if throttling else "unstable" if unrest else "stable"
+    return Validity(verdict=verdict, reasons=throttling + unrest)

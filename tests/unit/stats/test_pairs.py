@@ -1,0 +1,99 @@
+"""The interval of a paired ratio, and what is concluded from it."""
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peakward.records.measurement import Interval
+from peakward.records.trial import Pair, TrialVerdict
+from peakward.stats.pairs import judge_time, ratio_interval
+
+
+def pairs_of(*ratios: float, base_s: float = 0.01) -> list[Pair]:
+    return [Pair(process=0, base_s=base_s, candidate_s=base_s * ratio) for ratio in ratios]
+
+
+def test_a_worked_example() -> None:
+    """Log-ratios -0.2, -0.1, 0.0: mean -0.1, standard error 0.1/sqrt(3), t(0.975, 2) = 4.302653."""
+    interval = ratio_interval(pairs_of(*(math.exp(x) for x in (-0.2, -0.1, 0.0))))
+    half_width = 4.302653 * 0.1 / math.sqrt(3)
+    assert interval.estimate == pytest.approx(math.exp(-0.1))
+    assert interval.low == pytest.approx(math.exp(-0.1 - half_width), rel=1e-6)
+    assert interval.high == pytest.approx(math.exp(-0.1 + half_width), rel=1e-6)
+    assert interval.level == 0.95
+
+
+def test_what_slows_both_arms_cancels() -> None:
+    drifting = [Pair(process=0, base_s=s, candidate_s=0.8 * s) for s in (0.01, 0.02, 0.05, 0.011)]
+    interval = ratio_interval(drifting)
+    assert (interval.low, interval.high) == pytest.approx((0.8, 0.8))
+
+
+@given(st.lists(st.floats(0.05, 20), min_size=2, max_size=12))
+def test_swapping_the_arms_inverts_the_interval(ratios: list[float]) -> None:
+    forth = ratio_interval(pairs_of(*ratios))
+    back = ratio_interval(pairs_of(*(1 / ratio for ratio in ratios)))
+    assert forth.low <= forth.estimate <= forth.high
+    assert (1 / back.high, 1 / back.estimate, 1 / back.low) == pytest.approx(
+        (forth.low, forth.estimate, forth.high)
+    )
+
+
+def test_it_covers_the_true_ratio_as_often_as_it_says() -> None:
+    draw, n_draws, true_ratio = random.Random(13), 1000, 0.9
+    hits = 0
+    for _ in range(n_draws):
+        noisy = (true_ratio * draw.lognormvariate(0, 0.05) for _ in range(6))
+        interval = ratio_interval(pairs_of(*noisy))
+        hits += interval.low <= true_ratio <= interval.high
+    assert abs(hits - 950) < 3.5 * math.sqrt(1000 * 0.95 * 0.05)
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_fewer_than_two_pairs_are_refused(n: int) -> None:
+    with pytest.raises(ValueError, match="expected at least two pairs"):
+        ratio_interval(pairs_of(*[0.9] * n))
+
+
+@pytest.mark.parametrize(
+    ("low", "estimate", "high", "verdict"),
+    [
+        (0.80, 0.85, 0.90, "kept"),
+        (0.97, 0.98, 0.999, "kept"),
+        (0.90, 0.99, 0.999, "kept"),  # a gain of exactly the threshold
+        (1.01, 1.05, 1.10, "rejected"),  # slower
+        (0.995, 1.0, 1.005, "rejected"),  # the same
+        (0.991, 0.995, 0.999, "rejected"),  # faster, by less than counts
+        (0.992, 1.05, 1.20, "rejected"),  # no gain that counts is plausible
+        (0.80, 0.95, 1.10, "inconclusive"),
+        (0.97, 0.995, 0.999, "inconclusive"),  # faster, perhaps by enough
+        (0.985, 0.995, 1.005, "inconclusive"),
+        (0.50, 1.50, 4.50, "inconclusive"),
+    ],
+)
+def test_the_rule(low: float, estimate: float, high: float, verdict: TrialVerdict) -> None:
+    assert judge_time(Interval(low=low, estimate=estimate, high=high)) == verdict
+
+
+def test_the_threshold_is_the_callers() -> None:
+    interval = Interval(low=0.93, estimate=0.95, high=0.97)
+    assert judge_time(interval) == "kept"
+    assert judge_time(interval, threshold=0.1) == "rejected"
+
+
+limits = st.tuples(*[st.floats(0.2, 5)] * 3).map(sorted)
+
+
+@given(limits, st.floats(0, 0.2))
+def test_kept_is_faster_and_slower_is_rejected(ends: list[float], threshold: float) -> None:
+    low, estimate, high = ends
+    verdict = judge_time(Interval(low=low, estimate=estimate, high=high), threshold=threshold)
+    if verdict == "kept":
+        assert high < 1
+    if low > 1:
+        assert verdict == "rejected"
+    if low <= 1 - threshold and high >= 1:
+        assert verdict == "inconclusive"

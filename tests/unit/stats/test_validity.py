@@ -1,0 +1,127 @@
+"""Planted faults in series of step times, and the verdict and number that each must get."""
+
+import random
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peakward.records.measurement import Interval, Telemetry
+from peakward.stats.validity import MIN_STEPS, SLOWDOWNS, judge_times
+
+
+def noise(seed: int, n: int, cv: float = 0.01) -> list[float]:
+    draw = random.Random(seed)
+    return [0.01 * draw.lognormvariate(0, cv) for _ in range(n)]
+
+
+def telemetry(*reasons: str, mean_mhz: float = 1950, high_mhz: float = 1980) -> Telemetry:
+    clock = Interval(estimate=mean_mhz, low=1000, high=high_mhz, level=1)
+    return Telemetry(sm_clock_mhz=clock, throttle_reasons=reasons, n_samples=40)
+
+
+@pytest.mark.parametrize("n", [MIN_STEPS, 10, 50, 200])
+@pytest.mark.parametrize("device", [None, telemetry("gpu_idle", "applications_clocks_setting")])
+def test_a_quiet_series_is_stable(n: int, device: Telemetry | None) -> None:
+    for seed in range(20):
+        judged = judge_times(noise(seed, n), device)
+        assert (judged.verdict, judged.reasons) == ("stable", ())
+
+
+def test_constants_are_stable() -> None:
+    assert judge_times([0.5] * 30, None).verdict == "stable"
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, MIN_STEPS - 1])
+def test_too_few_steps_are_not_stable(n: int) -> None:
+    judged = judge_times([0.01] * n, None)
+    assert (judged.verdict, judged.reasons) == ("unstable", (f"{n} timed steps < {MIN_STEPS}",))
+
+
+def test_a_wide_spread_is_unstable() -> None:
+    judged = judge_times(noise(1, 60, cv=0.12), None)
+    assert judged.verdict == "unstable"
+    (share,) = re.findall(r"middle half ([\d.]+)% > 5%", judged.reasons[0])
+    assert 8 < float(share) < 16
+
+
+@pytest.mark.parametrize(("drift", "way"), [(0.10, "rose"), (-0.10, "fell")])
+def test_a_drift_is_unstable_though_its_spread_passes(drift: float, way: str) -> None:
+    series = [value * (1 + drift * i / 60) for i, value in enumerate(noise(2, 60))]
+    judged = judge_times(series, None)
+    assert judged.verdict == "unstable"
+    (reason,) = judged.reasons
+    (share,) = re.findall(rf"step time {way} ([\d.]+)% > 2%", reason)
+    assert float(share) == pytest.approx(6.7, abs=1)
+
+
+def test_one_spike_of_many_steps_leaves_the_verdict_alone() -> None:
+    series = noise(3, 100)
+    series[40] *= 4
+    assert judge_times(series, None).verdict == "stable"
+
+
+def test_spikes_that_cost_a_long_run_are_unstable() -> None:
+    series = noise(4, 100)
+    for place in range(0, 100, 10):
+        series[place] *= 4
+    judged = judge_times(series, None)
+    assert judged.verdict == "unstable"
+    (reason,) = judged.reasons
+    assert re.match(
+        r"slow outliers, up to (3\.9|4\.0|4\.1) times the median, lift the mean", reason
+    )
+    assert re.search(r"(29|30|31)\.\d% > 5% above it", reason)
+
+
+def test_two_modes_are_named_with_their_shares() -> None:
+    draw = random.Random(5)
+    series = [v * (1.1 if draw.random() < 0.22 else 1) for v in noise(5, 200, cv=0.005)]
+    judged = judge_times(series, None)
+    assert judged.verdict == "unstable"
+    (reason,) = [reason for reason in judged.reasons if reason.startswith("two modes")]
+    assert re.search(
+        r"(7\d|80)% of the steps near (9\.9|10)[\d.]* ms, 2\d% near 1[01][\d.]* ms", reason
+    )
+
+
+@pytest.mark.parametrize("reason", SLOWDOWNS)
+def test_a_slowdown_is_throttled_whatever_the_times(reason: str) -> None:
+    judged = judge_times(noise(6, 50), telemetry(reason))
+    assert judged.verdict == "throttled"
+    assert judged.reasons == (f"the device reported {reason} in 40 samples",)
+
+
+def test_a_power_cap_counts_only_where_the_clock_fell() -> None:
+    held = telemetry("sw_power_cap", mean_mhz=1900)
+    fell = telemetry("sw_power_cap", mean_mhz=1500)
+    assert judge_times(noise(7, 50), held).verdict == "stable"
+    judged = judge_times(noise(7, 50), fell)
+    assert judged.verdict == "throttled"
+    assert judged.reasons == (
+        "under the power cap the clock fell 24% > 5%, from 1980 to 1500 MHz on average",
+    )
+
+
+def test_a_clock_that_falls_without_a_cap_is_not_throttled() -> None:
+    assert judge_times(noise(7, 50), telemetry(mean_mhz=1500)).verdict == "stable"
+
+
+def test_a_power_cap_on_a_device_without_a_clock_sensor_is_not_judged() -> None:
+    blind = Telemetry(throttle_reasons=("sw_power_cap",), n_samples=3)
+    assert judge_times(noise(7, 50), blind).verdict == "stable"
+
+
+def test_throttling_comes_first_and_the_rest_is_told_too() -> None:
+    judged = judge_times(noise(8, 60, cv=0.2), telemetry("hw_thermal_slowdown"))
+    assert judged.verdict == "throttled"
+    assert "hw_thermal_slowdown" in judged.reasons[0]
+    assert "coefficient of variation" in judged.reasons[1]
+
+
+@given(st.lists(st.floats(1e-6, 1e3), max_size=40))
+def test_a_verdict_other_than_stable_has_reasons_with_numbers(series: list[float]) -> None:
+    judged = judge_times(series, None)
+    assert (judged.verdict == "stable") == (not judged.reasons)
+    assert all(re.search(r"\d", reason) for reason in judged.reasons)
