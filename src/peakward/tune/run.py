@@ -1,0 +1,171 @@
+"""The main job: measure, predict, pull levers, verify, keep or reject."""
+
+import uuid
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from peakward.catalogue import devices
+from peakward.catalogue.levers import changes, pull
+from peakward.predict.floor import floor
+from peakward.records.calibration import Calibration
+from peakward.records.case import ModelCase
+from peakward.records.environment import Environment
+from peakward.records.lever import Lever
+from peakward.records.measurement import Measurement
+from peakward.records.prediction import Prediction
+from peakward.records.protocol import Protocol
+from peakward.records.study import Study
+from peakward.tune import costs, trials
+from peakward.tune.budget import Budget
+from peakward.tune.search import Listener, Obstacle, Search
+
+if TYPE_CHECKING:
+    from peakward.lab.measure.sweep import Sweep
+
+HEADLINE = Protocol(max_timed_s=3.0)
+"""Baseline and best: their medians and phases stand in the report's first lines."""
+
+
+class Investigation(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked."""
+
+    case: ModelCase
+    """The start: the model, the workload and the user's own configuration or the baseline."""
+    levers: tuple[Lever, ...]
+    budget_s: float
+    command: str
+    """Reproduces the investigation."""
+    obstacle: Obstacle
+    """Why a lever cannot apply to a case on this machine, or None."""
+    to_command: Callable[[ModelCase], str | None]
+    """The command line that measures a case."""
+
+
+def calibrated(sweep: "Sweep", case: ModelCase) -> Calibration:
+    """This machine's ceilings, measured now where the store has none."""
+    known = sweep.store.calibration(sweep.environment.key)
+    if known is None:
+        known = sweep.workers.calibrate(case.device)
+        sweep.store.add_calibration(known)
+    return known
+
+
+def predicted(
+    case: ModelCase, environment: Environment, calibration: Calibration | None
+) -> Prediction:
+    """The case's floor on this machine."""
+    device = devices.match(environment.device_name, environment.device_memory_bytes)
+    return floor(case, calibration=calibration, device=device)
+
+
+def investigate(
+    asked: Investigation,
+    sweep: "Sweep",
+    *,
+    on_stage: Listener,
+    on_prediction: Callable[[Prediction], None],
+) -> Study:
+    """Carry out the whole loop and store what it found.
+
+    `on_prediction` hears the baseline's floor before the baseline is measured. Interrupted by
+    Ctrl-C, what was found so far is stored as an incomplete study, and the same command goes on
+    from the measurements and trials that the store holds.
+    """
+    started, budget = datetime.now(UTC), Budget(asked.budget_s)
+    on_stage("measuring this machine's ceilings")
+    calibration = calibrated(sweep, asked.case)
+    ceiling = predicted(asked.case, sweep.environment, calibration)
+    on_prediction(ceiling)
+    on_stage("measuring the baseline")
+    measured = [sweep.measure(asked.case, HEADLINE)]
+    search = Search(
+        trials.Laboratory(sweep),
+        obstacle=asked.obstacle,
+        budget=budget,
+        costs=_learned(costs.guessed(asked.case, ceiling.floor_s), measured[0]),
+        reserve_s=min(measured[0].wall_s, asked.budget_s / 5),
+        environment_key=sweep.environment.key,
+        on_stage=on_stage,
+    )
+    best, complete = asked.case, False
+    try:
+        best = search.compose(asked.case, asked.levers)
+        if best != asked.case:
+            on_stage("measuring the best composition")
+            measured.append(sweep.measure(best, HEADLINE))
+        search.prove(asked.case, best)
+        complete = not search.skipped
+    except KeyboardInterrupt:
+        search.skipped.append("the rest: interrupted")
+    study = _study(asked, sweep.environment, calibration, measured, search)
+    study = msgspec.structs.replace(
+        study,
+        started_at=started.isoformat(timespec="seconds"),
+        wall_s=budget.spent_s(),
+        complete=complete,
+    )
+    sweep.store.add_study(study)
+    return study
+
+
+def _learned(guess: costs.Costs, baseline: Measurement) -> costs.Costs:
+    """A build costs what the baseline's did, its timed steps aside."""
+    timed_s = sum(sum(run.steps_s) for run in baseline.runs)
+    return msgspec.structs.replace(guess, build_s=max(baseline.wall_s - timed_s, 0.1))
+
+
+def _study(
+    asked: Investigation,
+    environment: Environment,
+    calibration: Calibration,
+    measured: Sequence[Measurement],
+    search: Search,
+) -> Study:
+    cases = [each.case for each in measured if isinstance(each.case, ModelCase)]
+    best = cases[-1]
+    limits = [
+        f"Not done within the budget of {asked.budget_s:.0f} s: {each}." for each in search.skipped
+    ]
+    return Study(
+        id=uuid.uuid4().hex,
+        name="run",
+        title=f"{best.model.name}, {best.workload.pass_} at "
+        f"{best.workload.batch_size} × {best.workload.seq_len}",
+        command=asked.command,
+        environment=environment,
+        started_at="",
+        wall_s=0.0,
+        complete=False,
+        measurements=tuple(measured),
+        calibration=calibration,
+        predictions=tuple(predicted(case, environment, calibration) for case in cases),
+        trials=tuple(search.trials),
+        best_command=asked.to_command(best),
+        notes=tuple(limits),
+    )
+
+
+def planned(
+    asked: Investigation, environment: Environment, calibration: Calibration | None
+) -> list[tuple[str, float]]:
+    """For a dry run: what would be done, and how many seconds each should take.
+
+    The confirmations come last, one for every lever, as if each gained.
+    """
+    ceiling = predicted(asked.case, environment, calibration)
+    guess = costs.guessed(asked.case, ceiling.floor_s)
+    steps = [] if calibration is not None else [("measure this machine's ceilings", 15.0)]
+    steps.append(("measure the baseline", guess.build_s + HEADLINE.max_timed_s))
+    applicable = [
+        lever
+        for lever in asked.levers
+        if changes(lever, asked.case) and asked.obstacle(lever, asked.case) is None
+    ]
+    for verb, cost_s in (("screen", guess.screen_s), ("confirm", guess.confirm_s)):
+        chosen = [lever for lever in applicable if verb == "screen" or lever.saves == "time"]
+        steps += [(f"{verb} {lever.name}", cost_s(pull(lever, asked.case))) for lever in chosen]
+    steps.append(("confirm the composition", guess.confirm_s(asked.case)))
+    return steps

@@ -1,0 +1,163 @@
+"""The greedy composition: every lever alone, then one on top of another, best first."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from peakward.catalogue.levers import pull
+from peakward.records.case import ModelCase
+from peakward.records.lever import Lever
+from peakward.records.trial import NumericsVerdict, Trial
+from peakward.tune import trials
+from peakward.tune.budget import Budget
+from peakward.tune.costs import Costs
+
+Obstacle = Callable[[Lever, ModelCase], str | None]
+Listener = Callable[[str], None]
+
+
+class Tries(Protocol):
+    """What `trials.Laboratory` does; a search needs no more of it."""
+
+    def screen(self, lever: Lever, base: ModelCase, candidate: ModelCase) -> Trial:
+        """A quick look."""
+
+    def check(self, lever: Lever, base: ModelCase, candidate: ModelCase) -> NumericsVerdict:
+        """The numbers."""
+
+    def confirm(
+        self, name: str, base: ModelCase, candidate: ModelCase, numerics: NumericsVerdict | None
+    ) -> Trial:
+        """The proof."""
+
+
+class Search:
+    """Carries the composition so far, the trials made and the budget."""
+
+    def __init__(
+        self,
+        tries: Tries,
+        *,
+        obstacle: Obstacle,
+        budget: Budget,
+        costs: Costs,
+        reserve_s: float,
+        environment_key: str,
+        on_stage: Listener,
+    ) -> None:
+        self.trials: list[Trial] = []
+        self.skipped: list[str] = []
+        """What the budget left untried."""
+        self._tries, self._obstacle = tries, obstacle
+        self._budget, self._costs, self._reserve_s = budget, costs, reserve_s
+        self._key, self._on_stage = environment_key, on_stage
+
+    def compose(self, base: ModelCase, levers: Sequence[Lever]) -> ModelCase:
+        """The composition of the levers that won, each judged on top of those before it.
+
+        Alone first, on the base. Then by what each gained alone: those that lost alone come too,
+        for what hides behind one bottleneck shows once it is gone (a launch-bound step gains
+        nothing from CUDA graphs while its matmuls are slow). A lever that sets what a kept one
+        set, and gained less alone, is not tried again; nor one that saves memory, unless the base
+        does not run and it does.
+        """
+        alone = [trial for lever in levers if (trial := self._alone(lever, base)) is not None]
+        self.trials.extend(alone)
+        gain = {trial.lever: _screened_ratio(trial) for trial in alone}
+        rescues = {trial.lever for trial in alone if _rescues(trial)}
+        chosen = [
+            lever
+            for lever in levers
+            if lever.name in gain and (lever.saves == "time" or lever.name in rescues)
+        ]
+        current, kept = base, list[Lever]()
+        for lever in sorted(chosen, key=lambda each: gain[each.name] or 1.0):
+            if any(_overrides(other, lever, gain) for other in kept):
+                continue
+            trial = self._on_top(lever, base, current)
+            if trial is not None and trial.verdict == "kept":
+                current, kept = trial.candidate, [*kept, lever]
+        return current
+
+    def prove(self, base: ModelCase, best: ModelCase) -> None:
+        """The whole composition against the base, in pairs of their own."""
+        if best == base:
+            return
+        if not self._budget.allows(self._costs.confirm_s(best)):
+            self.skipped.append("confirming the whole composition against the baseline")
+            return
+        self._on_stage("confirming the composition")
+        self.trials.append(self._tries.confirm("composition", base, best, None))
+
+    def _alone(self, lever: Lever, base: ModelCase) -> Trial | None:
+        candidate = pull(lever, base)
+        if candidate == base:
+            return None
+        reason = self._obstacle(lever, base)
+        if reason is not None:
+            return trials.refused(lever, base, candidate, self._key, reason)
+        return self._screen(lever, base, candidate)
+
+    def _screen(self, lever: Lever, base: ModelCase, candidate: ModelCase) -> Trial | None:
+        if not self._affords(self._costs.screen_s(candidate), f"screening {lever.name}"):
+            return None
+        return self._tries.screen(lever, base, candidate)
+
+    def _on_top(self, lever: Lever, base: ModelCase, current: ModelCase) -> Trial | None:
+        """Screen (again, where the base has moved), check the numbers, confirm."""
+        candidate = pull(lever, current)
+        if candidate == current or self._obstacle(lever, current) is not None:
+            return None
+        if current == base:
+            position = next(i for i, each in enumerate(self.trials) if each.lever == lever.name)
+            trial = self.trials.pop(position)
+        else:
+            screened = self._screen(lever, current, candidate)
+            if screened is None:
+                return None
+            trial = screened
+        if _rescues(trial):
+            trial = msgspec.structs.replace(trial, verdict="kept")
+        elif trial.verdict != "rejected":
+            trial = self._proved(lever, trial)
+        self.trials.append(trial)
+        return trial
+
+    def _proved(self, lever: Lever, screened: Trial) -> Trial:
+        base, candidate = screened.base, screened.candidate
+        if not self._affords(self._costs.confirm_s(candidate), f"confirming {lever.name}"):
+            return screened
+        numerics = self._tries.check(lever, base, candidate)
+        if numerics.verdict == "violated":
+            return msgspec.structs.replace(
+                screened,
+                verdict="rejected",
+                numerics=numerics,
+                reason=f"not {numerics.declared} as declared: {numerics.reason}",
+            )
+        return self._tries.confirm(lever.name, base, candidate, numerics)
+
+    def _affords(self, cost_s: float, what: str) -> bool:
+        if self._budget.allows(cost_s, reserve_s=self._reserve_s):
+            self._on_stage(what)
+            return True
+        self.skipped.append(what)
+        return False
+
+
+def _screened_ratio(trial: Trial) -> float | None:
+    """Candidate's time over base's in the screening pair; None where there was none."""
+    return trial.pairs[0].candidate_s / trial.pairs[0].base_s if trial.pairs else None
+
+
+def _rescues(trial: Trial) -> bool:
+    """Whether the candidate runs where the base does not."""
+    return trial.stage == "screened" and trial.status == "ok" and not trial.pairs
+
+
+def _overrides(kept: Lever, lever: Lever, gain: dict[str, float | None]) -> bool:
+    """Whether a kept lever set the same field and was seen to gain at least as much alone."""
+    fields = {field for field, _ in kept.sets} & {field for field, _ in lever.sets}
+    mine, theirs = gain[lever.name], gain[kept.name]
+    return bool(fields) and mine is not None and theirs is not None and theirs <= mine

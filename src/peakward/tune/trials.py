@@ -1,0 +1,160 @@
+"""One lever against one base: screened, its numbers checked, confirmed in pairs."""
+
+import time
+import uuid
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from peakward.catalogue.levers import numerics_class
+from peakward.records.case import ModelCase
+from peakward.records.lever import Lever
+from peakward.records.measurement import Measurement
+from peakward.records.trial import NumericsVerdict, Pair, Trial
+from peakward.stats.pairs import judge_time, ratio_interval
+from peakward.tune.costs import CONFIRM_ORDERS, EXTRA_ORDER, PAIR, SCREEN
+
+if TYPE_CHECKING:
+    from peakward.lab.measure.sweep import Sweep
+
+LEAST_GAIN = 0.01
+"""A lever that saves less than this share of the step is not worth its complication."""
+
+
+def refused(lever: Lever, base: ModelCase, candidate: ModelCase, key: str, reason: str) -> Trial:
+    """A lever that cannot apply here."""
+    return _trial(
+        lever.name, base, candidate, key, stage="refused", verdict="rejected", reason=reason
+    )
+
+
+class Laboratory:
+    """Tries levers through a sweep, which keeps what it measured."""
+
+    def __init__(self, sweep: "Sweep") -> None:
+        self._sweep = sweep
+        self._key = sweep.environment.key
+
+    def screen(self, lever: Lever, base: ModelCase, candidate: ModelCase) -> Trial:
+        """A quick look: one short measurement of each arm, one after the other."""
+        start_s = time.monotonic()
+        ours, theirs = (self._sweep.measure(case, SCREEN) for case in (base, candidate))
+        return _screened(lever, ours, theirs, self._key, time.monotonic() - start_s)
+
+    def check(self, lever: Lever, base: ModelCase, candidate: ModelCase) -> NumericsVerdict:
+        """Whether the candidate computes what the lever's class promises."""
+        declared = numerics_class(lever, candidate)
+        return self._sweep.workers.numerics(base, candidate, declared)
+
+    def confirm(
+        self, name: str, base: ModelCase, candidate: ModelCase, numerics: NumericsVerdict | None
+    ) -> Trial:
+        """Five pairs over two processes, five more pairs' worth only where those cannot tell."""
+        done = self._sweep.store.trial(name, base, candidate, self._key)
+        if done is not None and done.stage == "confirmed":
+            return done
+        start_s = time.monotonic()
+        trial = _trial(name, base, candidate, self._key, stage="confirmed", numerics=numerics)
+        for order in CONFIRM_ORDERS:
+            trial = self._more_pairs(trial, order)
+        if trial.verdict == "inconclusive" and trial.status == "ok":
+            trial = self._more_pairs(trial, EXTRA_ORDER)
+        trial = msgspec.structs.replace(trial, wall_s=time.monotonic() - start_s)
+        self._sweep.store.add_trial(trial)
+        return trial
+
+    def _more_pairs(self, trial: Trial, order: str) -> Trial:
+        """The trial with another process's pairs, judged anew."""
+        if trial.status != "ok":
+            return trial
+        outcome = self._sweep.workers.pairs(trial.base, trial.candidate, order, PAIR)
+        if outcome.status != "ok":
+            reason = outcome.reason or outcome.status
+            return msgspec.structs.replace(trial, status=outcome.status, reason=reason)
+        process = 1 + max((pair.process for pair in trial.pairs), default=-1)
+        new = (msgspec.structs.replace(pair, process=process) for pair in outcome.pairs)
+        pairs = (*trial.pairs, *new)
+        ratio = ratio_interval(pairs)
+        verdict = judge_time(ratio, threshold=LEAST_GAIN)
+        return msgspec.structs.replace(
+            trial,
+            pairs=pairs,
+            time_ratio=ratio,
+            verdict=verdict,
+            reason=_said(verdict, len(pairs), process + 1),
+            base_peak_bytes=outcome.base_peak_bytes,
+            candidate_peak_bytes=outcome.candidate_peak_bytes,
+        )
+
+
+def _said(verdict: str, n_pairs: int, n_processes: int) -> str:
+    shown = {
+        "kept": "faster in the interval",
+        "rejected": f"a gain of {LEAST_GAIN:.0%} is outside the interval",
+        "inconclusive": f"the interval holds both a gain of {LEAST_GAIN:.0%} and less",
+    }
+    return f"{shown[verdict]} ({n_pairs} pairs, {n_processes} processes)"
+
+
+def _screened(
+    lever: Lever, base: Measurement, candidate: Measurement, key: str, wall_s: float
+) -> Trial:
+    """What one short measurement of each arm says: enough to drop a lever, not to keep one."""
+    ours, theirs = base.case, candidate.case
+    assert isinstance(ours, ModelCase)
+    assert isinstance(theirs, ModelCase)
+    peaks = [
+        each.memory.peak_allocated_bytes if each.memory else None for each in (base, candidate)
+    ]
+    trial = msgspec.structs.replace(
+        _trial(lever.name, ours, theirs, key, stage="screened"),
+        base_peak_bytes=peaks[0],
+        candidate_peak_bytes=peaks[1],
+        wall_s=wall_s,
+    )
+    if candidate.summary is None:
+        reason = candidate.reason or candidate.status
+        return msgspec.structs.replace(
+            trial, status=candidate.status, verdict="rejected", reason=reason
+        )
+    if base.summary is None:
+        reason = f"runs where the base is {base.status}"
+        return msgspec.structs.replace(trial, verdict="inconclusive", reason=reason)
+    pair = Pair(
+        process=0,
+        base_s=base.summary.median_s.estimate,
+        candidate_s=candidate.summary.median_s.estimate,
+    )
+    gains = pair.candidate_s / pair.base_s <= 1 - LEAST_GAIN
+    return msgspec.structs.replace(
+        trial,
+        pairs=(pair,),
+        verdict="inconclusive" if gains else "rejected",
+        reason="gains in one pair; not confirmed"
+        if gains
+        else f"gains under {LEAST_GAIN:.0%} in one pair",
+    )
+
+
+def _trial(
+    name: str,
+    base: ModelCase,
+    candidate: ModelCase,
+    key: str,
+    *,
+    stage: str,
+    verdict: str = "inconclusive",
+    reason: str = "",
+    numerics: NumericsVerdict | None = None,
+) -> Trial:
+    return Trial(
+        id=uuid.uuid4().hex,
+        lever=name,
+        base=base,
+        candidate=candidate,
+        environment_key=key,
+        stage=stage,  # type: ignore[arg-type]
+        verdict=verdict,  # type: ignore[arg-type]
+        reason=reason,
+        numerics=numerics,
+    )
