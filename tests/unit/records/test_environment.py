@@ -1,0 +1,39 @@
+"""Which environments may stand in one table."""
+
+import msgspec
+import pytest
+
+from peakward.records.environment import Environment
+
+HERE = Environment(
+    device_type="cuda",
+    device_name="NVIDIA H100 80GB HBM3",
+    device_memory_bytes=85_520_809_984,
+    device_uuid="GPU-1",
+    driver="570.1",
+    n_cores=16,
+    torch="2.13.0",
+    python="3.11.7",
+    system="Linux 6.1",
+    peakward="0.1.0",
+)
+
+
+@pytest.mark.parametrize("change", [{"device_uuid": "GPU-2"}, {"peakward": "0.2.0"}])
+def test_the_unit_and_peakward_itself_do_not_matter(change: dict[str, str]) -> None:
+    assert msgspec.structs.replace(HERE, **change).key == HERE.key
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"device_memory_bytes": 1},
+        {"device_name": "NVIDIA H200"},
+        {"driver": "570.2"},
+        {"n_cores": 8},
+        {"torch": "2.12.0"},
+        {"system": "Linux 6.2"},
+    ],
+)
+def test_everything_else_does(change: dict[str, object]) -> None:
+    assert msgspec.structs.replace(HERE, **change).key != HERE.key
