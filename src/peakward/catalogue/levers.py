@@ -86,6 +86,15 @@ LEVERS: tuple[Lever, ...] = (
         passes=("train_step",),
     ),
     Lever(
+        name="triton-optimizer",
+        summary="AdamW in Peakward's own kernel, each stream of memory moved once",
+        sets=(("optimizer", "adamw-triton"),),
+        numerics="reordered",
+        passes=("train_step",),
+        device_types=("cuda",),
+        min_compute_capability=(8, 0),
+    ),
+    Lever(
         name="checkpointing",
         summary="every block's activations recomputed in backward",
         sets=(("checkpointing", "every-block"),),

@@ -1,8 +1,9 @@
-"""Lever `fused-optimizer`: AdamW as a loop over tensors, over lists of them, or in one kernel."""
+"""Levers `fused-optimizer`, `triton-optimizer`: AdamW tensor by tensor, over lists, or fused."""
 
 import torch
 from torch import nn
 
+from peakward.lab.ops.adamw.api import TritonAdamW
 from peakward.records.case import Optimizer
 
 LEARNING_RATE = 1e-4
@@ -14,8 +15,10 @@ def adamw(
 ) -> torch.optim.Optimizer:
     """AdamW (Loshchilov & Hutter 2019) over all parameters.
 
-    `capturable` keeps the step count on the device, as a CUDA graph needs.
+    `capturable` keeps the step count on the device, as a CUDA graph needs (our own always does).
     """
+    if implementation == "adamw-triton":
+        return TritonAdamW(model.parameters(), lr=LEARNING_RATE)
     return torch.optim.AdamW(
         model.parameters(),
         lr=LEARNING_RATE,

@@ -85,6 +85,10 @@ class ModelStep:
         """Take the batches from the first one again."""
         self._next = 0
 
+    def release(self) -> None:
+        """Let go of every tensor and graph, whoever still holds the step."""
+        self.__dict__.clear()
+
     def _run(self, batches: MicroBatches, mark: Mark = unmarked) -> None:
         self.output = None
         if self.case.configuration.compile == "reduce-overhead":
@@ -139,7 +143,11 @@ def prepare(case: ModelCase | OperatorCase) -> Iterator[PreparedStep]:
     _check(case)
     setting = case.configuration.precision
     with precision.fp32_matmuls(setting):
-        yield ModelStep(case, precision.parameter_dtype(setting))
+        step = ModelStep(case, precision.parameter_dtype(setting))
+        try:
+            yield step
+        finally:
+            step.release()
 
 
 def _check(case: ModelCase) -> None:

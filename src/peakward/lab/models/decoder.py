@@ -29,22 +29,22 @@ def norm(shape: ModelShape) -> nn.Module:
 
 
 def rotation(shape: ModelShape, seq_len: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of RoPE (Su et al. 2021), each (seq_len, head_dim), halves repeated.
+    """Cosines and sines of RoPE (Su et al. 2021), each (seq_len, head_dim / 2).
 
     Angles are computed in at least fp32: bf16 holds positions exactly only to 256.
     """
     dtype = torch.promote_types(like.dtype, torch.float32)
     exponent = torch.arange(0, shape.head_dim, 2, device=like.device, dtype=dtype) / shape.head_dim
     position = torch.arange(seq_len, device=like.device, dtype=dtype)
-    angle = torch.outer(position, shape.rope_theta**-exponent).repeat(1, 2)
+    angle = torch.outer(position, shape.rope_theta**-exponent)
     return angle.cos().to(like.dtype), angle.sin().to(like.dtype)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """x (batch, heads, seq_len, head_dim), its element i turned with element i + head_dim/2."""
     low, high = x.chunk(2, dim=-1)
-    turned = torch.cat((-high, low), dim=-1)
-    return (x * cos + turned * sin).to(x.dtype)
+    turned = torch.cat((low * cos - high * sin, high * cos + low * sin), dim=-1)
+    return turned.to(x.dtype)
 
 
 def sinusoids(shape: ModelShape, seq_len: int, like: Tensor) -> Tensor:
