@@ -1,0 +1,57 @@
+"""A case in words: short enough for a table's first column."""
+
+from peakward.records.case import (
+    Case,
+    ModelCase,
+    OperatorCase,
+    StepCase,
+    Workload,
+)
+from peakward.report.format import format_cell
+
+
+def label(case: Case) -> str:
+    """The case in one line: "2.7B 4 × 512 train_step, bf16, sdpa"."""
+    match case:
+        case ModelCase():
+            words = (f"{case.model.name} {workload(case.workload)}", *settings(case))
+        case OperatorCase():
+            shape = f"{case.batch_size} × {case.n_heads} × {case.seq_len} × {case.head_dim}"
+            compiled = () if case.compile == "none" else (f"compile {case.compile}",)
+            words = (f"{case.operator} {shape} {case.pass_}", case.precision, case.attention)
+            words += compiled
+        case StepCase():
+            return case.name
+    if case.memory_limit_bytes is not None:
+        words += (f"at most {format_cell(case.memory_limit_bytes, 'bytes')}",)
+    return ", ".join(words)
+
+
+def workload(work: Workload) -> str:
+    """Batch, sequence length and pass: "4 × 512 train_step, 2 micro-batches"."""
+    words = [f"{work.batch_size} × {work.seq_len} {work.pass_}"]
+    if work.accumulate > 1:
+        words.append(f"{work.accumulate} micro-batches")
+    if work.varying_seq_lens:
+        lengths = sorted(work.varying_seq_lens)
+        padding = " padded" if work.padding == "to-seq-len" else ""
+        words.append(f"lengths {lengths[0]} to {lengths[-1]}{padding}")
+    return ", ".join(words)
+
+
+def settings(case: ModelCase) -> tuple[str, ...]:
+    """How the work is carried out: precision, attention, compilation, then what else is at work."""
+    configuration = case.configuration
+    compiled = {"none": "eager", "default": "compile"}.get(
+        configuration.compile, f"compile {configuration.compile}"
+    )
+    if configuration.compile != "none" and configuration.compile_scope == "model":
+        compiled += " of the whole model"
+    words = [configuration.precision, f"{configuration.attention} attention", compiled]
+    if configuration.cuda_graphs:
+        words.append("cuda-graphs")
+    if case.workload.pass_ == "train_step":
+        words.append(configuration.optimizer)
+    if configuration.checkpointing != "none":
+        words.append(f"checkpointing {configuration.checkpointing}")
+    return tuple(words)

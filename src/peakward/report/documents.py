@@ -1,0 +1,20 @@
+"""The report of any study, by its name."""
+
+from peakward.records.study import Study
+from peakward.report import run
+from peakward.report import study as any_study
+from peakward.report.document import Document
+
+
+def document(study: Study) -> Document:
+    """The study's report.
+
+    Raises:
+        PeakwardError: a `run` without its baseline, or a figure that cannot be true.
+    """
+    return run.document(study) if study.name == "run" else any_study.document(study)
+
+
+def headline(study: Study) -> str:
+    """The study's result in one line."""
+    return run.headline(study) if study.name == "run" else any_study.headline(study)

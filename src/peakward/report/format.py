@@ -1,0 +1,136 @@
+"""Numbers as people read them: three significant figures, a prefix where the unit takes one.
+
+Bytes take binary prefixes (GiB is 2**30), rates of bytes decimal ones (GB/s is 1e9); None is
+"–", and text in a numeric column (a status, say) prints as it is.
+"""
+
+import math
+from typing import NamedTuple
+
+from peakward.records.measurement import Interval
+from peakward.records.study import Cell, Unit
+
+NOTHING = "–"
+MINUS = "\N{MINUS SIGN}"
+
+
+class Prefix(NamedTuple):
+    """How many base units one of it is, its symbol, and from how many of it on it is taken."""
+
+    size: float
+    suffix: str
+    least: float = 1.0
+
+
+Scale = tuple[Prefix, ...]
+"""Largest first; what reaches none of them takes the last."""
+
+SCALES: dict[Unit, Scale] = {
+    "text": (Prefix(1.0, ""),),
+    "count": (Prefix(1.0, ""),),
+    "s": (Prefix(1.0, " s"), Prefix(1e-3, " ms"), Prefix(1e-6, " µs"), Prefix(1e-9, " ns")),
+    # Peaks of one table straddle a GiB; 0.912 GiB compares with 14.2 GiB at a glance.
+    "bytes": (
+        Prefix(2.0**30, " GiB", 0.1),
+        Prefix(2.0**20, " MiB"),
+        Prefix(2.0**10, " KiB"),
+        Prefix(1.0, " B"),
+    ),
+    "flops": (
+        Prefix(1e15, " PFLOP"),
+        Prefix(1e12, " TFLOP"),
+        Prefix(1e9, " GFLOP"),
+        Prefix(1e6, " MFLOP"),
+        Prefix(1.0, " FLOP"),
+    ),
+    "flops_per_s": (
+        Prefix(1e12, " TFLOP/s", 0.1),
+        Prefix(1e9, " GFLOP/s"),
+        Prefix(1e6, " MFLOP/s"),
+        Prefix(1.0, " FLOP/s"),
+    ),
+    "bytes_per_s": (
+        Prefix(1e9, " GB/s"),
+        Prefix(1e6, " MB/s"),
+        Prefix(1e3, " kB/s"),
+        Prefix(1.0, " B/s"),
+    ),
+    "tokens_per_s": (Prefix(1e6, "M tok/s"), Prefix(1e3, "k tok/s"), Prefix(1.0, " tok/s")),
+    "ratio": (Prefix(1.0, "×"),),
+    "share": (Prefix(0.01, "%"),),
+    "j": (Prefix(1e3, " kJ"), Prefix(1.0, " J"), Prefix(1e-3, " mJ"), Prefix(1e-6, " µJ")),
+}
+
+
+def format_cell(value: Cell, unit: Unit) -> str:
+    """The value with its unit, to three significant figures; whole counts in full.
+
+    `value` is in the unit's base: seconds, bytes, FLOPs; a share of 1 is 100%.
+    """
+    if value is None:
+        return NOTHING
+    if isinstance(value, str):
+        return value
+    if unit == "count" and float(value).is_integer() and abs(value) < 1e15:
+        return _sign(value) + f"{abs(value):,.0f}"
+    prefix = _prefix(abs(value), unit)
+    return _number(value / prefix.size, 3) + prefix.suffix
+
+
+def format_interval(interval: Interval, unit: Unit) -> str:
+    """Both ends in one prefix, with as many decimals as three figures or the width ask for."""
+    prefix = _prefix(max(abs(interval.low), abs(interval.high)), unit)
+    low, high = interval.low / prefix.size, interval.high / prefix.size
+    decimals = _decimals(high - low, largest=max(abs(low), abs(high)))
+    ends = [_sign(end) + f"{abs(end):,.{decimals}f}" for end in (low, high)]
+    return (" to " if low < 0 else "–").join(ends) + prefix.suffix
+
+
+def format_duration(seconds: float) -> str:
+    """Wall time, in minutes where there are some: "1 min 42 s", "2 h 05 min"."""
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes == 0:
+        return format_cell(seconds, "s")
+    hours, left = divmod(minutes, 60)
+    return f"{hours} h {left:02d} min" if hours else f"{minutes} min {rest:02d} s"
+
+
+def is_numeric(unit: Unit) -> bool:
+    """Whether a column of the unit is set to the right, as numbers are."""
+    return unit != "text"
+
+
+def _prefix(size: float, unit: Unit) -> Prefix:
+    scale = SCALES[unit]
+    if size == 0:
+        return min(scale, key=lambda prefix: abs(math.log(prefix.size)))
+    # Rounded first: 999.6 ms is 1.00 s, not 1,000 ms.
+    return next((each for each in scale if _rounded(size / each.size, 3) >= each.least), scale[-1])
+
+
+def _number(value: float, figures: int) -> str:
+    """Positional down to a thousandth, then as a power of ten."""
+    rounded = _rounded(abs(value), figures)
+    if rounded == 0 or not math.isfinite(rounded):
+        return f"{rounded:.0f}"
+    exponent = math.floor(math.log10(rounded))
+    if exponent < -3:
+        text = f"{rounded:.{figures - 1}e}".replace("e-0", "e-")
+    else:
+        text = f"{rounded:,.{max(0, figures - 1 - exponent)}f}"
+    return _sign(value) + text
+
+
+def _decimals(width: float, *, largest: float) -> int:
+    """So many that the last one is at most half of `width`: 1.002 to 1.006 needs three."""
+    three = 2 - math.floor(math.log10(largest)) if largest else 0
+    telling = -math.floor(math.log10(width / 2)) if width > 0 else three
+    return max(0, three, min(telling, three + 3))
+
+
+def _sign(value: float) -> str:
+    return MINUS if value < 0 else ""
+
+
+def _rounded(value: float, figures: int) -> float:
+    return float(f"{value:.{figures - 1}e}")

@@ -1,0 +1,85 @@
+"""Plots where nothing can be drawn: bars of block characters, and tables of the points."""
+
+from peakward.records.measurement import Interval
+from peakward.records.study import Cell, Column, Plot, Point, Series, Table
+from peakward.report.format import format_cell, format_interval
+from peakward.report.plot_parts import height, marks, measured, ordered, places, roofs
+
+EIGHTHS = " ▏▎▍▌▋▊▉"
+FLOOR_MARK = "┃"
+WIDEST_BAR = 48
+
+
+def bars(plot: Plot, width: int) -> tuple[str, ...]:
+    """A `bars` plot as lines of at most `width` characters, a "┃" on each bar where its floor is."""
+    drawn = measured(plot)
+    rows = [(_name(point, each, drawn), point) for point, each in ordered(drawn)]
+    names = max(len(name) for name, _ in rows)
+    values = [_value(point, plot) for _, point in rows]
+    room = min(WIDEST_BAR, max(8, width - names - max(map(len, values)) - 4))
+    longest = max(point.y for _, point in rows)
+    floors = {point.label: point.y for each in marks(plot) for point in each.points}
+    lines = []
+    for (name, point), value in zip(rows, values, strict=True):
+        bar = _bar(point.y / longest * room).ljust(room)
+        if point.label in floors:
+            at = min(room - 1, round(floors[point.label] / longest * room))
+            bar = bar[:at] + FLOOR_MARK + bar[at + 1 :]
+        lines.append(f"{name:<{names}}  {bar}  {value}")
+    if floors:
+        lines.append(f"{'':<{names}}  {FLOOR_MARK} {marks(plot)[0].name}")
+    return tuple(lines)
+
+
+def table(plot: Plot) -> Table:
+    """The points of a `lines` or `roofline` plot."""
+    return _roofline_table(plot) if plot.kind == "roofline" else _lines_table(plot)
+
+
+def _name(point: Point, series: Series, drawn: tuple[Series, ...]) -> str:
+    label = point.label or format_cell(point.x, "count")
+    return label if len(drawn) == 1 else f"{label}, {series.name}"
+
+
+def _value(point: Point, plot: Plot) -> str:
+    text = format_cell(point.y, plot.y_unit)
+    if point.low is None or point.high is None:
+        return text
+    interval = Interval(estimate=point.y, low=point.low, high=point.high)
+    return f"{text} ({format_interval(interval, plot.y_unit)})"
+
+
+def _bar(length: float) -> str:
+    eighths = round(length * 8)
+    return "█" * (eighths // 8) + EIGHTHS[eighths % 8].strip()
+
+
+def _lines_table(plot: Plot) -> Table:
+    xs = sorted({point.x for each in plot.series for point in each.points})
+    by_x = [{point.x: point.y for point in each.points} for each in plot.series]
+    return Table(
+        title=f"{plot.title} ({plot.y_label})",
+        columns=(
+            Column(name=plot.x_label, unit=plot.x_unit if plot.x_unit != "text" else "count"),
+            *(Column(name=each.name, unit=plot.y_unit) for each in plot.series),
+        ),
+        rows=tuple((x, *(values.get(x) for values in by_x)) for x in xs),
+    )
+
+
+def _roofline_table(plot: Plot) -> Table:
+    rows: list[tuple[Cell, ...]] = [
+        (point.label, point.x, point.y, *(height(roof, point.x) for roof in roofs(plot)))
+        for each in places(plot)
+        for point in each.points
+    ]
+    return Table(
+        title=plot.title,
+        columns=(
+            Column(name=""),
+            Column(name=plot.x_label, unit=plot.x_unit),
+            Column(name=plot.y_label, unit=plot.y_unit),
+            *(Column(name=f"{roof.name} there", unit=plot.y_unit) for roof in roofs(plot)),
+        ),
+        rows=tuple(rows),
+    )

@@ -1,0 +1,133 @@
+"""Every lever that was tried: its numbers, its verdict and why; then the ones that were kept."""
+
+from collections import Counter
+
+from peakward.records.case import ModelCase
+from peakward.records.study import Cell, Column, Study, Table
+from peakward.records.trial import Trial
+from peakward.report.cases import settings
+from peakward.report.format import format_cell, format_interval
+from peakward.report.run.investigation import (
+    Investigation,
+    cumulative_speedups,
+    inverted,
+)
+
+
+def lever_table(study: Study, read: Investigation) -> Table:
+    """One row a trial, in the order they were made."""
+    return Table(
+        title="",
+        columns=(
+            Column(name="lever"),
+            Column(name="on"),
+            Column(name="stage"),
+            Column(name="verdict"),
+            Column(name="speed-up", unit="ratio"),
+            Column(name="95% interval"),
+            Column(name="memory change", unit="share"),
+            Column(name="numerics"),
+            Column(name="reason"),
+        ),
+        rows=tuple(_row(trial, read) for trial in study.trials),
+        note=_tally(study),
+    )
+
+
+def composition_table(read: Investigation) -> Table:
+    """The kept levers in the order they were added."""
+    totals = cumulative_speedups(read.steps)
+    rows: list[tuple[Cell, ...]] = []
+    for number, (trial, total) in enumerate(zip(read.steps, totals, strict=True), start=1):
+        ratio = inverted(trial.time_ratio) if trial.time_ratio else None
+        rows.append(
+            (
+                f"step {number}",
+                trial.lever,
+                trial.stage,
+                ratio.estimate if ratio else None,
+                format_interval(ratio, "ratio") if ratio else None,
+                total,
+                trial.candidate_peak_bytes,
+            )
+        )
+    return Table(
+        title="",
+        columns=(
+            Column(name="step"),
+            Column(name="lever"),
+            Column(name="stage"),
+            Column(name="speed-up", unit="ratio"),
+            Column(name="95% interval"),
+            Column(name="cumulative", unit="ratio"),
+            Column(name="peak memory", unit="bytes"),
+        ),
+        rows=tuple(rows),
+        note="Cumulative is the product of the steps' speed-ups.",
+    )
+
+
+def unconfirmed(study: Study, read: Investigation) -> tuple[str, ...]:
+    """The gains that rest on a screening alone, one sentence each."""
+    confirmed = {trial.lever for trial in study.trials if trial.stage == "confirmed"}
+    resting = [
+        trial
+        for trial in study.trials
+        if trial.stage == "screened" and trial.verdict == "kept" and trial.lever not in confirmed
+    ]
+    return tuple(
+        f"Not confirmed: {trial.lever} on {base_name(trial.base, read)}"
+        + (
+            f", {format_cell(1 / trial.time_ratio.estimate, 'ratio')} when screened."
+            if trial.time_ratio
+            else "."
+        )
+        for trial in resting
+    )
+
+
+def base_name(case: ModelCase, read: Investigation) -> str:
+    """`baseline`, the step of the composition that ends in the case, or its settings."""
+    if case == read.baseline.case:
+        return "baseline"
+    for number, trial in enumerate(read.steps, start=1):
+        if trial.candidate == case:
+            return f"step {number}"
+    return ", ".join(settings(case))
+
+
+def verdict(trial: Trial) -> str:
+    """The verdict, or that the lever was refused before anything was timed."""
+    return "refused" if trial.stage == "refused" else trial.verdict
+
+
+def _row(trial: Trial, read: Investigation) -> tuple[Cell, ...]:
+    ratio = inverted(trial.time_ratio) if trial.time_ratio else None
+    failed = None if trial.status == "ok" else trial.status
+    return (
+        trial.lever,
+        base_name(trial.base, read),
+        None if trial.stage == "refused" else trial.stage,
+        verdict(trial),
+        ratio.estimate if ratio else failed,
+        format_interval(ratio, "ratio") if ratio else None,
+        _memory_change(trial),
+        trial.numerics.verdict if trial.numerics else None,
+        trial.reason,
+    )
+
+
+def _memory_change(trial: Trial) -> float | None:
+    if not trial.base_peak_bytes or trial.candidate_peak_bytes is None:
+        return None
+    return trial.candidate_peak_bytes / trial.base_peak_bytes - 1
+
+
+def _tally(study: Study) -> str | None:
+    counts = Counter(verdict(trial) for trial in study.trials)
+    parts = [
+        f"{counts[each]} {each}"
+        for each in ("kept", "rejected", "inconclusive", "refused")
+        if counts[each]
+    ]
+    return f"Trials: {', '.join(parts)}." if parts else None

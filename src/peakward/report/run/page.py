@@ -1,0 +1,183 @@
+"""The report of `peakward run`, laid out."""
+
+from peakward.records.model_shape import ModelShape
+from peakward.records.study import Plot, Study, Table
+from peakward.report import provenance
+from peakward.report.cases import settings, workload
+from peakward.report.document import (
+    Block,
+    Command,
+    Document,
+    Fact,
+    Facts,
+    Figures,
+    Items,
+    Note,
+    Paragraph,
+    PlotBlock,
+    Section,
+    TableBlock,
+)
+from peakward.report.format import format_cell
+from peakward.report.run import floor, levers, numerics, plots, summary
+from peakward.report.run.figures import figures
+from peakward.report.run.investigation import Investigation, Point, read
+
+
+def document(study: Study) -> Document:
+    """The whole report of a `run` study, from its record alone.
+
+    Raises:
+        PeakwardError: the study has no baseline, or a figure that cannot be true (MFU over 100%).
+    """
+    found = read(study)
+    return Document(
+        title=_title(study, found),
+        headline=_result(study, found),
+        blocks=_opening(study, found),
+        sections=tuple(
+            section
+            for section in (
+                _floor(study, found),
+                _levers(study, found),
+                _composition(study, found),
+                _validity(found),
+                _numerics(study, found),
+                _notes(study),
+                provenance.reproduction(study),
+                provenance.conventions(),
+                provenance.environment(study),
+            )
+            if section.blocks
+        ),
+    )
+
+
+def headline(study: Study) -> str:
+    """What was run, where, and what came of it, in one line."""
+    found = read(study)
+    return f"{_title(study, found)}: {_result(study, found)}"
+
+
+def _title(study: Study, found: Investigation) -> str:
+    case = found.baseline.case
+    return f"{case.model.name} {workload(case.workload)} on {study.environment.device_name}"
+
+
+def _result(study: Study, found: Investigation) -> str:
+    if found.best is None:
+        return f"{_time(found.baseline)} a step; {_kept_nothing(study)}"
+    times = f"{_time(found.baseline)} → {_time(found.best)} a step"
+    if (speedup := found.speedup) is not None:
+        times = f"{format_cell(speedup.estimate, 'ratio')} the baseline's speed, {times}"
+    kept = " + ".join(trial.lever for trial in found.steps)
+    return f"{times}, with {kept}" if kept else times
+
+
+def _time(point: Point) -> str:
+    if point.step_s is None:
+        return summary.status(point.measurement)
+    return format_cell(point.step_s, "s")
+
+
+def _kept_nothing(study: Study) -> str:
+    tried = len({trial.lever for trial in study.trials if trial.stage != "refused"})
+    levers_ = f"{tried} lever{'' if tried == 1 else 's'} tried"
+    return f"no gain confirmed among {levers_}" if tried else "no lever was tried"
+
+
+def _opening(study: Study, found: Investigation) -> tuple[Block, ...]:
+    early = "Ended early, by its budget or by hand: what is here holds, the rest was not run."
+    bars = plots.step_times(found)
+    return (
+        Figures(figures=figures(found)),
+        *(() if study.complete else (Note(text=early),)),
+        _facts(study, found),
+        *_plots(bars),
+    )
+
+
+def _facts(study: Study, found: Investigation) -> Facts:
+    case = found.baseline.case
+    work = case.workload
+    tokens = format_cell(work.tokens_per_step, "count")
+    facts = {
+        "model": _model(case.model, found),
+        "workload": f"{workload(work)}: {tokens} tokens a step",
+        "baseline": ", ".join(settings(case)),
+    }
+    if found.best is not None:
+        facts["best"] = ", ".join(settings(found.best.case))
+    if case.memory_limit_bytes is not None:
+        facts["memory limit"] = format_cell(case.memory_limit_bytes, "bytes")
+    facts["device"] = provenance.device(study.environment)
+    facts["software"] = provenance.software(study.environment)
+    return Facts(facts=tuple(Fact(name=name, value=value) for name, value in facts.items()))
+
+
+def _model(shape: ModelShape, found: Investigation) -> str:
+    counts = [point.measurement.n_parameters for point in found.points if point.measurement]
+    count = next((count for count in counts if count is not None), None)
+    sizes = (
+        f"{shape.n_layers} layers, d_model {shape.d_model}, d_ff {shape.d_ff}, "
+        f"{shape.n_heads} heads, vocabulary {shape.vocab_size:,}"
+    )
+    if count is None:
+        return f"{shape.name} ({sizes})"
+    return f"{shape.name}, {count:,} parameters ({sizes})"
+
+
+def _floor(study: Study, found: Investigation) -> Section:
+    tables = [floor.phase_table(point) for point in found.points]
+    blocks: list[Block] = [TableBlock(table=summary.speed_table(found)), *_tables(*tables)]
+    rates = floor.ceilings(study, found)
+    if rates.facts:
+        blocks += [Paragraph(text="The ceilings behind the floors:"), rates]
+    blocks += _plots(plots.roofline(found))
+    return Section(title="How fast it could run, and how fast it runs", blocks=tuple(blocks))
+
+
+def _levers(study: Study, found: Investigation) -> Section:
+    if not study.trials:
+        return Section(title="Levers", blocks=())
+    table = TableBlock(table=levers.lever_table(study, found), sortable=True)
+    open_ends = levers.unconfirmed(study, found)
+    notes = (Note(text=" ".join(open_ends)),) if open_ends else ()
+    return Section(title="Levers", blocks=(table, *notes))
+
+
+def _composition(study: Study, found: Investigation) -> Section:
+    blocks: list[Block] = []
+    if found.steps:
+        blocks.append(TableBlock(table=levers.composition_table(found)))
+    if study.best_command is not None:
+        blocks += [
+            Paragraph(text="The best configuration, again:"),
+            Command(text=study.best_command),
+        ]
+    return Section(title="Best composition", blocks=tuple(blocks))
+
+
+def _validity(found: Investigation) -> Section:
+    tables = _tables(
+        summary.statistics_table(found),
+        summary.compile_table(found),
+        summary.telemetry_table(found),
+    )
+    return Section(title="Validity", blocks=tables)
+
+
+def _numerics(study: Study, found: Investigation) -> Section:
+    return Section(title="Numerics", blocks=_tables(numerics.numerics_table(study, found)))
+
+
+def _notes(study: Study) -> Section:
+    return Section(title="Notes", blocks=(Items(texts=study.notes),) if study.notes else ())
+
+
+def _tables(*tables: Table | None) -> tuple[TableBlock, ...]:
+    return tuple(TableBlock(table=table) for table in tables if table is not None)
+
+
+def _plots(plot: Plot | None) -> tuple[PlotBlock, ...]:
+    return () if plot is None else (PlotBlock(plot=plot),)

@@ -1,0 +1,99 @@
+"""The report of any study but `run`: what its own tables, plots and conclusions say."""
+
+from peakward.records.measurement import Measurement
+from peakward.records.study import Column, Conclusion, Study, Table
+from peakward.report import provenance
+from peakward.report.cases import label
+from peakward.report.document import (
+    Block,
+    Document,
+    Fact,
+    Facts,
+    Items,
+    Note,
+    PlotBlock,
+    Section,
+    TableBlock,
+)
+from peakward.report.format import format_cell, format_duration
+
+
+def document(study: Study) -> Document:
+    """The whole report of a study, from its record alone."""
+    sections = (
+        Section(
+            title="Results",
+            blocks=tuple(TableBlock(table=each, sortable=True) for each in study.tables),
+        ),
+        Section(title="Plots", blocks=tuple(PlotBlock(plot=each) for each in study.plots)),
+        Section(title="Cases that did not run", blocks=_failed(study.measurements)),
+        Section(title="Notes", blocks=(Items(texts=study.notes),) if study.notes else ()),
+        provenance.reproduction(study),
+        Section(title="Evidence", blocks=_evidence(study.conclusions), folded=True),
+        provenance.conventions(),
+        provenance.environment(study),
+    )
+    return Document(
+        title=study.title,
+        headline=_result(study),
+        blocks=_opening(study),
+        sections=tuple(section for section in sections if section.blocks),
+    )
+
+
+def headline(study: Study) -> str:
+    """The study, how many cases it has and where they ran, in one line."""
+    return f"{study.title}: {_result(study)}"
+
+
+def _result(study: Study) -> str:
+    n_failed = sum(each.status != "ok" for each in study.measurements)
+    cases = f"{len(study.measurements)} case{'' if len(study.measurements) == 1 else 's'}"
+    failed = f", {n_failed} of them not ok" if n_failed else ""
+    return f"{cases} on {study.environment.device_name}{failed}"
+
+
+def _opening(study: Study) -> tuple[Block, ...]:
+    blocks: list[Block] = []
+    if not study.complete:
+        blocks.append(
+            Note(text="Ended early: what is here holds, the rest of the grid was not run.")
+        )
+    if study.conclusions:
+        blocks.append(Items(texts=tuple(each.text for each in study.conclusions)))
+    facts = {
+        "device": provenance.device(study.environment),
+        "software": provenance.software(study.environment),
+        "took": format_duration(study.wall_s),
+    }
+    blocks.append(Facts(facts=tuple(Fact(name=name, value=text) for name, text in facts.items())))
+    return tuple(blocks)
+
+
+def _failed(measurements: tuple[Measurement, ...]) -> tuple[Block, ...]:
+    rows = tuple(
+        (label(each.case), each.status, each.reason) for each in measurements if each.status != "ok"
+    )
+    if not rows:
+        return ()
+    columns = (Column(name="case"), Column(name="status"), Column(name="reason"))
+    return (TableBlock(table=Table(title="", columns=columns, rows=rows)),)
+
+
+def _evidence(conclusions: tuple[Conclusion, ...]) -> tuple[Block, ...]:
+    rows = tuple(
+        (
+            conclusion.text,
+            each.quantity,
+            format_cell(each.value, each.unit),
+            ", ".join(each.from_ids),
+        )
+        for conclusion in conclusions
+        for each in conclusion.evidence
+    )
+    if not rows:
+        return ()
+    columns = tuple(
+        Column(name=name) for name in ("conclusion", "quantity", "value", "computed from")
+    )
+    return (TableBlock(table=Table(title="", columns=columns, rows=rows)),)

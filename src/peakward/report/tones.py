@@ -1,0 +1,31 @@
+"""Words that a view may colour; the words alone say everything."""
+
+from typing import Literal
+
+from peakward.records.study import Cell
+
+Tone = Literal["good", "bad", "doubtful", "muted"]
+
+TONES: dict[str, Tone] = {
+    "kept": "good",
+    "ok": "good",
+    "holds": "good",
+    "stable": "good",
+    "rejected": "bad",
+    "violated": "bad",
+    "oom": "bad",
+    "timeout": "bad",
+    "crashed": "bad",
+    "invalid": "bad",
+    "inconclusive": "doubtful",
+    "unstable": "doubtful",
+    "throttled": "doubtful",
+    "not computed": "muted",
+    "not measured": "muted",
+    "refused": "muted",
+}
+
+
+def tone(cell: Cell) -> Tone | None:
+    """The tone of a cell that is such a word."""
+    return TONES.get(cell) if isinstance(cell, str) else None

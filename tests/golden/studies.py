@@ -1,0 +1,468 @@
+"""Two synthetic studies with the figures of a plausible H200 and a plausible laptop."""
+
+import msgspec
+
+from peakward.records.calibration import Calibration, MatmulRate
+from peakward.records.case import Configuration, ModelCase, Workload
+from peakward.records.environment import Environment
+from peakward.records.measurement import (
+    CompileReport,
+    Interval,
+    Measurement,
+    MemoryUse,
+    PhaseTime,
+    Run,
+    Summary,
+    Telemetry,
+    Validity,
+)
+from peakward.records.model_shape import ModelShape
+from peakward.records.prediction import PhaseFloor, Prediction
+from peakward.records.protocol import Protocol
+from peakward.records.study import (
+    Column,
+    Conclusion,
+    Evidence,
+    Plot,
+    Point,
+    Series,
+    Study,
+    Table,
+)
+from peakward.records.trial import NumericsError, NumericsVerdict, Pair, Trial
+
+GIB = 2**30
+STARTED = "2026-11-21T09:30:00Z"
+
+H200 = Environment(
+    device_type="cuda",
+    device_name="NVIDIA H200",
+    device_memory_bytes=150_754_820_096,
+    device_uuid="GPU-00000000-1111-2222-3333-444444444444",
+    compute_capability="9.0",
+    driver="580.65.06",
+    cuda="13.0",
+    n_cores=16,
+    torch="2.11.0+cu130",
+    triton="3.6.0",
+    python="3.11.9",
+    system="Linux 6.8.0",
+    peakward="0.1.0",
+)
+LAPTOP = Environment(
+    device_type="cpu",
+    device_name="AMD Ryzen 7 7840U",
+    device_memory_bytes=16 * GIB,
+    n_cores=8,
+    torch="2.13.0+cpu",
+    python="3.11.9",
+    system="Linux 6.8.0",
+    peakward="0.1.0",
+)
+SHAPE = ModelShape(
+    name="2.7B",
+    vocab_size=10_000,
+    n_layers=32,
+    d_model=2560,
+    d_ff=10_240,
+    n_heads=32,
+    n_kv_heads=32,
+    head_dim=80,
+    max_seq_len=65_536,
+)
+SMALL = msgspec.structs.replace(
+    SHAPE, name="small", n_layers=12, d_model=768, d_ff=3072, n_heads=12, n_kv_heads=12, head_dim=64
+)
+BASELINE = ModelCase(model=SHAPE, workload=Workload(batch_size=4, seq_len=512), device="cuda")
+
+
+def with_settings(case: ModelCase, **settings: str | bool) -> ModelCase:
+    """The case with fields of its configuration replaced."""
+    configuration: Configuration = msgspec.structs.replace(case.configuration, **settings)
+    return msgspec.structs.replace(case, configuration=configuration)
+
+
+BF16 = with_settings(BASELINE, precision="bf16")
+BF16_COMPILE = with_settings(BF16, compile="default")
+BF16_COMPILE_SDPA = with_settings(BF16_COMPILE, attention="sdpa")
+BEST = with_settings(BF16_COMPILE_SDPA, optimizer="adamw-fused")
+STEP_S = {
+    BASELINE.configuration: 1.006,
+    BF16.configuration: 0.1722,
+    BF16_COMPILE.configuration: 0.1150,
+    BF16_COMPILE_SDPA.configuration: 0.1025,
+    BEST.configuration: 0.0977,
+}
+"""What a configuration takes as the base of a pair."""
+
+CALIBRATION = Calibration(
+    environment=H200,
+    started_at=STARTED,
+    wall_s=9.3,
+    matmul=(
+        MatmulRate(compute_type="fp32", size=8192, flops_per_s=50.9e12),
+        MatmulRate(compute_type="tf32", size=8192, flops_per_s=361e12),
+        MatmulRate(compute_type="bf16", size=8192, flops_per_s=785e12),
+    ),
+    copy_bytes_per_s=4.264e12,
+    copy_size_bytes=4 * GIB,
+)
+
+
+def prediction(
+    case: ModelCase, *, kind: str, rate: float, peak: float, bytes_per_parameter: int
+) -> Prediction:
+    """The floor of a training step of 3.4 billion parameters at those ceilings."""
+    n, bandwidth, forward = 3.407e9, CALIBRATION.copy_bytes_per_s, 1.39e13
+    phases = (
+        _floor("forward", forward, n * bytes_per_parameter, rate, bandwidth),
+        _floor("backward", 2 * forward, 2 * n * bytes_per_parameter, rate, bandwidth),
+        _floor("optimizer", 0.0, 7 * n * bytes_per_parameter, rate, bandwidth),
+    )
+    return Prediction(
+        case=case,
+        device="NVIDIA H200",
+        phases=phases,
+        floor_s=sum(phase.floor_s or 0.0 for phase in phases),
+        compute_type=kind,
+        matmul_flops_per_s=rate,
+        bytes_per_s=bandwidth,
+        source="measured",
+        peak_flops_per_s=peak,
+    )
+
+
+def _floor(phase, flops: float, n_bytes: float, rate: float, bandwidth: float) -> PhaseFloor:
+    compute_s, memory_s = flops / rate, n_bytes / bandwidth
+    return PhaseFloor(
+        phase=phase,
+        flops=flops,
+        bytes=n_bytes,
+        compute_s=compute_s,
+        memory_s=memory_s,
+        floor_s=max(compute_s, memory_s),
+        bound="compute" if compute_s >= memory_s else "memory",
+    )
+
+
+def summary(median_s: float, *, spread: float = 0.002, n: int = 30) -> Summary:
+    """Statistics of steps spread evenly about a median."""
+    return Summary(
+        median_s=Interval(
+            estimate=median_s, low=median_s * (1 - spread), high=median_s * (1 + spread)
+        ),
+        mean_s=median_s * 1.001,
+        sd_s=median_s * spread * 2,
+        min_s=median_s * (1 - 2 * spread),
+        n=n,
+    )
+
+
+def measurement(case: ModelCase, median_s: float, *, peak_gib: float, **changes) -> Measurement:
+    """A measurement that went well, but for `changes`."""
+    made = Measurement(
+        id=f"m-{case.configuration.precision}-{case.configuration.compile}",
+        case=case,
+        protocol=Protocol(),
+        environment=H200,
+        started_at=STARTED,
+        wall_s=21.0,
+        status="ok",
+        runs=(Run(warmup_s=(median_s * 9,), steps_s=(median_s,) * 30),) * 2,
+        summary=summary(median_s),
+        validity=Validity(verdict="stable"),
+        memory=MemoryUse(
+            peak_allocated_bytes=round(peak_gib * GIB),
+            peak_reserved_bytes=round((peak_gib + 1) * GIB),
+            context_bytes=GIB // 2,
+        ),
+        telemetry=Telemetry(
+            sm_clock_mhz=Interval(estimate=1905, low=1740, high=1980, level=1),
+            power_w=Interval(estimate=642, low=410, high=699, level=1),
+            temperature_c=Interval(estimate=54, low=47, high=58, level=1),
+            energy_per_step_j=642 * median_s,
+            n_samples=40,
+        ),
+        n_parameters=3_407_137_280,
+        loss=9.21,
+    )
+    return msgspec.structs.replace(made, **changes)
+
+
+def phases(forward_s: float, backward_s: float, optimizer_s: float) -> tuple[PhaseTime, ...]:
+    """Phases, each timed ten times."""
+    return (
+        PhaseTime(phase="forward", median_s=forward_s, n=10),
+        PhaseTime(phase="backward", median_s=backward_s, n=10),
+        PhaseTime(phase="optimizer", median_s=optimizer_s, n=10),
+    )
+
+
+def numerics(declared, error: float, bound: float, *, verdict="holds", reason=None):
+    """A verdict on logits and gradients, the logits being nearer to the bound."""
+    return NumericsVerdict(
+        declared=declared,
+        verdict=verdict,
+        reason=reason,
+        errors=(
+            NumericsError(
+                quantity="gradients", candidate_error=error / 3, base_error=4.1e-7, bound=bound
+            ),
+            NumericsError(quantity="logits", candidate_error=error, base_error=3.2e-7, bound=bound),
+        ),
+    )
+
+
+def trial(
+    lever: str, base: ModelCase, candidate: ModelCase, stage, verdict, ratio, reason, **changes
+) -> Trial:
+    """A trial whose pairs agree with `ratio` (estimate, low, high), or that never ran."""
+    interval = Interval(estimate=ratio[0], low=ratio[1], high=ratio[2]) if ratio else None
+    base_s = STEP_S[base.configuration]
+    pairs = (
+        tuple(Pair(process=i % 2, base_s=base_s, candidate_s=base_s * ratio[0]) for i in range(6))
+        if ratio
+        else ()
+    )
+    made = Trial(
+        id=f"t-{lever}-{stage}",
+        lever=lever,
+        base=base,
+        candidate=candidate,
+        environment_key=H200.key,
+        stage=stage,
+        verdict=verdict,
+        reason=reason,
+        pairs=pairs,
+        time_ratio=interval,
+        base_peak_bytes=58 * GIB if ratio else None,
+        candidate_peak_bytes=41 * GIB if ratio else None,
+    )
+    return msgspec.structs.replace(made, **changes)
+
+
+BF16_ERROR = numerics("approximate", 0.0061, 0.02)
+TF32_ERROR = numerics("approximate", 0.00047, 0.002)
+REORDERED = numerics("reordered", 3.9e-7, 6.4e-7)
+
+
+def trials() -> tuple[Trial, ...]:
+    """Screenings on the baseline, refusals, a failure, then a composition of four levers."""
+    b = BASELINE
+    return (
+        trial("tf32", b, with_settings(b, precision="tf32"), "screened", "kept",
+              (0.2931, 0.2902, 0.2961), "70.7% less time", numerics=TF32_ERROR),
+        trial("bf16", b, BF16, "screened", "kept",
+              (0.1709, 0.1688, 0.1731), "82.9% less time", numerics=BF16_ERROR),
+        trial("sdpa", b, with_settings(b, attention="sdpa"), "screened", "kept",
+              (0.9412, 0.9371, 0.9453), "5.88% less time", numerics=REORDERED),
+        trial("sdpa-cudnn", b, with_settings(b, attention="sdpa-cudnn"), "refused", "rejected",
+              None, "needs the precision bf16-mixed or fp16-mixed or bf16 or fp8, got fp32"),
+        trial("compile", b, with_settings(b, compile="default"), "screened", "kept",
+              (0.9203, 0.9160, 0.9246), "7.97% less time", numerics=REORDERED),
+        trial("cuda-graphs", b, with_settings(b, cuda_graphs=True), "screened", "inconclusive",
+              (0.9984, 0.9911, 1.0058), "interval 0.991 to 1.006 includes 1"),
+        trial("checkpointing", b, with_settings(b, checkpointing="every-block"), "screened",
+              "rejected", (1.3120, 1.3077, 1.3163), "31.2% more time; the baseline fits without it",
+              numerics=numerics("exact", 0.0, 0.0), candidate_peak_bytes=33 * GIB),
+        trial("bf16", b, BF16, "confirmed", "kept", (0.1712, 0.1704, 0.1720),
+              "82.9% less time in 6 pairs over 2 processes", numerics=BF16_ERROR,
+              candidate_peak_bytes=29 * GIB),
+        trial("compile", BF16, BF16_COMPILE, "confirmed", "kept", (0.6680, 0.6651, 0.6709),
+              "33.2% less time in 6 pairs over 2 processes", numerics=REORDERED,
+              base_peak_bytes=29 * GIB, candidate_peak_bytes=27 * GIB),
+        trial("sdpa", BF16_COMPILE, BF16_COMPILE_SDPA, "confirmed", "kept",
+              (0.8910, 0.8871, 0.8949), "10.9% less time in 6 pairs over 2 processes",
+              numerics=REORDERED, base_peak_bytes=27 * GIB, candidate_peak_bytes=26 * GIB),
+        trial("fused-optimizer", BF16_COMPILE_SDPA, BEST, "confirmed", "kept",
+              (0.9530, 0.9500, 0.9560), "4.70% less time in 6 pairs over 2 processes",
+              numerics=REORDERED, base_peak_bytes=26 * GIB, candidate_peak_bytes=26 * GIB),
+        trial("cuda-graphs", BEST, with_settings(BEST, cuda_graphs=True), "screened", "rejected",
+              None, "CUDA out of memory while the graph's pool was reserved", status="oom",
+              base_peak_bytes=26 * GIB),
+    )  # fmt: skip
+
+
+def run_study() -> Study:
+    """`peakward run --model 2.7B` on an H200, complete."""
+    return Study(
+        id="20261121-093000-run-5f2c",
+        name="run",
+        title="2.7B train_step",
+        command="peakward run --model 2.7B --batch-size 4 --seq-len 512 --pass train_step",
+        environment=H200,
+        started_at=STARTED,
+        wall_s=412.0,
+        complete=True,
+        measurements=(
+            measurement(BASELINE, 1.004, peak_gib=58.9, phases=phases(0.331, 0.629, 0.0431)),
+            measurement(
+                BEST,
+                0.0975,
+                peak_gib=25.7,
+                phases=phases(0.0262, 0.0541, 0.0168),
+                validity=Validity(
+                    verdict="unstable", reasons=("coefficient of variation 5.4% > 5%",)
+                ),
+                compile=CompileReport(
+                    compile_s=38.4,
+                    n_graphs=3,
+                    n_graph_breaks=1,
+                    n_recompiles=0,
+                    reasons=("graph break: loss.item() in the step",),
+                ),
+            ),
+        ),
+        calibration=CALIBRATION,
+        predictions=(
+            prediction(BASELINE, kind="fp32", rate=50.9e12, peak=67e12, bytes_per_parameter=4),
+            prediction(BEST, kind="bf16", rate=785e12, peak=989e12, bytes_per_parameter=2),
+        ),
+        trials=trials(),
+        best_command=(
+            "peakward run --model 2.7B --batch-size 4 --seq-len 512 --pass train_step "
+            "--baseline --lever bf16,compile,sdpa,fused-optimizer"
+        ),
+        notes=("tf32 was screened but not composed: bf16 sets the same field and gained more.",),
+    )
+
+
+def bench_study() -> Study:
+    """`peakward bench` of two sizes on a laptop: an OOM, a failure and a curve."""
+    command = "peakward bench --model small,2.7B --seq-len 128,256,512 --pass forward"
+    cases = [
+        ModelCase(
+            model=shape,
+            workload=Workload(batch_size=4, seq_len=seq_len, pass_="forward"),
+            device="cpu",
+        )
+        for shape in (SMALL, SHAPE)
+        for seq_len in (128, 256, 512)
+    ]
+    times = (0.0841, 0.1795, 0.4102, 2.41, 5.03, None)
+    measurements = tuple(
+        measurement(case, time_s, peak_gib=0.6 + index, environment=LAPTOP, telemetry=None)
+        if time_s is not None
+        else Measurement(
+            id="m-oom",
+            case=case,
+            protocol=Protocol(),
+            environment=LAPTOP,
+            started_at=STARTED,
+            wall_s=8.0,
+            status="oom",
+            reason="the process needed more than the limit of 12.0 GiB",
+        )
+        for index, (case, time_s) in enumerate(zip(cases, times, strict=True))
+    )
+    return Study(
+        id="20261121-093000-bench-91aa",
+        name="bench",
+        title="Bench: 2 models × 3 sequence lengths",
+        command=command,
+        environment=LAPTOP,
+        started_at=STARTED,
+        wall_s=61.0,
+        complete=False,
+        measurements=measurements,
+        tables=(_grid(measurements),),
+        plots=(_curve(measurements), _bars(measurements)),
+        conclusions=(
+            Conclusion(
+                text="small runs 28.7× faster than 2.7B at sequence length 128.",
+                evidence=(
+                    Evidence(
+                        quantity="2.7B over small, time",
+                        value=2.41 / 0.0841,
+                        unit="ratio",
+                        from_ids=("m-1", "m-4"),
+                    ),
+                ),
+            ),
+        ),
+        notes=("Sequence lengths of 1024 and more were left out on a CPU: --full runs them.",),
+    )
+
+
+def _grid(measurements: tuple[Measurement, ...]) -> Table:
+    columns = (
+        Column(name="model"),
+        Column(name="seq", unit="count"),
+        Column(name="pass"),
+        Column(name="precision"),
+        Column(name="status"),
+        Column(name="step", unit="s"),
+        Column(name="sd", unit="s"),
+        Column(name="tokens/s", unit="tokens_per_s"),
+        Column(name="peak memory", unit="bytes"),
+        Column(name="share", unit="share"),
+    )
+    return Table(
+        title="Cases", columns=columns, rows=tuple(_grid_row(each) for each in measurements)
+    )
+
+
+def _grid_row(each: Measurement):
+    case = each.case
+    work = case.workload
+    names = (case.model.name, work.seq_len, work.pass_, case.configuration.precision, each.status)
+    if each.summary is None:
+        return (*names, None, None, None, None, None)
+    median = each.summary.median_s.estimate
+    return (
+        *names,
+        median,
+        each.summary.sd_s,
+        work.tokens_per_step / median,
+        each.memory.peak_allocated_bytes,
+        0.0841 / median,
+    )
+
+
+def _curve(measurements: tuple[Measurement, ...]) -> Plot:
+    def points(name: str) -> tuple[Point, ...]:
+        return tuple(
+            Point(
+                x=each.case.workload.seq_len,
+                y=each.summary.median_s.estimate,
+                low=each.summary.median_s.low,
+                high=each.summary.median_s.high,
+            )
+            for each in measurements
+            if each.summary is not None and each.case.model.name == name
+        )
+
+    return Plot(
+        title="Step time by sequence length",
+        kind="lines",
+        x_label="sequence length",
+        y_label="step time",
+        x_unit="count",
+        y_unit="s",
+        log_x=True,
+        log_y=True,
+        series=tuple(Series(name=name, points=points(name)) for name in ("small", "2.7B")),
+    )
+
+
+def _bars(measurements: tuple[Measurement, ...]) -> Plot:
+    def points(name: str) -> tuple[Point, ...]:
+        return tuple(
+            Point(
+                x=each.case.workload.seq_len,
+                y=each.case.workload.tokens_per_step / each.summary.median_s.estimate,
+                label=f"seq {each.case.workload.seq_len}",
+            )
+            for each in measurements
+            if each.summary is not None and each.case.model.name == name
+        )
+
+    return Plot(
+        title="Throughput",
+        kind="bars",
+        x_label="sequence length",
+        y_label="tokens/s",
+        x_unit="text",
+        y_unit="tokens_per_s",
+        series=tuple(Series(name=name, points=points(name)) for name in ("small", "2.7B")),
+    )
