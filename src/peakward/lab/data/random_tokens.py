@@ -1,6 +1,7 @@
 """Batches of uniform random token ids, resident on the device."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from peakward.records.case import Workload
@@ -15,7 +16,7 @@ def micro_batches(
     """For each of `n_steps` steps its (ids, targets), both (batch_size, length) of int64.
 
     Targets are the ids one place on. Varying lengths go round from step to step; under padding
-    every batch is `seq_len` long and the targets past its own length are ignored.
+    the same tokens stand in batches `seq_len` long, whose targets past their own length are ignored.
     """
     generator = torch.Generator(device).manual_seed(workload.seed)
     lengths = workload.varying_seq_lens or (workload.seq_len,)
@@ -23,11 +24,10 @@ def micro_batches(
     steps = []
     for step in range(n_steps):
         length = lengths[step % len(lengths)]
-        width = workload.seq_len if workload.padding == "to-seq-len" else length
-        shape = (workload.accumulate, workload.batch_size, width + 1)
+        shape = (workload.accumulate, workload.batch_size, length + 1)
         tokens = torch.randint(vocab_size, shape, generator=generator, device=device)
-        tokens[:, :, length + 1 :] = 0
-        ids, targets = tokens[:, :, :-1].contiguous(), tokens[:, :, 1:].contiguous()
-        targets[:, :, length:] = IGNORED
+        padding = workload.seq_len - length if workload.padding == "to-seq-len" else 0
+        ids = F.pad(tokens[:, :, :-1], (0, padding))
+        targets = F.pad(tokens[:, :, 1:], (0, padding), value=IGNORED)
         steps.append(list(zip(ids.unbind(0), targets.unbind(0), strict=True)))
     return steps
