@@ -1,14 +1,17 @@
 """Compare two studies case by case; exit 1 on a regression."""
 
-import shlex
 from typing import Annotated
 
 import msgspec
 import tyro
 
 from peakward.cli import comparison, output, stored, values
-from peakward.cli.vocabulary import ResultOptions, Results
+from peakward.cli.vocabulary import ResultOptions, Results, option
 from peakward.records.errors import PeakwardError
+from peakward.records.study import Study
+from peakward.report import comparison as comparison_report
+from peakward.report import provenance
+from peakward.report.document import Fact
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,14 +24,14 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     studies: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="BEFORE AFTER")]
     """The study before, and the one after."""
-    threshold: Annotated[str, tyro.conf.arg(metavar="SHARE")] = "3%"
+    threshold: Annotated[str, option("SHARE", "3%")] = "3%"
     """Changes within this share of the step time do not matter: 0.03 or 3%."""
     across: bool = False
     """Compare although the environments differ; the report names the differences."""
     results: Results = ResultOptions()
 
 
-def main(options: Options) -> int:
+def main(options: Options, command: str) -> int:
     """Print the comparison; 1 where a case got slower beyond the threshold or stopped running."""
     if len(options.studies) != 2:
         raise PeakwardError(
@@ -44,8 +47,27 @@ def main(options: Options) -> int:
             f"expected studies of one environment, got {'; '.join(apart)}: "
             "compare them all the same with --across"
         )
-    command = f"peakward compare {shlex.join(options.studies)} --threshold {options.threshold}"
     found = comparison.changes(before, after, threshold=threshold)
     study = comparison.study(before, after, found, threshold=threshold, command=command)
-    output.show(study, targets, as_json=options.results.json)
+    output.show(
+        (study,),
+        targets,
+        as_json=options.results.json,
+        document=comparison_report.document(
+            title=study.title,
+            headline=study.conclusions[0].text,
+            sides=(_side("before", before), _side("after", after)),
+            tables=study.tables,
+            notes=study.notes,
+        ),
+    )
     return 1 if comparison.regressions(found) else 0
+
+
+def _side(name: str, study: Study) -> Fact:
+    where = study.environment
+    return Fact(
+        name=name,
+        value=f"{study.id[:12]}, {study.started_at}, {provenance.device(where)}, "
+        f"{provenance.software(where)}, Peakward {where.peakward}",
+    )

@@ -1,5 +1,6 @@
 """What of this machine decides whether a case can run at all."""
 
+from collections.abc import Iterable
 from typing import cast, get_args
 
 import msgspec
@@ -49,6 +50,13 @@ def lever_obstacle(lever: Lever, case: ModelCase, machine: Machine) -> str | Non
         case,
         compute_capability=machine.compute_capability,
         has_compiler=machine.has_compiler,
+    )
+
+
+def after_precision(levers: Iterable[Lever], case: ModelCase) -> tuple[ModelCase, ...]:
+    """The case under each precision that the levers bring: what another lever may need."""
+    return tuple(
+        lever_catalogue.pull(each, case) for each in levers if "precision" in dict(each.sets)
     )
 
 

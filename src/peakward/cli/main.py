@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -32,7 +33,8 @@ COMMANDS = {
     "compare": Command("Compare two studies case by case; exit 1 on a regression.", False),
     "report": Command("Show a stored study again: terminal, Markdown, HTML or JSON.", False),
 }
-"""Each is a module of this package with `Options` and `main(options) -> int`."""
+"""Each is a module of this package with `Options` and `main(options, command) -> int`; `command` is
+the line that the user wrote, for the record."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -88,7 +90,7 @@ def _dispatch(name: str, arguments: Sequence[str]) -> int:
     options = parse(command.Options, arguments, prog=f"peakward {name}")
     if options is None:
         return 0
-    code: int = command.main(options)
+    code: int = command.main(options, shlex.join(("peakward", name, *arguments)))
     return code
 
 

@@ -9,7 +9,7 @@ import msgspec
 from peakward.catalogue import levers as lever_catalogue
 from peakward.catalogue import models
 from peakward.cli import values
-from peakward.cli.vocabulary import CaseOptions
+from peakward.cli.vocabulary import CaseOptions, ShapeOptions
 from peakward.records.case import Configuration, DeviceType, ModelCase, Pass, Workload
 from peakward.records.errors import PeakwardError
 from peakward.records.lever import Lever
@@ -58,7 +58,8 @@ def cases(
         PeakwardError: a value that is not one, a shape that cannot be, a sequence longer than the
             model accepts, a setting made twice with different values, or too large a grid.
     """
-    limits = [None] if options.memory_limit is None else _memory_limits(options.memory_limit)
+    limit = options.memory_limit
+    limits: list[int] | list[None] = [None] if limit is None else memory_limits(limit)
     grid = product(
         shapes(options, DEFAULTS[device].model),
         _workloads(options, DEFAULTS[device]),
@@ -66,7 +67,7 @@ def cases(
         limits,
     )
     planned = []
-    for shape, workload, configuration, limit in grid:
+    for shape, workload, configuration, limit_bytes in grid:
         _check_length(shape, workload.seq_len)
         planned.append(
             ModelCase(
@@ -74,7 +75,7 @@ def cases(
                 workload=workload,
                 configuration=configuration,
                 device=device,
-                memory_limit_bytes=limit,
+                memory_limit_bytes=limit_bytes,
             )
         )
         if len(planned) > MAX_CASES:
@@ -93,7 +94,7 @@ def single(options: CaseOptions, device: DeviceType, start: dict[str, Any]) -> M
     return found[0]
 
 
-def shapes(options: CaseOptions, default: str) -> tuple[ModelShape, ...]:
+def shapes(options: ShapeOptions, default: str) -> tuple[ModelShape, ...]:
     """The named presets, with the parts of the shape that the options override."""
     names = values.split(default if options.model is None else options.model, "--model")
     return tuple(_custom(models.model(name), options) for name in names)
@@ -171,18 +172,20 @@ def _workloads(options: CaseOptions, defaults: Defaults) -> list[Workload]:
         Workload(batch_size=batch, seq_len=length, pass_=pass_, accumulate=accumulate, seed=seed)
         for pass_, length, batch, accumulate in product(
             passes,
-            _sizes(lengths, "--seq-len", MAX_SEQ_LEN),
-            _sizes(batches, "--batch-size", MAX_BATCH_SIZE),
-            _sizes(options.accumulate, "--accumulate", MAX_ACCUMULATE),
+            sizes(lengths, "--seq-len", MAX_SEQ_LEN),
+            sizes(batches, "--batch-size", MAX_BATCH_SIZE),
+            sizes(options.accumulate, "--accumulate", MAX_ACCUMULATE),
         )
     ]
 
 
-def _sizes(text: str, option: str, high: int) -> list[int]:
+def sizes(text: str, option: str, high: int) -> list[int]:
+    """Positive whole numbers from a comma list."""
     return [values.whole(item, option, low=1, high=high) for item in values.split(text, option)]
 
 
-def _memory_limits(text: str) -> list[int | None]:
+def memory_limits(text: str) -> list[int]:
+    """Bytes from a comma list in GiB."""
     return [
         values.memory_bytes(item, "--memory-limit") for item in values.split(text, "--memory-limit")
     ]
@@ -195,7 +198,7 @@ def _check_length(shape: ModelShape, seq_len: int) -> None:
         )
 
 
-def _custom(preset: ModelShape, options: CaseOptions) -> ModelShape:
+def _custom(preset: ModelShape, options: ShapeOptions) -> ModelShape:
     """The preset with the given parts replaced, named after both."""
     given = {
         part: values.whole(text, "--" + part.replace("_", "-"), low=1, high=high)

@@ -3,7 +3,7 @@
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -12,6 +12,7 @@ from peakward.cli.vocabulary import ResultOptions
 from peakward.records import codec
 from peakward.records.errors import PeakwardError
 from peakward.records.study import Study
+from peakward.report import documents
 from peakward.report.document import Document
 
 
@@ -40,32 +41,29 @@ def targets(options: ResultOptions) -> tuple[Target, ...]:
     return found
 
 
-def show(study: Study, files: tuple[Target, ...], *, as_json: bool) -> None:
-    """Write the files, then print the report, or the record alone."""
-    document = build(study)
+def show(
+    studies: Sequence[Study], files: tuple[Target, ...], *, as_json: bool, document: Document
+) -> None:
+    """Write the document to the files, then print it, or the records alone, one a line."""
     for target in files:
         _check(target)
         _write_whole(target.path, target.render(document))
     if as_json:
-        sys.stdout.buffer.write(codec.to_json(study) + b"\n")
+        for study in studies:
+            sys.stdout.buffer.write(codec.to_json(study) + b"\n")
     else:
-        _print(document)
+        print_document(document)
     for target in files:
         print(f"{target.path} written", file=sys.stderr)
 
 
-def build(study: Study) -> Document:
-    """The study's document."""
-    if study.name == "run":
-        from peakward.report import run
-
-        return run.document(study)
-    from peakward.report import study as any_study
-
-    return any_study.document(study)
+def show_study(study: Study, files: tuple[Target, ...], *, as_json: bool) -> None:
+    """`show` for one study and its own document."""
+    show((study,), files, as_json=as_json, document=documents.document(study))
 
 
-def _print(document: Document) -> None:
+def print_document(document: Document) -> None:
+    """To the terminal, as wide as it is."""
     from rich.console import Console
 
     from peakward.report import terminal

@@ -52,7 +52,7 @@ def option_names(kind: type[msgspec.Struct]) -> tuple[str, ...]:
     for field in msgspec.structs.fields(kind):
         if isinstance(field.default, msgspec.Struct):
             names += option_names(type(field.default))
-        else:
+        elif tyro.conf.Positional not in getattr(field.type, "__metadata__", ()):
             names.append("--" + field.name.strip("_").replace("_", "-"))
     return tuple(names)
 

@@ -8,26 +8,26 @@ import msgspec
 import tyro
 
 from peakward.cli import output, stored
-from peakward.cli.vocabulary import ResultOptions, Results
+from peakward.cli.vocabulary import ResultOptions, Results, option
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Show a stored study again: terminal, Markdown, HTML or JSON."""
 
-    study: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="STUDY")] = "last"
+    study: Annotated[str, tyro.conf.Positional, option("STUDY", "last")] = "last"
     """An id, the beginning of one, or "last"; or a JSON file, or a database (its last study)."""
     list: bool = False
     """List the stored studies, newest first."""
     results: Results = ResultOptions()
 
 
-def main(options: Options) -> int:
+def main(options: Options, _command: str) -> int:
     """Print, and write the files asked for."""
     if options.list:
         _list(Path(options.results.db), as_json=options.results.json)
         return 0
     targets = output.targets(options.results)
-    output.show(
+    output.show_study(
         stored.load(options.study, options.results.db), targets, as_json=options.results.json
     )
     return 0

@@ -7,72 +7,79 @@ import tyro
 from tyro.conf import OmitArgPrefixes
 
 
-def _option(metavar: str, default: str, name: str | None = None) -> object:
+def option(metavar: str, default: str, name: str | None = None) -> object:
+    """How the help shows an option: its value and what holds without it."""
     return tyro.conf.arg(name=name, metavar=metavar, help_behavior_hint=f"(default: {default})")
 
 
-class CaseOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What is run. A comma list makes a grid where the command takes one."""
+class ShapeOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Which models."""
 
-    model: Annotated[str | None, _option("NAMES", "small; on a CPU tiny")] = None
+    model: Annotated[str | None, option("NAMES", "small; on a CPU tiny; in a study its own")] = None
     """Presets: tiny, small, medium, large, xl, 2.7B, gpt2, and others (any wrong name lists them)."""
-    n_layers: Annotated[str | None, _option("N", "the preset's")] = None
+    n_layers: Annotated[str | None, option("N", "the preset's")] = None
     """Blocks, in place of the preset's."""
-    d_model: Annotated[str | None, _option("N", "the preset's")] = None
+    d_model: Annotated[str | None, option("N", "the preset's")] = None
     """Width of the residual stream, in place of the preset's; `--n-heads` must divide it."""
-    d_ff: Annotated[str | None, _option("N", "the preset's")] = None
+    d_ff: Annotated[str | None, option("N", "the preset's")] = None
     """Width inside the feed-forward layer, in place of the preset's."""
-    n_heads: Annotated[str | None, _option("N", "the preset's")] = None
+    n_heads: Annotated[str | None, option("N", "the preset's")] = None
     """Query heads, in place of the preset's."""
-    n_kv_heads: Annotated[str | None, _option("N", "the preset's; all heads in a custom shape")] = (
+    n_kv_heads: Annotated[str | None, option("N", "the preset's; all heads in a custom shape")] = (
         None
     )
     """Key and value heads: fewer than `--n-heads` is grouped-query attention."""
-    batch_size: Annotated[str | None, _option("N,…", "4; on a CPU 2")] = None
+
+
+class CaseOptions(ShapeOptions, frozen=True, kw_only=True):
+    """What is run. A comma list makes a grid where the command takes one."""
+
+    batch_size: Annotated[str | None, option("N,…", "4; on a CPU 2")] = None
     """Sequences in one micro-batch."""
-    seq_len: Annotated[str | None, _option("N,…", "512; on a CPU 128")] = None
+    seq_len: Annotated[str | None, option("N,…", "512; on a CPU 128")] = None
     """Tokens in one sequence."""
-    pass_: Annotated[str, _option("PASS,…", "train_step", "pass")] = "train_step"
+    pass_: Annotated[str, option("PASS,…", "train_step", "pass")] = "train_step"
     """forward, forward_backward or train_step."""
-    accumulate: Annotated[str, _option("N,…", "1")] = "1"
+    accumulate: Annotated[str, option("N,…", "1")] = "1"
     """Micro-batches in one step of the optimiser."""
-    seed: Annotated[str, _option("N", "0")] = "0"
+    seed: Annotated[str, option("N", "0")] = "0"
     """Of the random tokens and weights."""
-    precision: Annotated[str | None, _option("NAME,…", "fp32")] = None
+    precision: Annotated[str | None, option("NAME,…", "fp32")] = None
     """fp32, tf32, bf16-mixed, fp16-mixed, bf16 or fp8."""
-    attention: Annotated[str | None, _option("NAME,…", "naive")] = None
+    attention: Annotated[str | None, option("NAME,…", "naive")] = None
     """naive, sdpa, or one backend of it: sdpa-cudnn, sdpa-flash, sdpa-efficient, sdpa-math."""
-    compile: Annotated[str | None, _option("MODE,…", "none")] = None
+    compile: Annotated[str | None, option("MODE,…", "none")] = None
     """none, or a mode of torch.compile: default, reduce-overhead, max-autotune."""
-    compile_scope: Annotated[str | None, _option("SCOPE,…", "block")] = None
+    compile_scope: Annotated[str | None, option("SCOPE,…", "block")] = None
     """What is compiled: the repeated block, or the whole model."""
-    cuda_graphs: Annotated[str | None, _option("on|off,…", "off")] = None
+    cuda_graphs: Annotated[str | None, option("on|off,…", "off")] = None
     """The whole step captured as one CUDA graph."""
-    optimizer: Annotated[str | None, _option("NAME,…", "adamw-foreach")] = None
-    """adamw-loop, adamw-foreach or adamw-fused."""
-    checkpointing: Annotated[str | None, _option("POLICY,…", "none")] = None
+    optimizer: Annotated[str | None, option("NAME,…", "adamw-foreach")] = None
+    """adamw-loop, adamw-foreach, adamw-fused or adamw-triton."""
+    checkpointing: Annotated[str | None, option("POLICY,…", "none")] = None
     """none, sqrt, every-block or selective."""
-    memory_limit: Annotated[str | None, _option("GIB,…", "none")] = None
+    memory_limit: Annotated[str | None, option("GIB,…", "none")] = None
     """A case that needs more memory than this many GiB ends as `oom`."""
-    device: Annotated[str | None, _option("cpu|cuda", "cuda where there is one")] = None
+    device: Annotated[str | None, option("cpu|cuda", "cuda where there is one")] = None
     """Where it runs."""
 
 
 class ResultOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Where results are kept, and views of them beside the report in the terminal."""
 
-    db: Annotated[str, _option("FILE", "peakward.db")] = "peakward.db"
+    db: Annotated[str, option("FILE", "peakward.db")] = "peakward.db"
     """The database of results; what it holds already is not measured again."""
     json: bool = False
     """Print the stored record as JSON, and nothing else."""
-    html: Annotated[str | None, _option("FILE", "none")] = None
+    html: Annotated[str | None, option("FILE", "none")] = None
     """Write the report as one self-contained page."""
-    markdown: Annotated[str | None, _option("FILE", "none")] = None
+    markdown: Annotated[str | None, option("FILE", "none")] = None
     """Write the report as Markdown."""
     force: bool = False
     """Overwrite the files named above where they exist."""
 
 
+Shapes = OmitArgPrefixes[ShapeOptions]
 Cases = OmitArgPrefixes[CaseOptions]
 Results = OmitArgPrefixes[ResultOptions]
 """As fields of a command's options: their own options carry no prefix."""

@@ -1,0 +1,101 @@
+"""List known devices, probe this machine, or measure its ceilings."""
+
+import sys
+from typing import Annotated
+
+import msgspec
+import tyro
+
+from peakward.catalogue import devices
+from peakward.cli import devices_page, machine, output, session, values
+from peakward.cli.machine import Machine
+from peakward.cli.vocabulary import option
+from peakward.records import codec
+from peakward.records.device import Device
+from peakward.records.environment import Environment
+
+ACTIONS = ("list", "probe", "calibrate")
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """List known devices, probe this machine, or measure its ceilings.
+
+    list: what is catalogued, with datasheet figures. probe: what this machine is, and which
+    catalogued device its driver means. calibrate: measure its matmul rates and copy bandwidth and
+    store them; every report's ceilings come from there.
+    """
+
+    action: Annotated[str, tyro.conf.Positional, option("ACTION", "list")] = "list"
+    """list, probe or calibrate."""
+    sources: bool = False
+    """With list: where every figure was read."""
+    device: Annotated[
+        str | None,
+        option("cpu|cuda", "cuda where there is one"),
+    ] = None
+    """What is probed or calibrated."""
+    db: Annotated[str, option("FILE", "peakward.db")] = "peakward.db"
+    """Where a calibration is stored."""
+    json: bool = False
+    """Print the records as JSON, and nothing else."""
+
+
+def main(given: Options, _command: str) -> int:
+    """Do the action."""
+    action = values.one_of(given.action, ACTIONS, "an action")
+    if action == "list":
+        return _list(with_sources=given.sources, as_json=given.json)
+    here = machine.this_machine(given.device)
+    return _probe(here, as_json=given.json) if action == "probe" else _calibrate(here, given)
+
+
+class Probe(msgspec.Struct, frozen=True, kw_only=True):
+    """What this machine is: the record that `probe --json` prints."""
+
+    environment: Environment
+    has_compiler: bool
+    device: Device | None
+    """The catalogued device that the driver's name and memory mean."""
+
+
+def _list(*, with_sources: bool, as_json: bool) -> int:
+    known = devices.devices()
+    if as_json:
+        _print_json(msgspec.json.encode(known))
+    else:
+        output.print_document(devices_page.catalogue(known, with_sources=with_sources))
+    return 0
+
+
+def _probe(here: Machine, *, as_json: bool) -> int:
+    where = here.environment
+    found = Probe(
+        environment=where,
+        has_compiler=here.has_compiler,
+        device=devices.match(where.device_name, where.device_memory_bytes),
+    )
+    if as_json:
+        _print_json(codec.to_json(found))
+    else:
+        output.print_document(
+            devices_page.probe(where, found.device, has_compiler=found.has_compiler)
+        )
+    return 0
+
+
+def _calibrate(here: Machine, given: Options) -> int:
+    with session.sweep(given.db, here) as sweep:
+        print("measuring this machine's ceilings", file=sys.stderr)
+        calibration = sweep.workers.calibrate(here.device)
+        sweep.store.add_calibration(calibration)
+    if given.json:
+        _print_json(codec.to_json(calibration))
+    else:
+        where = here.environment
+        known = devices.match(where.device_name, where.device_memory_bytes)
+        output.print_document(devices_page.calibration(calibration, known))
+    return 0
+
+
+def _print_json(data: bytes) -> None:
+    sys.stdout.buffer.write(data + b"\n")

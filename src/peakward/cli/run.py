@@ -1,0 +1,131 @@
+"""Find what makes a model faster here: baseline, levers, verdicts."""
+
+import sys
+from functools import partial
+from typing import Annotated
+
+import msgspec
+import tyro
+
+from peakward.catalogue.levers import LEVERS
+from peakward.cli import machine, options, output, session, values
+from peakward.cli.machine import Machine
+from peakward.cli.reproduce import to_command
+from peakward.cli.vocabulary import CaseOptions, Cases, ResultOptions, Results, option
+from peakward.records.case import DeviceType, ModelCase
+from peakward.records.errors import PeakwardError
+from peakward.records.lever import Lever
+from peakward.records.prediction import Prediction
+from peakward.report.format import format_cell, format_duration
+from peakward.tune.run import Investigation, investigate, planned
+
+DEFAULT_BUDGET: dict[DeviceType, str] = {"cpu": "100s", "cuda": "15m"}
+"""On a CPU the whole command then ends within two minutes on two cores."""
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """Find what makes a model faster here: baseline, levers, verdicts.
+
+    Measures this machine's ceilings and the baseline, tries the levers one by one and then on top
+    of one another, confirms in pairs what gained, and says what was kept, what was rejected and
+    which command reproduces the best composition. Interrupted, the same command resumes.
+    """
+
+    baseline: Annotated[str | None, option("SETTING,…", "fp32, naive attention, eager")] = None
+    """Your own configuration as the start: levers and field=value settings, such as
+    bf16-mixed,sdpa,compile_scope=model."""
+    lever: Annotated[
+        tyro.conf.UseAppendAction[tuple[str, ...]],
+        option("NAME,…", "all that apply here; repeatable"),
+    ] = ()
+    """Try these levers alone."""
+    budget: Annotated[
+        str | None,
+        tyro.conf.arg(metavar="TIME", help_behavior_hint="(default: 15m; on a CPU 100s)"),
+    ] = None
+    """How long it may take, as 90s, 5m or 1h; what was not confirmed in it says so."""
+    dry_run: bool = False
+    """List what would be run and how long it should take; run nothing."""
+    case: Cases = CaseOptions()
+    """What is run: one value an option. Configuration options change the start."""
+    results: Results = ResultOptions()
+
+
+def main(given: Options, command: str) -> int:
+    """Carry out the investigation and show it."""
+    here = machine.this_machine(given.case.device)
+    asked = _asked(given, here, command)
+    if given.dry_run:
+        return _dry_run(asked, here, given.results.db)
+    targets = output.targets(given.results)
+    with session.Interruption() as interruption:
+        with session.sweep(given.results.db, here) as sweep:
+            study = investigate(
+                asked, sweep, on_stage=_say, on_prediction=partial(_say_floor, asked.case)
+            )
+        output.show_study(study, targets, as_json=given.results.json)
+        interruption.tell()
+    return 0
+
+
+def _asked(given: Options, here: Machine, command: str) -> Investigation:
+    """What the options ask for, checked against this machine."""
+    start = options.settings([given.baseline], "--baseline") if given.baseline is not None else {}
+    case = options.single(given.case, here.device, start)
+    machine.runnable((case,), here)
+    budget = DEFAULT_BUDGET[here.device] if given.budget is None else given.budget
+    return Investigation(
+        case=case,
+        levers=_explicit(given.lever, case, here) if given.lever else LEVERS,
+        budget_s=values.duration_s(budget, "--budget"),
+        command=command,
+        obstacle=lambda lever, base: machine.lever_obstacle(lever, base, here),
+        to_command=to_command,
+    )
+
+
+def _explicit(names: tuple[str, ...], case: ModelCase, here: Machine) -> tuple[Lever, ...]:
+    """The levers asked for, each of which must be able to apply, on the case or after the others."""
+    chosen = options.levers(names)
+    for lever in chosen:
+        reasons = [
+            machine.lever_obstacle(lever, base, here)
+            for base in (case, *machine.after_precision(chosen, case))
+        ]
+        if None not in reasons:
+            raise PeakwardError(f"expected levers that can apply here: {lever.name} {reasons[0]}")
+    return chosen
+
+
+def _dry_run(asked: Investigation, here: Machine, db: str) -> int:
+    from pathlib import Path
+
+    from peakward.store.database import Store
+
+    calibration = None
+    if Path(db).exists():
+        with Store.open_read_only(Path(db)) as store:
+            calibration = store.calibration(here.environment.key)
+    steps = planned(asked, here.environment, calibration)
+    for what, cost_s in steps:
+        print(f"{format_duration(cost_s):>12}  {what}")
+    total_s = sum(cost_s for _, cost_s in steps)
+    print(
+        f"{format_duration(total_s):>12}  in all; at most about "
+        f"{format_duration(asked.budget_s)}, the budget, is spent"
+    )
+    return 0
+
+
+def _say(stage: str) -> None:
+    print(stage, file=sys.stderr)
+
+
+def _say_floor(case: ModelCase, prediction: Prediction) -> None:
+    if prediction.floor_s is not None:
+        tokens_per_s = case.workload.tokens_per_step / prediction.floor_s
+        print(
+            f"at most {format_cell(tokens_per_s, 'tokens_per_s')}: a step's floor here is "
+            f"{format_cell(prediction.floor_s, 's')}",
+            file=sys.stderr,
+        )

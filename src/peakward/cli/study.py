@@ -1,0 +1,146 @@
+"""Carry out a study: its grid, tables, plots and conclusions."""
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, get_args
+
+import msgspec
+import tyro
+
+from peakward.cli import machine, options, output, session, values
+from peakward.cli.machine import Machine
+from peakward.cli.vocabulary import (
+    ResultOptions,
+    Results,
+    ShapeOptions,
+    Shapes,
+    option,
+)
+from peakward.records.case import Precision
+from peakward.records.errors import PeakwardError
+from peakward.records.study import Study
+from peakward.report import documents
+from peakward.report.document import Document, Section
+from peakward.studies import registry
+from peakward.studies.scope import Scope, default_scope
+
+if TYPE_CHECKING:
+    from peakward.lab.measure.sweep import Sweep
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """Carry out a study: its grid, tables, plots and conclusions.
+
+    Without a name it lists the studies. The grid is small on a CPU and the corners of the full one
+    on a GPU. Interrupted, the same command resumes.
+    """
+
+    name: Annotated[str | None, tyro.conf.Positional, option("NAME", "list them")] = None
+    """The study."""
+    all: bool = False
+    """Every study, as one report."""
+    full: bool = False
+    """The whole grid."""
+    seq_len: Annotated[str | None, option("N,…", "the grid's")] = None
+    """Sequence lengths."""
+    batch_size: Annotated[str | None, option("N", "the grid's")] = None
+    """Batch size."""
+    precision: Annotated[str | None, option("NAME,…", "the study's")] = None
+    """Precisions."""
+    memory_limit: Annotated[str | None, option("GIB,…", "the study's")] = None
+    """Memory limits in GiB, for a study of what fits."""
+    timeout: Annotated[str | None, option("TIME", "10m")] = None
+    """Longest time for one case, as 90s or 5m."""
+    device: Annotated[str | None, option("cpu|cuda", "cuda where there is one")] = None
+    """Where it runs."""
+    shape: Shapes = ShapeOptions()
+    """Models, in place of the grid's."""
+    results: Results = ResultOptions()
+
+
+def main(given: Options, command: str) -> int:
+    """List the studies, or carry out one or all."""
+    if given.name is None and not given.all:
+        _list()
+        return 0
+    if given.name is not None and given.all:
+        raise PeakwardError(f"expected one study or --all, got {given.name} and --all")
+    names = tuple(registry.STUDIES) if given.name is None else (given.name,)
+    for name in names:
+        registry.study_module(name)
+    here = machine.this_machine(given.device)
+    scope = _scope(given, here)
+    targets = output.targets(given.results)
+    with session.Interruption() as interruption:
+        with session.sweep(given.results.db, here) as sweep:
+            found = _carry_out(names, sweep, scope, command, interruption)
+        document = _together([documents.document(each) for each in found])
+        output.show(found, targets, as_json=given.results.json, document=document)
+        interruption.tell()
+    return 0
+
+
+def _carry_out(
+    names: Sequence[str],
+    sweep: "Sweep",
+    scope: Scope,
+    command: str,
+    interruption: session.Interruption,
+) -> tuple[Study, ...]:
+    """The studies in order, up to the one that a Ctrl-C ended."""
+    from peakward.studies.execute import execute
+
+    found: list[Study] = []
+    calibration = sweep.store.calibration(sweep.environment.key)
+    for name in names:
+        found.append(execute(name, sweep, scope, command=command, calibration=calibration))
+        if interruption.seen:
+            break
+    return tuple(found)
+
+
+def _scope(given: Options, here: Machine) -> Scope:
+    scope = Scope("full") if given.full else default_scope(here.device)
+    wanted: dict[str, object] = {}
+    if any(value is not None for value in msgspec.structs.astuple(given.shape)):
+        wanted["models"] = options.shapes(given.shape, options.DEFAULTS[here.device].model)
+    if given.seq_len is not None:
+        lengths = options.sizes(given.seq_len, "--seq-len", options.MAX_SEQ_LEN)
+        wanted["seq_lens"] = tuple(lengths)
+    if given.batch_size is not None:
+        wanted["batch_size"] = values.whole(
+            given.batch_size, "--batch-size", low=1, high=options.MAX_BATCH_SIZE
+        )
+    if given.precision is not None:
+        wanted["precisions"] = tuple(
+            values.one_of(name, get_args(Precision), "a value of --precision")
+            for name in values.split(given.precision, "--precision")
+        )
+    if given.memory_limit is not None:
+        wanted["limits_bytes"] = tuple(options.memory_limits(given.memory_limit))
+    if given.timeout is not None:
+        wanted["timeout_s"] = values.duration_s(given.timeout, "--timeout")
+    return msgspec.structs.replace(scope, **wanted)
+
+
+def _together(found: Sequence[Document]) -> Document:
+    """One document of several: each study's opening is a section, its own sections follow."""
+    if len(found) == 1:
+        return found[0]
+    sections: list[Section] = []
+    for each in found:
+        sections.append(Section(title=each.title, blocks=each.blocks))
+        sections += [
+            Section(title=f"{each.title}: {part.title}", blocks=part.blocks, folded=part.folded)
+            for part in each.sections
+        ]
+    return Document(
+        title="Studies",
+        headline="; ".join(each.headline for each in found),
+        sections=tuple(sections),
+    )
+
+
+def _list() -> None:
+    for entry in registry.STUDIES.values():
+        sys.stdout.write(f"{entry.name:<14}{entry.question}\n")
