@@ -8,7 +8,7 @@ from torch import Tensor
 
 from peakward.lab.data.random_tokens import micro_batches
 from peakward.lab.levers import checkpointing, compilation, fp8, optimizer, precision
-from peakward.lab.levers.cuda_graphs import CapturedStep, MicroBatches
+from peakward.lab.levers.cuda_graphs import CapturedStep, MicroBatches, set_up
 from peakward.lab.levers.marks import Mark, unmarked
 from peakward.lab.levers.operator_step import AttentionStep
 from peakward.lab.models import decoder
@@ -42,7 +42,9 @@ class ModelStep:
             case.workload, case.model.vocab_size, case.device, n_steps=N_BATCHES
         )
         self._next = 0
-        self._captured = CapturedStep(self._run) if configuration.cuda_graphs else None
+        self._captured = (
+            CapturedStep(self._run, self._rehearse) if configuration.cuda_graphs else None
+        )
 
     def _apply_levers(self) -> None:
         case, configuration = self.case, self.case.configuration
@@ -64,10 +66,11 @@ class ModelStep:
         """One whole step: all micro-batches and the optimiser."""
         batches = self._batches[self._next % len(self._batches)]
         self._next += 1
+        self.output = None  # Or the logits of two steps would be held at once.
         if self._captured is not None:
-            self._captured(batches)
+            self.output = self._captured(batches)
         else:
-            self._run(batches, mark)
+            self.output = self._run(batches, mark)
 
     def loss(self) -> float | None:
         """Of the last step; waits for it. None for `forward`."""
@@ -89,24 +92,36 @@ class ModelStep:
         """Let go of every tensor and graph, whoever still holds the step."""
         self.__dict__.clear()
 
-    def _run(self, batches: MicroBatches, mark: Mark = unmarked) -> None:
-        self.output = None
-        if self.case.configuration.compile == "reduce-overhead":
+    def _run(self, batches: MicroBatches, mark: Mark = unmarked) -> Tensor:
+        if self.case.configuration.compile in ("reduce-overhead", "max-autotune"):
             torch.compiler.cudagraph_mark_step_begin()
         if self.case.workload.pass_ == "forward":
-            self._forward(batches, mark)
+            output = self._forward(batches, mark)
         else:
-            self._train(batches, mark)
+            output = self._backward(batches, mark)
+            self._optimize(mark)
         mark(None)
+        return output
 
-    def _forward(self, batches: MicroBatches, mark: Mark) -> None:
+    def _rehearse(self, batches: MicroBatches) -> None:
+        """A step that changes nothing, but after which a capture finds everything in place."""
+        if self.case.workload.pass_ == "forward":
+            self._forward(batches, unmarked)
+            return
+        self._backward(batches, unmarked)
+        if self.optimizer is not None and not self.optimizer.state:
+            set_up(self.optimizer)
+        self.model.zero_grad(set_to_none=True)
+
+    def _forward(self, batches: MicroBatches, mark: Mark) -> Tensor:
         with torch.no_grad():
             for ids, _ in batches:
                 mark("forward")
                 with self._autocast():
-                    self.output = self.model(ids)
+                    logits = self.model(ids)
+        return logits
 
-    def _train(self, batches: MicroBatches, mark: Mark) -> None:
+    def _backward(self, batches: MicroBatches, mark: Mark) -> Tensor:
         self.model.zero_grad(set_to_none=True)
         for ids, targets in batches:
             mark("forward")
@@ -114,13 +129,16 @@ class ModelStep:
                 loss = self.model(ids, targets) / len(batches)
             mark("backward")
             self._scaler.scale(loss).backward()
-        self.output = loss.detach() * len(batches)
-        if self.optimizer is not None:
-            mark("optimizer")
-            if self._scaler.is_enabled():
-                self._scaler.unscale_(self.optimizer)
-            self._scaler.step(self.optimizer)
-            self._scaler.update()
+        return loss.detach() * len(batches)
+
+    def _optimize(self, mark: Mark) -> None:
+        if self.optimizer is None:
+            return
+        mark("optimizer")
+        if self._scaler.is_enabled():
+            self._scaler.unscale_(self.optimizer)
+        self._scaler.step(self.optimizer)
+        self._scaler.update()
 
     def _autocast(self) -> AbstractContextManager[None]:
         return precision.autocast(self.case.configuration.precision, self.case.device)
