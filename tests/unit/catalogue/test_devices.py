@@ -1,0 +1,183 @@
+"""The device table: sourced, dense, and matched by exact name and memory."""
+
+import tomllib
+from importlib.resources import files
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from peakward.catalogue.devices import device, devices, match
+from peakward.records.device import Device, Figure
+from peakward.records.errors import PeakwardError
+
+MIB = 2**20
+
+
+def figures(row: Device) -> list[Figure]:
+    optional = (row.l2_bytes, row.n_sms, row.link_bytes_per_s)
+    present = [figure for figure in optional if figure is not None]
+    return [row.memory_gb, row.bytes_per_s, *present, *row.peak_flops_per_s.values()]
+
+
+def test_keys_and_driver_names_are_unique() -> None:
+    keys = [row.key for row in devices()]
+    names = [name for row in devices() for name in row.driver_names]
+    assert len(set(keys)) == len(keys)
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("row", devices(), ids=lambda row: row.key)
+def test_every_figure_is_positive_and_names_a_document(row: Device) -> None:
+    assert row.driver_names
+    for figure in figures(row):
+        assert figure.value > 0
+        assert len(figure.source) > 10, "a short name was not spelled out"
+
+
+def test_every_listed_source_is_used() -> None:
+    text = files("peakward.catalogue").joinpath("devices.toml").read_text(encoding="utf-8")
+    listed = set(tomllib.loads(text)["sources"].values())
+    assert listed == {figure.source for row in devices() for figure in figures(row)}
+
+
+@pytest.mark.parametrize("row", devices(), ids=lambda row: row.key)
+def test_rates_keep_the_ratios_of_dense_hardware(row: Device) -> None:
+    """A sparse figure read as dense doubles one rate and breaks a ratio that silicon keeps."""
+    peak = {kind: figure.value for kind, figure in row.peak_flops_per_s.items()}
+    assert set(peak) <= {"fp32", "tf32", "fp16", "bf16", "fp8", "int8"}
+    if "bf16" in peak:
+        assert peak["bf16"] == pytest.approx(peak["fp16"], rel=0.01)
+        if "tf32" in peak:
+            assert peak["bf16"] / peak["tf32"] == pytest.approx(2, rel=0.02)
+        if "fp8" in peak:
+            assert peak["fp8"] / peak["bf16"] == pytest.approx(2, rel=0.02)
+    if "int8" in peak:
+        # GeForce cards halve 16-bit products that accumulate in fp32, not int8's.
+        expected = 4 if "GeForce" in row.name else 2
+        assert peak["int8"] / peak["fp16"] == pytest.approx(expected, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("key", "kind"),
+    [
+        ("v100-sxm2-32", "bf16"),
+        ("v100-sxm2-32", "tf32"),
+        ("v100-sxm2-32", "int8"),
+        ("t4-16", "bf16"),
+        ("a100-sxm-80", "fp8"),
+        ("rtx-3090-24", "fp8"),
+        ("a10g-24", "fp8"),
+    ],
+)
+def test_what_the_hardware_lacks_is_absent(key: str, kind: str) -> None:
+    assert kind not in device(key).peak_flops_per_s
+
+
+@pytest.mark.parametrize(
+    ("name", "reported_mib", "key"),
+    [
+        # NVML's totals, then torch's, which are a little lower.
+        ("Tesla V100-SXM2-16GB", 16_384, "v100-sxm2-16"),
+        ("Tesla V100-SXM2-16GB", 16_130, "v100-sxm2-16"),
+        ("Tesla V100-SXM2-32GB", 32_510, "v100-sxm2-32"),
+        ("Tesla T4", 15_360, "t4-16"),
+        ("Tesla T4", 14_912, "t4-16"),
+        ("NVIDIA A10G", 23_028, "a10g-24"),
+        ("NVIDIA A10G", 22_587, "a10g-24"),
+        ("NVIDIA A100-SXM4-40GB", 40_536, "a100-sxm-40"),
+        ("NVIDIA A100-SXM4-40GB", 40_960, "a100-sxm-40"),
+        ("NVIDIA A100-PCIE-40GB", 40_326, "a100-pcie-40"),
+        ("A100-SXM4-40GB", 40_536, "a100-sxm-40"),
+        ("NVIDIA A100-SXM4-80GB", 81_920, "a100-sxm-80"),
+        ("NVIDIA A100 80GB PCIe", 81_154, "a100-pcie-80"),
+        ("NVIDIA L4", 23_034, "l4-24"),
+        ("NVIDIA L40S", 46_068, "l40s-48"),
+        ("NVIDIA L40S", 45_589, "l40s-48"),
+        ("NVIDIA GeForce RTX 3090", 24_576, "rtx-3090-24"),
+        ("NVIDIA GeForce RTX 4090", 24_564, "rtx-4090-24"),
+        ("NVIDIA GeForce RTX 5090", 32_607, "rtx-5090-32"),
+        ("NVIDIA GeForce RTX 5090", 32_109, "rtx-5090-32"),
+        ("NVIDIA H100 80GB HBM3", 81_559, "h100-sxm-80"),
+        ("NVIDIA H100 80GB HBM3", 81_089, "h100-sxm-80"),
+        ("NVIDIA H100 PCIe", 81_559, "h100-pcie-80"),
+        ("NVIDIA H200", 143_771, "h200-141"),
+        ("NVIDIA H200", 143_156, "h200-141"),
+        ("NVIDIA B200", 183_359, "b200-180"),
+        ("NVIDIA B200", 182_631, "b200-180"),
+        ("AMD Instinct MI300X", 196_592, "mi300x-192"),
+    ],
+)
+def test_what_drivers_report_is_matched(name: str, reported_mib: int, key: str) -> None:
+    found = match(name, reported_mib * MIB)
+    assert found is not None
+    assert found.key == key
+
+
+@pytest.mark.parametrize(
+    ("name", "reported_mib"),
+    [
+        # Names that contain a catalogued one, or are contained in one.
+        ("NVIDIA L40", 46_068),
+        ("NVIDIA L40G", 24_576),
+        ("NVIDIA L20", 46_068),
+        ("NVIDIA A100", 81_920),
+        ("NVIDIA A10", 23_028),
+        ("NVIDIA A100-SXM4-40GB MIG 3g.20gb", 20_096),
+        ("NVIDIA H100", 81_559),
+        ("NVIDIA H100 NVL", 95_830),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", 9_856),
+        ("NVIDIA H200 NVL", 143_771),
+        ("NVIDIA GH200 480GB", 97_871),
+        ("NVIDIA GB200", 188_416),
+        ("NVIDIA B200 MIG 1g.23gb", 22_528),
+        ("NVIDIA GeForce RTX 5090 D", 32_607),
+        ("NVIDIA GeForce RTX 5090 D v2", 24_463),
+        ("NVIDIA GeForce RTX 5090 Laptop GPU", 24_463),
+        ("NVIDIA GeForce RTX 4090 D", 24_564),
+        ("NVIDIA GeForce RTX 3090 Ti", 24_564),
+        ("Tesla V100-PCIE-16GB", 16_160),
+        ("AMD Instinct MI300A", 131_072),
+        ("nvidia h200", 143_771),
+        ("NVIDIA H200 ", 143_771),
+        ("", 81_559),
+        # The right name with another memory: slices, modified boards, mislabelled variants.
+        ("NVIDIA A100-SXM4-40GB", 81_920),
+        ("NVIDIA A100-SXM4-80GB", 40_960),
+        ("NVIDIA A100-SXM4-80GB", 20_096),
+        ("NVIDIA H100 80GB HBM3", 95_830),
+        ("NVIDIA H100 PCIe", 65_247),
+        ("NVIDIA H200", 81_559),
+        ("NVIDIA GeForce RTX 4090", 49_140),
+        ("NVIDIA B200", 0),
+    ],
+)
+def test_what_merely_looks_alike_is_unknown(name: str, reported_mib: int) -> None:
+    assert match(name, reported_mib * MIB) is None
+
+
+@settings(deadline=None)
+@given(st.sampled_from(devices()), st.text(min_size=1, max_size=8), st.booleans())
+def test_a_name_with_anything_added_is_another_device(
+    row: Device, added: str, in_front: bool
+) -> None:
+    names = {name for each in devices() for name in each.driver_names}
+    altered = added + row.driver_names[0] if in_front else row.driver_names[0] + added
+    if altered not in names:
+        assert match(altered, int(row.memory_gb.value * 2**30)) is None
+
+
+@settings(deadline=None)
+@given(st.sampled_from(devices()), st.floats(0, 3))
+def test_memory_matches_within_the_stated_tolerance_alone(row: Device, share: float) -> None:
+    found = match(row.driver_names[0], round(share * row.memory_gb.value * 2**30))
+    if 0.901 < share < 1.004:
+        assert found == row
+    elif not 0.899 < share < 1.006:
+        assert found is None
+
+
+def test_an_unknown_key_is_answered_with_the_nearest() -> None:
+    assert device("h100-sxm-80").driver_names == ("NVIDIA H100 80GB HBM3",)
+    with pytest.raises(PeakwardError, match="expected a device, got 'h100': perhaps h100-sxm-80"):
+        device("h100")
