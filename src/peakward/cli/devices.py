@@ -84,10 +84,10 @@ def _probe(here: Machine, *, as_json: bool) -> int:
 
 
 def _calibrate(here: Machine, given: Options) -> int:
-    with session.sweep(given.db, here) as sweep:
+    with session.opened(given.db, here) as opened:
         print("measuring this machine's ceilings", file=sys.stderr)
-        calibration = sweep.workers.calibrate(here.device)
-        sweep.store.add_calibration(calibration)
+        calibration = opened.sweep.workers.calibrate(here.device)
+        opened.store.add_calibration(calibration)
     if given.json:
         _print_json(codec.to_json(calibration))
     else:

@@ -58,13 +58,12 @@ def main(given: Options, command: str) -> int:
     if given.dry_run:
         return _dry_run(asked, here, given.results.db)
     targets = output.targets(given.results)
-    with session.Interruption() as interruption:
-        with session.sweep(given.results.db, here) as sweep:
-            study = investigate(
-                asked, sweep, on_stage=_say, on_prediction=partial(_say_floor, asked.case)
-            )
-        output.show_study(study, targets, as_json=given.results.json)
-        interruption.tell()
+    with session.opened(given.results.db, here) as opened:
+        study = investigate(
+            asked, opened.sweep, on_stage=_say, on_prediction=partial(_say_floor, asked.case)
+        )
+    output.show_study(study, targets, as_json=given.results.json)
+    session.tell_interruption(study)
     return 0
 
 

@@ -1,20 +1,27 @@
 """What a measuring command holds open: the database, the worker process, the sweep over both."""
 
 import contextlib
-import signal
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple
 
 from peakward.cli.machine import Machine
+from peakward.records.study import Study
 
 if TYPE_CHECKING:
     from peakward.lab.measure.sweep import Sweep
+    from peakward.store.database import Store
+
+
+class Session(NamedTuple):
+    """The open parts."""
+
+    store: "Store"
+    sweep: "Sweep"
 
 
 @contextlib.contextmanager
-def sweep(db: str, machine: Machine) -> Iterator["Sweep"]:
+def opened(db: str, machine: Machine) -> Iterator[Session]:
     """A sweep that stores what it measures, each case as it ends.
 
     Raises:
@@ -25,28 +32,13 @@ def sweep(db: str, machine: Machine) -> Iterator["Sweep"]:
     from peakward.store.database import Store
 
     with Store.open(Path(db)) as store, Workers() as workers:
-        yield Sweep(store, workers, machine.environment)
+        yield Session(store, Sweep(store, workers, machine.environment))
 
 
-class Interruption:
-    """Remembers a Ctrl-C, which studies turn into an incomplete record, so that it can be told."""
+def tell_interruption(study: Study) -> None:
+    """Raise KeyboardInterrupt where Ctrl-C ended the study; its record has been shown by then.
 
-    def __init__(self) -> None:
-        self.seen = False
-        """Whether there was one."""
-
-    def __enter__(self) -> "Interruption":
-        self._before = signal.signal(signal.SIGINT, self._heard)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        signal.signal(signal.SIGINT, self._before)
-
-    def tell(self) -> None:
-        """Raise KeyboardInterrupt where there was one, after its record has been shown."""
-        if self.seen:
-            raise KeyboardInterrupt
-
-    def _heard(self, _signal: int, _frame: FrameType | None) -> NoReturn:
-        self.seen = True
+    A study may also be incomplete because its budget ended: that is no interruption.
+    """
+    if not study.complete and any("interrupted" in note.lower() for note in study.notes):
         raise KeyboardInterrupt

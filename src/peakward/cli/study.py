@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, get_args
+from typing import Annotated, get_args
 
 import msgspec
 import tyro
@@ -23,9 +23,6 @@ from peakward.report import documents
 from peakward.report.document import Document, Section
 from peakward.studies import registry
 from peakward.studies.scope import Scope, default_scope
-
-if TYPE_CHECKING:
-    from peakward.lab.measure.sweep import Sweep
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,30 +68,25 @@ def main(given: Options, command: str) -> int:
     here = machine.this_machine(given.device)
     scope = _scope(given, here)
     targets = output.targets(given.results)
-    with session.Interruption() as interruption:
-        with session.sweep(given.results.db, here) as sweep:
-            found = _carry_out(names, sweep, scope, command, interruption)
-        document = _together([documents.document(each) for each in found])
-        output.show(found, targets, as_json=given.results.json, document=document)
-        interruption.tell()
+    with session.opened(given.results.db, here) as opened:
+        found = _carry_out(names, opened, scope, command)
+    document = _together([documents.document(each) for each in found])
+    output.show(found, targets, as_json=given.results.json, document=document)
+    session.tell_interruption(found[-1])
     return 0
 
 
 def _carry_out(
-    names: Sequence[str],
-    sweep: "Sweep",
-    scope: Scope,
-    command: str,
-    interruption: session.Interruption,
+    names: Sequence[str], opened: session.Session, scope: Scope, command: str
 ) -> tuple[Study, ...]:
     """The studies in order, up to the one that a Ctrl-C ended."""
     from peakward.studies.execute import execute
 
     found: list[Study] = []
-    calibration = sweep.store.calibration(sweep.environment.key)
+    calibration = opened.store.calibration(opened.sweep.environment.key)
     for name in names:
-        found.append(execute(name, sweep, scope, command=command, calibration=calibration))
-        if interruption.seen:
+        found.append(execute(name, opened.sweep, scope, command=command, calibration=calibration))
+        if not found[-1].complete:
             break
     return tuple(found)
 

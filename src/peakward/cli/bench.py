@@ -1,0 +1,107 @@
+"""Measure a grid of cases."""
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import tyro
+
+from peakward.cli import machine, options, output, session, values
+from peakward.cli.vocabulary import CaseOptions, Cases, ResultOptions, Results, option
+from peakward.records.environment import Environment
+from peakward.records.protocol import Protocol
+from peakward.report.cases import label
+from peakward.studies.bench import bench, planned
+from peakward.studies.readings import Planned
+
+MAX_STEPS = 100_000
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """Measure a grid of cases.
+
+    Every comma list is an axis of the grid. A case that runs out of memory, times out or crashes
+    keeps its row. What the database holds is not measured again, so the same command resumes;
+    measure anew into another `--db`.
+    """
+
+    case: Cases = CaseOptions()
+    """What is run: every combination of the lists."""
+    lever: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], option("NAME,…", "none")] = ()
+    """Levers pulled in every case: a short way to say the options above."""
+    warmup: Annotated[str, option("N,…", "until steady")] = "until-steady"
+    """Untimed steps first; until-steady: as many as a test of the step times asks for."""
+    steps: Annotated[str | None, option("N", "10 to 200, until the interval is narrow")] = None
+    """Timed steps."""
+    timeout: Annotated[str | None, option("TIME", "10m")] = None
+    """Longest time for one case, building and compiling included, as 90s or 5m."""
+    dry_run: bool = False
+    """List the cases, and which the database holds already; run nothing."""
+    results: Results = ResultOptions()
+
+
+def main(given: Options, command: str) -> int:
+    """Measure the grid and show it."""
+    here = machine.this_machine(given.case.device)
+    start = options.settings(given.lever, "--lever")
+    asked = options.cases(given.case, here.device, start=start)
+    cases, reasons = machine.runnable(asked, here)
+    protocols = _protocols(given)
+    if given.dry_run:
+        _dry_run(planned(cases, protocols), here.environment, Path(given.results.db))
+        return 0
+    targets = output.targets(given.results)
+    with session.opened(given.results.db, here) as opened:
+        study = bench(
+            opened.sweep,
+            cases,
+            protocols,
+            command=command,
+            calibration=opened.store.calibration(here.environment.key),
+            notes=tuple(f"Left out where it cannot apply: {reason}." for reason in reasons),
+        )
+    output.show_study(study, targets, as_json=given.results.json)
+    session.tell_interruption(study)
+    return 0
+
+
+def _protocols(given: Options) -> tuple[Protocol, ...]:
+    fields: dict[str, int | float] = {}
+    if given.steps is not None:
+        steps = values.whole(given.steps, "--steps", low=1, high=MAX_STEPS)
+        fields |= {"min_steps": steps, "max_steps": steps}
+    if given.timeout is not None:
+        fields["timeout_s"] = values.duration_s(given.timeout, "--timeout")
+    return tuple(
+        msgspec.structs.replace(Protocol(), warmup_steps=_warmup(text), **fields)
+        for text in values.split(given.warmup, "--warmup")
+    )
+
+
+def _warmup(text: str) -> int | None:
+    if text == "until-steady":
+        return None
+    return values.whole(text, "--warmup", low=0, high=MAX_STEPS)
+
+
+def _dry_run(plan: tuple[Planned, ...], environment: Environment, db: Path) -> None:
+    held = _held(plan, environment, db)
+    for case, protocol in plan:
+        warmup = protocol.warmup_steps
+        steps = "until steady" if warmup is None else f"{warmup} warm-up steps"
+        state = "  (stored)" if (case, protocol) in held else ""
+        print(f"{label(case)}, {steps}{state}")
+    print(f"{len(plan)} measurements, {len(held)} of them stored already")
+
+
+def _held(plan: tuple[Planned, ...], environment: Environment, db: Path) -> set[Planned]:
+    if not db.exists():
+        return set()
+    from peakward.store.database import Store
+
+    with Store.open_read_only(db) as store:
+        return {
+            (case, protocol)
+            for case, protocol in plan
+            if store.measurement(case, protocol, environment.key) is not None
+        }
