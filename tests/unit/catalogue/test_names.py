@@ -18,5 +18,5 @@ def test_capitals_keep_no_name_from_being_near_but_must_match() -> None:
 
 
 def test_what_is_near_to_none_is_answered_with_all() -> None:
-    with pytest.raises(PeakwardError, match="got 'xyz': there are Alpha, alpine, beta$"):
+    with pytest.raises(PeakwardError, match=r"got 'xyz': there are Alpha, alpine, beta$"):
         look_up("a row", "xyz", ROWS)
