@@ -92,6 +92,9 @@ class CompileReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     n_recompiles: int
     reasons: tuple[str, ...] = ()
     """Of the breaks and recompilations, each once."""
+    n_cached_graphs: int = 0
+    """Forward and backward graphs whose code came from the compiler's disk cache: then `compile_s`
+    is not the time of a first compilation."""
 
 
 class FirstStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,0 +1,81 @@
+"""A worker's answer made into the record that is stored. Imports no torch."""
+
+import uuid
+from datetime import UTC, datetime
+from time import perf_counter
+
+from peakward.lab.measure.messages import Failed, Measured
+from peakward.records.case import Case
+from peakward.records.environment import Environment
+from peakward.records.measurement import Measurement, Telemetry, Validity
+from peakward.records.protocol import Protocol
+from peakward.stats.summary import summarise
+from peakward.stats.validity import judge_times
+
+
+class Stopwatch:
+    """When something began, and how long ago that is."""
+
+    def __init__(self) -> None:
+        self.started_at = datetime.now(UTC).isoformat(timespec="seconds")
+        self._started = perf_counter()
+
+    def wall_s(self) -> float:
+        """Since it began."""
+        return perf_counter() - self._started
+
+
+def measurement(
+    case: Case,
+    protocol: Protocol,
+    environment: Environment,
+    watch: Stopwatch,
+    answer: Measured | Failed,
+    *,
+    doubts: tuple[str, ...] = (),
+) -> Measurement:
+    """The record of a case, whatever came of it. `doubts` are reasons against believing its times."""
+    if isinstance(answer, Failed):
+        return Measurement(
+            id=new_id(),
+            case=case,
+            protocol=protocol,
+            environment=environment,
+            started_at=watch.started_at,
+            wall_s=watch.wall_s(),
+            status=answer.status,
+            reason=answer.reason,
+        )
+    unsteady = () if answer.unsteady is None else (answer.unsteady,)
+    return Measurement(
+        id=new_id(),
+        case=case,
+        protocol=protocol,
+        environment=environment,
+        started_at=watch.started_at,
+        wall_s=watch.wall_s(),
+        status="ok",
+        runs=(answer.run,),
+        summary=summarise([answer.run]),
+        validity=validity(answer.run.steps_s, answer.telemetry, (*unsteady, *doubts)),
+        phases=answer.phases,
+        memory=answer.memory,
+        telemetry=answer.telemetry,
+        compile=answer.compile,
+        n_parameters=answer.n_parameters,
+        loss=answer.loss,
+    )
+
+
+def validity(
+    steps_s: tuple[float, ...], telemetry: Telemetry | None, doubts: tuple[str, ...]
+) -> Validity:
+    """The verdict on the step times; stable ones with a doubt about them are unstable."""
+    judged = judge_times(steps_s, telemetry)
+    verdict = "unstable" if doubts and judged.verdict == "stable" else judged.verdict
+    return Validity(verdict=verdict, reasons=(*judged.reasons, *doubts))
+
+
+def new_id() -> str:
+    """A name for a new record, unique everywhere."""
+    return uuid.uuid4().hex

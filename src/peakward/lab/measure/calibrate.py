@@ -1,0 +1,143 @@
+"""This device's ceilings: the rate of large matrix products and the bandwidth of a large copy.
+
+On random data: a tensor core draws less power and clocks higher on zeros.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from statistics import median
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from peakward.lab.levers.precision import fp32_matmuls
+from peakward.lab.measure import proc
+from peakward.lab.measure.clock import Clock, clock_for
+from peakward.lab.measure.messages import Calibrated
+from peakward.lab.measure.timer import collector_paused, run_steps
+from peakward.records.calibration import MatmulRate
+from peakward.records.case import DeviceType
+
+MIB = 2**20
+SIZES: dict[DeviceType, tuple[int, ...]] = {
+    "cuda": (2048, 4096, 8192),
+    "cpu": (512, 1024, 2048),
+}
+"""Multiples of every tile; on an H200 8192³ is within 1% of the best bf16 rate of any square."""
+TIMED_S: dict[DeviceType, float] = {"cuda": 0.5, "cpu": 0.3}
+"""Per type and size: long enough for a GPU's clock to settle under load."""
+MIN_REPEATS, MAX_REPEATS = 3, 2000
+MAX_PRODUCT_S = 0.5
+"""A size whose product should take longer is left out: emulated types can be a hundred times slower."""
+COPY_BYTES: dict[DeviceType, int] = {"cuda": 1024 * MIB, "cpu": 256 * MIB}
+CACHES = 4
+"""The copied buffer holds at least this many last-level caches."""
+
+Product = Callable[[], Tensor]
+
+
+class Type(NamedTuple):
+    """A compute type that this device multiplies in."""
+
+    name: str
+    dtype: torch.dtype
+    setting: Callable[[], AbstractContextManager[None]] = nullcontext
+
+
+def calibrate(device_type: DeviceType) -> Calibrated:
+    """Measure every compute type that the device has, and the copy.
+
+    Takes some 10 s on a GPU, under 10 s on two CPU cores.
+    """
+    clock = clock_for(device_type)
+    rates = [rate for each in types(device_type) if (rate := _best_rate(each, device_type, clock))]
+    size_bytes = copy_size_bytes(device_type)
+    return Calibrated(
+        matmul=tuple(rates),
+        copy_bytes_per_s=_copy_bytes_per_s(size_bytes, device_type, clock),
+        copy_size_bytes=size_bytes,
+    )
+
+
+def types(device_type: DeviceType) -> Iterator[Type]:
+    """The types with units of their own on this device; on a CPU, those that torch multiplies."""
+    capability = torch.cuda.get_device_capability() if device_type == "cuda" else (0, 0)
+    yield Type("fp32", torch.float32, lambda: fp32_matmuls("fp32"))
+    if capability >= (8, 0):
+        yield Type("tf32", torch.float32, lambda: fp32_matmuls("tf32"))
+    if device_type == "cpu" or capability >= (8, 0):
+        yield Type("bf16", torch.bfloat16)
+    if device_type == "cpu" or capability >= (7, 0):
+        yield Type("fp16", torch.float16)
+    if capability >= (8, 9):
+        yield Type("fp8", torch.float8_e4m3fn)
+
+
+def _best_rate(each: Type, device_type: DeviceType, clock: Clock) -> MatmulRate | None:
+    """The best over the sizes that are quick enough here; None where the first is not."""
+    best: MatmulRate | None = None
+    expected_s = 0.0
+    for size in SIZES[device_type]:
+        if expected_s > MAX_PRODUCT_S or not _has_room(size, device_type):
+            break
+        with each.setting():
+            product_s = _seconds(product(each, size, device_type), device_type, clock)
+        rate = MatmulRate(compute_type=each.name, size=size, flops_per_s=2 * size**3 / product_s)
+        if best is None or rate.flops_per_s > best.flops_per_s:
+            best = rate
+        expected_s = 8 * product_s
+    return best
+
+
+def product(each: Type, size: int, device: str) -> Product:
+    """A square product of random operands in the compute type, ready to be called.
+
+    Its result goes to the same place each time; fp8 needs its second operand column-major.
+    """
+    a, b = (torch.randn(size, size, device=device).to(each.dtype) for _ in range(2))
+    if each.dtype == torch.float8_e4m3fn:
+        one = torch.ones((), device=device)
+        columns = b.t()
+        return lambda: torch._scaled_mm(
+            a, columns, one, one, out_dtype=torch.bfloat16, use_fast_accum=True
+        )
+    out = torch.empty_like(a)
+    return lambda: torch.mm(a, b, out=out)
+
+
+def _has_room(size: int, device_type: DeviceType) -> bool:
+    """Whether operands in fp32, as they are drawn, and the result fit in half of what is free."""
+    return device_type == "cpu" or torch.cuda.mem_get_info()[0] > 2 * 4 * 4 * size**2
+
+
+def _seconds(call: Callable[[], object], device_type: DeviceType, clock: Clock) -> float:
+    """Median of repeated calls, after one that loads the kernel."""
+
+    def step() -> None:
+        call()
+
+    def done(_times_s: Sequence[float], n_issued: int, elapsed_s: float) -> bool:
+        return n_issued >= MIN_REPEATS and elapsed_s >= TIMED_S[device_type]
+
+    call()
+    with collector_paused():
+        return median(run_steps(step, clock, max_steps=MAX_REPEATS, done=done))
+
+
+def copy_size_bytes(device_type: DeviceType) -> int:
+    """Of one of the two buffers: a multiple of the last cache, and within a quarter of memory."""
+    if device_type == "cuda":
+        cache = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
+        free = torch.cuda.mem_get_info()[0]
+    else:
+        cache, free = proc.last_cache_bytes(), proc.available_bytes()
+    wanted = max(COPY_BYTES[device_type], CACHES * cache)
+    return min(wanted, free // 4) // MIB * MIB
+
+
+def _copy_bytes_per_s(size_bytes: int, device_type: DeviceType, clock: Clock) -> float:
+    """Bytes read plus bytes written, a second."""
+    source = torch.randint(256, (size_bytes,), dtype=torch.uint8, device=device_type)
+    target = torch.empty_like(source)
+    return 2 * size_bytes / _seconds(lambda: target.copy_(source), device_type, clock)

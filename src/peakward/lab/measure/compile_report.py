@@ -1,0 +1,67 @@
+"""What torch.compile did, from its own counters."""
+
+import sys
+from collections.abc import Iterable, Mapping
+from statistics import median
+
+from peakward.lab.measure.failure import shorten
+from peakward.records.measurement import CompileReport, Run
+
+
+def reset() -> None:
+    """Forget all compiled code and counts; nothing where the compiler was never imported.
+
+    Importing it takes a second or two, which a case that compiles nothing should not pay.
+    """
+    if "torch._dynamo" not in sys.modules:
+        return
+    import torch._dynamo
+    from torch._dynamo.utils import clear_compilation_metrics, counters
+
+    torch._dynamo.reset()
+    counters.clear()
+    clear_compilation_metrics()
+
+
+def read(run: Run) -> CompileReport:
+    """Since the last `reset`, for a case that compiles."""
+    from torch._dynamo.utils import counters, get_compilation_metrics
+
+    recompilations = [
+        metric.recompile_reason
+        for metric in get_compilation_metrics()
+        if metric.recompile_reason is not None
+    ]
+    return report(run, counters, recompilations)
+
+
+def report(
+    run: Run, counters: Mapping[str, Mapping[str, int]], recompilations: Iterable[str]
+) -> CompileReport:
+    """From Dynamo's counters by group and name, and the reason of every recompilation."""
+    recompilations = list(recompilations)
+    breaks = counters.get("graph_break", {})
+    return CompileReport(
+        compile_s=compile_s(run),
+        n_graphs=counters.get("stats", {}).get("unique_graphs", 0),
+        n_graph_breaks=sum(breaks.values()),
+        n_recompiles=len(recompilations),
+        reasons=_reasons(breaks, recompilations),
+        n_cached_graphs=counters.get("inductor", {}).get("fxgraph_cache_hit", 0),
+    )
+
+
+def compile_s(run: Run) -> float:
+    """Warm-up beyond as many steady steps; without warm-up, of the first step. Never below 0."""
+    first = run.warmup_s or run.steps_s[:1]
+    return max(0.0, sum(first) - len(first) * median(run.steps_s))
+
+
+def _reasons(breaks: Iterable[str], recompilations: Iterable[str]) -> tuple[str, ...]:
+    """Each once. A break's text goes on with hints and links after its first line, and a
+    recompilation's begins with the number of the graph, which differs from layer to layer."""
+    texts = [f"graph break: {shorten(text.strip().splitlines()[0])}" for text in breaks]
+    for text in recompilations:
+        _, _, guard = text.partition(": ")
+        texts.append(f"recompiled: {shorten(guard or text)}")
+    return tuple(dict.fromkeys(texts))

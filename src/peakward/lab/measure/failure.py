@@ -1,0 +1,115 @@
+"""What a failure means: an exception in the worker, or the worker's death. Pure, without torch."""
+
+import signal
+import traceback
+from collections.abc import Iterator
+from itertools import pairwise
+
+from peakward.records.errors import PeakwardError
+from peakward.records.measurement import Status
+
+OUT_OF_MEMORY_TEXTS = (
+    "CUDA out of memory",
+    "CUDA error: out of memory",
+    "CUDA driver error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "DefaultCPUAllocator: can't allocate memory",
+    "DefaultCPUAllocator: not enough memory",
+    "Cannot allocate memory",
+    "std::bad_alloc",
+)
+"""How torch, its libraries and the C++ runtime word it. torch.OutOfMemoryError is the first."""
+MAX_REASON = 300
+
+
+class OverLimitError(Exception):
+    """A memory limit cannot be met before the case has taken anything, or was overrun."""
+
+
+def of_exception(error: BaseException) -> tuple[Status, str]:
+    """The status and reason of a case whose step raised `error`.
+
+    The compiler wraps what its backend raised, so causes are looked at too.
+    """
+    if isinstance(error, PeakwardError):
+        return "invalid", str(error)
+    for each in _chain(error):
+        if _is_out_of_memory(each):
+            return "oom", _line(each)
+    return "crashed", _line(error)
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, MemoryError | OverLimitError):
+        return True
+    return isinstance(error, RuntimeError | OSError) and _names_out_of_memory(str(error))
+
+
+def _names_out_of_memory(text: str) -> bool:
+    return any(each in text for each in OUT_OF_MEMORY_TEXTS)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    seen: list[BaseException] = []
+    while error not in seen:
+        seen.append(error)
+        yield error
+        error = error.__cause__ or error.__context__ or error
+
+
+def _line(error: BaseException) -> str:
+    """The traceback's last line; of a message over several lines, its first."""
+    if isinstance(error, OverLimitError):
+        return str(error)
+    lines = "".join(traceback.format_exception_only(error)).strip().splitlines()
+    return shorten(lines[0])
+
+
+def shorten(text: str) -> str:
+    """At most `MAX_REASON` characters of one line."""
+    text = " ".join(text.split())
+    return text if len(text) <= MAX_REASON else text[: MAX_REASON - 1] + "…"
+
+
+def of_death(
+    return_code: int | None, *, oom_kills_rose: bool, stderr: str, stage: str
+) -> tuple[Status, str]:
+    """The status and reason of a case whose worker died by itself.
+
+    Args:
+        return_code: as subprocess gives it, negative for a signal; None where it lived on, mute.
+        oom_kills_rose: whether the kernel killed for memory since the case began.
+        stderr: the end of what the worker printed.
+        stage: what it was last heard doing.
+    """
+    if return_code == -signal.SIGKILL and oom_kills_rose:
+        return "oom", f"killed by the kernel's OOM killer while {stage}"
+    last = _last_words(stderr)
+    if return_code is None:
+        how = f"closed its pipe while {stage}{last}"
+    elif return_code < 0:
+        how = f"killed by {_signal_name(-return_code)} while {stage}{last}"
+    else:
+        how = f"exited with code {return_code} while {stage}{last}"
+    if _names_out_of_memory(stderr[-4000:]):
+        return "oom", how
+    return "crashed", how
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _last_words(stderr: str) -> str:
+    """The innermost Python frame that faulthandler printed, or else the last line."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    if not lines:
+        return ""
+    for before, line in pairwise(lines):
+        if "most recent call first" in before and line.startswith("File "):
+            return f", in {shorten(line)}"
+    return f": {shorten(lines[-1])}"

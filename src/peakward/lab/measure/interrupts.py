@@ -1,0 +1,52 @@
+"""Ctrl-C while a case runs: once ends the case, twice ends the run."""
+
+import signal
+import threading
+from time import monotonic
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+TWICE_S = 2.0
+
+
+class Interrupts:
+    """Inside its `with` block Ctrl-C is noted rather than raised. Used again for every case.
+
+    Only the main thread can take Ctrl-C over; in another one it does nothing.
+    """
+
+    def __init__(self) -> None:
+        self.pending = False
+        """Whether Ctrl-C came since the block was entered."""
+        self.stopping = False
+        """Whether it came twice within TWICE_S, at most one case apart."""
+        self._last_s: float | None = None
+        self._previous: Any = None
+
+    def __enter__(self) -> Self:
+        self.pending = False
+        if threading.current_thread() is threading.main_thread():
+            self._previous = signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._previous is not None:
+            signal.signal(signal.SIGINT, self._previous)
+            self._previous = None
+
+    def raise_if_stopping(self) -> None:
+        """Raise KeyboardInterrupt, once, where the run is to end."""
+        if self.stopping:
+            self.stopping = False
+            raise KeyboardInterrupt
+
+    def _note(self, _number: int, _frame: FrameType | None) -> None:
+        now_s = monotonic()
+        self.stopping = self._last_s is not None and now_s - self._last_s < TWICE_S
+        self._last_s = now_s
+        self.pending = True

@@ -1,0 +1,337 @@
+"""The isolated runner: cases measured in a worker process that can be lost. Imports no torch.
+
+A worker is started when first needed, reused while what it ran ended well and left nothing
+behind, and otherwise replaced; whatever happens to it becomes a status with a reason.
+"""
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from time import monotonic
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from peakward.lab.measure import assemble, failure, probe, proc
+from peakward.lab.measure.interrupts import Interrupts
+from peakward.lab.measure.messages import (
+    Answer,
+    Arm,
+    Calibrated,
+    CalibrateRequest,
+    Event,
+    Failed,
+    FirstStepProfiled,
+    FirstStepRequest,
+    Measured,
+    MeasureRequest,
+    NumericsChecked,
+    NumericsRequest,
+    PairsOutcome,
+    PairsRequest,
+    Ready,
+    Released,
+    Request,
+)
+from peakward.lab.measure.process import WorkerDied, WorkerProcess
+from peakward.records.calibration import Calibration
+from peakward.records.case import Case, DeviceType, ModelCase, OperatorCase, StepCase
+from peakward.records.environment import Environment
+from peakward.records.errors import PeakwardError
+from peakward.records.lever import NumericsClass
+from peakward.records.measurement import FirstStep, Measurement, Status
+from peakward.records.protocol import Protocol
+from peakward.records.trial import NumericsVerdict
+
+WORKER = (sys.executable, "-P", "-m", "peakward.lab.measure.worker")
+"""-P: a file in the working directory cannot pass for a module of torch's."""
+TIMEOUT_S = 600.0
+"""Of a request that no protocol bounds."""
+CALIBRATE_TIMEOUT_S = 180.0
+RELEASE_TIMEOUT_S = 60.0
+QUIET_S = 2.0
+"""NVML's utilisation looks back up to a second: after this long it shows nothing of our own."""
+
+OnEvent = Callable[[Event], None]
+
+
+def ignore(_event: Event) -> None:
+    """For a caller who shows no progress."""
+
+
+class Ended(NamedTuple):
+    """How a request ended, and the arm it was last heard to be at."""
+
+    answer: Answer
+    arm: Arm | None
+
+
+class Workers:
+    """One worker at a time, for as long as the `with` block lasts.
+
+    Ctrl-C while a case runs ends that case alone (status `crashed`, the reason starts with
+    "interrupted"). A second one within two seconds ends the run: the next call, or
+    `raise_if_stopping`, raises KeyboardInterrupt.
+    """
+
+    def __init__(self, *, argv: Sequence[str] = WORKER, on_event: OnEvent = ignore) -> None:
+        self._argv = argv
+        self._on_event = on_event
+        self._interrupts = Interrupts()
+        self._process: WorkerProcess | None = None
+        self._held_bytes = 0
+        self._quiet_since_s = 0.0
+        self._n_started = 0
+        self._scratch = ExitStack()
+        self._environments: dict[DeviceType, Environment] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the worker. Another request starts a new one."""
+        if self._process is not None:
+            self._process.kill()
+            self._process = None
+        self._held_bytes = 0
+        self._scratch.close()
+
+    def raise_if_stopping(self) -> None:
+        """Raise KeyboardInterrupt where Ctrl-C came twice; call it once what is done is stored."""
+        self._interrupts.raise_if_stopping()
+
+    def measure(
+        self, case: Case, protocol: Protocol, *, on_event: OnEvent | None = None
+    ) -> Measurement:
+        """Measure a case. A failure of any kind is a status of the measurement.
+
+        Raises:
+            PeakwardError: a step case, which only exists in the process that made it.
+        """
+        if isinstance(case, StepCase):
+            raise PeakwardError(
+                f"expected a case that can be built elsewhere, got the live step {case.name!r}: "
+                "use measure_step"
+            )
+        watch = assemble.Stopwatch()
+        doubt = self._busy_reason(case.device)
+        request = MeasureRequest(case=case, protocol=protocol)
+        ended = self._ask(
+            request, protocol.timeout_s, fresh=protocol.fresh_process, on_event=on_event
+        )
+        answer = ended.answer
+        assert isinstance(answer, Measured | Failed)
+        return assemble.measurement(
+            case,
+            protocol,
+            self._environment(case.device),
+            watch,
+            answer,
+            doubts=() if doubt is None else (doubt,),
+        )
+
+    def pairs(
+        self,
+        base: ModelCase,
+        candidate: ModelCase,
+        order: str,
+        protocol: Protocol,
+        *,
+        on_event: OnEvent | None = None,
+    ) -> PairsOutcome:
+        """Time two cases in turn in one process: "ABBA" is base, candidate, candidate, base.
+
+        One arm is resident at a time, and kept while the next letter is the same. A failure of
+        either arm is the outcome's status, without pairs.
+
+        Raises:
+            PeakwardError: the order is not made of AB and BA.
+        """
+        halves = [order[i : i + 2] for i in range(0, len(order), 2)]
+        if not halves or not set(halves) <= {"AB", "BA"}:
+            raise PeakwardError(
+                f'expected an order made of AB and BA such as "ABBA", got {order!r}'
+            )
+        fresh = protocol.fresh_process
+        request = PairsRequest(
+            base=base,
+            candidate=candidate,
+            order=order,
+            protocol=protocol,
+            process=self._serial(fresh=fresh),
+        )
+        ended = self._ask(request, protocol.timeout_s, fresh=fresh, on_event=on_event)
+        if isinstance(ended.answer, Failed):
+            return PairsOutcome(
+                status=ended.answer.status, reason=ended.answer.reason, failed_arm=ended.arm
+            )
+        assert isinstance(ended.answer, PairsOutcome)
+        return ended.answer
+
+    def numerics(
+        self, base: ModelCase, candidate: ModelCase, declared: NumericsClass
+    ) -> NumericsVerdict:
+        """Whether the candidate computes what its class promises; "not computed" on a failure."""
+        request = NumericsRequest(base=base, candidate=candidate, declared=declared)
+        answer = self._ask(request, TIMEOUT_S).answer
+        if isinstance(answer, Failed):
+            reason = f"{answer.status}: {answer.reason}"
+            return NumericsVerdict(declared=declared, verdict="not computed", reason=reason)
+        assert isinstance(answer, NumericsChecked)
+        return answer.verdict
+
+    def calibrate(self, device_type: DeviceType) -> Calibration:
+        """Measure the device's ceilings.
+
+        Raises:
+            PeakwardError: no such device here, or it failed.
+        """
+        watch = assemble.Stopwatch()
+        environment = self._environment(device_type)
+        answer = self._ask(CalibrateRequest(device_type=device_type), CALIBRATE_TIMEOUT_S).answer
+        if isinstance(answer, Failed):
+            raise PeakwardError(
+                f"expected to calibrate {device_type}, got {answer.status}: {answer.reason}"
+            )
+        assert isinstance(answer, Calibrated)
+        return Calibration(
+            environment=environment,
+            started_at=watch.started_at,
+            wall_s=watch.wall_s(),
+            matmul=answer.matmul,
+            copy_bytes_per_s=answer.copy_bytes_per_s,
+            copy_size_bytes=answer.copy_size_bytes,
+        )
+
+    def first_step(self, case: ModelCase | OperatorCase) -> FirstStep | None:
+        """What the first step of a fresh process did; None where that process failed."""
+        answer = self._ask(FirstStepRequest(case=case), TIMEOUT_S, fresh=True).answer
+        return answer.first_step if isinstance(answer, FirstStepProfiled) else None
+
+    def _ask(
+        self,
+        request: Request,
+        timeout_s: float,
+        *,
+        fresh: bool = False,
+        on_event: OnEvent | None = None,
+    ) -> Ended:
+        """Have the request answered, whatever it takes; then keep the worker or end it."""
+        self._interrupts.raise_if_stopping()
+        deadline_s = monotonic() + timeout_s
+        tell = on_event or self._on_event
+        with self._interrupts:
+            if fresh:
+                self.close()
+            process = self._process or self._start(tell, fresh=fresh)
+            conversation = _Conversation(process, self._interrupts, tell)
+            answer = conversation.ask(request, deadline_s, timeout_s)
+            released = None if isinstance(answer, Failed) else conversation.released()
+        self._quiet_since_s = monotonic()
+        if released is None or not released.clean or fresh:
+            self.close()
+        else:
+            self._held_bytes = released.held_bytes
+        return Ended(answer, conversation.last.arm)
+
+    def _start(self, tell: OnEvent, *, fresh: bool) -> WorkerProcess:
+        """A new worker. NVML counts GPUs by bus, so CUDA is told to; a fresh one compiles cold."""
+        tell(Event(stage="starting"))
+        environ = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **os.environ}
+        if fresh:
+            scratch = self._scratch.enter_context(
+                tempfile.TemporaryDirectory(prefix="peakward-", ignore_cleanup_errors=True)
+            )
+            environ["TORCHINDUCTOR_CACHE_DIR"] = scratch
+        self._n_started += 1
+        self._process = WorkerProcess(self._argv, environ)
+        return self._process
+
+    def _serial(self, *, fresh: bool) -> int:
+        """The number of the process that will answer the next request."""
+        reused = self._process is not None and not fresh
+        return self._n_started - 1 if reused else self._n_started
+
+    def _environment(self, device_type: DeviceType) -> Environment:
+        if device_type not in self._environments:
+            self._environments[device_type] = probe.environment(device_type)
+        return self._environments[device_type]
+
+    def _busy_reason(self, device_type: DeviceType) -> str | None:
+        """Sampling takes a second, so only before a worker is started, which takes several."""
+        worker = self._process
+        sampled = worker is None and monotonic() - self._quiet_since_s > QUIET_S
+        return probe.busy_reason(
+            device_type,
+            own_pids=() if worker is None else (worker.pid,),
+            own_bytes=self._held_bytes,
+            n_samples=probe.N_SAMPLES if sampled else 0,
+        )
+
+
+class _Conversation:
+    """One request put to a worker, up to its answer or its end."""
+
+    def __init__(self, process: WorkerProcess, interrupts: Interrupts, tell: OnEvent) -> None:
+        self._process = process
+        self._interrupts = interrupts
+        self._tell = tell
+        self.last = Event(stage="starting")
+        self._oom_kills = proc.oom_kills()
+
+    def ask(self, request: Request, deadline_s: float, timeout_s: float) -> Answer:
+        """The answer, or the failure that stands for it."""
+        try:
+            self._process.send(request)
+            while monotonic() < deadline_s:
+                if self._interrupts.pending:
+                    return self._killed("crashed", f"interrupted by Ctrl-C while {self._doing()}")
+                reply = self._process.receive(deadline_s - monotonic())
+                if isinstance(reply, Event):
+                    self.last = reply
+                    self._tell(reply)
+                elif reply is not None and not isinstance(reply, Ready | Released):
+                    return reply
+        except WorkerDied:
+            return self._autopsy()
+        return self._killed("timeout", f"not done after {timeout_s:g} s, while {self._doing()}")
+
+    def released(self) -> Released | None:
+        """What is left after the answer; None where the worker does not say."""
+        deadline_s = monotonic() + RELEASE_TIMEOUT_S
+        try:
+            while monotonic() < deadline_s and not self._interrupts.pending:
+                reply = self._process.receive(deadline_s - monotonic())
+                if isinstance(reply, Released):
+                    return reply
+        except WorkerDied:
+            pass
+        return None
+
+    def _killed(self, status: Status, reason: str) -> Failed:
+        self._process.kill()
+        return Failed(status=status, reason=reason)
+
+    def _autopsy(self) -> Failed:
+        status, reason = failure.of_death(
+            self._process.bury(),
+            oom_kills_rose=proc.rose(self._oom_kills, proc.oom_kills()),
+            stderr=self._process.tail(),
+            stage=self._doing(),
+        )
+        return Failed(status=status, reason=reason)
+
+    def _doing(self) -> str:
+        """The last event in words: "timing, 12 steps done"."""
+        last = self.last
+        steps = f", {last.done} step{'s' * (last.done > 1)} done" if last.done else ""
+        return last.stage + (f" the {last.arm}" if last.arm else "") + steps

@@ -1,0 +1,79 @@
+"""Where a worker runs: its devices, and the memory they held before it touched them."""
+
+import importlib
+from contextlib import AbstractContextManager
+from functools import cached_property
+
+import torch
+
+from peakward.lab.measure import compile_report, memory, nvml
+from peakward.lab.measure.clock import Clock, clock_for
+from peakward.lab.measure.telemetry import Sampler
+from peakward.records.case import DeviceType, ModelCase, OperatorCase
+from peakward.records.errors import PeakwardError
+
+
+class Site:
+    """Create it before anything uses the GPU: its idle memory is read then."""
+
+    def __init__(self) -> None:
+        self._gpu = nvml.visible_gpu() if torch.version.cuda is not None else None
+        self._idle_bytes = None if self._gpu is None else nvml.memory(self._gpu).used
+
+    def enter(self, device_type: DeviceType) -> None:
+        """Get the device ready for a case.
+
+        Raises:
+            PeakwardError: there is no such device, or CUDA's device 0 is not the one NVML took
+                for it.
+        """
+        _ = self._cuda_floor_bytes if device_type == "cuda" else self._cpu_floor_bytes
+
+    @cached_property
+    def _cuda_floor_bytes(self) -> int:
+        if not torch.cuda.is_available():
+            raise PeakwardError("expected a GPU that torch can use, got none: use --device cpu")
+        if self._gpu is not None:
+            nvml.check_is(self._gpu, str(torch.cuda.get_device_properties(0).uuid))
+        torch.empty(1, device="cuda")
+        return memory.release("cuda")
+
+    @cached_property
+    def _cpu_floor_bytes(self) -> int:
+        """Of resident memory, with what the first optimiser would import: 150 MiB that would
+        otherwise count as the first case's own."""
+        importlib.import_module("torch._dynamo")
+        return memory.release("cpu")
+
+    def clock(self, device_type: DeviceType) -> Clock:
+        """To time steps with."""
+        return clock_for(device_type)
+
+    def sampler(self, device_type: DeviceType) -> Sampler:
+        """The device's sensors, for one stretch of timed steps."""
+        return Sampler(self._gpu if device_type == "cuda" else None)
+
+    def meter(self, device_type: DeviceType) -> memory.Meter:
+        """The device's memory, for one case."""
+        if device_type == "cuda":
+            return memory.CudaMeter(self._gpu, self._idle_bytes)
+        return memory.CpuMeter()
+
+    def limited(self, case: ModelCase | OperatorCase) -> AbstractContextManager[None]:
+        """The case's memory limit, for as long as the block lasts."""
+        context = self.context_bytes() if case.device == "cuda" else None
+        return memory.limited(case.device, case.memory_limit_bytes, context_bytes=context)
+
+    def context_bytes(self) -> int | None:
+        """GPU memory that this process holds outside torch's allocator; None where unknown."""
+        return memory.context_bytes(self._gpu, self._idle_bytes)
+
+    def leave(self, device_type: DeviceType) -> bool:
+        """Give back what a case left; whether memory is back where it was at the start."""
+        compile_report.reset()
+        floor = self._cuda_floor_bytes if device_type == "cuda" else self._cpu_floor_bytes
+        return memory.is_clean(device_type, floor, memory.release(device_type))
+
+    def held_bytes(self, device_type: DeviceType) -> int:
+        """GPU memory that this process keeps between requests; 0 on a CPU."""
+        return (self.context_bytes() or 0) if device_type == "cuda" else 0

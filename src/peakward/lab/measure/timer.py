@@ -1,0 +1,201 @@
+"""Timing steps and their phases without disturbing them."""
+
+import gc
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from statistics import median
+from time import perf_counter
+from typing import NamedTuple
+
+from peakward.lab.levers.marks import Mark
+from peakward.lab.measure.clock import Clock
+from peakward.lab.measure.stopping import (
+    MAX_WARMUP_STEPS,
+    chunk_steps,
+    timing_done,
+    unsteady_reason,
+    warmup_done,
+)
+from peakward.records.measurement import Phase, PhaseTime, Run
+from peakward.records.protocol import Protocol
+
+REPORT_PERIOD_S = 0.25
+PHASES_S = 1.0
+MIN_PHASE_STEPS = 3
+MAX_PHASE_STEPS = 20
+
+Done = Callable[[Sequence[float], int, float], bool]
+"""Given the known step times, the number of steps issued and the seconds since the first."""
+Report = Callable[[int], None]
+"""Told now and then how many steps were issued."""
+
+
+class Timing(NamedTuple):
+    """What timing gave."""
+
+    run: Run
+    unsteady: str | None
+    """Why the steps are not steady; None where they are, or where warm-up had a fixed length."""
+
+
+def ignore(_n_issued: int) -> None:
+    """For a caller who needs no progress."""
+
+
+def time_steps(
+    step: Callable[[], None],
+    protocol: Protocol,
+    clock: Clock,
+    *,
+    telemetry: AbstractContextManager[object] | None = None,
+    on_warmup: Report = ignore,
+    on_timed: Report = ignore,
+) -> Timing:
+    """Warm up, then time steps, as the protocol says.
+
+    `telemetry` is entered for the timed steps alone. Python's garbage collector is paused
+    meanwhile: reference cycles that a step leaves are collected afterwards.
+    """
+    on_warmup(0)
+    warmup_s = _warm_up(step, protocol, clock, on_warmup)
+    on_timed(0)
+    with collector_paused(), telemetry or nullcontext():
+        steps_s = run_steps(
+            step,
+            clock,
+            max_steps=protocol.max_steps,
+            done=lambda times, n, elapsed: timing_done(times, n, elapsed, protocol),
+            report=on_timed,
+        )
+    tested = protocol.warmup_steps is None
+    return Timing(
+        run=Run(warmup_s=warmup_s, steps_s=steps_s),
+        unsteady=unsteady_reason(warmup_s, steps_s) if tested else None,
+    )
+
+
+def run_steps(
+    step: Callable[[], None], clock: Clock, *, max_steps: int, done: Done, report: Report = ignore
+) -> tuple[float, ...]:
+    """Run up to `max_steps` steps; the seconds between each mark and the next.
+
+    Steps are issued in chunks of about 5 ms with nothing but a mark between them. After each chunk
+    the host waits for the end of the chunk `clock.look_back` before it, so that it neither runs ahead
+    without bound nor lets the device run out of work, and then asks `done`.
+    """
+    clock.reserve(max_steps + 1)
+    times: list[float] = []
+    ends: deque[int] = deque()
+    n_issued, chunk = 0, 1
+    started = reported = perf_counter()
+    mark = clock.mark
+    mark(0)
+    while n_issued < max_steps:
+        for i in range(n_issued + 1, min(n_issued + chunk, max_steps) + 1):
+            step()
+            mark(i)
+        n_issued = min(n_issued + chunk, max_steps)
+        ends.append(n_issued)
+        if len(ends) > clock.look_back:
+            _collect(clock, times, ends.popleft())
+            chunk = chunk_steps(times[-1])
+        now = perf_counter()
+        if now - reported >= REPORT_PERIOD_S:
+            reported = now
+            report(n_issued)
+        if done(times, n_issued, now - started):
+            break
+    _collect(clock, times, n_issued)
+    return tuple(times)
+
+
+def _collect(clock: Clock, times: list[float], reached: int) -> None:
+    clock.wait(reached)
+    times.extend(clock.between_s(i, i + 1) for i in range(len(times), reached))
+
+
+def _warm_up(
+    step: Callable[[], None], protocol: Protocol, clock: Clock, report: Report
+) -> tuple[float, ...]:
+    n_steps = protocol.warmup_steps
+    if n_steps is not None:
+        return run_steps(step, clock, max_steps=n_steps, done=_never, report=report)
+    return run_steps(
+        step,
+        clock,
+        max_steps=MAX_WARMUP_STEPS,
+        done=lambda times, n, elapsed: warmup_done(times, n, elapsed, protocol.max_timed_s),
+        report=report,
+    )
+
+
+def _never(_times_s: Sequence[float], _n_issued: int, _elapsed_s: float) -> bool:
+    return False
+
+
+def time_phases(
+    step: Callable[[Mark], None], clock: Clock, *, step_s: float
+) -> tuple[PhaseTime, ...]:
+    """The phases of a step that takes about `step_s`, in steps of their own.
+
+    Nothing is waited for between steps, so that the host's lead hides its launches as it does in
+    the timed steps.
+    """
+    n_steps = max(MIN_PHASE_STEPS, min(MAX_PHASE_STEPS, round(PHASES_S / max(step_s, 1e-6))))
+    marked: list[Phase | None] = []
+    step(marked.append)
+    clock.reserve(len(marked) * n_steps)
+    names: list[Phase | None] = []
+
+    def mark(phase: Phase | None) -> None:
+        clock.mark(len(names))
+        names.append(phase)
+
+    with collector_paused():
+        for _ in range(n_steps):
+            step(mark)
+        clock.wait(len(names) - 1)
+    spans = [
+        clock.between_s(i, i + 1) if phase is not None else 0.0 for i, phase in enumerate(names)
+    ]
+    return phase_times(names, spans)
+
+
+def phase_times(names: Sequence[Phase | None], spans_s: Sequence[float]) -> tuple[PhaseTime, ...]:
+    """Medians over steps of each phase's time, summed over the micro-batches of a step.
+
+    `names` are the phases in the order they began, None at the end of each step; `spans_s` the
+    seconds from each to the next.
+    """
+    steps: list[dict[Phase, float]] = [{}]
+    for phase, span_s in zip(names, spans_s, strict=True):
+        if phase is None:
+            steps.append({})
+        else:
+            steps[-1][phase] = steps[-1].get(phase, 0.0) + span_s
+    by_phase: dict[Phase, list[float]] = {}
+    for step in steps:
+        for phase, total_s in step.items():
+            by_phase.setdefault(phase, []).append(total_s)
+    return tuple(
+        PhaseTime(phase=phase, median_s=median(totals), n=len(totals))
+        for phase, totals in by_phase.items()
+    )
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Collect, then keep Python's garbage collector out of the way until the end."""
+    was_enabled, was_frozen = gc.isenabled(), gc.get_freeze_count() > 0
+    gc.collect()
+    if not was_frozen:
+        gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+        if not was_frozen:
+            gc.unfreeze()

@@ -1,0 +1,144 @@
+"""A process that measures cases for its parent: `python -m peakward.lab.measure.worker`.
+
+It reads requests from one inherited pipe and writes replies to another, so that nothing a library
+prints can be taken for an answer. When the requests end, however that comes about, it kills
+itself and all that it started.
+"""
+
+import argparse
+import contextlib
+import faulthandler
+import os
+import resource
+import signal
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from queue import SimpleQueue
+from typing import BinaryIO
+
+import msgspec
+
+from peakward.lab.levers.prepare import prepare as prepare_case
+from peakward.lab.measure import failure, jobs
+from peakward.lab.measure.calibrate import calibrate
+from peakward.lab.measure.first_step import profile_first_step
+from peakward.lab.measure.messages import (
+    Answer,
+    CalibrateRequest,
+    Event,
+    Failed,
+    FirstStepRequest,
+    MeasureRequest,
+    NumericsChecked,
+    NumericsRequest,
+    PairsRequest,
+    Ready,
+    Released,
+    Reply,
+    Request,
+)
+from peakward.lab.measure.site import Site
+from peakward.lab.numerics.verify import verify
+from peakward.records.case import DeviceType
+
+OOM_SCORE = "500"
+"""Of 1000: where memory runs out, the kernel takes the worker before the user's other processes."""
+
+
+def main(prepare: jobs.Prepare = prepare_case, arguments: Sequence[str] | None = None) -> None:
+    """Serve until the requests end. Tests pass a `prepare` that fails on purpose."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--requests", type=int, required=True, metavar="FD")
+    parser.add_argument("--replies", type=int, required=True, metavar="FD")
+    pipes = parser.parse_args(arguments)
+    _settle(pipes.requests, pipes.replies)
+    incoming: SimpleQueue[Request] = SimpleQueue()
+    threading.Thread(
+        target=_listen, args=(os.fdopen(pipes.requests, "rb"), incoming), daemon=True
+    ).start()
+    serve(incoming, os.fdopen(pipes.replies, "wb"), prepare)
+
+
+def serve(incoming: "SimpleQueue[Request]", replies: BinaryIO, prepare: jobs.Prepare) -> None:
+    """Answer requests one after another; end after one that failed."""
+
+    def send(reply: Reply) -> None:
+        replies.write(msgspec.json.encode(reply) + b"\n")
+        replies.flush()
+
+    site = Site()
+    bench = jobs.Bench(site, prepare, send)
+    send(Ready())
+    while True:
+        request = incoming.get()
+        answer = _answer(request, bench)
+        send(answer)
+        if isinstance(answer, Failed):
+            return
+        device_type = _device_type(request)
+        clean = site.leave(device_type)
+        send(Released(clean=clean, held_bytes=site.held_bytes(device_type)))
+
+
+def _answer(request: Request, bench: jobs.Bench) -> Answer:
+    try:
+        return _handle(request, bench)
+    except Exception as error:  # noqa: BLE001  a case may raise anything: it is this case's result
+        status, reason = failure.of_exception(error)
+        return Failed(status=status, reason=reason)
+
+
+def _handle(request: Request, bench: jobs.Bench) -> Answer:
+    match request:
+        case MeasureRequest():
+            return jobs.measure(request, bench)
+        case PairsRequest():
+            return jobs.time_pairs(request, bench)
+        case NumericsRequest():
+            bench.tell(Event(stage="verifying"))
+            bench.site.enter(request.base.device)
+            verdict = verify(request.base, request.candidate, request.declared)
+            return NumericsChecked(verdict=verdict)
+        case CalibrateRequest():
+            bench.tell(Event(stage="calibrating"))
+            bench.site.enter(request.device_type)
+            return calibrate(request.device_type)
+        case FirstStepRequest():
+            bench.tell(Event(stage="building"))
+            bench.site.enter(request.case.device)
+            return profile_first_step(request.case, bench.prepare)
+
+
+def _device_type(request: Request) -> DeviceType:
+    match request:
+        case CalibrateRequest():
+            return request.device_type
+        case PairsRequest() | NumericsRequest():
+            return request.base.device
+        case MeasureRequest() | FirstStepRequest():
+            return request.case.device
+
+
+def _settle(*pipes: int) -> None:
+    """Make this process one that can be lost without a trace."""
+    for pipe in pipes:
+        os.set_inheritable(pipe, False)  # or a grandchild would keep the parent waiting
+    faulthandler.enable()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(OOM_SCORE, encoding="ascii")
+
+
+def _listen(requests: BinaryIO, incoming: "SimpleQueue[Request]") -> None:
+    """Queue requests; when the pipe closes, which it does even if the parent is killed, die."""
+    for line in requests:
+        incoming.put(msgspec.json.decode(line, type=Request))
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()
