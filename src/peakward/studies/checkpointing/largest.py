@@ -1,0 +1,126 @@
+"""The largest batch and the longest sequence that fit a memory limit, by what is recomputed."""
+
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+import msgspec
+
+from peakward.records.case import Checkpointing, ModelCase
+from peakward.records.measurement import Measurement
+from peakward.records.model_shape import ModelShape
+from peakward.studies.cases import with_work
+from peakward.studies.checkpointing.grid import MODES, case, planned
+from peakward.studies.fits import LIMITS_BYTES, probe, within_device
+from peakward.studies.readings import Planned, Readings, peak_bytes
+from peakward.studies.recorder import Recorder
+from peakward.studies.search import Bracket, largest, linear_guess
+from peakward.studies.setting import Setting
+
+Axis = Literal["batch", "sequence"]
+AXES: tuple[Axis, ...] = ("batch", "sequence")
+SEQUENCE_GRANULE = 64
+MOST = {"batch": 2**16, "sequence": 2**20}
+TOLERANCE = {"small": 1 / 4, "corners": 1 / 8, "full": 1 / 16}
+"""How far apart the largest that fits and the smallest that does not may stay."""
+BESIDE_BYTES = 2**29
+"""Context, kernels and fragments, for the first guess alone."""
+
+Answer = Callable[[Planned], Measurement | None]
+
+
+class Search(msgspec.Struct, frozen=True, kw_only=True):
+    """One search: what grows, in which size and mode, under which limit."""
+
+    shape: ModelShape
+    axis: Axis
+    mode: Checkpointing
+    limit_bytes: int
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """A search and its bracket, which holds as far as the probes have been run."""
+
+    search: Search
+    fixed: int
+    """The sequence length of a search for the batch, and the other way round."""
+    bracket: Bracket
+
+
+def searches(setting: Setting) -> tuple[Search, ...]:
+    """Size × limit × axis × mode; in the small scopes the first size, limit and the two ends."""
+    whole = setting.scope.name == "full"
+    modes = MODES if setting.scope.name != "small" else ("none", "every-block")
+    shapes = setting.grid.models
+    bounds = limits(setting)
+    return tuple(
+        Search(shape=shape, axis=axis, mode=mode, limit_bytes=limit)
+        for shape in (shapes if whole else shapes[:1])
+        for limit in (bounds if whole else bounds[:1])
+        for axis in AXES
+        for mode in modes
+    )
+
+
+def limits(setting: Setting) -> tuple[int, ...]:
+    """In bytes, ascending."""
+    return within_device(setting.scope.limits_bytes or LIMITS_BYTES, setting)
+
+
+def gather(lab: Recorder, setting: Setting) -> None:
+    """Carry out the searches; every probe is a measurement of its own."""
+    for each in searches(setting):
+        find(each, lab.readings, setting, lab.measure)
+
+
+def found(readings: Readings, setting: Setting) -> tuple[Found, ...]:
+    """The searches as far as the probes on record take them."""
+    return tuple(find(each, readings, setting, readings.find) for each in searches(setting))
+
+
+def find(search: Search, readings: Readings, setting: Setting, answer: Answer) -> Found:
+    """Search; `answer` measures a probe, or looks it up."""
+    grid = setting.grid
+    fixed = max(grid.seq_lens) if search.axis == "batch" else grid.batch_size
+    granule = 1 if search.axis == "batch" else SEQUENCE_GRANULE
+    bracket = largest(
+        lambda value: answer(probe(_at(search, value, setting), search.limit_bytes, setting)),
+        guess=_guess(search, fixed, readings, setting),
+        granule=granule,
+        upper=_most(search),
+        tolerance=TOLERANCE[setting.scope.name],
+    )
+    return Found(search=search, fixed=fixed, bracket=bracket)
+
+
+def _most(search: Search) -> int:
+    """A learned position table ends; computed positions do not."""
+    if search.axis == "sequence" and search.shape.positions == "learned":
+        return search.shape.max_seq_len
+    return MOST[search.axis]
+
+
+def _at(search: Search, value: int, setting: Setting) -> ModelCase:
+    """The case with `value` sequences, or sequences of `value` tokens."""
+    if search.axis == "batch":
+        longest = case(setting, search.shape, max(setting.grid.seq_lens), search.mode)
+        return with_work(longest, batch_size=value)
+    length = max(search.shape.max_seq_len, value)
+    shape = msgspec.structs.replace(search.shape, max_seq_len=length)
+    return case(setting, shape, value, search.mode)
+
+
+def _guess(search: Search, fixed: int, readings: Readings, setting: Setting) -> int:
+    """By the grid's peaks, taken as linear in the tokens; else twice the grid's own largest."""
+    points = [
+        (float(each.workload.tokens_per_step), float(peak))
+        for each in _grid_cases(search, setting)
+        if (peak := peak_bytes(readings.find(planned(each, setting)))) is not None
+    ]
+    tokens = linear_guess(points, search.limit_bytes - BESIDE_BYTES)
+    if tokens is None:
+        tokens = 2.0 * setting.grid.batch_size * max(setting.grid.seq_lens)
+    return max(1, int(tokens / fixed))
+
+
+def _grid_cases(search: Search, setting: Setting) -> Iterator[ModelCase]:
+    return (case(setting, search.shape, seq_len, search.mode) for seq_len in setting.grid.seq_lens)

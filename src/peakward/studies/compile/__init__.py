@@ -1,0 +1,40 @@
+"""Study `compile`: eager against torch.compile, and changing shapes against padding.
+
+Attention alone, forward and the whole step by size, in each mode of torch.compile, and in tf32;
+compile time and the number of steps that pays it back; graph breaks and recompilations with their
+reasons. Then steps whose sequence length changes, for compile and for CUDA graphs of the step.
+"""
+
+from peakward.studies.compile import conclusions, grid, shapes, tables
+from peakward.studies.parts import Parts
+from peakward.studies.readings import Planned, Readings
+from peakward.studies.recorder import Recorder
+from peakward.studies.setting import Setting
+
+TITLE = "What does torch.compile gain, and when does it pay?"
+
+
+def plan(setting: Setting) -> tuple[Planned, ...]:
+    """Size × subject × mode, then engine × padding."""
+    return (*grid.plan(setting), *shapes.plan(setting))
+
+
+def gather(lab: Recorder, setting: Setting) -> None:
+    """The plan: nothing in it depends on a measurement."""
+    lab.measure_all(plan(setting))
+
+
+def parts(readings: Readings, setting: Setting) -> Parts:
+    """Times, paybacks, graphs and shapes, and what the numbers say."""
+    cells, varied = grid.cells(readings, setting), shapes.cells(readings, setting)
+    return Parts(
+        tables=(tables.speeds(cells), tables.graphs(cells), tables.changing(varied)),
+        plots=(tables.plot(cells),),
+        conclusions=(
+            *conclusions.speed(cells),
+            *conclusions.payback(cells),
+            *conclusions.graphs(cells),
+            *conclusions.changing(varied),
+        ),
+        notes=grid.refusals(setting),
+    )

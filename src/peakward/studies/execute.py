@@ -1,0 +1,123 @@
+"""Running a study and putting it on record, whole or as far as it came."""
+
+import time
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, cast
+
+from peakward.records.calibration import Calibration
+from peakward.records.case import ModelCase
+from peakward.records.study import Study, Table
+from peakward.report.cases import label
+from peakward.studies.cases import sizes
+from peakward.studies.parts import Parts
+from peakward.studies.readings import Readings
+from peakward.studies.recorder import Recorder
+from peakward.studies.registry import study_module
+from peakward.studies.scope import Scope
+from peakward.studies.setting import read_setting
+
+if TYPE_CHECKING:
+    from peakward.lab.measure.sweep import Sweep
+    from peakward.store.database import Store
+
+MOST_NAMED = 8
+"""Doubtful measurements named with their reasons; the tables mark all."""
+
+
+def execute(
+    name: str,
+    lab: "Sweep",
+    scope: Scope,
+    *,
+    command: str,
+    calibration: Calibration | None = None,
+) -> Study:
+    """Run a study of `STUDIES` over the scope and store it.
+
+    A Ctrl-C ends it early: the study that is stored and returned then has `complete=False` and says
+    what the cases measured so far say. The same call resumes, as every case is stored when it ends.
+
+    Raises:
+        PeakwardError: no such study.
+    """
+    module = study_module(name)
+    setting = read_setting(lab, scope)
+    return carry_out(
+        lab,
+        name=name,
+        title=module.TITLE,
+        command=command,
+        calibration=calibration,
+        gather=lambda recorder: module.gather(recorder, setting),
+        tell=lambda readings: module.parts(readings, setting),
+    )
+
+
+def carry_out(
+    lab: "Sweep",
+    *,
+    name: str,
+    title: str,
+    command: str,
+    calibration: Calibration | None,
+    gather: Callable[[Recorder], None],
+    tell: Callable[[Readings], Parts],
+) -> Study:
+    """Gather measurements, have `tell` say what they mean, store the study."""
+    started_at, start = datetime.now(UTC).isoformat(timespec="seconds"), time.perf_counter()
+    recorder = Recorder(lab)
+    complete = _finishes(gather, recorder)
+    parts = tell(recorder.readings)
+    study = Study(
+        id=uuid.uuid4().hex,
+        name=name,
+        title=title,
+        command=command,
+        environment=lab.environment,
+        started_at=started_at,
+        wall_s=time.perf_counter() - start,
+        complete=complete,
+        measurements=tuple(recorder.readings),
+        calibration=calibration,
+        tables=tuple(each for each in (*_models(recorder.readings), *parts.tables) if each.rows),
+        plots=tuple(plot for plot in parts.plots if any(each.points for each in plot.series)),
+        conclusions=parts.conclusions,
+        notes=(*parts.notes, *_doubts(recorder.readings)),
+    )
+    # A sweep asks its store for measurements alone; what the command line gives it is a Store.
+    cast("Store", lab.store).add_study(study)
+    return study
+
+
+def _models(readings: Readings) -> tuple[Table, ...]:
+    shapes = [each.case.model for each in readings if isinstance(each.case, ModelCase)]
+    return (sizes(tuple(dict.fromkeys(shapes))),) if shapes else ()
+
+
+def _finishes(gather: Callable[[Recorder], None], recorder: Recorder) -> bool:
+    """Whether all was gathered: no Ctrl-C ended the run, or a case of it."""
+    try:
+        gather(recorder)
+    except KeyboardInterrupt:
+        return False
+    return not any((each.reason or "").startswith("interrupted") for each in recorder.readings)
+
+
+def _doubts(readings: Readings) -> tuple[str, ...]:
+    """Which times are not to be believed without a second look, and why."""
+    shaky = [each for each in readings if each.validity and each.validity.verdict != "stable"]
+    if not shaky:
+        return ()
+    named = [
+        f"{label(each.case)}: {'; '.join(each.validity.reasons)}"
+        for each in shaky[:MOST_NAMED]
+        if each.validity
+    ]
+    left = len(shaky) - len(named)
+    more = f" ({len(named)} named)" if left else ""
+    return (
+        f"{len(shaky)} of {len(readings)} measurements are unstable or throttled{more}.",
+        *named,
+    )

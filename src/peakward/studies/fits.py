@@ -1,0 +1,101 @@
+"""Whether a case fits a memory limit: measured under it, or told by a measurement that settles it."""
+
+from typing import Literal
+
+import msgspec
+
+from peakward.records.case import ModelCase
+from peakward.records.measurement import Measurement
+from peakward.records.protocol import Protocol
+from peakward.studies.cases import under_limit
+from peakward.studies.readings import Planned, Readings
+from peakward.studies.setting import Setting
+
+GIB = 2**30
+LIMITS_BYTES = (24 * GIB, 40 * GIB, 80 * GIB)
+"""Of the cards that a user may have in mind (SCOPE.md)."""
+SAME_CARD = 1.02
+"""An "80 GiB" card reports 79.6 GiB: a limit this little above the device's memory means it."""
+
+
+class Fit(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a case ran under a limit, and the measurement that says so."""
+
+    verdict: Literal["fits", "oom", "timeout", "crashed", "invalid"]
+    proof: Measurement
+
+
+def fit_protocol(setting: Setting) -> Protocol:
+    """Two steps: the first makes gradients and moments, the second runs beside them."""
+    return setting.protocol(warmup_steps=1, min_steps=1, max_steps=1, phases=False)
+
+
+def probe(case: ModelCase, limit_bytes: int | None, setting: Setting) -> Planned:
+    """The case under the limit, as briefly as tells whether it fits."""
+    return under_limit(case, limit_bytes), fit_protocol(setting)
+
+
+def within_device(limits_bytes: tuple[int, ...], setting: Setting) -> tuple[int, ...]:
+    """The limits that this device's memory can tell apart, ascending."""
+    most = setting.environment.device_memory_bytes * SAME_CARD
+    return tuple(sorted(limit for limit in set(limits_bytes) if limit <= most))
+
+
+def limit_notes(limits_bytes: tuple[int, ...], setting: Setting) -> tuple[str, ...]:
+    """Which limits were left out, and which stand for the device's own memory."""
+    memory = setting.environment.device_memory_bytes
+    kept = within_device(limits_bytes, setting)
+    notes = []
+    if dropped := sorted(set(limits_bytes) - set(kept)):
+        names = ", ".join(f"{limit / GIB:.3g} GiB" for limit in dropped)
+        notes.append(f"Not tested: {names}, more than this device's {memory / GIB:.3g} GiB.")
+    if own := [limit for limit in kept if limit > memory]:
+        notes.append(
+            f"{own[0] / GIB:.3g} GiB stands for all of this device's {memory / GIB:.3g} GiB."
+        )
+    return tuple(notes)
+
+
+def fit(
+    case: ModelCase,
+    limit_bytes: int,
+    *,
+    limits_bytes: tuple[int, ...],
+    free: Planned,
+    readings: Readings,
+    setting: Setting,
+) -> Fit | None:
+    """Whether the case fits the limit, or None where nothing measured so far settles it.
+
+    A measurement under the limit says so itself. Otherwise: what fits a smaller limit fits, what
+    ran out under a larger one or without any (`free`) does not, and on CUDA what reserved less
+    than the limit when it was free fits.
+    """
+    at = {each: readings.find(probe(case, each, setting)) for each in limits_bytes}
+    own, alone = at.get(limit_bytes), readings.find(free)
+    if own is not None:
+        return _verdict(own)
+    for each, found in at.items():
+        if found is not None and each < limit_bytes and found.status == "ok":
+            return Fit(verdict="fits", proof=found)
+        if found is not None and each > limit_bytes and found.status == "oom":
+            return Fit(verdict="oom", proof=found)
+    if alone is None:
+        return None
+    if alone.status == "oom" or limit_bytes > setting.environment.device_memory_bytes:
+        return _verdict(alone)
+    needed = _needed_bytes(alone)
+    return Fit(verdict="fits", proof=alone) if needed and needed <= limit_bytes else None
+
+
+def _verdict(measurement: Measurement) -> Fit:
+    verdict = "fits" if measurement.status == "ok" else measurement.status
+    return Fit(verdict=verdict, proof=measurement)
+
+
+def _needed_bytes(measurement: Measurement) -> int | None:
+    """Reserved bytes and the context's; None on a CPU, whose limit counts what its peak does not."""
+    memory = measurement.memory
+    if measurement.status != "ok" or memory is None or memory.peak_reserved_bytes is None:
+        return None
+    return memory.peak_reserved_bytes + (memory.context_bytes or 0)

@@ -1,0 +1,101 @@
+"""Measurements, looked up by what was planned, and the figures read off them."""
+
+from collections.abc import Iterable, Iterator
+
+from peakward.predict.flops import step_flops
+from peakward.records.case import Case, StepCase
+from peakward.records.measurement import Interval, Measurement
+from peakward.records.protocol import Protocol
+
+Planned = tuple[Case, Protocol]
+
+
+class Readings:
+    """Measurements by (case, protocol): what a plan asked for and the machine answered."""
+
+    def __init__(self, measurements: Iterable[Measurement] = ()) -> None:
+        self._by_plan = {(each.case, each.protocol): each for each in measurements}
+
+    def __iter__(self) -> Iterator[Measurement]:
+        return iter(self._by_plan.values())
+
+    def __len__(self) -> int:
+        return len(self._by_plan)
+
+    def add(self, measurement: Measurement) -> None:
+        """Put in, in place of an earlier one of the same plan."""
+        self._by_plan[measurement.case, measurement.protocol] = measurement
+
+    def find(self, planned: Planned) -> Measurement | None:
+        """The measurement of a planned case, or None where it has not been run."""
+        return self._by_plan.get(planned)
+
+
+def status(measurement: Measurement | None) -> str:
+    """For a table: the status, or that the case was not run."""
+    return "not run" if measurement is None else measurement.status
+
+
+def time(measurement: Measurement | None) -> Interval | None:
+    """Median step time in seconds, with its interval; None unless the case ended `ok`."""
+    if measurement is None or measurement.status != "ok" or measurement.summary is None:
+        return None
+    return measurement.summary.median_s
+
+
+def median_s(measurement: Measurement | None) -> float | None:
+    """Median step time in seconds; None unless the case ended `ok`."""
+    interval = time(measurement)
+    return None if interval is None else interval.estimate
+
+
+def step_s(measurement: Measurement | None) -> float | None:
+    """Seconds a step: the median; the mean where lengths vary, since no one length is typical."""
+    if measurement is None or measurement.status != "ok" or measurement.summary is None:
+        return None
+    summary, work = measurement.summary, getattr(measurement.case, "workload", None)
+    varies = work is not None and work.varying_seq_lens
+    return summary.mean_s if varies else summary.median_s.estimate
+
+
+def tokens_per_s(measurement: Measurement | None) -> float | None:
+    """Tokens that count, per second of step time. None for an operator."""
+    tokens = None if measurement is None else _tokens(measurement.case)
+    return ratio(tokens, step_s(measurement))
+
+
+def flops_per_s(measurement: Measurement | None) -> float | None:
+    """Model FLOPs (recomputation not counted) per second of step time."""
+    flops = None if measurement is None else step_flops(measurement.case)
+    return ratio(flops, step_s(measurement))
+
+
+def peak_bytes(measurement: Measurement | None) -> int | None:
+    """Peak allocated bytes; None unless the case ended `ok`."""
+    if measurement is None or measurement.status != "ok" or measurement.memory is None:
+        return None
+    return measurement.memory.peak_allocated_bytes
+
+
+def verdict(measurement: Measurement | None) -> str | None:
+    """stable, unstable or throttled; None where nothing was timed."""
+    if measurement is None or measurement.validity is None:
+        return None
+    return measurement.validity.verdict
+
+
+def ratio(numerator: float | None, denominator: float | None) -> float | None:
+    """The quotient where both are known."""
+    return None if numerator is None or not denominator else numerator / denominator
+
+
+def distinct(first: Interval, second: Interval) -> bool:
+    """Whether two intervals do not overlap: the weaker claim is then made of neither."""
+    return first.high < second.low or second.high < first.low
+
+
+def _tokens(case: Case) -> float | None:
+    if isinstance(case, StepCase):
+        return case.tokens_per_step
+    workload = getattr(case, "workload", None)
+    return None if workload is None else workload.tokens_per_step

@@ -1,0 +1,71 @@
+"""The studies by name. Light: a study's module is loaded when it is asked for."""
+
+import importlib
+from typing import TYPE_CHECKING, cast
+from typing import Protocol as Interface
+
+import msgspec
+
+from peakward.catalogue.names import look_up
+
+if TYPE_CHECKING:
+    from peakward.studies.parts import Parts
+    from peakward.studies.readings import Planned, Readings
+    from peakward.studies.recorder import Recorder
+    from peakward.studies.setting import Setting
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A study's line in a list."""
+
+    name: str
+    question: str
+    """What it answers, in one line."""
+
+
+STUDIES: dict[str, Entry] = {
+    entry.name: entry
+    for entry in (
+        Entry(
+            name="warmup",
+            question="How far off is a benchmark without warm-up steps, and what did the first one do?",
+        ),
+        Entry(
+            name="throughput",
+            question="What does lower precision gain in tokens/s, and which sizes does it let train?",
+        ),
+        Entry(
+            name="compile",
+            question="What does torch.compile gain by size, and after how many steps does it pay?",
+        ),
+        Entry(
+            name="checkpointing",
+            question="What does recomputation save in memory, cost in time, and let fit?",
+        ),
+    )
+}
+
+
+class StudyModule(Interface):
+    """What each module of `peakward.studies` named in `STUDIES` holds."""
+
+    TITLE: str
+
+    def plan(self, setting: "Setting") -> "tuple[Planned, ...]":
+        """The cases known before anything is measured; searches add their probes as they go."""
+
+    def gather(self, lab: "Recorder", setting: "Setting") -> None:
+        """Run the grid. An interruption leaves in the recorder what was measured."""
+
+    def parts(self, readings: "Readings", setting: "Setting") -> "Parts":
+        """What the measurements say; pure, and sound for any subset of them."""
+
+
+def study_module(name: str) -> StudyModule:
+    """The module of a study.
+
+    Raises:
+        PeakwardError: no such study; names the nearest ones.
+    """
+    entry = look_up("a study", name, STUDIES)
+    return cast(StudyModule, importlib.import_module(f"peakward.studies.{entry.name}"))

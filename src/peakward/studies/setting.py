@@ -1,0 +1,81 @@
+"""What a study's plan depends on: the scope, and what this machine can do."""
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from peakward.catalogue.levers import LEVERS, obstacle
+from peakward.records.case import DeviceType, ModelCase
+from peakward.records.environment import Environment
+from peakward.records.protocol import Protocol
+from peakward.studies.scope import Grid, Scope, grid
+
+if TYPE_CHECKING:
+    from peakward.lab.measure.sweep import Sweep
+
+TIMED_S = {"small": 0.5, "corners": 1.0, "full": 5.0}
+"""Timed seconds a case where the user sets none."""
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Plans and tables are pure functions of this and of the measurements."""
+
+    scope: Scope
+    environment: Environment
+    has_compiler: bool
+
+    @property
+    def device(self) -> DeviceType:
+        """Where every case of the study runs."""
+        return "cuda" if self.environment.device_type == "cuda" else "cpu"
+
+    @property
+    def grid(self) -> Grid:
+        """Sizes and sequence lengths of the scope."""
+        return grid(self.scope)
+
+    def protocol(self, **fields: int | float | bool) -> Protocol:
+        """A protocol bounded as the scope says; `fields` are the study's own needs, and prevail."""
+        bounds: dict[str, int | float | bool] = {
+            "max_timed_s": self.scope.max_timed_s or TIMED_S[self.scope.name]
+        }
+        if self.scope.timeout_s is not None:
+            bounds["timeout_s"] = self.scope.timeout_s
+        return msgspec.structs.replace(Protocol(), **(bounds | fields))
+
+    def obstacle(self, case: ModelCase) -> str | None:
+        """Why the case cannot run on this machine, as its levers declare; None where it can."""
+        pulled = _lever_names(case)
+        for lever in LEVERS:
+            if lever.name in pulled:
+                reason = obstacle(
+                    lever,
+                    case,
+                    compute_capability=_capability(self.environment),
+                    has_compiler=self.has_compiler,
+                )
+                if reason is not None:
+                    return f"{lever.name} {reason}"
+        return None
+
+
+def read_setting(lab: "Sweep", scope: Scope) -> Setting:
+    """The setting of a live lab."""
+    from peakward.lab.measure.probe import has_compiler
+
+    return Setting(scope=scope, environment=lab.environment, has_compiler=has_compiler())
+
+
+def _lever_names(case: ModelCase) -> tuple[str, ...]:
+    configuration = case.configuration
+    return (
+        configuration.precision,
+        configuration.attention,
+        "compile" if configuration.compile != "none" else "",
+        "cuda-graphs" if configuration.cuda_graphs else "",
+    )
+
+
+def _capability(environment: Environment) -> tuple[int, int] | None:
+    major, _, minor = (environment.compute_capability or "").partition(".")
+    return (int(major), int(minor)) if minor else None

@@ -1,0 +1,177 @@
+"""A lab that answers from a formula, so that a study's figures are known beforehand."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+
+from peakward.predict.flops import recomputed_flops, step_flops
+from peakward.predict.parameters import n_parameters
+from peakward.records.case import Case, ModelCase, OperatorCase
+from peakward.records.environment import Environment
+from peakward.records.measurement import (
+    CompileReport,
+    FirstStep,
+    Interval,
+    Measurement,
+    MemoryUse,
+    Run,
+    Status,
+    Summary,
+    Validity,
+)
+from peakward.records.protocol import Protocol
+from peakward.studies.scope import Scope
+from peakward.studies.setting import Setting
+
+GIB = 2**30
+RATE = {"fp32": 1e12, "tf32": 4e12, "bf16-mixed": 5e12, "bf16": 8e12}
+STATE_BYTES = {"fp32": 16, "tf32": 16, "bf16-mixed": 16, "bf16": 8}
+KEPT = {"none": 1.0, "sqrt": 0.5, "every-block": 0.25, "selective": 0.75}
+COMPILED_GAIN = 2.0
+COMPILE_S = 30.0
+
+
+def environment(device: str = "cuda", memory_bytes: int = 80 * GIB) -> Environment:
+    return Environment(
+        device_type=device,
+        device_name="a device",
+        device_memory_bytes=memory_bytes,
+        compute_capability="9.0" if device == "cuda" else None,
+        n_cores=2,
+        python="3.11",
+        system="a system",
+        peakward="0",
+    )
+
+
+def true_step_s(case: Case) -> float:
+    """Its FLOPs, recomputed ones too, over a rate by precision; compiled twice as fast."""
+    if isinstance(case, OperatorCase):
+        step_s, compiled = (step_flops(case) or 0) / RATE[case.precision], case.compile
+    else:
+        flops = (step_flops(case) or 0) + recomputed_flops(case)
+        step_s = flops / RATE[case.configuration.precision]
+        compiled = case.configuration.compile
+    return step_s / (1.0 if compiled == "none" else COMPILED_GAIN)
+
+
+def true_peak_bytes(case: Case) -> int:
+    """State by parameter, and a MiB a token, less with SDPA and checkpointing."""
+    if not isinstance(case, ModelCase):
+        return 1
+    configuration, work = case.configuration, case.workload
+    state = STATE_BYTES[configuration.precision] if work.pass_ == "train_step" else 4
+    per_token = 2**20 * KEPT[configuration.checkpointing]
+    per_token *= 1.0 if configuration.attention == "naive" else 0.5
+    tokens = work.batch_size * work.seq_len
+    return int(state * n_parameters(case.model) + per_token * tokens)
+
+
+class FakeLab:
+    """Stands for `Sweep`: answers each case by the formulas above, or as `overrule` says."""
+
+    def __init__(
+        self,
+        env: Environment,
+        overrule: Callable[[Case], Status | None] = lambda case: None,
+        stop_after: int | None = None,
+    ) -> None:
+        self.environment = env
+        self.asked: list[tuple[Case, Protocol]] = []
+        self.studies: list[object] = []
+        self.store = SimpleNamespace(add_study=self.studies.append)
+        self.workers = SimpleNamespace(first_step=self._first_step)
+        self._overrule, self._stop_after = overrule, stop_after
+
+    def measure(self, case: Case, protocol: Protocol) -> Measurement:
+        if self._stop_after is not None and len(self.asked) >= self._stop_after:
+            raise KeyboardInterrupt
+        self.asked.append((case, protocol))
+        return measurement(case, protocol, self.environment, self._status(case), len(self.asked))
+
+    def _status(self, case: Case) -> Status:
+        said = self._overrule(case)
+        limit = case.memory_limit_bytes or self.environment.device_memory_bytes
+        return said or ("oom" if true_peak_bytes(case) > limit else "ok")
+
+    def _first_step(self, case: Case) -> FirstStep | None:
+        return FirstStep(profiled_s=2.0, module_load_s=1.5, n_page_faults=1234)
+
+
+def measurement(
+    case: Case,
+    protocol: Protocol,
+    env: Environment,
+    status: Status = "ok",
+    serial: int = 0,
+    factor: float = 1.0,
+) -> Measurement:
+    """A record as the lab makes it; the first step of a process without warm-up takes 91 times."""
+    bare = Measurement(
+        id=f"m{serial}",
+        case=case,
+        protocol=protocol,
+        environment=env,
+        started_at="2026-11-21T00:00:00+00:00",
+        wall_s=1.0,
+        status=status,
+        reason=None if status == "ok" else f"because {status}",
+    )
+    if status != "ok":
+        return bare
+    step_s = true_step_s(case) * factor
+    cold = protocol.warmup_steps == 0
+    steps = (step_s * (91 if cold else 1),) + (step_s,) * 9
+    n_warmup = 3 if protocol.warmup_steps is None else protocol.warmup_steps
+    compiled = getattr(case, "configuration", case).compile != "none"
+    peak = true_peak_bytes(case)
+    return msgspec.structs.replace(
+        bare,
+        runs=(Run(warmup_s=(step_s,) * n_warmup, steps_s=steps),),
+        summary=Summary(
+            median_s=Interval(estimate=step_s, low=step_s * 0.99, high=step_s * 1.01),
+            mean_s=sum(steps) / len(steps),
+            sd_s=step_s,
+            min_s=step_s,
+            n=len(steps),
+        ),
+        validity=Validity(verdict="stable"),
+        memory=MemoryUse(
+            peak_allocated_bytes=peak,
+            peak_reserved_bytes=peak if env.device_type == "cuda" else None,
+        ),
+        compile=CompileReport(
+            compile_s=COMPILE_S, n_graphs=2, n_graph_breaks=1, n_recompiles=0, reasons=("a print",)
+        )
+        if compiled
+        else None,
+    )
+
+
+@pytest.fixture
+def setting() -> Callable[..., Setting]:
+    """Makes a setting for a GPU of 80 GiB, or for what is asked."""
+
+    def make(scope: Scope | str = "corners", device: str = "cuda", memory: int = 80 * GIB):
+        named = Scope(scope) if isinstance(scope, str) else scope
+        return Setting(scope=named, environment=environment(device, memory), has_compiler=True)
+
+    return make
+
+
+@pytest.fixture
+def lab() -> Callable[..., FakeLab]:
+    """Makes a lab whose environment is that of the setting."""
+
+    def make(setting: Setting, **options: object) -> FakeLab:
+        return FakeLab(setting.environment, **options)  # type: ignore[arg-type]
+
+    return make
+
+
+@pytest.fixture
+def measure() -> Callable[..., Measurement]:
+    """`measurement`, for tests that need records without a lab."""
+    return measurement

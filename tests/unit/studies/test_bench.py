@@ -1,0 +1,93 @@
+"""The free grid: a row a measurement, whatever came of it."""
+
+import pytest
+
+from peakward.catalogue.models import model
+from peakward.records.case import OperatorCase
+from peakward.records.protocol import Protocol
+from peakward.studies.bench import bench
+from peakward.studies.cases import model_case
+
+PROTOCOLS = (Protocol(warmup_steps=0), Protocol())
+
+
+@pytest.fixture
+def grid():
+    return [
+        model_case(model(size), 4, 512, "train_step", "cuda", precision=precision)
+        for size in ("small", "2.7B")
+        for precision in ("fp32", "bf16")
+    ]
+
+
+def rows(study):
+    (table,) = [each for each in study.tables if each.title == "Measurements"]
+    names = [each.name for each in table.columns]
+    return [dict(zip(names, row, strict=True)) for row in table.rows]
+
+
+def test_a_row_for_every_case_and_protocol_in_order(grid, setting, lab):
+    study = bench(lab(setting()), grid, PROTOCOLS, command="peakward bench")
+    found = [
+        (row["model"], row["configuration"].split(",")[0], row["warm-up steps"])
+        for row in rows(study)
+    ]
+    assert found == [
+        (size, precision, warmup)
+        for size in ("small", "2.7B")
+        for precision in ("fp32", "bf16")
+        for warmup in (0, "until steady")
+    ]
+
+
+def test_the_figures_of_a_row(grid, setting, lab):
+    study = bench(lab(setting()), grid[:1], PROTOCOLS[1:], command="peakward bench")
+    (row,), (made,) = rows(study), study.measurements
+    summary = made.summary
+    assert row["status"] == "ok"
+    assert (row["median"], row["from"], row["to"]) == (
+        summary.median_s.estimate,
+        summary.median_s.low,
+        summary.median_s.high,
+    )
+    assert (row["mean"], row["standard deviation"]) == (summary.mean_s, summary.sd_s)
+    assert row["throughput"] == pytest.approx(4 * 512 / summary.median_s.estimate)
+    assert row["model FLOP/s"] == pytest.approx(1e12)
+    assert row["peak memory"] == made.memory.peak_allocated_bytes
+    assert row["verdict"] == "stable"
+
+
+def test_out_of_memory_keeps_its_row(grid, setting, lab):
+    overrule = lambda case: "oom" if case.model.name == "2.7B" else None  # noqa: E731
+    study = bench(lab(setting(), overrule=overrule), grid, PROTOCOLS[1:], command="peakward bench")
+    last = rows(study)[-1]
+    assert (last["model"], last["status"], last["median"], last["throughput"]) == (
+        "2.7B",
+        "oom",
+        None,
+        None,
+    )
+    assert study.complete
+
+
+def test_configurations_of_one_workload_are_compared(grid, setting, lab):
+    study = bench(lab(setting()), grid[:2], PROTOCOLS[1:], command="peakward bench")
+    (said,) = study.conclusions
+    assert said.text.startswith("small 4 × 512 train_step: of 2 configurations bf16,")
+    assert {each.quantity: each.value for each in said.evidence}["fastest over slowest"] == 8.0
+
+
+def test_the_same_case_twice_is_measured_once(grid, setting, lab):
+    study = bench(lab(setting()), grid[:1] * 2, PROTOCOLS[1:], command="peakward bench")
+    assert len(study.measurements) == len(rows(study)) == 1
+
+
+def test_an_operator_has_a_row_too(setting, lab):
+    case = OperatorCase(batch_size=1, n_heads=2, seq_len=64, head_dim=16, device="cuda")
+    study = bench(lab(setting()), [case], PROTOCOLS[1:], command="peakward bench")
+    assert rows(study)[0]["model"].startswith("attention 1 × 2 × 64 × 16")
+
+
+def test_the_callers_notes_are_kept(grid, setting, lab):
+    study = bench(lab(setting()), grid[:1], PROTOCOLS, command="c", notes=["tf32 needs cuda"])
+    assert "tf32 needs cuda" in study.notes

@@ -1,0 +1,105 @@
+"""A study on record: whole, interrupted, and with every case failing."""
+
+import pytest
+
+from peakward.records.codec import from_json, to_json
+from peakward.records.study import Study
+from peakward.report.study import document
+from peakward.studies import execute as execute_module
+from peakward.studies.execute import execute
+from peakward.studies.registry import STUDIES
+from peakward.studies.scope import Scope
+
+
+@pytest.fixture(autouse=True)
+def fixed_setting(monkeypatch, setting):
+    """The fake lab's setting, without asking this machine for a compiler."""
+    monkeypatch.setattr(
+        execute_module,
+        "read_setting",
+        lambda lab, scope: setting(scope, lab.environment.device_type),
+    )
+
+
+def run(name, lab, scope="corners"):
+    return execute(name, lab, Scope(scope), command=f"peakward study {name}")
+
+
+@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_study_is_complete_stored_and_sound(name, device, setting, lab):
+    bench = lab(setting(device=device))
+    study = run(name, bench, "small" if device == "cpu" else "corners")
+    assert study.complete
+    assert bench.studies == [study]
+    assert from_json(to_json(study), Study) == study
+    assert len(study.measurements) == len(bench.asked) == len(set(bench.asked))
+    assert study.conclusions
+    assert study.tables
+    document(study)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_conclusion_stands_on_measurements_of_the_study(name, setting, lab):
+    study = run(name, lab(setting()))
+    ids = {each.id for each in study.measurements}
+    for conclusion in study.conclusions:
+        assert conclusion.evidence, conclusion.text
+        for each in conclusion.evidence:
+            assert each.from_ids, (conclusion.text, each.quantity)
+            assert set(each.from_ids) <= ids
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_rows_have_a_cell_for_every_column(name, setting, lab):
+    for table in run(name, lab(setting())).tables:
+        assert {len(row) for row in table.rows} == {len(table.columns)}, table.title
+
+
+@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("status", ["oom", "timeout", "crashed", "invalid"])
+def test_when_every_case_fails_the_rows_stay_and_no_gain_is_claimed(name, status, setting, lab):
+    study = run(name, lab(setting(), overrule=lambda case: status))
+    assert study.complete
+    assert any(status in row for table in study.tables for row in table.rows)
+    assert [each.text for each in study.conclusions if "×" in each.text] == []
+
+
+@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("n", [0, 1, 5])
+def test_an_interrupted_study_keeps_what_it_has(name, n, setting, lab):
+    bench = lab(setting(), stop_after=n)
+    study = run(name, bench)
+    assert not study.complete
+    assert len(study.measurements) == n
+    assert bench.studies == [study]
+    document(study)
+
+
+def test_a_case_ended_by_ctrl_c_leaves_the_study_incomplete(setting, lab):
+    import msgspec
+
+    bench = lab(setting(), overrule=lambda case: "crashed" if case.model.name == "small" else None)
+    measure = bench.measure
+
+    def interrupted(case, protocol):
+        made = measure(case, protocol)
+        reason = "interrupted by Ctrl-C while timing" if made.status == "crashed" else None
+        return msgspec.structs.replace(made, reason=reason)
+
+    bench.measure = interrupted
+    assert not run("warmup", bench).complete
+
+
+def test_unstable_times_are_named_in_the_notes(setting, lab, measure):
+    import msgspec
+
+    from peakward.records.measurement import Validity
+
+    bench = lab(setting())
+    steady = bench.measure
+    shaky = Validity(verdict="unstable", reasons=("coefficient of variation 12% > 5%",))
+    bench.measure = lambda *plan: msgspec.structs.replace(steady(*plan), validity=shaky)
+    notes = run("warmup", bench).notes
+    assert any("24 of 24 measurements are unstable" in each for each in notes)
+    assert any("coefficient of variation 12% > 5%" in each for each in notes)

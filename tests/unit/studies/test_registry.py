@@ -1,0 +1,46 @@
+"""The studies by name."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import peakward.studies
+from peakward.records.errors import PeakwardError
+from peakward.studies.registry import STUDIES, study_module
+from peakward.studies.scope import Scope
+
+MOST_SMALL_CASES = 40
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_study_has_a_title_and_a_plan_for_each_scope(name, setting):
+    module = study_module(name)
+    assert module.TITLE
+    sizes = [len(module.plan(setting(scope))) for scope in ("small", "corners", "full")]
+    assert sizes[1] >= 12, "the corners and at least twelve cases"
+    assert sizes[2] > sizes[1]
+    assert len(module.plan(setting("small", "cpu"))) <= MOST_SMALL_CASES
+
+
+@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("scope", ["small", "corners", "full"])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_no_case_is_planned_twice_and_all_can_run(name, scope, device, setting):
+    here = setting(Scope(scope), device)
+    plan = study_module(name).plan(here)
+    assert len(plan) == len(set(plan))
+    models = [case for case, _ in plan if hasattr(case, "configuration")]
+    assert [case for case in models if here.obstacle(case)] == []
+    assert {case.device for case, _ in plan} == {device}
+
+
+def test_an_unknown_study_names_the_nearest():
+    with pytest.raises(PeakwardError, match="perhaps warmup"):
+        study_module("warm-up")
+
+
+def test_the_registry_imports_no_study_at_the_top():
+    source = Path(peakward.studies.__path__[0], "registry.py").read_text()
+    imported = {node.module for node in ast.parse(source).body if isinstance(node, ast.ImportFrom)}
+    assert not any(name.startswith("peakward.studies") for name in imported)
