@@ -28,6 +28,9 @@ SHAPE_BOUNDS = {
 }
 """Largest accepted value of each part of a custom shape: above any published model's."""
 
+_SHORT = {"n_layers": "L", "d_model": "d", "d_ff": "ff", "n_heads": "h", "n_kv_heads": "kv"}
+"""In the name of a custom shape, which stands in tables: "tiny:L1-d32" is tiny but for these."""
+
 
 class Defaults(msgspec.Struct, frozen=True, kw_only=True):
     """What runs where nothing was asked for."""
@@ -220,7 +223,7 @@ def _custom(preset: ModelShape, options: ShapeOptions) -> ModelShape:
         return preset
     if not {"d_model", "n_heads"}.isdisjoint(differing):
         parts["head_dim"] = parts["d_model"] // parts["n_heads"]
-    said = ",".join(f"{name}={size}" for name, size in differing.items())
-    shape: ModelShape = msgspec.structs.replace(preset, name=f"{preset.name}({said})", **parts)
+    said = "-".join(f"{_SHORT[name]}{size}" for name, size in differing.items())
+    shape: ModelShape = msgspec.structs.replace(preset, name=f"{preset.name}:{said}", **parts)
     models.validate(shape)
     return shape

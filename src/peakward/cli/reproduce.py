@@ -31,7 +31,7 @@ def to_command(case: Case) -> str | None:
 
 def _model_words(shape: ModelShape) -> list[str] | None:
     """A preset's name and the sizes that differ from it, or None for another architecture."""
-    base = shape.name.split("(", maxsplit=1)[0]
+    base = shape.name.partition(":")[0]
     preset = next((each for each in models.MODELS if each.name == base), None)
     sizes = {part: getattr(shape, part) for part in SHAPE_BOUNDS}
     if preset is None:

@@ -60,7 +60,11 @@ def main(given: Options, command: str) -> int:
     targets = output.targets(given.results)
     with session.opened(given.results.db, here) as opened:
         study = investigate(
-            asked, opened.sweep, on_stage=_say, on_prediction=partial(_say_floor, asked.case)
+            asked,
+            opened.sweep,
+            opened.store,
+            on_stage=_say,
+            on_prediction=partial(_say_floor, asked.case),
         )
     output.show_study(study, targets, as_json=given.results.json)
     session.tell_interruption(study)

@@ -115,7 +115,7 @@ def test_bad_input_is_one_line_that_says_what_was_expected(given, line):
 
 def test_a_custom_shape_keeps_the_rest_of_its_preset_and_says_what_differs():
     shape = one(n_layers="1", d_model="32", n_heads="2").model
-    assert shape.name == "tiny(n_layers=1,d_model=32,n_heads=2,n_kv_heads=2)"
+    assert shape.name == "tiny:L1-d32-h2-kv2"
     assert (shape.n_layers, shape.d_model, shape.n_heads, shape.head_dim) == (1, 32, 2, 16)
     assert (shape.n_kv_heads, shape.d_ff) == (2, model("tiny").d_ff)
 

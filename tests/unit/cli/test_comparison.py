@@ -1,0 +1,110 @@
+"""Two studies to a study of their ratios."""
+
+import msgspec
+import pytest
+
+from peakward.cli import comparison
+from peakward.records.errors import PeakwardError
+from peakward.records.measurement import Validity
+from peakward.records.protocol import Protocol
+
+
+def verdicts(before, after):
+    return [each.verdict for each in comparison.changes(before, after, threshold=0.03)]
+
+
+def test_each_case_is_judged_by_the_interval_of_its_ratio(make_study, make_measurement):
+    before = make_study(*(make_measurement(n) for n in (8, 16, 32)))
+    after = make_study(
+        make_measurement(8, 2e-3), make_measurement(16, 0.5e-3), make_measurement(32, 1.001e-3)
+    )
+    assert verdicts(before, after) == ["slower", "faster", "same"]
+    stopped = comparison.regressions(comparison.changes(before, after, threshold=0.03))
+    assert [each.after.case.workload.seq_len for each in stopped] == [8]
+
+
+def test_a_case_that_no_longer_runs_is_a_regression_and_one_that_now_does_is_not(
+    make_study, make_measurement
+):
+    before = make_study(*(make_measurement(n, t) for n, t in ((8, 1e-3), (16, None), (32, None))))
+    after = make_study(*(make_measurement(n, t) for n, t in ((8, None), (16, 1e-3), (32, None))))
+    found = comparison.changes(before, after, threshold=0.03)
+    assert [each.verdict for each in found] == ["broken", "mended", "not measured"]
+    assert [each.reason for each in found] == ["ok, then oom", "oom, then ok", "oom, then oom"]
+    assert comparison.regressions(found) == (found[0],)
+
+
+def test_what_cannot_carry_a_verdict_is_inconclusive_with_its_reason(make_study, make_measurement):
+    hot = Validity(verdict="throttled", reasons=("clock fell to 900 MHz",))
+    few = make_measurement(8, 2e-3)
+    few = msgspec.structs.replace(few, summary=msgspec.structs.replace(few.summary, n=4))
+    before = make_study(make_measurement(8), make_measurement(16))
+    after = make_study(few, make_measurement(16, 2e-3, validity=hot))
+    found = comparison.changes(before, after, threshold=0.03)
+    assert [each.verdict for each in found] == ["inconclusive"] * 2
+    assert [each.reason for each in found] == [
+        "4 timed steps, 5 needed",
+        "throttled: clock fell to 900 MHz",
+    ]
+
+
+def test_only_measurements_with_the_same_warm_up_meet(make_study, make_measurement):
+    cold = make_measurement(8, protocol=Protocol(warmup_steps=0))
+    longer = make_measurement(8, protocol=Protocol(max_timed_s=9.0))
+    plain = make_study(make_measurement(8))
+    assert verdicts(plain, make_study(cold)) == []
+    assert verdicts(plain, make_study(longer)) == ["same"]
+
+
+def test_differences_name_what_must_agree_and_nothing_else(make_measurement):
+    here = make_measurement().environment
+    assert comparison.differences(here, here) == ()
+    another_card = msgspec.structs.replace(here, device_uuid="GPU-1", peakward="9.9")
+    assert comparison.differences(here, another_card) == ()
+    there = msgspec.structs.replace(here, torch="2.14.0", n_cores=8)
+    assert comparison.differences(here, there) == (
+        "n_cores: 2, then 8",
+        "torch: 2.13.0, then 2.14.0",
+    )
+
+
+def together(before, after):
+    found = comparison.changes(before, after, threshold=0.03)
+    return comparison.study(before, after, found, threshold=0.03, command="peakward compare a b")
+
+
+def test_the_study_holds_what_it_says(make_study, make_measurement):
+    before = make_study(make_measurement(8), make_measurement(16), make_measurement(64))
+    after = make_study(make_measurement(8, 2e-3), make_measurement(16))
+    study = together(before, after)
+    (table,) = study.tables
+    assert [column.name for column in table.columns][:3] == ["case", "before", "after"]
+    assert table.rows[0][1:4] == (1e-3, 2e-3, pytest.approx(2.0))
+    assert [row[7] for row in table.rows] == ["slower", "same"]
+    (conclusion,) = study.conclusions
+    assert conclusion.text == "2 cases compared: 1 same, 1 slower."
+    assert [(each.quantity, each.value) for each in conclusion.evidence] == [
+        ("cases", 2),
+        ("same", 1),
+        ("slower", 1),
+    ]
+    known = {each.id for each in study.measurements}
+    assert all(set(each.from_ids) <= known for each in conclusion.evidence)
+    assert any("1 cases only in the study before" in note for note in study.notes)
+
+
+def test_across_devices_every_column_names_its_own(make_study, make_measurement):
+    before = make_study(make_measurement(8))
+    other = msgspec.structs.replace(before.environment, device_name="Other CPU")
+    after = make_study(make_measurement(8), environment=other)
+    study = together(before, after)
+    assert [column.name for column in study.tables[0].columns][1:3] == [
+        "before, Example CPU",
+        "after, Other CPU",
+    ]
+    assert any("device_name: Example CPU, then Other CPU" in note for note in study.notes)
+
+
+def test_nothing_in_common_is_an_error(make_study, make_measurement):
+    with pytest.raises(PeakwardError, match="expected a case that both studies measured"):
+        together(make_study(make_measurement(8)), make_study(make_measurement(16)))

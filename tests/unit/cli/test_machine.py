@@ -1,0 +1,102 @@
+"""What can run on a machine."""
+
+import pytest
+
+from peakward.cli import machine, options
+from peakward.cli.machine import Machine
+from peakward.cli.vocabulary import CaseOptions
+from peakward.records.environment import Environment
+from peakward.records.errors import PeakwardError
+
+
+def a_machine(device="cpu", capability=None, *, has_compiler=True) -> Machine:
+    environment = Environment(
+        device_type=device,
+        device_name="Example",
+        device_memory_bytes=2**34,
+        n_cores=2,
+        python="3.11.7",
+        system="Linux",
+        peakward="0.1.0",
+    )
+    return Machine(
+        environment=environment, compute_capability=capability, has_compiler=has_compiler
+    )
+
+
+def cases(here, **given):
+    return options.cases(CaseOptions(**given), here.device)
+
+
+@pytest.mark.parametrize(
+    ("here", "given", "line"),
+    [
+        (a_machine(), {"precision": "fp8"}, "precision fp8 needs cuda, got cpu"),
+        (a_machine(), {"precision": "tf32"}, "precision tf32 needs cuda"),
+        (a_machine(), {"cuda_graphs": "on"}, "cuda-graphs on needs cuda, got cpu"),
+        (a_machine(), {"attention": "sdpa-cudnn"}, "attention sdpa-cudnn needs cuda"),
+        (
+            a_machine(has_compiler=False),
+            {"compile": "max-autotune"},
+            "compile max-autotune needs a C++ compiler",
+        ),
+        (a_machine("cuda", (8, 0)), {"precision": "fp8"}, "precision fp8 needs compute capability"),
+        (
+            a_machine("cuda", (9, 0)),
+            {"attention": "sdpa-cudnn"},
+            "attention sdpa-cudnn needs the precision",
+        ),
+        (
+            a_machine(),
+            {"checkpointing": "sqrt", "pass_": "forward"},
+            "checkpointing sqrt needs the pass forward_backward or train_step, got forward",
+        ),
+    ],
+)
+def test_a_setting_that_cannot_apply_is_refused_with_the_reason(here, given, line):
+    with pytest.raises(PeakwardError) as caught:
+        machine.runnable(cases(here, **given), here)
+    assert line in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_of_a_grid_what_cannot_apply_is_left_out_and_said_once():
+    here = a_machine()
+    grid = cases(here, precision="fp32,fp8", seq_len="8,16")
+    kept, reasons = machine.runnable(grid, here)
+    assert [each.configuration.precision for each in kept] == ["fp32", "fp32"]
+    assert reasons == ("precision fp8 needs cuda, got cpu",)
+
+
+def test_every_default_can_run_everywhere():
+    for here in (a_machine(has_compiler=False), a_machine("cuda", (7, 0), has_compiler=False)):
+        kept, reasons = machine.runnable(cases(here), here)
+        assert len(kept) == 1
+        assert reasons == ()
+
+
+def test_a_lever_may_lean_on_a_precision_that_another_brings():
+    here = a_machine("cuda", (9, 0))
+    (case,) = cases(here)
+    cudnn, bf16 = options.levers(["sdpa-cudnn,bf16"])
+    assert machine.lever_obstacle(cudnn, case, here) is not None
+    (after,) = machine.after_precision([cudnn, bf16], case)
+    assert after.configuration.precision == "bf16"
+    assert machine.lever_obstacle(cudnn, after, here) is None
+
+
+def test_this_machine_is_what_the_probe_says():
+    here = machine.this_machine("cpu")
+    assert here.device == here.environment.device_type == "cpu"
+    assert here.compute_capability is None
+
+
+def test_an_unknown_device_is_refused():
+    with pytest.raises(PeakwardError, match="a value of --device, got 'gpu'"):
+        machine.this_machine("gpu")
+
+
+def test_cuda_is_never_replaced_by_the_cpu(monkeypatch):
+    monkeypatch.setattr("peakward.lab.measure.nvml.visible_gpu", lambda: None)
+    with pytest.raises(PeakwardError, match="use --device cpu"):
+        machine.this_machine("cuda")

@@ -1,0 +1,87 @@
+"""torch lives under lab/ alone: shown by importing everything else in a process that has none."""
+
+import json
+import subprocess
+import sys
+
+TORCH_FREE_ROOMS = ("records", "catalogue", "stats", "predict", "store", "report")
+LAZY_ROOMS = ("tune", "studies", "cli")
+"""They reach the lab, but only when a command needs it: their modules too load without torch."""
+
+WITHOUT = """
+from importlib.machinery import PathFinder
+
+class Without(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        hidden = name.partition(".")[0] in ("torch", "triton", "transformers", "numpy")
+        return None if hidden else PathFinder.find_spec(name, path, target)
+
+import sys
+sys.meta_path[sys.meta_path.index(PathFinder)] = Without
+"""
+"""As if those packages were not installed."""
+
+IMPORT_ALL = """
+import importlib, json, pkgutil
+loaded = []
+for room in sys.argv[1:]:
+    package = importlib.import_module(f"peakward.{room}")
+    names = [package.__name__]
+    names += [each.name for each in pkgutil.walk_packages(package.__path__, package.__name__ + ".")]
+    loaded += [importlib.import_module(name).__name__ for name in names]
+print(json.dumps(loaded))
+"""
+
+COMMANDS = """
+from peakward.cli.main import main
+
+for argv in (
+    ["--help"], ["--version"], ["devices"], ["devices", "probe", "--device", "cpu"], ["study"],
+    ["run", "--help"], ["bench", "--help"], ["study", "--help"], ["compare", "--help"],
+    ["report", "--help"], ["devices", "--help"],
+):
+    assert main(argv) == 0, argv
+assert main(["report", "--db", "none.db"]) == 2
+assert main(["compare", "a", "b", "--db", "none.db"]) == 2
+"""
+
+
+def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False
+    )
+
+
+def test_torch_is_hidden_indeed():
+    done = run(WITHOUT + "import torch")
+    assert "ModuleNotFoundError: No module named 'torch'" in done.stderr
+
+
+def test_every_module_outside_the_lab_loads_where_torch_is_not_installed():
+    done = run(WITHOUT + IMPORT_ALL, *TORCH_FREE_ROOMS, *LAZY_ROOMS)
+    assert done.returncode == 0, done.stderr
+    loaded = json.loads(done.stdout)
+    for room in (*TORCH_FREE_ROOMS, *LAZY_ROOMS):
+        assert any(name.startswith(f"peakward.{room}.") for name in loaded), room
+
+
+def test_commands_that_measure_nothing_work_where_torch_is_not_installed():
+    done = run(WITHOUT + COMMANDS)
+    assert done.returncode == 0, done.stderr
+
+
+def test_help_loads_nothing_heavy():
+    program = (
+        "import sys; from peakward.cli.main import main; main(['--help']); "
+        "heavy = {'torch', 'tyro', 'rich', 'msgspec', 'jinja2', 'sqlite3', 'pynvml'}; "
+        "found = heavy & set(sys.modules); assert not found, found"
+    )
+    done = run(program)
+    assert done.returncode == 0, done.stderr
+
+
+def test_importing_peakward_loads_nothing_heavy():
+    program = "import sys, peakward; assert not {'torch', 'tyro', 'rich'} & set(sys.modules)"
+    done = run(program)
+    assert done.returncode == 0, done.stderr
