@@ -1,8 +1,11 @@
 """A tiny model to vary, and one thread: on tensors this small more of them only get in the way."""
 
+import weakref
+
 import msgspec
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from peakward.records.model_shape import ModelShape
 
@@ -35,3 +38,32 @@ def make_shape():
         return msgspec.structs.replace(TINY, **changes)
 
     return make
+
+
+class LiveBytes(TorchDispatchMode):
+    """The most bytes that storages made under it held at once."""
+
+    def __init__(self):
+        super().__init__()
+        self.now = self.peak = 0
+        self._seen = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor) and result.device.type != "meta":
+            storage = result.untyped_storage()
+            if storage._cdata not in self._seen:
+                self._seen.add(storage._cdata)
+                self.now += storage.nbytes()
+                self.peak = max(self.peak, self.now)
+                weakref.finalize(storage, self._freed, storage._cdata, storage.nbytes())
+        return result
+
+    def _freed(self, key, n_bytes):
+        self._seen.discard(key)
+        self.now -= n_bytes
+
+
+@pytest.fixture
+def live_bytes() -> LiveBytes:
+    return LiveBytes()

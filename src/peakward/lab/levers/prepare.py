@@ -123,13 +123,15 @@ class ModelStep:
 
     def _backward(self, batches: MicroBatches, mark: Mark) -> Tensor:
         self.model.zero_grad(set_to_none=True)
+        losses = []
         for ids, targets in batches:
             mark("forward")
             with self._autocast():
                 loss = self.model(ids, targets) / len(batches)
             mark("backward")
             self._scaler.scale(loss).backward()
-        return loss.detach() * len(batches)
+            losses.append(loss.detach())
+        return sum(losses[1:], losses[0])
 
     def _optimize(self, mark: Mark) -> None:
         if self.optimizer is None:

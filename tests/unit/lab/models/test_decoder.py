@@ -1,11 +1,9 @@
 """The decoder's parts against small independent formulas, and what the whole must hold to."""
 
 import math
-import weakref
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from peakward.lab.models import decoder
 from peakward.lab.ops.attention import reference
@@ -220,35 +218,11 @@ def test_equal_seeds_give_equal_models_in_every_dtype(make_shape):
     assert not torch.equal(wide.embedding.weight, other.embedding.weight)
 
 
-class LiveBytes(TorchDispatchMode):
-    """The most bytes that storages made under it held at once."""
-
-    def __init__(self):
-        super().__init__()
-        self.now = self.peak = 0
-        self._seen = set()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        if isinstance(result, torch.Tensor) and result.device.type != "meta":
-            storage = result.untyped_storage()
-            if storage._cdata not in self._seen:
-                self._seen.add(storage._cdata)
-                self.now += storage.nbytes()
-                self.peak = max(self.peak, self.now)
-                weakref.finalize(storage, self._freed, storage._cdata, storage.nbytes())
-        return result
-
-    def _freed(self, key, n_bytes):
-        self._seen.discard(key)
-        self.now -= n_bytes
-
-
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_build_holds_the_parameters_and_one_tensor_in_fp32(tied, dtype, make_shape):
+def test_build_holds_the_parameters_and_one_tensor_in_fp32(tied, dtype, make_shape, live_bytes):
     shape = make_shape(tied_head=tied, vocab_size=500)
-    with LiveBytes() as live:
+    with live_bytes as live:
         model = build(shape, dtype=dtype)
     parameters = list(model.parameters())
     held = sum(p.numel() * p.element_size() for p in parameters)
