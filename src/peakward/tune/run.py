@@ -24,6 +24,7 @@ from peakward.tune.search import Listener, Obstacle, Search
 
 if TYPE_CHECKING:
     from peakward.lab.measure.sweep import Sweep
+    from peakward.store.database import Store
 
 HEADLINE = Protocol(max_timed_s=3.0)
 """Baseline and best: their medians and phases stand in the report's first lines."""
@@ -44,12 +45,12 @@ class Investigation(msgspec.Struct, frozen=True, kw_only=True):
     """The command line that measures a case."""
 
 
-def calibrated(sweep: "Sweep", case: ModelCase) -> Calibration:
+def calibrated(sweep: "Sweep", store: "Store", case: ModelCase) -> Calibration:
     """This machine's ceilings, measured now where the store has none."""
-    known = sweep.store.calibration(sweep.environment.key)
+    known = store.calibration(sweep.environment.key)
     if known is None:
         known = sweep.workers.calibrate(case.device)
-        sweep.store.add_calibration(known)
+        store.add_calibration(known)
     return known
 
 
@@ -64,6 +65,7 @@ def predicted(
 def investigate(
     asked: Investigation,
     sweep: "Sweep",
+    store: "Store",
     *,
     on_stage: Listener,
     on_prediction: Callable[[Prediction], None],
@@ -76,13 +78,13 @@ def investigate(
     """
     started, budget = datetime.now(UTC), Budget(asked.budget_s)
     on_stage("measuring this machine's ceilings")
-    calibration = calibrated(sweep, asked.case)
+    calibration = calibrated(sweep, store, asked.case)
     ceiling = predicted(asked.case, sweep.environment, calibration)
     on_prediction(ceiling)
     on_stage("measuring the baseline")
     measured = [sweep.measure(asked.case, HEADLINE)]
     search = Search(
-        trials.Laboratory(sweep),
+        trials.Laboratory(sweep, store),
         obstacle=asked.obstacle,
         budget=budget,
         costs=_learned(costs.guessed(asked.case, ceiling.floor_s), measured[0]),
@@ -107,7 +109,7 @@ def investigate(
         wall_s=budget.spent_s(),
         complete=complete,
     )
-    sweep.store.add_study(study)
+    store.add_study(study)
     return study
 
 

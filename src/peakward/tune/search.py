@@ -119,7 +119,7 @@ class Search:
             trial = screened
         if _rescues(trial):
             trial = msgspec.structs.replace(trial, verdict="kept")
-        elif trial.verdict != "rejected":
+        elif trials.promising(trial):
             trial = self._proved(lever, trial)
         self.trials.append(trial)
         return trial

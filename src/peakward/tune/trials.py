@@ -9,13 +9,14 @@ import msgspec
 from peakward.catalogue.levers import numerics_class
 from peakward.records.case import ModelCase
 from peakward.records.lever import Lever
-from peakward.records.measurement import Measurement
+from peakward.records.measurement import Interval, Measurement
 from peakward.records.trial import NumericsVerdict, Pair, Trial
 from peakward.stats.pairs import judge_time, ratio_interval
 from peakward.tune.costs import CONFIRM_ORDERS, EXTRA_ORDER, PAIR, SCREEN
 
 if TYPE_CHECKING:
     from peakward.lab.measure.sweep import Sweep
+    from peakward.store.database import Store
 
 LEAST_GAIN = 0.01
 """A lever that saves less than this share of the step is not worth its complication."""
@@ -31,8 +32,8 @@ def refused(lever: Lever, base: ModelCase, candidate: ModelCase, key: str, reaso
 class Laboratory:
     """Tries levers through a sweep, which keeps what it measured."""
 
-    def __init__(self, sweep: "Sweep") -> None:
-        self._sweep = sweep
+    def __init__(self, sweep: "Sweep", store: "Store") -> None:
+        self._sweep, self._store = sweep, store
         self._key = sweep.environment.key
 
     def screen(self, lever: Lever, base: ModelCase, candidate: ModelCase) -> Trial:
@@ -50,7 +51,7 @@ class Laboratory:
         self, name: str, base: ModelCase, candidate: ModelCase, numerics: NumericsVerdict | None
     ) -> Trial:
         """Five pairs over two processes, five more pairs' worth only where those cannot tell."""
-        done = self._sweep.store.trial(name, base, candidate, self._key)
+        done = self._store.trial(name, base, candidate, self._key)
         if done is not None and done.stage == "confirmed":
             return done
         start_s = time.monotonic()
@@ -60,7 +61,7 @@ class Laboratory:
         if trial.verdict == "inconclusive" and trial.status == "ok":
             trial = self._more_pairs(trial, EXTRA_ORDER)
         trial = msgspec.structs.replace(trial, wall_s=time.monotonic() - start_s)
-        self._sweep.store.add_trial(trial)
+        self._store.add_trial(trial)
         return trial
 
     def _more_pairs(self, trial: Trial, order: str) -> Trial:
@@ -120,20 +121,52 @@ def _screened(
     if base.summary is None:
         reason = f"runs where the base is {base.status}"
         return msgspec.structs.replace(trial, verdict="inconclusive", reason=reason)
-    pair = Pair(
-        process=0,
-        base_s=base.summary.median_s.estimate,
-        candidate_s=candidate.summary.median_s.estimate,
+    ratio = _apart(base.summary.median_s, candidate.summary.median_s)
+    verdict = (
+        "rejected" if judge_time(ratio, threshold=LEAST_GAIN) == "rejected" else "inconclusive"
     )
-    gains = pair.candidate_s / pair.base_s <= 1 - LEAST_GAIN
     return msgspec.structs.replace(
         trial,
-        pairs=(pair,),
-        verdict="inconclusive" if gains else "rejected",
-        reason="gains in one pair; not confirmed"
-        if gains
-        else f"gains under {LEAST_GAIN:.0%} in one pair",
+        pairs=(
+            Pair(
+                process=0,
+                base_s=base.summary.median_s.estimate,
+                candidate_s=candidate.summary.median_s.estimate,
+            ),
+        ),
+        time_ratio=ratio,
+        verdict=verdict,
+        reason=_screening(ratio, verdict),
     )
+
+
+def promising(trial: Trial) -> bool:
+    """Whether a screening saw a gain that is worth confirming."""
+    ratio = trial.time_ratio
+    return (
+        trial.verdict == "inconclusive" and ratio is not None and ratio.estimate <= 1 - LEAST_GAIN
+    )
+
+
+def _apart(base: Interval, candidate: Interval) -> Interval:
+    """The ratio of two medians measured apart, as wide as their own intervals allow.
+
+    What changed between the two measurements is not in it: such an interval may reject, and only
+    pairs may keep.
+    """
+    return Interval(
+        estimate=candidate.estimate / base.estimate,
+        low=candidate.low / base.high,
+        high=candidate.high / base.low,
+    )
+
+
+def _screening(ratio: Interval, verdict: str) -> str:
+    if verdict == "rejected":
+        return f"a gain of {LEAST_GAIN:.0%} is outside the interval"
+    if ratio.estimate <= 1 - LEAST_GAIN:
+        return "faster when screened; not confirmed"
+    return f"no gain of {LEAST_GAIN:.0%} when screened; the interval does not rule one out"
 
 
 def _trial(
