@@ -6,6 +6,7 @@ import msgspec
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from peakward.records.model_shape import ModelShape
 
@@ -50,9 +51,9 @@ class LiveBytes(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
-        if isinstance(result, torch.Tensor) and result.device.type != "meta":
-            storage = result.untyped_storage()
-            if storage._cdata not in self._seen:
+        given = {storage._cdata for storage in _storages((args, kwargs))}
+        for storage in _storages(result):
+            if storage._cdata not in self._seen | given:
                 self._seen.add(storage._cdata)
                 self.now += storage.nbytes()
                 self.peak = max(self.peak, self.now)
@@ -62,6 +63,11 @@ class LiveBytes(TorchDispatchMode):
     def _freed(self, key, n_bytes):
         self._seen.discard(key)
         self.now -= n_bytes
+
+
+def _storages(tree: object) -> list[torch.UntypedStorage]:
+    tensors = (leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor))
+    return [each.untyped_storage() for each in tensors if each.device.type != "meta"]
 
 
 @pytest.fixture

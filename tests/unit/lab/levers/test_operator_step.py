@@ -1,0 +1,70 @@
+"""Attention alone as a step: what it computes, and what each pass leaves behind."""
+
+import pytest
+import torch
+
+from peakward.lab.levers.operator_step import AttentionStep
+from peakward.lab.ops.attention import reference
+from peakward.records.case import OperatorCase
+
+
+def make(**options):
+    return AttentionStep(
+        OperatorCase(batch_size=2, n_heads=3, seq_len=12, head_dim=8, device="cpu", **options)
+    )
+
+
+@pytest.mark.parametrize("attention", ["naive", "sdpa", "sdpa-flash", "sdpa-math"])
+@pytest.mark.parametrize(
+    ("precision", "dtype", "roundoff"),
+    [("fp32", torch.float32, 2.0**-24), ("bf16", torch.bfloat16, 2.0**-8)],
+)
+def test_forward_and_backward_are_those_of_the_reference(attention, precision, dtype, roundoff):
+    step = make(attention=attention, precision=precision, pass_="forward_backward")
+    step.step()
+    leaves = [each.detach().double().requires_grad_() for each in step._inputs]
+    expected = reference.attention(*leaves, window=None, bias=None)
+    expected.backward(step._gradient.double())
+    assert step.output.dtype == dtype
+    found = [step.output, *(each.grad for each in step._inputs)]
+    wanted = [expected, *(each.grad for each in leaves)]
+    for mine, theirs in zip(found, wanted, strict=True):
+        error = (mine.double() - theirs).norm() / theirs.norm()
+        assert error <= 8 * roundoff  # The chain has some eight rounded results: scores to mix.
+
+
+def test_gradients_are_not_summed_over_steps():
+    step = make(pass_="forward_backward")
+    step.step()
+    first = [each.grad.clone() for each in step._inputs]
+    step.step()
+    assert all(torch.equal(a.grad, b) for a, b in zip(step._inputs, first, strict=True))
+
+
+def test_forward_keeps_nothing_for_backward():
+    step = make(pass_="forward")
+    step.step()
+    assert step.output.shape == (2, 3, 12, 8)
+    assert not step.output.requires_grad
+    assert not any(each.requires_grad for each in step._inputs)
+
+
+@pytest.mark.parametrize(
+    ("pass_", "phases"),
+    [("forward", ["forward", None]), ("forward_backward", ["forward", "backward", None])],
+)
+def test_every_phase_is_marked_as_it_begins(pass_, phases):
+    seen = []
+    make(pass_=pass_).step(seen.append)
+    assert seen == phases
+
+
+def test_the_seed_decides():
+    assert torch.equal(make(seed=1)._inputs[0], make(seed=1)._inputs[0])
+    assert not torch.equal(make(seed=1)._inputs[0], make(seed=2)._inputs[0])
+
+
+def test_has_no_loss_and_no_model():
+    step = make()
+    step.step()
+    assert step.loss() is None and step.model is None and step.n_parameters is None
