@@ -72,7 +72,9 @@ class Search:
             if lever.name in gain and (lever.saves == "time" or lever.name in rescues)
         ]
         current, kept = base, list[Lever]()
-        for lever in sorted(chosen, key=lambda each: gain[each.name] or 1.0):
+        for lever in sorted(
+            chosen, key=lambda each: (each.name not in rescues, gain[each.name] or 1.0)
+        ):
             if any(_overrides(other, lever, gain) for other in kept):
                 continue
             trial = self._on_top(lever, base, current)

@@ -71,7 +71,9 @@ class Laboratory:
         outcome = self._sweep.workers.pairs(trial.base, trial.candidate, order, PAIR)
         if outcome.status != "ok":
             reason = outcome.reason or outcome.status
-            return msgspec.structs.replace(trial, status=outcome.status, reason=reason)
+            return msgspec.structs.replace(
+                trial, status=outcome.status, verdict="inconclusive", reason=reason
+            )
         process = 1 + max((pair.process for pair in trial.pairs), default=-1)
         new = (msgspec.structs.replace(pair, process=process) for pair in outcome.pairs)
         pairs = (*trial.pairs, *new)

@@ -1,0 +1,162 @@
+"""Screening and confirmation over a sweep and workers whose answers are given."""
+
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+
+from peakward.catalogue.levers import lever, pull
+from peakward.records.case import ModelCase, Workload
+from peakward.records.environment import Environment
+from peakward.records.measurement import Interval, Measurement, Summary
+from peakward.records.model_shape import ModelShape
+from peakward.records.protocol import Protocol
+from peakward.records.trial import Pair
+from peakward.tune.trials import Laboratory, promising
+
+SHAPE = ModelShape(
+    name="t",
+    vocab_size=100,
+    n_layers=2,
+    d_model=64,
+    d_ff=128,
+    n_heads=4,
+    n_kv_heads=4,
+    head_dim=16,
+    max_seq_len=128,
+)
+BASE = ModelCase(model=SHAPE, workload=Workload(batch_size=2, seq_len=16), device="cpu")
+SDPA = lever("sdpa")
+HERE = Environment(
+    device_type="cpu",
+    device_name="x",
+    device_memory_bytes=1,
+    n_cores=2,
+    python="3",
+    system="Linux",
+    peakward="0",
+)
+
+
+def measured(case, median_s, half_width_s, status="ok"):
+    summary = Summary(
+        median_s=Interval(
+            estimate=median_s, low=median_s - half_width_s, high=median_s + half_width_s
+        ),
+        mean_s=median_s,
+        sd_s=0.0,
+        min_s=median_s,
+        n=5,
+    )
+    return Measurement(
+        id="m",
+        case=case,
+        protocol=Protocol(),
+        environment=HERE,
+        started_at="",
+        wall_s=1.0,
+        status=status,
+        reason=None if status == "ok" else "needed 9 GiB",
+        summary=summary if status == "ok" else None,
+    )
+
+
+class Bench:
+    """A sweep, its workers and its store in one."""
+
+    def __init__(self, base=None, candidate=None, outcomes=()):
+        self._measured = {BASE: base, pull(SDPA, BASE): candidate}
+        self._outcomes = list(outcomes)
+        self.environment, self.orders, self.stored = HERE, [], []
+        self.workers = self
+
+    def measure(self, case, protocol):
+        return self._measured[case]
+
+    def pairs(self, base, candidate, order, protocol):
+        self.orders.append(order)
+        return self._outcomes.pop(0)
+
+    def trial(self, name, base, candidate, key):
+        return next((each for each in self.stored if each.lever == name), None)
+
+    def add_trial(self, trial):
+        self.stored.append(trial)
+
+
+def screened(base, candidate):
+    bench = Bench(base, candidate)
+    return Laboratory(bench, bench).screen(SDPA, BASE, pull(SDPA, BASE))
+
+
+def test_a_screened_ratio_is_as_wide_as_both_medians_allow():
+    trial = screened(measured(BASE, 1.0, 0.1), measured(pull(SDPA, BASE), 0.5, 0.05))
+    assert trial.time_ratio.estimate == 0.5
+    assert trial.time_ratio.low == pytest.approx(0.45 / 1.1)
+    assert trial.time_ratio.high == pytest.approx(0.55 / 0.9)
+    assert trial.verdict == "inconclusive", "screening keeps nothing"
+    assert promising(trial)
+
+
+def test_a_slower_candidate_is_rejected_and_not_promising():
+    trial = screened(measured(BASE, 1.0, 0.01), measured(pull(SDPA, BASE), 1.2, 0.01))
+    assert trial.verdict == "rejected"
+    assert not promising(trial)
+
+
+def test_a_candidate_that_does_not_run_keeps_its_status_and_reason():
+    trial = screened(measured(BASE, 1.0, 0.1), measured(pull(SDPA, BASE), 1.0, 0, status="oom"))
+    assert (trial.status, trial.verdict, trial.reason) == ("oom", "rejected", "needed 9 GiB")
+
+
+def outcome(ratio, n, status="ok"):
+    pairs = tuple(
+        Pair(process=0, base_s=1.0, candidate_s=ratio + 0.001 * (i % 2)) for i in range(n)
+    )
+    return SimpleNamespace(
+        pairs=pairs if status == "ok" else (),
+        status=status,
+        reason=None if status == "ok" else "killed",
+        base_peak_bytes=2,
+        candidate_peak_bytes=1,
+    )
+
+
+def confirmed(*outcomes):
+    bench = Bench(outcomes=outcomes)
+    trial = Laboratory(bench, bench).confirm("sdpa", BASE, pull(SDPA, BASE), None)
+    return bench, trial
+
+
+def test_a_gain_is_kept_after_five_pairs_in_two_processes():
+    bench, trial = confirmed(outcome(0.8, 3), outcome(0.8, 2))
+    assert (trial.verdict, trial.stage, len(trial.pairs)) == ("kept", "confirmed", 5)
+    assert [pair.process for pair in trial.pairs] == [0, 0, 0, 1, 1]
+    assert "".join(bench.orders).count("A") == "".join(bench.orders).count("B") == 5
+    assert bench.stored == [trial]
+
+
+def test_a_loss_is_rejected_with_its_interval():
+    _, trial = confirmed(outcome(1.2, 3), outcome(1.2, 2))
+    assert trial.verdict == "rejected"
+    assert trial.time_ratio.low > 1
+
+
+def test_what_five_pairs_cannot_tell_gets_another_process():
+    bench, trial = confirmed(outcome(0.8, 3), outcome(1.2, 2), outcome(0.9, 2))
+    assert len(bench.orders) == 3
+    assert trial.verdict == "inconclusive"
+
+
+def test_a_process_that_dies_ends_the_trial_with_its_reason():
+    bench, trial = confirmed(outcome(0.8, 3), outcome(0.8, 2, status="crashed"))
+    assert (trial.status, trial.reason, len(bench.orders)) == ("crashed", "killed", 2)
+    assert trial.verdict != "kept", "half a confirmation confirms nothing"
+
+
+def test_a_confirmed_trial_in_the_store_is_not_run_again():
+    bench = Bench()
+    known = confirmed(outcome(0.8, 3), outcome(0.8, 2))[1]
+    bench.stored.append(msgspec.structs.replace(known, lever="sdpa"))
+    assert Laboratory(bench, bench).confirm("sdpa", BASE, pull(SDPA, BASE), None) == known
+    assert bench.orders == []
