@@ -68,7 +68,12 @@ def print_document(document: Document) -> None:
 
     from peakward.report import terminal
 
-    terminal.render(document, Console())
+    class Terminal(Console):
+        def on_broken_pipe(self) -> None:
+            # rich would exit with 1 here, which `compare` means as a regression.
+            raise BrokenPipeError
+
+    terminal.render(document, Terminal())
 
 
 def _html(document: Document) -> str:

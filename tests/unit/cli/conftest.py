@@ -1,6 +1,7 @@
 """Studies and measurements made by hand."""
 
 import itertools
+import uuid
 from collections.abc import Callable
 
 import msgspec
@@ -71,7 +72,7 @@ def measurement(seq_len: int = 8, median_s: float | None = 1e-3, **fields: objec
 def study(*measurements: Measurement, **fields: object) -> Study:
     """A bench study of these measurements."""
     plain = Study(
-        id=f"{next(_serial):032x}",
+        id=uuid.uuid4().hex,
         name="bench",
         title="Bench",
         command="peakward bench",

@@ -1,0 +1,198 @@
+"""Dispatch, and how every ending looks from a shell."""
+
+import importlib
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import peakward
+from peakward.cli import main as entry
+from peakward.cli.main import COMMANDS, main
+from peakward.cli.parse import option_names
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_is_a_module_whose_docstring_is_its_summary(name):
+    module = importlib.import_module(f"peakward.cli.{name}")
+    assert module.__doc__ == COMMANDS[name].summary
+    assert module.Options.__doc__.startswith(COMMANDS[name].summary)
+    assert issubclass(module.Options, msgspec.Struct)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_is_explained(name, capsys):
+    assert main([name, "--help"]) == 0
+    said = capsys.readouterr().out
+    module = importlib.import_module(f"peakward.cli.{name}")
+    assert f"usage: peakward {name}" in said
+    lines = [line.strip("│| ") for line in said.splitlines()]
+    for option in option_names(module.Options):
+        (line,) = (line for line in lines if line.startswith(f"{option} "))
+        assert "  " in line, f"{option} has no docstring"
+
+
+@pytest.mark.parametrize("argv", [[], ["--help"], ["-h"], ["help"]])
+def test_help_lists_the_commands(argv, capsys):
+    assert main(argv) == 0
+    said = capsys.readouterr().out
+    for name, command in COMMANDS.items():
+        assert f"  {name}" in said
+        assert command.summary in said
+
+
+def test_the_version_is_the_project_s(capsys):
+    root = Path(__file__).parents[3]
+    declared = tomllib.loads((root / "pyproject.toml").read_text())["project"]["version"]
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"{declared}\n"
+    assert peakward.__version__ == declared
+
+
+def refused(argv, capsys) -> str:
+    """The one line that a refused command line prints."""
+    assert main(argv) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("peakward: expected ") or "Missing value" in said.err
+    assert said.err.count("\n") == 1
+    return said.err
+
+
+@pytest.mark.parametrize(
+    ("argv", "line"),
+    [
+        (["benhc"], "expected a command, got 'benhc': perhaps bench"),
+        (["bench", "--modle", "tiny"], "got --modle: perhaps --model"),
+        (["bench", "--model", "smal"], "expected a model, got 'smal': perhaps small"),
+        (["bench", "--model"], "--model"),
+        (["run", "--model", "gpt5"], "expected a model, got 'gpt5': perhaps gpt2"),
+        (["run", "--lever", "compil"], "expected a lever, got 'compil': perhaps compile"),
+        (["run", "--lever", "fp8", "--device", "cpu"], "fp8 needs cuda, got cpu"),
+        (["run", "--lever", "cuda-graphs", "--device", "cpu"], "cuda-graphs needs cuda, got cpu"),
+        (["run", "--baseline", "precision=bf15"], "got 'bf15': perhaps bf16"),
+        (["run", "--baseline", "fp8", "--device", "cpu"], "precision fp8 needs cuda"),
+        (["run", "--batch-size", "1,2"], "expected one case, got a grid of 2"),
+        (["run", "--budget", "0"], "expected a time from 1s to 168h for --budget, got '0'"),
+        (["run", "--budget", "soon"], "for --budget, got 'soon'"),
+        (["bench", "--device", "tpu"], "expected a value of --device, got 'tpu'"),
+        (["bench", "--precision", "bf61"], "perhaps bf16"),
+        (["bench", "--precision", "fp8", "--device", "cpu"], "precision fp8 needs cuda, got cpu"),
+        (["bench", "--cuda-graphs", "on", "--device", "cpu"], "needs cuda"),
+        (["bench", "--batch-size", "0"], "from 1 to 65,536 for --batch-size, got '0'"),
+        (["bench", "--batch-size", "-1"], "for --batch-size, got '-1'"),
+        (["bench", "--seq-len", "9999999999"], "for --seq-len"),
+        (["bench", "--n-heads", "3"], "expected heads that divide d_model"),
+        (["bench", "--warmup", "-1"], "for --warmup, got '-1'"),
+        (["bench", "--warmup", "soon"], "for --warmup, got 'soon'"),
+        (["bench", "--steps", "0"], "for --steps, got '0'"),
+        (["bench", "--timeout", "0"], "for --timeout"),
+        (["bench", "--lever", "tf32,bf16"], "expected one precision, got 'tf32' and 'bf16'"),
+        (["bench", "--html", "no/such/folder/a.html"], "expected a file in an existing folder"),
+        (["study", "warmpu"], "expected a study, got 'warmpu': perhaps warmup"),
+        (["study", "warmup", "--all"], "expected one study or --all"),
+        (["study", "warmup", "--precision", "fp4"], "a value of --precision, got 'fp4'"),
+        (["devices", "prob"], "expected an action, got 'prob': perhaps probe"),
+        (["devices", "probe", "--device", "tpu"], "a value of --device"),
+        (["compare", "one"], "expected two studies to compare, got 1"),
+        (["compare", "a", "b", "--threshold", "x"], "for --threshold, got 'x'"),
+        (["compare", "a", "b"], "peakward.db"),
+        (["report"], "peakward.db"),
+        (["report", "--list"], "peakward.db"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2_and_leaves_nothing(argv, line, capsys, in_tmp):
+    assert line in refused(argv, capsys)
+    assert list(in_tmp.iterdir()) == []
+
+
+def test_compile_without_a_compiler_is_refused_where_asked_for(monkeypatch, capsys, in_tmp):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    for argv in (["run", "--lever", "compile"], ["bench", "--compile", "default"]):
+        assert "needs a C++ compiler" in refused([*argv, "--device", "cpu"], capsys)
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [(b"not a database at all, but text", "notes.db"), (b"SQLite format 3\0garbage", "notes.db")],
+)
+def test_a_database_that_is_none_of_ours_is_refused_and_left_alone(content, line, capsys, in_tmp):
+    db = in_tmp / "notes.db"
+    db.write_bytes(content)
+    for argv in (["bench", "--db", "notes.db", "--device", "cpu"], ["report", "--db", "notes.db"]):
+        assert line in refused(argv, capsys)
+    assert db.read_bytes() == content
+
+
+class Ending(msgspec.Struct):
+    """Stands for a command module: ends as it is told to."""
+
+    error: BaseException
+    Options: type = msgspec.defstruct("Options", [])
+
+    def main(self, options, command):
+        raise self.error
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_ctrl_c_says_whether_anything_is_kept(name, monkeypatch, capsys):
+    monkeypatch.setattr(entry.importlib, "import_module", lambda _: Ending(KeyboardInterrupt()))
+    assert main([name]) == 130
+    said = capsys.readouterr().err
+    assert said.startswith("peakward: interrupted")
+    assert ("run the same command to resume" in said) == COMMANDS[name].measures
+
+
+def test_an_error_of_ours_in_the_middle_of_a_command_is_one_line(monkeypatch, capsys):
+    error = peakward_error("expected this, got that", exit_code=1)
+    monkeypatch.setattr(entry.importlib, "import_module", lambda _: Ending(error))
+    assert main(["report"]) == 1
+    assert capsys.readouterr().err == "peakward: expected this, got that\n"
+
+
+def peakward_error(message, exit_code):
+    from peakward.records.errors import PeakwardError
+
+    return PeakwardError(message, exit_code=exit_code)
+
+
+def test_a_closed_pipe_ends_it_quietly():
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as closed:
+        done = subprocess.run(
+            [sys.executable, "-m", "peakward", "devices", "--sources"],
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    assert done.returncode == 141
+    assert done.stderr == b""
+
+
+words = st.one_of(
+    st.sampled_from(
+        [
+            *("--dry-run", "--model", "tiny", "small", "--batch-size", "1,2", "0", "--precision"),
+            *("bf16", "fp8", "--lever", "sdpa", "--baseline", "compile=default", "--budget", "5m"),
+            *("--memory-limit", "1", "--n-heads", "3", "--seq-len", "16", "--steps", "--warmup"),
+            *("--pass", "forward", "--device", "cpu", "cuda", "--compile", "--attention"),
+        ]
+    ),
+    st.text(max_size=6).filter(lambda text: "\0" not in text),
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(name=st.sampled_from(["run", "bench"]), line=st.lists(words, max_size=8))
+def test_no_line_of_words_ends_in_a_traceback(name, line, in_tmp, capsys):
+    assert main([name, "--dry-run", *line]) in (0, 2)
+    said = capsys.readouterr().err
+    assert said.count("\n") <= 1
+    assert list(in_tmp.iterdir()) == []
