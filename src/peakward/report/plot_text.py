@@ -8,6 +8,7 @@ from peakward.report.plot_parts import height, marks, measured, ordered, places,
 EIGHTHS = " ▏▎▍▌▋▊▉"
 FLOOR_MARK = "┃"
 WIDEST_BAR = 48
+MOST_ROWS = 16
 
 
 def bars(plot: Plot, width: int) -> tuple[str, ...]:
@@ -55,16 +56,32 @@ def _bar(length: float) -> str:
 
 
 def _lines_table(plot: Plot) -> Table:
-    xs = sorted({point.x for each in plot.series for point in each.points})
+    every = sorted({point.x for each in plot.series for point in each.points})
+    xs = _spread(every)
     by_x = [{point.x: point.y for point in each.points} for each in plot.series]
+    names = {p.x: p.label for each in plot.series for p in each.points if p.label is not None}
+    named = (Column(name=""),) if names else ()
+    x_unit = plot.x_unit if plot.x_unit != "text" else "count"
     return Table(
         title=f"{plot.title} ({plot.y_label})",
         columns=(
-            Column(name=plot.x_label, unit=plot.x_unit if plot.x_unit != "text" else "count"),
+            *named,
+            Column(name=plot.x_label, unit=x_unit),
             *(Column(name=each.name, unit=plot.y_unit) for each in plot.series),
         ),
-        rows=tuple((x, *(values.get(x) for values in by_x)) for x in xs),
+        rows=tuple(
+            (*(names.get(x) for _ in named), x, *(values.get(x) for values in by_x)) for x in xs
+        ),
+        note=None if len(xs) == len(every) else f"{len(xs)} of {len(every)} points.",
     )
+
+
+def _spread(values: list[float]) -> list[float]:
+    """At most `MOST_ROWS` of them, evenly spread, the first and the last among them."""
+    if len(values) <= MOST_ROWS:
+        return values
+    last = len(values) - 1
+    return [values[round(row * last / (MOST_ROWS - 1))] for row in range(MOST_ROWS)]
 
 
 def _roofline_table(plot: Plot) -> Table:

@@ -1,7 +1,7 @@
 """The report of any study but `run`: what its own tables, plots and conclusions say."""
 
 from peakward.records.measurement import Measurement
-from peakward.records.study import Column, Conclusion, Study, Table
+from peakward.records.study import Column, Conclusion, Plot, Study, Table
 from peakward.report import provenance
 from peakward.report.cases import label
 from peakward.report.document import (
@@ -25,7 +25,7 @@ def document(study: Study) -> Document:
             title="Results",
             blocks=tuple(TableBlock(table=each, sortable=True) for each in study.tables),
         ),
-        Section(title="Plots", blocks=tuple(PlotBlock(plot=each) for each in study.plots)),
+        Section(title="Plots", blocks=_plots(study.plots)),
         Section(title="Cases that did not run", blocks=_failed(study.measurements)),
         Section(title="Notes", blocks=(Items(texts=study.notes),) if study.notes else ()),
         provenance.reproduction(study),
@@ -68,6 +68,13 @@ def _opening(study: Study) -> tuple[Block, ...]:
     }
     blocks.append(Facts(facts=tuple(Fact(name=name, value=text) for name, text in facts.items())))
     return tuple(blocks)
+
+
+def _plots(plots: tuple[Plot, ...]) -> tuple[Block, ...]:
+    """Those with something to draw: where every case failed, a plot has no points."""
+    return tuple(
+        PlotBlock(plot=plot) for plot in plots if any(series.points for series in plot.series)
+    )
 
 
 def _failed(measurements: tuple[Measurement, ...]) -> tuple[Block, ...]:

@@ -1,6 +1,5 @@
 """A table in a terminal: a grid where it fits, else with its prose below, else row by row."""
 
-import itertools
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
@@ -11,13 +10,12 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from peakward.records.study import Cell, Column, Table
+from peakward.report.columns import name_columns, prose_columns
 from peakward.report.format import format_cell, is_numeric
 from peakward.report.tones import tone
 
 STYLES = {"good": "green", "bad": "red", "doubtful": "yellow", "muted": "dim"}
 GAP = 2
-PROSE = 32
-"""A text column with a longer cell is prose: it may wrap, or move below the table."""
 NARROWEST_PROSE = 28
 
 
@@ -27,7 +25,7 @@ def lay_out(table: Table, width: int) -> Iterator[RenderableType]:
         yield Text(table.title, style="bold")
     note = () if table.note is None else (Text(table.note, style="dim"),)
     everything = range(len(table.columns))
-    prose = [index for index in everything if _is_prose(table, index)]
+    prose = prose_columns(table)
     short = [index for index in everything if index not in prose]
     if (widths := _widths(table, everything, width)) is not None:
         yield from (_grid(table, everything, widths), *note)
@@ -68,7 +66,7 @@ def _widths(table: Table, columns: Sequence[int], width: int) -> list[int] | Non
 
 def _pieces(table: Table, columns: Sequence[int], width: int) -> list[list[int]] | None:
     """The columns in several grids that each begin with the row's names, or None where not even that fits."""
-    names = [index for index in _names(table) if index in columns]
+    names = [index for index in name_columns(table) if index in columns]
     pieces = [list(names)]
     for index in columns[len(names) :]:
         if _widths(table, [*pieces[-1], index], width) is None:
@@ -78,21 +76,10 @@ def _pieces(table: Table, columns: Sequence[int], width: int) -> list[list[int]]
     return pieces if fit else None
 
 
-def _names(table: Table) -> list[int]:
-    """The leading columns that say what a row is about: words and counts."""
-    leading = itertools.takewhile(
-        lambda index: (
-            table.columns[index].unit in ("text", "count") and not _is_prose(table, index)
-        ),
-        range(len(table.columns)),
-    )
-    return list(leading)
-
-
 def _narrowest(table: Table, index: int) -> int:
     """Cells are kept whole, headings between their words, prose within reason."""
     head = max((len(word) for word in table.columns[index].name.split()), default=0)
-    if _is_prose(table, index):
+    if index in prose_columns(table):
         return max(head, NARROWEST_PROSE)
     return max(head, *_lengths(table, index)[1:], 1)
 
@@ -101,12 +88,6 @@ def _lengths(table: Table, index: int) -> list[int]:
     unit = table.columns[index].unit
     cells = [len(format_cell(row[index], unit)) for row in table.rows]
     return [len(table.columns[index].name), *cells]
-
-
-def _is_prose(table: Table, index: int) -> bool:
-    return (
-        table.columns[index].unit == "text" and max(_lengths(table, index)[1:], default=0) > PROSE
-    )
 
 
 def _grid(table: Table, columns: Sequence[int], widths: Sequence[int]) -> Grid:
@@ -136,7 +117,7 @@ def _cell(cell: Cell, column: Column) -> Text:
 
 def _below(table: Table, prose: Sequence[int]) -> Iterator[RenderableType]:
     """The prose of each row that has some, after the row's first two names."""
-    names = _names(table)[:2]
+    names = name_columns(table)[:2]
     for row in table.rows:
         said = "; ".join(str(row[index]) for index in prose if row[index] is not None)
         if said:

@@ -23,8 +23,9 @@ def _values(point: Point) -> dict[str, tuple[Cell, Unit]]:
     return {
         "step": (known.step_s, "s"),
         "throughput": (known.tokens_per_s, "tokens_per_s"),
-        "model FLOP/s": (known.flops_per_s, "flops_per_s"),
         "MFU": (known.mfu, "share"),
+        # Where no datasheet is known, the measured ceiling stands in for it.
+        "ceiling share": (known.ceiling_share if known.mfu is None else None, "share"),
         "share of floor": (known.floor_share, "share"),
         "peak memory": (peak_bytes(point.measurement), "bytes"),
     }

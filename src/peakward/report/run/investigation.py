@@ -62,7 +62,7 @@ class Investigation(msgspec.Struct, frozen=True, kw_only=True):
             return Speedup(estimate=interval.estimate, interval=interval, basis="run in pairs")
         if self.baseline.step_s is not None and self.best.step_s is not None:
             estimate = self.baseline.step_s / self.best.step_s
-            return Speedup(estimate=estimate, basis="measured apart")
+            return Speedup(estimate=estimate, basis="each measured alone")
         product = cumulative_speedups(self.steps)[-1:]
         if product and product[0] is not None:
             return Speedup(estimate=product[0], basis="product of the steps")

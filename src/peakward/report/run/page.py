@@ -4,6 +4,7 @@ from peakward.records.model_shape import ModelShape
 from peakward.records.study import Plot, Study, Table
 from peakward.report import provenance
 from peakward.report.cases import settings, workload
+from peakward.report.columns import without_empty
 from peakward.report.document import (
     Block,
     Command,
@@ -129,7 +130,7 @@ def _model(shape: ModelShape, found: Investigation) -> str:
 
 def _floor(study: Study, found: Investigation) -> Section:
     tables = [floor.phase_table(point) for point in found.points]
-    blocks: list[Block] = [TableBlock(table=summary.speed_table(found)), *_tables(*tables)]
+    blocks: list[Block] = [*_tables(summary.speed_table(found), *tables)]
     rates = floor.ceilings(study, found)
     if rates.facts:
         blocks += [Paragraph(text="The ceilings behind the floors:"), rates]
@@ -140,7 +141,7 @@ def _floor(study: Study, found: Investigation) -> Section:
 def _levers(study: Study, found: Investigation) -> Section:
     if not study.trials:
         return Section(title="Levers", blocks=())
-    table = TableBlock(table=levers.lever_table(study, found), sortable=True)
+    table = TableBlock(table=without_empty(levers.lever_table(study, found)), sortable=True)
     open_ends = levers.unconfirmed(study, found)
     notes = (Note(text=" ".join(open_ends)),) if open_ends else ()
     return Section(title="Levers", blocks=(table, *notes))
@@ -149,10 +150,10 @@ def _levers(study: Study, found: Investigation) -> Section:
 def _composition(study: Study, found: Investigation) -> Section:
     blocks: list[Block] = []
     if found.steps:
-        blocks.append(TableBlock(table=levers.composition_table(found)))
+        blocks += _tables(levers.composition_table(found))
     if study.best_command is not None:
         blocks += [
-            Paragraph(text="The best configuration, again:"),
+            Paragraph(text="To run the best configuration again:"),
             Command(text=study.best_command),
         ]
     return Section(title="Best composition", blocks=tuple(blocks))
@@ -176,7 +177,7 @@ def _notes(study: Study) -> Section:
 
 
 def _tables(*tables: Table | None) -> tuple[TableBlock, ...]:
-    return tuple(TableBlock(table=table) for table in tables if table is not None)
+    return tuple(TableBlock(table=without_empty(each)) for each in tables if each is not None)
 
 
 def _plots(plot: Plot | None) -> tuple[PlotBlock, ...]:

@@ -70,12 +70,15 @@ def roofline(read: Investigation) -> Plot | None:
         )
         for name, prediction, rate in placed
     )
-    low = min(intensity(prediction) for _, prediction, _ in placed) / 4
+    low = min(
+        *(intensity(prediction) for _, prediction, _ in placed),
+        *(_ridge(prediction) for prediction in roofs.values()),
+    )
     high = max(
         *(intensity(prediction) for _, prediction, _ in placed),
         *(_ridge(prediction) for prediction in roofs.values()),
     )
-    lines = tuple(_roof(prediction, low, high * 4) for prediction in roofs.values())
+    lines = tuple(_roof(prediction, low / 4, high * 4) for prediction in roofs.values())
     return Plot(
         title="Roofline",
         kind="roofline",
@@ -123,11 +126,10 @@ def _ridge(prediction: Prediction) -> float:
 def _roof(prediction: Prediction, low: float, high: float) -> Series:
     rate = prediction.matmul_flops_per_s or 0.0
     ridge = _ridge(prediction)
-    start = min(low, ridge / 4)
     return Series(
         name=f"{prediction.compute_type} roof",
         points=(
-            Point(x=start, y=start * prediction.bytes_per_s),
+            Point(x=low, y=low * prediction.bytes_per_s),
             Point(x=ridge, y=rate),
             Point(x=high, y=rate),
         ),

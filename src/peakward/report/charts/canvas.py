@@ -1,0 +1,124 @@
+"""SVG elements. Colours and type come from the page's style sheet, by class."""
+
+from typing import Literal
+from xml.etree import ElementTree as ET
+
+Anchor = Literal["start", "middle", "end"]
+Pixel = tuple[float, float]
+"""Across and down."""
+
+CHARACTER = 7.6
+"""Pixels that a character of a label may take at 12 pixels: a digit of DejaVu Sans, which is wide.
+With 6.7, the mean of a usual system font, "300 ms" lost its first digit where DejaVu was the font."""
+LINE = 16
+"""Height in pixels of a line of labels."""
+N_COLOURS = 6
+
+
+def canvas(width: float, height: float, title: str, description: str) -> ET.Element:
+    """An empty drawing that names and describes itself to a screen reader."""
+    root = ET.Element(
+        "svg",
+        {
+            "viewBox": f"0 0 {width:g} {height:g}",
+            "width": f"{width:g}",
+            "height": f"{height:g}",
+            "role": "img",
+            "class": "chart",
+        },
+    )
+    ET.SubElement(root, "title").text = title
+    ET.SubElement(root, "desc").text = description
+    return root
+
+
+def text(
+    parent: ET.Element,
+    x: float,
+    y: float,
+    content: str,
+    *,
+    anchor: Anchor = "start",
+    style: str = "label",
+) -> None:
+    """Words whose baseline is at y."""
+    attributes = {"x": _px(x), "y": _px(y), "text-anchor": anchor, "class": style}
+    ET.SubElement(parent, "text", attributes).text = content
+
+
+def line(parent: ET.Element, start: Pixel, end: Pixel, style: str) -> None:
+    """A straight stroke."""
+    ends = {"x1": _px(start[0]), "y1": _px(start[1]), "x2": _px(end[0]), "y2": _px(end[1])}
+    ET.SubElement(parent, "line", {**ends, "class": style})
+
+
+def path(parent: ET.Element, points: list[Pixel], style: str) -> None:
+    """Straight strokes from point to point."""
+    steps = " L".join(f"{_px(x)} {_px(y)}" for x, y in points)
+    ET.SubElement(parent, "path", {"d": f"M{steps}", "class": style})
+
+
+def box(parent: ET.Element, corner: Pixel, size: Pixel, style: str) -> None:
+    """A filled rectangle from its upper left corner, at least a pixel wide."""
+    (x, y), (width, height) = corner, size
+    sides = {"x": _px(x), "y": _px(y), "width": _px(max(width, 1)), "height": _px(height)}
+    ET.SubElement(parent, "rect", {**sides, "rx": "2", "class": style})
+
+
+def marker(parent: ET.Element, x: float, y: float, index: int, hover: str) -> None:
+    """The mark of series `index`: its colour and its shape, with words on hovering."""
+    shapes = (_circle, _square, _diamond, _triangle)
+    mark = shapes[index % len(shapes)](parent, x, y)
+    mark.set("class", f"mark {colour(index)}")
+    ET.SubElement(mark, "title").text = hover
+
+
+def colour(index: int) -> str:
+    """The style class of series `index`."""
+    return f"c{index % N_COLOURS}"
+
+
+def width_of(label: str) -> float:
+    """About how wide a label is, in pixels."""
+    return len(label) * CHARACTER
+
+
+def legend(
+    parent: ET.Element, names: list[tuple[int, str]], x: float, y: float, width: float
+) -> float:
+    """Marks with their names, in as many lines as they take; the height used."""
+    left, top = x, y
+    for index, name in names:
+        needed = 18 + width_of(name)
+        if left > x and left + needed > x + width:
+            left, top = x, top + LINE
+        marker(parent, left + 5, top - 4, index, name)
+        text(parent, left + 15, top, name)
+        left += needed + 12
+    return top - y + LINE if names else 0
+
+
+def _circle(parent: ET.Element, x: float, y: float) -> ET.Element:
+    return ET.SubElement(parent, "circle", {"cx": _px(x), "cy": _px(y), "r": "4.5"})
+
+
+def _square(parent: ET.Element, x: float, y: float) -> ET.Element:
+    corner = {"x": _px(x - 4), "y": _px(y - 4), "width": "8", "height": "8"}
+    return ET.SubElement(parent, "rect", corner)
+
+
+def _diamond(parent: ET.Element, x: float, y: float) -> ET.Element:
+    return _polygon(parent, [(x, y - 5.5), (x + 5.5, y), (x, y + 5.5), (x - 5.5, y)])
+
+
+def _triangle(parent: ET.Element, x: float, y: float) -> ET.Element:
+    return _polygon(parent, [(x, y - 5.5), (x + 5, y + 4), (x - 5, y + 4)])
+
+
+def _polygon(parent: ET.Element, points: list[Pixel]) -> ET.Element:
+    corners = " ".join(f"{_px(x)},{_px(y)}" for x, y in points)
+    return ET.SubElement(parent, "polygon", {"points": corners})
+
+
+def _px(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0")

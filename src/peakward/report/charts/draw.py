@@ -1,0 +1,20 @@
+"""Any plot as SVG text."""
+
+from xml.etree import ElementTree as ET
+
+from peakward.records.study import Plot
+from peakward.report.charts.bars import draw_bars
+from peakward.report.charts.lines import draw_lines
+from peakward.report.charts.roofline import draw_roofline
+
+
+def draw(plot: Plot, width: float) -> str:
+    """The plot as an `<svg>` element `width` pixels wide; every name in it is escaped."""
+    match plot.kind:
+        case "lines":
+            root = draw_lines(plot, width)
+        case "bars":
+            root = draw_bars(plot, width)
+        case "roofline":
+            root = draw_roofline(plot, width)
+    return ET.tostring(root, encoding="unicode")

@@ -1,0 +1,80 @@
+"""Lines with their marks and intervals."""
+
+from xml.etree import ElementTree as ET
+
+from peakward.records.study import Plot, Point, Series
+from peakward.report.charts.axes import Axes, Frame, axes
+from peakward.report.charts.canvas import (
+    LINE,
+    canvas,
+    colour,
+    legend,
+    line,
+    marker,
+    path,
+    text,
+    width_of,
+)
+from peakward.report.format import format_cell
+
+MOST_MARKS = 40
+"""A line of more points is drawn without marks and intervals, which would hide it."""
+WIDE = 560
+"""From this width on, a line is named at its end instead of in a legend."""
+
+
+def draw_lines(plot: Plot, width: float) -> ET.Element:
+    """A `lines` plot."""
+    root = canvas(width, 340, plot.title, describe(plot))
+    series = [(index, each) for index, each in enumerate(plot.series) if each.points]
+    names = [(index, each.name) for index, each in series]
+    at_ends = width >= WIDE and len(series) > 1
+    right = max(width_of(name) for _, name in names) + 16 if at_ends else 16
+    used = 0.0 if at_ends or len(series) == 1 else legend(root, names, 0, 14, width)
+    frame = Frame(left=0, top=used + 2 * LINE, right=width - right, bottom=340 - 3 * LINE)
+    found = axes(root, plot, frame)
+    for index, each in series:
+        _draw_series(root, plot, found, index, each)
+    if at_ends:
+        _name_ends(root, found, series)
+    return root
+
+
+def describe(plot: Plot) -> str:
+    """What a reader who cannot see the drawing needs: the axes, and where each series begins and ends."""
+    parts = [
+        f"{each.name}: {_point(each.points[0], plot)} to {_point(each.points[-1], plot)}"
+        for each in plot.series
+        if each.points
+    ]
+    return f"{plot.y_label} by {plot.x_label}. {'; '.join(parts)}."
+
+
+def _draw_series(root: ET.Element, plot: Plot, found: Axes, index: int, series: Series) -> None:
+    points = sorted(series.points, key=lambda point: point.x)
+    path(root, [found.place(point) for point in points], f"line {colour(index)}")
+    marked = points if len(points) <= MOST_MARKS else ()
+    for point in marked:
+        x, y = found.place(point)
+        if point.low is not None and point.high is not None:
+            low, high = found.y.at(point.low), found.y.at(point.high)
+            line(root, (x, low), (x, high), f"whisker {colour(index)}")
+        marker(root, x, y, index, f"{series.name}, {_point(point, plot)}")
+
+
+def _name_ends(root: ET.Element, found: Axes, series: list[tuple[int, Series]]) -> None:
+    """Each name beside its line's last point, pushed down where two would touch."""
+    ends = sorted(
+        (found.place(max(each.points, key=lambda p: p.x))[::-1], index, each.name)
+        for index, each in series
+    )
+    above = 0.0
+    for (y, x), index, name in ends:
+        above = max(y + 4, above + LINE)
+        text(root, x + 10, above, name, style=f"name {colour(index)}")
+
+
+def _point(point: Point, plot: Plot) -> str:
+    x_unit = "count" if plot.x_unit == "text" else plot.x_unit
+    x = point.label or format_cell(point.x, x_unit)
+    return f"{format_cell(point.y, plot.y_unit)} at {x}"

@@ -1,0 +1,68 @@
+"""Ceilings, and the places of configurations under them."""
+
+from xml.etree import ElementTree as ET
+
+from peakward.records.study import Plot, Point, Series
+from peakward.report.charts.axes import Axes, Frame, axes
+from peakward.report.charts.canvas import LINE, canvas, colour, marker, path, text, width_of
+from peakward.report.format import format_cell
+from peakward.report.plot_parts import places, roofs
+
+HEIGHT = 360
+
+
+def draw_roofline(plot: Plot, width: float) -> ET.Element:
+    """A `roofline` plot, on logarithmic axes: series without labels are roofs, the others marks."""
+    root = canvas(width, HEIGHT, plot.title, _describe(plot))
+    frame = Frame(left=0, top=2 * LINE, right=width - 12, bottom=HEIGHT - 3 * LINE)
+    found = axes(root, plot, frame)
+    for index, roof in enumerate(roofs(plot)):
+        _draw_roof(root, plot, found, index, roof)
+    for index, place in enumerate(places(plot)):
+        for point in place.points:
+            _draw_place(root, plot, found, index, point)
+    return root
+
+
+def _draw_roof(root: ET.Element, plot: Plot, found: Axes, index: int, roof: Series) -> None:
+    corners = [found.place(point) for point in roof.points]
+    path(root, corners, f"roof roof{index % 3}")
+    name = f"{roof.name}, {format_cell(roof.points[-1].y, plot.y_unit)}"
+    if index == 0:
+        _name_slope(root, found, roof)
+    text(root, found.frame.right - 2, corners[-1][1] - 6, name, anchor="end", style="name")
+
+
+def _name_slope(root: ET.Element, found: Axes, roof: Series) -> None:
+    """The bandwidth beside the middle of the slope: FLOP/s over FLOP/byte is bytes a second."""
+    foot, ridge = roof.points[0], roof.points[1]
+    (x1, y1), (x2, y2) = found.place(foot), found.place(ridge)
+    bandwidth = format_cell(foot.y / foot.x, "bytes_per_s")
+    text(root, (x1 + x2) / 2 + 12, (y1 + y2) / 2 + 10, bandwidth, style="name")
+
+
+def _draw_place(root: ET.Element, plot: Plot, found: Axes, index: int, point: Point) -> None:
+    x, y = found.place(point)
+    label = f"{point.label}, {format_cell(point.y, plot.y_unit)}"
+    marker(root, x, y, index, f"{label} at {format_cell(point.x, 'count')} FLOP/byte")
+    fits = x + 10 + width_of(label) <= found.frame.right
+    text(
+        root,
+        x + 10 if fits else x - 10,
+        y + 14,
+        label,
+        anchor="start" if fits else "end",
+        style=f"name {colour(index)}",
+    )
+
+
+def _describe(plot: Plot) -> str:
+    parts = [
+        f"{roof.name} at {format_cell(roof.points[-1].y, plot.y_unit)}" for roof in roofs(plot)
+    ]
+    parts += [
+        f"{point.label} at {format_cell(point.y, plot.y_unit)}, {format_cell(point.x, 'count')} FLOP/byte"
+        for place in places(plot)
+        for point in place.points
+    ]
+    return f"{plot.y_label} by {plot.x_label}. {'; '.join(parts)}."

@@ -1,0 +1,43 @@
+"""What the columns of a table are for: which of them name its rows, which hold sentences."""
+
+import itertools
+
+import msgspec
+
+from peakward.records.study import Table
+
+PROSE = 32
+"""A text column with a longer cell is prose: it may wrap, or be set apart from its table."""
+
+
+def prose_columns(table: Table) -> tuple[int, ...]:
+    """Indices of the text columns that hold sentences."""
+    return tuple(
+        index
+        for index, column in enumerate(table.columns)
+        if column.unit == "text" and any(len(str(row[index])) > PROSE for row in table.rows)
+    )
+
+
+def without_empty(table: Table) -> Table:
+    """The table less the columns in which no row has anything."""
+    filled = [
+        index
+        for index in range(len(table.columns))
+        if any(row[index] is not None for row in table.rows)
+    ]
+    return msgspec.structs.replace(
+        table,
+        columns=tuple(table.columns[index] for index in filled),
+        rows=tuple(tuple(row[index] for index in filled) for row in table.rows),
+    )
+
+
+def name_columns(table: Table) -> tuple[int, ...]:
+    """Indices of the leading columns that say what a row is about: words and counts."""
+    prose = prose_columns(table)
+    leading = itertools.takewhile(
+        lambda index: table.columns[index].unit in ("text", "count") and index not in prose,
+        range(len(table.columns)),
+    )
+    return tuple(leading)
