@@ -1,0 +1,1 @@
+"""The embedded results database: one SQLite file, one writer at a time."""

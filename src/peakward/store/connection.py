@@ -1,0 +1,93 @@
+"""Opening the file: to write it, to read it."""
+
+import os
+import platform
+import sqlite3
+from pathlib import Path
+
+from peakward.records.errors import PeakwardError
+from peakward.store import schema
+from peakward.store.rows import now
+
+BUSY_TIMEOUT_S = 5.0
+"""A reader meets a lock only while another connection opens or closes the file."""
+
+
+def connect_writer(path: Path) -> sqlite3.Connection:
+    """A connection that may write, to tables that exist and are sound.
+
+    Write-ahead log, so that reports can be read while a run writes. `synchronous` FULL: for a
+    killed process NORMAL would do (what was handed to the kernel survives it), FULL also keeps every
+    acknowledged record through a power cut or a cluster node's reset, and its one fsync a record,
+    milliseconds, is nothing to the seconds that a measurement takes.
+    """
+    connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+    try:
+        if not schema.is_laid(connection):
+            schema.lay(connection)
+        schema.refuse_newer(connection, path)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        schema.refuse_damaged(connection, path)
+        _sign(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def connect_reader(path: Path) -> sqlite3.Connection:
+    """A connection that cannot write.
+
+    Reading a write-ahead log needs a shared-memory file beside it, which cannot be made in a folder
+    that cannot be written. Where the last writer closed there is no log, and SQLite may take the
+    file as immutable.
+    """
+    try:
+        return _connect_reader(path, "mode=ro")
+    except sqlite3.OperationalError as error:
+        closed_to_us = error.sqlite_errorcode & 0xFF in (
+            sqlite3.SQLITE_READONLY,
+            sqlite3.SQLITE_CANTOPEN,
+        )
+        if not closed_to_us or path.with_name(path.name + "-wal").exists():
+            raise
+        return _connect_reader(path, "mode=ro&immutable=1")
+
+
+def _connect_reader(path: Path, mode: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        f"{path.as_uri()}?{mode}", uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None
+    )
+    try:
+        if not schema.is_laid(connection):
+            raise PeakwardError(
+                f"expected a results database at {path}, got an empty file: "
+                "`peakward run` fills one, --db names another"
+            )
+        schema.refuse_newer(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _sign(connection: sqlite3.Connection) -> None:
+    """Leave word of who writes for a second writer's message, and prove that we can write at all."""
+    name = f"process {os.getpid()} on {platform.node()} (since {now()[:19]} UTC)"
+    with connection:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("INSERT OR REPLACE INTO meta VALUES ('writer', ?)", (name,))
+
+
+def last_writer(path: Path) -> str:
+    """Who signed last, or "another run" where that cannot be read just now."""
+    try:
+        connection = connect_reader(path)
+    except (sqlite3.Error, PeakwardError):
+        return "another run"
+    try:
+        signed = connection.execute("SELECT value FROM meta WHERE key = 'writer'").fetchone()
+    finally:
+        connection.close()
+    return str(signed[0]) if signed else "another run"

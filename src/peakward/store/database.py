@@ -1,0 +1,183 @@
+"""The results database."""
+
+import sqlite3
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from peakward.records.calibration import Calibration
+from peakward.records.case import Case, ModelCase
+from peakward.records.codec import R, from_json
+from peakward.records.errors import PeakwardError
+from peakward.records.measurement import Measurement
+from peakward.records.protocol import Protocol
+from peakward.records.study import Study
+from peakward.records.trial import Trial
+from peakward.store import lock, schema, studies
+from peakward.store.connection import connect_reader, connect_writer, last_writer
+from peakward.store.faults import told_in_one_line
+from peakward.store.rows import Row, insert, key_of_case, key_of_protocol, now, row_of
+from peakward.store.studies import StudyEntry
+from peakward.store.take_in import rows_in
+
+
+class Store:
+    """One results file, held open: a context manager, for the thread that opened it.
+
+    Every `add_` is one durable transaction: once it returns the record survives a kill, and until
+    then nothing of it does. Any method may raise PeakwardError where the disk is full or the file
+    damaged.
+    """
+
+    def __init__(
+        self, path: Path, connection: sqlite3.Connection, held: sqlite3.Connection | None
+    ) -> None:
+        self._path = path
+        self._connection = connection
+        self._lock = held
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Open the database to write, creating it where there is none, and keep other writers out.
+
+        Raises:
+            PeakwardError: being written by another run, no database of ours, of a newer schema,
+                damaged, or in a place that cannot be written.
+        """
+        path = path.resolve()
+        with suppress(FileNotFoundError):
+            schema.refuse_other_files(path)
+        with told_in_one_line(path):
+            held = lock.take(path)
+            if held is None:
+                raise PeakwardError(
+                    f"expected {path} to be free, got one that {last_writer(path)} is writing: "
+                    "wait for it to end, or give this run a file of its own with --db"
+                )
+            try:
+                return cls(path, connect_writer(path), held)
+            except BaseException:
+                held.close()
+                raise
+
+    @classmethod
+    def open_read_only(cls, path: Path) -> Self:
+        """Open the database to read, beside a writer or not.
+
+        Raises:
+            PeakwardError: no such file, no database of ours, of a newer schema, or damaged.
+        """
+        path = path.resolve()
+        try:
+            schema.refuse_other_files(path)
+        except FileNotFoundError as error:
+            raise PeakwardError(
+                f"expected a results database at {path}, got no such file: "
+                "`peakward run` makes one, --db names another"
+            ) from error
+        with told_in_one_line(path):
+            return cls(path, connect_reader(path), None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file and let the next writer in."""
+        self._connection.close()
+        if self._lock is not None:
+            self._lock.close()
+
+    def add_measurement(self, measurement: Measurement) -> None:
+        """Store a measurement; the same one twice is stored once."""
+        self._add([row_of(measurement, stored_at=now())])
+
+    def add_trial(self, trial: Trial) -> None:
+        """Store a trial; the same one twice is stored once."""
+        self._add([row_of(trial, stored_at=now())])
+
+    def add_calibration(self, calibration: Calibration) -> None:
+        """Store a calibration; the same one twice is stored once."""
+        self._add([row_of(calibration, stored_at=now())])
+
+    def add_study(self, study: Study) -> None:
+        """Store a study, or what it has grown to since it was last stored."""
+        self._add([row_of(study, stored_at=now())])
+
+    def take_in(self, path: Path) -> int:
+        """Store the records of another database or of a JSON file; how many of them were new.
+
+        A study in a JSON file brings its measurements, trials and calibration. All or nothing, and
+        twice is harmless: records are known by their ids.
+
+        Raises:
+            PeakwardError: the file cannot be read, or holds what is no record of ours.
+        """
+        return self._add(rows_in(path))
+
+    def measurement(
+        self, case: Case, protocol: Protocol, environment_key: str
+    ) -> Measurement | None:
+        """The latest measurement with a final status: any but an interrupted one."""
+        return self._first(
+            Measurement,
+            "measurement WHERE case_key = ? AND protocol_key = ? AND environment_key = ? AND final"
+            " ORDER BY created DESC, rowid DESC",
+            (key_of_case(case), key_of_protocol(protocol), environment_key),
+        )
+
+    def trial(
+        self, lever: str, base: ModelCase, candidate: ModelCase, environment_key: str
+    ) -> Trial | None:
+        """The latest trial of the furthest stage: confirmed before screened before refused."""
+        return self._first(
+            Trial,
+            "trial WHERE lever = ? AND base_key = ? AND candidate_key = ? AND environment_key = ?"
+            " ORDER BY stage = 'confirmed' DESC, stage = 'screened' DESC, created DESC, rowid DESC",
+            (lever, key_of_case(base), key_of_case(candidate), environment_key),
+        )
+
+    def calibration(self, environment_key: str) -> Calibration | None:
+        """The latest calibration."""
+        return self._first(
+            Calibration,
+            "calibration WHERE environment_key = ? ORDER BY created DESC, rowid DESC",
+            (environment_key,),
+        )
+
+    def studies(self) -> tuple[StudyEntry, ...]:
+        """The stored studies, newest first."""
+        with told_in_one_line(self._path):
+            return studies.entries(self._connection)
+
+    def study(self, ref: str) -> Study:
+        """The study of this id, of the only id that begins so, or the newest for "last".
+
+        Raises:
+            PeakwardError: no such study, or several.
+        """
+        id_ = studies.id_of(ref, self.studies(), self._path)
+        found = self._first(Study, "study WHERE id = ?", (id_,))
+        assert found is not None, "read from this table a moment ago, and rows are never deleted"
+        return found
+
+    def _add(self, rows: list[Row]) -> int:
+        with told_in_one_line(self._path), self._connection:
+            self._connection.execute("BEGIN IMMEDIATE")
+            return sum([insert(self._connection, row) for row in rows])
+
+    def _first(self, kind: type[R], rows: str, values: tuple[str, ...]) -> R | None:
+        """The record of the first of the rows, or None where there is none."""
+        with told_in_one_line(self._path):
+            found = self._connection.execute(
+                f"SELECT record FROM {rows} LIMIT 1", values
+            ).fetchone()
+        return None if found is None else from_json(found[0].encode(), kind)

@@ -1,0 +1,102 @@
+"""What the database file is made of, and how a file is recognised as one of ours."""
+
+import sqlite3
+from pathlib import Path
+
+from peakward.records.errors import PeakwardError
+
+SCHEMA_VERSION = 1
+"""Of the tables, in `meta`; the records in them carry the codec's own. 1: the first."""
+APPLICATION_ID = 0x504B5744
+""""PKWD", in the file's header (sqlite.org/fileformat.html, offset 68)."""
+SQLITE_MAGIC = b"SQLite format 3\0"
+
+_TABLES = f"""
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+INSERT INTO meta VALUES ('schema_version', '{SCHEMA_VERSION}');
+CREATE TABLE measurement (
+    id TEXT PRIMARY KEY, case_key TEXT NOT NULL, protocol_key TEXT NOT NULL,
+    environment_key TEXT NOT NULL, final INTEGER NOT NULL, created TEXT NOT NULL,
+    record TEXT NOT NULL
+);
+CREATE INDEX measurement_by_key ON measurement (case_key, protocol_key, environment_key);
+CREATE TABLE trial (
+    id TEXT PRIMARY KEY, lever TEXT NOT NULL, base_key TEXT NOT NULL, candidate_key TEXT NOT NULL,
+    environment_key TEXT NOT NULL, stage TEXT NOT NULL, created TEXT NOT NULL, record TEXT NOT NULL
+);
+CREATE INDEX trial_by_key ON trial (lever, base_key, candidate_key, environment_key);
+CREATE TABLE calibration (
+    id TEXT PRIMARY KEY, environment_key TEXT NOT NULL, created TEXT NOT NULL, record TEXT NOT NULL
+);
+CREATE INDEX calibration_by_key ON calibration (environment_key);
+CREATE TABLE study (
+    id TEXT PRIMARY KEY, name TEXT NOT NULL, title TEXT NOT NULL, complete INTEGER NOT NULL,
+    created TEXT NOT NULL, record TEXT NOT NULL
+);
+"""
+
+
+def refuse_other_files(path: Path) -> None:
+    """Look at the header alone, so that nothing is created beside a file that is not ours.
+
+    An empty file passes: it is what a writer killed while creating its database leaves behind.
+
+    Raises:
+        FileNotFoundError: there is no file.
+        PeakwardError: unreadable, no SQLite file, or another program's.
+    """
+    try:
+        with path.open("rb") as file:
+            header = file.read(100)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise PeakwardError(
+            f'expected a results database at {path}, got "{error.strerror}": '
+            "name another file with --db"
+        ) from error
+    if header and not header.startswith(SQLITE_MAGIC):
+        raise PeakwardError(
+            f"expected a results database at {path}, got a file that is no SQLite database: "
+            "name another file with --db"
+        )
+    if header and int.from_bytes(header[68:72], "big") != APPLICATION_ID:
+        raise PeakwardError(
+            f"expected a results database at {path}, got another program's SQLite file: "
+            "name another file with --db"
+        )
+
+
+def is_laid(connection: sqlite3.Connection) -> bool:
+    """Whether the tables exist; they come to exist all at once."""
+    found = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone()
+    return found is not None
+
+
+def lay(connection: sqlite3.Connection) -> None:
+    """Create the tables in one transaction. A kill at any moment leaves all of them or none."""
+    connection.executescript(
+        f"BEGIN IMMEDIATE; PRAGMA application_id = {APPLICATION_ID}; {_TABLES} COMMIT;"
+    )
+
+
+def refuse_newer(connection: sqlite3.Connection, path: Path) -> None:
+    """Raise where the tables were laid by a newer Peakward, whose columns we do not know."""
+    (version,) = connection.execute(
+        "SELECT value FROM meta WHERE key = 'schema_version'"
+    ).fetchone()
+    if int(version) > SCHEMA_VERSION:
+        raise PeakwardError(
+            f"expected a database of schema {SCHEMA_VERSION} or older at {path}, got {version}: it "
+            "was written by a newer Peakward; upgrade this one, or name another file with --db"
+        )
+
+
+def refuse_damaged(connection: sqlite3.Connection, path: Path) -> None:
+    """Raise where a page is not what the others say of it: 15 ms for 42 MB in the page cache."""
+    (fault,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if fault != "ok":
+        raise PeakwardError(
+            f'expected a sound database at {path}, got "{" ".join(fault.split())}": move the file '
+            "away, or name another with --db; `sqlite3 FILE .recover` may save its records"
+        )

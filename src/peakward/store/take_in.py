@@ -1,0 +1,87 @@
+"""Records that another machine or run left in a file."""
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from peakward.records.calibration import Calibration
+from peakward.records.codec import from_json
+from peakward.records.errors import PeakwardError
+from peakward.records.measurement import Measurement
+from peakward.records.study import Study
+from peakward.records.trial import Trial
+from peakward.store.connection import connect_reader
+from peakward.store.faults import told_in_one_line
+from peakward.store.rows import KINDS, Record, Row, now, row_of
+from peakward.store.schema import SQLITE_MAGIC, refuse_other_files
+
+_TOLD_BY: tuple[tuple[str, type[Record]], ...] = (
+    ("measurements", Study),
+    ("lever", Trial),
+    ("matmul", Calibration),
+    ("protocol", Measurement),
+)
+"""A field that no other of these records has, and so tells which one a JSON file holds."""
+
+
+class _Fields(msgspec.Struct):
+    record: dict[str, msgspec.Raw]
+
+
+def rows_in(path: Path) -> list[Row]:
+    """Every record of a database or of a JSON file, decoded; a study's file brings what it holds.
+
+    Raises:
+        PeakwardError: unreadable, neither of the two, or with a record that is not whole.
+    """
+    try:
+        with path.open("rb") as file:
+            is_database = file.read(len(SQLITE_MAGIC)) == SQLITE_MAGIC
+        data = b"" if is_database else path.read_bytes()
+    except OSError as error:
+        raise PeakwardError(
+            f'expected a file of records at {path}, got "{error.strerror}": check the path'
+        ) from error
+    return _rows_in_database(path.resolve()) if is_database else _rows_in_json(data, path)
+
+
+def _rows_in_json(data: bytes, path: Path) -> list[Row]:
+    try:
+        fields = msgspec.json.decode(data, type=_Fields).record
+    except msgspec.DecodeError:
+        fields = {}
+    # What is no record at all is left to the codec, which says so.
+    kind = next((kind for field, kind in _TOLD_BY if field in fields), Study)
+    try:
+        record = from_json(data, kind)
+    except PeakwardError as error:
+        raise PeakwardError(f"{path}: {error}") from error
+    stored_at = now()
+    return [row_of(part, stored_at=stored_at) for part in _parts(record)]
+
+
+def _parts(record: Record) -> Iterator[Record]:
+    yield record
+    if isinstance(record, Study):
+        yield from record.measurements
+        yield from record.trials
+        if record.calibration is not None:
+            yield record.calibration
+
+
+def _rows_in_database(path: Path) -> list[Row]:
+    refuse_other_files(path)
+    with told_in_one_line(path):
+        connection = connect_reader(path)
+        try:
+            return list(_rows_of(connection))
+        finally:
+            connection.close()
+
+
+def _rows_of(connection: sqlite3.Connection) -> Iterator[Row]:
+    for table, kind in KINDS:
+        for data, created in connection.execute(f"SELECT record, created FROM {table}"):
+            yield row_of(from_json(data.encode(), kind), stored_at=created)

@@ -1,0 +1,118 @@
+"""Files that are not ours, not sound, or not for this version: one line, and nothing touched."""
+
+import sqlite3
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from peakward.records.errors import PeakwardError
+from peakward.store.database import Store
+from peakward.store.schema import SCHEMA_VERSION
+
+OPENINGS = [Store.open, Store.open_read_only]
+
+
+def told(opening: object, path: Path) -> str:
+    with pytest.raises(PeakwardError) as caught:
+        opening(path)  # type: ignore[operator]
+    assert caught.value.exit_code == 2
+    message = str(caught.value)
+    assert "\n" not in message
+    assert str(path) in message
+    return message
+
+
+@pytest.mark.parametrize("opening", OPENINGS)
+@pytest.mark.parametrize("content", [b"not a database at all", b"SQLite form", b"\x00" * 4096])
+def test_a_file_that_is_no_database_is_refused_and_left_alone(
+    opening: object, content: bytes, path: Path
+) -> None:
+    path.write_bytes(content)
+    assert "no SQLite database: name another file with --db" in told(opening, path)
+    assert path.read_bytes() == content
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("opening", OPENINGS)
+@pytest.mark.parametrize("application_id", [0, 0x42])
+def test_another_programs_database_is_refused_and_left_alone(
+    opening: object, application_id: int, path: Path
+) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"PRAGMA application_id = {application_id}")
+        connection.execute("CREATE TABLE meta (key, value)")
+    connection.close()
+    before = path.read_bytes()
+    assert "another program's SQLite file: name another file with --db" in told(opening, path)
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("opening", OPENINGS)
+def test_a_newer_schema_is_refused(opening: object, path: Path) -> None:
+    with Store.open(path) as store:
+        store._connection.execute(
+            "UPDATE meta SET value = ? WHERE key = 'schema_version'", (str(SCHEMA_VERSION + 1),)
+        )
+    message = told(opening, path)
+    assert f"expected a database of schema {SCHEMA_VERSION} or older" in message
+    assert f"got {SCHEMA_VERSION + 1}: it was written by a newer Peakward; upgrade" in message
+
+
+@pytest.fixture
+def filled(make: SimpleNamespace, path: Path) -> Path:
+    """A database of some twenty pages."""
+    with Store.open(path) as store:
+        for i in range(100):
+            store.add_measurement(make.measurement(f"m{i}"))
+    return path
+
+
+@pytest.mark.parametrize("opening", OPENINGS)
+@pytest.mark.parametrize("kept", [200, 4096, 10_000])
+def test_a_truncated_database_is_refused(opening: object, kept: int, filled: Path) -> None:
+    filled.write_bytes(filled.read_bytes()[:kept])
+    message = told(opening, filled)
+    assert "expected a sound database" in message or "expected a results database" in message
+    assert "--db" in message
+
+
+@pytest.mark.parametrize("page", [2, 4, 5])
+def test_an_overwritten_page_is_noticed_before_a_run_starts(page: int, filled: Path) -> None:
+    content = bytearray(filled.read_bytes())
+    content[(page - 1) * 4096 : page * 4096] = b"\xa5" * 4096
+    filled.write_bytes(content)
+    message = told(Store.open, filled)
+    assert "expected a sound database" in message
+    assert "move the file away, or name another with --db" in message
+
+
+def test_an_overwritten_record_is_noticed_when_it_is_read(
+    make: SimpleNamespace, path: Path
+) -> None:
+    with Store.open(path) as store:
+        store.add_study(make.study())
+        store._connection.execute("UPDATE study SET record = '{\"schema_version\": 1}'")
+        with pytest.raises(PeakwardError, match="expected a Study record"):
+            store.study("last")
+
+
+def test_an_empty_file_becomes_a_database(make: SimpleNamespace, path: Path) -> None:
+    path.touch()
+    assert "got an empty file: `peakward run` fills one" in told(Store.open_read_only, path)
+    with Store.open(path) as store:
+        store.add_study(make.study())
+    with Store.open_read_only(path) as store:
+        assert store.study("last") == make.study()
+
+
+def test_reading_what_does_not_exist_creates_nothing(path: Path) -> None:
+    assert "got no such file: `peakward run` makes one" in told(Store.open_read_only, path)
+    assert list(path.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("opening", OPENINGS)
+def test_a_folder_is_no_database(opening: object, path: Path) -> None:
+    path.mkdir()
+    assert "Is a directory" in told(opening, path)
