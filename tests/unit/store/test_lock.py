@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,39 @@ def test_a_second_writer_is_told_who_writes_and_what_to_do(
     assert "\n" not in told
     assert caught.value.exit_code == 2
     Store.open_read_only(path).close()
+
+
+TRY = HOLD.replace("store = ", "print('ready', flush=True); sys.stdin.readline(); store = ")
+
+
+def test_of_writers_that_start_together_one_gets_in(path: Path) -> None:
+    """Though none of them finds a database there yet."""
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", TRY, str(path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(4)
+    ]
+    for writer in writers:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "ready\n"
+    for writer in writers:
+        assert writer.stdin is not None
+        writer.stdin.write("go\n")
+        writer.stdin.flush()
+    # The losers end; the winner waits for its input to close, which is left to last.
+    while sum(writer.poll() is None for writer in writers) > 1:
+        time.sleep(0.01)
+    ended = [writer.communicate() for writer in writers if writer.poll() is not None]
+    assert len(ended) == 3
+    assert all("PeakwardError: expected" in errors for _, errors in ended)
+    assert all("to be free, got one that" in errors for _, errors in ended)
+    (winner,) = [writer for writer in writers if writer.poll() is None]
+    assert winner.communicate() == ("open\n", "")
 
 
 def test_a_killed_writer_holds_nothing(holder: "subprocess.Popen[str]", path: Path) -> None:

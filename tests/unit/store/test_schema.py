@@ -64,8 +64,8 @@ def test_a_newer_schema_is_refused(opening: object, path: Path) -> None:
 def filled(make: SimpleNamespace, path: Path) -> Path:
     """A database of some twenty pages."""
     with Store.open(path) as store:
-        for i in range(100):
-            store.add_measurement(make.measurement(f"m{i}"))
+        for i in range(4):
+            store.add_measurement(make.measurement(f"m{i}", reason="x" * 20_000))
     return path
 
 
