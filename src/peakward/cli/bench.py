@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 import tyro
 
-from peakward.cli import machine, options, output, session, values
+from peakward.cli import machine, options, output, session, values, watch
 from peakward.cli.vocabulary import CaseOptions, Cases, ResultOptions, Results, option
 from peakward.records.environment import Environment
 from peakward.records.protocol import Protocol
@@ -51,7 +51,11 @@ def main(given: Options, command: str) -> int:
         _dry_run(planned(cases, protocols), here.environment, Path(given.results.db))
         return 0
     targets = output.targets(given.results)
-    with session.opened(given.results.db, here) as opened:
+    names = [label(case) for case, _ in planned(cases, protocols)]
+    with (
+        watch.cases("bench", names) as watching,
+        session.opened(given.results.db, here, watching) as opened,
+    ):
         study = bench(
             opened.sweep,
             cases,

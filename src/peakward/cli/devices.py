@@ -7,7 +7,7 @@ import msgspec
 import tyro
 
 from peakward.catalogue import devices
-from peakward.cli import devices_page, machine, output, session, values
+from peakward.cli import devices_page, machine, output, session, values, watch
 from peakward.cli.machine import Machine
 from peakward.cli.vocabulary import option
 from peakward.records import codec
@@ -84,8 +84,10 @@ def _probe(here: Machine, *, as_json: bool) -> int:
 
 
 def _calibrate(here: Machine, given: Options) -> int:
-    with session.opened(given.db, here) as opened:
-        print("measuring this machine's ceilings", file=sys.stderr)
+    with (
+        watch.budget("calibrate", None) as watching,
+        session.opened(given.db, here, watching) as opened,
+    ):
         calibration = opened.sweep.workers.calibrate(here.device)
         opened.store.add_calibration(calibration)
     if given.json:

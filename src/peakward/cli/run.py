@@ -1,14 +1,13 @@
 """Find what makes a model faster here: baseline, levers, verdicts."""
 
-import sys
-from functools import partial
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import tyro
 
 from peakward.catalogue.levers import LEVERS
-from peakward.cli import machine, options, output, session, values
+from peakward.cli import machine, options, output, session, values, watch
 from peakward.cli.machine import Machine
 from peakward.cli.reproduce import to_command
 from peakward.cli.vocabulary import CaseOptions, Cases, ResultOptions, Results, option
@@ -58,13 +57,16 @@ def main(given: Options, command: str) -> int:
     if given.dry_run:
         return _dry_run(asked, here, given.results.db)
     targets = output.targets(given.results)
-    with session.opened(given.results.db, here) as opened:
+    with (
+        watch.budget("run", asked.budget_s) as watching,
+        session.opened(given.results.db, here, watching) as opened,
+    ):
         study = investigate(
             asked,
             opened.sweep,
             opened.store,
-            on_stage=_say,
-            on_prediction=partial(_say_floor, asked.case),
+            on_stage=watching.on_stage,
+            on_prediction=lambda found: watching.say(_ceiling(asked.case, found)),
         )
     output.show_study(study, targets, as_json=given.results.json)
     session.tell_interruption(study)
@@ -101,8 +103,6 @@ def _explicit(names: tuple[str, ...], case: ModelCase, here: Machine) -> tuple[L
 
 
 def _dry_run(asked: Investigation, here: Machine, db: str) -> int:
-    from pathlib import Path
-
     from peakward.store.database import Store
 
     calibration = None
@@ -120,15 +120,12 @@ def _dry_run(asked: Investigation, here: Machine, db: str) -> int:
     return 0
 
 
-def _say(stage: str) -> None:
-    print(stage, file=sys.stderr)
-
-
-def _say_floor(case: ModelCase, prediction: Prediction) -> None:
-    if prediction.floor_s is not None:
-        tokens_per_s = case.workload.tokens_per_step / prediction.floor_s
-        print(
-            f"at most {format_cell(tokens_per_s, 'tokens_per_s')}: a step's floor here is "
-            f"{format_cell(prediction.floor_s, 's')}",
-            file=sys.stderr,
-        )
+def _ceiling(case: ModelCase, prediction: Prediction) -> str:
+    """What the machine allows, said before anything is measured."""
+    if prediction.floor_s is None:
+        return f"no floor: the {prediction.compute_type} matmul rate of this machine is unknown"
+    tokens_per_s = case.workload.tokens_per_step / prediction.floor_s
+    return (
+        f"at most {format_cell(tokens_per_s, 'tokens_per_s')}: "
+        f"a step's floor here is {format_cell(prediction.floor_s, 's')}"
+    )

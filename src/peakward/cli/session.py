@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from peakward.cli.machine import Machine
+from peakward.cli.watch import Watch
 from peakward.records.study import Study
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ class Session(NamedTuple):
 
 
 @contextlib.contextmanager
-def opened(db: str, machine: Machine) -> Iterator[Session]:
+def opened(db: str, machine: Machine, watch: Watch) -> Iterator[Session]:
     """A sweep that stores what it measures, each case as it ends.
 
     Raises:
@@ -31,8 +32,9 @@ def opened(db: str, machine: Machine) -> Iterator[Session]:
     from peakward.lab.measure.sweep import Sweep
     from peakward.store.database import Store
 
-    with Store.open(Path(db)) as store, Workers() as workers:
-        yield Session(store, Sweep(store, workers, machine.environment))
+    with Store.open(Path(db)) as store, Workers(on_event=watch.on_event) as workers:
+        sweep = Sweep(store, workers, machine.environment, on_done=watch.on_done)
+        yield Session(store, sweep)
 
 
 def tell_interruption(study: Study) -> None:

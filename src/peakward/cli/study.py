@@ -7,7 +7,7 @@ from typing import Annotated, get_args
 import msgspec
 import tyro
 
-from peakward.cli import machine, options, output, session, values
+from peakward.cli import machine, options, output, session, values, watch
 from peakward.cli.machine import Machine
 from peakward.cli.vocabulary import (
     ResultOptions,
@@ -23,6 +23,7 @@ from peakward.report import documents
 from peakward.report.document import Document, Section
 from peakward.studies import registry
 from peakward.studies.scope import Scope, default_scope
+from peakward.studies.setting import Setting
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,12 +64,16 @@ def main(given: Options, command: str) -> int:
     if given.name is not None and given.all:
         raise PeakwardError(f"expected one study or --all, got {given.name} and --all")
     names = tuple(registry.STUDIES) if given.name is None else (given.name,)
-    for name in names:
-        registry.study_module(name)
+    modules = [registry.study_module(name) for name in names]
     here = machine.this_machine(given.device)
     scope = _scope(given, here)
+    setting = Setting(scope=scope, environment=here.environment, has_compiler=here.has_compiler)
+    n_planned = sum(len(module.plan(setting)) for module in modules)
     targets = output.targets(given.results)
-    with session.opened(given.results.db, here) as opened:
+    with (
+        watch.cases("study", (), total=n_planned) as watching,
+        session.opened(given.results.db, here, watching) as opened,
+    ):
         found = _carry_out(names, opened, scope, command)
     document = _together([documents.document(each) for each in found])
     output.show(found, targets, as_json=given.results.json, document=document)
