@@ -7,7 +7,7 @@ from time import perf_counter
 from peakward.lab.measure.messages import Failed, Measured
 from peakward.records.case import Case
 from peakward.records.environment import Environment
-from peakward.records.measurement import Measurement, Telemetry, Validity
+from peakward.records.measurement import Measurement, Validity
 from peakward.records.protocol import Protocol
 from peakward.stats.summary import summarise
 from peakward.stats.validity import judge_times
@@ -33,8 +33,12 @@ def measurement(
     answer: Measured | Failed,
     *,
     doubts: tuple[str, ...] = (),
+    notes: tuple[str, ...] = (),
 ) -> Measurement:
-    """The record of a case, whatever came of it. `doubts` are reasons against believing its times."""
+    """The record of a case, whatever came of it.
+
+    `doubts` are reasons against believing its times; `notes` stand beside them and change nothing.
+    """
     if isinstance(answer, Failed):
         return Measurement(
             id=new_id(),
@@ -57,7 +61,7 @@ def measurement(
         status="ok",
         runs=(answer.run,),
         summary=summarise([answer.run]),
-        validity=validity(answer.run.steps_s, answer.telemetry, (*unsteady, *doubts)),
+        validity=validity(answer, (*unsteady, *doubts), notes),
         phases=answer.phases,
         memory=answer.memory,
         telemetry=answer.telemetry,
@@ -67,13 +71,11 @@ def measurement(
     )
 
 
-def validity(
-    steps_s: tuple[float, ...], telemetry: Telemetry | None, doubts: tuple[str, ...]
-) -> Validity:
+def validity(answer: Measured, doubts: tuple[str, ...], notes: tuple[str, ...] = ()) -> Validity:
     """The verdict on the step times; stable ones with a doubt about them are unstable."""
-    judged = judge_times(steps_s, telemetry)
+    judged = judge_times(answer.run.steps_s, answer.telemetry)
     verdict = "unstable" if doubts and judged.verdict == "stable" else judged.verdict
-    return Validity(verdict=verdict, reasons=(*judged.reasons, *doubts))
+    return Validity(verdict=verdict, reasons=(*judged.reasons, *doubts, *notes))
 
 
 def new_id() -> str:

@@ -13,7 +13,7 @@ from time import monotonic
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from peakward.lab.measure import assemble, failure, probe, proc
+from peakward.lab.measure import assemble, failure, nvml, probe, proc
 from peakward.lab.measure.interrupts import Interrupts
 from peakward.lab.measure.messages import (
     Answer,
@@ -232,7 +232,8 @@ class Workers:
         with self._interrupts:
             if fresh:
                 self.close()
-            process = self._process or self._start(tell, fresh=fresh)
+            cold = fresh and isinstance(request, MeasureRequest)
+            process = self._process or self._start(tell, cold=cold)
             conversation = _Conversation(process, self._interrupts, tell)
             answer = conversation.ask(request, deadline_s, timeout_s)
             released = None if isinstance(answer, Failed) else conversation.released()
@@ -243,11 +244,15 @@ class Workers:
             self._held_bytes = released.held_bytes
         return Ended(answer, conversation.last.arm)
 
-    def _start(self, tell: OnEvent, *, fresh: bool) -> WorkerProcess:
-        """A new worker. NVML counts GPUs by bus, so CUDA is told to; a fresh one compiles cold."""
+    def _start(self, tell: OnEvent, *, cold: bool) -> WorkerProcess:
+        """A new worker. NVML counts GPUs by bus, so CUDA is told to.
+
+        A cold one finds nothing in the compiler's disk cache, so that compilation is measured in
+        full; elsewhere the cache saves minutes.
+        """
         tell(Event(stage="starting"))
         environ = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **os.environ}
-        if fresh:
+        if cold:
             scratch = self._scratch.enter_context(
                 tempfile.TemporaryDirectory(prefix="peakward-", ignore_cleanup_errors=True)
             )
@@ -271,7 +276,7 @@ class Workers:
         worker = self._process
         sampled = worker is None and monotonic() - self._quiet_since_s > QUIET_S
         return probe.busy_reason(
-            device_type,
+            nvml.visible_gpu() if device_type == "cuda" else None,
             own_pids=() if worker is None else (worker.pid,),
             own_bytes=self._held_bytes,
             n_samples=probe.N_SAMPLES if sampled else 0,

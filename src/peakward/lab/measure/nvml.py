@@ -69,17 +69,17 @@ def visible_gpu() -> Gpu | None:
     return gpu
 
 
-def gpu_of(uuid: str) -> Gpu:
+def gpu_of(name: str) -> Gpu:
     """The device or MIG instance of that UUID.
 
     Raises:
         PeakwardError: there is none.
     """
-    handle = query(pynvml.nvmlDeviceGetHandleByUUID, uuid.encode()) if _initialised() else None
+    handle = query(pynvml.nvmlDeviceGetHandleByUUID, name.encode()) if _initialised() else None
     if handle is None:
-        raise PeakwardError(f"expected a GPU or MIG instance that NVML knows, got {uuid}")
+        raise PeakwardError(f"expected a GPU or MIG instance that NVML knows, got {name}")
     board = handle
-    if uuid.startswith("MIG-"):
+    if name.startswith("MIG-"):
         board = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
     return Gpu(handle, board)
 
@@ -129,6 +129,11 @@ def check_order(order: str | None, names: set[str]) -> None:
         )
 
 
+def uuid(gpu: Gpu) -> str:
+    """GPU-… of a device, MIG-… of an instance."""
+    return text(pynvml.nvmlDeviceGetUUID(gpu.handle))
+
+
 def memory(gpu: Gpu) -> Memory:
     """Total and used; used includes what the driver keeps for itself."""
     info = pynvml.nvmlDeviceGetMemoryInfo(gpu.handle)
@@ -164,7 +169,7 @@ def check_is(gpu: Gpu, cuda_uuid: str) -> None:
     Raises:
         PeakwardError: they differ.
     """
-    own = text(pynvml.nvmlDeviceGetUUID(gpu.handle))
+    own = uuid(gpu)
     if not own.startswith("MIG-") and cuda_uuid.removeprefix("GPU-") not in own:
         raise PeakwardError(
             f"expected CUDA's first device to be {own}, got {cuda_uuid}: name the GPU by UUID in "

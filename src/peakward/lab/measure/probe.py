@@ -67,7 +67,7 @@ def has_compiler() -> bool:
 
 
 def busy_reason(
-    device_type: DeviceType = "cuda",
+    gpu: nvml.Gpu | None,
     *,
     own_pids: Collection[int] = (),
     own_bytes: int = 0,
@@ -78,7 +78,6 @@ def busy_reason(
     Call it while we ourselves are idle. `own_pids` are our processes, `own_bytes` the GPU memory
     that they hold. No samples: only processes and memory are looked at, which takes no time.
     """
-    gpu = nvml.visible_gpu() if device_type == "cuda" else None
     if gpu is None:
         return None
     return judge_busy(
@@ -152,7 +151,7 @@ def _cuda_environment(gpu: nvml.Gpu) -> Environment:
         device_type="cuda",
         device_name=nvml.text(pynvml.nvmlDeviceGetName(gpu.handle)),
         device_memory_bytes=nvml.memory(gpu).total,
-        device_uuid=nvml.text(pynvml.nvmlDeviceGetUUID(gpu.handle)),
+        device_uuid=nvml.uuid(gpu),
         compute_capability=f"{major}.{minor}",
         driver=nvml.text(pynvml.nvmlSystemGetDriverVersion()),
         cuda=_torch_build()[1],

@@ -1,0 +1,172 @@
+"""The in-process runner: a live step that cannot be sent elsewhere."""
+
+import math
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor, nn
+
+from peakward.lab.measure import assemble, failure, nvml, probe
+from peakward.lab.measure.clock import clock_for
+from peakward.lab.measure.fingerprint import fingerprint
+from peakward.lab.measure.memory import CpuMeter, CudaMeter
+from peakward.lab.measure.messages import Failed, Measured
+from peakward.lab.measure.snapshot import restored
+from peakward.lab.measure.telemetry import Sampler
+from peakward.lab.measure.timer import time_steps
+from peakward.records.case import DeviceType, StepCase
+from peakward.records.errors import PeakwardError
+from peakward.records.measurement import Measurement
+from peakward.records.protocol import Protocol
+
+GIB = 2**30
+"""More than a CUDA context takes."""
+SHARED = (
+    "in process: the allocator's cache, the compiler's and what the step touches beside the model, "
+    "the optimizer and the random states were not isolated"
+)
+UNKNOWN = "in process: no model was given, so what the step trained stays trained"
+
+
+class _Step:
+    """The user's step, keeping the loss that it may return but not the graph behind it."""
+
+    def __init__(self, step: Callable[[], object]) -> None:
+        self._step = step
+        self._last: object = None
+
+    def __call__(self) -> None:
+        result = self._step()
+        self._last = result.detach() if isinstance(result, Tensor) else result
+
+    def loss(self) -> float | None:
+        """What the last step returned, where that is one number."""
+        if isinstance(self._last, Tensor) and self._last.numel() == 1:
+            return float(self._last)
+        return float(self._last) if isinstance(self._last, int | float) else None
+
+
+def measure_step(
+    step: Callable[[], object],
+    *,
+    name: str,
+    model: nn.Module | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    device: str | torch.device | None = None,
+    protocol: Protocol | None = None,
+    tokens_per_step: float | None = None,
+) -> Measurement:
+    """Measure a function that runs one whole step, in this process.
+
+    Parameters, buffers, gradients, modes, the optimiser and the random states are as before
+    afterwards, also if the step raises; the verdict's reasons say what could not be isolated. A
+    step that returns its loss has it checked and recorded.
+
+    Args:
+        step: called without arguments, again and again.
+        name: for the report.
+        model: what the step trains; None where it changes nothing that matters.
+        optimizer: what the step steps.
+        device: where it runs; by default where the model's first parameter is, else the CPU.
+        protocol: how to measure; phases cannot be timed, and the time limit is not enforced.
+        tokens_per_step: for rates.
+
+    Raises:
+        PeakwardError: a fresh process asked for, or a device that is neither cpu nor cuda.
+    """
+    protocol = protocol or Protocol(phases=False)
+    if protocol.fresh_process:
+        raise PeakwardError(
+            "expected a protocol without fresh_process for a live step, got one with it"
+        )
+    place = _device(device, model)
+    case = StepCase(
+        name=name,
+        fingerprint=fingerprint(step, model),
+        device=_type(place),
+        tokens_per_step=tokens_per_step,
+    )
+    watch = assemble.Stopwatch()
+    with _current(place):
+        gpu = _gpu(case.device)
+        uuid = None if gpu is None else nvml.uuid(gpu)
+        environment = probe.environment(case.device, uuid=uuid)
+        busy = _busy_reason(gpu)
+        with restored(model, optimizer):
+            answer = _measured(_Step(step), protocol, case.device, gpu, model)
+    notes = (SHARED,) if model is not None else (SHARED, UNKNOWN)
+    return assemble.measurement(
+        case,
+        protocol,
+        environment,
+        watch,
+        answer,
+        doubts=() if busy is None else (busy,),
+        notes=notes,
+    )
+
+
+def _measured(
+    step: _Step,
+    protocol: Protocol,
+    device_type: DeviceType,
+    gpu: nvml.Gpu | None,
+    model: nn.Module | None,
+) -> Measured | Failed:
+    sampler = Sampler(gpu)
+    meter = CudaMeter(None, None) if device_type == "cuda" else CpuMeter()
+    try:
+        with meter:
+            timing = time_steps(step, protocol, clock_for(device_type), telemetry=sampler)
+            loss = step.loss()
+            use = meter.use()
+    except Exception as error:  # noqa: BLE001  a step may raise anything: it is the result
+        status, reason = failure.of_exception(error)
+        return Failed(status=status, reason=reason)
+    if loss is not None and not math.isfinite(loss):
+        return Failed(status="invalid", reason=f"expected a finite loss, got {loss}")
+    return Measured(
+        run=timing.run,
+        unsteady=timing.unsteady,
+        phases=(),
+        memory=use,
+        telemetry=sampler.telemetry(len(timing.run.steps_s)),
+        compile=None,
+        n_parameters=None if model is None else sum(each.numel() for each in model.parameters()),
+        loss=loss,
+    )
+
+
+def _device(device: str | torch.device | None, model: nn.Module | None) -> torch.device:
+    if device is not None:
+        return torch.device(device)
+    first = next(model.parameters(), None) if model is not None else None
+    return torch.device("cpu") if first is None else first.device
+
+
+def _type(device: torch.device) -> DeviceType:
+    if device.type not in ("cpu", "cuda"):
+        raise PeakwardError(f"expected a step on cpu or cuda, got one on {device.type}")
+    return "cuda" if device.type == "cuda" else "cpu"
+
+
+def _current(device: torch.device) -> AbstractContextManager[object]:
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+def _gpu(device_type: DeviceType) -> nvml.Gpu | None:
+    """torch's current device, as NVML knows it."""
+    if device_type == "cpu":
+        return None
+    if torch.cuda.device_count() == 1:
+        return nvml.visible_gpu()
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return nvml.gpu_of(f"GPU-{str(properties.uuid).removeprefix('GPU-')}")
+
+
+def _busy_reason(gpu: nvml.Gpu | None) -> str | None:
+    """Without samples of utilisation: they would show the caller's own work of a moment ago."""
+    own = 0 if gpu is None else torch.cuda.memory_reserved() + GIB
+    return probe.busy_reason(gpu, own_pids=(os.getpid(),), own_bytes=own, n_samples=0)

@@ -1,0 +1,151 @@
+"""The state that a live step changes, kept and put back bit for bit."""
+
+import copy
+import random
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Restore = Callable[[], Any]
+"""Puts something back as it was, and gives it."""
+
+
+@contextmanager
+def restored(model: nn.Module | None, optimizer: torch.optim.Optimizer | None) -> Iterator[None]:
+    """On leaving, however that comes about, all that follows is as it was on entering.
+
+    Parameters, buffers, gradients, the training mode of every module, the optimiser's state and
+    settings, and the random states of torch on every device, of Python, and of NumPy where it is
+    loaded. Tensors keep their identity, so that optimisers and graphs that hold them stay valid.
+    The copies lie in host memory and so leave a GPU's peak alone.
+    """
+    restores: list[Restore] = [*_random_states()]
+    tensors: dict[int, Tensor] = {}
+    if model is not None:
+        restores.extend(_module(each) for each in model.modules())
+        tensors.update((id(each), each) for each in (*model.parameters(), *model.buffers()))
+    if optimizer is not None:
+        restores.append(_optimizer(optimizer))
+        tensors.update((id(each), each) for each in _parameters(optimizer))
+    restores.extend(_content(each) for each in tensors.values())
+    restores.extend(_gradient(each) for each in tensors.values() if each.is_leaf)
+    try:
+        yield
+    finally:
+        for restore in restores:
+            restore()
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> Iterable[Tensor]:
+    return (each for group in optimizer.param_groups for each in group["params"])
+
+
+def _content(tensor: Tensor) -> Restore:
+    saved = _on_host(tensor)
+    device, dtype, shape = tensor.device, tensor.dtype, tensor.shape
+
+    def restore() -> Tensor:
+        with torch.no_grad():
+            if (tensor.device, tensor.dtype, tensor.shape) == (device, dtype, shape):
+                tensor.copy_(saved)
+            else:  # its data were exchanged for another tensor's
+                tensor.data = saved.to(device)
+        return tensor
+
+    return restore
+
+
+def _on_host(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", copy=True)
+
+
+def _gradient(leaf: Tensor) -> Restore:
+    """Holds no gradient alive that the step sets free: that would show in the peak."""
+    gradient = leaf.grad
+    if gradient is None:
+
+        def clear() -> None:
+            leaf.grad = None
+
+        return clear
+    alive, saved, device = weakref.ref(gradient), _on_host(gradient), gradient.device
+
+    def restore() -> None:
+        same = alive()
+        with torch.no_grad():
+            leaf.grad = saved.to(device) if same is None else same.copy_(saved)
+
+    del gradient
+    return restore
+
+
+def _module(module: nn.Module) -> Restore:
+    """Its mode, and which tensors its parameters and buffers are; not what they hold."""
+    training = module.training
+    both: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
+    tables = [(table, dict(table)) for table in both]
+    needs_grad = [(each, each.requires_grad) for each in module.parameters(recurse=False)]
+
+    def restore() -> None:
+        module.training = training
+        for table, saved in tables:
+            table.clear()
+            table.update(saved)
+        for each, required in needs_grad:
+            each.requires_grad_(required)
+
+    return restore
+
+
+def _optimizer(optimizer: torch.optim.Optimizer) -> Restore:
+    state = [(key, _value(value)) for key, value in optimizer.state.items()]
+    groups = [
+        (group, list(group["params"]), _value(_without_params(group)))
+        for group in optimizer.param_groups
+    ]
+
+    def restore() -> None:
+        optimizer.state.clear()
+        optimizer.state.update((key, saved()) for key, saved in state)
+        for group, params, saved in groups:
+            group.clear()
+            group.update(saved(), params=params)
+        optimizer.param_groups[:] = [group for group, _, _ in groups]
+
+    return restore
+
+
+def _without_params(group: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in group.items() if key != "params"}
+
+
+def _value(value: Any) -> Restore:
+    """Of nested containers: the tensors themselves with their content, the rest as copies."""
+    if isinstance(value, Tensor):
+        return _content(value)
+    if isinstance(value, dict):
+        items = {key: _value(each) for key, each in value.items()}
+        return lambda: {key: saved() for key, saved in items.items()}
+    if isinstance(value, list):
+        elements = [_value(each) for each in value]
+        return lambda: [saved() for saved in elements]
+    kept = copy.deepcopy(value)
+    return lambda: kept
+
+
+def _random_states() -> Iterator[Restore]:
+    python, cpu = random.getstate(), torch.get_rng_state()
+    yield lambda: random.setstate(python)
+    yield lambda: torch.set_rng_state(cpu)
+    if torch.cuda.is_initialized():
+        cuda = torch.cuda.get_rng_state_all()
+        yield lambda: torch.cuda.set_rng_state_all(cuda)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        drawn = numpy.random.get_state()
+        yield lambda: numpy.random.set_state(drawn)

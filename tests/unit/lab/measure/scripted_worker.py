@@ -1,0 +1,97 @@
+"""A worker without torch, for the tests of its parent: what it does stands in its arguments.
+
+`python scripted_worker.py PLAN --requests FD --replies FD`, where PLAN is a comma-separated list of
+acts, one a request; the last one is repeated.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import msgspec
+
+from peakward.lab.measure.messages import (
+    Calibrated,
+    Event,
+    Failed,
+    FirstStepProfiled,
+    Measured,
+    NumericsChecked,
+    PairsOutcome,
+    Ready,
+    Released,
+    Request,
+)
+from peakward.records.measurement import FirstStep, MemoryUse, Run
+from peakward.records.trial import NumericsVerdict, Pair
+
+MEASURED = Measured(
+    run=Run(warmup_s=(2.0, 1.0), steps_s=(1.0,) * 10),
+    unsteady=None,
+    phases=(),
+    memory=MemoryUse(peak_allocated_bytes=5),
+    telemetry=None,
+    compile=None,
+    n_parameters=7,
+    loss=0.5,
+)
+
+
+def main() -> None:
+    plan, requests_fd, replies_fd = sys.argv[1].split(","), int(sys.argv[3]), int(sys.argv[5])
+    replies = os.fdopen(replies_fd, "wb")
+
+    def send(reply) -> None:
+        replies.write(msgspec.json.encode(reply) + b"\n")
+        replies.flush()
+
+    send(Ready())
+    for line in os.fdopen(requests_fd, "rb"):
+        request = msgspec.json.decode(line, type=Request)
+        act(plan.pop(0) if len(plan) > 1 else plan[0], request, send, replies)
+
+
+def act(name, request, send, replies) -> None:
+    send(Event(stage="timing", done=12, total=20, arm="candidate"))
+    print("some library prints this", '{"type":"Ready"}', flush=True)
+    match name:
+        case "answer" | "soiled":
+            send(answer(type(request).__name__, request))
+            send(Released(clean=name == "answer", held_bytes=3))
+        case "fail":
+            send(Failed(status="oom", reason="too big"))
+        case "hang":
+            time.sleep(600)
+        case "stop":  # a process that does not even die of SIGTERM
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            os.kill(os.getpid(), signal.SIGSTOP)
+        case "exit":
+            print("Traceback: no such module", file=sys.stderr, flush=True)
+            os._exit(3)
+        case "leave-a-child":  # which holds every inherited pipe open, the replies' too
+            os.set_inheritable(replies.fileno(), True)
+            child = subprocess.Popen(["sleep", "600"], close_fds=False)
+            print(f"child {child.pid}", flush=True)
+            os._exit(4)
+        case _:
+            os.kill(os.getpid(), signal.Signals[name])
+            time.sleep(600)
+
+
+def answer(name, request):
+    if name == "PairsRequest":
+        return PairsOutcome(pairs=(Pair(process=request.process, base_s=2.0, candidate_s=1.0),))
+    return {
+        "MeasureRequest": MEASURED,
+        "NumericsRequest": NumericsChecked(
+            verdict=NumericsVerdict(declared="exact", verdict="holds")
+        ),
+        "CalibrateRequest": Calibrated(matmul=(), copy_bytes_per_s=1e9, copy_size_bytes=8),
+        "FirstStepRequest": FirstStepProfiled(first_step=FirstStep(profiled_s=1.0)),
+    }[name]
+
+
+if __name__ == "__main__":
+    main()

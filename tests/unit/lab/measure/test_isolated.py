@@ -1,0 +1,248 @@
+"""`Workers` over a scripted worker: every end is a status, and only a clean worker is used again."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from peakward.lab.measure import proc
+from peakward.lab.measure.isolated import Workers
+from peakward.records.case import ModelCase, StepCase, Workload
+from peakward.records.errors import PeakwardError
+from peakward.records.protocol import Protocol
+
+SCRIPT = Path(__file__).with_name("scripted_worker.py")
+PROTOCOL = Protocol(timeout_s=30.0)
+
+
+@pytest.fixture
+def case(make_shape):
+    return ModelCase(
+        model=make_shape(), workload=Workload(batch_size=1, seq_len=8), device="cpu"
+    )
+
+
+@pytest.fixture
+def make_workers():
+    """make_workers(plan): Workers whose worker acts by plan; `events` and `pids` are kept."""
+    made = []
+
+    def make(plan, on_event=None):
+        workers = Workers(argv=(sys.executable, str(SCRIPT), plan), on_event=on_event or ignore)
+        made.append(workers)
+        return workers
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def ignore(_event):
+    pass
+
+
+def pid(workers):
+    return None if workers._process is None else workers._process.pid
+
+
+def is_gone(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def test_a_measurement_is_assembled(make_workers, case):
+    events = []
+    found = make_workers("answer").measure(case, PROTOCOL, on_event=events.append)
+    assert (found.status, found.reason) == ("ok", None)
+    assert (found.case, found.protocol) == (case, PROTOCOL)
+    assert found.environment.device_type == "cpu"
+    assert found.summary.median_s.estimate == 1.0
+    assert found.summary.n == 10
+    assert found.validity.verdict == "stable"
+    assert (found.loss, found.n_parameters) == (0.5, 7)
+    assert found.wall_s > 0
+    assert [each.stage for each in events] == ["starting", "timing"]
+
+
+def test_a_clean_worker_is_used_again(make_workers, case):
+    workers = make_workers("answer")
+    events = []
+    workers.measure(case, PROTOCOL)
+    first = pid(workers)
+    workers.measure(case, PROTOCOL, on_event=events.append)
+    assert pid(workers) == first
+    assert [each.stage for each in events] == ["timing"]
+
+
+def test_a_soiled_worker_is_replaced(make_workers, case):
+    workers = make_workers("soiled")
+    assert workers.measure(case, PROTOCOL).status == "ok"
+    assert pid(workers) is None
+
+
+def test_a_fresh_process_is_neither_an_old_one_nor_kept(make_workers, case):
+    workers = make_workers("answer")
+    workers.measure(case, PROTOCOL)
+    old = pid(workers)
+    fresh = msgspec.structs.replace(PROTOCOL, fresh_process=True)
+    assert workers.measure(case, fresh).status == "ok"
+    assert pid(workers) is None
+    assert is_gone(old)
+
+
+@pytest.mark.parametrize(
+    ("act", "status", "reason"),
+    [
+        ("fail", "oom", "too big"),
+        ("exit", "crashed", "exited with code 3 while timing the candidate, 12 steps done: Traceback"),
+        ("SIGSEGV", "crashed", "killed by SIGSEGV while timing"),
+        ("SIGKILL", "crashed", "killed by SIGKILL while timing"),
+        ("hang", "timeout", "not done after 3 s, while timing the candidate, 12 steps done"),
+        ("stop", "timeout", "not done after 3 s, while timing"),
+    ],
+)
+def test_every_end_is_a_status_and_the_next_case_runs(make_workers, case, act, status, reason):
+    workers = make_workers(act)
+    ended = workers.measure(case, msgspec.structs.replace(PROTOCOL, timeout_s=3.0))
+    assert ended.status == status
+    assert ended.reason.startswith(reason)
+    assert ended.summary is None
+    assert ended.runs == ()
+    assert pid(workers) is None
+    workers._argv = (*workers._argv[:2], "answer")
+    assert workers.measure(case, PROTOCOL).status == "ok"
+
+
+def test_a_kill_that_the_kernel_counted_is_an_oom(make_workers, case, monkeypatch):
+    counts = iter([{"/proc/vmstat": 4}, {"/proc/vmstat": 5}])
+    monkeypatch.setattr(proc, "oom_kills", lambda: next(counts))
+    ended = make_workers("SIGKILL").measure(case, PROTOCOL)
+    assert ended.status == "oom"
+    assert ended.reason.startswith("killed by the kernel's OOM killer while timing")
+
+
+def test_a_worker_that_cannot_start_is_a_crash(case):
+    with Workers(argv=(sys.executable, "-c", "raise SystemExit('no torch here')")) as workers:
+        ended = workers.measure(case, PROTOCOL)
+    assert ended.status == "crashed"
+    assert ended.reason == "exited with code 1 while starting: no torch here"
+
+
+def press(n_times=1):
+    """Ctrl-C from a terminal, which only this process receives."""
+    for _ in range(n_times):
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def when_timing(action):
+    return lambda event: action() if event.stage == "timing" else None
+
+
+def test_ctrl_c_ends_the_case_and_the_next_one_runs(make_workers, case):
+    workers = make_workers("hang", on_event=when_timing(press))
+    ended = workers.measure(case, PROTOCOL)
+    assert ended.status == "crashed"
+    assert ended.reason == "interrupted by Ctrl-C while timing the candidate, 12 steps done"
+    workers._on_event = ignore
+    workers._argv = (*workers._argv[:2], "answer")
+    assert workers.measure(case, PROTOCOL).status == "ok"
+
+
+def test_ctrl_c_twice_ends_the_run_after_the_case_was_handed_over(make_workers, case):
+    workers = make_workers("hang", on_event=when_timing(lambda: press(2)))
+    assert workers.measure(case, PROTOCOL).reason.startswith("interrupted")
+    with pytest.raises(KeyboardInterrupt):
+        workers.measure(case, PROTOCOL)
+
+
+def test_raise_if_stopping_ends_the_run_sooner(make_workers, case):
+    workers = make_workers("hang", on_event=when_timing(lambda: press(2)))
+    workers.measure(case, PROTOCOL)
+    with pytest.raises(KeyboardInterrupt):
+        workers.raise_if_stopping()
+
+
+def test_leaving_the_block_ends_the_worker(case):
+    with Workers(argv=(sys.executable, str(SCRIPT), "answer")) as workers:
+        workers.measure(case, PROTOCOL)
+        left = pid(workers)
+    assert is_gone(left)
+
+
+def test_pairs(make_workers, case):
+    workers = make_workers("answer")
+    first = workers.pairs(case, case, "ABBA", PROTOCOL)
+    assert first.status == "ok"
+    assert first.pairs[0].process == 0
+    assert workers.pairs(case, case, "AB", PROTOCOL).pairs[0].process == 0
+    fresh = msgspec.structs.replace(PROTOCOL, fresh_process=True)
+    assert workers.pairs(case, case, "AB", fresh).pairs[0].process == 1
+    assert workers.pairs(case, case, "AB", fresh).pairs[0].process == 2
+
+
+@pytest.mark.parametrize("act", ["fail", "SIGSEGV"])
+def test_failed_pairs_name_the_arm(make_workers, case, act):
+    outcome = make_workers(act).pairs(case, case, "AB", PROTOCOL)
+    assert outcome.status in ("oom", "crashed")
+    assert outcome.failed_arm == "candidate"
+    assert outcome.pairs == ()
+    assert outcome.reason
+
+
+@pytest.mark.parametrize("order", ["", "A", "AA", "ABA", "ABBAA", "AC", "ab"])
+def test_pairs_need_an_order_of_pairs(make_workers, case, order):
+    with pytest.raises(PeakwardError, match="expected an order made of AB and BA"):
+        make_workers("answer").pairs(case, case, order, PROTOCOL)
+
+
+def test_numerics(make_workers, case):
+    assert make_workers("answer").numerics(case, case, "exact").verdict == "holds"
+    failed = make_workers("fail").numerics(case, case, "exact")
+    assert failed.verdict == "not computed"
+    assert failed.reason == "oom: too big"
+    assert failed.declared == "exact"
+
+
+def test_calibrate(make_workers):
+    found = make_workers("answer").calibrate("cpu")
+    assert found.copy_bytes_per_s == 1e9
+    assert found.environment.device_type == "cpu"
+    with pytest.raises(PeakwardError, match="expected to calibrate cpu, got oom: too big"):
+        make_workers("fail").calibrate("cpu")
+
+
+def test_first_step_is_of_a_fresh_process(make_workers, case):
+    workers = make_workers("answer")
+    workers.measure(case, PROTOCOL)
+    assert workers.first_step(case).profiled_s == 1.0
+    assert pid(workers) is None
+    assert make_workers("fail").first_step(case) is None
+
+
+def test_a_live_step_cannot_be_sent(make_workers):
+    case = StepCase(name="mine", fingerprint="0", device="cpu")
+    with pytest.raises(PeakwardError, match="use measure_step"):
+        make_workers("answer").measure(case, PROTOCOL)
+
+
+def test_only_a_fresh_measurement_compiles_cold(make_workers, case, monkeypatch):
+    seen = []
+    workers = make_workers("answer")
+    start = workers._start
+
+    def watched(tell, *, cold):
+        seen.append(cold)
+        return start(tell, cold=cold)
+
+    monkeypatch.setattr(workers, "_start", watched)
+    fresh = msgspec.structs.replace(PROTOCOL, fresh_process=True)
+    workers.measure(case, PROTOCOL)
+    workers.measure(case, fresh)
+    workers.pairs(case, case, "AB", fresh)
+    assert seen == [False, True, False]

@@ -1,0 +1,80 @@
+"""When to stop: pure decisions, so every edge is a line here."""
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peakward.lab.measure import stopping
+from peakward.records.protocol import Protocol
+from peakward.stats.bootstrap import median_interval
+
+PROTOCOL = Protocol(min_steps=10, max_steps=50, max_timed_s=5.0, relative_half_width=0.01)
+STEADY = [1.0, 1.001] * 10
+RESTLESS = [1.0, 2.0] * 10
+
+
+@pytest.mark.parametrize(
+    ("step_s", "chunk"),
+    [(1e-4, 50), (1e-6, 64), (2e-3, 3), (5e-3, 1), (1.0, 1), (0.0, 64)],
+)
+def test_a_chunk_is_about_5_ms(step_s, chunk):
+    assert stopping.chunk_steps(step_s) == chunk
+
+
+@pytest.mark.parametrize(
+    ("times", "issued", "elapsed_s", "done"),
+    [
+        (STEADY, 9, 100.0, False),  # min_steps come first
+        (RESTLESS, 10, 5.0, True),  # time is up
+        (RESTLESS, 10, 4.9, False),
+        (RESTLESS, 50, 0.0, True),  # steps are up
+        (STEADY, 20, 1.0, True),  # narrow enough
+        (RESTLESS, 20, 1.0, False),
+        (STEADY, 20, 0.4, False),  # too soon to save anything
+        ((), 20, 1.0, False),  # nothing known yet
+    ],
+)
+def test_timing_done(times, issued, elapsed_s, done):
+    assert stopping.timing_done(times, issued, elapsed_s, PROTOCOL) is done
+
+
+def test_no_interval_below_six_values():
+    assert stopping.half_width([1.0] * 5) == math.inf
+    assert stopping.half_width([1.0] * 6) == 0.0
+
+
+@given(st.integers(0, 2**32), st.integers(20, 200))
+def test_the_quick_half_width_is_near_the_exact_one(seed, n):
+    draw = random.Random(seed)
+    times = [draw.gauss(1.0, 0.05) for _ in range(n)]
+    exact = median_interval(times)
+    width = (exact.high - exact.low) / 2 / exact.estimate
+    assert 0.5 * width <= stopping.half_width(times) <= 2 * width + 0.01
+
+
+@pytest.mark.parametrize(
+    ("times", "issued", "elapsed_s", "done"),
+    [
+        ([60.0, *[1.0] * 10], 11, 70.0, True),  # steady; the compilation did not use up the time
+        ([60.0, 1.0], 2, 61.0, False),  # too few, whatever the time
+        ([60.0, 1.0, 1.0], 3, 62.0, False),
+        ([1.0, 9.0, 1.0], 3, 11.0, True),  # never steady, but time is up
+        ([], 100, 1.0, True),  # never steady, but steps are up
+        ([], 5, 1.0, False),
+    ],
+)
+def test_warmup_done(times, issued, elapsed_s, done):
+    assert stopping.warmup_done(times, issued, elapsed_s, 5.0) is done
+
+
+def test_a_warmup_that_was_cut_short_may_be_shown_enough_by_the_timed_steps():
+    assert stopping.unsteady_reason([9.0, 1.0, 1.0], [1.0, 1.001] * 5) is None
+
+
+def test_a_warmup_that_was_not_enough_is_said_with_its_numbers():
+    falling = [10.0 / (1 + i) for i in range(10)]
+    reason = stopping.unsteady_reason([30.0, 20.0, 10.5], falling)
+    assert reason == "no steady step time after 3 warm-up steps in 60.5 s and 10 timed ones"
