@@ -102,5 +102,7 @@ Case = ModelCase | OperatorCase | StepCase
 
 def case_key(case: Case) -> str:
     """A stable 16-digit name of the case's content."""
-    encoded = msgspec.json.encode(case, order="deterministic")
+    # Decoded once, so that an integer given for a float is that float: 64 and 64.0 are equal.
+    normal = msgspec.json.decode(msgspec.json.encode(case), type=Case)
+    encoded = msgspec.json.encode(normal, order="deterministic")
     return hashlib.sha256(encoded).hexdigest()[:16]

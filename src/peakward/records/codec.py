@@ -37,5 +37,5 @@ def from_json(data: bytes, record_type: type[R]) -> R:
                 "it was written by a newer Peakward; upgrade this one"
             )
         return msgspec.json.decode(envelope.record, type=record_type)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise PeakwardError(f"expected a {record_type.__name__} record, got {error}") from error

@@ -50,7 +50,7 @@ def rows_in(path: Path) -> list[Row]:
 def _rows_in_json(data: bytes, path: Path) -> list[Row]:
     try:
         fields = msgspec.json.decode(data, type=_Fields).record
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         fields = {}
     # What is no record at all is left to the codec, which says so.
     kind = next((kind for field, kind in _TOLD_BY if field in fields), Study)

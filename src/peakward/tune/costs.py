@@ -3,6 +3,7 @@
 import msgspec
 
 from peakward.records.case import ModelCase
+from peakward.records.measurement import Measurement
 from peakward.records.protocol import Protocol
 
 SCREEN = Protocol(
@@ -12,7 +13,7 @@ SCREEN = Protocol(
 PAIR = Protocol(
     min_steps=5,
     max_steps=100,
-    max_timed_s=1.0,
+    max_timed_s=0.5,
     relative_half_width=0.005,
     phases=False,
     fresh_process=True,
@@ -25,32 +26,50 @@ EXTRA_ORDER = "BAAB"
 
 
 class Costs(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds, to begin with guessed from the device and then learned from what ran."""
+    """Seconds, to begin with guessed from the device and then learned from the baseline."""
 
-    build_s: float
-    """One arm: process, model and warm-up, without compilation."""
+    start_s: float
+    """A worker process, until torch is imported and the device ready."""
+    arm_s: float
+    """One arm built and warmed up, without compilation."""
     compile_s: float
     """On top of it, the first time a configuration compiles."""
 
     def screen_s(self, candidate: ModelCase) -> float:
         """One candidate screened."""
         compiles = candidate.configuration.compile != "none"
-        return self.build_s + SCREEN.max_timed_s + (self.compile_s if compiles else 0.0)
+        return self.arm_s + SCREEN.max_timed_s + (self.compile_s if compiles else 0.0)
 
     def confirm_s(self, candidate: ModelCase) -> float:
-        """One lever confirmed: every letter times an arm, and nearly every one builds it anew.
+        """One lever confirmed in its processes, each letter an arm warmed up and timed.
 
-        Rebuilding a compiled arm takes about a third of compiling it: its kernels come from
-        torch's cache on disk, the tracing does not.
+        Compiling an arm again takes about a third of the first time: its kernels come from torch's
+        cache on disk, the tracing does not.
         """
+        letters = "".join(CONFIRM_ORDERS)
         compiles = candidate.configuration.compile != "none"
-        build_s = self.build_s + PAIR.max_timed_s + (self.compile_s / 3 if compiles else 0.0)
-        return build_s * sum(len(order) for order in CONFIRM_ORDERS)
+        again_s = letters.count("B") * self.compile_s / 3 if compiles else 0.0
+        arms_s = len(letters) * (self.arm_s + PAIR.max_timed_s)
+        return len(CONFIRM_ORDERS) * self.start_s + arms_s + again_s
 
 
 def guessed(case: ModelCase, floor_s: float | None) -> Costs:
-    """Before anything ran: a case's warm-up is some ten steps, none faster than its floor."""
+    """Before anything ran: a warm-up is some ten steps, none faster than its floor.
+
+    Start and compilation as seen on an H200 with 16 cores (8.8 and 7 to 8 s) and on two cores
+    without a GPU (3 and 20 s), 2026-11-21.
+    """
     warmup_s = 10 * (floor_s or 0.0)
     if case.device == "cuda":
-        return Costs(build_s=2.0 + warmup_s, compile_s=15.0)
-    return Costs(build_s=1.0 + warmup_s, compile_s=25.0)
+        return Costs(start_s=9.0, arm_s=0.5 + warmup_s, compile_s=8.0)
+    return Costs(start_s=3.0, arm_s=0.5 + warmup_s, compile_s=20.0)
+
+
+def learned(guess: Costs, baseline: Measurement) -> Costs:
+    """The guess with the baseline's own start and warm-up."""
+    warmup_s = sum(sum(run.warmup_s) for run in baseline.runs)
+    timed_s = sum(sum(run.steps_s) for run in baseline.runs)
+    if not timed_s:
+        return guess
+    start_s = min(guess.start_s, max(baseline.wall_s - warmup_s - timed_s, 0.1))
+    return msgspec.structs.replace(guess, start_s=start_s, arm_s=0.5 + warmup_s)

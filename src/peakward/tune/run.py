@@ -87,7 +87,7 @@ def investigate(
         trials.Laboratory(sweep, store),
         obstacle=asked.obstacle,
         budget=budget,
-        costs=_learned(costs.guessed(asked.case, ceiling.floor_s), measured[0]),
+        costs=costs.learned(costs.guessed(asked.case, ceiling.floor_s), measured[0]),
         reserve_s=min(measured[0].wall_s, asked.budget_s / 5),
         environment_key=sweep.environment.key,
         on_stage=on_stage,
@@ -111,12 +111,6 @@ def investigate(
     )
     store.add_study(study)
     return study
-
-
-def _learned(guess: costs.Costs, baseline: Measurement) -> costs.Costs:
-    """A build costs what the baseline's did, its timed steps aside."""
-    timed_s = sum(sum(run.steps_s) for run in baseline.runs)
-    return msgspec.structs.replace(guess, build_s=max(baseline.wall_s - timed_s, 0.1))
 
 
 def _study(
@@ -160,7 +154,8 @@ def planned(
     ceiling = predicted(asked.case, environment, calibration)
     guess = costs.guessed(asked.case, ceiling.floor_s)
     steps = [] if calibration is not None else [("measure this machine's ceilings", 15.0)]
-    steps.append(("measure the baseline", guess.build_s + HEADLINE.max_timed_s))
+    baseline_s = guess.start_s + guess.arm_s + HEADLINE.max_timed_s
+    steps.append(("measure the baseline", baseline_s))
     applicable = [
         lever
         for lever in asked.levers

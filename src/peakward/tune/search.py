@@ -1,5 +1,6 @@
 """The greedy composition: every lever alone, then one on top of another, best first."""
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -47,6 +48,8 @@ class Search:
         on_stage: Listener,
     ) -> None:
         self.trials: list[Trial] = []
+        self._barred: set[str] = set()
+        """Levers whose numbers were wrong: no composition mends that."""
         self.skipped: list[str] = []
         """What the budget left untried."""
         self._tries, self._obstacle = tries, obstacle
@@ -71,15 +74,26 @@ class Search:
             for lever in levers
             if lever.name in gain and (lever.saves == "time" or lever.name in rescues)
         ]
-        current, kept = base, list[Lever]()
-        for lever in sorted(
-            chosen, key=lambda each: (each.name not in rescues, gain[each.name] or 1.0)
-        ):
+        order = sorted(chosen, key=lambda each: (each.name not in rescues, gain[each.name] or 1.0))
+        return self._stack(base, order, gain)
+
+    def _stack(
+        self, base: ModelCase, order: Sequence[Lever], gain: dict[str, float | None]
+    ) -> ModelCase:
+        """Levers in turn, round and round, until none of those left gains on what is kept."""
+        current, kept, waiting = base, list[Lever](), deque(order)
+        n_in_vain = 0
+        while n_in_vain < len(waiting):
+            lever = waiting.popleft()
             if any(_overrides(other, lever, gain) for other in kept):
                 continue
             trial = self._on_top(lever, base, current)
             if trial is not None and trial.verdict == "kept":
-                current, kept = trial.candidate, [*kept, lever]
+                current, n_in_vain = trial.candidate, 0
+                kept.append(lever)
+            elif lever.name not in self._barred:
+                waiting.append(lever)
+                n_in_vain += 1
         return current
 
     def prove(self, base: ModelCase, best: ModelCase) -> None:
@@ -132,6 +146,7 @@ class Search:
             return screened
         numerics = self._tries.check(lever, base, candidate)
         if numerics.verdict == "violated":
+            self._barred.add(lever.name)
             return msgspec.structs.replace(
                 screened,
                 verdict="rejected",

@@ -86,7 +86,7 @@ def search(world, *, total_s=1e9, obstacle=lambda pulled, case: None):
         world,
         obstacle=obstacle,
         budget=Budget(total_s, clock=lambda: 0.0),
-        costs=Costs(build_s=1.0, compile_s=10.0),
+        costs=Costs(start_s=1.0, arm_s=1.0, compile_s=10.0),
         reserve_s=0.0,
         environment_key="here",
         on_stage=lambda stage: None,
@@ -117,6 +117,22 @@ def test_a_weaker_lever_on_the_same_field_is_not_tried_on_top():
     world = World(two_bottlenecks)
     search(world).compose(BASE, [lever("tf32"), lever("bf16")])
     assert world.confirmed == ["bf16"]
+
+
+def test_a_lever_that_gained_nothing_comes_again_once_another_is_kept():
+    """The fused optimiser shows only when launches no longer hide it, and they go last."""
+
+    def time_s(case):
+        settings = case.configuration
+        update_s = 0.5 if settings.optimizer == "adamw-fused" else 1.5
+        if settings.precision == "fp32":
+            return 10.0 + (0.3 if settings.optimizer == "adamw-foreach" else 0.0)
+        return 1.0 + update_s if settings.cuda_graphs else 8.0
+
+    found = search(World(time_s))
+    names = ("fused-optimizer", "cuda-graphs", "bf16")
+    best = found.compose(BASE, [lever(name) for name in names])
+    assert best == configured(precision="bf16", cuda_graphs=True, optimizer="adamw-fused")
 
 
 def test_a_lever_that_loses_is_rejected_with_its_number():

@@ -14,6 +14,7 @@ from typing import Any
 
 import pynvml
 
+from peakward import __version__
 from peakward.lab.measure import nvml, proc
 from peakward.records.case import DeviceType
 from peakward.records.environment import Environment
@@ -166,7 +167,7 @@ def _software() -> dict[str, Any]:
         "triton": _version("triton") or _version("pytorch-triton"),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()}",
-        "peakward": _version("peakward") or "not installed",
+        "peakward": __version__,
     }
 
 
