@@ -220,7 +220,7 @@ def trial(
     interval = Interval(estimate=ratio[0], low=ratio[1], high=ratio[2]) if ratio else None
     base_s = STEP_S[base.configuration]
     pairs = (
-        tuple(Pair(process=i % 2, base_s=base_s, candidate_s=base_s * ratio[0]) for i in range(6))
+        tuple(Pair(process=i % 2, base_s=base_s, candidate_s=base_s * ratio[0]) for i in range(5))
         if ratio
         else ()
     )
@@ -242,44 +242,45 @@ def trial(
 
 
 BF16_ERROR = numerics("approximate", 0.0061, 0.02)
-TF32_ERROR = numerics("approximate", 0.00047, 0.002)
 REORDERED = numerics("reordered", 3.9e-7, 6.4e-7)
+
+
+SEEN = "faster when screened; not confirmed"
+NO_GAIN = "a gain of 1% is outside the interval"
+PROVED = "faster in the interval (5 pairs, 2 processes)"
 
 
 def trials() -> tuple[Trial, ...]:
     """Screenings on the baseline, refusals, a failure, then a composition of four levers."""
     b = BASELINE
     return (
-        trial("tf32", b, with_settings(b, precision="tf32"), "screened", "kept",
-              (0.2931, 0.2902, 0.2961), "70.7% less time", numerics=TF32_ERROR),
-        trial("bf16", b, BF16, "screened", "kept",
-              (0.1709, 0.1688, 0.1731), "82.9% less time", numerics=BF16_ERROR),
-        trial("sdpa", b, with_settings(b, attention="sdpa"), "screened", "kept",
-              (0.9412, 0.9371, 0.9453), "5.88% less time", numerics=REORDERED),
+        trial("tf32", b, with_settings(b, precision="tf32"), "screened", "inconclusive",
+              (0.2931, 0.2902, 0.2961), SEEN),
+        trial("sdpa", b, with_settings(b, attention="sdpa"), "screened", "inconclusive",
+              (0.9412, 0.9371, 0.9453), SEEN),
         trial("sdpa-cudnn", b, with_settings(b, attention="sdpa-cudnn"), "refused", "rejected",
               None, "needs the precision bf16-mixed or fp16-mixed or bf16 or fp8, got fp32"),
-        trial("compile", b, with_settings(b, compile="default"), "screened", "kept",
-              (0.9203, 0.9160, 0.9246), "7.97% less time", numerics=REORDERED),
-        trial("cuda-graphs", b, with_settings(b, cuda_graphs=True), "screened", "inconclusive",
-              (0.9984, 0.9911, 1.0058), "interval 0.991 to 1.006 includes 1"),
+        trial("compile", b, with_settings(b, compile="default"), "screened", "inconclusive",
+              (0.9203, 0.9160, 0.9246), SEEN),
+        trial("cuda-graphs", b, with_settings(b, cuda_graphs=True), "screened", "rejected",
+              (0.9984, 0.9961, 1.0008), NO_GAIN),
         trial("checkpointing", b, with_settings(b, checkpointing="every-block"), "screened",
-              "rejected", (1.3120, 1.3077, 1.3163), "31.2% more time; the baseline fits without it",
-              numerics=numerics("exact", 0.0, 0.0), candidate_peak_bytes=33 * GIB),
-        trial("bf16", b, BF16, "confirmed", "kept", (0.1712, 0.1704, 0.1720),
-              "82.9% less time in 6 pairs over 2 processes", numerics=BF16_ERROR,
-              candidate_peak_bytes=29 * GIB),
-        trial("compile", BF16, BF16_COMPILE, "confirmed", "kept", (0.6680, 0.6651, 0.6709),
-              "33.2% less time in 6 pairs over 2 processes", numerics=REORDERED,
-              base_peak_bytes=29 * GIB, candidate_peak_bytes=27 * GIB),
+              "rejected", (1.3120, 1.3077, 1.3163), NO_GAIN, candidate_peak_bytes=33 * GIB),
+        trial("bf16", b, BF16, "confirmed", "kept", (0.1712, 0.1704, 0.1720), PROVED,
+              numerics=BF16_ERROR, candidate_peak_bytes=29 * GIB),
+        trial("compile", BF16, BF16_COMPILE, "confirmed", "kept", (0.6680, 0.6651, 0.6709), PROVED,
+              numerics=REORDERED, base_peak_bytes=29 * GIB, candidate_peak_bytes=27 * GIB),
         trial("sdpa", BF16_COMPILE, BF16_COMPILE_SDPA, "confirmed", "kept",
-              (0.8910, 0.8871, 0.8949), "10.9% less time in 6 pairs over 2 processes",
+              (0.8910, 0.8871, 0.8949), PROVED,
               numerics=REORDERED, base_peak_bytes=27 * GIB, candidate_peak_bytes=26 * GIB),
         trial("fused-optimizer", BF16_COMPILE_SDPA, BEST, "confirmed", "kept",
-              (0.9530, 0.9500, 0.9560), "4.70% less time in 6 pairs over 2 processes",
+              (0.9530, 0.9500, 0.9560), PROVED,
               numerics=REORDERED, base_peak_bytes=26 * GIB, candidate_peak_bytes=26 * GIB),
         trial("cuda-graphs", BEST, with_settings(BEST, cuda_graphs=True), "screened", "rejected",
               None, "CUDA out of memory while the graph's pool was reserved", status="oom",
               base_peak_bytes=26 * GIB),
+        trial("composition", b, BEST, "confirmed", "kept", (0.0971, 0.0968, 0.0974), PROVED,
+              candidate_peak_bytes=26 * GIB),
     )  # fmt: skip
 
 
@@ -320,10 +321,10 @@ def run_study() -> Study:
         ),
         trials=trials(),
         best_command=(
-            "peakward run --model 2.7B --batch-size 4 --seq-len 512 --pass train_step "
-            "--baseline --lever bf16,compile,sdpa,fused-optimizer"
+            "peakward bench --model 2.7B --batch-size 4 --seq-len 512 --pass train_step "
+            "--precision bf16 --attention sdpa --compile default --optimizer adamw-fused --device cuda"
         ),
-        notes=("tf32 was screened but not composed: bf16 sets the same field and gained more.",),
+        notes=("Not done within the budget of 900 s: screening fp8.",),
     )
 
 

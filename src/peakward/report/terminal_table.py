@@ -35,7 +35,7 @@ def lay_out(table: Table, width: int) -> Iterator[RenderableType]:
         for number, columns in enumerate(pieces):
             gap = (Text(),) if number else ()
             yield from (*gap, _grid(table, columns, _widths(table, columns, width) or ()))
-        yield from (*note, *_below(table, prose))
+        yield from (*note, Text(), *_below(table, prose)) if prose else note
     else:
         yield from (*_row_by_row(table), *note)
 

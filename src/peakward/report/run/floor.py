@@ -99,9 +99,7 @@ def _note(point: Point, rows: list[tuple[Cell, ...]]) -> str:
 
 def _rates(prediction: Prediction, study: Study) -> dict[str, str]:
     kind = prediction.compute_type
-    where = (
-        "from the datasheet" if prediction.source == "datasheet" else f"{prediction.source} here"
-    )
+    where = "from the datasheet" if prediction.source == "datasheet" else "measured here"
     facts = {f"{kind} matmul": "unknown on this device"}
     if prediction.matmul_flops_per_s is not None:
         rate = format_cell(prediction.matmul_flops_per_s, "flops_per_s")

@@ -112,14 +112,14 @@ def _steps(
 ) -> tuple[Trial, ...]:
     """The chain of kept trials that ends in the case measured last.
 
-    It is walked from its end: a screening keeps several levers on one base, of which only one was
-    composed. A confirmed trial goes before a screened one, and one lever's before a direct
-    comparison with the baseline. Where nothing but the baseline was measured, the chain is that
-    of the confirmed trials, walked from its beginning.
+    It is walked from its end, for a lever may have been kept on a base that was then left. Of the
+    trials that end in one case, a confirmed one goes before a screened one, and one lever's before
+    a comparison of the whole composition with the baseline. Where nothing but the baseline was
+    measured, the chain is walked from its beginning.
     """
     kept = [trial for trial in trials if trial.verdict == "kept"]
     if measured == baseline:
-        return _forward([trial for trial in kept if trial.stage == "confirmed"], baseline)
+        return _forward(kept, baseline)
     chain: list[Trial] = []
     current = measured
     while current != baseline:

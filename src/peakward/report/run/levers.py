@@ -68,22 +68,30 @@ def composition_table(read: Investigation) -> Table:
 
 
 def unconfirmed(study: Study, read: Investigation) -> tuple[str, ...]:
-    """The gains that rest on a screening alone, one sentence each."""
+    """The gains that rest on less than pairs, one sentence each."""
     confirmed = {trial.lever for trial in study.trials if trial.stage == "confirmed"}
-    resting = [
-        trial
+    sentences = [
+        f"Not confirmed: {trial.lever} on {base_name(trial.base, read)}, "
+        f"{format_cell(1 / trial.time_ratio.estimate, 'ratio')} when screened."
         for trial in study.trials
-        if trial.stage == "screened" and trial.verdict == "kept" and trial.lever not in confirmed
+        if trial.stage == "screened"
+        and trial.verdict != "rejected"
+        and trial.lever not in confirmed
+        and trial.time_ratio is not None
+        and trial.time_ratio.estimate < 1
     ]
-    return tuple(
-        f"Not confirmed: {trial.lever} on {base_name(trial.base, read)}"
-        + (
-            f", {format_cell(1 / trial.time_ratio.estimate, 'ratio')} when screened."
-            if trial.time_ratio
-            else "."
-        )
-        for trial in resting
-    )
+    if read.best is not None and (whole := _whole(read)) is not None:
+        sentences.append(whole)
+    return tuple(sentences)
+
+
+def _whole(read: Investigation) -> str | None:
+    """Whether the best itself was confirmed against the baseline."""
+    if read.direct is None or read.direct.stage != "confirmed":
+        return "Not confirmed: the best against the baseline, in pairs of their own."
+    if read.direct.verdict != "kept":
+        return f"Not confirmed: the best against the baseline, {read.direct.reason}."
+    return None
 
 
 def base_name(case: ModelCase, read: Investigation) -> str:

@@ -45,7 +45,7 @@ def document(study: Study) -> Document:
                 _validity(found),
                 _numerics(study, found),
                 _notes(study),
-                provenance.reproduction(study),
+                _reproduction(study, found),
                 provenance.conventions(),
                 provenance.environment(study),
             )
@@ -88,14 +88,26 @@ def _kept_nothing(study: Study) -> str:
 
 
 def _opening(study: Study, found: Investigation) -> tuple[Block, ...]:
-    early = "Ended early, by its budget or by hand: what is here holds, the rest was not run."
     bars = plots.step_times(found)
     return (
         Figures(figures=figures(found)),
-        *(() if study.complete else (Note(text=early),)),
+        *(Note(text=text) for text in _warnings(study, found)),
         _facts(study, found),
         *_plots(bars),
     )
+
+
+def _warnings(study: Study, found: Investigation) -> tuple[str, ...]:
+    """What the reader must know before believing the figures above."""
+    early = "Ended early, by its budget or by hand: what is here holds; what was not run is in the notes."
+    shaky = [
+        f"The {point.name}'s times are {validity.verdict}: {'; '.join(validity.reasons)}."
+        for point in found.points
+        if point.measurement
+        and (validity := point.measurement.validity)
+        and validity.verdict != "stable"
+    ]
+    return (*shaky, *(() if study.complete else (early,)))
 
 
 def _facts(study: Study, found: Investigation) -> Facts:
@@ -149,14 +161,22 @@ def _levers(study: Study, found: Investigation) -> Section:
 
 def _composition(study: Study, found: Investigation) -> Section:
     blocks: list[Block] = []
-    if found.steps:
-        blocks += _tables(levers.composition_table(found))
-    if study.best_command is not None:
-        blocks += [
-            Paragraph(text="To run the best configuration again:"),
-            Command(text=study.best_command),
-        ]
+    if found.best is not None:
+        blocks += _tables(levers.composition_table(found)) if found.steps else ()
+        blocks += _again("best", study)
     return Section(title="Best composition", blocks=tuple(blocks))
+
+
+def _reproduction(study: Study, found: Investigation) -> Section:
+    section = provenance.reproduction(study)
+    baseline = _again("baseline", study) if found.best is None else ()
+    return Section(title=section.title, blocks=(*section.blocks, *baseline))
+
+
+def _again(name: str, study: Study) -> tuple[Block, ...]:
+    if study.best_command is None:
+        return ()
+    return Paragraph(text=f"To measure the {name} again:"), Command(text=study.best_command)
 
 
 def _validity(found: Investigation) -> Section:

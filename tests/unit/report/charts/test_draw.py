@@ -1,0 +1,137 @@
+from xml.etree import ElementTree as ET
+
+import msgspec
+import pytest
+
+from peakward.records.study import Plot, Point, Series
+from peakward.report.charts import draw
+from peakward.report.run import plots
+from peakward.report.run.investigation import read
+
+WIDTHS = [1040, 350]
+
+
+@pytest.fixture
+def every_kind(run_study, bench_study):
+    found = read(run_study)
+    return [*bench_study.plots, plots.step_times(found), plots.roofline(found)]
+
+
+def tags(root, tag, style=""):
+    return [each for each in root.iter(tag) if style in each.get("class", "").split() or not style]
+
+
+def words(root):
+    return [each.text for each in root.iter("text")]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_drawing_stays_inside_its_frame(every_kind, width):
+    for plot in every_kind:
+        root = ET.fromstring(draw(plot, width))
+        height = float(root.get("height"))
+        for each in root.iter("text"):
+            assert 0 <= float(each.get("x")) <= width
+            assert 0 <= float(each.get("y")) <= height
+        for each in root.iter("line"):
+            assert all(-0.1 <= float(each.get(x)) <= width + 0.1 for x in ("x1", "x2"))
+            assert all(-0.1 <= float(each.get(y)) <= height + 0.1 for y in ("y1", "y2"))
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_drawing_names_and_describes_itself(every_kind, width):
+    for plot in every_kind:
+        root = ET.fromstring(draw(plot, width))
+        assert root.get("role") == "img"
+        assert root.find("title").text == plot.title
+        assert plot.y_label in root.find("desc").text
+
+
+def test_names_are_escaped_in_text_and_description(bench_study):
+    plot = bench_study.plots[0]
+    series = tuple(msgspec.structs.replace(each, name="<script>&") for each in plot.series)
+    text = draw(msgspec.structs.replace(plot, series=series, title='"><b>'), 1040)
+    assert "<script>" not in text
+    assert "<b>" not in text
+    assert "<script>&" in words(ET.fromstring(text))
+
+
+def test_no_style_attribute_that_the_page_would_forbid(every_kind):
+    for plot in every_kind:
+        assert 'style="' not in draw(plot, 1040)
+
+
+def test_lines_are_named_at_their_ends_or_in_a_legend(bench_study):
+    plot = bench_study.plots[0]
+    wide, narrow = (ET.fromstring(draw(plot, width)) for width in WIDTHS)
+    assert [each.text for each in tags(wide, "text", "name")] == ["2.7B", "small"]
+    assert tags(narrow, "text", "name") == []
+    assert {"small", "2.7B"} <= set(words(narrow))
+    assert len(tags(wide, "path", "line")) == 2
+    assert len(tags(wide, "line", "whisker")) == 5
+
+
+def test_lines_tick_the_values_that_were_measured(bench_study):
+    assert {"128", "256", "512"} <= set(words(ET.fromstring(draw(bench_study.plots[0], 1040))))
+
+
+def test_names_of_points_replace_their_values_on_the_axis():
+    points = (Point(x=124e6, y=0.1, label="small"), Point(x=3.4e9, y=0.2, label="2.7B"))
+    plot = Plot(
+        title="t",
+        kind="lines",
+        x_label="parameters",
+        y_label="y",
+        x_unit="count",
+        y_unit="s",
+        log_x=True,
+        series=(Series(name="a", points=points),),
+    )
+    assert {"small", "2.7B"} <= set(words(ET.fromstring(draw(plot, 350))))
+
+
+def test_a_long_line_has_no_marks():
+    points = tuple(Point(x=x, y=1.0 + x) for x in range(200))
+    plot = Plot(
+        title="t",
+        kind="lines",
+        x_label="step",
+        y_label="time",
+        x_unit="count",
+        y_unit="s",
+        series=(Series(name="a", points=points),),
+    )
+    root = ET.fromstring(draw(plot, 1040))
+    assert len(tags(root, "path", "line")) == 1
+    assert tags(root, "circle") == []
+
+
+def test_bars_have_lengths_in_proportion_and_intervals(run_study):
+    plot = plots.step_times(read(run_study))
+    root = ET.fromstring(draw(plot, 1040))
+    bars = [float(each.get("width")) for each in tags(root, "rect", "bar")][
+        1:
+    ]  # after the legend's
+    times = [point.y for point in plot.series[0].points]
+    assert [bar / bars[0] for bar in bars] == pytest.approx([t / times[0] for t in times], rel=0.01)
+    assert len(tags(root, "line", "interval")) == 3 * len(times)
+    assert len(tags(root, "rect", "limit")) == 1 + 2
+
+
+def test_a_bar_of_each_series_in_a_group(bench_study):
+    root = ET.fromstring(draw(bench_study.plots[1], 1040))
+    assert len(tags(root, "rect", "c0")) == 1 + 3
+    assert len(tags(root, "rect", "c1")) == 1 + 2
+    assert words(root).count("seq 128") == 1
+
+
+def test_the_roofline_draws_roofs_and_places(run_study):
+    root = ET.fromstring(draw(plots.roofline(read(run_study)), 1040))
+    assert len(tags(root, "path", "roof")) == 2
+    assert {
+        "baseline, 41.5 TFLOP/s",
+        "best, 428 TFLOP/s",
+        "fp32 roof, 50.9 TFLOP/s",
+        "bf16 roof, 785 TFLOP/s",
+        "4,260 GB/s",
+    } <= set(words(root))

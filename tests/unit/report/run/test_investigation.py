@@ -1,0 +1,91 @@
+import msgspec
+import pytest
+
+from peakward.records.errors import PeakwardError
+from peakward.records.measurement import Interval
+from peakward.report.run.investigation import cumulative_speedups, inverted, read
+
+replace = msgspec.structs.replace
+
+
+def test_the_chain_leads_from_the_baseline_to_the_best(run_study, studies):
+    found = read(run_study)
+    assert [trial.lever for trial in found.steps] == ["bf16", "compile", "sdpa", "fused-optimizer"]
+    assert found.baseline.case == studies.BASELINE
+    assert found.best.case == studies.BEST
+    assert found.best.step_s == 0.0975
+
+
+def test_the_whole_is_judged_by_its_own_pairs(run_study):
+    found = read(run_study)
+    assert found.direct.lever == "composition"
+    assert found.speedup.estimate == pytest.approx(1 / 0.0971)
+    assert found.speedup.interval.low == pytest.approx(1 / 0.0974)
+
+
+def test_without_them_by_the_two_medians(run_study):
+    found = read(replace(run_study, trials=run_study.trials[:-1]))
+    assert found.direct is None
+    assert found.speedup.estimate == pytest.approx(1.004 / 0.0975)
+    assert found.speedup.interval is None
+
+
+def test_without_a_measurement_of_the_best_by_the_steps(run_study, studies):
+    found = read(
+        replace(run_study, measurements=run_study.measurements[:1], trials=run_study.trials[:-1])
+    )
+    assert found.best.case == studies.BEST
+    assert found.best.measurement is None
+    assert found.speedup.estimate == pytest.approx(cumulative_speedups(found.steps)[-1])
+
+
+def test_a_lever_kept_on_a_base_that_was_left_is_no_step(run_study, studies):
+    other = studies.with_settings(studies.BASELINE, precision="tf32")
+    stray = studies.trial(
+        "tf32", studies.BASELINE, other, "confirmed", "kept", (0.3, 0.29, 0.31), "faster"
+    )
+    found = read(replace(run_study, trials=(stray, *run_study.trials)))
+    assert "tf32" not in [trial.lever for trial in found.steps]
+
+
+def test_no_lever_kept(run_study):
+    found = read(replace(run_study, measurements=run_study.measurements[:1], trials=()))
+    assert found.best is None
+    assert found.speedup is None
+    assert found.points == (found.baseline,)
+
+
+def test_a_baseline_that_does_not_fit_and_a_best_that_does(run_study):
+    baseline = replace(
+        run_study.measurements[0], status="oom", reason="no room", summary=None, phases=()
+    )
+    rescue = replace(
+        run_study.trials[6], stage="screened", pairs=(), time_ratio=None, reason="runs"
+    )
+    found = read(
+        replace(
+            run_study,
+            measurements=(baseline, run_study.measurements[1]),
+            trials=(rescue, *run_study.trials[7:-1]),
+        )
+    )
+    assert found.steps[0].lever == "bf16"
+    assert found.speedup is None
+
+
+def test_a_study_without_its_baseline_is_refused(run_study):
+    with pytest.raises(PeakwardError, match="run it again"):
+        read(replace(run_study, measurements=()))
+
+
+def test_cumulative_speedups_end_where_a_ratio_is_unknown(run_study):
+    steps = read(run_study).steps
+    unknown = replace(steps[1], time_ratio=None)
+    first, second, third = cumulative_speedups((steps[0], unknown, steps[2]))
+    assert first == pytest.approx(1 / 0.1712)
+    assert second is third is None
+
+
+def test_an_inverted_ratio_keeps_its_ends_in_order():
+    interval = inverted(Interval(estimate=0.5, low=0.4, high=0.8))
+    assert (interval.low, interval.estimate, interval.high) == (1.25, 2.0, 2.5)

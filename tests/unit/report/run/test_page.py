@@ -1,0 +1,109 @@
+import msgspec
+import pytest
+
+from peakward.records.errors import PeakwardError
+from peakward.report.document import Command, Figures, Note, Paragraph, PlotBlock, TableBlock
+from peakward.report.run import document, headline
+
+replace = msgspec.structs.replace
+
+
+def blocks(shown, title):
+    return next(section.blocks for section in shown.sections if section.title == title)
+
+
+def titles(shown):
+    return [section.title for section in shown.sections]
+
+
+def test_the_headline_says_what_where_and_what_came_of_it(run_study):
+    assert headline(run_study) == (
+        "2.7B 4 × 512 train_step on NVIDIA H200: 10.3× the baseline's speed, 1.00 s → 97.5 ms a step, "
+        "with bf16 + compile + sdpa + fused-optimizer"
+    )
+
+
+def test_figures_warnings_and_facts_open_the_report(run_study):
+    figures, note, facts, plot = document(run_study).blocks
+    assert isinstance(figures, Figures)
+    assert note == Note(text="The best's times are unstable: coefficient of variation 5.4% > 5%.")
+    assert {fact.name: fact.value for fact in facts.facts}["model"].startswith(
+        "2.7B, 3,407,137,280 parameters (32 layers"
+    )
+    assert isinstance(plot, PlotBlock)
+
+
+def test_the_sections_in_order(run_study):
+    assert titles(document(run_study)) == [
+        "How fast it could run, and how fast it runs",
+        "Levers",
+        "Best composition",
+        "Validity",
+        "Numerics",
+        "Notes",
+        "Reproduce",
+        "Conventions",
+        "Environment",
+    ]
+
+
+def test_columns_that_say_nothing_are_left_out(run_study):
+    (numerics,) = blocks(document(run_study), "Numerics")
+    assert "reason" not in [column.name for column in numerics.table.columns]
+
+
+def test_the_commands_that_reproduce_it(run_study):
+    shown = document(run_study)
+    assert Command(text=run_study.best_command) in blocks(shown, "Best composition")
+    assert blocks(shown, "Reproduce") == (Command(text=run_study.command),)
+
+
+def test_nothing_kept(run_study):
+    alone = replace(
+        run_study,
+        measurements=run_study.measurements[:1],
+        trials=tuple(replace(each, verdict="rejected") for each in run_study.trials[:5]),
+    )
+    shown = document(alone)
+    assert shown.headline == "1.00 s a step; no gain confirmed among 4 levers tried"
+    assert "Best composition" not in titles(shown)
+    assert blocks(shown, "Reproduce")[1] == Paragraph(text="To measure the baseline again:")
+
+
+def test_nothing_tried_and_ended_early(run_study):
+    bare = replace(
+        run_study,
+        measurements=run_study.measurements[:1],
+        trials=(),
+        complete=False,
+        predictions=(),
+        best_command=None,
+        notes=(),
+    )
+    shown = document(bare)
+    assert shown.headline == "1.00 s a step; no lever was tried"
+    assert any("Ended early" in block.text for block in shown.blocks if isinstance(block, Note))
+    assert titles(shown) == [
+        "How fast it could run, and how fast it runs",
+        "Validity",
+        "Reproduce",
+        "Conventions",
+        "Environment",
+    ]
+
+
+def test_a_baseline_that_ran_out_of_memory(run_study):
+    failed = replace(
+        run_study.measurements[0], status="oom", reason="no room", summary=None, phases=()
+    )
+    shown = document(replace(run_study, measurements=(failed, run_study.measurements[1])))
+    assert "oom → 97.5 ms a step" in shown.headline
+    tables = [block.table for block in blocks(shown, shown.sections[0].title)
+              if isinstance(block, TableBlock)]  # fmt: skip
+    assert tables[0].rows[0][1] == "oom"
+
+
+def test_an_impossible_mfu_is_raised_not_printed(run_study):
+    low = tuple(replace(each, peak_flops_per_s=1e12) for each in run_study.predictions)
+    with pytest.raises(PeakwardError, match="at most 100%"):
+        document(replace(run_study, predictions=low))

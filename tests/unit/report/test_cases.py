@@ -1,0 +1,55 @@
+import msgspec
+import pytest
+
+from peakward.records.case import OperatorCase, StepCase
+from peakward.report.cases import label, settings, workload
+
+
+def test_a_model_case_says_its_work_and_settings(studies):
+    assert label(studies.BEST) == (
+        "2.7B 4 × 512 train_step, bf16, sdpa attention, compile, adamw-fused"
+    )
+
+
+def test_a_memory_limit_is_said(studies):
+    limited = msgspec.structs.replace(studies.BASELINE, memory_limit_bytes=24 * 2**30)
+    assert label(limited).endswith("at most 24.0 GiB")
+
+
+def test_operators_and_steps():
+    operator = OperatorCase(
+        batch_size=8, n_heads=1, seq_len=1024, head_dim=64, compile="default", device="cuda"
+    )
+    assert label(operator) == "attention 8 × 1 × 1024 × 64 forward, fp32, naive, compile default"
+    assert label(StepCase(name="my step", fingerprint="0", device="cpu")) == "my step"
+
+
+def test_a_workload_says_micro_batches_and_lengths(studies):
+    work = msgspec.structs.replace(
+        studies.BASELINE.workload,
+        accumulate=2,
+        varying_seq_lens=(512, 128),
+        padding="to-seq-len",
+    )
+    assert workload(work) == "4 × 512 train_step, 2 micro-batches, lengths 128 to 512 padded"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("compile", "max-autotune", "compile max-autotune"),
+        ("cuda_graphs", True, "cuda-graphs"),
+        ("checkpointing", "sqrt", "checkpointing sqrt"),
+    ],
+)
+def test_each_setting_is_named(studies, field, value, words):
+    assert words in settings(studies.with_settings(studies.BASELINE, **{field: value}))
+
+
+def test_the_optimizer_is_named_only_where_it_runs(studies):
+    forward = msgspec.structs.replace(
+        studies.BASELINE,
+        workload=msgspec.structs.replace(studies.BASELINE.workload, pass_="forward"),
+    )
+    assert settings(forward) == ("fp32", "naive attention", "eager")
+    assert "adamw-foreach" in settings(studies.BASELINE)

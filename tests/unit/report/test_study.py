@@ -1,0 +1,71 @@
+import msgspec
+
+from peakward.records.study import Plot, Series
+from peakward.report.document import Items, Note, PlotBlock, TableBlock
+from peakward.report.study import document, headline
+
+
+def section(shown, title):
+    return next((each for each in shown.sections if each.title == title), None)
+
+
+def test_conclusions_come_first_and_an_early_end_is_said(bench_study):
+    shown = document(bench_study)
+    assert isinstance(shown.blocks[0], Note)
+    assert shown.blocks[1] == Items(texts=(bench_study.conclusions[0].text,))
+
+
+def test_an_oom_is_a_result_with_its_reason(bench_study):
+    (block,) = section(document(bench_study), "Cases that did not run").blocks
+    assert block.table.rows == (
+        (
+            "2.7B 4 × 512 forward, fp32, naive attention, eager",
+            "oom",
+            "the process needed more than the limit of 12.0 GiB",
+        ),
+    )
+
+
+def test_every_number_of_a_conclusion_is_traced(bench_study):
+    (block,) = section(document(bench_study), "Evidence").blocks
+    assert block.table.rows[0][1:] == ("2.7B over small, time", "28.7×", "m-1, m-4")
+
+
+def test_its_own_tables_and_plots_are_shown(bench_study):
+    shown = document(bench_study)
+    assert section(shown, "Results").blocks == (
+        TableBlock(table=bench_study.tables[0], sortable=True),
+    )
+    assert [block.plot for block in section(shown, "Plots").blocks] == list(bench_study.plots)
+
+
+def test_a_plot_of_nothing_is_left_out(bench_study):
+    empty = Plot(
+        title="t",
+        kind="lines",
+        x_label="x",
+        y_label="y",
+        x_unit="count",
+        y_unit="s",
+        series=(Series(name="a", points=()),),
+    )
+    shown = document(msgspec.structs.replace(bench_study, plots=(empty, *bench_study.plots)))
+    assert PlotBlock(plot=empty) not in section(shown, "Plots").blocks
+
+
+def test_sections_without_content_are_left_out(bench_study):
+    bare = msgspec.structs.replace(
+        bench_study,
+        complete=True,
+        measurements=bench_study.measurements[:1],
+        plots=(),
+        notes=(),
+        conclusions=(),
+    )
+    titles = [each.title for each in document(bare).sections]
+    assert titles == ["Results", "Reproduce", "Conventions", "Environment"]
+    assert headline(bare) == "Bench: 2 models × 3 sequence lengths: 1 case on AMD Ryzen 7 7840U"
+
+
+def test_the_headline_counts_what_failed(bench_study):
+    assert headline(bench_study).endswith("6 cases on AMD Ryzen 7 7840U, 1 of them not ok")

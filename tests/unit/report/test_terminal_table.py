@@ -1,0 +1,67 @@
+import io
+
+from rich.console import Console
+
+from peakward.records.study import Column, Table
+from peakward.report.terminal_table import lay_out
+
+REASON = "the interval holds both a gain of 1% and less"
+TABLE = Table(
+    title="Levers",
+    columns=(
+        Column(name="lever"),
+        Column(name="speed-up", unit="ratio"),
+        Column(name="tokens a second", unit="tokens_per_s"),
+        Column(name="reason"),
+    ),
+    rows=(("sdpa", 1.06, 20_987, REASON), ("a" * 12, None, None, None)),
+    note="A note.",
+)
+
+
+def lines(width, table=TABLE):
+    console = Console(file=io.StringIO(), width=width)
+    for part in lay_out(table, width):
+        console.print(part)
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+
+
+def test_a_wide_console_shows_every_column_in_one_grid():
+    shown = lines(100)
+    assert shown[3].split("  ")[0] == "sdpa"
+    assert shown[3].endswith(REASON)
+
+
+def test_prose_moves_below_a_table_that_does_not_fit():
+    shown = lines(52)
+    assert shown[3].split() == ["sdpa", "1.06×", "21.0k", "tok/s"]
+    assert shown[5:] == [
+        "A note.",
+        "",
+        "- sdpa: the interval holds both a gain of 1% and",
+        "  less",
+    ]
+
+
+def test_columns_are_split_over_grids_that_repeat_the_names():
+    shown = lines(26)
+    assert sum("sdpa" in line for line in shown) == 3
+    assert max(map(len, shown)) <= 26
+
+
+def test_the_last_resort_is_row_by_row():
+    shown = lines(18)
+    assert shown[1] == "sdpa"
+    assert "speed-up 1.06×," in shown[2]
+    assert max(map(len, shown)) <= 18
+
+
+def test_numbers_end_in_one_column():
+    rows = tuple((name, value) for name, value in (("a", 1.0), ("b", 123.0)))
+    table = Table(title="", columns=(Column(name=""), Column(name="x", unit="ratio")), rows=rows)
+    assert [line[-5:] for line in lines(40, table)[-2:]] == ["1.00×", " 123×"]
+
+
+def test_a_table_without_rows_still_shows_its_heads():
+    empty = Table(title="Cases", columns=(Column(name="case"), Column(name="status")), rows=())
+    assert lines(40, empty)[:2] == ["Cases", "case  status"]
