@@ -1,0 +1,184 @@
+"""Every lever that acts on CUDA, one step of each against the plain model in fp64."""
+
+import msgspec
+import pytest
+import torch
+
+from peakward.lab.levers.prepare import prepare
+from peakward.lab.ops.attention import reference
+from peakward.lab.ops.attention.api import implementation
+
+pytestmark = pytest.mark.gpu
+
+NARROW = ("bf16-mixed", "fp16-mixed", "bf16", "fp8")
+ANY_TYPE = ("naive", "sdpa", "sdpa-efficient", "sdpa-math")
+ATTENTION = (*ANY_TYPE, "sdpa-cudnn", "sdpa-flash")
+
+
+@pytest.mark.parametrize(
+    ("setting", "attention"),
+    [
+        *((setting, attention) for setting in ("fp32", "tf32") for attention in ANY_TYPE),
+        *((setting, attention) for setting in NARROW for attention in ATTENTION),
+    ],
+)
+def test_precision_with_attention(setting, attention, make_case, check):
+    with prepare(make_case(precision=setting, attention=attention)) as step:
+        check(step)
+
+
+@pytest.mark.parametrize("setting", ["fp32", "tf32", *NARROW])
+@pytest.mark.parametrize("pass_", ["forward", "forward_backward"])
+def test_the_other_passes(setting, pass_, make_case, check):
+    with prepare(make_case(precision=setting, pass_=pass_, attention="sdpa")) as step:
+        check(step)
+
+
+@pytest.mark.parametrize("head_dim", [64, 80, 128])
+@pytest.mark.parametrize("attention", ["sdpa-cudnn", "sdpa-flash"])
+@pytest.mark.parametrize("setting", ["bf16", "bf16-mixed"])
+def test_head_dims(head_dim, attention, setting, make_case, check):
+    shape = {"head_dim": head_dim, "d_model": 2 * head_dim}
+    with prepare(make_case(shape=shape, precision=setting, attention=attention)) as step:
+        check(step)
+
+
+ARCHITECTURES = {
+    "gqa": {"n_heads": 4, "n_kv_heads": 2},
+    "window": {"window": 9},
+    "alibi": {"positions": "alibi"},
+    "gpt2": {
+        "norm": "layernorm",
+        "gated": False,
+        "activation": "gelu-tanh",
+        "positions": "learned",
+        "tied_head": True,
+        "qkv_bias": True,
+        "bias": True,
+    },
+}
+
+
+@pytest.mark.parametrize("shape", ARCHITECTURES.values(), ids=ARCHITECTURES.keys())
+@pytest.mark.parametrize("setting", ["fp32", "bf16-mixed", "bf16"])
+def test_architectures(shape, setting, make_case, check):
+    with prepare(make_case(shape=shape, precision=setting, attention="sdpa")) as step:
+        check(step)
+
+
+@pytest.mark.parametrize("setting", ["fp32", "bf16"])
+@pytest.mark.parametrize(
+    "optimizer", ["adamw-loop", "adamw-foreach", "adamw-fused", "adamw-triton"]
+)
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_optimizers(setting, optimizer, accumulate, make_case, check):
+    case = make_case(precision=setting, optimizer=optimizer, workload={"accumulate": accumulate})
+    with prepare(case) as step:
+        check(step)
+
+
+@pytest.mark.parametrize("setting", ["fp32", "bf16", "fp8"])
+@pytest.mark.parametrize("mode", ["sqrt", "every-block", "selective"])
+@pytest.mark.parametrize("attention", ["naive", "sdpa", "sdpa-cudnn"])
+def test_checkpointing_is_exact_under_determinism(setting, mode, attention, make_case):
+    if setting == "fp32" and attention == "sdpa-cudnn":
+        pytest.skip("cuDNN's kernel takes 16-bit types alone")
+
+    def outcome(checkpointing):
+        case = make_case(precision=setting, attention=attention, checkpointing=checkpointing)
+        with prepare(case) as step:
+            step.step()
+            return [step.output.clone(), *(each.clone() for each in step.gradients())]
+
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        for found, expected in zip(outcome(mode), outcome("none"), strict=True):
+            assert torch.equal(found, expected)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def held_after_forward(case):
+    """Bytes that one layer more holds between forward and backward."""
+
+    def held(n_layers):
+        deeper = msgspec.structs.replace(
+            case, model=msgspec.structs.replace(case.model, n_layers=n_layers)
+        )
+        with prepare(deeper) as step:
+            step.step()
+            ids, targets = step._batches[0][0]
+            before = torch.cuda.memory_allocated()
+            with step._autocast():
+                loss = step.model(ids, targets)
+            return torch.cuda.memory_allocated() - before + 0 * loss.numel()
+
+    return held(5) - held(4)
+
+
+def test_checkpointing_holds_one_residual_stream_a_layer(make_case):
+    case = make_case(precision="bf16", attention="sdpa", checkpointing="every-block")
+    assert held_after_forward(case) == 2 * 64 * 128 * 2
+
+
+def test_selective_checkpointing_holds_less_than_none(make_case):
+    selective, none = (
+        held_after_forward(make_case(precision="bf16", attention="sdpa", checkpointing=mode))
+        for mode in ("selective", "none")
+    )
+    assert selective < none
+
+
+@pytest.mark.parametrize("attention", ATTENTION)
+@pytest.mark.parametrize("head_dim", [64, 80, 128])
+@pytest.mark.parametrize("seq_len", [16, 77, 256])
+def test_attention_errs_no_more_than_twice_the_reference(attention, head_dim, seq_len, error):
+    generator = torch.Generator("cuda").manual_seed(0)
+    drawn = torch.randn(
+        (4, 2, 3, seq_len, head_dim), generator=generator, device="cuda", dtype=torch.bfloat16
+    )
+
+    def outcome(function, dtype):
+        leaves = [each.to(dtype).requires_grad_() for each in drawn[:3]]
+        output = function(*leaves, window=None, bias=None)
+        output.backward(drawn[3].to(dtype))
+        return [output.detach(), *(leaf.grad for leaf in leaves)]
+
+    oracle = outcome(reference.attention, torch.float64)
+    base = outcome(reference.attention, torch.bfloat16)
+    found = outcome(implementation(attention), torch.bfloat16)
+    assert error(found, oracle) <= 2 * error(base, oracle) + 2.0**-9
+
+
+def test_sdpa_takes_a_bias_without_the_math_kernel():
+    q = torch.randn(1, 2, 64, 64, device="cuda", dtype=torch.bfloat16)
+    bias = torch.randn(2, 64, 64, device="cuda")
+    implementation("sdpa-efficient")(q, q, q, window=None, bias=bias)
+
+
+def test_nothing_is_held_after_a_case(make_case):
+    """But cuBLAS's workspace, which is the process's, and what the first case of all sets up."""
+
+    def held():
+        torch.cuda.synchronize()
+        torch._C._cuda_clearCublasWorkspaces()
+        return torch.cuda.memory_allocated()
+
+    after = []
+    for _ in range(2):
+        with prepare(make_case(precision="bf16", attention="sdpa", cuda_graphs=True)) as step:
+            step.step()
+            inside = held()
+        after.append(held())
+    assert after[0] == after[1] < inside
+
+
+@pytest.mark.parametrize("setting", ["tf32", "fp32"])
+def test_fp32_matmuls_are_in_tf32_inside_such_a_case_alone(setting, make_case, error):
+    generator = torch.Generator("cuda").manual_seed(0)
+    a, b = torch.randn((2, 256, 256), generator=generator, device="cuda")
+    oracle = a.double() @ b.double()
+    with prepare(make_case(precision=setting)):
+        inside = error([a @ b], [oracle])
+    assert (inside > 2.0**-14) == (setting == "tf32")
+    assert error([a @ b], [oracle]) < 2.0**-20
