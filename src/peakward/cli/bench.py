@@ -65,7 +65,8 @@ def main(given: Options, command: str) -> int:
             notes=tuple(f"Left out where it cannot apply: {reason}." for reason in reasons),
         )
     output.show_study(study, targets, as_json=given.results.json)
-    session.tell_interruption(study)
+    if not study.complete:
+        raise KeyboardInterrupt
     return 0
 
 

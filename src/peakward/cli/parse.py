@@ -61,7 +61,8 @@ def _unknown(kind: type[msgspec.Struct], word: str, prog: str) -> str:
     written = word.split("=", maxsplit=1)[0]
     near = get_close_matches(written, option_names(kind), n=3, cutoff=0.5)
     hint = f"perhaps {', '.join(near)}" if near else f"see `{prog} --help`"
-    return f"expected an option of `{prog}`, got {written}: {hint}"
+    shown = written if written.isprintable() and written else repr(written)
+    return f"expected an option of `{prog}`, got {shown}: {hint}"
 
 
 def _one_line(box: str) -> str:

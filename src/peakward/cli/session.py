@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from peakward.cli.machine import Machine
 from peakward.cli.watch import Watch
-from peakward.records.study import Study
 
 if TYPE_CHECKING:
     from peakward.lab.measure.sweep import Sweep
@@ -35,12 +34,3 @@ def opened(db: str, machine: Machine, watch: Watch) -> Iterator[Session]:
     with Store.open(Path(db)) as store, Workers(on_event=watch.on_event) as workers:
         sweep = Sweep(store, workers, machine.environment, on_done=watch.on_done)
         yield Session(store, sweep)
-
-
-def tell_interruption(study: Study) -> None:
-    """Raise KeyboardInterrupt where Ctrl-C ended the study; its record has been shown by then.
-
-    A study may also be incomplete because its budget ended: that is no interruption.
-    """
-    if not study.complete and any("interrupted" in note.lower() for note in study.notes):
-        raise KeyboardInterrupt

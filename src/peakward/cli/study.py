@@ -77,7 +77,8 @@ def main(given: Options, command: str) -> int:
         found = _carry_out(names, opened, scope, command)
     document = _together([documents.document(each) for each in found])
     output.show(found, targets, as_json=given.results.json, document=document)
-    session.tell_interruption(found[-1])
+    if not found[-1].complete:
+        raise KeyboardInterrupt
     return 0
 
 

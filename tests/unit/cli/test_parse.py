@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from peakward.cli.parse import option_names, parse
@@ -72,6 +72,7 @@ words = st.one_of(
 )
 
 
+@example(["\n"])
 @given(st.lists(words, max_size=6))
 def test_any_words_are_read_or_refused_on_one_line(line):
     try:
