@@ -105,11 +105,11 @@ def _signal_name(number: int) -> str:
 
 
 def _last_words(stderr: str) -> str:
-    """The innermost Python frame that faulthandler printed, or else the last line."""
+    """The innermost Python frame of the thread that faulthandler blames, or else the last line."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     if not lines:
         return ""
     for before, line in pairwise(lines):
-        if "most recent call first" in before and line.startswith("File "):
+        if before.startswith("Current thread") and line.startswith("File "):
             return f", in {shorten(line)}"
     return f": {shorten(lines[-1])}"

@@ -1,6 +1,5 @@
 """The in-process runner: a live step that cannot be sent elsewhere."""
 
-import math
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 from peakward.lab.measure import assemble, failure, nvml, probe
 from peakward.lab.measure.clock import clock_for
 from peakward.lab.measure.fingerprint import fingerprint
+from peakward.lab.measure.jobs import checked_loss
 from peakward.lab.measure.memory import CpuMeter, CudaMeter
 from peakward.lab.measure.messages import Failed, Measured
 from peakward.lab.measure.snapshot import restored
@@ -120,13 +120,11 @@ def _measured(
     try:
         with meter:
             timing = time_steps(step, protocol, clock_for(device_type), telemetry=sampler)
-            loss = step.loss()
+            loss = checked_loss(step.loss(), timing)
             use = meter.use()
     except Exception as error:  # noqa: BLE001  a step may raise anything: it is the result
         status, reason = failure.of_exception(error)
         return Failed(status=status, reason=reason)
-    if loss is not None and not math.isfinite(loss):
-        return Failed(status="invalid", reason=f"expected a finite loss, got {loss}")
     return Measured(
         run=timing.run,
         unsteady=timing.unsteady,

@@ -75,6 +75,9 @@ def test_an_exception_that_is_its_own_cause_ends():
 
 FAULT = """Fatal Python error: Segmentation fault
 
+Thread 0x00007e (most recent call first):
+  File "/site/worker.py", line 3 in _listen
+
 Current thread 0x00007f (most recent call first):
   File "/site/torch/nn/functional.py", line 12 in linear
   File "/site/x.py", line 1 in step

@@ -20,9 +20,7 @@ PROTOCOL = Protocol(timeout_s=30.0)
 
 @pytest.fixture
 def case(make_shape):
-    return ModelCase(
-        model=make_shape(), workload=Workload(batch_size=1, seq_len=8), device="cpu"
-    )
+    return ModelCase(model=make_shape(), workload=Workload(batch_size=1, seq_len=8), device="cpu")
 
 
 @pytest.fixture
@@ -100,7 +98,11 @@ def test_a_fresh_process_is_neither_an_old_one_nor_kept(make_workers, case):
     ("act", "status", "reason"),
     [
         ("fail", "oom", "too big"),
-        ("exit", "crashed", "exited with code 3 while timing the candidate, 12 steps done: Traceback"),
+        (
+            "exit",
+            "crashed",
+            "exited with code 3 while timing the candidate, 12 steps done: Traceback",
+        ),
         ("SIGSEGV", "crashed", "killed by SIGSEGV while timing"),
         ("SIGKILL", "crashed", "killed by SIGKILL while timing"),
         ("hang", "timeout", "not done after 3 s, while timing the candidate, 12 steps done"),

@@ -20,7 +20,9 @@ def test_the_probe_works_where_torch_cannot_be_imported():
         "probe.default_device(); probe.has_compiler(); probe.compute_capability()\n"
         "print(probe.environment('cpu').n_cores)"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], check=False, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) == len(os.sched_getaffinity(0))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from peakward.lab.measure.messages import CalibrateRequest, Calibrated, Event, Ready, Released
+from peakward.lab.measure.messages import Calibrated, CalibrateRequest, Event, Ready, Released
 from peakward.lab.measure.process import WorkerDied, WorkerProcess
 
 SCRIPT = Path(__file__).with_name("scripted_worker.py")

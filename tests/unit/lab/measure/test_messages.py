@@ -1,0 +1,61 @@
+"""Every message survives its line of JSON, as what it was."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peakward.lab.measure import messages
+from peakward.lab.measure.messages import (
+    Event,
+    Failed,
+    PairsOutcome,
+    Ready,
+    Released,
+    Reply,
+    Request,
+)
+from peakward.records.case import ModelCase, OperatorCase, Workload
+from peakward.records.protocol import Protocol
+
+
+@pytest.fixture
+def case(make_shape):
+    return ModelCase(model=make_shape(), workload=Workload(batch_size=1, seq_len=8), device="cpu")
+
+
+def carried(message, kind):
+    line = msgspec.json.encode(message)
+    assert b"\n" not in line
+    return msgspec.json.decode(line, type=kind)
+
+
+def test_requests(case):
+    operator = OperatorCase(batch_size=1, n_heads=1, seq_len=8, head_dim=8, device="cpu")
+    sent = [
+        messages.MeasureRequest(case=case, protocol=Protocol()),
+        messages.MeasureRequest(case=operator, protocol=Protocol(warmup_steps=0)),
+        messages.PairsRequest(
+            base=case, candidate=case, order="ABBA", protocol=Protocol(), process=2
+        ),
+        messages.NumericsRequest(base=case, candidate=case, declared="reordered"),
+        messages.CalibrateRequest(device_type="cuda"),
+        messages.FirstStepRequest(case=operator),
+    ]
+    assert [carried(each, Request) for each in sent] == sent
+
+
+@given(st.text())
+def test_a_reason_is_carried_whatever_it_holds(reason):
+    sent = Failed(status="crashed", reason=reason)
+    assert carried(sent, Reply) == sent
+
+
+def test_replies():
+    sent = [
+        Ready(),
+        Event(stage="timing", done=3),
+        Released(clean=True, held_bytes=0),
+        PairsOutcome(),
+    ]
+    assert [carried(each, Reply) for each in sent] == sent
