@@ -16,11 +16,11 @@ PAIR = Protocol(
     max_timed_s=0.5,
     relative_half_width=0.005,
     phases=False,
-    fresh_process=True,
 )
 """One letter of a pair: its median is one observation, so its own interval need not be narrow."""
 CONFIRM_ORDERS = ("ABBAAB", "BAAB")
-"""A base, B candidate; a process each. Five pairs in seven builds, each arm first as often."""
+"""A base, B candidate; a process each, the first of them that which screened. Five pairs in seven
+builds, each arm first as often."""
 EXTRA_ORDER = "BAAB"
 """Once more where five pairs were inconclusive."""
 
@@ -50,7 +50,7 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
         compiles = candidate.configuration.compile != "none"
         again_s = letters.count("B") * self.compile_s / 3 if compiles else 0.0
         arms_s = len(letters) * (self.arm_s + PAIR.max_timed_s)
-        return len(CONFIRM_ORDERS) * self.start_s + arms_s + again_s
+        return (len(CONFIRM_ORDERS) - 1) * self.start_s + arms_s + again_s
 
 
 def guessed(case: ModelCase, floor_s: float | None) -> Costs:

@@ -68,6 +68,9 @@ class Laboratory:
         """The trial with another process's pairs, judged anew."""
         if trial.status != "ok":
             return trial
+        if trial.pairs:
+            # The next process: each process draws its own memory layout and its own host speed.
+            self._sweep.workers.close()
         outcome = self._sweep.workers.pairs(trial.base, trial.candidate, order, PAIR)
         if outcome.status != "ok":
             reason = outcome.reason or outcome.status
