@@ -158,6 +158,15 @@ def summary(median_s: float, *, spread: float = 0.002, n: int = 30) -> Summary:
     )
 
 
+TELEMETRY = Telemetry(
+    sm_clock_mhz=Interval(estimate=1905, low=1740, high=1980, level=1),
+    power_w=Interval(estimate=642, low=410, high=699, level=1),
+    temperature_c=Interval(estimate=54, low=47, high=58, level=1),
+    energy_per_step_j=62.6,
+    n_samples=40,
+)
+
+
 def measurement(case: ModelCase, median_s: float, *, peak_gib: float, **changes) -> Measurement:
     """A measurement that went well, but for `changes`."""
     made = Measurement(
@@ -176,13 +185,7 @@ def measurement(case: ModelCase, median_s: float, *, peak_gib: float, **changes)
             peak_reserved_bytes=round((peak_gib + 1) * GIB),
             context_bytes=GIB // 2,
         ),
-        telemetry=Telemetry(
-            sm_clock_mhz=Interval(estimate=1905, low=1740, high=1980, level=1),
-            power_w=Interval(estimate=642, low=410, high=699, level=1),
-            temperature_c=Interval(estimate=54, low=47, high=58, level=1),
-            energy_per_step_j=642 * median_s,
-            n_samples=40,
-        ),
+        telemetry=msgspec.structs.replace(TELEMETRY, energy_per_step_j=642 * median_s),
         n_parameters=3_407_137_280,
         loss=9.21,
     )
@@ -303,8 +306,10 @@ def run_study() -> Study:
                 peak_gib=25.7,
                 phases=phases(0.0262, 0.0541, 0.0168),
                 validity=Validity(
-                    verdict="unstable", reasons=("coefficient of variation 5.4% > 5%",)
+                    verdict="throttled",
+                    reasons=("SM clock 1,740 MHz at its lowest, 1,980 at its highest",),
                 ),
+                telemetry=msgspec.structs.replace(TELEMETRY, throttle_reasons=("sw_power_cap",)),
                 compile=CompileReport(
                     compile_s=38.4,
                     n_graphs=3,

@@ -44,7 +44,7 @@ SCALES: dict[Unit, Scale] = {
         Prefix(1.0, " FLOP"),
     ),
     "flops_per_s": (
-        Prefix(1e12, " TFLOP/s", 0.1),
+        Prefix(1e12, " TFLOP/s"),
         Prefix(1e9, " GFLOP/s"),
         Prefix(1e6, " MFLOP/s"),
         Prefix(1.0, " FLOP/s"),
@@ -78,11 +78,10 @@ def format_cell(value: Cell, unit: Unit) -> str:
 
 
 def format_interval(interval: Interval, unit: Unit) -> str:
-    """Both ends in one prefix, with as many decimals as three figures or the width ask for."""
+    """Both ends in one prefix, to three figures, or more where they would look alike."""
     prefix = _prefix(max(abs(interval.low), abs(interval.high)), unit)
     low, high = interval.low / prefix.size, interval.high / prefix.size
-    decimals = _decimals(high - low, largest=max(abs(low), abs(high)))
-    ends = [_sign(end) + f"{abs(end):,.{decimals}f}" for end in (low, high)]
+    ends = [_sign(end) + f"{abs(end):,.{_decimals(end, high - low)}f}" for end in (low, high)]
     return (" to " if low < 0 else "–").join(ends) + prefix.suffix
 
 
@@ -121,9 +120,9 @@ def _number(value: float, figures: int) -> str:
     return _sign(value) + text
 
 
-def _decimals(width: float, *, largest: float) -> int:
-    """So many that the last one is at most half of `width`: 1.002 to 1.006 needs three."""
-    three = 2 - math.floor(math.log10(largest)) if largest else 0
+def _decimals(end: float, width: float) -> int:
+    """Three figures' worth, and so many that the last is at most half of `width` (1.002 to 1.006)."""
+    three = 2 - math.floor(math.log10(abs(_rounded(end, 3)))) if end else 0
     telling = -math.floor(math.log10(width / 2)) if width > 0 else three
     return max(0, three, min(telling, three + 3))
 

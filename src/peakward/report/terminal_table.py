@@ -116,13 +116,27 @@ def _cell(cell: Cell, column: Column) -> Text:
 
 
 def _below(table: Table, prose: Sequence[int]) -> Iterator[RenderableType]:
-    """The prose of each row that has some, after the row's first two names."""
-    names = name_columns(table)[:2]
+    """The prose of the rows, once for all rows that share it, after their names."""
+    names = [index for index in name_columns(table)[:2] if index == 0 or _varies(table, index)]
+    said: dict[str, list[str]] = {}
     for row in table.rows:
-        said = "; ".join(str(row[index]) for index in prose if row[index] is not None)
-        if said:
-            name = ", ".join(str(row[index]) for index in names if row[index] is not None)
-            yield hanging(Text("-"), Text(f"{name}: {said}"))
+        words = "; ".join(str(row[index]) for index in prose if row[index] is not None)
+        parts = [str(row[index]) for index in names if row[index] is not None]
+        if words:
+            said.setdefault(words, []).append(_name(parts))
+    for words, rows in said.items():
+        named = ", ".join(name for name in rows if name)
+        yield hanging(Text("-"), Text(f"{named}: {words}" if named else words))
+
+
+def _name(parts: Sequence[str]) -> str:
+    """The first, and the second in brackets."""
+    first, *second = parts or ("",)
+    return f"{first} ({second[0]})" if second else first
+
+
+def _varies(table: Table, index: int) -> bool:
+    return len({row[index] for row in table.rows}) > 1
 
 
 def _row_by_row(table: Table) -> Iterator[RenderableType]:

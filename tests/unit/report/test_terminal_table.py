@@ -43,6 +43,23 @@ def test_prose_moves_below_a_table_that_does_not_fit():
     ]
 
 
+def test_rows_that_share_their_prose_share_its_line():
+    rows = tuple((lever, on, REASON) for lever, on in (("a", "x"), ("b", "x"), ("c", "y")))
+    columns = (Column(name="lever"), Column(name="on"), Column(name="reason"))
+    table = Table(title="", columns=columns, rows=rows)
+    assert lines(34, table)[-3:] == [
+        "- a (x), b (x), c (y): the",
+        "  interval holds both a gain of 1%",
+        "  and less",
+    ]
+
+
+def test_prose_of_rows_without_a_name_stands_alone():
+    columns = (Column(name="reason"), Column(name="n", unit="count"))
+    table = Table(title="", columns=columns, rows=((REASON, 1_000_000),))
+    assert lines(30, table)[-2].startswith("- the interval")
+
+
 def test_columns_are_split_over_grids_that_repeat_the_names():
     shown = lines(26)
     assert sum("sdpa" in line for line in shown) == 3

@@ -85,7 +85,8 @@ def spanning(
     """From the least value to the largest, for an axis that need not show 0."""
     known = tuple(values)
     low, high = min(known), max(known)
-    high = high if high > low else low + 1.0
+    if high - low <= abs(low) * 1e-9:
+        high = low + (abs(low) or 1.0)
     step = _nice_step((high - low) / most_ticks, unit)
     return Linear(low=low, high=high, start=start, end=end, step=step)
 

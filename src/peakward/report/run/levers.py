@@ -68,11 +68,11 @@ def composition_table(read: Investigation) -> Table:
 
 
 def unconfirmed(study: Study, read: Investigation) -> tuple[str, ...]:
-    """The gains that rest on less than pairs, one sentence each."""
+    """The gains that rest on less than pairs, in a sentence each for levers and for the whole."""
     confirmed = {trial.lever for trial in study.trials if trial.stage == "confirmed"}
-    sentences = [
-        f"Not confirmed: {trial.lever} on {base_name(trial.base, read)}, "
-        f"{format_cell(1 / trial.time_ratio.estimate, 'ratio')} when screened."
+    screened = [
+        f"{trial.lever} on {base_name(trial.base, read)} "
+        f"({format_cell(1 / trial.time_ratio.estimate, 'ratio')})"
         for trial in study.trials
         if trial.stage == "screened"
         and trial.verdict != "rejected"
@@ -80,9 +80,9 @@ def unconfirmed(study: Study, read: Investigation) -> tuple[str, ...]:
         and trial.time_ratio is not None
         and trial.time_ratio.estimate < 1
     ]
-    if read.best is not None and (whole := _whole(read)) is not None:
-        sentences.append(whole)
-    return tuple(sentences)
+    levers = (f"Screened, not confirmed: {', '.join(screened)}.",) if screened else ()
+    whole = _whole(read) if read.best is not None else None
+    return levers if whole is None else (*levers, whole)
 
 
 def _whole(read: Investigation) -> str | None:

@@ -52,9 +52,7 @@ def test_the_composition_accumulates(run_study):
 def test_what_was_not_confirmed_is_said(run_study):
     found = read(run_study)
     # sdpa and compile were confirmed on a later base; cuda-graphs was rejected.
-    assert unconfirmed(run_study, found) == (
-        "Not confirmed: tf32 on baseline, 3.41× when screened.",
-    )
+    assert unconfirmed(run_study, found) == ("Screened, not confirmed: tf32 on baseline (3.41×).",)
     cut = replace(run_study, trials=run_study.trials[:-1])
     assert "the best against the baseline, in pairs" in unconfirmed(cut, read(cut))[-1]
     doubtful = replace(run_study.trials[-1], verdict="inconclusive", reason="too wide")

@@ -26,7 +26,9 @@ def test_the_headline_says_what_where_and_what_came_of_it(run_study):
 def test_figures_warnings_and_facts_open_the_report(run_study):
     figures, note, facts, plot = document(run_study).blocks
     assert isinstance(figures, Figures)
-    assert note == Note(text="The best's times are unstable: coefficient of variation 5.4% > 5%.")
+    assert note == Note(
+        text="The best's times are throttled: SM clock 1,740 MHz at its lowest, 1,980 at its highest."
+    )
     assert {fact.name: fact.value for fact in facts.facts}["model"].startswith(
         "2.7B, 3,407,137,280 parameters (32 layers"
     )

@@ -32,8 +32,11 @@ def test_a_ceiling_share_above_100_percent_is_flagged_with_its_reason(run_study)
 
 def test_statistics_with_verdict_and_reasons(run_study):
     table = summary.statistics_table(read(run_study))
-    assert column(table, "verdict") == ["stable", "unstable"]
-    assert column(table, "reasons") == [None, "coefficient of variation 5.4% > 5%"]
+    assert column(table, "verdict") == ["stable", "throttled"]
+    assert column(table, "reasons") == [
+        None,
+        "SM clock 1,740 MHz at its lowest, 1,980 at its highest",
+    ]
     assert column(table, "steps") == [30, 30]
     assert column(table, "processes") == [2, 2]
 
