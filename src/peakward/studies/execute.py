@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 from peakward.records.calibration import Calibration
 from peakward.records.case import ModelCase
 from peakward.records.study import Study, Table
-from peakward.report.cases import label
+from peakward.studies import doubts
 from peakward.studies.cases import sizes
 from peakward.studies.parts import Parts
 from peakward.studies.readings import Readings
@@ -21,9 +21,6 @@ from peakward.studies.setting import read_setting
 if TYPE_CHECKING:
     from peakward.lab.measure.sweep import Sweep
     from peakward.store.database import Store
-
-MOST_NAMED = 8
-"""Doubtful measurements named with their reasons; the tables mark all."""
 
 
 def execute(
@@ -83,8 +80,8 @@ def carry_out(
         calibration=calibration,
         tables=tuple(each for each in (*_models(recorder.readings), *parts.tables) if each.rows),
         plots=tuple(plot for plot in parts.plots if any(each.points for each in plot.series)),
-        conclusions=parts.conclusions,
-        notes=(*parts.notes, *_doubts(recorder.readings)),
+        conclusions=doubts.marked(parts.conclusions, recorder.readings),
+        notes=(*parts.notes, *doubts.notes(recorder.readings)),
     )
     # A sweep asks its store for measurements alone; what the command line gives it is a Store.
     cast("Store", lab.store).add_study(study)
@@ -103,21 +100,3 @@ def _finishes(gather: Callable[[Recorder], None], recorder: Recorder) -> bool:
     except KeyboardInterrupt:
         return False
     return not any((each.reason or "").startswith("interrupted") for each in recorder.readings)
-
-
-def _doubts(readings: Readings) -> tuple[str, ...]:
-    """Which times are not to be believed without a second look, and why."""
-    shaky = [each for each in readings if each.validity and each.validity.verdict != "stable"]
-    if not shaky:
-        return ()
-    named = [
-        f"{label(each.case)}: {'; '.join(each.validity.reasons)}"
-        for each in shaky[:MOST_NAMED]
-        if each.validity
-    ]
-    left = len(shaky) - len(named)
-    more = f" ({len(named)} named)" if left else ""
-    return (
-        f"{len(shaky)} of {len(readings)} measurements are unstable or throttled{more}.",
-        *named,
-    )

@@ -11,9 +11,12 @@ from peakward.studies.cases import under_limit
 from peakward.studies.readings import Planned, Readings
 from peakward.studies.setting import Setting
 
-GIB = 2**30
+MIB, GIB = 2**20, 2**30
 LIMITS_BYTES = (24 * GIB, 40 * GIB, 80 * GIB)
 """Of the cards that a user may have in mind (SCOPE.md)."""
+SMALL_LIMITS_BYTES = (512 * MIB, 576 * MIB, 704 * MIB)
+"""A CPU's scaled-down ones: `tiny` at 2 × 256 takes 625 MiB to train in fp32, 548 in bf16 and 478
+with checkpointing, of which torch itself is 218 (2 cores, torch 2.13)."""
 SAME_CARD = 1.02
 """An "80 GiB" card reports 79.6 GiB: a limit this little above the device's memory means it."""
 
@@ -26,13 +29,25 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fit_protocol(setting: Setting) -> Protocol:
-    """Two steps: the first makes gradients and moments, the second runs beside them."""
-    return setting.protocol(warmup_steps=1, min_steps=1, max_steps=1, phases=False)
+    """Two steps: the first makes gradients and moments, the second runs beside them.
+
+    On a CPU the limit counts the whole process, so what earlier cases left in it would tell.
+    """
+    fresh = setting.device == "cpu"
+    return setting.protocol(
+        warmup_steps=1, min_steps=1, max_steps=1, phases=False, fresh_process=fresh
+    )
 
 
 def probe(case: ModelCase, limit_bytes: int | None, setting: Setting) -> Planned:
     """The case under the limit, as briefly as tells whether it fits."""
     return under_limit(case, limit_bytes), fit_protocol(setting)
+
+
+def asked_limits(setting: Setting, small: tuple[int, ...] = SMALL_LIMITS_BYTES) -> tuple[int, ...]:
+    """The user's limits, or those of common cards, or on a CPU in the small scope `small`."""
+    scaled_down = setting.device == "cpu" and setting.scope.name == "small"
+    return setting.scope.limits_bytes or (small if scaled_down else LIMITS_BYTES)
 
 
 def within_device(limits_bytes: tuple[int, ...], setting: Setting) -> tuple[int, ...]:

@@ -73,7 +73,7 @@ def grid(scope: Scope) -> Grid:
 
 
 def _small() -> Grid:
-    return Grid(models=(micro(), model("tiny")), seq_lens=(32, 128), batch_size=2)
+    return Grid(models=(micro(), model("tiny")), seq_lens=(64, 256), batch_size=2)
 
 
 def _corners() -> Grid:

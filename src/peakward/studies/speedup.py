@@ -6,13 +6,17 @@ from statistics import geometric_mean
 import msgspec
 
 from peakward.predict.parameters import n_parameters
-from peakward.records.case import Case, ModelCase
+from peakward.records.case import Case, ModelCase, Workload
 from peakward.records.measurement import Measurement
+from peakward.records.model_shape import ModelShape
 from peakward.records.study import Conclusion, Evidence
 from peakward.report.cases import label
 from peakward.studies.cases import place
 from peakward.studies.parts import evidence, say
 from peakward.studies.readings import distinct, median_s, ratio, time
+
+MOST_NAMED = 6
+"""Losing cases named in a sentence."""
 
 
 class Speedup(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,49 +65,22 @@ def told(speedups: Sequence[Speedup]) -> list[Told]:
 
 
 def gains(speedups: Sequence[Speedup], candidate: str, base: str) -> tuple[Conclusion, ...]:
-    """The range of the gain, where it turns into a loss, and how it goes with the model's size."""
+    """The range of the gain and its mean by model size; then the cases that lose."""
     known = told(speedups)
     if not known:
         return ()
-    return (
-        _range(known, candidate, base),
-        *_losses(known, candidate, base),
-        *_trend(known, candidate),
-    )
+    spread = _one(known[0], candidate, base) if len(known) == 1 else _range(known, candidate, base)
+    return (spread, *losses(speedups, candidate, base))
 
 
-def _range(known: list[Told], candidate: str, base: str) -> Conclusion:
-    least, most = min(known, key=_factor), max(known, key=_factor)
-    if least is most:
-        return say(
-            "{candidate} runs {where} at {factor} the speed of {base}.",
-            candidate=candidate,
-            base=base,
-            where=_where(least),
-            factor=_proof("speed-up", least),
-        )
-    everything = [each for one in known for each in (one.base, one.candidate)]
-    return say(
-        "{candidate} runs at {least} ({where_least}) to {most} ({where_most}) the speed of {base}; "
-        "geometric mean {mean} over {n} cases.",
-        candidate=candidate,
-        base=base,
-        least=_proof("least speed-up", least),
-        where_least=_where(least),
-        most=_proof("largest speed-up", most),
-        where_most=_where(most),
-        mean=evidence(
-            "speed-up, geometric mean", geometric_mean(map(_factor, known)), "ratio", *everything
-        ),
-        n=evidence("cases", len(known), "count", *everything),
-    )
-
-
-def _losses(known: list[Told], candidate: str, base: str) -> tuple[Conclusion, ...]:
+def losses(speedups: Sequence[Speedup], candidate: str, base: str) -> tuple[Conclusion, ...]:
+    """The cases that are slower with the intervals of their medians apart; nothing where none is."""
+    known = told(speedups)
     slower = [each for each in known if each.is_slower]
     if not slower:
         return ()
-    both = [each for one in slower for each in (one.base, one.candidate)]
+    both = _both(slower)
+    named = ", ".join(_where(each) for each in slower[:MOST_NAMED])
     return (
         say(
             "{candidate} is slower than {base} in {n} of {all} cases, their intervals apart: {where}.",
@@ -111,38 +88,52 @@ def _losses(known: list[Told], candidate: str, base: str) -> tuple[Conclusion, .
             base=base,
             n=evidence("cases that lose", len(slower), "count", *both),
             all=evidence("cases", len(known), "count", *both),
-            where=", ".join(_where(each) for each in slower),
+            where=named if len(slower) <= MOST_NAMED else f"{named} and others",
         ),
     )
 
 
-def _trend(known: list[Told], candidate: str) -> tuple[Conclusion, ...]:
-    """Gain of the smallest model against the largest's, over the workloads that both ran."""
-    by_size: dict[int, dict[object, Told]] = {}
+def _one(known: Told, candidate: str, base: str) -> Conclusion:
+    return say(
+        "{candidate} runs {where} at {factor} the speed of {base}.",
+        candidate=candidate,
+        base=base,
+        where=_where(known),
+        factor=_proof("speed-up", known),
+    )
+
+
+def _range(known: list[Told], candidate: str, base: str) -> Conclusion:
+    least, most = min(known, key=_factor), max(known, key=_factor)
+    by_size = _by_size(known)
+    means = {f"size{i}": _mean("speed-up of " + name, of) for i, (name, of) in enumerate(by_size)}
+    sizes = ", ".join(f"{{size{i}}} for {name}" for i, (name, _) in enumerate(by_size))
+    return say(
+        "{candidate} runs at {least} the speed of {base} at least ({where_least}), {most} at most "
+        "({where_most}); geometric mean " + (sizes or "{mean} over {n} cases") + ".",
+        candidate=candidate,
+        base=base,
+        least=_proof("least speed-up", least),
+        where_least=_where(least),
+        most=_proof("largest speed-up", most),
+        where_most=_where(most),
+        **(means or {"mean": _mean("speed-up", known), "n": _count(known)}),
+    )
+
+
+def _by_size(known: list[Told]) -> list[tuple[str, list[Told]]]:
+    """By model, smallest first, over the workloads that every model ran; nothing for one model."""
+    by_model: dict[ModelShape, dict[Workload, Told]] = {}
     for each in known:
         if isinstance(each.case, ModelCase):
-            of_size = by_size.setdefault(n_parameters(each.case.model), {})
-            of_size[each.case.workload] = each
-    if len(by_size) < 2:
-        return ()
-    smallest, largest = by_size[min(by_size)], by_size[max(by_size)]
-    shared = [work for work in smallest if work in largest]
-    if not shared:
-        return ()
-    ends = [[of_size[work] for work in shared] for of_size in (smallest, largest)]
-    small, large = (geometric_mean(map(_factor, end)) for end in ends)
-    names = [end[0].case.model.name for end in ends if isinstance(end[0].case, ModelCase)]
-    return (
-        say(
-            "From {first} to {last} the gain of {candidate} {moves} from {small} to {large}.",
-            candidate=candidate,
-            first=names[0],
-            last=names[1],
-            moves="grows" if large > small else "falls",
-            small=_mean_proof(f"speed-up of {names[0]}", small, ends[0]),
-            large=_mean_proof(f"speed-up of {names[1]}", large, ends[1]),
-        ),
-    )
+            by_model.setdefault(each.case.model, {})[each.case.workload] = each
+    shared = set.intersection(*(set(of) for of in by_model.values())) if by_model else set()
+    if len(by_model) < 2 or not shared:
+        return []
+    return [
+        (shape.name, [each for work, each in by_model[shape].items() if work in shared])
+        for shape in sorted(by_model, key=n_parameters)
+    ]
 
 
 def _factor(known: Told) -> float:
@@ -158,6 +149,13 @@ def _proof(quantity: str, known: Told) -> Evidence:
     return evidence(quantity, known.factor, "ratio", known.base, known.candidate)
 
 
-def _mean_proof(quantity: str, value: float, known: list[Told]) -> Evidence:
-    measurements = [each for one in known for each in (one.base, one.candidate)]
-    return evidence(quantity, value, "ratio", *measurements)
+def _mean(quantity: str, known: list[Told]) -> Evidence:
+    return evidence(quantity, geometric_mean(map(_factor, known)), "ratio", *_both(known))
+
+
+def _count(known: list[Told]) -> Evidence:
+    return evidence("cases", len(known), "count", *_both(known))
+
+
+def _both(known: list[Told]) -> list[Measurement]:
+    return [each for one in known for each in (one.base, one.candidate)]

@@ -22,6 +22,9 @@ from peakward.records.measurement import (
     Validity,
 )
 from peakward.records.protocol import Protocol
+from peakward.records.study import Table
+from peakward.studies.readings import Readings
+from peakward.studies.recorder import Recorder
 from peakward.studies.scope import Scope
 from peakward.studies.setting import Setting
 
@@ -175,3 +178,38 @@ def lab() -> Callable[..., FakeLab]:
 def measure() -> Callable[..., Measurement]:
     """`measurement`, for tests that need records without a lab."""
     return measurement
+
+
+@pytest.fixture
+def gathered(lab) -> Callable[..., Readings]:
+    """Runs a study's module in a fake lab; what it measured."""
+
+    def run(module: object, setting: Setting, **options: object) -> Readings:
+        recorder = Recorder(lab(setting, **options))
+        module.gather(recorder, setting)  # type: ignore[attr-defined]
+        return recorder.readings
+
+    return run
+
+
+@pytest.fixture
+def figures() -> Callable[..., dict[str, float]]:
+    """A conclusion's numbers by what they are."""
+    return lambda said: {each.quantity: each.value for each in said.evidence}
+
+
+@pytest.fixture
+def rows() -> Callable[..., list[dict[str, object]]]:
+    """A table's rows as cells by column name."""
+
+    def read(table: Table) -> list[dict[str, object]]:
+        names = [column.name for column in table.columns]
+        return [dict(zip(names, row, strict=True)) for row in table.rows]
+
+    return read
+
+
+@pytest.fixture
+def true_peak() -> Callable[[Case], int]:
+    """What a case holds at its peak in the fake lab."""
+    return true_peak_bytes

@@ -1,8 +1,10 @@
 """A study on record: whole, interrupted, and with every case failing."""
 
+import msgspec
 import pytest
 
 from peakward.records.codec import from_json, to_json
+from peakward.records.measurement import Validity
 from peakward.records.study import Study
 from peakward.report.study import document
 from peakward.studies import execute as execute_module
@@ -77,8 +79,6 @@ def test_an_interrupted_study_keeps_what_it_has(name, n, setting, lab):
 
 
 def test_a_case_ended_by_ctrl_c_leaves_the_study_incomplete(setting, lab):
-    import msgspec
-
     bench = lab(setting(), overrule=lambda case: "crashed" if case.model.name == "small" else None)
     measure = bench.measure
 
@@ -92,14 +92,10 @@ def test_a_case_ended_by_ctrl_c_leaves_the_study_incomplete(setting, lab):
 
 
 def test_unstable_times_are_named_in_the_notes(setting, lab, measure):
-    import msgspec
-
-    from peakward.records.measurement import Validity
-
     bench = lab(setting())
     steady = bench.measure
     shaky = Validity(verdict="unstable", reasons=("coefficient of variation 12% > 5%",))
     bench.measure = lambda *plan: msgspec.structs.replace(steady(*plan), validity=shaky)
     notes = run("warmup", bench).notes
-    assert any("24 of 24 measurements are unstable" in each for each in notes)
+    assert any("16 of 16 times are unstable" in each for each in notes)
     assert any("coefficient of variation 12% > 5%" in each for each in notes)

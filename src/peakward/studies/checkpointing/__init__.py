@@ -6,7 +6,7 @@ largest batch and the longest sequence that fit a memory limit.
 """
 
 from peakward.studies.checkpointing import conclusions, grid, largest, tables
-from peakward.studies.fits import LIMITS_BYTES, limit_notes
+from peakward.studies.fits import limit_notes
 from peakward.studies.parts import Parts
 from peakward.studies.readings import Planned, Readings
 from peakward.studies.recorder import Recorder
@@ -39,6 +39,6 @@ def parts(readings: Readings, setting: Setting) -> Parts:
         ),
         notes=(
             f"Train steps in {grid.precision(setting)} with torch's scaled_dot_product_attention.",
-            *limit_notes(setting.scope.limits_bytes or LIMITS_BYTES, setting),
+            *limit_notes(largest.wanted_limits(setting), setting),
         ),
     )

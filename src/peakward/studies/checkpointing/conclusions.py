@@ -69,31 +69,39 @@ def _rescued(cell: Cell) -> bool:
 
 
 def largest(found: Sequence[Found]) -> tuple[Conclusion, ...]:
-    """How much further each mode goes than keeping everything, under the same limit."""
-    none = [each for each in found if each.search.mode == "none" and each.bracket.fits]
+    """How far each mode goes under one limit, beside keeping everything."""
+    groups: dict[object, list[Found]] = {}
+    for each in found:
+        if each.bracket.fits:
+            search = each.search
+            groups.setdefault((search.shape, search.axis, search.limit_bytes), []).append(each)
     return tuple(
-        _grows(base, each)
-        for base in none
-        for each in found
-        if each.search.mode != "none"
-        and each.bracket.fits
-        and (each.search.shape, each.search.axis, each.search.limit_bytes)
-        == (base.search.shape, base.search.axis, base.search.limit_bytes)
+        _largest(group[0], group[1:])
+        for group in groups.values()
+        if group[0].search.mode == "none" and len(group) > 1
     )
 
 
-def _grows(base: Found, each: Found) -> Conclusion:
-    proofs = (*base.bracket.proofs, *each.bracket.proofs)
+def _largest(base: Found, others: Sequence[Found]) -> Conclusion:
+    texts, fields = [], {}
+    for i, each in enumerate(others):
+        mode, proofs = each.search.mode, each.bracket.proofs
+        texts.append(f"{{most{i}}} with {mode} ({{factor{i}}})")
+        fields[f"most{i}"] = evidence(f"largest with {mode}", each.bracket.fits, "count", *proofs)
+        fields[f"factor{i}"] = evidence(
+            f"{mode} over none",
+            each.bracket.fits / base.bracket.fits,
+            "ratio",
+            *base.bracket.proofs,
+            *proofs,
+        )
     return say(
-        "Under {limit} the largest {what} of {model} is {plain} with everything kept and {more} with "
-        "{mode}, {factor} as much.",
-        limit=evidence("memory limit", each.search.limit_bytes, "bytes", *proofs),
-        what=what(each),
-        model=each.search.shape.name,
+        "Under {limit} the largest {what} of {model} is {plain} with everything kept, "
+        + ", ".join(texts)
+        + ".",
+        limit=evidence("memory limit", base.search.limit_bytes, "bytes", *base.bracket.proofs),
+        what=what(base),
+        model=base.search.shape.name,
         plain=evidence("largest with none", base.bracket.fits, "count", *base.bracket.proofs),
-        more=evidence(
-            f"largest with {each.search.mode}", each.bracket.fits, "count", *each.bracket.proofs
-        ),
-        mode=each.search.mode,
-        factor=evidence("factor", each.bracket.fits / base.bracket.fits, "ratio", *proofs),
+        **fields,
     )

@@ -10,7 +10,7 @@ from peakward.records.measurement import Measurement
 from peakward.records.model_shape import ModelShape
 from peakward.studies.cases import with_work
 from peakward.studies.checkpointing.grid import MODES, case, planned
-from peakward.studies.fits import LIMITS_BYTES, probe, within_device
+from peakward.studies.fits import MIB, asked_limits, probe, within_device
 from peakward.studies.readings import Planned, Readings, peak_bytes
 from peakward.studies.recorder import Recorder
 from peakward.studies.search import Bracket, largest, linear_guess
@@ -20,10 +20,12 @@ Axis = Literal["batch", "sequence"]
 AXES: tuple[Axis, ...] = ("batch", "sequence")
 SEQUENCE_GRANULE = 64
 MOST = {"batch": 2**16, "sequence": 2**20}
-TOLERANCE = {"small": 1 / 4, "corners": 1 / 8, "full": 1 / 16}
+TOLERANCE = {"small": 1 / 3, "corners": 1 / 8, "full": 1 / 16}
 """How far apart the largest that fits and the smallest that does not may stay."""
-BESIDE_BYTES = 2**29
-"""Context, kernels and fragments, for the first guess alone."""
+BESIDE_BYTES = {"cuda": 512 * MIB, "cpu": 220 * MIB}
+"""A GPU's context and kernels, or torch itself; for the first guess alone."""
+SMALL_LIMITS_BYTES = (640 * MIB,)
+"""A CPU's: `micro` at 15 × 128 fits it, and at about 38 × 128 with every block recomputed."""
 
 Answer = Callable[[Planned], Measurement | None]
 
@@ -47,9 +49,9 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def searches(setting: Setting) -> tuple[Search, ...]:
-    """Size × limit × axis × mode; in the small scopes the first size, limit and the two ends."""
+    """Size × limit × axis × mode; below `full` the first size and limit, and the two ends."""
     whole = setting.scope.name == "full"
-    modes = MODES if setting.scope.name != "small" else ("none", "every-block")
+    modes: tuple[Checkpointing, ...] = MODES if whole else ("none", "every-block")
     shapes = setting.grid.models
     bounds = limits(setting)
     return tuple(
@@ -63,7 +65,12 @@ def searches(setting: Setting) -> tuple[Search, ...]:
 
 def limits(setting: Setting) -> tuple[int, ...]:
     """In bytes, ascending."""
-    return within_device(setting.scope.limits_bytes or LIMITS_BYTES, setting)
+    return within_device(wanted_limits(setting), setting)
+
+
+def wanted_limits(setting: Setting) -> tuple[int, ...]:
+    """The limits before those beyond this device are dropped."""
+    return asked_limits(setting, SMALL_LIMITS_BYTES)
 
 
 def gather(lab: Recorder, setting: Setting) -> None:
@@ -116,7 +123,7 @@ def _guess(search: Search, fixed: int, readings: Readings, setting: Setting) -> 
         for each in _grid_cases(search, setting)
         if (peak := peak_bytes(readings.find(planned(each, setting)))) is not None
     ]
-    tokens = linear_guess(points, search.limit_bytes - BESIDE_BYTES)
+    tokens = linear_guess(points, search.limit_bytes - BESIDE_BYTES[setting.device])
     if tokens is None:
         tokens = 2.0 * setting.grid.batch_size * max(setting.grid.seq_lens)
     return max(1, int(tokens / fixed))

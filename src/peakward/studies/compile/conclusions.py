@@ -3,53 +3,93 @@
 import math
 from collections.abc import Sequence
 
-from peakward.records.study import Conclusion
+from peakward.predict.parameters import n_parameters
+from peakward.records.study import Conclusion, Evidence
 from peakward.studies.compile import grid, shapes
 from peakward.studies.parts import evidence, say
 from peakward.studies.readings import ratio, tokens_per_s
-from peakward.studies.speedup import Speedup, gains
+from peakward.studies.speedup import Speedup, losses
 
 
 def speed(cells: Sequence[grid.Cell]) -> tuple[Conclusion, ...]:
-    """What each mode gains on each subject."""
+    """What each mode gains on each subject, at the smallest and the largest size that ran."""
     said: list[Conclusion] = []
     for mode in dict.fromkeys(cell.mode for cell in cells if cell.mode != grid.EAGER):
-        for subject in grid.SUBJECTS:
-            wanted = [each for each in cells if each.mode == mode and each.subject == subject]
-            if mode.compile == "none":
-                pairs = [Speedup(base=each.baseline, candidate=each.measurement) for each in wanted]
-                said += gains(pairs, f"{mode.name} {subject}", "fp32 eager")
-            else:
-                said += gains([each.speedup for each in wanted], f"{mode.name} {subject}", "eager")
+        of_mode = [cell for cell in cells if cell.mode == mode]
+        said += _gains(of_mode)
+        said += losses([_pair(cell) for cell in of_mode], mode.name, _base(mode))
     return tuple(said)
+
+
+def _gains(of_mode: Sequence[grid.Cell]) -> tuple[Conclusion, ...]:
+    texts, fields = [], {}
+    for subject in grid.SUBJECTS:
+        ran = [c for c in of_mode if c.subject == subject and _pair(c).factor is not None]
+        ran.sort(key=lambda cell: n_parameters(cell.shape))
+        ends = ran[:1] + ran[1:][-1:]
+        names = [f"{subject}_{i}" for i in range(len(ends))]
+        for name, cell in zip(names, ends, strict=True):
+            fields[name] = _factor(cell)
+        parts = (f"{{{n}}} ({c.shape.name})" for n, c in zip(names, ends, strict=True))
+        if ends:
+            texts.append(f"{subject} {' to '.join(parts)}")
+    if not texts:
+        return ()
+    mode = of_mode[0].mode
+    text = "{mode} over {base}, in speed: " + "; ".join(texts) + "."
+    return (say(text, mode=mode.name, base=_base(mode), **fields),)
+
+
+def _base(mode: grid.Mode) -> str:
+    """What a mode is held against: compiled against eager, and tf32 eager against fp32's."""
+    if mode.compile == "none" or mode.precision == "fp32":
+        return "fp32 eager"
+    return f"{mode.precision} eager"
+
+
+def _pair(cell: grid.Cell) -> Speedup:
+    """`cell.speedup`, which for an eager mode would be over itself."""
+    if cell.mode.compile == "none":
+        return Speedup(base=cell.baseline, candidate=cell.measurement)
+    return cell.speedup
+
+
+def _factor(cell: grid.Cell) -> Evidence:
+    pair = _pair(cell)
+    quantity = f"speed-up, {cell.subject} of {cell.shape.name}"
+    return evidence(quantity, pair.factor or 0.0, "ratio", pair.base, pair.candidate)
 
 
 def payback(cells: Sequence[grid.Cell]) -> tuple[Conclusion, ...]:
     """After how many train steps each mode has paid for its compilation, by size."""
-    return tuple(
-        _payback(cell, steps)
-        for cell in cells
-        if cell.subject == "train_step" and (steps := cell.payback_steps) is not None
-    )
+    said = []
+    for mode in dict.fromkeys(cell.mode for cell in cells):
+        known = [
+            (cell, cell.report.compile_s, steps)
+            for cell in cells
+            if cell.mode == mode
+            and cell.subject == "train_step"
+            and cell.report is not None
+            and (steps := cell.payback_steps) is not None
+        ]
+        if known:
+            said.append(_payback(mode, known))
+    return tuple(said)
 
 
-def _payback(cell: grid.Cell, steps: float) -> Conclusion:
-    assert cell.report is not None
-    compiling = evidence("compile time", cell.report.compile_s, "s", cell.measurement)
-    if not math.isfinite(steps):
-        return say(
-            "{mode} never pays back for the train step of {model}: it compiles for {compiling} and is "
-            "not faster than eager.",
-            mode=cell.mode.name,
-            model=cell.shape.name,
-            compiling=compiling,
-        )
+def _payback(mode: grid.Mode, known: Sequence[tuple[grid.Cell, float, float]]) -> Conclusion:
+    texts, fields = [], {}
+    for i, (cell, compile_s, steps) in enumerate(known):
+        name = cell.shape.name
+        fields[f"compile{i}"] = evidence(f"compile time, {name}", compile_s, "s", cell.measurement)
+        if math.isfinite(steps):
+            both = (cell.measurement, cell.eager)
+            fields[f"steps{i}"] = evidence(f"steps, {name}", math.ceil(steps), "count", *both)
+            texts.append(f"after {{steps{i}}} of {name} ({{compile{i}}} to compile)")
+        else:
+            texts.append(f"never in {name} ({{compile{i}}} to compile, and not faster)")
     return say(
-        "{mode} pays back after {steps} train steps of {model}, having compiled for {compiling}.",
-        mode=cell.mode.name,
-        steps=evidence("steps", math.ceil(steps), "count", cell.measurement, cell.eager),
-        model=cell.shape.name,
-        compiling=compiling,
+        "{mode} pays back, in train steps: " + "; ".join(texts) + ".", mode=mode.name, **fields
     )
 
 

@@ -32,10 +32,10 @@ class Mode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 EAGER = Mode()
-CPU_MODES = (EAGER, Mode(compile="default"))
-"""`reduce-overhead` is CUDA graphs; autotuning on a CPU takes many minutes for C++ builds."""
+DEFAULT_MODES = (EAGER, Mode(compile="default"))
+"""All that a CPU runs: `reduce-overhead` is CUDA graphs, and autotuning there builds C++ for minutes."""
 MODES = (
-    *CPU_MODES,
+    *DEFAULT_MODES,
     Mode(compile="reduce-overhead"),
     Mode(compile="max-autotune"),
     Mode(precision="tf32"),
@@ -90,25 +90,34 @@ def cells(readings: Readings, setting: Setting) -> tuple[Cell, ...]:
             eager=readings.find(_planned(setting, shape, subject, Mode(precision=mode.precision))),
             baseline=readings.find(_planned(setting, shape, subject, EAGER)),
         )
-        for shape in setting.grid.models
-        for subject in SUBJECTS
-        for mode in modes(setting)
+        for shape, subject, mode in _grid(setting)
     )
 
 
 def plan(setting: Setting) -> tuple[Planned, ...]:
     """Size × subject × mode."""
+    # Two sizes with the same heads have the same attention alone.
+    return tuple(dict.fromkeys(_planned(setting, *each) for each in _grid(setting)))
+
+
+def _grid(setting: Setting) -> tuple[tuple[ModelShape, Subject, Mode], ...]:
+    """In `corners`, eager and the default mode alone for all but the first size: autotuning the
+    largest takes minutes."""
+    first, *others = setting.grid.models
+    runs = modes(setting)
+    fewer = tuple(mode for mode in runs if mode in DEFAULT_MODES)
+    of_others = fewer if setting.scope.name == "corners" else runs
     return tuple(
-        _planned(setting, shape, subject, mode)
-        for shape in setting.grid.models
+        (shape, subject, mode)
+        for shape in (first, *others)
         for subject in SUBJECTS
-        for mode in modes(setting)
+        for mode in (runs if shape == first else of_others)
     )
 
 
 def modes(setting: Setting) -> tuple[Mode, ...]:
     """The modes that this machine can run."""
-    wanted = MODES if setting.device == "cuda" else CPU_MODES
+    wanted = MODES if setting.device == "cuda" else DEFAULT_MODES
     shape = setting.grid.models[0]
     return tuple(
         mode

@@ -5,12 +5,18 @@ trains under a memory limit, in each precision, and with checkpointing, with fla
 (torch's SDPA) and with both.
 """
 
-from peakward.studies.fits import limit_notes
+from peakward.studies.fits import asked_limits, limit_notes
 from peakward.studies.parts import Parts
 from peakward.studies.readings import Planned, Readings
 from peakward.studies.recorder import Recorder
 from peakward.studies.setting import Setting
-from peakward.studies.throughput import conclusions, limits, speed, tables
+from peakward.studies.throughput import (
+    limits,
+    memory_conclusions,
+    speed,
+    speed_conclusions,
+    tables,
+)
 
 TITLE = "What does lower precision gain, and what does it let train?"
 
@@ -34,12 +40,12 @@ def parts(readings: Readings, setting: Setting) -> Parts:
         tables=(tables.speeds(cells), tables.memory(rows, bounds)),
         plots=(tables.speedup_plot(cells), tables.time_plot(cells)),
         conclusions=(
-            *conclusions.speed(cells),
-            *conclusions.boundaries(rows, bounds),
-            *conclusions.additions(rows, bounds),
+            *speed_conclusions.speed(cells),
+            *memory_conclusions.boundaries(rows, bounds),
+            *memory_conclusions.additions(rows, bounds),
         ),
         notes=(
-            *limit_notes(limits.asked_limits(setting), setting),
+            *limit_notes(asked_limits(setting), setting),
             "A way to train fits a limit where two whole steps run under it. Where a measurement "
             "settles a limit (it fits a smaller one, or ran out under a larger one), it is not run.",
         ),

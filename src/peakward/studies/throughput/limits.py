@@ -7,7 +7,7 @@ import msgspec
 from peakward.records.case import ModelCase, Precision
 from peakward.records.measurement import Measurement
 from peakward.studies.cases import model_case, with_levers
-from peakward.studies.fits import LIMITS_BYTES, Fit, fit, probe, within_device
+from peakward.studies.fits import Fit, asked_limits, fit, probe, within_device
 from peakward.studies.readings import Planned, Readings
 from peakward.studies.recorder import Recorder
 from peakward.studies.setting import Setting
@@ -48,11 +48,11 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ways(setting: Setting) -> tuple[Way, ...]:
-    """Each precision alone, by size; then the first 16-bit one (in `full` each) with additions."""
-    grid = setting.grid
+    """Each precision alone, by size; then the lowest one (in `full` each lower one) with additions."""
     found = []
-    for shape in grid.models:
-        bare = model_case(shape, grid.batch_size, max(grid.seq_lens), "train_step", setting.device)
+    for shape in setting.grid.models:
+        longest = max(setting.grid.seq_lens)
+        bare = model_case(shape, setting.grid.batch_size, longest, "train_step", setting.device)
         for precision in precisions(setting):
             case = with_levers(bare, precision=precision)
             found.append(Way(case=case, precision=precision, added=None))
@@ -67,11 +67,6 @@ def ways(setting: Setting) -> tuple[Way, ...]:
 def limits(setting: Setting) -> tuple[int, ...]:
     """In bytes, ascending."""
     return within_device(asked_limits(setting), setting)
-
-
-def asked_limits(setting: Setting) -> tuple[int, ...]:
-    """The limits before those beyond this device are dropped."""
-    return setting.scope.limits_bytes or LIMITS_BYTES
 
 
 def free_plan(setting: Setting) -> tuple[Planned, ...]:
@@ -102,7 +97,7 @@ def read(readings: Readings, setting: Setting) -> tuple[Row, ...]:
 
 def _helped(setting: Setting) -> tuple[Precision, ...]:
     lower = [each for each in precisions(setting) if each not in (BASE, "tf32")]
-    return tuple(lower if setting.scope.name == "full" else lower[:1])
+    return tuple(lower if setting.scope.name == "full" else lower[-1:])
 
 
 def _plain(case: ModelCase) -> ModelCase:

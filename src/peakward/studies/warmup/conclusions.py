@@ -4,51 +4,65 @@ from statistics import median
 
 from peakward.records.case import ModelCase
 from peakward.records.measurement import Measurement
-from peakward.records.study import Conclusion, Unit
+from peakward.records.study import Conclusion, Evidence, Unit
 from peakward.studies.cases import place
 from peakward.studies.parts import evidence, say
 from peakward.studies.readings import ratio
-from peakward.studies.warmup.grid import N_TIMED, WARMUPS, Reading
+from peakward.studies.warmup.grid import N_TIMED, WARMUPS, Reading, Statistic
+
+BEGINNINGS = (
+    "Without warm-up ({warmup} steps)",
+    "After {warmup} warm-up step",
+    "After {warmup} warm-up steps",
+)
 
 
 def judge(rows: tuple[Reading, ...], warmup_steps: int) -> tuple[Conclusion, ...]:
     """How far off the statistics are after so many warm-up steps, over all cases that tell."""
     told = [
-        (row, mean, row.over_steady("median") or 1.0, row.over_steady("sd") or 0.0)
+        row
         for row in rows
-        if row.warmup_steps == warmup_steps < max(WARMUPS)
-        and (mean := row.over_steady("mean")) is not None
+        if row.warmup_steps == warmup_steps < max(WARMUPS) and row.over_steady("mean") is not None
     ]
     if not told:
         return ()
-    both = [each for row, *_ in told for each in (row.measurement, row.steady)]
-    worst, worst_mean, *_ = max(told, key=lambda each: each[1])
-    middle = median(mean for _, mean, *_ in told)
-    furthest = max((each[2] for each in told), key=lambda over: abs(over - 1))
-    spread = median(each[3] for each in told)
+    both = [each for row in told for each in (row.measurement, row.steady)]
+    worst = max(told, key=lambda row: row.over_steady("mean") or 0.0)
+    medians = [row.over_steady("median") or 0.0 for row in told]
     return (
         say(
-            "After {warmup} warm-up steps the mean of {n} steps is {middle} the steady time (median "
-            "of {cases} cases), at worst {worst} ({place}); the median is {furthest} where it is "
-            "furthest off; the standard deviation is {spread} the steady time.",
+            BEGINNINGS[min(warmup_steps, 2)] + " the first of {n} timed steps takes {first} the "
+            "steady time, their mean is {mean} and their standard deviation {sd} of it (medians of "
+            "{cases} cases); at worst the mean is {worst} ({place}), and the median {furthest}.",
             warmup=evidence("warm-up steps", warmup_steps, "count", *both),
             n=evidence("timed steps", N_TIMED, "count", *both),
-            middle=evidence("mean over the steady time, median", middle, "ratio", *both),
+            first=_typical(told, "first"),
+            mean=_typical(told, "mean"),
+            sd=_typical(told, "sd"),
             cases=evidence("cases", len(told), "count", *both),
             worst=evidence(
                 "mean over the steady time, largest",
-                worst_mean,
+                worst.over_steady("mean") or 0.0,
                 "ratio",
                 worst.measurement,
                 worst.steady,
             ),
             place=place(worst.case),
-            furthest=evidence("median over the steady time, furthest", furthest, "ratio", *both),
-            spread=evidence(
-                "standard deviation over the steady time, median", spread, "ratio", *both
+            furthest=evidence(
+                "median over the steady time, furthest from it",
+                max(medians, key=lambda over: abs(over - 1)),
+                "ratio",
+                *both,
             ),
         ),
     )
+
+
+def _typical(told: list[Reading], statistic: Statistic) -> Evidence:
+    """The median, over cases, of a statistic as a multiple of the steady time."""
+    both = [each for row in told for each in (row.measurement, row.steady)]
+    value = median(row.over_steady(statistic) or 0.0 for row in told)
+    return evidence(f"{statistic} over the steady time, median of cases", value, "ratio", *both)
 
 
 def explain(measurement: Measurement) -> Conclusion:
@@ -56,7 +70,7 @@ def explain(measurement: Measurement) -> Conclusion:
     first, case = measurement.first_step, measurement.case
     assert first is not None and isinstance(case, ModelCase)
     told = (
-        ("{load} of it loading kernels", "load", _share(first.module_load_s, first.profiled_s)),
+        ("{load} loading kernels", "load", _share(first.module_load_s, first.profiled_s)),
         ("{memory} allocating memory", "memory", _share(first.allocation_s, first.profiled_s)),
         ("{calls} device allocations", "calls", (first.n_device_allocations, "count")),
         ("{faults} page faults", "faults", (first.n_page_faults, "count")),

@@ -1,0 +1,78 @@
+"""Which times are not to be believed without a second look, said where they are used."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from peakward.records.measurement import Measurement
+from peakward.records.study import Conclusion, Evidence, Unit
+from peakward.report.cases import label
+
+TIMES: tuple[Unit, ...] = ("s", "ratio", "tokens_per_s", "flops_per_s")
+MOST_NAMED = 8
+"""Doubtful measurements named with their reasons; the tables mark all."""
+FEWEST_STEPS = 5
+"""A measurement planned with fewer asks whether a case runs, not for how long."""
+
+
+def marked(
+    conclusions: Iterable[Conclusion], measurements: Iterable[Measurement]
+) -> tuple[Conclusion, ...]:
+    """The conclusions, each that rests on doubtful times saying on how many."""
+    by_id = {each.id: each for each in measurements}
+    return tuple(_marked(each, by_id) for each in conclusions)
+
+
+def notes(measurements: Iterable[Measurement]) -> tuple[str, ...]:
+    """How many times are unstable or throttled, and the first of them with their reasons."""
+    timed = [each for each in measurements if _is_timed(each)]
+    doubtful = [each for each in timed if _is_doubtful(each)]
+    if not doubtful:
+        return ()
+    named = [
+        f"{label(each.case)}: {'; '.join(each.validity.reasons)}"
+        for each in doubtful[:MOST_NAMED]
+        if each.validity
+    ]
+    more = f", of which {len(named)} follow" if len(doubtful) > len(named) else ""
+    return (f"{len(doubtful)} of {len(timed)} times are unstable or throttled{more}.", *named)
+
+
+def _marked(conclusion: Conclusion, by_id: dict[str, Measurement]) -> Conclusion:
+    ids = {name for each in conclusion.evidence if each.unit in TIMES for name in each.from_ids}
+    behind = [by_id[name] for name in sorted(ids) if name in by_id]
+    timed = [each for each in behind if _is_timed(each)]
+    doubtful = [each for each in timed if _is_doubtful(each)]
+    if not doubtful:
+        return conclusion
+    text = f"{len(doubtful)} of the {len(timed)} times behind it are unstable or throttled"
+    return msgspec.structs.replace(
+        conclusion,
+        text=f"{conclusion.text} ({text}.)",
+        evidence=(
+            *conclusion.evidence,
+            _count("doubtful times", doubtful),
+            _count("times", timed),
+        ),
+    )
+
+
+def _count(quantity: str, measurements: list[Measurement]) -> Evidence:
+    return Evidence(
+        quantity=quantity,
+        value=len(measurements),
+        unit="count",
+        from_ids=tuple(each.id for each in measurements),
+    )
+
+
+def _is_timed(measurement: Measurement) -> bool:
+    """Whether its times are meant to be steady: a cold start that was asked for is not."""
+    protocol = measurement.protocol
+    cold = protocol.warmup_steps == 0
+    return measurement.status == "ok" and protocol.max_steps >= FEWEST_STEPS and not cold
+
+
+def _is_doubtful(measurement: Measurement) -> bool:
+    validity = measurement.validity
+    return validity is not None and validity.verdict != "stable"

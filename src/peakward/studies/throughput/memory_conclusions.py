@@ -1,0 +1,118 @@
+"""What the numbers of `throughput` say of what trains under a memory limit."""
+
+from collections.abc import Sequence
+
+from peakward.records.study import Conclusion
+from peakward.studies.parts import evidence, say
+from peakward.studies.readings import median_s, peak_bytes, ratio
+from peakward.studies.throughput.limits import ADDED, Row
+from peakward.studies.throughput.speed import BASE
+
+
+def boundaries(rows: Sequence[Row], limits: Sequence[int]) -> tuple[Conclusion, ...]:
+    """Under each limit, how many sizes each precision trains, and which only a lower one does."""
+    bare = [row for row in rows if row.way.added is None]
+    said = (_boundary(bare, i, limit) for i, limit in enumerate(limits))
+    return tuple(each for each in said if each is not None)
+
+
+def _boundary(bare: Sequence[Row], i: int, limit: int) -> Conclusion | None:
+    known = {
+        precision: [
+            (row.way.case.model.name, fit)
+            for row in bare
+            if row.way.precision == precision
+            and (fit := row.fits[i]) is not None
+            and fit.verdict in ("fits", "oom")
+        ]
+        for precision in dict.fromkeys(row.way.precision for row in bare)
+    }
+    told = {precision: of for precision, of in known.items() if of}
+    if BASE not in told or len(told) < 2:
+        return None
+    not_in_base = {name for name, fit in told[BASE] if fit.verdict == "oom"}
+    texts, fields = [], {}
+    for precision, of in told.items():
+        only = [name for name, fit in of if fit.verdict == "fits" and name in not_in_base]
+        field = precision.replace("-", "_")
+        texts.append(
+            f"{precision} {{n_{field}}} of {{all_{field}}}"
+            + (f" ({', '.join(only)} not in {BASE})" if only else "")
+        )
+        proofs = [fit.proof for _, fit in of]
+        n_fit = sum(fit.verdict == "fits" for _, fit in of)
+        fields[f"n_{field}"] = evidence(f"sizes in {precision}", n_fit, "count", *proofs)
+        fields[f"all_{field}"] = evidence("sizes known", len(of), "count", *proofs)
+    everything = [fit.proof for of in told.values() for _, fit in of]
+    return say(
+        "Sizes that train under {limit}: " + "; ".join(texts) + ".",
+        limit=evidence("memory limit", limit, "bytes", *everything),
+        **fields,
+    )
+
+
+def additions(rows: Sequence[Row], limits: Sequence[int]) -> tuple[Conclusion, ...]:
+    """What each memory-saving lever lets train that its precision alone cannot, and what it costs."""
+    said: list[Conclusion] = []
+    for precision in dict.fromkeys(row.way.precision for row in rows if row.way.added):
+        plain = [r for r in rows if r.way.precision == precision and r.way.added is None]
+        for added in ADDED:
+            wanted = [r for r in rows if r.way.precision == precision and r.way.added == added]
+            for i, limit in enumerate(limits):
+                said += _unlocked(plain, wanted, i, limit)
+            said += _price(wanted)
+    return tuple(said)
+
+
+def _unlocked(
+    plain: Sequence[Row], wanted: Sequence[Row], i: int, limit: int
+) -> tuple[Conclusion, ...]:
+    alone = {row.way.case.model: row.fits[i] for row in plain}
+    found = [
+        (row, without, fit)
+        for row in wanted
+        if (fit := row.fits[i]) is not None
+        and (without := alone.get(row.way.case.model)) is not None
+        and (without.verdict, fit.verdict) == ("oom", "fits")
+    ]
+    if not found:
+        return ()
+    proof = [each.proof for _, without, fit in found for each in (without, fit)]
+    way = found[0][0].way
+    return (
+        say(
+            "Under {limit}, {way} trains {models}, which {precision} alone cannot.",
+            limit=evidence("memory limit", limit, "bytes", *proof),
+            way=way.name,
+            models=", ".join(row.way.case.model.name for row, *_ in found),
+            precision=way.precision,
+        ),
+    )
+
+
+def _price(wanted: Sequence[Row]) -> tuple[Conclusion, ...]:
+    """Peak memory and time over the precision's own, by size, where both ran without a limit."""
+    known = [
+        (row, share, slower)
+        for row in wanted
+        if (share := ratio(peak_bytes(row.free), peak_bytes(row.plain))) is not None
+        and (slower := ratio(median_s(row.free), median_s(row.plain))) is not None
+    ]
+    if not known:
+        return ()
+    texts, fields = [], {}
+    for i, (row, share, slower) in enumerate(known):
+        model = row.way.case.model.name
+        texts.append(f"{{share{i}}} of the peak memory in {{time{i}}} the time for {model}")
+        both = (row.free, row.plain)
+        fields[f"share{i}"] = evidence(f"peak memory, {model}", share, "share", *both)
+        fields[f"time{i}"] = evidence(f"time, {model}", slower, "ratio", *both)
+    way = known[0][0].way
+    return (
+        say(
+            "{way} against {precision} alone: " + "; ".join(texts) + ".",
+            way=way.name,
+            precision=way.precision,
+            **fields,
+        ),
+    )

@@ -1,0 +1,59 @@
+"""Conclusions that rest on unstable times say so."""
+
+import msgspec
+import pytest
+
+from peakward.records.measurement import Validity
+from peakward.records.protocol import Protocol
+from peakward.studies.cases import model_case
+from peakward.studies.doubts import MOST_NAMED, marked, notes
+from peakward.studies.parts import evidence, say
+from peakward.studies.scope import micro
+
+STEADY = Protocol()
+SHAKY = Validity(verdict="unstable", reasons=("coefficient of variation 12% > 5%",))
+
+
+@pytest.fixture
+def made(measure, setting):
+    def make(serial, protocol=STEADY, validity=SHAKY):
+        case = model_case(micro(), 2, 64 + serial, "forward", "cuda")
+        found = measure(case, protocol, setting().environment, serial=serial)
+        return msgspec.structs.replace(found, validity=validity)
+
+    return make
+
+
+def one(unit, *measurements):
+    return marked([say("It is {x}.", x=evidence("x", 2.0, unit, *measurements))], measurements)[0]
+
+
+def test_a_time_that_is_unstable_is_counted(made):
+    said = one("ratio", made(1), made(2, validity=Validity(verdict="stable")))
+    assert said.text == "It is 2.00×. (1 of the 2 times behind it are unstable or throttled.)"
+    assert [(each.quantity, each.value) for each in said.evidence[1:]] == [
+        ("doubtful times", 1),
+        ("times", 2),
+    ]
+    assert said.evidence[1].from_ids == ("m1",)
+
+
+def test_stable_times_are_not_remarked_on(made):
+    assert one("s", made(1, validity=Validity(verdict="stable"))).text == "It is 2.00 s."
+
+
+def test_memory_does_not_depend_on_steady_times(made):
+    assert one("bytes", made(1)).text == "It is 2.00 B."
+
+
+@pytest.mark.parametrize("protocol", [Protocol(warmup_steps=0), Protocol(max_steps=1)])
+def test_a_cold_start_and_a_probe_are_meant_to_be_unsteady(made, protocol):
+    assert one("ratio", made(1, protocol)).text == "It is 2.00×."
+    assert notes([made(1, protocol)]) == ()
+
+
+def test_the_notes_name_the_first_with_their_reasons(made):
+    told = notes([made(i) for i in range(MOST_NAMED + 2)])
+    assert told[0].startswith(f"{MOST_NAMED + 2} of {MOST_NAMED + 2} times are unstable")
+    assert len(told) == 1 + MOST_NAMED
+    assert "coefficient of variation 12% > 5%" in told[1]

@@ -1,0 +1,74 @@
+"""What `throughput` concludes of what trains under a limit."""
+
+import pytest
+
+from peakward.studies import throughput
+from peakward.studies.throughput.limits import limits, read
+from peakward.studies.throughput.memory_conclusions import additions, boundaries
+
+
+@pytest.fixture
+def known(setting, gathered):
+    def make(**options):
+        here = setting()
+        return read(gathered(throughput, here, **options), here), limits(here)
+
+    return make
+
+
+def test_the_sizes_that_only_a_lower_precision_trains(known):
+    texts = [each.text for each in boundaries(*known())]
+    assert texts == [
+        "Sizes that train under 24.0 GiB: fp32 1 of 2; bf16-mixed 1 of 2; bf16 1 of 2.",
+        "Sizes that train under 40.0 GiB: fp32 1 of 2; bf16-mixed 1 of 2; bf16 2 of 2 (2.7B not in fp32).",
+        "Sizes that train under 80.0 GiB: fp32 2 of 2; bf16-mixed 2 of 2; bf16 2 of 2.",
+    ]
+
+
+def test_a_size_that_crashed_is_not_counted(known):
+    def crash(case):
+        small_fp32 = case.model.name == "small" and case.configuration.precision == "fp32"
+        return "crashed" if small_fp32 else None
+
+    assert "fp32 0 of 1; bf16-mixed 1 of 2" in boundaries(*known(overrule=crash))[0].text
+
+
+def test_what_an_addition_lets_train(known, true_peak):
+    """In a world where only 2.7B with checkpointing stays under 40 GiB."""
+
+    def full(case):
+        if case.model.name != "2.7B" or case.configuration.checkpointing != "none":
+            return None
+        limit = case.memory_limit_bytes
+        return "oom" if limit and limit < 50 * 2**30 else None
+
+    def world(case):
+        bf16 = case.configuration.precision == "bf16" and case.workload.pass_ == "train_step"
+        unlimited = case.memory_limit_bytes is None
+        return (
+            "oom"
+            if bf16 and unlimited and case.configuration.checkpointing == "none"
+            else full(case)
+        )
+
+    texts = [each.text for each in additions(*known(overrule=world))]
+    assert (
+        "Under 40.0 GiB, bf16 + checkpointing trains small, 2.7B, which bf16 alone cannot." in texts
+    )
+
+
+def test_the_price_of_an_addition_by_size(known, figures):
+    (said,) = [
+        each
+        for each in additions(*known())
+        if each.text.startswith("bf16 + flash attention against bf16 alone")
+    ]
+    told = figures(said)
+    assert told["time, small"] == pytest.approx(1.0)
+    assert told["peak memory, small"] < told["peak memory, 2.7B"] < 1.0
+
+
+def test_nothing_ran_nothing_said(known):
+    rows, bounds = known(overrule=lambda case: "timeout")
+    assert boundaries(rows, bounds) == ()
+    assert additions(rows, bounds) == ()
