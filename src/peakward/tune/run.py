@@ -97,6 +97,9 @@ def investigate(
         best = search.compose(asked.case, asked.levers)
         if best != asked.case:
             on_stage("measuring the best composition")
+            # In a process as young as the baseline's: after a dozen cases one measured 12.6 ms
+            # where fresh ones gave 8 to 9 (host-bound, H200 machine, 2026-11-21).
+            sweep.workers.close()
             measured.append(sweep.measure(best, HEADLINE))
         search.prove(asked.case, best)
         complete = not search.skipped
