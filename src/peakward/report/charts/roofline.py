@@ -46,10 +46,11 @@ def _draw_place(root: ET.Element, plot: Plot, found: Axes, index: int, point: Po
     label = f"{point.label}, {format_cell(point.y, plot.y_unit)}"
     marker(root, x, y, index, f"{label} at {format_cell(point.x, 'count')} FLOP/byte")
     fits = x + 10 + width_of(label) <= found.frame.right
+    low = y + LINE > found.frame.bottom
     text(
         root,
         x + 10 if fits else x - 10,
-        y + 14,
+        y - 8 if low else y + 14,
         label,
         anchor="start" if fits else "end",
         style=f"name {colour(index)}",

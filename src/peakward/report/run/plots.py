@@ -70,15 +70,11 @@ def roofline(read: Investigation) -> Plot | None:
         )
         for name, prediction, rate in placed
     )
-    low = min(
+    xs = [
         *(intensity(prediction) for _, prediction, _ in placed),
         *(_ridge(prediction) for prediction in roofs.values()),
-    )
-    high = max(
-        *(intensity(prediction) for _, prediction, _ in placed),
-        *(_ridge(prediction) for prediction in roofs.values()),
-    )
-    lines = tuple(_roof(prediction, low / 4, high * 4) for prediction in roofs.values())
+    ]
+    lines = tuple(_roof(prediction, min(xs) / 4, max(xs) * 4) for prediction in roofs.values())
     return Plot(
         title="Roofline",
         kind="roofline",

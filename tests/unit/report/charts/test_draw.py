@@ -135,3 +135,13 @@ def test_the_roofline_draws_roofs_and_places(run_study):
         "bf16 roof, 785 TFLOP/s",
         "4,260 GB/s",
     } <= set(words(root))
+
+
+def test_a_place_at_the_bottom_is_named_above_the_axis(run_study):
+    plot = plots.roofline(read(run_study))
+    *roofs, _, _ = plot.series
+    low = Series(name="slow", points=(Point(x=300, y=1e12, label="slow"),))
+    root = ET.fromstring(draw(msgspec.structs.replace(plot, series=(*roofs, low)), 1040))
+    (label,) = [each for each in tags(root, "text", "name") if each.text.startswith("slow")]
+    axis = max(float(each.get("y1")) for each in tags(root, "line", "base"))
+    assert float(label.get("y")) < axis - 5
