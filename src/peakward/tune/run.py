@@ -125,9 +125,8 @@ def _study(
 ) -> Study:
     cases = [each.case for each in measured if isinstance(each.case, ModelCase)]
     best = cases[-1]
-    limits = [
-        f"Not done within the budget of {asked.budget_s:.0f} s: {each}." for each in search.skipped
-    ]
+    undone = "; ".join(dict.fromkeys(search.skipped))
+    limits = [f"Not done within the budget of {asked.budget_s:.0f} s: {undone}."] if undone else []
     return Study(
         id=uuid.uuid4().hex,
         name="run",
