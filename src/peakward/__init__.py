@@ -1,3 +1,87 @@
-"""Peakward: how fast a Transformer runs here, why not faster, and which lever gets it there."""
+"""Peakward: how fast a Transformer runs here, why not faster, and which lever gets it there.
+
+What the command line does, from Python:
+
+    import peakward as pw
+
+    case = pw.case("tiny", batch_size=2, seq_len=128, levers=("sdpa",))
+    measurement = pw.measure(case)
+    print(measurement.status, measurement.summary.median_s)
+
+    study = pw.run(case, levers=("compile", "fused-optimizer"), budget_s=60.0)
+    print(study.best_command)
+    print(pw.markdown(study))
+
+Names are loaded when one is first used: importing this package loads neither torch nor anything
+else that is slow. Cases run in a worker process, which `python -c` and notebooks need no guard for.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from peakward.front_door import (
+        Configuration,
+        Measurement,
+        ModelCase,
+        ModelShape,
+        PeakwardError,
+        Protocol,
+        Store,
+        Study,
+        Workload,
+        bench,
+        calibrate,
+        case,
+        compare,
+        device,
+        floor,
+        html,
+        lever,
+        markdown,
+        measure,
+        measure_step,
+        model,
+        run,
+        study,
+    )
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "Configuration",
+    "Measurement",
+    "ModelCase",
+    "ModelShape",
+    "PeakwardError",
+    "Protocol",
+    "Store",
+    "Study",
+    "Workload",
+    "__version__",
+    "bench",
+    "calibrate",
+    "case",
+    "compare",
+    "device",
+    "floor",
+    "html",
+    "lever",
+    "markdown",
+    "measure",
+    "measure_step",
+    "model",
+    "run",
+    "study",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module 'peakward' has no attribute {name!r}")
+    from peakward import front_door
+
+    return getattr(front_door, name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

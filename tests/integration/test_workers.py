@@ -20,7 +20,7 @@ FAULTS = (
     "none", "raise", "segfault", "kill", "hang", "hang-in-c", "exit", "nan", "devour", "leak", "babble",
 )  # fmt: skip
 GIB = 2**30
-PROTOCOL = Protocol(warmup_steps=4, min_steps=4, max_steps=4, timeout_s=120.0)
+PROTOCOL = Protocol(warmup_steps=4, min_steps=4, max_steps=4, phases=False, timeout_s=120.0)
 SHAPE = ModelShape(
     name="tiny",
     vocab_size=61,
@@ -53,6 +53,14 @@ def wait_until(condition, timeout_s=60.0):
     while not condition() and monotonic() < deadline_s:
         sleep(0.05)
     return condition()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """More of them wait for one another on a shared machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
 
 
 @pytest.fixture(scope="module")

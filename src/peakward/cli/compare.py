@@ -41,12 +41,7 @@ def main(options: Options, command: str) -> int:
     threshold = values.share(options.threshold, "--threshold")
     targets = output.targets(options.results)
     before, after = (stored.load(reference, options.results.db) for reference in options.studies)
-    apart = comparison.differences(before.environment, after.environment)
-    if apart and not options.across:
-        raise PeakwardError(
-            f"expected studies of one environment, got {'; '.join(apart)}: "
-            "compare them all the same with --across"
-        )
+    comparison.refuse_to_mix(before, after, across=options.across)
     found = comparison.changes(before, after, threshold=threshold)
     study = comparison.study(before, after, found, threshold=threshold, command=command)
     output.show(

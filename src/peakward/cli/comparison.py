@@ -47,6 +47,20 @@ def differences(before: Environment, after: Environment) -> tuple[str, ...]:
     return tuple(f"{field}: {old}, then {new}" for field, old, new in pairs if old != new)
 
 
+def refuse_to_mix(before: Study, after: Study, *, across: bool) -> None:
+    """Refuse two environments unless asked to compare across them.
+
+    Raises:
+        PeakwardError: naming each difference.
+    """
+    apart = differences(before.environment, after.environment)
+    if apart and not across:
+        raise PeakwardError(
+            f"expected studies of one environment, got {'; '.join(apart)}: "
+            "compare them all the same with --across"
+        )
+
+
 def changes(before: Study, after: Study, *, threshold: float) -> tuple[Change, ...]:
     """Every case that both studies hold, measured with the same warm-up, judged."""
     old, new = _by_plan(before.measurements), _by_plan(after.measurements)

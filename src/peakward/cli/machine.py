@@ -60,6 +60,20 @@ def after_precision(levers: Iterable[Lever], case: ModelCase) -> tuple[ModelCase
     )
 
 
+def applicable(levers: tuple[Lever, ...], case: ModelCase, machine: Machine) -> tuple[Lever, ...]:
+    """The levers, each asked for by name: all must be able to apply, to the case or after the others.
+
+    Raises:
+        PeakwardError: one that cannot; an explicit request is never skipped.
+    """
+    for lever in levers:
+        bases = (case, *after_precision(levers, case))
+        reasons = [lever_obstacle(lever, base, machine) for base in bases]
+        if None not in reasons:
+            raise PeakwardError(f"expected levers that can apply here: {lever.name} {reasons[0]}")
+    return levers
+
+
 def case_obstacle(case: ModelCase, machine: Machine) -> str | None:
     """Why a setting of the case cannot apply here, or None. Settings at their default always can."""
     for field in Configuration.__struct_fields__:

@@ -71,7 +71,7 @@ def cases(
     )
     planned = []
     for shape, workload, configuration, limit_bytes in grid:
-        _check_length(shape, workload.seq_len)
+        check_length(shape, workload.seq_len)
         planned.append(
             ModelCase(
                 model=shape,
@@ -194,7 +194,8 @@ def memory_limits(text: str) -> list[int]:
     ]
 
 
-def _check_length(shape: ModelShape, seq_len: int) -> None:
+def check_length(shape: ModelShape, seq_len: int) -> None:
+    """Refuse a sequence that the model does not accept."""
     if seq_len > shape.max_seq_len:
         raise PeakwardError(
             f"expected --seq-len of at most {shape.max_seq_len:,} for the model {shape.name}, got {seq_len:,}"

@@ -12,7 +12,6 @@ from peakward.cli.machine import Machine
 from peakward.cli.reproduce import to_command
 from peakward.cli.vocabulary import CaseOptions, Cases, ResultOptions, Results, option
 from peakward.records.case import DeviceType, ModelCase
-from peakward.records.errors import PeakwardError
 from peakward.records.lever import Lever
 from peakward.records.prediction import Prediction
 from peakward.report.format import format_cell, format_duration
@@ -82,7 +81,7 @@ def _asked(given: Options, here: Machine, command: str) -> Investigation:
     budget = DEFAULT_BUDGET[here.device] if given.budget is None else given.budget
     return Investigation(
         case=case,
-        levers=_explicit(given.lever, case, here) if given.lever else LEVERS,
+        levers=_levers(given.lever, case, here),
         budget_s=values.duration_s(budget, "--budget"),
         command=command,
         obstacle=lambda lever, base: machine.lever_obstacle(lever, base, here),
@@ -90,17 +89,8 @@ def _asked(given: Options, here: Machine, command: str) -> Investigation:
     )
 
 
-def _explicit(names: tuple[str, ...], case: ModelCase, here: Machine) -> tuple[Lever, ...]:
-    """The levers asked for, each of which must be able to apply, on the case or after the others."""
-    chosen = options.levers(names)
-    for lever in chosen:
-        reasons = [
-            machine.lever_obstacle(lever, base, here)
-            for base in (case, *machine.after_precision(chosen, case))
-        ]
-        if None not in reasons:
-            raise PeakwardError(f"expected levers that can apply here: {lever.name} {reasons[0]}")
-    return chosen
+def _levers(names: tuple[str, ...], case: ModelCase, here: Machine) -> tuple[Lever, ...]:
+    return machine.applicable(options.levers(names), case, here) if names else LEVERS
 
 
 def _dry_run(asked: Investigation, here: Machine, db: str) -> int:

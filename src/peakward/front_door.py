@@ -1,0 +1,277 @@
+"""What Python gets by `import peakward`: the command line's jobs as functions.
+
+Cases and the studies of them are the same records, kept in the same database, so either door
+finds what the other measured.
+"""
+
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from peakward.catalogue.devices import device, match
+from peakward.catalogue.levers import LEVERS, lever
+from peakward.catalogue.models import model, validate
+from peakward.cli import comparison, machine, options, session, values
+from peakward.cli.reproduce import to_command
+from peakward.cli.watch import Watch
+from peakward.records.calibration import Calibration
+from peakward.records.case import Case, Configuration, DeviceType, ModelCase, Pass, Workload
+from peakward.records.errors import PeakwardError
+from peakward.records.measurement import Measurement
+from peakward.records.model_shape import ModelShape
+from peakward.records.prediction import Prediction
+from peakward.records.protocol import Protocol
+from peakward.records.study import Study
+from peakward.report import documents
+from peakward.store.database import Store
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "Configuration",
+    "Measurement",
+    "ModelCase",
+    "ModelShape",
+    "PeakwardError",
+    "Protocol",
+    "Store",
+    "Study",
+    "Workload",
+    "bench",
+    "calibrate",
+    "case",
+    "compare",
+    "device",
+    "floor",
+    "html",
+    "lever",
+    "markdown",
+    "measure",
+    "measure_step",
+    "model",
+    "run",
+    "study",
+]
+
+DB = "peakward.db"
+
+
+def case(
+    shape: str | ModelShape,
+    *,
+    batch_size: int,
+    seq_len: int,
+    pass_: Pass = "train_step",
+    levers: Iterable[str] = (),
+    accumulate: int = 1,
+    memory_limit_bytes: int | None = None,
+    device: DeviceType | None = None,
+) -> ModelCase:
+    """A pass of a model, with levers resolved into its configuration.
+
+    Args:
+        shape: a preset's name, or a shape of your own.
+        levers: names such as "bf16-mixed", or field=value settings such as "compile_scope=model".
+        device: by default cuda where there is one.
+
+    Raises:
+        PeakwardError: an unknown name, two levers that set one field differently, or a shape or
+            workload that cannot be.
+    """
+    preset = model(shape) if isinstance(shape, str) else shape
+    validate(preset)
+    for size, name in (
+        (batch_size, "batch_size"),
+        (seq_len, "seq_len"),
+        (accumulate, "accumulate"),
+    ):
+        values.whole(str(size), name, low=1, high=options.MAX_SEQ_LEN)
+    options.check_length(preset, seq_len)
+    made = options.settings(levers, "levers")
+    return ModelCase(
+        model=preset,
+        workload=Workload(
+            batch_size=batch_size, seq_len=seq_len, pass_=pass_, accumulate=accumulate
+        ),
+        configuration=Configuration(**made),
+        device=machine.this_machine(None).device if device is None else device,
+        memory_limit_bytes=memory_limit_bytes,
+    )
+
+
+def measure(case: ModelCase, protocol: Protocol | None = None) -> Measurement:
+    """Measure one case in a worker process; nothing is stored. A failure is a status."""
+    from peakward.lab.measure.isolated import Workers
+
+    with Workers() as workers:
+        return workers.measure(case, protocol or Protocol())
+
+
+def measure_step(
+    step: Callable[[], object],
+    *,
+    name: str,
+    model: "torch.nn.Module | None" = None,
+    optimizer: "torch.optim.Optimizer | None" = None,
+    **settings: Any,
+) -> Measurement:
+    """Measure a live function that runs one step, in this process: `lab.measure.in_process`."""
+    from peakward.lab.measure import in_process
+
+    return in_process.measure_step(step, name=name, model=model, optimizer=optimizer, **settings)
+
+
+def floor(case: ModelCase, on: str | None = None, *, db: str = DB) -> Prediction:
+    """The least time a step can take: on a catalogued device by its datasheet, else on this machine.
+
+    Args:
+        on: the device's key, such as "h100-sxm-80"; None is this machine.
+
+    Raises:
+        PeakwardError: an unknown device; or, on this machine, no calibration stored in `db` and no
+            catalogued device.
+    """
+    from peakward.predict.floor import floor as predicted
+
+    if on is not None:
+        return predicted(case, calibration=None, device=device(on))
+    where = machine.this_machine(case.device).environment
+    known = match(where.device_name, where.device_memory_bytes)
+    return predicted(case, calibration=_calibration(db, where.key), device=known)
+
+
+def calibrate(device: DeviceType | None = None, *, db: str = DB) -> Calibration:
+    """Measure this machine's ceilings and store them."""
+    here = machine.this_machine(device)
+    with session.opened(db, here, Watch()) as opened:
+        measured = opened.sweep.workers.calibrate(here.device)
+        opened.store.add_calibration(measured)
+    return measured
+
+
+def run(
+    case: ModelCase,
+    *,
+    levers: Sequence[str] | None = None,
+    budget_s: float = 900.0,
+    db: str = DB,
+) -> Study:
+    """Find what makes the case faster: `peakward run`.
+
+    Args:
+        levers: names to try; None tries all that apply here.
+        budget_s: about how long it may take; what was not confirmed in it says so.
+
+    Raises:
+        PeakwardError: a setting of the case or a named lever that cannot apply here.
+    """
+    from peakward.tune.run import Investigation, investigate
+
+    here = machine.this_machine(case.device)
+    machine.runnable((case,), here)
+    asked = Investigation(
+        case=case,
+        levers=LEVERS if levers is None else machine.applicable(options.levers(levers), case, here),
+        budget_s=budget_s,
+        command=_run_command(case, levers, budget_s),
+        obstacle=lambda lever, base: machine.lever_obstacle(lever, base, here),
+        to_command=to_command,
+    )
+    with session.opened(db, here, Watch()) as opened:
+        return investigate(
+            asked,
+            opened.sweep,
+            opened.store,
+            on_stage=lambda _stage: None,
+            on_prediction=lambda _prediction: None,
+        )
+
+
+def bench(
+    cases: Sequence[ModelCase], protocols: Sequence[Protocol] = (Protocol(),), *, db: str = DB
+) -> Study:
+    """Measure every case by every protocol: `peakward bench`. What `db` holds is not run again."""
+    from peakward.studies.bench import bench as measured
+
+    devices = {each.device for each in cases}
+    if len(devices) != 1:
+        raise PeakwardError(
+            f"expected cases of one device, got {len(cases)} of {len(devices)}: "
+            "run one bench for each device"
+        )
+    here = machine.this_machine(cases[0].device)
+    kept, reasons = machine.runnable(tuple(cases), here)
+    with session.opened(db, here, Watch()) as opened:
+        return measured(
+            opened.sweep,
+            kept,
+            protocols,
+            command="\n".join(_command(each) for each in kept),
+            calibration=opened.store.calibration(here.environment.key),
+            notes=reasons,
+        )
+
+
+def study(
+    name: str, *, full: bool = False, device: DeviceType | None = None, db: str = DB
+) -> Study:
+    """Carry out a study: `peakward study NAME`."""
+    from peakward.studies.execute import execute
+    from peakward.studies.scope import Scope, default_scope
+
+    here = machine.this_machine(device)
+    scope = Scope("full") if full else default_scope(here.device)
+    with session.opened(db, here, Watch()) as opened:
+        return execute(
+            name,
+            opened.sweep,
+            scope,
+            command=shlex.join(["peakward", "study", name, *(["--full"] if full else [])]),
+            calibration=opened.store.calibration(here.environment.key),
+        )
+
+
+def compare(before: Study, after: Study, *, threshold: float = 0.03, across: bool = False) -> Study:
+    """The cases that two studies share, judged: `peakward compare`.
+
+    Raises:
+        PeakwardError: the environments differ (unless `across`), or no case was measured in both.
+    """
+    comparison.refuse_to_mix(before, after, across=across)
+    found = comparison.changes(before, after, threshold=threshold)
+    command = f"peakward compare {before.id} {after.id} --threshold {threshold}"
+    return comparison.study(before, after, found, threshold=threshold, command=command)
+
+
+def markdown(study: Study) -> str:
+    """The study's report as Markdown."""
+    from peakward.report import markdown as view
+
+    return view.render(documents.document(study))
+
+
+def html(study: Study) -> str:
+    """The study's report as one self-contained page."""
+    from peakward.report import html as view
+
+    return view.render(documents.document(study))
+
+
+def _calibration(db: str, environment_key: str) -> Calibration | None:
+    if not Path(db).exists():
+        return None
+    with Store.open_read_only(Path(db)) as store:
+        return store.calibration(environment_key)
+
+
+def _command(case: Case) -> str:
+    """For the record: the line that measures the case, or why there is none."""
+    return to_command(case) or "# from Python: no option of the command line says this case"
+
+
+def _run_command(case: ModelCase, levers: Sequence[str] | None, budget_s: float) -> str:
+    command = _command(case).replace("peakward bench", "peakward run", 1)
+    chosen = "" if levers is None else f" --lever {','.join(levers)}"
+    return f"{command}{chosen} --budget {budget_s:g}s"

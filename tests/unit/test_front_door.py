@@ -1,0 +1,98 @@
+"""`import peakward`: the command line's jobs from Python."""
+
+import importlib
+
+import msgspec
+import pytest
+
+import peakward as pw
+from peakward import front_door
+from peakward.cli.main import COMMANDS
+from peakward.records.case import Configuration
+
+
+def test_every_public_name_is_there_and_documented():
+    for name in set(pw.__all__) - {"__version__"}:
+        found = getattr(pw, name)
+        assert found.__doc__, name
+    assert set(dir(pw)) == set(pw.__all__)
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = pw.nothing
+
+
+def test_no_public_name_is_hidden_by_a_module_of_the_same_name():
+    """Importing `peakward.x` binds `x` on the package, whatever `__getattr__` would have given."""
+    for name in pw.__all__:
+        with pytest.raises(ModuleNotFoundError):
+            importlib.import_module(f"peakward.{name}")
+
+
+def test_the_package_promises_what_the_front_door_holds():
+    assert set(pw.__all__) == {*front_door.__all__, "__version__"}
+
+
+def test_whatever_a_command_does_python_does():
+    jobs = {"devices": ("calibrate", "device"), "report": ("markdown", "html", "Store")}
+    for command in COMMANDS:
+        for name in jobs.get(command, (command,)):
+            assert name in pw.__all__
+
+
+def test_a_case_is_what_the_command_line_would_make():
+    case = pw.case("tiny", batch_size=2, seq_len=16, levers=("sdpa", "bf16"), device="cpu")
+    assert case.configuration == Configuration(attention="sdpa", precision="bf16")
+    assert case.model == pw.model("tiny")
+    own = msgspec.structs.replace(pw.model("tiny"), name="mine", vocab_size=64)
+    assert pw.case(own, batch_size=1, seq_len=8, device="cpu").model == own
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"shape": "tyny"}, "expected a model, got 'tyny': perhaps tiny"),
+        ({"batch_size": 0}, "for batch_size, got '0'"),
+        ({"seq_len": 2**19}, "expected --seq-len of at most"),
+        ({"levers": ("sdap",)}, "perhaps sdpa"),
+        ({"levers": ("bf16", "tf32")}, "expected one precision"),
+    ],
+)
+def test_a_case_that_cannot_be_is_refused(given, line):
+    plain = {"shape": "tiny", "batch_size": 1, "seq_len": 8, "device": "cpu"}
+    with pytest.raises(pw.PeakwardError) as caught:
+        pw.case(**(plain | given))
+    assert line in str(caught.value)
+
+
+def test_the_floor_of_a_catalogued_device_needs_no_device():
+    case = pw.case("small", batch_size=4, seq_len=512, device="cuda")
+    prediction = pw.floor(case, "h200-141")
+    assert prediction.source == "datasheet"
+    assert prediction.floor_s == sum(phase.floor_s for phase in prediction.phases)
+    with pytest.raises(pw.PeakwardError, match="perhaps h200-141"):
+        pw.floor(case, "h200")
+
+
+def test_a_lever_that_cannot_apply_is_refused_before_anything_runs(in_tmp):
+    case = pw.case("tiny", batch_size=1, seq_len=8, device="cpu")
+    with pytest.raises(pw.PeakwardError, match="fp8 needs cuda, got cpu"):
+        pw.run(case, levers=("fp8",))
+    assert list(in_tmp.iterdir()) == []
+
+
+def test_cases_of_two_devices_do_not_share_a_table(in_tmp):
+    cpu = pw.case("tiny", batch_size=1, seq_len=8, device="cpu")
+    with pytest.raises(pw.PeakwardError, match="expected cases of one device, got 2 of 2"):
+        pw.bench([cpu, msgspec.structs.replace(cpu, device="cuda")])
+    with pytest.raises(pw.PeakwardError, match="expected cases of one device, got 0"):
+        pw.bench([])
+
+
+def test_the_record_of_a_run_names_the_line_that_repeats_it():
+    case = pw.case("tiny", batch_size=1, seq_len=8, levers=("sdpa",), device="cpu")
+    assert front_door._run_command(case, ("bf16",), 60.0) == (
+        "peakward run --model tiny --batch-size 1 --seq-len 8 --pass train_step "
+        "--attention sdpa --device cpu --lever bf16 --budget 60s"
+    )
