@@ -3,7 +3,7 @@
 On random data: a tensor core draws less power and clocks higher on zeros.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ from peakward.lab.levers.precision import fp32_matmuls
 from peakward.lab.measure import proc
 from peakward.lab.measure.clock import Clock, clock_for
 from peakward.lab.measure.messages import Calibrated
+from peakward.lab.measure.stopping import Progress
 from peakward.lab.measure.timer import collector_paused, run_steps
 from peakward.records.calibration import MatmulRate
 from peakward.records.case import DeviceType
@@ -117,8 +118,8 @@ def _seconds(call: Callable[[], object], device_type: DeviceType, clock: Clock) 
     def step() -> None:
         call()
 
-    def done(_times_s: Sequence[float], n_issued: int, elapsed_s: float) -> bool:
-        return n_issued >= MIN_REPEATS and elapsed_s >= TIMED_S[device_type]
+    def done(progress: Progress) -> bool:
+        return progress.n_issued >= MIN_REPEATS and progress.elapsed_s >= TIMED_S[device_type]
 
     call()
     with collector_paused():

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from statistics import median
+from typing import NamedTuple
 
 from peakward.records.protocol import Protocol
 from peakward.stats.steady import steady_start
@@ -11,6 +12,11 @@ CHUNK_S = 0.005
 """Work issued between two looks at the clock: it hides a decision of some 20 µs, and keeps a GPU's
 queue from running dry."""
 MAX_CHUNK = 64
+SAMPLE = 250
+"""Reading the time between two CUDA events takes about 1 µs, and a sample holds as many as these.
+More than MAX_WARMUP_STEPS: of a warm-up it is every step."""
+SAMPLE_PERIOD_S = 0.1
+"""Between two samples, so that sampling takes 0.3% of a step that waits for its host."""
 MIN_TIMED_S = 0.5
 """No early end before this: steps that short cost nothing, and the energy counter needs it."""
 MAX_WARMUP_STEPS = 100
@@ -25,43 +31,57 @@ def chunk_steps(step_s: float) -> int:
     return max(1, min(MAX_CHUNK, math.ceil(CHUNK_S / step_s))) if step_s > 0 else MAX_CHUNK
 
 
-def half_width(times_s: Sequence[float]) -> float:
-    """Half the median's 95% interval over the median, from the order statistics.
+class Progress(NamedTuple):
+    """What is known of the steps while they run."""
 
-    The interval runs between the values of rank (n ± 1.96·√n) / 2 (Conover 1999, "Practical
-    nonparametric statistics", 3.2, normal approximation). Infinite below 6 values, where no pair
-    of ranks holds 95%. Cheap enough to ask while steps are being timed: 20 µs for 200 values,
-    where the exact interval of `stats` takes milliseconds.
+    n_issued: int
+    elapsed_s: float
+    """Since the first was issued."""
+    n_ended: int
+    """Steps that are known to have ended."""
+    sample_s: Sequence[float] | None
+    """Times of at most SAMPLE of them, evenly spaced; None between looks."""
+
+
+def half_width(sample_s: Sequence[float], n: int) -> float:
+    """Half the median's 95% interval over the median, for `n` times of which this is a sample.
+
+    Of the sample the interval runs between the values of rank (m ± 1.96·√m) / 2 (Conover 1999,
+    "Practical nonparametric statistics", 3.2, normal approximation); that of all n is narrower by
+    √(m/n). Infinite below 6 values, where no pair of ranks holds 95%. Cheap enough to ask while
+    steps are being timed: 20 µs, where the exact interval of `stats` takes milliseconds.
     """
-    n = len(times_s)
-    if n < 6:
+    m = len(sample_s)
+    if m < 6:
         return math.inf
-    ordered = sorted(times_s)
-    below = max(0, math.floor((n - Z_95 * math.sqrt(n)) / 2))
-    return (ordered[n - 1 - below] - ordered[below]) / 2 / median(ordered)
+    ordered = sorted(sample_s)
+    below = max(0, math.floor((m - Z_95 * math.sqrt(m)) / 2))
+    width = ordered[m - 1 - below] - ordered[below]
+    return width / 2 / median(ordered) * math.sqrt(m / n)
 
 
-def timing_done(
-    times_s: Sequence[float], n_issued: int, elapsed_s: float, protocol: Protocol
-) -> bool:
-    """Whether to issue no further step; `times_s` are those of the steps known to have ended."""
-    if n_issued < protocol.min_steps:
+def timing_done(progress: Progress, protocol: Protocol) -> bool:
+    """Whether to issue no further step."""
+    if progress.n_issued < protocol.min_steps:
         return False
-    if n_issued >= protocol.max_steps or elapsed_s >= protocol.max_timed_s:
+    if progress.n_issued >= protocol.max_steps or progress.elapsed_s >= protocol.max_timed_s:
         return True
-    return elapsed_s >= MIN_TIMED_S and half_width(times_s) <= protocol.relative_half_width
+    if progress.sample_s is None or progress.elapsed_s < MIN_TIMED_S:
+        return False
+    return half_width(progress.sample_s, progress.n_ended) <= protocol.relative_half_width
 
 
-def warmup_done(times_s: Sequence[float], n_issued: int, elapsed_s: float, max_s: float) -> bool:
+def warmup_done(progress: Progress, max_s: float) -> bool:
     """Whether to stop warming up: steady, or not within MAX_WARMUP_STEPS or `max_s`.
 
     The first step does not count towards `max_s`: it may compile for minutes.
     """
-    if n_issued >= MAX_WARMUP_STEPS:
+    if progress.n_issued >= MAX_WARMUP_STEPS:
         return True
-    if n_issued < MIN_WARMUP_STEPS or not times_s:
+    times_s = progress.sample_s
+    if progress.n_issued < MIN_WARMUP_STEPS or not times_s:
         return False
-    return elapsed_s - times_s[0] >= max_s or steady_start(times_s) is not None
+    return progress.elapsed_s - times_s[0] >= max_s or steady_start(times_s) is not None
 
 
 def unsteady_reason(warmup_s: Sequence[float], steps_s: Sequence[float]) -> str | None:

@@ -12,6 +12,9 @@ from peakward.lab.levers.marks import Mark
 from peakward.lab.measure.clock import Clock
 from peakward.lab.measure.stopping import (
     MAX_WARMUP_STEPS,
+    SAMPLE,
+    SAMPLE_PERIOD_S,
+    Progress,
     chunk_steps,
     timing_done,
     unsteady_reason,
@@ -25,8 +28,7 @@ PHASES_S = 1.0
 MIN_PHASE_STEPS = 3
 MAX_PHASE_STEPS = 20
 
-Done = Callable[[Sequence[float], int, float], bool]
-"""Given the known step times, the number of steps issued and the seconds since the first."""
+Done = Callable[[Progress], bool]
 Report = Callable[[int], None]
 """Told now and then how many steps were issued."""
 
@@ -65,7 +67,7 @@ def time_steps(
             step,
             clock,
             max_steps=protocol.max_steps,
-            done=lambda times, n, elapsed: timing_done(times, n, elapsed, protocol),
+            done=lambda progress: timing_done(progress, protocol),
             report=on_timed,
         )
     tested = protocol.warmup_steps is None
@@ -81,14 +83,14 @@ def run_steps(
     """Run up to `max_steps` steps; the seconds between each mark and the next.
 
     Steps are issued in chunks of about 5 ms with nothing but a mark between them. After each chunk
-    the host waits for the end of the chunk `clock.look_back` before it, so that it neither runs ahead
-    without bound nor lets the device run out of work, and then asks `done`.
+    the host waits for the end of the chunk `clock.look_back` before it, so that it neither runs
+    ahead without bound nor lets the device run out of work, and then asks `done`. Ten times a
+    second it reads a sample of the times; the rest is read at the end.
     """
     clock.reserve(max_steps + 1)
-    times: list[float] = []
     ends: deque[int] = deque()
-    n_issued, chunk = 0, 1
-    started = reported = perf_counter()
+    n_issued, n_ended, chunk = 0, 0, 1
+    started = sampled = reported = perf_counter()
     mark = clock.mark
     mark(0)
     while n_issued < max_steps:
@@ -98,21 +100,26 @@ def run_steps(
         n_issued = min(n_issued + chunk, max_steps)
         ends.append(n_issued)
         if len(ends) > clock.look_back:
-            _collect(clock, times, ends.popleft())
-            chunk = chunk_steps(times[-1])
+            n_ended = ends.popleft()
+            clock.wait(n_ended)
+            chunk = chunk_steps(clock.between_s(n_ended - 1, n_ended))
         now = perf_counter()
         if now - reported >= REPORT_PERIOD_S:
             reported = now
             report(n_issued)
-        if done(times, n_issued, now - started):
+        sample = None
+        if now - sampled >= SAMPLE_PERIOD_S:
+            sampled = now
+            sample = _sample(clock, n_ended)
+        if done(Progress(n_issued, now - started, n_ended, sample)):
             break
-    _collect(clock, times, n_issued)
-    return tuple(times)
+    clock.wait(n_issued)
+    return tuple(clock.between_s(i, i + 1) for i in range(n_issued))
 
 
-def _collect(clock: Clock, times: list[float], reached: int) -> None:
-    clock.wait(reached)
-    times.extend(clock.between_s(i, i + 1) for i in range(len(times), reached))
+def _sample(clock: Clock, n_ended: int) -> list[float]:
+    stride = -(-n_ended // SAMPLE) or 1
+    return [clock.between_s(i, i + 1) for i in range(0, n_ended, stride)]
 
 
 def _warm_up(
@@ -125,12 +132,12 @@ def _warm_up(
         step,
         clock,
         max_steps=MAX_WARMUP_STEPS,
-        done=lambda times, n, elapsed: warmup_done(times, n, elapsed, protocol.max_timed_s),
+        done=lambda progress: warmup_done(progress, protocol.max_timed_s),
         report=report,
     )
 
 
-def _never(_times_s: Sequence[float], _n_issued: int, _elapsed_s: float) -> bool:
+def _never(_progress: Progress) -> bool:
     return False
 
 

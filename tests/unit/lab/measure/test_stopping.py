@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peakward.lab.measure import stopping
+from peakward.lab.measure.stopping import Progress
 from peakward.records.protocol import Protocol
 from peakward.stats.bootstrap import median_interval
 
@@ -24,26 +25,32 @@ def test_a_chunk_is_about_5_ms(step_s, chunk):
     assert stopping.chunk_steps(step_s) == chunk
 
 
+def progress(times, issued, elapsed_s):
+    return Progress(issued, elapsed_s, 0 if times is None else len(times), times)
+
+
 @pytest.mark.parametrize(
     ("times", "issued", "elapsed_s", "done"),
     [
         (STEADY, 9, 100.0, False),  # min_steps come first
         (RESTLESS, 10, 5.0, True),  # time is up
+        (None, 10, 5.0, True),
         (RESTLESS, 10, 4.9, False),
-        (RESTLESS, 50, 0.0, True),  # steps are up
+        (None, 50, 0.0, True),  # steps are up
         (STEADY, 20, 1.0, True),  # narrow enough
+        (None, 20, 1.0, False),  # not looked at
         (RESTLESS, 20, 1.0, False),
         (STEADY, 20, 0.4, False),  # too soon to save anything
         ((), 20, 1.0, False),  # nothing known yet
     ],
 )
 def test_timing_done(times, issued, elapsed_s, done):
-    assert stopping.timing_done(times, issued, elapsed_s, PROTOCOL) is done
+    assert stopping.timing_done(progress(times, issued, elapsed_s), PROTOCOL) is done
 
 
 def test_no_interval_below_six_values():
-    assert stopping.half_width([1.0] * 5) == math.inf
-    assert stopping.half_width([1.0] * 6) == 0.0
+    assert stopping.half_width([1.0] * 5, 5) == math.inf
+    assert stopping.half_width([1.0] * 6, 6) == 0.0
 
 
 @given(st.integers(0, 2**32), st.integers(20, 200))
@@ -52,7 +59,15 @@ def test_the_quick_half_width_is_near_the_exact_one(seed, n):
     times = [draw.gauss(1.0, 0.05) for _ in range(n)]
     exact = median_interval(times)
     width = (exact.high - exact.low) / 2 / exact.estimate
-    assert 0.5 * width <= stopping.half_width(times) <= 2 * width + 0.01
+    assert 0.5 * width <= stopping.half_width(times, n) <= 2 * width + 0.01
+
+
+@given(st.integers(0, 2**32))
+def test_a_sample_speaks_for_all(seed):
+    draw = random.Random(seed)
+    times = [draw.gauss(1.0, 0.05) for _ in range(4000)]
+    every = stopping.half_width(times, 4000)
+    assert stopping.half_width(times[::16], 4000) == pytest.approx(every, rel=1.0)
 
 
 @pytest.mark.parametrize(
@@ -62,12 +77,17 @@ def test_the_quick_half_width_is_near_the_exact_one(seed, n):
         ([60.0, 1.0], 2, 61.0, False),  # too few, whatever the time
         ([60.0, 1.0, 1.0], 3, 62.0, False),
         ([1.0, 9.0, 1.0], 3, 11.0, True),  # never steady, but time is up
-        ([], 100, 1.0, True),  # never steady, but steps are up
+        (None, 100, 1.0, True),  # never steady, but steps are up
+        (None, 5, 1.0, False),
         ([], 5, 1.0, False),
     ],
 )
 def test_warmup_done(times, issued, elapsed_s, done):
-    assert stopping.warmup_done(times, issued, elapsed_s, 5.0) is done
+    assert stopping.warmup_done(progress(times, issued, elapsed_s), 5.0) is done
+
+
+def test_a_warmup_is_sampled_whole():
+    assert stopping.SAMPLE >= stopping.MAX_WARMUP_STEPS
 
 
 def test_a_warmup_that_was_cut_short_may_be_shown_enough_by_the_timed_steps():

@@ -46,8 +46,14 @@ def stepping(clock, durations):
     return step
 
 
-def never(_times, _issued, _elapsed_s):
+def never(_progress):
     return False
+
+
+@pytest.fixture(autouse=True)
+def sample_always(monkeypatch):
+    """The clock of these tests is not the one that says when to take a sample."""
+    monkeypatch.setattr(timer, "SAMPLE_PERIOD_S", 0.0)
 
 
 def test_times_are_the_differences_of_successive_marks():
@@ -74,8 +80,8 @@ def test_short_steps_are_issued_many_at_a_time():
     clock = FakeClock()
     looks = []
 
-    def done(times, issued, elapsed_s):
-        looks.append(issued)
+    def done(progress):
+        looks.append(progress.n_issued)
         return False
 
     times = timer.run_steps(stepping(clock, [1e-4]), clock, max_steps=200, done=done)
@@ -87,13 +93,35 @@ def test_done_ends_it_with_every_issued_step_timed():
     clock = FakeClock()
     seen = []
 
-    def done(times, issued, elapsed_s):
-        seen.append((len(times), issued))
-        return issued == 5
+    def done(progress):
+        seen.append((progress.n_ended, len(progress.sample_s), progress.n_issued))
+        return progress.n_issued == 5
 
     times = timer.run_steps(stepping(clock, [1.0]), clock, max_steps=50, done=done)
     assert len(times) == 5
-    assert seen == [(0, 1), (0, 2), (1, 3), (2, 4), (3, 5)]
+    assert seen == [(0, 0, 1), (0, 0, 2), (1, 1, 3), (2, 2, 4), (3, 3, 5)]
+
+
+def test_a_sample_is_bounded_and_evenly_spaced():
+    clock = FakeClock(0)
+    timer.run_steps(
+        stepping(clock, [float(i) for i in range(600)]), clock, max_steps=600, done=never
+    )
+    assert timer._sample(clock, 600) == [float(i) for i in range(0, 600, 3)]
+    assert timer._sample(clock, 250) == [float(i) for i in range(250)]
+    assert timer._sample(clock, 0) == []
+
+
+def test_between_samples_nothing_is_read(monkeypatch):
+    monkeypatch.setattr(timer, "SAMPLE_PERIOD_S", 1e9)
+    samples = []
+
+    def done(progress):
+        samples.append(progress.sample_s)
+        return False
+
+    timer.run_steps(lambda: None, CpuClock(), max_steps=100, done=done)
+    assert set(samples) == {None}
 
 
 def test_a_fixed_warmup_is_exactly_that_long_and_never_called_unsteady():
