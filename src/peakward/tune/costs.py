@@ -11,13 +11,15 @@ SCREEN = Protocol(
 )
 """Enough to see a gain of a few per cent; what survives is confirmed in pairs."""
 PAIR = Protocol(
+    warmup_steps=3,
     min_steps=5,
     max_steps=100,
     max_timed_s=0.5,
     relative_half_width=0.005,
     phases=False,
 )
-"""One letter of a pair: its median is one observation, so its own interval need not be narrow."""
+"""One letter of a pair: its median is one observation, so its own interval need not be narrow, and
+after three steps what is left of a warm-up is in both arms (screening tested each for it)."""
 CONFIRM_ORDERS = ("ABBAAB", "BAAB")
 """A base, B candidate; a process each, the first of them that which screened. Five pairs in seven
 builds, each arm first as often."""
@@ -49,7 +51,8 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
         letters = "".join(CONFIRM_ORDERS)
         compiles = candidate.configuration.compile != "none"
         again_s = letters.count("B") * self.compile_s / 3 if compiles else 0.0
-        arms_s = len(letters) * (self.arm_s + PAIR.max_timed_s)
+        # An arm of a pair warms up for 3 steps and is timed for 5, one screened for some ten.
+        arms_s = len(letters) * (self.arm_s / 2 + PAIR.max_timed_s)
         return (len(CONFIRM_ORDERS) - 1) * self.start_s + arms_s + again_s
 
 
