@@ -1,3 +1,4 @@
+TODAY = $(shell date +%F)
 # One thread a process: two xdist workers on two cores would otherwise start four busy torch threads.
 THREADS = OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
@@ -18,8 +19,9 @@ test-full:  ## Everything that needs no GPU: soaks, 30 kills.
 gpu:  ## What needs a CUDA device.
 	pytest -m gpu
 
-bench:  ## Peakward's own costs, written to results/.
-	python benchmarks/cli_startup.py
+bench:  ## Peakward's own costs here, written to results/ (transformers_peer.py needs a GPU).
+	python benchmarks/cli_startup.py --out results/$(TODAY)-cli-startup.json
+	python benchmarks/timer_overhead.py --out results/$(TODAY)-timer-overhead.json
 
 docs:  ## The pages under docs/ as a site in site/; needs the extra `docs`.
 	mkdocs build --strict
