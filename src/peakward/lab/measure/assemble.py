@@ -50,7 +50,6 @@ def measurement(
             status=answer.status,
             reason=answer.reason,
         )
-    unsteady = () if answer.unsteady is None else (answer.unsteady,)
     return Measurement(
         id=new_id(),
         case=case,
@@ -61,7 +60,7 @@ def measurement(
         status="ok",
         runs=(answer.run,),
         summary=summarise([answer.run]),
-        validity=validity(answer, (*unsteady, *doubts), notes),
+        validity=validity(answer, (*answer.doubts, *doubts), notes),
         phases=answer.phases,
         memory=answer.memory,
         telemetry=answer.telemetry,

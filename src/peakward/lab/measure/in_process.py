@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from peakward.lab.measure import assemble, failure, nvml, probe
 from peakward.lab.measure.clock import clock_for
+from peakward.lab.measure.crowd import Crowd
 from peakward.lab.measure.fingerprint import fingerprint
-from peakward.lab.measure.jobs import checked_loss
+from peakward.lab.measure.jobs import checked_loss, doubts
 from peakward.lab.measure.memory import CpuMeter, CudaMeter
 from peakward.lab.measure.messages import Failed, Measured
 from peakward.lab.measure.snapshot import restored
@@ -115,11 +116,11 @@ def _measured(
     gpu: nvml.Gpu | None,
     model: nn.Module | None,
 ) -> Measured | Failed:
-    sampler = Sampler(gpu)
+    watch = Sampler(gpu) if device_type == "cuda" else Crowd()
     meter = CudaMeter(None, None) if device_type == "cuda" else CpuMeter()
     try:
         with meter:
-            timing = time_steps(step, protocol, clock_for(device_type), telemetry=sampler)
+            timing = time_steps(step, protocol, clock_for(device_type), watch=watch)
             loss = checked_loss(step.loss(), timing)
             use = meter.use()
     except Exception as error:  # noqa: BLE001  a step may raise anything: it is the result
@@ -127,10 +128,10 @@ def _measured(
         return Failed(status=status, reason=reason)
     return Measured(
         run=timing.run,
-        unsteady=timing.unsteady,
+        doubts=doubts(timing, watch),
         phases=(),
         memory=use,
-        telemetry=sampler.telemetry(len(timing.run.steps_s)),
+        telemetry=watch.telemetry(len(timing.run.steps_s)),
         compile=None,
         n_parameters=None if model is None else sum(each.numel() for each in model.parameters()),
         loss=loss,

@@ -12,7 +12,8 @@ TWICE_S = 2.0
 class Interrupts:
     """Inside its `with` block Ctrl-C is noted rather than raised. Used again for every case.
 
-    Only the main thread can take Ctrl-C over; in another one it does nothing.
+    Only the main thread can take Ctrl-C over; in another one it does nothing, nor where Ctrl-C is
+    ignored, as under nohup.
     """
 
     def __init__(self) -> None:
@@ -25,7 +26,8 @@ class Interrupts:
 
     def __enter__(self) -> Self:
         self.pending = False
-        if threading.current_thread() is threading.main_thread():
+        ignored = signal.getsignal(signal.SIGINT) in (None, signal.SIG_IGN)
+        if threading.current_thread() is threading.main_thread() and not ignored:
             self._previous = signal.signal(signal.SIGINT, self._note)
         return self
 

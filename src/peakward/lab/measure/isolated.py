@@ -7,13 +7,14 @@ behind, and otherwise replaced; whatever happens to it becomes a status with a r
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from time import monotonic
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from peakward.lab.measure import assemble, failure, nvml, probe, proc
+from peakward.lab.measure import assemble, nvml, probe
+from peakward.lab.measure.conversation import Conversation, OnEvent
 from peakward.lab.measure.interrupts import Interrupts
 from peakward.lab.measure.messages import (
     Answer,
@@ -30,17 +31,15 @@ from peakward.lab.measure.messages import (
     NumericsRequest,
     PairsOutcome,
     PairsRequest,
-    Ready,
-    Released,
     Request,
 )
-from peakward.lab.measure.process import WorkerDied, WorkerProcess
+from peakward.lab.measure.process import WorkerProcess
 from peakward.records.calibration import Calibration
 from peakward.records.case import Case, DeviceType, ModelCase, OperatorCase, StepCase
 from peakward.records.environment import Environment
 from peakward.records.errors import PeakwardError
 from peakward.records.lever import NumericsClass
-from peakward.records.measurement import FirstStep, Measurement, Status
+from peakward.records.measurement import FirstStep, Measurement
 from peakward.records.protocol import Protocol
 from peakward.records.trial import NumericsVerdict
 
@@ -49,11 +48,8 @@ WORKER = (sys.executable, "-P", "-m", "peakward.lab.measure.worker")
 TIMEOUT_S = 600.0
 """Of a request that no protocol bounds."""
 CALIBRATE_TIMEOUT_S = 180.0
-RELEASE_TIMEOUT_S = 60.0
 QUIET_S = 2.0
 """NVML's utilisation looks back up to a second: after this long it shows nothing of our own."""
-
-OnEvent = Callable[[Event], None]
 
 
 def ignore(_event: Event) -> None:
@@ -115,7 +111,8 @@ class Workers:
         """Measure a case. A failure of any kind is a status of the measurement.
 
         Raises:
-            PeakwardError: a step case, which only exists in the process that made it.
+            PeakwardError: a step case, which only exists in the process that made it, or a case on
+                a device that is not here.
         """
         if isinstance(case, StepCase):
             raise PeakwardError(
@@ -123,6 +120,7 @@ class Workers:
                 "use measure_step"
             )
         watch = assemble.Stopwatch()
+        environment = self._environment(case.device)
         doubt = self._busy_reason(case.device)
         request = MeasureRequest(case=case, protocol=protocol)
         ended = self._ask(
@@ -133,7 +131,7 @@ class Workers:
         return assemble.measurement(
             case,
             protocol,
-            self._environment(case.device),
+            environment,
             watch,
             answer,
             doubts=() if doubt is None else (doubt,),
@@ -234,7 +232,7 @@ class Workers:
                 self.close()
             cold = fresh and isinstance(request, MeasureRequest)
             process = self._process or self._start(tell, cold=cold)
-            conversation = _Conversation(process, self._interrupts, tell)
+            conversation = Conversation(process, self._interrupts, tell)
             answer = conversation.ask(request, deadline_s, timeout_s)
             released = None if isinstance(answer, Failed) else conversation.released()
         self._quiet_since_s = monotonic()
@@ -281,62 +279,3 @@ class Workers:
             own_bytes=self._held_bytes,
             n_samples=probe.N_SAMPLES if sampled else 0,
         )
-
-
-class _Conversation:
-    """One request put to a worker, up to its answer or its end."""
-
-    def __init__(self, process: WorkerProcess, interrupts: Interrupts, tell: OnEvent) -> None:
-        self._process = process
-        self._interrupts = interrupts
-        self._tell = tell
-        self.last = Event(stage="starting")
-        self._oom_kills = proc.oom_kills()
-
-    def ask(self, request: Request, deadline_s: float, timeout_s: float) -> Answer:
-        """The answer, or the failure that stands for it."""
-        try:
-            self._process.send(request)
-            while monotonic() < deadline_s:
-                if self._interrupts.pending:
-                    return self._killed("crashed", f"interrupted by Ctrl-C while {self._doing()}")
-                reply = self._process.receive(deadline_s - monotonic())
-                if isinstance(reply, Event):
-                    self.last = reply
-                    self._tell(reply)
-                elif reply is not None and not isinstance(reply, Ready | Released):
-                    return reply
-        except WorkerDied:
-            return self._autopsy()
-        return self._killed("timeout", f"not done after {timeout_s:g} s, while {self._doing()}")
-
-    def released(self) -> Released | None:
-        """What is left after the answer; None where the worker does not say."""
-        deadline_s = monotonic() + RELEASE_TIMEOUT_S
-        try:
-            while monotonic() < deadline_s and not self._interrupts.pending:
-                reply = self._process.receive(deadline_s - monotonic())
-                if isinstance(reply, Released):
-                    return reply
-        except WorkerDied:
-            pass
-        return None
-
-    def _killed(self, status: Status, reason: str) -> Failed:
-        self._process.kill()
-        return Failed(status=status, reason=reason)
-
-    def _autopsy(self) -> Failed:
-        status, reason = failure.of_death(
-            self._process.bury(),
-            oom_kills_rose=proc.rose(self._oom_kills, proc.oom_kills()),
-            stderr=self._process.tail(),
-            stage=self._doing(),
-        )
-        return Failed(status=status, reason=reason)
-
-    def _doing(self) -> str:
-        """The last event in words: "timing, 12 steps done"."""
-        last = self.last
-        steps = f", {last.done} step{'s' * (last.done > 1)} done" if last.done else ""
-        return last.stage + (f" the {last.arm}" if last.arm else "") + steps

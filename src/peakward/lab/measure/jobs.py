@@ -22,6 +22,7 @@ from peakward.lab.measure.messages import (
     Stage,
 )
 from peakward.lab.measure.site import Site
+from peakward.lab.measure.telemetry import Watch
 from peakward.lab.measure.timer import Report, Timing, time_phases, time_steps
 from peakward.records.case import ModelCase, OperatorCase
 from peakward.records.errors import PeakwardError
@@ -71,13 +72,13 @@ def measure(request: MeasureRequest, bench: Bench) -> Measured:
         OverLimitError: it ran, but in more than its memory limit.
     """
     case, protocol = request.case, request.protocol
-    clock, sampler = bench.site.clock(case.device), bench.site.sampler(case.device)
+    clock, watch = bench.site.clock(case.device), bench.site.watch(case.device)
     with _built(case, bench) as (prepared, meter):
         timing = time_steps(
             prepared.step,
             protocol,
             clock,
-            telemetry=sampler,
+            watch=watch,
             on_warmup=_report(bench, "warming up", protocol.warmup_steps),
             on_timed=_report(bench, "timing", protocol.max_steps),
         )
@@ -92,14 +93,19 @@ def measure(request: MeasureRequest, bench: Bench) -> Measured:
     memory.check_fits(use, case.memory_limit_bytes)
     return Measured(
         run=timing.run,
-        unsteady=timing.unsteady,
+        doubts=doubts(timing, watch),
         phases=phases,
         memory=use,
-        telemetry=sampler.telemetry(len(timing.run.steps_s)),
+        telemetry=watch.telemetry(len(timing.run.steps_s)),
         compile=compile_report.read(timing.run) if _compiles(case) else None,
         n_parameters=n_parameters,
         loss=loss,
     )
+
+
+def doubts(timing: Timing, watch: Watch) -> tuple[str, ...]:
+    """What speaks against the times beside the times themselves."""
+    return tuple(each for each in (timing.unsteady, watch.doubt()) if each is not None)
 
 
 class Visit(NamedTuple):

@@ -96,7 +96,8 @@ class Measured(Message, frozen=True, kw_only=True):
     """Answer to `MeasureRequest`."""
 
     run: Run
-    unsteady: str | None
+    doubts: tuple[str, ...]
+    """Why the times may not be believed, beside what they and the telemetry show themselves."""
     phases: tuple[PhaseTime, ...]
     memory: MemoryUse
     telemetry: Telemetry | None

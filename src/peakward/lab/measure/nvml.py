@@ -135,8 +135,10 @@ def uuid(gpu: Gpu) -> str:
 
 
 def memory(gpu: Gpu) -> Memory:
-    """Total and used; used includes what the driver keeps for itself."""
-    info = pynvml.nvmlDeviceGetMemoryInfo(gpu.handle)
+    """Total and used, the latter without what the driver keeps for itself: version 1 of the call,
+    all that drivers before R510 have, counts that in."""
+    info = query(pynvml.nvmlDeviceGetMemoryInfo, gpu.handle, pynvml.nvmlMemory_v2)
+    info = info or pynvml.nvmlDeviceGetMemoryInfo(gpu.handle)
     return Memory(total=int(info.total), used=int(info.used))
 
 

@@ -162,7 +162,7 @@ def _cuda_environment(gpu: nvml.Gpu) -> Environment:
 
 def _software() -> dict[str, Any]:
     return {
-        "n_cores": proc.n_cores(),
+        "n_cores": len(proc.cores()),
         "torch": _torch_build()[0],
         "triton": _version("triton") or _version("pytorch-triton"),
         "python": platform.python_version(),

@@ -36,11 +36,11 @@ def parse_cpu_name(cpuinfo: str) -> str | None:
     return None
 
 
-def n_cores() -> int:
-    """Cores that this process may run on."""
+def cores() -> frozenset[int]:
+    """The numbers of the cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        return frozenset(os.sched_getaffinity(0))
+    return frozenset(range(os.cpu_count() or 1))
 
 
 def memory_bytes() -> int:

@@ -8,7 +8,8 @@ import torch
 
 from peakward.lab.measure import compile_report, memory, nvml
 from peakward.lab.measure.clock import Clock, clock_for
-from peakward.lab.measure.telemetry import Sampler
+from peakward.lab.measure.crowd import Crowd
+from peakward.lab.measure.telemetry import Sampler, Watch
 from peakward.records.case import DeviceType, ModelCase, OperatorCase
 from peakward.records.errors import PeakwardError
 
@@ -49,9 +50,9 @@ class Site:
         """To time steps with."""
         return clock_for(device_type)
 
-    def sampler(self, device_type: DeviceType) -> Sampler:
-        """The device's sensors, for one stretch of timed steps."""
-        return Sampler(self._gpu if device_type == "cuda" else None)
+    def watch(self, device_type: DeviceType) -> Watch:
+        """A GPU's sensors, or a CPU's other work, for one stretch of timed steps."""
+        return Sampler(self._gpu) if device_type == "cuda" else Crowd()
 
     def meter(self, device_type: DeviceType) -> memory.Meter:
         """The device's memory, for one case."""

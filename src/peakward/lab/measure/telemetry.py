@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from time import perf_counter
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple, Protocol, Self
 
 import pynvml
 
@@ -39,6 +39,23 @@ class Sample(NamedTuple):
     reasons: int | None
 
 
+class Watch(Protocol):
+    """Inside its `with` block, watches what may spoil the times taken in it."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+    def telemetry(self, n_steps: int, /) -> Telemetry | None:
+        """Of the block, in which `n_steps` steps ran; None where there is no sensor."""
+
+    def doubt(self) -> str | None:
+        """Why the times of the block are doubtful, or None."""
+
+
 class Sampler:
     """Inside its `with` block, samples the device; `telemetry` then sums it up.
 
@@ -63,9 +80,9 @@ class Sampler:
 
     def __exit__(
         self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _trace: TracebackType | None,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if self._gpu is None:
             return
@@ -76,11 +93,15 @@ class Sampler:
         if elapsed_s >= MIN_ENERGY_S and self._before_j is not None and after_j is not None:
             self._energy_j = after_j - self._before_j
 
-    def telemetry(self, n_steps: int) -> Telemetry | None:
+    def telemetry(self, n_steps: int, /) -> Telemetry | None:
         """Of the block, in which `n_steps` steps ran; None without a GPU."""
         if self._gpu is None:
             return None
         return summarise_samples(self._samples, self._energy_j, n_steps)
+
+    def doubt(self) -> str | None:
+        """None: what the sensors say against the times, the verdict reads from the telemetry."""
+        return None
 
     def _watch(self, gpu: nvml.Gpu) -> None:
         while not self._stop.wait(PERIOD_S):

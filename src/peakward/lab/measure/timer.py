@@ -50,19 +50,19 @@ def time_steps(
     protocol: Protocol,
     clock: Clock,
     *,
-    telemetry: AbstractContextManager[object] | None = None,
+    watch: AbstractContextManager[object] | None = None,
     on_warmup: Report = ignore,
     on_timed: Report = ignore,
 ) -> Timing:
     """Warm up, then time steps, as the protocol says.
 
-    `telemetry` is entered for the timed steps alone. Python's garbage collector is paused
+    `watch` is entered for the timed steps alone. Python's garbage collector is paused
     meanwhile: reference cycles that a step leaves are collected afterwards.
     """
     on_warmup(0)
     warmup_s = _warm_up(step, protocol, clock, on_warmup)
     on_timed(0)
-    with collector_paused(), telemetry or nullcontext():
+    with collector_paused(), watch or nullcontext():
         steps_s = run_steps(
             step,
             clock,

@@ -29,7 +29,7 @@ from peakward.records.trial import NumericsVerdict, Pair
 
 MEASURED = Measured(
     run=Run(warmup_s=(2.0, 1.0), steps_s=(1.0,) * 10),
-    unsteady=None,
+    doubts=(),
     phases=(),
     memory=MemoryUse(peak_allocated_bytes=5),
     telemetry=None,

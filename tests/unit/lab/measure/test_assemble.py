@@ -11,10 +11,10 @@ from peakward.records.protocol import Protocol
 CASE = StepCase(name="any", fingerprint="0", device="cpu")
 
 
-def measured(steps_s=(1.0,) * 10, unsteady=None):
+def measured(steps_s=(1.0,) * 10, doubts=()):
     return Measured(
         run=Run(warmup_s=(3.0,), steps_s=steps_s),
-        unsteady=unsteady,
+        doubts=doubts,
         phases=(),
         memory=MemoryUse(peak_allocated_bytes=1),
         telemetry=None,
@@ -37,18 +37,18 @@ def test_a_failure_keeps_its_status_and_reason_and_no_numbers():
 
 
 @pytest.mark.parametrize(
-    ("unsteady", "doubts", "notes", "verdict"),
+    ("told", "doubts", "notes", "verdict"),
     [
-        (None, (), (), "stable"),
-        (None, (), ("in process",), "stable"),
-        (None, ("GPU busy",), (), "unstable"),
-        ("no steady step time", (), (), "unstable"),
+        ((), (), (), "stable"),
+        ((), (), ("in process",), "stable"),
+        ((), ("GPU busy",), (), "unstable"),
+        (("no steady step time",), (), (), "unstable"),
     ],
 )
-def test_doubts_make_stable_times_unstable_and_notes_do_not(unsteady, doubts, notes, verdict):
-    found = assembled(measured(unsteady=unsteady), doubts=doubts, notes=notes)
+def test_doubts_make_stable_times_unstable_and_notes_do_not(told, doubts, notes, verdict):
+    found = assembled(measured(doubts=told), doubts=doubts, notes=notes)
     assert found.validity.verdict == verdict
-    said = (*([unsteady] if unsteady else []), *doubts, *notes)
+    said = (*told, *doubts, *notes)
     assert found.validity.reasons == said
 
 

@@ -83,3 +83,14 @@ def test_in_another_thread_it_does_nothing():
     thread.start()
     thread.join()
     assert inside == [before]
+
+
+def test_what_is_ignored_stays_ignored():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with Interrupts() as noted:
+            press()
+        assert not noted.pending
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)

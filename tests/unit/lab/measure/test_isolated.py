@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from peakward.lab.measure import proc
+from peakward.lab.measure import probe, proc
 from peakward.lab.measure.isolated import Workers
 from peakward.records.case import ModelCase, StepCase, Workload
 from peakward.records.errors import PeakwardError
@@ -231,6 +231,19 @@ def test_a_live_step_cannot_be_sent(make_workers):
     case = StepCase(name="mine", fingerprint="0", device="cpu")
     with pytest.raises(PeakwardError, match="use measure_step"):
         make_workers("answer").measure(case, PROTOCOL)
+
+
+def test_a_device_that_is_not_here_is_refused_before_anything_starts(
+    make_workers, case, monkeypatch
+):
+    def refuse(device_type):
+        raise PeakwardError("expected an NVIDIA GPU, got none")
+
+    monkeypatch.setattr(probe, "environment", refuse)
+    workers = make_workers("answer")
+    with pytest.raises(PeakwardError, match="got none"):
+        workers.measure(msgspec.structs.replace(case, device="cuda"), PROTOCOL)
+    assert pid(workers) is None
 
 
 def test_only_a_fresh_measurement_compiles_cold(make_workers, case, monkeypatch):

@@ -141,12 +141,21 @@ def test_cuda_and_nvml_must_agree(driver):
         nvml.check_is(nvml.Gpu("a", "a"), "bb")
 
 
-def test_processes_and_memory(monkeypatch):
+def test_processes(monkeypatch):
     listed = [SimpleNamespace(pid=7, usedGpuMemory=None), SimpleNamespace(pid=8, usedGpuMemory=5)]
     monkeypatch.setattr(pynvml, "nvmlDeviceGetComputeRunningProcesses", lambda handle: listed)
-    monkeypatch.setattr(
-        pynvml, "nvmlDeviceGetMemoryInfo", lambda handle: SimpleNamespace(total=10, used=4)
-    )
-    gpu = nvml.Gpu("a", "a")
-    assert nvml.processes(gpu) == (nvml.GpuProcess(7, None), nvml.GpuProcess(8, 5))
-    assert nvml.memory(gpu) == nvml.Memory(total=10, used=4)
+    found = nvml.processes(nvml.Gpu("a", "a"))
+    assert found == (nvml.GpuProcess(7, None), nvml.GpuProcess(8, 5))
+
+
+@pytest.mark.parametrize(("has_version_2", "used"), [(True, 4), (False, 6)])
+def test_memory_without_the_driver_s_own_where_it_says(monkeypatch, has_version_2, used):
+    def info(handle, version=None):
+        if version is None:
+            return SimpleNamespace(total=10, used=6)
+        if not has_version_2:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+        return SimpleNamespace(total=10, reserved=2, used=4)
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", info)
+    assert nvml.memory(nvml.Gpu("a", "a")) == nvml.Memory(total=10, used=used)

@@ -3,6 +3,7 @@
 import os
 import sys
 from pathlib import Path
+from time import monotonic, sleep
 
 import pytest
 
@@ -91,6 +92,9 @@ def test_a_death_is_noticed_though_a_child_holds_the_pipes(start):
     collect(process)
     assert process.bury() == 4
     child = int(process.tail().split("child ")[1].split()[0])
+    deadline_s = monotonic() + 30.0  # it was killed, but need not have got round to dying
+    while is_alive(child) and monotonic() < deadline_s:
+        sleep(0.01)
     assert not is_alive(child)
 
 

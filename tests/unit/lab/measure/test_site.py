@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from peakward.lab.measure.clock import CpuClock
+from peakward.lab.measure.crowd import Crowd
 from peakward.lab.measure.memory import CpuMeter
 from peakward.lab.measure.site import Site
 from peakward.records.case import ModelCase, Workload
@@ -19,9 +20,10 @@ def test_a_cpu_s_instruments(site):
     site.enter("cpu")
     assert isinstance(site.clock("cpu"), CpuClock)
     assert isinstance(site.meter("cpu"), CpuMeter)
-    with site.sampler("cpu") as sampler:
+    with site.watch("cpu") as watch:
         pass
-    assert sampler.telemetry(1) is None
+    assert isinstance(watch, Crowd)
+    assert watch.telemetry(1) is None
     assert site.held_bytes("cpu") == 0
 
 

@@ -161,7 +161,7 @@ def test_a_step_that_never_settles_is_called_unsteady():
     assert "no steady step time after 100 warm-up steps" in timing.unsteady
 
 
-def test_telemetry_sees_the_timed_steps_alone():
+def test_the_watch_sees_the_timed_steps_alone():
     clock = FakeClock()
     steps = []
 
@@ -173,7 +173,7 @@ def test_telemetry_sees_the_timed_steps_alone():
             steps.append("out")
 
     protocol = Protocol(warmup_steps=2, min_steps=3, max_steps=3)
-    timer.time_steps(lambda: steps.append("step"), protocol, clock, telemetry=Watch())
+    timer.time_steps(lambda: steps.append("step"), protocol, clock, watch=Watch())
     assert steps == ["step", "step", "in", "step", "step", "step", "out"]
 
 

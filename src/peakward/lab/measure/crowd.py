@@ -1,0 +1,91 @@
+"""Whether other work had the CPU cores while steps were timed on them. Imports no torch.
+
+A step whose threads meet at barriers waits for the slowest of them, so a neighbour on one core can
+cost far more than the core: a step of 3 ms has been seen to take 0.65 s, and steadily so.
+"""
+
+import os
+from collections.abc import Collection
+from time import perf_counter
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from peakward.lab.measure import proc
+from peakward.records.measurement import Telemetry
+
+MAX_SHARE = 0.05
+"""Of our cores' time; a quiet machine's daemons stay under it."""
+MIN_REGION_S = 0.5
+"""The kernel counts a core's time in hundredths of a second."""
+USER_HZ = os.sysconf("SC_CLK_TCK")
+BUSY_COLUMNS = (0, 1, 2, 5, 6, 7)
+"""user, nice, system, irq, softirq, steal of a line of /proc/stat (proc(5)); guests are in user."""
+
+
+class Reading(NamedTuple):
+    """Seconds so far: of the clock, of our cores at work, and of this process on any core."""
+
+    clock_s: float
+    busy_s: float
+    own_s: float
+
+
+class Crowd:
+    """Inside its `with` block, watches the cores that this process may use."""
+
+    def __init__(self) -> None:
+        self._doubt: str | None = None
+
+    def __enter__(self) -> Self:
+        self._cores = proc.cores()
+        self._before = _read(self._cores)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        after = _read(self._cores)
+        if self._before is not None and after is not None:
+            self._doubt = judge(self._before, after, len(self._cores))
+
+    def telemetry(self, _n_steps: int, /) -> Telemetry | None:
+        """A CPU has no sensors that we read."""
+        return None
+
+    def doubt(self) -> str | None:
+        """Why the times of the block are doubtful; None where they are not, or nobody can say."""
+        return self._doubt
+
+
+def judge(before: Reading, after: Reading, n_cores: int) -> str | None:
+    """The doubt over a stretch between two readings, with its number."""
+    elapsed_s = after.clock_s - before.clock_s
+    if elapsed_s < MIN_REGION_S:
+        return None
+    others_s = (after.busy_s - before.busy_s) - (after.own_s - before.own_s)
+    share = others_s / (elapsed_s * n_cores)
+    if share <= MAX_SHARE:
+        return None
+    return f"other work took {share:.0%} > {MAX_SHARE:.0%} of the cores while timing"
+
+
+def _read(cores: Collection[int]) -> Reading | None:
+    stat = proc.read("/proc/stat")
+    if stat is None:
+        return None
+    own = os.times()
+    own_s = own.user + own.system + own.children_user + own.children_system
+    return Reading(perf_counter(), busy_s(stat, cores), own_s)
+
+
+def busy_s(stat: str, cores: Collection[int]) -> float:
+    """Seconds that these cores have worked since the machine started, from /proc/stat."""
+    ticks = 0
+    for line in stat.splitlines():
+        name, *columns = line.split()
+        if name.startswith("cpu") and name[3:].isdigit() and int(name[3:]) in cores:
+            ticks += sum(int(columns[i]) for i in BUSY_COLUMNS if i < len(columns))
+    return ticks / USER_HZ
