@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from peakward.records.case import ModelCase
 from peakward.records.measurement import Measurement
 from peakward.records.study import Conclusion, Evidence, Unit
 from peakward.report.cases import label
@@ -67,10 +68,15 @@ def _count(quantity: str, measurements: list[Measurement]) -> Evidence:
 
 
 def _is_timed(measurement: Measurement) -> bool:
-    """Whether its times are meant to be steady: a cold start that was asked for is not."""
-    protocol = measurement.protocol
-    cold = protocol.warmup_steps == 0
-    return measurement.status == "ok" and protocol.max_steps >= FEWEST_STEPS and not cold
+    """Whether its times are meant to be steady: a cold start and changing lengths are not."""
+    case, protocol = measurement.case, measurement.protocol
+    changing = (
+        isinstance(case, ModelCase)
+        and case.workload.varying_seq_lens
+        and case.workload.padding == "none"
+    )
+    steady = protocol.warmup_steps != 0 and not changing
+    return measurement.status == "ok" and protocol.max_steps >= FEWEST_STEPS and steady
 
 
 def _is_doubtful(measurement: Measurement) -> bool:

@@ -14,9 +14,9 @@ from peakward.studies.setting import Setting
 MIB, GIB = 2**20, 2**30
 LIMITS_BYTES = (24 * GIB, 40 * GIB, 80 * GIB)
 """Of the cards that a user may have in mind (SCOPE.md)."""
-SMALL_LIMITS_BYTES = (512 * MIB, 576 * MIB, 704 * MIB)
-"""A CPU's scaled-down ones: `tiny` at 2 × 256 takes 625 MiB to train in fp32, 548 in bf16 and 478
-with checkpointing, of which torch itself is 218 (2 cores, torch 2.13)."""
+SMALL_LIMITS_BYTES = (496 * MIB, 544 * MIB, 640 * MIB)
+"""A CPU's scaled-down ones: to train at 2 × 256, `tiny` takes 560 to 600 MiB in fp32, 496 to 512 in
+bf16 and 464 to 496 with checkpointing too, of which torch itself is 220 (2 cores, torch 2.13)."""
 SAME_CARD = 1.02
 """An "80 GiB" card reports 79.6 GiB: a limit this little above the device's memory means it."""
 

@@ -5,7 +5,7 @@ import pytest
 
 from peakward.records.measurement import Validity
 from peakward.records.protocol import Protocol
-from peakward.studies.cases import model_case
+from peakward.studies.cases import model_case, with_work
 from peakward.studies.doubts import MOST_NAMED, marked, notes
 from peakward.studies.parts import evidence, say
 from peakward.studies.scope import micro
@@ -57,3 +57,12 @@ def test_the_notes_name_the_first_with_their_reasons(made):
     assert told[0].startswith(f"{MOST_NAMED + 2} of {MOST_NAMED + 2} times are unstable")
     assert len(told) == 1 + MOST_NAMED
     assert "coefficient of variation 12% > 5%" in told[1]
+
+
+def test_changing_lengths_are_meant_to_be_unsteady(made):
+    found = made(1)
+    case = with_work(found.case, varying_seq_lens=(64, 32))
+    changing = msgspec.structs.replace(found, case=case)
+    padded = msgspec.structs.replace(found, case=with_work(case, padding="to-seq-len"))
+    assert one("ratio", changing).text == "It is 2.00×."
+    assert "unstable" in one("ratio", padded).text

@@ -101,17 +101,15 @@ def plan(setting: Setting) -> tuple[Planned, ...]:
 
 
 def _grid(setting: Setting) -> tuple[tuple[ModelShape, Subject, Mode], ...]:
-    """In `corners`, eager and the default mode alone for all but the first size: autotuning the
-    largest takes minutes."""
+    """Everything for the first size. Of the others `corners` has eager and the default mode, as
+    autotuning the largest takes minutes, and `small` their train steps, at 20 s a compilation."""
     first, *others = setting.grid.models
-    runs = modes(setting)
-    fewer = tuple(mode for mode in runs if mode in DEFAULT_MODES)
-    of_others = fewer if setting.scope.name == "corners" else runs
-    return tuple(
-        (shape, subject, mode)
-        for shape in (first, *others)
-        for subject in SUBJECTS
-        for mode in (runs if shape == first else of_others)
+    runs, scope = modes(setting), setting.scope.name
+    fewer = tuple(mode for mode in runs if mode in DEFAULT_MODES) if scope != "full" else runs
+    subjects = SUBJECTS[-1:] if scope == "small" else SUBJECTS
+    return (
+        *((first, subject, mode) for subject in SUBJECTS for mode in runs),
+        *((shape, subject, mode) for shape in others for subject in subjects for mode in fewer),
     )
 
 

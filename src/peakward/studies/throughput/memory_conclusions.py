@@ -28,9 +28,9 @@ def _boundary(bare: Sequence[Row], i: int, limit: int) -> Conclusion | None:
         for precision in dict.fromkeys(row.way.precision for row in bare)
     }
     told = {precision: of for precision, of in known.items() if of}
-    if BASE not in told or len(told) < 2:
+    if not told:
         return None
-    not_in_base = {name for name, fit in told[BASE] if fit.verdict == "oom"}
+    not_in_base = {name for name, fit in known.get(BASE, []) if fit.verdict == "oom"}
     texts, fields = [], {}
     for precision, of in told.items():
         only = [name for name, fit in of if fit.verdict == "fits" and name in not_in_base]

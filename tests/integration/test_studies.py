@@ -1,0 +1,83 @@
+"""Studies for real: cases in worker processes, a database on disk, on this machine's CPU."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from peakward.lab.measure import probe
+from peakward.lab.measure.isolated import Workers
+from peakward.lab.measure.sweep import Sweep
+from peakward.records.measurement import Measurement
+from peakward.records.study import Study
+from peakward.report.study import document
+from peakward.store.database import Store
+from peakward.studies.execute import execute
+from peakward.studies.registry import STUDIES
+from peakward.studies.scope import Scope, micro
+
+GIB = 2**30
+NANO = msgspec.structs.replace(
+    micro(), name="nano", vocab_size=64, n_layers=2, d_model=32, d_ff=64, head_dim=8
+)
+TINY_GRID = Scope("small", models=(NANO,), seq_lens=(16,), batch_size=1, max_timed_s=0.1)
+
+
+def run(name: str, scope: Scope, path: Path) -> tuple[Study, list[Measurement]]:
+    """The study, and every measurement that the sweep handed over."""
+    seen: list[Measurement] = []
+    with Store.open(path) as store, Workers() as workers:
+        sweep = Sweep(store, workers, probe.environment("cpu"), on_done=seen.append)
+        study = execute(name, sweep, scope, command=f"peakward study {name}")
+        assert store.study("last") == study
+    return study, seen
+
+
+def check(study: Study) -> None:
+    """Everything ran or says why not, and every claim rests on what was measured here."""
+    assert study.complete
+    assert {each.status for each in study.measurements} <= {"ok", "oom"}
+    ids = {each.id for each in study.measurements}
+    for conclusion in study.conclusions:
+        for each in conclusion.evidence:
+            assert set(each.from_ids) <= ids
+    assert study.conclusions
+    document(study)
+
+
+def test_a_study_runs_is_stored_and_resumes(tmp_path):
+    scope = msgspec.structs.replace(TINY_GRID, precisions=("fp32",), limits_bytes=(4 * GIB,))
+    first, _ = run("throughput", scope, tmp_path / "a.db")
+    check(first)
+    assert len(first.measurements) == 3, "forward, train step, and the train step under a limit"
+    assert {each.status for each in first.measurements} == {"ok"}
+    again, seen = run("throughput", scope, tmp_path / "a.db")
+    assert [each.id for each in again.measurements] == [each.id for each in first.measurements]
+    assert len(seen) == 3, "all from the store"
+    assert (again.tables, again.conclusions) == (first.tables, first.conclusions)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", [name for name in STUDIES if name != "checkpointing"])
+def test_each_study_on_its_smallest_grid(name, tmp_path):
+    study, _ = run(name, TINY_GRID, tmp_path / "a.db")
+    check(study)
+
+
+@pytest.mark.full
+def test_warm_up_explains_the_first_step(tmp_path):
+    study, _ = run("warmup", TINY_GRID, tmp_path / "a.db")
+    (first,) = [each.first_step for each in study.measurements if each.first_step]
+    assert first.profiled_s > 0
+
+
+@pytest.mark.full
+def test_checkpointing_finds_what_fits_on_a_cpu(tmp_path):
+    study, _ = run("checkpointing", Scope("small", max_timed_s=0.1), tmp_path / "a.db")
+    check(study)
+    (largest,) = [each for each in study.tables if each.title.startswith("The largest batch")]
+    names = [column.name for column in largest.columns]
+    rows = [dict(zip(names, row, strict=True)) for row in largest.rows]
+    assert {row["search"] for row in rows} == {"complete"}
+    by_mode = {row["checkpointing"]: row["fits"] for row in rows if "batch at" in row["largest"]}
+    assert by_mode["every-block"] > by_mode["none"] > 0
