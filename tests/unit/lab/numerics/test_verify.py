@@ -1,0 +1,105 @@
+"""Each numerics class, held and broken, on a small decoder."""
+
+import msgspec
+import pytest
+import torch
+
+from peakward.lab.numerics import verify as room
+from peakward.lab.numerics.verify import reduced, verify
+from peakward.records.case import Configuration, ModelCase, Workload
+from peakward.records.model_shape import ModelShape
+
+SHAPE = ModelShape(
+    name="t",
+    vocab_size=200,
+    n_layers=2,
+    d_model=64,
+    d_ff=128,
+    n_heads=4,
+    n_kv_heads=4,
+    head_dim=16,
+    max_seq_len=512,
+)
+
+
+def case(pass_="train_step", **configuration):
+    return ModelCase(
+        model=SHAPE,
+        workload=Workload(batch_size=2, seq_len=32, pass_=pass_),
+        configuration=Configuration(**configuration),
+        device="cpu",
+    )
+
+
+@pytest.mark.parametrize("pass_", ["forward", "forward_backward", "train_step"])
+@pytest.mark.parametrize(
+    ("changed", "declared"),
+    [
+        ({"precision": "bf16"}, "approximate"),
+        ({"precision": "bf16-mixed"}, "approximate"),
+        ({"attention": "sdpa"}, "reordered"),
+        ({"optimizer": "adamw-fused"}, "reordered"),
+        ({"checkpointing": "every-block"}, "exact"),
+    ],
+)
+def test_a_lever_keeps_what_its_class_promises(pass_, changed, declared):
+    found = verify(case(pass_), case(pass_, **changed), declared)
+    assert found.verdict == "holds", found
+    expected = {
+        "forward": ["logits"],
+        "forward_backward": ["loss", "gradients"],
+        "train_step": ["loss", "gradients", "parameters"],
+    }
+    assert [each.quantity for each in found.errors] == expected[pass_]
+    assert all(each.candidate_error <= each.bound for each in found.errors)
+
+
+def test_bf16_is_more_than_a_reordering():
+    found = verify(case(), case(precision="bf16"), "reordered")
+    assert found.verdict == "violated"
+    assert "gradients" in found.reason
+
+
+def test_a_reordering_is_not_exact():
+    found = verify(case(), case(attention="sdpa"), "exact")
+    assert (found.verdict, found.reason) == ("violated", "not bitwise equal")
+
+
+@pytest.mark.parametrize("declared", ["exact", "reordered", "approximate"])
+def test_another_model_breaks_every_class(declared):
+    other = case()
+    other = msgspec.structs.replace(other, workload=msgspec.structs.replace(other.workload, seed=1))
+    assert verify(case(), other, declared).verdict == "violated"
+
+
+def test_a_nan_breaks_the_class(monkeypatch):
+    real = room._outputs
+
+    def poisoned(step):
+        outputs = real(step)
+        if step.case.configuration.attention == "sdpa":
+            outputs["gradients"][0].view(-1)[0] = torch.nan
+        return outputs
+
+    monkeypatch.setattr(room, "_outputs", poisoned)
+    found = verify(case(), case(attention="sdpa"), "reordered")
+    assert (found.verdict, found.reason) == ("violated", "gradients")
+
+
+def test_determinism_is_put_back():
+    verify(case("forward"), case("forward"), "exact")
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_the_check_runs_at_full_width_on_little_else():
+    large = msgspec.structs.replace(
+        case(),
+        model=msgspec.structs.replace(SHAPE, n_layers=32),
+        workload=Workload(batch_size=8, seq_len=512, varying_seq_lens=(128, 512)),
+        memory_limit_bytes=1,
+    )
+    small = reduced(large)
+    assert (small.model.n_layers, small.model.d_model) == (4, SHAPE.d_model)
+    assert (small.workload.batch_size, small.workload.seq_len) == (2, 256)
+    assert small.workload.varying_seq_lens == ()
+    assert small.memory_limit_bytes is None
