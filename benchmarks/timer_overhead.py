@@ -3,14 +3,17 @@
 A round runs each step in a bare loop (an event or a reading of perf_counter a step, nothing else;
 the garbage collector paused in both) and under Peakward's timer with telemetry, the order turning
 round by round. The overhead is the ratio of the two, by the t-interval on its logarithm: of the
-mean step (the whole loop's time, everything included) and of the median step (what is reported).
+mean step (the whole loop's time, everything included), of the median step (what is reported) and,
+on a CPU, of the process's own CPU time, which other work on the machine leaves alone.
 """
 
 import argparse
 import os
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from statistics import fmean, median
+from time import process_time
 from typing import NamedTuple
 
 import msgspec
@@ -19,6 +22,7 @@ import torch
 from peakward.lab.measure import nvml, probe
 from peakward.lab.measure.assemble import Stopwatch
 from peakward.lab.measure.clock import Clock, clock_for
+from peakward.lab.measure.crowd import Crowd
 from peakward.lab.measure.stopping import timing_done
 from peakward.lab.measure.telemetry import Sampler
 from peakward.lab.measure.timer import collector_paused, run_steps
@@ -50,6 +54,15 @@ class Overhead(msgspec.Struct, frozen=True, kw_only=True):
     """Mean over all bare rounds."""
     ratio_of_means: Interval
     ratio_of_medians: Interval
+    ratio_of_cpu_times: Interval | None
+    """None on a GPU, where the process spins while it waits."""
+
+
+class Round(NamedTuple):
+    """One loop's step times, and the CPU time of the process over all of it."""
+
+    times_s: tuple[float, ...]
+    cpu_s: float
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,64 +107,64 @@ def cpu_steps() -> Iterator[Step]:
     yield Step("a fp32 product of 384³", lambda: torch.mm(large, large))
 
 
-def bare(step: Callable[[], object], clock: Clock, n_steps: int) -> tuple[float, ...]:
+def bare(step: Callable[[], object], clock: Clock, n_steps: int) -> Round:
     """The shortest loop that times its steps."""
     clock.reserve(n_steps + 1)
     mark = clock.mark
     with collector_paused():
+        before_s = process_time()
         mark(0)
         for i in range(1, n_steps + 1):
             step()
             mark(i)
         clock.wait(n_steps)
-    return tuple(clock.between_s(i, i + 1) for i in range(n_steps))
+        times = tuple(clock.between_s(i, i + 1) for i in range(n_steps))
+        return Round(times, process_time() - before_s)
 
 
 def timed(
-    step: Callable[[], object], clock: Clock, n_steps: int, gpu: nvml.Gpu | None
-) -> tuple[float, ...]:
-    """Under Peakward's timer, asking after each chunk whether to stop, with its telemetry."""
-
-    def run() -> None:
-        step()
-
-    with collector_paused(), Sampler(gpu):
-        return run_steps(
-            run,
+    step: Callable[[], object], clock: Clock, n_steps: int, watch: AbstractContextManager[object]
+) -> Round:
+    """Under Peakward's timer, asking after each chunk whether to stop, with what watches it."""
+    with collector_paused(), watch:
+        before_s = process_time()
+        times = run_steps(
+            step,
             clock,
             max_steps=n_steps,
             done=lambda progress: timing_done(progress, SEARCHING),
         )
+        return Round(times, process_time() - before_s)
 
 
-def overhead(
-    step: Step, clock: Clock, gpu: nvml.Gpu | None, *, round_s: float, n_rounds: int
-) -> Overhead:
+def overhead(step: Step, device: DeviceType, *, round_s: float, n_rounds: int) -> Overhead:
     """`n_rounds` rounds of about `round_s` seconds for each of the two."""
+    clock = clock_for(device)
+    gpu = nvml.visible_gpu() if device == "cuda" else None
     bare(step.run, clock, 50)
-    n_steps = max(20, round(round_s / fmean(bare(step.run, clock, 50))))
+    n_steps = max(20, round(round_s / fmean(bare(step.run, clock, 50).times_s)))
     rounds = []
     for i in range(n_rounds):
-        times: dict[str, tuple[float, ...]] = {}
+        done: dict[str, Round] = {}
         for name in ("bare", "timed") if i % 2 == 0 else ("timed", "bare"):
             if name == "bare":
-                times[name] = bare(step.run, clock, n_steps)
+                done[name] = bare(step.run, clock, n_steps)
             else:
-                times[name] = timed(step.run, clock, n_steps, gpu)
-        rounds.append(times)
+                watch = Sampler(gpu) if device == "cuda" else Crowd()
+                done[name] = timed(step.run, clock, n_steps, watch)
+        rounds.append(done)
     return Overhead(
         step=step.name,
         n_steps=n_steps,
         n_rounds=n_rounds,
-        bare_step_s=fmean(fmean(each["bare"]) for each in rounds),
-        ratio_of_means=_ratio(rounds, fmean),
-        ratio_of_medians=_ratio(rounds, median),
+        bare_step_s=fmean(fmean(each["bare"].times_s) for each in rounds),
+        ratio_of_means=_ratio(rounds, lambda each: fmean(each.times_s)),
+        ratio_of_medians=_ratio(rounds, lambda each: median(each.times_s)),
+        ratio_of_cpu_times=_ratio(rounds, lambda each: each.cpu_s) if device == "cpu" else None,
     )
 
 
-def _ratio(
-    rounds: list[dict[str, tuple[float, ...]]], statistic: Callable[[tuple[float, ...]], float]
-) -> Interval:
+def _ratio(rounds: list[dict[str, Round]], statistic: Callable[[Round], float]) -> Interval:
     return ratio_interval(
         [
             Pair(process=0, base_s=statistic(each["bare"]), candidate_s=statistic(each["timed"]))
@@ -170,16 +183,14 @@ def main() -> None:
     options = parser.parse_args()
     device: DeviceType = options.device
     watch, environment = Stopwatch(), probe.environment(device)
-    gpu = nvml.visible_gpu() if device == "cuda" else None
     found = []
     for step in cuda_steps() if device == "cuda" else cpu_steps():
-        each = overhead(
-            step, clock_for(device), gpu, round_s=options.round_s, n_rounds=options.rounds
-        )
+        each = overhead(step, device, round_s=options.round_s, n_rounds=options.rounds)
         found.append(each)
         print(
             f"{each.step:26} {each.bare_step_s * 1e6:9.1f} µs  × {each.n_steps:<6} "
-            f"mean {_percent(each.ratio_of_means)}  median {_percent(each.ratio_of_medians)}",
+            f"mean {_percent(each.ratio_of_means)}  median {_percent(each.ratio_of_medians)}  "
+            f"cpu {_percent(each.ratio_of_cpu_times)}",
             flush=True,
         )
     report = Report(
@@ -194,7 +205,9 @@ def main() -> None:
         options.out.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
 
 
-def _percent(ratio: Interval) -> str:
+def _percent(ratio: Interval | None) -> str:
+    if ratio is None:
+        return "–"
     ends = ", ".join(f"{(each - 1) * 100:+.2f}%" for each in (ratio.low, ratio.high))
     return f"{(ratio.estimate - 1) * 100:+.2f}% ({ends})"
 

@@ -115,15 +115,12 @@ def _seconds(call: Callable[[], object], device_type: DeviceType, clock: Clock) 
     """The quickest of repeated calls, after one that loads the kernel: a ceiling is what the device
     did at its best (a median, on two cores that something else used too, put steps above 100%)."""
 
-    def step() -> None:
-        call()
-
     def done(progress: Progress) -> bool:
         return progress.n_issued >= MIN_REPEATS and progress.elapsed_s >= TIMED_S[device_type]
 
     call()
     with collector_paused():
-        return min(run_steps(step, clock, max_steps=MAX_REPEATS, done=done))
+        return min(run_steps(call, clock, max_steps=MAX_REPEATS, done=done))
 
 
 def copy_size_bytes(device_type: DeviceType) -> int:

@@ -1,7 +1,8 @@
 """Whether other work had the CPU cores while steps were timed on them. Imports no torch.
 
-A step whose threads meet at barriers waits for the slowest of them, so a neighbour on one core can
-cost far more than the core: a step of 3 ms has been seen to take 0.65 s, and steadily so.
+A step whose threads meet at barriers waits for the slowest of them, so a neighbour costs far more
+than the core it takes: beside others that took 77% of two cores, a step of 3 ms took 70 to 190 ms.
+(OpenMP's threads spin while they wait; under OMP_WAIT_POLICY=passive the same step took 6 ms.)
 """
 
 import os

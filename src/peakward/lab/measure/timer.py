@@ -46,7 +46,7 @@ def ignore(_n_issued: int) -> None:
 
 
 def time_steps(
-    step: Callable[[], None],
+    step: Callable[[], object],
     protocol: Protocol,
     clock: Clock,
     *,
@@ -78,7 +78,7 @@ def time_steps(
 
 
 def run_steps(
-    step: Callable[[], None], clock: Clock, *, max_steps: int, done: Done, report: Report = ignore
+    step: Callable[[], object], clock: Clock, *, max_steps: int, done: Done, report: Report = ignore
 ) -> tuple[float, ...]:
     """Run up to `max_steps` steps; the seconds between each mark and the next.
 
@@ -123,7 +123,7 @@ def _sample(clock: Clock, n_ended: int) -> list[float]:
 
 
 def _warm_up(
-    step: Callable[[], None], protocol: Protocol, clock: Clock, report: Report
+    step: Callable[[], object], protocol: Protocol, clock: Clock, report: Report
 ) -> tuple[float, ...]:
     n_steps = protocol.warmup_steps
     if n_steps is not None:
