@@ -79,7 +79,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="the JSON file to write")
     out: Path = parser.parse_args().out
     result = measure()
-    out.write_bytes(msgspec.json.format(msgspec.json.encode(result)) + b"\n")
+    with out.open("xb") as file:  # results are never overwritten
+        file.write(msgspec.json.format(msgspec.json.encode(result)) + b"\n")
     print(
         f"peakward --help: median of {N_RUNS} {result.median_help_s:.3f} s (target {TARGET_S} s), "
         f"a bare interpreter {result.median_bare_interpreter_s:.3f} s, "
