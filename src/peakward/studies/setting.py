@@ -1,5 +1,6 @@
 """What a study's plan depends on: the scope, and what this machine can do."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -57,6 +58,11 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
                 if reason is not None:
                     return f"{lever.name} {reason}"
         return None
+
+    def refusals(self, cases: Iterable[ModelCase]) -> tuple[str, ...]:
+        """Notes on why cases were left out, each reason once."""
+        reasons = (self.obstacle(case) for case in cases)
+        return tuple(dict.fromkeys(f"Not run: {each}." for each in reasons if each is not None))
 
 
 def read_setting(lab: "Sweep", scope: Scope) -> Setting:

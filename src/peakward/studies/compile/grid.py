@@ -127,8 +127,7 @@ def modes(setting: Setting) -> tuple[Mode, ...]:
 def refusals(setting: Setting) -> tuple[str, ...]:
     """Why modes were left out."""
     shape = setting.grid.models[0]
-    reasons = (setting.obstacle(_model_case(setting, shape, "forward", mode)) for mode in MODES)
-    return tuple(dict.fromkeys(f"Not run: {reason}." for reason in reasons if reason is not None))
+    return setting.refusals(_model_case(setting, shape, "forward", mode) for mode in MODES)
 
 
 def seq_len(setting: Setting) -> int:

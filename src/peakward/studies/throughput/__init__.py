@@ -45,6 +45,7 @@ def parts(readings: Readings, setting: Setting) -> Parts:
             *memory_conclusions.additions(rows, bounds),
         ),
         notes=(
+            *speed.refusals(setting),
             *limit_notes(asked_limits(setting), setting),
             "A way to train fits a limit where two whole steps run under it. Where a measurement "
             "settles a limit (it fits a smaller one, or ran out under a larger one), it is not run.",

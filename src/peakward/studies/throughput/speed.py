@@ -34,15 +34,23 @@ def precisions(setting: Setting) -> tuple[Precision, ...]:
 
 def cases(setting: Setting) -> tuple[ModelCase, ...]:
     """Every case that this machine can run, in fp32 and in each other precision."""
+    return tuple(case for case in _wanted(setting) if setting.obstacle(case) is None)
+
+
+def refusals(setting: Setting) -> tuple[str, ...]:
+    """Why precisions were left out."""
+    return setting.refusals(_wanted(setting))
+
+
+def _wanted(setting: Setting) -> tuple[ModelCase, ...]:
     grid = setting.grid
-    found = (
+    return tuple(
         model_case(shape, grid.batch_size, seq_len, pass_, setting.device, precision=precision)
         for shape in grid.models
         for pass_ in PASSES
         for seq_len in grid.seq_lens
         for precision in precisions(setting)
     )
-    return tuple(case for case in found if setting.obstacle(case) is None)
 
 
 def planned(case: ModelCase, setting: Setting) -> Planned:
