@@ -35,9 +35,7 @@ def check_equal(case, error):
     assert error(graph_parameters, eager_parameters) <= 1e-4
 
 
-@pytest.mark.parametrize(
-    "optimizer", ["adamw-loop", "adamw-foreach", "adamw-fused", "adamw-triton"]
-)
+@pytest.mark.parametrize("optimizer", ["adamw-foreach", "adamw-fused", "adamw-triton"])
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_training_equals_eager(optimizer, accumulate, make_case, error):
     check_equal(

@@ -177,6 +177,12 @@ def _check(case: ModelCase) -> None:
             f"expected one kind of CUDA graphs, got cuda-graphs with compile {configuration.compile}, "
             "which captures its own: use compile default"
         )
+    if configuration.cuda_graphs and configuration.optimizer == "adamw-loop":
+        # Its capturable form divides by the rate, so the set-up step of rate 0 gives 0/0.
+        raise PeakwardError(
+            "expected an optimiser that cuda-graphs can set up without a step, got adamw-loop: "
+            "use adamw-foreach, adamw-fused or adamw-triton"
+        )
     if configuration.cuda_graphs and configuration.precision == "fp16-mixed":
         raise PeakwardError(
             "expected a step without host decisions for cuda-graphs, got fp16-mixed, whose loss "

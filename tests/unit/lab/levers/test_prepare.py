@@ -339,6 +339,12 @@ def test_two_kinds_of_graphs_exclude_each_other(mode, make_case):
         pass
 
 
+def test_graphs_and_the_looping_optimiser_exclude_each_other(make_case):
+    case = make_case(cuda_graphs=True, optimizer="adamw-loop")
+    with pytest.raises(PeakwardError, match="set up without a step"), prepare(case):
+        pass
+
+
 def test_graphs_and_loss_scaling_exclude_each_other(make_case):
     case = make_case(precision="fp16-mixed", cuda_graphs=True)
     with pytest.raises(PeakwardError, match="without host decisions"), prepare(case):
