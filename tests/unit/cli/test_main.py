@@ -2,9 +2,11 @@
 
 import importlib
 import os
+import sqlite3
 import subprocess
 import sys
 import tomllib
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -16,6 +18,7 @@ import peakward
 from peakward.cli import main as entry
 from peakward.cli.main import COMMANDS, main
 from peakward.cli.parse import option_names
+from peakward.store.database import Store
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -128,6 +131,14 @@ def test_a_database_that_is_none_of_ours_is_refused_and_left_alone(content, line
     for argv in (["bench", "--db", "notes.db", "--device", "cpu"], ["report", "--db", "notes.db"]):
         assert line in refused(argv, capsys)
     assert db.read_bytes() == content
+
+
+def test_a_database_of_a_newer_peakward_is_refused(capsys, in_tmp):
+    Store.open(in_tmp / "peakward.db").close()
+    with closing(sqlite3.connect("peakward.db")) as connection, connection:
+        connection.execute("UPDATE meta SET value = '99' WHERE key = 'schema_version'")
+    for argv in (["bench", "--device", "cpu"], ["report"], ["compare", "last", "last"]):
+        assert "99" in refused(argv, capsys)
 
 
 class Ending(msgspec.Struct):
