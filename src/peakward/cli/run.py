@@ -68,8 +68,8 @@ def main(given: Options, command: str) -> int:
             on_prediction=lambda found: watching.say(_ceiling(asked.case, found)),
         )
     output.show_study(study, targets, as_json=given.results.json)
-    if any("interrupted" in note for note in study.notes):
-        raise KeyboardInterrupt  # incomplete for this reason, not because the budget ended
+    if study.interrupted:
+        raise KeyboardInterrupt
     return 0
 
 

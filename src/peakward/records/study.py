@@ -112,5 +112,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     tables: tuple[Table, ...] = ()
     plots: tuple[Plot, ...] = ()
     conclusions: tuple[Conclusion, ...] = ()
+    interrupted: bool = False
+    """Ended by Ctrl-C, so that the same command has more to do."""
     notes: tuple[str, ...] = ()
     """Conventions and limits the reader must know: what was not run, and why."""

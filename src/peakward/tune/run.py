@@ -12,6 +12,7 @@ from peakward.catalogue.levers import changes, pull
 from peakward.predict.floor import floor
 from peakward.records.calibration import Calibration
 from peakward.records.case import ModelCase
+from peakward.records.device import Device
 from peakward.records.environment import Environment
 from peakward.records.lever import Lever
 from peakward.records.measurement import Measurement
@@ -58,8 +59,11 @@ def predicted(
     case: ModelCase, environment: Environment, calibration: Calibration | None
 ) -> Prediction:
     """The case's floor on this machine."""
-    device = devices.match(environment.device_name, environment.device_memory_bytes)
-    return floor(case, calibration=calibration, device=device)
+    return floor(case, calibration=calibration, device=_device(environment))
+
+
+def _device(environment: Environment) -> Device | None:
+    return devices.match(environment.device_name, environment.device_memory_bytes)
 
 
 def investigate(
@@ -92,7 +96,7 @@ def investigate(
         environment_key=sweep.environment.key,
         on_stage=on_stage,
     )
-    best, complete = asked.case, False
+    best, complete, interrupted = asked.case, False, False
     try:
         best = search.compose(asked.case, asked.levers)
         if best != asked.case:
@@ -104,13 +108,14 @@ def investigate(
         search.prove(asked.case, best)
         complete = not search.skipped
     except KeyboardInterrupt:
-        search.skipped.append("the rest: interrupted")
+        interrupted = True
     study = _study(asked, sweep.environment, calibration, measured, search)
     study = msgspec.structs.replace(
         study,
         started_at=started.isoformat(timespec="seconds"),
         wall_s=budget.spent_s(),
         complete=complete,
+        interrupted=interrupted,
     )
     store.add_study(study)
     return study
@@ -153,8 +158,9 @@ def planned(
 
     The confirmations come last, one for every lever, as if each gained.
     """
-    ceiling = predicted(asked.case, environment, calibration)
-    guess = costs.guessed(asked.case, ceiling.floor_s)
+    known = calibration is not None or _device(environment) is not None
+    floor_s = predicted(asked.case, environment, calibration).floor_s if known else None
+    guess = costs.guessed(asked.case, floor_s)
     steps = [] if calibration is not None else [("measure this machine's ceilings", 15.0)]
     baseline_s = guess.start_s + guess.arm_s + HEADLINE.max_timed_s
     steps.append(("measure the baseline", baseline_s))

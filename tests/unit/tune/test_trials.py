@@ -152,7 +152,7 @@ def test_what_five_pairs_cannot_tell_gets_another_process():
 
 
 def test_a_process_that_dies_ends_the_trial_with_its_reason():
-    bench, trial = confirmed(outcome(0.8, 3), outcome(0.8, 2, status="crashed"))
+    _, trial = confirmed(outcome(0.8, 3), outcome(0.8, 2, status="crashed"))
     assert (trial.status, trial.reason) == ("crashed", "killed")
     assert trial.verdict != "kept", "half a confirmation confirms nothing"
 

@@ -192,11 +192,14 @@ class Workers:
 
         Raises:
             PeakwardError: no such device here, or it failed.
+            KeyboardInterrupt: Ctrl-C: there is no case that could end alone.
         """
         watch = assemble.Stopwatch()
         environment = self._environment(device_type)
         answer = self._ask(CalibrateRequest(device_type=device_type), CALIBRATE_TIMEOUT_S).answer
         if isinstance(answer, Failed):
+            if answer.reason.startswith("interrupted"):
+                raise KeyboardInterrupt
             raise PeakwardError(
                 f"expected to calibrate {device_type}, got {answer.status}: {answer.reason}"
             )

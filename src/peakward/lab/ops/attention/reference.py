@@ -5,13 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-
-def causal_mask(seq_len: int, window: int | None, device: torch.device) -> Tensor:
-    """(seq_len, seq_len) of bool: True where the row's query may attend to the column's key."""
-    position = torch.arange(seq_len, device=device)
-    distance = position[:, None] - position[None, :]
-    mask = distance >= 0
-    return mask if window is None else mask & (distance < window)
+from peakward.lab.ops.attention.mask import causal_mask
 
 
 def attention(
@@ -22,7 +16,7 @@ def attention(
     Args:
         q: (batch, heads, seq_len, head_dim).
         k, v: (batch, kv_heads, seq_len, head_dim); kv_heads divides heads.
-        window: see `causal_mask`.
+        window: see `mask.causal_mask`.
         bias: added to the scaled scores, broadcast to (batch, heads, seq_len, seq_len).
 
     Returns:

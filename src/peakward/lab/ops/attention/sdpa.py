@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from peakward.lab.ops.attention.reference import causal_mask
+from peakward.lab.ops.attention.mask import causal_mask
 
 BACKENDS = {
     "sdpa": None,
