@@ -19,7 +19,7 @@ test-full:  ## Everything that needs no GPU: soaks, 30 kills.
 gpu:  ## What needs a CUDA device.
 	pytest -m gpu
 
-bench:  ## Peakward's own costs here, written to results/ (transformers_peer.py needs a GPU).
+bench:  ## Peakward's own costs here, written to results/ (against_transformers.py needs a GPU).
 	python benchmarks/cli_startup.py --out results/$(TODAY)-cli-startup.json
 	python benchmarks/timer_overhead.py --out results/$(TODAY)-timer-overhead.json
 
