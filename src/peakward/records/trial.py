@@ -51,7 +51,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     verdict: TrialVerdict
     reason: str
     status: Status = "ok"
-    """Of the candidate."""
+    """`ok`, or that of the arm that failed."""
     pairs: tuple[Pair, ...] = ()
     time_ratio: Interval | None = None
     """Candidate's step time over base's (below 1 is faster): t-interval on the logarithm."""

@@ -69,10 +69,11 @@ def guessed(case: ModelCase, floor_s: float | None) -> Costs:
 
 
 def learned(guess: Costs, baseline: Measurement) -> Costs:
-    """The guess with the baseline's own start and warm-up."""
-    warmup_s = sum(sum(run.warmup_s) for run in baseline.runs)
+    """The guess with the baseline's own start and warm-up, and its compilation apart from them."""
+    compiling_s = baseline.compile.compile_s if baseline.compile is not None else 0.0
+    warmup_s = max(sum(sum(run.warmup_s) for run in baseline.runs) - compiling_s, 0.0)
     timed_s = sum(sum(run.steps_s) for run in baseline.runs)
     if not timed_s:
         return guess
-    start_s = min(guess.start_s, max(baseline.wall_s - warmup_s - timed_s, 0.1))
+    start_s = min(guess.start_s, max(baseline.wall_s - compiling_s - warmup_s - timed_s, 0.1))
     return msgspec.structs.replace(guess, start_s=start_s, arm_s=0.5 + warmup_s)

@@ -131,7 +131,7 @@ def _study(
     cases = [each.case for each in measured if isinstance(each.case, ModelCase)]
     best = cases[-1]
     undone = "; ".join(dict.fromkeys(search.skipped))
-    limits = [f"Not done within the budget of {asked.budget_s:.0f} s: {undone}."] if undone else []
+    limits = [f"Not done in its {asked.budget_s:.0f} s: {undone}."] if undone else []
     return Study(
         id=uuid.uuid4().hex,
         name="run",

@@ -68,7 +68,7 @@ class Search:
         alone = [trial for lever in levers if (trial := self._alone(lever, base)) is not None]
         self.trials.extend(alone)
         gain = {trial.lever: _screened_ratio(trial) for trial in alone}
-        rescues = {trial.lever for trial in alone if _rescues(trial)}
+        rescues = {trial.lever for trial in alone if trials.rescues(trial)}
         chosen = [
             lever
             for lever in levers
@@ -104,7 +104,7 @@ class Search:
             self.skipped.append("confirming the whole composition against the baseline")
             return
         self._on_stage("confirming the composition")
-        self.trials.append(self._tries.confirm("composition", base, best, None))
+        self.trials.append(self._noted(self._tries.confirm("composition", base, best, None)))
 
     def _alone(self, lever: Lever, base: ModelCase) -> Trial | None:
         candidate = pull(lever, base)
@@ -118,7 +118,7 @@ class Search:
     def _screen(self, lever: Lever, base: ModelCase, candidate: ModelCase) -> Trial | None:
         if not self._affords(self._costs.screen_s(candidate), f"screening {lever.name}"):
             return None
-        return self._tries.screen(lever, base, candidate)
+        return self._noted(self._tries.screen(lever, base, candidate))
 
     def _on_top(self, lever: Lever, base: ModelCase, current: ModelCase) -> Trial | None:
         """Screen (again, where the base has moved), check the numbers, confirm."""
@@ -133,7 +133,7 @@ class Search:
             if screened is None:
                 return None
             trial = screened
-        if _rescues(trial):
+        if trials.rescues(trial):
             trial = msgspec.structs.replace(trial, verdict="kept")
         elif trials.promising(trial):
             trial = self._proved(lever, trial)
@@ -153,7 +153,13 @@ class Search:
                 numerics=numerics,
                 reason=f"not {numerics.declared} as declared: {numerics.reason}",
             )
-        return self._tries.confirm(lever.name, base, candidate, numerics)
+        return self._noted(self._tries.confirm(lever.name, base, candidate, numerics))
+
+    def _noted(self, trial: Trial) -> Trial:
+        """The trial; what Ctrl-C ended counts as not done."""
+        if trials.interrupted(trial):
+            self.skipped.append(f"{trial.lever} ({trial.reason})")
+        return trial
 
     def _affords(self, cost_s: float, what: str) -> bool:
         if self._budget.allows(cost_s, reserve_s=self._reserve_s):
@@ -166,11 +172,6 @@ class Search:
 def _screened_ratio(trial: Trial) -> float | None:
     """Candidate's time over base's in the screening pair; None where there was none."""
     return trial.pairs[0].candidate_s / trial.pairs[0].base_s if trial.pairs else None
-
-
-def _rescues(trial: Trial) -> bool:
-    """Whether the candidate runs where the base does not."""
-    return trial.stage == "screened" and trial.status == "ok" and not trial.pairs
 
 
 def _overrides(kept: Lever, lever: Lever, gain: dict[str, float | None]) -> bool:

@@ -10,7 +10,7 @@ from peakward.catalogue.levers import numerics_class
 from peakward.records.case import ModelCase
 from peakward.records.lever import Lever
 from peakward.records.measurement import Interval, Measurement
-from peakward.records.trial import NumericsVerdict, Pair, Trial
+from peakward.records.trial import NumericsVerdict, Pair, Trial, TrialVerdict
 from peakward.stats.pairs import judge_time, ratio_interval
 from peakward.tune.costs import CONFIRM_ORDERS, EXTRA_ORDER, PAIR, SCREEN
 
@@ -52,7 +52,7 @@ class Laboratory:
     ) -> Trial:
         """Five pairs over two processes, five more pairs' worth only where those cannot tell."""
         done = self._store.trial(name, base, candidate, self._key)
-        if done is not None and done.stage == "confirmed":
+        if done is not None and done.stage == "confirmed" and done.status == "ok":
             return done
         start_s = time.monotonic()
         trial = _trial(name, base, candidate, self._key, stage="confirmed", numerics=numerics)
@@ -61,7 +61,8 @@ class Laboratory:
         if trial.verdict == "inconclusive" and trial.status == "ok":
             trial = self._more_pairs(trial, EXTRA_ORDER)
         trial = msgspec.structs.replace(trial, wall_s=time.monotonic() - start_s)
-        self._store.add_trial(trial)
+        if trial.status == "ok":
+            self._store.add_trial(trial)
         return trial
 
     def _more_pairs(self, trial: Trial, order: str) -> Trial:
@@ -119,13 +120,11 @@ def _screened(
         wall_s=wall_s,
     )
     if candidate.summary is None:
-        reason = candidate.reason or candidate.status
-        return msgspec.structs.replace(
-            trial, status=candidate.status, verdict="rejected", reason=reason
-        )
+        return _failed(trial, candidate, "rejected")
+    if base.status == "oom":
+        return msgspec.structs.replace(trial, reason="runs where the base is out of memory")
     if base.summary is None:
-        reason = f"runs where the base is {base.status}"
-        return msgspec.structs.replace(trial, verdict="inconclusive", reason=reason)
+        return _failed(trial, base, "inconclusive")
     ratio = _apart(base.summary.median_s, candidate.summary.median_s)
     verdict = (
         "rejected" if judge_time(ratio, threshold=LEAST_GAIN) == "rejected" else "inconclusive"
@@ -142,6 +141,28 @@ def _screened(
         time_ratio=ratio,
         verdict=verdict,
         reason=_screening(ratio, verdict),
+    )
+
+
+def interrupted(trial: Trial) -> bool:
+    """Whether Ctrl-C ended an arm of it: it says nothing about the lever."""
+    return trial.reason.startswith("interrupted")
+
+
+def rescues(trial: Trial) -> bool:
+    """Whether the candidate was seen to run where the base does not fit."""
+    return trial.stage == "screened" and trial.status == "ok" and not trial.pairs
+
+
+def _failed(trial: Trial, arm: Measurement, verdict: TrialVerdict) -> Trial:
+    """The trial with one arm's failure; one that Ctrl-C ended is no verdict on the lever."""
+    reason = arm.reason or arm.status
+    stopped = reason.startswith("interrupted")
+    return msgspec.structs.replace(
+        trial,
+        status=arm.status,
+        verdict="inconclusive" if stopped else verdict,
+        reason=reason,
     )
 
 

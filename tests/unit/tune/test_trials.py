@@ -12,7 +12,7 @@ from peakward.records.measurement import Interval, Measurement, Summary
 from peakward.records.model_shape import ModelShape
 from peakward.records.protocol import Protocol
 from peakward.records.trial import Pair
-from peakward.tune.trials import Laboratory, promising
+from peakward.tune.trials import Laboratory, interrupted, promising, rescues
 
 SHAPE = ModelShape(
     name="t",
@@ -163,3 +163,28 @@ def test_a_confirmed_trial_in_the_store_is_not_run_again():
     bench.stored.append(msgspec.structs.replace(known, lever="sdpa"))
     assert Laboratory(bench, bench).confirm("sdpa", BASE, pull(SDPA, BASE), None) == known
     assert bench.orders == []
+
+
+@pytest.mark.parametrize("arm", ["base", "candidate"])
+def test_what_ctrl_c_ended_says_nothing_of_the_lever(arm):
+    stopped = msgspec.structs.replace(
+        measured(BASE, 1.0, 0, status="crashed"), reason="interrupted by Ctrl-C"
+    )
+    whole = measured(BASE, 1.0, 0.1)
+    base, candidate = (stopped, whole) if arm == "base" else (whole, stopped)
+    trial = screened(base, msgspec.structs.replace(candidate, case=pull(SDPA, BASE)))
+    assert trial.verdict == "inconclusive"
+    assert interrupted(trial)
+    assert not rescues(trial)
+    assert not promising(trial)
+
+
+def test_only_a_base_without_memory_is_rescued():
+    candidate = measured(pull(SDPA, BASE), 1.0, 0.1)
+    assert rescues(screened(measured(BASE, 1.0, 0, status="oom"), candidate))
+    assert not rescues(screened(measured(BASE, 1.0, 0, status="timeout"), candidate))
+
+
+def test_a_confirmation_that_failed_is_not_kept_for_later():
+    bench, _ = confirmed(outcome(0.8, 3), outcome(0.8, 2, status="crashed"))
+    assert bench.stored == []

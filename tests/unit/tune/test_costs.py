@@ -1,0 +1,77 @@
+"""What the parts of an investigation should cost."""
+
+import msgspec
+import pytest
+
+from peakward.records.case import Configuration, ModelCase, Workload
+from peakward.records.environment import Environment
+from peakward.records.measurement import CompileReport, Measurement, Run
+from peakward.records.model_shape import ModelShape
+from peakward.records.protocol import Protocol
+from peakward.tune.costs import guessed, learned
+
+SHAPE = ModelShape(
+    name="t",
+    vocab_size=100,
+    n_layers=2,
+    d_model=64,
+    d_ff=128,
+    n_heads=4,
+    n_kv_heads=4,
+    head_dim=16,
+    max_seq_len=128,
+)
+EAGER = ModelCase(model=SHAPE, workload=Workload(batch_size=2, seq_len=16), device="cuda")
+COMPILED = msgspec.structs.replace(EAGER, configuration=Configuration(compile="default"))
+
+
+def baseline(warmup_s, *, compile_s=None, wall_s=20.0):
+    report = None
+    if compile_s is not None:
+        report = CompileReport(compile_s=compile_s, n_graphs=2, n_graph_breaks=0, n_recompiles=0)
+    return Measurement(
+        id="m",
+        case=EAGER,
+        protocol=Protocol(),
+        environment=Environment(
+            device_type="cuda",
+            device_name="x",
+            device_memory_bytes=1,
+            n_cores=2,
+            python="3",
+            system="Linux",
+            peakward="0",
+        ),
+        started_at="",
+        wall_s=wall_s,
+        status="ok",
+        runs=(Run(warmup_s=warmup_s, steps_s=(0.1,) * 10),),
+        compile=report,
+    )
+
+
+def test_compilation_is_counted_once():
+    guess = guessed(EAGER, 0.1)
+    apart = learned(guess, baseline((0.1,) * 10))
+    within = learned(guess, baseline((8.1, *(0.1,) * 9), compile_s=8.0))
+    assert within.arm_s == pytest.approx(apart.arm_s)
+    assert within.confirm_s(COMPILED) == pytest.approx(apart.confirm_s(COMPILED))
+
+
+def test_a_slower_baseline_makes_every_action_dearer():
+    guess = guessed(EAGER, 0.1)
+    slow, quick = (learned(guess, baseline((step_s,) * 10)) for step_s in (1.0, 0.1))
+    assert slow.screen_s(EAGER) > quick.screen_s(EAGER)
+    assert slow.confirm_s(EAGER) > quick.confirm_s(EAGER)
+
+
+def test_compiling_costs_more_than_not():
+    costs = guessed(EAGER, 0.1)
+    assert costs.screen_s(COMPILED) > costs.screen_s(EAGER)
+    assert costs.confirm_s(COMPILED) > costs.confirm_s(EAGER)
+
+
+def test_a_baseline_that_did_not_run_teaches_nothing():
+    guess = guessed(EAGER, None)
+    failed = msgspec.structs.replace(baseline(()), status="oom", runs=())
+    assert learned(guess, failed) == guess
