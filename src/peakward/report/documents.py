@@ -13,8 +13,3 @@ def document(study: Study) -> Document:
         PeakwardError: a `run` without its baseline, or a figure that cannot be true.
     """
     return run.document(study) if study.name == "run" else any_study.document(study)
-
-
-def headline(study: Study) -> str:
-    """The study's result in one line."""
-    return run.headline(study) if study.name == "run" else any_study.headline(study)

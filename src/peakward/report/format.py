@@ -12,6 +12,8 @@ from peakward.records.study import Cell, Unit
 
 NOTHING = "–"
 MINUS = "\N{MINUS SIGN}"
+LEAST_SHARE = 0.001
+"""A share nearer to nothing is called so: digits of 1e-7 of a peak are the allocator's, not the lever's."""
 
 
 class Prefix(NamedTuple):
@@ -73,16 +75,27 @@ def format_cell(value: Cell, unit: Unit) -> str:
         return value
     if unit == "count" and float(value).is_integer() and abs(value) < 1e15:
         return _sign(value) + f"{abs(value):,.0f}"
+    if unit == "share" and 0 < abs(value) < LEAST_SHARE:
+        return "<0.1%"
     prefix = _prefix(abs(value), unit)
     return _number(value / prefix.size, 3) + prefix.suffix
 
 
 def format_interval(interval: Interval, unit: Unit) -> str:
     """Both ends in one prefix, to three figures, or more where they would look alike."""
-    prefix = _prefix(max(abs(interval.low), abs(interval.high)), unit)
-    low, high = interval.low / prefix.size, interval.high / prefix.size
-    ends = [_sign(end) + f"{abs(end):,.{_decimals(end, high - low)}f}" for end in (low, high)]
-    return (" to " if low < 0 else "–").join(ends) + prefix.suffix
+    dash = " to " if interval.low < 0 else "–"
+    ends = (_within(end, interval, unit) for end in (interval.low, interval.high))
+    return dash.join(ends) + _prefix_of(interval, unit).suffix
+
+
+def format_estimate(interval: Interval, unit: Unit) -> str:
+    """The estimate as the ends of its interval are printed, so that it lies between them."""
+    return _within(interval.estimate, interval, unit) + _prefix_of(interval, unit).suffix
+
+
+def format_spread(interval: Interval, unit: Unit) -> str:
+    """The estimate, then its interval: "1.0174 s (1.0173–1.0175 s)"."""
+    return f"{format_estimate(interval, unit)} ({format_interval(interval, unit)})"
 
 
 def format_duration(seconds: float) -> str:
@@ -97,6 +110,17 @@ def format_duration(seconds: float) -> str:
 def is_numeric(unit: Unit) -> bool:
     """Whether a column of the unit is set to the right, as numbers are."""
     return unit != "text"
+
+
+def _prefix_of(interval: Interval, unit: Unit) -> Prefix:
+    return _prefix(max(abs(interval.low), abs(interval.high)), unit)
+
+
+def _within(value: float, interval: Interval, unit: Unit) -> str:
+    """The interval's estimate or an end of it, in their common prefix, without its symbol."""
+    size = _prefix_of(interval, unit).size
+    scaled, width = value / size, (interval.high - interval.low) / size
+    return _sign(scaled) + f"{abs(scaled):,.{_decimals(scaled, width)}f}"
 
 
 def _prefix(size: float, unit: Unit) -> Prefix:

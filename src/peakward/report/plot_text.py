@@ -2,7 +2,7 @@
 
 from peakward.records.measurement import Interval
 from peakward.records.study import Cell, Column, Plot, Point, Series, Table
-from peakward.report.format import format_cell, format_interval
+from peakward.report.format import format_cell, format_spread
 from peakward.report.plot_parts import height, marks, measured, ordered, places, roofs
 
 EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -43,11 +43,10 @@ def _name(point: Point, series: Series, drawn: tuple[Series, ...]) -> str:
 
 
 def _value(point: Point, plot: Plot) -> str:
-    text = format_cell(point.y, plot.y_unit)
     if point.low is None or point.high is None:
-        return text
+        return format_cell(point.y, plot.y_unit)
     interval = Interval(estimate=point.y, low=point.low, high=point.high)
-    return f"{text} ({format_interval(interval, plot.y_unit)})"
+    return format_spread(interval, plot.y_unit)
 
 
 def _bar(length: float) -> str:

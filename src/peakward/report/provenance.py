@@ -29,9 +29,9 @@ CONVENTIONS = (
 )
 
 
-def conventions(*texts: str) -> Section:
-    """What the figures mean, `texts` or all of it, as a folded section."""
-    return Section(title="Conventions", blocks=(Items(texts=texts or CONVENTIONS),), folded=True)
+def conventions() -> Section:
+    """What the figures mean, as a folded section."""
+    return Section(title="Conventions", blocks=(Items(texts=CONVENTIONS),), folded=True)
 
 
 def environment(study: Study) -> Section:

@@ -41,11 +41,6 @@ def document(study: Study) -> Document:
     )
 
 
-def headline(study: Study) -> str:
-    """The study, how many cases it has and where they ran, in one line."""
-    return f"{study.title}: {_result(study)}"
-
-
 def _result(study: Study) -> str:
     n_failed = sum(each.status != "ok" for each in study.measurements)
     cases = f"{len(study.measurements)} case{'' if len(study.measurements) == 1 else 's'}"

@@ -7,8 +7,6 @@ from peakward.report import documents, run, study
 def test_a_run_has_its_own_report(run_study, bench_study):
     assert documents.document(run_study) == run.document(run_study)
     assert documents.document(bench_study) == study.document(bench_study)
-    assert documents.headline(run_study) == run.headline(run_study)
-    assert documents.headline(bench_study) == study.headline(bench_study)
 
 
 def test_building_a_document_loads_no_view():

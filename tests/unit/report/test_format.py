@@ -7,15 +7,22 @@ from hypothesis import strategies as st
 
 from peakward.records.measurement import Interval
 from peakward.report.format import (
+    LEAST_SHARE,
     SCALES,
     format_cell,
     format_duration,
+    format_estimate,
     format_interval,
+    format_spread,
     is_numeric,
 )
 
 UNITS = [unit for unit in SCALES if unit != "text"]
 SIZES = st.floats(min_value=1e-6, max_value=1e14)
+VALUES = st.tuples(SIZES, st.sampled_from(UNITS)).filter(
+    lambda each: each[1] != "share" or each[0] >= LEAST_SHARE
+)
+"""What is printed to three figures."""
 
 
 @pytest.mark.parametrize(
@@ -38,6 +45,9 @@ SIZES = st.floats(min_value=1e-6, max_value=1e14)
         (0.4712, "share", "47.1%"),
         (1.0, "share", "100%"),
         (-0.123, "share", "−12.3%"),
+        (1.19e-7, "share", "<0.1%"),
+        (-2e-7, "share", "<0.1%"),
+        (0.0, "share", "0%"),
         (3_407_137_280, "count", "3,407,137,280"),
         (306.4, "count", "306"),
         (3.2e-7, "count", "3.20e-7"),
@@ -54,8 +64,9 @@ def test_cells(value, unit, text):
     assert format_cell(value, unit) == text
 
 
-@given(SIZES, st.sampled_from(UNITS))
-def test_a_cell_reads_back_to_three_figures(value, unit):
+@given(VALUES)
+def test_a_cell_reads_back_to_three_figures(given_):
+    value, unit = given_
     text = format_cell(value, unit)
     number = re.match(r"[\d.,]+(e-?\d+)?", text)
     suffix = text[number.end() :]
@@ -63,14 +74,16 @@ def test_a_cell_reads_back_to_three_figures(value, unit):
     assert float(number[0].replace(",", "")) * size == pytest.approx(value, rel=0.00501)
 
 
-@given(SIZES, SIZES, st.sampled_from(UNITS))
-def test_equal_texts_only_for_near_values(a, b, unit):
+@given(VALUES, SIZES)
+def test_equal_texts_only_for_near_values(given_, b):
+    a, unit = given_
     if format_cell(a, unit) == format_cell(b, unit):
         assert a == pytest.approx(b, rel=0.011)
 
 
-@given(SIZES, st.sampled_from(UNITS))
-def test_a_sign_is_all_that_a_negative_value_adds(value, unit):
+@given(VALUES)
+def test_a_sign_is_all_that_a_negative_value_adds(given_):
+    value, unit = given_
     assert format_cell(-value, unit) == "−" + format_cell(value, unit)
 
 
@@ -99,6 +112,26 @@ def test_the_ends_of_an_interval_can_be_told_apart(low, ratio, unit):
     assert float(left.replace(",", "")) <= float(right.replace(",", ""))
     if ratio > 1.001:
         assert left != right
+
+
+@given(
+    SIZES,
+    st.floats(min_value=1.0, max_value=1e3),
+    st.floats(min_value=0, max_value=1),
+    st.sampled_from(UNITS),
+)
+def test_a_printed_estimate_lies_in_its_printed_interval(low, ratio, place, unit):
+    high = low * ratio
+    estimate = min(high, low + place * (high - low))
+    interval = Interval(estimate=estimate, low=low, high=high)
+    text = f"{format_interval(interval, unit)} {format_estimate(interval, unit)}"
+    first, last, between = (float(each.replace(",", "")) for each in re.findall(r"\d[\d.,]*", text))
+    assert first <= between <= last
+
+
+def test_an_estimate_and_its_interval_in_one_cell():
+    interval = Interval(estimate=1.017362, low=1.01731, high=1.01741)
+    assert format_spread(interval, "s") == "1.01736 s (1.01731–1.01741 s)"
 
 
 @pytest.mark.parametrize(

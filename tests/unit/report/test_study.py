@@ -2,7 +2,7 @@ import msgspec
 
 from peakward.records.study import Plot, Series
 from peakward.report.document import Items, Note, PlotBlock, TableBlock
-from peakward.report.study import document, headline
+from peakward.report.study import document
 
 
 def section(shown, title):
@@ -64,8 +64,8 @@ def test_sections_without_content_are_left_out(bench_study):
     )
     titles = [each.title for each in document(bare).sections]
     assert titles == ["Results", "Reproduce", "Conventions", "Environment"]
-    assert headline(bare) == "Bench: 2 models × 3 sequence lengths: 1 case on AMD Ryzen 7 7840U"
+    assert document(bare).headline == "1 case on AMD Ryzen 7 7840U"
 
 
 def test_the_headline_counts_what_failed(bench_study):
-    assert headline(bench_study).endswith("6 cases on AMD Ryzen 7 7840U, 1 of them not ok")
+    assert document(bench_study).headline == "6 cases on AMD Ryzen 7 7840U, 1 of them not ok"

@@ -9,7 +9,7 @@ from peakward.records.study import Plot, Point
 from peakward.report.charts import canvas, scale
 from peakward.report.charts.canvas import LINE, box, colour, line, text, width_of
 from peakward.report.charts.scale import Linear
-from peakward.report.format import format_cell, format_interval
+from peakward.report.format import format_cell, format_spread
 from peakward.report.plot_parts import marks, measured
 
 BAR, BAR_GAP, GROUP_GAP = 16, 3, 9
@@ -155,14 +155,14 @@ def _describe(plot: Plot, groups: dict[str, list[Bar]]) -> str:
     for label, bars in groups.items():
         for bar in bars:
             name = f"{label}, {bar.series}" if several else label
-            parts.append(f"{name}: {_value(bar.point, plot)}{_interval(bar.point, plot)}")
+            parts.append(f"{name}: {_with_interval(bar.point, plot)}")
             if bar.limit is not None:
                 parts[-1] += f", {marks(plot)[0].name} {format_cell(bar.limit, plot.y_unit)}"
     return f"{plot.y_label}. {'; '.join(parts)}."
 
 
-def _interval(point: Point, plot: Plot) -> str:
+def _with_interval(point: Point, plot: Plot) -> str:
     if point.low is None or point.high is None:
-        return ""
+        return _value(point, plot)
     interval = Interval(estimate=point.y, low=point.low, high=point.high)
-    return f" ({format_interval(interval, plot.y_unit)})"
+    return format_spread(interval, plot.y_unit)

@@ -106,6 +106,8 @@ def log(values: Iterable[float], start: float, end: float, *, unit: Unit, most_t
 
 def tick_label(value: float, unit: Unit) -> str:
     """A round value without the zeros that three significant figures ask for."""
+    if unit == "share":
+        return f"{value:.3%}".rstrip("%").rstrip("0").rstrip(".") + "%"
     text = format_cell(value, unit)
     number, _, rest = text.partition(" ")
     suffix = number[len(number.rstrip("kM%×")) :]

@@ -1,5 +1,5 @@
 """The report of `peakward run`."""
 
-from peakward.report.run.page import document, headline
+from peakward.report.run.page import document
 
-__all__ = ["document", "headline"]
+__all__ = ["document"]

@@ -5,7 +5,7 @@ from peakward.records.prediction import PhaseFloor, Prediction
 from peakward.records.study import Cell, Column, Study, Table
 from peakward.report.cases import settings
 from peakward.report.document import Fact, Facts
-from peakward.report.format import format_cell, format_interval
+from peakward.report.format import format_cell, format_spread
 from peakward.report.run.efficiency import (
     compulsory_bytes,
     measured_matmul_rate,
@@ -21,8 +21,7 @@ COLUMNS = (
     Column(name="traffic", unit="bytes"),
     Column(name="floor", unit="s"),
     Column(name="bound"),
-    Column(name="measured", unit="s"),
-    Column(name="95% interval"),
+    Column(name="measured (95% interval)"),
     Column(name="share of floor", unit="share"),
 )
 
@@ -59,8 +58,7 @@ def _phase_row(floor: PhaseFloor, measurement: Measurement | None) -> tuple[Cell
         floor.bytes,
         floor.floor_s,
         floor.bound,
-        measured,
-        None,
+        None if measured is None else format_cell(measured, "s"),
         quotient(floor.floor_s, measured),
     )
 
@@ -74,8 +72,7 @@ def _step_row(point: Point, prediction: Prediction) -> tuple[Cell, ...]:
         compulsory_bytes(prediction),
         prediction.floor_s,
         None,
-        status(measurement) if point.step_s is None else point.step_s,
-        format_interval(summary.median_s, "s") if summary else None,
+        format_spread(summary.median_s, "s") if summary else status(measurement),
         quotient(prediction.floor_s, point.step_s),
     )
 

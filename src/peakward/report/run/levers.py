@@ -6,7 +6,7 @@ from peakward.records.case import ModelCase
 from peakward.records.study import Cell, Column, Study, Table
 from peakward.records.trial import Trial
 from peakward.report.cases import settings
-from peakward.report.format import format_cell, format_interval
+from peakward.report.format import format_cell, format_spread
 from peakward.report.run.investigation import (
     Investigation,
     cumulative_speedups,
@@ -15,7 +15,7 @@ from peakward.report.run.investigation import (
 
 
 def lever_table(study: Study, read: Investigation) -> Table:
-    """One row a trial, in the order they were made."""
+    """One row for each trial that ran or was computed, in the order they were made."""
     return Table(
         title="",
         columns=(
@@ -23,13 +23,12 @@ def lever_table(study: Study, read: Investigation) -> Table:
             Column(name="on"),
             Column(name="stage"),
             Column(name="verdict"),
-            Column(name="speed-up", unit="ratio"),
-            Column(name="95% interval"),
+            Column(name="speed-up (95% interval)"),
             Column(name="memory change", unit="share"),
             Column(name="numerics"),
             Column(name="reason"),
         ),
-        rows=tuple(_row(trial, read) for trial in study.trials),
+        rows=tuple(_row(trial, read) for trial in study.trials if not _cannot_apply(trial)),
         note=_tally(study),
     )
 
@@ -45,8 +44,7 @@ def composition_table(read: Investigation) -> Table:
                 f"step {number}",
                 trial.lever,
                 trial.stage,
-                ratio.estimate if ratio else None,
-                format_interval(ratio, "ratio") if ratio else None,
+                format_spread(ratio, "ratio") if ratio else None,
                 total,
                 trial.candidate_peak_bytes,
             )
@@ -57,14 +55,43 @@ def composition_table(read: Investigation) -> Table:
             Column(name="step"),
             Column(name="lever"),
             Column(name="stage"),
-            Column(name="speed-up", unit="ratio"),
-            Column(name="95% interval"),
+            Column(name="speed-up (95% interval)"),
             Column(name="cumulative", unit="ratio"),
             Column(name="peak memory", unit="bytes"),
         ),
         rows=tuple(rows),
-        note="Cumulative is the product of the steps' speed-ups.",
+        note=_product_note(read, totals),
     )
+
+
+def _product_note(read: Investigation, totals: tuple[float | None, ...]) -> str:
+    """Why the product is not the speed-up at the head of the report, with both numbers."""
+    said = "Cumulative is the product of the steps' speed-ups"
+    total, speedup = totals[-1] if totals else None, read.speedup
+    if total is None or speedup is None:
+        return f"{said}."
+    product, whole = format_cell(total, "ratio"), format_cell(speedup.estimate, "ratio")
+    if product == whole:
+        return f"{said}."
+    return (
+        f"{said}, each found in processes of its own, so that {product} here differs from {whole} "
+        f"above ({speedup.basis}), which is the result."
+    )
+
+
+def inapplicable(study: Study) -> str | None:
+    """The levers refused before anything ran, by why, in one sentence."""
+    by_reason: dict[str, dict[str, None]] = {}
+    for trial in study.trials:
+        if _cannot_apply(trial):
+            by_reason.setdefault(trial.reason, {})[trial.lever] = None
+    groups = [f"{', '.join(levers)} ({reason})" for reason, levers in by_reason.items()]
+    return f"Not applicable here: {'; '.join(groups)}." if groups else None
+
+
+def _cannot_apply(trial: Trial) -> bool:
+    """Refused outright; a lever refused for its numerics keeps its row, for they were computed."""
+    return trial.stage == "refused" and trial.numerics is None
 
 
 def unconfirmed(study: Study, read: Investigation) -> tuple[str, ...]:
@@ -117,8 +144,7 @@ def _row(trial: Trial, read: Investigation) -> tuple[Cell, ...]:
         base_name(trial.base, read),
         None if trial.stage == "refused" else trial.stage,
         verdict(trial),
-        ratio.estimate if ratio else failed,
-        format_interval(ratio, "ratio") if ratio else None,
+        format_spread(ratio, "ratio") if ratio else failed,
         _memory_change(trial),
         trial.numerics.verdict if trial.numerics else None,
         trial.reason,

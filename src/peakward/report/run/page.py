@@ -54,12 +54,6 @@ def document(study: Study) -> Document:
     )
 
 
-def headline(study: Study) -> str:
-    """What was run, where, and what came of it, in one line."""
-    found = read(study)
-    return f"{_title(study, found)}: {_result(study, found)}"
-
-
 def _title(study: Study, found: Investigation) -> str:
     case = found.baseline.case
     return f"{case.model.name} {workload(case.workload)} on {study.environment.device_name}"
@@ -153,10 +147,15 @@ def _floor(study: Study, found: Investigation) -> Section:
 def _levers(study: Study, found: Investigation) -> Section:
     if not study.trials:
         return Section(title="Levers", blocks=())
-    table = TableBlock(table=without_empty(levers.lever_table(study, found)), sortable=True)
-    open_ends = levers.unconfirmed(study, found)
-    notes = (Note(text=" ".join(open_ends)),) if open_ends else ()
-    return Section(title="Levers", blocks=(table, *notes))
+    table = levers.lever_table(study, found)
+    blocks: list[Block] = []
+    if table.rows:
+        blocks.append(TableBlock(table=without_empty(table), sortable=True))
+    if (refused := levers.inapplicable(study)) is not None:
+        blocks.append(Paragraph(text=refused))
+    if open_ends := levers.unconfirmed(study, found):
+        blocks.append(Note(text=" ".join(open_ends)))
+    return Section(title="Levers", blocks=tuple(blocks))
 
 
 def _composition(study: Study, found: Investigation) -> Section:

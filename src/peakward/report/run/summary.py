@@ -2,7 +2,7 @@
 
 from peakward.records.measurement import Interval, Measurement
 from peakward.records.study import Cell, Column, Table
-from peakward.report.format import format_cell, format_interval
+from peakward.report.format import format_cell, format_spread
 from peakward.report.run.efficiency import efficiency
 from peakward.report.run.investigation import Investigation, Point
 
@@ -12,11 +12,13 @@ def speed_table(read: Investigation) -> Table:
     return Table(
         title="Baseline and best" if read.best else "Baseline",
         columns=(
-            Column(name="configuration"),
+            # "configuration" would be 5 characters wider than the names, and split a terminal of 100.
+            Column(name="case"),
             Column(name="step", unit="s"),
             Column(name="tokens/s", unit="tokens_per_s"),
             Column(name="model FLOP/s", unit="flops_per_s"),
             Column(name="MFU", unit="share"),
+            Column(name="of peak"),
             Column(name="ceiling share", unit="share"),
             Column(name="share of floor", unit="share"),
             Column(name="peak memory", unit="bytes"),
@@ -32,8 +34,7 @@ def statistics_table(read: Investigation) -> Table:
         title="Step times",
         columns=(
             Column(name="configuration"),
-            Column(name="median", unit="s"),
-            Column(name="95% interval"),
+            Column(name="median (95% interval)"),
             Column(name="mean", unit="s"),
             Column(name="sd", unit="s"),
             Column(name="min", unit="s"),
@@ -107,6 +108,14 @@ def peak_bytes(measurement: Measurement | None) -> int | None:
     return memory.peak_allocated_bytes if memory else None
 
 
+def named_peak(point: Point) -> str | None:
+    """What the point's MFU is a share of: "989 TFLOP/s bf16"."""
+    prediction = point.prediction
+    if prediction is None or prediction.peak_flops_per_s is None:
+        return None
+    return f"{format_cell(prediction.peak_flops_per_s, 'flops_per_s')} {prediction.compute_type}"
+
+
 def status(measurement: Measurement | None) -> str:
     """Why there is no time: how the case ended, or that it was not measured."""
     return measurement.status if measurement else "not measured"
@@ -120,6 +129,7 @@ def _speed_row(point: Point) -> tuple[Cell, ...]:
         found.tokens_per_s,
         found.flops_per_s,
         found.mfu,
+        None if found.mfu is None else named_peak(point),
         found.ceiling_share,
         found.floor_share,
         peak_bytes(point.measurement),
@@ -151,12 +161,11 @@ def _statistics_row(point: Point) -> tuple[Cell, ...]:
     summary = measurement.summary if measurement else None
     if measurement is None or summary is None:
         why = measurement.reason if measurement else None
-        return (point.name, *(None,) * 7, status(measurement), why)
+        return (point.name, *(None,) * 6, status(measurement), why)
     validity = measurement.validity
     return (
         point.name,
-        summary.median_s.estimate,
-        format_interval(summary.median_s, "s"),
+        format_spread(summary.median_s, "s"),
         summary.mean_s,
         summary.sd_s,
         summary.min_s,

@@ -18,9 +18,13 @@ for (const table of document.querySelectorAll("table.sortable")) {
         if (numeric) return cell.dataset.value === undefined ? NaN : Number(cell.dataset.value);
         return cell.textContent;
       };
+      // "2.38× (2.37–2.39×)" is text that sorts by the number it begins with.
+      const lead = (text) => parseFloat(text.replace(/,/g, ""));
+      const words = (left, right) =>
+        lead(left) - lead(right) || left.localeCompare(right, "en", { numeric: true });
       const compare = (a, b) => {
         const [left, right] = [key(a), key(b)];
-        if (!numeric) return direction * left.localeCompare(right, "en", { numeric: true });
+        if (!numeric) return direction * words(left, right);
         if (Number.isNaN(left) || Number.isNaN(right)) return Number.isNaN(left) - Number.isNaN(right);
         return direction * (left - right);
       };

@@ -12,10 +12,20 @@ def shown(study):
 
 def test_the_best_beside_the_baseline(run_study):
     found = shown(run_study)
-    assert found["speed-up"] == ("10.3×", "10.27–10.33×, run in pairs")
+    assert found["speed-up"] == ("10.30×", "10.27–10.33×, run in pairs")
     assert found["step"] == ("97.5 ms", "baseline 1.00 s")
     assert found["peak memory"] == ("25.7 GiB", "baseline 58.9 GiB")
     assert "ceiling share" not in found
+
+
+def test_shares_of_different_peaks_are_not_set_beside_each_other(run_study):
+    found = shown(run_study)
+    assert found["MFU"][1] == "of 989 TFLOP/s bf16"
+    assert found["share of floor"][1] is None
+    before, after = run_study.predictions
+    same = replace(run_study, predictions=(replace(before, compute_type="bf16"), after))
+    assert shown(same)["MFU"][1].startswith("baseline ")
+    assert shown(same)["share of floor"][1].startswith("baseline ")
 
 
 def test_where_no_datasheet_is_known_the_ceiling_stands_in(run_study):

@@ -1,10 +1,12 @@
 import msgspec
 import pytest
 
+from peakward.records.measurement import Interval
 from peakward.report.run.investigation import read
 from peakward.report.run.levers import (
     base_name,
     composition_table,
+    inapplicable,
     lever_table,
     unconfirmed,
     verdict,
@@ -13,9 +15,10 @@ from peakward.report.run.levers import (
 replace = msgspec.structs.replace
 
 
-def test_every_trial_has_a_row_in_its_order(run_study):
+def test_every_trial_that_ran_has_a_row_in_its_order(run_study):
     table = lever_table(run_study, read(run_study))
-    assert [row[0] for row in table.rows] == [trial.lever for trial in run_study.trials]
+    ran = [trial.lever for trial in run_study.trials if trial.stage != "refused"]
+    assert [row[0] for row in table.rows] == ran
     assert table.note == "Trials: 5 kept, 3 rejected, 3 inconclusive, 1 refused."
 
 
@@ -24,14 +27,30 @@ def test_what_a_row_says(run_study):
     assert rows["sdpa", "step 2"][2:] == (
         "confirmed",
         "kept",
-        pytest.approx(1 / 0.8910),
-        "1.117–1.127×",
+        "1.122× (1.117–1.127×)",
         pytest.approx(26 / 27 - 1),
         "holds",
         "faster in the interval (5 pairs, 2 processes)",
     )
-    assert rows["sdpa-cudnn", "baseline"][2:8] == (None, "refused", None, None, None, None)
     assert rows["cuda-graphs", "step 4"][3:6] == ("rejected", "oom", None)
+
+
+def test_refused_levers_are_one_sentence_by_reason(run_study):
+    graphs, cudnn = run_study.trials[4], run_study.trials[2]
+    refused = [replace(cudnn, lever=name, reason="needs cuda, got cpu") for name in ("tf32", "fp8")]
+    study = replace(run_study, trials=(*refused, graphs, cudnn, refused[0]))
+    assert inapplicable(study) == (
+        "Not applicable here: tf32, fp8 (needs cuda, got cpu); sdpa-cudnn (needs the precision "
+        "bf16-mixed or fp16-mixed or bf16 or fp8, got fp32)."
+    )
+    assert inapplicable(replace(run_study, trials=(graphs,))) is None
+
+
+def test_a_lever_refused_for_its_numerics_keeps_its_row(run_study):
+    forbidden = replace(run_study.trials[6], stage="refused", verdict="rejected", time_ratio=None)
+    study = replace(run_study, trials=(forbidden,))
+    assert [row[3] for row in lever_table(study, read(run_study)).rows] == ["refused"]
+    assert inapplicable(study) is None
 
 
 def test_bases_are_named_by_step_or_by_settings(run_study, studies):
@@ -46,7 +65,16 @@ def test_the_composition_accumulates(run_study):
     table = composition_table(read(run_study))
     assert [row[1] for row in table.rows] == ["bf16", "compile", "sdpa", "fused-optimizer"]
     product = 1 / (0.1712 * 0.6680 * 0.8910 * 0.9530)
-    assert table.rows[-1][5] == pytest.approx(product)
+    assert table.rows[-1][4] == pytest.approx(product)
+    assert table.note == "Cumulative is the product of the steps' speed-ups."
+
+
+def test_a_product_that_differs_from_the_whole_is_explained_with_both_numbers(run_study):
+    whole = replace(
+        run_study.trials[-1], time_ratio=Interval(estimate=0.1042, low=0.1041, high=0.1043)
+    )
+    table = composition_table(read(replace(run_study, trials=(*run_study.trials[:-1], whole))))
+    assert "so that 10.3× here differs from 9.60× above (run in pairs)" in table.note
 
 
 def test_what_was_not_confirmed_is_said(run_study):

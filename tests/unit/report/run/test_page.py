@@ -3,7 +3,7 @@ import pytest
 
 from peakward.records.errors import PeakwardError
 from peakward.report.document import Command, Figures, Note, Paragraph, PlotBlock, TableBlock
-from peakward.report.run import document, headline
+from peakward.report.run import document
 
 replace = msgspec.structs.replace
 
@@ -17,8 +17,10 @@ def titles(shown):
 
 
 def test_the_headline_says_what_where_and_what_came_of_it(run_study):
-    assert headline(run_study) == (
-        "2.7B 4 × 512 train_step on NVIDIA H200: 10.3× the baseline's speed, 1.00 s → 97.5 ms a step, "
+    shown = document(run_study)
+    assert shown.title == "2.7B 4 × 512 train_step on NVIDIA H200"
+    assert shown.headline == (
+        "10.3× the baseline's speed, 1.00 s → 97.5 ms a step, "
         "with bf16 + compile + sdpa + fused-optimizer"
     )
 
@@ -52,6 +54,13 @@ def test_the_sections_in_order(run_study):
 def test_columns_that_say_nothing_are_left_out(run_study):
     (numerics,) = blocks(document(run_study), "Numerics")
     assert "reason" not in [column.name for column in numerics.table.columns]
+
+
+def test_where_every_lever_was_refused_there_is_a_sentence_and_no_table(run_study):
+    refused = (run_study.trials[2],)
+    alone = replace(run_study, measurements=run_study.measurements[:1], trials=refused)
+    (block,) = blocks(document(alone), "Levers")
+    assert block.text.startswith("Not applicable here: sdpa-cudnn (needs the precision")
 
 
 def test_the_commands_that_reproduce_it(run_study):

@@ -16,6 +16,7 @@ def test_speed_of_baseline_and_best(run_study):
     table = summary.speed_table(read(run_study))
     assert column(table, "step") == [1.004, 0.0975]
     assert column(table, "MFU")[1] == pytest.approx(0.4324, rel=1e-3)
+    assert column(table, "of peak") == ["67.0 TFLOP/s fp32", "989 TFLOP/s bf16"]
     assert column(table, "peak memory")[0] == round(58.9 * 2**30)
     assert table.note is None
 
@@ -37,6 +38,7 @@ def test_statistics_with_verdict_and_reasons(run_study):
         None,
         "SM clock 1,740 MHz at its lowest, 1,980 at its highest",
     ]
+    assert column(table, "median (95% interval)")[0] == "1.004 s (1.002–1.006 s)"
     assert column(table, "steps") == [30, 30]
     assert column(table, "processes") == [2, 2]
 
