@@ -71,6 +71,45 @@ def test_commands_that_measure_nothing_work_where_torch_is_not_installed():
     assert done.returncode == 0, done.stderr
 
 
+MEASURING = """
+from peakward.cli.main import main
+
+assert main(["devices", "probe"]) == 0
+for argv in (["run"], ["bench"], ["study", "warmup"], ["devices", "calibrate"]):
+    assert main(argv) == 2, argv
+"""
+
+
+def test_commands_that_measure_say_that_torch_is_not_installed(in_tmp):
+    done = run(WITHOUT + MEASURING)
+    assert done.returncode == 0, done.stderr
+    line = "expected torch, without which nothing is measured, got none: run `pip install torch`"
+    assert done.stderr == f"peakward: {line}\n" * 4
+    assert list(in_tmp.iterdir()) == []
+
+
+REFUSING = """
+import sys
+
+class Refusing:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == "torch":
+            raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+sys.meta_path.insert(0, Refusing)
+from peakward.cli.main import main
+assert main(["bench"]) == 2
+"""
+
+
+def test_an_import_of_torch_that_fails_is_one_line(in_tmp):
+    done = run(REFUSING)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith("peakward: expected torch, ")
+    assert done.stderr.count("\n") == 1
+
+
 def test_help_loads_nothing_heavy():
     program = (
         "import sys; from peakward.cli.main import main; main(['--help']); "

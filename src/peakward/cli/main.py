@@ -1,6 +1,7 @@
 """The `peakward` command: finds the named command's module, runs it, turns errors into one line."""
 
 import importlib
+import io
 import os
 import shlex
 import sys
@@ -10,6 +11,7 @@ from typing import NamedTuple
 from peakward.catalogue.names import look_up
 from peakward.records.errors import PeakwardError
 
+REFUSED = 2
 INTERRUPTED = 130
 """128 + SIGINT, as shells give it."""
 BROKEN_PIPE = 141
@@ -29,7 +31,7 @@ COMMANDS = {
     "run": Command("Find what makes a model faster here: baseline, levers, verdicts.", True),
     "bench": Command("Measure a grid of cases.", True),
     "study": Command("Carry out a study: its grid, tables, plots and conclusions.", True),
-    "devices": Command("List known devices, probe this machine, or measure its ceilings.", True),
+    "devices": Command("List known devices, probe this machine, or measure its ceilings.", False),
     "compare": Command("Compare two studies case by case; exit 1 on a regression.", False),
     "report": Command("Show a stored study again: terminal, Markdown, HTML or JSON.", False),
 }
@@ -38,22 +40,26 @@ the line that the user wrote, for the record."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line and return its exit code: 0, 1 (`compare`), 2 (bad input), 130, 141."""
+    """Run one command line and return its exit code: 0, 1 (`compare`), 2 (bad input), 130, 141.
+
+    Output that nothing takes is 2 as well: as a traceback it would end with 1.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    name = arguments[0] if arguments else ""
+    if sys.stdout is None:
+        return _complain("expected an open standard output, got a closed one")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal without UTF-8 then shows "?" where it lacks a character.
+        sys.stdout.reconfigure(errors="replace")
     try:
-        code = _dispatch(name, arguments[1:])
+        code = _ended(arguments)
         sys.stdout.flush()
-    except PeakwardError as error:
-        print(f"peakward: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print(f"peakward: {_interruption(name)}", file=sys.stderr)
-        return INTERRUPTED
     except BrokenPipeError:
-        # The interpreter flushes stdout once more on its way out; there it must find somewhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return BROKEN_PIPE
+    except OSError as error:
+        _drop_output()
+        place = error.filename or "standard output"
+        return _complain(f"expected {place} to be usable, got: {error.strerror or error}")
     return code
 
 
@@ -92,6 +98,33 @@ def _dispatch(name: str, arguments: Sequence[str]) -> int:
         return 0
     code: int = command.main(options, shlex.join(("peakward", name, *arguments)))
     return code
+
+
+def _ended(arguments: Sequence[str]) -> int:
+    """Carry the line out; refusals and a Ctrl-C become a line and an exit code."""
+    name = arguments[0] if arguments else ""
+    try:
+        return _dispatch(name, arguments[1:])
+    except PeakwardError as error:
+        return _complain(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        return _complain(_interruption(name), INTERRUPTED)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "torch":
+            raise
+        from peakward.cli.session import NO_TORCH
+
+        return _complain(NO_TORCH)
+
+
+def _complain(line: str, code: int = REFUSED) -> int:
+    print(f"peakward: {line}", file=sys.stderr)
+    return code
+
+
+def _drop_output() -> None:
+    """The interpreter flushes stdout once more on its way out: there it must find somewhere to go."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _interruption(name: str) -> str:

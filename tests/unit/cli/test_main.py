@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import shlex
 import sqlite3
 import subprocess
 import sys
@@ -185,6 +186,40 @@ def test_a_closed_pipe_ends_it_quietly():
         )
     assert done.returncode == 141
     assert done.stderr == b""
+
+
+def run_to(stdout: str, *argv: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """`peakward …` by a shell that sends its output there."""
+    line = shlex.join([sys.executable, "-m", "peakward", *argv])
+    return subprocess.run(
+        ["sh", "-c", f"{line} {stdout}"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | environment,
+    )
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("argv", [["--help"], ["devices"], ["devices", "--json"]])
+def test_a_full_disk_is_one_line_and_no_regression(argv):
+    done = run_to("> /dev/full", *argv)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "peakward: expected standard output to be usable, got: No space left on device\n"
+    )
+
+
+def test_a_closed_output_is_refused():
+    done = run_to(">&-", "devices")
+    assert done.returncode == 2
+    assert done.stderr == "peakward: expected an open standard output, got a closed one\n"
+
+
+def test_an_output_without_utf_8_gets_what_it_can_show():
+    done = run_to("", "devices", PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "h100" in done.stdout
 
 
 words = st.one_of(
