@@ -47,10 +47,13 @@ def main(given: Options, command: str) -> int:
     asked = options.cases(given.case, here.device, start=start)
     cases, reasons = machine.runnable(asked, here)
     protocols = _protocols(given)
-    if given.dry_run:
-        _dry_run(planned(cases, protocols), here.environment, Path(given.results.db))
-        return 0
     targets = output.targets(given.results)
+    if given.dry_run:
+        output.refuse_json_of_a_dry_run(given.results)
+        _dry_run(planned(cases, protocols), here.environment, Path(given.results.db))
+        for reason in reasons:
+            print(_left_out(reason))
+        return 0
     names = [label(case) for case, _ in planned(cases, protocols)]
     with (
         watch.cases("bench", names) as watching,
@@ -62,12 +65,16 @@ def main(given: Options, command: str) -> int:
             protocols,
             command=command,
             calibration=opened.store.calibration(here.environment.key),
-            notes=tuple(f"Left out where it cannot apply: {reason}." for reason in reasons),
+            notes=tuple(map(_left_out, reasons)),
         )
     output.show_study(study, targets, as_json=given.results.json)
     if not study.complete:
         raise KeyboardInterrupt
     return 0
+
+
+def _left_out(reason: str) -> str:
+    return f"Left out where it cannot apply: {reason}."
 
 
 def _protocols(given: Options) -> tuple[Protocol, ...]:

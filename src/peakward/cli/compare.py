@@ -32,7 +32,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def main(options: Options, command: str) -> int:
-    """Print the comparison; 1 where a case got slower beyond the threshold or stopped running."""
+    """Print the comparison; 1 where a case got slower beyond the threshold, stopped running or is missing."""
     if len(options.studies) != 2:
         raise PeakwardError(
             f"expected two studies to compare, got {len(options.studies)}: "

@@ -17,7 +17,9 @@ from peakward.report.cases import label
 from peakward.report.format import format_cell
 from peakward.stats.compare import judge_change, median_ratio
 
-Verdict = Literal["slower", "faster", "same", "inconclusive", "broken", "mended", "not measured"]
+Verdict = Literal[
+    "slower", "faster", "same", "inconclusive", "broken", "mended", "missing", "not measured"
+]
 
 MIN_STEPS = 5
 """Fewer timed steps on a side give an interval too rough to judge by."""
@@ -29,7 +31,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one case."""
 
     before: Measurement
-    after: Measurement
+    after: Measurement | None
+    """None: the study after does not hold it."""
     ratio: Interval | None
     verdict: Verdict
     reason: str | None = None
@@ -62,14 +65,19 @@ def refuse_to_mix(before: Study, after: Study, *, across: bool) -> None:
 
 
 def changes(before: Study, after: Study, *, threshold: float) -> tuple[Change, ...]:
-    """Every case that both studies hold, measured with the same warm-up, judged."""
+    """Every case that both studies hold, measured with the same warm-up, judged; and every one that
+    ran before and that the study after lacks."""
     old, new = _by_plan(before.measurements), _by_plan(after.measurements)
-    return tuple(_change(old[plan], new[plan], threshold) for plan in old if plan in new)
+    return tuple(
+        _change(measured, new[plan], threshold) if plan in new else _missing(measured, after)
+        for plan, measured in old.items()
+        if plan in new or measured.status == "ok"
+    )
 
 
 def regressions(found: Iterable[Change]) -> tuple[Change, ...]:
-    """Those that a gate should stop: surely slower, or no longer running."""
-    return tuple(each for each in found if each.verdict in ("slower", "broken"))
+    """Those that a gate should stop: surely slower, no longer running, or not even tried."""
+    return tuple(each for each in found if each.verdict in ("slower", "broken", "missing"))
 
 
 def study(
@@ -80,7 +88,7 @@ def study(
     Raises:
         PeakwardError: no case was measured in both.
     """
-    if not found:
+    if all(each.after is None for each in found):
         raise PeakwardError(
             "expected a case that both studies measured, got none: "
             "run the same grid twice, with `--db` before and after"
@@ -94,7 +102,7 @@ def study(
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
         wall_s=0.0,
         complete=True,
-        measurements=tuple(each for change in found for each in (change.before, change.after)),
+        measurements=tuple(each for change in found for each in _sides(change)),
         tables=(_table(before.environment, after.environment, found),),
         conclusions=(_conclusion(found),),
         notes=_notes(before, after, found, threshold),
@@ -131,6 +139,16 @@ def _change(before: Measurement, after: Measurement, threshold: float) -> Change
     )
 
 
+def _missing(before: Measurement, after: Study) -> Change:
+    """A gate that let it pass could be passed by measuring less."""
+    why = "not in the study after" + ("" if after.complete else ", which is incomplete")
+    return Change(before=before, after=None, ratio=None, verdict="missing", reason=why)
+
+
+def _sides(change: Change) -> tuple[Measurement, ...]:
+    return (change.before,) if change.after is None else (change.before, change.after)
+
+
 def _doubt(measurement: Measurement) -> str | None:
     """Why a measurement cannot carry a verdict."""
     if measurement.summary is not None and measurement.summary.n < MIN_STEPS:
@@ -160,7 +178,7 @@ def _table(before: Environment, after: Environment, found: tuple[Change, ...]) -
 def _row(change: Change) -> tuple[Cell, ...]:
     ratio = change.ratio
     return (
-        _name(change.after),
+        _name(change.before),
         _median(change.before),
         _median(change.after),
         None if ratio is None else ratio.estimate,
@@ -178,12 +196,15 @@ def _name(measurement: Measurement) -> str:
     return label(measurement.case) + suffix
 
 
-def _median(measurement: Measurement) -> float | None:
-    return None if measurement.summary is None else measurement.summary.median_s.estimate
+def _median(measurement: Measurement | None) -> float | None:
+    if measurement is None or measurement.summary is None:
+        return None
+    return measurement.summary.median_s.estimate
 
 
 def _memory_ratio(change: Change) -> float | None:
-    before, after = change.before.memory, change.after.memory
+    before = change.before.memory
+    after = None if change.after is None else change.after.memory
     if before is None or after is None or not before.peak_allocated_bytes:
         return None
     return after.peak_allocated_bytes / before.peak_allocated_bytes
@@ -193,10 +214,10 @@ def _conclusion(found: tuple[Change, ...]) -> Conclusion:
     counts = Counter(each.verdict for each in found)
     said = ", ".join(f"{n} {verdict}" for verdict, n in sorted(counts.items()))
     cases = "case" if len(found) == 1 else "cases"
-    ids = tuple(each.after.id for each in found)
+    ids = tuple(_sides(each)[-1].id for each in found)
     evidence = [Evidence(quantity="cases", value=len(found), unit="count", from_ids=ids)]
     for verdict, n in sorted(counts.items()):
-        of = tuple(each.after.id for each in found if each.verdict == verdict)
+        of = tuple(_sides(each)[-1].id for each in found if each.verdict == verdict)
         evidence.append(Evidence(quantity=verdict, value=n, unit="count", from_ids=of))
     return Conclusion(text=f"{len(found)} {cases} compared: {said}.", evidence=tuple(evidence))
 
@@ -212,8 +233,15 @@ def _notes(
     ]
     apart = differences(before.environment, after.environment)
     notes += [f"The environments differ: {'; '.join(apart)}."] if apart else []
-    compared = len(found)
-    for name, one in (("before", before), ("after", after)):
-        alone = len(_by_plan(one.measurements)) - compared
+    compared = sum(each.after is not None for each in found)
+    missing = len(found) - compared
+    if missing:
+        notes.append(
+            f"{missing} of the cases that ran before are not in the study after: each counts as a "
+            "regression."
+        )
+    for name, one, counted in (("before", before, len(found)), ("after", after, compared)):
+        notes += [] if one.complete else [f"The study {name} is incomplete."]
+        alone = len(_by_plan(one.measurements)) - counted
         notes += [f"{alone} cases only in the study {name} were left out."] if alone else []
     return tuple(notes)

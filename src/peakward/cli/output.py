@@ -38,7 +38,15 @@ def targets(options: ResultOptions) -> tuple[Target, ...]:
     )
     for target in found:
         _check(target)
+    if len({target.path.resolve() for target in found}) < len(found):
+        raise PeakwardError(f"expected a file for each view, got {found[0].path} for two of them")
     return found
+
+
+def refuse_json_of_a_dry_run(options: ResultOptions) -> None:
+    """A dry run makes no record that --json could print."""
+    if options.json:
+        raise PeakwardError("expected --dry-run or --json, got both: a dry run makes no record")
 
 
 def show(
@@ -90,26 +98,29 @@ def _markdown(document: Document) -> str:
 
 def _check(target: Target) -> None:
     path = target.path
-    if path.is_dir() or not path.parent.is_dir():
+    place = path.resolve()
+    if path.is_dir() or not place.parent.is_dir():
         raise PeakwardError(f"expected a file in an existing folder, got {str(path)!r}")
-    if path.exists() and not target.overwrite:
+    if place.exists() and not place.is_file():
+        raise PeakwardError(f"expected a regular file, got {str(path)!r}: choose another place")
+    if place.exists() and not target.overwrite:
         raise PeakwardError(f"expected a new file, got {str(path)!r}: overwrite it with --force")
-    if not os.access(path.parent, os.W_OK):
+    if not os.access(place.parent, os.W_OK):
         raise PeakwardError(f"expected a writable folder, got {str(path.parent)!r}")
 
 
 def _write_whole(path: Path, text: str) -> None:
-    """All of it or none: written beside its place, then renamed."""
-    temporary = None
+    """All of it or none: written beside its place, then renamed. A link stays: its file is replaced."""
+    temporary, place = None, path.resolve()
     try:
         with tempfile.NamedTemporaryFile(
-            "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
+            "w", dir=place.parent, prefix=f".{place.name}.", delete=False, encoding="utf-8"
         ) as file:
             temporary = Path(file.name)
             file.write(text)
         # The temporary file is the owner's alone; a report gets what the umask grants.
         temporary.chmod(0o666 & ~_umask())
-        temporary.replace(path)
+        temporary.replace(place)
     except OSError as error:
         if temporary is not None:
             temporary.unlink(missing_ok=True)

@@ -53,9 +53,10 @@ def main(given: Options, command: str) -> int:
     """Carry out the investigation and show it."""
     here = machine.this_machine(given.case.device)
     asked = _asked(given, here, command)
-    if given.dry_run:
-        return _dry_run(asked, here, given.results.db)
     targets = output.targets(given.results)
+    if given.dry_run:
+        output.refuse_json_of_a_dry_run(given.results)
+        return _dry_run(asked, here, given.results.db)
     with (
         watch.budget("run", asked.budget_s) as watching,
         session.opened(given.results.db, here, watching) as opened,

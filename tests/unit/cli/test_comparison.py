@@ -52,7 +52,7 @@ def test_only_measurements_with_the_same_warm_up_meet(make_study, make_measureme
     cold = make_measurement(8, protocol=Protocol(warmup_steps=0))
     longer = make_measurement(8, protocol=Protocol(max_timed_s=9.0))
     plain = make_study(make_measurement(8))
-    assert verdicts(plain, make_study(cold)) == []
+    assert verdicts(plain, make_study(cold)) == ["missing"]
     assert verdicts(plain, make_study(longer)) == ["same"]
 
 
@@ -80,17 +80,36 @@ def test_the_study_holds_what_it_says(make_study, make_measurement):
     (table,) = study.tables
     assert [column.name for column in table.columns][:3] == ["case", "before", "after"]
     assert table.rows[0][1:4] == (1e-3, 2e-3, pytest.approx(2.0))
-    assert [row[7] for row in table.rows] == ["slower", "same"]
+    assert [row[7] for row in table.rows] == ["slower", "same", "missing"]
     (conclusion,) = study.conclusions
-    assert conclusion.text == "2 cases compared: 1 same, 1 slower."
+    assert conclusion.text == "3 cases compared: 1 missing, 1 same, 1 slower."
     assert [(each.quantity, each.value) for each in conclusion.evidence] == [
-        ("cases", 2),
+        ("cases", 3),
+        ("missing", 1),
         ("same", 1),
         ("slower", 1),
     ]
     known = {each.id for each in study.measurements}
     assert all(set(each.from_ids) <= known for each in conclusion.evidence)
-    assert any("1 cases only in the study before" in note for note in study.notes)
+    assert any("1 of the cases that ran before are not in" in note for note in study.notes)
+
+
+def test_a_case_that_the_study_after_lacks_is_a_regression_if_it_ran(make_study, make_measurement):
+    before = make_study(make_measurement(8), make_measurement(16), make_measurement(32, None))
+    after = make_study(make_measurement(8), complete=False)
+    found = comparison.changes(before, after, threshold=0.03)
+    assert [each.verdict for each in found] == ["same", "missing"]
+    assert found[1].reason == "not in the study after, which is incomplete"
+    assert comparison.regressions(found) == (found[1],)
+    notes = together(before, after).notes
+    assert "The study after is incomplete." in notes
+    assert "1 cases only in the study before were left out." in notes
+
+
+def test_cases_new_in_the_study_after_are_no_regression(make_study, make_measurement):
+    before, after = make_study(make_measurement(8)), make_study(*map(make_measurement, (8, 16)))
+    assert verdicts(before, after) == ["same"]
+    assert "1 cases only in the study after were left out." in together(before, after).notes
 
 
 def test_across_devices_every_column_names_its_own(make_study, make_measurement):

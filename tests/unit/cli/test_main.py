@@ -99,6 +99,8 @@ def refused(argv, capsys) -> str:
         (["bench", "--timeout", "0"], "for --timeout"),
         (["bench", "--lever", "tf32,bf16"], "expected one precision, got 'tf32' and 'bf16'"),
         (["bench", "--html", "no/such/folder/a.html"], "expected a file in an existing folder"),
+        (["bench", "--dry-run", "--json"], "expected --dry-run or --json, got both"),
+        (["run", "--dry-run", "--json"], "expected --dry-run or --json, got both"),
         (["study", "warmpu"], "expected a study, got 'warmpu': perhaps warmup"),
         (["study", "warmup", "--all"], "expected one study or --all"),
         (["study", "warmup", "--precision", "fp4"], "a value of --precision, got 'fp4'"),
@@ -120,6 +122,16 @@ def test_compile_without_a_compiler_is_refused_where_asked_for(monkeypatch, caps
     monkeypatch.setenv("CXX", "no-such-compiler")
     for argv in (["run", "--lever", "compile"], ["bench", "--compile", "default"]):
         assert "needs a C++ compiler" in refused([*argv, "--device", "cpu"], capsys)
+
+
+def test_a_dry_run_says_what_it_leaves_out(capsys, in_tmp):
+    argv = ["bench", "--dry-run", "--precision", "fp32,fp8", "--device", "cpu"]
+    assert main(argv) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1:] == [
+        "1 measurements, 0 of them stored already",
+        "Left out where it cannot apply: precision fp8 needs cuda, got cpu.",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,13 @@
 """Reports to files: whole, and never over another file unasked."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from peakward.cli import output
+from peakward.cli.main import main
 from peakward.cli.vocabulary import ResultOptions
 from peakward.records import codec
 from peakward.records.errors import PeakwardError
@@ -74,3 +76,34 @@ def test_a_failed_write_leaves_neither_file_nor_scrap(study, in_tmp, monkeypatch
     with pytest.raises(PeakwardError, match=r"expected to write a\.md, got: No space left"):
         output.show_study(study, files, as_json=False)
     assert list(in_tmp.iterdir()) == []
+
+
+def test_with_force_too_only_a_regular_file_is_replaced(in_tmp):
+    os.mkfifo("pipe")
+    for place in ("pipe", "/dev/null"):
+        with pytest.raises(PeakwardError, match="expected a regular file, got"):
+            output.targets(options(html=place, force=True))
+
+
+def test_a_link_is_followed_and_stays(study, in_tmp):
+    Path("real").mkdir()
+    Path("real/a.md").write_text("old")
+    Path("a.md").symlink_to("real/a.md")
+    output.show_study(study, output.targets(options(markdown="a.md", force=True)), as_json=False)
+    assert Path("a.md").is_symlink()
+    assert study.title in Path("real/a.md").read_text()
+    assert [path.name for path in Path("real").iterdir()] == ["a.md"]
+
+
+@pytest.mark.parametrize("second", ["a", "./a", "link"])
+def test_one_file_for_two_views_is_refused(second, in_tmp):
+    Path("link").symlink_to("a")
+    with pytest.raises(PeakwardError, match="expected a file for each view, got a"):
+        output.targets(options(html="a", markdown=second))
+
+
+def test_a_dry_run_checks_the_places_too(in_tmp, capsys):
+    for command in ("bench", "run"):
+        argv = [command, "--dry-run", "--device", "cpu", "--html", "none/a.html"]
+        assert main(argv) == 2
+        assert "expected a file in an existing folder" in capsys.readouterr().err
