@@ -22,7 +22,7 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class NumericsError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How far one quantity lies from the fp64 oracle, as ‖x − oracle‖ / ‖oracle‖."""
 
-    quantity: Literal["logits", "loss", "gradients", "parameters"]
+    quantity: Literal["logits", "loss", "gradients", "parameters", "updates"]
     candidate_error: float
     base_error: float
     bound: float

@@ -1,5 +1,6 @@
 """A sweep that remembers what passed through it, so that an interrupted study keeps it."""
 
+import uuid
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -37,4 +38,5 @@ class Recorder:
         if measurement is None or measurement.status != "ok" or isinstance(planned[0], StepCase):
             return
         first_step = self._lab.workers.first_step(planned[0])
-        self.readings.add(msgspec.structs.replace(measurement, first_step=first_step))
+        explained = msgspec.structs.replace(measurement, id=uuid.uuid4().hex, first_step=first_step)
+        self.readings.add(explained)

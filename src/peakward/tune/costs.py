@@ -6,24 +6,21 @@ from peakward.records.case import ModelCase
 from peakward.records.measurement import Measurement
 from peakward.records.protocol import Protocol
 
-SCREEN = Protocol(
-    min_steps=5, max_steps=50, max_timed_s=0.5, relative_half_width=0.02, phases=False
-)
+SCREEN = Protocol(min_steps=5, max_steps=50, max_timed_s=0.5, phases=False)
 """Enough to see a gain of a few per cent; what survives is confirmed in pairs."""
 PAIR = Protocol(
     warmup_steps=3,
     min_steps=5,
     max_steps=100,
     max_timed_s=0.5,
-    relative_half_width=0.005,
     phases=False,
 )
 """One letter of a pair: its median is one observation, so its own interval need not be narrow, and
 after three steps what is left of a warm-up is in both arms (screening tested each for it)."""
 CONFIRM_ORDERS = ("ABBAAB", "BAAB")
 """A base, B candidate; a process each, the first of them that which screened. Five pairs in seven
-builds, each arm first as often."""
-EXTRA_ORDER = "BAAB"
+builds, base first in three of them."""
+EXTRA_ORDER = "ABBA"
 """Once more where five pairs were inconclusive."""
 
 

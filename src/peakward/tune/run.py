@@ -107,9 +107,10 @@ def investigate(
             measured.append(sweep.measure(best, HEADLINE))
         search.prove(asked.case, best)
         complete = not search.skipped
+        interrupted = any(trials.interrupted(trial) for trial in search.trials)
     except KeyboardInterrupt:
-        interrupted = True
-    study = _study(asked, sweep.environment, calibration, measured, search)
+        best, interrupted = search.best or asked.case, True
+    study = _study(asked, best, calibration, measured, search)
     study = msgspec.structs.replace(
         study,
         started_at=started.isoformat(timespec="seconds"),
@@ -123,13 +124,13 @@ def investigate(
 
 def _study(
     asked: Investigation,
-    environment: Environment,
+    best: ModelCase,
     calibration: Calibration,
     measured: Sequence[Measurement],
     search: Search,
 ) -> Study:
+    environment = measured[0].environment
     cases = [each.case for each in measured if isinstance(each.case, ModelCase)]
-    best = cases[-1]
     undone = "; ".join(dict.fromkeys(search.skipped))
     limits = [f"Not done in its {asked.budget_s:.0f} s: {undone}."] if undone else []
     return Study(

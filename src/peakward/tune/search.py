@@ -6,14 +6,15 @@ from typing import Protocol
 
 import msgspec
 
-from peakward.catalogue.levers import pull
+from peakward.catalogue.levers import numerics_class, pull
 from peakward.records.case import ModelCase
-from peakward.records.lever import Lever
+from peakward.records.lever import Lever, NumericsClass
 from peakward.records.trial import NumericsVerdict, Trial
 from peakward.tune import trials
 from peakward.tune.budget import Budget
 from peakward.tune.costs import Costs
 
+WEAKEST_FIRST: tuple[NumericsClass, ...] = ("approximate", "reordered", "exact")
 Obstacle = Callable[[Lever, ModelCase], str | None]
 Listener = Callable[[str], None]
 
@@ -24,7 +25,9 @@ class Tries(Protocol):
     def screen(self, lever: Lever, base: ModelCase, candidate: ModelCase) -> Trial:
         """A quick look."""
 
-    def check(self, lever: Lever, base: ModelCase, candidate: ModelCase) -> NumericsVerdict:
+    def check(
+        self, declared: NumericsClass, base: ModelCase, candidate: ModelCase
+    ) -> NumericsVerdict:
         """The numbers."""
 
     def confirm(
@@ -48,6 +51,9 @@ class Search:
         on_stage: Listener,
     ) -> None:
         self.trials: list[Trial] = []
+        self.best: ModelCase | None = None
+        """The composition so far, once there is one."""
+        self._kept: list[Lever] = []
         self._barred: set[str] = set()
         """Levers whose numbers were wrong: no composition mends that."""
         self.skipped: list[str] = []
@@ -81,30 +87,37 @@ class Search:
         self, base: ModelCase, order: Sequence[Lever], gain: dict[str, float | None]
     ) -> ModelCase:
         """Levers in turn, round and round, until none of those left gains on what is kept."""
-        current, kept, waiting = base, list[Lever](), deque(order)
+        current, waiting = base, deque(order)
         n_in_vain = 0
         while n_in_vain < len(waiting):
             lever = waiting.popleft()
-            if any(_overrides(other, lever, gain) for other in kept):
+            if any(_overrides(other, lever, gain) for other in self._kept):
                 continue
             trial = self._on_top(lever, base, current)
             if trial is not None and trial.verdict == "kept":
-                current, n_in_vain = trial.candidate, 0
-                kept.append(lever)
+                self.best = current = trial.candidate
+                self._kept.append(lever)
+                n_in_vain = 0
             elif lever.name not in self._barred:
                 waiting.append(lever)
                 n_in_vain += 1
         return current
 
     def prove(self, base: ModelCase, best: ModelCase) -> None:
-        """The whole composition against the base, in pairs of their own."""
-        if best == base:
+        """The whole composition against the base: its numbers, then pairs of its own.
+
+        Each lever was held to the composition before it, so errors could add up; here they are
+        held to the base, under the weakest class of those kept.
+        """
+        ran = any(trial.base == base and trial.pairs for trial in self.trials)
+        if len(self._kept) < 2 or not ran:
             return
-        if not self._budget.allows(self._costs.confirm_s(best)):
-            self.skipped.append("confirming the whole composition against the baseline")
+        if not self._affords(self._costs.confirm_s(best), "confirming the composition"):
             return
-        self._on_stage("confirming the composition")
-        self.trials.append(self._noted(self._tries.confirm("composition", base, best, None)))
+        classes = {numerics_class(lever, best) for lever in self._kept}
+        declared = next(each for each in WEAKEST_FIRST if each in classes)
+        numerics = self._tries.check(declared, base, best)
+        self.trials.append(self._noted(self._tries.confirm("composition", base, best, numerics)))
 
     def _alone(self, lever: Lever, base: ModelCase) -> Trial | None:
         candidate = pull(lever, base)
@@ -133,26 +146,27 @@ class Search:
             if screened is None:
                 return None
             trial = screened
-        if trials.rescues(trial):
-            trial = msgspec.structs.replace(trial, verdict="kept")
-        elif trials.promising(trial):
+        if trials.rescues(trial) or trials.promising(trial):
             trial = self._proved(lever, trial)
         self.trials.append(trial)
         return trial
 
     def _proved(self, lever: Lever, screened: Trial) -> Trial:
+        """The trial after its numbers and, where the base runs, its pairs."""
         base, candidate = screened.base, screened.candidate
         if not self._affords(self._costs.confirm_s(candidate), f"confirming {lever.name}"):
             return screened
-        numerics = self._tries.check(lever, base, candidate)
+        numerics = self._tries.check(numerics_class(lever, candidate), base, candidate)
+        judged = msgspec.structs.replace(screened, numerics=numerics)
         if numerics.verdict == "violated":
             self._barred.add(lever.name)
-            return msgspec.structs.replace(
-                screened,
-                verdict="rejected",
-                numerics=numerics,
-                reason=f"not {numerics.declared} as declared: {numerics.reason}",
-            )
+            reason = f"not {numerics.declared} as declared: {numerics.reason}"
+            return msgspec.structs.replace(judged, verdict="rejected", reason=reason)
+        if numerics.verdict == "not computed":
+            reason = f"its numbers could not be checked: {numerics.reason}"
+            return msgspec.structs.replace(judged, verdict="inconclusive", reason=reason)
+        if trials.rescues(screened):
+            return msgspec.structs.replace(judged, verdict="kept")
         return self._noted(self._tries.confirm(lever.name, base, candidate, numerics))
 
     def _noted(self, trial: Trial) -> Trial:

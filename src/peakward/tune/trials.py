@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from peakward.catalogue.levers import numerics_class
 from peakward.records.case import ModelCase
-from peakward.records.lever import Lever
+from peakward.records.lever import Lever, NumericsClass
 from peakward.records.measurement import Interval, Measurement
 from peakward.records.trial import NumericsVerdict, Pair, Trial, TrialVerdict
 from peakward.stats.pairs import judge_time, ratio_interval
@@ -42,9 +41,10 @@ class Laboratory:
         ours, theirs = (self._sweep.measure(case, SCREEN) for case in (base, candidate))
         return _screened(lever, ours, theirs, self._key, time.monotonic() - start_s)
 
-    def check(self, lever: Lever, base: ModelCase, candidate: ModelCase) -> NumericsVerdict:
-        """Whether the candidate computes what the lever's class promises."""
-        declared = numerics_class(lever, candidate)
+    def check(
+        self, declared: NumericsClass, base: ModelCase, candidate: ModelCase
+    ) -> NumericsVerdict:
+        """Whether the candidate computes what its class promises."""
         return self._sweep.workers.numerics(base, candidate, declared)
 
     def confirm(
@@ -74,7 +74,8 @@ class Laboratory:
             self._sweep.workers.close()
         outcome = self._sweep.workers.pairs(trial.base, trial.candidate, order, PAIR)
         if outcome.status != "ok":
-            reason = outcome.reason or outcome.status
+            arm = "" if outcome.failed_arm is None else f" (the {outcome.failed_arm})"
+            reason = f"{outcome.reason or outcome.status}{arm}"
             return msgspec.structs.replace(
                 trial, status=outcome.status, verdict="inconclusive", reason=reason
             )
@@ -88,10 +89,15 @@ class Laboratory:
             pairs=pairs,
             time_ratio=ratio,
             verdict=verdict,
-            reason=_said(verdict, len(pairs), process + 1),
-            base_peak_bytes=outcome.base_peak_bytes,
-            candidate_peak_bytes=outcome.candidate_peak_bytes,
+            reason="; ".join((_said(verdict, len(pairs), process + 1), *outcome.doubts)),
+            base_peak_bytes=_larger(trial.base_peak_bytes, outcome.base_peak_bytes),
+            candidate_peak_bytes=_larger(trial.candidate_peak_bytes, outcome.candidate_peak_bytes),
         )
+
+
+def _larger(a: int | None, b: int | None) -> int | None:
+    known = [each for each in (a, b) if each is not None]
+    return max(known, default=None)
 
 
 def _said(verdict: str, n_pairs: int, n_processes: int) -> str:
@@ -126,9 +132,9 @@ def _screened(
     if base.summary is None:
         return _failed(trial, base, "inconclusive")
     ratio = _apart(base.summary.median_s, candidate.summary.median_s)
-    verdict = (
-        "rejected" if judge_time(ratio, threshold=LEAST_GAIN) == "rejected" else "inconclusive"
-    )
+    steady = all(each.validity and each.validity.verdict == "stable" for each in (base, candidate))
+    lost = steady and judge_time(ratio, threshold=LEAST_GAIN) == "rejected"
+    verdict = "rejected" if lost else "inconclusive"
     return msgspec.structs.replace(
         trial,
         pairs=(

@@ -29,8 +29,8 @@ BASE = ModelCase(model=SHAPE, workload=Workload(batch_size=2, seq_len=16), devic
 class World:
     """Step times by a rule; every confirmation finds exactly them."""
 
-    def __init__(self, time_s, *, runs=lambda case: True, holds=lambda case: True):
-        self.time_s, self.runs, self.holds = time_s, runs, holds
+    def __init__(self, time_s, *, runs=lambda case: True, numbers=lambda case: "holds"):
+        self.time_s, self.runs, self.numbers = time_s, runs, numbers
         self.confirmed = []
 
     def screen(self, pulled, base, candidate):
@@ -49,9 +49,9 @@ class World:
             verdict="rejected" if ratio * 0.99 > 0.99 else "inconclusive",
         )
 
-    def check(self, pulled, base, candidate):
-        verdict = "holds" if self.holds(candidate) else "violated"
-        return NumericsVerdict(declared=pulled.numerics, verdict=verdict, reason="logits")
+    def check(self, declared, base, candidate):
+        verdict = self.numbers(candidate)
+        return NumericsVerdict(declared=declared, verdict=verdict, reason="logits")
 
     def confirm(self, name, base, candidate, numerics):
         self.confirmed.append(name)
@@ -143,12 +143,48 @@ def test_a_lever_that_loses_is_rejected_with_its_number():
 
 
 def test_wrong_numbers_reject_a_fast_lever_before_it_is_confirmed():
-    world = World(two_bottlenecks, holds=lambda case: False)
+    world = World(two_bottlenecks, numbers=lambda case: "violated")
     found = search(world)
     assert found.compose(BASE, [lever("bf16")]) == BASE
     assert world.confirmed == []
     assert found.trials[-1].verdict == "rejected"
     assert "not approximate as declared" in found.trials[-1].reason
+
+
+def test_numbers_that_could_not_be_checked_keep_nothing():
+    world = World(two_bottlenecks, numbers=lambda case: "not computed")
+    found = search(world)
+    assert found.compose(BASE, [lever("bf16")]) == BASE
+    assert world.confirmed == []
+    assert found.trials[-1].verdict == "inconclusive"
+    assert "could not be checked" in found.trials[-1].reason
+
+
+def test_a_rescue_with_wrong_numbers_is_rejected():
+    world = World(
+        two_bottlenecks,
+        runs=lambda case: case.configuration.precision == "bf16",
+        numbers=lambda case: "violated",
+    )
+    found = search(world)
+    assert found.compose(BASE, [lever("bf16")]) == BASE
+    assert found.trials[-1].verdict == "rejected"
+
+
+def test_one_lever_is_its_own_proof():
+    world = World(two_bottlenecks)
+    found = search(world)
+    found.prove(BASE, found.compose(BASE, [lever("bf16")]))
+    assert world.confirmed == ["bf16"]
+
+
+def test_a_composition_on_a_base_that_does_not_run_is_not_paired_with_it():
+    world = World(two_bottlenecks, runs=lambda case: case.configuration.precision == "bf16")
+    found = search(world)
+    best = found.compose(BASE, [lever("bf16"), lever("cuda-graphs")])
+    assert best == configured(precision="bf16", cuda_graphs=True)
+    found.prove(BASE, best)
+    assert world.confirmed == ["cuda-graphs"]
 
 
 def test_what_runs_where_the_base_does_not_is_kept_even_if_it_saves_only_memory():
@@ -199,4 +235,5 @@ def test_the_composition_is_proved_against_the_base_itself():
     found.prove(BASE, best)
     last = found.trials[-1]
     assert (last.lever, last.base, last.candidate) == ("composition", BASE, best)
+    assert last.numerics.declared == "approximate", "the weakest class of those kept"
     assert last.time_ratio.estimate == pytest.approx(0.2)

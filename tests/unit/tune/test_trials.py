@@ -8,7 +8,7 @@ import pytest
 from peakward.catalogue.levers import lever, pull
 from peakward.records.case import ModelCase, Workload
 from peakward.records.environment import Environment
-from peakward.records.measurement import Interval, Measurement, Summary
+from peakward.records.measurement import Interval, Measurement, Summary, Validity
 from peakward.records.model_shape import ModelShape
 from peakward.records.protocol import Protocol
 from peakward.records.trial import Pair
@@ -58,6 +58,7 @@ def measured(case, median_s, half_width_s, status="ok"):
         status=status,
         reason=None if status == "ok" else "needed 9 GiB",
         summary=summary if status == "ok" else None,
+        validity=Validity(verdict="stable") if status == "ok" else None,
     )
 
 
@@ -107,6 +108,13 @@ def test_a_slower_candidate_is_rejected_and_not_promising():
     assert not promising(trial)
 
 
+def test_an_unsteady_arm_rejects_nothing():
+    unsteady = msgspec.structs.replace(
+        measured(pull(SDPA, BASE), 3.0, 0.01), validity=Validity(verdict="unstable")
+    )
+    assert screened(measured(BASE, 1.0, 0.01), unsteady).verdict == "inconclusive"
+
+
 def test_a_candidate_that_does_not_run_keeps_its_status_and_reason():
     trial = screened(measured(BASE, 1.0, 0.1), measured(pull(SDPA, BASE), 1.0, 0, status="oom"))
     assert (trial.status, trial.verdict, trial.reason) == ("oom", "rejected", "needed 9 GiB")
@@ -120,6 +128,8 @@ def outcome(ratio, n, status="ok"):
         pairs=pairs if status == "ok" else (),
         status=status,
         reason=None if status == "ok" else "killed",
+        failed_arm=None if status == "ok" else "candidate",
+        doubts=(),
         base_peak_bytes=2,
         candidate_peak_bytes=1,
     )
@@ -153,7 +163,7 @@ def test_what_five_pairs_cannot_tell_gets_another_process():
 
 def test_a_process_that_dies_ends_the_trial_with_its_reason():
     _, trial = confirmed(outcome(0.8, 3), outcome(0.8, 2, status="crashed"))
-    assert (trial.status, trial.reason) == ("crashed", "killed")
+    assert (trial.status, trial.reason) == ("crashed", "killed (the candidate)")
     assert trial.verdict != "kept", "half a confirmation confirms nothing"
 
 

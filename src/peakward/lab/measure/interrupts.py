@@ -49,6 +49,7 @@ class Interrupts:
 
     def _note(self, _number: int, _frame: FrameType | None) -> None:
         now_s = monotonic()
-        self.stopping = self._last_s is not None and now_s - self._last_s < TWICE_S
+        twice = self._last_s is not None and now_s - self._last_s < TWICE_S
+        self.stopping = self.stopping or twice
         self._last_s = now_s
         self.pending = True

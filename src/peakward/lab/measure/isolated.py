@@ -236,8 +236,13 @@ class Workers:
             cold = fresh and isinstance(request, MeasureRequest)
             process = self._process or self._start(tell, cold=cold)
             conversation = Conversation(process, self._interrupts, tell)
-            answer = conversation.ask(request, deadline_s, timeout_s)
-            released = None if isinstance(answer, Failed) else conversation.released()
+            try:
+                answer = conversation.ask(request, deadline_s, timeout_s)
+                released = None if isinstance(answer, Failed) else conversation.released()
+            except BaseException:
+                # Whatever broke the conversation: its answer must not meet the next request.
+                self.close()
+                raise
         self._quiet_since_s = monotonic()
         if released is None or not released.clean or fresh:
             self.close()

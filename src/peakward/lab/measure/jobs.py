@@ -113,6 +113,7 @@ class Visit(NamedTuple):
 
     medians_s: tuple[float, ...]
     peak_bytes: int
+    doubts: tuple[str, ...]
 
 
 def time_pairs(request: PairsRequest, bench: Bench) -> PairsOutcome:
@@ -122,17 +123,20 @@ def time_pairs(request: PairsRequest, bench: Bench) -> PairsOutcome:
         As `measure`; the last event told says which arm it was.
     """
     medians: list[float] = []
+    doubted: dict[str, None] = {}
     peaks: dict[Arm, int] = {"base": 0, "candidate": 0}
     for letter, letters in groupby(request.order):
         arm = ARMS[letter]
         visit = _visit(request, arm, len(list(letters)), bench)
         medians.extend(visit.medians_s)
+        doubted |= dict.fromkeys(visit.doubts)
         peaks[arm] = max(peaks[arm], visit.peak_bytes)
         bench.site.leave(request.base.device)
     return PairsOutcome(
         pairs=paired(request.order, medians, request.process),
         base_peak_bytes=peaks["base"],
         candidate_peak_bytes=peaks["candidate"],
+        doubts=tuple(doubted),
     )
 
 
@@ -148,22 +152,25 @@ def paired(order: str, medians_s: list[float], process: int) -> tuple[Pair, ...]
 def _visit(request: PairsRequest, arm: Arm, n_letters: int, bench: Bench) -> Visit:
     case = request.base if arm == "base" else request.candidate
     clock = bench.site.clock(case.device)
-    protocol, medians = request.protocol, []
+    protocol, medians, doubted = request.protocol, list[float](), list[str]()
     with _built(case, bench, arm) as (prepared, meter):
         for _ in range(n_letters):
+            watch = bench.site.watch(case.device)
             timing = time_steps(
                 prepared.step,
                 protocol,
                 clock,
+                watch=watch,
                 on_warmup=_report(bench, "warming up", protocol.warmup_steps, arm),
                 on_timed=_report(bench, "timing", protocol.max_steps, arm),
             )
             checked_loss(prepared.loss(), timing)
             medians.append(median(timing.run.steps_s))
+            doubted.extend(doubts(timing, watch))
             protocol = msgspec.structs.replace(protocol, warmup_steps=KEPT_WARMUP_STEPS)
         use = meter.use()
     memory.check_fits(use, case.memory_limit_bytes)
-    return Visit(tuple(medians), use.peak_allocated_bytes)
+    return Visit(tuple(medians), use.peak_allocated_bytes, tuple(doubted))
 
 
 def checked_loss(loss: float | None, timing: Timing) -> float | None:

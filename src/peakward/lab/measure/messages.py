@@ -116,6 +116,8 @@ class PairsOutcome(Message, frozen=True, kw_only=True):
     reason: str | None = None
     failed_arm: Arm | None = None
     """Whose failure `status` is."""
+    doubts: tuple[str, ...] = ()
+    """What else ran while the arms were timed, each once."""
 
 
 class NumericsChecked(Message, frozen=True, kw_only=True):

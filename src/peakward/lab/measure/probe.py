@@ -160,9 +160,16 @@ def _cuda_environment(gpu: nvml.Gpu) -> Environment:
     )
 
 
+def _usable_cores() -> int:
+    """Of this process's cores, those that OpenMP is allowed: its limit decides a CPU's rates."""
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    n_cores = len(proc.cores())
+    return min(n_cores, int(limit)) if limit.isdecimal() and int(limit) else n_cores
+
+
 def _software() -> dict[str, Any]:
     return {
-        "n_cores": len(proc.cores()),
+        "n_cores": _usable_cores(),
         "torch": _torch_build()[0],
         "triton": _version("triton") or _version("pytorch-triton"),
         "python": platform.python_version(),

@@ -15,11 +15,18 @@ from peakward.records.errors import PeakwardError
 
 
 class Site:
-    """Create it before anything uses the GPU: its idle memory is read then."""
+    """Its first CUDA case must be the first use of the GPU: the idle memory is read then.
 
-    def __init__(self) -> None:
-        self._gpu = nvml.visible_gpu() if torch.version.cuda is not None else None
-        self._idle_bytes = None if self._gpu is None else nvml.memory(self._gpu).used
+    A CPU case asks nothing of the GPU, which may be one that cannot be named.
+    """
+
+    @cached_property
+    def _gpu(self) -> nvml.Gpu | None:
+        return nvml.visible_gpu() if torch.version.cuda is not None else None
+
+    @cached_property
+    def _idle_bytes(self) -> int | None:
+        return None if self._gpu is None else nvml.memory(self._gpu).used
 
     def enter(self, device_type: DeviceType) -> None:
         """Get the device ready for a case.
@@ -32,6 +39,7 @@ class Site:
 
     @cached_property
     def _cuda_floor_bytes(self) -> int:
+        _ = self._idle_bytes
         if not torch.cuda.is_available():
             raise PeakwardError("expected a GPU that torch can use, got none: use --device cpu")
         if self._gpu is not None:

@@ -5,7 +5,7 @@ apart, in fewer and larger matmuls.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -187,7 +187,7 @@ class Decoder(nn.Module):
         """
         generator = torch.Generator(self.embedding.weight.device).manual_seed(seed)
         scale = 1 / math.sqrt(2 * self.shape.n_layers)
-        for name, parameter in _unique_parameters(self):
+        for name, parameter in self.named_parameters():
             if parameter.dim() == 1:
                 value = torch.ones if name.endswith("norm.weight") else torch.zeros
                 parameter.data.copy_(value(parameter.shape, device=parameter.device))
@@ -196,10 +196,6 @@ class Decoder(nn.Module):
             drawn = torch.randn(parameter.shape, generator=generator, device=parameter.device)
             parameter.data.copy_(drawn.mul_(0.02 * (scale if residual else 1.0)))
             del drawn  # Or it would live on beside the next one.
-
-
-def _unique_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    return iter(model.named_parameters(remove_duplicate=True))
 
 
 def build(

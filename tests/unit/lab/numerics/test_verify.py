@@ -4,6 +4,7 @@ import msgspec
 import pytest
 import torch
 
+from peakward.lab.levers import optimizer
 from peakward.lab.numerics import verify as room
 from peakward.lab.numerics.verify import reduced, verify
 from peakward.records.case import Configuration, ModelCase, Workload
@@ -50,6 +51,8 @@ def test_a_lever_keeps_what_its_class_promises(pass_, changed, declared):
         "forward_backward": ["loss", "gradients"],
         "train_step": ["loss", "gradients", "parameters"],
     }
+    if declared != "approximate":
+        expected["train_step"].append("updates")
     assert [each.quantity for each in found.errors] == expected[pass_]
     assert all(each.candidate_error <= each.bound for each in found.errors)
 
@@ -84,6 +87,24 @@ def test_a_nan_breaks_the_class(monkeypatch):
     monkeypatch.setattr(room, "_outputs", poisoned)
     found = verify(case(), case(attention="sdpa"), "reordered")
     assert (found.verdict, found.reason) == ("violated", "gradients")
+
+
+@pytest.mark.parametrize(
+    "broken", [{"lr": 0.0}, {"lr": -1e-4}, {"betas": (0.1, 0.2)}, {"betas": (0.9, 0.99)}]
+)
+def test_a_wrong_optimiser_is_no_reordering(broken, monkeypatch):
+    real = optimizer.adamw
+
+    def wrong(model, implementation, *, capturable):
+        made = real(model, implementation, capturable=capturable)
+        if implementation == "adamw-fused":
+            made.param_groups[0].update(broken)
+        return made
+
+    monkeypatch.setattr(optimizer, "adamw", wrong)
+    found = verify(case(), case(optimizer="adamw-fused"), "reordered")
+    assert found.verdict == "violated"
+    assert "updates" in found.reason
 
 
 def test_determinism_is_put_back():
