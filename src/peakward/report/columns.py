@@ -4,10 +4,19 @@ import itertools
 
 import msgspec
 
-from peakward.records.study import Table
+from peakward.records.study import Column, Table
 
 PROSE = 32
 """A text column with a longer cell is prose: it may wrap, or be set apart from its table."""
+
+
+SPREAD = "95% interval"
+"""In the heading of a text column that holds estimates, each with its interval."""
+
+
+def spread_column(name: str) -> Column:
+    """A column for `format_spread`."""
+    return Column(name=f"{name} ({SPREAD})")
 
 
 def prose_columns(table: Table) -> tuple[int, ...]:
@@ -37,7 +46,11 @@ def name_columns(table: Table) -> tuple[int, ...]:
     """Indices of the leading columns that say what a row is about: words and counts."""
     prose = prose_columns(table)
     leading = itertools.takewhile(
-        lambda index: table.columns[index].unit in ("text", "count") and index not in prose,
+        lambda index: (
+            table.columns[index].unit in ("text", "count")
+            and SPREAD not in table.columns[index].name
+            and index not in prose
+        ),
         range(len(table.columns)),
     )
     return tuple(leading)

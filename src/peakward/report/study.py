@@ -16,6 +16,7 @@ from peakward.report.document import (
     TableBlock,
 )
 from peakward.report.format import format_cell, format_duration
+from peakward.report.reasons import brief
 
 
 def document(study: Study) -> Document:
@@ -74,7 +75,9 @@ def _plots(plots: tuple[Plot, ...]) -> tuple[Block, ...]:
 
 def _failed(measurements: tuple[Measurement, ...]) -> tuple[Block, ...]:
     rows = tuple(
-        (label(each.case), each.status, each.reason) for each in measurements if each.status != "ok"
+        (label(each.case), each.status, brief(each.reason))
+        for each in measurements
+        if each.status != "ok"
     )
     if not rows:
         return ()

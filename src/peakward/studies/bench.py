@@ -9,12 +9,14 @@ from peakward.records.measurement import Measurement
 from peakward.records.protocol import Protocol
 from peakward.records.study import Cell, Column, Conclusion, Study, Table
 from peakward.report.cases import label, settings
+from peakward.report.format import format_cell
 from peakward.studies.cases import SIZE_COLUMNS, place, size_cells
 from peakward.studies.execute import carry_out
 from peakward.studies.parts import Parts, evidence, say
 from peakward.studies.readings import (
     Planned,
     Readings,
+    distinct,
     flops_per_s,
     median_s,
     peak_bytes,
@@ -126,15 +128,36 @@ def compare(plan: Sequence[Planned], readings: Readings) -> tuple[Conclusion, ..
 
 
 def _compare(group: list[tuple[ModelCase, Measurement, float]]) -> Conclusion:
-    fastest, slowest = min(group, key=lambda each: each[2]), max(group, key=lambda each: each[2])
-    everything = [measurement for _, measurement, _ in group]
+    """A winner only where its interval lies apart from that of the next."""
+    ranked = sorted(group, key=lambda each: each[2])
+    fastest, second, slowest = ranked[0], ranked[1], ranked[-1]
+    where = ", ".join((place(fastest[0]), *_conditions(fastest[1])))
+    n = evidence("configurations", len(group), "count", *(measured for _, measured, _ in group))
+    if not _apart(fastest[1], slowest[1]):
+        text = "{place}: none of {n} configurations is measurably faster than another."
+        return say(text, place=where, n=n)
+    rank = "fastest" if _apart(fastest[1], second[1]) else "among the fastest"
     return say(
-        "{place}: of {n} configurations {fast} is fastest, at {factor} the speed of {slow}.",
-        place=place(fastest[0]),
-        n=evidence("configurations", len(group), "count", *everything),
+        "{place}: of {n} configurations {fast} is {rank}, at {factor} the speed of {slow}.",
+        place=where,
+        n=n,
         fast=", ".join(settings(fastest[0])),
+        rank=rank,
         factor=evidence(
             "fastest over slowest", slowest[2] / fastest[2], "ratio", slowest[1], fastest[1]
         ),
         slow=", ".join(settings(slowest[0])),
     )
+
+
+def _apart(first: Measurement, second: Measurement) -> bool:
+    times = time(first), time(second)
+    return times[0] is not None and times[1] is not None and distinct(times[0], times[1])
+
+
+def _conditions(measured: Measurement) -> tuple[str, ...]:
+    """What tells groups of one place from each other: the warm-up, and the memory limit."""
+    steps = measured.protocol.warmup_steps
+    warmup = "warm-up until steady" if steps is None else f"{steps} warm-up steps"
+    limit = getattr(measured.case, "memory_limit_bytes", None)
+    return (warmup,) if limit is None else (warmup, f"at most {format_cell(limit, 'bytes')}")

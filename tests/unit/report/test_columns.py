@@ -1,5 +1,5 @@
 from peakward.records.study import Column, Table
-from peakward.report.columns import name_columns, prose_columns, without_empty
+from peakward.report.columns import name_columns, prose_columns, spread_column, without_empty
 
 TABLE = Table(
     title="t",
@@ -26,3 +26,9 @@ def test_a_column_without_any_cell_is_dropped():
     kept = without_empty(TABLE)
     assert [column.name for column in kept.columns] == ["lever", "seq", "step", "reason"]
     assert kept.rows[1] == ("compile", 256, None, "a" * 33)
+
+
+def test_a_column_of_estimates_names_no_row():
+    columns = (Column(name="case"), spread_column("median"), Column(name="verdict"))
+    table = Table(title="", columns=columns, rows=(("a", "1.00 s (0.99–1.01 s)", "stable"),))
+    assert name_columns(table) == (0,)

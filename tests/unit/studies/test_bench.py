@@ -73,8 +73,23 @@ def test_out_of_memory_keeps_its_row(grid, setting, lab):
 def test_configurations_of_one_workload_are_compared(grid, setting, lab):
     study = bench(lab(setting()), grid[:2], PROTOCOLS[1:], command="peakward bench")
     (said,) = study.conclusions
-    assert said.text.startswith("small 4 × 512 train_step: of 2 configurations bf16,")
+    assert said.text.startswith(
+        "small 4 × 512 train_step, warm-up until steady: of 2 configurations bf16,"
+    )
     assert {each.quantity: each.value for each in said.evidence}["fastest over slowest"] == 8.0
+
+
+def test_no_winner_where_the_intervals_overlap(setting, lab):
+    cases = [
+        model_case(model("small"), 4, 512, "forward", "cuda", attention=attention)
+        for attention in ("naive", "sdpa")
+    ]
+    study = bench(lab(setting()), cases, PROTOCOLS[:1], command="peakward bench")
+    (said,) = study.conclusions
+    assert said.text == (
+        "small 4 × 512 forward, 0 warm-up steps: none of 2 configurations is measurably faster than "
+        "another."
+    )
 
 
 def test_the_same_case_twice_is_measured_once(grid, setting, lab):

@@ -4,8 +4,10 @@ from peakward.records.measurement import Measurement
 from peakward.records.prediction import PhaseFloor, Prediction
 from peakward.records.study import Cell, Column, Study, Table
 from peakward.report.cases import settings
+from peakward.report.columns import spread_column
 from peakward.report.document import Fact, Facts
 from peakward.report.format import format_cell, format_spread
+from peakward.report.reasons import brief
 from peakward.report.run.efficiency import (
     compulsory_bytes,
     measured_matmul_rate,
@@ -21,7 +23,7 @@ COLUMNS = (
     Column(name="traffic", unit="bytes"),
     Column(name="floor", unit="s"),
     Column(name="bound"),
-    Column(name="measured (95% interval)"),
+    spread_column("measured"),
     Column(name="share of floor", unit="share"),
 )
 
@@ -81,7 +83,7 @@ def _note(point: Point, rows: list[tuple[Cell, ...]]) -> str:
     parts = ["The floor was computed before the measurement."]
     if point.measurement is not None and point.measurement.reason is not None:
         parts.append(
-            f"The {point.name} ended as {point.measurement.status}: {point.measurement.reason}."
+            f"The {point.name} ended as {point.measurement.status}: {brief(point.measurement.reason)}."
         )
     if point.measurement is not None and point.measurement.phases:
         parts.append("Phases are timed in steps of their own, so they need not add up to the step.")

@@ -6,7 +6,9 @@ from peakward.records.case import ModelCase
 from peakward.records.study import Cell, Column, Study, Table
 from peakward.records.trial import Trial
 from peakward.report.cases import settings
+from peakward.report.columns import spread_column
 from peakward.report.format import format_cell, format_spread
+from peakward.report.reasons import brief
 from peakward.report.run.investigation import (
     Investigation,
     cumulative_speedups,
@@ -23,7 +25,7 @@ def lever_table(study: Study, read: Investigation) -> Table:
             Column(name="on"),
             Column(name="stage"),
             Column(name="verdict"),
-            Column(name="speed-up (95% interval)"),
+            spread_column("speed-up"),
             Column(name="memory change", unit="share"),
             Column(name="numerics"),
             Column(name="reason"),
@@ -55,7 +57,7 @@ def composition_table(read: Investigation) -> Table:
             Column(name="step"),
             Column(name="lever"),
             Column(name="stage"),
-            Column(name="speed-up (95% interval)"),
+            spread_column("speed-up"),
             Column(name="cumulative", unit="ratio"),
             Column(name="peak memory", unit="bytes"),
         ),
@@ -147,7 +149,7 @@ def _row(trial: Trial, read: Investigation) -> tuple[Cell, ...]:
         format_spread(ratio, "ratio") if ratio else failed,
         _memory_change(trial),
         trial.numerics.verdict if trial.numerics else None,
-        trial.reason,
+        brief(trial.reason),
     )
 
 

@@ -2,7 +2,9 @@
 
 from peakward.records.measurement import Interval, Measurement
 from peakward.records.study import Cell, Column, Table
+from peakward.report.columns import spread_column
 from peakward.report.format import format_cell, format_spread
+from peakward.report.reasons import brief
 from peakward.report.run.efficiency import efficiency
 from peakward.report.run.investigation import Investigation, Point
 
@@ -34,7 +36,7 @@ def statistics_table(read: Investigation) -> Table:
         title="Step times",
         columns=(
             Column(name="configuration"),
-            Column(name="median (95% interval)"),
+            spread_column("median"),
             Column(name="mean", unit="s"),
             Column(name="sd", unit="s"),
             Column(name="min", unit="s"),
@@ -160,7 +162,7 @@ def _statistics_row(point: Point) -> tuple[Cell, ...]:
     measurement = point.measurement
     summary = measurement.summary if measurement else None
     if measurement is None or summary is None:
-        why = measurement.reason if measurement else None
+        why = brief(measurement.reason) if measurement else None
         return (point.name, *(None,) * 6, status(measurement), why)
     validity = measurement.validity
     return (

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import geometric_mean, mean
 
 from peakward.records.case import Checkpointing
-from peakward.records.study import Conclusion
+from peakward.records.study import Conclusion, Evidence
 from peakward.studies.checkpointing.grid import MODES, Cell
 from peakward.studies.checkpointing.largest import Found
 from peakward.studies.checkpointing.tables import what
@@ -69,39 +69,64 @@ def _rescued(cell: Cell) -> bool:
 
 
 def largest(found: Sequence[Found]) -> tuple[Conclusion, ...]:
-    """How far each mode goes under one limit, beside keeping everything."""
+    """How far each mode goes under one limit, beside keeping everything.
+
+    Of searches that came to their end: where a probe timed out or crashed, the largest is unknown.
+    """
     groups: dict[object, list[Found]] = {}
     for each in found:
-        if each.bracket.fits:
+        if each.bracket.stopped is None:
             search = each.search
             groups.setdefault((search.shape, search.axis, search.limit_bytes), []).append(each)
     return tuple(
         _largest(group[0], group[1:])
         for group in groups.values()
-        if group[0].search.mode == "none" and len(group) > 1
+        if group[0].search.mode == "none" and any(each.bracket.fits for each in group[1:])
     )
 
 
 def _largest(base: Found, others: Sequence[Found]) -> Conclusion:
-    texts, fields = [], {}
-    for i, each in enumerate(others):
-        mode, proofs = each.search.mode, each.bracket.proofs
-        texts.append(f"{{most{i}}} with {mode} ({{factor{i}}})")
-        fields[f"most{i}"] = evidence(f"largest with {mode}", each.bracket.fits, "count", *proofs)
-        fields[f"factor{i}"] = evidence(
-            f"{mode} over none",
-            each.bracket.fits / base.bracket.fits,
-            "ratio",
-            *base.bracket.proofs,
-            *proofs,
-        )
+    texts: list[str] = []
+    fields: dict[str, Evidence] = {}
+    for i, each in enumerate(each for each in others if each.bracket.fits):
+        text, of_each = _ends(each, str(i))
+        fields |= of_each
+        if base.bracket.too_large is not None and base.bracket.fits:
+            text += f", {{factor{i}}} or more"
+            fields[f"factor{i}"] = _least_factor(each, base)
+        texts.append(f"{each.search.mode} {text}")
+    plain = "none"
+    if base.bracket.fits:
+        plain, of_plain = _ends(base, "_plain")
+        fields |= of_plain
     return say(
-        "Under {limit} the largest {what} of {model} is {plain} with everything kept, "
-        + ", ".join(texts)
+        "Under {limit} the largest {what} of {model}: "
+        + "; ".join((f"everything kept {plain}", *texts))
         + ".",
         limit=evidence("memory limit", base.search.limit_bytes, "bytes", *base.bracket.proofs),
         what=what(base),
         model=base.search.shape.name,
-        plain=evidence("largest with none", base.bracket.fits, "count", *base.bracket.proofs),
         **fields,
+    )
+
+
+def _ends(found: Found, key: str) -> tuple[str, dict[str, Evidence]]:
+    """What fits and what does not: the search ends with a gap between them."""
+    mode, bracket = found.search.mode, found.bracket
+    most = evidence(f"fits with {mode}", bracket.fits, "count", *bracket.proofs)
+    if bracket.too_large is None:
+        return f"at least {{most{key}}}", {f"most{key}": most}
+    over = evidence(f"does not fit with {mode}", bracket.too_large, "count", *bracket.proofs)
+    text = f"at least {{most{key}}} ({{over{key}}} does not fit)"
+    return text, {f"most{key}": most, f"over{key}": over}
+
+
+def _least_factor(each: Found, base: Found) -> Evidence:
+    """What fits over what does not fit with everything kept: the true factor is larger."""
+    return evidence(
+        f"{each.search.mode} over none, at least",
+        each.bracket.fits / (base.bracket.too_large or 1),
+        "ratio",
+        *base.bracket.proofs,
+        *each.bracket.proofs,
     )

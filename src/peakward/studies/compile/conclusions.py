@@ -87,7 +87,7 @@ def _payback(mode: grid.Mode, known: Sequence[tuple[grid.Cell, float, float]]) -
             fields[f"steps{i}"] = evidence(f"steps, {name}", math.ceil(steps), "count", *both)
             texts.append(f"after {{steps{i}}} of {name} ({{compile{i}}} to compile)")
         else:
-            texts.append(f"never in {name} ({{compile{i}}} to compile, and not faster)")
+            texts.append(f"never in {name} ({{compile{i}}} to compile, and not measurably faster)")
     return say(
         "{mode} pays back, in train steps: " + "; ".join(texts) + ".", mode=mode.name, **fields
     )

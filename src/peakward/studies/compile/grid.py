@@ -8,7 +8,7 @@ from peakward.records.case import Case, Compile, ModelCase, OperatorCase
 from peakward.records.measurement import CompileReport, Measurement
 from peakward.records.model_shape import ModelShape
 from peakward.studies.cases import model_case
-from peakward.studies.readings import Planned, Readings, median_s
+from peakward.studies.readings import Planned, Readings, distinct, time
 from peakward.studies.setting import Setting
 from peakward.studies.speedup import Speedup
 
@@ -70,12 +70,14 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def payback_steps(self) -> float | None:
-        """Compile time over the time saved a step; infinite where compiled is not faster."""
-        eager_s, compiled_s = median_s(self.eager), median_s(self.measurement)
-        if self.report is None or eager_s is None or compiled_s is None:
+        """Compile time over the time saved a step; infinite where compiled is not measurably faster:
+        the intervals of the medians overlap, or it is slower."""
+        eager, compiled = time(self.eager), time(self.measurement)
+        if self.report is None or eager is None or compiled is None:
             return None
-        saved_s = eager_s - compiled_s
-        return self.report.compile_s / saved_s if saved_s > 0 else float("inf")
+        saved_s = eager.estimate - compiled.estimate
+        faster = saved_s > 0 and distinct(eager, compiled)
+        return self.report.compile_s / saved_s if faster else float("inf")
 
 
 def cells(readings: Readings, setting: Setting) -> tuple[Cell, ...]:

@@ -70,6 +70,15 @@ def test_what_is_not_faster_never_pays(cell):
     assert math.isinf(msgspec.structs.replace(cell, eager=cell.measurement).payback_steps)
 
 
+def test_a_gain_within_the_intervals_never_pays(cell):
+    summary = cell.measurement.summary
+    median = msgspec.structs.replace(summary.median_s, estimate=summary.median_s.estimate * 1.005)
+    near = msgspec.structs.replace(
+        cell.measurement, summary=msgspec.structs.replace(summary, median_s=median)
+    )
+    assert math.isinf(msgspec.structs.replace(cell, eager=near).payback_steps)
+
+
 def test_no_payback_of_a_case_that_failed(cell):
     assert msgspec.structs.replace(cell, measurement=None).payback_steps is None
     assert msgspec.structs.replace(cell, eager=None).payback_steps is None
