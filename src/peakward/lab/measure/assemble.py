@@ -37,7 +37,8 @@ def measurement(
 ) -> Measurement:
     """The record of a case, whatever came of it.
 
-    `doubts` are reasons against believing its times; `notes` stand beside them and change nothing.
+    `doubts` are reasons against believing its times, or its failure: memory that something else
+    held, say. `notes` stand beside them and change nothing.
     """
     if isinstance(answer, Failed):
         return Measurement(
@@ -48,7 +49,7 @@ def measurement(
             started_at=watch.started_at,
             wall_s=watch.wall_s(),
             status=answer.status,
-            reason=answer.reason,
+            reason="; ".join((answer.reason, *doubts)),
         )
     return Measurement(
         id=new_id(),

@@ -31,7 +31,7 @@ def assembled(answer, **extra):
 
 def test_a_failure_keeps_its_status_and_reason_and_no_numbers():
     found = assembled(Failed(status="oom", reason="too big"), doubts=("busy",))
-    assert (found.status, found.reason) == ("oom", "too big")
+    assert (found.status, found.reason) == ("oom", "too big; busy")
     assert found.validity is None
     assert found.summary is None
 
