@@ -1,11 +1,11 @@
 """The levers: what each changes in a case, when it applies, what it may do to the numbers."""
 
-import difflib
+from typing import Any, Literal
 
 import msgspec
 
-from peakward.records.case import Configuration, ModelCase
-from peakward.records.errors import PeakwardError
+from peakward.catalogue.names import look_up
+from peakward.records.case import Configuration, DeviceType, ModelCase, Pass
 from peakward.records.lever import Lever, NumericsClass
 
 SIXTEEN_BIT = ("bf16-mixed", "fp16-mixed", "bf16", "fp8")
@@ -105,17 +105,44 @@ LEVERS: tuple[Lever, ...] = (
 )
 
 
+class Needs(msgspec.Struct, frozen=True, kw_only=True):
+    """What a setting that no lever brings needs; the fields are those of `Lever`."""
+
+    passes: tuple[Pass, ...] = ("forward", "forward_backward", "train_step")
+    device_types: tuple[DeviceType, ...] = ("cpu", "cuda")
+    min_compute_capability: tuple[int, int] | None = None
+    needs_precision: tuple[str, ...] = ()
+    needs: Literal["compiler"] | None = None
+
+
+_CUDA_COMPILE = Needs(device_types=("cuda",), needs="compiler")
+_BACKWARD = Needs(passes=("forward_backward", "train_step"))
+
+OTHER_SETTINGS: dict[tuple[str, str | bool], Needs] = {
+    # On a CPU the first is the default mode by another name; the second builds C++ for minutes.
+    ("compile", "reduce-overhead"): _CUDA_COMPILE,
+    ("compile", "max-autotune"): _CUDA_COMPILE,
+    # torch 2.13 has no memory-efficient kernel for a CPU, and a flash kernel for every precision.
+    ("attention", "sdpa-efficient"): Needs(device_types=("cuda",), min_compute_capability=(5, 0)),
+    ("optimizer", "adamw-loop"): Needs(passes=("train_step",)),
+    ("checkpointing", "sqrt"): _BACKWARD,
+    ("checkpointing", "selective"): _BACKWARD,
+}
+"""(field of `Configuration`, value) pairs that no lever sets exactly and that cannot apply everywhere."""
+
+FLASH_ON_CUDA = Needs(
+    device_types=("cuda",), min_compute_capability=(8, 0), needs_precision=SIXTEEN_BIT
+)
+"""torch's flash kernel on a GPU takes 16-bit inputs alone."""
+
+
 def lever(name: str) -> Lever:
     """The lever of that name.
 
     Raises:
         PeakwardError: no such lever; names the nearest ones.
     """
-    names = [each.name for each in LEVERS]
-    if name not in names:
-        near = difflib.get_close_matches(name, names, n=3, cutoff=0.4) or names
-        raise PeakwardError(f"expected a lever, got {name!r}: perhaps {', '.join(near)}")
-    return LEVERS[names.index(name)]
+    return look_up("a lever", name, {each.name: each for each in LEVERS})
 
 
 def pull(lever: Lever, case: ModelCase) -> ModelCase:
@@ -146,25 +173,63 @@ def obstacle(
     has_compiler: bool,
 ) -> str | None:
     """Why the lever cannot apply to the case on this machine, or None where it can."""
-    pass_, device = case.workload.pass_, case.device
-    precision = dict(lever.sets).get("precision", case.configuration.precision)
+    return _unmet(
+        lever, pull(lever, case), compute_capability=compute_capability, has_compiler=has_compiler
+    )
+
+
+def case_obstacle(
+    case: ModelCase, *, compute_capability: tuple[int, int] | None, has_compiler: bool
+) -> str | None:
+    """Why a setting of the case cannot apply on this machine, or None. Defaults always can."""
+    for field in Configuration.__struct_fields__:
+        value = getattr(case.configuration, field)
+        needs = _needs(field, value, case.device)
+        if needs is None or value == getattr(Configuration(), field):
+            continue
+        reason = _unmet(
+            needs, case, compute_capability=compute_capability, has_compiler=has_compiler
+        )
+        if reason is not None:
+            written = "on" if value is True else value
+            return f"{field.replace('_', '-')} {written} {reason}"
+    return None
+
+
+def _needs(field: str, value: Any, device: DeviceType) -> Lever | Needs | None:
+    """What a setting needs: as the lever that makes exactly it declares, or on its own."""
+    exact = next((each for each in LEVERS if dict(each.sets).get(field) == value), None)
+    if (field, value) == ("attention", "sdpa-flash") and device == "cuda":
+        return FLASH_ON_CUDA
+    return exact or OTHER_SETTINGS.get((field, value))
+
+
+def _unmet(
+    needs: Lever | Needs,
+    case: ModelCase,
+    *,
+    compute_capability: tuple[int, int] | None,
+    has_compiler: bool,
+) -> str | None:
+    pass_, device, precision = case.workload.pass_, case.device, case.configuration.precision
+    least = needs.min_compute_capability
     reasons = (
-        (pass_ not in lever.passes, f"needs the pass {' or '.join(lever.passes)}, got {pass_}"),
+        (pass_ not in needs.passes, f"needs the pass {' or '.join(needs.passes)}, got {pass_}"),
         (
-            device not in lever.device_types,
-            f"needs {' or '.join(lever.device_types)}, got {device}",
+            device not in needs.device_types,
+            f"needs {' or '.join(needs.device_types)}, got {device}",
         ),
         (
-            lever.needs_precision and precision not in lever.needs_precision,
-            f"needs the precision {' or '.join(lever.needs_precision)}, got {precision}",
+            needs.needs_precision and precision not in needs.needs_precision,
+            f"needs the precision {' or '.join(needs.needs_precision)}, got {precision}",
         ),
         (
             device == "cuda"
-            and lever.min_compute_capability is not None
+            and least is not None
             and compute_capability is not None
-            and compute_capability < lever.min_compute_capability,
-            f"needs compute capability {lever.min_compute_capability}, got {compute_capability}",
+            and compute_capability < least,
+            f"needs compute capability {least}, got {compute_capability}",
         ),
-        (lever.needs == "compiler" and not has_compiler, "needs a C++ compiler on the PATH"),
+        (needs.needs == "compiler" and not has_compiler, "needs a C++ compiler on the PATH"),
     )
     return next((reason for failed, reason in reasons if failed), None)

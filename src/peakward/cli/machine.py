@@ -7,7 +7,7 @@ import msgspec
 
 from peakward.catalogue import levers as lever_catalogue
 from peakward.cli import values
-from peakward.records.case import Configuration, DeviceType, ModelCase
+from peakward.records.case import DeviceType, ModelCase
 from peakward.records.environment import Environment
 from peakward.records.errors import PeakwardError
 from peakward.records.lever import Lever
@@ -75,15 +75,10 @@ def applicable(levers: tuple[Lever, ...], case: ModelCase, machine: Machine) -> 
 
 
 def case_obstacle(case: ModelCase, machine: Machine) -> str | None:
-    """Why a setting of the case cannot apply here, or None. Settings at their default always can."""
-    for field in Configuration.__struct_fields__:
-        value = getattr(case.configuration, field)
-        lever = _declared_by(field, value)
-        if lever is not None and value != getattr(Configuration(), field):
-            reason = lever_obstacle(lever, case, machine)
-            if reason is not None:
-                return f"{field.replace('_', '-')} {_written(value)} {reason}"
-    return None
+    """Why a setting of the case cannot apply here, or None."""
+    return lever_catalogue.case_obstacle(
+        case, compute_capability=machine.compute_capability, has_compiler=machine.has_compiler
+    )
 
 
 def runnable(
@@ -100,14 +95,3 @@ def runnable(
     if not kept:
         raise PeakwardError(f"expected settings that can apply here: {said[0]}")
     return kept, said
-
-
-def _declared_by(field: str, value: object) -> Lever | None:
-    """The lever that sets the field to this value, else the first that sets the field at all."""
-    setting = [each for each in lever_catalogue.LEVERS if field in dict(each.sets)]
-    exact = [each for each in setting if dict(each.sets)[field] == value]
-    return next(iter(exact or setting), None) if field != "precision" or exact else None
-
-
-def _written(value: object) -> object:
-    return "on" if value is True else value

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from peakward.catalogue.levers import LEVERS, obstacle
+from peakward.catalogue.levers import case_obstacle
 from peakward.records.case import DeviceType, ModelCase
 from peakward.records.environment import Environment
 from peakward.records.protocol import Protocol
@@ -45,19 +45,12 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return msgspec.structs.replace(Protocol(), **(bounds | fields))
 
     def obstacle(self, case: ModelCase) -> str | None:
-        """Why the case cannot run on this machine, as its levers declare; None where it can."""
-        pulled = _lever_names(case)
-        for lever in LEVERS:
-            if lever.name in pulled:
-                reason = obstacle(
-                    lever,
-                    case,
-                    compute_capability=_capability(self.environment),
-                    has_compiler=self.has_compiler,
-                )
-                if reason is not None:
-                    return f"{lever.name} {reason}"
-        return None
+        """Why a setting of the case cannot apply on this machine; None where all can."""
+        return case_obstacle(
+            case,
+            compute_capability=_capability(self.environment),
+            has_compiler=self.has_compiler,
+        )
 
     def refusals(self, cases: Iterable[ModelCase]) -> tuple[str, ...]:
         """Notes on why cases were left out, each reason once."""
@@ -70,16 +63,6 @@ def read_setting(lab: "Sweep", scope: Scope) -> Setting:
     from peakward.lab.measure.probe import has_compiler
 
     return Setting(scope=scope, environment=lab.environment, has_compiler=has_compiler())
-
-
-def _lever_names(case: ModelCase) -> tuple[str, ...]:
-    configuration = case.configuration
-    return (
-        configuration.precision,
-        configuration.attention,
-        "compile" if configuration.compile != "none" else "",
-        "cuda-graphs" if configuration.cuda_graphs else "",
-    )
 
 
 def _capability(environment: Environment) -> tuple[int, int] | None:

@@ -7,6 +7,8 @@ import pytest
 
 from peakward.catalogue.levers import (
     LEVERS,
+    OTHER_SETTINGS,
+    case_obstacle,
     changes,
     lever,
     numerics_class,
@@ -141,3 +143,50 @@ def test_compile_needs_a_compiler() -> None:
     without = obstacle(lever("compile"), at, compute_capability=None, has_compiler=False)
     assert without is not None and "compiler" in without
     assert obstacle(lever("compile"), at, compute_capability=None, has_compiler=True) is None
+
+
+def stopped(at: ModelCase, capability: tuple[int, int] | None = None) -> str | None:
+    return case_obstacle(at, compute_capability=capability, has_compiler=True)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("attention", "sdpa-efficient"),
+        ("compile", "reduce-overhead"),
+        ("compile", "max-autotune"),
+        ("optimizer", "adamw-triton"),
+    ],
+)
+def test_a_setting_for_cuda_alone_is_refused_on_a_cpu(field: str, value: str) -> None:
+    assert stopped(case("cpu", **{field: value})) == f"{field} {value} needs cuda, got cpu"
+    assert stopped(case("cuda", **{field: value}), (9, 0)) is None
+
+
+def test_cuda_graphs_are_refused_on_a_cpu() -> None:
+    assert stopped(case("cpu", cuda_graphs=True)) == "cuda-graphs on needs cuda, got cpu"
+
+
+def test_flash_takes_any_precision_on_a_cpu_and_16_bits_on_a_gpu() -> None:
+    assert stopped(case("cpu", attention="sdpa-flash")) is None
+    assert "needs the precision" in str(stopped(case(attention="sdpa-flash"), (9, 0)))
+    in_16_bits = case(attention="sdpa-flash", precision="bf16")
+    assert stopped(in_16_bits, (9, 0)) is None
+    assert "needs compute capability" in str(stopped(in_16_bits, (7, 5)))
+
+
+@pytest.mark.parametrize(
+    "setting", [{"optimizer": "adamw-loop"}, {"checkpointing": "sqrt"}, {"attention": "sdpa-math"}]
+)
+def test_a_setting_that_no_lever_makes_is_judged_by_what_it_needs(setting: dict[str, str]) -> None:
+    assert stopped(case("cpu", **setting)) is None
+    refused = stopped(case("cpu", pass_="forward", **setting))
+    assert (refused is None) == ("attention" in setting)
+
+
+def test_what_is_declared_beside_the_levers_is_a_setting_and_no_lever_s() -> None:
+    hints = get_type_hints(Configuration)
+    by_levers = {pair for each in LEVERS for pair in each.sets}
+    for field, value in OTHER_SETTINGS:
+        assert value in get_args(hints[field])
+        assert (field, value) not in by_levers

@@ -37,8 +37,8 @@ def cases(here, **given):
         (a_machine(), {"attention": "sdpa-cudnn"}, "attention sdpa-cudnn needs cuda"),
         (
             a_machine(has_compiler=False),
-            {"compile": "max-autotune"},
-            "compile max-autotune needs a C++ compiler",
+            {"compile": "default"},
+            "compile default needs a C++ compiler",
         ),
         (a_machine("cuda", (8, 0)), {"precision": "fp8"}, "precision fp8 needs compute capability"),
         (

@@ -3,6 +3,7 @@
 import msgspec
 
 from peakward.catalogue.models import model
+from peakward.cli.machine import Machine, case_obstacle
 from peakward.studies.cases import model_case
 from peakward.studies.scope import Scope
 from peakward.studies.setting import TIMED_S
@@ -30,7 +31,7 @@ def test_a_gpu_of_capability_9_runs_everything(setting):
 def test_a_cpu_has_no_tf32_and_no_graphs(setting):
     here = setting(device="cpu")
     assert "tf32 needs cuda" in here.obstacle(case("cpu", precision="tf32"))
-    assert "cuda-graphs needs cuda" in here.obstacle(case("cpu", cuda_graphs=True))
+    assert "cuda-graphs on needs cuda" in here.obstacle(case("cpu", cuda_graphs=True))
     assert here.obstacle(case("cpu", precision="bf16")) is None
 
 
@@ -46,3 +47,12 @@ def test_no_compiler_no_mode_of_compile(setting):
     bare = msgspec.structs.replace(setting(), has_compiler=False)
     for mode in ("default", "reduce-overhead", "max-autotune"):
         assert "compiler" in bare.obstacle(case(compile=mode))
+
+
+def test_it_judges_as_the_command_line_does(setting):
+    here = setting(device="cpu")
+    machine = Machine(
+        environment=here.environment, compute_capability=None, has_compiler=here.has_compiler
+    )
+    for levers in ({"attention": "sdpa-efficient"}, {"optimizer": "adamw-triton"}, {}):
+        assert here.obstacle(case("cpu", **levers)) == case_obstacle(case("cpu", **levers), machine)

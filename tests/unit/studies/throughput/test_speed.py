@@ -19,7 +19,7 @@ def test_tf32_only_where_it_is_listed(setting):
 def test_what_the_machine_cannot_run_is_not_planned(setting):
     here = setting(Scope("small", precisions=("tf32", "bf16")), "cpu")
     assert {case.configuration.precision for case in cases(here)} == {"fp32", "bf16"}
-    assert refusals(here) == ("Not run: tf32 needs cuda, got cpu.",)
+    assert refusals(here) == ("Not run: precision tf32 needs cuda, got cpu.",)
 
 
 def test_every_cell_is_held_against_fp32_of_the_same_work(setting, gathered):
