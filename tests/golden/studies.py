@@ -20,16 +20,16 @@ from peakward.records.model_shape import ModelShape
 from peakward.records.prediction import PhaseFloor, Prediction
 from peakward.records.protocol import Protocol
 from peakward.records.study import (
-    Column,
     Conclusion,
     Evidence,
     Plot,
     Point,
     Series,
     Study,
-    Table,
 )
 from peakward.records.trial import NumericsError, NumericsVerdict, Pair, Trial
+from peakward.studies.bench import table
+from peakward.studies.readings import Readings
 
 GIB = 2**30
 STARTED = "2026-11-21T09:30:00Z"
@@ -371,7 +371,7 @@ def bench_study() -> Study:
         wall_s=61.0,
         complete=False,
         measurements=measurements,
-        tables=(_grid(measurements),),
+        tables=(table([(case, Protocol()) for case in cases], Readings(measurements)),),
         plots=(_curve(measurements), _bars(measurements)),
         conclusions=(
             Conclusion(
@@ -387,41 +387,6 @@ def bench_study() -> Study:
             ),
         ),
         notes=("Sequence lengths of 1024 and more were left out on a CPU: --full runs them.",),
-    )
-
-
-def _grid(measurements: tuple[Measurement, ...]) -> Table:
-    columns = (
-        Column(name="model"),
-        Column(name="seq", unit="count"),
-        Column(name="pass"),
-        Column(name="precision"),
-        Column(name="status"),
-        Column(name="step", unit="s"),
-        Column(name="sd", unit="s"),
-        Column(name="tokens/s", unit="tokens_per_s"),
-        Column(name="peak memory", unit="bytes"),
-        Column(name="share", unit="share"),
-    )
-    return Table(
-        title="Cases", columns=columns, rows=tuple(_grid_row(each) for each in measurements)
-    )
-
-
-def _grid_row(each: Measurement):
-    case = each.case
-    work = case.workload
-    names = (case.model.name, work.seq_len, work.pass_, case.configuration.precision, each.status)
-    if each.summary is None:
-        return (*names, None, None, None, None, None)
-    median = each.summary.median_s.estimate
-    return (
-        *names,
-        median,
-        each.summary.sd_s,
-        work.tokens_per_step / median,
-        each.memory.peak_allocated_bytes,
-        0.0841 / median,
     )
 
 

@@ -9,7 +9,8 @@ from peakward.records.measurement import Measurement
 from peakward.records.protocol import Protocol
 from peakward.records.study import Cell, Column, Conclusion, Study, Table
 from peakward.report.cases import label, settings
-from peakward.report.format import format_cell
+from peakward.report.columns import spread_column
+from peakward.report.format import format_cell, format_spread
 from peakward.studies.cases import SIZE_COLUMNS, place, size_cells
 from peakward.studies.execute import carry_out
 from peakward.studies.parts import Parts, evidence, say
@@ -65,33 +66,82 @@ def planned(cases: Sequence[Case], protocols: Sequence[Protocol]) -> tuple[Plann
     return tuple(dict.fromkeys((case, protocol) for case in cases for protocol in protocols))
 
 
+SETTINGS = (
+    "precision",
+    "attention",
+    "compile",
+    "CUDA graphs",
+    "optimizer",
+    "checkpointing",
+    "memory limit",
+    "warm-up steps",
+)
+"""What may tell one row from another beside its size."""
+
+
 def table(plan: Sequence[Planned], readings: Readings) -> Table:
-    """One row a measurement, in the order of the plan."""
+    """One row a measurement, in the order of the plan; settings that never vary go to the note."""
+    told = [_setting_cells(each) for each in plan]
+    varying = [i for i, _ in enumerate(SETTINGS) if len({cells[i] for cells in told}) > 1]
     return Table(
         title="Measurements",
         columns=(
             *SIZE_COLUMNS,
-            Column(name="configuration"),
-            Column(name="memory limit", unit="bytes"),
-            Column(name="warm-up steps", unit="count"),
+            *(Column(name=SETTINGS[i]) for i in varying),
             Column(name="status"),
-            *(Column(name=name, unit="s") for name in ("median", "from", "to", "mean")),
+            spread_column("median"),
+            Column(name="mean", unit="s"),
             Column(name="standard deviation", unit="s"),
             Column(name="throughput", unit="tokens_per_s"),
             Column(name="model FLOP/s", unit="flops_per_s"),
             Column(name="peak memory", unit="bytes"),
             Column(name="verdict"),
         ),
-        rows=tuple(_row(each, readings.find(each)) for each in plan),
+        rows=tuple(
+            (*_size(case), *(cells[i] for i in varying), *_row(readings.find((case, protocol))))
+            for (case, protocol), cells in zip(plan, told, strict=True)
+        ),
+        note=_constant(told, varying),
     )
 
 
-def _row(planned: Planned, measurement: Measurement | None) -> tuple[Cell, ...]:
+def _constant(told: Sequence[tuple[str | None, ...]], varying: Sequence[int]) -> str | None:
+    same = [
+        f"{name} {told[0][i]}"
+        for i, name in enumerate(SETTINGS)
+        if told and i not in varying and told[0][i] is not None
+    ]
+    return f"In every row: {', '.join(same)}." if same else None
+
+
+def _setting_cells(planned: Planned) -> tuple[str | None, ...]:
+    """Text, for they name the row."""
     case, protocol = planned
-    warmup = "until steady" if protocol.warmup_steps is None else protocol.warmup_steps
+    steps = protocol.warmup_steps
+    warmup = "until steady" if steps is None else str(steps)
+    limit = getattr(case, "memory_limit_bytes", None)
+    conditions = (None if limit is None else format_cell(limit, "bytes"), warmup)
+    if not isinstance(case, ModelCase):
+        return (*(None,) * 6, *conditions)
+    how = case.configuration
+    scope = " of the whole model" if how.compile != "none" and how.compile_scope == "model" else ""
     return (
-        *_case_cells(case),
-        warmup,
+        how.precision,
+        how.attention,
+        f"{how.compile}{scope}",
+        "yes" if how.cuda_graphs else "no",
+        how.optimizer if case.workload.pass_ == "train_step" else None,
+        how.checkpointing,
+        *conditions,
+    )
+
+
+def _size(case: Case) -> tuple[Cell, ...]:
+    return size_cells(case) if isinstance(case, ModelCase) else (label(case), None)
+
+
+def _row(measurement: Measurement | None) -> tuple[Cell, ...]:
+    return (
         status(measurement),
         *_time_cells(measurement),
         tokens_per_s(measurement),
@@ -101,18 +151,12 @@ def _row(planned: Planned, measurement: Measurement | None) -> tuple[Cell, ...]:
     )
 
 
-def _case_cells(case: Case) -> tuple[Cell, ...]:
-    if not isinstance(case, ModelCase):
-        return (label(case), None, None, getattr(case, "memory_limit_bytes", None))
-    return (*size_cells(case), ", ".join(settings(case)), case.memory_limit_bytes)
-
-
-def _time_cells(measurement: Measurement | None) -> tuple[float | None, ...]:
+def _time_cells(measurement: Measurement | None) -> tuple[Cell, ...]:
     interval = time(measurement)
     if interval is None or measurement is None or measurement.summary is None:
-        return (None,) * 5
+        return (None,) * 3
     summary = measurement.summary
-    return (interval.estimate, interval.low, interval.high, summary.mean_s, summary.sd_s)
+    return (format_spread(interval, "s"), summary.mean_s, summary.sd_s)
 
 
 def compare(plan: Sequence[Planned], readings: Readings) -> tuple[Conclusion, ...]:

@@ -5,6 +5,7 @@ import pytest
 from peakward.catalogue.models import model
 from peakward.records.case import OperatorCase
 from peakward.records.protocol import Protocol
+from peakward.report.format import format_spread
 from peakward.studies.bench import bench
 from peakward.studies.cases import model_case
 
@@ -28,15 +29,12 @@ def rows(study):
 
 def test_a_row_for_every_case_and_protocol_in_order(grid, setting, lab):
     study = bench(lab(setting()), grid, PROTOCOLS, command="peakward bench")
-    found = [
-        (row["model"], row["configuration"].split(",")[0], row["warm-up steps"])
-        for row in rows(study)
-    ]
+    found = [(row["model"], row["precision"], row["warm-up steps"]) for row in rows(study)]
     assert found == [
         (size, precision, warmup)
         for size in ("small", "2.7B")
         for precision in ("fp32", "bf16")
-        for warmup in (0, "until steady")
+        for warmup in ("0", "until steady")
     ]
 
 
@@ -45,11 +43,7 @@ def test_the_figures_of_a_row(grid, setting, lab):
     (row,), (made,) = rows(study), study.measurements
     summary = made.summary
     assert row["status"] == "ok"
-    assert (row["median"], row["from"], row["to"]) == (
-        summary.median_s.estimate,
-        summary.median_s.low,
-        summary.median_s.high,
-    )
+    assert row["median (95% interval)"] == format_spread(summary.median_s, "s")
     assert (row["mean"], row["standard deviation"]) == (summary.mean_s, summary.sd_s)
     assert row["throughput"] == pytest.approx(4 * 512 / summary.median_s.estimate)
     assert row["model FLOP/s"] == pytest.approx(1e12)
@@ -61,7 +55,7 @@ def test_out_of_memory_keeps_its_row(grid, setting, lab):
     overrule = lambda case: "oom" if case.model.name == "2.7B" else None  # noqa: E731
     study = bench(lab(setting(), overrule=overrule), grid, PROTOCOLS[1:], command="peakward bench")
     last = rows(study)[-1]
-    assert (last["model"], last["status"], last["median"], last["throughput"]) == (
+    assert (last["model"], last["status"], last["median (95% interval)"], last["throughput"]) == (
         "2.7B",
         "oom",
         None,
@@ -89,6 +83,17 @@ def test_no_winner_where_the_intervals_overlap(setting, lab):
     assert said.text == (
         "small 4 × 512 forward, 0 warm-up steps: none of 2 configurations is measurably faster than "
         "another."
+    )
+
+
+def test_settings_that_never_vary_are_in_the_note(grid, setting, lab):
+    study = bench(lab(setting()), grid, PROTOCOLS[1:], command="peakward bench")
+    (made,) = [each for each in study.tables if each.title == "Measurements"]
+    names = [column.name for column in made.columns]
+    assert names[:4] == ["model", "workload", "precision", "status"]
+    assert made.note == (
+        "In every row: attention naive, compile none, CUDA graphs no, optimizer adamw-foreach, "
+        "checkpointing none, warm-up steps until steady."
     )
 
 
