@@ -7,7 +7,7 @@ finds what the other measured.
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from peakward.catalogue.devices import device, match
 from peakward.catalogue.levers import LEVERS, lever
@@ -77,25 +77,31 @@ def case(
         device: by default cuda where there is one.
 
     Raises:
-        PeakwardError: an unknown name, two levers that set one field differently, or a shape or
-            workload that cannot be.
+        PeakwardError: as on the command line: an unknown name, two levers that set one field
+            differently, or a shape, workload or memory limit that cannot be.
     """
     preset = model(shape) if isinstance(shape, str) else shape
     validate(preset)
-    for size, name in (
-        (batch_size, "batch_size"),
-        (seq_len, "seq_len"),
-        (accumulate, "accumulate"),
+    for size, name, most in (
+        (batch_size, "batch_size", options.MAX_BATCH_SIZE),
+        (seq_len, "seq_len", options.MAX_SEQ_LEN),
+        (accumulate, "accumulate", options.MAX_ACCUMULATE),
     ):
-        values.whole(str(size), name, low=1, high=options.MAX_SEQ_LEN)
+        values.whole(str(size), name, low=1, high=most)
     options.check_length(preset, seq_len)
-    made = options.settings(levers, "levers")
+    values.one_of(pass_, get_args(Pass), "a pass")
+    if device is not None:
+        values.one_of(device, get_args(DeviceType), "a device")
+    if memory_limit_bytes is not None:
+        values.whole(str(memory_limit_bytes), "memory_limit_bytes", low=2**20, high=2**50)
+    if isinstance(levers, str):
+        raise PeakwardError(f"expected a sequence of levers, got {levers!r}: write ({levers!r},)")
     return ModelCase(
         model=preset,
         workload=Workload(
             batch_size=batch_size, seq_len=seq_len, pass_=pass_, accumulate=accumulate
         ),
-        configuration=Configuration(**made),
+        configuration=Configuration(**options.settings(levers, "levers")),
         device=machine.this_machine(None).device if device is None else device,
         memory_limit_bytes=memory_limit_bytes,
     )
@@ -155,20 +161,26 @@ def run(
     case: ModelCase,
     *,
     levers: Sequence[str] | None = None,
-    budget_s: float = 900.0,
+    budget_s: float | None = None,
     db: str = DB,
 ) -> Study:
     """Find what makes the case faster: `peakward run`.
 
     Args:
         levers: names to try; None tries all that apply here.
-        budget_s: about how long it may take; what was not confirmed in it says so.
+        budget_s: about how long it may take; what was not confirmed in it says so. None is the
+            command line's default: 15 minutes, on a CPU 100 s.
 
     Raises:
         PeakwardError: a setting of the case or a named lever that cannot apply here.
     """
+    from peakward.cli.run import DEFAULT_BUDGET
     from peakward.tune.run import Investigation, investigate
 
+    if isinstance(levers, str):
+        raise PeakwardError(f"expected a sequence of levers, got {levers!r}: write ({levers!r},)")
+    if budget_s is None:
+        budget_s = values.duration_s(DEFAULT_BUDGET[case.device], "budget_s")
     here = machine.this_machine(case.device)
     machine.runnable((case,), here)
     asked = Investigation(

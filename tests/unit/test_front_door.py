@@ -1,12 +1,15 @@
 """`import peakward`: the command line's jobs from Python."""
 
+import contextlib
 import importlib
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
 import peakward as pw
 from peakward import front_door
+from peakward.cli import session
 from peakward.cli.main import COMMANDS
 from peakward.records.case import Configuration
 
@@ -55,6 +58,12 @@ def test_a_case_is_what_the_command_line_would_make():
         ({"shape": "tyny"}, "expected a model, got 'tyny': perhaps tiny"),
         ({"batch_size": 0}, "for batch_size, got '0'"),
         ({"seq_len": 2**19}, "expected --seq-len of at most"),
+        ({"batch_size": 2**17}, "from 1 to 65,536 for batch_size"),
+        ({"accumulate": 5000}, "for accumulate, got '5000'"),
+        ({"pass_": "train"}, "expected a pass, got 'train': perhaps train_step"),
+        ({"device": "gpu"}, "expected a device, got 'gpu'"),
+        ({"memory_limit_bytes": 0}, "for memory_limit_bytes, got '0'"),
+        ({"levers": "sdpa"}, "expected a sequence of levers, got 'sdpa': write ('sdpa',)"),
         ({"levers": ("sdap",)}, "perhaps sdpa"),
         ({"levers": ("bf16", "tf32")}, "expected one precision"),
     ],
@@ -64,6 +73,22 @@ def test_a_case_that_cannot_be_is_refused(given, line):
     with pytest.raises(pw.PeakwardError) as caught:
         pw.case(**(plain | given))
     assert line in str(caught.value)
+
+
+@pytest.mark.parametrize(("given", "budget_s"), [({}, 100.0), ({"budget_s": 7.0}, 7.0)])
+def test_a_run_may_take_as_long_as_the_command_s(given, budget_s, monkeypatch):
+    nothing = contextlib.nullcontext(SimpleNamespace(sweep=None, store=None))
+    monkeypatch.setattr(session, "opened", lambda *_: nothing)
+    monkeypatch.setattr("peakward.tune.run.investigate", lambda asked, *_args, **_kwargs: asked)
+    asked = pw.run(pw.case("tiny", batch_size=1, seq_len=8, device="cpu"), **given)
+    assert asked.budget_s == budget_s
+    assert f"--budget {budget_s:g}s" in asked.command
+
+
+def test_one_lever_as_a_plain_string_is_refused():
+    case = pw.case("tiny", batch_size=1, seq_len=8, device="cpu")
+    with pytest.raises(pw.PeakwardError, match="expected a sequence of levers, got 'sdpa'"):
+        pw.run(case, levers="sdpa")
 
 
 def test_the_floor_of_a_catalogued_device_needs_no_device():

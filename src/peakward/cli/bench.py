@@ -44,7 +44,7 @@ def main(given: Options, command: str) -> int:
     """Measure the grid and show it."""
     here = machine.this_machine(given.case.device)
     start = options.settings(given.lever, "--lever")
-    asked = options.cases(given.case, here.device, start=start)
+    asked = options.without_twins(options.cases(given.case, here.device, start=start))
     cases, reasons = machine.runnable(asked, here)
     protocols = _protocols(given)
     targets = output.targets(given.results)

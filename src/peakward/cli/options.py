@@ -97,6 +97,18 @@ def single(options: CaseOptions, device: DeviceType, start: dict[str, Any]) -> M
     return found[0]
 
 
+def without_twins(planned: Iterable[ModelCase]) -> tuple[ModelCase, ...]:
+    """The cases less those that run as an earlier one does: where nothing is compiled, its scope
+    changes nothing."""
+    kept: dict[ModelCase, ModelCase] = {}
+    for case in planned:
+        configuration = case.configuration
+        if configuration.compile == "none":
+            configuration = msgspec.structs.replace(configuration, compile_scope="block")
+        kept.setdefault(msgspec.structs.replace(case, configuration=configuration), case)
+    return tuple(kept.values())
+
+
 def shapes(options: ShapeOptions, default: str) -> tuple[ModelShape, ...]:
     """The named presets, with the parts of the shape that the options override."""
     names = values.split(default if options.model is None else options.model, "--model")

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from itertools import product
 from typing import Annotated, get_args
 
 import msgspec
@@ -16,14 +17,35 @@ from peakward.cli.vocabulary import (
     Shapes,
     option,
 )
-from peakward.records.case import Precision
+from peakward.records.case import Configuration, ModelCase, Precision, Workload
 from peakward.records.errors import PeakwardError
 from peakward.records.study import Study
 from peakward.report import documents
 from peakward.report.document import Document, Section
 from peakward.studies import registry
-from peakward.studies.scope import Scope, default_scope
+from peakward.studies.scope import Scope, default_scope, grid
 from peakward.studies.setting import Setting
+
+
+class Uses(msgspec.Struct, frozen=True, kw_only=True):
+    """How many values a study uses of an option that not every study takes; None is any number."""
+
+    seq_lens: int | None = None
+    precisions: int | None = 0
+    limits_bytes: int | None = 0
+
+
+USES = {
+    "warmup": Uses(),
+    "throughput": Uses(precisions=None, limits_bytes=None),
+    "compile": Uses(seq_lens=1),
+    "checkpointing": Uses(precisions=1, limits_bytes=None),
+}
+_OPTIONS = {
+    "seq_lens": "--seq-len",
+    "precisions": "--precision",
+    "limits_bytes": "--memory-limit",
+}
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +89,8 @@ def main(given: Options, command: str) -> int:
     modules = [registry.study_module(name) for name in names]
     here = machine.this_machine(given.device)
     scope = _scope(given, here)
+    _refuse_unused(names, scope)
+    _refuse_unfit(scope, here)
     setting = Setting(scope=scope, environment=here.environment, has_compiler=here.has_compiler)
     n_planned = sum(len(module.plan(setting)) for module in modules)
     targets = output.targets(given.results)
@@ -119,6 +143,34 @@ def _scope(given: Options, here: Machine) -> Scope:
     if given.timeout is not None:
         wanted["timeout_s"] = values.duration_s(given.timeout, "--timeout")
     return msgspec.structs.replace(scope, **wanted)
+
+
+def _refuse_unused(names: Sequence[str], scope: Scope) -> None:
+    """Refuse what none of the studies uses: what was asked for is never dropped without a word."""
+    for field, option_name in _OPTIONS.items():
+        n_given = len(getattr(scope, field))
+        most = [getattr(USES[name], field) for name in names]
+        if None not in most and n_given > max(most):
+            said = f"at most {max(most)} of" if max(most) else "no"
+            raise PeakwardError(
+                f"expected {said} {option_name} for {' and '.join(names)}, got {n_given}: "
+                "leave out what goes unused"
+            )
+
+
+def _refuse_unfit(scope: Scope, here: Machine) -> None:
+    """Refuse precisions that cannot apply here, and lengths that a model does not accept."""
+    sizes = grid(scope)
+    for shape, seq_len in product(sizes.models, sizes.seq_lens):
+        options.check_length(shape, seq_len)
+    for precision in scope.precisions:
+        case = ModelCase(
+            model=sizes.models[0],
+            workload=Workload(batch_size=sizes.batch_size, seq_len=sizes.seq_lens[0]),
+            configuration=Configuration(precision=precision),
+            device=here.device,
+        )
+        machine.runnable((case,), here)
 
 
 def _together(found: Sequence[Document]) -> Document:

@@ -19,7 +19,9 @@ import peakward
 from peakward.cli import main as entry
 from peakward.cli.main import COMMANDS, main
 from peakward.cli.parse import option_names
+from peakward.cli.study import USES
 from peakward.store.database import Store
+from peakward.studies.registry import STUDIES
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -104,6 +106,23 @@ def refused(argv, capsys) -> str:
         (["study", "warmpu"], "expected a study, got 'warmpu': perhaps warmup"),
         (["study", "warmup", "--all"], "expected one study or --all"),
         (["study", "warmup", "--precision", "fp4"], "a value of --precision, got 'fp4'"),
+        (["study", "warmup", "--precision", "bf16"], "expected no --precision for warmup, got 1"),
+        (["study", "warmup", "--memory-limit", "2"], "expected no --memory-limit for warmup"),
+        (["study", "compile", "--precision", "bf16"], "expected no --precision for compile"),
+        (["study", "compile", "--memory-limit", "2"], "expected no --memory-limit for compile"),
+        (["study", "compile", "--seq-len", "8,16"], "at most 1 of --seq-len for compile, got 2"),
+        (
+            ["study", "checkpointing", "--precision", "fp32,bf16"],
+            "at most 1 of --precision for checkpointing, got 2",
+        ),
+        (
+            ["study", "throughput", "--precision", "fp8", "--device", "cpu"],
+            "precision fp8 needs cuda, got cpu",
+        ),
+        (
+            ["study", "warmup", "--model", "gpt2", "--seq-len", "2048"],
+            "expected --seq-len of at most 1,024 for the model gpt2, got 2,048",
+        ),
         (["devices", "prob"], "expected an action, got 'prob': perhaps probe"),
         (["devices", "probe", "--device", "tpu"], "a value of --device"),
         (["compare", "one"], "expected two studies to compare, got 1"),
@@ -152,6 +171,10 @@ def test_a_database_of_a_newer_peakward_is_refused(capsys, in_tmp):
         connection.execute("UPDATE meta SET value = '99' WHERE key = 'schema_version'")
     for argv in (["bench", "--device", "cpu"], ["report"], ["compare", "last", "last"]):
         assert "99" in refused(argv, capsys)
+
+
+def test_every_study_says_what_it_uses():
+    assert list(USES) == list(STUDIES)
 
 
 class Ending(msgspec.Struct):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from peakward.catalogue.models import model
+from peakward.catalogue.models import MODELS, model
 from peakward.cli import options
 from peakward.cli.vocabulary import CaseOptions
 from peakward.records.case import Configuration
@@ -166,3 +166,17 @@ def test_levers_are_named_once_each():
     assert [each.name for each in options.levers(["sdpa,compile", "sdpa"])] == ["sdpa", "compile"]
     with pytest.raises(PeakwardError, match="perhaps compile"):
         options.levers(["compil"])
+
+
+def test_a_scope_of_compilation_makes_no_twins_where_nothing_is_compiled():
+    grid = options.without_twins(cases(compile="none,default", compile_scope="block,model"))
+    made = [(each.configuration.compile, each.configuration.compile_scope) for each in grid]
+    assert made == [("none", "block"), ("default", "block"), ("default", "model")]
+    alone = cases(compile_scope="model")
+    assert options.without_twins(alone) == alone
+
+
+def test_a_model_that_is_near_none_is_answered_by_all():
+    with pytest.raises(PeakwardError) as caught:
+        cases(model="zzzz")
+    assert all(each.name in str(caught.value) for each in MODELS)
