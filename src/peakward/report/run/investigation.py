@@ -68,6 +68,17 @@ class Investigation(msgspec.Struct, frozen=True, kw_only=True):
             return Speedup(estimate=product[0], basis="product of the steps")
         return None
 
+    @property
+    def alone(self) -> float | None:
+        """The speed-up by the two medians measured alone, where pairs say another one."""
+        speedup = self.speedup
+        if speedup is None or speedup.interval is None or self.best is None:
+            return None
+        if self.baseline.step_s is None or self.best.step_s is None:
+            return None
+        ratio = self.baseline.step_s / self.best.step_s
+        return None if speedup.interval.low <= ratio <= speedup.interval.high else ratio
+
 
 def inverted(ratio: Interval) -> Interval:
     """A ratio of times as a speed-up."""

@@ -101,7 +101,13 @@ def _warnings(study: Study, found: Investigation) -> tuple[str, ...]:
         and (validity := point.measurement.validity)
         and validity.verdict != "stable"
     ]
-    return (*shaky, *(() if study.complete else (early,)))
+    apart = [
+        f"Measured alone, minutes apart, the two medians give {format_cell(ratio, 'ratio')}, outside "
+        "the interval of the pairs: this machine's speed drifted. The pairs are to be believed."
+        for ratio in (found.alone,)
+        if ratio is not None
+    ]
+    return (*apart, *shaky, *(() if study.complete else (early,)))
 
 
 def _facts(study: Study, found: Investigation) -> Facts:

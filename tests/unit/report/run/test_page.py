@@ -118,3 +118,21 @@ def test_an_impossible_mfu_is_raised_not_printed(run_study):
     low = tuple(replace(each, peak_flops_per_s=1e12) for each in run_study.predictions)
     with pytest.raises(PeakwardError, match="at most 100%"):
         document(replace(run_study, predictions=low))
+
+
+def test_medians_that_disagree_with_the_pairs_are_pointed_out(run_study):
+    *others, best = run_study.measurements
+    median = best.summary.median_s
+    slower = replace(
+        best, summary=replace(best.summary, median_s=replace(median, estimate=2 * median.estimate))
+    )
+    shown = document(replace(run_study, measurements=(*others, slower)))
+    notes = [block.text for block in shown.blocks if isinstance(block, Note)]
+    assert any(
+        "two medians give 5.1" in text and "pairs are to be believed" in text for text in notes
+    )
+    assert not any(
+        "pairs are to be believed" in block.text
+        for block in document(run_study).blocks
+        if isinstance(block, Note)
+    )
