@@ -70,14 +70,15 @@ class Investigation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def alone(self) -> float | None:
-        """The speed-up by the two medians measured alone, where pairs say another one."""
+        """The speed-up by the two medians measured alone, where pairs say another one by 2% or more."""
         speedup = self.speedup
         if speedup is None or speedup.interval is None or self.best is None:
             return None
         if self.baseline.step_s is None or self.best.step_s is None:
             return None
         ratio = self.baseline.step_s / self.best.step_s
-        return None if speedup.interval.low <= ratio <= speedup.interval.high else ratio
+        inside = speedup.interval.low <= ratio <= speedup.interval.high
+        return None if inside or abs(ratio / speedup.estimate - 1) < 0.02 else ratio
 
 
 def inverted(ratio: Interval) -> Interval:
