@@ -32,6 +32,15 @@ def test_the_exit_code_says_whether_a_case_got_slower(write, make_study, make_me
     assert "1 case compared: 1 same." in capsys.readouterr().out
 
 
+def test_a_gate_is_not_passed_by_measuring_less(write, make_study, make_measurement, capsys):
+    before = write("before.json", make_study(make_measurement(8), make_measurement(16)))
+    ended = write("ended.json", make_study(make_measurement(8), complete=False))
+    assert main(["compare", before, ended]) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert "2 cases compared: 1 missing, 1 same." in said
+    assert "The study after is incomplete." in said
+
+
 def test_studies_of_a_database_are_compared_by_name(in_tmp, make_study, make_measurement, capsys):
     older = make_study(make_measurement(8), started_at="2026-01-01T00:00:00+00:00")
     newer = make_study(make_measurement(8, 2e-3), started_at="2026-01-02T00:00:00+00:00")
