@@ -71,7 +71,7 @@ def show_study(study: Study, files: tuple[Target, ...], *, as_json: bool) -> Non
 
 
 def print_document(document: Document) -> None:
-    """To the terminal, as wide as it is."""
+    """To the terminal, as wide as it is; to a file or a pipe, 100 columns wide."""
     from rich.console import Console
 
     from peakward.report import terminal
@@ -81,7 +81,8 @@ def print_document(document: Document) -> None:
             # rich would exit with 1 here, which `compare` means as a regression.
             raise BrokenPipeError
 
-    terminal.render(document, Terminal())
+    known = sys.stdout.isatty() or "COLUMNS" in os.environ
+    terminal.render(document, Terminal(width=None if known else 100))
 
 
 def _html(document: Document) -> str:
