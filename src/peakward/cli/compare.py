@@ -19,7 +19,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     A study is a JSON file (`--json` output), a database (its last study), FILE.db:ID, or an id, the
     beginning of one, or "last" in `--db`. To gate a change: `peakward bench --db before.db …`, make
-    the change, `peakward bench --db after.db …`, `peakward compare before.db after.db`.
+    the change, `peakward bench --db after.db …`, `peakward compare before.db after.db`. A case that
+    ran before and is missing after is a regression too.
     """
 
     studies: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="BEFORE AFTER")]

@@ -66,12 +66,16 @@ def refuse_to_mix(before: Study, after: Study, *, across: bool) -> None:
 
 def changes(before: Study, after: Study, *, threshold: float) -> tuple[Change, ...]:
     """Every case that both studies hold, measured with the same warm-up, judged; and every one that
-    ran before and that the study after lacks."""
+    ran before and that the study after lacks.
+
+    The best composition of a `run` is its finding, not its plan: another one is no missing case.
+    """
+    planned = before.name != "run"
     old, new = _by_plan(before.measurements), _by_plan(after.measurements)
     return tuple(
         _change(measured, new[plan], threshold) if plan in new else _missing(measured, after)
         for plan, measured in old.items()
-        if plan in new or measured.status == "ok"
+        if plan in new or (planned and measured.status == "ok")
     )
 
 

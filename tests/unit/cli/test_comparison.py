@@ -106,6 +106,14 @@ def test_a_case_that_the_study_after_lacks_is_a_regression_if_it_ran(make_study,
     assert "1 cases only in the study before were left out." in notes
 
 
+def test_a_run_that_found_another_composition_lacks_nothing(make_study, make_measurement):
+    before, after = (
+        msgspec.structs.replace(make_study(*map(make_measurement, sizes)), name="run")
+        for sizes in ((8, 16), (8, 32))
+    )
+    assert verdicts(before, after) == ["same"]
+
+
 def test_cases_new_in_the_study_after_are_no_regression(make_study, make_measurement):
     before, after = make_study(make_measurement(8)), make_study(*map(make_measurement, (8, 16)))
     assert verdicts(before, after) == ["same"]
