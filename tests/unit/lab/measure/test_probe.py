@@ -20,11 +20,19 @@ def test_the_probe_works_where_torch_cannot_be_imported():
         "probe.default_device(); probe.has_compiler(); probe.compute_capability()\n"
         "print(probe.environment('cpu').n_cores)"
     )
+    environ = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     done = subprocess.run(
-        [sys.executable, "-c", script], check=False, capture_output=True, text=True
+        [sys.executable, "-c", script], check=False, capture_output=True, text=True, env=environ
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) == len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize(("limit", "allowed"), [("1", 1), ("999", None), ("", None), ("2,1", None)])
+def test_openmp_s_limit_counts_as_fewer_cores(limit, allowed, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", limit)
+    expected = allowed or len(os.sched_getaffinity(0))
+    assert probe.environment("cpu").n_cores == expected
 
 
 def test_cpu_environment():
