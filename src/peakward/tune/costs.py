@@ -42,8 +42,8 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
     def confirm_s(self, candidate: ModelCase) -> float:
         """One lever confirmed in its processes, each letter an arm warmed up and timed.
 
-        Compiling an arm again takes about a third of the first time: its kernels come from torch's
-        cache on disk, the tracing does not.
+        Compiling an arm again is reckoned at a third of the first time: its kernels come from
+        torch's cache on disk, the tracing does not.
         """
         letters = "".join(CONFIRM_ORDERS)
         compiles = candidate.configuration.compile != "none"
@@ -56,8 +56,8 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
 def guessed(case: ModelCase, floor_s: float | None) -> Costs:
     """Before anything ran: a warm-up is some ten steps, none faster than its floor.
 
-    Start and compilation as seen on an H200 with 16 cores (8.8 and 7 to 8 s) and on two cores
-    without a GPU (3 and 20 s), 2026-11-21.
+    Start and compilation on a GPU as seen on an H200 with 16 cores (8.8 and 7 to 8 s, 2026-11-21);
+    on a CPU they are reckoned (compiling took 13 to 28 s on two cores that others used too).
     """
     warmup_s = 10 * (floor_s or 0.0)
     if case.device == "cuda":

@@ -44,6 +44,17 @@ def test_twice_within_two_seconds_stops_the_run_once(now):
     noted.raise_if_stopping()
 
 
+def test_a_late_third_takes_nothing_back(now):
+    """A worker may take ten seconds to end, which is when people press again."""
+    noted = Interrupts()
+    with noted:
+        for pause_s in (0.0, 1.0, 5.0):
+            now[0] += pause_s
+            press()
+    with pytest.raises(KeyboardInterrupt):
+        noted.raise_if_stopping()
+
+
 def test_the_second_may_come_in_the_next_case(now):
     noted = Interrupts()
     with noted:

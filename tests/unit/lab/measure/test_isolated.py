@@ -84,6 +84,20 @@ def test_a_soiled_worker_is_replaced(make_workers, case):
     assert pid(workers) is None
 
 
+def test_a_worker_whose_conversation_broke_answers_nothing_more(make_workers, case):
+    workers = make_workers("answer")
+    workers.measure(case, PROTOCOL)
+    before = pid(workers)
+
+    def broken(_event):
+        raise RuntimeError("a listener's own fault")
+
+    with pytest.raises(RuntimeError, match="own fault"):
+        workers.measure(case, PROTOCOL, on_event=broken)
+    assert is_gone(before)
+    assert workers.measure(case, PROTOCOL).status == "ok"
+
+
 def test_a_fresh_process_is_neither_an_old_one_nor_kept(make_workers, case):
     workers = make_workers("answer")
     workers.measure(case, PROTOCOL)
