@@ -12,8 +12,9 @@ import pynvml
 from peakward.lab.measure import nvml
 from peakward.records.measurement import Interval, Telemetry
 
-PERIOD_S = 0.05
-"""One sample holds Python's lock for some 50 µs, a thousandth of this."""
+PERIOD_S = 0.1
+"""The sensors move every 20 to 100 ms. One sample takes Python's lock some five times from a host
+that launches kernels."""
 MIN_ENERGY_S = 0.5
 """The energy counter moves every 20 to 100 ms; over less, its steps would show."""
 THROTTLE_REASONS = {

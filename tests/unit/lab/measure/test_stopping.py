@@ -19,7 +19,7 @@ RESTLESS = [1.0, 2.0] * 10
 
 @pytest.mark.parametrize(
     ("step_s", "chunk"),
-    [(1e-4, 50), (1e-6, 64), (2e-3, 3), (5e-3, 1), (1.0, 1), (0.0, 64)],
+    [(1e-4, 50), (1e-6, 128), (2e-3, 3), (5e-3, 1), (1.0, 1), (0.0, 128)],
 )
 def test_a_chunk_is_about_5_ms(step_s, chunk):
     assert stopping.chunk_steps(step_s) == chunk

@@ -107,8 +107,8 @@ def test_a_sample_is_bounded_and_evenly_spaced():
     timer.run_steps(
         stepping(clock, [float(i) for i in range(600)]), clock, max_steps=600, done=never
     )
-    assert timer._sample(clock, 600) == [float(i) for i in range(0, 600, 3)]
-    assert timer._sample(clock, 250) == [float(i) for i in range(250)]
+    assert timer._sample(clock, 600) == [float(i) for i in range(0, 600, 6)]
+    assert timer._sample(clock, 100) == [float(i) for i in range(100)]
     assert timer._sample(clock, 0) == []
 
 
