@@ -38,6 +38,16 @@ def test_the_corners_autotune_the_first_size_alone(setting):
     assert len(autotuned("full")) == 5
 
 
+def test_what_autotunes_comes_last(setting):
+    planned = compile_study.plan(setting())
+    autotunes = [
+        getattr(case, "configuration", case).compile == "max-autotune" for case, _ in planned
+    ]
+    assert len(set(planned)) == len(planned)
+    assert autotunes == sorted(autotunes)
+    assert any(autotunes)
+
+
 def test_compiled_is_held_against_eager_of_its_own_precision(setting, gathered):
     here = setting()
     found = {
