@@ -54,7 +54,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """`ok`, or that of the arm that failed."""
     pairs: tuple[Pair, ...] = ()
     time_ratio: Interval | None = None
-    """Candidate's step time over base's (below 1 is faster): t-interval on the logarithm."""
+    """Candidate's step time over base's (below 1 is faster): t-interval on the logarithm, with the
+    process as the unit where there are several."""
     base_peak_bytes: int | None = None
     candidate_peak_bytes: int | None = None
     numerics: NumericsVerdict | None = None

@@ -13,15 +13,18 @@ def ratio_interval(pairs: Sequence[Pair], *, level: float = 0.95) -> Interval:
     """Candidate's step time over base's: the geometric mean of the pairs' ratios, with its interval.
 
     The t-interval on log(candidate / base), carried back by exp: a ratio and its inverse then give
-    the same answer, and what slows both arms of a pair (the process, the clock of that minute)
-    cancels. It takes the pairs as independent and their log-ratios as normal.
+    the same answer, and what slows both arms of a pair (the clock of that minute) cancels. A
+    process draws its memory layout and its host's speed once for all its pairs, so pairs of
+    several processes count as one observation a process, their mean (Kalibera & Jones 2013,
+    "Rigorous benchmarking in reasonable time", section 6). Pairs of one process count each, and
+    the interval then holds for that process alone.
 
     Raises:
         ValueError: fewer than two pairs, which have no spread.
     """
     if len(pairs) < 2:
         raise ValueError(f"expected at least two pairs, got {len(pairs)}")
-    logs = [math.log(pair.candidate_s / pair.base_s) for pair in pairs]
+    logs = _observations(pairs)
     centre = fmean(logs)
     t = student_t_quantile((1 + level) / 2, len(logs) - 1)
     half_width = t * stdev(logs) / math.sqrt(len(logs))
@@ -31,6 +34,15 @@ def ratio_interval(pairs: Sequence[Pair], *, level: float = 0.95) -> Interval:
         high=math.exp(centre + half_width),
         level=level,
     )
+
+
+def _observations(pairs: Sequence[Pair]) -> list[float]:
+    by_process: dict[int, list[float]] = {}
+    for pair in pairs:
+        by_process.setdefault(pair.process, []).append(math.log(pair.candidate_s / pair.base_s))
+    if len(by_process) == 1:
+        return next(iter(by_process.values()))
+    return [fmean(logs) for logs in by_process.values()]
 
 
 def judge_time(interval: Interval, *, threshold: float = 0.01) -> TrialVerdict:

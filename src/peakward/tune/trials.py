@@ -11,7 +11,7 @@ from peakward.records.lever import Lever, NumericsClass
 from peakward.records.measurement import Interval, Measurement
 from peakward.records.trial import NumericsVerdict, Pair, Trial, TrialVerdict
 from peakward.stats.pairs import judge_time, ratio_interval
-from peakward.tune.costs import CONFIRM_ORDERS, EXTRA_ORDER, PAIR, SCREEN
+from peakward.tune.costs import CONFIRM_ORDERS, EXTRA_ORDERS, PAIR, SCREEN
 
 if TYPE_CHECKING:
     from peakward.lab.measure.sweep import Sweep
@@ -50,7 +50,7 @@ class Laboratory:
     def confirm(
         self, name: str, base: ModelCase, candidate: ModelCase, numerics: NumericsVerdict | None
     ) -> Trial:
-        """Five pairs over two processes, five more pairs' worth only where those cannot tell."""
+        """Two pairs in each of three processes, and in two more where those cannot tell."""
         done = self._store.trial(name, base, candidate, self._key)
         if done is not None and done.stage == "confirmed" and done.status == "ok":
             return done
@@ -58,8 +58,9 @@ class Laboratory:
         trial = _trial(name, base, candidate, self._key, stage="confirmed", numerics=numerics)
         for order in CONFIRM_ORDERS:
             trial = self._more_pairs(trial, order)
-        if trial.verdict == "inconclusive" and trial.status == "ok":
-            trial = self._more_pairs(trial, EXTRA_ORDER)
+        if trial.verdict == "inconclusive":
+            for order in EXTRA_ORDERS:
+                trial = self._more_pairs(trial, order)
         trial = msgspec.structs.replace(trial, wall_s=time.monotonic() - start_s)
         if trial.status == "ok":
             self._store.add_trial(trial)

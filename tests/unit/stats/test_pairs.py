@@ -26,6 +26,20 @@ def test_a_worked_example() -> None:
     assert interval.level == 0.95
 
 
+def test_the_process_is_the_unit_where_there_are_several() -> None:
+    """Process means of the log-ratios -0.2, -0.1, 0.0, whatever lies about them: as above."""
+    logs = [(-0.25, -0.15), (-0.1, -0.1, -0.1), (-0.03, 0.03)]
+    pairs = [
+        Pair(process=i, base_s=0.01, candidate_s=0.01 * math.exp(x))
+        for i, of_process in enumerate(logs)
+        for x in of_process
+    ]
+    interval = ratio_interval(pairs)
+    half_width = 4.302653 * 0.1 / math.sqrt(3)
+    assert interval.low == pytest.approx(math.exp(-0.1 - half_width), rel=1e-6)
+    assert interval.high == pytest.approx(math.exp(-0.1 + half_width), rel=1e-6)
+
+
 def test_what_slows_both_arms_cancels() -> None:
     drifting = [Pair(process=0, base_s=s, candidate_s=0.8 * s) for s in (0.01, 0.02, 0.05, 0.011)]
     interval = ratio_interval(drifting)

@@ -12,6 +12,7 @@ from peakward.records.measurement import Interval, Measurement, Summary, Validit
 from peakward.records.model_shape import ModelShape
 from peakward.records.protocol import Protocol
 from peakward.records.trial import Pair
+from peakward.stats.pairs import ratio_interval
 from peakward.tune.trials import Laboratory, interrupted, promising, rescues
 
 SHAPE = ModelShape(
@@ -141,35 +142,52 @@ def confirmed(*outcomes):
     return bench, trial
 
 
-def test_a_gain_is_kept_after_five_pairs_in_two_processes():
-    bench, trial = confirmed(outcome(0.8, 3), outcome(0.8, 2))
-    assert (trial.verdict, trial.stage, len(trial.pairs)) == ("kept", "confirmed", 5)
-    assert [pair.process for pair in trial.pairs] == [0, 0, 0, 1, 1]
-    assert bench.orders == ["ABBAAB", "|", "BAAB"], "two processes, each arm as often"
+def test_a_gain_is_kept_after_two_pairs_in_each_of_three_processes():
+    bench, trial = confirmed(*[outcome(0.8, 2)] * 3)
+    assert (trial.verdict, trial.stage, len(trial.pairs)) == ("kept", "confirmed", 6)
+    assert [pair.process for pair in trial.pairs] == [0, 0, 1, 1, 2, 2]
+    assert bench.orders == ["ABBA", "|", "BAAB", "|", "ABBA"]
     assert bench.stored == [trial]
 
 
 def test_a_loss_is_rejected_with_its_interval():
-    _, trial = confirmed(outcome(1.2, 3), outcome(1.2, 2))
+    _, trial = confirmed(*[outcome(1.2, 2)] * 3)
     assert trial.verdict == "rejected"
     assert trial.time_ratio.low > 1
 
 
-def test_what_five_pairs_cannot_tell_gets_another_process():
-    bench, trial = confirmed(outcome(0.8, 3), outcome(1.2, 2), outcome(0.9, 2))
-    assert len(bench.orders) == 5
+def test_what_three_processes_cannot_tell_gets_two_more():
+    ratios = (0.8, 1.2, 0.9, 0.8, 1.2)
+    bench, trial = confirmed(*(outcome(ratio, 2) for ratio in ratios))
+    assert [each for each in bench.orders if each != "|"] == [
+        "ABBA",
+        "BAAB",
+        "ABBA",
+        "BAAB",
+        "ABBA",
+    ]
+    assert {pair.process for pair in trial.pairs} == set(range(5))
     assert trial.verdict == "inconclusive"
 
 
+def test_processes_that_disagree_keep_nothing_however_alike_their_pairs():
+    """Ten pairs that all gain 2 to 10%: as if independent their interval would end below 1."""
+    _, trial = confirmed(*(outcome(ratio, 2) for ratio in (0.90, 0.98, 0.90, 0.999, 0.98)))
+    assert trial.verdict == "inconclusive"
+    alone = [msgspec.structs.replace(pair, process=0) for pair in trial.pairs]
+    assert ratio_interval(alone).high < 1 < trial.time_ratio.high
+
+
 def test_a_process_that_dies_ends_the_trial_with_its_reason():
-    _, trial = confirmed(outcome(0.8, 3), outcome(0.8, 2, status="crashed"))
+    bench, trial = confirmed(outcome(0.8, 2), outcome(0.8, 2, status="crashed"))
     assert (trial.status, trial.reason) == ("crashed", "killed (the candidate)")
     assert trial.verdict != "kept", "half a confirmation confirms nothing"
+    assert bench.orders == ["ABBA", "|", "BAAB"], "nor does more of it"
 
 
 def test_a_confirmed_trial_in_the_store_is_not_run_again():
     bench = Bench()
-    known = confirmed(outcome(0.8, 3), outcome(0.8, 2))[1]
+    known = confirmed(*[outcome(0.8, 2)] * 3)[1]
     bench.stored.append(msgspec.structs.replace(known, lever="sdpa"))
     assert Laboratory(bench, bench).confirm("sdpa", BASE, pull(SDPA, BASE), None) == known
     assert bench.orders == []
@@ -196,5 +214,5 @@ def test_only_a_base_without_memory_is_rescued():
 
 
 def test_a_confirmation_that_failed_is_not_kept_for_later():
-    bench, _ = confirmed(outcome(0.8, 3), outcome(0.8, 2, status="crashed"))
+    bench, _ = confirmed(outcome(0.8, 2), outcome(0.8, 2, status="crashed"))
     assert bench.stored == []
