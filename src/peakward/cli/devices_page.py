@@ -7,7 +7,7 @@ from peakward.records.device import Device, Figure
 from peakward.records.environment import Environment
 from peakward.records.study import Cell, Column, Table, Unit
 from peakward.report import provenance
-from peakward.report.document import Document, Fact, Facts, Section, TableBlock
+from peakward.report.document import Document, Fact, Facts, Note, Section, TableBlock
 from peakward.report.format import format_cell, format_duration
 
 COMPUTE_TYPES = ("fp32", "tf32", "fp16", "bf16", "fp8", "int8")
@@ -86,6 +86,7 @@ def calibration(measured: Calibration, device: Device | None) -> Document:
                     Fact(name="took", value=format_duration(measured.wall_s)),
                 )
             ),
+            *(Note(text=text) for text in provenance.ceiling_doubts(measured)),
         ),
         sections=(
             Section(

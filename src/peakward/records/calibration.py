@@ -25,6 +25,8 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     copy_bytes_per_s: float
     """Bytes read plus bytes written by a copy far larger than the last cache."""
     copy_size_bytes: int
+    doubts: tuple[str, ...] = ()
+    """What else the device or its cores were doing: the ceilings may be too low."""
 
     def matmul_flops_per_s(self, compute_type: str) -> float | None:
         """The best measured rate of a compute type, or None where it was not measured."""

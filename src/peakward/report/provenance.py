@@ -1,5 +1,6 @@
 """Where a study was made and what its figures mean: the end of every report."""
 
+from peakward.records.calibration import Calibration
 from peakward.records.environment import Environment
 from peakward.records.study import Study
 from peakward.report.document import Command, Fact, Facts, Items, Section
@@ -32,6 +33,21 @@ CONVENTIONS = (
 def conventions() -> Section:
     """What the figures mean, as a folded section."""
     return Section(title="Conventions", blocks=(Items(texts=CONVENTIONS),), folded=True)
+
+
+def notes(study: Study) -> Section:
+    """What the study says beside its results, and what was wrong when its ceilings were measured."""
+    texts = (*study.notes, *(ceiling_doubts(study.calibration) if study.calibration else ()))
+    return Section(title="Notes", blocks=(Items(texts=texts),) if texts else ())
+
+
+def ceiling_doubts(calibration: Calibration) -> tuple[str, ...]:
+    """A sentence for each doubt of a calibration."""
+    return tuple(
+        f"When the ceilings were measured, {doubt}: they may be too low. "
+        "`peakward devices calibrate` measures them again."
+        for doubt in calibration.doubts
+    )
 
 
 def environment(study: Study) -> Section:

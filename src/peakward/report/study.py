@@ -28,7 +28,7 @@ def document(study: Study) -> Document:
         ),
         Section(title="Plots", blocks=_plots(study.plots)),
         Section(title="Cases that did not run", blocks=_failed(study.measurements)),
-        Section(title="Notes", blocks=(Items(texts=study.notes),) if study.notes else ()),
+        provenance.notes(study),
         provenance.reproduction(study),
         Section(title="Evidence", blocks=_evidence(study.conclusions), folded=True),
         provenance.conventions(),

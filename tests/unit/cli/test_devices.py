@@ -82,3 +82,6 @@ def test_measured_ceilings_stand_beside_the_datasheets(make_measurement):
     assert table.rows[1] == ("odd", 1e12, 8192, None, None)
     assert "datasheet" in facts(page)["copy"]
     assert "datasheet" not in facts(devices_page.calibration(measured, None))["copy"]
+    doubtful = msgspec.structs.replace(measured, doubts=("the GPU was busy",))
+    *_, said = devices_page.calibration(doubtful, known).blocks
+    assert said.text.startswith("When the ceilings were measured, the GPU was busy: ")

@@ -13,6 +13,7 @@ from torch import Tensor
 from peakward.lab.levers.precision import fp32_matmuls
 from peakward.lab.measure import proc
 from peakward.lab.measure.clock import Clock, clock_for
+from peakward.lab.measure.crowd import Crowd
 from peakward.lab.measure.messages import Calibrated
 from peakward.lab.measure.stopping import Progress
 from peakward.lab.measure.timer import collector_paused, run_steps
@@ -50,13 +51,16 @@ def calibrate(device_type: DeviceType) -> Calibrated:
 
     Takes some 10 s on a GPU, under 10 s on two CPU cores.
     """
-    clock = clock_for(device_type)
-    rates = [rate for each in types(device_type) if (rate := _best_rate(each, device_type, clock))]
-    size_bytes = copy_size_bytes(device_type)
+    clock, crowd = clock_for(device_type), Crowd()
+    with crowd:
+        every = [_best_rate(each, device_type, clock) for each in types(device_type)]
+        size_bytes = copy_size_bytes(device_type)
+        copy_bytes_per_s = _copy_bytes_per_s(size_bytes, device_type, clock)
     return Calibrated(
-        matmul=tuple(rates),
-        copy_bytes_per_s=_copy_bytes_per_s(size_bytes, device_type, clock),
+        matmul=tuple(rate for rate in every if rate is not None),
+        copy_bytes_per_s=copy_bytes_per_s,
         copy_size_bytes=size_bytes,
+        doubt=crowd.doubt() if device_type == "cpu" else None,
     )
 
 

@@ -196,6 +196,7 @@ class Workers:
         """
         watch = assemble.Stopwatch()
         environment = self._environment(device_type)
+        busy = self._busy_reason(device_type)
         answer = self._ask(CalibrateRequest(device_type=device_type), CALIBRATE_TIMEOUT_S).answer
         if isinstance(answer, Failed):
             if answer.reason.startswith("interrupted"):
@@ -211,6 +212,7 @@ class Workers:
             matmul=answer.matmul,
             copy_bytes_per_s=answer.copy_bytes_per_s,
             copy_size_bytes=answer.copy_size_bytes,
+            doubts=tuple(each for each in (busy, answer.doubt) if each is not None),
         )
 
     def first_step(self, case: ModelCase | OperatorCase) -> FirstStep | None:

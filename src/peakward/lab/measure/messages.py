@@ -132,6 +132,7 @@ class Calibrated(Message, frozen=True, kw_only=True):
     matmul: tuple[MatmulRate, ...]
     copy_bytes_per_s: float
     copy_size_bytes: int
+    doubt: str | None = None
 
 
 class FirstStepProfiled(Message, frozen=True, kw_only=True):

@@ -12,7 +12,6 @@ from peakward.report.document import (
     Fact,
     Facts,
     Figures,
-    Items,
     Note,
     Paragraph,
     PlotBlock,
@@ -44,7 +43,7 @@ def document(study: Study) -> Document:
                 _composition(study, found),
                 _validity(found),
                 _numerics(study, found),
-                _notes(study),
+                provenance.notes(study),
                 _reproduction(study, found),
                 provenance.conventions(),
                 provenance.environment(study),
@@ -195,10 +194,6 @@ def _validity(found: Investigation) -> Section:
 
 def _numerics(study: Study, found: Investigation) -> Section:
     return Section(title="Numerics", blocks=_tables(numerics.numerics_table(study, found)))
-
-
-def _notes(study: Study) -> Section:
-    return Section(title="Notes", blocks=(Items(texts=study.notes),) if study.notes else ())
 
 
 def _tables(*tables: Table | None) -> tuple[TableBlock, ...]:

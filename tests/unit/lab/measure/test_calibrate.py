@@ -25,6 +25,11 @@ def test_a_cpu_s_ceilings(small):
     assert found.copy_size_bytes == MIB
 
 
+def test_a_crowded_cpu_is_a_doubt(small, monkeypatch):
+    monkeypatch.setattr(calibrate.Crowd, "doubt", lambda self: "other work took half")
+    assert calibrate.calibrate("cpu").doubt == "other work took half"
+
+
 @pytest.mark.parametrize(
     ("capability", "names"),
     [

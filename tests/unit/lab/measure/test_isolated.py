@@ -229,6 +229,7 @@ def test_calibrate(make_workers):
     found = make_workers("answer").calibrate("cpu")
     assert found.copy_bytes_per_s == 1e9
     assert found.environment.device_type == "cpu"
+    assert found.doubts == ("it was crowded",)
     with pytest.raises(PeakwardError, match="expected to calibrate cpu, got oom: too big"):
         make_workers("fail").calibrate("cpu")
 

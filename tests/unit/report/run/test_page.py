@@ -136,3 +136,11 @@ def test_medians_that_disagree_with_the_pairs_are_pointed_out(run_study):
         for block in document(run_study).blocks
         if isinstance(block, Note)
     )
+
+
+def test_ceilings_that_something_else_disturbed_are_noted(run_study):
+    doubtful = replace(run_study.calibration, doubts=("other work took 40% of the cores",))
+    (items,) = blocks(document(replace(run_study, calibration=doubtful, notes=())), "Notes")
+    assert [each.split(":")[0] for each in items.texts] == [
+        "When the ceilings were measured, other work took 40% of the cores"
+    ]
