@@ -36,7 +36,8 @@ def notes(measurements: Iterable[Measurement]) -> tuple[str, ...]:
         if each.validity
     ]
     more = f", of which {len(named)} follow" if len(doubtful) > len(named) else ""
-    return (f"{len(doubtful)} of {len(timed)} times are unstable or throttled{more}.", *named)
+    are = "is" if len(doubtful) == 1 else "are"
+    return (f"{len(doubtful)} of {len(timed)} times {are} unstable or throttled{more}.", *named)
 
 
 def _marked(conclusion: Conclusion, by_id: dict[str, Measurement]) -> Conclusion:
@@ -46,16 +47,23 @@ def _marked(conclusion: Conclusion, by_id: dict[str, Measurement]) -> Conclusion
     doubtful = [each for each in timed if _is_doubtful(each)]
     if not doubtful:
         return conclusion
-    text = f"{len(doubtful)} of the {len(timed)} times behind it are unstable or throttled"
     return msgspec.structs.replace(
         conclusion,
-        text=f"{conclusion.text} ({text}.)",
+        text=f"{conclusion.text} ({_shared(len(doubtful), len(timed))} unstable or throttled.)",
         evidence=(
             *conclusion.evidence,
             _count("doubtful times", doubtful),
             _count("times", timed),
         ),
     )
+
+
+def _shared(n_doubtful: int, n_timed: int) -> str:
+    if n_timed == 1:
+        return "The time behind it is"
+    if n_doubtful == n_timed:
+        return f"All {n_timed} times behind it are"
+    return f"{n_doubtful} of the {n_timed} times behind it {'is' if n_doubtful == 1 else 'are'}"
 
 
 def _count(quantity: str, measurements: list[Measurement]) -> Evidence:

@@ -30,12 +30,23 @@ def one(unit, *measurements):
 
 def test_a_time_that_is_unstable_is_counted(made):
     said = one("ratio", made(1), made(2, validity=Validity(verdict="stable")))
-    assert said.text == "It is 2.00×. (1 of the 2 times behind it are unstable or throttled.)"
+    assert said.text == "It is 2.00×. (1 of the 2 times behind it is unstable or throttled.)"
     assert [(each.quantity, each.value) for each in said.evidence[1:]] == [
         ("doubtful times", 1),
         ("times", 2),
     ]
     assert said.evidence[1].from_ids == ("m1",)
+
+
+@pytest.mark.parametrize(
+    ("n", "said"),
+    [
+        (1, "The time behind it is unstable or throttled."),
+        (3, "All 3 times behind it are unstable or throttled."),
+    ],
+)
+def test_where_every_time_is_unstable(made, n, said):
+    assert one("s", *(made(serial) for serial in range(n))).text == f"It is 2.00 s. ({said})"
 
 
 def test_stable_times_are_not_remarked_on(made):
