@@ -1,6 +1,7 @@
 """The results database."""
 
 import sqlite3
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -126,13 +127,17 @@ class Store:
     def measurement(
         self, case: Case, protocol: Protocol, environment_key: str
     ) -> Measurement | None:
-        """The latest measurement with a final status: any but an interrupted one."""
-        return self._first(
+        """The latest measurement with a final status.
+
+        Any but an interrupted one, and one that timed out sooner than this protocol would.
+        """
+        stored = self._each(
             Measurement,
             "measurement WHERE case_key = ? AND protocol_key = ? AND environment_key = ? AND final"
             " ORDER BY created DESC, rowid DESC",
             (key_of_case(case), key_of_protocol(protocol), environment_key),
         )
+        return next((each for each in stored if not _gave_up_sooner(each, protocol)), None)
 
     def trial(
         self, lever: str, base: ModelCase, candidate: ModelCase, environment_key: str
@@ -176,8 +181,14 @@ class Store:
 
     def _first(self, kind: type[R], rows: str, values: tuple[str, ...]) -> R | None:
         """The record of the first of the rows, or None where there is none."""
+        return next(self._each(kind, f"{rows} LIMIT 1", values), None)
+
+    def _each(self, kind: type[R], rows: str, values: tuple[str, ...]) -> Iterator[R]:
+        """The records of the rows, decoded as they are asked for."""
         with told_in_one_line(self._path):
-            found = self._connection.execute(
-                f"SELECT record FROM {rows} LIMIT 1", values
-            ).fetchone()
-        return None if found is None else from_json(found[0].encode(), kind)
+            found = self._connection.execute(f"SELECT record FROM {rows}", values).fetchall()
+        return (from_json(record.encode(), kind) for (record,) in found)
+
+
+def _gave_up_sooner(stored: Measurement, protocol: Protocol) -> bool:
+    return stored.status == "timeout" and stored.protocol.timeout_s < protocol.timeout_s

@@ -52,8 +52,8 @@ def key_of_case(case: Case) -> str:
 
 
 def key_of_protocol(protocol: Protocol) -> str:
-    """A stable 16-digit name of the protocol's content, equal for equal ones."""
-    encoded = msgspec.json.encode(_as_read_back(protocol), order="deterministic")
+    """A stable 16-digit name of the protocol's identity, equal for equal ones."""
+    encoded = msgspec.json.encode(_as_read_back(protocol).identity, order="deterministic")
     return hashlib.sha256(encoded).hexdigest()[:16]
 
 

@@ -11,10 +11,10 @@ Planned = tuple[Case, Protocol]
 
 
 class Readings:
-    """Measurements by (case, protocol): what a plan asked for and the machine answered."""
+    """Measurements by case and the protocol's identity: what a plan asked for and what came of it."""
 
     def __init__(self, measurements: Iterable[Measurement] = ()) -> None:
-        self._by_plan = {(each.case, each.protocol): each for each in measurements}
+        self._by_plan = {(each.case, each.protocol.identity): each for each in measurements}
 
     def __iter__(self) -> Iterator[Measurement]:
         return iter(self._by_plan.values())
@@ -24,11 +24,12 @@ class Readings:
 
     def add(self, measurement: Measurement) -> None:
         """Put in, in place of an earlier one of the same plan."""
-        self._by_plan[measurement.case, measurement.protocol] = measurement
+        self._by_plan[measurement.case, measurement.protocol.identity] = measurement
 
     def find(self, planned: Planned) -> Measurement | None:
         """The measurement of a planned case, or None where it has not been run."""
-        return self._by_plan.get(planned)
+        case, protocol = planned
+        return self._by_plan.get((case, protocol.identity))
 
 
 def status(measurement: Measurement | None) -> str:

@@ -25,6 +25,28 @@ def test_a_measurement_is_found_by_case_protocol_and_environment(
         assert store.measurement(make.case(), Protocol(), "elsewhere") is None
 
 
+def test_a_time_out_is_no_other_way_to_measure(make: SimpleNamespace, path: Path) -> None:
+    key = make.environment().key
+    with Store.open(path) as store:
+        store.add_measurement(make.measurement(protocol=Protocol(timeout_s=60)))
+        for timeout_s in (30, 60, 600):
+            assert store.measurement(make.case(), Protocol(timeout_s=timeout_s), key) is not None
+
+
+def test_what_timed_out_is_tried_again_where_there_is_more_time(
+    make: SimpleNamespace, path: Path
+) -> None:
+    key = make.environment().key
+    with Store.open(path) as store:
+        gave_up = make.measurement(
+            protocol=Protocol(timeout_s=60), status="timeout", summary=None, reason="not done"
+        )
+        store.add_measurement(gave_up)
+        assert store.measurement(make.case(), Protocol(timeout_s=60), key) == gave_up
+        assert store.measurement(make.case(), Protocol(timeout_s=30), key) == gave_up
+        assert store.measurement(make.case(), Protocol(timeout_s=61), key) is None
+
+
 def test_an_integer_finds_the_float_that_it_equals(make: SimpleNamespace, path: Path) -> None:
     with Store.open(path) as store:
         store.add_measurement(make.measurement(protocol=Protocol(max_timed_s=3)))

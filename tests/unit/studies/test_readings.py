@@ -25,6 +25,12 @@ def test_a_measurement_is_found_by_its_plan(case, measure, setting):
     assert found.find((with_work(case, batch_size=3), PROTOCOL)) is None
 
 
+def test_a_plan_with_another_time_out_finds_it_too(case, measure, setting):
+    made = measure(case, PROTOCOL, setting().environment)
+    hurried = msgspec.structs.replace(PROTOCOL, timeout_s=PROTOCOL.timeout_s / 2)
+    assert Readings([made]).find((case, hurried)) is made
+
+
 def test_a_later_reading_replaces_an_earlier_one_of_the_same_plan(case, measure, setting):
     env = setting().environment
     found = Readings([measure(case, PROTOCOL, env, serial=1)])
