@@ -106,9 +106,10 @@ class FirstStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     profiled_s: float
     module_load_s: float | None = None
-    """Host time in CUDA calls that load kernels: module loading, and launches beyond their steady time."""
+    """Host time in CUDA calls that load kernels, while the GPU had nothing to do: module loading, and
+    launches beyond their steady time."""
     allocation_s: float | None = None
-    """Host time in cudaMalloc and its kin."""
+    """Host time in cudaMalloc and its kin, likewise."""
     n_device_allocations: int | None = None
     n_page_faults: int | None = None
 
