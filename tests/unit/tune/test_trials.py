@@ -1,5 +1,7 @@
 """Screening and confirmation over a sweep and workers whose answers are given."""
 
+import math
+import random
 from types import SimpleNamespace
 
 import msgspec
@@ -176,6 +178,26 @@ def test_processes_that_disagree_keep_nothing_however_alike_their_pairs():
     assert trial.verdict == "inconclusive"
     alone = [msgspec.structs.replace(pair, process=0) for pair in trial.pairs]
     assert ratio_interval(alone).high < 1 < trial.time_ratio.high
+
+
+def noisy(draw: random.Random, gain: float):
+    """A process's pairs: its own 4% noise on both, 0.3% on each."""
+    centre = math.log(1 - gain) + draw.gauss(0, 0.04)
+    pairs = tuple(
+        Pair(process=0, base_s=1.0, candidate_s=math.exp(draw.gauss(centre, 0.003)))
+        for _ in range(2)
+    )
+    return SimpleNamespace(**(vars(outcome(1.0, 2)) | {"pairs": pairs}))
+
+
+@pytest.mark.parametrize(("gain", "least", "most"), [(0.0, 0.0, 0.07), (0.1, 0.95, 1.0)])
+def test_how_often_a_lever_is_kept_on_a_noisy_host(gain, least, most):
+    """Expected 4.4% without effect and 98% with 10%; the margins are four standard deviations."""
+    draw, n_trials = random.Random(7), 1000
+    verdicts = [
+        confirmed(*(noisy(draw, gain) for _ in range(5)))[1].verdict for _ in range(n_trials)
+    ]
+    assert least <= verdicts.count("kept") / n_trials <= most
 
 
 def test_a_process_that_dies_ends_the_trial_with_its_reason():

@@ -148,8 +148,8 @@ def _named(calls: Iterable[Call], names: tuple[str, ...]) -> Iterable[Call]:
 def _idle_s(step: Profiled, names: tuple[str, ...]) -> list[float]:
     """How long the GPU had nothing to do during each of these calls.
 
-    The rest of a call costs the step nothing: behind a full queue a launch waits for the GPU. Of
-    2.7B's first step, 2.20 s where a steady one takes 1.98 s, whole calls made 1.87 s (H200).
+    The rest of a call costs the step nothing: behind a full queue a launch waits for the GPU. Whole
+    calls made 1.87 s of 2.7B's first step, which took 2.20 s where a steady one takes 1.98 s (H200).
     """
     starts = [start_s for start_s, _ in step.gpu_busy]
     return [
