@@ -135,6 +135,20 @@ def test_a_lever_that_gained_nothing_comes_again_once_another_is_kept():
     assert best == configured(precision="bf16", cuda_graphs=True, optimizer="adamw-fused")
 
 
+def test_a_round_confirms_what_gains_most_on_what_is_kept():
+    """Flash attention gained more alone; graphs gain more once the matmuls are quick."""
+
+    def time_s(case):
+        settings = case.configuration
+        attention_s = 0.5 if settings.attention == "sdpa" else 1.0
+        return two_bottlenecks(case) + attention_s
+
+    world = World(time_s)
+    best = search(world).compose(BASE, [lever(n) for n in ("sdpa", "cuda-graphs", "bf16")])
+    assert world.confirmed == ["bf16", "cuda-graphs", "sdpa"]
+    assert best == configured(precision="bf16", cuda_graphs=True, attention="sdpa")
+
+
 def test_a_lever_that_loses_is_rejected_with_its_number():
     found = search(World(lambda case: 3.0 if case.configuration.attention == "sdpa" else 2.0))
     assert found.compose(BASE, [lever("sdpa")]) == BASE
