@@ -73,25 +73,20 @@ class Search:
         """
         alone = {lever.name: self._alone(lever, base) for lever in levers}
         self.trials.extend(trial for trial in alone.values() if trial is not None)
-        gain = {name: _screened_ratio(trial) for name, trial in alone.items() if trial is not None}
-        rescues = {name for name, trial in alone.items() if trial and trials.rescues(trial)}
         waiting = [
             lever
             for lever in levers
-            if lever.name in gain and (lever.saves == "time" or lever.name in rescues)
+            if (trial := alone[lever.name]) is not None
+            and (lever.saves == "time" or trials.rescues(trial))
         ]
         current, screened = base, [(lever, alone[lever.name]) for lever in waiting]
         while (won := self._first_kept(screened)) is not None:
             lever, trial = won
             self.best = current = trial.candidate
             self._kept.append(lever)
-            waiting = [each for each in waiting if self._may_yet_gain(each, gain)]
+            waiting = [each for each in waiting if each != lever and each.name not in self._barred]
             screened = [(each, self._on_top(each, current)) for each in waiting]
         return current
-
-    def _may_yet_gain(self, lever: Lever, gain: dict[str, float | None]) -> bool:
-        overridden = any(_overrides(kept, lever, gain) for kept in self._kept)
-        return lever not in self._kept and lever.name not in self._barred and not overridden
 
     def _first_kept(
         self, screened: Sequence[tuple[Lever, Trial | None]]
@@ -187,10 +182,3 @@ class Search:
 def _screened_ratio(trial: Trial) -> float | None:
     """Candidate's time over base's in the screening pair; None where there was none."""
     return trial.pairs[0].candidate_s / trial.pairs[0].base_s if trial.pairs else None
-
-
-def _overrides(kept: Lever, lever: Lever, gain: dict[str, float | None]) -> bool:
-    """Whether a kept lever set the same field and was seen to gain at least as much alone."""
-    fields = {field for field, _ in kept.sets} & {field for field, _ in lever.sets}
-    mine, theirs = gain[lever.name], gain[kept.name]
-    return bool(fields) and mine is not None and theirs is not None and theirs <= mine

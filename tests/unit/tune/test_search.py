@@ -113,7 +113,22 @@ def test_a_lever_hidden_behind_another_bottleneck_is_found_on_top():
     assert kept == ["bf16", "cuda-graphs"]
 
 
-def test_a_weaker_lever_on_the_same_field_is_not_tried_on_top():
+def test_a_stronger_lever_on_the_same_field_replaces_a_kept_one_once_it_shows():
+    """Both precisions leave the launches to be waited for; tf32 was a hair ahead."""
+
+    def time_s(case):
+        settings = case.configuration
+        device_s = {"fp32": 10.0, "tf32": 3.0, "bf16": 2.0}[settings.precision]
+        launches_s = 0.5 if settings.cuda_graphs else 4.0
+        return max(device_s, launches_s + (0.1 if settings.precision == "bf16" else 0.0))
+
+    world = World(time_s)
+    best = search(world).compose(BASE, [lever(n) for n in ("bf16", "tf32", "cuda-graphs")])
+    assert world.confirmed == ["tf32", "cuda-graphs", "bf16"]
+    assert best == configured(precision="bf16", cuda_graphs=True)
+
+
+def test_a_weaker_lever_on_the_same_field_is_not_confirmed_on_top():
     world = World(two_bottlenecks)
     search(world).compose(BASE, [lever("tf32"), lever("bf16")])
     assert world.confirmed == ["bf16"]
