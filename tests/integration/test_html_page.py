@@ -125,7 +125,7 @@ def test_the_levers_sort_by_value_with_blanks_last(opened):
     before = column()
     head.locator("button").click()
     assert head.get_attribute("aria-sort") == "ascending"
-    rising = [float(text.rstrip("×")) for text in column()[: len(before) - 2]]
+    rising = [float(text.split("×")[0]) for text in column()[: len(before) - 2]]
     assert rising == sorted(rising)
     assert set(column()[-2:]) == {"–", "oom"}
     head.locator("button").click()
