@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 
-TORCH_FREE_ROOMS = ("records", "catalogue", "stats", "predict", "store", "report")
+TORCH_FREE_ROOMS = ("records", "catalogue", "stats", "predict", "trace", "store", "report")
 LAZY_ROOMS = ("tune", "studies", "cli")
 """They reach the lab, but only when a command needs it: their modules too load without torch."""
 
@@ -14,7 +14,7 @@ from importlib.machinery import PathFinder
 class Without(PathFinder):
     @classmethod
     def find_spec(cls, name, path=None, target=None):
-        hidden = name.partition(".")[0] in ("torch", "triton", "transformers", "numpy")
+        hidden = name.partition(".")[0] in ("torch", "triton", "transformers")
         return None if hidden else PathFinder.find_spec(name, path, target)
 
 import sys
