@@ -1,5 +1,5 @@
 "use strict";
-// Sorts a table by a column: numbers by value, words by the alphabet, empty cells last.
+// Sorts a table by a column: numbers by value, then words by the alphabet, empty cells last.
 for (const table of document.querySelectorAll("table.sortable")) {
   const body = table.tBodies[0];
   const heads = [...table.tHead.rows[0].cells];
@@ -13,20 +13,18 @@ for (const table of document.querySelectorAll("table.sortable")) {
       heads.forEach((other) => other.removeAttribute("aria-sort"));
       head.setAttribute("aria-sort", direction === 1 ? "ascending" : "descending");
       const numeric = head.classList.contains("number");
+      // "2.38× (2.37–2.39×)" is text that sorts by the number it begins with.
       const key = (row) => {
         const cell = row.cells[index];
-        if (numeric) return cell.dataset.value === undefined ? NaN : Number(cell.dataset.value);
-        return cell.textContent;
+        if (!numeric) return parseFloat(cell.textContent.replace(/,/g, ""));
+        return cell.dataset.value === undefined ? NaN : Number(cell.dataset.value);
       };
-      // "2.38× (2.37–2.39×)" is text that sorts by the number it begins with.
-      const lead = (text) => parseFloat(text.replace(/,/g, ""));
-      const words = (left, right) =>
-        lead(left) - lead(right) || left.localeCompare(right, "en", { numeric: true });
+      const words = (a, b) =>
+        a.cells[index].textContent.localeCompare(b.cells[index].textContent, "en", { numeric: true });
       const compare = (a, b) => {
         const [left, right] = [key(a), key(b)];
-        if (!numeric) return direction * words(left, right);
-        if (Number.isNaN(left) || Number.isNaN(right)) return Number.isNaN(left) - Number.isNaN(right);
-        return direction * (left - right);
+        const without = Number.isNaN(left) - Number.isNaN(right);
+        return without || direction * (left - right || words(a, b));
       };
       body.append(...[...body.rows].sort(compare));
     });
