@@ -33,8 +33,9 @@ from peakward.records.protocol import Protocol
 from peakward.records.trial import Pair
 from peakward.stats.pairs import ratio_interval
 
-SEARCHING = Protocol(max_timed_s=1e9, max_steps=1 << 30, relative_half_width=0.0)
-"""Never satisfied, so that the timer asks itself after every chunk whether to stop."""
+SEARCHING = Protocol(max_timed_s=1e9, max_steps=1 << 30, relative_half_width=1e-9)
+"""Never satisfied, so that the timer asks itself after every chunk whether to stop. Of 0 it knows
+that nothing satisfies it, and would not look."""
 
 
 class Step(NamedTuple):

@@ -15,7 +15,7 @@ class Protocol(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_timed_s: float = 5.0
     """No further step is begun after this long, once `min_steps` are done."""
     relative_half_width: float = 0.005
-    """Timing ends early once the median's 95% interval is this narrow."""
+    """Timing ends early once the median's 95% interval is this narrow; 0: never."""
     phases: bool = True
     """Time forward, backward and optimiser in steps of their own, after the timed ones."""
     fresh_process: bool = False

@@ -1,7 +1,7 @@
 """When warming up and timing have gone on long enough: pure decisions."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import NamedTuple
 
@@ -15,9 +15,12 @@ MAX_CHUNK = 128
 SAMPLE = 100
 """Reading the time between two CUDA events takes about 1 µs, and a sample holds as many as these.
 No fewer than MAX_WARMUP_STEPS: of a warm-up it is every step."""
-SAMPLE_PERIOD_S = 0.1
-"""Between two samples, so that sampling takes 0.15% of a step that waits for its host; with 250 of
-them and chunks of 64 steps the timer cost such a step 1.5% on an H200."""
+LOOK_PERIOD_S = 0.1
+"""Between two looks at a sample, so that they take 0.15% of a step that waits for its host; with
+250 times a sample and chunks of 64 steps the timer cost such a step 1.5% on an H200."""
+LOOK_SHARE = 0.1
+"""Of the time that timing has taken, between two looks: a tenth more steps narrow the interval by
+5%."""
 MIN_TIMED_S = 0.5
 """No early end before this: steps that short cost nothing, and the energy counter needs it."""
 MAX_WARMUP_STEPS = 100
@@ -40,8 +43,10 @@ class Progress(NamedTuple):
     """Since the first was issued."""
     n_ended: int
     """Steps that are known to have ended."""
-    sample_s: Sequence[float] | None
-    """Times of at most SAMPLE of them, evenly spaced; None between looks."""
+    since_look_s: float
+    """Since the last look, or since the first step was issued."""
+    look: Callable[[], Sequence[float]]
+    """Reads the times of at most SAMPLE of the ended steps, evenly spaced."""
 
 
 def half_width(sample_s: Sequence[float], n: int) -> float:
@@ -67,9 +72,11 @@ def timing_done(progress: Progress, protocol: Protocol) -> bool:
         return False
     if progress.n_issued >= protocol.max_steps or progress.elapsed_s >= protocol.max_timed_s:
         return True
-    if progress.sample_s is None or progress.elapsed_s < MIN_TIMED_S:
+    if progress.elapsed_s < MIN_TIMED_S or protocol.relative_half_width == 0:
         return False
-    return half_width(progress.sample_s, progress.n_ended) <= protocol.relative_half_width
+    if progress.since_look_s < max(LOOK_PERIOD_S, LOOK_SHARE * progress.elapsed_s):
+        return False
+    return half_width(progress.look(), progress.n_ended) <= protocol.relative_half_width
 
 
 def warmup_done(progress: Progress, max_s: float) -> bool:
@@ -79,8 +86,10 @@ def warmup_done(progress: Progress, max_s: float) -> bool:
     """
     if progress.n_issued >= MAX_WARMUP_STEPS:
         return True
-    times_s = progress.sample_s
-    if progress.n_issued < MIN_WARMUP_STEPS or not times_s:
+    if progress.n_issued < MIN_WARMUP_STEPS or progress.since_look_s < LOOK_PERIOD_S:
+        return False
+    times_s = progress.look()
+    if not times_s:
         return False
     return progress.elapsed_s - times_s[0] >= max_s or steady_start(times_s) is not None
 

@@ -13,7 +13,6 @@ from peakward.lab.measure.clock import Clock
 from peakward.lab.measure.stopping import (
     MAX_WARMUP_STEPS,
     SAMPLE,
-    SAMPLE_PERIOD_S,
     Progress,
     chunk_steps,
     timing_done,
@@ -84,14 +83,20 @@ def run_steps(
 
     Steps are issued in chunks of about 5 ms with nothing but a mark between them. After each chunk
     the host waits for the end of the chunk `clock.look_back` before it, so that it neither runs
-    ahead without bound nor lets the device run out of work, and then asks `done`. Ten times a
-    second it reads a sample of the times; the rest is read at the end.
+    ahead without bound nor lets the device run out of work, and then asks `done`. Times are read
+    where `done` looks at a sample of them, and all at the end.
     """
     clock.reserve(max_steps + 1)
     ends: deque[int] = deque()
     n_issued, n_ended, chunk = 0, 0, 1
-    started = sampled = reported = perf_counter()
+    started = looked = reported = perf_counter()
     mark = clock.mark
+
+    def look() -> list[float]:
+        nonlocal looked
+        looked = perf_counter()
+        return _sample(clock, n_ended)
+
     mark(0)
     while n_issued < max_steps:
         for i in range(n_issued + 1, min(n_issued + chunk, max_steps) + 1):
@@ -107,11 +112,7 @@ def run_steps(
         if now - reported >= REPORT_PERIOD_S:
             reported = now
             report(n_issued)
-        sample = None
-        if now - sampled >= SAMPLE_PERIOD_S:
-            sampled = now
-            sample = _sample(clock, n_ended)
-        if done(Progress(n_issued, now - started, n_ended, sample)):
+        if done(Progress(n_issued, now - started, n_ended, now - looked, look)):
             break
     clock.wait(n_issued)
     return tuple(clock.between_s(i, i + 1) for i in range(n_issued))

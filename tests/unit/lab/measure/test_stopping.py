@@ -3,6 +3,7 @@
 import math
 import random
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,8 +26,15 @@ def test_a_chunk_is_about_5_ms(step_s, chunk):
     assert stopping.chunk_steps(step_s) == chunk
 
 
-def progress(times, issued, elapsed_s):
-    return Progress(issued, elapsed_s, 0 if times is None else len(times), times)
+def progress(times, issued, elapsed_s, since_look_s=None):
+    """Of steps that were never looked at, unless said; times of None must not be read."""
+
+    def look():
+        assert times is not None, "a look that no rule needs"
+        return times
+
+    since_look_s = elapsed_s if since_look_s is None else since_look_s
+    return Progress(issued, elapsed_s, len(times or ()), since_look_s, look)
 
 
 @pytest.mark.parametrize(
@@ -38,14 +46,27 @@ def progress(times, issued, elapsed_s):
         (RESTLESS, 10, 4.9, False),
         (None, 50, 0.0, True),  # steps are up
         (STEADY, 20, 1.0, True),  # narrow enough
-        (None, 20, 1.0, False),  # not looked at
         (RESTLESS, 20, 1.0, False),
-        (STEADY, 20, 0.4, False),  # too soon to save anything
+        (None, 20, 0.4, False),  # too soon to save anything
         ((), 20, 1.0, False),  # nothing known yet
     ],
 )
 def test_timing_done(times, issued, elapsed_s, done):
     assert stopping.timing_done(progress(times, issued, elapsed_s), PROTOCOL) is done
+
+
+@pytest.mark.parametrize(
+    ("elapsed_s", "since_look_s", "looks"),
+    [(0.6, 0.09, False), (0.6, 0.11, True), (3.0, 0.29, False), (3.0, 0.31, True)],
+)
+def test_looks_are_a_tenth_of_the_time_apart(elapsed_s, since_look_s, looks):
+    times = STEADY if looks else None
+    assert stopping.timing_done(progress(times, 20, elapsed_s, since_look_s), PROTOCOL) is looks
+
+
+def test_nothing_is_narrow_enough_for_a_width_of_0():
+    protocol = msgspec.structs.replace(PROTOCOL, relative_half_width=0.0)
+    assert not stopping.timing_done(progress(None, 20, 1.0), protocol)
 
 
 def test_no_interval_below_six_values():
@@ -78,12 +99,18 @@ def test_a_sample_speaks_for_all(seed):
         ([60.0, 1.0, 1.0], 3, 62.0, False),
         ([1.0, 9.0, 1.0], 3, 11.0, True),  # never steady, but time is up
         (None, 100, 1.0, True),  # never steady, but steps are up
-        (None, 5, 1.0, False),
+        (None, 2, 1.0, False),
+        (None, 5, 0.09, False),
         ([], 5, 1.0, False),
     ],
 )
 def test_warmup_done(times, issued, elapsed_s, done):
     assert stopping.warmup_done(progress(times, issued, elapsed_s), 5.0) is done
+
+
+def test_between_looks_a_warmup_goes_on():
+    assert not stopping.warmup_done(progress(None, 11, 70.0, 0.09), 5.0)
+    assert stopping.warmup_done(progress([60.0, *[1.0] * 10], 11, 70.0, 0.11), 5.0)
 
 
 def test_a_warmup_is_sampled_whole():

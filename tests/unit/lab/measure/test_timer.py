@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from peakward.lab.measure import timer
+from peakward.lab.measure import stopping, timer
 from peakward.lab.measure.clock import CpuClock
 from peakward.records.protocol import Protocol
 
@@ -51,9 +51,9 @@ def never(_progress):
 
 
 @pytest.fixture(autouse=True)
-def sample_always(monkeypatch):
-    """The clock of these tests is not the one that says when to take a sample."""
-    monkeypatch.setattr(timer, "SAMPLE_PERIOD_S", 0.0)
+def look_always(monkeypatch):
+    """The clock of these tests is not the one that says when to look."""
+    monkeypatch.setattr(stopping, "LOOK_PERIOD_S", 0.0)
 
 
 def test_times_are_the_differences_of_successive_marks():
@@ -94,7 +94,7 @@ def test_done_ends_it_with_every_issued_step_timed():
     seen = []
 
     def done(progress):
-        seen.append((progress.n_ended, len(progress.sample_s), progress.n_issued))
+        seen.append((progress.n_ended, len(progress.look()), progress.n_issued))
         return progress.n_issued == 5
 
     times = timer.run_steps(stepping(clock, [1.0]), clock, max_steps=50, done=done)
@@ -112,16 +112,29 @@ def test_a_sample_is_bounded_and_evenly_spaced():
     assert timer._sample(clock, 0) == []
 
 
-def test_between_samples_nothing_is_read(monkeypatch):
-    monkeypatch.setattr(timer, "SAMPLE_PERIOD_S", 1e9)
-    samples = []
+def test_nothing_is_read_but_where_a_rule_looks(monkeypatch):
+    clock, read = FakeClock(0), []
+    monkeypatch.setattr(clock, "between_s", lambda i, j: read.append((i, j)) or 1.0)
+    timer.run_steps(stepping(clock, [1.0]), clock, max_steps=5, done=never)
+    assert len(read) == 5 + 5  # the last step of each chunk, and all at the end
+    read.clear()
+    timer.run_steps(stepping(clock, [1.0]), clock, max_steps=5, done=lambda p: not p.look())
+    assert len(read) == 5 + (1 + 2 + 3 + 4 + 5) + 5
+
+
+def test_a_look_starts_the_time_since_it_anew(monkeypatch):
+    now_s = iter(range(100))
+    monkeypatch.setattr(timer, "perf_counter", lambda: float(next(now_s)))
+    clock, since = FakeClock(), []
 
     def done(progress):
-        samples.append(progress.sample_s)
+        since.append(progress.since_look_s)
+        if progress.n_issued == 2:
+            progress.look()
         return False
 
-    timer.run_steps(lambda: None, CpuClock(), max_steps=100, done=done)
-    assert set(samples) == {None}
+    timer.run_steps(stepping(clock, [1.0]), clock, max_steps=4, done=done)
+    assert since == [1.0, 2.0, 1.0, 2.0]
 
 
 def test_a_fixed_warmup_is_exactly_that_long_and_never_called_unsteady():
