@@ -49,6 +49,7 @@ def order(n_pairs: int) -> str:
 
 def run_turn(name: str, arm: Arm, clock: Clock, gpu: nvml.Gpu | None, *, turn_s: float) -> Turn:
     """About `turn_s` seconds of steps, at least four, after the settling ones."""
+    sampler = Sampler(gpu)
     clock.reserve(N_SETTLING + 1)
     for i in range(N_SETTLING):
         clock.mark(i)
@@ -58,7 +59,7 @@ def run_turn(name: str, arm: Arm, clock: Clock, gpu: nvml.Gpu | None, *, turn_s:
     estimate_s = clock.between_s(N_SETTLING - 1, N_SETTLING)
     n_steps = min(400, max(4, round(turn_s / max(estimate_s, 1e-6))))
     clock.reserve(N_SETTLING + n_steps + 1)
-    with collector_paused(), Sampler(gpu) as sampler:
+    with collector_paused(), sampler:
         for i in range(N_SETTLING + n_steps):
             clock.mark(i)
             arm.step()

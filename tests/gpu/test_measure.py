@@ -12,7 +12,8 @@ from peakward.lab.measure.clock import CudaClock
 from peakward.lab.measure.failure import of_exception
 from peakward.lab.measure.in_process import measure_step
 from peakward.lab.measure.isolated import Workers
-from peakward.lab.measure.telemetry import Sampler, read_energy_j, read_sample
+from peakward.lab.measure.sensors import read_sample
+from peakward.lab.measure.telemetry import Sampler, read_energy_j
 from peakward.lab.measure.timer import run_steps
 from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.model_shape import ModelShape
@@ -114,7 +115,8 @@ def test_energy_over_a_long_region():
             lambda: torch.mm(a, a), clock, max_steps=50_000, done=lambda p: p.elapsed_s > 1.0
         )
     found = sampler.telemetry(len(times))
-    assert found.n_samples >= 10
+    assert found.n_samples >= 8
+    assert found.sm_clock_mhz.low > 100
     assert 20 < found.energy_per_step_j * len(times) / sum(times) < 2000
 
 

@@ -80,6 +80,8 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     energy_per_step_j: float | None = None
     throttle_reasons: tuple[str, ...] = ()
     n_samples: int = 0
+    """Behind the first three and the reasons; 0 where the steps took under 0.1 s, or where the
+    sensors' process failed."""
 
 
 class CompileReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

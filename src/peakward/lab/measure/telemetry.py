@@ -1,20 +1,18 @@
-"""The GPU's own sensors over the timed steps, sampled by NVML from a thread."""
+"""The GPU's own sensors over the timed steps, sampled by a process of their own."""
 
-import threading
 from collections.abc import Sequence
 from statistics import fmean
 from time import perf_counter
 from types import TracebackType
-from typing import NamedTuple, Protocol, Self
+from typing import Protocol, Self
 
 import pynvml
 
 from peakward.lab.measure import nvml
+from peakward.lab.measure.sensor_process import SensorProcess
+from peakward.lab.measure.sensors import Sample
 from peakward.records.measurement import Interval, Telemetry
 
-PERIOD_S = 0.1
-"""The sensors move every 20 to 100 ms. One sample takes Python's lock some five times from a host
-that launches kernels."""
 MIN_ENERGY_S = 0.5
 """The energy counter moves every 20 to 100 ms; over less, its steps would show."""
 THROTTLE_REASONS = {
@@ -29,15 +27,6 @@ THROTTLE_REASONS = {
 }
 """Bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h), by nvidia-smi's names. Idle, 0x1, is no
 throttling."""
-
-
-class Sample(NamedTuple):
-    """One reading; None for what this device does not tell."""
-
-    sm_clock_mhz: float | None
-    power_w: float | None
-    temperature_c: float | None
-    reasons: int | None
 
 
 class Watch(Protocol):
@@ -60,21 +49,20 @@ class Watch(Protocol):
 class Sampler:
     """Inside its `with` block, samples the device; `telemetry` then sums it up.
 
-    Without a GPU it does nothing and `telemetry` gives None.
+    Made before warm-up it costs no time: its process gets ready meanwhile, and a pause before the
+    timed steps would let the GPU cool. Without a GPU it does nothing and `telemetry` gives None.
     """
 
     def __init__(self, gpu: nvml.Gpu | None) -> None:
         self._gpu = gpu
+        self._process = None if gpu is None else _start(gpu)
         self._samples: list[Sample] = []
         self._energy_j: float | None = None
 
     def __enter__(self) -> Self:
         if self._gpu is not None:
-            self._stop = threading.Event()
-            self._thread = threading.Thread(
-                target=self._watch, args=(self._gpu,), name="peakward-telemetry", daemon=True
-            )
-            self._thread.start()
+            if self._process is not None:
+                self._process.begin()
             self._before_j = read_energy_j(self._gpu)
             self._started = perf_counter()
         return self
@@ -89,8 +77,8 @@ class Sampler:
             return
         elapsed_s = perf_counter() - self._started
         after_j = read_energy_j(self._gpu)
-        self._stop.set()
-        self._thread.join()
+        if self._process is not None:
+            self._samples = self._process.end()
         if elapsed_s >= MIN_ENERGY_S and self._before_j is not None and after_j is not None:
             self._energy_j = after_j - self._before_j
 
@@ -104,9 +92,12 @@ class Sampler:
         """None: what the sensors say against the times, the verdict reads from the telemetry."""
         return None
 
-    def _watch(self, gpu: nvml.Gpu) -> None:
-        while not self._stop.wait(PERIOD_S):
-            self._samples.append(read_sample(gpu))
+
+def _start(gpu: nvml.Gpu) -> SensorProcess | None:
+    try:
+        return SensorProcess(nvml.uuid(gpu))
+    except OSError:
+        return None
 
 
 def summarise_samples(samples: Sequence[Sample], energy_j: float | None, n_steps: int) -> Telemetry:
@@ -137,27 +128,6 @@ def _spread(values: Sequence[float | None]) -> Interval | None:
     if not known:
         return None
     return Interval(estimate=fmean(known), low=min(known), high=max(known), level=1.0)
-
-
-def read_sample(gpu: nvml.Gpu) -> Sample:
-    """The sensors now."""
-    clock = nvml.query(pynvml.nvmlDeviceGetClockInfo, gpu.board, pynvml.NVML_CLOCK_SM)
-    temperature = nvml.query(
-        pynvml.nvmlDeviceGetTemperature, gpu.board, pynvml.NVML_TEMPERATURE_GPU
-    )
-    reasons = nvml.query(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, gpu.board)
-    return Sample(clock, _power_w(gpu), temperature, reasons)
-
-
-def _power_w(gpu: nvml.Gpu) -> float | None:
-    """The power of this instant; where only the driver's running mean of a second exists, that."""
-    fields = nvml.query(
-        pynvml.nvmlDeviceGetFieldValues, gpu.board, [pynvml.NVML_FI_DEV_POWER_INSTANT]
-    )
-    if fields is not None and fields[0].nvmlReturn == pynvml.NVML_SUCCESS:
-        return float(fields[0].value.uiVal) * 1e-3
-    milliwatts = nvml.query(pynvml.nvmlDeviceGetPowerUsage, gpu.board)
-    return None if milliwatts is None else milliwatts * 1e-3
 
 
 def read_energy_j(gpu: nvml.Gpu) -> float | None:

@@ -1,11 +1,14 @@
 """The device's sensors, summed up."""
 
+import threading
+
 import pytest
 
-from peakward.lab.measure import telemetry
+from peakward.lab.measure import sensor_process, telemetry
 from peakward.lab.measure.nvml import Gpu
-from peakward.lab.measure.telemetry import Sample, Sampler, reason_names, summarise_samples
-from peakward.records.measurement import Interval
+from peakward.lab.measure.sensors import Sample
+from peakward.lab.measure.telemetry import Sampler, reason_names, summarise_samples
+from peakward.records.measurement import Interval, Telemetry
 from peakward.stats.validity import POWER_CAP, SLOWDOWNS
 
 
@@ -52,30 +55,55 @@ def test_without_a_gpu_there_is_no_telemetry():
     assert sampler.telemetry(10) is None
 
 
+@pytest.fixture
+def gpu(monkeypatch, fake_nvml):
+    """A board that this process knows by name alone, and the sensors' process by a driver."""
+    monkeypatch.setattr(telemetry.nvml, "uuid", lambda gpu: f"GPU-{gpu.handle}")
+    monkeypatch.setattr(telemetry, "read_energy_j", lambda gpu: None)
+    return Gpu("a", "a")
+
+
 @pytest.mark.parametrize(("region_s", "energy_j"), [(0.6, 5.0), (0.4, None)])
-def test_energy_is_the_counter_s_difference_over_a_long_region(monkeypatch, region_s, energy_j):
+def test_energy_is_the_counter_s_difference_over_a_long_region(
+    monkeypatch, gpu, region_s, energy_j
+):
     counter, clock = iter([100.0, 150.0]), iter([7.0, 7.0 + region_s])
     monkeypatch.setattr(telemetry, "read_energy_j", lambda gpu: next(counter))
     monkeypatch.setattr(telemetry, "perf_counter", lambda: next(clock))
-    monkeypatch.setattr(telemetry, "read_sample", lambda gpu: Sample(None, None, None, None))
-    with Sampler(Gpu("a", "a")) as sampler:
+    with Sampler(gpu) as sampler:
         pass
     assert sampler.telemetry(10).energy_per_step_j == energy_j
 
 
-def test_the_thread_samples_until_the_block_ends(monkeypatch):
-    taken = []
+def test_the_block_is_sampled_without_a_thread(gpu, fake_nvml):
+    n_threads = threading.active_count()
+    with Sampler(gpu) as sampler:
+        assert threading.active_count() == n_threads
+        fake_nvml.wait_for_readings(4)
+    found = sampler.telemetry(1)
+    assert found.n_samples >= 2
+    assert found.sm_clock_mhz == Interval(estimate=1980.0, low=1980.0, high=1980.0, level=1.0)
+    assert found.throttle_reasons == ("sw_power_cap",)
 
-    def read(gpu):
-        taken.append(gpu)
-        return Sample(1000.0, 1.0, 1.0, 0)
 
-    monkeypatch.setattr(telemetry, "read_energy_j", lambda gpu: None)
-    monkeypatch.setattr(telemetry, "read_sample", read)
-    monkeypatch.setattr(telemetry, "PERIOD_S", 0.001)
-    with Sampler(Gpu("a", "a")) as sampler:
-        while len(taken) < 3:
-            pass
-    n_taken = len(taken)
-    assert sampler.telemetry(1).n_samples == n_taken
-    assert not sampler._thread.is_alive()
+def test_a_block_that_raises_ends_the_process(gpu, wait_until_dead):
+    sampler = Sampler(gpu)
+    with pytest.raises(ValueError), sampler:
+        raise ValueError
+    wait_until_dead(sampler._process.pid)
+
+
+def test_sensors_that_cannot_be_sampled_leave_the_energy(monkeypatch, gpu):
+    counter, clock = iter([100.0, 150.0]), iter([7.0, 8.0])
+    monkeypatch.setattr(telemetry, "read_energy_j", lambda gpu: next(counter))
+    monkeypatch.setattr(telemetry, "perf_counter", lambda: next(clock))
+    with Sampler(Gpu("b", "b")) as sampler:
+        pass
+    assert sampler.telemetry(10) == Telemetry(energy_per_step_j=5.0)
+
+
+def test_a_process_that_cannot_be_started_is_no_error(monkeypatch, gpu):
+    monkeypatch.setattr(sensor_process, "SENSORS", ("/nowhere/python",))
+    with Sampler(gpu) as sampler:
+        pass
+    assert sampler.telemetry(10) == Telemetry()
