@@ -41,17 +41,25 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
         return self.arm_s + SCREEN.max_timed_s + (self.compile_s if compiles else 0.0)
 
     def confirm_s(self, candidate: ModelCase) -> float:
-        """One lever confirmed in its processes, each letter an arm warmed up and timed.
+        """One lever confirmed in its processes, the first of which runs already."""
+        return self._pairs_s(candidate, CONFIRM_ORDERS) - self.start_s
+
+    def confirm_more_s(self, candidate: ModelCase) -> float:
+        """The processes more that an inconclusive lever takes."""
+        return self._pairs_s(candidate, EXTRA_ORDERS)
+
+    def _pairs_s(self, candidate: ModelCase, orders: tuple[str, ...]) -> float:
+        """Processes of pairs, each letter an arm warmed up and timed.
 
         Compiling an arm again is reckoned at a third of the first time: its kernels come from
         torch's cache on disk, the tracing does not.
         """
-        letters = "".join(CONFIRM_ORDERS)
+        letters = "".join(orders)
         compiles = candidate.configuration.compile != "none"
         again_s = letters.count("B") * self.compile_s / 3 if compiles else 0.0
         # An arm of a pair warms up for 3 steps and is timed for 5, one screened for some ten.
         arms_s = len(letters) * (self.arm_s / 2 + PAIR.max_timed_s)
-        return (len(CONFIRM_ORDERS) - 1) * self.start_s + arms_s + again_s
+        return len(orders) * self.start_s + arms_s + again_s
 
 
 def guessed(case: ModelCase, floor_s: float | None) -> Costs:

@@ -30,7 +30,13 @@ class Tries(Protocol):
         """The numbers."""
 
     def confirm(
-        self, name: str, base: ModelCase, candidate: ModelCase, numerics: NumericsVerdict | None
+        self,
+        name: str,
+        base: ModelCase,
+        candidate: ModelCase,
+        numerics: NumericsVerdict | None,
+        *,
+        affords_more: Callable[[], bool],
     ) -> Trial:
         """The proof."""
 
@@ -122,7 +128,7 @@ class Search:
         classes = {numerics_class(lever, best) for lever in self._kept}
         declared = next(each for each in WEAKEST_FIRST if each in classes)
         numerics = self._tries.check(declared, base, best)
-        self.trials.append(self._noted(self._tries.confirm("composition", base, best, numerics)))
+        self.trials.append(self._confirmed("composition", base, best, numerics))
 
     def _alone(self, lever: Lever, base: ModelCase) -> Trial | None:
         candidate = pull(lever, base)
@@ -163,7 +169,18 @@ class Search:
             return msgspec.structs.replace(judged, verdict="inconclusive", reason=reason)
         if trials.rescues(screened):
             return msgspec.structs.replace(judged, verdict="kept")
-        return self._noted(self._tries.confirm(lever.name, base, candidate, numerics))
+        return self._confirmed(lever.name, base, candidate, numerics)
+
+    def _confirmed(
+        self, name: str, base: ModelCase, candidate: ModelCase, numerics: NumericsVerdict
+    ) -> Trial:
+        def affords_more() -> bool:
+            cost_s = self._costs.confirm_more_s(candidate)
+            return self._budget.allows(cost_s, reserve_s=self._reserve_s)
+
+        return self._noted(
+            self._tries.confirm(name, base, candidate, numerics, affords_more=affords_more)
+        )
 
     def _noted(self, trial: Trial) -> Trial:
         """The trial; what Ctrl-C ended counts as not done."""

@@ -2,6 +2,7 @@
 
 import time
 import uuid
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -48,9 +49,16 @@ class Laboratory:
         return self._sweep.workers.numerics(base, candidate, declared)
 
     def confirm(
-        self, name: str, base: ModelCase, candidate: ModelCase, numerics: NumericsVerdict | None
+        self,
+        name: str,
+        base: ModelCase,
+        candidate: ModelCase,
+        numerics: NumericsVerdict | None,
+        *,
+        affords_more: Callable[[], bool],
     ) -> Trial:
-        """Two pairs in each of three processes, and in two more where those cannot tell."""
+        """Two pairs in each of three processes, and in two more where those cannot tell and
+        `affords_more` has the time."""
         done = self._store.trial(name, base, candidate, self._key)
         if done is not None and done.stage == "confirmed" and done.status == "ok":
             return done
@@ -59,6 +67,9 @@ class Laboratory:
         for order in CONFIRM_ORDERS:
             trial = self._more_pairs(trial, order)
         if trial.verdict == "inconclusive":
+            if trial.status == "ok" and not affords_more():
+                # Not stored: the same command with more time asks again.
+                return msgspec.structs.replace(trial, wall_s=time.monotonic() - start_s)
             for order in EXTRA_ORDERS:
                 trial = self._more_pairs(trial, order)
         trial = msgspec.structs.replace(trial, wall_s=time.monotonic() - start_s)

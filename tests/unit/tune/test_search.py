@@ -53,7 +53,7 @@ class World:
         verdict = self.numbers(candidate)
         return NumericsVerdict(declared=declared, verdict=verdict, reason="logits")
 
-    def confirm(self, name, base, candidate, numerics):
+    def confirm(self, name, base, candidate, numerics, *, affords_more):
         self.confirmed.append(name)
         ratio = self.time_s(candidate) / self.time_s(base)
         return self.trial(

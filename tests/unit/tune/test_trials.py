@@ -138,9 +138,11 @@ def outcome(ratio, n, status="ok"):
     )
 
 
-def confirmed(*outcomes):
+def confirmed(*outcomes, affords_more=lambda: True):
     bench = Bench(outcomes=outcomes)
-    trial = Laboratory(bench, bench).confirm("sdpa", BASE, pull(SDPA, BASE), None)
+    trial = Laboratory(bench, bench).confirm(
+        "sdpa", BASE, pull(SDPA, BASE), None, affords_more=affords_more
+    )
     return bench, trial
 
 
@@ -170,6 +172,14 @@ def test_what_three_processes_cannot_tell_gets_two_more():
     ]
     assert {pair.process for pair in trial.pairs} == set(range(5))
     assert trial.verdict == "inconclusive"
+
+
+def test_without_time_for_more_three_processes_are_left_inconclusive_and_unstored():
+    outcomes = [outcome(ratio, 2) for ratio in (0.8, 1.2, 0.9)]
+    bench, trial = confirmed(*outcomes, affords_more=lambda: False)
+    assert trial.verdict == "inconclusive"
+    assert {pair.process for pair in trial.pairs} == set(range(3))
+    assert bench.stored == []
 
 
 def test_processes_that_disagree_keep_nothing_however_alike_their_pairs():
@@ -211,7 +221,10 @@ def test_a_confirmed_trial_in_the_store_is_not_run_again():
     bench = Bench()
     known = confirmed(*[outcome(0.8, 2)] * 3)[1]
     bench.stored.append(msgspec.structs.replace(known, lever="sdpa"))
-    assert Laboratory(bench, bench).confirm("sdpa", BASE, pull(SDPA, BASE), None) == known
+    again = Laboratory(bench, bench).confirm(
+        "sdpa", BASE, pull(SDPA, BASE), None, affords_more=lambda: True
+    )
+    assert again == known
     assert bench.orders == []
 
 
