@@ -1,5 +1,7 @@
 """Real workers and real faults: each ends as a status, the next case runs, nothing is left over."""
 
+import gzip
+import json
 import os
 import signal
 import subprocess
@@ -120,6 +122,36 @@ def test_what_is_printed_cannot_be_taken_for_an_answer_and_a_leak_retires_the_wo
     assert running._process.pid == before
     assert running.measure(case("leak"), PROTOCOL).status == "ok"
     assert running._process is None
+
+
+def test_a_profile_is_written_without_a_word(workers, tmp_path, capfd):
+    path = tmp_path / "trace.json.gz"
+    found = workers.profile(case("none"), path, n_steps=2)
+    assert found.profiled_step_s > 0
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+    names = [each["name"] for each in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]]
+    assert names.count("peakward::step") == 2
+    assert names.count("peakward::attention.softmax") == 2 * SHAPE.n_layers
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "reason"),
+    [
+        ("hang", "timeout", "not done after 5 s, while warming up"),
+        pytest.param("devour", "oom", "", marks=pytest.mark.full),
+        pytest.param("segfault", "crashed", "killed by SIGSEGV", marks=pytest.mark.full),
+    ],
+)
+def test_a_profile_that_fails_is_a_status_and_leaves_nothing(
+    running, fault, status, reason, tmp_path, capfd
+):
+    case_ = case(fault, memory_limit_bytes=2 * GIB if fault == "devour" else None)
+    timeout_s = 5.0 if fault == "hang" else 120.0
+    found = running.profile(case_, tmp_path / "trace.json.gz", timeout_s=timeout_s)
+    assert (found.status, found.reason.startswith(reason)) == (status, True)
+    assert list(tmp_path.iterdir()) == []
+    assert capfd.readouterr() == ("", "")
 
 
 PARENT = """

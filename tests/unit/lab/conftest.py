@@ -1,13 +1,17 @@
 """A tiny model to vary, and one thread: on tensors this small more of them only get in the way."""
 
 import weakref
+from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 import pytest
 import torch
+from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from peakward.lab.levers.ranges import PREFIX
 from peakward.records.model_shape import ModelShape
 
 TINY = ModelShape(
@@ -73,3 +77,35 @@ def _storages(tree: object) -> list[torch.UntypedStorage]:
 @pytest.fixture
 def live_bytes() -> LiveBytes:
     return LiveBytes()
+
+
+class Seen(NamedTuple):
+    """The ranges that were opened, in their order, with how deep each lies; and the operators."""
+
+    ranges: tuple[tuple[int, str], ...]
+    operators: tuple[str, ...]
+
+
+@pytest.fixture
+def watched() -> Callable[[Callable[[], object]], Seen]:
+    """watched(act): what the profiler sees of `act()`."""
+
+    def watch(act):
+        with profile(activities=[ProfilerActivity.CPU], acc_events=True) as profiler:
+            act()
+        events = sorted(profiler.events(), key=lambda each: (each.time_range.start, each.id))
+        named = [each for each in events if each.name.startswith(PREFIX)]
+        return Seen(
+            tuple((_depth(each), each.name.removeprefix(PREFIX)) for each in named),
+            tuple(each.name for each in events if each.name.startswith("aten::")),
+        )
+
+    return watch
+
+
+def _depth(event) -> int:
+    depth, parent = 0, event.cpu_parent
+    while parent is not None:
+        depth += parent.name.startswith(PREFIX)
+        parent = parent.cpu_parent
+    return depth

@@ -22,6 +22,11 @@ def apply(model: Decoder, mode: Compile, scope: CompileScope) -> None:
         part.compile(mode=None if mode == "default" else mode)
 
 
+def is_compiled(module: nn.Module) -> bool:
+    """Whether a call of the module goes to compiled code. torch keeps that in no public place."""
+    return module._compiled_call_impl is not None
+
+
 def _blocks(model: Decoder) -> list[nn.Module]:
     found: list[nn.Module] = []
     for block in model.blocks:

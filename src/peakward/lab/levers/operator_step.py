@@ -1,10 +1,14 @@
 """One operator alone, as a step."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 
 from peakward.lab.levers.marks import Mark, unmarked
-from peakward.lab.ops.attention.api import implementation
+from peakward.lab.levers.ranges import opened
+from peakward.lab.ops.attention.api import implementation, in_ranges
 from peakward.records.case import OperatorCase
 
 DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16}
@@ -44,6 +48,16 @@ class AttentionStep:
             output.backward(self._gradient)
         self.output = output.detach()
         mark(None)
+
+    @contextmanager
+    def ranged(self) -> Iterator[None]:
+        """While it lasts, steps open the ranges of `ranges` around attention and in it."""
+        plain = self._attention
+        self._attention = in_ranges(plain, opened)
+        try:
+            yield
+        finally:
+            self._attention = plain
 
     def loss(self) -> float | None:
         """An operator has none."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from peakward.lab.data.random_tokens import micro_batches
-from peakward.lab.levers import checkpointing, compilation, fp8, optimizer, precision
+from peakward.lab.levers import checkpointing, compilation, fp8, model_ranges, optimizer, precision
 from peakward.lab.levers.cuda_graphs import CapturedStep, MicroBatches, set_up
 from peakward.lab.levers.marks import Mark, unmarked
 from peakward.lab.levers.operator_step import AttentionStep
@@ -71,6 +71,10 @@ class ModelStep:
             self.output = self._captured(batches)
         else:
             self.output = self._run(batches, mark)
+
+    def ranged(self) -> AbstractContextManager[None]:
+        """While it lasts, steps open the ranges of `ranges` inside the model."""
+        return model_ranges.ranged(self.model)
 
     def loss(self) -> float | None:
         """Of the last step; waits for it. None for `forward`."""

@@ -9,9 +9,12 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from time import monotonic
 from types import TracebackType
 from typing import NamedTuple, Self
+
+import msgspec
 
 from peakward.lab.measure import assemble, nvml, probe
 from peakward.lab.measure.conversation import Conversation, OnEvent
@@ -31,8 +34,11 @@ from peakward.lab.measure.messages import (
     NumericsRequest,
     PairsOutcome,
     PairsRequest,
+    Profiled,
+    ProfileRequest,
     Request,
 )
+from peakward.lab.measure.new_file import written_beside
 from peakward.lab.measure.process import WorkerProcess
 from peakward.records.calibration import Calibration
 from peakward.records.case import Case, DeviceType, ModelCase, OperatorCase, StepCase
@@ -219,6 +225,42 @@ class Workers:
         """What the first step of a fresh process did; None where that process failed."""
         answer = self._ask(FirstStepRequest(case=case), TIMEOUT_S, fresh=True).answer
         return answer.first_step if isinstance(answer, FirstStepProfiled) else None
+
+    def profile(
+        self,
+        case: ModelCase | OperatorCase,
+        path: Path,
+        *,
+        n_steps: int = 3,
+        with_stack: bool = False,
+        timeout_s: float = TIMEOUT_S,
+        on_event: OnEvent | None = None,
+    ) -> Profiled | Failed:
+        """Write a trace of some steps of a warm case: gzipped Chrome JSON, with named ranges.
+
+        Whatever fails, Ctrl-C and the time limit too, is the answer and leaves no file. The worker
+        ends with the answer: a profiler stays attached to the driver, so nothing may be timed there.
+
+        Raises:
+            PeakwardError: the path is taken, or its folder cannot be written; there is no step to
+                profile; the device is not here.
+        """
+        if n_steps < 1:
+            raise PeakwardError(f"expected at least one step to profile, got {n_steps}")
+        self._environment(case.device)
+        with written_beside(path) as scratch:
+            request = ProfileRequest(
+                case=case, path=str(scratch), n_steps=n_steps, with_stack=with_stack
+            )
+            try:
+                answer = self._ask(request, timeout_s, on_event=on_event).answer
+            finally:
+                self.close()
+            if isinstance(answer, Failed):
+                return answer
+            assert isinstance(answer, Profiled)
+            scratch.rename(path)
+        return msgspec.structs.replace(answer, path=str(path))
 
     def _ask(
         self,

@@ -49,6 +49,9 @@ class Prepared(Interface):
     def step(self, mark: Mark = ...) -> None:
         """One whole step."""
 
+    def ranged(self) -> AbstractContextManager[None]:
+        """While it lasts, steps open the ranges of `levers.ranges`."""
+
     def loss(self) -> float | None:
         """Of the last step."""
 
@@ -73,14 +76,14 @@ def measure(request: MeasureRequest, bench: Bench) -> Measured:
     """
     case, protocol = request.case, request.protocol
     clock, watch = bench.site.clock(case.device), bench.site.watch(case.device)
-    with _built(case, bench) as (prepared, meter):
+    with built(case, bench) as (prepared, meter):
         timing = time_steps(
             prepared.step,
             protocol,
             clock,
             watch=watch,
-            on_warmup=_report(bench, "warming up", protocol.warmup_steps),
-            on_timed=_report(bench, "timing", protocol.max_steps),
+            on_warmup=report(bench, "warming up", protocol.warmup_steps),
+            on_timed=report(bench, "timing", protocol.max_steps),
         )
         loss = checked_loss(prepared.loss(), timing)
         phases = (
@@ -153,7 +156,7 @@ def _visit(request: PairsRequest, arm: Arm, n_letters: int, bench: Bench) -> Vis
     case = request.base if arm == "base" else request.candidate
     clock = bench.site.clock(case.device)
     protocol, medians, doubted = request.protocol, list[float](), list[str]()
-    with _built(case, bench, arm) as (prepared, meter):
+    with built(case, bench, arm) as (prepared, meter):
         for _ in range(n_letters):
             watch = bench.site.watch(case.device)
             timing = time_steps(
@@ -161,8 +164,8 @@ def _visit(request: PairsRequest, arm: Arm, n_letters: int, bench: Bench) -> Vis
                 protocol,
                 clock,
                 watch=watch,
-                on_warmup=_report(bench, "warming up", protocol.warmup_steps, arm),
-                on_timed=_report(bench, "timing", protocol.max_steps, arm),
+                on_warmup=report(bench, "warming up", protocol.warmup_steps, arm),
+                on_timed=report(bench, "timing", protocol.max_steps, arm),
             )
             checked_loss(prepared.loss(), timing)
             medians.append(median(timing.run.steps_s))
@@ -186,9 +189,10 @@ def checked_loss(loss: float | None, timing: Timing) -> float | None:
 
 
 @contextmanager
-def _built(
+def built(
     case: ModelCase | OperatorCase, bench: Bench, arm: Arm | None = None
 ) -> Iterator[tuple[Prepared, memory.Meter]]:
+    """The case on its device, under its memory limit, for as long as the block lasts."""
     bench.tell(Event(stage="building", arm=arm))
     bench.site.enter(case.device)
     with (
@@ -199,7 +203,8 @@ def _built(
         yield prepared, meter
 
 
-def _report(bench: Bench, stage: Stage, total: int | None, arm: Arm | None = None) -> Report:
+def report(bench: Bench, stage: Stage, total: int | None, arm: Arm | None = None) -> Report:
+    """Tells the parent how many steps of a stage were issued."""
     return lambda n: bench.tell(Event(stage=stage, done=n, total=total, arm=arm))
 
 

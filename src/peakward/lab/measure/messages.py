@@ -22,7 +22,9 @@ from peakward.records.measurement import (
 from peakward.records.protocol import Protocol
 from peakward.records.trial import NumericsVerdict, Pair
 
-Stage = Literal["starting", "building", "warming up", "timing", "verifying", "calibrating"]
+Stage = Literal[
+    "starting", "building", "warming up", "timing", "profiling", "verifying", "calibrating"
+]
 Arm = Literal["base", "candidate"]
 
 
@@ -67,7 +69,25 @@ class FirstStepRequest(Message, frozen=True, kw_only=True):
     case: ModelCase | OperatorCase
 
 
-Request = MeasureRequest | PairsRequest | NumericsRequest | CalibrateRequest | FirstStepRequest
+class ProfileRequest(Message, frozen=True, kw_only=True):
+    """Write a trace of some steps of a case."""
+
+    case: ModelCase | OperatorCase
+    path: str
+    """Of the gzipped file to write, absolute; on the way, files beside it are written too."""
+    n_steps: int
+    with_stack: bool
+    """Whether to record Python's frames, which costs a step several times its own."""
+
+
+Request = (
+    MeasureRequest
+    | PairsRequest
+    | NumericsRequest
+    | CalibrateRequest
+    | FirstStepRequest
+    | ProfileRequest
+)
 
 
 class Event(Message, frozen=True, kw_only=True):
@@ -141,6 +161,15 @@ class FirstStepProfiled(Message, frozen=True, kw_only=True):
     first_step: FirstStep
 
 
+class Profiled(Message, frozen=True, kw_only=True):
+    """Answer to `ProfileRequest`."""
+
+    path: str
+    n_steps: int
+    profiled_step_s: float
+    """Median. Beside the case's own step time it says what the profiler cost, and nothing else."""
+
+
 class Released(Message, frozen=True, kw_only=True):
     """Sent after every answer, once what the request left has been given back."""
 
@@ -150,7 +179,9 @@ class Released(Message, frozen=True, kw_only=True):
     """Device memory that it keeps on a GPU; 0 on a CPU."""
 
 
-Answer = Measured | PairsOutcome | NumericsChecked | Calibrated | FirstStepProfiled | Failed
+Answer = (
+    Measured | PairsOutcome | NumericsChecked | Calibrated | FirstStepProfiled | Profiled | Failed
+)
 Reply = (
     Event
     | Ready
@@ -160,5 +191,6 @@ Reply = (
     | NumericsChecked
     | Calibrated
     | FirstStepProfiled
+    | Profiled
     | Failed
 )

@@ -33,11 +33,13 @@ from peakward.lab.measure.messages import (
     NumericsChecked,
     NumericsRequest,
     PairsRequest,
+    ProfileRequest,
     Ready,
     Released,
     Reply,
     Request,
 )
+from peakward.lab.measure.profile import profile
 from peakward.lab.measure.site import Site
 from peakward.lab.numerics.verify import verify
 from peakward.records.case import DeviceType
@@ -108,6 +110,8 @@ def _handle(request: Request, bench: jobs.Bench) -> Answer:
             bench.tell(Event(stage="building"))
             bench.site.enter(request.case.device)
             return profile_first_step(request.case, bench.prepare)
+        case ProfileRequest():
+            return profile(request, bench)
 
 
 def _device_type(request: Request) -> DeviceType:
@@ -116,7 +120,7 @@ def _device_type(request: Request) -> DeviceType:
             return request.device_type
         case PairsRequest() | NumericsRequest():
             return request.base.device
-        case MeasureRequest() | FirstStepRequest():
+        case MeasureRequest() | FirstStepRequest() | ProfileRequest():
             return request.case.device
 
 

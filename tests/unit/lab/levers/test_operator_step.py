@@ -59,6 +59,26 @@ def test_every_phase_is_marked_as_it_begins(pass_, phases):
     assert seen == phases
 
 
+@pytest.mark.parametrize("pass_", ["forward", "forward_backward"])
+@pytest.mark.parametrize(
+    ("attention", "parts"),
+    [
+        ("naive", ["attention.scores", "attention.softmax", "attention.values"]),
+        ("sdpa-math", []),
+    ],
+)
+def test_in_ranges_every_bit_is_the_same(attention, parts, pass_, watched):
+    step = make(attention=attention, pass_=pass_)
+    step.step()
+    plain = [step.output, *(each.grad for each in step._inputs if each.grad is not None)]
+    with step.ranged():
+        seen = watched(step.step).ranges
+    ranged = [step.output, *(each.grad for each in step._inputs if each.grad is not None)]
+    assert all(torch.equal(mine, other) for mine, other in zip(ranged, plain, strict=True))
+    assert list(seen) == [(0, "attention"), *((1, each) for each in parts)]
+    assert watched(step.step).ranges == ()
+
+
 def test_the_seed_decides():
     assert torch.equal(make(seed=1)._inputs[0], make(seed=1)._inputs[0])
     assert not torch.equal(make(seed=1)._inputs[0], make(seed=2)._inputs[0])

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import msgspec
 
@@ -20,6 +21,7 @@ from peakward.lab.measure.messages import (
     Measured,
     NumericsChecked,
     PairsOutcome,
+    Profiled,
     Ready,
     Released,
     Request,
@@ -54,6 +56,8 @@ def main() -> None:
 
 
 def act(name, request, send, replies) -> None:
+    if hasattr(request, "path"):  # a trace, left half-written by whatever is no answer
+        Path(request.path).write_bytes(b"a trace" if name == "answer" else b"a tr")
     send(Event(stage="timing", done=12, total=20, arm="candidate"))
     print("some library prints this", '{"type":"Ready"}', flush=True)
     match name:
@@ -83,6 +87,8 @@ def act(name, request, send, replies) -> None:
 def answer(name, request):
     if name == "PairsRequest":
         return PairsOutcome(pairs=(Pair(process=request.process, base_s=2.0, candidate_s=1.0),))
+    if name == "ProfileRequest":
+        return Profiled(path=request.path, n_steps=request.n_steps, profiled_step_s=0.5)
     return {
         "MeasureRequest": MEASURED,
         "NumericsRequest": NumericsChecked(

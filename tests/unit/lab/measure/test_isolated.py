@@ -10,6 +10,7 @@ import pytest
 
 from peakward.lab.measure import probe, proc
 from peakward.lab.measure.isolated import Workers
+from peakward.lab.measure.messages import Failed
 from peakward.records.case import ModelCase, StepCase, Workload
 from peakward.records.errors import PeakwardError
 from peakward.records.protocol import Protocol
@@ -240,6 +241,53 @@ def test_first_step_is_of_a_fresh_process(make_workers, case):
     assert workers.first_step(case).profiled_s == 1.0
     assert pid(workers) is None
     assert make_workers("fail").first_step(case) is None
+
+
+def test_a_profile_is_a_whole_file_and_the_end_of_its_worker(make_workers, case, tmp_path):
+    workers = make_workers("answer")
+    workers.measure(case, PROTOCOL)
+    before = pid(workers)
+    found = workers.profile(case, tmp_path / "t.json.gz", n_steps=2)
+    assert (found.n_steps, found.profiled_step_s) == (2, 0.5)
+    assert found.path == str(tmp_path / "t.json.gz")
+    assert [each.name for each in tmp_path.iterdir()] == ["t.json.gz"]
+    assert (tmp_path / "t.json.gz").read_bytes() == b"a trace"
+    assert is_gone(before)
+    assert workers.measure(case, PROTOCOL).status == "ok"
+
+
+@pytest.mark.parametrize(
+    ("act", "status", "reason"),
+    [
+        ("fail", "oom", "too big"),
+        ("SIGSEGV", "crashed", "killed by SIGSEGV while timing"),
+        ("hang", "timeout", "not done after 2 s, while timing"),
+    ],
+)
+def test_a_profile_that_fails_is_a_status_and_no_file(
+    make_workers, case, tmp_path, act, status, reason
+):
+    workers = make_workers(act)
+    found = workers.profile(case, tmp_path / "t.json.gz", timeout_s=2.0)
+    assert isinstance(found, Failed)
+    assert found.status == status
+    assert found.reason.startswith(reason)
+    assert list(tmp_path.iterdir()) == []
+    assert pid(workers) is None
+
+
+def test_ctrl_c_ends_a_profile_alone(make_workers, case, tmp_path):
+    workers = make_workers("hang", on_event=when_timing(press))
+    assert workers.profile(case, tmp_path / "t.json.gz").reason.startswith("interrupted by Ctrl-C")
+    assert list(tmp_path.iterdir()) == []
+    workers._on_event = ignore
+    workers._argv = (*workers._argv[:2], "answer")
+    assert workers.measure(case, PROTOCOL).status == "ok"
+
+
+def test_a_profile_without_a_step_is_refused(make_workers, case, tmp_path):
+    with pytest.raises(PeakwardError, match="expected at least one step to profile, got 0"):
+        make_workers("answer").profile(case, tmp_path / "t.json.gz", n_steps=0)
 
 
 def test_a_live_step_cannot_be_sent(make_workers):

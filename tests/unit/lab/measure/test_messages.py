@@ -10,6 +10,7 @@ from peakward.lab.measure.messages import (
     Event,
     Failed,
     PairsOutcome,
+    Profiled,
     Ready,
     Released,
     Reply,
@@ -41,6 +42,7 @@ def test_requests(case):
         messages.NumericsRequest(base=case, candidate=case, declared="reordered"),
         messages.CalibrateRequest(device_type="cuda"),
         messages.FirstStepRequest(case=operator),
+        messages.ProfileRequest(case=operator, path="/t.json.gz", n_steps=3, with_stack=False),
     ]
     assert [carried(each, Request) for each in sent] == sent
 
@@ -57,5 +59,6 @@ def test_replies():
         Event(stage="timing", done=3),
         Released(clean=True, held_bytes=0),
         PairsOutcome(),
+        Profiled(path="/t.json.gz", n_steps=3, profiled_step_s=0.5),
     ]
     assert [carried(each, Reply) for each in sent] == sent

@@ -19,6 +19,8 @@ from peakward.lab.measure.messages import (
     NumericsRequest,
     PairsOutcome,
     PairsRequest,
+    Profiled,
+    ProfileRequest,
     Ready,
     Released,
     Reply,
@@ -83,7 +85,7 @@ def test_a_missing_device_is_invalid(case):
     assert "expected a GPU that torch can use" in failed.reason
 
 
-def test_real_requests_one_after_another(case):
+def test_real_requests_one_after_another(case, tmp_path):
     """Each answer is followed by the news that the worker is clean; the last request ends the test."""
 
     @contextmanager
@@ -100,6 +102,9 @@ def test_real_requests_one_after_another(case):
             PairsRequest(base=case, candidate=case, order="AB", protocol=PROTOCOL, process=0),
             NumericsRequest(base=case, candidate=case, declared="exact"),
             FirstStepRequest(case=case),
+            ProfileRequest(
+                case=case, path=str(tmp_path / "t.json.gz"), n_steps=1, with_stack=False
+            ),
             MeasureRequest(case=last, protocol=PROTOCOL),
         ],
         prepare,
@@ -110,6 +115,7 @@ def test_real_requests_one_after_another(case):
         *(PairsOutcome, Released),
         *(NumericsChecked, Released),
         *(FirstStepProfiled, Released),
+        *(Profiled, Released),
         Failed,
     ]
     assert all(each.clean for each in replies if isinstance(each, Released))

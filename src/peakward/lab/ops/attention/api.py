@@ -6,6 +6,7 @@ from functools import partial
 from torch import Tensor
 
 from peakward.lab.ops.attention import reference, sdpa
+from peakward.lab.ops.attention.reference import Opened
 
 AttentionFn = Callable[..., Tensor]
 """attention(q, k, v, *, window, bias) of `reference.attention`."""
@@ -23,3 +24,22 @@ def implementation(name: str) -> AttentionFn:
         names = ", ".join(["naive", *sdpa.BACKENDS])
         raise ValueError(f"expected an attention implementation of {names}, got {name!r}")
     return partial(sdpa.attention, backend=sdpa.BACKENDS[name])
+
+
+def in_ranges(attention: AttentionFn, opened: Opened) -> AttentionFn:
+    """The same operations with `opened("attention")` around them, for a profile.
+
+    Where the implementation is `naive`, with `opened` of "attention.scores", "attention.softmax"
+    and "attention.values" around its parts too. Any other, a compiled one also, is called as it is.
+    """
+    within = attention
+    if attention is reference.attention:
+        within = partial(
+            reference.attention_in_ranges, opened=lambda part: opened(f"attention.{part}")
+        )
+
+    def ranged(q: Tensor, k: Tensor, v: Tensor, **options: object) -> Tensor:
+        with opened("attention"):
+            return within(q, k, v, **options)
+
+    return ranged

@@ -1,11 +1,16 @@
 """Attention as its definition has it: every pass over the score matrix is made and can be seen."""
 
 import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor
 
 from peakward.lab.ops.attention.mask import causal_mask
+
+Opened = Callable[[str], AbstractContextManager[object]]
+"""opened(name): open for as long as its `with` block lasts."""
 
 
 def attention(
@@ -22,12 +27,52 @@ def attention(
     Returns:
         (batch, heads, seq_len, head_dim) in q's dtype. The softmax is taken in at least fp32.
     """
+    k, v = for_every_head(q, k, v)
+    scores = masked_scores(q, k, window=window, bias=bias)
+    weights = softmax(scores)
+    return mix(weights, v)
+
+
+def attention_in_ranges(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    window: int | None,
+    bias: Tensor | None,
+    opened: Opened,
+) -> Tensor:
+    """`attention`, with `opened` around each of its parts: "scores", "softmax" and "values"."""
+    k, v = for_every_head(q, k, v)
+    with opened("scores"):
+        scores = masked_scores(q, k, window=window, bias=bias)
+    with opened("softmax"):
+        weights = softmax(scores)
+    with opened("values"):
+        return mix(weights, v)
+
+
+def for_every_head(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """k and v of (batch, heads, seq_len, head_dim): repeated where q's heads share them."""
     groups = q.shape[1] // k.shape[1]
     if groups > 1:
         k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
+    return k, v
+
+
+def masked_scores(q: Tensor, k: Tensor, *, window: int | None, bias: Tensor | None) -> Tensor:
+    """q·kᵀ/√d + bias of (batch, heads, seq_len, seq_len), minus infinity where not allowed."""
     scores = (q @ k.mT) / math.sqrt(q.shape[-1])
     if bias is not None:
         scores = scores + bias
-    scores = scores.masked_fill(~causal_mask(q.shape[2], window, q.device), -math.inf)
-    weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32))
+    return scores.masked_fill(~causal_mask(q.shape[2], window, q.device), -math.inf)
+
+
+def softmax(scores: Tensor) -> Tensor:
+    """Over the keys, in at least fp32."""
+    return scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32))
+
+
+def mix(weights: Tensor, v: Tensor) -> Tensor:
+    """weights·v in v's dtype: (batch, heads, seq_len, head_dim)."""
     return weights.to(v.dtype) @ v

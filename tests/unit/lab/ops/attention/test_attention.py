@@ -1,13 +1,14 @@
 """Every implementation of attention against the definition, written as loops in plain Python."""
 
 import math
+from contextlib import contextmanager
 
 import pytest
 import torch
 from torch.nn.attention import SDPBackend
 
 from peakward.lab.ops.attention import reference, sdpa
-from peakward.lab.ops.attention.api import implementation
+from peakward.lab.ops.attention.api import implementation, in_ranges
 
 EPS = {torch.float32: 2.0**-24, torch.float64: 2.0**-53}
 ON_CPU = ["naive", "sdpa", "sdpa-flash", "sdpa-math"]
@@ -93,6 +94,34 @@ def test_gradients_are_those_of_the_reference(name, case):
     expected = gradients(reference.attention)
     for found, wanted in zip(gradients(implementation(name)), expected, strict=True):
         assert relative_error(found, wanted) <= 20 * EPS[torch.float64]
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["naive", "sdpa"])
+def test_in_ranges_every_bit_is_the_same(name, dtype, case):
+    """Forward and backward; and the ranges are opened one inside the other."""
+    q, k, v, options = inputs(dtype, **case)
+    opened = []
+
+    @contextmanager
+    def note(part):
+        opened.append(part)
+        yield
+        opened.append(f"/{part}")
+
+    def results(attention):
+        leaves = [each.clone().requires_grad_() for each in (q, k, v)]
+        out = attention(*leaves, **options)
+        out.sum().backward()
+        return [out, *(leaf.grad for leaf in leaves)]
+
+    plain = implementation(name)
+    ranged = results(in_ranges(plain, note))
+    assert all(torch.equal(a, b) for a, b in zip(ranged, results(plain), strict=True))
+    parts = ["scores", "softmax", "values"] if name == "naive" else []
+    inner = [mark for part in parts for mark in (f"attention.{part}", f"/attention.{part}")]
+    assert opened == ["attention", *inner, "/attention"]
 
 
 def test_reference_takes_the_softmax_in_fp32():

@@ -1,0 +1,97 @@
+"""Large files that lie beside the database, named by what they hold: traces."""
+
+import errno
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+from peakward.records.errors import PeakwardError
+
+SUFFIX = ".json.gz"
+_NAME = re.compile(r"[0-9a-f]{16}\.json\.gz")
+
+
+def keep(db_path: Path, file: Path) -> str:
+    """Move a trace to the database's folder of files; the name to store.
+
+    The file is there whole, and durably, or not at all. One that holds the same is there once;
+    nothing is overwritten.
+
+    Raises:
+        PeakwardError: no such file, no room, or a damaged file of that name is there already.
+    """
+    try:
+        name = f"{_digest(file)}{SUFFIX}"
+        kept = _folder(db_path) / name
+        if kept.exists():
+            _check_whole(kept)
+            file.unlink()
+        else:
+            kept.parent.mkdir(exist_ok=True)
+            _move(file, kept)
+    except OSError as error:
+        raise PeakwardError(
+            f'expected to keep {file} beside {db_path}, got "{error.strerror}": '
+            "check the folder and its free space"
+        ) from error
+    return name
+
+
+def path_of(db_path: Path, name: str) -> Path:
+    """Where the file of that name lies.
+
+    Raises:
+        PeakwardError: it is not there, or the name is none that `keep` gives.
+    """
+    if not _NAME.fullmatch(name):
+        raise PeakwardError(f"expected the name of a kept trace, got {name!r}: it was not stored")
+    path = _folder(db_path) / name
+    if not path.is_file():
+        raise PeakwardError(
+            f"expected a trace at {path}, got none: copy the folder with the database, or profile "
+            "the case again"
+        )
+    return path
+
+
+def _folder(db_path: Path) -> Path:
+    return db_path.with_name(f"{db_path.name}.files")
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()[:16]
+
+
+def _check_whole(kept: Path) -> None:
+    if _digest(kept) != kept.name.removesuffix(SUFFIX):
+        raise PeakwardError(
+            f"expected {kept} to hold what it is named after, got something else: move it away"
+        )
+
+
+def _move(file: Path, kept: Path) -> None:
+    """By a rename, which nobody can see half-done; from another file system, of a copy."""
+    _sync(file)
+    try:
+        file.rename(kept)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        with tempfile.TemporaryDirectory(prefix=".keeping-", dir=kept.parent) as scratch:
+            copy = Path(shutil.copyfile(file, Path(scratch) / kept.name))
+            _sync(copy)
+            copy.rename(kept)
+        file.unlink()
+    _sync(kept.parent)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
