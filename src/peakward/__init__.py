@@ -12,6 +12,9 @@ What the command line does, from Python:
     print(study.best_command)
     print(pw.markdown(study))
 
+    trace = pw.trace("step.json.gz")
+    print(trace.breakdown().together, trace.kernels()[:10])
+
 Names are loaded when one is first used: importing this package loads neither torch nor anything
 else that is slow. Cases run in a worker process, which `python -c` and notebooks need no guard for.
 """
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
         model,
         run,
         study,
+        trace,
     )
 
 __version__ = "0.1.0"
@@ -72,6 +76,7 @@ __all__ = [
     "model",
     "run",
     "study",
+    "trace",
 ]
 
 

@@ -1,4 +1,4 @@
-"""A study to the terminal and to the files that were asked for."""
+"""A report to the terminal and to the files that were asked for."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from peakward.cli.vocabulary import ResultOptions
+from peakward.cli.vocabulary import ResultOptions, ViewOptions
 from peakward.records import codec
 from peakward.records.errors import PeakwardError
 from peakward.records.study import Study
@@ -24,7 +24,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     overwrite: bool
 
 
-def targets(options: ResultOptions) -> tuple[Target, ...]:
+def targets(options: ViewOptions) -> tuple[Target, ...]:
     """The files asked for, checked before anything is run for them.
 
     Raises:
@@ -50,17 +50,25 @@ def refuse_json_of_a_dry_run(options: ResultOptions) -> None:
 
 
 def show(
-    studies: Sequence[Study], files: tuple[Target, ...], *, as_json: bool, document: Document
+    records: Sequence[msgspec.Struct],
+    files: tuple[Target, ...],
+    *,
+    as_json: bool,
+    document: Document,
+    screen: Document | None = None,
 ) -> None:
-    """Write the document to the files, then print it, or the records alone, one a line."""
+    """Write the document to the files, then print it, or the records alone, one a line.
+
+    `screen` is printed in its place, where a terminal should show less than a page.
+    """
     for target in files:
         _check(target)
         _write_whole(target.path, target.render(document))
     if as_json:
-        for study in studies:
-            sys.stdout.buffer.write(codec.to_json(study) + b"\n")
+        for record in records:
+            sys.stdout.buffer.write(codec.to_json(record) + b"\n")
     else:
-        print_document(document)
+        print_document(document if screen is None else screen)
     for target in files:
         print(f"{target.path} written", file=sys.stderr)
 

@@ -64,13 +64,11 @@ class CaseOptions(ShapeOptions, frozen=True, kw_only=True):
     """Where it runs."""
 
 
-class ResultOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Where results are kept, and views of them beside the report in the terminal."""
+class ViewOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Views of a record beside the report in the terminal."""
 
-    db: Annotated[str, option("FILE", "peakward.db")] = "peakward.db"
-    """The database of results; what it holds already is not measured again."""
     json: bool = False
-    """Print the stored record as JSON, and nothing else."""
+    """Print the record as JSON, and nothing else."""
     html: Annotated[str | None, option("FILE", "none")] = None
     """Write the report as one self-contained page."""
     markdown: Annotated[str | None, option("FILE", "none")] = None
@@ -79,7 +77,15 @@ class ResultOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Overwrite the files named above where they exist."""
 
 
+class ResultOptions(ViewOptions, frozen=True, kw_only=True):
+    """Where results are kept, and views of them."""
+
+    db: Annotated[str, option("FILE", "peakward.db")] = "peakward.db"
+    """The database of results; what it holds already is not measured again."""
+
+
 Shapes = OmitArgPrefixes[ShapeOptions]
 Cases = OmitArgPrefixes[CaseOptions]
+Views = OmitArgPrefixes[ViewOptions]
 Results = OmitArgPrefixes[ResultOptions]
 """As fields of a command's options: their own options carry no prefix."""

@@ -12,6 +12,7 @@ from peakward.records.trial import Trial
 
 Unit = Literal[
     "text",
+    "name",
     "count",
     "s",
     "bytes",
@@ -31,6 +32,7 @@ class Column(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     name: str
     unit: Unit = "text"
+    """`name` is text that says what a row is about: it stays in the row however long it is."""
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -47,7 +47,7 @@ def name_columns(table: Table) -> tuple[int, ...]:
     prose = prose_columns(table)
     leading = itertools.takewhile(
         lambda index: (
-            table.columns[index].unit in ("text", "count")
+            table.columns[index].unit in ("text", "name", "count")
             and SPREAD not in table.columns[index].name
             and index not in prose
         ),

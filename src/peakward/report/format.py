@@ -29,6 +29,7 @@ Scale = tuple[Prefix, ...]
 
 SCALES: dict[Unit, Scale] = {
     "text": (Prefix(1.0, ""),),
+    "name": (Prefix(1.0, ""),),
     "count": (Prefix(1.0, ""),),
     "s": (Prefix(1.0, " s"), Prefix(1e-3, " ms"), Prefix(1e-6, " µs"), Prefix(1e-9, " ns")),
     # Peaks of one table straddle a GiB; 0.912 GiB compares with 14.2 GiB at a glance.
@@ -109,7 +110,7 @@ def format_duration(seconds: float) -> str:
 
 def is_numeric(unit: Unit) -> bool:
     """Whether a column of the unit is set to the right, as numbers are."""
-    return unit != "text"
+    return unit not in ("text", "name")
 
 
 def _prefix_of(interval: Interval, unit: Unit) -> Prefix:

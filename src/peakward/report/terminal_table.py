@@ -77,8 +77,10 @@ def _pieces(table: Table, columns: Sequence[int], width: int) -> list[list[int]]
 
 
 def _narrowest(table: Table, index: int) -> int:
-    """Cells are kept whole, headings between their words, prose within reason."""
+    """Cells are kept whole, headings between their words, names and prose within reason."""
     head = max((len(word) for word in table.columns[index].name.split()), default=0)
+    if table.columns[index].unit == "name":
+        return min(max(head, *_lengths(table, index), 1), NARROWEST_PROSE)
     if index in prose_columns(table):
         return max(head, NARROWEST_PROSE)
     return max(head, *_lengths(table, index)[1:], 1)

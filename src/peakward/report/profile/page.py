@@ -1,0 +1,164 @@
+"""The report of a trace: one screen, or everything."""
+
+from collections.abc import Sequence
+
+from peakward.records.profile import Job, Profile
+from peakward.records.study import Table
+from peakward.report.document import (
+    Block,
+    Document,
+    Fact,
+    Facts,
+    Items,
+    Note,
+    Paragraph,
+    Section,
+    TableBlock,
+)
+from peakward.report.format import format_cell
+from peakward.report.profile import tables
+
+TOP = 8
+"""Kernels on the one screen."""
+LEAST_CAUSE = 0.01
+"""An idle cause below this share is not named in the headline."""
+
+
+def summary(found: Profile) -> Document:
+    """Where the time went, on one screen."""
+    blocks: tuple[Block, ...] = (
+        *_opening(found),
+        TableBlock(table=tables.time(found)),
+        *_filled(tables.idle(found)),
+        *_filled(tables.categories(found)),
+        *_filled(tables.top(found.kernels[:TOP])),
+    )
+    return Document(
+        title=found.source, headline=_headline(found), blocks=(*blocks, *_missing(found))
+    )
+
+
+def whole(found: Profile) -> Document:
+    """Everything that the profile holds."""
+    several = _filled(tables.devices(found)) if len(found.breakdown.devices) > 1 else ()
+    sections = (
+        Section(title="Time", blocks=(TableBlock(table=tables.time(found)), *several)),
+        Section(
+            title="Idle",
+            blocks=(
+                *_filled(tables.idle(found)),
+                *_filled(tables.delays(found)),
+                *_filled(tables.waits(found)),
+            ),
+        ),
+        Section(
+            title="Critical path",
+            blocks=(*_filled(tables.path(found)), *_filled(tables.on_path(found))),
+        ),
+        Section(
+            title="Kernels",
+            blocks=(
+                *_filled(tables.categories(found)),
+                *_filled(tables.kernels(found.kernels)),
+                *_filled(tables.operators(found)),
+            ),
+        ),
+        Section(
+            title="Copies and communication",
+            blocks=(*_filled(tables.copies(found)), *_filled(tables.collectives(found))),
+        ),
+        Section(title="How this was read", blocks=_conventions(found)),
+    )
+    return Document(
+        title=found.source,
+        headline=_headline(found),
+        blocks=(*_opening(found), *_missing(found)),
+        sections=tuple(section for section in sections if section.blocks),
+    )
+
+
+def job(found: Job, documents: Sequence[Document]) -> Document:
+    """Several ranks side by side, then each rank's own report."""
+    late = (
+        ""
+        if found.straggler is None
+        else f"; rank {found.straggler} is late more often than chance"
+    )
+    sections = [
+        Section(title=each.title, blocks=(Paragraph(text=each.headline), *each.blocks))
+        for each in documents
+    ]
+    inner = [
+        Section(title=f"{each.title}: {part.title}", blocks=part.blocks, folded=part.folded)
+        for each in documents
+        for part in each.sections
+    ]
+    return Document(
+        title=f"{len(found.ranks)} traces side by side",
+        headline=f"{found.n_collectives:,} collectives that all of them have{late}",
+        blocks=(TableBlock(table=tables.ranks(found)), *_unmatched(found)),
+        sections=(*sections, *inner),
+    )
+
+
+def _unmatched(found: Job) -> tuple[Block, ...]:
+    if not found.n_unmatched:
+        return ()
+    text = (
+        f"{found.n_unmatched:,} collectives are left out of the comparison: the ranks have "
+        "different numbers of their names."
+    )
+    return (Note(text=text),)
+
+
+def _headline(found: Profile) -> str:
+    total = found.breakdown.together
+    if not total.span_ns:
+        return "no GPU work" + ("" if found.selection is None else f" in {found.selection}")
+    busy = format_cell(total.busy_ns / total.span_ns, "share")
+    said = f"GPU busy {busy} of {format_cell(total.span_ns * tables.NS, 's')}"
+    if found.selection is not None:
+        return f"{found.selection}: {said}"
+    if found.idle is None:
+        return said
+    cause, worst_ns = max(found.idle.together.by_cause_ns.items(), key=lambda each: each[1])
+    if worst_ns < LEAST_CAUSE * total.span_ns:
+        return said
+    share = format_cell(worst_ns / total.span_ns, "share")
+    return f"{said}; idle above all because: {tables.CAUSES[cause]}, {share}"
+
+
+def _opening(found: Profile) -> tuple[Block, ...]:
+    total = found.breakdown.together
+    n_kernels = total.n_compute + total.n_communication
+    facts = {
+        "device": ", ".join(found.devices) or None,
+        "rank": None if found.rank is None else f"{found.rank} of {found.world_size}",
+        "steps": None if found.n_steps is None else f"{found.n_steps:,}",
+        "work": f"{n_kernels:,} kernels, {total.n_copies:,} copies, {total.n_sets:,} sets",
+    }
+    return (
+        Facts(facts=tuple(Fact(name=name, value=text) for name, text in facts.items() if text)),
+    )
+
+
+def _missing(found: Profile) -> tuple[Block, ...]:
+    return tuple(Note(text=each) for each in found.incomplete)
+
+
+def _conventions(found: Profile) -> tuple[Block, ...]:
+    unnamed = format_cell(found.unnamed_share, "share")
+    return (
+        Items(
+            texts=(
+                "Busy counts each moment once, whatever number of streams works in it; the tables "
+                "of kernels add durations up. Over several devices, times are sums.",
+                *found.evidence,
+                f"Kernels that no rule names take {unnamed} of kernel time.",
+            )
+        ),
+    )
+
+
+def _filled(table: Table) -> tuple[Block, ...]:
+    return (TableBlock(table=table, sortable=True),) if table.rows else ()

@@ -1,0 +1,188 @@
+"""Which kernel is of which category, by its name: an ordered table, the first pattern that fits wins.
+
+Patterns are searched in a kernel's path (`at::native::reduce_kernel`); for a kernel that may do anything,
+whose template arguments tell (`cutlass::device_kernel<flash::FlashAttnFwdSm90<…>>`), in those too. They
+are alternatives of plain text, so that a search takes one pass however long the name.
+
+Where names come from: PyTorch's `aten/src/ATen/native/cuda`, cuBLAS, cuDNN and NCCL as CUPTI reports
+them, the sources of the libraries named beside each rule, and traces (`tests/unit/traces/kernel_names.tsv`).
+"""
+
+import re
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class Category(StrEnum):
+    """What a piece of work on a GPU is for."""
+
+    MATMUL = "matmul"
+    """Matrix products of any shape and type, with what their library launches around them."""
+    CONVOLUTION = "convolution"
+    ATTENTION = "attention"
+    """Fused attention, and the scans and recurrences that stand in its place."""
+    SOFTMAX = "softmax"
+    """Also its logarithm, and a router's gate."""
+    LOSS = "loss"
+    """Apart from softmax: over a large vocabulary it is worth a lever of its own."""
+    NORMALISATION = "normalisation"
+    EMBEDDING = "embedding"
+    """Rows looked up by index, and scattered back."""
+    OPTIMIZER = "optimizer"
+    """Fused steps only. The foreach kernels of an unfused one do any arithmetic: ELEMENTWISE; that the
+    optimizer launched them is for the phase to say."""
+    SORT = "sort"
+    """Sorting, searching, top-k, sampling from a distribution, and dealing tokens to experts."""
+    REDUCTION = "reduction"
+    """Also scans and pooling."""
+    COPY = "copy"
+    """Kernels that compute nothing: data moved, laid out otherwise, cast, quantised, or set to a value."""
+    ELEMENTWISE = "elementwise"
+    COMMUNICATION = "communication"
+    """Between GPUs, with what is fused into it."""
+    MEMORY = "memory"
+    """The driver's own copies and sets."""
+    OTHER = "other"
+    """No rule names it."""
+
+
+class Rule(NamedTuple):
+    """Kernels whose name holds the pattern are of the category."""
+
+    category: Category
+    pattern: re.Pattern[str]
+
+
+def _rule(category: Category, *alternatives: str) -> Rule:
+    return Rule(category, re.compile("|".join(alternatives)))
+
+
+WRAPPER = re.compile(
+    # CUTLASS, Composable Kernel, cuBLAS and CuTe launch anything through a function of these names,
+    # PyTorch any functor through those: the template arguments tell.
+    r"^(?:[Kk]ernel\d?|device_kernel|kentry|run_kernel|_kernel_agent|static_kernel)$"
+    r"|elementwise|multi_tensor_apply"
+)
+"""Names, without namespaces, of kernels that do what their template arguments say."""
+
+RULES = (
+    # ROCclr's blit kernels, and what rocprof calls copies and fills.
+    _rule(Category.MEMORY, "__amd_rocclr_", "^Copy(?:Host|Device)To", "^FillBuffer$"),
+    # NCCL to 2.18 and after, its symmetric kernels, RCCL, MSCCL; NVSHMEM; DeepEP; Transformer Engine's
+    # user buffers; the all-reduces of vLLM, TensorRT-LLM, FlashInfer and torch's symmetric memory.
+    _rule(
+        Category.COMMUNICATION,
+        "^nccl(?:Dev|Symk)?(?:Dev)?Kernel|^ncclSymk|^rccl|msccl|nvshmem|deep_ep::|userbuffers",
+        "cross_device_reduce|multimem_|lamport|symm_mem|quickreduce|custom_ar",
+        "(?:All|(?<![a-z])all)_?(?:[Rr]educe|[Gg]ather|[Tt]o_?[Aa]ll)|[Rr]educe_?[Ss]catter",
+    ),
+    # Writes into KV caches (vLLM, SGLang, FlashInfer), before attention, whose name many bear.
+    _rule(
+        Category.COPY,
+        "reshape_and_cache|concat_and_cache|copy_blocks|swap_blocks|AppendPagedKV|kv_cache_write",
+        "(?:store|set|write)_kv_?(?:cache|buffer)|concat_mla_|deep_gemm::(?:transpose|layout)",
+        "scale_1x128_kernel|quantize_with_block_size",
+    ),
+    # cuDNN's implicit products and its CUTLASS build; MIOpen; causal_conv1d.
+    _rule(
+        Category.CONVOLUTION,
+        "fprop_implicit|dgrad_implicit|wgrad_implicit|implicit_(?:con|gemm)|cutlass_cudnn|cask_cudnn",
+        "convolve|[Cc]onv_?[123][dD]|conv_depthwise|[Ww]inograd|cudnn::cnn|igemm_(?:fwd|bwd|wrw)_gtc",
+        r"(?:fprop|dgrad|wgrad)_optimized|scudnn|\dcudnn_|[Mm][Ii]Open(?:Group)?Conv|convolution",
+    ),
+    # FlashAttention 2 to 4, FlashMLA, xFormers, cuDNN (with the passes around its backward), FlexAttention,
+    # vLLM's paged attention, FlashInfer, TensorRT-LLM, Composable Kernel, AITER, AOTriton; then the
+    # kernels of Mamba and of flash-linear-attention. SGLang's and the tutorial's Triton kernels have
+    # no more of a name than `_fwd_kernel`.
+    _rule(
+        Category.ATTENTION,
+        "[Ff]lash_?(?:fwd|bwd|[Aa]tt|mla|decod)|^flash::|[Ff]mha|FMHA|sdpa|attention|Attention|attn|Attn",
+        "compute_dot_do_o|convert_dq|^mha_|flex_decod|PagedKVCache|RaggedKVCache|MergeStates?",
+        r"(?:Single|Batch)(?:Decode|Prefill)With|mla_(?:dec|a\d|stage|combine|decode)|PA_A\d|mqa_logits",
+        r"^_?(?:fwd|bwd)_(?:grouped_)?kernel(?:_stage\d|_d[kqv]\w*|_fuse)?$|bwd_preprocess|_fmha_",
+        "selective_scan|chunk_scan|chunk_state|chunk_cumsum|state_passing|bmm_chunk|ssd_|ssm_",
+        "gated_delta|delta_rule|linear_attn|retention|recurrent_(?:fwd|bwd|gla|kda)|chunk_(?:fwd|bwd|gla)",
+        r"wkv\d?_",
+    ),
+    # PyTorch, apex, Liger (which takes the gradient too), Cut Cross Entropy.
+    _rule(
+        Category.LOSS,
+        "nll_loss|cross_?entropy|CrossEntropy|XEntropy|xentropy|_cce_|_ce_(?:fwd|bwd)|ctc_loss|kldiv|kl_div",
+        "_jsd_|mse_(?:loss|kernel)|l1_loss|huber|_dpo_|_grpo_",
+    ),
+    # cuBLAS, cuBLASLt (`nvjet` from Hopper on), CUTLASS, MAGMA; Tensile and hipBLASLt (`Cijk`), Composable
+    # Kernel, rocBLAS; DeepGEMM; experts' products and weights of few bits (Marlin, GPTQ, AWQ, AITER).
+    _rule(
+        Category.MATMUL,
+        r"(?<!fb)gemm(?!a)|GEMM|Gemm(?!a)|gemv|Gemv|matmul|MatMul|nvjet|xmma|cutlass_?\d|cutlass3x|^Kernel2$",
+        "splitK|split_k|SplitK|ReduceSplit|cublas(?!Transpose)|epilogue::impl|scal_kernel|cublasLt::",
+        "Cijk_|rocblas_|LLMM|LLGemm|wvSplit|[Mm]arlin|gptq|awq|exl2|scaled_mm|mul_mat_|bmm_|_bmm|addmm",
+        r"_(?:mm|mv)(?:_|$)|grouped_mm|fused_moe_kernel|fmoe_|moe_kernel|w\d\d?a\d\d?_\w{0,40}kernel|dot_kernel",
+    ),
+    # PyTorch (where a layer norm's weight gradient is GammaBeta…), apex and Transformer Engine (`ln_`),
+    # vLLM, SGLang, FlashInfer, Liger, Composable Kernel, cuDNN (`bn_`).
+    _rule(
+        Category.NORMALISATION,
+        "(?:[Ll]ayer|rms|RMS|Rms|[Bb]atch|[Gg]roup|[Ii]nstance|weight|l2|L2)_?[Nn]orm(?!alize_w|Functor)",
+        r"GammaBeta|RowwiseMoments|^(?:\w+::)*(?:ln|bn)_(?:fwd|bwd|fw|bw)|rms_kernel|QKNorm|qk_?norm|QNorm",
+        "ComputeInternalGradients|cuApply|cuCompute(?:Grad|Part)|NormFwd|NormBwd|_norm_(?:fwd|bwd|kernel)",
+        "addRmsBias|norm::|[Ww]elford",
+    ),
+    # Rotary embeddings look nothing up: before the embeddings.
+    _rule(Category.ELEMENTWISE, "[Rr]otary|(?<![a-z])rope|Rope(?![a-z])|RoPE"),
+    # PyTorch; FBGEMM's tables, whose backward pass updates them too, before the optimizers.
+    _rule(
+        Category.EMBEDDING,
+        "[Ee]mbedding(?!s)|EmbeddingBag|indexSelect|indexFunc|index_?elementwise|index_put|index_copy",
+        "gather_kernel|_gather|gather_|[Ss]catter|compute_grad_weight|sum_and_scatter|krn_partial",
+        "bounds_check_indices|linearize_index|indexing_backward|take_put|embedding_",
+    ),
+    # torch's fused Adam, AdamW, SGD and Adagrad, apex, bitsandbytes; `_update` is Peakward's own AdamW
+    # (`lab/ops/adamw/triton.py`).
+    _rule(
+        Category.OPTIMIZER,
+        "Fused(?:Adam|Sgd|SGD|Adagrad|Optimizer)|LAMBStage",
+        r"(?:Adam|SGD|Sgd|Adagrad|LAMB|Lamb|Lion|NovoGrad)\w{0,20}Functor|_?adamw?_(?:kernel|step)",
+        "kOptimizer|kPreconditionOptimizer|fused_(?:adam|sgd|lion|lamb)|multi_tensor_adam|^_update$|^_?adamw",
+    ),
+    _rule(Category.SOFTMAX, "[Ss]oft_?[Mm]ax|softmax|SoftMax|topk_?[Gg]ating|logsumexp"),
+    # CUB, PyTorch, FlashInfer's samplers, the experts' routers.
+    _rule(
+        Category.SORT,
+        "[Rr]adix|[Ss]ort|Top[KP]|(?<![a-z])top_?[KkPp]|btopk|[Mm]erge(?:Sort|_sort)|bitonic|searchsorted|bucketize|unique",
+        "multinomial|(?<!up)(?<!down)[Ss]ampling|fill_reverse_indices|moe_align|count_and_sort|ExpertMaps",
+        "[Rr]outing|expert_(?:offset|count)|ExpertPrefixSum|digit",
+    ),
+    _rule(
+        Category.REDUCTION,
+        "[Rr]educe|reduction|[Ss]can(?:Kernel|Init|_|By)|cumsum|cumprod|arg_?(?:max|min)|DeviceSelect",
+        "DeviceCompact|[Pp]ool_|[Pp]ooling|L2NormFunctor|LpNorm|lpnorm|l2norm|[Mm]oe_?sum|[Ff]inalize",
+        "(?:^|_)(?:sum|mean|amax|norm|count)_|DeviceRunLength|_sum$|[Hh]istogram",
+    ),
+    # Functors of PyTorch's that move data, before elementwise kernels at large.
+    _rule(
+        Category.COPY,
+        r"copy_kernel|CopyFunctor|(?<!\w)Copy<|FillFunctor|hfp8|to_float|repeat_interleave",
+        "compute_cuda_kernel|CatArray|chunk_cat",
+    ),
+    # Functors at large; activations (vLLM, FlashInfer, Liger), of which some quantise their result.
+    _rule(
+        Category.ELEMENTWISE,
+        "elementwise|multi_tensor_apply|for_each|[Pp]arallel_?[Ff]or|act_and_mul|[Aa]ctivation|[Ss]ilu",
+        "[Ss]wi(?:glu|sh)|[Gg]elu|GELU|[Gg]eglu|[Rr]elu|[Ss]igmoid|[Dd]ropout",
+    ),
+    _rule(
+        Category.COPY,
+        "[Cc]opy|(?<![a-z])[Cc]ast|(?<![a-z])cat_|[Cc]oncat|[Tt]ranspose|[Pp]ermute|[Qq]uant|[Cc]ontiguous",
+        "FP8|fp8|nchwToNhwc|nhwcToNchw|(?<![a-z])(?:un)?pack_|[Pp]adding|unfold|im2col|expandInput|zero_",
+        "(?<![a-z])(?:fill|memset|flip|roll|gather|slice|stack|convert)(?![a-z])|[Hh]adamard",
+    ),
+    # Random numbers, masks; then arithmetic by name.
+    _rule(
+        Category.ELEMENTWISE,
+        "distribution_|philox|triu_tril|arange|range_cuda|[Pp]ointwise|op_(?:tensor|generic)|_penalt|Penalt",
+        "(?<![a-z])(?:add|sub|mul|div|pow|exp|sqrt|neg|where|mask|masked|scale|clamp|tanh|bias|residual)"
+        "(?![a-z])|(?i:unscale)|computeStrides|update_scale",
+    ),
+)
+"""The order matters: attention before products, products before norms, and the wide ones last."""

@@ -1,0 +1,121 @@
+"""The critical path: the chain of work, on GPUs and host, that made the whole take as long as it did.
+
+It is followed back from the end of the last work of a GPU. A work came right after the launch that
+brought it or after the work before it, whichever ended later (`path_edges`). A thread of the host came
+from what it had itself done before, back to the last call in which it had waited for a GPU, and from
+there to the work that it had waited for; or, where it had been in no operator and no call, from the
+last launch by another thread of its process. To shorten the whole, shorten what is on the path.
+
+Waits of one stream for another are known only by their call, so the work waited for is taken to be the
+last that ended; waits between processes and of collectives for other ranks are not in one trace.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from peakward.records.profile import CriticalPath, PathShare
+from peakward.traces.host_time import host_time
+from peakward.traces.intervals import union
+from peakward.traces.path_walk import Stretch, walk
+from peakward.traces.self_time import self_time
+from peakward.traces.table import NONE, GpuKind, HostKind, Indices, Ints, Table
+
+
+class PathKind(StrEnum):
+    """What a part of the path is.
+
+    A thread's time goes to what it was in at the innermost, of its operators, calls and ranges. `HOST`
+    is its time in a range, or in nothing: the program's own Python, mostly. The gaps are those of
+    `Stretch`.
+    """
+
+    COMPUTE = "compute"
+    COMMUNICATION = "communication"
+    MEMORY = "memory"
+    OPERATOR = "operator"
+    CALL = "call"
+    HOST = "host"
+    LAUNCH_LATENCY = "launch_latency"
+    QUEUED = "queued"
+    SYNCHRONISATION = "synchronisation"
+    UNKNOWN = "unknown"
+
+
+_HOST_KINDS = {
+    HostKind.OP: PathKind.OPERATOR,
+    HostKind.CALL: PathKind.CALL,
+    HostKind.RANGE: PathKind.HOST,
+}
+
+
+def critical_path(
+    table: Table, launches: Indices, communication: NDArray[np.bool_]
+) -> CriticalPath:
+    """The path through the whole trace; `launches` is what `launch_rows` gives, and `communication`
+    marks the rows of `table.gpu` that are collectives."""
+    host = host_time(table)
+    path = walk(table, launches, host)
+    shares = _added_up([*_off_host(table, communication, path), *_of_host(table, path)])
+    return CriticalPath(
+        span_ns=sum(each.end - each.start for each in path),
+        by_kind_ns={
+            kind.value: sum(each.ns for each in shares if each.kind == kind) for kind in PathKind
+        },
+        shares=tuple(sorted(shares, key=lambda each: -each.ns)),
+    )
+
+
+def _added_up(shares: Iterable[PathShare]) -> list[PathShare]:
+    by_name: dict[tuple[str, str | None], list[PathShare]] = defaultdict(list)
+    for each in shares:
+        by_name[each.kind, each.name].append(each)
+    return [
+        PathShare(
+            kind=kind, name=name, n=sum(each.n for each in some), ns=sum(each.ns for each in some)
+        )
+        for (kind, name), some in by_name.items()
+    ]
+
+
+def _off_host(
+    table: Table, communication: NDArray[np.bool_], path: list[Stretch]
+) -> Iterator[PathShare]:
+    """Work of a GPU, and gaps."""
+    for each in path:
+        ns = each.end - each.start
+        if each.gap is not None:
+            yield PathShare(kind=PathKind(each.gap), name=None, n=1, ns=ns)
+        elif each.gpu != NONE:
+            name = table.names[table.gpu.name[each.gpu]]
+            kernel = table.gpu.kind[each.gpu] == GpuKind.KERNEL
+            kind = PathKind.COMMUNICATION if communication[each.gpu] else PathKind.COMPUTE
+            yield PathShare(kind=kind if kernel else PathKind.MEMORY, name=name, n=1, ns=ns)
+
+
+def _of_host(table: Table, path: list[Stretch]) -> Iterator[PathShare]:
+    """The threads' time, by the innermost operator, call or range."""
+    relevant = np.isin(table.host.kind, list(_HOST_KINDS))
+    for thread in {each.thread for each in path} - {NONE}:
+        times = np.array([(each.start, each.end) for each in path if each.thread == thread])
+        rows = np.flatnonzero(relevant & (table.host.thread == thread))
+        rows, ns = self_time(table.host, rows, union(*times.T))
+        some = rows != NONE
+        if not some.all():
+            outside = int(ns[~some].sum())
+            yield PathShare(kind=PathKind.HOST, name=None, n=len(times), ns=outside)
+        yield from _by_name(table, rows[some], ns[some])
+
+
+def _by_name(table: Table, rows: NDArray[np.intp], ns: Ints) -> Iterator[PathShare]:
+    """Host rows and their time, added up by kind and name."""
+    n_names = len(table.names)
+    code = table.host.kind[rows].astype(np.int64) * n_names + table.host.name[rows]
+    codes, which, counts = np.unique(code, return_inverse=True, return_counts=True)
+    sums = np.bincount(which, weights=ns, minlength=len(codes)).astype(np.int64)
+    for at, n, total in zip(codes.tolist(), counts.tolist(), sums.tolist(), strict=True):
+        kind, name = divmod(at, n_names)
+        yield PathShare(kind=_HOST_KINDS[HostKind(kind)], name=table.names[name], n=n, ns=total)

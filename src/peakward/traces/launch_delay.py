@@ -1,0 +1,55 @@
+"""How long launched work waited for the GPU, and how far ahead of it the host was."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from peakward.records.profile import LaunchDelay
+from peakward.traces.breakdown import span
+from peakward.traces.calls import call_kinds
+from peakward.traces.intervals import total, union
+from peakward.traces.launches import call_returns, first_of_launch
+from peakward.traces.table import NONE, Indices, Ints, Table
+
+
+def launch_delays(table: Table, launches: Indices) -> tuple[LaunchDelay, ...]:
+    """Of each device that has work whose launch is known; `launches` is what `launch_rows` gives."""
+    returned = call_returns(table.host, call_kinds(table), launches)
+    first = first_of_launch(launches)
+    known = launches != NONE
+    return tuple(
+        _launch_delay(table, returned, first, np.flatnonzero(known & (table.gpu.device == device)))
+        for device in np.unique(table.gpu.device[known])
+    )
+
+
+def _launch_delay(
+    table: Table, returned: Ints, first: NDArray[np.bool_], rows: NDArray[np.intp]
+) -> LaunchDelay:
+    device = int(table.gpu.device[rows[0]])
+    here = table.gpu.device == device
+    since, until = returned[rows], table.gpu.start_ns[rows]
+    delays = np.maximum(until - since, 0)[first[rows]]
+    median, p95, longest = np.quantile(delays, [0.5, 0.95, 1], method="inverted_cdf").tolist()
+    begin = int(table.gpu.start_ns[here].min())
+    span_ns = span(table.gpu.start_ns[here], table.gpu.end_ns[here])
+    since = np.maximum(since, begin)
+    waits = until > since
+    since, until = since[waits], until[waits]
+    return LaunchDelay(
+        device=device,
+        n_launches=len(delays),
+        median_ns=median,
+        p95_ns=p95,
+        max_ns=longest,
+        mean_queue=int((until - since).sum()) / span_ns if span_ns else 0.0,
+        max_queue=_deepest(since, until),
+        empty_queue_share=1 - total(union(since, until)) / span_ns if span_ns else 1.0,
+    )
+
+
+def _deepest(since: Ints, until: Ints) -> int:
+    """The most intervals that hold an instant in common."""
+    at = np.concatenate((until, since))
+    step = np.repeat(np.array([-1, 1], dtype=np.int64), len(since))
+    # Ends come first in `at`, so that a stable sort lets one leave before another comes.
+    return int(np.cumsum(step[np.argsort(at, kind="stable")]).max(initial=0))

@@ -1,0 +1,94 @@
+"""What autograd leaves in a trace: which rows are its own, and which thread waits for which.
+
+A backward pass of GPU work runs on a thread of autograd's own, while the thread that called
+`backward()` waits. What is open on the waiting thread, such as a range named by the user, therefore
+says something about work that autograd's thread launches.
+"""
+
+import re
+
+import numpy as np
+from numpy.typing import NDArray
+
+from peakward.traces.nesting import rows_of
+from peakward.traces.table import NONE, HostKind, Indices, Ints, Table
+
+_NODE = re.compile(
+    r"autograd::engine::evaluate_function|torch::autograd::|\w*[a-zA-Z0-9]Backward\d*$"
+)
+"""`MmBackward0`, `CompiledFunctionBackward`, `torch::autograd::AccumulateGrad` and what runs them."""
+
+
+def named(table: Table, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
+    """By position in `Table.names`: whether the name begins as the pattern says."""
+    return np.fromiter((pattern.match(name) is not None for name in table.names), dtype=bool)
+
+
+def backward_rows(table: Table) -> NDArray[np.int64]:
+    """Positions of the operators and ranges that are autograd's own: nodes of a backward pass."""
+    host = table.host
+    rows = rows_of(host, (HostKind.OP, HostKind.RANGE))
+    node = named(table, _NODE)[host.name[rows]]
+    return rows[node | (host.forward_thread[rows] > 0)]
+
+
+def processes_of(table: Table) -> Indices:
+    """By row of the host, the position of its process."""
+    process = np.array([thread.process for thread in table.threads], dtype=np.int32)
+    return process[table.host.thread]
+
+
+def waiting_threads(table: Table) -> Indices:
+    """By thread, the one of its process that waits while it runs a backward pass; NONE for that one.
+
+    It is the thread that ran the forward operators whose sequence numbers most of the backward ones
+    carry; for a thread without such numbers, or without operators at all, the main thread of the
+    process: that with the most numbered forward operators, else, of those that run no backward node
+    if there are any, that with the most operators and ranges.
+    """
+    process = np.array([thread.process for thread in table.threads], dtype=np.int32)
+    by_sequence = _forward_threads(table, process)
+    waiting = np.where(by_sequence != NONE, by_sequence, _main_threads(table, process)[process])
+    return np.where(waiting == np.arange(len(process)), NONE, waiting).astype(np.int32)
+
+
+def _main_threads(table: Table, process: Indices) -> Indices:
+    """By process, its main thread; NONE where no thread has operators or ranges."""
+    host, n_threads = table.host, len(process)
+    rows, backward = rows_of(host, (HostKind.OP, HostKind.RANGE)), backward_rows(table)
+    forward = np.setdiff1d(rows[host.sequence[rows] >= 0], backward, assume_unique=True)
+    n_rows, n_backward, n_forward = (
+        np.bincount(host.thread[of], minlength=n_threads) for of in (rows, backward, forward)
+    )
+    order = np.lexsort((n_rows, n_backward == 0, n_forward))
+    order = order[n_rows[order] > 0]
+    main = np.full(len(table.processes), NONE, dtype=np.int32)
+    main[process[order]] = order
+    return main
+
+
+def _forward_threads(table: Table, process: Indices) -> Indices:
+    """By thread, the other thread with the forward operators of its backward ones, or NONE."""
+    host, n_threads = table.host, len(process)
+    ops = rows_of(host, (HostKind.OP,))
+    ops = ops[host.sequence[ops] >= 0]
+    thread = host.thread[ops].astype(np.int64)
+    number = _dense(host.sequence[ops]) * len(table.processes) + process[thread]
+    backward = np.isin(ops, backward_rows(table), assume_unique=True)
+    ran = np.unique((number * n_threads + thread)[~backward])
+    asked, asking = number[backward], thread[backward]
+    low = np.searchsorted(ran, asked * n_threads)
+    n_found = np.searchsorted(ran, (asked + 1) * n_threads) - low
+    found = np.repeat(low - np.cumsum(n_found) + n_found, n_found) + np.arange(n_found.sum())
+    votes = np.repeat(asking, n_found) * n_threads + ran[found] % n_threads
+    pairs, n_votes = np.unique(votes, return_counts=True)
+    pairs, n_votes = (each[pairs // n_threads != pairs % n_threads] for each in (pairs, n_votes))
+    forward = np.full(n_threads, NONE, dtype=np.int32)
+    order = np.argsort(n_votes, kind="stable")
+    forward[pairs[order] // n_threads] = pairs[order] % n_threads
+    return forward
+
+
+def _dense(numbers: Ints) -> Ints:
+    """The same numbers counted from 0 without gaps."""
+    return np.unique(numbers, return_inverse=True)[1].astype(np.int64)

@@ -1,0 +1,125 @@
+"""Which row of the host is open at a time on a thread, and which row each lies in.
+
+A row is open from its start to just before its end, one of no length for the nanosecond of its start.
+Of the rows open at a time the innermost is the one that started last; of those that started together
+the shorter, then the later in the table. This needs no strict nesting: ranges that overlap and ends
+that a clock's rounding moved past one another have an answer too.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from peakward.traces.table import NONE, HostColumns, HostKind, Indices, Ints, Table
+
+_FOREVER = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nest:
+    """Some rows of the host, in the order of thread and start, outer before inner.
+
+    Position 0 stands for no row: open on every thread, for ever.
+    """
+
+    row: Indices
+    """Position in `Table.host`."""
+    end_ns: Ints
+    """Of a row of no length, one more than its start."""
+    wider: NDArray[np.int64]
+    """Position here of the nearest row before it, on its thread, that ends later."""
+    first: Ints
+    """By thread, the position of its first row here; one more entry closes the last."""
+    start_ns: Ints
+
+    def innermost(self, thread: ArrayLike, at_ns: ArrayLike) -> Indices:
+        """For each thread and time the position in `Table.host` of the innermost open row, or NONE.
+
+        A thread of NONE, or one that has no rows here, has none open.
+        """
+        thread, at_ns = np.broadcast_arrays(thread, np.asarray(at_ns, dtype=np.int64))
+        return self.row[self._open(self._last_started(thread, at_ns), at_ns)]
+
+    def parents(self) -> Indices:
+        """For each of `row` but the first, the row of these that it lies in: see `parents` below."""
+        start = self.start_ns[1:]
+        length = self.end_ns[1:] - start
+        before = np.arange(len(start))
+        before[self.first[:-1][self.first[:-1] < self.first[1:]] - 1] = 0
+        return self.row[self._open(before, start + np.where(length > 1, length // 2, 0))]
+
+    def _last_started(self, thread: NDArray[np.int32], at_ns: Ints) -> NDArray[np.int64]:
+        """The last row that starts no later, open or not."""
+        found = np.zeros(len(thread), dtype=np.int64)
+        for each in np.unique(thread[(thread >= 0) & (thread < len(self.first) - 1)]):
+            low, high = self.first[each], self.first[each + 1]
+            asked = np.flatnonzero(thread == each)
+            n_before = np.searchsorted(self.start_ns[low:high], at_ns[asked], side="right")
+            found[asked] = np.where(n_before > 0, low + n_before - 1, 0)
+        return found
+
+    def _open(self, candidate: NDArray[np.int64], at_ns: Ints) -> NDArray[np.int64]:
+        """The nearest row, from a candidate backwards, that ends after a time."""
+        left = np.flatnonzero(self.end_ns[candidate] <= at_ns)
+        while len(left):
+            candidate[left] = self.wider[candidate[left]]
+            left = left[self.end_ns[candidate[left]] <= at_ns[left]]
+        return candidate
+
+
+def nest(host: HostColumns, rows: NDArray[np.int64]) -> Nest:
+    """The rows at these positions, made ready for questions."""
+    start, duration = host.start_ns[rows], host.duration_ns[rows]
+    order = np.lexsort((rows, -duration, start, host.thread[rows]))
+    rows = rows[order]
+    thread = host.thread[rows]
+    n_threads = int(thread.max(initial=NONE)) + 1
+    first = np.searchsorted(thread, np.arange(n_threads + 1)) + 1
+    end = np.concatenate([[_FOREVER], start[order] + np.maximum(duration[order], 1)])
+    return Nest(
+        row=np.concatenate([[NONE], rows]).astype(np.int32),
+        start_ns=np.concatenate([[-_FOREVER], start[order]]),
+        end_ns=end,
+        wider=_nearest_wider(end, first),
+        first=first,
+    )
+
+
+def _nearest_wider(end: Ints, first: Ints) -> NDArray[np.int64]:
+    """For each row the nearest before it that ends later: what lies between ends no later."""
+    wider = np.arange(-1, len(end) - 1)
+    wider[0] = 0
+    wider[first[:-1][first[:-1] < first[1:]]] = 0
+    left = np.flatnonzero(end[wider] <= end)
+    left = left[left > 0]
+    while len(left):
+        wider[left] = wider[wider[left]]
+        left = left[end[wider[left]] <= end[left]]
+    return wider
+
+
+def rows_of(host: HostColumns, kinds: Collection[HostKind]) -> NDArray[np.int64]:
+    """Positions of the rows of these kinds."""
+    return np.flatnonzero(np.isin(host.kind, [int(kind) for kind in kinds]))
+
+
+def innermost(
+    table: Table, kinds: Collection[HostKind], thread: ArrayLike, at_ns: ArrayLike
+) -> Indices:
+    """For each thread and time the innermost open row of these kinds, or NONE."""
+    return nest(table.host, rows_of(table.host, kinds)).innermost(thread, at_ns)
+
+
+def parents(table: Table, kinds: Collection[HostKind]) -> Indices:
+    """For each row of the host of these kinds the row of them that it lies in; NONE elsewhere.
+
+    A row lies in the innermost that comes before it and is open from its start past its middle: where
+    clocks were rounded, a row may seem to end a little after the one that holds it, and a little after
+    its neighbour's start.
+    """
+    inside = nest(table.host, rows_of(table.host, kinds))
+    found = np.full(len(table.host), NONE, dtype=np.int32)
+    found[inside.row[1:]] = inside.parents()
+    return found

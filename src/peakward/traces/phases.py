@@ -1,0 +1,147 @@
+"""Which phase of a step each piece of GPU work belongs to, and what says so."""
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from peakward.traces.marks import backward_rows, named, processes_of
+from peakward.traces.nesting import nest, rows_of
+from peakward.traces.phase_names import Evidence, PhaseCode
+from peakward.traces.phase_order import next_is
+from peakward.traces.phase_ranges import PhaseRanges, phase_ranges
+from peakward.traces.ranges import Launches, innermost_at, launch_sites
+from peakward.traces.steps import step_rows
+from peakward.traces.table import NONE, Codes, HostKind, Indices, Ints, Table
+
+_LONG_AGO = np.iinfo(np.int64).min
+_PHASES = (PhaseCode.FORWARD, PhaseCode.BACKWARD, PhaseCode.OPTIMIZER)
+_GRAPH_LAUNCH = re.compile(r"(cuda|cu|hip)GraphLaunch")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phases:
+    """A phase and the evidence for it, for each GPU row."""
+
+    code: Codes
+    """PhaseCode."""
+    evidence: Codes
+    """Evidence."""
+    undivided: NDArray[np.bool_]
+    """Rows that the launch of a graph brought outside every phase, such as a captured step, which a
+    trace does not divide. They are OTHER."""
+
+    def of(self, rows: NDArray[np.bool_]) -> "Phases":
+        """The same for some of the rows."""
+        return Phases(
+            code=self.code[rows], evidence=self.evidence[rows], undivided=self.undivided[rows]
+        )
+
+
+def phases(table: Table, launches: Indices) -> Phases:
+    """The phase of each GPU row, by the strongest evidence that there is.
+
+    Ranges first, Peakward's before the user's and torch's; a launch on autograd's thread counts as
+    inside what is open on the thread that waits for it. Then autograd's nodes. Of a backward pass and
+    a forward range, in whichever order they nest, the backward pass wins: what it runs forward again
+    for a checkpoint is its own work. An optimizer wins over what it lies in. Where no name says
+    anything, operators are forward if a backward pass begins next in the same step, or if the process
+    has no backward pass and no optimizer at all. The rest is OTHER, as is work of unknown launch.
+    """
+    sites, said = launch_sites(table, launches), phase_ranges(table)
+    code = np.full(len(table.gpu), PhaseCode.OTHER, dtype=np.uint8)
+    evidence = np.full(len(table.gpu), Evidence.NOTHING, dtype=np.uint8)
+    for each in (_by_order, _by_ranges_and_nodes, _by_our_ranges):
+        its_code, its_evidence = each(table, launches, sites, said)
+        knows = its_code != PhaseCode.OTHER
+        code[knows], evidence[knows] = its_code[knows], its_evidence[knows]
+    undivided = brought_by_graphs(table, launches) & (code == PhaseCode.OTHER)
+    return Phases(code=code, evidence=evidence, undivided=undivided)
+
+
+def _by_our_ranges(
+    table: Table, _launches: Indices, sites: Launches, said: PhaseRanges
+) -> tuple[Codes, Codes]:
+    """Peakward marks phases one after another, so the innermost is the only one."""
+    ours = said.evidence == Evidence.PEAKWARD_RANGE
+    row = innermost_at(table, sites, said.rows[ours])
+    return _of_rows(said, row)
+
+
+def _of_rows(said: PhaseRanges, row: Indices) -> tuple[Codes, Codes]:
+    """Phase and evidence of rows of the host, OTHER and NOTHING for NONE."""
+    position = np.searchsorted(said.rows, row)
+    phase = np.append(said.phase, np.uint8(PhaseCode.OTHER))
+    evidence = np.append(said.evidence, np.uint8(Evidence.NOTHING))
+    position = np.where(row == NONE, len(said.rows), position)
+    return phase[position], evidence[position]
+
+
+def _by_ranges_and_nodes(
+    table: Table, _launches: Indices, sites: Launches, said: PhaseRanges
+) -> tuple[Codes, Codes]:
+    """The user's and torch's ranges, and the nodes of autograd."""
+    theirs = (Evidence.USER_RANGE, Evidence.TORCH_RANGE)
+    forward, backward, optimizer = (
+        innermost_at(table, sites, said.of(phase, *theirs)) for phase in _PHASES
+    )
+    in_node, node_ns = _in_backward(table, sites)
+    is_backward = in_node | (backward != NONE)
+    began = np.maximum(_starts(table, backward), node_ns)
+    began = np.where(is_backward, began, _starts(table, forward))
+    is_optimizer = (optimizer != NONE) & (_starts(table, optimizer) >= began)
+    row = np.select([is_optimizer, is_backward], [optimizer, backward], forward)
+    code, evidence = _of_rows(said, row)
+    by_node = is_backward & (row == NONE)
+    code[by_node], evidence[by_node] = PhaseCode.BACKWARD, Evidence.AUTOGRAD
+    for phase in _PHASES:
+        by_user = innermost_at(table, sites, said.of(phase, Evidence.USER_RANGE)) != NONE
+        evidence[by_user & (code == phase)] = Evidence.USER_RANGE
+    return code, evidence
+
+
+def _starts(table: Table, row: Indices) -> Ints:
+    """When these rows of the host started; long ago for NONE."""
+    return np.append(table.host.start_ns, _LONG_AGO)[row]
+
+
+def _in_backward(table: Table, sites: Launches) -> tuple[NDArray[np.bool_], Ints]:
+    """Whether each launch is a backward pass's by autograd's rows, and when its node began.
+
+    All that a thread of autograd's own launches is, hooks that run between its nodes too.
+    """
+    rows = backward_rows(table)
+    node = nest(table.host, rows).innermost(sites.thread, sites.at_ns)
+    on_its_thread = np.isin(sites.thread, table.host.thread[rows]) & (sites.waiting != NONE)
+    return on_its_thread | (node != NONE), _starts(table, node)
+
+
+def _by_order(
+    table: Table, launches: Indices, sites: Launches, said: PhaseRanges
+) -> tuple[Codes, Codes]:
+    """Forward by what follows, for launches among operators."""
+    ops = rows_of(table.host, (HostKind.OP,))
+    in_op = nest(table.host, ops).innermost(sites.thread, sites.at_ns) != NONE
+    beside_ops = np.isin(sites.thread, table.host.thread[ops])
+    asked = in_op | (beside_ops & ~brought_by_graphs(table, launches))
+    backward = np.concatenate([backward_rows(table), said.of(PhaseCode.BACKWARD)])
+    optimizer = said.of(PhaseCode.OPTIMIZER)
+    bounds = np.concatenate([optimizer, step_rows(table)])
+    process_of = np.array([*(thread.process for thread in table.threads), NONE], dtype=np.int32)
+    process = np.where(asked, process_of[sites.thread], NONE)
+    trains = processes_of(table)[np.concatenate([backward, optimizer])]
+    infers = asked & ~np.isin(process, trains)
+    forward = next_is(table, backward, bounds, process, sites.at_ns) | infers
+    code = np.where(forward, PhaseCode.FORWARD, PhaseCode.OTHER).astype(np.uint8)
+    evidence = np.select([infers, forward], [Evidence.NO_BACKWARD, Evidence.AUTOGRAD], 0)
+    return code, evidence.astype(np.uint8)
+
+
+def brought_by_graphs(table: Table, launches: Indices) -> NDArray[np.bool_]:
+    """Mask of the GPU rows that the launch of a captured graph brought."""
+    launches_graph = named(table, _GRAPH_LAUNCH)
+    call_name = np.append(table.host.name, NONE)[launches]
+    by_call = (call_name != NONE) & np.append(launches_graph, False)[call_name]
+    brought: NDArray[np.bool_] = by_call | (table.gpu.graph != NONE)
+    return brought

@@ -1,0 +1,128 @@
+"""Columns while they grow: lists of arrays, and what the arrays' positions refer to."""
+
+import sys
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from peakward.traces.readers.torch_events import Begin, End, Id
+
+Array = NDArray[Any]
+Rows = dict[str, Array]
+"""Equally long arrays by column."""
+
+HOST_DTYPES: dict[str, type[np.generic]] = {
+    "start_ns": np.int64,
+    "duration_ns": np.int64,
+    "kind": np.uint8,
+    "name": np.int32,
+    "thread": np.int32,
+    "correlation": np.int64,
+    "sequence": np.int64,
+    "forward_thread": np.int64,
+    "shape": np.int32,
+}
+
+GPU_DTYPES: dict[str, type[np.generic]] = {
+    "start_ns": np.int64,
+    "duration_ns": np.int64,
+    "kind": np.uint8,
+    "name": np.int32,
+    "device": np.int32,
+    "stream": np.int64,
+    "process": np.int32,
+    "correlation": np.int64,
+    "n_bytes": np.int64,
+    "graph": np.int64,
+}
+"""All of `GpuColumns` but `direction`, which the names say once all of them are known; `process` is
+a position among `Gathered.gpu_processes` so far."""
+
+K = TypeVar("K", bound=Hashable)
+
+
+class Interned(dict[K, int], Generic[K]):
+    """Each key's position, given out in the order in which keys are first asked for."""
+
+    n_bytes = 0
+
+    def __missing__(self, key: K) -> int:
+        position = self[key] = len(self)
+        # 100 bytes: a slot of the dict, its share of free ones, the integer.
+        self.n_bytes += 100 + size_of(key)
+        return position
+
+
+def size_of(value: object) -> int:
+    """Bytes of a string, a number or a tuple of them."""
+    held = sum(map(sys.getsizeof, value)) if isinstance(value, tuple) else 0
+    return sys.getsizeof(value) + held
+
+
+class Columns:
+    """Arrays that will follow one another, by column."""
+
+    def __init__(self, dtypes: dict[str, type[np.generic]]) -> None:
+        self.parts: dict[str, list[Array]] = {name: [] for name in dtypes}
+        self.dtypes = dtypes
+        self.n_bytes = 0
+
+    def append(self, rows: Rows) -> None:
+        """Rows with every column."""
+        for name, dtype in self.dtypes.items():
+            part = rows[name].astype(dtype, copy=False)
+            self.parts[name].append(part)
+            self.n_bytes += part.nbytes
+
+    def take(self) -> Rows:
+        """All of it, each column in one array; the parts are let go column by column."""
+        whole: Rows = {}
+        for name, dtype in self.dtypes.items():
+            parts = self.parts.pop(name)
+            whole[name] = np.concatenate(parts) if parts else np.empty(0, dtype)
+        return whole
+
+
+@dataclass(slots=True)
+class LeftOut:
+    """Events that the table lacks, by why."""
+
+    bad_times: int = 0
+    malformed: int = 0
+    unmatched: int = 0
+    unknown_category: int = 0
+    categories: set[str] = field(default_factory=set)
+
+
+class Gathered:
+    """What the events read so far have given."""
+
+    def __init__(self) -> None:
+        self.n_events = 0
+        self.times_as_text = False
+        """Whether to decode them as text at once: the trace has times that float64 does not hold."""
+        self.host = Columns(HOST_DTYPES)
+        self.gpu = Columns(GPU_DTYPES)
+        self.names: Interned[str] = Interned()
+        self.shapes: Interned[bytes] = Interned()
+        self.threads: Interned[tuple[Id, Id]] = Interned()
+        self.gpu_processes: Interned[Id] = Interned()
+        self.thread_names: dict[tuple[str, str], str] = {}
+        self.halves: list[Begin | End] = []
+        self.others_n_bytes = 0
+        """Of the thread names and halves."""
+        self.left_out = LeftOut()
+
+    @property
+    def n_bytes(self) -> int:
+        """About what it holds in memory."""
+        interned = (self.names, self.shapes, self.threads, self.gpu_processes)
+        return (
+            self.host.n_bytes
+            + self.gpu.n_bytes
+            + sum(each.n_bytes for each in interned)
+            + self.others_n_bytes
+        )

@@ -1,0 +1,122 @@
+"""The events of a PyTorch trace as they are decoded: only the fields that the table needs.
+
+A union tagged on `ph` decodes flows and counters into empty objects. Measured on 8 MB of a trace of
+an A100 in torch 2.3: 500 MB/s, with every flow as a full event 350 MB/s.
+"""
+
+from typing import Any, Union
+
+import msgspec
+
+from peakward.traces.table import NONE
+
+Id = int | str | float | None
+"""A pid or tid."""
+
+
+def id_text(value: Id) -> str:
+    """Of a pid or tid; empty where there is none."""
+    return "" if value is None else str(value)
+
+
+Raw = msgspec.Raw
+ABSENT = Raw(b"null")
+
+
+class Arguments(
+    msgspec.Struct,
+    gc=False,
+    rename={
+        "n_bytes": "bytes",
+        "sequence": "Sequence number",
+        "forward_thread": "Fwd thread id",
+        "dims": "Input Dims",
+        "types": "Input type",
+        "concrete": "Concrete Inputs",
+        "graph": "graph id",
+    },
+):
+    """`args` of an event. Numbers are Any: ROCm writes some of them as strings."""
+
+    correlation: Any = NONE
+    stream: Any = NONE
+    device: Any = NONE
+    n_bytes: Any = NONE
+    sequence: Any = NONE
+    forward_thread: Any = NONE
+    graph: Any = NONE
+    dims: Raw = ABSENT
+    types: Raw = ABSENT
+    concrete: Raw = ABSENT
+
+
+class Complete(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
+    """Something with a start and a duration, in µs."""
+
+    name: str
+    ts: int | float
+    dur: int | float = 0
+    """Without one it is taken as a moment: what was still open when the recording ended has none."""
+    cat: str | None = None
+    pid: Id = None
+    tid: Id = None
+    args: Arguments | None = None
+
+
+class CompleteAsText(Complete, gc=False, tag_field="ph", tag="X"):
+    """The same with the times as they are written."""
+
+    ts: Raw  # type: ignore[assignment]
+    dur: Raw = Raw(b"0")  # type: ignore[assignment]
+
+
+class Begin(msgspec.Struct, gc=False, tag_field="ph", tag="B"):
+    """A start whose end is an event of its own."""
+
+    name: str
+    ts: Raw
+    cat: str | None = None
+    pid: Id = None
+    tid: Id = None
+    args: Arguments | None = None
+
+
+class End(msgspec.Struct, gc=False, tag_field="ph", tag="E"):
+    """Ends what was last begun on its thread."""
+
+    ts: Raw
+    pid: Id = None
+    tid: Id = None
+
+
+class About(msgspec.Struct, gc=False, tag_field="ph", tag="M"):
+    """The name of a thread or process, among others."""
+
+    name: str
+    pid: Id = None
+    tid: Id = None
+    args: Raw = ABSENT
+
+
+class ThreadName(msgspec.Struct, gc=False):
+    """`args` of an `About` that is called thread_name."""
+
+    name: str
+
+
+Event = Complete | Begin | End | About
+
+_LEFT_OUT = tuple(
+    msgspec.defstruct(f"Skipped{number}", [], tag_field="ph", tag=letter, gc=False)
+    for number, letter in enumerate("stfiIRPCbneSTpFNODcvVa")
+)
+"""Every other letter of the Trace Event Format: flows, instants, counters, asynchronous events,
+objects, clocks and memory dumps."""
+
+_Decoded: Any = Union[(Complete, Begin, End, About, *_LEFT_OUT)]
+_DecodedWithText: Any = Union[(CompleteAsText, Begin, End, About, *_LEFT_OUT)]
+
+EVENTS: msgspec.json.Decoder[list[Event]] = msgspec.json.Decoder(list[_Decoded])
+EVENTS_WITH_TEXT: msgspec.json.Decoder[list[Event]] = msgspec.json.Decoder(list[_DecodedWithText])
+EVENT_WITH_TEXT: msgspec.json.Decoder[Event] = msgspec.json.Decoder(_DecodedWithText)
+TEXTS = msgspec.json.Decoder(list[Raw])

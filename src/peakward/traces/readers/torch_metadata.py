@@ -1,0 +1,76 @@
+"""What a PyTorch trace says beside its events: devices, the distributed job, when its clock began."""
+
+from typing import TypeVar
+
+import msgspec
+
+from peakward.traces.table import Device, Job
+
+Raw = msgspec.Raw
+ABSENT = Raw(b"null")
+T = TypeVar("T")
+
+
+class Metadata(
+    msgspec.Struct,
+    frozen=True,
+    rename={
+        "events": "traceEvents",
+        "device_properties": "deviceProperties",
+        "distributed": "distributedInfo",
+        "base_time": "baseTimeNanoseconds",
+    },
+):
+    """The keys of the outermost object that are used. The others are skipped unread: some programs
+    store their environment's variables there."""
+
+    events: Raw | msgspec.UnsetType = msgspec.UNSET
+    device_properties: Raw = ABSENT
+    distributed: Raw = ABSENT
+    base_time: Raw = ABSENT
+
+    def or_else(self, other: "Metadata") -> "Metadata":
+        """What this one lacks from another part of the same file."""
+        missing = {
+            name: getattr(other, name)
+            for name in ("device_properties", "distributed", "base_time")
+            if bytes(getattr(self, name)) == b"null"
+        }
+        return msgspec.structs.replace(self, **missing)
+
+    def events_text(self) -> bytes | None:
+        """The JSON of `traceEvents`; None without that key."""
+        return None if self.events is msgspec.UNSET else bytes(self.events)
+
+    def devices(self) -> tuple[Device, ...]:
+        """Those described; none where the description is not as Kineto writes it."""
+        found = _decoded(self.device_properties, list[_Device]) or []
+        return tuple(Device(each.id, each.name, each.memory_bytes, each.n_sms) for each in found)
+
+    def job(self) -> Job | None:
+        """Rank and size of the job."""
+        found = _decoded(self.distributed, _Distributed)
+        return None if found is None else Job(found.rank, found.world_size)
+
+    def base_time_ns(self) -> int | None:
+        """Nanoseconds since 1970 at which the trace's times begin."""
+        return _decoded(self.base_time, int)
+
+
+class _Device(msgspec.Struct, rename={"memory_bytes": "totalGlobalMem", "n_sms": "numSms"}):
+    id: int
+    name: str | None = None
+    memory_bytes: int | None = None
+    n_sms: int | None = None
+
+
+class _Distributed(msgspec.Struct):
+    rank: int
+    world_size: int
+
+
+def _decoded(text: Raw, kind: type[T]) -> T | None:
+    try:
+        return msgspec.json.decode(text, type=kind, strict=False)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None

@@ -1,0 +1,47 @@
+"""Which process each piece of GPU work belongs to.
+
+Kineto gives GPU work the device as its pid, so the process is that of the call that launched it.
+"""
+
+import numpy as np
+
+from peakward.traces.readers.gathered import Rows
+from peakward.traces.table import NONE, HostKind, Indices, Ints
+
+
+def launching_processes(host: Rows, gpu: Rows, process_of_thread: Indices) -> Indices:
+    """For each row of `gpu`, a position among the processes; NONE where no call tells.
+
+    A file of one process needs no calls to tell. In one that was merged of several, ids of launches
+    repeat: the latest call with the work's id that did not start after it counts.
+    """
+    processes = process_of_thread[host["thread"]]
+    calls = host["kind"] == HostKind.CALL
+    launchers = np.unique(processes[calls] if calls.any() else processes)
+    n_gpu = len(gpu["start_ns"])
+    if len(launchers) <= 1:
+        return np.full(n_gpu, launchers[0] if len(launchers) else NONE, np.int32)
+    found = _latest_call(
+        host["correlation"][calls], host["start_ns"][calls], gpu["correlation"], gpu["start_ns"]
+    )
+    return np.where(found == NONE, NONE, processes[calls][found]).astype(np.int32)
+
+
+def _latest_call(
+    call_ids: Ints,
+    call_starts: Ints,
+    work_ids: Ints,
+    work_starts: Ints,
+) -> Ints:
+    """Position of the call for each work, NONE where there is none."""
+    n_calls = len(call_ids)
+    ids = np.concatenate([call_ids, work_ids])
+    starts = np.concatenate([call_starts, work_starts])
+    is_work = np.arange(len(ids)) >= n_calls
+    order = np.lexsort((is_work, starts, ids))
+    place = np.arange(len(ids))
+    last_call = np.maximum.accumulate(np.where(is_work[order], NONE, place))
+    same = (last_call != NONE) & (ids[order][last_call] == ids[order]) & (ids[order] != NONE)
+    found = np.full(len(ids), NONE)
+    found[order] = np.where(same, order[last_call], NONE)
+    return found[n_calls:]

@@ -1,0 +1,130 @@
+"""What was gathered of a PyTorch trace to the table."""
+
+from collections.abc import Iterator
+
+import msgspec
+import numpy as np
+
+from peakward.traces.readers.gathered import Gathered, Interned, LeftOut, Rows
+from peakward.traces.readers.torch_events import id_text
+from peakward.traces.readers.torch_kinds import direction_of
+from peakward.traces.readers.torch_metadata import Metadata
+from peakward.traces.readers.torch_processes import launching_processes
+from peakward.traces.table import (
+    NONE,
+    Direction,
+    GpuColumns,
+    GpuKind,
+    HostColumns,
+    Table,
+    Thread,
+)
+
+_SINCE_1970_NS = 10**18
+"""September 2001. Without a base time, times beyond it are since 1970, as Kineto wrote until 2024."""
+
+
+def table(gathered: Gathered, metadata: Metadata, source: str) -> Table:
+    """Sorted by start, in the file's order where starts are equal."""
+    host, gpu = _sorted(gathered.host.take()), _sorted(gathered.gpu.take())
+    processes: Interned[str] = Interned()
+    threads = _threads(gathered, host, processes)
+    _set_gpu_processes(gathered, host, gpu, threads, processes)
+    names = tuple(gathered.names)
+    gpu["direction"] = _directions(gpu, names)
+    return Table(
+        source=source,
+        format="torch",
+        shapes=_shapes(gathered, host),
+        gpu=GpuColumns(**gpu),
+        host=HostColumns(**host),
+        names=names,
+        processes=tuple(processes),
+        threads=threads,
+        devices=metadata.devices(),
+        job=metadata.job(),
+        epoch_ns=_epoch_ns(metadata, host, gpu),
+        limits=tuple(_limits(gathered.left_out)),
+    )
+
+
+def _sorted(rows: Rows) -> Rows:
+    starts = rows["start_ns"]
+    if np.all(starts[:-1] <= starts[1:]):
+        return rows
+    order = np.argsort(starts, kind="stable")
+    for name in rows:
+        rows[name] = rows[name][order]
+    return rows
+
+
+def _threads(gathered: Gathered, host: Rows, processes: Interned[str]) -> tuple[Thread, ...]:
+    """Those of the column, which is made to refer to them: 7 and "7" are one."""
+    threads: Interned[tuple[str, str]] = Interned()
+    positions = [threads[id_text(pid), id_text(tid)] for pid, tid in gathered.threads]
+    host["thread"] = np.array(positions, np.int32)[host["thread"]]
+    return tuple(
+        Thread(processes[pid], tid, gathered.thread_names.get((pid, tid))) for pid, tid in threads
+    )
+
+
+def _set_gpu_processes(
+    gathered: Gathered,
+    host: Rows,
+    gpu: Rows,
+    threads: tuple[Thread, ...],
+    processes: Interned[str],
+) -> None:
+    """The launching process, or, where none is known, one called as the work's own pid."""
+    of_thread = np.array([each.process for each in threads], np.int32)
+    found = launching_processes(host, gpu, of_thread)
+    own_pids = list(gathered.gpu_processes)
+    unknown = found == NONE
+    for position in np.unique(gpu["process"][unknown]).tolist():
+        found[unknown & (gpu["process"] == position)] = processes[id_text(own_pids[position])]
+    gpu["process"] = found
+
+
+def _directions(gpu: Rows, names: tuple[str, ...]) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+    directions = np.full(len(gpu["kind"]), Direction.UNKNOWN, np.uint8)
+    is_copy = gpu["kind"] == GpuKind.COPY
+    used, inverse = np.unique(gpu["name"][is_copy], return_inverse=True)
+    found = [direction_of(names[position]) for position in used.tolist()]
+    directions[is_copy] = np.array(found, np.uint8)[inverse]
+    return directions
+
+
+def _shapes(gathered: Gathered, host: Rows) -> tuple[str, ...]:
+    """Written compactly, so that equal ones are one; the column is made to refer to them."""
+    shapes: Interned[str] = Interned()
+    positions = [
+        NONE if text == b"[null,null,null]" else shapes[_compact(text)] for text in gathered.shapes
+    ]
+    # NONE is the last position.
+    host["shape"] = np.array([*positions, NONE], np.int32)[host["shape"]]
+    return tuple(shapes)
+
+
+def _compact(text: bytes) -> str:
+    return msgspec.json.format(text, indent=-1).decode("utf-8", "replace")
+
+
+def _epoch_ns(metadata: Metadata, host: Rows, gpu: Rows) -> int | None:
+    starts = [int(rows["start_ns"][0]) for rows in (host, gpu) if len(rows["start_ns"])]
+    if starts and min(starts) >= _SINCE_1970_NS:
+        return 0
+    return metadata.base_time_ns()
+
+
+def _limits(left_out: LeftOut) -> Iterator[str]:
+    if left_out.malformed:
+        yield (
+            f"{left_out.malformed:,} entries left out: not an event with a known phase, a name and "
+            "a numeric time"
+        )
+    if left_out.bad_times:
+        yield f"{left_out.bad_times:,} events left out: a time or duration is negative or absurd"
+    if left_out.unmatched:
+        yield f"{left_out.unmatched:,} beginnings or ends left out: the other half is missing"
+    if left_out.unknown_category:
+        yield f"{left_out.unknown_category:,} events left out: of categories unknown to this reader"

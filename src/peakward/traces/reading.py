@@ -1,0 +1,81 @@
+"""Any trace file, by what it holds rather than by what it is called."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from peakward.records.errors import PeakwardError
+from peakward.traces.table import Table
+
+SQLITE = b"SQLite format 3\0"
+GZIP = b"\x1f\x8b"
+N_SNIFFED = 4096
+"""Bytes: white space before a JSON document's first brace may be a few."""
+
+
+def read(path: Path) -> Table:
+    """`read_as_is`, with every name made fit for a terminal: a trace may come from anyone, and an
+    escape sequence in a kernel's name would be carried out by whoever prints it.
+    """
+    found = read_as_is(path)
+    return replace(
+        found,
+        source=printable(found.source),
+        names=tuple(printable(each) for each in found.names),
+        processes=tuple(printable(each) for each in found.processes),
+        threads=tuple(
+            each._replace(tid=printable(each.tid), name=each.name and printable(each.name))
+            for each in found.threads
+        ),
+        devices=tuple(
+            each._replace(name=each.name and printable(each.name)) for each in found.devices
+        ),
+    )
+
+
+def printable(text: str) -> str:
+    """The text with what no terminal should be sent written as Python writes it: "\\x1b[2J"."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+
+
+def read_as_is(path: Path) -> Table:
+    """The table of a PyTorch profiler trace (.json, .json.gz), an Nsight Systems export (.sqlite) or
+    report (.nsys-rep, where nsys is installed).
+
+    Raises:
+        PeakwardError: the file cannot be read, or is none of these.
+    """
+    begin = _beginning(path)
+    if begin.startswith(SQLITE):
+        from peakward.traces.readers import nsys_sqlite
+
+        return nsys_sqlite.read(path)
+    if path.suffix in (".nsys-rep", ".qdrep"):
+        from peakward.traces.readers import nsys_report
+
+        return nsys_report.read(path)
+    if begin.startswith(GZIP) or begin.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"["):
+        from peakward.traces.readers import torch_json
+
+        return torch_json.read(path)
+    raise PeakwardError(
+        f"expected a PyTorch profiler trace (.json, .json.gz) or an Nsight Systems export (.sqlite), "
+        f"got {path.name!r}, which {_looks(begin)}"
+    )
+
+
+def _beginning(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(N_SNIFFED)
+    except OSError as error:
+        raise PeakwardError(
+            f"expected a readable trace, got {str(path)!r}: {error.strerror}"
+        ) from error
+
+
+def _looks(begin: bytes) -> str:
+    if not begin:
+        return "is empty"
+    return "is neither JSON nor SQLite"

@@ -1,0 +1,27 @@
+"""What a thread of the host was in, at the innermost, during some of its time."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from peakward.traces.covering import last_covering
+from peakward.traces.intervals import Intervals, contains
+from peakward.traces.table import NONE, HostColumns, Ints
+
+
+def self_time(
+    host: HostColumns, rows: NDArray[np.intp], during: Intervals
+) -> tuple[NDArray[np.intp], Ints]:
+    """The nanoseconds of `during` for which each host row was the innermost of `rows`, all of one
+    thread: of those running, the one that began last, or the shortest of those. Row NONE has the time
+    in none of them. Rows without any time are left out; the times sum to `during`."""
+    starts, ends = host.start_ns[rows], host.end_ns[rows]
+    order = np.lexsort((-ends, starts))
+    edges = np.sort(np.concatenate((starts, ends, during.start, during.end)), kind="stable")
+    left, right = edges[:-1], edges[1:]
+    inside = (right > left) & contains(during, left)
+    left, right = left[inside], right[inside]
+    at = last_covering(starts[order], ends[order], left, right)
+    # Place 0 is for the time in no row.
+    time = np.bincount(at + 1, weights=right - left, minlength=len(rows) + 1).astype(np.int64)
+    innermost = np.concatenate(([NONE], rows[order]))
+    return innermost[time > 0], time[time > 0]

@@ -1,0 +1,87 @@
+"""Where the host waited for the GPU, for how long, and whether the GPU had anything to do meanwhile."""
+
+import re
+
+import numpy as np
+from numpy.typing import NDArray
+
+from peakward.records.profile import Waiting
+from peakward.traces.breakdown import busy
+from peakward.traces.by_name import by_name
+from peakward.traces.calls import plain_name
+from peakward.traces.covering import innermost
+from peakward.traces.host_time import HostTime, host_time
+from peakward.traces.intervals import covered
+from peakward.traces.table import NONE, HostKind, Indices, Ints, Table
+
+_LINE = re.compile(r"\.py\(\d+\): ")
+_OURS, _TORCHS = 2, 1
+
+
+def waiting(table: Table) -> tuple[Waiting, ...]:
+    """The places at which the host waited, the longest in sum first."""
+    host = host_time(table)
+    calls = np.flatnonzero(host.waiting)
+    around = np.stack([_names(table, rows) for rows in (calls, *_around(table, calls))], axis=1)
+    idle = table.host.duration_ns[calls] - _busy_during(table, host, calls)
+    places, which = np.unique(around, axis=0, return_inverse=True)
+    found = [
+        _waiting(table, place, table.host.duration_ns[calls[which == at]], idle[which == at])
+        for at, place in enumerate(places.tolist())
+    ]
+    return tuple(sorted(found, key=lambda each: -each.sum_ns))
+
+
+def _names(table: Table, rows: Indices | NDArray[np.intp]) -> Ints:
+    """The name of each host row; NONE for row NONE."""
+    if not len(table.host):
+        return np.full(len(rows), NONE, dtype=np.int64)
+    return np.where(rows == NONE, NONE, table.host.name[rows]).astype(np.int64)
+
+
+def _around(table: Table, calls: NDArray[np.intp]) -> tuple[Indices, Indices, Indices]:
+    """The operator, the range and the Python function around each call, or NONE."""
+    kind = table.host.kind
+    operators, ranges, python = (
+        np.flatnonzero(kind == which) for which in (HostKind.OP, HostKind.RANGE, HostKind.PYTHON)
+    )
+    whose = by_name(table.names, table.host.name[python], _whose_line)
+    ours = innermost(table.host, python[whose == _OURS], calls)
+    torchs = innermost(table.host, python[whose == _TORCHS], calls)
+    return (
+        innermost(table.host, operators, calls),
+        innermost(table.host, ranges, calls),
+        np.where(ours == NONE, torchs, ours),
+    )
+
+
+def _whose_line(name: str) -> int:
+    """Whether a Python function's name has a line, and whether that is torch's."""
+    if not _LINE.search(name):
+        return 0
+    return _TORCHS if name.startswith("torch/") else _OURS
+
+
+def _busy_during(table: Table, host: HostTime, calls: NDArray[np.intp]) -> Ints:
+    """Of each call, the nanoseconds in which a GPU ran work of its process."""
+    found = np.zeros(len(calls), dtype=np.int64)
+    owner, start, end = host.process[calls], host.host.start_ns[calls], host.host.end_ns[calls]
+    for process in np.unique(owner):
+        own = owner == process
+        ran = busy(table.gpu, table.gpu.process == process)
+        found[own] = covered(ran, start[own], end[own])
+    return found
+
+
+def _waiting(table: Table, place: list[int], durations: Ints, idle: Ints) -> Waiting:
+    call, operator, range_, python = (None if at == NONE else table.names[at] for at in place)
+    return Waiting(
+        call=plain_name(call or ""),
+        operator=operator,
+        range=range_,
+        python=python,
+        n=len(durations),
+        sum_ns=int(durations.sum()),
+        gpu_idle_ns=int(idle.sum()),
+        longest_ns=int(durations.max()),
+    )

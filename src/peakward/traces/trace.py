@@ -1,0 +1,220 @@
+"""A trace that was read, and everything that can be asked of it: what `peakward.trace` gives."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from peakward.records.errors import PeakwardError
+from peakward.records.profile import (
+    Breakdown,
+    Collective,
+    CriticalPath,
+    Group,
+    Idle,
+    Job,
+    LaunchDelay,
+    OperatorRate,
+    Profile,
+    Transfers,
+    Waiting,
+    WorkPhase,
+)
+from peakward.traces import ranks
+from peakward.traces.breakdown import breakdown
+from peakward.traces.categories import category
+from peakward.traces.category_rules import Category
+from peakward.traces.copies import transfers
+from peakward.traces.critical_path import critical_path
+from peakward.traces.grouping import by_name, by_phase, by_phase_and_category, by_phase_and_name
+from peakward.traces.idle import idle
+from peakward.traces.kernel_names import short_name
+from peakward.traces.launch_delay import launch_delays
+from peakward.traces.launches import launch_rows
+from peakward.traces.overlap import collectives
+from peakward.traces.phase_names import PhaseCode
+from peakward.traces.phases import Phases, phases
+from peakward.traces.ranges import named_range
+from peakward.traces.rates import operator_rates
+from peakward.traces.reading import read
+from peakward.traces.selection import restricted
+from peakward.traces.steps import steps
+from peakward.traces.sync import waiting
+from peakward.traces.table import Codes, GpuKind, HostKind, Indices, Table
+from peakward.traces.telling import evidence, incomplete
+
+CATEGORIES = tuple(Category)
+
+
+class Trace:
+    """One trace. Analyses are worked out when they are first asked for.
+
+    `table` holds its columns, for questions that no method answers.
+    """
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+
+    @classmethod
+    def open(cls, path: Path) -> "Trace":
+        """Read a file: PyTorch profiler (.json, .json.gz) or Nsight Systems (.sqlite, .nsys-rep).
+
+        Raises:
+            PeakwardError: it is none of these, damaged, or larger than memory allows.
+        """
+        return cls(read(path))
+
+    @cached_property
+    def launches(self) -> Indices:
+        """For each GPU row the position in `table.host` of the call that launched it, or NONE."""
+        return launch_rows(self.table)
+
+    @cached_property
+    def categories(self) -> Codes:
+        """For each GPU row the position of its category in CATEGORIES."""
+        gpu, names = self.table.gpu, self.table.names
+        kinds = np.stack([gpu.kind.astype(np.int64), gpu.name.astype(np.int64)])
+        of_row = np.zeros(len(gpu), dtype=np.uint8)
+        if len(gpu):
+            different, which = np.unique(kinds, axis=1, return_inverse=True)
+            codes = [
+                CATEGORIES.index(category(names[name], GpuKind(kind))) for kind, name in different.T
+            ]
+            of_row = np.array(codes, dtype=np.uint8)[which.reshape(-1)]
+        return of_row
+
+    @cached_property
+    def communication(self) -> NDArray[np.bool_]:
+        """Which GPU rows are kernels that communicate."""
+        found: NDArray[np.bool_] = self.categories == CATEGORIES.index(Category.COMMUNICATION)
+        return found
+
+    @cached_property
+    def phases(self) -> Phases:
+        """The phase of each GPU row, and what says so."""
+        return phases(self.table, self.launches)
+
+    def breakdown(self) -> Breakdown:
+        """Busy and idle, compute, communication and memory, by device."""
+        return breakdown(self.table, self.communication)
+
+    def overlap(self) -> tuple[Collective, ...]:
+        """Collectives by kernel, and how much of each ran beside no compute."""
+        found = collectives(self.table, self.communication)
+        return tuple(msgspec.structs.replace(each, name=short_name(each.name)) for each in found)
+
+    def idle(self) -> Idle:
+        """Why no work ran, by device."""
+        return idle(self.table, self.launches)
+
+    def kernels(self) -> tuple[Group, ...]:
+        """GPU work by name, the longest in total first."""
+        return by_name(self.table, self.categories)
+
+    def kernels_by_phase(self) -> tuple[Group, ...]:
+        """GPU work by phase and name, the longest in total first."""
+        return by_phase_and_name(self.table, self.categories, self.phases.code)
+
+    def copies(self) -> tuple[Transfers, ...]:
+        """Copies by direction, and sets."""
+        return transfers(self.table)
+
+    def waits(self) -> tuple[Waiting, ...]:
+        """Where the host waited for the GPU, the longest in total first."""
+        return waiting(self.table)
+
+    def launch_delays(self) -> tuple[LaunchDelay, ...]:
+        """From launch to start, and how far ahead the host was, by device."""
+        return launch_delays(self.table, self.launches)
+
+    def critical_path(self) -> CriticalPath:
+        """The chain of work, on GPUs and host, that made the whole take as long as it did."""
+        return critical_path(self.table, self.launches, self.communication)
+
+    def operators(self) -> tuple[OperatorRate, ...]:
+        """FLOPs, bytes and rates of the operators whose shapes the trace recorded."""
+        return operator_rates(self.table, self.launches)
+
+    def select(self, *, phase: WorkPhase | None = None, range_name: str | None = None) -> "Trace":
+        """The same trace with only the GPU work of a phase, or of ranges of a name.
+
+        Raises:
+            PeakwardError: no range has that name.
+        """
+        rows = np.ones(len(self.table.gpu), dtype=bool)
+        if phase is not None:
+            rows &= self.phases.code == PhaseCode[phase.upper()]
+        if range_name is not None:
+            rows &= self._inside(range_name)
+        part = Trace(restricted(self.table, rows))
+        # What was found out by looking at the whole holds for its part.
+        part.phases = self.phases.of(rows)
+        return part
+
+    def _inside(self, range_name: str) -> NDArray[np.bool_]:
+        found = named_range(self.table, self.launches, range_name)
+        if not len(found.rows):
+            raise PeakwardError(
+                f"expected a range of the trace, got {range_name!r}: {self._some_ranges()}"
+            )
+        return found.inside
+
+    def _some_ranges(self) -> str:
+        host = self.table.host
+        rows, n = np.unique(host.name[host.kind == HostKind.RANGE], return_counts=True)
+        if not len(rows):
+            return "it has none"
+        most = [repr(self.table.names[name]) for name in rows[np.argsort(-n, kind="stable")][:5]]
+        return f"it has {len(rows):,}, among them {', '.join(most)}"
+
+    def profile(self, *, phase: WorkPhase | None = None, range_name: str | None = None) -> Profile:
+        """Everything at once, as a record; of a part, what can be said of a part."""
+        if phase is None and range_name is None:
+            return self._profile()
+        said = [f"the phase {phase}"] if phase is not None else []
+        said += [f"ranges {range_name!r}"] if range_name is not None else []
+        part = self.select(phase=phase, range_name=range_name)
+        found = part._profile()
+        return msgspec.structs.replace(found, selection=", ".join(said), idle=None, path=None)
+
+    def _profile(self) -> Profile:
+        table, code = self.table, self.phases.code
+        kernels = table.gpu.kind == GpuKind.KERNEL
+        other = self.categories == CATEGORIES.index(Category.OTHER)
+        kernel_ns = int(table.gpu.duration_ns[kernels].sum())
+        n_steps = len(steps(table, self.launches))
+        return Profile(
+            source=table.source,
+            format=table.format,
+            devices=tuple(dict.fromkeys(each.name for each in table.devices if each.name)),
+            rank=None if table.job is None else table.job.rank,
+            world_size=None if table.job is None else table.job.world_size,
+            n_steps=n_steps or None,
+            selection=None,
+            breakdown=self.breakdown(),
+            phases=by_phase(table, code),
+            categories=by_phase_and_category(table, self.categories, code),
+            kernels=self.kernels_by_phase(),
+            collectives=self.overlap(),
+            idle=self.idle(),
+            transfers=self.copies(),
+            waits=self.waits(),
+            delays=self.launch_delays(),
+            path=self.critical_path() if len(table.gpu) else None,
+            operators=self.operators(),
+            evidence=evidence(table, self.phases),
+            unnamed_share=int(table.gpu.duration_ns[kernels & other].sum()) / max(kernel_ns, 1),
+            incomplete=incomplete(table, self.launches, self.phases),
+        )
+
+
+def compare(traces: Sequence[Trace]) -> Job:
+    """Several ranks of one job side by side: who computed, who waited, who came last.
+
+    Raises:
+        PeakwardError: two files of one rank, or of jobs of different sizes.
+    """
+    return ranks.compare([ranks.RankTrace(each.table, each.communication) for each in traces])

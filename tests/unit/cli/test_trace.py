@@ -1,0 +1,73 @@
+"""`peakward trace`, through its command line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from peakward.cli.main import main
+from peakward.records import codec
+from peakward.records.profile import Profile
+
+TRACES = Path(__file__).parents[2] / "data" / "traces"
+COMPILED, GRAPHS = (str(TRACES / f"h200_small_{name}.json.gz") for name in ("compiled", "graphs"))
+
+
+def test_one_screen_says_where_the_time_went(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    assert main(["trace", COMPILED]) == 0
+    said = capsys.readouterr().out
+    assert "GPU busy 15.0% of 67.7 ms" in said
+    assert len(said.splitlines()) < 60
+    assert "From the return of a launch" not in said
+
+
+def test_more_is_asked_for(capsys):
+    assert main(["trace", COMPILED, "--kernels"]) == 0
+    assert "From the return of a launch" in capsys.readouterr().out
+
+
+def test_the_record_is_json(capsysbinary):
+    assert main(["trace", COMPILED, "--json", "--phase", "backward"]) == 0
+    found = codec.from_json(capsysbinary.readouterr().out, Profile)
+    assert {each.phase for each in found.kernels} == {"backward"}
+
+
+def test_files_hold_everything(in_tmp, capsys):
+    assert main(["trace", GRAPHS, "--html", "t.html", "--markdown", "t.md"]) == 0
+    assert "Kernels by phase" in (in_tmp / "t.html").read_text()
+    assert "Kernels by phase" in (in_tmp / "t.md").read_text()
+
+
+def test_several_files_are_ranks(capsys):
+    assert main(["trace", COMPILED, GRAPHS]) == 0
+    said = capsys.readouterr().out
+    assert "2 traces side by side" in said
+    assert "0 collectives that all of them have" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "expected a trace, got none"),
+        (["none.json"], "expected a readable trace, got 'none.json'"),
+        ([COMPILED, "--phase", "forwards"], "expected a phase, got 'forwards': perhaps forward"),
+        ([COMPILED, "--range", "x"], "expected a range of the trace, got 'x'"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(arguments, said, in_tmp, capsys):
+    assert main(["trace", *arguments]) == 2
+    complaint = capsys.readouterr().err
+    assert said in complaint
+    assert len(complaint.splitlines()) == 1
+
+
+def test_a_hostile_name_stays_text(in_tmp, capsys):
+    event = {
+        "ph": "X", "cat": "kernel", "name": "<img src=x onerror=alert(1)>\x1b[2J", "pid": 0, "tid": 7,
+        "ts": 1, "dur": 2, "args": {"device": 0, "stream": 7, "correlation": 1},
+    }  # fmt: skip
+    (in_tmp / "evil.json").write_text(json.dumps({"traceEvents": [event]}))
+    assert main(["trace", "evil.json", "--html", "evil.html"]) == 0
+    assert "\x1b" not in capsys.readouterr().out
+    assert "<img" not in (in_tmp / "evil.html").read_text()

@@ -1,0 +1,198 @@
+"""Every cause of idle time by hand, and pieces that always sum to the gap."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peakward.traces.host_time import host_time
+from peakward.traces.idle_causes import UNSEEN_NS, IdleCause
+from peakward.traces.idle_gaps import idle_gaps
+from peakward.traces.launches import launch_rows
+from peakward.traces.table import GpuKind, HostKind
+
+from .handmade import Gpu, Host, table
+
+START, END = 100, 200
+BEFORE = (Gpu(50, START, correlation=1), Host(10, 12, correlation=1))
+
+
+def pieces(*rows, threads=(0,)) -> dict[str, int]:
+    """The pieces, that are not 0, of the one gap from 100 to 200."""
+    rows = (*BEFORE, *rows)
+    trace = table(
+        [row for row in rows if isinstance(row, Gpu)],
+        [row for row in rows if isinstance(row, Host)],
+        threads=threads,
+    )
+    found = idle_gaps(trace, launch_rows(trace), host_time(trace), 0)
+    assert (found.start_ns.tolist(), found.end_ns.tolist()) == ([START], [END])
+    (row,) = found.pieces_ns.tolist()
+    return {cause.name: row[cause] for cause in IdleCause if row[cause]}
+
+
+def next_work(launched=(180, 190), **call):
+    return Gpu(END, 210, correlation=2), Host(*launched, correlation=2, **call)
+
+
+def test_host_bound_until_the_launch_returns():
+    assert pieces(*next_work()) == {"HOST_BOUND": 90, "LAUNCH_LATENCY": 10}
+
+
+def test_host_bound_where_the_work_starts_before_its_launch_returns():
+    assert pieces(*next_work((180, 230))) == {"HOST_BOUND": 100}
+
+
+def test_host_bound_where_the_launch_was_under_way():
+    assert pieces(*next_work((90, 150))) == {"HOST_BOUND": 50, "LAUNCH_LATENCY": 50}
+
+
+def test_queued_where_the_launch_returned_before():
+    assert pieces(*next_work((20, 30))) == {"QUEUED": 100}
+
+
+def test_unknown_without_a_launch():
+    assert pieces(Gpu(END, 210)) == {"UNKNOWN": 100}
+
+
+def test_of_works_that_start_at_once_one_with_a_launch_counts():
+    assert pieces(Gpu(END, 205, stream=8), *next_work()) == {"HOST_BOUND": 90, "LAUNCH_LATENCY": 10}
+
+
+def test_a_synchronisation_in_which_the_gpu_ran_dry():
+    sync = Host(60, 130, "cudaDeviceSynchronize")
+    assert pieces(sync, *next_work()) == {
+        "SYNCHRONISATION": 30,
+        "AFTER_SYNCHRONISATION": 60,
+        "LAUNCH_LATENCY": 10,
+    }
+
+
+def test_a_synchronisation_of_an_idle_gpu_is_blamed_for_itself_alone():
+    sync = Host(120, 130, "cudaStreamSynchronize")
+    assert pieces(sync, *next_work()) == {
+        "SYNCHRONISATION": 10,
+        "HOST_BOUND": 80,
+        "LAUNCH_LATENCY": 10,
+    }
+
+
+@pytest.mark.parametrize("returned", [100, 99])
+def test_a_synchronisation_over_by_then_is_not_blamed(returned):
+    sync = Host(60, returned, "cudaStreamSynchronize")
+    assert pieces(sync, *next_work()) == {"HOST_BOUND": 90, "LAUNCH_LATENCY": 10}
+
+
+def test_a_synchronisation_counts_on_the_threads_that_launched_around_the_gap():
+    sync = Host(60, 130, "cudaDeviceSynchronize")
+    work, call = next_work()
+    on_another = call._replace(thread=1)
+    blamed = {"SYNCHRONISATION": 30, "AFTER_SYNCHRONISATION": 60, "LAUNCH_LATENCY": 10}
+    assert pieces(sync, work, on_another, threads=[0, 0]) == blamed
+    assert pieces(sync._replace(thread=1), work, on_another, threads=[0, 0]) == blamed
+    assert pieces(sync._replace(thread=1), work, call, threads=[0, 0]) == {
+        "HOST_BOUND": 90,
+        "LAUNCH_LATENCY": 10,
+    }
+
+
+def test_data_loading():
+    load = Host(110, 150, "enumerate(DataLoader)#_It.__next__", kind=HostKind.RANGE)
+    assert pieces(load, *next_work()) == {
+        "DATA_LOADING": 40,
+        "HOST_BOUND": 50,
+        "LAUNCH_LATENCY": 10,
+    }
+
+
+def test_the_profiler_goes_before_data_loading_and_that_before_synchronisation():
+    assert pieces(
+        Host(60, 170, "cudaDeviceSynchronize"),
+        Host(110, 150, "DataLoader", kind=HostKind.RANGE),
+        Host(115, 120, "Buffer Flush", kind=HostKind.OVERHEAD),
+        *next_work(),
+    ) == {
+        "PROFILER": 5,
+        "DATA_LOADING": 35,
+        "SYNCHRONISATION": 30,
+        "AFTER_SYNCHRONISATION": 20,
+        "LAUNCH_LATENCY": 10,
+    }
+
+
+def test_a_blocking_copy_is_launched_when_it_begins():
+    work, call = next_work((150, 230), name="cudaMemcpy")
+    work = work._replace(kind=GpuKind.COPY)
+    assert pieces(work, call) == {"HOST_BOUND": 50, "LAUNCH_LATENCY": 50}
+
+
+def test_the_first_work_of_a_graph_and_its_later_ones():
+    work, call = next_work(name="cudaGraphLaunch")
+    assert pieces(work, call) == {"HOST_BOUND": 90, "GRAPH_START": 10}
+    first = Gpu(40, 60, correlation=2)
+    early = call._replace(start=30, end=150)
+    assert pieces(first, work, early) == {"QUEUED": 100}
+
+
+def test_a_wait_of_a_stream_right_before_the_launch():
+    wait = Host(20, 21, "cudaStreamWaitEvent")
+    assert pieces(wait, *next_work((30, 40))) == {"STREAM_WAIT": 100}
+    assert pieces(wait, *next_work()) == {"HOST_BOUND": 90, "STREAM_WAIT": 10}
+    between = Host(22, 23)
+    assert pieces(wait, between, *next_work((30, 40))) == {"QUEUED": 100}
+    elsewhere = wait._replace(thread=1)
+    assert pieces(elsewhere, *next_work((30, 40)), threads=[0, 0]) == {"QUEUED": 100}
+
+
+@pytest.mark.parametrize("launched", [(20, 30), (101, 110)])
+def test_longer_than_any_start_takes_is_unseen(launched):
+    at = max(launched[1], START) + UNSEEN_NS
+    call = Host(*launched, correlation=2)
+
+    def causes(start):
+        trace = table([BEFORE[0], Gpu(start, start + 1, correlation=2)], [BEFORE[1], call])
+        (row,) = idle_gaps(trace, launch_rows(trace), host_time(trace), 0).pieces_ns.tolist()
+        return {cause.name for cause in IdleCause if row[cause]} - {"HOST_BOUND"}
+
+    assert causes(at) <= {"QUEUED", "LAUNCH_LATENCY"}
+    assert causes(at + 1) == {"UNSEEN"}
+
+
+NAMES = (
+    "cudaLaunchKernel",
+    "cudaGraphLaunch",
+    "cudaMemcpy",
+    "cudaDeviceSynchronize",
+    "cudaStreamWaitEvent",
+)
+starts, durations, numbers = st.integers(0, 80), st.integers(0, 20), st.integers(-1, 8)
+works = st.builds(
+    lambda start, duration, correlation, stream, device: Gpu(
+        start, start + duration, correlation=correlation, stream=stream, device=device
+    ),
+    *(starts, durations, numbers, st.integers(7, 8), st.integers(0, 1)),
+)
+calls = st.builds(
+    lambda start, duration, name, correlation, thread: Host(
+        start, start + duration, name, correlation, thread=thread
+    ),
+    *(starts, durations, st.sampled_from(NAMES), numbers, st.integers(0, 2)),
+)
+others = st.builds(
+    lambda start, duration, kind, thread: Host(
+        start, start + duration, "DataLoader", kind=kind, thread=thread
+    ),
+    *(starts, durations, st.sampled_from(HostKind), st.integers(0, 2)),
+)
+
+
+@given(st.lists(works, min_size=1, max_size=12), st.lists(calls | others, max_size=15))
+def test_pieces_sum_to_the_gap_and_none_is_negative(gpu, host):
+    trace = table(gpu, host, threads=[0, 0, 1])
+    launches = launch_rows(trace)
+    for device in np.unique(trace.gpu.device):
+        found = idle_gaps(trace, launches, host_time(trace), int(device))
+        assert np.all(found.pieces_ns >= 0)
+        assert found.pieces_ns.sum(axis=1).tolist() == (found.end_ns - found.start_ns).tolist()
+        assert trace.gpu.start_ns[found.next_work].tolist() == found.end_ns.tolist()
+        assert np.all(trace.gpu.device[found.next_work] == device)

@@ -1,0 +1,93 @@
+import json
+
+import pytest
+
+from peakward.traces.arguments import parsed
+from peakward.traces.operator_flops import flops
+
+Q, K, V = [2, 3, 10, 4], [2, 3, 20, 4], [2, 3, 20, 6]
+FULL = 2 * 2 * 3 * 10 * 20 * (4 + 6)
+
+
+def counted(name, dims, **concrete):
+    """`concrete` gives values by position: _6="True"."""
+    values = [""] * 16
+    for position, value in concrete.items():
+        values[int(position[1:])] = value
+    return flops(name, parsed(json.dumps([dims, None, values])))
+
+
+@pytest.mark.parametrize(
+    ("name", "dims", "expected"),
+    [
+        ("aten::mm", [[3, 4], [4, 5]], 2 * 3 * 4 * 5),
+        ("aten::mm", [[3, 4], [4, 5], [3, 5]], 2 * 3 * 4 * 5),
+        ("aten::_scaled_mm", [[3, 4], [4, 5], [], []], 2 * 3 * 4 * 5),
+        ("aten::addmm", [[5], [3, 4], [4, 5], [], []], 2 * 3 * 4 * 5),
+        ("aten::bmm", [[7, 3, 4], [7, 4, 5]], 7 * 2 * 3 * 4 * 5),
+        ("aten::baddbmm", [[7, 3, 5], [7, 3, 4], [7, 4, 5]], 7 * 2 * 3 * 4 * 5),
+        ("aten::linear", [[6, 3, 4], [5, 4], [5]], 6 * 2 * 3 * 4 * 5),
+        ("aten::matmul", [[6, 1, 3, 4], [7, 4, 5]], 6 * 7 * 2 * 3 * 4 * 5),
+        ("aten::matmul", [[4], [4, 5]], 2 * 4 * 5),
+        ("aten::mv", [[3, 4], [4]], 2 * 3 * 4),
+        ("aten::dot", [[4], [4]], 2 * 4),
+    ],
+)
+def test_matmuls(name, dims, expected):
+    assert counted(name, dims) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "causal", "passes"),
+    [
+        ("aten::_scaled_dot_product_flash_attention", 0, "_4", 1),
+        ("aten::_scaled_dot_product_efficient_attention", 0, "_6", 1),
+        ("aten::_scaled_dot_product_cudnn_attention", 0, "_6", 1),
+        ("aten::_scaled_dot_product_flash_attention_backward", 1, "_11", 2),
+        ("aten::_scaled_dot_product_efficient_attention_backward", 1, "_11", 2),
+        ("aten::_scaled_dot_product_cudnn_attention_backward", 1, "_14", 2),
+    ],
+)
+def test_attention(name, first, causal, passes):
+    dims = [[2, 3, 10, 6]] * first + [Q, K, V]
+    assert counted(name, dims, **{causal: "False"}) == passes * FULL
+    assert counted(name, dims, **{causal: "True"}) == passes * FULL // 2
+    assert counted(name, dims) is None
+
+
+def test_convolutions():
+    dims, each = [[2, 6, 9, 9], [8, 3, 3, 3], [8]], 2 * 3 * 3 * 3
+    stride, padding, dilation = {"_3": "[2, 2]"}, {"_4": "[1]"}, {"_5": "[1, 1]"}
+    more = stride | padding | dilation
+    expected = 2 * 8 * 5 * 5 * each
+    assert counted("aten::convolution", dims, _6="False", **more) == expected
+    assert counted("aten::convolution", dims, _6="True", **more) == 2 * 6 * 9 * 9 * each
+    order = {"_2": "[1]", "_3": "[2]", "_4": "[1]"}
+    assert counted("aten::cudnn_convolution", dims, **order) == expected
+    backward = [[2, 8, 5, 5], *dims]
+    for mask, passes in (("[True, True, False]", 2), ("[False, True, True]", 1)):
+        found = counted("aten::convolution_backward", backward, _7="False", _10=mask)
+        assert found == passes * expected
+
+
+@pytest.mark.parametrize(
+    ("name", "dims"),
+    [
+        ("aten::add", [[3], [3]]),
+        ("aten::mm", [[3, 4], [5, 6]]),
+        ("aten::mm", [[3, 4]]),
+        ("aten::mm", [[[3, 4], [4, 5]], []]),
+        ("aten::bmm", [[3, 4], [4, 5]]),
+        ("aten::matmul", [[], []]),
+        ("aten::linear", [[4], [4]]),
+        ("aten::convolution", [[2, 6, 9, 9], [8, 3, 3, 3]]),
+        ("aten::mm", None),
+    ],
+)
+def test_what_is_not_known(name, dims):
+    assert counted(name, dims) is None
+
+
+def test_a_stride_of_nothing():
+    dims = [[2, 6, 9], [8, 6, 3]]
+    assert counted("aten::cudnn_convolution", dims, _2="[0]", _3="[0]", _4="[1]") is None

@@ -1,0 +1,232 @@
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peakward.traces.phase_names import Evidence, PhaseCode
+from peakward.traces.phases import phases
+from peakward.traces.table import NONE, GpuKind, HostKind
+
+from .plain_readers import real
+from .rows import Rows
+
+F, B, O, OTHER = PhaseCode  # noqa: E741
+OURS, USER, TORCH = Evidence.PEAKWARD_RANGE, Evidence.USER_RANGE, Evidence.TORCH_RANGE
+
+
+def found(builder):
+    """{kernel: (phase, evidence)}."""
+    table, launches = builder.table()
+    answer = phases(table, launches)
+    rows = range(len(table.gpu))
+    return {
+        table.names[table.gpu.name[i]]: (answer.code[i], Evidence(answer.evidence[i])) for i in rows
+    }
+
+
+def a_step(at=0):
+    """Operators of a forward pass, nodes of a backward one, and the optimizer's annotation."""
+    builder = Rows().op("aten::mm", at + 1, at + 5, sequence=1)
+    builder.launch("mm", at + 2, gpu=(at + 2, at + 9))
+    builder.op("autograd::engine::evaluate_function: MmBackward0", at + 11, at + 15, "autograd",
+               sequence=1, forward_thread=1)  # fmt: skip
+    builder.launch("dmm", at + 12, gpu=(at + 12, at + 20), thread="autograd")
+    builder.range("Optimizer.step#AdamW.step", at + 20, at + 30)
+    return builder.launch("adam", at + 22, gpu=(at + 22, at + 29))
+
+
+def test_by_autograds_marks():
+    assert found(a_step()) == {
+        "mm": (F, Evidence.AUTOGRAD),
+        "dmm": (B, Evidence.AUTOGRAD),
+        "adam": (O, TORCH),
+    }
+
+
+def test_by_the_users_ranges():
+    builder = a_step().range("forward", 0, 6).range("backward", 9, 18).range("optimizer", 19, 31)
+    assert found(builder) == {"mm": (F, USER), "dmm": (B, USER), "adam": (O, USER)}
+
+
+def test_by_peakwards_ranges_whatever_else_is_there():
+    builder = a_step().range("peakward::forward", 0, 6).range("peakward::backward", 9, 18)
+    builder.range("peakward::optimizer", 19, 31).range("backward", 0, 40)
+    assert found(builder) == {"mm": (F, OURS), "dmm": (B, OURS), "adam": (O, OURS)}
+
+
+def test_a_checkpoints_second_forward_is_backward():
+    builder = a_step().range("Block.forward", 11, 14, "autograd")
+    assert found(builder)["dmm"] == (B, Evidence.AUTOGRAD)
+    assert found(builder.range("backward", 10, 18))["dmm"] == (B, USER)
+
+
+def test_hooks_between_nodes_on_autograds_thread_are_backward():
+    builder = a_step().range("nccl:all_reduce", 16, 18, "autograd")
+    builder.launch("all_reduce", 17, gpu=(20, 25), thread="autograd")
+    assert found(builder)["all_reduce"] == (B, Evidence.AUTOGRAD)
+
+
+def test_an_optimizer_in_a_backward_hook_and_a_backward_in_an_optimizers_closure():
+    builder = a_step().range("Optimizer.step#SGD.step", 12, 14, "autograd")
+    assert found(builder.range("backward", 10, 18))["dmm"] == (O, TORCH)
+    builder = a_step().range("Optimizer.step#LBFGS.step", 0, 31)
+    assert found(builder)["dmm"] == (B, Evidence.AUTOGRAD)
+    builder.range("forward", 1, 6)
+    assert found(builder)["mm"] == (F, USER)
+
+
+def test_between_backward_and_optimizer_is_neither():
+    builder = a_step().op("aten::norm", 17, 19).launch("clip", 18, gpu=(30, 31))
+    assert found(builder)["clip"] == (OTHER, Evidence.NOTHING)
+
+
+def test_forward_ends_with_its_step():
+    builder = a_step(100).op("aten::mm", 50, 60).launch("eval", 55, gpu=(56, 57))
+    assert found(builder)["eval"] == (F, Evidence.AUTOGRAD)
+    builder.range("ProfilerStep#0", 40, 90).range("ProfilerStep#1", 90, 200)
+    answer = found(builder)
+    assert answer["eval"] == (OTHER, Evidence.NOTHING)
+    assert answer["mm"] == (F, Evidence.AUTOGRAD)
+
+
+def test_accumulation_runs_forward_after_backward():
+    builder = a_step().op("aten::mm", 16, 17).launch("second mm", 16, gpu=(30, 31))
+    builder.op("MmBackward0", 18, 19, "autograd")
+    assert found(builder)["second mm"] == (F, Evidence.AUTOGRAD)
+
+
+def test_a_bare_step_is_an_optimizers_unless_it_holds_a_backward_pass():
+    builder = a_step().op("aten::add_", 40, 50).launch("add", 45, gpu=(46, 47))
+    assert found(builder)["add"] == (OTHER, Evidence.NOTHING)
+    assert found(builder.range("step", 39, 51))["add"] == (O, USER)
+    assert found(a_step().range("step", 0, 40))["mm"] == (F, Evidence.AUTOGRAD)
+
+
+def test_a_fused_optimizers_operator_needs_no_annotation():
+    builder = Rows().op("aten::_fused_adamw_", 0, 9).launch("adam", 5, gpu=(6, 7))
+    assert found(builder)["adam"] == (O, TORCH)
+
+
+def test_without_backward_operators_are_forward():
+    builder = Rows().op("aten::mm", 0, 9).launch("mm", 5, gpu=(6, 7))
+    builder.launch("triton", 10, gpu=(11, 12)).gpu("unknown", 20, 21)
+    builder.launch("library", 10, gpu=(13, 14), thread="helper")
+    assert found(builder) == {
+        "mm": (F, Evidence.NO_BACKWARD),
+        "triton": (F, Evidence.NO_BACKWARD),
+        "unknown": (OTHER, Evidence.NOTHING),
+        "library": (OTHER, Evidence.NOTHING),
+    }
+
+
+def test_another_process_trains_by_itself():
+    builder = a_step().op("aten::mm", 0, 9, "2/main")
+    builder.launch("infers", 5, gpu=(6, 7), thread="2/main")
+    assert found(builder)["infers"] == (F, Evidence.NO_BACKWARD)
+
+
+def test_a_captured_step_is_not_divided():
+    builder = Rows().op("aten::copy_", 0, 2).launch("copy", 1, gpu=(2, 3))
+    builder.launch("step", 5, gpu=[(6, 7), (7, 9)], call="cudaGraphLaunch")
+    table, launches = builder.table()
+    answer = phases(table, launches)
+    assert answer.code.tolist() == [F, OTHER, OTHER]
+    assert answer.undivided.tolist() == [False, True, True]
+
+
+@pytest.mark.parametrize("name", ["backward", "MmBackward0"])
+def test_a_captured_part_belongs_to_the_phase_that_launched_it(name):
+    builder = Rows().host(HostKind.OP if "Mm" in name else HostKind.RANGE, name, 4, 9)
+    builder.launch("part", 5, gpu=[(6, 7)], call="cudaGraphLaunch", graph=3)
+    table, launches = builder.table()
+    answer = phases(table, launches)
+    assert answer.code.tolist() == [B]
+    assert not answer.undivided.any()
+
+
+def test_an_empty_trace():
+    table, launches = Rows().table()
+    assert phases(table, launches).code.tolist() == []
+    table, launches = Rows().gpu("k", 0, 1).table()
+    assert phases(table, launches).code.tolist() == [OTHER]
+
+
+_NAMES = ("aten::mm", "MmBackward0", "forward", "backward", "optimizer", "step", "peakward::forward",
+          "ProfilerStep#1", "Optimizer.step#SGD.step", "nccl:all_reduce")  # fmt: skip
+_HOST_ROW = st.tuples(
+    st.sampled_from([HostKind.OP, HostKind.RANGE, HostKind.PYTHON]),
+    st.sampled_from(_NAMES),
+    st.sampled_from(["main", "autograd", "2/main"]),
+    st.integers(0, 30),
+    st.integers(0, 12),
+    st.integers(NONE, 2),
+)
+_LAUNCH = st.tuples(
+    st.sampled_from(["main", "autograd", "2/main"]),
+    st.sampled_from(["cudaLaunchKernel", "cudaGraphLaunch"]),
+    st.integers(0, 40),
+)
+
+
+@given(drawn=st.lists(_HOST_ROW, max_size=15), launched=st.lists(_LAUNCH, max_size=6))
+def test_whatever_a_trace_holds_each_phase_has_its_evidence(drawn, launched):
+    builder = Rows()
+    for kind, name, thread, start, length, sequence in drawn:
+        builder.host(kind, name, start, start + length, thread, sequence=sequence)
+    for thread, call, at in launched:
+        builder.launch("k", at, gpu=[(at, at + 5), (at + 5, at + 9)], thread=thread, call=call)
+    table, launches = builder.table()
+    answer = phases(table, launches)
+    assert ((answer.code == OTHER) == (answer.evidence == Evidence.NOTHING)).all()
+    assert (answer.code[answer.undivided] == OTHER).all()
+    by_call = {row: answer.code[launches == row] for row in launches}
+    assert all(len(set(codes.tolist())) == 1 for codes in by_call.values())
+    is_ours = answer.evidence == Evidence.PEAKWARD_RANGE
+    assert (answer.code[is_ours] == F).all()
+
+
+def time_by_phase(table, answer):
+    kernels = table.gpu.kind == GpuKind.KERNEL
+    return [int(table.gpu.duration_ns[kernels & (answer.code == code)].sum()) for code in PhaseCode]
+
+
+def without_phase_ranges(table, launches):
+    """The trace as if nobody had named phases: ranges gone, but for torch's own of optimizers."""
+    by_name = np.array([name.startswith(("Optimizer.", "ProfilerStep#")) for name in table.names])
+    keep = (table.host.kind != HostKind.RANGE) | by_name[table.host.name]
+    host = type(table.host)(
+        **{column: getattr(table.host, column)[keep] for column in table.host.__slots__}
+    )
+    moved = np.append(np.cumsum(keep) - 1, NONE)
+    return dataclasses.replace(table, host=host), moved[launches].astype(np.int32)
+
+
+@pytest.mark.parametrize(
+    ("file", "times"),
+    [
+        ("a100_ddp_nccl_ns.json.gz", [38_035_875, 122_418_187, 2_078_278, 0]),
+        ("two_ranks_us_rank0.json.gz", [246_213_000, 245_893_000, 112_055_000, 2_358_000]),
+        ("two_ranks_us_rank1.json.gz", [224_249_000, 313_194_000, 110_620_000, 2_963_000]),
+    ],
+)
+def test_marks_agree_with_the_ranges_of_real_training(file, times):
+    table, launches = real(file)
+    by_ranges = phases(table, launches)
+    assert time_by_phase(table, by_ranges) == times
+    by_marks = phases(*without_phase_ranges(table, launches))
+    assert set(by_marks.evidence.tolist()) <= {Evidence.NOTHING, TORCH, Evidence.AUTOGRAD}
+    kernels = table.gpu.kind == GpuKind.KERNEL
+    same = kernels & (by_ranges.code == by_marks.code)
+    total = table.gpu.duration_ns[kernels].sum()
+    assert table.gpu.duration_ns[same].sum() / total > 0.999
+
+
+@pytest.mark.parametrize("file", ["h100_bert_small.json.gz", "mi300_bert_small.json.gz"])
+def test_real_inference_is_forward(file):
+    table, launches = real(file)
+    answer = phases(table, launches)
+    kernels = table.gpu.kind == GpuKind.KERNEL
+    assert (answer.code[kernels] == F).all()
+    assert (answer.evidence[kernels] == Evidence.NO_BACKWARD).all()

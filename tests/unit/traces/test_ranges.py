@@ -1,0 +1,91 @@
+import numpy as np
+
+from peakward.traces.ranges import by_innermost_range, named_range
+from peakward.traces.table import NONE, HostKind
+
+from .plain_readers import real
+from .rows import Rows
+
+
+def range_names(table, found):
+    return [None if row == NONE else table.names[table.host.name[row]] for row in found]
+
+
+def test_work_belongs_to_what_was_open_when_it_was_launched():
+    builder = Rows().range("outer", 0, 100).op("aten::mm", 10, 50)
+    builder.launch("in mm", 20, gpu=(300, 400)).launch("after mm", 60, gpu=(400, 500))
+    builder.launch("outside", 200, gpu=(500, 600)).gpu("unknown", 700, 800)
+    table, launches = builder.table()
+    assert range_names(table, by_innermost_range(table, launches)) == [
+        "aten::mm",
+        "outer",
+        None,
+        None,
+    ]
+    of_ranges = by_innermost_range(table, launches, {HostKind.RANGE})
+    assert range_names(table, of_ranges) == ["outer", "outer", None, None]
+
+
+def test_work_of_autograds_thread_lies_in_the_range_of_the_thread_that_waits():
+    builder = Rows().range("train", 0, 100).op("aten::mm", 1, 9, sequence=3)
+    builder.range("backward", 10, 50).op("aten::sleep", 11, 49)
+    builder.op("MmBackward0", 20, 30, "autograd", sequence=3)
+    builder.launch("in node", 25, gpu=(125, 130), thread="autograd")
+    builder.launch("between nodes", 35, gpu=(135, 140), thread="autograd")
+    table, launches = builder.table()
+    found = by_innermost_range(table, launches)
+    assert range_names(table, found) == ["MmBackward0", "backward"]
+    found = by_innermost_range(table, launches, {HostKind.RANGE})
+    assert range_names(table, found) == ["backward", "backward"]
+
+
+def test_every_instance_of_a_name_at_any_depth():
+    builder = Rows().range("layer", 0, 10).op("aten::mm", 1, 5).range("layer", 20, 30)
+    builder.launch("a", 2, gpu=(100, 110)).launch("b", 15, gpu=(110, 120))
+    builder.launch("c", 21, gpu=[(120, 130), (130, 140)])
+    table, launches = builder.table()
+    found = named_range(table, launches, "layer")
+    assert found.inside.tolist() == [True, False, True, True]
+    assert found.instance.tolist() == [0, NONE, 1, 1]
+    assert found.start_ns.tolist() == [0, 20]
+    assert found.end_ns.tolist() == [10, 30]
+    assert named_range(table, launches, "aten::mm").inside.tolist() == [True, False, False, False]
+
+
+def test_a_name_that_no_range_has():
+    table, launches = Rows().range("layer", 0, 10).launch("layer 2", 2, gpu=(3, 4)).table()
+    for name in ("nothing", "layer 2"):
+        found = named_range(table, launches, name)
+        assert len(found.rows) == 0
+        assert not found.inside.any()
+
+
+def test_a_table_without_a_host():
+    table, launches = Rows().gpu("k", 0, 1).table()
+    assert by_innermost_range(table, launches).tolist() == [NONE]
+
+
+def test_kernel_time_by_innermost_nvtx_range():
+    table, launches = real("h100_2gpu_flash_nccl.sqlite")
+    found = by_innermost_range(table, launches)
+
+    def figures(name):
+        inside = found != NONE
+        inside[inside] = table.host.name[found[inside]] == table.names.index(name)
+        return len(np.unique(launches[inside])), int(table.gpu.duration_ns[inside].sum())
+
+    assert (launches != NONE).sum() == 3986
+    assert figures("flash_attn::_flash_attn_forward") == (66, 256_586_234)
+    assert figures("aten::copy_") == (1816, 64_364_656)
+    assert figures("aten::addmm") == (335, 57_595_448)
+    assert figures("aten::mul") == (501, 42_979_045)
+    assert figures("ncclGroupEnd") == (64, 25_179_513)
+
+
+def test_ddp_backward_ranges_hold_the_work_of_autograds_thread():
+    table, launches = real("a100_ddp_nccl_ns.json.gz")
+    found = named_range(table, launches, "## backward ##")
+    assert len(found.rows) == 3
+    launched_by = table.host.thread[launches[found.inside]]
+    assert len(np.unique(launched_by)) == 2
+    assert np.unique(found.instance[found.inside]).tolist() == [0, 1, 2]

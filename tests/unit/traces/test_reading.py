@@ -1,0 +1,39 @@
+"""A file's format is told by what it holds."""
+
+import gzip
+
+import pytest
+
+from peakward.records.errors import PeakwardError
+from peakward.traces.reading import read
+
+from .own import GRAPHS
+
+
+def test_a_name_without_its_suffix_is_no_obstacle(tmp_path):
+    for data in (GRAPHS.read_bytes(), gzip.decompress(GRAPHS.read_bytes())):
+        path = tmp_path / "trace"
+        path.write_bytes(data)
+        assert len(read(path).gpu) == len(read(GRAPHS).gpu)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "which is empty"),
+        (b"\x7fELF\x02\x01", "neither JSON nor SQLite"),
+        (b"\x89PNG\r\n", "neither JSON nor SQLite"),
+    ],
+)
+def test_what_is_no_trace_is_refused(tmp_path, data, said):
+    path = tmp_path / "some\x1b[2Jfile"
+    path.write_bytes(data)
+    with pytest.raises(PeakwardError, match=said) as refused:
+        read(path)
+    assert "\x1b" not in str(refused.value)
+
+
+def test_a_folder_and_nothing_are_refused(tmp_path):
+    for path in (tmp_path, tmp_path / "none"):
+        with pytest.raises(PeakwardError, match="expected a readable trace"):
+            read(path)
