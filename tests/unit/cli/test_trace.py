@@ -10,14 +10,14 @@ from peakward.records import codec
 from peakward.records.profile import Profile
 
 TRACES = Path(__file__).parents[2] / "data" / "traces"
-COMPILED, GRAPHS = (str(TRACES / f"h200_small_{name}.json.gz") for name in ("compiled", "graphs"))
+COMPILED, GRAPHS = (str(TRACES / f"h200_decoder_{name}.json.gz") for name in ("compiled", "cuda_graphs"))
 
 
 def test_one_screen_says_where_the_time_went(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     assert main(["trace", COMPILED]) == 0
     said = capsys.readouterr().out
-    assert "GPU busy 15.0% of 67.7 ms" in said
+    assert "GPU busy 15.0% of 34.1 ms" in said
     assert len(said.splitlines()) < 60
     assert "From the return of a launch" not in said
 

@@ -34,11 +34,11 @@ def test_kernels_of_a_compiled_step_are_told_apart_by_phase_and_category(compile
     assert {each.phase for each in found.phases} == {"forward", "backward", "optimizer"}
     fused = [each for each in found.categories if each.name == "optimizer"]
     assert [each.phase for each in fused] == ["optimizer"]
-    # 12 layers of two steps, forward once each.
+    # 12 layers, forward once each.
     forward = [
         each for each in found.categories if (each.name, each.phase) == ("attention", "forward")
     ]
-    assert [each.n for each in forward] == [24]
+    assert [each.n for each in forward] == [12]
     assert found.unnamed_share == 0
     assert found.incomplete == ()
 

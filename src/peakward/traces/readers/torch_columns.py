@@ -1,6 +1,7 @@
 """Decoded events of a PyTorch trace to rows of the columns that grow."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -39,23 +40,31 @@ def add(gathered: Gathered, events: Sequence[Event]) -> None:
     Raises:
         InexactTimes: numbers may have lost digits in decoding; nothing was taken in.
     """
-    by_category: dict[str, list[Complete]] = {}
-    others: list[About | Begin | End] = []
+    found: dict[str | None, list[Complete]] = {}
     for event in events:
-        if isinstance(event, Complete):
-            category = event.cat or _LEGACY_CATEGORIES.get(event.pid, "")
-            group = by_category.get(category)
-            if group is None:
-                by_category[category] = [event]
-            else:
-                group.append(event)
-        elif isinstance(event, About | Begin | End):
-            others.append(event)
-    timed = [(category, group, *_times(group)) for category, group in by_category.items()]
+        if type(event) is Complete or type(event) is CompleteAsText:
+            try:
+                found[event.cat].append(event)
+            except KeyError:
+                found[event.cat] = [event]
+    timed = [(category, group, *_times(group)) for category, group in _named(found)]
     for each in timed:
         add_timed(gathered, *each)
-    _add_others(gathered, others)
+    _add_others(gathered, events)
     gathered.n_events += len(events)
+
+
+def _named(
+    by_category: dict[str | None, list[Complete]],
+) -> Iterator[tuple[str, list[Complete]]]:
+    legacy: dict[str, list[Complete]] = defaultdict(list)
+    for category, events in by_category.items():
+        if category is not None:
+            yield category, events
+            continue
+        for event in events:
+            legacy[_LEGACY_CATEGORIES.get(event.pid, "")].append(event)
+    yield from legacy.items()
 
 
 def _times(events: Sequence[Complete]) -> tuple[Ints, Ints]:
@@ -80,11 +89,11 @@ def add_timed(
     if kind is None:
         return
     if kind == "unknown":
-        gathered.left_out.unknown_category += len(events)
+        gathered.leave_out(unknown_category=len(events))
         return
     good = (start_ns >= 0) & (duration_ns >= 0)
     if not good.all():
-        gathered.left_out.bad_times += len(events) - int(np.count_nonzero(good))
+        gathered.leave_out(bad_times=len(events) - int(np.count_nonzero(good)))
         events = [event for event, is_good in zip(events, good, strict=True) if is_good]
         start_ns, duration_ns = start_ns[good], duration_ns[good]
     names = gathered.names
@@ -168,12 +177,12 @@ def _integer(value: object) -> int:
     return whole if -(2**63) <= whole < 2**63 else NONE
 
 
-def _add_others(gathered: Gathered, events: Sequence[About | Begin | End]) -> None:
+def _add_others(gathered: Gathered, events: Sequence[Event]) -> None:
     for event in events:
-        if not isinstance(event, About):
+        if type(event) is Begin or type(event) is End:
             gathered.halves.append(event)
             gathered.others_n_bytes += 300 + size_of(getattr(event, "name", ""))
-        elif event.name == "thread_name":
+        elif type(event) is About and event.name == "thread_name":
             try:
                 name = msgspec.json.decode(event.args, type=ThreadName).name
             except (msgspec.DecodeError, UnicodeDecodeError):

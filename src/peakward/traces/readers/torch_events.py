@@ -13,6 +13,9 @@ from peakward.traces.table import NONE
 Id = int | str | float | None
 """A pid or tid."""
 
+Number = int | str | float | None
+"""ROCm writes some as strings."""
+
 
 def id_text(value: Id) -> str:
     """Of a pid or tid; empty where there is none."""
@@ -36,15 +39,15 @@ class Arguments(
         "graph": "graph id",
     },
 ):
-    """`args` of an event. Numbers are Any: ROCm writes some of them as strings."""
+    """`args` of an event."""
 
-    correlation: Any = NONE
-    stream: Any = NONE
-    device: Any = NONE
-    n_bytes: Any = NONE
-    sequence: Any = NONE
-    forward_thread: Any = NONE
-    graph: Any = NONE
+    correlation: Number = NONE
+    stream: Number = NONE
+    device: Number = NONE
+    n_bytes: Number = NONE
+    sequence: Number = NONE
+    forward_thread: Number = NONE
+    graph: Number = NONE
     dims: Raw = ABSENT
     types: Raw = ABSENT
     concrete: Raw = ABSENT

@@ -24,7 +24,9 @@ from peakward.traces.readers.torch_events import (
 )
 
 MAX_EVENT_BYTES = 64 << 20
-_BETWEEN = re.compile(rb"\}(\s*,\s*)(?=\{)")
+_BETWEEN = re.compile(rb'\}(\s*,\s*)(?=\{\s*"\w)')
+"""No string has this in it: a quote ends it, and no letter follows that. Nested objects may."""
+
 _WINDOW_BYTES = 1 << 14
 _UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
@@ -40,8 +42,12 @@ def gather(
     Raises:
         PeakwardError: it is not JSON, or one event is larger than MAX_EVENT_BYTES.
     """
+    wanted = 0
     for piece in pieces:
         text = rest + piece
+        if len(text) < wanted:
+            rest = text
+            continue
         end, start = _last_cut(text)
         if end and _take(gathered, text[:end]):
             rest = text[start:]
@@ -49,6 +55,8 @@ def gather(
             rest, closed = _take_exactly(gathered, text)
             if closed:
                 return rest, True
+        # An event that is larger than what was read so far: look again when there is twice as much.
+        wanted = 2 * len(rest) if rest is text else 0
         check()
     return _take_exactly(gathered, rest)
 
@@ -124,7 +132,7 @@ def _repaired_event(gathered: Gathered, text: bytes, n_before: int) -> Event | N
     try:
         return EVENT_WITH_TEXT.decode(repaired(text))
     except (msgspec.ValidationError, RecursionError):
-        gathered.left_out.malformed += 1
+        gathered.leave_out(malformed=1)
         gathered.n_events += 1
         return None
     except msgspec.DecodeError as error:

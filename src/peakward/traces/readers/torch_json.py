@@ -2,25 +2,27 @@
 
 import os
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import IO
 
 from peakward.records.errors import PeakwardError
 from peakward.traces.readers.gathered import Gathered
+from peakward.traces.readers.gathered_part import take_in
 from peakward.traces.readers.memory_limit import free_bytes
-from peakward.traces.readers.pieces import Truncated, ahead, gunzipped, is_gzip, plain
+from peakward.traces.readers.pieces import PIECE_BYTES, Truncated, ahead, gunzipped, is_gzip, plain
 from peakward.traces.readers.torch_gather import gather
-from peakward.traces.readers.torch_outer import cut_off, head, tail
+from peakward.traces.readers.torch_metadata import Metadata
+from peakward.traces.readers.torch_outer import Head, cut_off, head, tail
 from peakward.traces.readers.torch_pairs import pair
+from peakward.traces.readers.torch_second import second_half
 from peakward.traces.readers.torch_table import table
 from peakward.traces.table import Table
 
-PIECE_BYTES = 4 << 20
 
-
-def read(path: Path) -> Table:
-    """The whole trace.
+def read(path: Path, *, max_processes: int = 2) -> Table:
+    """The whole trace; a large one that is not compressed with a second process, unless `max_processes` is 1.
 
     GPU work is what has a kernel's, copy's or set's category; ranges that the profiler projects onto
     a stream are none. An event without a duration is a moment. Events whose times are negative or
@@ -32,7 +34,7 @@ def read(path: Path) -> Table:
     """
     try:
         with path.open("rb") as file:
-            return _read(file, path.name)
+            return _read(file, path, max_processes)
     except PeakwardError as error:
         raise PeakwardError(f"{path.name}: {error}") from error
     except OSError as error:
@@ -41,18 +43,17 @@ def read(path: Path) -> Table:
         ) from error
 
 
-def _read(file: IO[bytes], name: str) -> Table:
+def _read(file: IO[bytes], path: Path, max_processes: int) -> Table:
     gathered = Gathered()
+    check = _memory_check(gathered, file)
     try:
-        pieces = ahead(gunzipped(file, PIECE_BYTES)) if is_gzip(file) else plain(file, PIECE_BYTES)
-        begun = head(pieces)
-        rest, closed = gather(gathered, pieces, begun.rest, _memory_check(gathered, file))
-        if not closed:
-            raise cut_off(gathered.n_events)
-        ended = tail(begun, rest, pieces, gathered.n_events)
+        if is_gzip(file):
+            outer = _gather(gathered, ahead(gunzipped(file, PIECE_BYTES)), check)
+        else:
+            outer = _gather_plain(gathered, file, path, check, max_processes)
         pair(gathered)
         _refuse_strangers(gathered)
-        return table(gathered, ended.or_else(begun.metadata), name)
+        return table(gathered, outer, path.name)
     except Truncated:
         raise cut_off(gathered.n_events) from None
     except zlib.error as error:
@@ -62,6 +63,38 @@ def _read(file: IO[bytes], name: str) -> Table:
         ) from error
     except MemoryError:
         raise _too_large(gathered, file) from None
+
+
+def _gather(gathered: Gathered, pieces: Iterator[bytes], check: Callable[[], None]) -> Metadata:
+    begun = head(pieces)
+    rest, closed = gather(gathered, pieces, begun.rest, check)
+    return _finish(gathered, begun, rest, closed, pieces)
+
+
+def _gather_plain(
+    gathered: Gathered, file: IO[bytes], path: Path, check: Callable[[], None], max_processes: int
+) -> Metadata:
+    begun = head(plain(file, PIECE_BYTES))
+    pieces, rest, closed = plain(file, PIECE_BYTES), begun.rest, False
+    with second_half(path, file) if max_processes > 1 else nullcontext(None) as second:
+        if second is not None:
+            rest, closed = gather(gathered, plain(file, PIECE_BYTES, second.start), rest, check)
+            # Nothing is left over where the second half starts with an event.
+            sent = None if closed or rest.strip() else second.sent()
+            if sent is not None:
+                rest, closed, pieces = take_in(gathered, sent), True, iter(())
+                check()
+    if not closed:
+        rest, closed = gather(gathered, pieces, rest, check)
+    return _finish(gathered, begun, rest, closed, pieces)
+
+
+def _finish(
+    gathered: Gathered, begun: Head, rest: bytes, closed: bool, pieces: Iterator[bytes]
+) -> Metadata:
+    if not closed:
+        raise cut_off(gathered.n_events)
+    return tail(begun, rest, pieces, gathered.n_events).or_else(begun.metadata)
 
 
 def _memory_check(gathered: Gathered, file: IO[bytes]) -> Callable[[], None]:

@@ -9,6 +9,8 @@ from peakward.traces.table import Device, Job
 Raw = msgspec.Raw
 ABSENT = Raw(b"null")
 T = TypeVar("T")
+_MAX_DEVICES_BYTES = 1 << 20
+"""Kineto writes 0.5 KB a device."""
 
 
 class Metadata(
@@ -44,6 +46,8 @@ class Metadata(
 
     def devices(self) -> tuple[Device, ...]:
         """Those described; none where the description is not as Kineto writes it."""
+        if len(bytes(self.device_properties)) > _MAX_DEVICES_BYTES:
+            return ()
         found = _decoded(self.device_properties, list[_Device]) or []
         return tuple(Device(each.id, each.name, each.memory_bytes, each.n_sms) for each in found)
 

@@ -19,8 +19,8 @@ MAX_BYTES = 64 << 20
 _KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _MAX_CANDIDATES = 16
 """The key within a string or a nested object is none; to check one costs decoding all before it."""
-_BLANK = b" \t\r\n"
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_BLANK = b" \t\r\n\xef\xbb\xbf"
+"""With the bytes of a byte order mark."""
 _WANTED = "expected a PyTorch profiler trace, a JSON object with an array called traceEvents"
 _ADVICE = "give a file that torch.profiler's export_chrome_trace wrote"
 
@@ -40,20 +40,31 @@ def head(pieces: Iterator[bytes]) -> Head:
     Raises:
         PeakwardError: there is none.
     """
-    text = b""
+    text, n_read, wanted = b"", 0, 0
     for piece in pieces:
-        text = (text + piece).removeprefix(_BYTE_ORDER_MARK).lstrip(_BLANK) or piece[:1]
+        n_read += len(piece)
+        text = (text + piece).lstrip(_BLANK)
+        if text[:1] not in (b"", b"{", b"[") or n_read > MAX_BYTES:
+            break
         if text[:1] == b"[":
             return Head(Metadata(), False, text[1:])
-        if text[:1] not in b"{" + _BLANK:
-            break
-        for key in islice(_KEY.finditer(text), _MAX_CANDIDATES):
-            metadata = _object(text[: key.end()] + b"]}")
-            if metadata is not None and metadata.events_text() == b"[]":
-                return Head(metadata, True, text[key.end() :])
-        if len(text) > MAX_BYTES:
-            break
-    raise PeakwardError(f"{_WANTED}, got {_instead(text.strip(_BLANK))}: {_ADVICE}")
+        if len(text) < wanted:
+            continue
+        wanted = 2 * len(text)
+        if (found := _in_object(text)) is not None:
+            return found
+    found = _in_object(text) if text[:1] == b"{" else None
+    if found is not None:
+        return found
+    raise PeakwardError(f"{_WANTED}, got {_instead(text, n_read)}: {_ADVICE}")
+
+
+def _in_object(text: bytes) -> Head | None:
+    for key in islice(_KEY.finditer(text), _MAX_CANDIDATES):
+        metadata = _object(text[: key.end()] + b"]}")
+        if metadata is not None and metadata.events_text() == b"[]":
+            return Head(metadata, True, text[key.end() :])
+    return None
 
 
 def tail(head: Head, rest: bytes, pieces: Iterator[bytes], n_events: int) -> Metadata:
@@ -62,10 +73,15 @@ def tail(head: Head, rest: bytes, pieces: Iterator[bytes], n_events: int) -> Met
     Raises:
         PeakwardError: it is cut off or no JSON.
     """
+    n_read = 0
     for piece in pieces:
-        rest = rest.strip(_BLANK) + piece
-        if len(rest) > MAX_BYTES:
-            break
+        n_read += len(piece)
+        rest += piece
+        if n_read > MAX_BYTES:
+            raise PeakwardError(
+                f"expected a few keys after the {n_events:,} events, got more than "
+                f"{MAX_BYTES >> 20} MiB: this is no trace, or a damaged one"
+            )
     rest = rest.strip(_BLANK)
     if rest == (b"}" if head.in_object else b""):
         return Metadata()
@@ -99,17 +115,18 @@ def _object(text: bytes) -> Metadata | None:
         return None
 
 
-def _instead(text: bytes) -> str:
-    if not text:
+def _instead(text: bytes, n_read: int) -> str:
+    if n_read == 0:
         return "an empty file"
     if text.startswith(b"SQLite format 3"):
         return "an SQLite database"
-    if text[:1] != b"{":
+    if text[:1] not in (b"", b"{"):
         return "something that is not JSON"
+    if n_read > MAX_BYTES:
+        return f"none in {MAX_BYTES >> 20} MiB"
     metadata = _object(text)
     if metadata is None:
-        too_long = len(text) > MAX_BYTES
-        return f"none in {MAX_BYTES >> 20} MiB" if too_long else "JSON that is cut off or damaged"
+        return "JSON that is cut off or damaged"
     if metadata.events_text() is None:
         return "JSON without one"
     return "one that is not an array"

@@ -28,7 +28,7 @@ def pair(gathered: Gathered) -> None:
             begin, start_ns = still_open.pop()
             whole[begin.cat or ""].append((begin, start_ns, time_ns - start_ns))
     n_whole = sum(map(len, whole.values()))
-    gathered.left_out.unmatched += len(halves) - 2 * n_whole
+    gathered.leave_out(unmatched=len(halves) - 2 * n_whole)
     for category, found in whole.items():
         begins, starts, durations = zip(*found, strict=True)
         add_timed(gathered, category, begins, np.array(starts), np.array(durations))

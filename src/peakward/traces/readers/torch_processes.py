@@ -15,16 +15,17 @@ def launching_processes(host: Rows, gpu: Rows, process_of_thread: Indices) -> In
     A file of one process needs no calls to tell. In one that was merged of several, ids of launches
     repeat: the latest call with the work's id that did not start after it counts.
     """
-    processes = process_of_thread[host["thread"]]
     calls = host["kind"] == HostKind.CALL
-    launchers = np.unique(processes[calls] if calls.any() else processes)
+    threads = np.unique(host["thread"][calls] if calls.any() else host["thread"])
+    launchers = np.unique(process_of_thread[threads])
     n_gpu = len(gpu["start_ns"])
     if len(launchers) <= 1:
         return np.full(n_gpu, launchers[0] if len(launchers) else NONE, np.int32)
     found = _latest_call(
         host["correlation"][calls], host["start_ns"][calls], gpu["correlation"], gpu["start_ns"]
     )
-    return np.where(found == NONE, NONE, processes[calls][found]).astype(np.int32)
+    of_call = process_of_thread[host["thread"][calls]]
+    return np.where(found == NONE, NONE, of_call[found]).astype(np.int32)
 
 
 def _latest_call(
