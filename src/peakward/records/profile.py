@@ -4,6 +4,8 @@ from typing import Literal
 
 import msgspec
 
+from peakward.records.case import Case
+
 WorkPhase = Literal["forward", "backward", "optimizer", "other"]
 """`other` is work that no evidence puts into one of the three."""
 
@@ -259,6 +261,20 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Of kernel time, in kernels that no rule of the categories names."""
     incomplete: tuple[str, ...]
     """What the trace could not say, and how much of it is missing."""
+
+
+class CaseProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Steps of a case that Peakward profiled itself."""
+
+    id: str
+    case: Case
+    environment_key: str
+    n_steps: int
+    profiled_step_s: float
+    """Median under the profiler, by the clock that measures: the profiler's own cost is in it."""
+    trace: str
+    """The trace's name beside the database (`store.artefacts`)."""
+    profile: Profile
 
 
 class Rank(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -8,6 +8,7 @@ from peakward.records.calibration import Calibration
 from peakward.records.environment import Environment
 from peakward.records.measurement import Measurement
 from peakward.records.prediction import Prediction
+from peakward.records.profile import CaseProfile
 from peakward.records.trial import Trial
 
 Unit = Literal[
@@ -109,6 +110,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     calibration: Calibration | None = None
     predictions: tuple[Prediction, ...] = ()
     trials: tuple[Trial, ...] = ()
+    profiles: tuple[CaseProfile, ...] = ()
     best_command: str | None = None
     """For `run`: reproduces the best composition found."""
     tables: tuple[Table, ...] = ()
