@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import msgspec
 import tyro
 
+from peakward.catalogue import devices
 from peakward.cli import output, values
 from peakward.cli.vocabulary import ViewOptions, Views, option
+from peakward.records.device import Device
 from peakward.records.errors import PeakwardError
 from peakward.records.profile import WorkPhase
 from peakward.report import profile as pages
@@ -45,13 +47,24 @@ def main(options: Options, _command: str) -> int:
     from peakward.traces.trace import Trace
 
     traces = [Trace.open(Path(name)) for name in options.files]
-    found = [each.profile(phase=phase, range_name=options.range) for each in traces]
+    found = [
+        each.profile(phase=phase, range_name=options.range, device=_device(each)) for each in traces
+    ]
     whole = _together([pages.whole(each) for each in found], traces)
     screen = (
         whole if options.kernels else _together([pages.summary(each) for each in found], traces)
     )
     output.show(found, targets, as_json=options.views.json, document=whole, screen=screen)
     return 0
+
+
+def _device(trace: "Trace") -> Device | None:
+    """The catalogued device that the trace was taken on, where all of its GPUs are of that model."""
+    named = {(each.name, each.memory_bytes) for each in trace.table.devices}
+    if len(named) != 1:
+        return None
+    name, memory_bytes = named.pop()
+    return devices.match(name, memory_bytes) if name and memory_bytes else None
 
 
 def _phase(given: str | None) -> WorkPhase | None:

@@ -223,6 +223,9 @@ class OperatorRate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     kernel_ns: int
     flops_per_s: float | None
     bytes_per_s: float | None
+    roof_share: float | None
+    """Of the datasheet's roofline: the least time for these FLOPs and bytes over `kernel_ns`. None
+    where the device or the type of its matmuls is not known, or a cache let it go beyond."""
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

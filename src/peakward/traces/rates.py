@@ -3,17 +3,27 @@
 import math
 
 import msgspec
+import numpy as np
 
+from peakward.records.device import Device
 from peakward.records.profile import OperatorRate
+from peakward.traces.roof import compute_type, roof_share
 from peakward.traces.table import NONE, Indices, Table
-from peakward.traces.work import by_operator, work
+from peakward.traces.work import Work, by_operator, work
 
 _SHAPE = msgspec.json.Decoder()
 
 
-def operator_rates(table: Table, launches: Indices) -> tuple[OperatorRate, ...]:
-    """What operators of each name and shape asked of the GPU, and how fast they got it."""
-    found = by_operator(table, work(table, launches))
+def operator_rates(
+    table: Table, launches: Indices, device: Device | None
+) -> tuple[OperatorRate, ...]:
+    """What operators of each name and shape asked of the GPU, and how fast they got it.
+
+    With `device`, what the trace was taken on, also how near they came to its roof.
+    """
+    owned = work(table, launches)
+    found = by_operator(table, owned)
+    kernels = _kernels(table, owned)
     columns = zip(
         found.name.tolist(),
         found.shape.tolist(),
@@ -28,20 +38,38 @@ def operator_rates(table: Table, launches: Indices) -> tuple[OperatorRate, ...]:
     rates = []
     for name, shape, n, flops, n_bytes, kernel_ns, flops_per_s, bytes_per_s in columns:
         dims, dtype = _arguments(table.shapes[shape])
+        needed, moved = (None if each == NONE else each for each in (flops, n_bytes))
+        share = None
+        if device is not None:
+            in_type = compute_type(dtype, kernels.get((name, shape), ()))
+            time_s = kernel_ns * 1e-9
+            share = roof_share(device, in_type, flops=needed, n_bytes=moved, time_s=time_s)
         rates.append(
             OperatorRate(
                 name=table.names[name],
                 dims=dims,
                 dtype=dtype,
                 n=n,
-                flops=None if flops == NONE else flops,
-                n_bytes=None if n_bytes == NONE else n_bytes,
+                flops=needed,
+                n_bytes=moved,
                 kernel_ns=kernel_ns,
                 flops_per_s=None if math.isnan(flops_per_s) else flops_per_s,
                 bytes_per_s=None if math.isnan(bytes_per_s) else bytes_per_s,
+                roof_share=share,
             )
         )
     return tuple(rates)
+
+
+def _kernels(table: Table, owned: Work) -> dict[tuple[int, int], set[str]]:
+    """The names of the kernels under each operator's name and shape."""
+    has = owned.of_gpu != NONE
+    rows = owned.row[owned.of_gpu[has]]
+    triples = np.stack([table.host.name[rows], table.host.shape[rows], table.gpu.name[has]])
+    names: dict[tuple[int, int], set[str]] = {}
+    for name, shape, kernel in np.unique(triples, axis=1).T.tolist():
+        names.setdefault((name, shape), set()).add(table.names[kernel])
+    return names
 
 
 def _arguments(shape: str) -> tuple[str, str | None]:

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from peakward.records.device import Device
 from peakward.records.errors import PeakwardError
 from peakward.records.profile import (
     Breakdown,
@@ -134,9 +135,10 @@ class Trace:
         """The chain of work, on GPUs and host, that made the whole take as long as it did."""
         return critical_path(self.table, self.launches, self.communication)
 
-    def operators(self) -> tuple[OperatorRate, ...]:
-        """FLOPs, bytes and rates of the operators whose shapes the trace recorded."""
-        return operator_rates(self.table, self.launches)
+    def operators(self, device: Device | None = None) -> tuple[OperatorRate, ...]:
+        """FLOPs, bytes and rates of the operators whose shapes the trace recorded; with the device
+        that it was taken on, how near they came to its roof."""
+        return operator_rates(self.table, self.launches, device)
 
     def select(self, *, phase: WorkPhase | None = None, range_name: str | None = None) -> "Trace":
         """The same trace with only the GPU work of a phase, or of ranges of a name.
@@ -170,17 +172,26 @@ class Trace:
         most = [repr(self.table.names[name]) for name in rows[np.argsort(-n, kind="stable")][:5]]
         return f"it has {len(rows):,}, among them {', '.join(most)}"
 
-    def profile(self, *, phase: WorkPhase | None = None, range_name: str | None = None) -> Profile:
-        """Everything at once, as a record; of a part, what can be said of a part."""
+    def profile(
+        self,
+        *,
+        phase: WorkPhase | None = None,
+        range_name: str | None = None,
+        device: Device | None = None,
+    ) -> Profile:
+        """Everything at once, as a record; of a part, what can be said of a part.
+
+        `device` is what the trace was taken on, for shares of its roof.
+        """
         if phase is None and range_name is None:
-            return self._profile()
+            return self._profile(device)
         said = [f"the phase {phase}"] if phase is not None else []
         said += [f"ranges {range_name!r}"] if range_name is not None else []
         part = self.select(phase=phase, range_name=range_name)
-        found = part._profile()
+        found = part._profile(device)
         return msgspec.structs.replace(found, selection=", ".join(said), idle=None, path=None)
 
-    def _profile(self) -> Profile:
+    def _profile(self, device: Device | None) -> Profile:
         table, code = self.table, self.phases.code
         kernels = table.gpu.kind == GpuKind.KERNEL
         other = self.categories == CATEGORIES.index(Category.OTHER)
@@ -204,7 +215,7 @@ class Trace:
             waits=self.waits(),
             delays=self.launch_delays(),
             path=self.critical_path() if len(table.gpu) else None,
-            operators=self.operators(),
+            operators=self.operators(device),
             evidence=evidence(table, self.phases),
             unnamed_share=int(table.gpu.duration_ns[kernels & other].sum()) / max(kernel_ns, 1),
             incomplete=incomplete(table, self.launches, self.phases),

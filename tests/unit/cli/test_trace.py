@@ -10,7 +10,9 @@ from peakward.records import codec
 from peakward.records.profile import Profile
 
 TRACES = Path(__file__).parents[2] / "data" / "traces"
-COMPILED, GRAPHS = (str(TRACES / f"h200_decoder_{name}.json.gz") for name in ("compiled", "cuda_graphs"))
+COMPILED, GRAPHS = (
+    str(TRACES / f"h200_decoder_{name}.json.gz") for name in ("compiled", "cuda_graphs")
+)
 
 
 def test_one_screen_says_where_the_time_went(capsys, monkeypatch):

@@ -34,6 +34,7 @@ PATH = {
     "unknown": "unknown",
 }
 """What `traces.critical_path.PathKind` defines, in words."""
+TYPES = {"c10::BFloat16": "bf16", "c10::Half": "fp16", "float": "fp32", "double": "fp64"}
 LONGEST = 44
 """Characters of a kernel's name on the one screen; its ends tell more than its middle."""
 N_OPERATORS = 20
@@ -222,26 +223,25 @@ def operators(found: Profile) -> Table:
             Column(name="type"),
             Column(name="n", unit="count"),
             Column(name="kernels", unit="s"),
-            Column(name="FLOPs", unit="flops"),
             Column(name="rate", unit="flops_per_s"),
-            Column(name="bytes", unit="bytes"),
             Column(name="bandwidth", unit="bytes_per_s"),
+            Column(name="share of roof", unit="share"),
         ),
         rows=tuple(
             (
                 each.name,
                 each.dims,
-                each.dtype,
+                TYPES.get(each.dtype or "", each.dtype),
                 each.n,
                 each.kernel_ns * NS,
-                each.flops,
                 each.flops_per_s,
-                each.n_bytes,
                 each.bytes_per_s,
+                each.roof_share,
             )
             for each in found.operators[:N_OPERATORS]
         ),
-        note="FLOPs are what the maths needs, bytes each input and output once.",
+        note="FLOPs are what the maths needs, bytes each input and output once. The roof is the "
+        "datasheet's: the longer of FLOPs over the peak of their type and bytes over the bandwidth.",
     )
 
 

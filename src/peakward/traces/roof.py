@@ -1,0 +1,47 @@
+"""How near its device's datasheet an operator came: the least time for its work over its kernels' time."""
+
+import re
+from collections.abc import Collection
+
+from peakward.records.device import Device
+
+_COMPUTE_TYPES = {
+    "c10::BFloat16": "bf16",
+    "c10::Half": "fp16",
+    "c10::Float8_e4m3fn": "fp8",
+    "c10::Float8_e5m2": "fp8",
+}
+_ON_CUDA_CORES = re.compile(r"ffma|simt|sgemm")
+_IN_TF32 = re.compile(r"tf32|s1688|tensorop")
+
+
+def compute_type(dtype: str | None, kernels: Collection[str]) -> str | None:
+    """What the matmuls of an operator ran in; None where names do not tell.
+
+    fp32 operands may be multiplied in fp32 or, if the program allowed it, in tf32 at some seven
+    times the rate: only the kernels' names say which.
+    """
+    if dtype != "float":
+        return _COMPUTE_TYPES.get(dtype or "")
+    if any(_IN_TF32.search(name) for name in kernels):
+        return "tf32"
+    return "fp32" if any(_ON_CUDA_CORES.search(name) for name in kernels) else None
+
+
+def roof_share(
+    device: Device, in_type: str | None, *, flops: int | None, n_bytes: int | None, time_s: float
+) -> float | None:
+    """The roofline's time for so many FLOPs and bytes over the time taken (Williams et al. 2009).
+
+    None where the FLOPs' type has no known peak, or nothing is known; and above 1, where tensors
+    that stayed in a cache make the bytes an overestimate.
+    """
+    least_s = 0.0
+    if flops is not None:
+        peak = device.peak_flops_per_s.get(in_type or "")
+        if peak is None:
+            return None
+        least_s = flops / peak.value
+    if n_bytes is not None:
+        least_s = max(least_s, n_bytes / device.bytes_per_s.value)
+    return least_s / time_s if 0 < least_s <= time_s else None
