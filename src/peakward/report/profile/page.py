@@ -125,7 +125,7 @@ def _headline(found: Profile) -> str:
     if worst_ns < LEAST_CAUSE * total.span_ns:
         return said
     share = format_cell(worst_ns / total.span_ns, "share")
-    return f"{said}; idle above all because: {tables.CAUSES[cause]}, {share}"
+    return f"{said}; most of the idle time: {tables.CAUSES[cause]}, {share} of the span"
 
 
 def _opening(found: Profile) -> tuple[Block, ...]:

@@ -1,4 +1,4 @@
-"""Columns while they grow: lists of arrays, and what the arrays' positions refer to."""
+"""Columns while they grow, and what positions in them refer to."""
 
 import sys
 from collections.abc import Hashable

@@ -1,7 +1,7 @@
 """The text of a file in pieces, gunzipped as it is read where it is gzip."""
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import IO
 
@@ -71,7 +71,7 @@ def _after_padding(rest: bytes, file: IO[bytes]) -> bytes:
     return rest
 
 
-def ahead(pieces: Iterator[bytes]) -> Iterator[bytes]:
+def ahead(pieces: Iterator[bytes]) -> Generator[bytes]:
     """The same, the next one made in a thread meanwhile: zlib lets go of the interpreter's lock."""
     with ThreadPoolExecutor(1) as pool:
         coming = pool.submit(next, pieces, b"")

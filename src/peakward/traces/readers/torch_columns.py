@@ -21,6 +21,7 @@ from peakward.traces.readers.torch_events import (
     Id,
     ThreadName,
     id_text,
+    on_its_own,
 )
 from peakward.traces.readers.torch_kinds import kind_of
 from peakward.traces.table import NONE, GpuKind, HostKind, Ints
@@ -180,8 +181,8 @@ def _integer(value: object) -> int:
 def _add_others(gathered: Gathered, events: Sequence[Event]) -> None:
     for event in events:
         if type(event) is Begin or type(event) is End:
-            gathered.halves.append(event)
-            gathered.others_n_bytes += 300 + size_of(getattr(event, "name", ""))
+            gathered.halves.append(on_its_own(event))
+            gathered.others_n_bytes += 300 + _text_bytes(event)
         elif type(event) is About and event.name == "thread_name":
             try:
                 name = msgspec.json.decode(event.args, type=ThreadName).name
@@ -189,3 +190,12 @@ def _add_others(gathered: Gathered, events: Sequence[Event]) -> None:
                 continue
             gathered.thread_names[id_text(event.pid), id_text(event.tid)] = name
             gathered.others_n_bytes += 300 + size_of(name)
+
+
+def _text_bytes(half: Begin | End) -> int:
+    if isinstance(half, End) or half.args is None:
+        return size_of(getattr(half, "name", ""))
+    args = half.args
+    return size_of(half.name) + sum(
+        len(bytes(each)) for each in (args.dims, args.types, args.concrete)
+    )

@@ -92,6 +92,18 @@ class End(msgspec.Struct, gc=False, tag_field="ph", tag="E"):
     tid: Id = None
 
 
+def on_its_own(half: Begin | End) -> Begin | End:
+    """The same without a hold on the text of the whole piece that it was decoded from."""
+    half.ts = half.ts.copy()
+    if isinstance(half, Begin) and half.args is not None:
+        args = half.args
+        args.dims, args.types, args.concrete = (
+            each if each is ABSENT else each.copy()
+            for each in (args.dims, args.types, args.concrete)
+        )
+    return half
+
+
 class About(msgspec.Struct, gc=False, tag_field="ph", tag="M"):
     """The name of a thread or process, among others."""
 

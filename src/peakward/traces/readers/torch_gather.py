@@ -42,12 +42,12 @@ def gather(
     Raises:
         PeakwardError: it is not JSON, or one event is larger than MAX_EVENT_BYTES.
     """
-    wanted = 0
+    held, wanted = [rest], 0
     for piece in pieces:
-        text = rest + piece
-        if len(text) < wanted:
-            rest = text
+        held.append(piece)
+        if sum(map(len, held)) < wanted:
             continue
+        text = b"".join(held)
         end, start = _last_cut(text)
         if end and _take(gathered, text[:end]):
             rest = text[start:]
@@ -56,9 +56,9 @@ def gather(
             if closed:
                 return rest, True
         # An event that is larger than what was read so far: look again when there is twice as much.
-        wanted = 2 * len(rest) if rest is text else 0
+        held, wanted = [rest], 2 * len(rest) if rest is text else 0
         check()
-    return _take_exactly(gathered, rest)
+    return _take_exactly(gathered, b"".join(held))
 
 
 def _last_cut(text: bytes) -> tuple[int, int]:
@@ -118,25 +118,27 @@ def _take_exactly(gathered: Gathered, text: bytes) -> tuple[bytes, bool]:
 def _take_each(gathered: Gathered, texts: Iterator[bytes]) -> None:
     """One by one, repaired where that helps; those that are JSON but no event are counted."""
     events: list[Event] = []
+    n_malformed = 0
     for text in texts:
         try:
-            events.append(EVENT_WITH_TEXT.decode(text))
-        except (*_UNDECODABLE, msgspec.ValidationError):
-            event = _repaired_event(gathered, text, gathered.n_events + len(events))
-            if event is not None:
-                events.append(event)
+            events.append(_event(text))
+        except (msgspec.ValidationError, RecursionError):
+            n_malformed += 1
+        except msgspec.DecodeError as error:
+            n_before = gathered.n_events + len(events) + n_malformed
+            raise PeakwardError(
+                f"expected JSON, got something else after {n_before:,} events: the file is damaged; "
+                "record or copy it again"
+            ) from error
     add(gathered, events)
+    gathered.leave_out(malformed=n_malformed)
+    gathered.n_events += n_malformed
 
 
-def _repaired_event(gathered: Gathered, text: bytes, n_before: int) -> Event | None:
+def _event(text: bytes) -> Event:
     try:
+        return EVENT_WITH_TEXT.decode(text)
+    except msgspec.ValidationError:
+        raise
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return EVENT_WITH_TEXT.decode(repaired(text))
-    except (msgspec.ValidationError, RecursionError):
-        gathered.leave_out(malformed=1)
-        gathered.n_events += 1
-        return None
-    except msgspec.DecodeError as error:
-        raise PeakwardError(
-            f"expected JSON, got something else after {n_before:,} events: the file is damaged; "
-            "record or copy it again"
-        ) from error

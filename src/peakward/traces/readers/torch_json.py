@@ -3,7 +3,7 @@
 import os
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import IO
 
@@ -20,9 +20,12 @@ from peakward.traces.readers.torch_second import second_half
 from peakward.traces.readers.torch_table import table
 from peakward.traces.table import Table
 
+_ENOUGH_EVENTS = 100_000
+"""After so many entries of which none is an event it is no trace: 60 MB of numbers took minutes."""
+
 
 def read(path: Path, *, max_processes: int = 2) -> Table:
-    """The whole trace; a large one that is not compressed with a second process, unless `max_processes` is 1.
+    """The whole trace. A large one that is not compressed is read by two processes, if so many may be.
 
     GPU work is what has a kernel's, copy's or set's category; ranges that the profiler projects onto
     a stream are none. An event without a duration is a moment. Events whose times are negative or
@@ -45,10 +48,11 @@ def read(path: Path, *, max_processes: int = 2) -> Table:
 
 def _read(file: IO[bytes], path: Path, max_processes: int) -> Table:
     gathered = Gathered()
-    check = _memory_check(gathered, file)
+    check = _check(gathered, file)
     try:
         if is_gzip(file):
-            outer = _gather(gathered, ahead(gunzipped(file, PIECE_BYTES)), check)
+            with closing(ahead(gunzipped(file, PIECE_BYTES))) as pieces:
+                outer = _gather(gathered, pieces, check)
         else:
             outer = _gather_plain(gathered, file, path, check, max_processes)
         pair(gathered)
@@ -97,10 +101,12 @@ def _finish(
     return tail(begun, rest, pieces, gathered.n_events).or_else(begun.metadata)
 
 
-def _memory_check(gathered: Gathered, file: IO[bytes]) -> Callable[[], None]:
+def _check(gathered: Gathered, file: IO[bytes]) -> Callable[[], None]:
     free = free_bytes()
 
     def check() -> None:
+        if gathered.n_events > _ENOUGH_EVENTS:
+            _refuse_strangers(gathered)
         if free is not None and gathered.n_bytes > free // 2:
             raise _too_large(gathered, file)
 
