@@ -29,6 +29,7 @@ def connect_writer(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         schema.refuse_damaged(connection, path)
+        schema.bring_up(connection)
         _sign(connection)
     except BaseException:
         connection.close()

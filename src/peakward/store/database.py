@@ -12,10 +12,11 @@ from peakward.records.case import Case, ModelCase
 from peakward.records.codec import R, from_json
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Measurement
+from peakward.records.profile import CaseProfile
 from peakward.records.protocol import Protocol
 from peakward.records.study import Study
 from peakward.records.trial import Trial
-from peakward.store import lock, schema, studies
+from peakward.store import artefacts, lock, schema, studies
 from peakward.store.connection import connect_reader, connect_writer, last_writer
 from peakward.store.faults import told_in_one_line
 from peakward.store.rows import Row, insert, key_of_case, key_of_protocol, now, row_of
@@ -109,6 +110,26 @@ class Store:
         """Store a calibration; the same one twice is stored once."""
         self._add([row_of(calibration, stored_at=now())])
 
+    def add_profile(self, profile: CaseProfile) -> None:
+        """Store a profile; the same one twice is stored once."""
+        self._add([row_of(profile, stored_at=now())])
+
+    def keep(self, trace: Path) -> str:
+        """Move a trace's file beside the database; the name to store.
+
+        Raises:
+            PeakwardError: as `artefacts.keep` says.
+        """
+        return artefacts.keep(self._path, trace)
+
+    def path_of(self, trace: str) -> Path:
+        """Where the kept trace of that name lies.
+
+        Raises:
+            PeakwardError: as `artefacts.path_of` says.
+        """
+        return artefacts.path_of(self._path, trace)
+
     def add_study(self, study: Study) -> None:
         """Store a study, or what it has grown to since it was last stored."""
         self._add([row_of(study, stored_at=now())])
@@ -116,8 +137,9 @@ class Store:
     def take_in(self, path: Path) -> int:
         """Store the records of another database or of a JSON file; how many of them were new.
 
-        A study in a JSON file brings its measurements, trials and calibration. All or nothing, and
-        twice is harmless: records are known by their ids.
+        A study in a JSON file brings its measurements, trials, profiles and calibration, but not
+        the traces that lay beside its database. All or nothing, and twice is harmless: records are
+        known by their ids.
 
         Raises:
             PeakwardError: the file cannot be read, or holds what is no record of ours.
@@ -156,6 +178,17 @@ class Store:
             Calibration,
             "calibration WHERE environment_key = ? ORDER BY created DESC, rowid DESC",
             (environment_key,),
+        )
+
+    def profile(self, case: Case, n_steps: int, environment_key: str) -> CaseProfile | None:
+        """The latest profile of so many steps of the case."""
+        if not schema.has_table(self._connection, "profile"):
+            return None
+        return self._first(
+            CaseProfile,
+            "profile WHERE case_key = ? AND n_steps = ? AND environment_key = ?"
+            " ORDER BY created DESC, rowid DESC",
+            (key_of_case(case), n_steps, environment_key),
         )
 
     def studies(self) -> tuple[StudyEntry, ...]:

@@ -12,15 +12,17 @@ from peakward.records.case import Case, case_key
 from peakward.records.codec import R, from_json, to_json
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Measurement
+from peakward.records.profile import CaseProfile
 from peakward.records.protocol import Protocol
 from peakward.records.study import Study
 from peakward.records.trial import Trial
 
-Record = Measurement | Trial | Calibration | Study
+Record = Measurement | Trial | Calibration | CaseProfile | Study
 KINDS: tuple[tuple[str, type[Record]], ...] = (
     ("measurement", Measurement),
     ("trial", Trial),
     ("calibration", Calibration),
+    ("profile", CaseProfile),
     ("study", Study),
 )
 """Each table and what its rows hold."""
@@ -87,6 +89,13 @@ def _key_columns(record: Record) -> tuple[str, dict[str, str | int]]:
             "id": hashlib.sha256(to_json(record)).hexdigest(),
             "environment_key": record.environment.key,
             "created": record.started_at,
+        }
+    if isinstance(record, CaseProfile):
+        return "profile", {
+            "id": record.id,
+            "case_key": key_of_case(record.case),
+            "n_steps": record.n_steps,
+            "environment_key": record.environment_key,
         }
     return "study", {
         "id": record.id,

@@ -5,12 +5,19 @@ from pathlib import Path
 
 from peakward.records.errors import PeakwardError
 
-SCHEMA_VERSION = 1
-"""Of the tables, in `meta`; the records in them carry the codec's own. 1: the first."""
+SCHEMA_VERSION = 2
+"""Of the tables, in `meta`; the records in them carry the codec's own. 1: the first. 2: profiles."""
 APPLICATION_ID = 0x504B5744
 """"PKWD", in the file's header (sqlite.org/fileformat.html, offset 68)."""
 SQLITE_MAGIC = b"SQLite format 3\0"
 
+_PROFILES = """
+CREATE TABLE profile (
+    id TEXT PRIMARY KEY, case_key TEXT NOT NULL, n_steps INTEGER NOT NULL,
+    environment_key TEXT NOT NULL, created TEXT NOT NULL, record TEXT NOT NULL
+);
+CREATE INDEX profile_by_key ON profile (case_key, n_steps, environment_key);
+"""
 _TABLES = f"""
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 INSERT INTO meta VALUES ('schema_version', '{SCHEMA_VERSION}');
@@ -33,7 +40,10 @@ CREATE TABLE study (
     id TEXT PRIMARY KEY, name TEXT NOT NULL, title TEXT NOT NULL, complete INTEGER NOT NULL,
     created TEXT NOT NULL, record TEXT NOT NULL
 );
+{_PROFILES}
 """
+_SINCE = {2: _PROFILES}
+"""What each version after the first brought."""
 
 
 def refuse_other_files(path: Path) -> None:
@@ -69,7 +79,12 @@ def refuse_other_files(path: Path) -> None:
 
 def is_laid(connection: sqlite3.Connection) -> bool:
     """Whether the tables exist; they come to exist all at once."""
-    found = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone()
+    return has_table(connection, "meta")
+
+
+def has_table(connection: sqlite3.Connection, name: str) -> bool:
+    """Whether there is this table: a file that only older versions wrote lacks the newer ones."""
+    found = connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)).fetchone()
     return found is not None
 
 
@@ -82,14 +97,31 @@ def lay(connection: sqlite3.Connection) -> None:
 
 def refuse_newer(connection: sqlite3.Connection, path: Path) -> None:
     """Raise where the tables were laid by a newer Peakward, whose columns we do not know."""
-    (version,) = connection.execute(
-        "SELECT value FROM meta WHERE key = 'schema_version'"
-    ).fetchone()
-    if int(version) > SCHEMA_VERSION:
+    version = _version(connection)
+    if version > SCHEMA_VERSION:
         raise PeakwardError(
             f"expected a database of schema {SCHEMA_VERSION} or older at {path}, got {version}: it "
             "was written by a newer Peakward; upgrade this one, or name another file with --db"
         )
+
+
+def bring_up(connection: sqlite3.Connection) -> None:
+    """Give a file of an older schema the tables that came since, each version in one transaction.
+
+    What it holds stays as it is; an older Peakward then refuses the file.
+    """
+    for version in range(_version(connection) + 1, SCHEMA_VERSION + 1):
+        connection.executescript(
+            f"BEGIN IMMEDIATE; {_SINCE[version]} "
+            f"UPDATE meta SET value = '{version}' WHERE key = 'schema_version'; COMMIT;"
+        )
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    (version,) = connection.execute(
+        "SELECT value FROM meta WHERE key = 'schema_version'"
+    ).fetchone()
+    return int(version)
 
 
 def refuse_damaged(connection: sqlite3.Connection, path: Path) -> None:

@@ -10,18 +10,20 @@ from peakward.records.calibration import Calibration
 from peakward.records.codec import from_json
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Measurement
+from peakward.records.profile import CaseProfile
 from peakward.records.study import Study
 from peakward.records.trial import Trial
 from peakward.store.connection import connect_reader
 from peakward.store.faults import told_in_one_line
 from peakward.store.rows import KINDS, Record, Row, now, row_of
-from peakward.store.schema import SQLITE_MAGIC, refuse_other_files
+from peakward.store.schema import SQLITE_MAGIC, has_table, refuse_other_files
 
 _TOLD_BY: tuple[tuple[str, type[Record]], ...] = (
     ("measurements", Study),
     ("lever", Trial),
     ("matmul", Calibration),
     ("protocol", Measurement),
+    ("profiled_step_s", CaseProfile),
 )
 """A field that no other of these records has, and so tells which one a JSON file holds."""
 
@@ -67,6 +69,7 @@ def _parts(record: Record) -> Iterator[Record]:
     if isinstance(record, Study):
         yield from record.measurements
         yield from record.trials
+        yield from record.profiles
         if record.calibration is not None:
             yield record.calibration
 
@@ -83,5 +86,7 @@ def _rows_in_database(path: Path) -> list[Row]:
 
 def _rows_of(connection: sqlite3.Connection) -> Iterator[Row]:
     for table, kind in KINDS:
+        if not has_table(connection, table):
+            continue
         for data, created in connection.execute(f"SELECT record, created FROM {table}"):
             yield row_of(from_json(data.encode(), kind), stored_at=created)

@@ -12,6 +12,7 @@ from peakward.records.case import ModelCase, StepCase, Workload
 from peakward.records.environment import Environment
 from peakward.records.measurement import Measurement, Run
 from peakward.records.model_shape import ModelShape
+from peakward.records.profile import Breakdown, CaseProfile, DeviceTime, Profile
 from peakward.records.protocol import Protocol
 from peakward.records.study import Study
 from peakward.records.trial import Trial
@@ -92,6 +93,27 @@ def calibration(**fields: Any) -> Calibration:
     return Calibration(**(defaults | fields))
 
 
+def profile(id: str = "p1", **fields: Any) -> CaseProfile:
+    times = dict.fromkeys(
+        each for each in DeviceTime.__struct_fields__ if each.endswith("_ns") or each[:2] == "n_"
+    )
+    together = DeviceTime(device=None, **dict.fromkeys(times, 0))
+    defaults = {
+        "case": model_case(),
+        "environment_key": "here",
+        "n_steps": 3,
+        "profiled_step_s": 0.5,
+        "trace": "0123456789abcdef.json.gz",
+        "profile": Profile(
+            **dict.fromkeys(Profile.__struct_fields__, ())
+            | {"source": "t.json.gz", "format": "torch", "unnamed_share": 0.0}
+            | dict.fromkeys(("rank", "world_size", "n_steps", "selection", "idle", "path"))
+            | {"breakdown": Breakdown(devices=(), together=together, span_ns=0)}
+        ),
+    }
+    return CaseProfile(id=id, **(defaults | fields))
+
+
 def study(id: str = "s1", **fields: Any) -> Study:
     defaults = {
         "name": "run",
@@ -116,6 +138,7 @@ def make() -> SimpleNamespace:
         measurement,
         trial,
         calibration,
+        profile,
         study,
     )
     return SimpleNamespace(**{factory.__name__: factory for factory in factories})

@@ -254,3 +254,26 @@ def test_a_link_and_its_target_are_one_database(make: SimpleNamespace, tmp_path:
         pytest.raises(PeakwardError, match="wait for it to end"),
     ):
         Store.open(link)
+
+
+def test_a_profile_is_found_by_case_steps_and_environment(
+    make: SimpleNamespace, path: Path
+) -> None:
+    with Store.open(path) as store:
+        store.add_profile(make.profile("early"))
+        store.add_profile(make.profile("late"))
+        store.add_profile(make.profile("late"))
+        found = store.profile(make.model_case(), 3, "here")
+        assert found == make.profile("late")
+        assert store.profile(make.model_case(8), 3, "here") is None
+        assert store.profile(make.model_case(), 1, "here") is None
+        assert store.profile(make.model_case(), 3, "there") is None
+
+
+def test_a_trace_is_kept_beside_the_database(path: Path, tmp_path: Path) -> None:
+    file = tmp_path / "scratch"
+    file.write_bytes(b"a trace")
+    with Store.open(path) as store:
+        name = store.keep(file)
+        assert store.path_of(name).read_bytes() == b"a trace"
+    assert not file.exists()

@@ -1,5 +1,6 @@
 """Taking in what another run left: all of it, once, or nothing."""
 
+import sqlite3
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,11 +16,11 @@ from peakward.store.database import Store
 def counts(store: Store) -> dict[str, int]:
     return {
         table: store._connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
-        for table in ("measurement", "trial", "calibration", "study")
+        for table in ("measurement", "trial", "calibration", "profile", "study")
     }
 
 
-NONE = {"measurement": 0, "trial": 0, "calibration": 0, "study": 0}
+NONE = {"measurement": 0, "trial": 0, "calibration": 0, "profile": 0, "study": 0}
 
 
 @pytest.fixture
@@ -31,6 +32,7 @@ def other(make: SimpleNamespace, tmp_path: Path) -> Path:
         store.add_measurement(make.measurement("m2", case=make.case("second")))
         store.add_trial(make.trial())
         store.add_calibration(make.calibration())
+        store.add_profile(make.profile())
         store.add_study(make.study())
     return path
 
@@ -38,9 +40,10 @@ def other(make: SimpleNamespace, tmp_path: Path) -> Path:
 def test_a_database_is_taken_in_once(make: SimpleNamespace, path: Path, other: Path) -> None:
     with Store.open(path) as store:
         store.add_measurement(make.measurement("m1"))
-        assert store.take_in(other) == 4
+        assert store.take_in(other) == 5
         assert store.take_in(other) == 0
-        assert counts(store) == {"measurement": 2, "trial": 1, "calibration": 1, "study": 1}
+        assert counts(store) == dict.fromkeys(NONE, 1) | {"measurement": 2}
+        assert store.profile(make.model_case(), 3, "here") == make.profile()
         key = make.environment().key
         assert store.measurement(make.case("second"), Protocol(), key) is not None
         assert store.trial("bf16", make.model_case(4), make.model_case(8), "here") == make.trial()
@@ -53,7 +56,7 @@ def test_a_database_is_taken_in_while_it_is_written(
 ) -> None:
     with Store.open(path) as store, Store.open(other) as writer:
         writer.add_measurement(make.measurement("m3"))
-        assert store.take_in(other) == 6
+        assert store.take_in(other) == 7
 
 
 def test_a_trial_keeps_the_time_it_was_stored_at(
@@ -69,7 +72,7 @@ def test_a_trial_keeps_the_time_it_was_stored_at(
     assert found.id == "new"
 
 
-@pytest.mark.parametrize("kind", ["measurement", "trial", "calibration", "study"])
+@pytest.mark.parametrize("kind", ["measurement", "trial", "calibration", "profile", "study"])
 def test_a_file_of_one_record_is_taken_in_once(
     make: SimpleNamespace, path: Path, tmp_path: Path, kind: str
 ) -> None:
@@ -85,13 +88,14 @@ def test_a_study_brings_what_it_holds(make: SimpleNamespace, path: Path, tmp_pat
     study = make.study(
         measurements=(make.measurement("m1"), make.measurement("m2")),
         trials=(make.trial(),),
+        profiles=(make.profile(),),
         calibration=make.calibration(),
     )
     file = tmp_path / "study.json"
     file.write_bytes(to_json(study))
     with Store.open(path) as store:
-        assert store.take_in(file) == 5
-        assert counts(store) == {"measurement": 2, "trial": 1, "calibration": 1, "study": 1}
+        assert store.take_in(file) == 6
+        assert counts(store) == dict.fromkeys(NONE, 1) | {"measurement": 2}
         assert store.study("s1") == study
 
 
@@ -170,3 +174,15 @@ def test_another_programs_database_is_not_taken_in(
         pytest.raises(PeakwardError, match="another program's SQLite file"),
     ):
         store.take_in(other)
+
+
+def test_a_database_without_profiles_is_taken_in(
+    make: SimpleNamespace, path: Path, other: Path
+) -> None:
+    with sqlite3.connect(other) as connection:
+        connection.execute("DROP TABLE profile")
+        connection.execute("UPDATE meta SET value = '1' WHERE key = 'schema_version'")
+    connection.close()
+    with Store.open(path) as store:
+        assert store.take_in(other) == 5
+        assert counts(store)["profile"] == 0
