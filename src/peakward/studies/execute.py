@@ -78,10 +78,15 @@ def carry_out(
         complete=complete,
         measurements=tuple(recorder.readings),
         calibration=calibration,
+        profiles=recorder.readings.profiles,
         tables=tuple(each for each in (*_models(recorder.readings), *parts.tables) if each.rows),
         plots=tuple(plot for plot in parts.plots if any(each.points for each in plot.series)),
         conclusions=doubts.marked(parts.conclusions, recorder.readings),
-        notes=(*parts.notes, *doubts.notes(recorder.readings)),
+        notes=(
+            *parts.notes,
+            *(each.note for each in recorder.not_profiled),
+            *doubts.notes(recorder.readings),
+        ),
     )
     # A sweep asks its store for measurements alone; what the command line gives it is a Store.
     cast("Store", lab.store).add_study(study)
@@ -99,4 +104,8 @@ def _finishes(gather: Callable[[Recorder], None], recorder: Recorder) -> bool:
         gather(recorder)
     except KeyboardInterrupt:
         return False
-    return not any((each.reason or "").startswith("interrupted") for each in recorder.readings)
+    stopped = (
+        *((each.reason or "").startswith("interrupted") for each in recorder.readings),
+        *(each.interrupted for each in recorder.not_profiled),
+    )
+    return not any(stopped)

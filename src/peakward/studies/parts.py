@@ -3,6 +3,7 @@
 import msgspec
 
 from peakward.records.measurement import Measurement
+from peakward.records.profile import CaseProfile
 from peakward.records.study import Conclusion, Evidence, Plot, Table, Unit
 from peakward.report.format import format_cell
 
@@ -17,10 +18,10 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def evidence(
-    quantity: str, value: float, unit: Unit, *measurements: Measurement | None
+    quantity: str, value: float, unit: Unit, *sources: Measurement | CaseProfile | None
 ) -> Evidence:
     """A number, and the ids of what it was computed from."""
-    ids = tuple(dict.fromkeys(each.id for each in measurements if each is not None))
+    ids = tuple(dict.fromkeys(each.id for each in sources if each is not None))
     return Evidence(quantity=quantity, value=value, unit=unit, from_ids=ids)
 
 

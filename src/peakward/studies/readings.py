@@ -1,20 +1,23 @@
-"""Measurements, looked up by what was planned, and the figures read off them."""
+"""Measurements and profiles, looked up by what was planned, and the figures read off them."""
 
 from collections.abc import Iterable, Iterator
 
 from peakward.predict.flops import step_flops
 from peakward.records.case import Case, StepCase
 from peakward.records.measurement import Interval, Measurement
+from peakward.records.profile import CaseProfile
 from peakward.records.protocol import Protocol
 
 Planned = tuple[Case, Protocol]
 
 
 class Readings:
-    """Measurements by case and the protocol's identity: what a plan asked for and what came of it."""
+    """What a plan asked for and what came of it: measurements by case and the protocol's identity,
+    profiles by case."""
 
     def __init__(self, measurements: Iterable[Measurement] = ()) -> None:
         self._by_plan = {(each.case, each.protocol.identity): each for each in measurements}
+        self._profiles: dict[Case, CaseProfile] = {}
 
     def __iter__(self) -> Iterator[Measurement]:
         return iter(self._by_plan.values())
@@ -30,6 +33,19 @@ class Readings:
         """The measurement of a planned case, or None where it has not been run."""
         case, protocol = planned
         return self._by_plan.get((case, protocol.identity))
+
+    @property
+    def profiles(self) -> tuple[CaseProfile, ...]:
+        """In the order in which they were made."""
+        return tuple(self._profiles.values())
+
+    def add_profile(self, profile: CaseProfile) -> None:
+        """Put in, in place of an earlier one of the same case."""
+        self._profiles[profile.case] = profile
+
+    def profile(self, case: Case) -> CaseProfile | None:
+        """The profile of a case, or None where it has none."""
+        return self._profiles.get(case)
 
 
 def status(measurement: Measurement | None) -> str:

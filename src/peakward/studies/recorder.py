@@ -2,24 +2,29 @@
 
 import uuid
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
 from peakward.records.case import StepCase
 from peakward.records.measurement import Measurement
+from peakward.records.profile import CaseProfile
 from peakward.studies.readings import Planned, Readings
+from peakward.tune.profiles import NotProfiled, Profiler
 
 if TYPE_CHECKING:
     from peakward.lab.measure.sweep import Sweep
+    from peakward.store.database import Store
 
 
 class Recorder:
-    """Runs planned cases in a lab; `readings` holds every measurement that came back."""
+    """Runs planned cases in a lab; `readings` holds every measurement and profile that came back."""
 
     def __init__(self, lab: "Sweep") -> None:
         self._lab = lab
         self.readings = Readings()
+        self.not_profiled: list[NotProfiled] = []
+        """The cases that were to be profiled and could not."""
 
     def measure(self, planned: Planned) -> Measurement:
         """One case, from the store where it is there already."""
@@ -40,3 +45,22 @@ class Recorder:
         first_step = self._lab.workers.first_step(planned[0])
         explained = msgspec.structs.replace(measurement, id=uuid.uuid4().hex, first_step=first_step)
         self.readings.add(explained)
+
+    def profile(self, planned: Planned) -> CaseProfile | None:
+        """Where the time of a measured case goes, from the store where it is there already.
+
+        None where the case did not run, and where profiling it failed, which `not_profiled` tells.
+        """
+        case, protocol = planned
+        measurement = self.readings.find(planned)
+        if measurement is None or measurement.status != "ok" or isinstance(case, StepCase):
+            return None
+        # A sweep asks its store for measurements alone; what the command line gives it is a Store.
+        store, key = cast("Store", self._lab.store), self._lab.environment.key
+        profiler = Profiler(self._lab.workers, store, key)
+        found = profiler.profile(case, timeout_s=protocol.timeout_s)
+        if isinstance(found, NotProfiled):
+            self.not_profiled.append(found)
+            return None
+        self.readings.add_profile(found)
+        return found

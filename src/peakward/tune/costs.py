@@ -25,6 +25,11 @@ lever without effect is kept in 0, 1.4, 3.8 and 4.4% of trials at 0.3, 1, 2 and 
 processes (2.5% at one look), and one that saves 5% in 100, 100, 98 and 60%."""
 
 
+ANALYSE_S = 3.0
+"""Writing a trace of a few steps, reading it back and analysing it. Reckoned: traces of 3 steps of
+12 layers hold some 30,000 events."""
+
+
 class Costs(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds, to begin with guessed from the device and then learned from the baseline."""
 
@@ -47,6 +52,14 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
     def confirm_more_s(self, candidate: ModelCase) -> float:
         """The processes more that an inconclusive lever takes."""
         return self._pairs_s(candidate, EXTRA_ORDERS)
+
+    def profile_s(self, case: ModelCase) -> float:
+        """Some steps of one case profiled, in a process of their own.
+
+        A profiler makes a step longer, by half of its time to be on the safe side.
+        """
+        again_s = self.compile_s / 3 if case.configuration.compile != "none" else 0.0
+        return self.start_s + 1.5 * self.arm_s + again_s + ANALYSE_S
 
     def _pairs_s(self, candidate: ModelCase, orders: tuple[str, ...]) -> float:
         """Processes of pairs, each letter an arm warmed up and timed.

@@ -19,7 +19,7 @@ from peakward.records.measurement import Measurement
 from peakward.records.prediction import Prediction
 from peakward.records.protocol import Protocol
 from peakward.records.study import Study
-from peakward.tune import costs, trials
+from peakward.tune import costs, profiles, trials
 from peakward.tune.budget import Budget
 from peakward.tune.search import Listener, Obstacle, Search
 
@@ -97,6 +97,7 @@ def investigate(
         on_stage=on_stage,
     )
     best, complete, interrupted = asked.case, False, False
+    explained = profiles.Profiles()
     try:
         best = search.compose(asked.case, asked.levers)
         if best != asked.case:
@@ -108,6 +109,15 @@ def investigate(
         search.prove(asked.case, best)
         complete = not search.skipped
         interrupted = any(trials.interrupted(trial) for trial in search.trials)
+        # Last, for no figure rests on it, and the proof must not lack the time.
+        explained = profiles.affordable(
+            measured,
+            profiles.Profiler(sweep.workers, store, sweep.environment.key),
+            budget=budget,
+            costs=search.costs,
+            on_stage=on_stage,
+        )
+        interrupted = interrupted or explained.interrupted
     except KeyboardInterrupt:
         best, interrupted = search.best or asked.case, True
     study = _study(asked, best, calibration, measured, search)
@@ -117,6 +127,8 @@ def investigate(
         wall_s=budget.spent_s(),
         complete=complete,
         interrupted=interrupted,
+        profiles=explained.made,
+        notes=(*study.notes, *explained.notes),
     )
     store.add_study(study)
     return study
@@ -174,4 +186,5 @@ def planned(
         chosen = [lever for lever in applicable if verb == "screen" or lever.saves == "time"]
         steps += [(f"{verb} {lever.name}", cost_s(pull(lever, asked.case))) for lever in chosen]
     steps.append(("confirm the composition", guess.confirm_s(asked.case)))
+    steps.append(("profile the baseline and the best", 2 * guess.profile_s(asked.case)))
     return steps

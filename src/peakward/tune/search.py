@@ -64,7 +64,8 @@ class Search:
         self.skipped: list[str] = []
         """What the budget left untried."""
         self._tries, self._obstacle = tries, obstacle
-        self._budget, self._costs, self._reserve_s = budget, costs, reserve_s
+        self._budget, self._reserve_s = budget, reserve_s
+        self.costs = costs
         self._key, self._on_stage = environment_key, on_stage
 
     def compose(self, base: ModelCase, levers: Sequence[Lever]) -> ModelCase:
@@ -123,7 +124,7 @@ class Search:
         ran = any(trial.base == base and trial.pairs for trial in self.trials)
         if len(self._kept) < 2 or not ran:
             return
-        if not self._affords(self._costs.confirm_s(best), "confirming the composition"):
+        if not self._affords(self.costs.confirm_s(best), "confirming the composition"):
             return
         classes = {numerics_class(lever, best) for lever in self._kept}
         declared = next(each for each in WEAKEST_FIRST if each in classes)
@@ -140,7 +141,7 @@ class Search:
         return self._screen(lever, base, candidate)
 
     def _screen(self, lever: Lever, base: ModelCase, candidate: ModelCase) -> Trial | None:
-        if not self._affords(self._costs.screen_s(candidate), f"screening {lever.name}"):
+        if not self._affords(self.costs.screen_s(candidate), f"screening {lever.name}"):
             return None
         return self._noted(self._tries.screen(lever, base, candidate))
 
@@ -156,7 +157,7 @@ class Search:
     def _proved(self, lever: Lever, screened: Trial) -> Trial:
         """The trial after its numbers and, where the base runs, its pairs."""
         base, candidate = screened.base, screened.candidate
-        if not self._affords(self._costs.confirm_s(candidate), f"confirming {lever.name}"):
+        if not self._affords(self.costs.confirm_s(candidate), f"confirming {lever.name}"):
             return screened
         numerics = self._tries.check(numerics_class(lever, candidate), base, candidate)
         judged = msgspec.structs.replace(screened, numerics=numerics)
@@ -175,7 +176,7 @@ class Search:
         self, name: str, base: ModelCase, candidate: ModelCase, numerics: NumericsVerdict
     ) -> Trial:
         def affords_more() -> bool:
-            cost_s = self._costs.confirm_more_s(candidate)
+            cost_s = self.costs.confirm_more_s(candidate)
             return self._budget.allows(cost_s, reserve_s=self._reserve_s)
 
         return self._noted(
