@@ -37,7 +37,7 @@ def check(study: Study) -> None:
     """Everything ran or says why not, and every claim rests on what was measured here."""
     assert study.complete
     assert {each.status for each in study.measurements} <= {"ok", "oom"}
-    ids = {each.id for each in study.measurements}
+    ids = {each.id for each in (*study.measurements, *study.profiles)}
     for conclusion in study.conclusions:
         for each in conclusion.evidence:
             assert set(each.from_ids) <= ids

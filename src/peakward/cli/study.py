@@ -38,6 +38,7 @@ class Uses(msgspec.Struct, frozen=True, kw_only=True):
 USES = {
     "warmup": Uses(),
     "throughput": Uses(precisions=None, limits_bytes=None),
+    "kernels": Uses(),
     "compile": Uses(seq_lens=1),
     "checkpointing": Uses(precisions=1, limits_bytes=None),
 }

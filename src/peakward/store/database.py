@@ -212,11 +212,11 @@ class Store:
             self._connection.execute("BEGIN IMMEDIATE")
             return sum([insert(self._connection, row) for row in rows])
 
-    def _first(self, kind: type[R], rows: str, values: tuple[str, ...]) -> R | None:
+    def _first(self, kind: type[R], rows: str, values: tuple[str | int, ...]) -> R | None:
         """The record of the first of the rows, or None where there is none."""
         return next(self._each(kind, f"{rows} LIMIT 1", values), None)
 
-    def _each(self, kind: type[R], rows: str, values: tuple[str, ...]) -> Iterator[R]:
+    def _each(self, kind: type[R], rows: str, values: tuple[str | int, ...]) -> Iterator[R]:
         """The records of the rows, decoded as they are asked for."""
         with told_in_one_line(self._path):
             found = self._connection.execute(f"SELECT record FROM {rows}", values).fetchall()

@@ -35,6 +35,10 @@ STUDIES: dict[str, Entry] = {
             question="What does lower precision gain in tokens/s, and which sizes does it let train?",
         ),
         Entry(
+            name="kernels",
+            question="Which kernels take a step's time, and how much of them are matmuls?",
+        ),
+        Entry(
             name="compile",
             question="What does torch.compile gain by size, and after how many steps does it pay?",
         ),

@@ -21,6 +21,14 @@ from peakward.records.measurement import (
     Summary,
     Validity,
 )
+from peakward.records.profile import (
+    Breakdown,
+    CaseProfile,
+    DeviceTime,
+    Group,
+    Profile,
+    WorkPhase,
+)
 from peakward.records.protocol import Protocol
 from peakward.records.study import Table
 from peakward.studies.readings import Readings
@@ -84,7 +92,7 @@ class FakeLab:
         self.environment = env
         self.asked: list[tuple[Case, Protocol]] = []
         self.studies: list[object] = []
-        self.store = SimpleNamespace(add_study=self.studies.append)
+        self.store = SimpleNamespace(add_study=self.studies.append, profile=self._profile)
         self.workers = SimpleNamespace(first_step=self._first_step)
         self._overrule, self._stop_after = overrule, stop_after
 
@@ -101,6 +109,66 @@ class FakeLab:
 
     def _first_step(self, case: Case) -> FirstStep | None:
         return FirstStep(profiled_s=2.0, module_load_s=1.5, n_page_faults=1234)
+
+    def _profile(self, case: Case, n_steps: int, key: str) -> CaseProfile | None:
+        return case_profile(case, n_steps, key)
+
+
+SHARES_NS: dict[WorkPhase, dict[str, int]] = {
+    "forward": {"matmul": 500, "softmax": 300, "elementwise": 200},
+    "backward": {"matmul": 1400, "elementwise": 600},
+    "optimizer": {"elementwise": 1000},
+}
+"""Kernel time of a step by phase and category, in nanoseconds."""
+PROFILING = 1.25
+
+
+def case_profile(case: Case, n_steps: int = 3, key: str = "here") -> CaseProfile:
+    """A kernel for each category of each phase, two instances a step; and a copy by the driver."""
+    training = isinstance(case, ModelCase) and case.workload.pass_ == "train_step"
+    told = [
+        (phase, category, total_ns * n_steps)
+        for phase, categories in SHARES_NS.items()
+        if training or phase == "forward"
+        for category, total_ns in (*categories.items(), ("memory", 50))
+    ]
+    whole = sum(total_ns for _, _, total_ns in told)
+    groups = [
+        Group(
+            name=category,
+            category=category,
+            phase=phase,
+            n=2 * n_steps,
+            total_ns=total_ns,
+            share=total_ns / whole,
+            mean_ns=total_ns / n_steps / 2,
+            median_ns=total_ns / n_steps / 2,
+            min_ns=1,
+            max_ns=total_ns,
+            std_ns=0.0,
+        )
+        for phase, category, total_ns in told
+    ]
+    kernels = [msgspec.structs.replace(each, name=f"{each.name}_kernel") for each in groups]
+    together = DeviceTime(
+        **dict.fromkeys(DeviceTime.__struct_fields__, 0)
+        | {"device": None, "span_ns": 2 * whole, "busy_ns": whole}
+    )
+    return CaseProfile(
+        id=f"p {case}",
+        case=case,
+        environment_key=key,
+        n_steps=n_steps,
+        profiled_step_s=true_step_s(case) * PROFILING,
+        trace="0123456789abcdef.json.gz",
+        profile=Profile(
+            **dict.fromkeys(Profile.__struct_fields__, ())
+            | dict.fromkeys(("rank", "world_size", "selection", "idle", "path"))
+            | {"source": "trace", "format": "torch", "n_steps": n_steps, "unnamed_share": 0.0}
+            | {"breakdown": Breakdown(devices=(together,), together=together, span_ns=2 * whole)}
+            | {"categories": tuple(groups), "kernels": tuple(kernels)}
+        ),
+    )
 
 
 def measurement(
@@ -178,6 +246,12 @@ def lab() -> Callable[..., FakeLab]:
 def measure() -> Callable[..., Measurement]:
     """`measurement`, for tests that need records without a lab."""
     return measurement
+
+
+@pytest.fixture
+def profile() -> Callable[..., CaseProfile]:
+    """`case_profile`, for tests that need records without a lab."""
+    return case_profile
 
 
 @pytest.fixture

@@ -1,0 +1,88 @@
+"""What only some events of a PyTorch trace have: ids, shapes, devices, to rows of columns."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from peakward.traces.readers.gathered import Array, Gathered, Rows
+from peakward.traces.readers.torch_events import ABSENT, Arguments
+from peakward.traces.table import NONE, GpuKind, HostKind, Ints
+
+
+def host_rows(
+    gathered: Gathered, kind: HostKind, events: Sequence[Any], arguments: Sequence[Arguments]
+) -> Rows:
+    """All columns but those that every event has: start, duration, kind and name."""
+    shapes = gathered.shapes
+    nothing = np.full(len(events), NONE)
+    rows: Rows = {
+        "thread": _threads(gathered, events),
+        "correlation": nothing,
+        "sequence": nothing,
+        "forward_thread": nothing,
+        "shape": nothing,
+    }
+    if kind == HostKind.CALL:
+        rows["correlation"] = _integers([each.correlation for each in arguments])
+    elif kind == HostKind.OP:
+        rows["sequence"] = _integers([each.sequence for each in arguments])
+        rows["forward_thread"] = _integers([each.forward_thread for each in arguments])
+        rows["shape"] = np.array(
+            [
+                NONE
+                if each.dims is ABSENT and each.types is ABSENT and each.concrete is ABSENT
+                else shapes[b"[%b,%b,%b]" % (each.dims, each.types, each.concrete)]
+                for each in arguments
+            ],
+            np.int32,
+        )
+    return rows
+
+
+def _threads(gathered: Gathered, events: Sequence[Any]) -> Array:
+    pids, tids = [each.pid for each in events], [each.tid for each in events]
+    if pids.count(pids[0]) == len(pids):
+        # Pairs are asked for once a thread and not once an event: 5% of the whole reading.
+        known = {tid: gathered.threads[pids[0], tid] for tid in dict.fromkeys(tids)}
+        return np.array([known[tid] for tid in tids], np.int32)
+    return np.array([gathered.threads[pair] for pair in zip(pids, tids, strict=True)], np.int32)
+
+
+def gpu_rows(
+    gathered: Gathered, kind: GpuKind, events: Sequence[Any], arguments: Sequence[Arguments]
+) -> Rows:
+    """The same for work on a GPU."""
+    processes = gathered.gpu_processes
+    device = _integers([each.device for each in arguments])
+    if NONE in device:  # Kineto gives GPU work the device as its pid and the stream as its tid.
+        device = np.where(device == NONE, _integers([each.pid for each in events]), device)
+    stream = _integers([each.stream for each in arguments])
+    if NONE in stream:
+        stream = np.where(stream == NONE, _integers([each.tid for each in events]), stream)
+    if kind == GpuKind.KERNEL:
+        n_bytes = np.full(len(events), NONE)
+    else:
+        n_bytes = _integers([each.n_bytes for each in arguments])
+    return {
+        "device": np.where((device >= 0) & (device < 2**31), device, NONE),
+        "stream": stream,
+        "process": np.array([processes[each.pid] for each in events], np.int32),
+        "correlation": _integers([each.correlation for each in arguments]),
+        "n_bytes": n_bytes,
+        "graph": _integers([each.graph for each in arguments]),
+    }
+
+
+def _integers(values: Sequence[Any]) -> Ints:
+    """As they are, or from strings; NONE for what is no integer of 64 bits."""
+    found = np.array(values) if values else np.empty(0, np.int64)
+    return found if found.dtype == np.int64 else np.array([*map(_integer, values)], np.int64)
+
+
+def _integer(value: object) -> int:
+    try:
+        whole = int(value) if isinstance(value, int | float | str) else NONE
+    except (ValueError, OverflowError):
+        return NONE
+    return whole if -(2**63) <= whole < 2**63 else NONE
