@@ -18,6 +18,15 @@ from peakward.records.measurement import (
 )
 from peakward.records.model_shape import ModelShape
 from peakward.records.prediction import PhaseFloor, Prediction
+from peakward.records.profile import (
+    Breakdown,
+    CaseProfile,
+    DeviceIdle,
+    DeviceTime,
+    Group,
+    Idle,
+    Profile,
+)
 from peakward.records.protocol import Protocol
 from peakward.records.study import (
     Conclusion,
@@ -287,6 +296,98 @@ def trials() -> tuple[Trial, ...]:
     )  # fmt: skip
 
 
+N_PROFILED = 3
+MS = 1_000_000
+
+
+def group(phase, category: str, name: str, n: int, total_ms: float, whole_ms: float) -> Group:
+    """Kernels of equal length."""
+    each_ns = round(total_ms * MS / n)
+    return Group(
+        name=name,
+        category=category,
+        phase=phase,
+        n=n,
+        total_ns=round(total_ms * MS),
+        share=total_ms / whole_ms,
+        mean_ns=each_ns,
+        median_ns=each_ns,
+        min_ns=each_ns,
+        max_ns=each_ns,
+        std_ns=0.0,
+    )
+
+
+def profile(case: ModelCase, span_ms: float, work, causes) -> CaseProfile:
+    """Three steps: work as (phase, category, kernel, n, ms), and the idle milliseconds by cause."""
+    whole_ms = sum(each[-1] for each in work)
+    busy_ns, span_ns = round(whole_ms * MS), round(span_ms * MS)
+    together = DeviceTime(
+        **dict.fromkeys(DeviceTime.__struct_fields__, 0)
+        | {"device": None, "span_ns": span_ns, "busy_ns": busy_ns, "compute_ns": busy_ns}
+    )
+    idle = DeviceIdle(
+        device=None,
+        n_gaps=9,
+        idle_ns=span_ns - busy_ns,
+        by_cause_ns={cause: round(ms * MS) for cause, ms in causes.items()},
+        longest_ns=MS,
+    )
+    kernels = sorted((group(*each, whole_ms) for each in work), key=lambda each: -each.total_ns)
+    categories = [group(each[0], each[1], each[1], *each[3:], whole_ms) for each in work]
+    return CaseProfile(
+        id=f"p-{case.configuration.precision}",
+        case=case,
+        environment_key=H200.key,
+        n_steps=N_PROFILED,
+        profiled_step_s=span_ms / N_PROFILED / 1000,
+        trace="0123456789abcdef.json.gz",
+        profile=Profile(
+            **dict.fromkeys(Profile.__struct_fields__, ())
+            | dict.fromkeys(("rank", "world_size", "selection", "path"))
+            | {"source": "0123456789abcdef.json.gz", "format": "torch"}
+            | {"n_steps": N_PROFILED, "unnamed_share": 0.0}
+            | {"breakdown": Breakdown(devices=(together,), together=together, span_ns=span_ns)}
+            | {"idle": Idle(devices=(idle,), together=idle)}
+            | {"categories": tuple(categories), "kernels": tuple(kernels)}
+        ),
+    )
+
+
+def profiles() -> tuple[CaseProfile, ...]:
+    """fp32 matmuls before; after, less of everything and more of the host."""
+    return (
+        profile(
+            BASELINE,
+            3080,
+            (
+                ("forward", "matmul", "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n", 675, 801.0),
+                ("forward", "elementwise", "vectorized_elementwise_kernel<MulFunctor>", 900, 95.0),
+                ("forward", "softmax", "cunn_SoftMaxForward", 96, 62.0),
+                ("backward", "matmul", "sm80_xmma_gemm_f32f32_f32f32_f32_nt_n", 1350, 1630.0),
+                ("backward", "elementwise", "vectorized_elementwise_kernel<CopyFunctor>", 1500, 180.0),
+                ("backward", "softmax", "cunn_SoftMaxBackward", 96, 71.0),
+                ("optimizer", "elementwise", "multi_tensor_apply_kernel", 40, 130.0),
+                ("optimizer", "memory", "Memset (Device)", 9, 0.2),
+            ),
+            {"queued": 61.0, "launch_latency": 30.8, "host_bound": 19.0, "profiler": 0.0},
+        ),
+        profile(
+            BEST,
+            330,
+            (
+                ("forward", "matmul", "nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_TNT", 675, 60.1),
+                ("forward", "attention", "cudnn_generated_fort_native_sdpa_sm90_flash_fprop", 96, 11.0),
+                ("forward", "elementwise", "triton_poi_fused_mul_silu_0", 96, 7.5),
+                ("backward", "matmul", "nvjet_sm90_tst_128x256_64x4_2x1_v_bz_coopA_NNT", 1350, 121.0),
+                ("backward", "attention", "cudnn_generated_fort_native_sdpa_sm90_flash_bprop", 96, 24.0),
+                ("optimizer", "optimizer", "multi_tensor_apply_kernel<FusedAdamMathFunctor>", 24, 49.0),
+            ),
+            {"queued": 22.4, "launch_latency": 5.0, "host_bound": 28.0, "graph_start": 2.0},
+        ),
+    )  # fmt: skip
+
+
 def run_study() -> Study:
     """`peakward run --model 2.7B` on an H200, complete."""
     return Study(
@@ -325,6 +426,7 @@ def run_study() -> Study:
             prediction(BEST, kind="bf16", rate=785e12, peak=989e12, bytes_per_parameter=2),
         ),
         trials=trials(),
+        profiles=profiles(),
         best_command=(
             "peakward bench --model 2.7B --batch-size 4 --seq-len 512 --pass train_step "
             "--precision bf16 --attention sdpa --compile default --optimizer adamw-fused --device cuda"

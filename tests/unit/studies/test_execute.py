@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from peakward.lab.measure.messages import Failed
 from peakward.records.codec import from_json, to_json
 from peakward.records.measurement import Validity
 from peakward.records.study import Study
@@ -99,3 +100,17 @@ def test_unstable_times_are_named_in_the_notes(setting, lab, measure):
     notes = run("warmup", bench).notes
     assert any("16 of 16 times are unstable" in each for each in notes)
     assert any("coefficient of variation 12% > 5%" in each for each in notes)
+
+
+@pytest.mark.parametrize(
+    ("reason", "complete"), [("too slow", True), ("interrupted by Ctrl-C", False)]
+)
+def test_a_case_that_could_not_be_profiled_is_named_in_the_notes(reason, complete, setting, lab):
+    bench = lab(setting())
+    bench.store.profile = lambda *key: None
+    bench.workers.raise_if_stopping = lambda: None
+    bench.workers.profile = lambda *asked, **how: Failed(status="crashed", reason=reason)
+    study = run("kernels", bench)
+    assert study.complete == complete
+    assert study.profiles == ()
+    assert sum(reason in note for note in study.notes) == 12

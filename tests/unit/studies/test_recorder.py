@@ -1,5 +1,6 @@
 """What passes through a recorder stays in it."""
 
+from peakward.lab.measure.messages import Failed
 from peakward.records.protocol import Protocol
 from peakward.studies.cases import model_case
 from peakward.studies.recorder import Recorder
@@ -33,3 +34,33 @@ def test_no_first_step_of_a_case_that_failed_or_was_not_run(setting, lab):
     recorder.measure(PLANNED)
     recorder.explain_first_step(PLANNED)
     assert recorder.readings.find(PLANNED).first_step is None
+
+
+def test_a_measured_case_is_profiled_and_its_profile_kept(setting, lab, profile):
+    recorder = Recorder(lab(setting()))
+    assert recorder.profile(PLANNED) is None, "not measured yet"
+    recorder.measure(PLANNED)
+    found = recorder.profile(PLANNED)
+    assert found.case == CASE
+    assert recorder.readings.profiles == (found,)
+    assert recorder.readings.profile(CASE) is found
+
+
+def test_a_case_that_failed_is_not_profiled(setting, lab):
+    recorder = Recorder(lab(setting(), overrule=lambda case: "oom"))
+    recorder.measure(PLANNED)
+    assert recorder.profile(PLANNED) is None
+    assert recorder.not_profiled == []
+
+
+def test_a_profile_that_fails_leaves_its_reason(setting, lab):
+    bench = lab(setting())
+    bench.store.profile = lambda *key: None
+    bench.workers.raise_if_stopping = lambda: None
+    bench.workers.profile = lambda *asked, **how: Failed(status="timeout", reason="600 s passed")
+    recorder = Recorder(bench)
+    recorder.measure(PLANNED)
+    assert recorder.profile(PLANNED) is None
+    assert recorder.readings.profiles == ()
+    (said,) = recorder.not_profiled
+    assert said.note.endswith("fp32, naive attention, eager: timeout: 600 s passed.")

@@ -98,7 +98,7 @@ def _after_matmuls(cell: Cell, found: CaseProfile, work: str) -> tuple[Conclusio
             work=work,
             share=_of(f"share of {category}", others[category], whole_ns, found),
             name=kernel.name,
-            phase=f" of the phase {kernel.phase}" if kernel.phase else "",
+            phase=f" in the phase {kernel.phase}" if kernel.phase else "",
             kernel_share=_of(f"share of {kernel.name}", kernel.total_ns, whole_ns, found),
             n=evidence(f"instances in {found.n_steps} steps", kernel.n, "count", found),
         ),

@@ -40,6 +40,7 @@ def test_figures_warnings_and_facts_open_the_report(run_study):
 def test_the_sections_in_order(run_study):
     assert titles(document(run_study)) == [
         "How fast it could run, and how fast it runs",
+        "Where the time goes",
         "Levers",
         "Best composition",
         "Validity",
@@ -88,6 +89,7 @@ def test_nothing_tried_and_ended_early(run_study):
         trials=(),
         complete=False,
         predictions=(),
+        profiles=(),
         best_command=None,
         notes=(),
     )

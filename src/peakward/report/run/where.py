@@ -1,0 +1,190 @@
+"""Where the time of the baseline and of the best goes, from steps under a profiler."""
+
+from typing import NamedTuple
+
+from peakward.records.profile import CaseProfile, DeviceTime, Group, WorkPhase
+from peakward.records.study import Cell, Column, Study, Table
+from peakward.report.document import Block, Note, Paragraph, Section, TableBlock
+from peakward.report.format import format_cell
+from peakward.report.profile import tables
+from peakward.report.run.investigation import Investigation
+
+N_CAUSES = 3
+N_KERNELS = 5
+LEAST_SHARE = 0.01
+"""Work below this share of every configuration's is left out of the table."""
+
+
+class Explained(NamedTuple):
+    """A configuration by its name in the report, and its profile."""
+
+    name: str
+    found: CaseProfile
+
+    @property
+    def time(self) -> DeviceTime:
+        """Over all devices."""
+        return self.found.profile.breakdown.together
+
+
+def section(study: Study, read: Investigation) -> Section:
+    """Busy and idle, work by phase and category, side by side; then the last one's top kernels.
+
+    Empty where nothing was profiled, or no work was seen.
+    """
+    profiles = {each.case: each for each in study.profiles}
+    explained = [
+        Explained(point.name, profiles[point.case])
+        for point in read.points
+        if point.case in profiles
+    ]
+    seen = [each for each in explained if each.time.span_ns]
+    blocks: list[Block] = []
+    if seen:
+        device = "GPU" if study.environment.device_type == "cuda" else "CPU"
+        found = (spans(seen, device), causes(seen, device), work(seen), kernels(seen[-1]))
+        blocks.append(Paragraph(text=_said(seen)))
+        blocks += [TableBlock(table=table) for table in found if table.rows]
+        blocks += [
+            Note(text=f"{each.name.capitalize()}: {text}")
+            for each in seen
+            for text in each.found.profile.incomplete
+        ]
+    return Section(title="Where the time goes", blocks=tuple(blocks))
+
+
+def _said(seen: list[Explained]) -> str:
+    steps = " and ".join(
+        f"{format_cell(each.found.n_steps, 'count')} steps of the {each.name}" for each in seen
+    )
+    return f"From {steps} under a profiler, whose times are used for no other figure."
+
+
+def spans(seen: list[Explained], device: str) -> Table:
+    """How much of the profiled span anything ran."""
+    return Table(
+        title="The profiled steps",
+        columns=(
+            Column(name="configuration"),
+            Column(name="span", unit="s"),
+            Column(name=f"{device} busy", unit="s"),
+            Column(name="busy", unit="share"),
+            Column(name="idle", unit="share"),
+        ),
+        rows=tuple(
+            (
+                each.name,
+                each.time.span_ns * tables.NS,
+                each.time.busy_ns * tables.NS,
+                each.time.busy_ns / each.time.span_ns,
+                each.time.idle_ns / each.time.span_ns,
+            )
+            for each in seen
+        ),
+    )
+
+
+def causes(seen: list[Explained], device: str) -> Table:
+    """The causes of idleness that are among the first of any configuration."""
+    by_name = [_causes(each) for each in seen]
+    first = {
+        cause: shares[cause]
+        for shares in by_name
+        for cause in sorted(shares, key=lambda name: -shares[name])[:N_CAUSES]
+        if shares[cause]
+    }
+    order = sorted(first, key=lambda cause: -max(each.get(cause, 0.0) for each in by_name))
+    return Table(
+        title=f"Why the {device} was idle",
+        columns=(
+            Column(name="cause", unit="name"),
+            *(Column(name=each.name, unit="share") for each in seen),
+        ),
+        rows=tuple(
+            (tables.CAUSES[cause], *(shares.get(cause) for shares in by_name)) for cause in order
+        ),
+        note="Shares of the span. A profiler makes the host slower, so where the host is the cause "
+        "they are at most this.",
+    )
+
+
+def _causes(each: Explained) -> dict[str, float]:
+    idle = each.found.profile.idle
+    by_cause = {} if idle is None else idle.together.by_cause_ns
+    return {cause: ns / each.time.span_ns for cause, ns in by_cause.items()}
+
+
+def work(seen: list[Explained]) -> Table:
+    """Time by phase and category, a step of each configuration."""
+    by_name = [{_key(group): group for group in each.found.profile.categories} for each in seen]
+    keys = {
+        key for groups in by_name for key, group in groups.items() if group.share >= LEAST_SHARE
+    }
+    order = sorted(keys, key=lambda key: _place(key, by_name))
+    return Table(
+        title="Work by phase and category",
+        columns=(
+            Column(name="phase"),
+            Column(name="category"),
+            *(
+                column
+                for each in seen
+                for column in (
+                    Column(name=f"{each.name}, a step", unit="s"),
+                    Column(name="share", unit="share"),
+                )
+            ),
+        ),
+        rows=tuple(
+            (
+                *key,
+                *(
+                    cell
+                    for each, groups in zip(seen, by_name, strict=True)
+                    for cell in _cells(each, groups.get(key))
+                ),
+            )
+            for key in order
+        ),
+        note=f"Below {format_cell(LEAST_SHARE, 'share')} of each is left out.",
+    )
+
+
+Key = tuple[WorkPhase | None, str]
+
+
+def _key(group: Group) -> Key:
+    return group.phase, group.name
+
+
+def _place(key: Key, by_name: list[dict[Key, Group]]) -> tuple[int, float]:
+    """By phase, then what takes most of any configuration first."""
+    phase = len(tables.PHASES) if key[0] is None else tables.PHASES.index(key[0])
+    return phase, -max(groups[key].share for groups in by_name if key in groups)
+
+
+def _cells(each: Explained, group: Group | None) -> tuple[Cell, Cell]:
+    if group is None:
+        return None, None
+    return group.total_ns * tables.NS / each.found.n_steps, group.share
+
+
+def kernels(each: Explained) -> Table:
+    """What takes most of one configuration, in columns that fit a terminal of 80."""
+    groups = each.found.profile.kernels[:N_KERNELS]
+    return Table(
+        title=f"The {len(groups)} kernels that take most in the {each.name}",
+        columns=(
+            Column(name="kernel", unit="name"),
+            Column(name="category"),
+            Column(name="phase"),
+            Column(name="n", unit="count"),
+            Column(name="total", unit="s"),
+            Column(name="share", unit="share"),
+        ),
+        rows=tuple(
+            (one.name, one.category, one.phase, one.n, one.total_ns * tables.NS, one.share)
+            for one in groups
+        ),
+        note=f"Over {format_cell(each.found.n_steps, 'count')} steps.",
+    )
