@@ -46,7 +46,7 @@ def parts(readings: Readings, setting: Setting) -> Parts:
         ),
         notes=(
             f"Each profile is of {N_STEPS} steps of a warm case. Shares are of the durations of "
-            f"{work}s, copies and sets by the driver left out; a matmul is a {work} of that "
-            "category, fused attention is not.",
+            f"{work}s, copies and sets by the driver left out; matmuls are the {work}s of that "
+            "category, without fused attention.",
         ),
     )

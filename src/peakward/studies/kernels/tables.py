@@ -50,7 +50,9 @@ def times(cells: Sequence[Cell], work: str) -> Table:
 
 
 def _work_s(found: CaseProfile | None) -> float | None:
-    return None if found is None else work_ns(found.profile) * NS / found.n_steps
+    """None where the trace shows no work."""
+    total_ns = 0 if found is None else work_ns(found.profile)
+    return total_ns * NS / found.n_steps if found is not None and total_ns else None
 
 
 def matmul_shares(cells: Sequence[Cell], work: str) -> Table:
@@ -75,6 +77,7 @@ def matmul_shares(cells: Sequence[Cell], work: str) -> Table:
                 both.training.profile.unnamed_share,
             )
             for both in pairs(cells)
+            if work_ns(both.training.profile)
         ),
         note="The last four are of the training step.",
     )
