@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from peakward.records.profile import CaseProfile, Group
 from peakward.records.study import Cell as TableCell
 from peakward.records.study import Column, Table
-from peakward.studies.cases import SIZE_COLUMNS, size_cells
+from peakward.studies.cases import place
 from peakward.studies.kernels.grid import Cell
 from peakward.studies.kernels.shares import MATMUL, MOVED, PHASES, work_ns
 from peakward.studies.readings import ratio
@@ -15,20 +15,20 @@ TOP = 5
 NS = 1e-9
 
 
-def by_time(cells: Sequence[Cell], work: str) -> Table:
-    """The longest in total of each phase."""
-    return _table(f"The {TOP} {work}s of each phase that take most", work, cells, _any, _total)
+def by_time(cells: Sequence[Cell], work: str) -> tuple[Table, ...]:
+    """The longest in total of each phase, a table for each case."""
+    return _tables(f"the {TOP} {work}s of each phase that take most", work, cells, _any, _total)
 
 
-def by_instances(cells: Sequence[Cell], work: str) -> Table:
+def by_instances(cells: Sequence[Cell], work: str) -> tuple[Table, ...]:
     """The most often run of each phase."""
-    return _table(f"The {TOP} {work}s of each phase that run most", work, cells, _any, _n)
+    return _tables(f"the {TOP} {work}s of each phase that run most", work, cells, _any, _n)
 
 
-def not_matmuls(cells: Sequence[Cell], work: str) -> Table:
+def not_matmuls(cells: Sequence[Cell], work: str) -> tuple[Table, ...]:
     """The longest in total of each phase, matmuls left out."""
-    title = f"The {TOP} {work}s of each phase that take most and are no matmuls"
-    return _table(title, work, cells, lambda each: each.category != MATMUL, _total)
+    title = f"the {TOP} {work}s of each phase that take most and are no matmuls"
+    return _tables(title, work, cells, lambda each: each.category != MATMUL, _total)
 
 
 def longest(found: CaseProfile, of: Callable[[Group], bool]) -> Group | None:
@@ -49,37 +49,34 @@ def _n(group: Group) -> int:
     return group.n
 
 
-def _table(
-    title: str,
+def _tables(
+    what: str,
     work: str,
     cells: Sequence[Cell],
     of: Callable[[Group], bool],
     rank: Callable[[Group], int],
-) -> Table:
-    return Table(
-        title=title,
-        columns=(
-            *SIZE_COLUMNS,
-            Column(name="phase"),
-            Column(name=work, unit="name"),
-            Column(name="category"),
-            Column(name="n", unit="count"),
-            Column(name="total", unit="s"),
-            Column(name="share of the phase", unit="share"),
-            *(Column(name=name, unit="s") for name in ("mean", "median", "min", "max", "sd")),
-        ),
-        rows=tuple(
-            row
-            for cell in cells
-            if cell.profile is not None
-            for row in _rows(cell, cell.profile, of, rank)
-        ),
-        note="Over all profiled steps; of each size and pass the longest sequence.",
+) -> tuple[Table, ...]:
+    return tuple(
+        Table(
+            title=f"{place(cell.case)}: {what}",
+            columns=(
+                Column(name=work, unit="name"),
+                Column(name="phase"),
+                Column(name="category"),
+                Column(name="n", unit="count"),
+                Column(name="total", unit="s"),
+                Column(name="share of the phase", unit="share"),
+                *(Column(name=name, unit="s") for name in ("mean", "median", "min", "max", "sd")),
+            ),
+            rows=tuple(_rows(cell.profile, of, rank)),
+            note=f"Over {cell.profile.n_steps} profiled steps.",
+        )
+        for cell in cells
+        if cell.profile is not None
     )
 
 
 def _rows(
-    cell: Cell,
     found: CaseProfile,
     of: Callable[[Group], bool],
     rank: Callable[[Group], int],
@@ -94,9 +91,8 @@ def _rows(
         for each in sorted(inside, key=rank, reverse=True)[:TOP]:
             spread = (each.mean_ns, each.median_ns, each.min_ns, each.max_ns, each.std_ns)
             yield (
-                *size_cells(cell.case),
-                phase,
                 each.name,
+                phase,
                 each.category,
                 each.n,
                 each.total_ns * NS,

@@ -31,7 +31,7 @@ def of_phase(found, phase):
 
 
 def test_the_longest_of_each_phase_first(cells, rows):
-    found = rows(top.by_time(cells, "kernel"))
+    found = rows(*top.by_time(cells, "kernel"))
     assert {row["phase"] for row in found} == {"forward", "backward", "optimizer"}
     for phase in ("forward", "backward", "optimizer"):
         totals = [row["total"] for row in of_phase(found, phase)]
@@ -44,13 +44,13 @@ def test_the_longest_of_each_phase_first(cells, rows):
 
 
 def test_the_most_often_run_first(cells, rows):
-    counts = [row["n"] for row in of_phase(rows(top.by_instances(cells, "kernel")), "backward")]
+    counts = [row["n"] for row in of_phase(rows(*top.by_instances(cells, "kernel")), "backward")]
     assert counts == sorted(counts, reverse=True)
 
 
 def test_matmuls_are_left_out(cells, rows):
-    everything = rows(top.by_time(cells, "kernel"))
-    others = rows(top.not_matmuls(cells, "kernel"))
+    everything = rows(*top.by_time(cells, "kernel"))
+    others = rows(*top.not_matmuls(cells, "kernel"))
     assert "matmul" in {row["category"] for row in everything}
     assert "matmul" not in {row["category"] for row in others}
     assert "memory" not in {row["category"] for row in others}
@@ -61,3 +61,9 @@ def test_the_longest_of_a_kind(cells):
     found = top.longest(cell.profile, lambda each: each.category == "attention")
     assert found.phase == "backward"
     assert top.longest(cell.profile, lambda each: False) is None
+
+
+def test_a_table_for_each_case_that_was_profiled(cells):
+    unprofiled = msgspec.structs.replace(cells[0], profile=None)
+    (table,) = top.by_time((*cells, unprofiled), "kernel")
+    assert table.title.startswith("micro 4 × 512 train_step: the 5 kernels of each phase")
