@@ -2,7 +2,7 @@
 
 import re
 from enum import IntEnum
-from functools import cache
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -72,7 +72,7 @@ _WHOLE_STEPS = {
 }  # fmt: skip
 
 
-@cache
+@lru_cache(maxsize=4096)
 def said_by(name: str) -> Said | None:
     """What the name of a range says, or None: nothing, or of several phases at once."""
     if name in _OURS:

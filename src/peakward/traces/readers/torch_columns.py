@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -10,7 +9,6 @@ import numpy as np
 from peakward.traces.readers.gathered import Gathered, Rows, size_of
 from peakward.traces.readers.json_times import nanoseconds, nanoseconds_of_text
 from peakward.traces.readers.torch_events import (
-    ABSENT,
     About,
     Arguments,
     Begin,
@@ -24,11 +22,15 @@ from peakward.traces.readers.torch_events import (
     on_its_own,
 )
 from peakward.traces.readers.torch_kinds import kind_of
-from peakward.traces.table import NONE, GpuKind, HostKind, Ints
+from peakward.traces.readers.torch_rows import gpu_rows, host_rows
+from peakward.traces.table import GpuKind, Ints
 
 _NO_ARGUMENTS = Arguments()
 _LEGACY_CATEGORIES: dict[Id, str] = {"CPU functions": "cpu_op", "CUDA functions": "kernel"}
 """By pid, of events without a category: what torch's profiler wrote before Kineto."""
+
+
+_OTHERS = frozenset({Begin, End, About})
 
 
 class InexactTimes(Exception):
@@ -42,16 +44,19 @@ def add(gathered: Gathered, events: Sequence[Event]) -> None:
         InexactTimes: numbers may have lost digits in decoding; nothing was taken in.
     """
     found: dict[str | None, list[Complete]] = {}
+    others: list[Event] = []
     for event in events:
         if type(event) is Complete or type(event) is CompleteAsText:
             try:
                 found[event.cat].append(event)
             except KeyError:
                 found[event.cat] = [event]
+        elif type(event) in _OTHERS:
+            others.append(event)
     timed = [(category, group, *_times(group)) for category, group in _named(found)]
     for each in timed:
         add_timed(gathered, *each)
-    _add_others(gathered, events)
+    _add_others(gathered, others)
     gathered.n_events += len(events)
 
 
@@ -97,6 +102,8 @@ def add_timed(
         gathered.leave_out(bad_times=len(events) - int(np.count_nonzero(good)))
         events = [event for event, is_good in zip(events, good, strict=True) if is_good]
         start_ns, duration_ns = start_ns[good], duration_ns[good]
+    if not events:
+        return
     names = gathered.names
     rows: Rows = {
         "start_ns": start_ns,
@@ -106,76 +113,9 @@ def add_timed(
     }
     arguments = [each.args or _NO_ARGUMENTS for each in events]
     if isinstance(kind, GpuKind):
-        gathered.gpu.append(rows | _gpu_rows(gathered, kind, events, arguments))
+        gathered.gpu.append(rows | gpu_rows(gathered, kind, events, arguments))
     else:
-        gathered.host.append(rows | _host_rows(gathered, kind, events, arguments))
-
-
-def _host_rows(
-    gathered: Gathered, kind: HostKind, events: Sequence[Any], arguments: Sequence[Arguments]
-) -> Rows:
-    threads, shapes = gathered.threads, gathered.shapes
-    nothing = np.full(len(events), NONE)
-    rows: Rows = {
-        "thread": np.array([threads[each.pid, each.tid] for each in events], np.int32),
-        "correlation": nothing,
-        "sequence": nothing,
-        "forward_thread": nothing,
-        "shape": nothing,
-    }
-    if kind == HostKind.CALL:
-        rows["correlation"] = _integers([each.correlation for each in arguments])
-    elif kind == HostKind.OP:
-        rows["sequence"] = _integers([each.sequence for each in arguments])
-        rows["forward_thread"] = _integers([each.forward_thread for each in arguments])
-        rows["shape"] = np.array(
-            [
-                NONE
-                if each.dims is ABSENT and each.types is ABSENT and each.concrete is ABSENT
-                else shapes[b"[%b,%b,%b]" % (each.dims, each.types, each.concrete)]
-                for each in arguments
-            ],
-            np.int32,
-        )
-    return rows
-
-
-def _gpu_rows(
-    gathered: Gathered, kind: GpuKind, events: Sequence[Any], arguments: Sequence[Arguments]
-) -> Rows:
-    processes = gathered.gpu_processes
-    device = _integers([each.device for each in arguments])
-    if NONE in device:  # Kineto gives GPU work the device as its pid and the stream as its tid.
-        device = np.where(device == NONE, _integers([each.pid for each in events]), device)
-    stream = _integers([each.stream for each in arguments])
-    if NONE in stream:
-        stream = np.where(stream == NONE, _integers([each.tid for each in events]), stream)
-    if kind == GpuKind.KERNEL:
-        n_bytes = np.full(len(events), NONE)
-    else:
-        n_bytes = _integers([each.n_bytes for each in arguments])
-    return {
-        "device": np.where((device >= 0) & (device < 2**31), device, NONE),
-        "stream": stream,
-        "process": np.array([processes[each.pid] for each in events], np.int32),
-        "correlation": _integers([each.correlation for each in arguments]),
-        "n_bytes": n_bytes,
-        "graph": _integers([each.graph for each in arguments]),
-    }
-
-
-def _integers(values: Sequence[Any]) -> Ints:
-    """As they are, or from strings; NONE for what is no integer of 64 bits."""
-    found = np.array(values) if values else np.empty(0, np.int64)
-    return found if found.dtype == np.int64 else np.array([*map(_integer, values)], np.int64)
-
-
-def _integer(value: object) -> int:
-    try:
-        whole = int(value) if isinstance(value, int | float | str) else NONE
-    except (ValueError, OverflowError):
-        return NONE
-    return whole if -(2**63) <= whole < 2**63 else NONE
+        gathered.host.append(rows | host_rows(gathered, kind, events, arguments))
 
 
 def _add_others(gathered: Gathered, events: Sequence[Event]) -> None:

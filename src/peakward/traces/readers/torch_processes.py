@@ -25,7 +25,8 @@ def launching_processes(host: Rows, gpu: Rows, process_of_thread: Indices) -> In
         host["correlation"][calls], host["start_ns"][calls], gpu["correlation"], gpu["start_ns"]
     )
     of_call = process_of_thread[host["thread"][calls]]
-    return np.where(found == NONE, NONE, of_call[found]).astype(np.int32)
+    # NONE is the last position, so that it stands for itself.
+    return np.append(of_call, NONE)[found].astype(np.int32)
 
 
 def _latest_call(
