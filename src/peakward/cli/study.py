@@ -39,6 +39,7 @@ USES = {
     "warmup": Uses(),
     "throughput": Uses(precisions=None, limits_bytes=None),
     "kernels": Uses(),
+    "attention-parts": Uses(),
     "compile": Uses(seq_lens=1),
     "checkpointing": Uses(precisions=1, limits_bytes=None),
 }

@@ -1,4 +1,8 @@
-"""What a trace says: where the time of a GPU went, in plain numbers. Times are integer nanoseconds."""
+"""What a trace says: where the time of a GPU went, in plain numbers. Times are integer nanoseconds.
+
+Of a trace without GPU work, the host's operators stand in the GPU's place: a `Profile` whose
+`devices` is `(CPU,)`. A kernel is then an operator and its duration the operator's self time.
+"""
 
 from typing import Literal
 
@@ -8,6 +12,8 @@ from peakward.records.case import Case
 
 WorkPhase = Literal["forward", "backward", "optimizer", "other"]
 """`other` is work that no evidence puts into one of the three."""
+CPU = "CPU"
+"""The name of the host, as a device."""
 
 
 class DeviceTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -228,6 +234,22 @@ class OperatorRate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     where the device or the type of its matmuls is not known, or a cache let it go beyond."""
 
 
+class RangeWork(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Work of one category for one of Peakward's own ranges, at any depth in it."""
+
+    name: str
+    """`peakward::block N`, `peakward::attention`, `peakward::attention.softmax`, …: what is for an
+    attention's part is for the attention and for its block too."""
+    direction: Literal["forward", "backward"]
+    """Backward: launched by a backward pass, for what the range did forward; what that computes again
+    too."""
+    category: str
+    n: int
+    """Kernels, copies and sets."""
+    total_ns: int
+    """Sum of durations."""
+
+
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One trace file, analysed: all of it, or the work of one phase or range."""
 
@@ -250,7 +272,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """By phase and name, the longest in total first."""
     collectives: tuple[Collective, ...]
     idle: Idle | None
-    """None for a part: what it waits for may be the rest."""
+    """None for a part, since what it waits for may be the rest, and of the host."""
     transfers: tuple[Transfers, ...]
     waits: tuple[Waiting, ...]
     delays: tuple[LaunchDelay, ...]
@@ -264,6 +286,13 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Of kernel time, in kernels that no rule of the categories names."""
     incomplete: tuple[str, ...]
     """What the trace could not say, and how much of it is missing."""
+    ranges: tuple[RangeWork, ...] = ()
+    """Where the trace has Peakward's ranges of blocks and attention; by name, as in the model."""
+
+    @property
+    def is_of_host(self) -> bool:
+        """Whether this is about the host's operators, for want of GPU work."""
+        return self.devices == (CPU,)
 
 
 class CaseProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

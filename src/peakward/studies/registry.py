@@ -39,6 +39,10 @@ STUDIES: dict[str, Entry] = {
             question="Which kernels take a step's time, and how much of them are matmuls?",
         ),
         Entry(
+            name="attention-parts",
+            question="What does the softmax take inside attention, against its FLOPs?",
+        ),
+        Entry(
             name="compile",
             question="What does torch.compile gain by size, and after how many steps does it pay?",
         ),
@@ -51,7 +55,7 @@ STUDIES: dict[str, Entry] = {
 
 
 class StudyModule(Interface):
-    """What each module of `peakward.studies` named in `STUDIES` holds."""
+    """What each module of `peakward.studies` named in `STUDIES`, hyphens as underscores, holds."""
 
     TITLE: str
 
@@ -72,4 +76,5 @@ def study_module(name: str) -> StudyModule:
         PeakwardError: no such study; names the nearest ones.
     """
     entry = look_up("a study", name, STUDIES)
-    return cast(StudyModule, importlib.import_module(f"peakward.studies.{entry.name}"))
+    module = f"peakward.studies.{entry.name.replace('-', '_')}"
+    return cast(StudyModule, importlib.import_module(module))

@@ -42,6 +42,8 @@ class Category(StrEnum):
     """Between GPUs, with what is fused into it."""
     MEMORY = "memory"
     """The driver's own copies and sets."""
+    FRAMEWORK = "framework"
+    """Of the host's operators alone: views, allocation, and what autograd does around the others."""
     OTHER = "other"
     """No rule names it."""
 

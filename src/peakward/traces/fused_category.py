@@ -38,13 +38,13 @@ _MOVE_NAMES = """
     split_with_sizes split_with_sizes_copy squeeze stack t tile to transpose type_as unbind unflatten
     unfold unsafe_split unsqueeze view zero zeros zeros_like
 """
-_MOVES = frozenset(_MOVE_NAMES.split())
+MOVES = frozenset(_MOVE_NAMES.split())
 """Operators that compute nothing."""
 
 
 def fused_category(kernel: Fused) -> Category:
     """What shapes the kernel; OTHER where its name has neither operators nor a kind."""
-    if found := _shaping(kernel.ops):
+    if found := shaping(kernel.ops):
         return found
     match kernel.kind:
         case "tem":
@@ -54,11 +54,14 @@ def fused_category(kernel: Fused) -> Category:
         case "unk" if not kernel.ops:
             return Category.OTHER
         case _:
-            moves = kernel.ops and _MOVES.issuperset(kernel.ops)
+            moves = kernel.ops and MOVES.issuperset(kernel.ops)
             return Category.COPY if moves else Category.ELEMENTWISE
 
 
-def _shaping(ops: tuple[str, ...]) -> Category | None:
+def shaping(ops: tuple[str, ...]) -> Category | None:
+    """The category of the one among these operators, named without a namespace, that counts most;
+    None where all of them move data or do arithmetic.
+    """
     # A norm that was written out counts as the operator.
     written_out = "rsqrt" in ops and not {"mean", "pow", "var", "var_mean"}.isdisjoint(ops)
     named = (*ops, "rms_norm") if written_out else ops

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from peakward.records.profile import Group, WorkPhase
 from peakward.traces.category_rules import Category
+from peakward.traces.host_work import is_of_host
 from peakward.traces.kernel_names import short_name
 from peakward.traces.kernels import Groups, group
 from peakward.traces.phase_names import PhaseCode
@@ -21,9 +22,7 @@ Labels = tuple[str, str | None, WorkPhase | None]
 def by_name(table: Table, categories: Codes) -> tuple[Group, ...]:
     """A group for each name."""
     found = group(table.gpu.duration_ns, [table.gpu.name, categories])
-    return _records(
-        found, lambda key: (short_name(table.names[key[0]]), _CATEGORIES[key[1]].value, None)
-    )
+    return _records(found, lambda key: (_shown(table, key[0]), _CATEGORIES[key[1]].value, None))
 
 
 def by_phase_and_name(table: Table, categories: Codes, phases: Codes) -> tuple[Group, ...]:
@@ -32,7 +31,7 @@ def by_phase_and_name(table: Table, categories: Codes, phases: Codes) -> tuple[G
     return _records(
         found,
         lambda key: (
-            short_name(table.names[key[1]]),
+            _shown(table, key[1]),
             _CATEGORIES[key[2]].value,
             _PHASES[key[0]],
         ),
@@ -51,6 +50,12 @@ def by_phase(table: Table, phases: Codes) -> tuple[Group, ...]:
     """A group for each phase."""
     found = group(table.gpu.duration_ns, [phases])
     return _records(found, lambda key: (_PHASES[key[0]], None, _PHASES[key[0]]))
+
+
+def _shown(table: Table, name: int) -> str:
+    """A kernel's name without what the compiler added; an operator's is short, and stays whole."""
+    whole = table.names[name]
+    return whole if is_of_host(table) else short_name(whole)
 
 
 def _records(found: Groups, labels: Callable[[list[int]], Labels]) -> tuple[Group, ...]:

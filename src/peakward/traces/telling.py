@@ -1,8 +1,9 @@
 """What a trace's report must say about itself: by what evidence, and what is missing."""
 
+from peakward.traces.host_work import is_of_host
 from peakward.traces.phase_names import Evidence
 from peakward.traces.phases import Phases
-from peakward.traces.table import NONE, Indices, Table
+from peakward.traces.table import NONE, HostKind, Indices, Table
 
 _BY = {
     Evidence.PEAKWARD_RANGE: "Peakward's ranges",
@@ -27,14 +28,15 @@ def evidence(table: Table, phases: Phases) -> tuple[str, ...]:
     untold = int(duration_ns[phases.evidence == Evidence.NOTHING].sum())
     if untold:
         parts.append(f"nothing ({untold / whole:.1%}, the phase `other`)")
-    return (f"Phases were told by {', '.join(parts)}; shares are of the durations of GPU work.",)
+    of = "operators' self time" if is_of_host(table) else "the durations of GPU work"
+    return (f"Phases were told by {', '.join(parts)}; shares are of {of}.",)
 
 
 def incomplete(table: Table, launches: Indices, phases: Phases) -> tuple[str, ...]:
     """What the trace could not say, and how much is missing."""
     duration_ns = table.gpu.duration_ns
     whole = max(int(duration_ns.sum()), 1)
-    said = list(table.limits)
+    said = [*table.limits, *_of_host(table)]
     orphans = launches == NONE
     if orphans.any():
         share = int(duration_ns[orphans].sum()) / whole
@@ -51,3 +53,20 @@ def incomplete(table: Table, launches: Indices, phases: Phases) -> tuple[str, ..
             "each belongs to."
         )
     return tuple(said)
+
+
+def _of_host(table: Table) -> list[str]:
+    """What self time is, and is not."""
+    if not is_of_host(table):
+        return []
+    said = [
+        "No GPU work is in the trace: times are the self time of the framework's operators on the host, "
+        "not of what the libraries that they call did inside."
+    ]
+    n_calls = int((table.host.kind == HostKind.CALL).sum())
+    if n_calls:
+        said.append(
+            f"Incomplete: the host made {n_calls:,} calls into a GPU's driver, and what they had the GPU "
+            "do is not in the trace: profile with the activities of the GPU on."
+        )
+    return said

@@ -20,17 +20,18 @@ from peakward.records.profile import (
     LaunchDelay,
     OperatorRate,
     Profile,
+    RangeWork,
     Transfers,
     Waiting,
     WorkPhase,
 )
 from peakward.traces import ranks
 from peakward.traces.breakdown import breakdown
-from peakward.traces.categories import category
 from peakward.traces.category_rules import Category
 from peakward.traces.copies import transfers
 from peakward.traces.critical_path import critical_path
 from peakward.traces.grouping import by_name, by_phase, by_phase_and_category, by_phase_and_name
+from peakward.traces.host_work import host_breakdown, is_of_host, operator_rows, with_host_work
 from peakward.traces.idle import idle
 from peakward.traces.kernel_names import short_name
 from peakward.traces.launch_delay import launch_delays
@@ -38,16 +39,16 @@ from peakward.traces.launches import launch_rows
 from peakward.traces.overlap import collectives
 from peakward.traces.phase_names import PhaseCode
 from peakward.traces.phases import Phases, phases
+from peakward.traces.range_work import range_work
 from peakward.traces.ranges import named_range
 from peakward.traces.rates import operator_rates
 from peakward.traces.reading import read
+from peakward.traces.row_categories import CATEGORIES, row_categories
 from peakward.traces.selection import restricted
 from peakward.traces.steps import steps
 from peakward.traces.sync import waiting
 from peakward.traces.table import Codes, GpuKind, HostKind, Indices, Table
 from peakward.traces.telling import evidence, incomplete
-
-CATEGORIES = tuple(Category)
 
 
 class Trace:
@@ -58,40 +59,35 @@ class Trace:
 
     def __init__(self, table: Table) -> None:
         self.table = table
+        self.is_of_host = is_of_host(table)
+        """Whether the work is that of the host's operators (`host_work`), for want of a GPU's."""
 
     @classmethod
     def open(cls, path: Path) -> "Trace":
         """Read a file: PyTorch profiler (.json, .json.gz) or Nsight Systems (.sqlite, .nsys-rep).
 
+        Without GPU work in it, the trace is of the host's operators and their self times.
+
         Raises:
             PeakwardError: it is none of these, damaged, or larger than memory allows.
         """
-        return cls(read(path))
+        return cls(with_host_work(read(path)))
 
     @cached_property
     def launches(self) -> Indices:
         """For each GPU row the position in `table.host` of the call that launched it, or NONE."""
-        return launch_rows(self.table)
+        return operator_rows(self.table) if self.is_of_host else launch_rows(self.table)
 
     @cached_property
     def categories(self) -> Codes:
         """For each GPU row the position of its category in CATEGORIES."""
-        gpu, names = self.table.gpu, self.table.names
-        kinds = np.stack([gpu.kind.astype(np.int64), gpu.name.astype(np.int64)])
-        of_row = np.zeros(len(gpu), dtype=np.uint8)
-        if len(gpu):
-            different, which = np.unique(kinds, axis=1, return_inverse=True)
-            codes = [
-                CATEGORIES.index(category(names[name], GpuKind(kind))) for kind, name in different.T
-            ]
-            of_row = np.array(codes, dtype=np.uint8)[which.reshape(-1)]
-        return of_row
+        return row_categories(self.table)
 
     @cached_property
     def communication(self) -> NDArray[np.bool_]:
-        """Which GPU rows are kernels that communicate."""
+        """Which GPU rows are kernels that communicate; none of the host's, whose rows do not say when."""
         found: NDArray[np.bool_] = self.categories == CATEGORIES.index(Category.COMMUNICATION)
-        return found
+        return np.zeros_like(found) if self.is_of_host else found
 
     @cached_property
     def phases(self) -> Phases:
@@ -100,6 +96,8 @@ class Trace:
 
     def breakdown(self) -> Breakdown:
         """Busy and idle, compute, communication and memory, by device."""
+        if self.is_of_host:
+            return host_breakdown(self.table)
         return breakdown(self.table, self.communication)
 
     def overlap(self) -> tuple[Collective, ...]:
@@ -139,6 +137,10 @@ class Trace:
         """FLOPs, bytes and rates of the operators whose shapes the trace recorded; with the device
         that it was taken on, how near they came to its roof."""
         return operator_rates(self.table, self.launches, device)
+
+    def ranges(self) -> tuple[RangeWork, ...]:
+        """Work by Peakward's ranges of blocks, attention and its parts, forward and backward."""
+        return range_work(self.table, self.launches, self.categories)
 
     def select(self, *, phase: WorkPhase | None = None, range_name: str | None = None) -> "Trace":
         """The same trace with only the GPU work of a phase, or of ranges of a name.
@@ -210,15 +212,16 @@ class Trace:
             categories=by_phase_and_category(table, self.categories, code),
             kernels=self.kernels_by_phase(),
             collectives=self.overlap(),
-            idle=self.idle(),
+            idle=None if self.is_of_host else self.idle(),
             transfers=self.copies(),
-            waits=self.waits(),
-            delays=self.launch_delays(),
-            path=self.critical_path() if len(table.gpu) else None,
+            waits=() if self.is_of_host else self.waits(),
+            delays=() if self.is_of_host else self.launch_delays(),
+            path=self.critical_path() if len(table.gpu) and not self.is_of_host else None,
             operators=self.operators(device),
             evidence=evidence(table, self.phases),
             unnamed_share=int(table.gpu.duration_ns[kernels & other].sum()) / max(kernel_ns, 1),
             incomplete=incomplete(table, self.launches, self.phases),
+            ranges=self.ranges(),
         )
 
 
@@ -226,6 +229,12 @@ def compare(traces: Sequence[Trace]) -> Job:
     """Several ranks of one job side by side: who computed, who waited, who came last.
 
     Raises:
-        PeakwardError: two files of one rank, or of jobs of different sizes.
+        PeakwardError: two files of one rank, or of jobs of different sizes; one without GPU work.
     """
+    for each in traces:
+        if each.is_of_host:
+            raise PeakwardError(
+                f"expected GPU work in each of several traces, got none in {each.table.source!r}: "
+                "look at it alone"
+            )
     return ranks.compare([ranks.RankTrace(each.table, each.communication) for each in traces])

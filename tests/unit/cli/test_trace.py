@@ -13,6 +13,7 @@ TRACES = Path(__file__).parents[2] / "data" / "traces"
 COMPILED, GRAPHS = (
     str(TRACES / f"h200_decoder_{name}.json.gz") for name in ("compiled", "cuda_graphs")
 )
+CPU = str(TRACES / "cpu_decoder.json.gz")
 
 
 def test_one_screen_says_where_the_time_went(capsys, monkeypatch):
@@ -22,6 +23,27 @@ def test_one_screen_says_where_the_time_went(capsys, monkeypatch):
     assert "GPU busy 15.0% of 34.1 ms" in said
     assert len(said.splitlines()) < 60
     assert "From the return of a launch" not in said
+
+
+def test_a_cpus_trace_is_told_by_its_operators(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    assert main(["trace", CPU]) == 0
+    said = capsys.readouterr().out
+    assert "CPU busy with operators 81.1% of 12.5 ms" in said
+    assert "The 8 operators that take most" in said
+    assert "self time of the framework's operators" in said
+    assert "kernel" not in said
+    assert len(said.splitlines()) < 60
+
+
+def test_everything_of_a_cpus_trace(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    assert main(["trace", CPU, "--kernels"]) == 0
+    said = capsys.readouterr().out
+    assert "Operators by phase" in said
+    assert "outside operators" in said
+    for of_a_gpu in ("critical path", "Why the GPU", "Copies and sets", "streams"):
+        assert of_a_gpu not in said
 
 
 def test_more_is_asked_for(capsys):

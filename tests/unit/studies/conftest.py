@@ -27,6 +27,7 @@ from peakward.records.profile import (
     DeviceTime,
     Group,
     Profile,
+    RangeWork,
     WorkPhase,
 )
 from peakward.records.protocol import Protocol
@@ -121,6 +122,17 @@ SHARES_NS: dict[WorkPhase, dict[str, int]] = {
 }
 """Kernel time of a step by phase and category, in nanoseconds."""
 PROFILING = 1.25
+PARTS_NS = {
+    ("attention", "softmax"): 300,
+    ("attention", "matmul"): 500,
+    ("attention", "elementwise"): 200,
+    ("attention.scores", "matmul"): 200,
+    ("attention.scores", "elementwise"): 150,
+    ("attention.softmax", "softmax"): 300,
+    ("attention.values", "matmul"): 300,
+    ("attention.values", "elementwise"): 30,
+}
+"""Time of a step of attention forward by range and category; backward it is twice that."""
 
 
 def case_profile(case: Case, n_steps: int = 3, key: str = "here") -> CaseProfile:
@@ -167,7 +179,23 @@ def case_profile(case: Case, n_steps: int = 3, key: str = "here") -> CaseProfile
             | {"source": "trace", "format": "torch", "n_steps": n_steps, "unnamed_share": 0.0}
             | {"breakdown": Breakdown(devices=(together,), together=together, span_ns=2 * whole)}
             | {"categories": tuple(groups), "kernels": tuple(kernels)}
+            | {"ranges": attention_ranges(n_steps) if isinstance(case, OperatorCase) else ()}
         ),
+    )
+
+
+def attention_ranges(n_steps: int) -> tuple[RangeWork, ...]:
+    """`PARTS_NS` over so many steps."""
+    return tuple(
+        RangeWork(
+            name=f"peakward::{name}",
+            direction=direction,
+            category=category,
+            n=n_steps,
+            total_ns=factor * step_ns * n_steps,
+        )
+        for (name, category), step_ns in PARTS_NS.items()
+        for direction, factor in (("forward", 1), ("backward", 2))
     )
 
 

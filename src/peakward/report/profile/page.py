@@ -17,6 +17,7 @@ from peakward.report.document import (
 )
 from peakward.report.format import format_cell
 from peakward.report.profile import tables
+from peakward.report.profile.wording import wording
 
 TOP = 8
 """Kernels on the one screen."""
@@ -31,7 +32,7 @@ def summary(found: Profile) -> Document:
         TableBlock(table=tables.time(found)),
         *_filled(tables.idle(found)),
         *_filled(tables.categories(found)),
-        *_filled(tables.top(found.kernels[:TOP])),
+        *_filled(tables.top(found, TOP)),
     )
     return Document(
         title=found.source, headline=_headline(found), blocks=(*blocks, *_missing(found))
@@ -56,10 +57,10 @@ def whole(found: Profile) -> Document:
             blocks=(*_filled(tables.path(found)), *_filled(tables.on_path(found))),
         ),
         Section(
-            title="Kernels",
+            title=wording(found).units.capitalize(),
             blocks=(
                 *_filled(tables.categories(found)),
-                *_filled(tables.kernels(found.kernels)),
+                *_filled(tables.kernels(found)),
                 *_filled(tables.operators(found)),
             ),
         ),
@@ -114,9 +115,11 @@ def _unmatched(found: Job) -> tuple[Block, ...]:
 def _headline(found: Profile) -> str:
     total = found.breakdown.together
     if not total.span_ns:
-        return "no GPU work" + ("" if found.selection is None else f" in {found.selection}")
+        return wording(found).nothing + (
+            "" if found.selection is None else f" in {found.selection}"
+        )
     busy = format_cell(total.busy_ns / total.span_ns, "share")
-    said = f"GPU busy {busy} of {format_cell(total.span_ns * tables.NS, 's')}"
+    said = f"{wording(found).busy} {busy} of {format_cell(total.span_ns * tables.NS, 's')}"
     if found.selection is not None:
         return f"{found.selection}: {said}"
     if found.idle is None:
@@ -131,11 +134,12 @@ def _headline(found: Profile) -> str:
 def _opening(found: Profile) -> tuple[Block, ...]:
     total = found.breakdown.together
     n_kernels = total.n_compute + total.n_communication
+    moves = "" if found.is_of_host else f", {total.n_copies:,} copies, {total.n_sets:,} sets"
     facts = {
         "device": ", ".join(found.devices) or None,
         "rank": None if found.rank is None else f"{found.rank} of {found.world_size}",
         "steps": None if found.n_steps is None else f"{found.n_steps:,}",
-        "work": f"{n_kernels:,} kernels, {total.n_copies:,} copies, {total.n_sets:,} sets",
+        "work": f"{n_kernels:,} {wording(found).units}{moves}",
     }
     return (
         Facts(facts=tuple(Fact(name=name, value=text) for name, text in facts.items() if text)),
@@ -147,14 +151,13 @@ def _missing(found: Profile) -> tuple[Block, ...]:
 
 
 def _conventions(found: Profile) -> tuple[Block, ...]:
-    unnamed = format_cell(found.unnamed_share, "share")
+    units, unnamed = wording(found).units, format_cell(found.unnamed_share, "share")
     return (
         Items(
             texts=(
-                "Busy counts each moment once, whatever number of streams works in it; the tables "
-                "of kernels add durations up. Over several devices, times are sums.",
+                wording(found).conventions,
                 *found.evidence,
-                f"Kernels that no rule names take {unnamed} of kernel time.",
+                f"{units.capitalize()} that no rule names take {unnamed} of the time of {units}.",
             )
         ),
     )

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from peakward.records.profile import DeviceTime, Group, Job, Profile, Waiting, WorkPhase
 from peakward.records.study import Column, Table
+from peakward.report.profile.wording import wording
 
 NS = 1e-9
 PHASES: tuple[WorkPhase, ...] = ("forward", "backward", "optimizer", "other")
@@ -54,15 +55,19 @@ def time(found: Profile) -> Table:
         ("busy", total.busy_ns),
         ("idle", total.idle_ns),
     )
-    kept = [each for each in parts if each[1] or each[0] in ("compute", "busy", "idle")]
+    words = wording(found)
+    always = ("busy", "idle") if found.is_of_host else ("compute", "busy", "idle")
+    kept = [each for each in parts if each[0] in always or (each[1] and not found.is_of_host)]
     return Table(
         title="Where the time went",
         columns=(
-            Column(name="the GPU's time", unit="name"),
+            Column(name=words.device, unit="name"),
             Column(name="time", unit="s"),
             Column(name="share of the span", unit="share"),
         ),
-        rows=tuple((name, ns * NS, _share(ns, total.span_ns)) for name, ns in kept),
+        rows=tuple(
+            (words.parts.get(name, name), ns * NS, _share(ns, total.span_ns)) for name, ns in kept
+        ),
     )
 
 
@@ -139,7 +144,7 @@ def categories(found: Profile) -> Table:
     whole = sum(sum(by_phase.values()) for by_phase in totals.values())
     order = sorted(totals, key=lambda name: -sum(totals[name].values()))
     return Table(
-        title="GPU work by category and phase",
+        title=wording(found).categories,
         columns=(
             Column(name="category"),
             *(Column(name=phase, unit="s") for phase in phases),
@@ -156,12 +161,13 @@ def _category(name: str, by_phase: dict[str, int], phases: Sequence[WorkPhase], 
     return (name, *cells, total * NS, _share(total, whole))
 
 
-def top(groups: Sequence[Group]) -> Table:
-    """The kernels that take most, as wide as a screen."""
+def top(found: Profile, n: int) -> Table:
+    """The kernels or operators that take most, as wide as a screen."""
+    groups, words = found.kernels[:n], wording(found)
     return Table(
-        title=f"The {len(groups)} kernels that take most",
+        title=f"The {len(groups)} {words.units} that take most",
         columns=(
-            Column(name="kernel", unit="name"),
+            Column(name=words.unit, unit="name"),
             Column(name="category"),
             Column(name="phase"),
             Column(name="n", unit="count"),
@@ -222,7 +228,7 @@ def operators(found: Profile) -> Table:
             Column(name="sizes", unit="name"),
             Column(name="type"),
             Column(name="n", unit="count"),
-            Column(name="kernels", unit="s"),
+            Column(name="self time" if found.is_of_host else "kernels", unit="s"),
             Column(name="rate", unit="flops_per_s"),
             Column(name="bandwidth", unit="bytes_per_s"),
             Column(name="share of roof", unit="share"),
@@ -245,12 +251,13 @@ def operators(found: Profile) -> Table:
     )
 
 
-def kernels(groups: Sequence[Group]) -> Table:
-    """Kernels by phase, with the spread of their durations."""
+def kernels(found: Profile) -> Table:
+    """Kernels or operators by phase, with the spread of their durations."""
+    words = wording(found)
     return Table(
-        title="Kernels by phase",
+        title=f"{words.units.capitalize()} by phase",
         columns=(
-            Column(name="kernel", unit="name"),
+            Column(name=words.unit, unit="name"),
             Column(name="category"),
             Column(name="phase"),
             Column(name="n", unit="count"),
@@ -258,7 +265,7 @@ def kernels(groups: Sequence[Group]) -> Table:
             Column(name="share", unit="share"),
             *(Column(name=name, unit="s") for name in ("mean", "median", "min", "max", "sd")),
         ),
-        rows=tuple(_kernel(each) for each in groups),
+        rows=tuple(_kernel(each) for each in found.kernels),
     )
 
 

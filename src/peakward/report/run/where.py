@@ -7,6 +7,7 @@ from peakward.records.study import Cell, Column, Study, Table
 from peakward.report.document import Block, Note, Paragraph, Section, TableBlock
 from peakward.report.format import format_cell
 from peakward.report.profile import tables
+from peakward.report.profile.wording import wording
 from peakward.report.run.investigation import Investigation
 
 N_CAUSES = 3
@@ -171,11 +172,11 @@ def _cells(each: Explained, group: Group | None) -> tuple[Cell, Cell]:
 
 def kernels(each: Explained) -> Table:
     """What takes most of one configuration, in columns that fit a terminal of 80."""
-    groups = each.found.profile.kernels[:N_KERNELS]
+    groups, words = each.found.profile.kernels[:N_KERNELS], wording(each.found.profile)
     return Table(
-        title=f"The {len(groups)} kernels that take most in the {each.name}",
+        title=f"The {len(groups)} {words.units} that take most in the {each.name}",
         columns=(
-            Column(name="kernel", unit="name"),
+            Column(name=words.unit, unit="name"),
             Column(name="category"),
             Column(name="phase"),
             Column(name="n", unit="count"),

@@ -1,0 +1,99 @@
+"""The work of a trace without a GPU: the self time of the framework's operators on the host.
+
+An operator's self time is its duration less that of the operators directly inside it on its thread.
+Each operator becomes a row of `Table.gpu`, so that whatever is asked of a GPU's work by name, phase,
+range or shape can be asked of it. Such a row starts with its operator and lasts for its self time,
+which is not where on the clock it was spent: what ran side by side is asked of the operators' own
+rows (`host_breakdown`). Over one thread the self times sum to the time in any operator.
+"""
+
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from peakward.records.profile import CPU, Breakdown, DeviceTime
+from peakward.traces.intervals import total, union
+from peakward.traces.nesting import rows_of
+from peakward.traces.self_time import self_time
+from peakward.traces.table import NONE, Device, GpuColumns, GpuKind, HostKind, Indices, Ints, Table
+
+HOST = Device(NONE, CPU, None, None)
+"""Stands for the host among a table's devices, and by its id in its rows of work."""
+
+
+def with_host_work(table: Table) -> Table:
+    """The table with a row of work for each operator; as it is if it has GPU work, or no operators."""
+    ops = rows_of(table.host, (HostKind.OP,))
+    if len(table.gpu) or not len(ops):
+        return table
+    return replace(table, gpu=_operators(table, ops), devices=(HOST,))
+
+
+def is_of_host(table: Table) -> bool:
+    """Whether its work is the operators of the host."""
+    return HOST in table.devices
+
+
+def operator_rows(table: Table) -> Indices:
+    """For each row of a host's work the position of its operator in `Table.host`: what launched it."""
+    return table.gpu.correlation.astype(np.int32)
+
+
+def host_breakdown(table: Table) -> Breakdown:
+    """The time of the host: busy while at least one of these operators ran, on whatever thread.
+
+    Communication is not told apart. The span is from the start of the first to the end of the last.
+    """
+    rows = operator_rows(table)
+    start, end = table.host.start_ns[rows], table.host.end_ns[rows]
+    busy_ns = total(union(start, end))
+    span_ns = int(end.max() - start.min()) if len(rows) else 0
+    time = DeviceTime(
+        device=HOST.id,
+        span_ns=span_ns,
+        busy_ns=busy_ns,
+        compute_ns=busy_ns,
+        communication_ns=0,
+        memory_ns=0,
+        communication_under_compute_ns=0,
+        memory_under_compute_ns=0,
+        exposed_memory_ns=0,
+        n_compute=len(rows),
+        n_communication=0,
+        n_copies=0,
+        n_sets=0,
+    )
+    together = msgspec.structs.replace(time, device=None)
+    return Breakdown(devices=(time,), together=together, span_ns=span_ns)
+
+
+def operator_self_time(table: Table, ops: NDArray[np.int64]) -> Ints:
+    """For each of these operators, given in the order of the table, its self time among them."""
+    host = table.host
+    found = np.zeros(len(host), dtype=np.int64)
+    for thread in np.unique(host.thread[ops]):
+        here = ops[host.thread[ops] == thread]
+        during = union(host.start_ns[here], host.end_ns[here])
+        rows, time_ns = self_time(host, here, during)
+        found[rows] = time_ns
+    return found[ops]
+
+
+def _operators(table: Table, ops: NDArray[np.int64]) -> GpuColumns:
+    host, n = table.host, len(ops)
+    process = np.array([thread.process for thread in table.threads], dtype=np.int32)
+    return GpuColumns(
+        start_ns=host.start_ns[ops],
+        duration_ns=operator_self_time(table, ops),
+        kind=np.full(n, GpuKind.KERNEL, dtype=np.uint8),
+        name=host.name[ops],
+        device=np.full(n, HOST.id, dtype=np.int32),
+        stream=host.thread[ops].astype(np.int64),
+        process=process[host.thread[ops]],
+        correlation=ops.astype(np.int64),
+        n_bytes=np.full(n, NONE, dtype=np.int64),
+        direction=np.zeros(n, dtype=np.uint8),
+        graph=np.full(n, NONE, dtype=np.int64),
+    )

@@ -1,0 +1,91 @@
+"""Which of some ranges each piece of work is for, the backward pass's too.
+
+A range of the forward pass, such as that around a layer, is closed when the gradients of what ran in
+it are computed. Autograd's sequence numbers lead there: each node of a backward pass carries the number
+of the forward operator that made it. Of the forward operators with a number that is the last to
+start, since those before it that made no node carry the number too.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from peakward.traces.marks import backward_rows, waiting_threads
+from peakward.traces.nesting import nest, rows_of
+from peakward.traces.ranges import Launches, innermost_at, launch_sites
+from peakward.traces.table import NONE, Codes, HostKind, Indices, Table
+
+
+class PartDirection(IntEnum):
+    """Which pass launched a piece of work. What a backward pass computes again is its own."""
+
+    FORWARD = 0
+    BACKWARD = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """A range and a direction for each GPU row."""
+
+    name: Indices
+    """Position in `Table.names` of the range's name; NONE of work that is for none of the ranges."""
+    direction: Codes
+    """PartDirection; by autograd's nodes, so FORWARD in a trace without them."""
+
+
+def parts(table: Table, launches: Indices, names: Collection[str]) -> Parts:
+    """For each GPU row the range of one of these names that it is for.
+
+    That is the innermost of them open at its launch; where none is, and it was launched in a node of
+    a backward pass, the innermost that was open when the node's forward operator started. A range
+    holds what lies in it at any depth, unless that lies in another of `names` within it.
+    """
+    wanted = np.array([name in names for name in table.names], dtype=bool)
+    rows = rows_of(table.host, (HostKind.RANGE,))
+    rows = rows[wanted[table.host.name[rows]]]
+    sites = launch_sites(table, launches)
+    node = nest(table.host, backward_rows(table)).innermost(sites.thread, sites.at_ns)
+    forward = _forward_operators(table, _numbered(table, sites))
+    of_node = nest(table.host, rows).innermost(
+        np.append(table.host.thread, NONE)[forward], np.append(table.host.start_ns, NONE)[forward]
+    )
+    at_launch = innermost_at(table, sites, rows)
+    row = np.where(at_launch == NONE, of_node, at_launch)
+    return Parts(
+        name=np.append(table.host.name, NONE)[row].astype(np.int32),
+        direction=(node != NONE).astype(np.uint8),
+    )
+
+
+def _numbered(table: Table, sites: Launches) -> Indices:
+    """For each GPU row the innermost numbered node of a backward pass it was launched in, or NONE."""
+    nodes = backward_rows(table)
+    nodes = nodes[(table.host.sequence[nodes] >= 0) & (table.host.kind[nodes] == HostKind.OP)]
+    return nest(table.host, nodes).innermost(sites.thread, sites.at_ns)
+
+
+def _forward_operators(table: Table, nodes: Indices) -> Indices:
+    """For each of these nodes the operator whose gradient it computes; NONE for NONE, or where the
+    trace lacks it. A node's numbers are those of the thread that waits for it, else of its own."""
+    host = table.host
+    ops = rows_of(host, (HostKind.OP,))
+    ops = np.setdiff1d(ops[host.sequence[ops] >= 0], backward_rows(table), assume_unique=True)
+    if not len(ops):
+        return np.full(len(nodes), NONE, dtype=np.int32)
+    own = np.arange(len(table.threads))
+    waiting = waiting_threads(table)
+    # Counted anew from 0: a number and its thread together must fit 64 bits.
+    different, dense = np.unique(host.sequence[ops], return_inverse=True)
+    numbers = host.thread[ops].astype(np.int64) * len(different) + dense
+    # By number, those of one number as they started.
+    order = np.lexsort((ops, numbers))
+    ops, numbers = ops[order], numbers[order]
+    thread = np.where(waiting == NONE, own, waiting)[np.append(host.thread, 0)[nodes]]
+    sequence = np.append(host.sequence, NONE)[nodes]
+    at = np.minimum(np.searchsorted(different, sequence), len(different) - 1)
+    asked = thread * len(different) + at
+    place = np.maximum(np.searchsorted(numbers, asked, side="right") - 1, 0)
+    found = (nodes != NONE) & (different[at] == sequence) & (numbers[place] == asked)
+    return np.where(found, ops[place], NONE).astype(np.int32)

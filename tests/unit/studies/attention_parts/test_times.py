@@ -1,0 +1,27 @@
+"""Parts' times read off a profile."""
+
+import msgspec
+import pytest
+
+from peakward.records.case import OperatorCase
+from peakward.studies.attention_parts.times import part_times
+
+CASE = OperatorCase(batch_size=1, n_heads=2, seq_len=64, head_dim=16, device="cpu")
+
+
+@pytest.mark.parametrize(("direction", "factor"), [("forward", 1), ("backward", 2)])
+@pytest.mark.parametrize("n_steps", [1, 3])
+def test_parts_of_one_step_sum_to_the_whole(direction, factor, n_steps, profile):
+    found = part_times(profile(CASE, n_steps), direction)
+    ns = [each * 1e9 / factor for each in (found.scores_s, found.mask_s, found.softmax_s)]
+    assert ns == pytest.approx([200, 150, 300])
+    assert found.values_s * 1e9 == pytest.approx(300 * factor)
+    assert found.rest_s * 1e9 == pytest.approx(50 * factor)
+    assert found.softmax_share == pytest.approx(0.3)
+    assert found.over_products == pytest.approx(0.6)
+
+
+def test_a_profile_without_the_ranges_has_no_parts(profile):
+    made = profile(CASE)
+    bare = msgspec.structs.replace(made, profile=msgspec.structs.replace(made.profile, ranges=()))
+    assert part_times(bare, "forward") is None
