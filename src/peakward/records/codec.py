@@ -38,4 +38,6 @@ def from_json(data: bytes, record_type: type[R]) -> R:
             )
         return msgspec.json.decode(envelope.record, type=record_type)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise PeakwardError(f"expected a {record_type.__name__} record, got {error}") from error
+        # It quotes keys of the JSON, which may hold anything.
+        said = " ".join(str(error).split())
+        raise PeakwardError(f"expected a {record_type.__name__} record, got {said}") from error
