@@ -7,7 +7,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from peakward.records.calibration import Calibration
@@ -102,6 +102,7 @@ json_values = st.recursive(
 
 
 @given(json_values)
+@example({"\n": {}})
 def test_json_that_is_not_a_record_gives_one_clear_line(value: object) -> None:
     data = msgspec.json.encode({"schema_version": SCHEMA_VERSION, "record": value})
     with pytest.raises(PeakwardError, match=r"^expected a Run record, got [^\n]+$"):
