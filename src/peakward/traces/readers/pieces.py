@@ -1,8 +1,7 @@
 """The text of a file in pieces, gunzipped as it is read where it is gzip."""
 
 import zlib
-from collections.abc import Generator, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from typing import IO
 
 PIECE_BYTES = 1 << 19
@@ -69,12 +68,3 @@ def _after_padding(rest: bytes, file: IO[bytes]) -> bytes:
         if not rest:
             break
     return rest
-
-
-def ahead(pieces: Iterator[bytes]) -> Generator[bytes]:
-    """The same, the next one made in a thread meanwhile: zlib lets go of the interpreter's lock."""
-    with ThreadPoolExecutor(1) as pool:
-        coming = pool.submit(next, pieces, b"")
-        while piece := coming.result():
-            coming = pool.submit(next, pieces, b"")
-            yield piece

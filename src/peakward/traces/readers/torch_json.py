@@ -3,7 +3,7 @@
 import os
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import IO
 
@@ -11,7 +11,7 @@ from peakward.records.errors import PeakwardError
 from peakward.traces.readers.gathered import Gathered
 from peakward.traces.readers.gathered_part import take_in
 from peakward.traces.readers.memory_limit import free_bytes
-from peakward.traces.readers.pieces import PIECE_BYTES, Truncated, ahead, gunzipped, is_gzip, plain
+from peakward.traces.readers.pieces import PIECE_BYTES, Truncated, gunzipped, is_gzip, plain
 from peakward.traces.readers.torch_gather import gather
 from peakward.traces.readers.torch_metadata import Metadata
 from peakward.traces.readers.torch_outer import Head, cut_off, head, tail
@@ -51,8 +51,9 @@ def _read(file: IO[bytes], path: Path, max_processes: int) -> Table:
     check = _check(gathered, file)
     try:
         if is_gzip(file):
-            with closing(ahead(gunzipped(file, PIECE_BYTES))) as pieces:
-                outer = _gather(gathered, pieces, check)
+            # Gunzipping in a thread meanwhile gains nothing: each piece holds the interpreter's lock
+            # for less than the 5 ms after which another thread may ask for it.
+            outer = _gather(gathered, gunzipped(file, PIECE_BYTES), check)
         else:
             outer = _gather_plain(gathered, file, path, check, max_processes)
         pair(gathered)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peakward.traces.readers.pieces import Truncated, ahead, gunzipped, is_gzip, plain
+from peakward.traces.readers.pieces import Truncated, gunzipped, is_gzip, plain
 
 
 @given(st.lists(st.binary(max_size=300), min_size=1), st.integers(1, 100), st.integers(0, 20))
@@ -28,12 +28,6 @@ def test_plain_up_to_a_stop(data, n_bytes, stop):
     file = BytesIO(data)
     assert b"".join(plain(file, n_bytes, stop)) == data[:stop]
     assert b"".join(plain(file, n_bytes)) == data[stop:]
-
-
-def test_ahead_gives_the_same_and_passes_errors_on():
-    assert list(ahead(iter([b"a", b"b"]))) == [b"a", b"b"]
-    with pytest.raises(Truncated):
-        list(ahead(gunzipped(BytesIO(gzip.compress(b"abc")[:-1]), 2)))
 
 
 def test_gzip_is_known_by_its_start():
