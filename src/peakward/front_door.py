@@ -29,8 +29,6 @@ from peakward.store.database import Store
 if TYPE_CHECKING:
     import torch
 
-    from peakward.traces.trace import Trace
-
 __all__ = [
     "Configuration",
     "Measurement",
@@ -55,7 +53,6 @@ __all__ = [
     "model",
     "run",
     "study",
-    "trace",
 ]
 
 DB = "peakward.db"
@@ -246,17 +243,6 @@ def study(
             command=shlex.join(["peakward", "study", name, *(["--full"] if full else [])]),
             calibration=opened.store.calibration(here.environment.key),
         )
-
-
-def trace(path: str | Path) -> "Trace":
-    """Read a trace of torch.profiler or Nsight Systems: `peakward trace`.
-
-    Raises:
-        PeakwardError: it is neither, or damaged.
-    """
-    from peakward.traces.trace import Trace
-
-    return Trace.open(Path(path))
 
 
 def compare(before: Study, after: Study, *, threshold: float = 0.03, across: bool = False) -> Study:

@@ -225,6 +225,15 @@ class Trace:
         )
 
 
+def trace(path: str | Path) -> Trace:
+    """Read a trace of torch.profiler or Nsight Systems: `peakward trace`.
+
+    Raises:
+        PeakwardError: it is neither, or damaged.
+    """
+    return Trace.open(Path(path))
+
+
 def compare(traces: Sequence[Trace]) -> Job:
     """Several ranks of one job side by side: who computed, who waited, who came last.
 
