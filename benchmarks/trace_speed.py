@@ -3,8 +3,8 @@
 `python benchmarks/trace_speed.py TRACE --peer PYTHON`, where PYTHON is an interpreter that has the
 peer (`pip install traceinsight` in an environment of its own). Each side reads the file and asks
 for the temporal breakdown, the kernel breakdown and the overlap of communication with compute, in a
-fresh process each time, the sides in turns. Memory is the proportional set size of the process and
-its children together, the most that was seen of it, every 20 ms. Big traces come from
+fresh process each time, the sides in turns. Memory is the peak of resident memory of the process
+and of each of its children, added up, though they need not coincide. Big traces come from
 `benchmarks/trace_replicate.py`.
 """
 
@@ -69,17 +69,17 @@ class Speed(msgspec.Struct, frozen=True, kw_only=True):
 
 def spend(python: str, program: str, trace: Path) -> Spent:
     """Run the program on the trace."""
-    started, peak = perf_counter(), 0
+    started, peaks = perf_counter(), dict[int, int]()
     process = subprocess.Popen(
         [python, "-c", program, str(trace)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     while process.poll() is None:
-        peak = max(peak, sum(_resident(pid) for pid in _family(process.pid)))
+        peaks |= {pid: peak for pid in _family(process.pid) if (peak := _peak(pid))}
         sleep(0.02)
     wall_s = perf_counter() - started
     if process.returncode:
         raise SystemExit(f"expected {python} to read {trace}, got exit code {process.returncode}")
-    return Spent(wall_s, peak)
+    return Spent(wall_s, sum(peaks.values()))
 
 
 def _family(pid: int) -> list[int]:
@@ -91,12 +91,14 @@ def _family(pid: int) -> list[int]:
     return [pid, *(each for child in said.split() for each in _family(int(child)))]
 
 
-def _resident(pid: int) -> int:
+def _peak(pid: int) -> int:
+    """The kernel's own high-water mark of a process's resident memory: reading it costs nothing,
+    where summing up a large process's pages slowed it down."""
     try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
         return 0
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
 
 
 def compare(trace: Path, peer: str, n_rounds: int) -> Speed:

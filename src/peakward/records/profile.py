@@ -188,6 +188,8 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     max_ns: int
     std_ns: float
     """Population standard deviation."""
+    fused: tuple[str, ...] = ()
+    """The operators of the source that a compiler put into this kernel, where its name tells."""
 
 
 class PathShare(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

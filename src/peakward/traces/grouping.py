@@ -5,6 +5,7 @@ from collections.abc import Callable
 from peakward.records.profile import Group, WorkPhase
 from peakward.traces.category_rules import Category
 from peakward.traces.host_work import is_of_host
+from peakward.traces.inductor import fused_ops
 from peakward.traces.kernel_names import short_name
 from peakward.traces.kernels import Groups, group
 from peakward.traces.phase_names import PhaseCode
@@ -22,7 +23,11 @@ Labels = tuple[str, str | None, WorkPhase | None]
 def by_name(table: Table, categories: Codes) -> tuple[Group, ...]:
     """A group for each name."""
     found = group(table.gpu.duration_ns, [table.gpu.name, categories])
-    return _records(found, lambda key: (_shown(table, key[0]), _CATEGORIES[key[1]].value, None))
+    return _records(
+        found,
+        lambda key: (_shown(table, key[0]), _CATEGORIES[key[1]].value, None),
+        lambda key: table.names[key[0]],
+    )
 
 
 def by_phase_and_name(table: Table, categories: Codes, phases: Codes) -> tuple[Group, ...]:
@@ -35,6 +40,7 @@ def by_phase_and_name(table: Table, categories: Codes, phases: Codes) -> tuple[G
             _CATEGORIES[key[2]].value,
             _PHASES[key[0]],
         ),
+        lambda key: table.names[key[1]],
     )
 
 
@@ -58,7 +64,11 @@ def _shown(table: Table, name: int) -> str:
     return whole if is_of_host(table) else short_name(whole)
 
 
-def _records(found: Groups, labels: Callable[[list[int]], Labels]) -> tuple[Group, ...]:
+def _records(
+    found: Groups,
+    labels: Callable[[list[int]], Labels],
+    full_name: Callable[[list[int]], str] | None = None,
+) -> tuple[Group, ...]:
     columns = zip(
         found.keys.tolist(),
         found.instances.tolist(),
@@ -87,6 +97,7 @@ def _records(found: Groups, labels: Callable[[list[int]], Labels]) -> tuple[Grou
                 min_ns=least,
                 max_ns=most,
                 std_ns=std,
+                fused=() if full_name is None else fused_ops(full_name(key)),
             )
         )
     return tuple(groups)

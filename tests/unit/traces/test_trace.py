@@ -43,6 +43,15 @@ def test_kernels_of_a_compiled_step_are_told_apart_by_phase_and_category(compile
     assert found.incomplete == ()
 
 
+def test_a_compiled_kernel_names_the_operators_it_fuses(compiled):
+    (found,) = [
+        each
+        for each in compiled.kernels()
+        if each.name.startswith("triton_poi_fused__unsafe_view_cat_mul_silu_silu_backward")
+    ]
+    assert found.fused == ("_unsafe_view", "cat", "mul", "silu", "silu_backward", "split", "view")
+
+
 def test_a_captured_step_is_counted_kernel_by_kernel_and_called_incomplete():
     found = Trace.open(GRAPHS).profile()
     assert found.n_steps == 3

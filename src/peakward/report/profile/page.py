@@ -61,6 +61,7 @@ def whole(found: Profile) -> Document:
             blocks=(
                 *_filled(tables.categories(found)),
                 *_filled(tables.kernels(found)),
+                *_filled(tables.fused(found)),
                 *_filled(tables.operators(found)),
             ),
         ),

@@ -219,6 +219,25 @@ def on_path(found: Profile) -> Table:
     )
 
 
+def fused(found: Profile) -> Table:
+    """What a compiler put into its kernels."""
+    groups = [each for each in found.kernels if each.fused]
+    return Table(
+        title="Compiled kernels, and the operators that they fuse",
+        columns=(
+            Column(name="kernel", unit="name"),
+            Column(name="phase"),
+            Column(name="n", unit="count"),
+            Column(name="total", unit="s"),
+            Column(name="operators", unit="name"),
+        ),
+        rows=tuple(
+            (_cut(each.name), each.phase, each.n, each.total_ns * NS, ", ".join(each.fused))
+            for each in groups
+        ),
+    )
+
+
 def operators(found: Profile) -> Table:
     """What operators achieved."""
     return Table(
