@@ -6,8 +6,8 @@ import msgspec
 
 from peakward.records.errors import PeakwardError
 
-SCHEMA_VERSION = 1
-"""1: the first."""
+SCHEMA_VERSION = 2
+"""1: the first. 2: a study holds the profiles of its cases."""
 
 R = TypeVar("R", bound=msgspec.Struct)
 

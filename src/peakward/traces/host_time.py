@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from peakward.traces.by_name import by_name
 from peakward.traces.calls import WAITS, call_kinds
 from peakward.traces.intervals import Intervals, union
-from peakward.traces.table import Codes, HostColumns, HostKind, Ints, Table
+from peakward.traces.marks import processes_of
+from peakward.traces.table import Codes, HostColumns, HostKind, Indices, Table
 
 Mask = NDArray[np.bool_]
 
@@ -28,7 +29,7 @@ class HostTime(NamedTuple):
     host: HostColumns
     kinds: Codes
     """CallKind of each row."""
-    process: Ints
+    process: Indices
     """Of each row."""
     waiting: Mask
     """Calls that keep the host until the GPU has got somewhere (`calls.WAITS`)."""
@@ -62,7 +63,7 @@ class HostTime(NamedTuple):
 def host_time(table: Table) -> HostTime:
     """The sorts of every host row."""
     host = table.host
-    process = np.array([thread.process for thread in table.threads], dtype=np.int64)[host.thread]
+    process = processes_of(table)
     callers = np.unique(process[host.kind == HostKind.CALL])
     kinds = call_kinds(table)
     return HostTime(

@@ -88,7 +88,7 @@ def _launched(
         returned=returned,
         thread=thread[call],
         thread_before=thread[np.where(call_before == NONE, call, call_before)],
-        process=host.process[call],
+        process=host.process[call].astype(np.int64),
         remainder=remainder,
     )
 

@@ -4,12 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TypeVar
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from peakward.traces.phase_names import PhaseCode
-from peakward.traces.table import Codes, Ints
+from peakward.traces.table import Ints
 
 Floats = NDArray[np.float64]
 T = TypeVar("T", bound=np.generic)
@@ -35,36 +33,6 @@ class Groups:
 
     def __len__(self) -> int:
         return len(self.instances)
-
-
-class Rest(msgspec.Struct, frozen=True, kw_only=True):
-    """All the groups that a table leaves out, in one row."""
-
-    groups: int
-    instances: int
-    total_ns: int
-    share: float
-
-
-class Share(msgspec.Struct, frozen=True, kw_only=True):
-    """The time that some kernels took of the time of all."""
-
-    part_ns: int
-    whole_ns: int
-
-    @property
-    def share(self) -> float | None:
-        """None where nothing ran."""
-        return self.part_ns / self.whole_ns if self.whole_ns else None
-
-
-class PhaseShares(msgspec.Struct, frozen=True, kw_only=True):
-    """What some kernels, such as the matmuls, take of the kernel time of more and more of a step."""
-
-    forward: Share
-    forward_backward: Share
-    step: Share
-    """Of everything: optimizer and what belongs to no phase too."""
 
 
 def group(duration_ns: Ints, keys: Sequence[NDArray[np.integer]]) -> Groups:
@@ -94,34 +62,6 @@ def group(duration_ns: Ints, keys: Sequence[NDArray[np.integer]]) -> Groups:
             std_ns=np.sqrt(_sums(deviation**2, first) / instances),
         ),
         longest_first,
-    )
-
-
-def top(groups: Groups, n: int) -> tuple[Groups, Rest]:
-    """The first `n` rows, and the rest in one."""
-    head, tail = np.arange(len(groups))[:n], np.arange(len(groups))[n:]
-    rest = Rest(
-        groups=len(tail),
-        instances=int(groups.instances[tail].sum()),
-        total_ns=int(groups.total_ns[tail].sum()),
-        share=float(groups.share[tail].sum()),
-    )
-    return _rows(groups, head), rest
-
-
-def phase_shares(duration_ns: Ints, phase: Codes, part: NDArray[np.bool_]) -> PhaseShares:
-    """The share of the kernels in `part`; `phase` has a PhaseCode for each kernel."""
-
-    def share(phases: tuple[PhaseCode, ...]) -> Share:
-        whole = np.isin(phase, phases)
-        return Share(
-            part_ns=int(duration_ns[whole & part].sum()), whole_ns=int(duration_ns[whole].sum())
-        )
-
-    return PhaseShares(
-        forward=share((PhaseCode.FORWARD,)),
-        forward_backward=share((PhaseCode.FORWARD, PhaseCode.BACKWARD)),
-        step=share(tuple(PhaseCode)),
     )
 
 

@@ -20,7 +20,7 @@ def launch_rows(table: Table) -> Indices:
     if not len(calls):
         return np.full(len(table.gpu), NONE, dtype=np.int32)
     correlations = np.sort(table.host.correlation[calls], kind="stable")
-    owner = _owners(table)[table.host.thread[calls]]
+    owner = table.process_of_thread[table.host.thread[calls]]
     key = _key(correlations, table.host.correlation[calls], owner)
     kept = _launches_first(key, np.isin(call_kinds(table)[calls], LAUNCHES))
     calls, key = calls[kept], key[kept]
@@ -47,10 +47,6 @@ def call_returns(host: HostColumns, kinds: Codes, calls: Indices) -> Ints:
         return np.full(len(calls), NONE, dtype=np.int64)
     blocks = kinds[calls] == CallKind.BLOCKING_MOVE
     return np.where(blocks, host.start_ns[calls], host.end_ns[calls])
-
-
-def _owners(table: Table) -> Ints:
-    return np.array([thread.process for thread in table.threads], dtype=np.int64)
 
 
 def _candidates(table: Table) -> NDArray[np.intp]:

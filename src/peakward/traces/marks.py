@@ -34,8 +34,7 @@ def backward_rows(table: Table) -> NDArray[np.int64]:
 
 def processes_of(table: Table) -> Indices:
     """By row of the host, the position of its process."""
-    process = np.array([thread.process for thread in table.threads], dtype=np.int32)
-    return process[table.host.thread]
+    return table.process_of_thread[table.host.thread]
 
 
 def waiting_threads(table: Table) -> Indices:
@@ -46,7 +45,7 @@ def waiting_threads(table: Table) -> Indices:
     process: that with the most numbered forward operators, else, of those that run no backward node
     if there are any, that with the most operators and ranges.
     """
-    process = np.array([thread.process for thread in table.threads], dtype=np.int32)
+    process = table.process_of_thread
     by_sequence = _forward_threads(table, process)
     waiting = np.where(by_sequence != NONE, by_sequence, _main_threads(table, process)[process])
     return np.where(waiting == np.arange(len(process)), NONE, waiting).astype(np.int32)

@@ -1,12 +1,12 @@
 """Which phase of a step each piece of GPU work belongs to, and what says so."""
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from peakward.traces.marks import backward_rows, named, processes_of
+from peakward.traces.calls import CallKind, call_kinds
+from peakward.traces.marks import backward_rows, processes_of
 from peakward.traces.nesting import nest, rows_of
 from peakward.traces.phase_names import Evidence, PhaseCode
 from peakward.traces.phase_order import next_is
@@ -17,7 +17,6 @@ from peakward.traces.table import NONE, Codes, HostKind, Indices, Ints, Table
 
 _LONG_AGO = np.iinfo(np.int64).min
 _PHASES = (PhaseCode.FORWARD, PhaseCode.BACKWARD, PhaseCode.OPTIMIZER)
-_GRAPH_LAUNCH = re.compile(r"(cuda|cu|hip)GraphLaunch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +127,7 @@ def _by_order(
     backward = np.concatenate([backward_rows(table), said.of(PhaseCode.BACKWARD)])
     optimizer = said.of(PhaseCode.OPTIMIZER)
     bounds = np.concatenate([optimizer, step_rows(table)])
-    process_of = np.array([*(thread.process for thread in table.threads), NONE], dtype=np.int32)
+    process_of = np.append(table.process_of_thread, NONE)
     process = np.where(asked, process_of[sites.thread], NONE)
     trains = processes_of(table)[np.concatenate([backward, optimizer])]
     infers = asked & ~np.isin(process, trains)
@@ -140,8 +139,6 @@ def _by_order(
 
 def brought_by_graphs(table: Table, launches: Indices) -> NDArray[np.bool_]:
     """Mask of the GPU rows that the launch of a captured graph brought."""
-    launches_graph = named(table, _GRAPH_LAUNCH)
-    call_name = np.append(table.host.name, NONE)[launches]
-    by_call = (call_name != NONE) & np.append(launches_graph, False)[call_name]
+    by_call = np.append(call_kinds(table) == CallKind.GRAPH, False)[launches]
     brought: NDArray[np.bool_] = by_call | (table.gpu.graph != NONE)
     return brought

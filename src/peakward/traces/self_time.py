@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from peakward.traces.covering import last_covering
 from peakward.traces.intervals import Intervals, contains
+from peakward.traces.nesting import nest
 from peakward.traces.table import NONE, HostColumns, Ints
 
 
@@ -14,14 +14,14 @@ def self_time(
     """The nanoseconds of `during` for which each host row was the innermost of `rows`, all of one
     thread: of those running, the one that began last, or the shortest of those. Row NONE has the time
     in none of them. Rows without any time are left out; the times sum to `during`."""
+    rows = rows[host.duration_ns[rows] > 0]
     starts, ends = host.start_ns[rows], host.end_ns[rows]
-    order = np.lexsort((-ends, starts))
     edges = np.sort(np.concatenate((starts, ends, during.start, during.end)), kind="stable")
     left, right = edges[:-1], edges[1:]
     inside = (right > left) & contains(during, left)
     left, right = left[inside], right[inside]
-    at = last_covering(starts[order], ends[order], left, right)
+    at = nest(host, rows).innermost(host.thread[rows[:1]] if len(rows) else NONE, left)
     # Place 0 is for the time in no row.
-    time = np.bincount(at + 1, weights=right - left, minlength=len(rows) + 1).astype(np.int64)
-    innermost = np.concatenate(([NONE], rows[order]))
-    return innermost[time > 0], time[time > 0]
+    time = np.bincount(at + 1, weights=right - left, minlength=1).astype(np.int64)
+    innermost = np.flatnonzero(time) - 1
+    return innermost, time[innermost + 1]

@@ -9,9 +9,9 @@ from peakward.records.profile import Waiting
 from peakward.traces.breakdown import busy
 from peakward.traces.by_name import by_name
 from peakward.traces.calls import plain_name
-from peakward.traces.covering import innermost
 from peakward.traces.host_time import HostTime, host_time
 from peakward.traces.intervals import covered
+from peakward.traces.nesting import nest
 from peakward.traces.table import NONE, HostKind, Indices, Ints, Table
 
 _LINE = re.compile(r"\.py\(\d+\): ")
@@ -46,13 +46,12 @@ def _around(table: Table, calls: NDArray[np.intp]) -> tuple[Indices, Indices, In
         np.flatnonzero(kind == which) for which in (HostKind.OP, HostKind.RANGE, HostKind.PYTHON)
     )
     whose = by_name(table.names, table.host.name[python], _whose_line)
-    ours = innermost(table.host, python[whose == _OURS], calls)
-    torchs = innermost(table.host, python[whose == _TORCHS], calls)
-    return (
-        innermost(table.host, operators, calls),
-        innermost(table.host, ranges, calls),
-        np.where(ours == NONE, torchs, ours),
+    threads, starts = table.host.thread[calls], table.host.start_ns[calls]
+    operator, range_, ours, torchs = (
+        nest(table.host, rows).innermost(threads, starts)
+        for rows in (operators, ranges, python[whose == _OURS], python[whose == _TORCHS])
     )
+    return operator, range_, np.where(ours == NONE, torchs, ours)
 
 
 def _whose_line(name: str) -> int:

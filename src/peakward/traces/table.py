@@ -167,3 +167,8 @@ class Table:
     limits: tuple[str, ...]
     """What the reader could not take over, in sentences: events left out and why, nothing of
     other programs' secrets."""
+
+    @property
+    def process_of_thread(self) -> Indices:
+        """By thread, the position of its process."""
+        return np.array([thread.process for thread in self.threads], dtype=np.int32)

@@ -45,7 +45,7 @@ from peakward.traces.rates import operator_rates
 from peakward.traces.reading import read
 from peakward.traces.row_categories import CATEGORIES, row_categories
 from peakward.traces.selection import restricted
-from peakward.traces.steps import steps
+from peakward.traces.steps import step_rows
 from peakward.traces.sync import waiting
 from peakward.traces.table import Codes, GpuKind, HostKind, Indices, Table
 from peakward.traces.telling import evidence, incomplete
@@ -198,7 +198,7 @@ class Trace:
         kernels = table.gpu.kind == GpuKind.KERNEL
         other = self.categories == CATEGORIES.index(Category.OTHER)
         kernel_ns = int(table.gpu.duration_ns[kernels].sum())
-        n_steps = len(steps(table, self.launches))
+        n_steps = len(step_rows(table))
         return Profile(
             source=table.source,
             format=table.format,

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peakward.traces.kernels import group, phase_shares, top
+from peakward.traces.kernels import group
 from peakward.traces.phase_names import PhaseCode
 from peakward.traces.phases import phases
 from peakward.traces.table import GpuKind
@@ -62,35 +62,13 @@ def test_totals_beyond_what_a_float_holds_stay_exact():
     assert groups.total_ns.tolist() == [2**53 + 1]
 
 
-def test_the_rest_in_one_row():
-    groups = group(ints(50, 30, 15, 5), [ints(0, 1, 2, 3)])
-    head, rest = top(groups, 2)
-    assert head.total_ns.tolist() == [50, 30]
-    assert (rest.groups, rest.instances, rest.total_ns) == (2, 2, 20)
-    assert rest.share == pytest.approx(0.2)
-    head, rest = top(groups, 9)
-    assert (len(head), rest.groups, rest.total_ns, rest.share) == (4, 0, 0, 0.0)
-
-
 def test_nothing_ran():
     groups = group(ints(), [ints(), ints()])
     assert len(groups) == 0
-    assert top(groups, 3)[1].total_ns == 0
-    assert phase_shares(ints(), ints(), ints().astype(bool)).step.share is None
 
 
 def test_kernels_of_no_length_have_no_share():
     assert group(ints(0, 0), [ints(1, 2)]).share.tolist() == [0.0, 0.0]
-
-
-def test_the_share_of_matmuls_falls_as_more_of_the_step_is_counted():
-    duration, phase = ints(60, 40, 120, 80, 95, 5), np.array([F, F, B, B, O, OTHER], np.uint8)
-    is_matmul = np.array([1, 0, 1, 0, 0, 0], dtype=bool)
-    shares = phase_shares(duration, phase, is_matmul)
-    assert shares.forward.share == 0.6
-    assert shares.forward_backward.share == 0.6
-    assert shares.step.share == 0.45
-    assert (shares.step.part_ns, shares.step.whole_ns) == (180, 400)
 
 
 def test_kernels_of_a_real_trace():
