@@ -64,7 +64,10 @@ def _result(study: Study, found: Investigation) -> str:
         return f"{_time(found.baseline)} a step; {_kept_nothing(study)}"
     times = f"{_time(found.baseline)} → {_time(found.best)} a step"
     if (speedup := found.speedup) is not None:
-        times = f"{format_cell(speedup.estimate, 'ratio')} the baseline's speed, {times}"
+        faster = f"{format_cell(speedup.estimate, 'ratio')} the baseline's speed"
+        # Medians that disagree with the pairs would contradict the ratio in its own line.
+        drifted = found.alone is not None
+        times = f"{faster}, {speedup.basis}" if drifted else f"{faster}, {times}"
     kept = " + ".join(trial.lever for trial in found.steps)
     return f"{times}, with {kept}" if kept else times
 

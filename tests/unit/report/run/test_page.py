@@ -25,6 +25,16 @@ def test_the_headline_says_what_where_and_what_came_of_it(run_study):
     )
 
 
+def test_a_machine_that_drifted_gets_no_times_beside_its_ratio(run_study):
+    baseline, best = run_study.measurements
+    slow = best.summary.median_s.__class__(estimate=3.0, low=2.9, high=3.1)
+    summary = replace(best.summary, median_s=slow)
+    drifted = replace(run_study, measurements=(baseline, replace(best, summary=summary)))
+    shown = document(drifted)
+    assert shown.headline.startswith("10.3× the baseline's speed, run in pairs, with bf16")
+    assert any("speed drifted" in each.text for each in shown.blocks if isinstance(each, Note))
+
+
 def test_figures_warnings_and_facts_open_the_report(run_study):
     figures, note, facts, plot = document(run_study).blocks
     assert isinstance(figures, Figures)
