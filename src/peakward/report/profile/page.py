@@ -16,7 +16,7 @@ from peakward.report.document import (
     TableBlock,
 )
 from peakward.report.format import format_cell
-from peakward.report.profile import tables
+from peakward.report.profile import cells, host_tables, rank_tables, time_tables, work_tables
 from peakward.report.profile.wording import wording
 
 TOP = 8
@@ -29,10 +29,10 @@ def summary(found: Profile) -> Document:
     """Where the time went, on one screen."""
     blocks: tuple[Block, ...] = (
         *_opening(found),
-        TableBlock(table=tables.time(found)),
-        *_filled(tables.idle(found)),
-        *_filled(tables.categories(found)),
-        *_filled(tables.top(found, TOP)),
+        TableBlock(table=time_tables.time(found)),
+        *_filled(time_tables.idle(found)),
+        *_filled(work_tables.categories(found)),
+        *_filled(work_tables.top(found, TOP)),
     )
     return Document(
         title=found.source, headline=_headline(found), blocks=(*blocks, *_missing(found))
@@ -41,33 +41,33 @@ def summary(found: Profile) -> Document:
 
 def whole(found: Profile) -> Document:
     """Everything that the profile holds."""
-    several = _filled(tables.devices(found)) if len(found.breakdown.devices) > 1 else ()
+    several = _filled(time_tables.devices(found)) if len(found.breakdown.devices) > 1 else ()
     sections = (
-        Section(title="Time", blocks=(TableBlock(table=tables.time(found)), *several)),
+        Section(title="Time", blocks=(TableBlock(table=time_tables.time(found)), *several)),
         Section(
             title="Idle",
             blocks=(
-                *_filled(tables.idle(found)),
-                *_filled(tables.delays(found)),
-                *_filled(tables.waits(found)),
+                *_filled(time_tables.idle(found)),
+                *_filled(host_tables.delays(found)),
+                *_filled(host_tables.waits(found)),
             ),
         ),
         Section(
             title="Critical path",
-            blocks=(*_filled(tables.path(found)), *_filled(tables.on_path(found))),
+            blocks=(*_filled(host_tables.path(found)), *_filled(host_tables.on_path(found))),
         ),
         Section(
             title=wording(found).units.capitalize(),
             blocks=(
-                *_filled(tables.categories(found)),
-                *_filled(tables.kernels(found)),
-                *_filled(tables.fused(found)),
-                *_filled(tables.operators(found)),
+                *_filled(work_tables.categories(found)),
+                *_filled(work_tables.kernels(found)),
+                *_filled(work_tables.fused(found)),
+                *_filled(work_tables.operators(found)),
             ),
         ),
         Section(
             title="Copies and communication",
-            blocks=(*_filled(tables.copies(found)), *_filled(tables.collectives(found))),
+            blocks=(*_filled(time_tables.copies(found)), *_filled(time_tables.collectives(found))),
         ),
         Section(title="How this was read", blocks=_conventions(found)),
     )
@@ -98,7 +98,7 @@ def job(found: Job, documents: Sequence[Document]) -> Document:
     return Document(
         title=f"{len(found.ranks)} traces side by side",
         headline=f"{found.n_collectives:,} collectives that all of them have{late}",
-        blocks=(TableBlock(table=tables.ranks(found)), *_unmatched(found)),
+        blocks=(TableBlock(table=rank_tables.ranks(found)), *_unmatched(found)),
         sections=(*sections, *inner),
     )
 
@@ -120,7 +120,7 @@ def _headline(found: Profile) -> str:
             "" if found.selection is None else f" in {found.selection}"
         )
     busy = format_cell(total.busy_ns / total.span_ns, "share")
-    said = f"{wording(found).busy} {busy} of {format_cell(total.span_ns * tables.NS, 's')}"
+    said = f"{wording(found).busy} {busy} of {format_cell(total.span_ns * cells.NS, 's')}"
     if found.selection is not None:
         return f"{found.selection}: {said}"
     if found.idle is None:
@@ -129,7 +129,7 @@ def _headline(found: Profile) -> str:
     if worst_ns < LEAST_CAUSE * total.span_ns:
         return said
     share = format_cell(worst_ns / total.span_ns, "share")
-    return f"{said}; most of the idle time: {tables.CAUSES[cause]}, {share} of the span"
+    return f"{said}; most of the idle time: {time_tables.CAUSES[cause]}, {share} of the span"
 
 
 def _opening(found: Profile) -> tuple[Block, ...]:

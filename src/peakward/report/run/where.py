@@ -6,7 +6,7 @@ from peakward.records.profile import CaseProfile, DeviceTime, Group, WorkPhase
 from peakward.records.study import Cell, Column, Study, Table
 from peakward.report.document import Block, Note, Paragraph, Section, TableBlock
 from peakward.report.format import format_cell
-from peakward.report.profile import tables
+from peakward.report.profile import cells, time_tables, work_tables
 from peakward.report.profile.wording import wording
 from peakward.report.run.investigation import Investigation
 
@@ -75,8 +75,8 @@ def spans(seen: list[Explained], device: str) -> Table:
         rows=tuple(
             (
                 each.name,
-                each.time.span_ns * tables.NS,
-                each.time.busy_ns * tables.NS,
+                each.time.span_ns * cells.NS,
+                each.time.busy_ns * cells.NS,
                 each.time.busy_ns / each.time.span_ns,
                 each.time.idle_ns / each.time.span_ns,
             )
@@ -102,7 +102,8 @@ def causes(seen: list[Explained], device: str) -> Table:
             *(Column(name=each.name, unit="share") for each in seen),
         ),
         rows=tuple(
-            (tables.CAUSES[cause], *(shares.get(cause) for shares in by_name)) for cause in order
+            (time_tables.CAUSES[cause], *(shares.get(cause) for shares in by_name))
+            for cause in order
         ),
         note="Shares of the span. A profiler makes the host slower, so where the host is the cause "
         "they are at most this.",
@@ -160,14 +161,14 @@ def _key(group: Group) -> Key:
 
 def _place(key: Key, by_name: list[dict[Key, Group]]) -> tuple[int, float]:
     """By phase, then what takes most of any configuration first."""
-    phase = len(tables.PHASES) if key[0] is None else tables.PHASES.index(key[0])
+    phase = len(work_tables.PHASES) if key[0] is None else work_tables.PHASES.index(key[0])
     return phase, -max(groups[key].share for groups in by_name if key in groups)
 
 
 def _cells(each: Explained, group: Group | None) -> tuple[Cell, Cell]:
     if group is None:
         return None, None
-    return group.total_ns * tables.NS / each.found.n_steps, group.share
+    return group.total_ns * cells.NS / each.found.n_steps, group.share
 
 
 def kernels(each: Explained) -> Table:
@@ -184,7 +185,7 @@ def kernels(each: Explained) -> Table:
             Column(name="share", unit="share"),
         ),
         rows=tuple(
-            (one.name, one.category, one.phase, one.n, one.total_ns * tables.NS, one.share)
+            (one.name, one.category, one.phase, one.n, one.total_ns * cells.NS, one.share)
             for one in groups
         ),
         note=f"Over {format_cell(each.found.n_steps, 'count')} steps.",

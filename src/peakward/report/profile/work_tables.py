@@ -1,0 +1,148 @@
+"""The work itself: by category, kernel and operator."""
+
+from collections.abc import Sequence
+
+from peakward.records.profile import Group, Profile, WorkPhase
+from peakward.records.study import Column, Table
+from peakward.report.profile.cells import NS, Row, share
+from peakward.report.profile.wording import wording
+
+PHASES: tuple[WorkPhase, ...] = ("forward", "backward", "optimizer", "other")
+TYPES = {"c10::BFloat16": "bf16", "c10::Half": "fp16", "float": "fp32", "double": "fp64"}
+LONGEST = 44
+"""Characters of a kernel's name on the one screen; its ends tell more than its middle."""
+N_OPERATORS = 20
+
+
+def categories(found: Profile) -> Table:
+    """Kernel time by category, a column for each phase that has any."""
+    phases = [phase for phase in PHASES if any(each.phase == phase for each in found.categories)]
+    totals: dict[str, dict[str, int]] = {}
+    for each in found.categories:
+        by_phase = totals.setdefault(each.name, {})
+        by_phase[str(each.phase)] = by_phase.get(str(each.phase), 0) + each.total_ns
+    whole = sum(sum(by_phase.values()) for by_phase in totals.values())
+    order = sorted(totals, key=lambda name: -sum(totals[name].values()))
+    return Table(
+        title=wording(found).categories,
+        columns=(
+            Column(name="category"),
+            *(Column(name=phase, unit="s") for phase in phases),
+            Column(name="total", unit="s"),
+            Column(name="share", unit="share"),
+        ),
+        rows=tuple(_category(name, totals[name], phases, whole) for name in order),
+    )
+
+
+def _category(name: str, by_phase: dict[str, int], phases: Sequence[WorkPhase], whole: int) -> Row:
+    total = sum(by_phase.values())
+    cells = (by_phase[phase] * NS if phase in by_phase else None for phase in phases)
+    return (name, *cells, total * NS, share(total, whole))
+
+
+def top(found: Profile, n: int) -> Table:
+    """The kernels or operators that take most, as wide as a screen."""
+    groups, words = found.kernels[:n], wording(found)
+    return Table(
+        title=f"The {len(groups)} {words.units} that take most",
+        columns=(
+            Column(name=words.unit, unit="name"),
+            Column(name="category"),
+            Column(name="phase"),
+            Column(name="n", unit="count"),
+            Column(name="total", unit="s"),
+            Column(name="share", unit="share"),
+            Column(name="median", unit="s"),
+        ),
+        rows=tuple((_cut(each.name), *_kernel(each)[1:6], each.median_ns * NS) for each in groups),
+    )
+
+
+def _cut(name: str) -> str:
+    if len(name) <= LONGEST:
+        return name
+    end = LONGEST // 3
+    return f"{name[: LONGEST - end - 1]}…{name[-end:]}"
+
+
+def kernels(found: Profile) -> Table:
+    """Kernels or operators by phase, with the spread of their durations."""
+    words = wording(found)
+    return Table(
+        title=f"{words.units.capitalize()} by phase",
+        columns=(
+            Column(name=words.unit, unit="name"),
+            Column(name="category"),
+            Column(name="phase"),
+            Column(name="n", unit="count"),
+            Column(name="total", unit="s"),
+            Column(name="share", unit="share"),
+            *(Column(name=name, unit="s") for name in ("mean", "median", "min", "max", "sd")),
+        ),
+        rows=tuple(_kernel(each) for each in found.kernels),
+    )
+
+
+def _kernel(one: Group) -> Row:
+    spread = (one.mean_ns, one.median_ns, one.min_ns, one.max_ns, one.std_ns)
+    return (
+        one.name,
+        one.category,
+        one.phase,
+        one.n,
+        one.total_ns * NS,
+        one.share,
+        *(each * NS for each in spread),
+    )
+
+
+def fused(found: Profile) -> Table:
+    """What a compiler put into its kernels."""
+    groups = [each for each in found.kernels if each.fused]
+    return Table(
+        title="Compiled kernels, and the operators that they fuse",
+        columns=(
+            Column(name="kernel", unit="name"),
+            Column(name="phase"),
+            Column(name="n", unit="count"),
+            Column(name="total", unit="s"),
+            Column(name="operators", unit="name"),
+        ),
+        rows=tuple(
+            (_cut(each.name), each.phase, each.n, each.total_ns * NS, ", ".join(each.fused))
+            for each in groups
+        ),
+    )
+
+
+def operators(found: Profile) -> Table:
+    """What operators achieved."""
+    return Table(
+        title="Operators whose shapes were recorded",
+        columns=(
+            Column(name="operator", unit="name"),
+            Column(name="sizes", unit="name"),
+            Column(name="type"),
+            Column(name="n", unit="count"),
+            Column(name="self time" if found.is_of_host else "kernels", unit="s"),
+            Column(name="rate", unit="flops_per_s"),
+            Column(name="bandwidth", unit="bytes_per_s"),
+            Column(name="share of roof", unit="share"),
+        ),
+        rows=tuple(
+            (
+                each.name,
+                each.dims,
+                TYPES.get(each.dtype or "", each.dtype),
+                each.n,
+                each.kernel_ns * NS,
+                each.flops_per_s,
+                each.bytes_per_s,
+                each.roof_share,
+            )
+            for each in found.operators[:N_OPERATORS]
+        ),
+        note="FLOPs are what the maths needs, bytes each input and output once. The roof is the "
+        "datasheet's: the longer of FLOPs over the peak of their type and bytes over the bandwidth.",
+    )
