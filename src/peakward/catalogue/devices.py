@@ -6,6 +6,7 @@ what is not in the catalogue is None. CPUs are not catalogued; they are calibrat
 """
 
 import tomllib
+from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -71,3 +72,15 @@ def match(driver_name: str, memory_bytes: int) -> Device | None:
         ):
             return each
     return None
+
+
+def match_all(named: Iterable[tuple[str | None, int | None]]) -> Device | None:
+    """The one accelerator that all of these names and memories in bytes mean, as `match` does.
+
+    None where they are several models, or one that the catalogue does not know.
+    """
+    models = set(named)
+    if len(models) != 1:
+        return None
+    driver_name, memory_bytes = models.pop()
+    return match(driver_name, memory_bytes) if driver_name and memory_bytes else None

@@ -60,11 +60,7 @@ def main(options: Options, _command: str) -> int:
 
 def _device(trace: "Trace") -> Device | None:
     """The catalogued device that the trace was taken on, where all of its GPUs are of that model."""
-    named = {(each.name, each.memory_bytes) for each in trace.table.devices}
-    if len(named) != 1:
-        return None
-    name, memory_bytes = named.pop()
-    return devices.match(name, memory_bytes) if name and memory_bytes else None
+    return devices.match_all((each.name, each.memory_bytes) for each in trace.table.devices)
 
 
 def _phase(given: str | None) -> WorkPhase | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from peakward.catalogue import devices
 from peakward.records.case import ModelCase, OperatorCase
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Measurement
@@ -94,15 +95,17 @@ class Profiler:
                 stopped = answer.reason.startswith(INTERRUPTED)
                 reason = answer.reason if stopped else f"{answer.status}: {answer.reason}"
                 return NotProfiled(case=case, reason=reason)
-            trace = self._store.keep(path)
+            name = self._store.keep(path)
+        trace = Trace.open(self._store.path_of(name))
+        device = devices.match_all((each.name, each.memory_bytes) for each in trace.table.devices)
         found = CaseProfile(
             id=uuid.uuid4().hex,
             case=case,
             environment_key=self._key,
             n_steps=answer.n_steps,
             profiled_step_s=answer.profiled_step_s,
-            trace=trace,
-            profile=Trace.open(self._store.path_of(trace)).profile(),
+            trace=name,
+            profile=trace.profile(device=device),
         )
         self._store.add_profile(found)
         return found

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peakward.catalogue.devices import device, devices, match
+from peakward.catalogue.devices import device, devices, match, match_all
 from peakward.records.device import Device, Figure
 from peakward.records.errors import PeakwardError
 
@@ -181,3 +181,13 @@ def test_an_unknown_key_is_answered_with_the_nearest() -> None:
     assert device("h100-sxm-80").driver_names == ("NVIDIA H100 80GB HBM3",)
     with pytest.raises(PeakwardError, match="expected a device, got 'h100': perhaps h100-sxm-80"):
         device("h100")
+
+
+def test_several_of_one_model_are_that_model_and_of_two_are_none() -> None:
+    h200, a100 = ("NVIDIA H200", 150_109_880_320), ("NVIDIA A100-SXM4-40GB", 40_960 * 2**20)
+    found = match_all([h200, h200])
+    assert found is not None
+    assert found.key == "h200-141"
+    assert match_all([h200, a100]) is None
+    assert match_all([]) is None
+    assert match_all([("NVIDIA H200", None)]) is None

@@ -62,6 +62,7 @@ def test_a_profile_is_analysed_and_its_trace_kept(store):
     assert found.profiled_step_s == 0.25
     assert found.profile.source == found.trace
     assert found.profile.kernels
+    assert any(each.roof_share for each in found.profile.operators), "an H200's roof is known"
     assert store.path_of(found.trace).read_bytes() == RECORDED.read_bytes()
 
 
