@@ -6,10 +6,13 @@ import msgspec
 
 from peakward.records.case import ModelCase
 from peakward.records.measurement import Measurement
+from peakward.records.profile import CaseProfile
 from peakward.records.study import Conclusion, Evidence, Unit
 from peakward.report.cases import label
 
 TIMES: tuple[Unit, ...] = ("s", "ratio", "tokens_per_s", "flops_per_s")
+PROFILED: tuple[Unit, ...] = (*TIMES, "share")
+"""A share that is read off a profile is one of time."""
 MOST_NAMED = 8
 """Doubtful measurements named with their reasons; the tables mark all."""
 FEWEST_STEPS = 5
@@ -17,11 +20,19 @@ FEWEST_STEPS = 5
 
 
 def marked(
-    conclusions: Iterable[Conclusion], measurements: Iterable[Measurement]
+    conclusions: Iterable[Conclusion],
+    measurements: Iterable[Measurement],
+    profiles: Iterable[CaseProfile] = (),
 ) -> tuple[Conclusion, ...]:
-    """The conclusions, each that rests on doubtful times saying on how many."""
+    """The conclusions, each that rests on doubtful times saying on how many.
+
+    A few profiled steps cannot show whether they are steady, so what is read off a profile, shares of
+    its time included, is as doubtful as the case's measurement.
+    """
     by_id = {each.id: each for each in measurements}
-    return tuple(_marked(each, by_id) for each in conclusions)
+    by_case = {each.case: each for each in by_id.values()}
+    behind = {each.id: by_case[each.case] for each in profiles if each.case in by_case}
+    return tuple(_marked(each, by_id, behind) for each in conclusions)
 
 
 def notes(measurements: Iterable[Measurement]) -> tuple[str, ...]:
@@ -40,9 +51,20 @@ def notes(measurements: Iterable[Measurement]) -> tuple[str, ...]:
     return (f"{len(doubtful)} of {len(timed)} times {are} unstable or throttled{more}.", *named)
 
 
-def _marked(conclusion: Conclusion, by_id: dict[str, Measurement]) -> Conclusion:
-    ids = {name for each in conclusion.evidence if each.unit in TIMES for name in each.from_ids}
-    behind = [by_id[name] for name in sorted(ids) if name in by_id]
+def _marked(
+    conclusion: Conclusion, by_id: dict[str, Measurement], profiled: dict[str, Measurement]
+) -> Conclusion:
+    sources = [
+        (by_id if each.unit in TIMES else {}) | (profiled if each.unit in PROFILED else {})
+        for each in conclusion.evidence
+    ]
+    found = {
+        known[name].id: known[name]
+        for each, known in zip(conclusion.evidence, sources, strict=True)
+        for name in each.from_ids
+        if name in known
+    }
+    behind = [found[name] for name in sorted(found)]
     timed = [each for each in behind if _is_timed(each)]
     doubtful = [each for each in timed if _is_doubtful(each)]
     if not doubtful:

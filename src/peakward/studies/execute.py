@@ -81,7 +81,7 @@ def carry_out(
         profiles=recorder.readings.profiles,
         tables=tuple(each for each in (*_models(recorder.readings), *parts.tables) if each.rows),
         plots=tuple(plot for plot in parts.plots if any(each.points for each in plot.series)),
-        conclusions=doubts.marked(parts.conclusions, recorder.readings),
+        conclusions=doubts.marked(parts.conclusions, recorder.readings, recorder.readings.profiles),
         notes=(
             *parts.notes,
             *(each.note for each in recorder.not_profiled),

@@ -10,6 +10,8 @@ from peakward.studies.doubts import MOST_NAMED, marked, notes
 from peakward.studies.parts import evidence, say
 from peakward.studies.scope import micro
 
+from .conftest import case_profile
+
 STEADY = Protocol()
 SHAKY = Validity(verdict="unstable", reasons=("coefficient of variation 12% > 5%",))
 
@@ -51,6 +53,16 @@ def test_where_every_time_is_unstable(made, n, said):
 
 def test_stable_times_are_not_remarked_on(made):
     assert one("s", made(1, validity=Validity(verdict="stable"))).text == "It is 2.00 s."
+
+
+def test_a_share_read_off_a_profile_is_as_doubtful_as_its_case(made):
+    shaky, steady = made(1), made(2, validity=Validity(verdict="stable"))
+    for measurement, n_marked in ((shaky, 1), (steady, 0)):
+        profile = case_profile(measurement.case)
+        said = say("It takes {x}.", x=evidence("x", 0.5, "share", profile))
+        (found,) = marked([said], [shaky, steady], [profile])
+        assert found.text.count("unstable") == n_marked
+    assert one("share", shaky).text == "It is 200%.", "a share of something else"
 
 
 def test_memory_does_not_depend_on_steady_times(made):
