@@ -175,14 +175,13 @@ def test_an_oom_of_the_whole_device_is_a_status(workers):
     assert ended.status == "oom", ended.reason
 
 
-def test_pairs(workers):
+def test_turns(workers):
     graphs = case(configuration=Configuration(cuda_graphs=True))
-    outcome = workers.pairs(
-        case(), graphs, "ABBA", msgspec.structs.replace(PROTOCOL, max_timed_s=0.3)
-    )
-    assert outcome.status == "ok", outcome.reason
-    assert len(outcome.pairs) == 2
-    assert outcome.base_peak_bytes > 0
+    protocol = msgspec.structs.replace(PROTOCOL, max_timed_s=0.3)
+    timed = workers.turns((case(), graphs, case()), protocol)
+    assert timed.status == "ok", timed.reason
+    assert len(timed.turns) == 3
+    assert all(turn.median_s > 0 and turn.peak_bytes > 0 for turn in timed.turns)
 
 
 def test_the_first_step_of_a_fresh_process(workers):

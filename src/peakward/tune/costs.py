@@ -8,23 +8,23 @@ from peakward.records.protocol import Protocol
 
 SCREEN = Protocol(min_steps=5, max_steps=50, max_timed_s=0.5, phases=False)
 """Enough to see a gain of a few per cent; what survives is confirmed in pairs."""
-PAIR = Protocol(
+TURN = Protocol(
     warmup_steps=3,
     min_steps=5,
     max_steps=100,
     max_timed_s=0.5,
     phases=False,
 )
-"""One letter of a pair: its median is one observation, so its own interval need not be narrow, and
-after three steps what is left of a warm-up is in both arms (screening tested each for it)."""
-CONFIRM_ORDERS = ("ABBA", "BAAB", "ABBA")
-"""A base, B candidate; a process each, the first of them that which screened."""
-EXTRA_ORDERS = ("BAAB", "ABBA")
-"""Two processes more where three were inconclusive. Simulated with 0.3% noise within a process: a
-lever without effect is kept in 0, 1.4, 3.8 and 4.4% of trials at 0.3, 1, 2 and 4% noise between
-processes (2.5% at one look), and one that saves 5% in 100, 100, 98 and 60%."""
+"""One case of a confirmation: its median is one observation, so its own interval need not be narrow,
+and after three steps what is left of a warm-up is in all cases (screening tested each for it)."""
+N_PROCESSES, N_MORE_PROCESSES = 3, 2
+"""Of a confirmation, and more where three were inconclusive. Simulated with 0.3% noise within a
+process: a lever without effect is kept in 0.0, 1.6, 3.8 and 4.1% of trials at 0.3, 1, 2 and 4% noise
+between processes (2.5% at one look), and one that saves 5% in 100, 100, 99 and 61%."""
 
-
+AGAIN = 1 / 3
+"""Of what compiling took the first time: the kernels come from torch's cache on disk, the tracing
+does not."""
 ANALYSE_S = 3.0
 """Writing a trace of a few steps, reading it back and analysing it. Reckoned: traces of 3 steps of
 12 layers hold some 30,000 events."""
@@ -45,34 +45,25 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
         compiles = candidate.configuration.compile != "none"
         return self.arm_s + SCREEN.max_timed_s + (self.compile_s if compiles else 0.0)
 
-    def confirm_s(self, candidate: ModelCase) -> float:
-        """One lever confirmed in its processes, the first of which runs already."""
-        return self._pairs_s(candidate, CONFIRM_ORDERS) - self.start_s
+    def turn_s(self, case: ModelCase) -> float:
+        """A case in its turn, as far as it was not screened yet."""
+        # It warms up for 3 steps and is timed for 5, one that is screened for some ten.
+        return self.arm_s / 2 + TURN.max_timed_s + self._compiling_again_s(case)
 
-    def confirm_more_s(self, candidate: ModelCase) -> float:
-        """The processes more that an inconclusive lever takes."""
-        return self._pairs_s(candidate, EXTRA_ORDERS)
+    def check_s(self, candidate: ModelCase) -> float:
+        """Its numbers against an oracle's: small models, but compiled anew for their shapes."""
+        compiles = candidate.configuration.compile != "none"
+        return self.arm_s + (self.compile_s if compiles else 0.0)
 
     def profile_s(self, case: ModelCase) -> float:
         """Some steps of one case profiled, in a process of their own.
 
         A profiler makes a step longer, by half of its time to be on the safe side.
         """
-        again_s = self.compile_s / 3 if case.configuration.compile != "none" else 0.0
-        return self.start_s + 1.5 * self.arm_s + again_s + ANALYSE_S
+        return self.start_s + 1.5 * self.arm_s + self._compiling_again_s(case) + ANALYSE_S
 
-    def _pairs_s(self, candidate: ModelCase, orders: tuple[str, ...]) -> float:
-        """Processes of pairs, each letter an arm warmed up and timed.
-
-        Compiling an arm again is reckoned at a third of the first time: its kernels come from
-        torch's cache on disk, the tracing does not.
-        """
-        letters = "".join(orders)
-        compiles = candidate.configuration.compile != "none"
-        again_s = letters.count("B") * self.compile_s / 3 if compiles else 0.0
-        # An arm of a pair warms up for 3 steps and is timed for 5, one screened for some ten.
-        arms_s = len(letters) * (self.arm_s / 2 + PAIR.max_timed_s)
-        return len(orders) * self.start_s + arms_s + again_s
+    def _compiling_again_s(self, case: ModelCase) -> float:
+        return AGAIN * self.compile_s if case.configuration.compile != "none" else 0.0
 
 
 def guessed(case: ModelCase, floor_s: float | None) -> Costs:
@@ -96,3 +87,9 @@ def learned(guess: Costs, baseline: Measurement) -> Costs:
         return guess
     start_s = min(guess.start_s, max(baseline.wall_s - compiling_s - warmup_s - timed_s, 0.1))
     return msgspec.structs.replace(guess, start_s=start_s, arm_s=0.5 + warmup_s)
+
+
+def again_s(screening: Measurement) -> float:
+    """What a case that was screened should take in another process, its start apart."""
+    compiling_s = screening.compile.compile_s if screening.compile is not None else 0.0
+    return max(screening.wall_s - (1 - AGAIN) * compiling_s, 0.0)

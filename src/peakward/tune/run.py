@@ -19,9 +19,16 @@ from peakward.records.measurement import Measurement
 from peakward.records.prediction import Prediction
 from peakward.records.protocol import Protocol
 from peakward.records.study import Study
-from peakward.tune import costs, profiles, trials
+from peakward.tune import costs, profiles
+from peakward.tune.bench import Bench, Obstacle
 from peakward.tune.budget import Budget
-from peakward.tune.search import Listener, Obstacle, Search
+from peakward.tune.costs import N_PROCESSES
+from peakward.tune.laboratory import Laboratory
+from peakward.tune.ladder import Ladder
+from peakward.tune.ledger import Ledger, Listener
+from peakward.tune.proof import Proof
+from peakward.tune.search import Search
+from peakward.tune.trials import interrupted
 
 if TYPE_CHECKING:
     from peakward.lab.measure.sweep import Sweep
@@ -87,46 +94,41 @@ def investigate(
     on_prediction(ceiling)
     on_stage("measuring the baseline")
     measured = [sweep.measure(asked.case, HEADLINE)]
-    search = Search(
-        trials.Laboratory(sweep, store),
-        obstacle=asked.obstacle,
-        budget=budget,
-        costs=costs.learned(costs.guessed(asked.case, ceiling.floor_s), measured[0]),
-        reserve_s=min(measured[0].wall_s, asked.budget_s / 5),
-        environment_key=sweep.environment.key,
-        on_stage=on_stage,
-    )
-    best, complete, interrupted = asked.case, False, False
+    guess = costs.learned(costs.guessed(asked.case, ceiling.floor_s), measured[0])
+    # For the best, measured as the baseline was, and the profiles of both.
+    reserve_s = measured[0].wall_s + 2 * guess.profile_s(asked.case)
+    ledger = Ledger(budget, reserve_s=min(reserve_s, asked.budget_s / 4), announce=on_stage)
+    bench = Bench(Laboratory(sweep, store), ledger, guess, asked.obstacle, sweep.environment.key)
+    held, stopped = Ladder(base=asked.case), False
     explained = profiles.Profiles()
     try:
-        best = search.compose(asked.case, asked.levers)
-        if best != asked.case:
+        proof = Proof(bench)
+        held = proof.prove(Search(bench).climb(asked.case, asked.levers))
+        if held.levers:
             on_stage("measuring the best composition")
             # In a process as young as the baseline's: after a dozen cases one measured 12.6 ms
             # where fresh ones gave 8 to 9 (host-bound, H200 machine, 2026-11-21).
             sweep.workers.close()
-            measured.append(sweep.measure(best, HEADLINE))
-        search.prove(asked.case, best)
-        complete = not search.skipped
-        interrupted = any(trials.interrupted(trial) for trial in search.trials)
-        # Last, for no figure rests on it, and the proof must not lack the time.
+            measured.append(sweep.measure(held.top, HEADLINE))
         explained = profiles.affordable(
             measured,
             profiles.Profiler(sweep.workers, store, sweep.environment.key),
             budget=budget,
-            costs=search.costs,
+            costs=guess,
             on_stage=on_stage,
         )
-        interrupted = interrupted or explained.interrupted
+        if not explained.interrupted:
+            ledger.reserve_s = 0.0
+            proof.prove_alone(asked.case)
     except KeyboardInterrupt:
-        best, interrupted = search.best or asked.case, True
-    study = _study(asked, best, calibration, measured, search)
+        stopped = True
+    study = _study(asked, held.top, calibration, measured, ledger)
     study = msgspec.structs.replace(
         study,
         started_at=started.isoformat(timespec="seconds"),
         wall_s=budget.spent_s(),
-        complete=complete,
-        interrupted=interrupted,
+        complete=not (stopped or ledger.skipped),
+        interrupted=stopped or explained.interrupted or any(map(interrupted, ledger.trials)),
         profiles=explained.made,
         notes=(*study.notes, *explained.notes),
     )
@@ -139,11 +141,11 @@ def _study(
     best: ModelCase,
     calibration: Calibration,
     measured: Sequence[Measurement],
-    search: Search,
+    ledger: Ledger,
 ) -> Study:
     environment = measured[0].environment
     cases = [each.case for each in measured if isinstance(each.case, ModelCase)]
-    undone = "; ".join(dict.fromkeys(search.skipped))
+    undone = "; ".join(dict.fromkeys(ledger.skipped))
     limits = [f"Not done in its {asked.budget_s:.0f} s: {undone}."] if undone else []
     return Study(
         id=uuid.uuid4().hex,
@@ -158,7 +160,7 @@ def _study(
         measurements=tuple(measured),
         calibration=calibration,
         predictions=tuple(predicted(case, environment, calibration) for case in cases),
-        trials=tuple(search.trials),
+        trials=ledger.trials,
         best_command=asked.to_command(best),
         notes=tuple(limits),
     )
@@ -169,7 +171,7 @@ def planned(
 ) -> list[tuple[str, float]]:
     """For a dry run: what would be done, and how many seconds each should take.
 
-    The confirmations come last, one for every lever, as if each gained.
+    As if every lever gained, beside those that set the same.
     """
     known = calibration is not None or _device(environment) is not None
     floor_s = predicted(asked.case, environment, calibration).floor_s if known else None
@@ -182,9 +184,19 @@ def planned(
         for lever in asked.levers
         if changes(lever, asked.case) and asked.obstacle(lever, asked.case) is None
     ]
-    for verb, cost_s in (("screen", guess.screen_s), ("confirm", guess.confirm_s)):
-        chosen = [lever for lever in applicable if verb == "screen" or lever.saves == "time"]
-        steps += [(f"{verb} {lever.name}", cost_s(pull(lever, asked.case))) for lever in chosen]
-    steps.append(("confirm the composition", guess.confirm_s(asked.case)))
-    steps.append(("profile the baseline and the best", 2 * guess.profile_s(asked.case)))
+    steps += [
+        (f"screen {lever.name}", guess.screen_s(pull(lever, asked.case))) for lever in applicable
+    ]
+    ladder = Ladder(base=asked.case)
+    for lever in applicable:
+        ladder = ladder.on_top(lever) if lever.saves == "time" else ladder
+    n_left = len(applicable)
+    again_s = sum(guess.screen_s(case) for case in ladder.cases[1:])
+    turns_s = N_PROCESSES * (guess.start_s + sum(map(guess.turn_s, ladder.cases)))
+    steps += [
+        (f"screen {n_left} levers again, on top of what gained", again_s),
+        ("confirm the composition and each of its levers", turns_s),
+        ("measure the best composition", baseline_s),
+        ("profile the baseline and the best", 2 * guess.profile_s(asked.case)),
+    ]
     return steps

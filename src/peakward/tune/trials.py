@@ -1,25 +1,37 @@
-"""One lever against one base: screened, its numbers checked, confirmed in pairs."""
+"""What a trial says: of two screenings, or of cases timed in turn."""
 
-import time
 import uuid
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from peakward.records.case import ModelCase
-from peakward.records.lever import Lever, NumericsClass
-from peakward.records.measurement import Interval, Measurement
+from peakward.records.lever import Lever
+from peakward.records.measurement import Interval, Measurement, Status
 from peakward.records.trial import NumericsVerdict, Pair, Trial, TrialVerdict
 from peakward.stats.pairs import judge_time, ratio_interval
-from peakward.tune.costs import CONFIRM_ORDERS, EXTRA_ORDERS, PAIR, SCREEN
 
 if TYPE_CHECKING:
-    from peakward.lab.measure.sweep import Sweep
-    from peakward.store.database import Store
+    from peakward.lab.measure.messages import Turn
 
 LEAST_GAIN = 0.01
 """A lever that saves less than this share of the step is not worth its complication."""
+
+
+class Comparison(NamedTuple):
+    """What a confirmation is to tell."""
+
+    name: str
+    """The lever's, or "composition"."""
+    base: ModelCase
+    candidate: ModelCase
+    numerics: NumericsVerdict | None
+
+    @property
+    def key(self) -> tuple[str, ModelCase, ModelCase]:
+        """Under which its trial is stored."""
+        return self.name, self.base, self.candidate
 
 
 def refused(lever: Lever, base: ModelCase, candidate: ModelCase, key: str, reason: str) -> Trial:
@@ -29,101 +41,68 @@ def refused(lever: Lever, base: ModelCase, candidate: ModelCase, key: str, reaso
     )
 
 
-class Laboratory:
-    """Tries levers through a sweep, which keeps what it measured."""
-
-    def __init__(self, sweep: "Sweep", store: "Store") -> None:
-        self._sweep, self._store = sweep, store
-        self._key = sweep.environment.key
-
-    def screen(self, lever: Lever, base: ModelCase, candidate: ModelCase) -> Trial:
-        """A quick look: one short measurement of each arm, one after the other."""
-        start_s = time.monotonic()
-        ours, theirs = (self._sweep.measure(case, SCREEN) for case in (base, candidate))
-        return _screened(lever, ours, theirs, self._key, time.monotonic() - start_s)
-
-    def check(
-        self, declared: NumericsClass, base: ModelCase, candidate: ModelCase
-    ) -> NumericsVerdict:
-        """Whether the candidate computes what its class promises."""
-        return self._sweep.workers.numerics(base, candidate, declared)
-
-    def confirm(
-        self,
-        name: str,
-        base: ModelCase,
-        candidate: ModelCase,
-        numerics: NumericsVerdict | None,
-        *,
-        affords_more: Callable[[], bool],
-    ) -> Trial:
-        """Two pairs in each of three processes, and in two more where those cannot tell and
-        `affords_more` has the time."""
-        done = self._store.trial(name, base, candidate, self._key)
-        if done is not None and done.stage == "confirmed" and done.status == "ok":
-            return done
-        start_s = time.monotonic()
-        trial = _trial(name, base, candidate, self._key, stage="confirmed", numerics=numerics)
-        for order in CONFIRM_ORDERS:
-            trial = self._more_pairs(trial, order)
-        if trial.verdict == "inconclusive":
-            if trial.status == "ok" and not affords_more():
-                # Not stored: the same command with more time asks again.
-                return msgspec.structs.replace(trial, wall_s=time.monotonic() - start_s)
-            for order in EXTRA_ORDERS:
-                trial = self._more_pairs(trial, order)
-        trial = msgspec.structs.replace(trial, wall_s=time.monotonic() - start_s)
-        if trial.status == "ok":
-            self._store.add_trial(trial)
-        return trial
-
-    def _more_pairs(self, trial: Trial, order: str) -> Trial:
-        """The trial with another process's pairs, judged anew."""
-        if trial.status != "ok":
-            return trial
-        if trial.pairs:
-            # The next process: each process draws its own memory layout and its own host speed.
-            self._sweep.workers.close()
-        outcome = self._sweep.workers.pairs(trial.base, trial.candidate, order, PAIR)
-        if outcome.status != "ok":
-            arm = "" if outcome.failed_arm is None else f" (the {outcome.failed_arm})"
-            reason = f"{outcome.reason or outcome.status}{arm}"
-            return msgspec.structs.replace(
-                trial, status=outcome.status, verdict="inconclusive", reason=reason
-            )
-        process = 1 + max((pair.process for pair in trial.pairs), default=-1)
-        new = (msgspec.structs.replace(pair, process=process) for pair in outcome.pairs)
-        pairs = (*trial.pairs, *new)
-        ratio = ratio_interval(pairs)
-        verdict = judge_time(ratio, threshold=LEAST_GAIN)
-        return msgspec.structs.replace(
-            trial,
-            pairs=pairs,
-            time_ratio=ratio,
-            verdict=verdict,
-            reason="; ".join((_said(verdict, len(pairs), process + 1), *outcome.doubts)),
-            base_peak_bytes=_larger(trial.base_peak_bytes, outcome.base_peak_bytes),
-            candidate_peak_bytes=_larger(trial.candidate_peak_bytes, outcome.candidate_peak_bytes),
-        )
+def judged(
+    comparison: Comparison,
+    rounds: Sequence[Mapping[ModelCase, "Turn"]],
+    key: str,
+    wall_s: float,
+) -> Trial:
+    """The verdict from a pair of each process."""
+    name, base, candidate, numerics = comparison
+    pairs = tuple(
+        Pair(process=i, base_s=turns[base].median_s, candidate_s=turns[candidate].median_s)
+        for i, turns in enumerate(rounds)
+    )
+    ratio = ratio_interval(pairs)
+    verdict = judge_time(ratio, threshold=LEAST_GAIN)
+    doubts = dict.fromkeys(
+        doubt for turns in rounds for case in (base, candidate) for doubt in turns[case].doubts
+    )
+    return msgspec.structs.replace(
+        _trial(name, base, candidate, key, stage="confirmed", numerics=numerics),
+        pairs=pairs,
+        time_ratio=ratio,
+        verdict=verdict,
+        reason="; ".join((_said(verdict, len(rounds)), *doubts)),
+        base_peak_bytes=max(turns[base].peak_bytes for turns in rounds),
+        candidate_peak_bytes=max(turns[candidate].peak_bytes for turns in rounds),
+        wall_s=wall_s,
+    )
 
 
-def _larger(a: int | None, b: int | None) -> int | None:
-    known = [each for each in (a, b) if each is not None]
-    return max(known, default=None)
+def failed_beside(
+    comparison: Comparison, key: str, culprit: ModelCase | None, status: Status, reason: str
+) -> Trial:
+    """The trial where a case failed before all were timed: its candidate's failure, or that of
+    another case, which says nothing about its lever."""
+    name, base, candidate, numerics = comparison
+    trial = _trial(name, base, candidate, key, stage="confirmed", numerics=numerics)
+    if culprit in (None, candidate):
+        return msgspec.structs.replace(trial, status=status, reason=reason)
+    whose = "its base" if culprit == base else "a case timed with it"
+    return msgspec.structs.replace(trial, reason=f"not timed, for {whose} failed: {reason}")
 
 
-def _said(verdict: str, n_pairs: int, n_processes: int) -> str:
+def _said(verdict: str, n_processes: int) -> str:
     shown = {
         "kept": "faster in the interval",
         "rejected": f"a gain of {LEAST_GAIN:.0%} is outside the interval",
         "inconclusive": f"the interval holds both a gain of {LEAST_GAIN:.0%} and less",
     }
-    return f"{shown[verdict]} ({n_pairs} pairs, {n_processes} processes)"
+    return f"{shown[verdict]} (a pair in each of {n_processes} processes)"
 
 
-def _screened(
-    lever: Lever, base: Measurement, candidate: Measurement, key: str, wall_s: float
-) -> Trial:
+def misjudged(trial: Trial, numerics: NumericsVerdict) -> Trial:
+    """The trial of a lever whose numbers do not hold, or could not be checked."""
+    judged = msgspec.structs.replace(trial, numerics=numerics)
+    if numerics.verdict == "violated":
+        reason = f"not {numerics.declared} as declared: {numerics.reason}"
+        return msgspec.structs.replace(judged, verdict="rejected", reason=reason)
+    reason = f"its numbers could not be checked: {numerics.reason}"
+    return msgspec.structs.replace(judged, verdict="inconclusive", reason=reason)
+
+
+def screened(name: str, base: Measurement, candidate: Measurement, *, wall_s: float) -> Trial:
     """What one short measurement of each arm says: enough to drop a lever, not to keep one."""
     ours, theirs = base.case, candidate.case
     assert isinstance(ours, ModelCase)
@@ -132,7 +111,7 @@ def _screened(
         each.memory.peak_allocated_bytes if each.memory else None for each in (base, candidate)
     ]
     trial = msgspec.structs.replace(
-        _trial(lever.name, ours, theirs, key, stage="screened"),
+        _trial(name, ours, theirs, base.environment.key, stage="screened"),
         base_peak_bytes=peaks[0],
         candidate_peak_bytes=peaks[1],
         wall_s=wall_s,

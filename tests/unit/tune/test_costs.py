@@ -8,7 +8,7 @@ from peakward.records.environment import Environment
 from peakward.records.measurement import CompileReport, Measurement, Run
 from peakward.records.model_shape import ModelShape
 from peakward.records.protocol import Protocol
-from peakward.tune.costs import guessed, learned
+from peakward.tune.costs import again_s, guessed, learned
 
 SHAPE = ModelShape(
     name="t",
@@ -55,23 +55,28 @@ def test_compilation_is_counted_once():
     apart = learned(guess, baseline((0.1,) * 10))
     within = learned(guess, baseline((8.1, *(0.1,) * 9), compile_s=8.0))
     assert within.arm_s == pytest.approx(apart.arm_s)
-    assert within.confirm_s(COMPILED) == pytest.approx(apart.confirm_s(COMPILED))
+    assert within.turn_s(COMPILED) == pytest.approx(apart.turn_s(COMPILED))
 
 
 def test_a_slower_baseline_makes_every_action_dearer():
     guess = guessed(EAGER, 0.1)
     slow, quick = (learned(guess, baseline((step_s,) * 10)) for step_s in (1.0, 0.1))
     assert slow.screen_s(EAGER) > quick.screen_s(EAGER)
-    assert slow.confirm_s(EAGER) > quick.confirm_s(EAGER)
+    assert slow.turn_s(EAGER) > quick.turn_s(EAGER)
 
 
 def test_compiling_costs_more_than_not():
     costs = guessed(EAGER, 0.1)
     assert costs.screen_s(COMPILED) > costs.screen_s(EAGER)
-    assert costs.confirm_s(COMPILED) > costs.confirm_s(EAGER)
+    assert costs.turn_s(COMPILED) > costs.turn_s(EAGER)
 
 
 def test_a_baseline_that_did_not_run_teaches_nothing():
     guess = guessed(EAGER, None)
     failed = msgspec.structs.replace(baseline(()), status="oom", runs=())
     assert learned(guess, failed) == guess
+
+
+def test_what_was_compiled_once_takes_less_in_another_process():
+    assert again_s(baseline((0.1,), wall_s=5.0)) == 5.0
+    assert again_s(baseline((0.1,), wall_s=10.0, compile_s=9.0)) == pytest.approx(4.0)

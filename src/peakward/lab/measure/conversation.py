@@ -71,4 +71,4 @@ class Conversation:
         """The last event in words: "timing, 12 steps done"."""
         last = self.last
         steps = f", {last.done} step{'s' * (last.done > 1)} done" if last.done else ""
-        return last.stage + (f" the {last.arm}" if last.arm else "") + steps
+        return last.stage + ("" if last.turn is None else f" case {last.turn + 1}") + steps

@@ -21,7 +21,6 @@ from peakward.lab.measure.conversation import Conversation, OnEvent
 from peakward.lab.measure.interrupts import Interrupts
 from peakward.lab.measure.messages import (
     Answer,
-    Arm,
     Calibrated,
     CalibrateRequest,
     Event,
@@ -32,11 +31,11 @@ from peakward.lab.measure.messages import (
     MeasureRequest,
     NumericsChecked,
     NumericsRequest,
-    PairsOutcome,
-    PairsRequest,
     Profiled,
     ProfileRequest,
     Request,
+    TurnsRequest,
+    TurnsTimed,
 )
 from peakward.lab.measure.new_file import written_beside
 from peakward.lab.measure.process import WorkerProcess
@@ -63,10 +62,10 @@ def ignore(_event: Event) -> None:
 
 
 class Ended(NamedTuple):
-    """How a request ended, and the arm it was last heard to be at."""
+    """How a request ended, and which of several cases it was last heard to be at."""
 
     answer: Answer
-    arm: Arm | None
+    turn: int | None
 
 
 class Workers:
@@ -82,9 +81,10 @@ class Workers:
         self._on_event = on_event
         self._interrupts = Interrupts()
         self._process: WorkerProcess | None = None
+        self._attached = False
+        """Whether a profiler is attached to the worker."""
         self._held_bytes = 0
         self._quiet_since_s = 0.0
-        self._n_started = 0
         self._scratch = ExitStack()
         self._environments: dict[DeviceType, Environment] = {}
 
@@ -104,6 +104,7 @@ class Workers:
         if self._process is not None:
             self._process.kill()
             self._process = None
+        self._attached = False
         self._held_bytes = 0
         self._scratch.close()
 
@@ -143,42 +144,26 @@ class Workers:
             doubts=() if doubt is None else (doubt,),
         )
 
-    def pairs(
+    def turns(
         self,
-        base: ModelCase,
-        candidate: ModelCase,
-        order: str,
+        cases: Sequence[ModelCase],
         protocol: Protocol,
         *,
         on_event: OnEvent | None = None,
-    ) -> PairsOutcome:
-        """Time two cases in turn in one process: "ABBA" is base, candidate, candidate, base.
+    ) -> TurnsTimed:
+        """Time cases one after another in one process, one resident at a time.
 
-        One arm is resident at a time, and kept while the next letter is the same. A failure of
-        either arm is the outcome's status, without pairs.
-
-        Raises:
-            PeakwardError: the order is not made of AB and BA.
+        The failure of any of them is the answer's status, without times.
         """
-        halves = [order[i : i + 2] for i in range(0, len(order), 2)]
-        if not halves or not set(halves) <= {"AB", "BA"}:
-            raise PeakwardError(
-                f'expected an order made of AB and BA such as "ABBA", got {order!r}'
-            )
+        request = TurnsRequest(cases=tuple(cases), protocol=protocol)
         fresh = protocol.fresh_process
-        request = PairsRequest(
-            base=base,
-            candidate=candidate,
-            order=order,
-            protocol=protocol,
-            process=self._serial(fresh=fresh),
-        )
-        ended = self._ask(request, protocol.timeout_s, fresh=fresh, on_event=on_event)
+        timeout_s = protocol.timeout_s * len(request.cases)
+        ended = self._ask(request, timeout_s, fresh=fresh, on_event=on_event)
         if isinstance(ended.answer, Failed):
-            return PairsOutcome(
-                status=ended.answer.status, reason=ended.answer.reason, failed_arm=ended.arm
+            return TurnsTimed(
+                status=ended.answer.status, reason=ended.answer.reason, failed=ended.turn
             )
-        assert isinstance(ended.answer, PairsOutcome)
+        assert isinstance(ended.answer, TurnsTimed)
         return ended.answer
 
     def numerics(
@@ -238,8 +223,8 @@ class Workers:
     ) -> Profiled | Failed:
         """Write a trace of some steps of a warm case: gzipped Chrome JSON, with named ranges.
 
-        Whatever fails, Ctrl-C and the time limit too, is the answer and leaves no file. The worker
-        ends with the answer: a profiler stays attached to the driver, so nothing may be timed there.
+        Whatever fails, Ctrl-C and the time limit too, is the answer and leaves no file. A profiler
+        stays attached to the driver, so nothing but further profiles may follow in that worker.
 
         Raises:
             PeakwardError: the path is taken, or its folder cannot be written; there is no step to
@@ -252,10 +237,8 @@ class Workers:
             request = ProfileRequest(
                 case=case, path=str(scratch), n_steps=n_steps, with_stack=with_stack
             )
-            try:
-                answer = self._ask(request, timeout_s, on_event=on_event).answer
-            finally:
-                self.close()
+            answer = self._ask(request, timeout_s, on_event=on_event).answer
+            self._attached = self._process is not None
             if isinstance(answer, Failed):
                 return answer
             assert isinstance(answer, Profiled)
@@ -275,7 +258,7 @@ class Workers:
         deadline_s = monotonic() + timeout_s
         tell = on_event or self._on_event
         with self._interrupts:
-            if fresh:
+            if fresh or (self._attached and not isinstance(request, ProfileRequest)):
                 self.close()
             cold = fresh and isinstance(request, MeasureRequest)
             process = self._process or self._start(tell, cold=cold)
@@ -292,7 +275,7 @@ class Workers:
             self.close()
         else:
             self._held_bytes = released.held_bytes
-        return Ended(answer, conversation.last.arm)
+        return Ended(answer, conversation.last.turn)
 
     def _start(self, tell: OnEvent, *, cold: bool) -> WorkerProcess:
         """A new worker. NVML counts GPUs by bus, so CUDA is told to.
@@ -307,14 +290,8 @@ class Workers:
                 tempfile.TemporaryDirectory(prefix="peakward-", ignore_cleanup_errors=True)
             )
             environ["TORCHINDUCTOR_CACHE_DIR"] = scratch
-        self._n_started += 1
         self._process = WorkerProcess(self._argv, environ)
         return self._process
-
-    def _serial(self, *, fresh: bool) -> int:
-        """The number of the process that will answer the next request."""
-        reused = self._process is not None and not fresh
-        return self._n_started - 1 if reused else self._n_started
 
     def _environment(self, device_type: DeviceType) -> Environment:
         if device_type not in self._environments:

@@ -1,36 +1,29 @@
-"""What a worker does to measure a case, or two in turn."""
+"""What a worker does to measure a case, or several in turn."""
 
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from itertools import groupby
 from statistics import median
 from typing import NamedTuple
 from typing import Protocol as Interface
 
-import msgspec
-
 from peakward.lab.levers.marks import Mark
 from peakward.lab.measure import compile_report, memory
 from peakward.lab.measure.messages import (
-    Arm,
     Event,
     Measured,
     MeasureRequest,
-    PairsOutcome,
-    PairsRequest,
     Stage,
+    Turn,
+    TurnsRequest,
+    TurnsTimed,
 )
 from peakward.lab.measure.site import Site
 from peakward.lab.measure.telemetry import Watch
 from peakward.lab.measure.timer import Report, Timing, time_phases, time_steps
 from peakward.records.case import ModelCase, OperatorCase
 from peakward.records.errors import PeakwardError
-from peakward.records.trial import Pair
-
-KEPT_WARMUP_STEPS = 2
-"""For an arm that ran a moment ago and was kept."""
-ARMS: dict[str, Arm] = {"A": "base", "B": "candidate"}
+from peakward.records.protocol import Protocol
 
 Tell = Callable[[Event], None]
 
@@ -111,69 +104,38 @@ def doubts(timing: Timing, watch: Watch) -> tuple[str, ...]:
     return tuple(each for each in (timing.unsteady, watch.doubt()) if each is not None)
 
 
-class Visit(NamedTuple):
-    """One arm's stay on the device: a median step time for each letter, and the peak."""
-
-    medians_s: tuple[float, ...]
-    peak_bytes: int
-    doubts: tuple[str, ...]
-
-
-def time_pairs(request: PairsRequest, bench: Bench) -> PairsOutcome:
-    """Time the arms in the order asked for, one resident at a time.
+def time_turns(request: TurnsRequest, bench: Bench) -> TurnsTimed:
+    """Time the cases in turn, one resident at a time.
 
     Raises:
-        As `measure`; the last event told says which arm it was.
+        As `measure`; the last event told says which case it was.
     """
-    medians: list[float] = []
-    doubted: dict[str, None] = {}
-    peaks: dict[Arm, int] = {"base": 0, "candidate": 0}
-    for letter, letters in groupby(request.order):
-        arm = ARMS[letter]
-        visit = _visit(request, arm, len(list(letters)), bench)
-        medians.extend(visit.medians_s)
-        doubted |= dict.fromkeys(visit.doubts)
-        peaks[arm] = max(peaks[arm], visit.peak_bytes)
-        bench.site.leave(request.base.device)
-    return PairsOutcome(
-        pairs=paired(request.order, medians, request.process),
-        base_peak_bytes=peaks["base"],
-        candidate_peak_bytes=peaks["candidate"],
-        doubts=tuple(doubted),
-    )
+    turns: list[Turn] = []
+    for i, case in enumerate(request.cases):
+        turns.append(_turn(case, request.protocol, i, bench))
+        bench.site.leave(case.device)
+    return TurnsTimed(turns=tuple(turns))
 
 
-def paired(order: str, medians_s: list[float], process: int) -> tuple[Pair, ...]:
-    """Letters 1 and 2 make a pair, 3 and 4 the next, whichever of the two came first."""
-    pairs = []
-    for i in range(0, len(order), 2):
-        by_letter = dict(zip(order[i : i + 2], medians_s[i : i + 2], strict=True))
-        pairs.append(Pair(process=process, base_s=by_letter["A"], candidate_s=by_letter["B"]))
-    return tuple(pairs)
-
-
-def _visit(request: PairsRequest, arm: Arm, n_letters: int, bench: Bench) -> Visit:
-    case = request.base if arm == "base" else request.candidate
-    clock = bench.site.clock(case.device)
-    protocol, medians, doubted = request.protocol, list[float](), list[str]()
-    with built(case, bench, arm) as (prepared, meter):
-        for _ in range(n_letters):
-            watch = bench.site.watch(case.device)
-            timing = time_steps(
-                prepared.step,
-                protocol,
-                clock,
-                watch=watch,
-                on_warmup=report(bench, "warming up", protocol.warmup_steps, arm),
-                on_timed=report(bench, "timing", protocol.max_steps, arm),
-            )
-            checked_loss(prepared.loss(), timing)
-            medians.append(median(timing.run.steps_s))
-            doubted.extend(doubts(timing, watch))
-            protocol = msgspec.structs.replace(protocol, warmup_steps=KEPT_WARMUP_STEPS)
+def _turn(case: ModelCase, protocol: Protocol, i: int, bench: Bench) -> Turn:
+    clock, watch = bench.site.clock(case.device), bench.site.watch(case.device)
+    with built(case, bench, i) as (prepared, meter):
+        timing = time_steps(
+            prepared.step,
+            protocol,
+            clock,
+            watch=watch,
+            on_warmup=report(bench, "warming up", protocol.warmup_steps, i),
+            on_timed=report(bench, "timing", protocol.max_steps, i),
+        )
+        checked_loss(prepared.loss(), timing)
         use = meter.use()
     memory.check_fits(use, case.memory_limit_bytes)
-    return Visit(tuple(medians), use.peak_allocated_bytes, tuple(doubted))
+    return Turn(
+        median_s=median(timing.run.steps_s),
+        peak_bytes=use.peak_allocated_bytes,
+        doubts=doubts(timing, watch),
+    )
 
 
 def checked_loss(loss: float | None, timing: Timing) -> float | None:
@@ -190,10 +152,10 @@ def checked_loss(loss: float | None, timing: Timing) -> float | None:
 
 @contextmanager
 def built(
-    case: ModelCase | OperatorCase, bench: Bench, arm: Arm | None = None
+    case: ModelCase | OperatorCase, bench: Bench, turn: int | None = None
 ) -> Iterator[tuple[Prepared, memory.Meter]]:
     """The case on its device, under its memory limit, for as long as the block lasts."""
-    bench.tell(Event(stage="building", arm=arm))
+    bench.tell(Event(stage="building", turn=turn))
     bench.site.enter(case.device)
     with (
         bench.site.limited(case),
@@ -203,9 +165,9 @@ def built(
         yield prepared, meter
 
 
-def report(bench: Bench, stage: Stage, total: int | None, arm: Arm | None = None) -> Report:
+def report(bench: Bench, stage: Stage, total: int | None, turn: int | None = None) -> Report:
     """Tells the parent how many steps of a stage were issued."""
-    return lambda n: bench.tell(Event(stage=stage, done=n, total=total, arm=arm))
+    return lambda n: bench.tell(Event(stage=stage, done=n, total=total, turn=turn))
 
 
 def _compiles(case: ModelCase | OperatorCase) -> bool:

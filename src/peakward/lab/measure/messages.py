@@ -20,12 +20,11 @@ from peakward.records.measurement import (
     Telemetry,
 )
 from peakward.records.protocol import Protocol
-from peakward.records.trial import NumericsVerdict, Pair
+from peakward.records.trial import NumericsVerdict
 
 Stage = Literal[
     "starting", "building", "warming up", "timing", "profiling", "verifying", "calibrating"
 ]
-Arm = Literal["base", "candidate"]
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=True):
@@ -39,14 +38,11 @@ class MeasureRequest(Message, frozen=True, kw_only=True):
     protocol: Protocol
 
 
-class PairsRequest(Message, frozen=True, kw_only=True):
-    """Time two cases in turn, A being the base and B the candidate."""
+class TurnsRequest(Message, frozen=True, kw_only=True):
+    """Time cases one after another."""
 
-    base: ModelCase
-    candidate: ModelCase
-    order: str
+    cases: tuple[ModelCase, ...]
     protocol: Protocol
-    process: int
 
 
 class NumericsRequest(Message, frozen=True, kw_only=True):
@@ -82,7 +78,7 @@ class ProfileRequest(Message, frozen=True, kw_only=True):
 
 Request = (
     MeasureRequest
-    | PairsRequest
+    | TurnsRequest
     | NumericsRequest
     | CalibrateRequest
     | FirstStepRequest
@@ -97,7 +93,8 @@ class Event(Message, frozen=True, kw_only=True):
     done: int = 0
     total: int | None = None
     """Steps that are planned at most; None where unknown."""
-    arm: Arm | None = None
+    turn: int | None = None
+    """Which of several cases, from 0."""
 
 
 class Ready(Message, frozen=True, kw_only=True):
@@ -109,7 +106,6 @@ class Failed(Message, frozen=True, kw_only=True):
 
     status: Status
     reason: str
-    arm: Arm | None = None
 
 
 class Measured(Message, frozen=True, kw_only=True):
@@ -126,18 +122,23 @@ class Measured(Message, frozen=True, kw_only=True):
     loss: float | None
 
 
-class PairsOutcome(Message, frozen=True, kw_only=True):
-    """Answer to `PairsRequest`; without pairs where an arm failed."""
+class Turn(Message, frozen=True, kw_only=True):
+    """One of the cases of a `TurnsRequest`."""
 
-    pairs: tuple[Pair, ...] = ()
-    base_peak_bytes: int | None = None
-    candidate_peak_bytes: int | None = None
+    median_s: float
+    peak_bytes: int
+    doubts: tuple[str, ...] = ()
+    """What else ran while it was timed."""
+
+
+class TurnsTimed(Message, frozen=True, kw_only=True):
+    """Answer to `TurnsRequest`: a turn for each case, in its order; none where one failed."""
+
+    turns: tuple[Turn, ...] = ()
     status: Status = "ok"
     reason: str | None = None
-    failed_arm: Arm | None = None
-    """Whose failure `status` is."""
-    doubts: tuple[str, ...] = ()
-    """What else ran while the arms were timed, each once."""
+    failed: int | None = None
+    """Whose failure `status` is, from 0; None where none of them had begun."""
 
 
 class NumericsChecked(Message, frozen=True, kw_only=True):
@@ -180,14 +181,14 @@ class Released(Message, frozen=True, kw_only=True):
 
 
 Answer = (
-    Measured | PairsOutcome | NumericsChecked | Calibrated | FirstStepProfiled | Profiled | Failed
+    Measured | TurnsTimed | NumericsChecked | Calibrated | FirstStepProfiled | Profiled | Failed
 )
 Reply = (
     Event
     | Ready
     | Released
     | Measured
-    | PairsOutcome
+    | TurnsTimed
     | NumericsChecked
     | Calibrated
     | FirstStepProfiled

@@ -32,12 +32,12 @@ from peakward.lab.measure.messages import (
     MeasureRequest,
     NumericsChecked,
     NumericsRequest,
-    PairsRequest,
     ProfileRequest,
     Ready,
     Released,
     Reply,
     Request,
+    TurnsRequest,
 )
 from peakward.lab.measure.profile import profile
 from peakward.lab.measure.site import Site
@@ -95,8 +95,8 @@ def _handle(request: Request, bench: jobs.Bench) -> Answer:
     match request:
         case MeasureRequest():
             return jobs.measure(request, bench)
-        case PairsRequest():
-            return jobs.time_pairs(request, bench)
+        case TurnsRequest():
+            return jobs.time_turns(request, bench)
         case NumericsRequest():
             bench.tell(Event(stage="verifying"))
             bench.site.enter(request.base.device)
@@ -118,7 +118,9 @@ def _device_type(request: Request) -> DeviceType:
     match request:
         case CalibrateRequest():
             return request.device_type
-        case PairsRequest() | NumericsRequest():
+        case TurnsRequest():
+            return request.cases[0].device
+        case NumericsRequest():
             return request.base.device
         case MeasureRequest() | FirstStepRequest() | ProfileRequest():
             return request.case.device

@@ -76,8 +76,7 @@ def _product_note(read: Investigation, totals: tuple[float | None, ...]) -> str:
     if product == whole:
         return f"{said}."
     return (
-        f"{said}, each found in processes of its own, so that {product} here differs from {whole} "
-        f"above ({speedup.basis}), which is the result."
+        f"{said}; {product} here differs from {whole} above ({speedup.basis}), which is the result."
     )
 
 
@@ -97,19 +96,20 @@ def _cannot_apply(trial: Trial) -> bool:
 
 
 def unconfirmed(study: Study, read: Investigation) -> tuple[str, ...]:
-    """The gains that rest on less than pairs, in a sentence each for levers and for the whole."""
-    confirmed = {trial.lever for trial in study.trials if trial.stage == "confirmed"}
+    """What rests on less than pairs, in a sentence each: further gains on top of what was kept, and
+    the whole. A gain on a base that another lever has left behind is none that is still to be had."""
+    reached = read.best.case if read.best is not None else read.baseline.case
     screened = [
-        f"{trial.lever} on {base_name(trial.base, read)} "
-        f"({format_cell(1 / trial.time_ratio.estimate, 'ratio')})"
+        f"{trial.lever} ({format_cell(1 / trial.time_ratio.estimate, 'ratio')})"
         for trial in study.trials
         if trial.stage == "screened"
         and trial.verdict != "rejected"
-        and trial.lever not in confirmed
+        and trial.base == reached
         and trial.time_ratio is not None
         and trial.time_ratio.estimate < 1
     ]
-    levers = (f"Screened, not confirmed: {', '.join(screened)}.",) if screened else ()
+    name = base_name(reached, read)
+    levers = (f"Screened on {name}, not confirmed: {', '.join(screened)}.",) if screened else ()
     whole = _whole(read) if read.best is not None else None
     return levers if whole is None else (*levers, whole)
 
@@ -124,13 +124,14 @@ def _whole(read: Investigation) -> str | None:
 
 
 def base_name(case: ModelCase, read: Investigation) -> str:
-    """`baseline`, the step of the composition that ends in the case, or its settings."""
+    """`baseline`, the step of the composition that ends in the case, or what sets it apart."""
     if case == read.baseline.case:
         return "baseline"
     for number, trial in enumerate(read.steps, start=1):
         if trial.candidate == case:
             return f"step {number}"
-    return ", ".join(settings(case))
+    common = settings(read.baseline.case)
+    return " + ".join(each for each in settings(case) if each not in common)
 
 
 def verdict(trial: Trial) -> str:

@@ -20,14 +20,15 @@ from peakward.lab.measure.messages import (
     FirstStepProfiled,
     Measured,
     NumericsChecked,
-    PairsOutcome,
     Profiled,
     Ready,
     Released,
     Request,
+    Turn,
+    TurnsTimed,
 )
 from peakward.records.measurement import FirstStep, MemoryUse, Run
-from peakward.records.trial import NumericsVerdict, Pair
+from peakward.records.trial import NumericsVerdict
 
 MEASURED = Measured(
     run=Run(warmup_s=(2.0, 1.0), steps_s=(1.0,) * 10),
@@ -58,7 +59,7 @@ def main() -> None:
 def act(name, request, send, replies) -> None:
     if hasattr(request, "path"):  # a trace, left half-written by whatever is no answer
         Path(request.path).write_bytes(b"a trace" if name == "answer" else b"a tr")
-    send(Event(stage="timing", done=12, total=20, arm="candidate"))
+    send(Event(stage="timing", done=12, total=20, turn=1))
     print("some library prints this", '{"type":"Ready"}', flush=True)
     match name:
         case "answer" | "soiled":
@@ -85,8 +86,9 @@ def act(name, request, send, replies) -> None:
 
 
 def answer(name, request):
-    if name == "PairsRequest":
-        return PairsOutcome(pairs=(Pair(process=request.process, base_s=2.0, candidate_s=1.0),))
+    if name == "TurnsRequest":
+        medians = range(1, 1 + len(request.cases))
+        return TurnsTimed(turns=tuple(Turn(median_s=each, peak_bytes=8) for each in medians))
     if name == "ProfileRequest":
         return Profiled(path=request.path, n_steps=request.n_steps, profiled_step_s=0.5)
     return {

@@ -55,7 +55,7 @@ def talk(player, interrupts=None, timeout_s=60.0):
 
 
 def test_events_are_told_on_the_way_to_the_answer():
-    events = [Event(stage="building"), Event(stage="timing", done=3, arm="base")]
+    events = [Event(stage="building"), Event(stage="timing", done=3, turn=0)]
     player = Player(Ready(), events[0], None, events[1], None, ANSWER, RELEASED)
     answer, held, told = talk(player)
     assert answer == ANSWER
@@ -75,7 +75,7 @@ def test_news_of_an_earlier_request_is_not_an_answer():
         (None, "starting"),
         (Event(stage="building"), "building"),
         (Event(stage="warming up", done=1), "warming up, 1 step done"),
-        (Event(stage="timing", done=9, arm="base"), "timing the base, 9 steps done"),
+        (Event(stage="timing", done=9, turn=0), "timing case 1, 9 steps done"),
     ],
 )
 def test_a_death_is_told_with_what_was_being_done(event, doing):

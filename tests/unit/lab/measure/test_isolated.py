@@ -116,11 +116,11 @@ def test_a_fresh_process_is_neither_an_old_one_nor_kept(make_workers, case):
         (
             "exit",
             "crashed",
-            "exited with code 3 while timing the candidate, 12 steps done: Traceback",
+            "exited with code 3 while timing case 2, 12 steps done: Traceback",
         ),
         ("SIGSEGV", "crashed", "killed by SIGSEGV while timing"),
         ("SIGKILL", "crashed", "killed by SIGKILL while timing"),
-        ("hang", "timeout", "not done after 3 s, while timing the candidate, 12 steps done"),
+        ("hang", "timeout", "not done after 3 s, while timing case 2, 12 steps done"),
         ("stop", "timeout", "not done after 3 s, while timing"),
     ],
 )
@@ -165,7 +165,7 @@ def test_ctrl_c_ends_the_case_and_the_next_one_runs(make_workers, case):
     workers = make_workers("hang", on_event=when_timing(press))
     ended = workers.measure(case, PROTOCOL)
     assert ended.status == "crashed"
-    assert ended.reason == "interrupted by Ctrl-C while timing the candidate, 12 steps done"
+    assert ended.reason == "interrupted by Ctrl-C while timing case 2, 12 steps done"
     workers._on_event = ignore
     workers._argv = (*workers._argv[:2], "answer")
     assert workers.measure(case, PROTOCOL).status == "ok"
@@ -192,30 +192,30 @@ def test_leaving_the_block_ends_the_worker(case):
     assert is_gone(left)
 
 
-def test_pairs(make_workers, case):
+def test_turns(make_workers, case):
     workers = make_workers("answer")
-    first = workers.pairs(case, case, "ABBA", PROTOCOL)
-    assert first.status == "ok"
-    assert first.pairs[0].process == 0
-    assert workers.pairs(case, case, "AB", PROTOCOL).pairs[0].process == 0
-    fresh = msgspec.structs.replace(PROTOCOL, fresh_process=True)
-    assert workers.pairs(case, case, "AB", fresh).pairs[0].process == 1
-    assert workers.pairs(case, case, "AB", fresh).pairs[0].process == 2
+    timed = workers.turns((case, case, case), PROTOCOL)
+    assert timed.status == "ok"
+    assert [turn.median_s for turn in timed.turns] == [1.0, 2.0, 3.0]
+    first = pid(workers)
+    workers.turns((case,), PROTOCOL)
+    assert pid(workers) == first, "the worker is used again"
 
 
 @pytest.mark.parametrize("act", ["fail", "SIGSEGV"])
-def test_failed_pairs_name_the_arm(make_workers, case, act):
-    outcome = make_workers(act).pairs(case, case, "AB", PROTOCOL)
-    assert outcome.status in ("oom", "crashed")
-    assert outcome.failed_arm == "candidate"
-    assert outcome.pairs == ()
-    assert outcome.reason
+def test_failed_turns_name_the_case(make_workers, case, act):
+    timed = make_workers(act).turns((case, case), PROTOCOL)
+    assert timed.status in ("oom", "crashed")
+    assert timed.failed == 1
+    assert timed.turns == ()
+    assert timed.reason
 
 
-@pytest.mark.parametrize("order", ["", "A", "AA", "ABA", "ABBAA", "AC", "ab"])
-def test_pairs_need_an_order_of_pairs(make_workers, case, order):
-    with pytest.raises(PeakwardError, match="expected an order made of AB and BA"):
-        make_workers("answer").pairs(case, case, order, PROTOCOL)
+def test_turns_have_as_much_time_as_all_their_cases(make_workers, case):
+    brief = msgspec.structs.replace(PROTOCOL, timeout_s=0.2)
+    timed = make_workers("hang").turns((case, case, case), brief)
+    assert timed.status == "timeout"
+    assert "not done after 0.6 s" in timed.reason
 
 
 def test_numerics(make_workers, case):
@@ -322,5 +322,5 @@ def test_only_a_fresh_measurement_compiles_cold(make_workers, case, monkeypatch)
     fresh = msgspec.structs.replace(PROTOCOL, fresh_process=True)
     workers.measure(case, PROTOCOL)
     workers.measure(case, fresh)
-    workers.pairs(case, case, "AB", fresh)
+    workers.turns((case, case), fresh)
     assert seen == [False, True, False]

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from peakward.lab.measure import jobs
-from peakward.lab.measure.messages import MeasureRequest, PairsRequest
+from peakward.lab.measure.messages import MeasureRequest, TurnsRequest
 from peakward.lab.measure.site import Site
 from peakward.lab.measure.timer import Timing
 from peakward.records.case import Configuration, ModelCase, Workload
@@ -101,39 +101,30 @@ def test_no_loss_is_no_fault():
     assert jobs.checked_loss(None, run) is None
 
 
-def request_pairs(case, order):
-    compiled = msgspec.structs.replace(case, configuration=Configuration(compile="default"))
+def in_turn(case, *modes):
+    """A request for the case under each of these settings of compilation."""
     protocol = msgspec.structs.replace(PROTOCOL, warmup_steps=0, min_steps=1, max_steps=1)
-    return PairsRequest(base=case, candidate=compiled, order=order, protocol=protocol, process=4)
+    cases = (
+        msgspec.structs.replace(case, configuration=Configuration(compile=mode)) for mode in modes
+    )
+    return TurnsRequest(cases=tuple(cases), protocol=protocol)
 
 
-def test_one_arm_is_resident_at_a_time_and_kept_while_it_may(make_bench, case):
+def test_cases_take_turns_one_resident_at_a_time(make_bench, case):
     bench, log, events = make_bench()
-    found = jobs.time_pairs(request_pairs(case, "ABBA"), bench)
-    kept = jobs.KEPT_WARMUP_STEPS
+    found = jobs.time_turns(in_turn(case, "none", "default", "none"), bench)
     assert log == [
         *("+plain", "plain", "-plain"),
-        *("+compiled", "compiled", *["compiled"] * (kept + 1), "-compiled"),
+        *("+compiled", "compiled", "-compiled"),
         *("+plain", "plain", "-plain"),
     ]
-    assert [pair.process for pair in found.pairs] == [4, 4]
-    assert found.base_peak_bytes is not None
-    assert found.candidate_peak_bytes is not None
-    arms = [each.arm for each in events if each.stage == "building"]
-    assert arms == ["base", "candidate", "base"]
+    assert len(found.turns) == 3
+    assert all(turn.median_s > 0 for turn in found.turns)
+    assert [each.turn for each in events if each.stage == "building"] == [0, 1, 2]
 
 
-def test_pairs_are_successive_letters_whichever_came_first():
-    pairs = jobs.paired("ABBAAB", [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], process=0)
-    assert [(each.base_s, each.candidate_s) for each in pairs] == [
-        (1.0, 2.0),
-        (4.0, 3.0),
-        (5.0, 6.0),
-    ]
-
-
-def test_the_arm_that_failed_is_the_last_one_told(make_bench, case):
+def test_the_case_that_failed_is_the_last_one_told(make_bench, case):
     bench, _, events = make_bench(loss=float("nan"))
     with pytest.raises(PeakwardError):
-        jobs.time_pairs(request_pairs(case, "BA"), bench)
-    assert events[-1].arm == "candidate"
+        jobs.time_turns(in_turn(case, "default", "none"), bench)
+    assert events[-1].turn == 0

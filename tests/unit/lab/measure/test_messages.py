@@ -9,12 +9,13 @@ from peakward.lab.measure import messages
 from peakward.lab.measure.messages import (
     Event,
     Failed,
-    PairsOutcome,
     Profiled,
     Ready,
     Released,
     Reply,
     Request,
+    Turn,
+    TurnsTimed,
 )
 from peakward.records.case import ModelCase, OperatorCase, Workload
 from peakward.records.protocol import Protocol
@@ -36,9 +37,7 @@ def test_requests(case):
     sent = [
         messages.MeasureRequest(case=case, protocol=Protocol()),
         messages.MeasureRequest(case=operator, protocol=Protocol(warmup_steps=0)),
-        messages.PairsRequest(
-            base=case, candidate=case, order="ABBA", protocol=Protocol(), process=2
-        ),
+        messages.TurnsRequest(cases=(case, case), protocol=Protocol()),
         messages.NumericsRequest(base=case, candidate=case, declared="reordered"),
         messages.CalibrateRequest(device_type="cuda"),
         messages.FirstStepRequest(case=operator),
@@ -58,7 +57,7 @@ def test_replies():
         Ready(),
         Event(stage="timing", done=3),
         Released(clean=True, held_bytes=0),
-        PairsOutcome(),
+        TurnsTimed(turns=(Turn(median_s=1.0, peak_bytes=2),)),
         Profiled(path="/t.json.gz", n_steps=3, profiled_step_s=0.5),
     ]
     assert [carried(each, Reply) for each in sent] == sent

@@ -17,13 +17,13 @@ from peakward.lab.measure.messages import (
     MeasureRequest,
     NumericsChecked,
     NumericsRequest,
-    PairsOutcome,
-    PairsRequest,
     Profiled,
     ProfileRequest,
     Ready,
     Released,
     Reply,
+    TurnsRequest,
+    TurnsTimed,
 )
 from peakward.records.case import ModelCase, Workload
 from peakward.records.errors import PeakwardError
@@ -99,7 +99,7 @@ def test_real_requests_one_after_another(case, tmp_path):
     replies = served(
         [
             MeasureRequest(case=case, protocol=PROTOCOL),
-            PairsRequest(base=case, candidate=case, order="AB", protocol=PROTOCOL, process=0),
+            TurnsRequest(cases=(case, case), protocol=PROTOCOL),
             NumericsRequest(base=case, candidate=case, declared="exact"),
             FirstStepRequest(case=case),
             ProfileRequest(
@@ -112,7 +112,7 @@ def test_real_requests_one_after_another(case, tmp_path):
     assert [type(each) for each in replies if not isinstance(each, Event)] == [
         Ready,
         *(Measured, Released),
-        *(PairsOutcome, Released),
+        *(TurnsTimed, Released),
         *(NumericsChecked, Released),
         *(FirstStepProfiled, Released),
         *(Profiled, Released),

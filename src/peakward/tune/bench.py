@@ -1,0 +1,72 @@
+"""What a search and a proof work with."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from peakward.records.case import ModelCase
+from peakward.records.lever import Lever, NumericsClass
+from peakward.records.trial import NumericsVerdict, Trial
+from peakward.tune.costs import N_PROCESSES, Costs
+from peakward.tune.ledger import Ledger
+from peakward.tune.trials import Comparison
+
+Obstacle = Callable[[Lever, ModelCase], str | None]
+
+
+class Tries(Protocol):
+    """What `laboratory.Laboratory` does."""
+
+    def screen(self, lever: Lever, base: ModelCase, candidate: ModelCase) -> Trial:
+        """A quick look."""
+
+    def seen_s(self, case: ModelCase) -> float | None:
+        """How long a screened case's turn should take."""
+
+    def check(
+        self, declared: NumericsClass, base: ModelCase, candidate: ModelCase
+    ) -> NumericsVerdict:
+        """The numbers."""
+
+    def confirm(
+        self,
+        cases: Sequence[ModelCase],
+        comparisons: Sequence[Comparison],
+        *,
+        affords_more: Callable[[], bool],
+    ) -> tuple[Trial, ...]:
+        """The proof."""
+
+
+class Bench:
+    """The laboratory, the ledger, and what is known of costs and obstacles."""
+
+    def __init__(
+        self,
+        tries: Tries,
+        ledger: Ledger,
+        costs: Costs,
+        obstacle: Obstacle,
+        environment_key: str,
+    ) -> None:
+        self.tries, self.ledger, self.costs = tries, ledger, costs
+        self.obstacle, self.environment_key = obstacle, environment_key
+        self._numerics: dict[tuple[NumericsClass, ModelCase, ModelCase], NumericsVerdict] = {}
+
+    def turns_s(self, cases: Iterable[ModelCase], n_processes: int = N_PROCESSES) -> float:
+        """How long all cases in turn should take, in each of some processes."""
+        once_s = sum(self.tries.seen_s(case) or self.costs.turn_s(case) for case in cases)
+        return n_processes * (self.costs.start_s + once_s)
+
+    def check_s(self, declared: NumericsClass, base: ModelCase, candidate: ModelCase) -> float:
+        """How long `checked` should take."""
+        known = (declared, base, candidate) in self._numerics
+        return 0.0 if known else self.costs.check_s(candidate)
+
+    def checked(
+        self, declared: NumericsClass, base: ModelCase, candidate: ModelCase
+    ) -> NumericsVerdict:
+        """Whether the candidate computes what its class promises; asked once."""
+        key = declared, base, candidate
+        if key not in self._numerics:
+            self._numerics[key] = self.tries.check(declared, base, candidate)
+        return self._numerics[key]

@@ -1,0 +1,98 @@
+"""Levers tried on the device: screened, their numbers checked, confirmed."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from peakward.records.case import ModelCase
+from peakward.records.lever import Lever, NumericsClass
+from peakward.records.trial import NumericsVerdict, Trial
+from peakward.tune.costs import N_MORE_PROCESSES, N_PROCESSES, SCREEN, TURN, again_s
+from peakward.tune.trials import Comparison, failed_beside, judged, screened
+
+if TYPE_CHECKING:
+    from peakward.lab.measure.messages import Turn, TurnsTimed
+    from peakward.lab.measure.sweep import Sweep
+    from peakward.store.database import Store
+
+
+class Laboratory:
+    """Tries levers through a sweep, which keeps what it measured."""
+
+    def __init__(self, sweep: "Sweep", store: "Store") -> None:
+        self._sweep, self._store = sweep, store
+        self._key = sweep.environment.key
+
+    def screen(self, lever: Lever, base: ModelCase, candidate: ModelCase) -> Trial:
+        """A quick look: one short measurement of each arm, one after the other."""
+        start_s = time.monotonic()
+        ours, theirs = (self._sweep.measure(case, SCREEN) for case in (base, candidate))
+        return screened(lever.name, ours, theirs, wall_s=time.monotonic() - start_s)
+
+    def seen_s(self, case: ModelCase) -> float | None:
+        """What a turn of the case should take, by what its screening took; None where it had none."""
+        found = self._store.measurement(case, SCREEN, self._key)
+        return None if found is None else again_s(found)
+
+    def check(
+        self, declared: NumericsClass, base: ModelCase, candidate: ModelCase
+    ) -> NumericsVerdict:
+        """Whether the candidate computes what its class promises."""
+        return self._sweep.workers.numerics(base, candidate, declared)
+
+    def confirm(
+        self,
+        cases: Sequence[ModelCase],
+        comparisons: Sequence[Comparison],
+        *,
+        affords_more: Callable[[], bool],
+    ) -> tuple[Trial, ...]:
+        """The comparisons, from all cases timed in turn in each of three processes, and in two more
+        where one of them cannot tell and `affords_more` has the time.
+
+        Every second process goes through the cases backwards, so that what drifts while a process
+        lives shows as a spread between processes and not as a gain.
+        """
+        known = [self._store.trial(*each.key, self._key) for each in comparisons]
+        found = [each for each in known if each is not None and each.stage == "confirmed"]
+        if len(found) == len(comparisons):
+            return tuple(found)
+        start_s = time.monotonic()
+        rounds: list[dict[ModelCase, Turn]] = []
+        n_wanted = N_PROCESSES
+        trials: tuple[Trial, ...] = ()
+        while len(rounds) < n_wanted:
+            timed, order = self._round(cases, len(rounds))
+            if timed.status != "ok":
+                culprit = None if timed.failed is None else order[timed.failed]
+                said = timed.reason or timed.status
+                return tuple(
+                    failed_beside(each, self._key, culprit, timed.status, said)
+                    for each in comparisons
+                )
+            rounds.append(dict(zip(order, timed.turns, strict=True)))
+            if len(rounds) < n_wanted:
+                continue
+            wall_s = time.monotonic() - start_s
+            trials = tuple(judged(each, rounds, self._key, wall_s) for each in comparisons)
+            doubtful = any(trial.verdict == "inconclusive" for trial in trials)
+            if n_wanted == N_PROCESSES and doubtful and affords_more():
+                n_wanted += N_MORE_PROCESSES
+        self._keep(trials, final=len(rounds) > N_PROCESSES)
+        return trials
+
+    def _round(
+        self, cases: Sequence[ModelCase], number: int
+    ) -> tuple["TurnsTimed", tuple[ModelCase, ...]]:
+        """One process's turns, and the order in which it took the cases."""
+        # Each process draws its own memory layout and its own host speed.
+        self._sweep.workers.close()
+        order = tuple(cases) if number % 2 == 0 else tuple(reversed(cases))
+        return self._sweep.workers.turns(order, TURN), order
+
+    def _keep(self, trials: Sequence[Trial], *, final: bool) -> None:
+        """Store what is settled. An inconclusive trial that had no time for more processes is not:
+        the same command with more time asks again."""
+        for trial in trials:
+            if final or trial.verdict != "inconclusive":
+                self._store.add_trial(trial)

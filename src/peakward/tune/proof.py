@@ -1,0 +1,189 @@
+"""Which rungs of a ladder hold: their numbers, then all of them timed in the same processes."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from peakward.catalogue import levers as catalogue
+from peakward.catalogue.levers import numerics_class
+from peakward.records.case import ModelCase
+from peakward.records.lever import Lever, NumericsClass
+from peakward.records.trial import Trial
+from peakward.tune import trials
+from peakward.tune.bench import Bench
+from peakward.tune.costs import N_MORE_PROCESSES
+from peakward.tune.ladder import Ladder
+from peakward.tune.trials import Comparison
+
+WEAKEST_FIRST: tuple[NumericsClass, ...] = ("approximate", "reordered", "exact")
+COMPOSITION = "composition"
+"""The name of the trial of several rungs at once against the base."""
+
+
+class Proof:
+    """Proves ladders, and levers each on its own."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench, self._ledger = bench, bench.ledger
+        self._wholes: dict[ModelCase, Trial] = {}
+        """Of the base against a rung above the first: from the same processes as the rungs."""
+
+    def prove(self, ladder: Ladder) -> Ladder:
+        """The ladder of those levers alone that were confirmed, each on the rungs below it.
+
+        A rung that does not hold is taken out. One that the intervals could not settle comes back
+        once, at the top, where what hid it (a host whose launches differ from process to process)
+        may be gone. Without the time to prove the new ladder, what stands below the lowest rung
+        that did not hold is left. Last, the numbers of the whole are held to the base's.
+        """
+        held = ladder = self._affordable(self._sound(ladder))
+        if ladder.levers:
+            held = self._climb(ladder) or ladder.first(0)
+            again = self._mended(ladder)
+            if again.levers != held.levers and self._worth_another(again):
+                held = self._climb(again) or held
+        return self._whole(held)
+
+    def prove_alone(self, base: ModelCase) -> None:
+        """Levers that look faster on the base and are no rung on it: each against the base."""
+        worthy = sorted(
+            (
+                trial
+                for trial in self._ledger.trials
+                if trial.base == base and trial.stage == "screened" and trials.promising(trial)
+            ),
+            key=lambda trial: trial.time_ratio.estimate if trial.time_ratio else 1.0,
+        )
+        while worthy and not self._ledger.allows(self._alone_s(base, worthy)):
+            self._ledger.skipped.append(f"confirming {worthy.pop().lever} alone")
+        rungs = [(catalogue.lever(each.lever), each.candidate) for each in worthy]
+        sound = [
+            self._compared(lever, base, top) for lever, top in rungs if self._holds(lever, base)
+        ]
+        if sound:
+            self._ledger.announce("confirming levers alone")
+            self._confirm((base, *(each.candidate for each in sound)), sound)
+
+    def _sound(self, ladder: Ladder) -> Ladder:
+        """Without the levers whose numbers do not hold where they stand."""
+        for lever, base, _ in ladder.rungs:
+            if not self._holds(lever, base):
+                return self._sound(ladder.without({lever.name}))
+        return ladder
+
+    def _affordable(self, ladder: Ladder) -> Ladder:
+        """Its lowest rungs, as many as there is time to prove."""
+        while ladder.levers and not self._ledger.allows(self._bench.turns_s(ladder.cases)):
+            self._ledger.skipped.append(f"confirming {ladder.levers[-1].name}")
+            ladder = ladder.first(len(ladder.levers) - 1)
+        return ladder
+
+    def _climb(self, ladder: Ladder) -> Ladder | None:
+        """The rungs below the first that does not hold, all timed in the same processes; None
+        where one of them failed there."""
+        self._ledger.announce("confirming " + " + ".join(each.name for each in ladder.levers))
+        n_rescued = self._n_rescued(ladder)
+        cases, rungs = ladder.cases[n_rescued:], ladder.rungs[n_rescued:]
+        wholes = [
+            Comparison(COMPOSITION, cases[0], top, None) for top in cases[2:] if not n_rescued
+        ]
+        comparisons = [self._compared(*rung) for rung in rungs] + wholes
+        made = self._confirm(cases, comparisons) if rungs else ()
+        if any(trial.time_ratio is None for trial in made):
+            return None
+        self._wholes |= {each.candidate: each for each in made[len(rungs) :]}
+        held = [trial.verdict == "kept" for trial in made[: len(rungs)]]
+        return ladder.first(n_rescued + (held.index(False) if False in held else len(held)))
+
+    def _n_rescued(self, ladder: Ladder) -> int:
+        """1 where the base does not run: what made it run is kept for that, untimed."""
+        lever, base, _ = ladder.rungs[0]
+        trial = self._ledger.known(lever.name, base)
+        if trial is None or not trials.rescues(trial):
+            return 0
+        self._ledger.add(msgspec.structs.replace(trial, verdict="kept"))
+        return 1
+
+    def _mended(self, ladder: Ladder) -> Ladder:
+        """Without the rungs that did not hold; those that are unsettled at the top, once."""
+        made = {each: self._ledger.known(each.name, base) for each, base, _ in ladder.rungs}
+        failed = {lever.name for lever, trial in made.items() if _is_out(trial)}
+        unsettled = [lever for lever, trial in made.items() if _is_unsettled(trial)]
+        left = ladder.without({*failed, *(lever.name for lever in unsettled)})
+        mended = left
+        for lever in unsettled:
+            mended = mended.on_top(lever)
+        return left if mended.levers == ladder.levers else mended
+
+    def _worth_another(self, ladder: Ladder) -> bool:
+        """Whether the mended ladder can be pulled, its numbers hold and there is time to prove it."""
+        if any(trials.interrupted(trial) for trial in self._ledger.trials):
+            return False
+        if any(self._bench.obstacle(lever, base) is not None for lever, base, _ in ladder.rungs):
+            return False
+        if self._sound(ladder).levers != ladder.levers:
+            return False
+        return self._ledger.affords(
+            self._bench.turns_s(ladder.cases), "confirming the composition again"
+        )
+
+    def _whole(self, ladder: Ladder) -> Ladder:
+        """The ladder whose top holds against the base itself, under the weakest class of its levers:
+        each lever was held to the rung below it, so errors could add up."""
+        while (trial := self._wholes.get(ladder.top)) is not None:
+            classes = {numerics_class(lever, ladder.top) for lever in ladder.levers}
+            declared = next(each for each in WEAKEST_FIRST if each in classes)
+            numerics = self._bench.checked(declared, ladder.base, ladder.top)
+            if numerics.verdict != "violated":
+                self._ledger.add(msgspec.structs.replace(trial, numerics=numerics))
+                break
+            self._ledger.add(trials.misjudged(trial, numerics))
+            ladder = ladder.first(len(ladder.levers) - 1)
+        return ladder
+
+    def _holds(self, lever: Lever, base: ModelCase) -> bool:
+        """Whether the lever's numbers hold on the base; where they do not, its trial says so."""
+        candidate = catalogue.pull(lever, base)
+        numerics = self._bench.checked(numerics_class(lever, candidate), base, candidate)
+        if numerics.verdict == "holds":
+            return True
+        known = self._ledger.known(lever.name, base) or trials.refused(
+            lever, base, candidate, self._bench.environment_key, ""
+        )
+        self._ledger.add(trials.misjudged(known, numerics))
+        return False
+
+    def _alone_s(self, base: ModelCase, screened: Sequence[Trial]) -> float:
+        checks_s = sum(
+            self._bench.check_s(
+                numerics_class(catalogue.lever(trial.lever), trial.candidate), base, trial.candidate
+            )
+            for trial in screened
+        )
+        return checks_s + self._bench.turns_s((base, *(trial.candidate for trial in screened)))
+
+    def _compared(self, lever: Lever, base: ModelCase, candidate: ModelCase) -> Comparison:
+        numerics = self._bench.checked(numerics_class(lever, candidate), base, candidate)
+        return Comparison(lever.name, base, candidate, numerics)
+
+    def _confirm(
+        self, cases: Sequence[ModelCase], comparisons: Sequence[Comparison]
+    ) -> tuple[Trial, ...]:
+        more_s = self._bench.turns_s(cases, N_MORE_PROCESSES)
+        made = self._bench.tries.confirm(
+            cases, comparisons, affords_more=lambda: self._ledger.allows(more_s)
+        )
+        for trial in made:
+            known = self._ledger.known(trial.lever, trial.base)
+            lost = trial.time_ratio is None and known is not None and known.stage == "confirmed"
+            if trial.lever != COMPOSITION and not lost:
+                self._ledger.add(trial)
+        return made
+
+
+def _is_out(trial: Trial | None) -> bool:
+    return trial is None or trial.status != "ok" or trial.verdict == "rejected"
+
+
+def _is_unsettled(trial: Trial | None) -> bool:
+    return trial is not None and trial.status == "ok" and trial.verdict == "inconclusive"

@@ -1,0 +1,163 @@
+"""Confirmations over workers whose answers are given."""
+
+import math
+import random
+from types import SimpleNamespace
+
+import pytest
+
+from peakward.catalogue.levers import lever, pull
+from peakward.lab.measure.messages import Turn, TurnsTimed
+from peakward.tune.laboratory import Laboratory
+from peakward.tune.trials import Comparison
+
+from .world import BASE
+
+SDPA = pull(lever("sdpa"), BASE)
+BF16 = pull(lever("bf16"), SDPA)
+CASES = (BASE, SDPA, BF16)
+RUNGS = (Comparison("sdpa", BASE, SDPA, None), Comparison("bf16", SDPA, BF16, None))
+DEAD = "died"
+
+
+class Device:
+    """A sweep, its workers and its store in one. A process is a median for each case."""
+
+    def __init__(self, *processes):
+        self.processes = list(processes)
+        self.environment = SimpleNamespace(key="here")
+        self.workers = self
+        self.asked, self.stored = [], []
+
+    def close(self):
+        self.asked.append("|")
+
+    def turns(self, cases, protocol):
+        self.asked.append(cases)
+        medians = self.processes.pop(0)
+        for i, case in enumerate(cases):
+            if medians[case] == DEAD:
+                return TurnsTimed(status="crashed", reason="killed", failed=i)
+        return TurnsTimed(turns=tuple(Turn(median_s=medians[c], peak_bytes=9) for c in cases))
+
+    def trial(self, name, base, candidate, key):
+        wanted = name, base, candidate
+        return next(
+            (each for each in self.stored if (each.lever, each.base, each.candidate) == wanted),
+            None,
+        )
+
+    def add_trial(self, trial):
+        self.stored.append(trial)
+
+
+def process(base=1.0, sdpa=0.8, bf16=0.4):
+    return {BASE: base, SDPA: sdpa, BF16: bf16}
+
+
+def confirmed(*processes, comparisons=RUNGS, affords_more=lambda: True):
+    device = Device(*processes)
+    laboratory = Laboratory(device, device)
+    return device, laboratory.confirm(CASES, comparisons, affords_more=affords_more)
+
+
+def test_all_cases_are_timed_in_each_of_three_processes_every_second_backwards():
+    device, trials = confirmed(process(), process(), process())
+    backwards = tuple(reversed(CASES))
+    assert device.asked == ["|", CASES, "|", backwards, "|", CASES]
+    assert [trial.verdict for trial in trials] == ["kept", "kept"]
+    assert [trial.time_ratio.estimate for trial in trials] == pytest.approx([0.8, 0.5])
+    assert [pair.process for pair in trials[0].pairs] == [0, 1, 2]
+    assert device.stored == list(trials)
+
+
+def test_the_whole_is_the_product_of_its_rungs():
+    whole = Comparison("composition", BASE, BF16, None)
+    noisy = (process(1.0, 0.8, 0.4), process(1.1, 0.85, 0.5), process(0.9, 0.8, 0.39))
+    _, (sdpa, bf16, both) = confirmed(*noisy, comparisons=(*RUNGS, whole))
+    product = sdpa.time_ratio.estimate * bf16.time_ratio.estimate
+    assert both.time_ratio.estimate == pytest.approx(product)
+
+
+def test_a_loss_is_rejected_with_its_interval():
+    _, (sdpa, _) = confirmed(process(sdpa=1.2), process(sdpa=1.21), process(sdpa=1.19))
+    assert sdpa.verdict == "rejected"
+    assert sdpa.time_ratio.low > 1
+
+
+def test_what_drifts_while_a_process_lives_is_no_gain():
+    """Each case is 2% slower than the one before it, and none is faster than another."""
+    first, then = process(1.0, 1.02, 1.04), process(1.04, 1.02, 1.0)
+    _, trials = confirmed(first, then, first, then, first)
+    assert all(trial.time_ratio.low < 1 < trial.time_ratio.high for trial in trials)
+
+
+def test_what_three_processes_cannot_tell_gets_two_more():
+    device, (sdpa, _) = confirmed(*(process(sdpa=each) for each in (0.8, 1.2, 0.9, 0.8, 1.2)))
+    assert {pair.process for pair in sdpa.pairs} == set(range(5))
+    assert sdpa.verdict == "inconclusive"
+    assert sdpa in device.stored, "no more would be taken"
+
+
+def test_without_time_for_more_what_is_inconclusive_is_left_unstored():
+    processes = [process(sdpa=each, bf16=each / 2) for each in (0.8, 1.2, 0.9)]
+    device, (sdpa, bf16) = confirmed(*processes, affords_more=lambda: False)
+    assert (sdpa.verdict, bf16.verdict) == ("inconclusive", "kept")
+    assert len(sdpa.pairs) == 3
+    assert device.stored == [bf16]
+
+
+def test_processes_that_disagree_keep_nothing():
+    """All gain 0.1 to 10%."""
+    _, (sdpa, _) = confirmed(*(process(sdpa=each) for each in (0.90, 0.98, 0.90, 0.999, 0.98)))
+    assert sdpa.verdict == "inconclusive"
+
+
+def noisy(draw, gain):
+    """4% noise between processes, 0.3% within one."""
+    return process(sdpa=(1 - gain) * math.exp(draw.gauss(0, 0.04) + draw.gauss(0, 0.003)))
+
+
+@pytest.mark.parametrize(("gain", "least", "most"), [(0.0, 0.0, 0.07), (0.1, 0.95, 1.0)])
+def test_how_often_a_lever_is_kept_on_a_noisy_host(gain, least, most):
+    """Expected 4.1% without effect and 99% with 10%; the margins are four standard deviations."""
+    draw, n_trials = random.Random(7), 1000
+    verdicts = [
+        confirmed(*(noisy(draw, gain) for _ in range(5)), comparisons=RUNGS[:1])[1][0].verdict
+        for _ in range(n_trials)
+    ]
+    assert least <= verdicts.count("kept") / n_trials <= most
+
+
+def test_a_case_that_fails_ends_the_confirmation():
+    device, (sdpa, bf16) = confirmed(process(), process(bf16=DEAD))
+    assert (bf16.status, bf16.reason) == ("crashed", "killed")
+    assert (sdpa.status, sdpa.verdict) == ("ok", "inconclusive"), "half of it confirms nothing"
+    assert "a case timed with it failed: killed" in sdpa.reason
+    assert device.stored == [], "another run tries again"
+
+
+def test_a_base_that_fails_is_no_fault_of_its_lever():
+    _, (sdpa, bf16) = confirmed(process(sdpa=DEAD))
+    assert (sdpa.status, bf16.status) == ("crashed", "ok")
+    assert "its base failed" in bf16.reason
+
+
+def test_what_the_store_has_is_not_run_again():
+    device, trials = confirmed(process(), process(), process())
+    device.asked.clear()
+    again = Laboratory(device, device).confirm(CASES, RUNGS, affords_more=lambda: True)
+    assert again == trials
+    assert device.asked == []
+
+
+def test_a_turn_is_reckoned_by_the_screening():
+    device = Device()
+    device.measurement = lambda case, protocol, key: SimpleNamespace(
+        wall_s=10.0, compile=SimpleNamespace(compile_s=9.0) if case == BF16 else None
+    )
+    laboratory = Laboratory(device, device)
+    assert laboratory.seen_s(SDPA) == 10.0
+    assert laboratory.seen_s(BF16) == pytest.approx(4.0)
+    device.measurement = lambda case, protocol, key: None
+    assert laboratory.seen_s(SDPA) is None

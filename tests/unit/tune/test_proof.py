@@ -1,0 +1,177 @@
+"""Which rungs a proof leaves, by confirmations of known outcome."""
+
+import pytest
+
+from peakward.catalogue.levers import lever
+from peakward.tune.ladder import Ladder
+
+from .world import BASE, Investigated, World, configured, name_of, two_bottlenecks
+
+
+def levers(*names):
+    return tuple(lever(name) for name in names)
+
+
+def additive(case):
+    """Every lever takes its own share off the step."""
+    settings = case.configuration
+    step_s = 5.0 if settings.precision == "fp32" else 2.0
+    step_s += 0.0 if settings.attention == "naive" else -0.5
+    return step_s - 0.25 * settings.cuda_graphs - 0.2 * (settings.compile != "none")
+
+
+def proved(world, *names, **fields):
+    found = Investigated(world, **fields)
+    held = found.proof.prove(Ladder(base=BASE, levers=levers(*names)))
+    return found, [each.name for each in held.levers]
+
+
+def test_all_rungs_are_timed_in_the_same_processes():
+    world = World(additive)
+    _, names = proved(world, "bf16", "sdpa", "cuda-graphs")
+    assert names == ["bf16", "sdpa", "cuda-graphs"]
+    assert world.proofs == [["base", "bf16", "bf16 sdpa", "bf16 sdpa True"]]
+
+
+def test_the_composition_is_held_to_the_base_itself():
+    found, _ = proved(World(two_bottlenecks), "bf16", "cuda-graphs")
+    whole = found.trials[-1]
+    assert whole.lever == "composition"
+    assert (whole.base, whole.candidate) == (BASE, configured(precision="bf16", cuda_graphs=True))
+    assert whole.numerics.declared == "approximate", "the weakest class of those kept"
+    assert whole.time_ratio.estimate == pytest.approx(0.2)
+
+
+def test_one_lever_is_its_own_composition():
+    found, names = proved(World(additive), "bf16")
+    assert names == ["bf16"]
+    assert [trial.lever for trial in found.trials] == ["bf16"]
+
+
+def test_a_rung_that_does_not_hold_is_taken_out_and_the_rest_proved_again():
+    slow = World(lambda case: additive(case) + 1.0 * (case.configuration.attention == "sdpa"))
+    found, names = proved(slow, "bf16", "sdpa", "cuda-graphs")
+    assert names == ["bf16", "cuda-graphs"]
+    assert slow.proofs[1] == ["base", "bf16", "bf16 True"]
+    verdicts = {(trial.lever, name_of(trial.base)): trial.verdict for trial in found.trials}
+    assert verdicts["sdpa", "bf16"] == "rejected"
+    assert found.trials[-1].candidate == configured(precision="bf16", cuda_graphs=True)
+
+
+def test_the_top_rung_goes_without_another_proof():
+    slow = World(lambda case: additive(case) + 1.0 * case.configuration.cuda_graphs)
+    found, names = proved(slow, "bf16", "sdpa", "cuda-graphs")
+    assert names == ["bf16", "sdpa"]
+    assert len(slow.proofs) == 1
+    assert found.trials[-1].candidate == configured(precision="bf16", attention="sdpa")
+
+
+def test_what_is_unsettled_comes_back_once_at_the_top():
+    """On a noisy host alone, sdpa's gain cannot be told; on top of graphs it can."""
+    world = World(
+        additive, settles=lambda name, base: name != "sdpa" or base.configuration.cuda_graphs
+    )
+    _, names = proved(world, "bf16", "sdpa", "cuda-graphs")
+    assert names == ["bf16", "cuda-graphs", "sdpa"]
+    assert len(world.proofs) == 2
+
+
+def test_what_stays_unsettled_is_left_out():
+    world = World(additive, settles=lambda name, base: name != "sdpa")
+    found, names = proved(world, "bf16", "sdpa", "cuda-graphs")
+    assert names == ["bf16", "cuda-graphs"]
+    assert len(world.proofs) == 2
+    assert {trial.verdict for trial in found.trials if trial.lever == "sdpa"} == {"inconclusive"}
+
+
+def test_without_time_for_another_proof_the_rungs_below_are_left():
+    """Four cases of 1 s in each of three processes that start in 1 s take 15 s."""
+    slow = World(lambda case: additive(case) + 1.0 * (case.configuration.attention == "sdpa"))
+    found, names = proved(slow, "bf16", "sdpa", "cuda-graphs", total_s=15.0)
+    assert names == ["bf16"]
+    assert found.skipped == ["confirming the composition again"]
+
+
+def test_what_there_is_no_time_to_prove_is_named():
+    found, names = proved(World(additive), "bf16", "sdpa", total_s=10.0)
+    assert names == ["bf16"]
+    assert found.skipped == ["confirming sdpa"]
+
+
+def test_a_composition_that_cannot_be_pulled_in_another_order_is_not():
+    """cuDNN's attention needs 16 bits, so bf16 cannot come above it."""
+
+    def obstacle(pulled, case):
+        blocked = pulled.name == "sdpa-cudnn" and case.configuration.precision == "fp32"
+        return "needs 16 bits" if blocked else None
+
+    world = World(additive, settles=lambda name, base: name != "bf16")
+    _, names = proved(world, "bf16", "sdpa-cudnn", obstacle=obstacle)
+    assert names == []
+    assert len(world.proofs) == 1
+
+
+def test_wrong_numbers_take_a_lever_out_before_it_is_timed():
+    world = World(
+        additive,
+        numbers=lambda case: "violated" if case.configuration.attention == "sdpa" else "holds",
+    )
+    found, names = proved(world, "bf16", "sdpa", "cuda-graphs")
+    assert names == ["bf16", "cuda-graphs"]
+    assert world.proofs == [["base", "bf16", "bf16 True"]]
+    (trial,) = [each for each in found.trials if each.lever == "sdpa"]
+    assert (trial.stage, trial.verdict) == ("refused", "rejected")
+
+
+def test_errors_that_add_up_take_the_top_off():
+    def numbers(case):
+        whole = case == configured(precision="bf16", attention="sdpa", cuda_graphs=True)
+        return "violated" if whole else "holds"
+
+    class AgainstTheBase(World):
+        def check(self, declared, base, candidate):
+            verdict = super().check(declared, base, candidate)
+            return verdict if base == BASE else super().check(declared, base, base)
+
+    found, names = proved(AgainstTheBase(additive, numbers=numbers), "bf16", "sdpa", "cuda-graphs")
+    assert names == ["bf16", "sdpa"]
+    whole = found.trials[-1]
+    assert (whole.lever, name_of(whole.candidate)) == ("composition", "bf16 sdpa")
+
+
+def test_a_base_that_does_not_run_is_not_timed():
+    world = World(additive, runs=lambda case: case.configuration.precision == "bf16")
+    found = Investigated(world)
+    assert found.compose(BASE, levers("bf16", "cuda-graphs")) == configured(
+        precision="bf16", cuda_graphs=True
+    )
+    assert world.proofs == [["bf16", "bf16 True"]]
+    kept = {trial.lever for trial in found.trials if trial.verdict == "kept"}
+    assert kept == {"bf16", "cuda-graphs"}
+
+
+def test_a_case_that_fails_beside_the_others_is_taken_out():
+    world = World(additive, dies=lambda case: case.configuration.attention == "sdpa")
+    found, names = proved(world, "bf16", "sdpa", "cuda-graphs")
+    assert names == ["bf16", "cuda-graphs"]
+    (trial,) = [each for each in found.trials if each.lever == "sdpa"]
+    assert trial.status == "crashed"
+
+
+def test_levers_that_gain_alone_and_are_no_rung_are_confirmed_alone():
+    def time_s(case):
+        settings = case.configuration
+        device_s = {"fp32": 10.0, "tf32": 5.0, "bf16": 2.0}[settings.precision]
+        return device_s - 0.5 * (settings.attention == "sdpa")
+
+    world = World(time_s)
+    found = Investigated(world)
+    found.compose(BASE, levers("bf16", "tf32", "sdpa"))
+    found.proof.prove_alone(BASE)
+    assert world.proofs[-1] == ["base", "tf32", "sdpa"]
+    confirmed = {
+        trial.lever
+        for trial in found.trials
+        if trial.base == BASE and trial.stage == "confirmed" and trial.lever != "composition"
+    }
+    assert confirmed == {"bf16", "tf32", "sdpa"}
