@@ -195,6 +195,23 @@ def test_a_worker_writes_it_in_silence(make_case, tmp_path, capfd):
     assert capfd.readouterr() == ("", "")
 
 
+def test_profiles_of_one_worker_tell_what_those_of_two_do(make_case, tmp_path):
+    """Twice a captured step after an eager one: a profiler that attaches itself again misses nothing."""
+    cases = [make_case(attention="sdpa"), *[make_case(attention="sdpa", cuda_graphs=True)] * 2]
+
+    def kernels(workers, case):
+        path = tmp_path / f"{len(list(tmp_path.iterdir()))}.json.gz"
+        found = workers.profile(case, path, n_steps=N_STEPS)
+        assert isinstance(found, Profiled), found
+        return sorted(each["name"] for each in of(read(path), "kernel"))
+
+    with Workers() as workers:
+        together = [kernels(workers, case) for case in cases]
+    for case, found in zip(cases, together, strict=True):
+        with Workers() as workers:
+            assert kernels(workers, case) == found
+
+
 def test_a_case_that_does_not_fit_is_an_oom(make_case, tmp_path):
     case = msgspec.structs.replace(
         make_case(workload={"batch_size": 4096}), memory_limit_bytes=2**30

@@ -243,17 +243,26 @@ def test_first_step_is_of_a_fresh_process(make_workers, case):
     assert make_workers("fail").first_step(case) is None
 
 
-def test_a_profile_is_a_whole_file_and_the_end_of_its_worker(make_workers, case, tmp_path):
-    workers = make_workers("answer")
-    workers.measure(case, PROTOCOL)
-    before = pid(workers)
-    found = workers.profile(case, tmp_path / "t.json.gz", n_steps=2)
+def test_a_profile_is_a_whole_file(make_workers, case, tmp_path):
+    found = make_workers("answer").profile(case, tmp_path / "t.json.gz", n_steps=2)
     assert (found.n_steps, found.profiled_step_s) == (2, 0.5)
     assert found.path == str(tmp_path / "t.json.gz")
     assert [each.name for each in tmp_path.iterdir()] == ["t.json.gz"]
     assert (tmp_path / "t.json.gz").read_bytes() == b"a trace"
-    assert is_gone(before)
+
+
+def test_nothing_but_profiles_follows_a_profile_in_its_worker(make_workers, case, tmp_path):
+    workers = make_workers("answer")
+    workers.measure(case, PROTOCOL)
+    profiler = pid(workers)
+    workers.profile(case, tmp_path / "1.json.gz")
+    workers.profile(case, tmp_path / "2.json.gz")
+    assert pid(workers) == profiler
     assert workers.measure(case, PROTOCOL).status == "ok"
+    assert is_gone(profiler)
+    timing = pid(workers)
+    workers.measure(case, PROTOCOL)
+    assert pid(workers) == timing
 
 
 @pytest.mark.parametrize(
