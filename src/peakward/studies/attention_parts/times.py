@@ -25,11 +25,8 @@ class PartTimes(msgspec.Struct, frozen=True, kw_only=True):
     """The product of weights and values."""
     whole_s: float
     """All of attention: the parts, and what is in none of them."""
-
-    @property
-    def rest_s(self) -> float:
-        """In none of the four parts, such as a cast of the weights."""
-        return self.whole_s - self.scores_s - self.mask_s - self.softmax_s - self.values_s
+    rest_s: float
+    """In none of the four parts, such as a cast of the weights."""
 
     @property
     def softmax_share(self) -> float:
@@ -47,23 +44,34 @@ def part_times(profile: CaseProfile, direction: Direction) -> PartTimes | None:
     """None where the profile has no attention in that direction."""
     ranges = [each for each in profile.profile.ranges if each.direction == direction]
 
-    def seconds(name: str, *, product: bool | None = None) -> float:
-        total_ns = sum(
+    def total_ns(name: str, *, product: bool | None = None) -> int:
+        return sum(
             each.total_ns
             for each in ranges
             if each.name == name and product in (None, _is_product(each))
         )
-        return total_ns * NS / profile.n_steps
 
-    whole_s = seconds(ATTENTION)
-    if not whole_s:
+    whole_ns = total_ns(ATTENTION)
+    if not whole_ns:
         return None
+    parts_ns = (
+        total_ns(f"{ATTENTION}.scores", product=True),
+        total_ns(f"{ATTENTION}.scores", product=False),
+        total_ns(f"{ATTENTION}.softmax"),
+        total_ns(f"{ATTENTION}.values", product=True),
+    )
+    # As whole nanoseconds: no rest is then none, where seconds left 1e-21 of them.
+    rest_ns = whole_ns - sum(parts_ns)
+    scores_s, mask_s, softmax_s, values_s, whole_s, rest_s = (
+        ns * NS / profile.n_steps for ns in (*parts_ns, whole_ns, rest_ns)
+    )
     return PartTimes(
-        scores_s=seconds(f"{ATTENTION}.scores", product=True),
-        mask_s=seconds(f"{ATTENTION}.scores", product=False),
-        softmax_s=seconds(f"{ATTENTION}.softmax"),
-        values_s=seconds(f"{ATTENTION}.values", product=True),
+        scores_s=scores_s,
+        mask_s=mask_s,
+        softmax_s=softmax_s,
+        values_s=values_s,
         whole_s=whole_s,
+        rest_s=rest_s,
     )
 
 

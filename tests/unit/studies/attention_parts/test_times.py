@@ -25,3 +25,24 @@ def test_a_profile_without_the_ranges_has_no_parts(profile):
     made = profile(CASE)
     bare = msgspec.structs.replace(made, profile=msgspec.structs.replace(made.profile, ranges=()))
     assert part_times(bare, "forward") is None
+
+
+def test_parts_that_make_the_whole_leave_no_rest(profile):
+    """Their sum in seconds is off by the rounding of floats."""
+    made = profile(CASE, 3)
+    parts = {"scores": 7_502, "softmax": 3_968, "values": 7_163}
+    ranges = [
+        msgspec.structs.replace(
+            made.profile.ranges[0],
+            name=f"peakward::attention.{name}",
+            direction="forward",
+            category="matmul" if name != "softmax" else "softmax",
+            total_ns=ns,
+        )
+        for name, ns in parts.items()
+    ]
+    whole = msgspec.structs.replace(
+        ranges[0], name="peakward::attention", total_ns=sum(parts.values())
+    )
+    exact = msgspec.structs.replace(made.profile, ranges=(whole, *ranges))
+    assert part_times(msgspec.structs.replace(made, profile=exact), "forward").rest_s == 0.0
