@@ -44,13 +44,14 @@ def this_machine(requested: str | None) -> Machine:
 
 
 def lever_obstacle(lever: Lever, case: ModelCase, machine: Machine) -> str | None:
-    """Why the lever cannot apply to the case here, or None."""
-    return lever_catalogue.obstacle(
+    """Why the lever cannot apply to the case here, or why the case could then not run, or None."""
+    unmet = lever_catalogue.obstacle(
         lever,
         case,
         compute_capability=machine.compute_capability,
         has_compiler=machine.has_compiler,
     )
+    return unmet or case_obstacle(lever_catalogue.pull(lever, case), machine)
 
 
 def after_precision(levers: Iterable[Lever], case: ModelCase) -> tuple[ModelCase, ...]:

@@ -3,12 +3,13 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from peakward.catalogue.levers import numerics_class, pull
 from peakward.records.case import ModelCase
 from peakward.records.lever import Lever, NumericsClass
 from peakward.records.trial import NumericsVerdict, Trial
 from peakward.tune.costs import N_PROCESSES, Costs
 from peakward.tune.ledger import Ledger
-from peakward.tune.trials import Comparison
+from peakward.tune.trials import Comparison, misjudged, refused
 
 Obstacle = Callable[[Lever, ModelCase], str | None]
 
@@ -52,15 +53,33 @@ class Bench:
         self.obstacle, self.environment_key = obstacle, environment_key
         self._numerics: dict[tuple[NumericsClass, ModelCase, ModelCase], NumericsVerdict] = {}
 
+    def screen_s(self, base: ModelCase, candidate: ModelCase) -> float:
+        """How long a screening should take."""
+        return self.costs.screen_s(candidate, base_s=self.tries.seen_s(base))
+
     def turns_s(self, cases: Iterable[ModelCase], n_processes: int = N_PROCESSES) -> float:
         """How long all cases in turn should take, in each of some processes."""
         once_s = sum(self.tries.seen_s(case) or self.costs.turn_s(case) for case in cases)
         return n_processes * (self.costs.start_s + once_s)
 
-    def check_s(self, declared: NumericsClass, base: ModelCase, candidate: ModelCase) -> float:
-        """How long `checked` should take."""
-        known = (declared, base, candidate) in self._numerics
-        return 0.0 if known else self.costs.check_s(candidate)
+    def checks_s(self, pulled: Iterable[tuple[Lever, ModelCase, ModelCase]]) -> float:
+        """How long it should take to check levers, each from a base to a candidate."""
+        return sum(
+            self.costs.check_s(candidate)
+            for lever, base, candidate in pulled
+            if (numerics_class(lever, candidate), base, candidate) not in self._numerics
+        )
+
+    def holds(self, lever: Lever, base: ModelCase) -> bool:
+        """Whether the lever's numbers hold on the base; where they do not, its trial says so."""
+        candidate = pull(lever, base)
+        numerics = self.checked(numerics_class(lever, candidate), base, candidate)
+        if numerics.verdict == "holds":
+            return True
+        key = self.environment_key
+        known = self.ledger.known(lever.name, base) or refused(lever, base, candidate, key, "")
+        self.ledger.add(misjudged(known, numerics))
+        return False
 
     def checked(
         self, declared: NumericsClass, base: ModelCase, candidate: ModelCase

@@ -30,6 +30,10 @@ ANALYSE_S = 3.0
 12 layers hold some 30,000 events."""
 
 
+CHECK_S = 3.0
+"""What is left of the 90 s of a confirmation of `2.7B` (H200) beside its three processes."""
+
+
 class Costs(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds, to begin with guessed from the device and then learned from the baseline."""
 
@@ -40,30 +44,28 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
     compile_s: float
     """On top of it, the first time a configuration compiles."""
 
-    def screen_s(self, candidate: ModelCase) -> float:
-        """One candidate screened."""
-        compiles = candidate.configuration.compile != "none"
-        return self.arm_s + SCREEN.max_timed_s + (self.compile_s if compiles else 0.0)
+    def screen_s(self, candidate: ModelCase, *, base_s: float | None = None) -> float:
+        """One candidate screened; it should take as long as its base, where that is known."""
+        return (base_s or self.arm_s + SCREEN.max_timed_s) + self._compiling_s(candidate)
 
     def turn_s(self, case: ModelCase) -> float:
         """A case in its turn, as far as it was not screened yet."""
         # It warms up for 3 steps and is timed for 5, one that is screened for some ten.
-        return self.arm_s / 2 + TURN.max_timed_s + self._compiling_again_s(case)
+        return self.arm_s / 2 + TURN.max_timed_s + AGAIN * self._compiling_s(case)
 
     def check_s(self, candidate: ModelCase) -> float:
-        """Its numbers against an oracle's: small models, but compiled anew for their shapes."""
-        compiles = candidate.configuration.compile != "none"
-        return self.arm_s + (self.compile_s if compiles else 0.0)
+        """Its numbers against an oracle's: models of few layers, but compiled anew for their shapes."""
+        return CHECK_S + self._compiling_s(candidate)
 
     def profile_s(self, case: ModelCase) -> float:
         """Some steps of one case profiled, in a process of their own.
 
         A profiler makes a step longer, by half of its time to be on the safe side.
         """
-        return self.start_s + 1.5 * self.arm_s + self._compiling_again_s(case) + ANALYSE_S
+        return self.start_s + 1.5 * self.arm_s + AGAIN * self._compiling_s(case) + ANALYSE_S
 
-    def _compiling_again_s(self, case: ModelCase) -> float:
-        return AGAIN * self.compile_s if case.configuration.compile != "none" else 0.0
+    def _compiling_s(self, case: ModelCase) -> float:
+        return self.compile_s if case.configuration.compile != "none" else 0.0
 
 
 def guessed(case: ModelCase, floor_s: float | None) -> Costs:

@@ -36,7 +36,12 @@ class Proof:
         may be gone. Without the time to prove the new ladder, what stands below the lowest rung
         that did not hold is left. Last, the numbers of the whole are held to the base's.
         """
-        held = ladder = self._affordable(self._sound(ladder))
+        sound = self._sound(ladder)
+        held = ladder = self._affordable(sound)
+        if sound.levers and not ladder.levers:
+            # A proof goes before what the reserve is for: the profiles that explain it.
+            self._ledger.reserve_s = 0.0
+            held = ladder = self._affordable(sound.first(1))
         if ladder.levers:
             held = self._climb(ladder) or ladder.first(0)
             again = self._mended(ladder)
@@ -58,7 +63,9 @@ class Proof:
             self._ledger.skipped.append(f"confirming {worthy.pop().lever} alone")
         rungs = [(catalogue.lever(each.lever), each.candidate) for each in worthy]
         sound = [
-            self._compared(lever, base, top) for lever, top in rungs if self._holds(lever, base)
+            self._compared(lever, base, top)
+            for lever, top in rungs
+            if self._bench.holds(lever, base)
         ]
         if sound:
             self._ledger.announce("confirming levers alone")
@@ -67,7 +74,7 @@ class Proof:
     def _sound(self, ladder: Ladder) -> Ladder:
         """Without the levers whose numbers do not hold where they stand."""
         for lever, base, _ in ladder.rungs:
-            if not self._holds(lever, base):
+            if not self._bench.holds(lever, base):
                 return self._sound(ladder.without({lever.name}))
         return ladder
 
@@ -141,26 +148,10 @@ class Proof:
             ladder = ladder.first(len(ladder.levers) - 1)
         return ladder
 
-    def _holds(self, lever: Lever, base: ModelCase) -> bool:
-        """Whether the lever's numbers hold on the base; where they do not, its trial says so."""
-        candidate = catalogue.pull(lever, base)
-        numerics = self._bench.checked(numerics_class(lever, candidate), base, candidate)
-        if numerics.verdict == "holds":
-            return True
-        known = self._ledger.known(lever.name, base) or trials.refused(
-            lever, base, candidate, self._bench.environment_key, ""
-        )
-        self._ledger.add(trials.misjudged(known, numerics))
-        return False
-
     def _alone_s(self, base: ModelCase, screened: Sequence[Trial]) -> float:
-        checks_s = sum(
-            self._bench.check_s(
-                numerics_class(catalogue.lever(trial.lever), trial.candidate), base, trial.candidate
-            )
-            for trial in screened
-        )
-        return checks_s + self._bench.turns_s((base, *(trial.candidate for trial in screened)))
+        pulled = [(catalogue.lever(each.lever), base, each.candidate) for each in screened]
+        cases = (base, *(each.candidate for each in screened))
+        return self._bench.checks_s(pulled) + self._bench.turns_s(cases)
 
     def _compared(self, lever: Lever, base: ModelCase, candidate: ModelCase) -> Comparison:
         numerics = self._bench.checked(numerics_class(lever, candidate), base, candidate)

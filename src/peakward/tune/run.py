@@ -103,7 +103,9 @@ def investigate(
     explained = profiles.Profiles()
     try:
         proof = Proof(bench)
-        held = proof.prove(Search(bench).climb(asked.case, asked.levers))
+        search = Search(bench)
+        runs = measured[0].status == "ok"
+        held = proof.prove(search.climb(asked.case, asked.levers, base_runs=runs))
         if held.levers:
             on_stage("measuring the best composition")
             # In a process as young as the baseline's: after a dozen cases one measured 12.6 ms
@@ -119,6 +121,7 @@ def investigate(
         )
         if not explained.interrupted:
             ledger.reserve_s = 0.0
+            search.alone(asked.case, asked.levers)
             proof.prove_alone(asked.case)
     except KeyboardInterrupt:
         stopped = True
@@ -171,7 +174,8 @@ def planned(
 ) -> list[tuple[str, float]]:
     """For a dry run: what would be done, and how many seconds each should take.
 
-    As if every lever gained, beside those that set the same.
+    As if every lever gained on top of those before it; what then gains alone is tried last, with
+    what is left of the budget.
     """
     known = calibration is not None or _device(environment) is not None
     floor_s = predicted(asked.case, environment, calibration).floor_s if known else None
@@ -184,17 +188,13 @@ def planned(
         for lever in asked.levers
         if changes(lever, asked.case) and asked.obstacle(lever, asked.case) is None
     ]
-    steps += [
-        (f"screen {lever.name}", guess.screen_s(pull(lever, asked.case))) for lever in applicable
-    ]
     ladder = Ladder(base=asked.case)
     for lever in applicable:
+        steps.append((f"screen {lever.name}", guess.screen_s(pull(lever, ladder.top))))
         ladder = ladder.on_top(lever) if lever.saves == "time" else ladder
-    n_left = len(applicable)
-    again_s = sum(guess.screen_s(case) for case in ladder.cases[1:])
     turns_s = N_PROCESSES * (guess.start_s + sum(map(guess.turn_s, ladder.cases)))
     steps += [
-        (f"screen {n_left} levers again, on top of what gained", again_s),
+        ("check the numbers of what gained", sum(map(guess.check_s, ladder.cases[1:]))),
         ("confirm the composition and each of its levers", turns_s),
         ("measure the best composition", baseline_s),
         ("profile the baseline and the best", 2 * guess.profile_s(asked.case)),

@@ -1,11 +1,9 @@
-"""The greedy composition, found by screening: one lever on top of another, what gains most first."""
+"""The greedy composition, found by screening: one lever on top of another."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-import msgspec
-
-from peakward.catalogue.levers import numerics_class, pull
+from peakward.catalogue.levers import pull
 from peakward.records.case import ModelCase
 from peakward.records.lever import Lever
 from peakward.records.trial import Trial
@@ -29,42 +27,64 @@ class Search:
         self._ratios: dict[str, float] = {}
         """Of each lever's latest screening, candidate's time over base's."""
 
-    def climb(self, base: ModelCase, levers: Sequence[Lever]) -> Ladder:
-        """Every lever alone, then passes over those left, each on top of what gained before it.
+    def climb(self, base: ModelCase, levers: Sequence[Lever], *, base_runs: bool = True) -> Ladder:
+        """The levers that gained, each when screened on top of those before it, with sound numbers.
 
-        A pass takes the levers in the order of their latest gains, and another follows for as long
-        as one of them gains: what hides behind one bottleneck shows once it is gone (a launch-bound
-        step gains nothing from CUDA graphs while its matmuls are slow). Of what it screens it leaves
-        the time to prove the ladder. A lever that saves memory is left out, unless the base does
-        not run and it does.
+        Where numbers do not hold, the lever is given up and the climb is made again without it.
         """
-        alone = {lever.name: self._alone(lever, base) for lever in levers}
-        waiting = [
-            lever
-            for lever in levers
-            if (trial := alone[lever.name]) is not None
-            and (lever.saves == "time" or trials.rescues(trial))
-        ]
-        ladder = Ladder(base=base)
         while True:
-            climbed = self._pass(ladder, sorted(waiting, key=lambda each: self._rank(each, alone)))
+            ladder = self._climb(base, levers, base_runs=base_runs)
+            wrong = next(
+                (lever for lever, below, _ in ladder.rungs if not self._bench.holds(lever, below)),
+                None,
+            )
+            if wrong is None:
+                return ladder
+            self._given_up.add(wrong.name)
+
+    def alone(self, base: ModelCase, levers: Sequence[Lever]) -> None:
+        """Screen on the base what was not yet, and note what cannot apply to it nor ever could."""
+        for lever in levers:
+            candidate = pull(lever, base)
+            if candidate == base or self._ledger.known(lever.name, base) is not None:
+                continue
+            reason = self._bench.obstacle(lever, base)
+            if reason is None:
+                self._screened(lever, base, f"screening {lever.name} alone")
+            elif not any(trial.lever == lever.name for trial in self._ledger.trials):
+                key = self._bench.environment_key
+                self._ledger.add(trials.refused(lever, base, candidate, key, reason))
+
+    def _climb(self, base: ModelCase, levers: Sequence[Lever], *, base_runs: bool) -> Ladder:
+        """Passes over the levers for as long as one gains: what hides behind one bottleneck shows
+        once it is gone (a launch-bound step gains nothing from CUDA graphs while its matmuls are
+        slow).
+
+        What compiles waits until nothing else gains, for then every further screening compiles too
+        (6 s instead of 2 for `small` on an H200). A lever that saves memory is left out, unless
+        the base does not run and it does.
+        """
+        ladder = Ladder(base=base)
+        quick = [each for each in levers if each.needs != "compiler"]
+        slow = [each for each in levers if each.needs == "compiler"]
+        while True:
+            climbed = self._pass(ladder, quick, base_runs=base_runs)
+            if climbed.levers == ladder.levers:
+                climbed = self._pass(ladder, slow, base_runs=base_runs)
             if climbed.levers == ladder.levers:
                 return ladder
             ladder = climbed
-            waiting = [
-                each
-                for each in waiting
-                if each not in ladder.levers and each.name not in self._given_up
-            ]
 
-    def _pass(self, ladder: Ladder, levers: Iterable[Lever]) -> Ladder:
-        for lever in levers:
-            if lever.name in self._given_up:
+    def _pass(self, ladder: Ladder, levers: Iterable[Lever], *, base_runs: bool) -> Ladder:
+        """Each lever on top of those that gained, by the order of their latest gains."""
+        for lever in sorted(levers, key=lambda each: self._ratios.get(each.name, 1.0)):
+            idle = lever.saves == "memory" and (base_runs or ladder.levers)
+            if idle or lever in ladder.levers or lever.name in self._given_up:
                 continue
             trial = self._on_top(lever, ladder)
             if trial is None:
                 continue
-            if self._gains(lever, trial):
+            if trials.rescues(trial) or trials.promising(trial):
                 ladder = ladder.on_top(lever)
             elif trial.verdict == "rejected" and _rivals(lever, ladder):
                 self._losses[lever.name] += 1
@@ -72,37 +92,9 @@ class Search:
                     self._given_up.add(lever.name)
         return ladder
 
-    def _gains(self, lever: Lever, trial: Trial) -> bool:
-        """Whether it looks faster, or runs where its base does not, and its numbers hold."""
-        if not trials.rescues(trial) and not trials.promising(trial):
-            return False
-        declared = numerics_class(lever, trial.candidate)
-        verdict = self._bench.checked(declared, trial.base, trial.candidate)
-        if verdict.verdict == "holds":
-            self._ledger.add(msgspec.structs.replace(trial, numerics=verdict))
-            return True
-        # No composition mends wrong numbers.
-        self._given_up.add(lever.name)
-        self._ledger.add(trials.misjudged(trial, verdict))
-        return False
-
-    def _rank(self, lever: Lever, alone: dict[str, Trial | None]) -> tuple[bool, float]:
-        trial = alone[lever.name]
-        return not (trial and trials.rescues(trial)), self._ratios.get(lever.name, 1.0)
-
-    def _alone(self, lever: Lever, base: ModelCase) -> Trial | None:
-        candidate = pull(lever, base)
-        if candidate == base:
-            return None
-        reason = self._bench.obstacle(lever, base)
-        if reason is not None:
-            trial = trials.refused(lever, base, candidate, self._bench.environment_key, reason)
-            self._ledger.add(trial)
-            return trial
-        return self._screened(lever, base, candidate, f"screening {lever.name}")
-
     def _on_top(self, lever: Lever, ladder: Ladder) -> Trial | None:
-        """The lever on the ladder's top, screened there if it was not yet."""
+        """The lever on the ladder's top, screened there if it was not yet, with time left to check
+        its numbers and to prove the ladder that it would make."""
         base = ladder.top
         candidate = pull(lever, base)
         if candidate == base or self._bench.obstacle(lever, base) is not None:
@@ -110,17 +102,18 @@ class Search:
         known = self._ledger.known(lever.name, base)
         if known is not None:
             return known
-        declared = numerics_class(lever, candidate)
-        then_s = self._bench.check_s(declared, base, candidate)
-        then_s += self._bench.turns_s(ladder.on_top(lever).cases)
-        what = f"screening {lever.name} on top"
-        return self._screened(lever, base, candidate, what, then_s=then_s)
+        higher = ladder.on_top(lever)
+        then_s = self._bench.checks_s(higher.rungs) + self._bench.turns_s(higher.cases)
+        on = " + ".join(each.name for each in ladder.levers)
+        what = f"screening {lever.name}" + (f" on {on}" if on else "")
+        return self._screened(lever, base, what, then_s=then_s)
 
     def _screened(
-        self, lever: Lever, base: ModelCase, candidate: ModelCase, what: str, then_s: float = 0.0
+        self, lever: Lever, base: ModelCase, what: str, *, then_s: float = 0.0
     ) -> Trial | None:
         """Its trial, where there is time for it and for what must follow."""
-        if not self._ledger.affords(self._bench.costs.screen_s(candidate), what, then_s=then_s):
+        candidate = pull(lever, base)
+        if not self._ledger.affords(self._bench.screen_s(base, candidate), what, then_s=then_s):
             return None
         trial = self._bench.tries.screen(lever, base, candidate)
         self._ledger.add(trial)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from peakward.catalogue.levers import pull
 from peakward.cli import machine, options
 from peakward.cli.machine import Machine
 from peakward.cli.vocabulary import CaseOptions
@@ -83,6 +84,17 @@ def test_a_lever_may_lean_on_a_precision_that_another_brings():
     (after,) = machine.after_precision([cudnn, bf16], case)
     assert after.configuration.precision == "bf16"
     assert machine.lever_obstacle(cudnn, after, here) is None
+
+
+def test_a_lever_may_not_take_away_what_another_leans_on():
+    """tf32 under cuDNN's attention ended in the compiler's own words (H200)."""
+    here = a_machine("cuda", (9, 0))
+    (case,) = cases(here)
+    cudnn, bf16, tf32 = options.levers(["sdpa-cudnn,bf16,tf32"])
+    attention = pull(cudnn, pull(bf16, case))
+    reason = machine.lever_obstacle(tf32, attention, here)
+    assert reason is not None
+    assert reason.startswith("attention sdpa-cudnn needs the precision bf16-mixed or")
 
 
 def test_this_machine_is_what_the_probe_says():

@@ -98,6 +98,11 @@ def test_what_there_is_no_time_to_prove_is_named():
     assert found.skipped == ["confirming sdpa"]
 
 
+def test_a_proof_goes_before_what_the_reserve_is_for():
+    _, names = proved(World(additive), "bf16", "sdpa", total_s=10.0, reserve_s=5.0)
+    assert names == ["bf16"]
+
+
 def test_a_composition_that_cannot_be_pulled_in_another_order_is_not():
     """cuDNN's attention needs 16 bits, so bf16 cannot come above it."""
 
@@ -167,6 +172,7 @@ def test_levers_that_gain_alone_and_are_no_rung_are_confirmed_alone():
     world = World(time_s)
     found = Investigated(world)
     found.compose(BASE, levers("bf16", "tf32", "sdpa"))
+    found.search.alone(BASE, levers("bf16", "tf32", "sdpa"))
     found.proof.prove_alone(BASE)
     assert world.proofs[-1] == ["base", "tf32", "sdpa"]
     confirmed = {

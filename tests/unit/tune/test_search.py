@@ -1,10 +1,8 @@
 """The ladder that a search climbs, by screenings of known outcome."""
 
-import pytest
-
 from peakward.catalogue.levers import lever
 
-from .world import BASE, Investigated, World, configured, two_bottlenecks
+from .world import BASE, Investigated, World, configured, name_of, two_bottlenecks
 
 
 def levers(*names):
@@ -13,13 +11,25 @@ def levers(*names):
 
 def climbed(world, *names, base=BASE, **fields):
     found = Investigated(world, **fields)
-    ladder = found.search.climb(base, levers(*names))
+    ladder = found.search.climb(base, levers(*names), base_runs=world.runs(base))
     return found, [each.name for each in ladder.levers]
 
 
+def tried(found):
+    """Lever and base of every trial, in their order."""
+    return [(trial.lever, name_of(trial.base)) for trial in found.trials]
+
+
+def test_each_lever_is_screened_on_top_of_those_that_gained():
+    found, names = climbed(World(two_bottlenecks), "tf32", "bf16", "cuda-graphs")
+    assert names == ["bf16", "cuda-graphs"], "tf32's rung changes nothing any more"
+    assert tried(found)[:2] == [("tf32", "base"), ("bf16", "tf32")]
+
+
 def test_a_lever_hidden_behind_another_bottleneck_is_found_on_top():
-    _, names = climbed(World(two_bottlenecks), "cuda-graphs", "tf32", "bf16")
+    found, names = climbed(World(two_bottlenecks), "cuda-graphs", "bf16")
     assert names == ["bf16", "cuda-graphs"]
+    assert tried(found) == [("cuda-graphs", "base"), ("bf16", "base"), ("cuda-graphs", "bf16")]
 
 
 def test_a_stronger_lever_on_the_same_field_replaces_another_once_it_shows():
@@ -31,24 +41,20 @@ def test_a_stronger_lever_on_the_same_field_replaces_another_once_it_shows():
         launches_s = 0.5 if settings.cuda_graphs else 4.0
         return max(device_s, launches_s + (0.1 if settings.precision == "bf16" else 0.0))
 
-    found, names = climbed(World(time_s), "bf16", "tf32", "cuda-graphs")
-    assert names == ["cuda-graphs", "bf16"], "tf32's rung changes nothing any more"
-    tried = [trial.lever for trial in found.trials]
-    assert tried == ["bf16", "cuda-graphs", "tf32", "bf16", "cuda-graphs", "bf16"]
+    found, names = climbed(World(time_s), "tf32", "bf16", "cuda-graphs")
+    assert names == ["cuda-graphs", "bf16"]
+    assert ("bf16", "tf32") in tried(found)
+    assert ("bf16", "tf32 True") in tried(found)
 
 
-def test_a_lever_that_gained_nothing_comes_again_once_another_gained():
-    """The fused optimiser shows only when launches no longer hide it."""
-
+def test_what_compiles_waits_until_nothing_else_gains():
     def time_s(case):
         settings = case.configuration
-        update_s = 0.5 if settings.optimizer == "adamw-fused" else 1.5
-        if settings.precision == "fp32":
-            return 10.0 + (0.3 if settings.optimizer == "adamw-foreach" else 0.0)
-        return 1.0 + update_s if settings.cuda_graphs else 8.0
+        return two_bottlenecks(case) + 0.5 * (settings.compile == "none")
 
-    _, names = climbed(World(time_s), "fused-optimizer", "cuda-graphs", "bf16")
-    assert names == ["bf16", "cuda-graphs", "fused-optimizer"]
+    found, names = climbed(World(time_s), "compile", "cuda-graphs", "bf16")
+    assert names == ["bf16", "cuda-graphs", "compile"]
+    assert [base for lever_, base in tried(found) if lever_ == "compile"] == ["bf16 True"]
 
 
 def test_what_lost_twice_to_a_lever_that_sets_the_same_is_given_up():
@@ -56,16 +62,11 @@ def test_what_lost_twice_to_a_lever_that_sets_the_same_is_given_up():
         settings = case.configuration
         step_s = {"fp32": 10.0, "tf32": 8.0, "bf16": 2.0}[settings.precision]
         step_s += 0.5 * (settings.attention == "naive") + 0.4 * (settings.compile == "none")
-        return (
-            step_s + 0.3 * (not settings.cuda_graphs) + 0.2 * (settings.optimizer != "adamw-fused")
-        )
+        return step_s + (0.3 if settings.compile == "none" or not settings.cuda_graphs else 0.0)
 
-    world = World(time_s)
-    found, names = climbed(
-        world, "bf16", "tf32", "sdpa", "compile", "cuda-graphs", "fused-optimizer"
-    )
-    assert set(names) == {"bf16", "sdpa", "compile", "cuda-graphs", "fused-optimizer"}
-    assert [trial.lever for trial in found.trials].count("tf32") == 3, "alone and twice on top"
+    found, names = climbed(World(time_s), "bf16", "tf32", "sdpa", "compile", "cuda-graphs")
+    assert set(names) == {"bf16", "sdpa", "compile", "cuda-graphs"}
+    assert len([lever_ for lever_, _ in tried(found) if lever_ == "tf32"]) == 2
 
 
 def test_a_lever_that_loses_is_rejected_with_its_number():
@@ -76,11 +77,14 @@ def test_a_lever_that_loses_is_rejected_with_its_number():
     assert (trial.verdict, trial.time_ratio.estimate) == ("rejected", 1.5)
 
 
-def test_wrong_numbers_reject_a_fast_lever():
-    found, names = climbed(World(two_bottlenecks, numbers=lambda case: "violated"), "bf16")
-    assert names == []
-    (trial,) = found.trials
-    assert trial.verdict == "rejected"
+def test_a_lever_with_wrong_numbers_is_given_up_and_its_rival_found():
+    def numbers(case):
+        return "violated" if case.configuration.precision == "bf16" else "holds"
+
+    found, names = climbed(World(two_bottlenecks, numbers=numbers), "tf32", "bf16")
+    assert names == ["tf32"]
+    (trial,) = [each for each in found.trials if each.numerics and each.verdict == "rejected"]
+    assert trial.lever == "bf16"
     assert "not approximate as declared" in trial.reason
 
 
@@ -109,41 +113,54 @@ def test_what_runs_where_the_base_does_not_is_the_first_rung_even_if_it_saves_on
     assert names == ["checkpointing", "bf16"]
 
 
-def test_a_memory_lever_stays_off_a_ladder_whose_base_runs():
+def test_a_memory_lever_stays_off_a_ladder_that_runs_without_it():
     _, names = climbed(World(lambda case: 1.0), "checkpointing")
     assert names == []
+    world = World(two_bottlenecks, runs=lambda case: case.configuration.precision == "bf16")
+    _, names = climbed(world, "bf16", "checkpointing")
+    assert names == ["bf16"]
 
 
-def test_a_lever_that_cannot_apply_is_refused_until_it_can():
-    def obstacle(pulled, case):
-        blocked = pulled.name == "sdpa-cudnn" and case.configuration.precision == "fp32"
-        return "needs 16 bits" if blocked else None
+def needs_16_bits(pulled, case):
+    blocked = pulled.name == "sdpa-cudnn" and case.configuration.precision == "fp32"
+    return "needs 16 bits" if blocked else None
 
+
+def test_a_lever_that_cannot_apply_is_tried_once_it_can():
     def time_s(case):
         quick = 0.5 if case.configuration.attention == "sdpa-cudnn" else 1.0
         return two_bottlenecks(case) + quick
 
-    found, names = climbed(World(time_s), "sdpa-cudnn", "bf16", obstacle=obstacle)
-    assert names == ["bf16", "sdpa-cudnn"]
-    refused = [trial.reason for trial in found.trials if trial.stage == "refused"]
-    assert refused == ["needs 16 bits"]
+    names = ("sdpa-cudnn", "bf16")
+    found, held = climbed(World(time_s), *names, obstacle=needs_16_bits)
+    assert held == ["bf16", "sdpa-cudnn"]
+    found.search.alone(BASE, levers(*names))
+    assert all(trial.stage != "refused" for trial in found.trials)
+
+
+def test_what_was_left_out_is_screened_alone_and_what_cannot_apply_refused():
+    found, _ = climbed(World(two_bottlenecks), "bf16")
+    found.search.alone(BASE, levers("bf16", "tf32", "sdpa-cudnn"))
+    assert tried(found) == [("bf16", "base"), ("tf32", "base"), ("sdpa-cudnn", "base")]
+    found = Investigated(World(two_bottlenecks), obstacle=needs_16_bits)
+    found.search.alone(BASE, levers("sdpa-cudnn"))
+    assert [(trial.stage, trial.reason) for trial in found.trials] == [("refused", "needs 16 bits")]
 
 
 def test_a_lever_that_the_base_already_has_is_not_tried():
     found, names = climbed(World(two_bottlenecks), "bf16", base=configured(precision="bf16"))
+    found.search.alone(configured(precision="bf16"), levers("bf16"))
     assert (found.trials, names) == ([], [])
 
 
-@pytest.mark.parametrize(("total_s", "undone"), [(0.0, {"screening bf16"}), (3.0, set())])
-def test_what_the_budget_does_not_allow_is_named(total_s, undone):
-    found, _ = climbed(World(two_bottlenecks), "bf16", total_s=total_s)
-    assert set(found.skipped) == undone
-
-
-def test_what_it_screens_leaves_the_time_to_prove_the_ladder():
-    """Three cases of 1 s in each of three processes that start in 1 s: 12 s, and 2.5 s before it."""
-    found, names = climbed(World(two_bottlenecks), "bf16", "cuda-graphs", total_s=12.0)
+def test_what_it_screens_leaves_the_time_to_check_and_to_prove_the_ladder():
+    """Screening takes 1.5 s, a check 3 s, and n cases in three processes 3 (1 + n) s."""
+    enough_s = {1: 1.5 + 3.0 + 9.0, 2: 1.5 + 6.0 + 12.0}
+    found, names = climbed(World(two_bottlenecks), "bf16", "cuda-graphs", total_s=enough_s[1] - 1)
+    assert (found.trials, names) == ([], [])
+    assert set(found.skipped) == {"screening bf16", "screening cuda-graphs"}
+    found, names = climbed(World(two_bottlenecks), "bf16", "cuda-graphs", total_s=enough_s[2] - 1)
     assert names == ["bf16"]
-    assert set(found.skipped) == {"screening cuda-graphs on top"}
-    _, names = climbed(World(two_bottlenecks), "bf16", "cuda-graphs", total_s=14.5)
+    assert set(found.skipped) == {"screening cuda-graphs on bf16"}
+    _, names = climbed(World(two_bottlenecks), "bf16", "cuda-graphs", total_s=enough_s[2])
     assert names == ["bf16", "cuda-graphs"]

@@ -122,9 +122,12 @@ def name_of(case):
 class Investigated:
     """What a search and a proof find in a world."""
 
-    def __init__(self, world, *, total_s=1e9, obstacle=lambda pulled, case: None):
+    def __init__(self, world, *, total_s=1e9, reserve_s=0.0, obstacle=lambda pulled, case: None):
+        self.world = world
         self.ledger = Ledger(
-            Budget(total_s, clock=lambda: world.now_s), reserve_s=0.0, announce=lambda stage: None
+            Budget(total_s, clock=lambda: world.now_s),
+            reserve_s=reserve_s,
+            announce=lambda stage: None,
         )
         # A case takes 1 s in its turn.
         costs = Costs(start_s=1.0, arm_s=1.0, compile_s=0.0)
@@ -132,8 +135,8 @@ class Investigated:
         self.search, self.proof = Search(bench), Proof(bench)
 
     def compose(self, base, levers):
-        self.ladder = self.search.climb(base, levers)
-        return self.proof.prove(self.ladder).top
+        ladder = self.search.climb(base, levers, base_runs=self.world.runs(base))
+        return self.proof.prove(ladder).top
 
     @property
     def trials(self):
