@@ -17,6 +17,7 @@ from peakward.lab.measure.isolated import Workers
 from peakward.lab.measure.messages import Profiled, ProfileRequest
 from peakward.lab.measure.site import Site
 from peakward.records.case import OperatorCase
+from peakward.traces.trace import Trace
 
 pytestmark = pytest.mark.gpu
 
@@ -143,14 +144,33 @@ def test_nvtx_is_pushed_and_popped_on_each_thread(checkpointing, make_case, trac
 
 
 @pytest.mark.parametrize("pass_", ["forward", "train_step"])
-def test_of_a_captured_step_the_step_remains(pass_, make_case, traced):
+def test_of_a_captured_step_the_step_remains_and_its_rehearsal(pass_, make_case, traced):
     events = traced(make_case(cuda_graphs=True, pass_=pass_))
-    assert names(events) == ["step"] * N_STEPS
+    assert names(events).count("step") == N_STEPS
+    assert names(events).count("rehearsal") == names(events).count("forward") == 1
+    assert names(events)[-N_STEPS:] == ["step"] * N_STEPS
     launches = [
         each for each in of(events, "cuda_runtime") if each["name"].startswith("cudaGraphLaunch")
     ]
     assert len(launches) == N_STEPS
     assert len(launched_in(events, "step")) > N_STEPS
+
+
+@pytest.mark.parametrize("compile_", ["none", "default"])
+def test_a_captured_step_s_kernels_have_the_phases_of_an_eager_one(compile_, make_case, tmp_path):
+    """Every kernel tied, and as many of each phase as where nothing is captured."""
+
+    def phases(**configuration):
+        path = tmp_path / f"{len(list(tmp_path.iterdir()))}.json.gz"
+        case = make_case(compile=compile_, attention="sdpa", precision="bf16", **configuration)
+        with Workers() as workers:
+            found = workers.profile(case, path, n_steps=N_STEPS)
+        assert isinstance(found, Profiled), found
+        trace = Trace.open(path)
+        assert not trace.phases.undivided.any()
+        return {each.phase: each.n for each in trace.profile().phases if each.phase != "other"}
+
+    assert phases(cuda_graphs=True) == phases(optimizer="adamw-foreach")
 
 
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])

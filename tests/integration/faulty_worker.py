@@ -34,7 +34,7 @@ class Faulty:
     def __init__(self, prepared, fault):
         self._prepared, self._fault, self._n = prepared, fault, 0
         self.n_parameters, self.times_phases = prepared.n_parameters, prepared.times_phases
-        self.ranged = prepared.ranged
+        self.ranged, self.uncaptured = prepared.ranged, prepared.uncaptured
 
     def step(self, mark=lambda phase: None):
         self._n += 1

@@ -7,21 +7,22 @@ import numpy as np
 
 from peakward.records.device import Device
 from peakward.records.profile import OperatorRate
+from peakward.traces.origins import Origins
 from peakward.traces.roof import compute_type, roof_share
-from peakward.traces.table import NONE, Indices, Table
+from peakward.traces.table import NONE, Table
 from peakward.traces.work import Work, by_operator, work
 
 _SHAPE = msgspec.json.Decoder()
 
 
 def operator_rates(
-    table: Table, launches: Indices, device: Device | None
+    table: Table, origins: Origins, device: Device | None
 ) -> tuple[OperatorRate, ...]:
     """What operators of each name and shape asked of the GPU, and how fast they got it.
 
     With `device`, what the trace was taken on, also how near they came to its roof.
     """
-    owned = work(table, launches)
+    owned = work(table, origins)
     found = by_operator(table, owned)
     kernels = _kernels(table, owned)
     columns = zip(

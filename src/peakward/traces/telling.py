@@ -1,6 +1,7 @@
 """What a trace's report must say about itself: by what evidence, and what is missing."""
 
 from peakward.traces.host_work import is_of_host
+from peakward.traces.origins import Origins
 from peakward.traces.phase_names import Evidence
 from peakward.traces.phases import Phases
 from peakward.traces.table import NONE, HostKind, Indices, Table
@@ -14,7 +15,7 @@ _BY = {
 }
 
 
-def evidence(table: Table, phases: Phases) -> tuple[str, ...]:
+def evidence(table: Table, phases: Phases, origins: Origins) -> tuple[str, ...]:
     """How the phases of the work were told, by share of the time it takes."""
     duration_ns = table.gpu.duration_ns
     whole = int(duration_ns.sum())
@@ -29,7 +30,15 @@ def evidence(table: Table, phases: Phases) -> tuple[str, ...]:
     if untold:
         parts.append(f"nothing ({untold / whole:.1%}, the phase `other`)")
     of = "operators' self time" if is_of_host(table) else "the durations of GPU work"
-    return (f"Phases were told by {', '.join(parts)}; shares are of {of}.",)
+    said = [f"Phases were told by {', '.join(parts)}; shares are of {of}."]
+    n_rehearsed = int(origins.rehearsed.sum())
+    if n_rehearsed:
+        share = int(duration_ns[origins.rehearsed].sum()) / whole
+        said.append(
+            f"What {n_rehearsed:,} pieces of GPU work that graphs launched ({share:.1%}) are for was "
+            "told by the same work of a step that ran uncaptured before."
+        )
+    return tuple(said)
 
 
 def incomplete(table: Table, launches: Indices, phases: Phases) -> tuple[str, ...]:

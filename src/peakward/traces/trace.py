@@ -36,6 +36,7 @@ from peakward.traces.idle import idle
 from peakward.traces.kernel_names import short_name
 from peakward.traces.launch_delay import launch_delays
 from peakward.traces.launches import launch_rows
+from peakward.traces.origins import Origins, launched, without_rehearsal
 from peakward.traces.overlap import collectives
 from peakward.traces.phase_names import PhaseCode
 from peakward.traces.phases import Phases, phases
@@ -71,12 +72,29 @@ class Trace:
         Raises:
             PeakwardError: it is none of these, damaged, or larger than memory allows.
         """
-        return cls(with_host_work(read(path)))
+        return cls.of(with_host_work(read(path)))
+
+    @classmethod
+    def of(cls, table: Table) -> "Trace":
+        """The trace of a whole table: what a rehearsal in it launched is no work of the steps."""
+        found = without_rehearsal(table)
+        if found is None:
+            return cls(table)
+        steps, origins = found
+        trace = cls(steps)
+        trace.origins = origins
+        return trace
 
     @cached_property
     def launches(self) -> Indices:
         """For each GPU row the position in `table.host` of the call that launched it, or NONE."""
         return operator_rows(self.table) if self.is_of_host else launch_rows(self.table)
+
+    @cached_property
+    def origins(self) -> Origins:
+        """For each GPU row what says which phase, range and operator it is for: its launch, but of
+        what a graph launched the rehearsal's, where the trace has one."""
+        return launched(self.launches)
 
     @cached_property
     def categories(self) -> Codes:
@@ -92,7 +110,7 @@ class Trace:
     @cached_property
     def phases(self) -> Phases:
         """The phase of each GPU row, and what says so."""
-        return phases(self.table, self.launches)
+        return phases(self.table, self.origins.calls)
 
     def breakdown(self) -> Breakdown:
         """Busy and idle, compute, communication and memory, by device."""
@@ -136,11 +154,11 @@ class Trace:
     def operators(self, device: Device | None = None) -> tuple[OperatorRate, ...]:
         """FLOPs, bytes and rates of the operators whose shapes the trace recorded; with the device
         that it was taken on, how near they came to its roof."""
-        return operator_rates(self.table, self.launches, device)
+        return operator_rates(self.table, self.origins, device)
 
     def ranges(self) -> tuple[RangeWork, ...]:
         """Work by Peakward's ranges of blocks, attention and its parts, forward and backward."""
-        return range_work(self.table, self.launches, self.categories)
+        return range_work(self.table, self.origins.calls, self.categories)
 
     def select(self, *, phase: WorkPhase | None = None, range_name: str | None = None) -> "Trace":
         """The same trace with only the GPU work of a phase, or of ranges of a name.
@@ -156,10 +174,11 @@ class Trace:
         part = Trace(restricted(self.table, rows))
         # What was found out by looking at the whole holds for its part.
         part.phases = self.phases.of(rows)
+        part.origins = self.origins.of(rows)
         return part
 
     def _inside(self, range_name: str) -> NDArray[np.bool_]:
-        found = named_range(self.table, self.launches, range_name)
+        found = named_range(self.table, self.origins.calls, range_name)
         if not len(found.rows):
             raise PeakwardError(
                 f"expected a range of the trace, got {range_name!r}: {self._some_ranges()}"
@@ -218,7 +237,7 @@ class Trace:
             delays=() if self.is_of_host else self.launch_delays(),
             path=self.critical_path() if len(table.gpu) and not self.is_of_host else None,
             operators=self.operators(device),
-            evidence=evidence(table, self.phases),
+            evidence=evidence(table, self.phases, self.origins),
             unnamed_share=int(table.gpu.duration_ns[kernels & other].sum()) / max(kernel_ns, 1),
             incomplete=incomplete(table, self.launches, self.phases),
             ranges=self.ranges(),

@@ -6,7 +6,7 @@ and it has none, so that nothing counts twice. Any other kernel belongs to the o
 it, if its bytes are known.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from peakward.traces.arguments import parsed
 from peakward.traces.nesting import Nest, nest, rows_of
 from peakward.traces.operator_bytes import n_bytes
 from peakward.traces.operator_flops import flops
+from peakward.traces.origins import Origins
 from peakward.traces.ranges import launch_sites
 from peakward.traces.table import NONE, GpuKind, HostKind, Indices, Ints, Table
 
@@ -27,6 +28,8 @@ class Work:
 
     row: Indices
     """Position in `Table.host`."""
+    runs: Ints
+    """How often the GPU ran it: more than once where graphs replay what it launched."""
     flops: Ints
     """That its maths needs; NONE where unknown or where it is no matmul, convolution or attention."""
     n_bytes: Ints
@@ -63,19 +66,21 @@ class OperatorWork:
         return _per_s(self.n_bytes, self.kernel_ns)
 
 
-def work(table: Table, launches: Indices) -> Work:
+def work(table: Table, origins: Origins) -> Work:
     """The operators of a trace that launched kernels, with what they had to do."""
     ops = rows_of(table.host, (HostKind.OP,))
     needed, moved = _known(table, ops)
     computing = nest(table.host, ops[needed != NONE])
-    sites = launch_sites(table, launches)
+    sites = launch_sites(table, origins.calls)
     owner = _leaves(table, computing).innermost(sites.thread, sites.at_ns)
     inside = computing.innermost(sites.thread, sites.at_ns) != NONE
     launcher = nest(table.host, ops).innermost(sites.thread, sites.at_ns)
     at = np.searchsorted(ops, launcher)
     knows_bytes = (launcher != NONE) & (np.append(moved, NONE)[at] != NONE)
     owner = np.where((owner == NONE) & ~inside & knows_bytes, launcher, owner)
-    return _summed(table, owner, ops, needed, moved)
+    found = _summed(table, origins, owner)
+    at = np.searchsorted(ops, found.row)
+    return replace(found, flops=needed[at], n_bytes=moved[at])
 
 
 def by_operator(table: Table, found: Work) -> OperatorWork:
@@ -84,7 +89,8 @@ def by_operator(table: Table, found: Work) -> OperatorWork:
         _signature(table, found.row), return_index=True, return_inverse=True
     )
     name_and_shape = _name_and_shape(table, unique).astype(np.int32)
-    instances = np.bincount(member, minlength=len(unique))
+    instances = np.zeros(len(unique), dtype=np.int64)
+    np.add.at(instances, member, found.runs)
     kernel_ns = np.zeros(len(unique), dtype=np.int64)
     np.add.at(kernel_ns, member, found.kernel_ns)
     flops_each, bytes_each = found.flops[first], found.n_bytes[first]
@@ -129,10 +135,8 @@ def _leaves(table: Table, computing: Nest) -> Nest:
     return nest(table.host, np.setdiff1d(computing.row[1:], computing.parents()))
 
 
-def _summed(
-    table: Table, owner: Indices, ops: NDArray[np.int64], needed: Ints, moved: Ints
-) -> Work:
-    """Kernels and their time by owner."""
+def _summed(table: Table, origins: Origins, owner: Indices) -> Work:
+    """Kernels and their time by owner, FLOPs and bytes unknown."""
     owner = np.where(table.gpu.kind == GpuKind.KERNEL, owner, NONE)
     row, of_gpu = np.unique(owner, return_inverse=True)
     n_unowned = int((row[:1] == NONE).sum())
@@ -140,11 +144,13 @@ def _summed(
     owned = of_gpu != NONE
     kernel_ns = np.zeros(len(row), dtype=np.int64)
     np.add.at(kernel_ns, of_gpu[owned], table.gpu.duration_ns[owned])
-    at = np.searchsorted(ops, row)
+    run = np.unique(np.stack([of_gpu[owned], origins.run[owned]]), axis=1)
+    unknown = np.full(len(row), NONE, dtype=np.int64)
     return Work(
         row=row.astype(np.int32),
-        flops=needed[at],
-        n_bytes=moved[at],
+        runs=np.bincount(run[0], minlength=len(row)),
+        flops=unknown,
+        n_bytes=unknown,
         kernels=np.bincount(of_gpu[owned], minlength=len(row)),
         kernel_ns=kernel_ns,
         of_gpu=of_gpu.astype(np.int32),

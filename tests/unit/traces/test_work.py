@@ -2,6 +2,7 @@ import json
 
 import numpy as np
 
+from peakward.traces.origins import launched
 from peakward.traces.table import NONE
 from peakward.traces.work import by_operator, work
 
@@ -15,7 +16,7 @@ MM_FLOPS, MM_BYTES, ADD_BYTES = 120, (12 + 20 + 15) * 4, 3 * 15 * 4
 
 def found(builder):
     table, launches = builder.table()
-    answer = work(table, launches)
+    answer = work(table, launched(launches))
     names = [table.names[table.host.name[row]] for row in answer.row]
     columns = (answer.flops, answer.n_bytes, answer.kernels, answer.kernel_ns)
     return dict(zip(names, zip(*(column.tolist() for column in columns), strict=True), strict=True))
@@ -55,7 +56,7 @@ def test_rates_of_operators_of_one_shape():
         builder.op("aten::mm", at, at + 10, shape=MM).launch("g", at + 5, gpu=(at + 20, at + 40))
     builder.op("aten::add", 50, 60, shape=ADD).launch("a", 55, gpu=(60, 65))
     table, launches = builder.table()
-    groups = by_operator(table, work(table, launches))
+    groups = by_operator(table, work(table, launched(launches)))
     assert [table.names[name] for name in groups.name] == ["aten::mm", "aten::add"]
     assert groups.instances.tolist() == [2, 1]
     assert groups.flops.tolist() == [2 * MM_FLOPS, NONE]
@@ -67,18 +68,19 @@ def test_rates_of_operators_of_one_shape():
 
 def test_nothing_recorded():
     table, launches = Rows().op("aten::mm", 0, 9).launch("k", 5, gpu=(6, 7)).table()
-    answer = work(table, launches)
+    answer = work(table, launched(launches))
     assert len(answer.row) == 0
     assert answer.of_gpu.tolist() == [NONE]
     assert len(by_operator(table, answer).name) == 0
-    empty = work(*Rows().table())
+    table, launches = Rows().table()
+    empty = work(table, launched(launches))
     assert len(empty.row) == len(empty.of_gpu) == 0
 
 
 def test_a_real_model():
     """BERT small: 4 layers of width 512, 141 tokens, 30,522 words, biases and pooled head apart."""
     table, launches = real("h100_bert_small.json.gz")
-    answer = work(table, launches)
+    answer = work(table, launched(launches))
     layers = 4 * (4 * 512 * 512 + 2 * 512 * 2048)
     head = 512 * 512 + 512 * 30_522
     attention = 4 * 2 * 2 * 8 * 141 * 141 * 64

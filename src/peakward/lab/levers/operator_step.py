@@ -21,6 +21,7 @@ class AttentionStep:
     optimizer = None
     model = None
     times_phases = True
+    uncaptured = None
 
     def __init__(self, case: OperatorCase) -> None:
         shape = (case.batch_size, case.n_heads, case.seq_len, case.head_dim)

@@ -1,6 +1,6 @@
 """A case, built on its device with its levers applied, ready to run steps."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 import torch
@@ -72,6 +72,14 @@ class ModelStep:
         else:
             self.output = self._run(batches, mark)
 
+    @property
+    def uncaptured(self) -> Callable[[Mark], None] | None:
+        """Where steps are replayed from a graph, one on the next batch that is not, and marks its
+        phases; None where they are not, or where lengths vary and with them what a step launches."""
+        if self._captured is None or self.case.workload.varying_seq_lens:
+            return None
+        return self._run_uncaptured
+
     def ranged(self) -> AbstractContextManager[None]:
         """While it lasts, steps open the ranges of `ranges` inside the model."""
         return model_ranges.ranged(self.model)
@@ -95,6 +103,9 @@ class ModelStep:
     def release(self) -> None:
         """Let go of every tensor and graph, whoever still holds the step."""
         self.__dict__.clear()
+
+    def _run_uncaptured(self, mark: Mark) -> None:
+        self._run(self._batches[self._next % len(self._batches)], mark)
 
     def _run(self, batches: MicroBatches, mark: Mark = unmarked) -> Tensor:
         if self.case.configuration.compile in ("reduce-overhead", "max-autotune"):

@@ -3,6 +3,7 @@
 | range | around |
 |-|-|
 | `peakward::step` | one profiled step |
+| `peakward::rehearsal` | a captured step, run once outside its graph before the profiled ones |
 | `peakward::forward`, `::backward`, `::optimizer` | a phase, once for each micro-batch |
 | `peakward::block N` | a call of block N of the reference decoder |
 | `peakward::attention` | a call of any attention implementation |
@@ -15,7 +16,8 @@ the range. A recomputed block opens its range, and those within, a second time i
 
 Inside compiled code there is no Python and so there are no ranges: a compiled block keeps
 `peakward::block N` alone, a compiled attention operator `peakward::attention` alone, a model
-compiled as a whole its phases. Of a step captured as one CUDA graph only `peakward::step` remains.
+compiled as a whole its phases. Of a step captured as one CUDA graph only `peakward::step` remains;
+its rehearsal has all the others, and `traces.origins` ties the graph's work to them.
 """
 
 from collections.abc import Iterator
@@ -46,12 +48,13 @@ def opened(name: str) -> Iterator[None]:
 
 
 @contextmanager
-def opened_step() -> Iterator[Mark]:
-    """The range of a step, giving the mark that opens a range for each of its phases.
+def opened_phases(name: str) -> Iterator[Mark]:
+    """The range `peakward::<name>` of a step or a rehearsal, giving the mark that opens a range for
+    each of its phases.
 
     A phase's range ends where the next one's begins, and the last with the step, if not before.
     """
-    with opened("step"), ExitStack() as phase_range:
+    with opened(name), ExitStack() as phase_range:
 
         def mark(phase: Phase | None) -> None:
             phase_range.close()

@@ -39,6 +39,11 @@ class Prepared(Interface):
     def times_phases(self) -> bool:
         """Whether `step` marks its phases as they run."""
 
+    @property
+    def uncaptured(self) -> Callable[[Mark], None] | None:
+        """One step outside of the graph that `step` replays, where it replays one and they launch the
+        same work."""
+
     def step(self, mark: Mark = ...) -> None:
         """One whole step."""
 

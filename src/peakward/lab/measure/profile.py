@@ -2,13 +2,15 @@
 
 import gzip
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 
+import torch
 from torch.profiler import ProfilerActivity
 from torch.profiler import profile as Profiler
 
-from peakward.lab.levers.ranges import opened_step
+from peakward.lab.levers.ranges import opened_phases
 from peakward.lab.measure.clock import Clock
 from peakward.lab.measure.jobs import Bench, Prepared, built, report
 from peakward.lab.measure.messages import Event, Profiled, ProfileRequest
@@ -63,6 +65,7 @@ def _profile(
         clock.wait(0)
         profiler.start_trace()
         try:
+            _rehearse(prepared, clock)
             clock.mark(0)
             for i in range(1, n_steps + 1):
                 _step(prepared)
@@ -74,8 +77,22 @@ def _profile(
 
 
 def _step(prepared: Prepared) -> None:
-    with opened_step() as mark:
+    with opened_phases("step") as mark:
         prepared.step(mark)
+
+
+def _rehearse(prepared: Prepared, clock: Clock) -> None:
+    """Of a captured step, one that is not: it says what each piece of the graph's work is for.
+
+    It needs its memory beside the graph's. Where that is not there, what it launched until then is
+    what the trace can say.
+    """
+    if prepared.uncaptured is None:
+        return
+    with suppress(torch.OutOfMemoryError), opened_phases("rehearsal") as mark:
+        prepared.uncaptured(mark)
+    clock.mark(0)
+    clock.wait(0)
 
 
 def _write(profiler: Profiler, path: Path) -> None:

@@ -9,7 +9,7 @@ from torch import nn
 
 from peakward.lab.levers import model_ranges
 from peakward.lab.levers.prepare import prepare
-from peakward.lab.levers.ranges import opened_step
+from peakward.lab.levers.ranges import opened_phases
 from peakward.records.case import Configuration, ModelCase, Workload
 
 N_LAYERS = 3
@@ -46,7 +46,7 @@ def blocks(depth, inner):
 
 
 def in_step(step):
-    with opened_step() as mark:
+    with opened_phases("step") as mark:
         step.step(mark)
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from peakward.lab.levers.ranges import opened, opened_step
+from peakward.lab.levers.ranges import opened, opened_phases
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def phases(mark):
 
 def test_phases_follow_one_another_inside_the_step(watched):
     def act():
-        with opened_step() as mark:
+        with opened_phases("step") as mark:
             phases(mark)
 
     assert watched(act).ranges == (
@@ -39,7 +39,7 @@ def test_phases_follow_one_another_inside_the_step(watched):
 
 def test_a_phase_that_fails_is_closed_with_its_step(watched):
     def act():
-        with pytest.raises(ValueError), opened_step() as mark:
+        with pytest.raises(ValueError), opened_phases("step") as mark:
             mark("forward")
             raise ValueError
         with opened("after"):
@@ -49,7 +49,7 @@ def test_a_phase_that_fails_is_closed_with_its_step(watched):
 
 
 def test_nvtx_pushes_and_pops_are_balanced(nvtx):
-    with opened_step() as mark:
+    with opened_phases("step") as mark:
         mark("forward")
         with opened("block 0"):
             pass
@@ -61,7 +61,7 @@ def test_nvtx_pushes_and_pops_are_balanced(nvtx):
 
 
 def test_nvtx_is_popped_where_the_step_fails(nvtx):
-    with pytest.raises(ValueError), opened_step() as mark:
+    with pytest.raises(ValueError), opened_phases("step") as mark:
         mark("backward")
         raise ValueError
     assert nvtx == ["peakward::step", "peakward::backward", "pop", "pop"]

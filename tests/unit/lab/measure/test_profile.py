@@ -160,7 +160,7 @@ class Failing:
 
     def __init__(self, prepared):
         self._prepared, self._n = prepared, 0
-        self.ranged = prepared.ranged
+        self.ranged, self.uncaptured = prepared.ranged, None
 
     def step(self, *marks):
         self._n += 1
@@ -184,6 +184,40 @@ def test_a_step_that_fails_leaves_neither_file_nor_profiler_nor_ranges(
         assert not torch.autograd._profiler_enabled()
         assert watched(step.step).ranges == ()
     assert len(ranges(traced(make_case()), "step")) == N_STEPS
+
+
+class Captured:
+    """A prepared step that says it is replayed, and whose uncaptured one may run out of memory."""
+
+    def __init__(self, prepared, *, fails):
+        self._prepared, self._fails = prepared, fails
+        self.ranged, self.step = prepared.ranged, prepared.step
+
+    def uncaptured(self, mark):
+        self._prepared.step(mark)
+        if self._fails:
+            raise torch.OutOfMemoryError
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_captured_step_is_rehearsed_once_before_the_profiled_ones(fails, make_case, traced):
+    @contextmanager
+    def captured(case):
+        with prepare(case) as step:
+            yield Captured(step, fails=fails)
+
+    events = traced(make_case(), prepare=captured)
+    (rehearsal,) = ranges(events, "rehearsal")
+    steps = ranges(events, "step")
+    assert len(steps) == N_STEPS
+    assert all(rehearsal.end <= each.start for each in steps)
+    for phase in ("forward", "backward", "optimizer"):
+        assert sum(rehearsal.holds(each) for each in ranges(events, phase)) == 1
+
+
+def test_a_step_that_is_not_captured_has_no_rehearsal(make_case):
+    with prepare(make_case()) as step:
+        assert step.uncaptured is None
 
 
 def test_steps_timed_after_a_profile_open_no_range(make_case, tmp_path, watched):

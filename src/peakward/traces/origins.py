@@ -1,0 +1,91 @@
+"""What each piece of GPU work is for: a call that launched it, or, of what a graph launched, the call
+that launched the same work when the step ran outside the graph.
+
+A trace does not say which operator of a capture a graph's kernel came from. But a graph captured
+from one stream runs in the order of its capture, and a step that runs uncaptured before it
+(`peakward::rehearsal`, which Peakward's own profiles hold) launches the same work in that order.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from peakward.traces.launches import launch_rows
+from peakward.traces.phases import brought_by_graphs
+from peakward.traces.ranges import named_range
+from peakward.traces.selection import restricted
+from peakward.traces.table import NONE, Indices, Ints, Table
+
+REHEARSAL = "peakward::rehearsal"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origins:
+    """For each GPU row, the call that says what it is for."""
+
+    calls: Indices
+    """Positions in `Table.host`; NONE where unknown. When the work was launched they do not say."""
+    run: Ints
+    """Which run of that call the row is of, from 0: of a rehearsal's call, which launch of
+    the graph."""
+    rehearsed: NDArray[np.bool_]
+    """Whether the call is one of a rehearsal."""
+
+    def of(self, rows: NDArray[np.bool_]) -> "Origins":
+        """The same for some of the rows."""
+        return replace(
+            self, calls=self.calls[rows], run=self.run[rows], rehearsed=self.rehearsed[rows]
+        )
+
+
+def launched(launches: Indices) -> Origins:
+    """Where each row's own launch says it."""
+    return Origins(
+        calls=launches,
+        run=np.zeros(len(launches), dtype=np.int64),
+        rehearsed=np.zeros(len(launches), dtype=bool),
+    )
+
+
+def without_rehearsal(table: Table) -> tuple[Table, Origins] | None:
+    """The table without what a rehearsal launched, and what graphs launched tied to that; None where
+    the trace has no rehearsal with GPU work.
+
+    A graph's work and the rehearsal's are laid side by side as they started, from the front and
+    from the back for as long as name and kind are the same; what lies between, if they differ,
+    stays with the launch of the graph.
+    """
+    if REHEARSAL not in table.names:
+        return None
+    launches = launch_rows(table)
+    rehearsal = named_range(table, launches, REHEARSAL).inside
+    if not rehearsal.any():
+        return None
+    found = launched(launches.copy())
+    rehearsed_rows = np.flatnonzero(rehearsal)
+    by_graph = np.where(brought_by_graphs(table, launches) & ~rehearsal, launches, NONE)
+    for run, call in enumerate(np.unique(by_graph[by_graph != NONE])):
+        rows, theirs = _same(table, np.flatnonzero(by_graph == call), rehearsed_rows)
+        found.calls[rows] = launches[theirs]
+        found.run[rows] = run
+        found.rehearsed[rows] = True
+    return restricted(table, ~rehearsal), found.of(~rehearsal)
+
+
+def _same(
+    table: Table, rows: NDArray[np.int64], others: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Those of the rows that are the same work as the others beside them, and those others."""
+    n = min(len(rows), len(others))
+    n_front = _n_same(table, rows[:n], others[:n])
+    n_back = min(n - n_front, _n_same(table, rows[::-1][:n], others[::-1][:n]))
+    pick = np.r_[0:n_front, -n_back:0] if n_back else np.arange(n_front)
+    return rows[pick], others[pick]
+
+
+def _n_same(table: Table, rows: NDArray[np.int64], others: NDArray[np.int64]) -> int:
+    """How many of the first of these rows are the same work, pair by pair."""
+    gpu = table.gpu
+    differ = (gpu.name[rows] != gpu.name[others]) | (gpu.kind[rows] != gpu.kind[others])
+    return int(np.argmax(differ)) if differ.any() else len(rows)
