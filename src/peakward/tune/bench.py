@@ -8,6 +8,7 @@ from peakward.records.case import ModelCase
 from peakward.records.lever import Lever, NumericsClass
 from peakward.records.trial import NumericsVerdict, Trial
 from peakward.tune.costs import N_PROCESSES, Costs
+from peakward.tune.ladder import Ladder
 from peakward.tune.ledger import Ledger
 from peakward.tune.trials import Comparison, misjudged, refused
 
@@ -52,6 +53,10 @@ class Bench:
         self.tries, self.ledger, self.costs = tries, ledger, costs
         self.obstacle, self.environment_key = obstacle, environment_key
         self._numerics: dict[tuple[NumericsClass, ModelCase, ModelCase], NumericsVerdict] = {}
+
+    def stands(self, ladder: Ladder) -> bool:
+        """Whether each lever can be pulled where it stands."""
+        return all(self.obstacle(lever, below) is None for lever, below, _ in ladder.rungs)
 
     def screen_s(self, base: ModelCase, candidate: ModelCase) -> float:
         """How long a screening should take."""

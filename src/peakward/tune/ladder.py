@@ -36,14 +36,19 @@ class Ladder(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(zip(self.levers, cases[:-1], cases[1:], strict=True))
 
     def on_top(self, lever: Lever) -> Self:
-        """One rung more, without those that then change nothing: whose settings it overwrites."""
-        levers = [*self.levers, lever]
-        top = pull(lever, self.top)
-        for each in self.levers:
-            others = [other for other in levers if other != each]
-            if self._of(others).top == top:
-                levers = others
-        return self._of(levers)
+        """One rung more, without those whose settings it overwrites."""
+        return self._of([*self._beside(lever), lever])
+
+    def in_place(self, lever: Lever) -> Self:
+        """The lever where the lowest rung stood whose settings it overwrites, else on top.
+
+        What stands above may hold on no other setting: CUDA graphs gain nothing on fp32, and much on
+        the tf32 that bf16 then replaces.
+        """
+        left = self._beside(lever)
+        gone = [i for i, each in enumerate(self.levers) if each not in left]
+        place = gone[0] if gone else len(left)
+        return self._of([*left[:place], lever, *left[place:]])
 
     def first(self, n: int) -> Self:
         """The lowest rungs."""
@@ -52,6 +57,13 @@ class Ladder(msgspec.Struct, frozen=True, kw_only=True):
     def without(self, names: Container[str]) -> Self:
         """Those rungs taken out, the others in their order."""
         return self._of(each for each in self.levers if each.name not in names)
+
+    def _beside(self, lever: Lever) -> tuple[Lever, ...]:
+        """The rungs without which the top with the lever would be another."""
+        top = pull(lever, self.top)
+        return tuple(
+            rung for rung in self.levers if pull(lever, self.without({rung.name}).top) != top
+        )
 
     def _of(self, levers: Iterable[Lever]) -> Self:
         return msgspec.structs.replace(self, levers=tuple(levers))

@@ -29,12 +29,13 @@ class Proof:
         """Of the base against a rung above the first: from the same processes as the rungs."""
 
     def prove(self, ladder: Ladder) -> Ladder:
-        """The ladder of those levers alone that were confirmed, each on the rungs below it.
+        """The ladder up to the highest rung that was confirmed, as was the whole up to there.
 
-        A rung that does not hold is taken out. One that the intervals could not settle comes back
-        once, at the top, where what hid it (a host whose launches differ from process to process)
-        may be gone. Without the time to prove the new ladder, what stands below the lowest rung
-        that did not hold is left. Last, the numbers of the whole are held to the base's.
+        A rung that was not comes back once at the top, where what hid its gain (another bottleneck,
+        a host whose launches differ from process to process) may be gone. If all is slower so, or
+        there is no time, the first ladder stands. Nothing stands on a rung that was rejected; one
+        that the intervals could not settle stays among others that hold, for the whole is proved
+        with it, and its trial says what it is. Last, the numbers of the whole are held to the base's.
         """
         sound = self._sound(ladder)
         held = ladder = self._affordable(sound)
@@ -46,7 +47,7 @@ class Proof:
             held = self._climb(ladder) or ladder.first(0)
             again = self._mended(ladder)
             if again.levers != held.levers and self._worth_another(again):
-                held = self._climb(again) or held
+                held = self._faster(held, self._climb(again) or held)
         return self._whole(held)
 
     def prove_alone(self, base: ModelCase) -> None:
@@ -86,8 +87,8 @@ class Proof:
         return ladder
 
     def _climb(self, ladder: Ladder) -> Ladder | None:
-        """The rungs below the first that does not hold, all timed in the same processes; None
-        where one of them failed there."""
+        """Up to the highest rung that holds, all timed in the same processes; None where one of them
+        failed there."""
         self._ledger.announce("confirming " + " + ".join(each.name for each in ladder.levers))
         n_rescued = self._n_rescued(ladder)
         cases, rungs = ladder.cases[n_rescued:], ladder.rungs[n_rescued:]
@@ -98,9 +99,20 @@ class Proof:
         made = self._confirm(cases, comparisons) if rungs else ()
         if any(trial.time_ratio is None for trial in made):
             return None
-        self._wholes |= {each.candidate: each for each in made[len(rungs) :]}
-        held = [trial.verdict == "kept" for trial in made[: len(rungs)]]
-        return ladder.first(n_rescued + (held.index(False) if False in held else len(held)))
+        singles, whole = made[: len(rungs)], made[len(rungs) :]
+        self._wholes |= {each.candidate: each for each in whole}
+        return ladder.first(n_rescued + _n_held(singles, whole))
+
+    def _faster(self, first: Ladder, second: Ladder) -> Ladder:
+        """The second, unless the first gains on it what is worth having."""
+        gained = self._ratio(first) <= self._ratio(second) * (1 - trials.LEAST_GAIN)
+        return first if gained else second
+
+    def _ratio(self, ladder: Ladder) -> float:
+        """Of the whole ladder's time over the base's, as it was proved; 1 where it was not."""
+        alone = ladder.levers[0].name if len(ladder.levers) == 1 else ""
+        trial = self._wholes.get(ladder.top) or self._ledger.known(alone, ladder.base)
+        return trial.time_ratio.estimate if trial and trial.time_ratio else 1.0
 
     def _n_rescued(self, ladder: Ladder) -> int:
         """1 where the base does not run: what made it run is kept for that, untimed."""
@@ -112,13 +124,17 @@ class Proof:
         return 1
 
     def _mended(self, ladder: Ladder) -> Ladder:
-        """Without the rungs that did not hold; those that are unsettled at the top, once."""
-        made = {each: self._ledger.known(each.name, base) for each, base, _ in ladder.rungs}
-        failed = {lever.name for lever, trial in made.items() if _is_out(trial)}
-        unsettled = [lever for lever, trial in made.items() if _is_unsettled(trial)]
-        left = ladder.without({*failed, *(lever.name for lever in unsettled)})
+        """The rungs that did not hold at the top, once; without those that failed to run."""
+        made = [(each, self._ledger.known(each.name, base)) for each, base, _ in ladder.rungs]
+        failed = {lever.name for lever, trial in made if trial is None or trial.status != "ok"}
+        fallen = [
+            lever
+            for lever, trial in made
+            if lever.name not in failed and trial and trial.verdict != "kept"
+        ]
+        left = ladder.without({*failed, *(lever.name for lever in fallen)})
         mended = left
-        for lever in unsettled:
+        for lever in fallen:
             mended = mended.on_top(lever)
         return left if mended.levers == ladder.levers else mended
 
@@ -126,7 +142,7 @@ class Proof:
         """Whether the mended ladder can be pulled, its numbers hold and there is time to prove it."""
         if any(trials.interrupted(trial) for trial in self._ledger.trials):
             return False
-        if any(self._bench.obstacle(lever, base) is not None for lever, base, _ in ladder.rungs):
+        if not self._bench.stands(ladder):
             return False
         if self._sound(ladder).levers != ladder.levers:
             return False
@@ -172,9 +188,10 @@ class Proof:
         return made
 
 
-def _is_out(trial: Trial | None) -> bool:
-    return trial is None or trial.status != "ok" or trial.verdict == "rejected"
-
-
-def _is_unsettled(trial: Trial | None) -> bool:
-    return trial is not None and trial.status == "ok" and trial.verdict == "inconclusive"
+def _n_held(rungs: Sequence[Trial], wholes: Sequence[Trial]) -> int:
+    """How many rungs stand; `wholes` are the second and those above it against the base."""
+    verdicts = [trial.verdict for trial in rungs]
+    n_sound = verdicts.index("rejected") if "rejected" in verdicts else len(verdicts)
+    proved = ["kept", *(trial.verdict for trial in wholes)] if wholes else ["kept"] * len(rungs)
+    held = [i for i in range(n_sound) if verdicts[i] == proved[i] == "kept"]
+    return held[-1] + 1 if held else 0

@@ -191,7 +191,7 @@ def planned(
     ladder = Ladder(base=asked.case)
     for lever in applicable:
         steps.append((f"screen {lever.name}", guess.screen_s(pull(lever, ladder.top))))
-        ladder = ladder.on_top(lever) if lever.saves == "time" else ladder
+        ladder = ladder.in_place(lever) if lever.saves == "time" else ladder
     turns_s = N_PROCESSES * (guess.start_s + sum(map(guess.turn_s, ladder.cases)))
     steps += [
         ("check the numbers of what gained", sum(map(guess.check_s, ladder.cases[1:]))),

@@ -85,12 +85,17 @@ class Search:
             if trial is None:
                 continue
             if trials.rescues(trial) or trials.promising(trial):
-                ladder = ladder.on_top(lever)
+                ladder = self._with(lever, ladder)
             elif trial.verdict == "rejected" and _rivals(lever, ladder):
                 self._losses[lever.name] += 1
                 if self._losses[lever.name] == RIVAL_LOSSES:
                     self._given_up.add(lever.name)
         return ladder
+
+    def _with(self, lever: Lever, ladder: Ladder) -> Ladder:
+        """The ladder with the lever, in the place of what it replaces if all rungs can stand so."""
+        higher = ladder.in_place(lever)
+        return higher if self._bench.stands(higher) else ladder.on_top(lever)
 
     def _on_top(self, lever: Lever, ladder: Ladder) -> Trial | None:
         """The lever on the ladder's top, screened there if it was not yet, with time left to check
@@ -102,7 +107,7 @@ class Search:
         known = self._ledger.known(lever.name, base)
         if known is not None:
             return known
-        higher = ladder.on_top(lever)
+        higher = self._with(lever, ladder)
         then_s = self._bench.checks_s(higher.rungs) + self._bench.turns_s(higher.cases)
         on = " + ".join(each.name for each in ladder.levers)
         what = f"screening {lever.name}" + (f" on {on}" if on else "")

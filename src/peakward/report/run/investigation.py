@@ -44,7 +44,8 @@ class Investigation(msgspec.Struct, frozen=True, kw_only=True):
     best: Point | None
     """None where no lever was kept."""
     steps: tuple[Trial, ...]
-    """The kept trials that lead from the baseline to the best, in order."""
+    """The trials that lead from the baseline to the best, in order: kept, but for those that were
+    not settled on their own and stand below one that was."""
     direct: Trial | None
     """A trial of the best against the baseline itself, where one was made and has a ratio."""
 
@@ -122,20 +123,25 @@ def cumulative_speedups(steps: tuple[Trial, ...]) -> tuple[float | None, ...]:
 def _steps(
     trials: tuple[Trial, ...], *, baseline: ModelCase, measured: ModelCase
 ) -> tuple[Trial, ...]:
-    """The chain of kept trials that ends in the case measured last.
+    """The chain of trials that ends in the case measured last.
 
     It is walked from its end, for a lever may have been kept on a base that was then left. Of the
     trials that end in one case, a confirmed one goes before a screened one, and one lever's before
     a comparison of the whole composition with the baseline. Where nothing but the baseline was
-    measured, the chain is walked from its beginning.
+    measured, the chain of kept ones is walked from its beginning.
     """
     kept = [trial for trial in trials if trial.verdict == "kept"]
     if measured == baseline:
         return _forward(kept, baseline)
+    made = kept + [
+        trial
+        for trial in trials
+        if trial.stage == "confirmed" and trial.verdict == "inconclusive" and trial.pairs
+    ]
     chain: list[Trial] = []
     current = measured
     while current != baseline:
-        leading = [trial for trial in kept if trial.candidate == current and trial not in chain]
+        leading = [trial for trial in made if trial.candidate == current and trial not in chain]
         if not leading:
             break
         step = max(leading, key=lambda t: (t.stage == "confirmed", t.base != baseline))

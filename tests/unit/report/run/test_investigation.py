@@ -16,6 +16,18 @@ def test_the_chain_leads_from_the_baseline_to_the_best(run_study, studies):
     assert found.best.step_s == 0.0975
 
 
+def test_a_step_that_was_not_settled_leads_on_to_those_above_it(run_study):
+    unsettled = tuple(
+        replace(trial, verdict="inconclusive")
+        if trial.lever == "sdpa" and trial.verdict == "kept"
+        else trial
+        for trial in run_study.trials
+    )
+    assert unsettled != run_study.trials
+    found = read(replace(run_study, trials=unsettled))
+    assert [trial.lever for trial in found.steps] == ["bf16", "compile", "sdpa", "fused-optimizer"]
+
+
 def test_the_whole_is_judged_by_its_own_pairs(run_study):
     found = read(run_study)
     assert found.direct.lever == "composition"
