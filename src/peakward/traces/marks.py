@@ -29,7 +29,7 @@ def backward_rows(table: Table) -> NDArray[np.int64]:
     host = table.host
     rows = rows_of(host, (HostKind.OP, HostKind.RANGE))
     node = named(table, _NODE)[host.name[rows]]
-    return rows[node | (host.forward_thread[rows] > 0)]
+    return rows[node | (host.backward[rows])]
 
 
 def processes_of(table: Table) -> Indices:

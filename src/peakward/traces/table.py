@@ -105,8 +105,8 @@ class HostColumns:
     sequence: Ints
     """Of an OP, autograd's sequence number: a backward operator has that of the forward one whose
     gradient it computes. NONE where there is none."""
-    forward_thread: Ints
-    """Of an OP, a number above 0 where it runs in a backward pass; NONE where the trace is silent."""
+    backward: NDArray[np.bool_]
+    """Of an OP, whether the trace says that it runs in a backward pass."""
     shape: Indices
     """Of an OP, position in `Table.shapes` where shapes were recorded; else NONE."""
 

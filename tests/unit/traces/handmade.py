@@ -100,6 +100,6 @@ def _host(rows: Sequence[Host], positions: dict[str, int]) -> HostColumns:
         thread=np.array([row.thread for row in rows], dtype=np.int32),
         correlation=np.array([row.correlation for row in rows], dtype=np.int64),
         sequence=np.full(len(rows), NONE, dtype=np.int64),
-        forward_thread=np.full(len(rows), NONE, dtype=np.int64),
+        backward=np.zeros(len(rows), dtype=np.bool_),
         shape=np.full(len(rows), NONE, dtype=np.int32),
     )

@@ -81,7 +81,7 @@ def _read_torch(path, rows):
                 f"{event['pid']}/{event['tid']}",
                 correlation=int(args.get("correlation", NONE)),
                 sequence=int(args.get("Sequence number", NONE)),
-                forward_thread=int(args.get("Fwd thread id", 0)) or NONE,
+                backward=int(args.get("Fwd thread id", 0)) > 0,
                 shape=_shape(args),
             )
 

@@ -33,7 +33,7 @@ _HOST = {
     "thread": np.int32,
     "correlation": np.int64,
     "sequence": np.int64,
-    "forward_thread": np.int64,
+    "backward": np.bool_,
     "shape": np.int32,
 }
 
@@ -78,7 +78,7 @@ class Rows:
             "thread": self._threads[thread],
             "correlation": NONE,
             "sequence": NONE,
-            "forward_thread": NONE,
+            "backward": False,
             "shape": NONE if shape is None else self._shapes[shape],
         }
         self._host.append(row | more)

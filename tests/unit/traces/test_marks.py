@@ -29,7 +29,7 @@ def test_autograds_own_names(name, expected):
 
 
 def test_an_operator_that_runs_for_a_forward_thread_is_backward():
-    table, _ = Rows().op("aten::mm", 0, 1, forward_thread=1).op("aten::mm", 1, 2).table()
+    table, _ = Rows().op("aten::mm", 0, 1, backward=True).op("aten::mm", 1, 2).table()
     assert backward_rows(table).tolist() == [0]
 
 
@@ -37,7 +37,7 @@ def test_the_thread_with_the_forward_operators_waits():
     builder = Rows().op("load", 0, 1, "busy").op("load", 1, 2, "busy").op("load", 2, 3, "busy")
     builder.op("aten::mm", 0, 1, "main", sequence=5)
     builder.op("aten::mm", 9, 10, "2/other", sequence=5)
-    builder.op("MmBackward0", 3, 4, "autograd", sequence=5, forward_thread=1)
+    builder.op("MmBackward0", 3, 4, "autograd", sequence=5, backward=True)
     table, _ = builder.table()
     waiting = dict(zip([t.tid for t in table.threads], waiting_threads(table), strict=True))
     assert waiting == {"busy": 1, "main": NONE, "other": NONE, "autograd": 1}

@@ -37,9 +37,9 @@ def forward():
 @pytest.mark.parametrize("thread", ["main", "autograd"])
 def test_backward_work_is_for_the_range_whose_gradient_it_computes(thread):
     builder = forward()
-    builder.op("SoftmaxBackward0", 60, 70, thread, sequence=4, forward_thread=1)
+    builder.op("SoftmaxBackward0", 60, 70, thread, sequence=4, backward=True)
     builder.launch("of softmax", 65, gpu=(165, 170), thread=thread)
-    builder.op("MmBackward0", 70, 80, thread, sequence=3, forward_thread=1)
+    builder.op("MmBackward0", 70, 80, thread, sequence=3, backward=True)
     builder.op("aten::mm", 72, 78, thread)
     builder.launch("of mm", 75, gpu=(175, 180), thread=thread)
     assert told(*builder.table()) == {
@@ -54,13 +54,13 @@ def test_numbers_may_be_of_any_size():
     largest = 2**63 - 1
     builder = Rows().range("attention", 0, 50).op("aten::mm", 1, 10, "second", sequence=0)
     builder.op("aten::mm", 1, 10, sequence=largest).op("aten::mm", 11, 20, sequence=7)
-    builder.op("MmBackward0", 60, 70, sequence=largest, forward_thread=1)
+    builder.op("MmBackward0", 60, 70, sequence=largest, backward=True)
     builder.launch("of mm", 65, gpu=(165, 170))
     assert told(*builder.table()) == {"of mm": ("attention", BACKWARD)}
 
 
 def test_other_names_other_parts():
-    builder = forward().op("SoftmaxBackward0", 60, 70, sequence=4, forward_thread=1)
+    builder = forward().op("SoftmaxBackward0", 60, 70, sequence=4, backward=True)
     builder.launch("of softmax", 65, gpu=(165, 170))
     found = told(*builder.table(), names=("attention",))
     assert {name for name, _ in found.values()} == {"attention"}
@@ -68,7 +68,7 @@ def test_other_names_other_parts():
 
 def test_work_outside_is_for_none():
     builder = forward().op("aten::add", 55, 58, sequence=5).launch("add", 56, gpu=(156, 157))
-    builder.op("AddBackward0", 60, 65, sequence=5, forward_thread=1)
+    builder.op("AddBackward0", 60, 65, sequence=5, backward=True)
     builder.launch("of add", 61, gpu=(161, 162)).op("UnheardBackward0", 66, 70, sequence=99)
     builder.launch("of what the trace lacks", 67, gpu=(167, 168)).gpu("unknown", 200, 201)
     found = told(*builder.table())
@@ -78,7 +78,7 @@ def test_work_outside_is_for_none():
 
 
 def test_what_is_computed_again_is_the_backward_passes():
-    builder = forward().op("SoftmaxBackward0", 60, 90, "autograd", sequence=4, forward_thread=1)
+    builder = forward().op("SoftmaxBackward0", 60, 90, "autograd", sequence=4, backward=True)
     builder.range("attention", 62, 80, "autograd")
     builder.launch("again", 65, gpu=(165, 170), thread="autograd")
     builder.launch("gradient", 85, gpu=(185, 190), thread="autograd")

@@ -31,7 +31,7 @@ def a_step(at=0):
     builder = Rows().op("aten::mm", at + 1, at + 5, sequence=1)
     builder.launch("mm", at + 2, gpu=(at + 2, at + 9))
     builder.op("autograd::engine::evaluate_function: MmBackward0", at + 11, at + 15, "autograd",
-               sequence=1, forward_thread=1)  # fmt: skip
+               sequence=1, backward=True)  # fmt: skip
     builder.launch("dmm", at + 12, gpu=(at + 12, at + 20), thread="autograd")
     builder.range("Optimizer.step#AdamW.step", at + 20, at + 30)
     return builder.launch("adam", at + 22, gpu=(at + 22, at + 29))

@@ -21,7 +21,7 @@ HOST_DTYPES: dict[str, type[np.generic]] = {
     "thread": np.int32,
     "correlation": np.int64,
     "sequence": np.int64,
-    "forward_thread": np.int64,
+    "backward": np.bool_,
     "shape": np.int32,
 }
 

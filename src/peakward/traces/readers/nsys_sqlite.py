@@ -114,6 +114,6 @@ def _host_columns(rows: Columns, thread: Ints) -> HostColumns:
         thread=thread.astype(np.int32),
         correlation=rows["correlationId"],
         sequence=rows["sequence"],
-        forward_thread=np.full(len(thread), NONE, np.int64),
+        backward=np.zeros(len(thread), np.bool_),
         shape=rows["shape"].astype(np.int32),
     )

@@ -20,14 +20,14 @@ def host_rows(
         "thread": _threads(gathered, events),
         "correlation": nothing,
         "sequence": nothing,
-        "forward_thread": nothing,
+        "backward": np.zeros(len(nothing), np.bool_),
         "shape": nothing,
     }
     if kind == HostKind.CALL:
         rows["correlation"] = _integers([each.correlation for each in arguments])
     elif kind == HostKind.OP:
         rows["sequence"] = _integers([each.sequence for each in arguments])
-        rows["forward_thread"] = _integers([each.forward_thread for each in arguments])
+        rows["backward"] = _integers([each.forward_thread for each in arguments]) > 0
         rows["shape"] = np.array(
             [
                 NONE

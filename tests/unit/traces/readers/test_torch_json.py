@@ -63,7 +63,7 @@ def test_columns_of_a_step(write):
         HostKind.CALL,
     ]
     assert table.host.sequence.tolist() == [NONE, NONE, NONE, 4, NONE, NONE]
-    assert table.host.forward_thread.tolist() == [NONE, NONE, NONE, 1, NONE, NONE]
+    assert table.host.backward.tolist() == [False, False, False, True, False, False]
     assert table.host.correlation.tolist() == [NONE, NONE, NONE, NONE, NONE, 7]
     assert table.epoch_ns == 1_700_000_000_000_000_000
     assert (table.source, table.format, table.limits) == ("trace.json", "torch", ())
