@@ -11,7 +11,8 @@ Listener = Callable[[str], None]
 
 
 class Ledger:
-    """The trials, one for each lever on each base, the latest in place of an earlier one."""
+    """The trials, one for each lever from each base to each candidate, the latest in place of an
+    earlier one."""
 
     def __init__(self, budget: Budget, *, reserve_s: float, announce: Listener) -> None:
         self.announce = announce
@@ -21,7 +22,7 @@ class Ledger:
         self.reserve_s = reserve_s
         """Kept back for the investigation's end."""
         self._budget = budget
-        self._trials: dict[tuple[str, ModelCase], Trial] = {}
+        self._trials: dict[tuple[str, ModelCase, ModelCase], Trial] = {}
 
     @property
     def trials(self) -> tuple[Trial, ...]:
@@ -30,11 +31,12 @@ class Ledger:
 
     def known(self, name: str, base: ModelCase) -> Trial | None:
         """The lever's latest trial on the base."""
-        return self._trials.get((name, base))
+        made = (each for each in reversed(self.trials) if (each.lever, each.base) == (name, base))
+        return next(made, None)
 
     def add(self, trial: Trial) -> None:
         """Enter it. What Ctrl-C ended counts as not done, too."""
-        key = (trial.lever, trial.base)
+        key = (trial.lever, trial.base, trial.candidate)
         self._trials.pop(key, None)
         self._trials[key] = trial
         if interrupted(trial):
