@@ -2,11 +2,16 @@
 
 from peakward.records.profile import Job
 from peakward.records.study import Column, Table
+from peakward.report.format import format_cell
 from peakward.report.profile.cells import NS
 
 
 def ranks(found: Job) -> Table:
     """Who computed, who waited and who came last."""
+    said = ["Clocks are aligned by the ends of collectives, which are about the same on all ranks."]
+    if found.imbalance is not None:
+        most = format_cell(found.imbalance, "ratio")
+        said.append(f"The rank that computed most did so {most} as long as the mean of all.")
     return Table(
         title="Ranks",
         columns=(
@@ -30,5 +35,5 @@ def ranks(found: Job) -> Table:
             )
             for each in found.ranks
         ),
-        note="Clocks are aligned by the ends of collectives, which are about the same on all ranks.",
+        note=" ".join(said),
     )

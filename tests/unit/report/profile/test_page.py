@@ -8,6 +8,7 @@ import pytest
 from peakward.records.profile import Job, Rank
 from peakward.report.document import Note, TableBlock
 from peakward.report.profile import job, summary, whole
+from peakward.report.profile.rank_tables import ranks
 from peakward.traces.trace import Trace
 
 TRACES = Path(__file__).parents[3] / "data" / "traces"
@@ -53,9 +54,12 @@ def test_ranks_name_the_one_that_is_late(compiled):
         rank=0, source="a", offset_ns=0, compute_ns=2, communication_ns=1, waited_ns=1, n_last=0
     )
     late = msgspec.structs.replace(rank, rank=1, source="b", waited_ns=0, n_last=9)
-    found = Job(ranks=(rank, late), n_collectives=9, n_unmatched=1, imbalance=1.0, straggler=1)
+    found = Job(ranks=(rank, late), n_collectives=9, n_unmatched=1, imbalance=1.25, straggler=1)
     shown = job(found, [summary(compiled.profile())] * 2)
     assert shown.headline == (
         "9 collectives that all of them have; rank 1 is late more often than chance"
     )
     assert any(isinstance(each, Note) and "left out" in each.text for each in shown.blocks)
+    assert "did so 1.25× as long as the mean of all" in ranks(found).note
+    idle = msgspec.structs.replace(found, imbalance=None)
+    assert "the mean of all" not in ranks(idle).note
