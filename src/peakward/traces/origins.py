@@ -50,23 +50,25 @@ def launched(launches: Indices) -> Origins:
 
 def without_rehearsal(table: Table) -> tuple[Table, Origins] | None:
     """The table without what a rehearsal launched, and what graphs launched tied to that; None where
-    the trace has no rehearsal with GPU work.
+    the trace has no rehearsal with GPU work, or no graph's work beside it.
 
-    A graph's work and the rehearsal's are laid side by side as they started, from the front and
-    from the back for as long as name and kind are the same; what lies between, if they differ,
-    stays with the launch of the graph.
+    The work of a graph and of its process's rehearsal are laid side by side as they started, from
+    the front and from the back for as long as name and kind are the same; what lies between, if
+    they differ, stays with the launch of the graph.
     """
     if REHEARSAL not in table.names:
         return None
     launches = launch_rows(table)
     rehearsal = named_range(table, launches, REHEARSAL).inside
-    if not rehearsal.any():
+    by_graph = np.where(brought_by_graphs(table, launches) & ~rehearsal, launches, NONE)
+    calls = np.unique(by_graph[by_graph != NONE])
+    if not rehearsal.any() or not len(calls):
         return None
     found = launched(launches.copy())
-    rehearsed_rows = np.flatnonzero(rehearsal)
-    by_graph = np.where(brought_by_graphs(table, launches) & ~rehearsal, launches, NONE)
-    for run, call in enumerate(np.unique(by_graph[by_graph != NONE])):
-        rows, theirs = _same(table, np.flatnonzero(by_graph == call), rehearsed_rows)
+    for run, call in enumerate(calls):
+        rows = np.flatnonzero(by_graph == call)
+        own = rehearsal & (table.gpu.process == table.gpu.process[rows[0]])
+        rows, theirs = _same(table, rows, np.flatnonzero(own))
         found.calls[rows] = launches[theirs]
         found.run[rows] = run
         found.rehearsed[rows] = True

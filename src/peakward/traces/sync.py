@@ -18,10 +18,12 @@ _LINE = re.compile(r"\.py\(\d+\): ")
 _OURS, _TORCHS = 2, 1
 
 
-def waiting(table: Table) -> tuple[Waiting, ...]:
-    """The places at which the host waited, the longest in sum first."""
+def waiting(table: Table, *, outside: str | None = None) -> tuple[Waiting, ...]:
+    """The places at which the host waited, the longest in sum first; not those in ranges of the name
+    `outside`, whose work is none of the table's."""
     host = host_time(table)
     calls = np.flatnonzero(host.waiting)
+    calls = calls[~_within(table, calls, outside)]
     around = np.stack([_names(table, rows) for rows in (calls, *_around(table, calls))], axis=1)
     idle = table.host.duration_ns[calls] - _busy_during(table, host, calls)
     places, which = np.unique(around, axis=0, return_inverse=True)
@@ -37,6 +39,17 @@ def _names(table: Table, rows: Indices | NDArray[np.intp]) -> Ints:
     if not len(table.host):
         return np.full(len(rows), NONE, dtype=np.int64)
     return np.where(rows == NONE, NONE, table.host.name[rows]).astype(np.int64)
+
+
+def _within(table: Table, calls: NDArray[np.intp], name: str | None) -> NDArray[np.bool_]:
+    """Which calls lie in a range of this name on their thread."""
+    if name is None or name not in table.names:
+        return np.zeros(len(calls), dtype=np.bool_)
+    of_name = table.host.name == table.names.index(name)
+    rows = np.flatnonzero(of_name & (table.host.kind == HostKind.RANGE))
+    threads, starts = table.host.thread[calls], table.host.start_ns[calls]
+    inside: NDArray[np.bool_] = nest(table.host, rows).innermost(threads, starts) != NONE
+    return inside
 
 
 def _around(table: Table, calls: NDArray[np.intp]) -> tuple[Indices, Indices, Indices]:

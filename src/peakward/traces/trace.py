@@ -36,7 +36,7 @@ from peakward.traces.idle import idle
 from peakward.traces.kernel_names import short_name
 from peakward.traces.launch_delay import launch_delays
 from peakward.traces.launches import launch_rows
-from peakward.traces.origins import Origins, launched, without_rehearsal
+from peakward.traces.origins import REHEARSAL, Origins, launched, without_rehearsal
 from peakward.traces.overlap import collectives
 from peakward.traces.phase_names import PhaseCode
 from peakward.traces.phases import Phases, phases
@@ -77,7 +77,7 @@ class Trace:
     @classmethod
     def of(cls, table: Table) -> "Trace":
         """The trace of a whole table: what a rehearsal in it launched is no work of the steps."""
-        found = without_rehearsal(table)
+        found = None if is_of_host(table) else without_rehearsal(table)
         if found is None:
             return cls(table)
         steps, origins = found
@@ -141,7 +141,7 @@ class Trace:
 
     def waits(self) -> tuple[Waiting, ...]:
         """Where the host waited for the GPU, the longest in total first."""
-        return waiting(self.table)
+        return waiting(self.table, outside=REHEARSAL)
 
     def launch_delays(self) -> tuple[LaunchDelay, ...]:
         """From launch to start, and how far ahead the host was, by device."""
@@ -178,12 +178,16 @@ class Trace:
         return part
 
     def _inside(self, range_name: str) -> NDArray[np.bool_]:
-        found = named_range(self.table, self.origins.calls, range_name)
+        """Work launched there, and what a graph launched elsewhere but is for it."""
+        found = named_range(self.table, self.launches, range_name)
         if not len(found.rows):
             raise PeakwardError(
                 f"expected a range of the trace, got {range_name!r}: {self._some_ranges()}"
             )
-        return found.inside
+        inside: NDArray[np.bool_] = found.inside | (
+            named_range(self.table, self.origins.calls, range_name).inside
+        )
+        return inside
 
     def _some_ranges(self) -> str:
         host = self.table.host

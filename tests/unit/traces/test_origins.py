@@ -5,8 +5,9 @@ import json
 import numpy as np
 import pytest
 
+from peakward.traces.host_work import with_host_work
 from peakward.traces.origins import REHEARSAL, launched, without_rehearsal
-from peakward.traces.table import NONE, GpuKind
+from peakward.traces.table import NONE, GpuKind, HostKind
 from peakward.traces.trace import Trace
 
 from .rows import Rows
@@ -16,13 +17,14 @@ MM_FLOPS = 120
 STEP = ("gemm", "norm", "gemm_backward", "adamw")
 
 
-def replay(builder, at, names=STEP):
+def replay(builder, at, names=STEP, *, thread="main"):
     """A graph launched at `at`: its kernels of 10 ns each, one after another."""
     first, *others = names
-    builder.launch(first, at, gpu=(at + 20, at + 30), call="cudaGraphLaunch")
+    builder.launch(first, at, gpu=(at + 20, at + 30), call="cudaGraphLaunch", thread=thread)
+    process = thread.rpartition("/")[0] or "1"
     for i, name in enumerate(others, start=1):
         start = at + 20 + 10 * i
-        builder.gpu(name, start, start + 10, correlation=builder._correlation)
+        builder.gpu(name, start, start + 10, process, correlation=builder._correlation)
 
 
 def rehearsed(*, graphs=(STEP, STEP)):
@@ -114,7 +116,55 @@ def test_a_trace_without_a_rehearsal_is_left_as_it_is():
     assert np.array_equal(trace.origins.calls, launches)
     assert trace.phases.undivided.all()
     empty = Rows().range(REHEARSAL, 0, 5).launch("k", 10, gpu=(20, 30)).table()[0]
-    assert without_rehearsal(empty) is None, "an operator's profile on a CPU, say"
+    assert without_rehearsal(empty) is None
+
+
+def test_without_a_graph_nothing_is_taken_for_a_rehearsal():
+    """Anyone may name a range so: no work is lost for it."""
+    table = Rows().range(REHEARSAL, 0, 500).launch("k", 10, gpu=(20, 30)).table()[0]
+    assert without_rehearsal(table) is None
+    assert Trace.of(table).profile().breakdown.span_ns == 10
+
+
+def test_of_a_trace_of_the_host_all_operators_are_kept():
+    builder = Rows().range(REHEARSAL, 0, 500)
+    for at in (20, 1020):
+        builder.op("aten::mm", at, at + 5)
+        builder._correlation += 1
+        correlation = builder._correlation
+        builder.host(HostKind.CALL, "cudaGraphLaunch", at + 1, at + 3, correlation=correlation)
+    table = with_host_work(builder.table()[0])
+    assert len(Trace.of(table).table.gpu) == len(table.gpu) == 2
+
+
+def test_each_process_has_a_rehearsal_of_its_own():
+    builder = Rows()
+    for process, later in (("1", 0), ("2", 5)):
+        thread = f"{process}/main"
+        builder.range(REHEARSAL, 0, 500, thread)
+        for i, name in enumerate(STEP):
+            start = 600 + 10 * i + later
+            builder.launch(name, 20 + 10 * i, gpu=(start, start + 5), thread=thread)
+        replay(builder, 1005 + later, thread=thread)
+    table, origins = without_rehearsal(builder.table()[0])
+    assert origins.rehearsed.all()
+    owner = table.process_of_thread[table.host.thread[origins.calls]]
+    assert (owner == table.gpu.process).all()
+
+
+def test_a_graph_s_work_is_inside_the_step_that_launched_it_too():
+    inside = Trace.of(rehearsed()).select(range_name="peakward::step")
+    assert len(inside.table.gpu) == 2 * len(STEP)
+
+
+def test_waits_in_a_rehearsal_are_none_of_the_steps():
+    builder = Rows().range(REHEARSAL, 0, 720).launch("gemm", 10, gpu=(20, 700))
+    builder.host(HostKind.CALL, "cudaEventSynchronize", 510, 700)
+    builder.range("peakward::step", 1000, 1015)
+    replay(builder, 1005, ("gemm",))
+    builder.host(HostKind.CALL, "cudaEventSynchronize", 1010, 1030)
+    (wait,) = Trace.of(builder.table()[0]).profile().waits
+    assert (wait.n, wait.sum_ns) == (1, 20)
 
 
 def test_unknown_launches_stay_unknown():

@@ -2,15 +2,14 @@
 
 import gzip
 import shutil
-from contextlib import suppress
 from pathlib import Path
 from statistics import median
 
-import torch
 from torch.profiler import ProfilerActivity
 from torch.profiler import profile as Profiler
 
 from peakward.lab.levers.ranges import opened_phases
+from peakward.lab.measure import failure
 from peakward.lab.measure.clock import Clock
 from peakward.lab.measure.jobs import Bench, Prepared, built, report
 from peakward.lab.measure.messages import Event, Profiled, ProfileRequest
@@ -89,10 +88,15 @@ def _rehearse(prepared: Prepared, clock: Clock) -> None:
     """
     if prepared.uncaptured is None:
         return
-    with suppress(torch.OutOfMemoryError), opened_phases("rehearsal") as mark:
-        prepared.uncaptured(mark)
-    clock.mark(0)
-    clock.wait(0)
+    try:
+        with opened_phases("rehearsal") as mark:
+            prepared.uncaptured(mark)
+            mark(None)
+            clock.mark(0)
+            clock.wait(0)
+    except RuntimeError as error:
+        if failure.of_exception(error)[0] != "oom":
+            raise
 
 
 def _write(profiler: Profiler, path: Path) -> None:

@@ -189,22 +189,29 @@ def test_a_step_that_fails_leaves_neither_file_nor_profiler_nor_ranges(
 class Captured:
     """A prepared step that says it is replayed, and whose uncaptured one may run out of memory."""
 
-    def __init__(self, prepared, *, fails):
-        self._prepared, self._fails = prepared, fails
+    def __init__(self, prepared, *, error):
+        self._prepared, self._error = prepared, error
         self.ranged, self.step = prepared.ranged, prepared.step
 
     def uncaptured(self, mark):
         self._prepared.step(mark)
-        if self._fails:
-            raise torch.OutOfMemoryError
+        if self._error is not None:
+            raise self._error
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_a_captured_step_is_rehearsed_once_before_the_profiled_ones(fails, make_case, traced):
+@pytest.mark.parametrize(
+    "error",
+    [
+        None,
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    ],
+)
+def test_a_captured_step_is_rehearsed_once_before_the_profiled_ones(error, make_case, traced):
     @contextmanager
     def captured(case):
         with prepare(case) as step:
-            yield Captured(step, fails=fails)
+            yield Captured(step, error=error)
 
     events = traced(make_case(), prepare=captured)
     (rehearsal,) = ranges(events, "rehearsal")
@@ -213,6 +220,16 @@ def test_a_captured_step_is_rehearsed_once_before_the_profiled_ones(fails, make_
     assert all(rehearsal.end <= each.start for each in steps)
     for phase in ("forward", "backward", "optimizer"):
         assert sum(rehearsal.holds(each) for each in ranges(events, phase)) == 1
+
+
+def test_a_rehearsal_that_fails_otherwise_is_a_failure(make_case, traced):
+    @contextmanager
+    def captured(case):
+        with prepare(case) as step:
+            yield Captured(step, error=RuntimeError("planted"))
+
+    with pytest.raises(RuntimeError, match="planted"):
+        traced(make_case(), prepare=captured)
 
 
 def test_a_step_that_is_not_captured_has_no_rehearsal(make_case):
