@@ -113,6 +113,9 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     profiles: tuple[CaseProfile, ...] = ()
     best_command: str | None = None
     """For `run`: reproduces the best composition found."""
+    steps: tuple[str, ...] | None = None
+    """For `run`: the ids of the trials that lead from the baseline to the best, in order. None in
+    studies stored before it was kept."""
     tables: tuple[Table, ...] = ()
     plots: tuple[Plot, ...] = ()
     conclusions: tuple[Conclusion, ...] = ()

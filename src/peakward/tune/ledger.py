@@ -1,6 +1,7 @@
 """What an investigation has tried, and what its budget left undone."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from peakward.records.case import ModelCase
 from peakward.records.trial import Trial
@@ -10,6 +11,16 @@ from peakward.tune.trials import interrupted
 Listener = Callable[[str], None]
 
 
+class Undone(NamedTuple):
+    """Something that was not done when its turn came."""
+
+    what: str
+    lever: str | None = None
+    base: ModelCase | None = None
+    """What its trial would have been of."""
+    confirming: bool = False
+
+
 class Ledger:
     """The trials, one for each lever from each base to each candidate, the latest in place of an
     earlier one."""
@@ -17,17 +28,21 @@ class Ledger:
     def __init__(self, budget: Budget, *, reserve_s: float, announce: Listener) -> None:
         self.announce = announce
         """Says what begins."""
-        self.skipped: list[str] = []
-        """What was not done for want of time, or ended by Ctrl-C."""
         self.reserve_s = reserve_s
         """Kept back for the investigation's end."""
         self._budget = budget
+        self._undone: list[Undone] = []
         self._trials: dict[tuple[str, ModelCase, ModelCase], Trial] = {}
 
     @property
     def trials(self) -> tuple[Trial, ...]:
         """In the order in which they were last made."""
         return tuple(self._trials.values())
+
+    @property
+    def skipped(self) -> list[str]:
+        """What was not done for want of time and not made up for later, or ended by Ctrl-C; once each."""
+        return list(dict.fromkeys(each.what for each in self._undone if not self._made_up(each)))
 
     def known(self, name: str, base: ModelCase) -> Trial | None:
         """The lever's latest trial on the base."""
@@ -40,16 +55,29 @@ class Ledger:
         self._trials.pop(key, None)
         self._trials[key] = trial
         if interrupted(trial):
-            self.skipped.append(f"{trial.lever} ({trial.reason})")
+            self._undone.append(Undone(f"{trial.lever} ({trial.reason})"))
+
+    def skip(self, undone: Undone) -> None:
+        """Note it."""
+        self._undone.append(undone)
 
     def allows(self, cost_s: float) -> bool:
         """Whether it fits beside what is kept back."""
         return self._budget.allows(cost_s, reserve_s=self.reserve_s)
 
-    def affords(self, cost_s: float, what: str, *, then_s: float = 0.0) -> bool:
-        """Whether it and what must follow it fit; announced if so, noted as left undone if not."""
-        if self.allows(cost_s + then_s):
+    def affords(
+        self, cost_s: float, what: str, lever: str | None = None, base: ModelCase | None = None
+    ) -> bool:
+        """Whether it fits; announced if so, noted as left undone if not, until the lever has a trial
+        on the base."""
+        if self.allows(cost_s):
             self.announce(what)
             return True
-        self.skipped.append(what)
+        self.skip(Undone(what, lever, base))
         return False
+
+    def _made_up(self, undone: Undone) -> bool:
+        if undone.lever is None or undone.base is None:
+            return False
+        trial = self.known(undone.lever, undone.base)
+        return trial is not None and (trial.stage == "confirmed" or not undone.confirming)

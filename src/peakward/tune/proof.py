@@ -11,22 +11,23 @@ from peakward.records.lever import Lever, NumericsClass
 from peakward.records.trial import Trial
 from peakward.tune import trials
 from peakward.tune.bench import Bench
+from peakward.tune.climb import Climb
 from peakward.tune.costs import N_MORE_PROCESSES
 from peakward.tune.ladder import Ladder
+from peakward.tune.ledger import Undone
 from peakward.tune.trials import Comparison
 
 WEAKEST_FIRST: tuple[NumericsClass, ...] = ("approximate", "reordered", "exact")
 COMPOSITION = "composition"
-"""The name of the trial of several rungs at once against the base."""
+"""The name of the trial of several rungs at once against the lowest case that runs."""
 
 
 class Proof:
     """Proves ladders, and levers each on its own."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: Bench, *, base_runs: bool) -> None:
         self._bench, self._ledger = bench, bench.ledger
-        self._wholes: dict[ModelCase, Trial] = {}
-        """Of the base against a rung above the first: from the same processes as the rungs."""
+        self._n_untimed = 0 if base_runs else 1
 
     def prove(self, ladder: Ladder) -> Ladder:
         """The ladder up to the highest rung that was confirmed, as was the whole up to there.
@@ -37,40 +38,58 @@ class Proof:
         that the intervals could not settle stays among others that hold, for the whole is proved
         with it, and its trial says what it is. Last, the numbers of the whole are held to the base's.
         """
-        sound = self._sound(ladder)
-        held = ladder = self._affordable(sound)
-        if sound.levers and not ladder.levers:
-            # A proof goes before what the reserve is for: the profiles that explain it.
-            self._ledger.reserve_s = 0.0
-            held = ladder = self._affordable(sound.first(1))
-        if ladder.levers:
-            held = self._climb(ladder) or ladder.first(0)
-            again = self._mended(ladder)
-            if again.levers != held.levers and self._worth_another(again):
-                held = self._faster(held, self._climb(again) or held)
-        return self._whole(held)
+        ladder = self._affordable(self._sound(ladder))
+        if not ladder.levers:
+            return ladder
+        if self._n_untimed:
+            self._keep_foot(ladder)
+        climb = self._climb(ladder)
+        again = climb.mended
+        if again.levers != climb.held.levers and self._worth_another(again):
+            climb = self._better(climb, self._climb(again))
+        self._enter(climb)
+        return self._whole(climb)
 
-    def prove_alone(self, base: ModelCase) -> None:
-        """Levers that look faster on the base and are no rung on it: each against the base."""
+    def prove_alone(self, base: ModelCase) -> Ladder:
+        """Levers that look faster on the base and are no rung on it: each against the base.
+
+        Returns:
+            A ladder of the one of them that gains most, of those that were kept.
+        """
         worthy = sorted(
             (
                 trial
                 for trial in self._ledger.trials
                 if trial.base == base and trial.stage == "screened" and trials.promising(trial)
             ),
-            key=lambda trial: trial.time_ratio.estimate if trial.time_ratio else 1.0,
+            key=_ratio,
         )
-        while worthy and not self._ledger.allows(self._alone_s(base, worthy)):
-            self._ledger.skipped.append(f"confirming {worthy.pop().lever} alone")
+        kept: list[Trial] = []
+        while worthy:
+            while worthy and not self._ledger.allows(self._alone_s(base, worthy)):
+                name = worthy.pop().lever
+                self._ledger.skip(Undone(f"confirming {name} alone", name, base, confirming=True))
+            made = self._confirmed_alone(base, worthy)
+            failed = {trial.lever for trial in made if trial.status != "ok"}
+            kept += [trial for trial in made if trial.verdict == "kept"]
+            untimed = {trial.lever for trial in made if trial.time_ratio is None}
+            worthy = [each for each in worthy if each.lever in untimed - failed] if failed else []
+        best = min(kept, key=_ratio, default=None)
+        return Ladder(base=base, levers=(catalogue.lever(best.lever),) if best else ())
+
+    def _confirmed_alone(self, base: ModelCase, worthy: Sequence[Trial]) -> tuple[Trial, ...]:
         rungs = [(catalogue.lever(each.lever), each.candidate) for each in worthy]
         sound = [
             self._compared(lever, base, top)
             for lever, top in rungs
             if self._bench.holds(lever, base)
         ]
-        if sound:
-            self._ledger.announce("confirming levers alone")
-            self._confirm((base, *(each.candidate for each in sound)), sound)
+        if not sound:
+            return ()
+        self._ledger.announce("confirming levers alone")
+        made = self._confirm((base, *(each.candidate for each in sound)), sound)
+        self._enter_all(made)
+        return made
 
     def _sound(self, ladder: Ladder) -> Ladder:
         """Without the levers whose numbers do not hold where they stand."""
@@ -80,87 +99,71 @@ class Proof:
         return ladder
 
     def _affordable(self, ladder: Ladder) -> Ladder:
-        """Its lowest rungs, as many as there is time to prove."""
+        """Its lowest rungs, as many as there is time to prove; for the first alone, what is kept back
+        for the profiles that would explain it is given up."""
         while ladder.levers and not self._ledger.allows(self._bench.turns_s(ladder.cases)):
-            self._ledger.skipped.append(f"confirming {ladder.levers[-1].name}")
+            if len(ladder.levers) == 1 and self._ledger.reserve_s:
+                self._ledger.reserve_s = 0.0
+                continue
+            lever, below, _ = ladder.rungs[-1]
+            what = f"confirming {lever.name}"
+            self._ledger.skip(Undone(what, lever.name, below, confirming=True))
             ladder = ladder.first(len(ladder.levers) - 1)
         return ladder
 
-    def _climb(self, ladder: Ladder) -> Ladder | None:
-        """Up to the highest rung that holds, all timed in the same processes; None where one of them
-        failed there."""
+    def _climb(self, ladder: Ladder) -> Climb:
         self._ledger.announce("confirming " + " + ".join(each.name for each in ladder.levers))
-        n_rescued = self._n_rescued(ladder)
-        cases, rungs = ladder.cases[n_rescued:], ladder.rungs[n_rescued:]
-        wholes = [
-            Comparison(COMPOSITION, cases[0], top, None) for top in cases[2:] if not n_rescued
+        cases, rungs = ladder.cases[self._n_untimed :], ladder.rungs[self._n_untimed :]
+        if not rungs:
+            return Climb(ladder, (), ())
+        comparisons = [
+            *(self._compared(*rung) for rung in rungs),
+            *(Comparison(COMPOSITION, cases[0], top, None) for top in cases[2:]),
         ]
-        comparisons = [self._compared(*rung) for rung in rungs] + wholes
-        made = self._confirm(cases, comparisons) if rungs else ()
-        if any(trial.time_ratio is None for trial in made):
-            return None
-        singles, whole = made[: len(rungs)], made[len(rungs) :]
-        self._wholes |= {each.candidate: each for each in whole}
-        return ladder.first(n_rescued + _n_held(singles, whole))
+        made = self._confirm(cases, comparisons)
+        climb = Climb(ladder, made[: len(rungs)], made[len(rungs) :])
+        self._enter(climb)
+        return climb
 
-    def _faster(self, first: Ladder, second: Ladder) -> Ladder:
-        """The second, unless the first gains on it what is worth having."""
-        gained = self._ratio(first) <= self._ratio(second) * (1 - trials.LEAST_GAIN)
-        return first if gained else second
+    def _better(self, first: Climb, second: Climb) -> Climb:
+        """The second, unless it failed or the first gains on it what is worth having."""
+        failed = any(trial.time_ratio is None for trial in second.rungs)
+        gained = first.ratio <= second.ratio * (1 - trials.LEAST_GAIN)
+        return first if failed or gained else second
 
-    def _ratio(self, ladder: Ladder) -> float:
-        """Of the whole ladder's time over the base's, as it was proved; 1 where it was not."""
-        alone = ladder.levers[0].name if len(ladder.levers) == 1 else ""
-        trial = self._wholes.get(ladder.top) or self._ledger.known(alone, ladder.base)
-        return trial.time_ratio.estimate if trial and trial.time_ratio else 1.0
-
-    def _n_rescued(self, ladder: Ladder) -> int:
-        """1 where the base does not run: what made it run is kept for that, untimed."""
+    def _keep_foot(self, ladder: Ladder) -> None:
         lever, base, _ = ladder.rungs[0]
         trial = self._ledger.known(lever.name, base)
-        if trial is None or not trials.rescues(trial):
-            return 0
-        self._ledger.add(msgspec.structs.replace(trial, verdict="kept"))
-        return 1
-
-    def _mended(self, ladder: Ladder) -> Ladder:
-        """The rungs that did not hold at the top, once; without those that failed to run."""
-        made = [(each, self._ledger.known(each.name, base)) for each, base, _ in ladder.rungs]
-        failed = {lever.name for lever, trial in made if trial is None or trial.status != "ok"}
-        fallen = [
-            lever
-            for lever, trial in made
-            if lever.name not in failed and trial and trial.verdict != "kept"
-        ]
-        left = ladder.without({*failed, *(lever.name for lever in fallen)})
-        mended = left
-        for lever in fallen:
-            mended = mended.on_top(lever)
-        return left if mended.levers == ladder.levers else mended
+        if trial is not None:
+            self._ledger.add(msgspec.structs.replace(trial, verdict="kept"))
 
     def _worth_another(self, ladder: Ladder) -> bool:
-        """Whether the mended ladder can be pulled, its numbers hold and there is time to prove it."""
+        """Whether the mended ladder can be pulled, there is time to prove it and its numbers hold."""
         if any(trials.interrupted(trial) for trial in self._ledger.trials):
             return False
-        if not self._bench.stands(ladder):
+        if not ladder.levers or not self._bench.stands(ladder):
             return False
-        if self._sound(ladder).levers != ladder.levers:
+        cost_s = self._bench.checks_s(ladder.rungs) + self._bench.turns_s(ladder.cases)
+        if not self._ledger.affords(cost_s, "confirming the composition again"):
             return False
-        return self._ledger.affords(
-            self._bench.turns_s(ladder.cases), "confirming the composition again"
-        )
+        return self._sound(ladder).levers == ladder.levers
 
-    def _whole(self, ladder: Ladder) -> Ladder:
-        """The ladder whose top holds against the base itself, under the weakest class of its levers:
-        each lever was held to the rung below it, so errors could add up."""
-        while (trial := self._wholes.get(ladder.top)) is not None:
+    def _whole(self, climb: Climb) -> Ladder:
+        """The held ladder whose top's numbers hold against the base itself, under the weakest class of
+        its levers: each lever was held to the rung below it, so errors could add up."""
+        ladder = climb.held
+        timed = {trial.candidate: trial for trial in climb.wholes}
+        while len(ladder.levers) > 1:
             classes = {numerics_class(lever, ladder.top) for lever in ladder.levers}
             declared = next(each for each in WEAKEST_FIRST if each in classes)
             numerics = self._bench.checked(declared, ladder.base, ladder.top)
+            trial = timed.get(ladder.top)
+            if trial is not None:
+                sound = numerics.verdict == "holds"
+                checked = msgspec.structs.replace(trial, numerics=numerics)
+                self._ledger.add(checked if sound else trials.misjudged(trial, numerics))
             if numerics.verdict != "violated":
-                self._ledger.add(msgspec.structs.replace(trial, numerics=numerics))
                 break
-            self._ledger.add(trials.misjudged(trial, numerics))
             ladder = ladder.first(len(ladder.levers) - 1)
         return ladder
 
@@ -177,21 +180,19 @@ class Proof:
         self, cases: Sequence[ModelCase], comparisons: Sequence[Comparison]
     ) -> tuple[Trial, ...]:
         more_s = self._bench.turns_s(cases, N_MORE_PROCESSES)
-        made = self._bench.tries.confirm(
+        return self._bench.tries.confirm(
             cases, comparisons, affords_more=lambda: self._ledger.allows(more_s)
         )
+
+    def _enter(self, climb: Climb) -> None:
+        self._enter_all(climb.rungs)
+
+    def _enter_all(self, made: Sequence[Trial]) -> None:
+        """But for those that were not timed because another case failed: they say nothing."""
         for trial in made:
-            known = self._ledger.known(trial.lever, trial.base)
-            lost = trial.time_ratio is None and known is not None and known.stage == "confirmed"
-            if trial.lever != COMPOSITION and not lost:
+            if trial.time_ratio is not None or trial.status != "ok" or trials.interrupted(trial):
                 self._ledger.add(trial)
-        return made
 
 
-def _n_held(rungs: Sequence[Trial], wholes: Sequence[Trial]) -> int:
-    """How many rungs stand; `wholes` are the second and those above it against the base."""
-    verdicts = [trial.verdict for trial in rungs]
-    n_sound = verdicts.index("rejected") if "rejected" in verdicts else len(verdicts)
-    proved = ["kept", *(trial.verdict for trial in wholes)] if wholes else ["kept"] * len(rungs)
-    held = [i for i in range(n_sound) if verdicts[i] == proved[i] == "kept"]
-    return held[-1] + 1 if held else 0
+def _ratio(trial: Trial) -> float:
+    return trial.time_ratio.estimate if trial.time_ratio else 1.0

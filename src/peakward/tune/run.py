@@ -95,23 +95,18 @@ def investigate(
     on_stage("measuring the baseline")
     measured = [sweep.measure(asked.case, HEADLINE)]
     guess = costs.learned(costs.guessed(asked.case, ceiling.floor_s), measured[0])
-    # For the best, measured as the baseline was, and the profiles of both.
-    reserve_s = measured[0].wall_s + 2 * guess.profile_s(asked.case)
+    # For the best, measured as the baseline was, and the profiles of both in one process.
+    reserve_s = measured[0].wall_s + 2 * guess.profile_s(asked.case) - guess.start_s
     ledger = Ledger(budget, reserve_s=min(reserve_s, asked.budget_s / 4), announce=on_stage)
     bench = Bench(Laboratory(sweep, store), ledger, guess, asked.obstacle, sweep.environment.key)
     held, stopped = Ladder(base=asked.case), False
     explained = profiles.Profiles()
     try:
-        proof = Proof(bench)
-        search = Search(bench)
         runs = measured[0].status == "ok"
+        search, proof = Search(bench), Proof(bench, base_runs=runs)
         held = proof.prove(search.climb(asked.case, asked.levers, base_runs=runs))
         if held.levers:
-            on_stage("measuring the best composition")
-            # In a process as young as the baseline's: after a dozen cases one measured 12.6 ms
-            # where fresh ones gave 8 to 9 (host-bound, H200 machine, 2026-11-21).
-            sweep.workers.close()
-            measured.append(sweep.measure(held.top, HEADLINE))
+            measured.append(_best_measured(held, sweep, on_stage))
         explained = profiles.affordable(
             measured,
             profiles.Profiler(sweep.workers, store, sweep.environment.key),
@@ -122,10 +117,13 @@ def investigate(
         if not explained.interrupted:
             ledger.reserve_s = 0.0
             search.alone(asked.case, asked.levers)
-            proof.prove_alone(asked.case)
+            best_alone = proof.prove_alone(asked.case) if runs else held
+            if not held.levers and best_alone.levers:
+                held = best_alone
+                measured.append(_best_measured(held, sweep, on_stage))
     except KeyboardInterrupt:
         stopped = True
-    study = _study(asked, held.top, calibration, measured, ledger)
+    study = _study(asked, held, calibration, measured, ledger)
     study = msgspec.structs.replace(
         study,
         started_at=started.isoformat(timespec="seconds"),
@@ -139,14 +137,28 @@ def investigate(
     return study
 
 
+def _best_measured(held: Ladder, sweep: "Sweep", on_stage: Listener) -> Measurement:
+    """In a process as young as the baseline's: after a dozen cases one measured 12.6 ms where fresh
+    ones gave 8 to 9 (host-bound, H200 machine, 2026-11-21)."""
+    on_stage("measuring the best composition")
+    sweep.workers.close()
+    return sweep.measure(held.top, HEADLINE)
+
+
+def _steps(held: Ladder, ledger: Ledger) -> tuple[str, ...]:
+    """The ids of its rungs' trials."""
+    made = (ledger.known(lever.name, below) for lever, below, _ in held.rungs)
+    return tuple(trial.id for trial in made if trial is not None)
+
+
 def _study(
     asked: Investigation,
-    best: ModelCase,
+    held: Ladder,
     calibration: Calibration,
     measured: Sequence[Measurement],
     ledger: Ledger,
 ) -> Study:
-    environment = measured[0].environment
+    environment, best = measured[0].environment, held.top
     cases = [each.case for each in measured if isinstance(each.case, ModelCase)]
     undone = "; ".join(dict.fromkeys(ledger.skipped))
     limits = [f"Not done in its {asked.budget_s:.0f} s: {undone}."] if undone else []
@@ -164,6 +176,7 @@ def _study(
         calibration=calibration,
         predictions=tuple(predicted(case, environment, calibration) for case in cases),
         trials=ledger.trials,
+        steps=_steps(held, ledger),
         best_command=asked.to_command(best),
         notes=tuple(limits),
     )

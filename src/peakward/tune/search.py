@@ -1,6 +1,5 @@
 """The greedy composition, found by screening: one lever on top of another."""
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from peakward.catalogue.levers import pull
@@ -21,16 +20,17 @@ class Search:
 
     def __init__(self, bench: Bench) -> None:
         self._bench, self._ledger = bench, bench.ledger
-        self._given_up: set[str] = set()
-        """Levers whose numbers do not hold, and rivals that lost."""
-        self._losses: Counter[str] = Counter()
+        self._wrong: set[str] = set()
+        """Levers whose numbers do not hold."""
+        self._lost_on: dict[str, set[ModelCase]] = {}
+        """Of each lever, the compositions on which it lost to a rival."""
         self._ratios: dict[str, float] = {}
         """Of each lever's latest screening, candidate's time over base's."""
 
-    def climb(self, base: ModelCase, levers: Sequence[Lever], *, base_runs: bool = True) -> Ladder:
+    def climb(self, base: ModelCase, levers: Sequence[Lever], *, base_runs: bool) -> Ladder:
         """The levers that gained, each when screened on top of those before it, with sound numbers.
 
-        Where numbers do not hold, the lever is given up and the climb is made again without it.
+        Where numbers do not hold, the climb is made again without the lever.
         """
         while True:
             ladder = self._climb(base, levers, base_runs=base_runs)
@@ -40,7 +40,8 @@ class Search:
             )
             if wrong is None:
                 return ladder
-            self._given_up.add(wrong.name)
+            self._wrong.add(wrong.name)
+            self._lost_on.clear()
 
     def alone(self, base: ModelCase, levers: Sequence[Lever]) -> None:
         """Screen on the base what was not yet, and note what cannot apply to it nor ever could."""
@@ -50,7 +51,7 @@ class Search:
                 continue
             reason = self._bench.obstacle(lever, base)
             if reason is None:
-                self._screened(lever, base, f"screening {lever.name} alone")
+                self._screened(lever, base)
             elif not any(trial.lever == lever.name for trial in self._ledger.trials):
                 key = self._bench.environment_key
                 self._ledger.add(trials.refused(lever, base, candidate, key, reason))
@@ -79,23 +80,35 @@ class Search:
         """Each lever on top of those that gained, by the order of their latest gains."""
         for lever in sorted(levers, key=lambda each: self._ratios.get(each.name, 1.0)):
             idle = lever.saves == "memory" and (base_runs or ladder.levers)
-            if idle or lever in ladder.levers or lever.name in self._given_up:
+            if idle or lever in ladder.levers or lever.name in self._wrong or self._lost(lever):
                 continue
             trial = self._on_top(lever, ladder)
             if trial is None:
                 continue
             if trials.rescues(trial) or trials.promising(trial):
-                ladder = self._with(lever, ladder)
+                ladder = self._with(lever, ladder, base_runs=base_runs)
             elif trial.verdict == "rejected" and _rivals(lever, ladder):
-                self._losses[lever.name] += 1
-                if self._losses[lever.name] == RIVAL_LOSSES:
-                    self._given_up.add(lever.name)
+                self._lost_on.setdefault(lever.name, set()).add(ladder.top)
         return ladder
 
-    def _with(self, lever: Lever, ladder: Ladder) -> Ladder:
-        """The ladder with the lever, in the place of what it replaces if all rungs can stand so."""
+    def _lost(self, lever: Lever) -> bool:
+        return len(self._lost_on.get(lever.name, ())) >= RIVAL_LOSSES
+
+    def _with(self, lever: Lever, ladder: Ladder, *, base_runs: bool) -> Ladder:
+        """The ladder with the lever, in the place of what it replaces if all rungs can stand so.
+
+        Where the base does not run, what stands on it must have been seen to.
+        """
         higher = ladder.in_place(lever)
-        return higher if self._bench.stands(higher) else ladder.on_top(lever)
+        if not self._bench.stands(higher):
+            higher = ladder.on_top(lever)
+        if base_runs or self._rescued(higher.levers[0], ladder.base):
+            return higher
+        return ladder
+
+    def _rescued(self, foot: Lever, base: ModelCase) -> bool:
+        trial = self._ledger.known(foot.name, base) or self._screened(foot, base)
+        return trial is not None and trials.rescues(trial)
 
     def _on_top(self, lever: Lever, ladder: Ladder) -> Trial | None:
         """The lever on the ladder's top, screened there if it was not yet, with time left to check
@@ -107,18 +120,19 @@ class Search:
         known = self._ledger.known(lever.name, base)
         if known is not None:
             return known
-        higher = self._with(lever, ladder)
+        higher = ladder.in_place(lever)
         then_s = self._bench.checks_s(higher.rungs) + self._bench.turns_s(higher.cases)
-        on = " + ".join(each.name for each in ladder.levers)
-        what = f"screening {lever.name}" + (f" on {on}" if on else "")
-        return self._screened(lever, base, what, then_s=then_s)
+        return self._screened(lever, base, ladder, then_s=then_s)
 
     def _screened(
-        self, lever: Lever, base: ModelCase, what: str, *, then_s: float = 0.0
+        self, lever: Lever, base: ModelCase, on: Ladder | None = None, *, then_s: float = 0.0
     ) -> Trial | None:
         """Its trial, where there is time for it and for what must follow."""
         candidate = pull(lever, base)
-        if not self._ledger.affords(self._bench.screen_s(base, candidate), what, then_s=then_s):
+        names = " + ".join(each.name for each in on.levers) if on is not None else ""
+        what = f"screening {lever.name}" + (f" on {names}" if names else "")
+        cost_s = self._bench.screen_s(base, candidate) + then_s
+        if not self._ledger.affords(cost_s, what, lever.name, base):
             return None
         trial = self._bench.tries.screen(lever, base, candidate)
         self._ledger.add(trial)

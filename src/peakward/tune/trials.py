@@ -19,6 +19,10 @@ LEAST_GAIN = 0.01
 """A lever that saves less than this share of the step is not worth its complication."""
 
 
+INTERRUPTED = "interrupted"
+"""How the reason of a case begins that Ctrl-C ended."""
+
+
 class Comparison(NamedTuple):
     """What a confirmation is to tell."""
 
@@ -74,10 +78,10 @@ def failed_beside(
     comparison: Comparison, key: str, culprit: ModelCase | None, status: Status, reason: str
 ) -> Trial:
     """The trial where a case failed before all were timed: its candidate's failure, or that of
-    another case, which says nothing about its lever."""
+    another case, which says nothing about its lever. What Ctrl-C ended, it ended for all."""
     name, base, candidate, numerics = comparison
     trial = _trial(name, base, candidate, key, stage="confirmed", numerics=numerics)
-    if culprit in (None, candidate):
+    if culprit in (None, candidate) or reason.startswith(INTERRUPTED):
         return msgspec.structs.replace(trial, status=status, reason=reason)
     whose = "its base" if culprit == base else "a case timed with it"
     return msgspec.structs.replace(trial, reason=f"not timed, for {whose} failed: {reason}")
@@ -143,7 +147,7 @@ def screened(name: str, base: Measurement, candidate: Measurement, *, wall_s: fl
 
 def interrupted(trial: Trial) -> bool:
     """Whether Ctrl-C ended an arm of it: it says nothing about the lever."""
-    return trial.reason.startswith("interrupted")
+    return trial.reason.startswith(INTERRUPTED)
 
 
 def rescues(trial: Trial) -> bool:
@@ -154,7 +158,7 @@ def rescues(trial: Trial) -> bool:
 def _failed(trial: Trial, arm: Measurement, verdict: TrialVerdict) -> Trial:
     """The trial with one arm's failure; one that Ctrl-C ended is no verdict on the lever."""
     reason = arm.reason or arm.status
-    stopped = reason.startswith("interrupted")
+    stopped = reason.startswith(INTERRUPTED)
     return msgspec.structs.replace(
         trial,
         status=arm.status,

@@ -132,7 +132,7 @@ class Investigated:
         # A case takes 1 s in its turn.
         costs = Costs(start_s=1.0, arm_s=1.0, compile_s=0.0)
         bench = Bench(world, self.ledger, costs, obstacle, "here")
-        self.search, self.proof = Search(bench), Proof(bench)
+        self.search, self.proof = Search(bench), Proof(bench, base_runs=world.runs(BASE))
 
     def compose(self, base, levers):
         ladder = self.search.climb(base, levers, base_runs=self.world.runs(base))

@@ -101,7 +101,11 @@ def read(study: Study) -> Investigation:
             f"expected a study of a model with its baseline, got {study.id} ({study.name}) without one: "
             "it was interrupted before the first measurement ended; run it again"
         )
-    steps = _steps(study.trials, baseline=cases[0], measured=cases[-1])
+    steps = (
+        _steps(study.trials, baseline=cases[0], measured=cases[-1])
+        if study.steps is None
+        else _by_id(study.trials, study.steps)
+    )
     last = steps[-1].candidate if steps else cases[-1]
     best = None if last == cases[0] else _point("best", last, study)
     return Investigation(
@@ -120,28 +124,29 @@ def cumulative_speedups(steps: tuple[Trial, ...]) -> tuple[float | None, ...]:
     return (*totals, *(None,) * (len(steps) - len(known)))
 
 
+def _by_id(trials: tuple[Trial, ...], ids: tuple[str, ...]) -> tuple[Trial, ...]:
+    made = {trial.id: trial for trial in trials}
+    return tuple(made[each] for each in ids)
+
+
 def _steps(
     trials: tuple[Trial, ...], *, baseline: ModelCase, measured: ModelCase
 ) -> tuple[Trial, ...]:
-    """The chain of trials that ends in the case measured last.
+    """Of a study that does not name its steps, the chain of kept trials that ends in the case measured
+    last.
 
     It is walked from its end, for a lever may have been kept on a base that was then left. Of the
     trials that end in one case, a confirmed one goes before a screened one, and one lever's before
     a comparison of the whole composition with the baseline. Where nothing but the baseline was
-    measured, the chain of kept ones is walked from its beginning.
+    measured, the chain is walked from its beginning.
     """
     kept = [trial for trial in trials if trial.verdict == "kept"]
     if measured == baseline:
         return _forward(kept, baseline)
-    made = kept + [
-        trial
-        for trial in trials
-        if trial.stage == "confirmed" and trial.verdict == "inconclusive" and trial.pairs
-    ]
     chain: list[Trial] = []
     current = measured
     while current != baseline:
-        leading = [trial for trial in made if trial.candidate == current and trial not in chain]
+        leading = [trial for trial in kept if trial.candidate == current and trial not in chain]
         if not leading:
             break
         step = max(leading, key=lambda t: (t.stage == "confirmed", t.base != baseline))

@@ -1,0 +1,143 @@
+"""The whole loop over a device whose step times are known, and what its report then says."""
+
+import importlib.util
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from peakward.catalogue.levers import lever
+from peakward.lab.measure.messages import Turn, TurnsTimed
+from peakward.records.errors import PeakwardError
+from peakward.records.trial import NumericsVerdict
+from peakward.report.run import page
+from peakward.report.run.investigation import read
+from peakward.tune.run import Investigation, investigate
+
+
+@pytest.fixture(scope="module")
+def studies():
+    """The hand-made records of the golden reports."""
+    path = Path(__file__).parents[2] / "golden" / "studies.py"
+    spec = importlib.util.spec_from_file_location("studies", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Device:
+    """Sweep, workers and store in one."""
+
+    def __init__(self, studies, step_s, *, numerics="holds", reason=None):
+        self.studies, self.step_s = studies, step_s
+        self.environment, self.workers, self.store = studies.H200, self, self
+        self.verdict, self.reason = numerics, reason
+        self.measured, self.n_processes = {}, 0
+
+    def turn_s(self, case):
+        return self.step_s(case)
+
+    def measure(self, case, protocol):
+        made = self.studies.measurement(
+            case, self.step_s(case), peak_gib=10, wall_s=1.0, protocol=protocol
+        )
+        self.measured[case, protocol] = made
+        return made
+
+    def measurement(self, case, protocol, key):
+        return self.measured.get((case, protocol))
+
+    def turns(self, cases, protocol):
+        self.n_processes += 1
+        turns = (Turn(median_s=self.turn_s(case), peak_bytes=9) for case in cases)
+        return TurnsTimed(turns=tuple(turns))
+
+    def numerics(self, base, candidate, declared):
+        return NumericsVerdict(declared=declared, verdict=self.verdict, reason=self.reason)
+
+    def profile(self, case, *where, n_steps=None, timeout_s=None):
+        if n_steps is None:
+            return
+        raise PeakwardError("no profiler here")
+
+    def calibration(self, key):
+        return self.studies.CALIBRATION
+
+    def trial(self, *key):
+        return None
+
+    def add_trial(self, trial): ...
+
+    def add_study(self, study): ...
+
+    def close(self): ...
+
+    def raise_if_stopping(self): ...
+
+
+def run(device, *names):
+    asked = Investigation(
+        case=device.studies.BASELINE,
+        levers=tuple(lever(name) for name in names),
+        budget_s=1e6,
+        command="peakward run",
+        obstacle=lambda pulled, case: None,
+        to_command=lambda case: "+".join(map(str, msgspec.structs.astuple(case.configuration))),
+    )
+    return investigate(
+        asked, device, device, on_stage=lambda stage: None, on_prediction=lambda found: None
+    )
+
+
+def test_a_report_names_the_levers_of_the_ladder_that_was_held(studies):
+    """While no graph hides the host, sdpa's launches cost what its kernel saves."""
+
+    def step_s(case):
+        settings = case.configuration
+        step_s = 0.4 if settings.precision == "bf16" else 1.0
+        return step_s - 0.1 * (settings.attention == "sdpa") - 0.08 * settings.cuda_graphs
+
+    class HostBound(Device):
+        def turn_s(self, case):
+            settings = case.configuration
+            return step_s(case) + 0.1 * (settings.attention == "sdpa" and not settings.cuda_graphs)
+
+    study = run(HostBound(studies, step_s), "bf16", "sdpa", "cuda-graphs")
+    assert [step.lever for step in read(study).steps] == ["bf16", "cuda-graphs", "sdpa"]
+    assert page.document(study).headline.endswith("with bf16 + cuda-graphs + sdpa")
+
+
+def test_where_no_rung_holds_the_best_lever_alone_is_the_best(studies):
+    """bf16 looks faster and cannot be settled; sdpa gains alone, and nothing on top of it."""
+
+    def step_s(case):
+        settings = case.configuration
+        return 0.5 if settings.precision == "bf16" else 0.8 if settings.attention == "sdpa" else 1.0
+
+    class Noisy(Device):
+        def turn_s(self, case):
+            noise = (0.4, 3.0, 1.0, 2.5, 0.6)[self.n_processes % 5]
+            return step_s(case) * (noise if case.configuration.precision == "bf16" else 1.0)
+
+    study = run(Noisy(studies, step_s), "bf16", "sdpa")
+    found = read(study)
+    assert [step.lever for step in found.steps] == ["sdpa"]
+    assert found.best.measurement is not None
+    assert "sdpa" in study.best_command
+
+
+def test_where_nothing_is_kept_the_baseline_is_the_best(studies):
+    study = run(Device(studies, lambda case: 1.0), "bf16", "sdpa")
+    assert study.steps == ()
+    assert read(study).best is None
+    assert "no gain confirmed among 2 levers tried" in page.document(study).headline
+
+
+def test_ctrl_c_at_a_check_of_numbers_is_an_interruption(studies):
+    def step_s(case):
+        return 0.5 if case.configuration.precision == "bf16" else 1.0
+
+    reason = "crashed: interrupted by Ctrl-C while verifying"
+    study = run(Device(studies, step_s, numerics="not computed", reason=reason), "bf16")
+    assert study.interrupted
+    assert not study.complete
