@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from peakward.lab.measure import memory, nvml, probe
-from peakward.lab.measure.calibrate import calibrate
 from peakward.lab.measure.clock import CudaClock
 from peakward.lab.measure.failure import of_exception
 from peakward.lab.measure.in_process import measure_step
@@ -228,10 +227,3 @@ def test_a_live_step():
     assert torch.equal(before, net.weight)
     assert torch.equal(drawn, torch.cuda.get_rng_state())
     assert found.environment.device_uuid == probe.environment("cuda").device_uuid
-
-
-@pytest.mark.full
-def test_ceilings():
-    found = calibrate("cuda")
-    assert {rate.compute_type for rate in found.matmul} >= {"fp32", "fp16"}
-    assert found.copy_bytes_per_s > 1e11

@@ -21,7 +21,7 @@ import msgspec
 
 from peakward.lab.levers.prepare import prepare as prepare_case
 from peakward.lab.measure import failure, jobs
-from peakward.lab.measure.calibrate import calibrate
+from peakward.lab.measure.calibration.ceilings import ceilings
 from peakward.lab.measure.first_step import profile_first_step
 from peakward.lab.measure.messages import (
     Answer,
@@ -105,7 +105,7 @@ def _handle(request: Request, bench: jobs.Bench) -> Answer:
         case CalibrateRequest():
             bench.tell(Event(stage="calibrating"))
             bench.site.enter(request.device_type)
-            return calibrate(request.device_type)
+            return ceilings(request.device_type)
         case FirstStepRequest():
             bench.tell(Event(stage="building"))
             bench.site.enter(request.case.device)

@@ -1,17 +1,14 @@
 """This device's ceilings: the rate of large matrix products and the bandwidth of a large copy.
 
-On random data: a tensor core draws less power and clocks higher on zeros.
+The quick calibration: what a floor needs, in the time that `peakward run` can spare.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
-from typing import NamedTuple
+from collections.abc import Callable
 
 import torch
-from torch import Tensor
 
-from peakward.lab.levers.precision import fp32_matmuls
 from peakward.lab.measure import proc
+from peakward.lab.measure.calibration.product import Shape, Type, product, types
 from peakward.lab.measure.clock import Clock, clock_for
 from peakward.lab.measure.crowd import Crowd
 from peakward.lab.measure.messages import Calibrated
@@ -35,18 +32,8 @@ COPY_BYTES: dict[DeviceType, int] = {"cuda": 1024 * MIB, "cpu": 256 * MIB}
 CACHES = 4
 """The copied buffer holds at least this many last-level caches."""
 
-Product = Callable[[], Tensor]
 
-
-class Type(NamedTuple):
-    """A compute type that this device multiplies in."""
-
-    name: str
-    dtype: torch.dtype
-    setting: Callable[[], AbstractContextManager[None]] = nullcontext
-
-
-def calibrate(device_type: DeviceType) -> Calibrated:
+def ceilings(device_type: DeviceType) -> Calibrated:
     """Measure every compute type that the device has, and the copy.
 
     Takes some 10 s on a GPU, under 10 s on two CPU cores.
@@ -64,20 +51,6 @@ def calibrate(device_type: DeviceType) -> Calibrated:
     )
 
 
-def types(device_type: DeviceType) -> Iterator[Type]:
-    """The types with units of their own on this device; on a CPU, those that torch multiplies."""
-    capability = torch.cuda.get_device_capability() if device_type == "cuda" else (0, 0)
-    yield Type("fp32", torch.float32, lambda: fp32_matmuls("fp32"))
-    if capability >= (8, 0):
-        yield Type("tf32", torch.float32, lambda: fp32_matmuls("tf32"))
-    if device_type == "cpu" or capability >= (8, 0):
-        yield Type("bf16", torch.bfloat16)
-    if device_type == "cpu" or capability >= (7, 0):
-        yield Type("fp16", torch.float16)
-    if capability >= (8, 9):
-        yield Type("fp8", torch.float8_e4m3fn)
-
-
 def _best_rate(each: Type, device_type: DeviceType, clock: Clock) -> MatmulRate | None:
     """The best over the sizes that are quick enough here; None where the first is not."""
     best: MatmulRate | None = None
@@ -85,29 +58,14 @@ def _best_rate(each: Type, device_type: DeviceType, clock: Clock) -> MatmulRate 
     for size in SIZES[device_type]:
         if expected_s > MAX_PRODUCT_S or not _has_room(size, device_type):
             break
+        shape = Shape(size, size, size)
         with each.setting():
-            product_s = _seconds(product(each, size, device_type), device_type, clock)
-        rate = MatmulRate(compute_type=each.name, size=size, flops_per_s=2 * size**3 / product_s)
+            product_s = _seconds(product(each, shape, device_type), device_type, clock)
+        rate = MatmulRate(compute_type=each.name, size=size, flops_per_s=shape.flops / product_s)
         if best is None or rate.flops_per_s > best.flops_per_s:
             best = rate
         expected_s = 8 * product_s
     return best
-
-
-def product(each: Type, size: int, device: str) -> Product:
-    """A square product of random operands in the compute type, ready to be called.
-
-    Its result goes to the same place each time; fp8 needs its second operand column-major.
-    """
-    a, b = (torch.randn(size, size, device=device).to(each.dtype) for _ in range(2))
-    if each.dtype == torch.float8_e4m3fn:
-        one = torch.ones((), device=device)
-        columns = b.t()
-        return lambda: torch._scaled_mm(
-            a, columns, one, one, out_dtype=torch.bfloat16, use_fast_accum=True
-        )
-    out = torch.empty_like(a)
-    return lambda: torch.mm(a, b, out=out)
 
 
 def _has_room(size: int, device_type: DeviceType) -> bool:
