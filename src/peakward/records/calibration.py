@@ -1,8 +1,9 @@
-"""The ceilings measured on one machine."""
+"""The ceilings measured on one machine; of a full calibration, the rates too."""
 
 import msgspec
 
 from peakward.records.environment import Environment
+from peakward.records.rates import Rates
 
 
 class MatmulRate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -27,6 +28,8 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     copy_size_bytes: int
     doubts: tuple[str, ...] = ()
     """What else the device or its cores were doing: the ceilings may be too low."""
+    rates: Rates | None = None
+    """What `peakward devices calibrate` adds; None where the ceilings alone were measured."""
 
     def matmul_flops_per_s(self, compute_type: str) -> float | None:
         """The best measured rate of a compute type, or None where it was not measured."""

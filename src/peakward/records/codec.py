@@ -6,8 +6,8 @@ import msgspec
 
 from peakward.records.errors import PeakwardError
 
-SCHEMA_VERSION = 2
-"""1: the first. 2: a study holds the profiles of its cases."""
+SCHEMA_VERSION = 3
+"""1: the first. 2: a study holds the profiles of its cases. 3: a calibration may hold rates."""
 
 R = TypeVar("R", bound=msgspec.Struct)
 
