@@ -1,4 +1,4 @@
-"""List known devices, probe this machine, or measure its ceilings."""
+"""List known devices, probe this machine, or measure its rates."""
 
 import sys
 from typing import Annotated
@@ -7,7 +7,7 @@ import msgspec
 import tyro
 
 from peakward.catalogue import devices
-from peakward.cli import devices_page, machine, output, session, values, watch
+from peakward.cli import calibration_page, devices_page, machine, output, session, values, watch
 from peakward.cli.machine import Machine
 from peakward.cli.vocabulary import option
 from peakward.records import codec
@@ -18,11 +18,12 @@ ACTIONS = ("list", "probe", "calibrate")
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """List known devices, probe this machine, or measure its ceilings.
+    """List known devices, probe this machine, or measure its rates.
 
     list: what is catalogued, with datasheet figures. probe: what this machine is, and which
-    catalogued device its driver means. calibrate: measure its matmul rates and copy bandwidth and
-    store them; every report's ceilings come from there.
+    catalogued device its driver means. calibrate: measure its ceilings, which every report takes
+    from there, and what a time model needs beside them (matmul rates by shape, bandwidth by size,
+    launch costs, attention, cache levels, host link, disk), and store them.
     """
 
     action: Annotated[str, tyro.conf.Positional, option("ACTION", "list")] = "list"
@@ -84,18 +85,22 @@ def _probe(here: Machine, *, as_json: bool) -> int:
 
 
 def _calibrate(here: Machine, given: Options) -> int:
+    from peakward.lab.measure.calibration.full import calibrate_in_full
+
     with (
         watch.budget("calibrate", None) as watching,
         session.opened(given.db, here, watching) as opened,
     ):
-        calibration = opened.sweep.workers.calibrate(here.device)
+        calibration = calibrate_in_full(
+            opened.sweep.workers, here.device, on_subject=watching.on_stage
+        )
         opened.store.add_calibration(calibration)
     if given.json:
         _print_json(codec.to_json(calibration))
     else:
         where = here.environment
         known = devices.match(where.device_name, where.device_memory_bytes)
-        output.print_document(devices_page.calibration(calibration, known))
+        output.print_document(calibration_page.calibration(calibration, known))
     return 0
 
 

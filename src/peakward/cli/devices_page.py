@@ -1,14 +1,13 @@
-"""What `peakward devices` prints: documents of catalogue rows, a probe, a calibration."""
+"""What `peakward devices` prints: documents of catalogue rows and a probe."""
 
 from collections.abc import Iterator, Sequence
 
-from peakward.records.calibration import Calibration
 from peakward.records.device import Device, Figure
 from peakward.records.environment import Environment
 from peakward.records.study import Cell, Column, Table, Unit
 from peakward.report import provenance
-from peakward.report.document import Document, Fact, Facts, Note, Section, TableBlock
-from peakward.report.format import format_cell, format_duration
+from peakward.report.document import Document, Fact, Facts, TableBlock
+from peakward.report.format import format_cell
 
 COMPUTE_TYPES = ("fp32", "tf32", "fp16", "bf16", "fp8", "int8")
 
@@ -58,58 +57,16 @@ def probe(where: Environment, device: Device | None, *, has_compiler: bool) -> D
     )
 
 
-def calibration(measured: Calibration, device: Device | None) -> Document:
-    """Measured ceilings, beside the datasheet's where the device is known."""
-    columns = (
-        Column(name="compute type"),
-        Column(name="best matmul", unit="flops_per_s"),
-        Column(name="m = n = k", unit="count"),
-        Column(name="datasheet", unit="flops_per_s"),
-        Column(name="share", unit="share"),
-    )
-    rows = tuple(
-        (rate.compute_type, rate.flops_per_s, rate.size, peak, _share(rate.flops_per_s, peak))
-        for rate in measured.matmul
-        for peak in [_peak(device, rate.compute_type)]
-    )
-    copy = f"{format_cell(measured.copy_bytes_per_s, 'bytes_per_s')} read and written"
-    said = None if device is None else device.bytes_per_s.value
-    if said is not None:
-        copy += f"; datasheet {format_cell(said, 'bytes_per_s')}"
-    return Document(
-        title="Measured ceilings",
-        headline=provenance.device(measured.environment),
-        blocks=(
-            Facts(
-                facts=(
-                    Fact(name="copy", value=copy),
-                    Fact(name="took", value=format_duration(measured.wall_s)),
-                )
-            ),
-            *(Note(text=text) for text in provenance.ceiling_doubts(measured)),
-        ),
-        sections=(
-            Section(
-                title="Matrix products",
-                blocks=(TableBlock(table=Table(title="Rates", columns=columns, rows=rows)),),
-            ),
-        ),
-    )
-
-
-def _figures_row(device: Device) -> tuple[Cell, ...]:
-    peaks = (_peak(device, name) for name in COMPUTE_TYPES)
-    in_tera = (None if peak is None else peak / 1e12 for peak in peaks)
-    return (device.key, device.memory_gb.value, *in_tera, device.bytes_per_s.value / 1e9)
-
-
-def _peak(device: Device | None, compute_type: str) -> float | None:
+def peak(device: Device | None, compute_type: str) -> float | None:
+    """The datasheet's rate of a compute type, or None where it states none."""
     figure = None if device is None else device.peak_flops_per_s.get(compute_type)
     return None if figure is None else figure.value
 
 
-def _share(part: float, whole: float | None) -> float | None:
-    return None if whole is None else part / whole
+def _figures_row(device: Device) -> tuple[Cell, ...]:
+    peaks = (peak(device, name) for name in COMPUTE_TYPES)
+    in_tera = (None if each is None else each / 1e12 for each in peaks)
+    return (device.key, device.memory_gb.value, *in_tera, device.bytes_per_s.value / 1e9)
 
 
 def _sources(known: Sequence[Device]) -> Table:

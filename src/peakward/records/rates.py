@@ -11,14 +11,25 @@ import msgspec
 Subject = Literal["products", "traffic", "launches", "attention", "levels", "link", "disk"]
 """What is measured together: a field of `Rates` each."""
 SUBJECTS: tuple[Subject, ...] = get_args(Subject)
+Kind = Literal["square", "small m", "small n", "small k", "whole waves", "partial wave"]
+"""Of a product. Whole waves fill every multiprocessor equally often; a partial wave leaves a few
+tiles over, which take one more round."""
+KINDS: tuple[Kind, ...] = get_args(Kind)
+Traffic = Literal["copy", "add"]
+Launch = Literal["elementwise", "matmul", "autograd"]
+"""autograd: the elementwise operation, recorded for a backward pass."""
+AttentionPass = Literal["forward", "backward"]
+Memory = Literal["pinned", "pageable"]
+Direction = Literal["to device", "to host"]
+Source = Literal["disk", "page cache"]
+"""disk: past the kernel's page cache; not past a cache of the drive's own, nor past the host's below
+a virtual machine. page cache: the same file from memory."""
 
 
 class ProductRate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Of one matrix product [m, k] × [k, n]."""
 
-    kind: Literal["square", "small m", "small n", "small k", "whole waves", "partial wave"]
-    """Of the last two, the first fills every multiprocessor equally often, the second leaves a
-    few tiles over for one more round."""
+    kind: Kind
     compute_type: str
     """fp32, tf32, bf16, fp16 or fp8: the type of the multiplication."""
     m: int
@@ -31,7 +42,7 @@ class ProductRate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class TrafficRate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Of one pass over fp32 tensors of a size: a copy (out = a) or an addition (out = a + b)."""
 
-    operation: Literal["copy", "add"]
+    operation: Traffic
     size_bytes: int
     """Of each tensor. A copy moves two of them, an addition three."""
     bytes_per_s: float
@@ -44,8 +55,7 @@ class LaunchCost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     side: Literal["device", "host"]
     """device: from one tiny kernel to the next in a full queue. host: until an eager call returns;
     on a CPU that holds the operator's own work, on 16 × 16 elements."""
-    operation: Literal["elementwise", "matmul", "autograd"]
-    """autograd: the elementwise operation, recorded for a backward pass."""
+    operation: Launch
     call_s: float
 
 
@@ -53,7 +63,7 @@ class AttentionRate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Of torch's scaled_dot_product_attention, causal, by the backend that torch chooses."""
 
     compute_type: str
-    pass_: Literal["forward", "backward"]
+    pass_: AttentionPass
     batch_size: int
     n_heads: int
     seq_len: int
@@ -70,14 +80,15 @@ class LevelRate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """L1, L2, L3 or memory; None where the machine does not say, or the set lies across two."""
     working_set_bytes: int
     bytes_per_s: float
-    """Bytes read, over all cores, over the time of a sum of fp32 values."""
+    """Bytes read, by all cores together, over the time of a sum of fp32 values; a first-level cache
+    may be faster than a core adds."""
 
 
 class LinkRate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Of a copy between the host's memory and the GPU's."""
 
-    memory: Literal["pinned", "pageable"]
-    direction: Literal["to device", "to host"]
+    memory: Memory
+    direction: Direction
     size_bytes: int
     bytes_per_s: float
     """Bytes copied over the time of a copy."""
@@ -86,9 +97,7 @@ class LinkRate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class DiskRate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Of reading a scratch file in the working directory block by block, one after another."""
 
-    source: Literal["disk", "page cache"]
-    """disk: past the kernel's page cache; not past a cache of the drive's own, nor past the host's
-    below a virtual machine. page cache: the same file from memory."""
+    source: Source
     size_bytes: int
     block_bytes: int
     bytes_per_s: float

@@ -33,6 +33,8 @@ from peakward.lab.measure.messages import (
     NumericsRequest,
     Profiled,
     ProfileRequest,
+    RatesMeasured,
+    RatesRequest,
     Request,
     TurnsRequest,
     TurnsTimed,
@@ -46,6 +48,7 @@ from peakward.records.errors import PeakwardError
 from peakward.records.lever import NumericsClass
 from peakward.records.measurement import FirstStep, Measurement
 from peakward.records.protocol import Protocol
+from peakward.records.rates import Absence, Rates, Subject
 from peakward.records.trial import NumericsVerdict
 
 WORKER = (sys.executable, "-P", "-m", "peakward.lab.measure.worker")
@@ -179,7 +182,7 @@ class Workers:
         return answer.verdict
 
     def calibrate(self, device_type: DeviceType) -> Calibration:
-        """Measure the device's ceilings.
+        """Measure the device's ceilings: the quick calibration, which has no rates.
 
         Raises:
             PeakwardError: no such device here, or it failed.
@@ -190,8 +193,7 @@ class Workers:
         busy = self._busy_reason(device_type)
         answer = self._ask(CalibrateRequest(device_type=device_type), CALIBRATE_TIMEOUT_S).answer
         if isinstance(answer, Failed):
-            if answer.reason.startswith("interrupted"):
-                raise KeyboardInterrupt
+            _raise_if_interrupted(answer)
             raise PeakwardError(
                 f"expected to calibrate {device_type}, got {answer.status}: {answer.reason}"
             )
@@ -205,6 +207,23 @@ class Workers:
             copy_size_bytes=answer.copy_size_bytes,
             doubts=tuple(each for each in (busy, answer.doubt) if each is not None),
         )
+
+    def rates(self, subject: Subject, device_type: DeviceType) -> Rates:
+        """Measure one subject; a failure is an absence, with the reason.
+
+        Raises:
+            PeakwardError: no such device here.
+            KeyboardInterrupt: Ctrl-C, as in `calibrate`.
+        """
+        self._environment(device_type)
+        request = RatesRequest(device_type=device_type, subject=subject)
+        answer = self._ask(request, CALIBRATE_TIMEOUT_S).answer
+        if isinstance(answer, Failed):
+            _raise_if_interrupted(answer)
+            reason = f"{answer.status}: {answer.reason}"
+            return Rates(absent=(Absence(subject=subject, reason=reason),))
+        assert isinstance(answer, RatesMeasured)
+        return answer.rates
 
     def first_step(self, case: ModelCase | OperatorCase) -> FirstStep | None:
         """What the first step of a fresh process did; None where that process failed."""
@@ -308,3 +327,9 @@ class Workers:
             own_bytes=self._held_bytes,
             n_samples=probe.N_SAMPLES if sampled else 0,
         )
+
+
+def _raise_if_interrupted(answer: Failed) -> None:
+    """Ctrl-C ends what has no cases that could end alone."""
+    if answer.reason.startswith("interrupted"):
+        raise KeyboardInterrupt

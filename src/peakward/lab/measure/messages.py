@@ -20,6 +20,7 @@ from peakward.records.measurement import (
     Telemetry,
 )
 from peakward.records.protocol import Protocol
+from peakward.records.rates import Rates, Subject
 from peakward.records.trial import NumericsVerdict
 
 Stage = Literal[
@@ -59,6 +60,13 @@ class CalibrateRequest(Message, frozen=True, kw_only=True):
     device_type: DeviceType
 
 
+class RatesRequest(Message, frozen=True, kw_only=True):
+    """Measure one subject of what a time model needs beyond the ceilings."""
+
+    device_type: DeviceType
+    subject: Subject
+
+
 class FirstStepRequest(Message, frozen=True, kw_only=True):
     """Profile the first step of a case. Only a fresh process can answer."""
 
@@ -81,6 +89,7 @@ Request = (
     | TurnsRequest
     | NumericsRequest
     | CalibrateRequest
+    | RatesRequest
     | FirstStepRequest
     | ProfileRequest
 )
@@ -156,6 +165,12 @@ class Calibrated(Message, frozen=True, kw_only=True):
     doubt: str | None = None
 
 
+class RatesMeasured(Message, frozen=True, kw_only=True):
+    """Answer to `RatesRequest`."""
+
+    rates: Rates
+
+
 class FirstStepProfiled(Message, frozen=True, kw_only=True):
     """Answer to `FirstStepRequest`."""
 
@@ -181,7 +196,14 @@ class Released(Message, frozen=True, kw_only=True):
 
 
 Answer = (
-    Measured | TurnsTimed | NumericsChecked | Calibrated | FirstStepProfiled | Profiled | Failed
+    Measured
+    | TurnsTimed
+    | NumericsChecked
+    | Calibrated
+    | RatesMeasured
+    | FirstStepProfiled
+    | Profiled
+    | Failed
 )
 Reply = (
     Event
@@ -191,6 +213,7 @@ Reply = (
     | TurnsTimed
     | NumericsChecked
     | Calibrated
+    | RatesMeasured
     | FirstStepProfiled
     | Profiled
     | Failed

@@ -9,9 +9,18 @@ import platform
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 UNLIMITED_BYTES = 1 << 60
 """Control groups of version 1 print a limit near 2^63 where there is none."""
+
+
+class Cache(NamedTuple):
+    """A level that holds data."""
+
+    name: str
+    """L1, L2, L3."""
+    size_bytes: int
 
 
 def read(path: str) -> str | None:
@@ -64,12 +73,18 @@ def available_bytes() -> int:
 
 def last_cache_bytes() -> int:
     """Of the highest cache level of core 0; 0 where the kernel does not say (virtual machines)."""
-    sizes = [
-        parse_size(text)
-        for level in range(5)
-        if (text := read(f"/sys/devices/system/cpu/cpu0/cache/index{level}/size")) is not None
-    ]
-    return max(sizes, default=0)
+    return max((cache.size_bytes for cache in caches()), default=0)
+
+
+def caches() -> tuple[Cache, ...]:
+    """Those of core 0 that hold data, the nearest first; none where the kernel does not say."""
+    found = []
+    for index in range(5):
+        folder = f"/sys/devices/system/cpu/cpu0/cache/index{index}"
+        level, kind, size = (read(f"{folder}/{name}") for name in ("level", "type", "size"))
+        if level and kind and size and kind.strip() != "Instruction":
+            found.append(Cache(f"L{level.strip()}", parse_size(size)))
+    return tuple(sorted(found))
 
 
 def parse_size(text: str) -> int:
@@ -120,6 +135,22 @@ def _group_paths(names: Iterable[str]) -> list[str]:
 
 def _limit_paths() -> list[str]:
     return _group_paths(("memory.max", "memory.limit_in_bytes"))
+
+
+def file_system(device: int) -> str | None:
+    """The kind of file system on a device (`st_dev`): ext4, xfs, tmpfs; None where nobody says."""
+    return parse_file_system(
+        read("/proc/self/mountinfo") or "", f"{os.major(device)}:{os.minor(device)}"
+    )
+
+
+def parse_file_system(mountinfo: str, device: str) -> str | None:
+    """The type of what is mounted from a device "major:minor" (proc(5): the field after " - ")."""
+    for line in mountinfo.splitlines():
+        mount, _, source = line.partition(" - ")
+        if mount.split()[2:3] == [device] and source:
+            return source.split()[0]
+    return None
 
 
 def oom_kills() -> dict[str, int]:

@@ -22,6 +22,7 @@ import msgspec
 from peakward.lab.levers.prepare import prepare as prepare_case
 from peakward.lab.measure import failure, jobs
 from peakward.lab.measure.calibration.ceilings import ceilings
+from peakward.lab.measure.calibration.rates import rates
 from peakward.lab.measure.first_step import profile_first_step
 from peakward.lab.measure.messages import (
     Answer,
@@ -33,6 +34,8 @@ from peakward.lab.measure.messages import (
     NumericsChecked,
     NumericsRequest,
     ProfileRequest,
+    RatesMeasured,
+    RatesRequest,
     Ready,
     Released,
     Reply,
@@ -106,6 +109,10 @@ def _handle(request: Request, bench: jobs.Bench) -> Answer:
             bench.tell(Event(stage="calibrating"))
             bench.site.enter(request.device_type)
             return ceilings(request.device_type)
+        case RatesRequest():
+            bench.tell(Event(stage="calibrating"))
+            bench.site.enter(request.device_type)
+            return RatesMeasured(rates=rates(request.subject, request.device_type))
         case FirstStepRequest():
             bench.tell(Event(stage="building"))
             bench.site.enter(request.case.device)
@@ -116,7 +123,7 @@ def _handle(request: Request, bench: jobs.Bench) -> Answer:
 
 def _device_type(request: Request) -> DeviceType:
     match request:
-        case CalibrateRequest():
+        case CalibrateRequest() | RatesRequest():
             return request.device_type
         case TurnsRequest():
             return request.cases[0].device

@@ -1,0 +1,81 @@
+"""Read bandwidth by working set: the levels of this machine's memory.
+
+The set is summed as a view that repeats it, so that one call reads enough to hide its launch.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from peakward.lab.measure import proc
+from peakward.lab.measure.calibration.attempt import Attempt
+from peakward.lab.measure.calibration.timing import device_s
+from peakward.lab.measure.proc import Cache
+from peakward.records.case import DeviceType
+from peakward.records.rates import LevelRate
+
+KIB, MIB = 2**10, 2**20
+SMALLEST_BYTES: dict[DeviceType, int] = {"cuda": 4 * MIB, "cpu": 8 * KIB}
+"""A GPU's first levels are a multiprocessor's own, which torch's kernels cannot be kept in."""
+GROWTH = 4
+BEYOND = 4
+"""Caches that a working set fills at least to count as memory: an eighth of it may stay in half."""
+UNKNOWN_BYTES = 32 * MIB
+"""What the last cache is taken for where the machine does not say."""
+READ_BYTES: dict[DeviceType, int] = {"cuda": 1024 * MIB, "cpu": 64 * MIB}
+"""By one call: a fraction of a ms on a GPU, a few ms on two cores."""
+FLOAT_BYTES = 4
+
+
+def attempts(device_type: DeviceType) -> Iterator[Attempt]:
+    """Working sets from the smallest level that can be told apart, up to memory."""
+    known = caches(device_type)
+    for size in working_sets(SMALLEST_BYTES[device_type], known):
+        rate = partial(_rate, size, level_of(size, known), device_type)
+        yield Attempt(f"working set of {size} bytes", rate)
+
+
+def caches(device_type: DeviceType) -> tuple[Cache, ...]:
+    """This device's, the smallest first; none where it does not say."""
+    if device_type == "cpu":
+        return proc.caches()
+    here = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return (Cache("L2", here.L2_cache_size),)
+
+
+def working_sets(smallest: int, known: Sequence[Cache]) -> tuple[int, ...]:
+    """Up by fours from the smallest to the first that is `BEYOND` the last cache."""
+    last = known[-1].size_bytes if known else UNKNOWN_BYTES
+    sizes = [smallest]
+    while sizes[-1] < BEYOND * last:
+        sizes.append(sizes[-1] * GROWTH)
+    return tuple(sizes)
+
+
+def level_of(size: int, known: Sequence[Cache]) -> str | None:
+    """Where a working set lies: in the smallest cache that holds it twice, since others use it too.
+
+    None where a cache holds it once but not twice, and where nothing is known.
+    """
+    for cache in known:
+        if size <= cache.size_bytes:
+            return cache.name if 2 * size <= cache.size_bytes else None
+    return "memory" if known and size >= BEYOND * known[-1].size_bytes else None
+
+
+def repeated(size: int, device_type: DeviceType) -> Tensor:
+    """The working set as often as makes READ_BYTES, at least once: fp32 [repeats, set], strides (0, 1).
+
+    Its rows are summed one by one; on a CPU they are spread over the cores.
+    """
+    values = torch.rand(size // FLOAT_BYTES, device=device_type)
+    return values.expand(max(1, READ_BYTES[device_type] // size), -1)
+
+
+def _rate(size: int, level: str | None, device_type: DeviceType) -> LevelRate:
+    view = repeated(size, device_type)
+    call_s = device_s(lambda: view.sum(dim=1), device_type)
+    read = view.numel() * view.element_size()
+    return LevelRate(level=level, working_set_bytes=size, bytes_per_s=read / call_s)

@@ -1,0 +1,36 @@
+"""Copies between the host's memory and the GPU's."""
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import product
+
+import torch
+
+from peakward.lab.measure.calibration.attempt import Attempt, NotMeasurableError
+from peakward.lab.measure.calibration.timing import device_s
+from peakward.records.case import DeviceType
+from peakward.records.rates import Direction, LinkRate, Memory
+
+SIZE_BYTES = 256 * 2**20
+"""Some 5 ms at the 50 GB/s of PCIe 5 with 16 lanes."""
+MEMORIES: tuple[Memory, ...] = ("pinned", "pageable")
+DIRECTIONS: tuple[Direction, ...] = ("to device", "to host")
+
+
+def attempts(device_type: DeviceType) -> Iterator[Attempt]:
+    """From pinned and from pageable memory, in both directions."""
+    if device_type == "cpu":
+        raise NotMeasurableError("a CPU computes in the host's own memory")
+    for memory, direction in product(MEMORIES, DIRECTIONS):
+        yield Attempt(f"{memory} {direction}", partial(_rate, memory, direction))
+
+
+def _rate(memory: Memory, direction: Direction) -> LinkRate:
+    host = torch.randint(256, (SIZE_BYTES,), dtype=torch.uint8)
+    host = host.pin_memory() if memory == "pinned" else host
+    device = host.cuda()
+    source, target = (host, device) if direction == "to device" else (device, host)
+    call_s = device_s(lambda: target.copy_(source, non_blocking=True), "cuda")
+    return LinkRate(
+        memory=memory, direction=direction, size_bytes=SIZE_BYTES, bytes_per_s=SIZE_BYTES / call_s
+    )

@@ -1,0 +1,99 @@
+"""How long one call takes, of calls too short to be timed alone.
+
+A burst of calls lies between two marks. The median over bursts counts: a ceiling asks what the
+device did at its best, a time model what it does.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from statistics import median
+from time import perf_counter
+
+import torch
+
+from peakward.lab.measure.calibration.attempt import NotMeasurableError
+from peakward.lab.measure.clock import Clock, CpuClock, clock_for
+from peakward.lab.measure.timer import collector_paused
+from peakward.records.case import DeviceType
+
+TIMED_S: dict[DeviceType, float] = {"cuda": 0.2, "cpu": 0.1}
+"""Per figure: with some hundred figures a GPU's take half a minute, a CPU's fifty a quarter."""
+BURST_S = 1e-3
+"""2000 times the 0.5 µs to which the time between CUDA events is known."""
+MAX_CALLS = 100
+"""In a burst. A stream takes about a thousand launches before the host has to wait for it."""
+MIN_BURSTS = 3
+MAX_CALL_S = 0.25
+"""A call that takes longer is given up: emulated types can be a thousand times slower."""
+LEAD_S = 100e-6
+"""The host's time to issue a call, at most: a backward pass through autograd took 60 µs and more."""
+CYCLES_PER_S = 2e9
+"""Of a GPU's clock; a slower one makes the host's lead longer."""
+
+Call = Callable[[], object]
+
+
+def device_s(call: Call, device_type: DeviceType) -> float:
+    """Median seconds of a call on the device, one right after another.
+
+    On a GPU the calls of a burst queue up behind a kernel that only waits, so that the device never
+    runs out of work, however long the host takes to issue it.
+
+    Raises:
+        NotMeasurableError: the call takes longer than MAX_CALL_S.
+    """
+    clock = clock_for(device_type)
+    call()  # loads the kernel
+    once_s = next(_bursts(call, 1, clock, _nothing))
+    if once_s > MAX_CALL_S:
+        raise NotMeasurableError(f"a call takes {once_s:.2g} s, more than {MAX_CALL_S} s")
+    n_calls = calls_in_a_burst(once_s)
+    return _typical_s(call, n_calls, clock, _lead(n_calls, device_type), TIMED_S[device_type])
+
+
+def host_s(call: Call, device_type: DeviceType) -> float:
+    """Median seconds until a call returns, with an empty queue before each burst."""
+    ready = torch.cuda.synchronize if device_type == "cuda" else _nothing
+    call()
+    return _typical_s(call, MAX_CALLS, CpuClock(), ready, TIMED_S[device_type])
+
+
+def calls_in_a_burst(call_s: float) -> int:
+    """As many as take BURST_S."""
+    return max(1, min(MAX_CALLS, math.ceil(BURST_S / call_s))) if call_s > 0 else MAX_CALLS
+
+
+def _typical_s(call: Call, n_calls: int, clock: Clock, before: Call, timed_s: float) -> float:
+    times: list[float] = []
+    started = perf_counter()
+    with collector_paused():
+        for each in _bursts(call, n_calls, clock, before):
+            times.append(each)
+            if len(times) >= MIN_BURSTS and perf_counter() - started >= timed_s:
+                break
+    return median(times)
+
+
+def _bursts(call: Call, n_calls: int, clock: Clock, before: Call) -> Iterator[float]:
+    """Seconds of a call in each burst, for as long as they are asked for."""
+    clock.reserve(2)
+    while True:
+        before()
+        clock.mark(0)
+        for _ in range(n_calls):
+            call()
+        clock.mark(1)
+        clock.wait(1)
+        yield clock.between_s(0, 1) / n_calls
+
+
+def _lead(n_calls: int, device_type: DeviceType) -> Call:
+    """Keeps a GPU waiting while the host issues a burst."""
+    if device_type == "cpu":
+        return _nothing
+    cycles = int((1 + n_calls) * LEAD_S * CYCLES_PER_S)
+    return lambda: torch.cuda._sleep(cycles)
+
+
+def _nothing() -> None:
+    """Nothing precedes a burst."""
