@@ -3,12 +3,18 @@
 import json
 
 import msgspec
+import pytest
 
 from peakward.catalogue.devices import device, devices
 from peakward.cli import devices_page
 from peakward.cli.main import main
-from peakward.records.calibration import Calibration, MatmulRate
+from peakward.lab.measure import probe
+from peakward.lab.measure.isolated import Workers
+from peakward.records import codec
+from peakward.records.calibration import Calibration
+from peakward.records.rates import SUBJECTS, LaunchCost, Rates
 from peakward.report.document import Facts, TableBlock
+from peakward.store.database import Store
 
 
 def test_the_list_has_every_device_and_what_nobody_states_stays_empty():
@@ -62,26 +68,55 @@ def test_a_known_device_is_named(make_measurement):
     assert facts(page)["catalogued as"] == f"h200-141 ({device('h200-141').name})"
 
 
-def test_measured_ceilings_stand_beside_the_datasheets(make_measurement):
-    measured = Calibration(
-        environment=make_measurement().environment,
-        started_at="2026-01-01T00:00:00+00:00",
-        wall_s=3.0,
-        matmul=(
-            MatmulRate(compute_type="bf16", size=8192, flops_per_s=5e14),
-            MatmulRate(compute_type="odd", size=8192, flops_per_s=1e12),
-        ),
-        copy_bytes_per_s=4e12,
-        copy_size_bytes=2**30,
-    )
-    known = device("h200-141")
-    page = devices_page.calibration(measured, known)
-    table = page.sections[0].blocks[0].table
-    peak = known.peak_flops_per_s["bf16"].value
-    assert table.rows[0] == ("bf16", 5e14, 8192, peak, 5e14 / peak)
-    assert table.rows[1] == ("odd", 1e12, 8192, None, None)
-    assert "datasheet" in facts(page)["copy"]
-    assert "datasheet" not in facts(devices_page.calibration(measured, None))["copy"]
-    doubtful = msgspec.structs.replace(measured, doubts=("the GPU was busy",))
-    *_, said = devices_page.calibration(doubtful, known).blocks
-    assert said.text.startswith("When the ceilings were measured, the GPU was busy: ")
+COST = LaunchCost(side="host", operation="matmul", call_s=1e-6)
+
+
+@pytest.fixture
+def workers(monkeypatch):
+    """Workers that answer without measuring; what they were asked for."""
+    asked = []
+
+    def calibrate(self, device_type):
+        asked.append("ceilings")
+        return Calibration(
+            environment=probe.environment(device_type),
+            started_at="2026-01-01T00:00:00+00:00",
+            wall_s=1.0,
+            matmul=(),
+            copy_bytes_per_s=1e10,
+            copy_size_bytes=2**20,
+        )
+
+    def rates(self, subject, device_type):
+        asked.append(subject)
+        return Rates(launches=(COST,) if subject == "launches" else ())
+
+    monkeypatch.setattr(Workers, "calibrate", calibrate)
+    monkeypatch.setattr(Workers, "rates", rates)
+    return asked
+
+
+CALIBRATE = ("devices", "calibrate", "--device", "cpu")
+
+
+def test_calibrate_measures_in_full_stores_and_prints(workers, tmp_path, monkeypatch, capsysbinary):
+    monkeypatch.chdir(tmp_path)
+    assert main([*CALIBRATE, "--json"]) == 0
+    assert workers == ["ceilings", *SUBJECTS]
+    printed = codec.from_json(capsysbinary.readouterr().out, Calibration)
+    assert printed.rates == Rates(launches=(COST,))
+    with Store.open_read_only(tmp_path / "peakward.db") as store:
+        assert store.calibration(printed.environment.key) == printed
+    assert main(CALIBRATE) == 0
+    assert "LAUNCH COSTS" in capsysbinary.readouterr().out.decode()
+
+
+def test_ctrl_c_ends_a_calibration_and_stores_none(workers, tmp_path, monkeypatch):
+    def rates(self, subject, device_type):
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Workers, "rates", rates)
+    assert main(CALIBRATE) == 130
+    with Store.open_read_only(tmp_path / "peakward.db") as store:
+        assert store.calibration(probe.environment("cpu").key) is None

@@ -21,6 +21,7 @@ from peakward.lab.measure.messages import (
     Measured,
     NumericsChecked,
     Profiled,
+    RatesMeasured,
     Ready,
     Released,
     Request,
@@ -28,6 +29,7 @@ from peakward.lab.measure.messages import (
     TurnsTimed,
 )
 from peakward.records.measurement import FirstStep, MemoryUse, Run
+from peakward.records.rates import LevelRate, Rates
 from peakward.records.trial import NumericsVerdict
 
 MEASURED = Measured(
@@ -98,6 +100,9 @@ def answer(name, request):
         ),
         "CalibrateRequest": Calibrated(
             matmul=(), copy_bytes_per_s=1e9, copy_size_bytes=8, doubt="it was crowded"
+        ),
+        "RatesRequest": RatesMeasured(
+            rates=Rates(levels=(LevelRate(level="L2", working_set_bytes=8, bytes_per_s=1e9),))
         ),
         "FirstStepRequest": FirstStepProfiled(first_step=FirstStep(profiled_s=1.0)),
     }[name]

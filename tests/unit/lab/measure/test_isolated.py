@@ -10,7 +10,7 @@ import pytest
 
 from peakward.lab.measure import probe, proc
 from peakward.lab.measure.isolated import Workers
-from peakward.lab.measure.messages import Failed
+from peakward.lab.measure.messages import CalibrateRequest, Failed
 from peakward.records.case import ModelCase, StepCase, Workload
 from peakward.records.errors import PeakwardError
 from peakward.records.protocol import Protocol
@@ -233,6 +233,49 @@ def test_calibrate(make_workers):
     assert found.doubts == ("it was crowded",)
     with pytest.raises(PeakwardError, match="expected to calibrate cpu, got oom: too big"):
         make_workers("fail").calibrate("cpu")
+
+
+def test_the_quick_calibration_asks_for_the_ceilings_alone(make_workers, monkeypatch):
+    workers, asked = make_workers("answer"), []
+    ask = workers._ask
+
+    def heard(request, *args, **kwargs):
+        asked.append(request)
+        return ask(request, *args, **kwargs)
+
+    monkeypatch.setattr(workers, "_ask", heard)
+    assert workers.calibrate("cpu").rates is None
+    assert asked == [CalibrateRequest(device_type="cpu")]
+
+
+def test_rates(make_workers):
+    workers = make_workers("answer")
+    (level,) = workers.rates("levels", "cpu").levels
+    assert level.bytes_per_s == 1e9
+
+
+@pytest.mark.parametrize(
+    ("act", "reason"),
+    [
+        ("fail", "oom: too big"),
+        ("SIGSEGV", "crashed: killed by SIGSEGV while timing case 2, 12 steps done"),
+    ],
+)
+def test_a_subject_whose_worker_fails_is_absent_and_the_next_is_measured(make_workers, act, reason):
+    workers = make_workers(f"{act},answer")
+    (absent,) = workers.rates("attention", "cpu").absent
+    assert (absent.subject, absent.figure) == ("attention", None)
+    assert absent.reason.startswith(reason)
+    workers._argv = (*workers._argv[:2], "answer")
+    assert len(workers.rates("levels", "cpu").levels) == 1
+
+
+def test_ctrl_c_ends_a_calibration(make_workers):
+    workers = make_workers("hang", on_event=when_timing(press))
+    with pytest.raises(KeyboardInterrupt):
+        workers.rates("levels", "cpu")
+    with pytest.raises(KeyboardInterrupt):
+        workers.calibrate("cpu")
 
 
 def test_first_step_is_of_a_fresh_process(make_workers, case):

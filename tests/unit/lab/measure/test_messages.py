@@ -10,6 +10,7 @@ from peakward.lab.measure.messages import (
     Event,
     Failed,
     Profiled,
+    RatesMeasured,
     Ready,
     Released,
     Reply,
@@ -19,6 +20,7 @@ from peakward.lab.measure.messages import (
 )
 from peakward.records.case import ModelCase, OperatorCase, Workload
 from peakward.records.protocol import Protocol
+from peakward.records.rates import Absence, Rates
 
 
 @pytest.fixture
@@ -40,6 +42,7 @@ def test_requests(case):
         messages.TurnsRequest(cases=(case, case), protocol=Protocol()),
         messages.NumericsRequest(base=case, candidate=case, declared="reordered"),
         messages.CalibrateRequest(device_type="cuda"),
+        messages.RatesRequest(device_type="cuda", subject="levels"),
         messages.FirstStepRequest(case=operator),
         messages.ProfileRequest(case=operator, path="/t.json.gz", n_steps=3, with_stack=False),
     ]
@@ -57,6 +60,7 @@ def test_replies():
         Ready(),
         Event(stage="timing", done=3),
         Released(clean=True, held_bytes=0),
+        RatesMeasured(rates=Rates(absent=(Absence(subject="disk", reason="full"),))),
         TurnsTimed(turns=(Turn(median_s=1.0, peak_bytes=2),)),
         Profiled(path="/t.json.gz", n_steps=3, profiled_step_s=0.5),
     ]

@@ -29,7 +29,9 @@ def test_a_machine_without_proc_still_has_a_name_and_memory(monkeypatch):
     assert proc.cpu_name()
     assert proc.memory_bytes() > 0
     assert proc.available_bytes() == proc.memory_bytes()
+    assert proc.caches() == ()
     assert proc.last_cache_bytes() == 0
+    assert proc.file_system(0) is None
     assert proc.oom_kills() == {}
     assert proc.status_bytes("VmRSS") is None
 
@@ -101,3 +103,34 @@ def test_own_status():
     assert proc.status_bytes("VmRSS", os.getpid()) > 2**20
     assert proc.status_bytes("NoSuchField") is None
     assert proc.status_bytes("VmRSS", 2**30) is None
+
+
+def test_caches_hold_data_and_come_nearest_first(monkeypatch):
+    folder = "/sys/devices/system/cpu/cpu0/cache/index"
+    indexes = [("3", "Unified", "32768K"), ("1", "Data", "32K"), ("1", "Instruction", "64K")]
+    files = {
+        f"{folder}{index}/{name}": f"{text}\n"
+        for index, texts in enumerate(indexes)
+        for name, text in zip(("level", "type", "size"), texts, strict=True)
+    }
+    monkeypatch.setattr(proc, "read", files.get)
+    assert proc.caches() == (("L1", 32 * 2**10), ("L3", 32 * 2**20))
+    assert proc.last_cache_bytes() == 32 * 2**20
+
+
+MOUNTS = """\
+23 28 0:21 / /proc rw,nosuid shared:12 - proc proc rw
+28 1 259:1 / / rw,relatime shared:1 - ext4 /dev/root rw,discard
+30 28 0:27 / /dev/shm rw - tmpfs tmpfs rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("device", "kind"), [("259:1", "ext4"), ("0:27", "tmpfs"), ("59:1", None), ("8:0", None)]
+)
+def test_file_system_of_a_device(device, kind):
+    assert proc.parse_file_system(MOUNTS, device) == kind
+
+
+def test_file_system_of_a_line_cut_short():
+    assert proc.parse_file_system("28 1 259:1 / / rw\n\n28", "259:1") is None

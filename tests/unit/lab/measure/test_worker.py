@@ -19,6 +19,8 @@ from peakward.lab.measure.messages import (
     NumericsRequest,
     Profiled,
     ProfileRequest,
+    RatesMeasured,
+    RatesRequest,
     Ready,
     Released,
     Reply,
@@ -101,6 +103,7 @@ def test_real_requests_one_after_another(case, tmp_path):
             MeasureRequest(case=case, protocol=PROTOCOL),
             TurnsRequest(cases=(case, case), protocol=PROTOCOL),
             NumericsRequest(base=case, candidate=case, declared="exact"),
+            RatesRequest(device_type="cpu", subject="link"),
             FirstStepRequest(case=case),
             ProfileRequest(
                 case=case, path=str(tmp_path / "t.json.gz"), n_steps=1, with_stack=False
@@ -114,6 +117,7 @@ def test_real_requests_one_after_another(case, tmp_path):
         *(Measured, Released),
         *(TurnsTimed, Released),
         *(NumericsChecked, Released),
+        *(RatesMeasured, Released),
         *(FirstStepProfiled, Released),
         *(Profiled, Released),
         Failed,

@@ -1,0 +1,87 @@
+"""Bursts of calls, timed by a clock that the test moves."""
+
+import pytest
+import torch
+
+from peakward.lab.measure.calibration import timing
+from peakward.lab.measure.calibration.attempt import NotMeasurableError
+
+
+@pytest.fixture
+def takes(monkeypatch, stepped):
+    """takes(s, ...): a call that takes these seconds in turn, the last one from then on."""
+    monkeypatch.setattr(timing, "clock_for", lambda device_type: stepped)
+    monkeypatch.setattr(timing, "CpuClock", lambda: stepped)
+    monkeypatch.setitem(timing.TIMED_S, "cpu", 0.0)
+    monkeypatch.setitem(timing.TIMED_S, "cuda", 0.0)
+
+    def make(*seconds):
+        left = list(seconds)
+
+        def call():
+            stepped.log.append("call")
+            stepped.now_s += left.pop(0) if len(left) > 1 else left[0]
+
+        return call
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("call_s", "n"), [(1e-2, 1), (1e-3, 1), (0.5e-3, 2), (3e-4, 4), (1e-6, 100), (0.0, 100)]
+)
+def test_a_burst_takes_a_millisecond_or_a_hundred_calls(call_s, n):
+    assert timing.calls_in_a_burst(call_s) == n
+
+
+def test_the_median_burst_counts_and_loading_the_kernel_does_not(takes):
+    # Loading, deciding, then bursts of one.
+    call = takes(9.0, 0.01, 0.01, 0.2, 0.03)
+    assert timing.device_s(call, "cpu") == pytest.approx(0.03)
+
+
+def test_a_short_call_s_time_is_a_burst_s_share(takes, stepped):
+    assert timing.device_s(takes(0.25e-3), "cpu") == pytest.approx(0.25e-3)
+    assert stepped.log.count("call") == 2 + timing.MIN_BURSTS * 4
+
+
+def test_bursts_go_on_until_enough_was_timed(takes, stepped, monkeypatch):
+    monkeypatch.setitem(timing.TIMED_S, "cpu", 0.05)
+    monkeypatch.setattr(timing, "perf_counter", lambda: stepped.now_s)
+    timing.device_s(takes(0.01), "cpu")
+    assert stepped.log.count("call") == 2 + 5
+
+
+def test_a_slow_call_is_given_up_after_its_second(takes, stepped):
+    with pytest.raises(NotMeasurableError, match=r"a call takes 2 s, more than 0\.25 s"):
+        timing.device_s(takes(2.0), "cpu")
+    assert stepped.log.count("call") == 2
+
+
+def test_on_a_gpu_every_timed_burst_queues_behind_a_pause_as_long_as_issuing_it(
+    takes, stepped, monkeypatch
+):
+    cycles = []
+
+    def sleep(n):
+        cycles.append(n)
+        stepped.log.append("pause")
+        stepped.now_s += 1.0
+
+    monkeypatch.setattr(torch.cuda, "_sleep", sleep)
+    assert timing.device_s(takes(0.5e-3), "cuda") == pytest.approx(0.5e-3)
+    burst = ["pause", "mark 0", "call", "call", "mark 1", "wait 1"]
+    assert stepped.log[-len(burst) :] == burst
+    assert cycles == [int(3 * timing.LEAD_S * timing.CYCLES_PER_S)] * timing.MIN_BURSTS
+
+
+def test_the_host_s_bursts_start_with_an_empty_queue(takes, stepped, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: stepped.log.append("empty"))
+    assert timing.host_s(takes(1e-6), "cuda") == pytest.approx(1e-6)
+    burst = ["empty", "mark 0", *["call"] * timing.MAX_CALLS, "mark 1", "wait 1"]
+    assert stepped.log[-len(burst) :] == burst
+
+
+def test_on_a_cpu_nothing_is_waited_for(takes, stepped):
+    assert timing.host_s(takes(1e-6), "cpu") == pytest.approx(1e-6)
+    assert stepped.log.count("call") == 1 + timing.MIN_BURSTS * timing.MAX_CALLS
