@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from peakward.lab.measure import proc
-from peakward.lab.measure.calibration.attempt import Attempt
+from peakward.lab.measure.calibration.attempt import Attempt, NotMeasurableError
 from peakward.lab.measure.calibration.timing import device_s
 from peakward.lab.measure.proc import Cache
 from peakward.records.case import DeviceType
@@ -20,8 +20,11 @@ KIB, MIB = 2**10, 2**20
 SMALLEST_BYTES: dict[DeviceType, int] = {"cuda": 4 * MIB, "cpu": 8 * KIB}
 """A GPU's first levels are a multiprocessor's own, which torch's kernels cannot be kept in."""
 GROWTH = 4
-BEYOND = 4
-"""Caches that a working set fills at least to count as memory: an eighth of it may stay in half."""
+BEYOND: dict[DeviceType, int] = {"cuda": 16, "cpu": 4}
+"""Last caches that a working set fills at least to count as memory: no more than one part in so many
+is then found in the cache. On two cores with 32 MiB of L3, 128 MiB gave the copy's bandwidth."""
+ROOM = 4
+"""Times a working set that must be free in the host's memory."""
 UNKNOWN_BYTES = 32 * MIB
 """What the last cache is taken for where the machine does not say."""
 READ_BYTES: dict[DeviceType, int] = {"cuda": 1024 * MIB, "cpu": 64 * MIB}
@@ -31,9 +34,9 @@ FLOAT_BYTES = 4
 
 def attempts(device_type: DeviceType) -> Iterator[Attempt]:
     """Working sets from the smallest level that can be told apart, up to memory."""
-    known = caches(device_type)
-    for size in working_sets(SMALLEST_BYTES[device_type], known):
-        rate = partial(_rate, size, level_of(size, known), device_type)
+    known, beyond = caches(device_type), BEYOND[device_type]
+    for size in working_sets(SMALLEST_BYTES[device_type], known, beyond):
+        rate = partial(_rate, size, level_of(size, known, beyond), device_type)
         yield Attempt(f"working set of {size} bytes", rate)
 
 
@@ -45,16 +48,16 @@ def caches(device_type: DeviceType) -> tuple[Cache, ...]:
     return (Cache("L2", here.L2_cache_size),)
 
 
-def working_sets(smallest: int, known: Sequence[Cache]) -> tuple[int, ...]:
-    """Up by fours from the smallest to the first that is `BEYOND` the last cache."""
+def working_sets(smallest: int, known: Sequence[Cache], beyond: int) -> tuple[int, ...]:
+    """Up by fours from the smallest to the first that is memory's."""
     last = known[-1].size_bytes if known else UNKNOWN_BYTES
     sizes = [smallest]
-    while sizes[-1] < BEYOND * last:
+    while sizes[-1] < beyond * last:
         sizes.append(sizes[-1] * GROWTH)
     return tuple(sizes)
 
 
-def level_of(size: int, known: Sequence[Cache]) -> str | None:
+def level_of(size: int, known: Sequence[Cache], beyond: int) -> str | None:
     """Where a working set lies: in the smallest cache that holds it twice, since others use it too.
 
     None where a cache holds it once but not twice, and where nothing is known.
@@ -62,7 +65,7 @@ def level_of(size: int, known: Sequence[Cache]) -> str | None:
     for cache in known:
         if size <= cache.size_bytes:
             return cache.name if 2 * size <= cache.size_bytes else None
-    return "memory" if known and size >= BEYOND * known[-1].size_bytes else None
+    return "memory" if known and size >= beyond * known[-1].size_bytes else None
 
 
 def repeated(size: int, device_type: DeviceType) -> Tensor:
@@ -75,6 +78,8 @@ def repeated(size: int, device_type: DeviceType) -> Tensor:
 
 
 def _rate(size: int, level: str | None, device_type: DeviceType) -> LevelRate:
+    if device_type == "cpu" and ROOM * size > proc.available_bytes():
+        raise NotMeasurableError(f"{size} bytes are more than a quarter of the memory that is free")
     view = repeated(size, device_type)
     call_s = device_s(lambda: view.sum(dim=1), device_type)
     read = view.numel() * view.element_size()

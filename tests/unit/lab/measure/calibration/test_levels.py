@@ -8,6 +8,7 @@ import torch
 from peakward.lab.measure.calibration import levels
 from peakward.lab.measure.calibration.attempt import outcome
 from peakward.lab.measure.proc import Cache
+from peakward.records.rates import Absence
 
 KIB, MIB = 2**10, 2**20
 CACHES = (Cache("L1", 32 * KIB), Cache("L2", MIB), Cache("L3", 32 * MIB))
@@ -27,28 +28,47 @@ CACHES = (Cache("L1", 32 * KIB), Cache("L2", MIB), Cache("L3", 32 * MIB))
     ],
 )
 def test_a_cache_holds_what_fits_twice(size, level):
-    assert levels.level_of(size, CACHES) == level
+    assert levels.level_of(size, CACHES, 4) == level
 
 
 def test_where_no_cache_is_known_no_level_is_named():
-    assert {levels.level_of(size, ()) for size in (KIB, MIB, 2**40)} == {None}
+    assert {levels.level_of(size, (), 4) for size in (KIB, MIB, 2**40)} == {None}
 
 
 def test_working_sets_reach_memory():
-    sizes = levels.working_sets(8 * KIB, CACHES)
+    sizes = levels.working_sets(8 * KIB, CACHES, 4)
     assert sizes == tuple(8 * KIB * 4**i for i in range(8))
-    assert {levels.level_of(size, CACHES) for size in sizes} == {"L1", "L2", "L3", "memory", None}
-    assert levels.working_sets(8 * KIB, ())[-1] >= 4 * levels.UNKNOWN_BYTES
+    assert {levels.level_of(size, CACHES, 4) for size in sizes} == {
+        "L1",
+        "L2",
+        "L3",
+        "memory",
+        None,
+    }
+    assert levels.working_sets(8 * KIB, (), 4)[-1] >= 4 * levels.UNKNOWN_BYTES
 
 
 def test_a_gpu_has_its_l2_and_memory(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     properties = SimpleNamespace(L2_cache_size=50 * MIB)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
-    known = levels.caches("cuda")
-    sizes = levels.working_sets(levels.SMALLEST_BYTES["cuda"], known)
-    named = [levels.level_of(size, known) for size in sizes]
-    assert named == ["L2", "L2", None, "memory"]
+    monkeypatch.setattr(levels, "_rate", lambda size, level, device_type: (size // MIB, level))
+    assert [each.measure() for each in levels.attempts("cuda")] == [
+        (4, "L2"),
+        (16, "L2"),
+        (64, None),
+        (256, None),
+        (1024, "memory"),
+    ]
+
+
+def test_a_set_that_would_fill_the_memory_is_not_tried(monkeypatch):
+    monkeypatch.setattr(levels.proc, "caches", lambda: (Cache("L1", 16 * KIB),))
+    monkeypatch.setattr(levels.proc, "available_bytes", lambda: 100 * KIB)
+    monkeypatch.setattr(levels, "device_s", lambda call, device_type: 0.5)
+    found = [outcome(each, "levels") for each in levels.attempts("cpu")]
+    assert [isinstance(each, Absence) for each in found] == [False, True, True]
+    assert found[1].reason == "32768 bytes are more than a quarter of the memory that is free"
 
 
 @pytest.mark.parametrize("size", [8 * KIB, MIB, 128 * MIB])
