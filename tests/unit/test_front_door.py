@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+from pathlib import Path
 from types import SimpleNamespace
 
 import msgspec
@@ -11,7 +12,10 @@ import peakward as pw
 from peakward import front_door
 from peakward.cli import session
 from peakward.cli.main import COMMANDS
+from peakward.lab.measure import probe
+from peakward.records.calibration import Calibration
 from peakward.records.case import Configuration
+from peakward.records.rates import Rates
 
 
 def test_every_public_name_is_there_and_documented():
@@ -121,3 +125,27 @@ def test_the_record_of_a_run_names_the_line_that_repeats_it():
         "peakward run --model tiny --batch-size 1 --seq-len 8 --pass train_step "
         "--attention sdpa --device cpu --lever bf16 --budget 60s"
     )
+
+
+def test_calibrate_is_the_full_calibration(tmp_path, monkeypatch):
+    measured = Calibration(
+        environment=probe.environment("cpu"),
+        started_at="2026-01-01T00:00:00+00:00",
+        wall_s=1.0,
+        matmul=(),
+        copy_bytes_per_s=1e10,
+        copy_size_bytes=2**20,
+        rates=Rates(),
+    )
+    asked = []
+
+    def full(workers, device_type):
+        asked.append(device_type)
+        return measured
+
+    monkeypatch.setattr("peakward.lab.measure.calibration.full.calibrate_in_full", full)
+    db = str(tmp_path / "peakward.db")
+    assert pw.calibrate("cpu", db=db) == measured
+    assert asked == ["cpu"]
+    with pw.Store.open_read_only(Path(db)) as store:
+        assert store.calibration(measured.environment.key) == measured
