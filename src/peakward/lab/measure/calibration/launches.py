@@ -11,7 +11,7 @@ from peakward.records.case import DeviceType
 from peakward.records.rates import Launch, LaunchCost
 
 WIDTH = 16
-"""Of the square operands: their work is some ns on a GPU, some hundred ns on a core."""
+"""Of the square operands: less work than a launch takes."""
 
 
 def attempts(device_type: DeviceType) -> Iterator[Attempt]:

@@ -12,7 +12,7 @@ from peakward.records.case import DeviceType
 from peakward.records.rates import Direction, LinkRate, Memory
 
 SIZE_BYTES = 256 * 2**20
-"""Some 5 ms at the 50 GB/s of PCIe 5 with 16 lanes."""
+"""5 ms at 50 GB/s."""
 MEMORIES: tuple[Memory, ...] = ("pinned", "pageable")
 DIRECTIONS: tuple[Direction, ...] = ("to device", "to host")
 

@@ -30,7 +30,7 @@ THIN: dict[DeviceType, dict[Kind, Shape]] = {
 """The large operand of small m and small n is larger than the last cache, as a decoder's weights
 are: 128 MiB on a GPU even in fp8. Multiples of 16, which fp8 needs."""
 TILE = 256
-"""No tile of a GPU's matmul kernels is larger, in either direction."""
+"""The longer side of the largest tiles that cuBLAS's kernels are named after (128 × 256, 256 × 128)."""
 DEPTH = 4096
 
 

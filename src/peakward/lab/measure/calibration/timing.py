@@ -17,16 +17,18 @@ from peakward.lab.measure.timer import collector_paused
 from peakward.records.case import DeviceType
 
 TIMED_S: dict[DeviceType, float] = {"cuda": 0.2, "cpu": 0.1}
-"""Per figure: with some hundred figures a GPU's take half a minute, a CPU's fifty a quarter."""
+"""Per figure: some ninety figures take a GPU half a minute, some fifty took two cores 11 s."""
 BURST_S = 1e-3
 """2000 times the 0.5 µs to which the time between CUDA events is known."""
 MAX_CALLS = 100
 """In a burst. A stream takes about a thousand launches before the host has to wait for it."""
 MIN_BURSTS = 3
 MAX_CALL_S = 0.25
-"""A call that takes longer is given up: emulated types can be a thousand times slower."""
-LEAD_S = 100e-6
-"""The host's time to issue a call, at most: a backward pass through autograd took 60 µs and more."""
+"""A call that takes longer is given up: on two cores without fp16 arithmetic, fp16 products ran at 3
+GFLOP/s where bf16 ones ran at 400."""
+LEAD_S = 200e-6
+"""The host's time to issue a call, at most: autograd's backward pass of a tiny attention, the slowest
+of those timed here, took 75 µs on a shared core."""
 CYCLES_PER_S = 2e9
 """Of a GPU's clock; a slower one makes the host's lead longer."""
 
@@ -36,8 +38,8 @@ Call = Callable[[], object]
 def device_s(call: Call, device_type: DeviceType) -> float:
     """Median seconds of a call on the device, one right after another.
 
-    On a GPU the calls of a burst queue up behind a kernel that only waits, so that the device never
-    runs out of work, however long the host takes to issue it.
+    On a GPU the calls of a burst queue up behind a kernel that only waits, so that the device
+    does not run out of work while the host issues one in LEAD_S or less.
 
     Raises:
         NotMeasurableError: the call takes longer than MAX_CALL_S.
