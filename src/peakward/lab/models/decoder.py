@@ -203,11 +203,13 @@ def build(
 ) -> Decoder:
     """A decoder with initialised weights on its device, without a second copy anywhere."""
     with torch.device("meta"):
-        model = Decoder(shape, attention).to(dtype)
-    if shape.tied_head:
-        model.readout.head.register_parameter("weight", None)  # `to_empty` would make it twice.
-    model.to_empty(device=device)
-    if shape.tied_head:
-        model.readout.head.weight = model.embedding.weight
+        model = Decoder(shape, attention)
+    made: dict[Tensor, nn.Parameter] = {}  # A tied head's weight is met twice, and made once.
+    for module in model.modules():
+        for name, planned in list(module.named_parameters(recurse=False)):
+            if planned not in made:
+                weight = torch.empty(planned.shape, device=device, dtype=dtype)
+                made[planned] = nn.Parameter(weight)
+            setattr(module, name, made[planned])
     model.initialise(seed)
     return model

@@ -1,0 +1,77 @@
+"""The operators of a case's step, by running the step itself and watching what torch dispatches."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from peakward.lab.levers.prepare import ModelStep, prepare
+from peakward.lab.models.op_recorder import OpRecorder
+from peakward.records.case import ModelCase
+from peakward.records.errors import PeakwardError
+from peakward.records.op_graph import OpGraph
+
+
+def capture(case: ModelCase) -> OpGraph:
+    """The operators of the second step, the first having made the optimiser's state.
+
+    For a CPU nothing is allocated and nothing computed: the tensors are torch's fake ones, which
+    know only their shape and type, so any model can be captured anywhere. For CUDA the step is
+    run on a GPU, for fake tensors are not dispatched as CUDA's are: torch takes the norms apart.
+
+    Raises:
+        PeakwardError: compiled code or a CUDA graph, whose operators eager dispatch does not see;
+            or no GPU for a case of CUDA.
+    """
+    _check(case)
+    with _unallocated(case), prepare(case) as step:
+        assert isinstance(step, ModelStep)
+        step.step()
+        with OpRecorder(step.model, name=_path) as recorder:
+            step.step(recorder.mark)
+    return recorder.graph()
+
+
+@contextmanager
+def _unallocated(case: ModelCase) -> Iterator[None]:
+    """Nothing changes for CUDA."""
+    if case.device == "cuda":
+        yield
+        return
+    with FakeTensorMode(), _ScalarsAreOne():
+        yield
+
+
+def _check(case: ModelCase) -> None:
+    configuration = case.configuration
+    if configuration.compile != "none" or configuration.cuda_graphs:
+        raise PeakwardError(
+            "expected an eager step to capture, got a compiled one or a CUDA graph: "
+            "take these levers off"
+        )
+    if case.device == "cuda" and not torch.cuda.is_available():
+        raise PeakwardError(
+            "expected a GPU to capture a step of CUDA on, got none: capture it with device cpu, "
+            "whose operators differ in the norms and in fused attention"
+        )
+
+
+def _path(path: str) -> str:
+    """With `*` for numbers, and without the wrapper of a recomputed run of blocks."""
+    return re.sub(r"\b\d+\b", "*", path).replace("blocks.*.blocks.*", "blocks.*")
+
+
+class _ScalarsAreOne(TorchDispatchMode):
+    """Reads of a fake scalar give 1: AdamW reads its step count, on which no shape depends."""
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if func is torch.ops.aten._local_scalar_dense.default:
+            return 1.0
+        return func(*args, **(kwargs or {}))

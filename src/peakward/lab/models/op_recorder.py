@@ -1,0 +1,83 @@
+"""The operators of running code, as torch dispatches them below autograd and autocast."""
+
+from typing import Any
+
+from torch import nn
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from peakward.lab.models.module_paths import ModulePaths, Name
+from peakward.lab.models.operator_bytes import (
+    ALLOCATIONS,
+    bytes_read,
+    fresh,
+    operands,
+    stored_bytes,
+    tensors,
+    written_arguments,
+)
+from peakward.lab.models.operator_flops import flops
+from peakward.records.measurement import Phase
+from peakward.records.op_graph import Operator, OpGraph
+
+
+class OpRecorder(TorchDispatchMode):
+    """While it is on and a phase is marked, every operator that moves anything is kept.
+
+    Operators that torch itself composes of others are seen as these; one kernel of its own, as
+    fused attention, is one operator whatever it does inside. Which of these there are depends on
+    the device: `aten._fused_rms_norm` is one on CUDA, and on a CPU seven others.
+    """
+
+    def __init__(self, model: nn.Module, *, name: Name) -> None:
+        super().__init__()
+        self._paths = ModulePaths(model, name)
+        self._phase: Phase | None = None
+        self._seen: list[Operator] = []
+
+    def mark(self, phase: Phase | None) -> None:
+        """From here on operators are of this phase; of none, and not kept, before the first."""
+        self._phase = phase
+
+    def graph(self) -> OpGraph:
+        """What was kept so far."""
+        return OpGraph.of(self._seen)
+
+    def __enter__(self) -> "OpRecorder":
+        self._following = self._paths.followed()
+        self._following.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *raised: Any) -> None:
+        super().__exit__(*raised)
+        self._following.__exit__(*raised)
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if self._phase is not None:
+            self._keep(self._phase, func, args, kwargs, result)
+        return result
+
+    def _keep(self, phase: Phase, func: OpOverload, args: Any, kwargs: Any, result: Any) -> None:
+        name = str(func.overloadpacket)
+        given = tensors((args, kwargs))
+        changed = written_arguments(func, args, kwargs)
+        results = result if isinstance(result, tuple) else (result,)
+        new = fresh(results, given)
+        if name in ALLOCATIONS or not (changed or new):
+            return
+        self._seen.append(
+            Operator(
+                name=name,
+                phase=phase,
+                module=self._paths.current(),
+                inputs=operands((*args, *kwargs.values())),
+                outputs=operands((*changed, *new)),
+                flops=flops(name, given),
+                bytes_read=bytes_read(name, given),
+                bytes_written=stored_bytes(tensors((changed, new))),
+            )
+        )

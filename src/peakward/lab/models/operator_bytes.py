@@ -1,0 +1,128 @@
+"""What a dispatched operator reads and writes, from its arguments and results.
+
+The rule is in `records.op_graph.Operator`. Which arguments an operator changes is in its schema;
+which of them it never reads is not, so the few that there are have their rules here.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.utils._pytree import tree_leaves
+
+from peakward.records.op_graph import Operand
+
+
+def tensors(tree: object) -> list[Tensor]:
+    """The tensors of arguments or results, in order."""
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def operands(values: Iterable[object]) -> tuple[Operand, ...]:
+    """Of arguments or results, in order; of each list, those alike as one."""
+    return tuple(
+        Operand(shape=shape, dtype=dtype, count=count)
+        for value in values
+        for (shape, dtype), count in Counter(map(_kind, tensors(value))).items()
+    )
+
+
+def _kind(tensor: Tensor) -> tuple[tuple[int, ...], str]:
+    return tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+
+
+def written_arguments(operator: OpOverload, args: Any, kwargs: Any) -> list[object]:
+    """The arguments that the operator changes, by its schema; lists of tensors as they are."""
+    given = {
+        each.name: value for each, value in zip(operator._schema.arguments, args, strict=False)
+    }
+    given.update(kwargs)
+    return [
+        given[each.name]
+        for each in operator._schema.arguments
+        if each.alias_info is not None and each.alias_info.is_write and each.name in given
+    ]
+
+
+def fresh(results: Iterable[object], given: Iterable[Tensor]) -> list[object]:
+    """The results, tensors or lists of them, that share no memory with what was given."""
+    known = {each.untyped_storage()._cdata for each in given}
+    return [
+        each
+        for each in results
+        if (made := tensors(each)) and made[0].untyped_storage()._cdata not in known
+    ]
+
+
+def bytes_read(name: str, given: list[Tensor]) -> int:
+    """By the operator of this name ("aten.mm") of its tensor arguments, in their order."""
+    return _READ.get(name, stored_bytes)(given)
+
+
+def stored_bytes(given: Iterable[Tensor]) -> int:
+    """Of the elements that lie in memory, each tensor once."""
+    distinct = {
+        (each.untyped_storage()._cdata, each.storage_offset(), each.shape, each.stride()): each
+        for each in given
+    }
+    return sum(_stored(each) * each.element_size() for each in distinct.values())
+
+
+def _stored(tensor: Tensor) -> int:
+    along = zip(tensor.shape, tensor.stride(), strict=True)
+    return math.prod(size for size, stride in along if stride != 0)
+
+
+def _nothing(_given: list[Tensor]) -> int:
+    """Of the argument only the shape and the type are used."""
+    return 0
+
+
+def _all_but(position: int) -> Callable[[list[Tensor]], int]:
+    """Of the argument at `position` nothing is read."""
+
+    def rule(given: list[Tensor]) -> int:
+        return stored_bytes(given[:position] + given[position + 1 :])
+
+    return rule
+
+
+def _rows(given: list[Tensor]) -> int:
+    """The indices, and a row of the table for each, found in the cache or not."""
+    table, indices = given
+    return stored_bytes([indices]) + indices.numel() * table.shape[1] * table.element_size()
+
+
+def _targets(given: list[Tensor]) -> int:
+    """The targets, and of each row the element that its target names."""
+    log_probabilities, targets = given
+    return stored_bytes([targets]) + targets.numel() * log_probabilities.element_size()
+
+
+_READ: dict[str, Callable[[list[Tensor]], int]] = {
+    "aten.embedding": _rows,
+    "aten.nll_loss_forward": _targets,
+    "aten.nll_loss_backward": _all_but(1),
+    "aten.copy_": _all_but(0),
+    "aten.fill_": _nothing,
+    "aten.zero_": _nothing,
+    "aten.ones_like": _nothing,
+    "aten.zeros_like": _nothing,
+    "aten.full_like": _nothing,
+    "aten.new_zeros": _nothing,
+    "aten.new_full": _nothing,
+}
+ALLOCATIONS = frozenset(
+    {
+        "aten.empty",
+        "aten.empty_like",
+        "aten.empty_strided",
+        "aten.new_empty",
+        "aten.new_empty_strided",
+        "aten.lift_fresh",
+    }
+)
+"""Their results are new, but nothing is written to them."""

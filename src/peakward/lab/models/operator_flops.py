@@ -1,0 +1,59 @@
+"""The floating-point operations of a dispatched operator, from the shapes of its arguments.
+
+Two for each multiply-add of a matrix product, nothing for what is none: as torch's FlopCounterMode
+counts, which its registry leaves out for torch's fused attention on a CPU, and refuses for heads
+that share keys and values before torch 2.12. No mask spares anything here.
+"""
+
+import math
+from collections.abc import Callable
+
+from torch import Tensor
+
+Shapes = list[tuple[int, ...]]
+
+
+def flops(name: str, tensors: list[Tensor]) -> int:
+    """Of the operator of this name ("aten.mm") on its tensor arguments, in their order."""
+    formula = _FORMULAS.get(name)
+    return 0 if formula is None else formula([tuple(each.shape) for each in tensors])
+
+
+def _product(first: int) -> Callable[[Shapes], int]:
+    """Of [..., m, k] at `first` and [..., k, n] after it."""
+
+    def formula(shapes: Shapes) -> int:
+        return 2 * math.prod(shapes[first]) * shapes[first + 1][-1]
+
+    return formula
+
+
+def _attention(query: int, n_key_products: int, n_value_products: int) -> Callable[[Shapes], int]:
+    """Query [batch, heads, s, d] at `query`, then key [.., t, d] and value [.., t, dv]: products as
+    large as the scores' (along d), and as large as the weighted values' (along dv)."""
+
+    def formula(shapes: Shapes) -> int:
+        batch, heads, n_queries, size = shapes[query]
+        n_keys, value_size = shapes[query + 2][2:]
+        width = n_key_products * size + n_value_products * value_size
+        return 2 * batch * heads * n_queries * n_keys * width
+
+    return formula
+
+
+_FUSED = (
+    "flash_attention_for_cpu",
+    "flash_attention",
+    "efficient_attention",
+    "cudnn_attention",
+)
+_FORMULAS: dict[str, Callable[[Shapes], int]] = {
+    "aten.mm": _product(0),
+    "aten.bmm": _product(0),
+    "aten._scaled_mm": _product(0),
+    "aten.addmm": _product(1),
+    "aten.baddbmm": _product(1),
+    **{f"aten._scaled_dot_product_{kind}": _attention(0, 1, 1) for kind in _FUSED},
+    # The scores once more, then the gradients of the query, the key, the weights and the value.
+    **{f"aten._scaled_dot_product_{kind}_backward": _attention(1, 3, 2) for kind in _FUSED},
+}
