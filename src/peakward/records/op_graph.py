@@ -80,13 +80,13 @@ class Totals(NamedTuple):
 
 
 class OpGraph(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The operators of one step, in the order in which each first runs."""
+    """The operators of one step, about in the order in which each first runs."""
 
     operators: tuple[Operator, ...]
 
     @classmethod
     def of(cls, operators: Iterable[Operator]) -> Self:
-        """Of operators in the order in which they run; those alike become one, counts added."""
+        """Of any operators; those alike become one, counts added."""
         counts: dict[Operator, int] = {}
         for each in operators:
             single = each if each.count == 1 else msgspec.structs.replace(each, count=1)

@@ -40,10 +40,12 @@ def written_arguments(operator: OpOverload, args: Any, kwargs: Any) -> list[obje
         each.name: value for each, value in zip(operator._schema.arguments, args, strict=False)
     }
     given.update(kwargs)
+    left = _LEFT_ALONE.get(str(operator.overloadpacket), ())
     return [
         given[each.name]
         for each in operator._schema.arguments
-        if each.alias_info is not None and each.alias_info.is_write and each.name in given
+        if each.alias_info is not None and each.alias_info.is_write
+        if each.name in given and each.name not in left
     ]
 
 
@@ -115,6 +117,8 @@ _READ: dict[str, Callable[[list[Tensor]], int]] = {
     "aten.new_zeros": _nothing,
     "aten.new_full": _nothing,
 }
+_LEFT_ALONE = {"aten._fused_adamw_": ("grads",)}
+"""Arguments that the schema has as changed, but which are so only under a loss scale."""
 ALLOCATIONS = frozenset(
     {
         "aten.empty",

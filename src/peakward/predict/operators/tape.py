@@ -1,0 +1,160 @@
+"""How the functions of this room write operators down: as the tensors go through them.
+
+An operand here has a shape and a type and is taken to be dense; where a layout decides whether
+torch copies, `layout` says so.
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from peakward.records.measurement import Phase
+from peakward.records.op_graph import Operand, Operator, OpGraph
+
+FLOAT, BFLOAT, INT, BOOL = "float32", "bfloat16", "int64", "bool"
+_WIDTH = (BOOL, INT, BFLOAT, FLOAT)
+"""Of two types the later one is what torch promotes both to."""
+
+
+def tensor(dtype: str, *shape: int) -> Operand:
+    """A dense tensor."""
+    return Operand(shape=shape, dtype=dtype)
+
+
+def of_type(x: Operand, dtype: str) -> Operand:
+    """As x, in another type."""
+    return x if x.dtype == dtype else tensor(dtype, *x.shape)
+
+
+class Tape:
+    """The operators of a step, in the order in which they are written."""
+
+    def __init__(self) -> None:
+        self._written: list[Operator] = []
+        self._phase: Phase = "forward"
+        self._module: str | None = None
+        self._times = 1
+
+    def graph(self) -> OpGraph:
+        """All that was written."""
+        return OpGraph.of(self._written)
+
+    @contextmanager
+    def phase(self, phase: Phase) -> Iterator[None]:
+        """Inside, operators are of this phase."""
+        before, self._phase = self._phase, phase
+        yield
+        self._phase = before
+
+    @contextmanager
+    def module(self, path: str | None) -> Iterator[None]:
+        """Inside, operators belong to the module of this path."""
+        before, self._module = self._module, path
+        yield
+        self._module = before
+
+    @contextmanager
+    def times(self, n: int) -> Iterator[None]:
+        """Inside, each operator stands for n times as many."""
+        before, self._times = self._times, n * self._times
+        yield
+        self._times = before
+
+    def call(
+        self,
+        name: str,
+        inputs: tuple[Operand, ...],
+        outputs: tuple[Operand, ...],
+        *,
+        flops: int = 0,
+        bytes_read: int | None = None,
+    ) -> None:
+        """One call of aten's `name`. It reads its inputs whole, unless said otherwise."""
+        if self._times == 0:
+            return
+        self._written.append(
+            Operator(
+                name=f"aten.{name}",
+                phase=self._phase,
+                module=self._module,
+                inputs=inputs,
+                outputs=outputs,
+                flops=flops,
+                bytes_read=sum(x.n_bytes for x in inputs) if bytes_read is None else bytes_read,
+                bytes_written=sum(x.n_bytes for x in outputs),
+                count=self._times,
+            )
+        )
+
+    def made(self, name: str, dtype: str, *shape: int) -> Operand:
+        """A tensor made of nothing."""
+        result = tensor(dtype, *shape)
+        self.call(name, (), (result,))
+        return result
+
+    def pointwise(self, name: str, *inputs: Operand, dtype: str | None = None) -> Operand:
+        """A new tensor of the shape that the inputs broadcast to, in the type that they promote to
+        or in `dtype`."""
+        widest = max((x.dtype for x in inputs), key=_WIDTH.index)
+        result = tensor(dtype or widest, *_broadcast(inputs))
+        self.call(name, inputs, (result,))
+        return result
+
+    def changed(self, name: str, target: Operand, *others: Operand) -> Operand:
+        """The target, read and written in place."""
+        self.call(name, (target, *others), (target,))
+        return target
+
+    def reduced(self, name: str, x: Operand, *shape: int) -> Operand:
+        """x summed or averaged to this shape."""
+        result = tensor(x.dtype, *shape)
+        self.call(name, (x,), (result,))
+        return result
+
+    def cast(self, x: Operand, dtype: str) -> Operand:
+        """x in that type: itself where it has it."""
+        if x.dtype == dtype:
+            return x
+        return self.pointwise("_to_copy", x, dtype=dtype)
+
+    def copied(self, x: Operand, *, stored_bytes: int | None = None) -> Operand:
+        """x laid out anew; where it is expanded, `stored_bytes` of it lie in memory."""
+        self.call("clone", (x,), (x,), bytes_read=stored_bytes)
+        return x
+
+    def joined(self, *parts: Operand, along: int) -> Operand:
+        """The parts, as one list argument, put behind one another along a dimension."""
+        shape = list(parts[0].shape)
+        shape[along] = sum(part.shape[along] for part in parts)
+        result = tensor(parts[0].dtype, *shape)
+        self.call("cat", alike(parts), (result,))
+        return result
+
+    def product(self, name: str, a: Operand, b: Operand, *, bias: Operand | None = None) -> Operand:
+        """`mm`, `bmm` or, with a bias, `addmm`: of (…, m, k) and (…, k, n)."""
+        result = tensor(a.dtype, *a.shape[:-1], b.shape[-1])
+        inputs = (a, b) if bias is None else (bias, a, b)
+        self.call(name, inputs, (result,), flops=2 * math.prod(a.shape) * b.shape[-1])
+        return result
+
+
+def alike(operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
+    """The tensors of one list argument, as an `Operator` has them: those alike as one."""
+    counts: dict[tuple[tuple[int, ...], str], int] = {}
+    for each in operands:
+        key = (each.shape, each.dtype)
+        counts[key] = counts.get(key, 0) + each.count
+    return tuple(
+        Operand(shape=shape, dtype=dtype, count=count) for (shape, dtype), count in counts.items()
+    )
+
+
+def transposed(x: Operand) -> Operand:
+    """With the last two dimensions swapped, which moves nothing."""
+    return tensor(x.dtype, *x.shape[:-2], x.shape[-1], x.shape[-2])
+
+
+def _broadcast(inputs: tuple[Operand, ...]) -> tuple[int, ...]:
+    rank = max(len(x.shape) for x in inputs)
+    padded = [(1,) * (rank - len(x.shape)) + x.shape for x in inputs]
+    return tuple(max(sizes) for sizes in zip(*padded, strict=True))
