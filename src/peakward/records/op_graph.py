@@ -47,9 +47,9 @@ class Operand(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class Operator(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Calls of one operator that are alike in all that is said here. Figures are of one call.
 
-    Bytes are the operands' own, each moved once however the kernel works: a tensor given twice is
-    read once, an expanded one in the elements that lie in memory, one changed in place read and
-    written, and of a table only the rows that are looked up.
+    Bytes are the operands' own, each moved once however the kernel works: what is given twice, or
+    also transposed, is read once, an expanded tensor in the elements that lie in memory, one
+    changed in place is read and written, and of a table only the rows that are looked up are read.
     """
 
     name: str

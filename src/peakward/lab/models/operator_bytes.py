@@ -65,17 +65,19 @@ def bytes_read(name: str, given: list[Tensor]) -> int:
 
 
 def stored_bytes(given: Iterable[Tensor]) -> int:
-    """Of the elements that lie in memory, each tensor once."""
-    distinct = {
-        (each.untyped_storage()._cdata, each.storage_offset(), each.shape, each.stride()): each
-        for each in given
-    }
-    return sum(_stored(each) * each.element_size() for each in distinct.values())
+    """Of the elements that lie in memory; what two of the tensors share as wholes, once."""
+    distinct = {_place(each): each for each in given}
+    return sum(
+        math.prod(size for size, _ in extents) * each.element_size()
+        for (_, _, extents), each in distinct.items()
+    )
 
 
-def _stored(tensor: Tensor) -> int:
+def _place(tensor: Tensor) -> tuple[int, int, tuple[tuple[int, int], ...]]:
+    """Storage, first element, and sizes with their strides: alike for a tensor and its transpose."""
     along = zip(tensor.shape, tensor.stride(), strict=True)
-    return math.prod(size for size, stride in along if stride != 0)
+    extents = sorted((size, stride) for size, stride in along if size != 1 and stride != 0)
+    return tensor.untyped_storage()._cdata, tensor.storage_offset(), tuple(extents)
 
 
 def _nothing(_given: list[Tensor]) -> int:

@@ -73,7 +73,5 @@ def distances(tape: Tape, seq: int) -> Operand:
     """(seq, seq) of int64: the row's position less the column's."""
     positions = tape.made("arange", INT, seq)
     rows, columns, result = tensor(INT, seq, 1), tensor(INT, 1, seq), tensor(INT, seq, seq)
-    # Of a single position, row and column are one and the same tensor.
-    read = positions.n_bytes * (2 if seq > 1 else 1)
-    tape.call("sub", (rows, columns), (result,), bytes_read=read)
+    tape.call("sub", (rows, columns), (result,), bytes_read=positions.n_bytes)  # Of both.
     return result

@@ -1,0 +1,51 @@
+"""What an operator is for: the categories by which a trace's operators are told apart."""
+
+from typing import Literal
+
+Category = Literal[
+    "matmul",
+    "attention",
+    "softmax",
+    "loss",
+    "normalisation",
+    "embedding",
+    "optimizer",
+    "reduction",
+    "copy",
+    "elementwise",
+]
+_CATEGORIES: dict[str, Category] = {
+    "mm": "matmul",
+    "addmm": "matmul",
+    "bmm": "matmul",
+    "_softmax": "softmax",
+    "_softmax_backward_data": "softmax",
+    "_log_softmax": "softmax",
+    "_log_softmax_backward_data": "softmax",
+    "nll_loss_forward": "loss",
+    "nll_loss_backward": "loss",
+    "native_layer_norm": "normalisation",
+    "native_layer_norm_backward": "normalisation",
+    "embedding": "embedding",
+    "embedding_dense_backward": "embedding",
+    "_fused_adamw_": "optimizer",
+    "mean": "reduction",
+    "sum": "reduction",
+    "_to_copy": "copy",
+    "cat": "copy",
+    "clone": "copy",
+    "ones_like": "copy",
+    "slice_backward": "copy",
+    "stack": "copy",
+}
+
+
+def category(name: str) -> Category:
+    """Of an operator of `op_graph`, by its name ("aten.mm"); all but those named are elementwise.
+
+    An optimiser's `_foreach_` operators are elementwise too: its phase says whose they are.
+    """
+    own = name.removeprefix("aten.")
+    if own.startswith("_scaled_dot_product_"):
+        return "attention"
+    return _CATEGORIES.get(own, "elementwise")

@@ -1,0 +1,54 @@
+"""FLOPs are those that torch's counter has; what that leaves out is counted from the maths."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
+
+from peakward.lab.models.operator_flops import flops
+
+
+def meta(*shape):
+    return torch.empty(shape, device="meta")
+
+
+PRODUCTS = {
+    "aten.mm": (meta(3, 5), meta(5, 7)),
+    "aten.addmm": (meta(7), meta(3, 5), meta(5, 7)),
+    "aten.bmm": (meta(2, 3, 5), meta(2, 5, 7)),
+    "aten.baddbmm": (meta(2, 3, 7), meta(2, 3, 5), meta(2, 5, 7)),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_are_those_of_torchs_counter(name):
+    operator = getattr(torch.ops.aten, name.removeprefix("aten."))
+    with FlopCounterMode(display=False) as counter:
+        operator(*PRODUCTS[name])
+    assert flops(name, list(PRODUCTS[name])) == counter.get_total_flops() > 0
+
+
+@pytest.mark.parametrize("kind", ["flash_attention", "efficient_attention", "cudnn_attention"])
+def test_fused_attention_is_that_of_torchs_counter(kind):
+    q, k, v = meta(2, 4, 16, 8), meta(2, 4, 12, 8), meta(2, 4, 12, 6)
+    out = meta(2, 4, 16, 6)
+    name = f"_scaled_dot_product_{kind}"
+    counted = {
+        operator: flop_registry[getattr(torch.ops.aten, operator)](*given, out_val=out)
+        for operator, given in {name: (q, k, v), f"{name}_backward": (out, q, k, v)}.items()
+    }
+    assert flops(f"aten.{name}", [q, k, v]) == counted[name] > 0
+    assert flops(f"aten.{name}_backward", [out, q, k, v]) == counted[f"{name}_backward"] > 0
+
+
+def test_attention_on_a_cpu_which_torchs_counter_leaves_out_is_counted():
+    q, kv = torch.ones(2, 4, 16, 8), torch.ones(2, 1, 16, 8)
+    with FlopCounterMode(display=False) as counter:
+        F.scaled_dot_product_attention(q, kv, kv, is_causal=True, enable_gqa=True)
+    assert counter.get_total_flops() == 0
+    forward = flops("aten._scaled_dot_product_flash_attention_for_cpu", [q, kv, kv])
+    assert forward == 2 * (2 * 2 * 4 * 16 * 16 * 8)
+
+
+def test_what_is_no_product_counts_nothing():
+    assert flops("aten.add", [meta(3, 5), meta(3, 5)]) == 0
