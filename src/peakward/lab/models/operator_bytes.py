@@ -77,7 +77,7 @@ def _place(tensor: Tensor) -> tuple[int, int, tuple[tuple[int, int], ...]]:
     """Storage, first element, and sizes with their strides: alike for a tensor and its transpose."""
     along = zip(tensor.shape, tensor.stride(), strict=True)
     extents = sorted((size, stride) for size, stride in along if size != 1 and stride != 0)
-    return tensor.untyped_storage()._cdata, tensor.storage_offset(), tuple(extents)
+    return tensor.untyped_storage()._cdata, int(tensor.storage_offset()), tuple(extents)
 
 
 def _nothing(_given: list[Tensor]) -> int:

@@ -22,9 +22,9 @@ def forward(tape: Tape, plan: Plan) -> None:
     _add(tape, plan)
 
 
-def recompute(tape: Tape, plan: Plan) -> None:
-    """The block's forward pass again, which torch stops once the last tensor that the backward
-    pass needs is there: before the product of the last layer, but after the casts for it."""
+def forward_until_saved(tape: Tape, plan: Plan) -> None:
+    """As far as torch recomputes the last block of a run: until the last tensor that the backward
+    pass needs is there, before the product of the last layer, but after the casts for it."""
     mixed = _until_last_product(tape, plan)
     linear.casts(tape, layers(plan)["down"], mixed)
 

@@ -2,14 +2,20 @@
 
 The same as `lab.levers.capture` sees of the step itself, operator by operator, for eager execution
 as torch dispatches it on a CPU. The functions of this room follow the decoder's, line by line.
+
+CUDA is refused. There RMSNorm is one operator (`aten._fused_rms_norm`, and one backward), a norm's
+statistics are fp32 whatever its input, and which fused attention runs, with what padding and
+mask, is chosen by GPU, type and sizes.
 """
+
+import math
 
 from peakward.predict.operators import block, positions, readout
 from peakward.predict.operators.adamw import adamw
 from peakward.predict.operators.plan import Plan, plan
 from peakward.predict.operators.tape import FLOAT, Tape, tensor
 from peakward.predict.operators.weights import weights
-from peakward.records.case import ModelCase
+from peakward.records.case import Checkpointing, ModelCase
 from peakward.records.op_graph import OpGraph
 
 
@@ -24,9 +30,8 @@ def op_graph(case: ModelCase) -> OpGraph:
         _forward(tape, planned)
         if workload.pass_ != "forward":
             readout.loss(tape, planned)
-            recomputed = case.configuration.checkpointing == "every-block"
             with tape.phase("backward"):
-                _backward(tape, planned, recomputed=recomputed)
+                _backward(tape, planned, case.configuration.checkpointing)
     if workload.pass_ != "forward":
         with tape.phase("backward"), tape.times(workload.accumulate - 1):
             _accumulate(tape, planned)
@@ -43,13 +48,25 @@ def _forward(tape: Tape, planned: Plan) -> None:
     readout.logits(tape, planned)
 
 
-def _backward(tape: Tape, planned: Plan, *, recomputed: bool) -> None:
+def _backward(tape: Tape, planned: Plan, checkpointing: Checkpointing) -> None:
     readout.backward(tape, planned)
+    n_segments = _n_segments(planned.shape.n_layers, checkpointing)
+    if n_segments:
+        with tape.times(planned.shape.n_layers - n_segments):
+            block.forward(tape, planned)
+        with tape.times(n_segments):
+            block.forward_until_saved(tape, planned)
     with tape.times(planned.shape.n_layers):
-        if recomputed:
-            block.recompute(tape, planned)
         block.backward(tape, planned)
     positions.backward(tape, planned)
+
+
+def _n_segments(n_layers: int, checkpointing: Checkpointing) -> int:
+    """Runs of blocks that are recomputed as one (`lab/levers/checkpointing.py`)."""
+    if checkpointing == "none":
+        return 0
+    length = math.ceil(math.sqrt(n_layers)) if checkpointing == "sqrt" else 1
+    return math.ceil(n_layers / length)
 
 
 def _accumulate(tape: Tape, planned: Plan) -> None:

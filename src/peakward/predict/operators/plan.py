@@ -8,7 +8,13 @@ from peakward.records.errors import PeakwardError
 from peakward.records.model_shape import ModelShape
 from peakward.records.op_graph import Operand
 
-_STORED: dict[Precision, str] = {"fp32": FLOAT, "bf16": BFLOAT, "bf16-mixed": FLOAT}
+_TYPES: dict[Precision, tuple[str, str]] = {
+    "fp32": (FLOAT, FLOAT),
+    "tf32": (FLOAT, FLOAT),
+    "bf16": (BFLOAT, BFLOAT),
+    "bf16-mixed": (FLOAT, BFLOAT),
+}
+"""What parameters are stored in, and what products are computed in."""
 
 
 class Plan(NamedTuple):
@@ -41,23 +47,23 @@ def plan(case: ModelCase) -> Plan:
         PeakwardError: a setting whose operators this room does not know.
     """
     _check(case)
-    precision = case.configuration.precision
+    stored, compute = _TYPES[case.configuration.precision]
     return Plan(
         shape=case.model,
         batch=case.workload.batch_size,
         seq=case.workload.seq_len,
-        stored=_STORED[precision],
-        compute=FLOAT if precision == "fp32" else BFLOAT,
+        stored=stored,
+        compute=compute,
         attention=case.configuration.attention,
     )
 
 
 def _check(case: ModelCase) -> None:
     configuration = case.configuration
-    _expect("precision", configuration.precision, *_STORED)
-    _expect("attention", configuration.attention, "naive", "sdpa")
+    _expect("precision", configuration.precision, *_TYPES)
+    _expect("attention", configuration.attention, "naive", "sdpa", "sdpa-flash")
     _expect("compile", configuration.compile, "none")
-    _expect("checkpointing", configuration.checkpointing, "none", "every-block")
+    _expect("checkpointing", configuration.checkpointing, "none", "sqrt", "every-block")
     _expect("optimizer", configuration.optimizer, "adamw-foreach", "adamw-fused", "adamw-loop")
     _expect("cuda_graphs", configuration.cuda_graphs, False)
     _expect("device", case.device, "cpu")

@@ -86,6 +86,13 @@ GRID = {
     "sdpa, alibi": ({"positions": "alibi", "window": 5}, {**SDPA, **MIXED}, {}),
     "recomputed": ({}, RECOMPUTED, {}),
     "recomputed, sdpa": ({"n_kv_heads": 2}, {**RECOMPUTED, **SDPA, **MIXED}, {"accumulate": 2}),
+    "recomputed in runs of 3 and 2": (
+        {"n_layers": 5},
+        {"checkpointing": "sqrt", **MIXED},
+        {"accumulate": 2},
+    ),
+    "sdpa-flash": ({}, {"attention": "sdpa-flash", **BF16}, {}),
+    "tf32": ({}, {"precision": "tf32"}, {}),
     "recomputed, forward": ({}, RECOMPUTED, {"pass_": "forward"}),
 }
 
@@ -131,7 +138,7 @@ def cases(draw):
     configuration = {
         "precision": one_of("fp32", "bf16", "bf16-mixed"),
         "attention": one_of("naive", "sdpa"),
-        "checkpointing": one_of("none", "every-block"),
+        "checkpointing": one_of("none", "sqrt", "every-block"),
         "optimizer": one_of("adamw-foreach", "adamw-fused", "adamw-loop"),
     }
     workload = {

@@ -21,13 +21,11 @@ def case(shape=None, configuration=None, workload=None, device="cpu"):
 
 
 REFUSED = {
-    "precision tf32": case(configuration={"precision": "tf32"}),
     "precision fp16": case(configuration={"precision": "fp16-mixed"}),
     "precision fp8": case(configuration={"precision": "fp8"}),
     "attention": case(configuration={"attention": "sdpa-math"}),
     "compile": case(configuration={"compile": "default"}),
-    "checkpointing sqrt": case(configuration={"checkpointing": "sqrt"}),
-    "checkpointing selective": case(configuration={"checkpointing": "selective"}),
+    "checkpointing": case(configuration={"checkpointing": "selective"}),
     "optimizer": case(configuration={"optimizer": "adamw-triton"}),
     "cuda_graphs": case(configuration={"cuda_graphs": True}),
     "device": case(device="cuda"),
@@ -61,6 +59,7 @@ def test_sizes_that_are_not_covered_are_refused(shape, workload, line):
     ("precision", "stored", "compute"),
     [
         ("fp32", "float32", "float32"),
+        ("tf32", "float32", "float32"),
         ("bf16", "bfloat16", "bfloat16"),
         ("bf16-mixed", "float32", "bfloat16"),
     ],
