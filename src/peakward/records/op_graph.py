@@ -22,8 +22,10 @@ ITEM_BYTES = {
     "float16": 2,
     "float8_e4m3fn": 1,
     "float8_e5m2": 1,
+    "uint64": 8,
     "int64": 8,
     "int32": 4,
+    "uint8": 1,
     "bool": 1,
 }
 """Bytes of an element, by the name of its type in torch."""

@@ -25,8 +25,8 @@ def capture(case: ModelCase) -> OpGraph:
     run on a GPU, for fake tensors are not dispatched as CUDA's are: torch takes the norms apart.
 
     Raises:
-        PeakwardError: compiled code or a CUDA graph, whose operators eager dispatch does not see;
-            or no GPU for a case of CUDA.
+        PeakwardError: what eager dispatch does not see (compiled code, a CUDA graph, a Triton
+            kernel); no GPU for a case of CUDA; or values that decide what runs, without any.
     """
     _check(case)
     with _unallocated(case), prepare(case) as step:
@@ -54,10 +54,21 @@ def _check(case: ModelCase) -> None:
             "expected an eager step to capture, got a compiled one or a CUDA graph: "
             "take these levers off"
         )
+    if configuration.optimizer == "adamw-triton":
+        raise PeakwardError(
+            "expected an optimiser of torch's operators to capture, got adamw-triton: "
+            "use adamw-fused, which moves as much"
+        )
     if case.device == "cuda" and not torch.cuda.is_available():
         raise PeakwardError(
             "expected a GPU to capture a step of CUDA on, got none: capture it with device cpu, "
             "whose operators differ in the norms and in fused attention"
+        )
+    scaled = configuration.precision == "fp16-mixed" and case.workload.pass_ == "train_step"
+    if case.device == "cpu" and scaled:
+        raise PeakwardError(
+            "expected a step that no value decides to capture without values, got fp16-mixed, "
+            "whose loss scaling looks for infinities: use bf16-mixed, or capture it on CUDA"
         )
 
 

@@ -2,7 +2,8 @@
 
 Autograd numbers its nodes as they are made. A module's call begins and ends at such numbers, so a
 node's number tells the innermost module that was running when it was made, and the node that runs
-tells that of an operator in the backward pass. Recomputed modules are called, and numbered, again.
+tells that of an operator in the backward pass. Modules that are recomputed there are called again,
+maybe in another thread, which numbers for itself; the nodes that this makes never run.
 """
 
 from bisect import bisect_right
@@ -69,5 +70,7 @@ class ModulePaths:
         self._note()
 
     def _note(self) -> None:
+        if torch._C._current_autograd_node() is not None:
+            return
         self._starts.append(torch._C._autograd._get_sequence_nr())
         self._modules.append(self._running[-1])

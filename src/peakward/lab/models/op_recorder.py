@@ -26,7 +26,9 @@ class OpRecorder(TorchDispatchMode):
 
     Operators that torch itself composes of others are seen as these; one kernel of its own, as
     fused attention, is one operator whatever it does inside. Which of these there are depends on
-    the device: `aten._fused_rms_norm` is one on CUDA, and on a CPU seven others.
+    the device: `aten._fused_rms_norm` is one on CUDA, and several others on a CPU.
+
+    A kernel that is launched past the dispatcher, as a Triton one, is not seen.
     """
 
     def __init__(self, model: nn.Module, *, name: Name) -> None:

@@ -1,5 +1,7 @@
 """One block: attention and feed-forward, each behind a norm and added to the residual stream."""
 
+from typing import NamedTuple
+
 from peakward.predict.operators import attention, linear, norms
 from peakward.predict.operators.linear import Linear
 from peakward.predict.operators.plan import Plan
@@ -18,7 +20,7 @@ _ACTIVATIONS = {
 def forward(tape: Tape, plan: Plan) -> None:
     """The whole block."""
     mixed = _until_last_product(tape, plan)
-    linear.forward(tape, layers(plan)["down"], mixed)
+    linear.forward(tape, layers(plan).down, mixed)
     _add(tape, plan)
 
 
@@ -26,7 +28,7 @@ def forward_until_saved(tape: Tape, plan: Plan) -> None:
     """As far as torch recomputes the last block of a run: until the last tensor that the backward
     pass needs is there, before the product of the last layer, but after the casts for it."""
     mixed = _until_last_product(tape, plan)
-    linear.casts(tape, layers(plan)["down"], mixed)
+    linear.casts(tape, layers(plan).down, mixed)
 
 
 def backward(tape: Tape, plan: Plan) -> None:
@@ -35,34 +37,43 @@ def backward(tape: Tape, plan: Plan) -> None:
     _attention_backward(tape, plan)
 
 
-def layers(plan: Plan) -> dict[str, Linear]:
-    """The block's linear layers by their short names."""
+class Layers(NamedTuple):
+    """A block's linear layers; `qkv` and `up` each stand for what the decoder packs in them."""
+
+    qkv: Linear
+    out: Linear
+    up: Linear
+    down: Linear
+
+
+def layers(plan: Plan) -> Layers:
+    """The block's, in the order in which they run."""
     shape = plan.shape
     query, heads = shape.n_heads * shape.head_dim, shape.n_heads + 2 * shape.n_kv_heads
     width = 2 * shape.d_ff if shape.gated else shape.d_ff
     types = (plan.stored, plan.compute)
-    return {
-        "qkv": Linear(
+    return Layers(
+        qkv=Linear(
             f"{BLOCK}.attention.qkv", shape.d_model, heads * shape.head_dim, shape.qkv_bias, *types
         ),
-        "out": Linear(f"{BLOCK}.attention.out", query, shape.d_model, shape.bias, *types),
-        "up": Linear(f"{BLOCK}.ff.up", shape.d_model, width, shape.bias, *types),
-        "down": Linear(f"{BLOCK}.ff.down", shape.d_ff, shape.d_model, shape.bias, *types),
-    }
+        out=Linear(f"{BLOCK}.attention.out", query, shape.d_model, shape.bias, *types),
+        up=Linear(f"{BLOCK}.ff.up", shape.d_model, width, shape.bias, *types),
+        down=Linear(f"{BLOCK}.ff.down", shape.d_ff, shape.d_model, shape.bias, *types),
+    )
 
 
 def _until_last_product(tape: Tape, plan: Plan) -> Operand:
     shape, layer = plan.shape, layers(plan)
     with tape.module(f"{BLOCK}.attention_norm"):
         normed = norms.forward(tape, shape.norm, plan.hidden)
-    linear.forward(tape, layer["qkv"], normed)
+    linear.forward(tape, layer.qkv, normed)
     with tape.module(f"{BLOCK}.attention"):
         mixed = attention.forward(tape, plan)
-    linear.forward(tape, layer["out"], mixed)
+    linear.forward(tape, layer.out, mixed)
     _add(tape, plan)
     with tape.module(f"{BLOCK}.ff_norm"):
         normed = norms.forward(tape, shape.norm, plan.hidden)
-    linear.forward(tape, layer["up"], normed)
+    linear.forward(tape, layer.up, normed)
     return _activated(tape, plan)
 
 
@@ -82,7 +93,7 @@ def _add(tape: Tape, plan: Plan) -> None:
 
 def _feed_forward_backward(tape: Tape, plan: Plan) -> None:
     shape, layer = plan.shape, layers(plan)
-    linear.backward(tape, layer["down"], _gradient(tape, plan), plan.compute)
+    linear.backward(tape, layer.down, _gradient(tape, plan), plan.compute)
     x = _activations(plan, shape.d_ff)
     with tape.module(f"{BLOCK}.ff"):
         if shape.gated:
@@ -91,16 +102,16 @@ def _feed_forward_backward(tape: Tape, plan: Plan) -> None:
         tape.pointwise(_ACTIVATIONS[shape.activation][1], x, x)
         if shape.gated:
             x = tape.joined(x, x, along=2)
-    linear.backward(tape, layer["up"], x, plan.stored)
+    linear.backward(tape, layer.up, x, plan.stored)
     _norm_backward(tape, plan, f"{BLOCK}.ff_norm")
 
 
 def _attention_backward(tape: Tape, plan: Plan) -> None:
     layer = layers(plan)
-    linear.backward(tape, layer["out"], _gradient(tape, plan), plan.compute)
+    linear.backward(tape, layer.out, _gradient(tape, plan), plan.compute)
     with tape.module(f"{BLOCK}.attention"):
         packed = attention.backward(tape, plan)
-    linear.backward(tape, layer["qkv"], packed, plan.stored)
+    linear.backward(tape, layer.qkv, packed, plan.stored)
     _norm_backward(tape, plan, f"{BLOCK}.attention_norm")
 
 

@@ -28,9 +28,9 @@ def weights(plan: Plan) -> list[Weight]:
         found.append(Weight("position_embedding", rows, 1))
     layers = block.layers(plan)
     found += _norm(plan, f"{block.BLOCK}.attention_norm", shape.n_layers)
-    found += _linear(layers["qkv"], shape.n_layers) + _linear(layers["out"], shape.n_layers)
+    found += _linear(layers.qkv, shape.n_layers) + _linear(layers.out, shape.n_layers)
     found += _norm(plan, f"{block.BLOCK}.ff_norm", shape.n_layers)
-    found += _linear(layers["up"], shape.n_layers) + _linear(layers["down"], shape.n_layers)
+    found += _linear(layers.up, shape.n_layers) + _linear(layers.down, shape.n_layers)
     found += _norm(plan, "readout.norm", 1)
     return found if shape.tied_head else found + _linear(readout.head(plan), 1)
 

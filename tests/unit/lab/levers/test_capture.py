@@ -43,6 +43,9 @@ SETTINGS = {
     "sdpa": ({"n_kv_heads": 2}, {"attention": "sdpa"}, {}),
     "sdpa window": ({"window": 4}, {"attention": "sdpa", "precision": "bf16-mixed"}, {}),
     "checkpointing": ({}, {"checkpointing": "every-block", "precision": "bf16-mixed"}, {}),
+    "selective": ({}, {"checkpointing": "selective"}, {}),
+    "fp16-mixed": ({}, {"precision": "fp16-mixed"}, {"pass_": "forward_backward"}),
+    "fp8": ({}, {"precision": "fp8"}, {"seq_len": 16}),
     "gpt2": (
         {"norm": "layernorm", "positions": "learned", "tied_head": True, "gated": False},
         {"optimizer": "adamw-fused"},
@@ -200,10 +203,18 @@ def test_a_model_larger_than_this_machine_is_captured():
     assert [math.prod(each.outputs[0].shape) for each in head] == [64 * 8192 * 128_256]
 
 
-@pytest.mark.parametrize("setting", [{"compile": "default"}, {"cuda_graphs": True}])
-def test_compiled_steps_and_graphs_are_refused(setting, make_case):
-    with pytest.raises(PeakwardError, match="expected an eager step to capture, got a compiled"):
-        capture(make_case({}, setting))
+REFUSED = {
+    "expected an eager step to capture, got a compiled": {"compile": "default"},
+    "expected an eager step to capture, got .* a CUDA graph": {"cuda_graphs": True},
+    "expected an optimiser of torch's .*, got adamw-triton": {"optimizer": "adamw-triton"},
+    "expected a step that no value decides .*, got fp16-mixed": {"precision": "fp16-mixed"},
+}
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_what_dispatch_would_not_show_is_refused(line, make_case):
+    with pytest.raises(PeakwardError, match=line):
+        capture(make_case({}, REFUSED[line]))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
