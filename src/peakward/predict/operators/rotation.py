@@ -19,13 +19,13 @@ def forward(tape: Tape, x: Operand, angle_dtype: str) -> Operand:
 def backward(tape: Tape, gradient: Operand, angle_dtype: str) -> Operand:
     """Gradient of the turned → of x, both in x's type."""
     half, angle = _half(gradient), _angle(gradient, angle_dtype)
-    wide = half if angle_dtype == half.dtype else of_type(half, angle_dtype)
+    wide = of_type(half, angle_dtype)
     tape.cast(gradient, angle_dtype)
-    for _ in range(2):
-        for _ in range(2):
+    tape.pointwise("neg", wide)  # What was subtracted.
+    for _ in ("low", "high"):
+        for _ in ("by the cosines", "by the sines"):
             tape.cast(tape.pointwise("mul", wide, angle), half.dtype)
         tape.pointwise("add", half, half)
-    tape.pointwise("neg", wide)
     return tape.joined(half, half, along=3)
 
 

@@ -44,8 +44,9 @@ def test_what_is_not_covered_is_refused_by_name(setting):
 @pytest.mark.parametrize(
     ("shape", "workload", "line"),
     [
-        ({"d_model": 1}, {}, "expected d_model of 2 or more and .*, got 1 and 6: "),
-        ({"head_dim": 2}, {}, "expected .* head_dim of 3 or more .*, got 16 and 2: "),
+        ({"d_model": 1}, {}, "expected d_model of 2 or more .*, got 1: "),
+        ({"head_dim": 2}, {}, "expected head_dim of 3 or more .*, got 2: "),
+        ({}, {"seq_len": 1}, "expected seq_len of 2 or more .*, got 1: "),
         ({"head_dim": 5}, {}, "expected an even head_dim, .*, got 5: "),
         ({"positions": "learned"}, {"seq_len": 65}, "up to the 64 learned positions, got 65: "),
     ],
