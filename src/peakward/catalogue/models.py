@@ -126,6 +126,20 @@ MODELS: tuple[ModelShape, ...] = (
         max_seq_len=32_768,
         window=4096,
     ),
+    ModelShape(  # mistralai/Mixtral-8x7B-v0.1
+        name="mixtral-8x7b",
+        vocab_size=32_000,
+        n_layers=32,
+        d_model=4096,
+        d_ff=14_336,
+        n_heads=32,
+        n_kv_heads=8,
+        head_dim=128,
+        max_seq_len=32_768,
+        n_experts=8,
+        n_active_experts=2,
+        rope_theta=1_000_000.0,
+    ),
     ModelShape(  # Qwen/Qwen2.5-0.5B
         name="qwen2.5-0.5b",
         vocab_size=151_936,
@@ -176,6 +190,8 @@ _SIZES = (
     "n_kv_heads",
     "head_dim",
     "max_seq_len",
+    "n_experts",
+    "n_active_experts",
 )
 
 
@@ -216,6 +232,16 @@ def _fit_faults(shape: ModelShape) -> Iterator[str]:
         yield (
             f"expected n_kv_heads that divide n_heads {shape.n_heads}, got {shape.n_kv_heads}: "
             "each key-value head serves equally many query heads"
+        )
+    if shape.n_active_experts > shape.n_experts:
+        yield (
+            f"expected n_active_experts of at most n_experts {shape.n_experts}, "
+            f"got {shape.n_active_experts}: a token goes through each expert once at most"
+        )
+    if shape.n_experts > 1 and shape.bias:
+        yield (
+            f"expected no bias in a shape of {shape.n_experts} experts, got one: "
+            "leave it out, or take one expert"
         )
     if shape.positions == "rope" and shape.head_dim % 2:
         yield (

@@ -4,6 +4,8 @@ Conventions, which every figure derived from these inherits:
 
 - 2·m·n·k for every matrix product, the output head at every position included. Nothing else
   counts: no norm, activation, softmax, embedding look-up or optimiser arithmetic.
+- Of a mixture of experts each token counts those that it goes through, and the router, which is
+  a matrix product too.
 - Causal attention counts as half: each of its two products is 2·S²·head_dim per head without a
   mask, S²·head_dim with it, so a query attends to S/2 keys on average. (Counted token by token,
   itself included, it would be (S + 1)/2.) In a window of W < S the pairs are S·W - W²/2: W keys
@@ -12,7 +14,7 @@ Conventions, which every figure derived from these inherits:
   times forward. Recomputation (by checkpointing, or inside flash attention) is never counted.
 """
 
-from peakward.predict.parameters import block_matmul_parameters
+from peakward.predict.parameters import active_block_matmul_parameters
 from peakward.predict.phases import PHASES, mean_over_lengths
 from peakward.records.case import Case, ModelCase, OperatorCase, StepCase
 from peakward.records.measurement import Phase
@@ -77,7 +79,7 @@ def attended_pairs(seq_len: int, *, window: int | None) -> float:
 
 
 def _blocks_flops(shape: ModelShape, batch_size: int, seq_len: int) -> float:
-    matmuls = 2.0 * seq_len * block_matmul_parameters(shape)
+    matmuls = 2.0 * seq_len * active_block_matmul_parameters(shape)
     # Scores and weighted values: each 2 · head_dim per pair and head.
     attention = 4.0 * shape.n_heads * shape.head_dim * attended_pairs(seq_len, window=shape.window)
     return batch_size * shape.n_layers * (matmuls + attention)

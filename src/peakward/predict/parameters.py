@@ -12,6 +12,11 @@ def n_parameters(shape: ModelShape) -> int:
     return embedding_parameters(shape) + layer_parameters(shape) + head_parameters(shape)
 
 
+def n_active_parameters(shape: ModelShape) -> int:
+    """Those that a token goes through: all but the experts that its router leaves out."""
+    return n_parameters(shape) - shape.idle_parameters
+
+
 def embedding_parameters(shape: ModelShape) -> int:
     """The tables that are looked up in: of tokens, and of positions where these are learned."""
     return (shape.vocab_size + n_position_rows(shape)) * shape.d_model
@@ -38,11 +43,21 @@ def layer_parameters(shape: ModelShape) -> int:
 
 
 def block_matmul_parameters(shape: ModelShape) -> int:
-    """One block's matrices: query, key, value and output projections, and the feed-forward ones."""
+    """One block's matrices: query, key, value and output projections, router, and all experts."""
+    return _shared_matmul_parameters(shape) + shape.n_experts * shape.expert_parameters
+
+
+def active_block_matmul_parameters(shape: ModelShape) -> int:
+    """Of one block's matrices, those that one token is multiplied with."""
+    return _shared_matmul_parameters(shape) + shape.n_active_experts * shape.expert_parameters
+
+
+def _shared_matmul_parameters(shape: ModelShape) -> int:
+    """Of one block, what every token is multiplied with; the router has a row for each expert."""
     query = shape.n_heads * shape.head_dim
     key_value = 2 * shape.n_kv_heads * shape.head_dim
-    n_feed_forward = 3 if shape.gated else 2
-    return shape.d_model * (query + key_value + query + n_feed_forward * shape.d_ff)
+    router = shape.n_experts if shape.n_experts > 1 else 0
+    return shape.d_model * (query + key_value + query + router)
 
 
 def _block_biases(shape: ModelShape) -> int:

@@ -4,10 +4,13 @@ Counted, each as often as the workload makes it move:
 
 - weights (every matrix, bias and norm, the head included), in the type they are stored in: read
   once by the forward and once by the backward of every micro-batch;
+- of a block's experts, only those that a token goes to: of n tokens that each choose k of E experts
+  uniformly, none goes to a given one with probability (1 - k/E)ⁿ. A router with favourites leaves
+  out more, so that few tokens can beat this floor;
 - rows of the embedding tables, only those that are looked up: of uniform random ids over V, n
   draws touch V·(1 - (1 - 1/V)ⁿ) distinct rows. A tied table is a weight, read whole by the head;
 - gradients, in the parameters' type: written by the first micro-batch's backward, read and written
-  by each later one's. Of an untied table, again the touched rows;
+  by each later one's. Of an untied table and of experts, again what was touched;
 - AdamW: reads parameter, gradient and two moments, writes parameter and two moments, of every
   parameter, all in the parameters' type;
 - token ids, 8 bytes each, read once per micro-batch.
@@ -51,8 +54,9 @@ def _forward_bytes(case: ModelCase) -> float:
     workload, shape = case.workload, case.model
 
     def micro_batch(seq_len: int) -> float:
-        read = _weights(shape) + _looked_up(shape, workload.batch_size, seq_len)
-        return read * parameter_bytes(case) + TOKEN_ID_BYTES * workload.batch_size * seq_len
+        n_tokens = workload.batch_size * seq_len
+        read = _weights(shape, n_tokens) + _looked_up(shape, n_tokens, seq_len)
+        return read * parameter_bytes(case) + TOKEN_ID_BYTES * n_tokens
 
     return workload.accumulate * mean_over_lengths(workload, micro_batch)
 
@@ -62,23 +66,28 @@ def _backward_bytes(case: ModelCase) -> float:
     gradient_accesses = 2 * workload.accumulate - 1
 
     def step(seq_len: int) -> float:
-        gradients = _weights(shape) + _looked_up(shape, workload.batch_size, seq_len)
-        elements = workload.accumulate * _weights(shape) + gradient_accesses * gradients
+        n_tokens = workload.batch_size * seq_len
+        weights = _weights(shape, n_tokens)
+        gradients = weights + _looked_up(shape, n_tokens, seq_len)
+        elements = workload.accumulate * weights + gradient_accesses * gradients
         return elements * parameter_bytes(case)
 
     return mean_over_lengths(workload, step)
 
 
-def _weights(shape: ModelShape) -> int:
-    """Parameters that take part in every position's arithmetic: all but tables only looked up in."""
+def _weights(shape: ModelShape, n_tokens: int) -> float:
+    """Parameters that take part in the arithmetic of n_tokens: all but tables only looked up in and
+    experts that no token goes to."""
     tied_table = shape.vocab_size * shape.d_model if shape.tied_head else 0
-    return n_parameters(shape) - embedding_parameters(shape) + tied_table
+    untouched = shape.n_experts * (1 - shape.n_active_experts / shape.n_experts) ** n_tokens
+    left_out = shape.n_layers * untouched * shape.expert_parameters
+    return n_parameters(shape) - embedding_parameters(shape) + tied_table - left_out
 
 
-def _looked_up(shape: ModelShape, batch_size: int, seq_len: int) -> float:
+def _looked_up(shape: ModelShape, n_tokens: int, seq_len: int) -> float:
     """Elements of the touched rows of the tables that `_weights` leaves out."""
     vocab = shape.vocab_size
-    distinct = vocab * (1 - (1 - 1 / vocab) ** (batch_size * seq_len))
+    distinct = vocab * (1 - (1 - 1 / vocab) ** n_tokens)
     token_rows = 0.0 if shape.tied_head else distinct
     position_rows = min(seq_len, n_position_rows(shape))
     return (token_rows + position_rows) * shape.d_model

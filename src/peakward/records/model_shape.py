@@ -17,6 +17,7 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     n_layers: int
     d_model: int
     d_ff: int
+    """Width inside a feed-forward network, of each expert where there are several."""
     n_heads: int
     n_kv_heads: int
     """Fewer than `n_heads` is grouped-query attention, 1 is multi-query attention."""
@@ -28,6 +29,10 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     activation: Activation = "silu"
     gated: bool = True
     """Three feed-forward matrices, act(x·W_gate) ⊙ (x·W_up) · W_down, instead of two."""
+    n_experts: int = 1
+    """Feed-forward networks of a block; 1 is a dense block, which has no router."""
+    n_active_experts: int = 1
+    """Of which each token goes through so many, chosen by the router."""
     positions: Positions = "rope"
     rope_theta: float = 10_000.0
     window: int | None = None
@@ -37,3 +42,13 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     qkv_bias: bool = False
     bias: bool = False
     """Biases on every linear layer but the query, key, value projections and the head."""
+
+    @property
+    def expert_parameters(self) -> int:
+        """The matrices of one feed-forward network; a dense block has one."""
+        return (3 if self.gated else 2) * self.d_model * self.d_ff
+
+    @property
+    def idle_parameters(self) -> int:
+        """Those that one token does not go through: of every block the experts not chosen for it."""
+        return self.n_layers * (self.n_experts - self.n_active_experts) * self.expert_parameters

@@ -45,18 +45,24 @@ def products(shape: ModelShape, batch: int, seq: int) -> list[tuple[int, int, in
         shape.n_heads * shape.head_dim,
         shape.n_kv_heads * shape.head_dim,
     )
+    visits = tokens * shape.n_active_experts
     block = [
         (tokens, query, shape.d_model),
         (tokens, key, shape.d_model),
         (tokens, key, shape.d_model),
         (tokens, shape.d_model, query),
-        *[(tokens, shape.d_ff, shape.d_model)] * (2 if shape.gated else 1),
-        (tokens, shape.d_model, shape.d_ff),
+        *[(visits, shape.d_ff, shape.d_model)] * (2 if shape.gated else 1),
+        (visits, shape.d_model, shape.d_ff),
+        *[(tokens, shape.n_experts, shape.d_model)] * (shape.n_experts > 1),
     ]
     return block * shape.n_layers + [(tokens, shape.vocab_size, shape.d_model)]
 
 
-@pytest.mark.parametrize("shape", [GQA, model("gpt2"), model("mistral-7b")], ids=lambda s: s.name)
+@pytest.mark.parametrize(
+    "shape",
+    [GQA, model("gpt2"), model("mistral-7b"), model("mixtral-8x7b")],
+    ids=lambda s: s.name,
+)
 def test_every_product_is_counted_and_causal_attention_as_half(shape: ModelShape) -> None:
     batch, seq = 3, 32
     matmuls = sum(2 * m * n * k for m, n, k in products(shape, batch, seq))

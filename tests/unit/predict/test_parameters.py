@@ -9,6 +9,7 @@ from peakward.predict.parameters import (
     embedding_parameters,
     head_parameters,
     layer_parameters,
+    n_active_parameters,
     n_parameters,
 )
 from peakward.records.model_shape import ModelShape
@@ -38,6 +39,7 @@ TOY = ModelShape(
         ("llama-3-8b", 8_030_261_248),
         ("llama-3.2-1b", 1_235_814_400),
         ("mistral-7b", 7_241_732_096),
+        ("mixtral-8x7b", 46_702_792_704),
         ("qwen2.5-0.5b", 494_032_768),
         ("qwen2.5-7b", 7_615_616_512),
         # 32 · (4 · 2560² + 3 · 2560 · 10240 + 2 · 2560) + 2 · 10000 · 2560 + 2560
@@ -67,10 +69,24 @@ def test_a_block_by_hand() -> None:
         ({"window": 3}, 0),
         ({"tied_head": True}, -11 * 6),
         ({"n_kv_heads": 4}, 2 * 2 * 6 * 6),
+        ({"n_experts": 5}, 2 * (4 * 3 * 6 * 10 + 5 * 6)),
+        ({"n_experts": 5, "gated": False}, 2 * ((5 * 2 - 3) * 6 * 10 + 5 * 6)),
     ],
 )
 def test_each_choice_adds_what_it_has(changed: dict[str, object], more: int) -> None:
     assert n_parameters(msgspec.structs.replace(TOY, **changed)) - n_parameters(TOY) == more
+
+
+def test_the_active_parameters_of_mixtral_are_the_published_ones() -> None:
+    # "each token has access to 47B parameters, but only uses 13B" (Jiang et al. 2024); 12.9 in the
+    # announcement. All but six experts of each layer.
+    active = n_active_parameters(model("mixtral-8x7b"))
+    assert active == 46_702_792_704 - 32 * 6 * 3 * 4096 * 14_336
+    assert round(active / 1e9, 1) == 12.9
+
+
+def test_every_parameter_of_a_dense_model_is_active() -> None:
+    assert n_active_parameters(TOY) == n_parameters(TOY)
 
 
 def test_the_parts_make_the_whole() -> None:

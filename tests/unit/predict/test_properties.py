@@ -25,6 +25,7 @@ replace: Any = msgspec.structs.replace
 @st.composite
 def shapes(draw: st.DrawFn) -> ModelShape:
     n_kv_heads = draw(st.integers(1, 4))
+    n_experts = draw(st.integers(1, 6))
     return ModelShape(
         name="drawn",
         vocab_size=draw(st.integers(1, 500)),
@@ -42,7 +43,9 @@ def shapes(draw: st.DrawFn) -> ModelShape:
         window=draw(st.none() | st.integers(1, 600)),
         tied_head=draw(st.booleans()),
         qkv_bias=draw(st.booleans()),
-        bias=draw(st.booleans()),
+        bias=n_experts == 1 and draw(st.booleans()),
+        n_experts=n_experts,
+        n_active_experts=draw(st.integers(1, n_experts)),
     )
 
 

@@ -82,6 +82,26 @@ def test_touched_rows_never_exceed_the_table_or_the_tokens() -> None:
     assert many == pytest.approx(4 * 4 * 50)
 
 
+def test_only_experts_that_a_token_goes_to_move() -> None:
+    shape = msgspec.structs.replace(UNTIED, n_experts=5, n_active_experts=2)
+    one, router = 3 * 4 * 8, 5 * 4
+    for n_tokens in (1, 2, 400):
+        # Of five experts a token leaves three out.
+        weights = WEIGHTS + router + (5 * (1 - (3 / 5) ** n_tokens) - 1) * one
+        rows = touched(n_tokens) * 4
+        traffic = compulsory_bytes(case(shape, batch_size=n_tokens, seq_len=1, accumulate=3))
+        assert traffic["forward"] == pytest.approx(3 * (4 * (weights + rows) + 8 * n_tokens))
+        assert traffic["backward"] == pytest.approx(4 * (3 * weights + 5 * (weights + rows)))
+        assert traffic["optimizer"] == 7 * 4 * n_parameters(shape)
+
+
+def test_one_token_moves_exactly_the_experts_that_it_chose() -> None:
+    shape = msgspec.structs.replace(UNTIED, n_experts=5, n_active_experts=2)
+    fewer = msgspec.structs.replace(UNTIED, n_experts=2, n_active_experts=2)
+    at = [compulsory_bytes(case(each, batch_size=1, seq_len=1)) for each in (shape, fewer)]
+    assert at[0]["forward"] - at[1]["forward"] == pytest.approx(4 * (5 - 2) * 4)
+
+
 @pytest.mark.parametrize(
     ("precision", "size"),
     [("fp32", 4), ("tf32", 4), ("bf16-mixed", 4), ("fp16-mixed", 4), ("fp8", 4), ("bf16", 2)],

@@ -32,6 +32,15 @@ def test_the_keys_of_known_cases_never_change() -> None:
     assert case_key(CASE) == MODEL_KEY
 
 
+def test_experts_are_in_the_key() -> None:
+    shapes = [
+        msgspec.structs.replace(SHAPE, n_experts=total, n_active_experts=active)
+        for total, active in ((1, 1), (4, 1), (4, 2))
+    ]
+    keys = {case_key(msgspec.structs.replace(CASE, model=shape)) for shape in shapes}
+    assert len(keys) == 3
+
+
 def test_the_key_is_the_same_in_another_process() -> None:
     program = (
         "from peakward.records.case import StepCase, case_key;"

@@ -1,4 +1,5 @@
-"""The reference decoder: a decoder-only Transformer in one file, every choice of `ModelShape` in it.
+"""The reference decoder: a decoder-only Transformer in one file, every choice of `ModelShape` in it
+but for the mixture of experts, which is in `experts`.
 
 Query, key and value projections are one matrix, and so are gate and up: the same parameters as
 apart, in fewer and larger matmuls.
@@ -11,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from peakward.lab.models.experts import MixtureOfExperts
 from peakward.lab.ops.attention.api import AttentionFn
 from peakward.records.model_shape import ModelShape
 
@@ -117,13 +119,20 @@ class FeedForward(nn.Module):
         return self.down(self.activation(gate) * up)
 
 
+def feed_forward(shape: ModelShape) -> nn.Module:
+    """One network, or where the shape has several a mixture of them."""
+    if shape.n_experts == 1:
+        return FeedForward(shape)
+    return MixtureOfExperts(shape, ACTIVATIONS[shape.activation])
+
+
 class Block(nn.Module):
     """Pre-norm attention and feed-forward, each added to the residual stream."""
 
     def __init__(self, shape: ModelShape, attention: AttentionFn) -> None:
         super().__init__()
         self.attention_norm, self.attention = norm(shape), SelfAttention(shape, attention)
-        self.ff_norm, self.ff = norm(shape), FeedForward(shape)
+        self.ff_norm, self.ff = norm(shape), feed_forward(shape)
 
     def forward(
         self, x: Tensor, cos: Tensor | None, sin: Tensor | None, bias: Tensor | None

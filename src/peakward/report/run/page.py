@@ -134,13 +134,16 @@ def _facts(study: Study, found: Investigation) -> Facts:
 def _model(shape: ModelShape, found: Investigation) -> str:
     counts = [point.measurement.n_parameters for point in found.points if point.measurement]
     count = next((count for count in counts if count is not None), None)
+    mixed = shape.n_experts > 1
+    experts = f"{shape.n_experts} experts of which {shape.n_active_experts} active, "
     sizes = (
         f"{shape.n_layers} layers, d_model {shape.d_model}, d_ff {shape.d_ff}, "
-        f"{shape.n_heads} heads, vocabulary {shape.vocab_size:,}"
+        f"{experts if mixed else ''}{shape.n_heads} heads, vocabulary {shape.vocab_size:,}"
     )
     if count is None:
         return f"{shape.name} ({sizes})"
-    return f"{shape.name}, {count:,} parameters ({sizes})"
+    active = f", {count - shape.idle_parameters:,} active" if mixed else ""
+    return f"{shape.name}, {count:,} parameters{active} ({sizes})"
 
 
 def _floor(study: Study, found: Investigation) -> Section:

@@ -1,5 +1,7 @@
 """The closed formulas of `predict` against the instantiated decoder, on the meta device."""
 
+import math
+
 import msgspec
 import pytest
 import torch
@@ -7,10 +9,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from peakward.catalogue.models import MODELS
 from peakward.lab.levers import checkpointing
-from peakward.lab.models.decoder import Decoder
+from peakward.lab.models.decoder import Decoder, build
 from peakward.lab.ops.attention.api import implementation
 from peakward.predict.flops import attended_pairs, forward_flops, recomputed_flops
-from peakward.predict.parameters import n_parameters
+from peakward.predict.parameters import n_active_parameters, n_parameters
 from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.model_shape import ModelShape
 
@@ -18,8 +20,23 @@ BATCH, SEQ_LEN = 2, 48
 
 
 def on_meta(shape: ModelShape) -> Decoder:
+    """In bf16, whose grouped matmul is one operator: a loop would have to know the routing."""
     with torch.device("meta"):
-        return Decoder(shape, implementation("naive"))
+        return Decoder(shape, implementation("naive")).bfloat16()
+
+
+def active_elements(parameter: torch.Tensor, shape: ModelShape) -> int:
+    """Elements of a tensor that one token goes through: of the experts', the slices it chose."""
+    return (
+        parameter[: shape.n_active_experts].numel() if parameter.dim() == 3 else parameter.numel()
+    )
+
+
+def grouped_flops(a, b, *args, out_shape, **kwargs) -> int:
+    """torch's counter does not know this operator. Rows times a matrix of their group, or for its
+    gradient, all rows of both: each row of the longest side goes through one matrix."""
+    rows = a[0] if len(b) == 3 else a[1]
+    return 2 * rows * math.prod(b[-2:] if len(b) == 3 else (a[0], b[1]))
 
 
 def few_layers(shape: ModelShape) -> ModelShape:
@@ -28,7 +45,8 @@ def few_layers(shape: ModelShape) -> ModelShape:
 
 def counted_flops(model: Decoder, *, backward: bool) -> int:
     ids = torch.zeros(BATCH, SEQ_LEN, dtype=torch.int64, device="meta")
-    with FlopCounterMode(display=False) as counter:
+    grouped = {torch.ops.aten._grouped_mm: grouped_flops}
+    with FlopCounterMode(display=False, custom_mapping=grouped) as counter:
         if backward:
             model(ids, ids).backward()
         else:
@@ -44,7 +62,11 @@ def masked_flops(shape: ModelShape) -> float:
 
 @pytest.mark.parametrize("shape", MODELS, ids=lambda shape: shape.name)
 def test_parameters_are_those_of_the_module(shape):
-    assert sum(each.numel() for each in on_meta(shape).parameters()) == n_parameters(shape)
+    model = on_meta(shape)
+    assert sum(each.numel() for each in model.parameters()) == n_parameters(shape)
+    assert sum(active_elements(each, shape) for each in model.parameters()) == n_active_parameters(
+        shape
+    )
 
 
 OPTIONS = {
@@ -55,6 +77,8 @@ OPTIONS = {
     "mqa": {"n_kv_heads": 1},
     "heads that do not fill d_model": {"head_dim": 6},
     "window": {"window": 10},
+    "experts": {"n_experts": 4, "n_active_experts": 2},
+    "experts, no gate": {"n_experts": 3, "n_active_experts": 3, "gated": False},
 }
 
 
@@ -74,6 +98,21 @@ def test_flops_are_those_of_the_module(shape):
     forward = forward_flops(shape, BATCH, SEQ_LEN) + masked_flops(shape)
     assert counted_flops(model, backward=False) == forward
     assert counted_flops(model, backward=True) == 3 * forward
+
+
+@pytest.mark.parametrize("gated", [True, False])
+def test_flops_of_experts_are_those_of_their_loop(gated, make_shape):
+    """Every product of its own, as torch's counter finds them in the reference in fp32."""
+    shape = make_shape(n_experts=5, n_active_experts=2, gated=gated)
+    model = build(
+        shape, attention=implementation("naive"), device="cpu", dtype=torch.float32, seed=0
+    )
+    ids = torch.randint(61, (BATCH, 32), generator=torch.Generator().manual_seed(0))
+    with FlopCounterMode(display=False) as counter:
+        model(ids, ids).backward()
+    pairs = 32**2 - attended_pairs(32, window=None)
+    masked = 4.0 * BATCH * shape.n_layers * shape.n_heads * shape.head_dim * pairs
+    assert counter.get_total_flops() == 3 * (forward_flops(shape, BATCH, 32) + masked)
 
 
 @pytest.mark.parametrize(
