@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from peakward.catalogue.experts import experts_obstacle
 from peakward.catalogue.names import look_up
 from peakward.records.case import Configuration, DeviceType, ModelCase, Pass
 from peakward.records.lever import Lever, NumericsClass
@@ -193,7 +194,7 @@ def case_obstacle(
         if reason is not None:
             written = "on" if value is True else value
             return f"{field.replace('_', '-')} {written} {reason}"
-    return None
+    return experts_obstacle(case, compute_capability=compute_capability)
 
 
 def _needs(field: str, value: Any, device: DeviceType) -> Lever | Needs | None:

@@ -26,6 +26,7 @@ SAVED_BY_SELECTIVE = frozenset(
         aten.addmm.default,
         aten.bmm.default,
         aten._scaled_mm.default,
+        aten._grouped_mm.default,
         aten._scaled_dot_product_flash_attention.default,
         aten._scaled_dot_product_efficient_attention.default,
         aten._scaled_dot_product_cudnn_attention.default,

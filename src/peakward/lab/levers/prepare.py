@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, contextmanager
 import torch
 from torch import Tensor
 
+from peakward.catalogue.experts import experts_obstacle
 from peakward.lab.data.random_tokens import micro_batches
 from peakward.lab.levers import checkpointing, compilation, fp8, model_ranges, optimizer, precision
 from peakward.lab.levers.cuda_graphs import CapturedStep, MicroBatches, set_up
@@ -203,3 +204,7 @@ def _check(case: ModelCase) -> None:
             "expected a step without host decisions for cuda-graphs, got fp16-mixed, whose loss "
             "scaling decides on the host: use bf16-mixed"
         )
+    capability = torch.cuda.get_device_capability() if case.device == "cuda" else None
+    reason = experts_obstacle(case, compute_capability=capability)
+    if reason is not None:
+        raise PeakwardError(f"expected settings that go with a mixture of experts: {reason}")

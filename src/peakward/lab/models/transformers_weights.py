@@ -1,6 +1,6 @@
 """Weights and shapes of Hugging Face transformers' models, for the reference decoder.
 
-GPT-2, Llama, Mistral and Qwen2, as transformers 5 names their parameters. transformers itself is
+GPT-2, Llama, Mistral, Mixtral and Qwen2, as transformers 5 names their parameters. transformers itself is
 not imported: a config is read by its attributes and a state dict by its names.
 """
 
@@ -25,9 +25,9 @@ ACTIVATIONS: dict[str, Activation] = {
 
 
 def shape_of(config: Any) -> ModelShape:
-    """The shape of the model that a GPT2, Llama, Mistral or Qwen2 config describes.
+    """The shape of the model that a GPT2, Llama, Mistral, Mixtral or Qwen2 config describes.
 
-    Dropout is no part of a shape: the decoder has none.
+    Dropout and a router's noise are no part of a shape: the decoder has none.
 
     Raises:
         PeakwardError: another family, or a choice that the decoder does not have.
@@ -36,6 +36,7 @@ def shape_of(config: Any) -> ModelShape:
         "gpt2": _gpt2_shape,
         "llama": _llama_shape,
         "mistral": _llama_shape,
+        "mixtral": _llama_shape,
         "qwen2": _llama_shape,
     }
     if config.model_type not in readers:
@@ -61,8 +62,8 @@ def decoder_state(state: Mapping[str, Tensor], shape: ModelShape) -> dict[str, T
     except KeyError as error:
         raise PeakwardError(
             f"expected the weights of {shape.name}, got none named {error.args[0]}: "
-            "pass the state dict of the GPT2LMHeadModel, LlamaForCausalLM, MistralForCausalLM or "
-            "Qwen2ForCausalLM that the shape was read from"
+            "pass the state dict of the GPT2LMHeadModel, LlamaForCausalLM, MistralForCausalLM, "
+            "MixtralForCausalLM or Qwen2ForCausalLM that the shape was read from"
         ) from error
     return {**converted, "readout.head.weight": head}
 
@@ -119,6 +120,7 @@ def _llama_shape(config: Any) -> ModelShape:
     rope = config.rope_parameters
     kinds = set(getattr(config, "layer_types", None) or ())
     attention_bias = getattr(config, "attention_bias", False)
+    n_experts = getattr(config, "num_local_experts", 1)
     _refuse(
         config,
         {
@@ -128,6 +130,8 @@ def _llama_shape(config: Any) -> ModelShape:
             "attention biases without feed-forward biases, or the reverse": (
                 attention_bias != getattr(config, "mlp_bias", False)
             ),
+            "a router before one expert": config.model_type == "mixtral" and n_experts == 1,
+            "a loss on its router": getattr(config, "output_router_logits", False),
         },
     )
     head_dim = getattr(config, "head_dim", None)
@@ -143,6 +147,8 @@ def _llama_shape(config: Any) -> ModelShape:
         max_seq_len=config.max_position_embeddings,
         norm_eps=config.rms_norm_eps,
         activation=_activation(config.hidden_act),
+        n_experts=n_experts,
+        n_active_experts=getattr(config, "num_experts_per_tok", 1),
         rope_theta=rope["rope_theta"],
         window=None if kinds == {"full_attention"} else getattr(config, "sliding_window", None),
         tied_head=config.tie_word_embeddings,
@@ -186,6 +192,10 @@ def _from_llama(state: Mapping[str, Tensor], shape: ModelShape) -> dict[str, Ten
         "ff.up.weight": ["mlp.gate_proj.weight", "mlp.up_proj.weight"],
         "ff.down.weight": ["mlp.down_proj.weight"],
     }
+    if shape.n_experts > 1:  # Of all experts in one tensor, packed as the decoder's.
+        packed["ff.router.weight"] = ["mlp.gate.weight"]
+        packed["ff.up.weight"] = ["mlp.experts.gate_up_proj"]
+        packed["ff.down.weight"] = ["mlp.experts.down_proj"]
     if shape.qkv_bias:
         packed["attention.qkv.bias"] = [f"{each}.bias" for each in attention]
     if shape.bias:

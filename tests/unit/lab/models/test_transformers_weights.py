@@ -49,6 +49,15 @@ def mistral() -> nn.Module:
     )
 
 
+def mixtral(**options: object) -> nn.Module:
+    sizes = {"num_local_experts": 5, "num_experts_per_tok": 2, **options}
+    return transformers.MixtralForCausalLM(
+        transformers.MixtralConfig(
+            **LLAMA, num_key_value_heads=2, experts_implementation="eager", **sizes
+        )
+    )
+
+
 def qwen2() -> nn.Module:
     return transformers.Qwen2ForCausalLM(
         transformers.Qwen2Config(**LLAMA, num_key_value_heads=2, tie_word_embeddings=True)
@@ -63,6 +72,10 @@ MODELS = {
     "llama mqa": lambda: llama(1),
     "llama biases": lambda: llama(4, attention_bias=True, mlp_bias=True, hidden_act="gelu"),
     "mistral, window 7 of 24": mistral,
+    "mixtral": mixtral,
+    "mixtral, three of four, window": lambda: mixtral(
+        num_local_experts=4, num_experts_per_tok=3, sliding_window=7
+    ),
     "qwen2 qkv bias, tied": qwen2,
 }
 
@@ -92,8 +105,21 @@ class Fp64RmsNorm(nn.Module):
         return self.weight * x / torch.sqrt((x * x).mean(-1, keepdim=True) + self.eps)
 
 
+class Fp64Router(nn.Module):
+    """Their router, which takes its softmax in fp32 whatever the model's dtype, in fp64."""
+
+    def __init__(self, router: nn.Module) -> None:
+        super().__init__()
+        self.weight, self.top_k = router.weight, router.top_k
+
+    def forward(self, x):
+        odds = (x.flatten(0, -2) @ self.weight.T).exp()
+        best, index = (odds / odds.sum(-1, keepdim=True)).topk(self.top_k, dim=-1)
+        return None, best / best.sum(-1, keepdim=True), index
+
+
 def in_fp64(model: nn.Module) -> nn.Module:
-    """The model in fp64 throughout: their two fp32 islands are replaced by their formulas."""
+    """The model in fp64 throughout: their three fp32 islands are replaced by their formulas."""
     shape = shape_of(model.config)
     model = model.double()
     for module in list(model.modules()):
@@ -102,6 +128,8 @@ def in_fp64(model: nn.Module) -> nn.Module:
                 setattr(module, name, Fp64RmsNorm(child.weight, child.variance_epsilon))
             if type(child).__name__.endswith("RotaryEmbedding"):
                 setattr(module, name, Fp64Rotation(shape))
+            if type(child).__name__.endswith("TopKRouter"):
+                setattr(module, name, Fp64Router(child))
     return model
 
 
@@ -232,6 +260,8 @@ def test_tied_head_stays_one_tensor():
             "full and windowed layers mixed",
         ),
         (lambda: transformers.LlamaConfig(hidden_act="mish"), "'mish'"),
+        (lambda: transformers.MixtralConfig(num_local_experts=1), "a router before one expert"),
+        (lambda: transformers.MixtralConfig(output_router_logits=True), "a loss on its router"),
         (transformers.GPTNeoXConfig, "'gpt_neox'"),
     ],
     ids=lambda each: each if isinstance(each, str) else "",
