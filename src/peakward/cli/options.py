@@ -23,12 +23,22 @@ SHAPE_BOUNDS = {
     "n_layers": 1000,
     "d_model": 131_072,
     "d_ff": 1_048_576,
+    "n_experts": 4096,
+    "n_active_experts": 4096,
     "n_heads": 1024,
     "n_kv_heads": 1024,
 }
 """Largest accepted value of each part of a custom shape: above any published model's."""
 
-_SHORT = {"n_layers": "L", "d_model": "d", "d_ff": "ff", "n_heads": "h", "n_kv_heads": "kv"}
+_SHORT = {
+    "n_layers": "L",
+    "d_model": "d",
+    "d_ff": "ff",
+    "n_experts": "e",
+    "n_active_experts": "a",
+    "n_heads": "h",
+    "n_kv_heads": "kv",
+}
 """In the name of a custom shape, which stands in tables: "tiny:L1-d32" is tiny but for these."""
 
 

@@ -22,7 +22,11 @@ class ShapeOptions(msgspec.Struct, frozen=True, kw_only=True):
     d_model: Annotated[str | None, option("N", "the preset's")] = None
     """Width of the residual stream, in place of the preset's; `--n-heads` must divide it."""
     d_ff: Annotated[str | None, option("N", "the preset's")] = None
-    """Width inside the feed-forward layer, in place of the preset's."""
+    """Width inside the feed-forward layer (of one expert), in place of the preset's."""
+    n_experts: Annotated[str | None, option("N", "the preset's")] = None
+    """Feed-forward networks of a block: more than one is a mixture of experts."""
+    n_active_experts: Annotated[str | None, option("N", "the preset's")] = None
+    """Experts that each token goes through."""
     n_heads: Annotated[str | None, option("N", "the preset's")] = None
     """Query heads, in place of the preset's."""
     n_kv_heads: Annotated[str | None, option("N", "the preset's; all heads in a custom shape")] = (

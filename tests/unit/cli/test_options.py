@@ -103,6 +103,10 @@ def test_single_refuses_a_grid():
         ({"n_layers": "100000"}, "from 1 to 1,000 for --n-layers"),
         ({"n_kv_heads": "3"}, "n_kv_heads that divide n_heads 4, got 3"),
         ({"n_heads": "4", "d_model": "12"}, "expected an even head_dim"),
+        ({"n_experts": "0"}, "for --n-experts, got '0'"),
+        ({"n_active_experts": "2"}, "n_active_experts of at most n_experts 1, got 2"),
+        ({"model": "mixtral-8x7b", "n_experts": "1"}, "at most n_experts 1, got 2"),
+        ({"model": "gpt2", "n_experts": "4"}, "no bias in a shape of 4 experts"),
     ],
 )
 def test_bad_input_is_one_line_that_says_what_was_expected(given, line):
@@ -118,6 +122,13 @@ def test_a_custom_shape_keeps_the_rest_of_its_preset_and_says_what_differs():
     assert shape.name == "tiny:L1-d32-h2-kv2"
     assert (shape.n_layers, shape.d_model, shape.n_heads, shape.head_dim) == (1, 32, 2, 16)
     assert (shape.n_kv_heads, shape.d_ff) == (2, model("tiny").d_ff)
+
+
+def test_a_dense_preset_can_be_given_experts():
+    shape = one(d_ff="512", n_experts="8", n_active_experts="2").model
+    assert shape.name == "tiny:ff512-e8-a2"
+    assert (shape.n_experts, shape.n_active_experts, shape.d_ff) == (8, 2, 512)
+    assert one(n_experts="4").model.n_active_experts == 1
 
 
 def test_a_preset_spelt_out_is_the_preset():

@@ -39,8 +39,12 @@ def shapes(draw):
         "n_heads": heads,
         "n_kv_heads": kv_heads,
         "d_model": heads * 2 * draw(st.integers(1, 64)),
+        "n_experts": draw(st.integers(2, 9)),
+        "n_active_experts": draw(st.integers(1, 2)),
     }
     chosen = draw(st.sets(st.sampled_from(["n_layers", "d_ff"])))
+    if not preset.bias and draw(st.booleans()):
+        chosen |= {"n_experts", "n_active_experts"}
     if draw(st.booleans()):
         chosen |= {"n_heads", "n_kv_heads", "d_model"}
     (shape,) = options.shapes(

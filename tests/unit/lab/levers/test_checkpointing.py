@@ -40,17 +40,17 @@ class Calls(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def calls_in_backward(shape, mode, attention="naive"):
-    model = build(shape, mode, attention=attention)
+def calls_in_backward(shape, mode, **options):
+    model = build(shape, mode, **options)
     loss = model(tokens(), tokens())
     with Calls() as calls:
         loss.backward()
     return calls.count
 
 
-def recomputed(shape, mode, attention="naive"):
+def recomputed(shape, mode, **options):
     """Calls in backward beyond those that backward makes without checkpointing."""
-    return calls_in_backward(shape, mode, attention) - calls_in_backward(shape, "none", attention)
+    return calls_in_backward(shape, mode, **options) - calls_in_backward(shape, "none", **options)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -107,6 +107,15 @@ def test_selective_recomputes_no_matmul_and_no_attention(attention, bias, make_s
     )
     assert not {op: n for op, n in extra.items() if op in DEAR}
     assert extra[aten.silu.default] == 3  # It does recompute what is cheap.
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_selective_recomputes_no_matmul_of_an_expert(dtype, make_shape):
+    """Neither where a loop makes one for each, nor where all are one operator."""
+    shape = make_shape(n_layers=3, n_experts=4, n_active_experts=2)
+    extra = recomputed(shape, "selective", dtype=dtype)
+    assert not {op: n for op, n in extra.items() if op in DEAR}
+    assert extra[aten.topk.default] == 3  # The routing is found again.
 
 
 @pytest.mark.parametrize("mode", ["sqrt", "every-block"])

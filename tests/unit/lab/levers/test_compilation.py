@@ -143,6 +143,7 @@ ARCHITECTURES = {
     "sinusoidal": {"positions": "sinusoidal"},
     "window, gqa": {"window": 6, "n_kv_heads": 2},
 }
+EXPERTS = {"n_experts": 4, "n_active_experts": 2}
 
 
 @pytest.mark.parametrize("shape", ARCHITECTURES.values(), ids=ARCHITECTURES.keys())
@@ -151,6 +152,33 @@ def test_no_architecture_breaks_the_graph(shape, scope, make_case, counters):
     outcome(make_case(shape=shape, compile_scope=scope))
     assert counters["stats"]["unique_graphs"] == (2 if scope == "block" else 1)
     assert not counters["graph_break"]
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16"])
+@pytest.mark.parametrize("checkpointing", ["none", "every-block", "selective"])
+def test_experts_in_one_kernel_break_no_graph(precision, checkpointing, make_case, counters):
+    choices = {"shape": EXPERTS, "precision": precision, "checkpointing": checkpointing}
+    found = outcome(make_case(**choices))
+    assert counters["stats"]["unique_graphs"] == 2
+    assert not counters["graph_break"]
+    plain = outcome(make_case(**choices, compile="none"))
+    assert all(torch.equal(mine, other) for mine, other in zip(found, plain, strict=True))
+
+
+@pytest.mark.parametrize("scope", ["block", "model"])
+def test_experts_in_a_loop_are_left_to_eager_and_compiled_around(scope, make_case, counters):
+    """Whatever the router chooses, nothing is compiled anew."""
+    case = make_case(shape=EXPERTS, compile_scope=scope)
+    found = outcome(case)
+    made = counters["stats"]["unique_graphs"]
+    assert made > 1
+    assert any("every set of group sizes" in reason for reason in counters["graph_break"])
+    with prepare(case) as step:
+        for _ in range(5):
+            step.step()
+    assert counters["stats"]["unique_graphs"] <= 2 * made
+    plain = outcome(make_case(shape=EXPERTS, compile="none"))
+    assert all(torch.equal(mine, other) for mine, other in zip(found, plain, strict=True))
 
 
 def test_padding_spares_the_recompilations_of_varying_lengths(make_case, counters):

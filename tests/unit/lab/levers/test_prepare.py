@@ -149,6 +149,8 @@ SHAPES = {
     },
     "gqa, window": {"n_kv_heads": 2, "window": 6},
     "alibi": {"positions": "alibi"},
+    # All active: rounding that turned a choice would be no error of arithmetic.
+    "experts": {"n_experts": 3, "n_active_experts": 3},
 }
 
 
@@ -361,3 +363,29 @@ def test_an_operator_is_prepared_under_its_precision():
         step.step()
         assert step.output.shape == (1, 2, 8, 4)
     assert global_settings() == expected
+
+
+EXPERTS = {"n_experts": 4, "n_active_experts": 2}
+
+
+@pytest.mark.parametrize("checkpointing", CHECKPOINTING)
+@pytest.mark.parametrize("pass_", ["forward", "train_step"])
+def test_experts_in_fp32(pass_, checkpointing, make_case):
+    if pass_ == "train_step" or checkpointing == "none":
+        check(make_case(shape=EXPERTS, pass_=pass_, checkpointing=checkpointing))
+
+
+def test_fp8_has_no_experts(make_case):
+    case = make_case(shape=EXPERTS, precision="fp8")
+    with (
+        pytest.raises(PeakwardError, match="fp8 needs a dense model, got 4 experts"),
+        prepare(case),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("setting", ["fp32", "tf32"])
+def test_graphs_and_experts_that_the_host_waits_for_exclude_each_other(setting, make_case):
+    case = make_case(shape=EXPERTS, precision=setting, cuda_graphs=True)
+    with pytest.raises(PeakwardError, match=f"bf16-mixed or bf16, got {setting}"), prepare(case):
+        pass

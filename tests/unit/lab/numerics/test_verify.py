@@ -57,6 +57,46 @@ def test_a_lever_keeps_what_its_class_promises(pass_, changed, declared):
     assert all(each.candidate_error <= each.bound for each in found.errors)
 
 
+MIXED = {"n_experts": 8, "n_active_experts": 2}
+
+
+def mixed(**configuration):
+    wide = msgspec.structs.replace(SHAPE, d_model=128, head_dim=32, n_layers=4, **MIXED)
+    work = Workload(batch_size=2, seq_len=128, pass_="forward_backward")
+    return msgspec.structs.replace(case(**configuration), model=wide, workload=work)
+
+
+@pytest.mark.parametrize(
+    ("changed", "declared"),
+    [
+        ({"precision": "bf16"}, "approximate"),
+        ({"precision": "bf16-mixed"}, "approximate"),
+        ({"attention": "sdpa"}, "reordered"),
+        ({"checkpointing": "every-block"}, "exact"),
+    ],
+)
+def test_a_lever_keeps_its_promise_on_a_mixture_of_experts(changed, declared):
+    found = verify(mixed(), mixed(**changed), declared)
+    assert found.verdict == "holds", found
+
+
+def test_experts_chosen_otherwise_would_be_taken_for_errors(monkeypatch):
+    """Why all are active: with two of eight, rounding to bf16 turns some choices."""
+    whole = room.reduced
+    monkeypatch.setattr(
+        room,
+        "reduced",
+        lambda at: msgspec.structs.replace(
+            whole(at), model=msgspec.structs.replace(whole(at).model, n_active_experts=2)
+        ),
+    )
+    two = verify(mixed(), mixed(precision="bf16"), "approximate").errors[1]
+    monkeypatch.undo()
+    all_ = verify(mixed(), mixed(precision="bf16"), "approximate").errors[1]
+    assert two.quantity == all_.quantity == "gradients"
+    assert two.candidate_error > 2 * all_.candidate_error
+
+
 def test_bf16_is_more_than_a_reordering():
     found = verify(case(), case(precision="bf16"), "reordered")
     assert found.verdict == "violated"
@@ -124,3 +164,4 @@ def test_the_check_runs_at_full_width_on_little_else():
     assert (small.workload.batch_size, small.workload.seq_len) == (2, 256)
     assert small.workload.varying_seq_lens == ()
     assert small.memory_limit_bytes is None
+    assert reduced(mixed()).model.n_active_experts == 8

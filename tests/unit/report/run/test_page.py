@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from peakward.records.errors import PeakwardError
-from peakward.report.document import Command, Figures, Note, Paragraph, PlotBlock, TableBlock
+from peakward.report.document import Command, Facts, Figures, Note, Paragraph, PlotBlock, TableBlock
 from peakward.report.run import document
 
 replace = msgspec.structs.replace
@@ -45,6 +45,19 @@ def test_figures_warnings_and_facts_open_the_report(run_study):
         "2.7B, 3,407,137,280 parameters (32 layers"
     )
     assert isinstance(plot, PlotBlock)
+
+
+def test_a_mixture_of_experts_says_what_of_it_is_active(run_study):
+    mixed = replace(run_study.measurements[0].case.model, n_experts=8, n_active_experts=2)
+    measurements = tuple(
+        replace(each, case=replace(each.case, model=mixed)) for each in run_study.measurements
+    )
+    study = replace(run_study, measurements=measurements)
+    facts = next(each for each in document(study).blocks if isinstance(each, Facts))
+    said = next(fact.value for fact in facts.facts if fact.name == "model")
+    active = 3_407_137_280 - 32 * 6 * 3 * 2560 * 10_240
+    assert said.startswith(f"2.7B, 3,407,137,280 parameters, {active:,} active (32 layers")
+    assert "8 experts of which 2 active" in said
 
 
 def test_the_sections_in_order(run_study):

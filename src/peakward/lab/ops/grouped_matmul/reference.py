@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 
 
-@torch.compiler.disable(reason="traced, it would be compiled anew for every set of group sizes")
+@torch.compiler.disable(  # type: ignore[untyped-decorator]
+    reason="traced, it would be compiled anew for every set of group sizes"
+)
 def grouped_matmul(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
     """Rows of x times the transposed matrix of their group.
 
