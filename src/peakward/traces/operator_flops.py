@@ -47,6 +47,13 @@ def _matmul(first: int, rank: int | None = None) -> Callable[[Arguments], int]:
     return formula
 
 
+def _grouped(arguments: Arguments) -> int:
+    """Of two matrices, or of one and a batch: whichever row or column is split into groups meets
+    one matrix of the other. Of two batches, every pair."""
+    a, b = arguments.shape(0), arguments.shape(1)
+    return _product(a, b) if len(a) == len(b) == 3 else _product(a[-2:], b[-2:])
+
+
 def _linear(arguments: Arguments) -> int:
     """Input [..., k], weight [n, k]."""
     n, k = arguments.shape(1, rank=2)
@@ -117,6 +124,7 @@ _FORMULAS: dict[str, Callable[[Arguments], int]] = {
     "aten::mm": _matmul(0, 2),
     "aten::_scaled_mm": _matmul(0, 2),
     "aten::_int_mm": _matmul(0, 2),
+    "aten::_grouped_mm": _grouped,
     "aten::mv": _matmul(0),
     "aten::dot": _matmul(0, 1),
     "aten::addmm": _matmul(1, 2),

@@ -23,6 +23,11 @@ def counted(name, dims, **concrete):
         ("aten::mm", [[3, 4], [4, 5]], 2 * 3 * 4 * 5),
         ("aten::mm", [[3, 4], [4, 5], [3, 5]], 2 * 3 * 4 * 5),
         ("aten::_scaled_mm", [[3, 4], [4, 5], [], []], 2 * 3 * 4 * 5),
+        # Rows in groups, each times a matrix; their gradient; columns in groups; a batch.
+        ("aten::_grouped_mm", [[30, 4], [6, 4, 5], [6]], 2 * 30 * 4 * 5),
+        ("aten::_grouped_mm", [[4, 30], [30, 5], [6]], 2 * 4 * 30 * 5),
+        ("aten::_grouped_mm", [[6, 3, 4], [4, 30], [6]], 2 * 3 * 4 * 30),
+        ("aten::_grouped_mm", [[6, 3, 4], [6, 4, 5], []], 2 * 6 * 3 * 4 * 5),
         ("aten::addmm", [[5], [3, 4], [4, 5], [], []], 2 * 3 * 4 * 5),
         ("aten::bmm", [[7, 3, 4], [7, 4, 5]], 7 * 2 * 3 * 4 * 5),
         ("aten::baddbmm", [[7, 3, 5], [7, 3, 4], [7, 4, 5]], 7 * 2 * 3 * 4 * 5),
