@@ -23,8 +23,8 @@ SHAPE_BOUNDS = {
     "n_layers": 1000,
     "d_model": 131_072,
     "d_ff": 1_048_576,
-    "n_experts": 4096,
-    "n_active_experts": 4096,
+    "n_experts": 1000,
+    "n_active_experts": 1000,
     "n_heads": 1024,
     "n_kv_heads": 1024,
 }

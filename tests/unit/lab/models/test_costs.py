@@ -118,9 +118,13 @@ def test_flops_of_experts_are_those_of_their_loop(gated, make_shape):
 @pytest.mark.parametrize(
     ("mode", "segments"), [("sqrt", 2), ("every-block", 5), ("selective", 0), ("none", 0)]
 )
-def test_recomputed_flops_are_those_of_the_module(mode, segments, make_shape):
-    """But for the last product of each segment, which torch knows that nobody waits for."""
-    shape = make_shape(n_layers=5, max_seq_len=64)
+@pytest.mark.parametrize("experts", [1, 4])
+def test_recomputed_flops_are_those_of_the_module(mode, segments, experts, make_shape):
+    """But for the last product of each segment, which torch knows that nobody waits for: in a
+    dense block, since the shares of a mixture's experts need what they gave for their gradient."""
+    shape = make_shape(
+        n_layers=5, max_seq_len=64, n_experts=experts, n_active_experts=math.ceil(experts / 2)
+    )
     model = on_meta(shape)
     checkpointing.apply(model, mode)
     case = ModelCase(
@@ -129,7 +133,8 @@ def test_recomputed_flops_are_those_of_the_module(mode, segments, make_shape):
         configuration=Configuration(checkpointing=mode),
         device="cpu",
     )
-    spared = segments * 2.0 * BATCH * SEQ_LEN * shape.d_model * shape.d_ff
+    dense = experts == 1
+    spared = dense * segments * 2.0 * BATCH * SEQ_LEN * shape.d_model * shape.d_ff
     masked = masked_flops(shape) if segments else 0.0
     recomputed = counted_flops(model, backward=True) - counted_flops(on_meta(shape), backward=True)
     assert recomputed == recomputed_flops(case) + masked - spared

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from peakward.catalogue.models import model
 from peakward.lab.models import decoder
 from peakward.lab.models.transformers_weights import decoder_state, shape_of
 from peakward.lab.ops.attention.api import implementation
@@ -277,6 +278,25 @@ def test_windowed_qwen2_has_a_window():
     )
     assert shape_of(config).window == 5
     assert shape_of(transformers.Qwen2Config()).window is None
+
+
+def test_mixtral_s_published_config_is_the_catalogued_shape():
+    config = transformers.MixtralConfig(
+        name_or_path="mixtral-8x7b",
+        vocab_size=32_000,
+        num_hidden_layers=32,
+        hidden_size=4096,
+        intermediate_size=14_336,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        num_local_experts=8,
+        num_experts_per_tok=2,
+        max_position_embeddings=32_768,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e6},
+        rms_norm_eps=1e-5,
+        sliding_window=None,
+    )
+    assert shape_of(config) == model("mixtral-8x7b")
 
 
 def test_missing_weights_are_named():

@@ -32,7 +32,7 @@ def in_one_kernel(dtype: torch.dtype, widths: tuple[int, ...], device: torch.dev
     CUDA, compute capability 9 or 10.
 
     For other types and capabilities torch's `grouped_mm` is itself a loop that waits for `ends`
-    (ATen/native/cuda/GroupedBlas.cpp of torch 2.10).
+    (`_grouped_mm_cuda` in ATen/native/cuda/GroupedBlas.cpp), as it is on a CPU for all.
     """
     if dtype != torch.bfloat16 or any(width * dtype.itemsize % ROW_BYTES for width in widths):
         return False
