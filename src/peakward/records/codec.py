@@ -7,7 +7,8 @@ import msgspec
 from peakward.records.errors import PeakwardError
 
 SCHEMA_VERSION = 3
-"""1: the first. 2: a study holds the profiles of its cases. 3: a calibration may hold rates."""
+"""1: the first. 2: a study holds the profiles of its cases. 3: a calibration may hold rates, a shape
+several experts, and a run names its steps."""
 
 R = TypeVar("R", bound=msgspec.Struct)
 

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from peakward.records.case import Configuration, ModelCase, StepCase, Workload, case_key
+from peakward.records.codec import from_json
 from peakward.records.model_shape import ModelShape
 
 SHAPE = ModelShape(
@@ -39,6 +40,13 @@ def test_experts_are_in_the_key() -> None:
     ]
     keys = {case_key(msgspec.structs.replace(CASE, model=shape)) for shape in shapes}
     assert len(keys) == 3
+
+
+def test_a_case_stored_before_there_were_experts_is_dense() -> None:
+    content = msgspec.to_builtins(CASE)
+    del content["model"]["n_experts"], content["model"]["n_active_experts"]
+    stored = msgspec.json.encode({"schema_version": 2, "record": content})
+    assert from_json(stored, ModelCase) == CASE
 
 
 def test_the_key_is_the_same_in_another_process() -> None:
