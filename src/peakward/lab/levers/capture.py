@@ -64,6 +64,11 @@ def _check(case: ModelCase) -> None:
             "expected a GPU to capture a step of CUDA on, got none: capture it with device cpu, "
             "whose operators differ in the norms and in fused attention"
         )
+    if case.device == "cpu" and case.model.n_experts > 1:
+        raise PeakwardError(
+            "expected a step that no value decides to capture without values, got one whose router "
+            f"chooses among {case.model.n_experts} experts: capture a dense model"
+        )
     scaled = configuration.precision == "fp16-mixed" and case.workload.pass_ == "train_step"
     if case.device == "cpu" and scaled:
         raise PeakwardError(

@@ -67,6 +67,7 @@ def _check(case: ModelCase) -> None:
     _expect("optimizer", configuration.optimizer, "adamw-foreach", "adamw-fused", "adamw-loop")
     _expect("cuda_graphs", configuration.cuda_graphs, False)
     _expect("device", case.device, "cpu")
+    _expect("n_experts", case.model.n_experts, 1)
     _expect("varying_seq_lens", case.workload.varying_seq_lens, ())
     _expect_sizes(case)
 

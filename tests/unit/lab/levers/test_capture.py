@@ -217,6 +217,11 @@ def test_what_dispatch_would_not_show_is_refused(line, make_case):
         capture(make_case({}, REFUSED[line]))
 
 
+def test_a_step_whose_router_chooses_is_refused(make_case):
+    with pytest.raises(PeakwardError, match=r"a step that no value decides .* 4 experts"):
+        capture(make_case({"n_experts": 4, "n_active_experts": 2}, {}))
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_step_of_cuda_without_a_gpu_is_refused(make_case):
     with pytest.raises(

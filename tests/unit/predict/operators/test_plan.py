@@ -29,6 +29,7 @@ REFUSED = {
     "optimizer": case(configuration={"optimizer": "adamw-triton"}),
     "cuda_graphs": case(configuration={"cuda_graphs": True}),
     "device": case(device="cuda"),
+    "n_experts": case({"n_experts": 4, "n_active_experts": 2}),
     "varying_seq_lens": case(workload={"varying_seq_lens": (4, 8)}),
 }
 
