@@ -6,21 +6,11 @@ import pytest
 from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.environment import Environment
 from peakward.records.measurement import CompileReport, Measurement, Run
-from peakward.records.model_shape import ModelShape
 from peakward.records.protocol import Protocol
 from peakward.tune.costs import again_s, guessed, learned
 
-SHAPE = ModelShape(
-    name="t",
-    vocab_size=100,
-    n_layers=2,
-    d_model=64,
-    d_ff=128,
-    n_heads=4,
-    n_kv_heads=4,
-    head_dim=16,
-    max_seq_len=128,
-)
+from .world import SHAPE
+
 EAGER = ModelCase(model=SHAPE, workload=Workload(batch_size=2, seq_len=16), device="cuda")
 COMPILED = msgspec.structs.replace(EAGER, configuration=Configuration(compile="default"))
 

@@ -7,22 +7,12 @@ from peakward.catalogue.levers import lever, pull
 from peakward.records.case import ModelCase, Workload
 from peakward.records.environment import Environment
 from peakward.records.measurement import Interval, Measurement, Summary, Validity
-from peakward.records.model_shape import ModelShape
 from peakward.records.protocol import Protocol
 from peakward.tune import trials
 from peakward.tune.trials import interrupted, promising, rescues
 
-SHAPE = ModelShape(
-    name="t",
-    vocab_size=100,
-    n_layers=2,
-    d_model=64,
-    d_ff=128,
-    n_heads=4,
-    n_kv_heads=4,
-    head_dim=16,
-    max_seq_len=128,
-)
+from .world import SHAPE
+
 BASE = ModelCase(model=SHAPE, workload=Workload(batch_size=2, seq_len=16), device="cpu")
 SDPA = lever("sdpa")
 HERE = Environment(
