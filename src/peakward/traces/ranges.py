@@ -1,6 +1,5 @@
 """Which range, or operator, of the host each piece of GPU work was launched in."""
 
-from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,15 +62,6 @@ def innermost_at(table: Table, sites: Launches, rows: NDArray[np.int64]) -> Indi
     ranges = rows[table.host.kind[rows] == HostKind.RANGE]
     lent = nest(table.host, ranges).innermost(sites.waiting, sites.at_ns)
     return np.where(found == NONE, lent, found)
-
-
-def by_innermost_range(
-    table: Table,
-    launches: Indices,
-    kinds: Collection[HostKind] = (HostKind.RANGE, HostKind.OP),
-) -> Indices:
-    """For each GPU row the position in `host` of the innermost row of these kinds it was launched in."""
-    return innermost_at(table, launch_sites(table, launches), rows_of(table.host, kinds))
 
 
 def named_range(table: Table, launches: Indices, name: str) -> NamedRange:

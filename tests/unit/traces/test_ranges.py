@@ -1,10 +1,15 @@
 import numpy as np
 
-from peakward.traces.ranges import by_innermost_range, named_range
+from peakward.traces.nesting import rows_of
+from peakward.traces.ranges import innermost_at, launch_sites, named_range
 from peakward.traces.table import NONE, HostKind
 
 from .plain_readers import real
 from .rows import Rows
+
+
+def innermost(table, launches, kinds=(HostKind.RANGE, HostKind.OP)):
+    return innermost_at(table, launch_sites(table, launches), rows_of(table.host, kinds))
 
 
 def range_names(table, found):
@@ -16,13 +21,13 @@ def test_work_belongs_to_what_was_open_when_it_was_launched():
     builder.launch("in mm", 20, gpu=(300, 400)).launch("after mm", 60, gpu=(400, 500))
     builder.launch("outside", 200, gpu=(500, 600)).gpu("unknown", 700, 800)
     table, launches = builder.table()
-    assert range_names(table, by_innermost_range(table, launches)) == [
+    assert range_names(table, innermost(table, launches)) == [
         "aten::mm",
         "outer",
         None,
         None,
     ]
-    of_ranges = by_innermost_range(table, launches, {HostKind.RANGE})
+    of_ranges = innermost(table, launches, (HostKind.RANGE,))
     assert range_names(table, of_ranges) == ["outer", "outer", None, None]
 
 
@@ -33,9 +38,9 @@ def test_work_of_autograds_thread_lies_in_the_range_of_the_thread_that_waits():
     builder.launch("in node", 25, gpu=(125, 130), thread="autograd")
     builder.launch("between nodes", 35, gpu=(135, 140), thread="autograd")
     table, launches = builder.table()
-    found = by_innermost_range(table, launches)
+    found = innermost(table, launches)
     assert range_names(table, found) == ["MmBackward0", "backward"]
-    found = by_innermost_range(table, launches, {HostKind.RANGE})
+    found = innermost(table, launches, (HostKind.RANGE,))
     assert range_names(table, found) == ["backward", "backward"]
 
 
@@ -62,12 +67,12 @@ def test_a_name_that_no_range_has():
 
 def test_a_table_without_a_host():
     table, launches = Rows().gpu("k", 0, 1).table()
-    assert by_innermost_range(table, launches).tolist() == [NONE]
+    assert innermost(table, launches).tolist() == [NONE]
 
 
 def test_kernel_time_by_innermost_nvtx_range():
     table, launches = real("h100_2gpu_flash_nccl.sqlite")
-    found = by_innermost_range(table, launches)
+    found = innermost(table, launches)
 
     def figures(name):
         inside = found != NONE
