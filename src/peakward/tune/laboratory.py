@@ -8,7 +8,7 @@ from peakward.records.case import ModelCase
 from peakward.records.lever import Lever, NumericsClass
 from peakward.records.trial import NumericsVerdict, Trial
 from peakward.tune.costs import N_MORE_PROCESSES, N_PROCESSES, SCREEN, TURN, again_s
-from peakward.tune.trials import INTERRUPTED, Comparison, failed_beside, judged, screened
+from peakward.tune.trials import Comparison, failed_beside, judged, screened
 
 if TYPE_CHECKING:
     from peakward.lab.measure.messages import Turn, TurnsTimed
@@ -40,12 +40,9 @@ class Laboratory:
         """Whether the candidate computes what its class promises.
 
         Raises:
-            KeyboardInterrupt: Ctrl-C: there is no verdict that could be left out.
+            KeyboardInterrupt: Ctrl-C.
         """
-        found = self._sweep.workers.numerics(base, candidate, declared)
-        if found.verdict == "not computed" and INTERRUPTED in (found.reason or ""):
-            raise KeyboardInterrupt
-        return found
+        return self._sweep.workers.numerics(base, candidate, declared)
 
     def confirm(
         self,

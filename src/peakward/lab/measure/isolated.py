@@ -172,10 +172,16 @@ class Workers:
     def numerics(
         self, base: ModelCase, candidate: ModelCase, declared: NumericsClass
     ) -> NumericsVerdict:
-        """Whether the candidate computes what its class promises; "not computed" on a failure."""
+        """Whether the candidate computes what its class promises; "not computed" on a failure.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C: it would otherwise pass for a verdict on the candidate.
+        """
         request = NumericsRequest(base=base, candidate=candidate, declared=declared)
         answer = self._ask(request, TIMEOUT_S).answer
         if isinstance(answer, Failed):
+            if answer.reason.startswith("interrupted"):
+                raise KeyboardInterrupt
             reason = f"{answer.status}: {answer.reason}"
             return NumericsVerdict(declared=declared, verdict="not computed", reason=reason)
         assert isinstance(answer, NumericsChecked)

@@ -171,6 +171,12 @@ def test_ctrl_c_ends_the_case_and_the_next_one_runs(make_workers, case):
     assert workers.measure(case, PROTOCOL).status == "ok"
 
 
+def test_ctrl_c_at_a_check_of_numbers_is_no_verdict(make_workers, case):
+    workers = make_workers("hang", on_event=when_timing(press))
+    with pytest.raises(KeyboardInterrupt):
+        workers.numerics(case, case, "exact")
+
+
 def test_ctrl_c_twice_ends_the_run_after_the_case_was_handed_over(make_workers, case):
     workers = make_workers("hang", on_event=when_timing(lambda: press(2)))
     assert workers.measure(case, PROTOCOL).reason.startswith("interrupted")
