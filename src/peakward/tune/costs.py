@@ -31,7 +31,7 @@ ANALYSE_S = 3.0
 
 
 CHECK_S = 3.0
-"""What is left of the 90 s of a confirmation of `2.7B` (H200) beside its three processes."""
+"""Reckoned: about what is left of the 90 s of a confirmation of `2.7B` (H200) beside its processes."""
 
 
 class Costs(msgspec.Struct, frozen=True, kw_only=True):

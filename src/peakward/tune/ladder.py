@@ -42,8 +42,8 @@ class Ladder(msgspec.Struct, frozen=True, kw_only=True):
     def in_place(self, lever: Lever) -> Self:
         """The lever where the lowest rung stood whose settings it overwrites, else on top.
 
-        What stands above may hold on no other setting: CUDA graphs gain nothing on fp32, and much on
-        the tf32 that bf16 then replaces.
+        What stands above may hold on no other setting: CUDA graphs gained 1.01× on fp32 and 1.94× on
+        bf16 (`small`, H200).
         """
         left = self._beside(lever)
         gone = [i for i, each in enumerate(self.levers) if each not in left]

@@ -31,7 +31,7 @@ def calibrate_in_full(
 ) -> Calibration:
     """Measure the ceilings and all rates, each subject by itself: one that fails costs no other.
 
-    Takes under 90 s on a GPU, under 30 s on two CPU cores. `on_subject` hears what comes next.
+    Takes 20 s on two CPU cores; reckoned at 40 s on a GPU. `on_subject` hears what comes next.
 
     Raises:
         PeakwardError: no such device here, or even its ceilings could not be measured.

@@ -17,7 +17,7 @@ from peakward.lab.measure.timer import collector_paused
 from peakward.records.case import DeviceType
 
 TIMED_S: dict[DeviceType, float] = {"cuda": 0.2, "cpu": 0.1}
-"""Per figure: some ninety figures take a GPU half a minute, some fifty took two cores 11 s."""
+"""Per figure: some fifty took two cores 11 s; reckoned at half a minute for a GPU's ninety."""
 BURST_S = 1e-3
 """2000 times the 0.5 µs to which the time between CUDA events is known."""
 MAX_CALLS = 100
