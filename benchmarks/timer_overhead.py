@@ -1,10 +1,11 @@
 """What the timer adds to a bare loop with events: `python benchmarks/timer_overhead.py --out FILE`.
 
-A round runs each step in a bare loop (an event or a reading of perf_counter a step, nothing else;
-the garbage collector paused in both) and under Peakward's timer with telemetry, the order turning
-round by round. The overhead is the ratio of the two, by the t-interval on its logarithm: of the
-mean step (the whole loop's time, everything included), of the median step (what is reported) and,
-on a CPU, of the process's own CPU time, which other work on the machine leaves alone.
+A round runs each step, after as many untimed ones, in a bare loop (an event or a reading of
+perf_counter a step, nothing else; the garbage collector paused in both) and under Peakward's timer
+with telemetry, the order turning round by round. The overhead is the ratio of the two, by the
+t-interval on its logarithm: of the mean step (the whole loop's time, everything included), of the
+median step (what is reported) and, on a CPU, of the process's own CPU time, which other work on the
+machine leaves alone.
 """
 
 import argparse
@@ -159,11 +160,13 @@ def overhead(step: Step, device: DeviceType, *, round_s: float, n_rounds: int) -
     for i in range(n_rounds):
         done: dict[str, Round] = {}
         for name in ("bare", "timed") if i % 2 == 0 else ("timed", "bare"):
+            watch = Sampler(gpu) if device == "cuda" else Crowd()
+            bare(step.run, clock, n_steps)  # warm-up, during which the sensors' process gets ready
             if name == "bare":
                 done[name] = bare(step.run, clock, n_steps)
             else:
-                watch = Sampler(gpu) if device == "cuda" else Crowd()
                 done[name] = timed(step.run, clock, n_steps, watch)
+            del watch
         rounds.append(done)
     return Overhead(
         step=step.name,
@@ -191,12 +194,15 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default=probe.default_device())
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--round-s", type=float, default=1.0)
+    parser.add_argument("--step", default="", help="only the kinds whose names contain this")
     parser.add_argument("--out", type=Path, help="where the JSON goes; printed alone without it")
     options = parser.parse_args()
     device: DeviceType = options.device
     watch, environment = Stopwatch(), probe.environment(device)
     found = []
     for step in cuda_steps() if device == "cuda" else cpu_steps():
+        if options.step not in step.name:
+            continue
         each = overhead(step, device, round_s=options.round_s, n_rounds=options.rounds)
         found.append(each)
         print(

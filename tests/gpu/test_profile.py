@@ -91,7 +91,7 @@ class Unranged:
     """A prepared case that opens no ranges inside its model."""
 
     def __init__(self, prepared):
-        self.step = prepared.step
+        self.step, self.uncaptured = prepared.step, prepared.uncaptured
 
     def ranged(self):
         return nullcontext()
