@@ -5,8 +5,8 @@ a tensor; moments and their square roots are in the parameters' type.
 """
 
 from peakward.predict.operators.plan import Plan
-from peakward.predict.operators.tape import FLOAT, Tape, alike, tensor
-from peakward.predict.operators.weights import weights
+from peakward.predict.operators.tape import FLOAT, Tape, tensor
+from peakward.predict.operators.weights import every_weight, weights
 from peakward.records.case import Optimizer
 from peakward.records.op_graph import Operand
 
@@ -22,19 +22,25 @@ def adamw(tape: Tape, plan: Plan, implementation: Optimizer) -> None:
                 tape.changed("add_", tensor(FLOAT))
                 _update(tape, "", (weight.tensor,))
         return
-    every = alike(
-        tuple(
-            Operand(shape=each.tensor.shape, dtype=each.tensor.dtype, count=each.n)
-            for each in found
-        )
-    )
+    every = every_weight(plan)
     steps = Operand(shape=(), dtype=FLOAT, count=sum(each.n for each in found))
     if implementation == "adamw-foreach":
         tape.call("_foreach_add_", (steps, tensor(FLOAT)), (steps,))
         _update(tape, "_foreach_", every)
+    elif plan.loss_scaled:
+        _fused_if_finite(tape, every, steps)
     else:
         tape.call("_foreach_add_", (steps,), (steps,))
         tape.call("_fused_adamw_", every * 4 + (steps,), every * 3)
+
+
+def _fused_if_finite(tape: Tape, every: _Tensors, steps: Operand) -> None:
+    """The operator gets a flag by which it changes nothing, and so must the step counts."""
+    infinite = tape.pointwise("add", tensor(FLOAT))
+    tape.call("_foreach_add_", (steps,), (steps,))
+    tape.call("_fused_adamw_", every * 4 + (steps, infinite), every * 3)
+    read = steps.n_bytes + infinite.n_bytes  # The flag is given once for each count.
+    tape.call("_foreach_sub_", (steps, steps), (steps,), bytes_read=read)
 
 
 def _update(tape: Tape, prefix: str, each: _Tensors) -> None:

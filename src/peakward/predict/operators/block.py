@@ -2,9 +2,10 @@
 
 from typing import NamedTuple
 
-from peakward.predict.operators import attention, linear, norms
+from peakward.predict.operators import attention, norms
 from peakward.predict.operators.linear import Linear
 from peakward.predict.operators.plan import Plan
+from peakward.predict.operators.products import products
 from peakward.predict.operators.tape import Tape, tensor
 from peakward.records.op_graph import Operand
 
@@ -20,15 +21,15 @@ _ACTIVATIONS = {
 def forward(tape: Tape, plan: Plan) -> None:
     """The whole block."""
     mixed = _until_last_product(tape, plan)
-    linear.forward(tape, layers(plan).down, mixed)
+    products(plan).forward(tape, layers(plan).down, mixed)
     _add(tape, plan)
 
 
 def forward_until_saved(tape: Tape, plan: Plan) -> None:
     """As far as torch recomputes the last block of a run: until the last tensor that the backward
-    pass needs is there, before the product of the last layer, but after the casts for it."""
+    pass needs is there, which is before the product of the last layer unless it is of fp8."""
     mixed = _until_last_product(tape, plan)
-    linear.casts(tape, layers(plan).down, mixed)
+    products(plan).until_saved(tape, layers(plan).down, mixed)
 
 
 def backward(tape: Tape, plan: Plan) -> None:
@@ -63,16 +64,16 @@ def layers(plan: Plan) -> Layers:
 
 
 def _until_last_product(tape: Tape, plan: Plan) -> Operand:
-    shape, layer = plan.shape, layers(plan)
+    layer, linear = layers(plan), products(plan)
     with tape.module(f"{BLOCK}.attention_norm"):
-        normed = norms.forward(tape, shape.norm, plan.hidden)
+        normed = norms.forward(tape, plan)
     linear.forward(tape, layer.qkv, normed)
     with tape.module(f"{BLOCK}.attention"):
         mixed = attention.forward(tape, plan)
     linear.forward(tape, layer.out, mixed)
     _add(tape, plan)
     with tape.module(f"{BLOCK}.ff_norm"):
-        normed = norms.forward(tape, shape.norm, plan.hidden)
+        normed = norms.forward(tape, plan)
     linear.forward(tape, layer.up, normed)
     return _activated(tape, plan)
 
@@ -92,7 +93,7 @@ def _add(tape: Tape, plan: Plan) -> None:
 
 
 def _feed_forward_backward(tape: Tape, plan: Plan) -> None:
-    shape, layer = plan.shape, layers(plan)
+    shape, layer, linear = plan.shape, layers(plan), products(plan)
     linear.backward(tape, layer.down, _gradient(tape, plan), plan.compute)
     x = _activations(plan, shape.d_ff)
     with tape.module(f"{BLOCK}.ff"):
@@ -107,7 +108,7 @@ def _feed_forward_backward(tape: Tape, plan: Plan) -> None:
 
 
 def _attention_backward(tape: Tape, plan: Plan) -> None:
-    layer = layers(plan)
+    layer, linear = layers(plan), products(plan)
     linear.backward(tape, layer.out, _gradient(tape, plan), plan.compute)
     with tape.module(f"{BLOCK}.attention"):
         packed = attention.backward(tape, plan)
@@ -118,7 +119,7 @@ def _attention_backward(tape: Tape, plan: Plan) -> None:
 def _norm_backward(tape: Tape, plan: Plan, module: str) -> None:
     """And the sum with the gradient that went past, which autograd adds in its node's name."""
     with tape.module(module):
-        gradient = norms.backward(tape, plan.shape.norm, plan.hidden)
+        gradient = norms.backward(tape, plan)
         tape.pointwise("add", gradient, gradient)
 
 

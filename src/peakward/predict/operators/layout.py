@@ -2,8 +2,11 @@
 
 import math
 
+Strides = tuple[int, ...]
+"""Elements from one index to the next, along each dimension."""
 
-def dense(shape: tuple[int, ...]) -> tuple[int, ...]:
+
+def dense(shape: tuple[int, ...]) -> Strides:
     """Strides of a row-major tensor."""
     return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
 
@@ -15,7 +18,12 @@ def swapped(values: tuple[int, ...], i: int, j: int) -> tuple[int, ...]:
     return tuple(changed)
 
 
-def is_view(shape: tuple[int, ...], strides: tuple[int, ...], target: tuple[int, ...]) -> bool:
+def by_rows(shape: tuple[int, ...]) -> Strides:
+    """Strides of (batch, heads, seq, size) that lies in memory as (batch, seq, heads, size)."""
+    return swapped(dense(swapped(shape, 1, 2)), 1, 2)
+
+
+def is_view(shape: tuple[int, ...], strides: Strides, target: tuple[int, ...]) -> bool:
     """Whether a tensor can be seen as `target` without a copy.
 
     Runs of dimensions that lie behind one another in memory count as one; each must be the

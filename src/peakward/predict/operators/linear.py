@@ -30,12 +30,12 @@ class Linear(NamedTuple):
 
 def forward(tape: Tape, layer: Linear, x: Operand) -> Operand:
     """x (…, n_in) → (…, n_out) in the compute type; autocast casts what is not of it."""
-    bias, weight, rows = casts(tape, layer, x)
+    bias, weight, flat = casts(tape, layer, x)
     with tape.module(layer.module):
         if bias is None:
-            tape.product("mm", rows, transposed(weight))
+            tape.product("mm", flat, transposed(weight))
         else:
-            tape.product("addmm", rows, transposed(weight), bias=bias)
+            tape.product("addmm", flat, transposed(weight), bias=bias)
     return tensor(layer.compute, *x.shape[:-1], layer.n_out)
 
 
@@ -44,24 +44,25 @@ def casts(tape: Tape, layer: Linear, x: Operand) -> tuple[Operand | None, Operan
     with tape.module(layer.module):
         bias = tape.cast(layer.bias_vector, layer.compute) if layer.bias else None
         weight = tape.cast(layer.weight, layer.compute)
-        rows = _rows(tape.cast(x, layer.compute))
-    return bias, weight, rows
+        flat = rows(tape.cast(x, layer.compute))
+    return bias, weight, flat
 
 
 def backward(tape: Tape, layer: Linear, gradient: Operand, x_dtype: str) -> Operand:
     """Gradient of y (…, n_out) in the compute type → of x (…, n_in) in `x_dtype`; also of both
     parameters, in the type that they are kept in."""
-    rows = _rows(gradient)
+    flat = rows(gradient)
     weight = of_type(layer.weight, layer.compute)
     x = tensor(layer.compute, *gradient.shape[:-1], layer.n_in)
     with tape.module(layer.module):
-        tape.cast(tape.product("mm", transposed(rows), _rows(x)), layer.stored)
-        tape.product("mm", rows, weight)
+        tape.cast(tape.product("mm", transposed(flat), rows(x)), layer.stored)
+        tape.product("mm", flat, weight)
         if layer.bias:
-            tape.reduced("sum", rows, 1, layer.n_out)
+            tape.reduced("sum", flat, 1, layer.n_out)
             tape.cast(of_type(layer.bias_vector, layer.compute), layer.stored)
         return tape.cast(x, x_dtype)
 
 
-def _rows(x: Operand) -> Operand:
+def rows(x: Operand) -> Operand:
+    """x (…, features) as one matrix."""
     return tensor(x.dtype, math.prod(x.shape[:-1]), x.shape[-1])

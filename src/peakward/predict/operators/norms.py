@@ -1,48 +1,82 @@
-"""RMSNorm and LayerNorm, as torch's CPU carries them out: the one in parts, the other as one."""
+"""RMSNorm and LayerNorm over the residual stream, as torch's CPU and as CUDA carries them out.
 
+RMSNorm is taken apart on a CPU and one operator on CUDA; LayerNorm is one on both.
+"""
+
+from peakward.predict.operators.plan import Plan
 from peakward.predict.operators.tape import FLOAT, Tape, tensor
-from peakward.records.model_shape import Norm
 from peakward.records.op_graph import Operand
 
 
-def forward(tape: Tape, norm: Norm, x: Operand) -> Operand:
+def forward(tape: Tape, plan: Plan) -> Operand:
     """x (batch, seq, d_model) → the same, over the last dimension."""
-    weight = tensor(x.dtype, x.shape[-1])
-    if norm == "layernorm":
-        tape.call("native_layer_norm", (x, weight, weight), (x, _rows(x), _rows(x)))
-        return x
-    wide = tape.cast(x, FLOAT)
+    if plan.shape.norm == "layernorm":
+        _layer_norm(tape, plan)
+    elif plan.device == "cuda":
+        _fused_rms_norm(tape, plan)
+    else:
+        _rms_norm_in_parts(tape, plan)
+    return plan.hidden
+
+
+def backward(tape: Tape, plan: Plan) -> Operand:
+    """Gradient of y → of x, both (batch, seq, d_model) in x's type; also of the parameters."""
+    if plan.shape.norm == "layernorm":
+        _layer_norm_backward(tape, plan)
+    elif plan.device == "cuda":
+        _fused_rms_norm_backward(tape, plan)
+    else:
+        _rms_norm_in_parts_backward(tape, plan)
+    return plan.hidden
+
+
+def _layer_norm(tape: Tape, plan: Plan) -> None:
+    x, weight, statistics = plan.hidden, _weight(plan), _layer_statistics(plan)
+    tape.call("native_layer_norm", (x, weight, weight), (x, statistics, statistics))
+
+
+def _layer_norm_backward(tape: Tape, plan: Plan) -> None:
+    x, weight, statistics = plan.hidden, _weight(plan), _layer_statistics(plan)
+    inputs = (x, x, statistics, statistics, weight, weight)
+    tape.call("native_layer_norm_backward", inputs, (x, weight, weight))
+
+
+def _layer_statistics(plan: Plan) -> Operand:
+    """Mean or reciprocal deviation of each position: in x's type on a CPU, in fp32 on CUDA."""
+    return _of_rows(plan, FLOAT if plan.device == "cuda" else plan.stored)
+
+
+def _fused_rms_norm(tape: Tape, plan: Plan) -> None:
+    x = plan.hidden
+    tape.call("_fused_rms_norm", (x, _weight(plan)), (x, _of_rows(plan, FLOAT)))
+
+
+def _fused_rms_norm_backward(tape: Tape, plan: Plan) -> None:
+    x, weight = plan.hidden, _weight(plan)
+    inputs = (x, x, _of_rows(plan, FLOAT), weight)
+    tape.call("_fused_rms_norm_backward", inputs, (x, weight))
+
+
+def _rms_norm_in_parts(tape: Tape, plan: Plan) -> None:
+    wide = tape.cast(plan.hidden, FLOAT)
     tape.pointwise("pow", wide)
-    mean = tape.reduced("mean", wide, *_rows(x).shape)
+    mean = tape.reduced("mean", wide, *_of_rows(plan, FLOAT).shape)
     tape.changed("add_", mean)
     scale = tape.pointwise("rsqrt", mean)
     normalised = tape.pointwise("mul", wide, scale)
-    return tape.cast(tape.pointwise("mul", normalised, weight), x.dtype)
+    tape.cast(tape.pointwise("mul", normalised, _weight(plan)), plan.stored)
 
 
-def backward(tape: Tape, norm: Norm, gradient: Operand) -> Operand:
-    """Gradient of y → of x, both (batch, seq, d_model) in x's type; also of the parameters."""
-    weight = tensor(gradient.dtype, gradient.shape[-1])
-    if norm == "rmsnorm":
-        return _rms_backward(tape, gradient, weight)
-    statistics = _rows(gradient)
-    tape.call(
-        "native_layer_norm_backward",
-        (gradient, gradient, statistics, statistics, weight, weight),
-        (gradient, weight, weight),
-    )
-    return gradient
-
-
-def _rms_backward(tape: Tape, gradient: Operand, weight: Operand) -> Operand:
+def _rms_norm_in_parts_backward(tape: Tape, plan: Plan) -> None:
     """Of w·(x·s), s = (mean(x²) + eps)^-½: each product and power by its own rule."""
-    wide = tape.cast(gradient, FLOAT)
+    weight = _weight(plan)
+    wide = tape.cast(plan.hidden, FLOAT)
     tape.pointwise("mul", wide, wide)
     into_weight = tape.reduced("sum", wide, 1, 1, wide.shape[-1])
     tape.cast(tensor(into_weight.dtype, *weight.shape), weight.dtype)
     tape.pointwise("mul", wide, weight)
     tape.pointwise("mul", wide, wide)
-    into_scale = tape.reduced("sum", wide, *_rows(wide).shape)
+    into_scale = tape.reduced("sum", wide, *_of_rows(plan, FLOAT).shape)
     tape.pointwise("mul", wide, into_scale)
     cubed = tape.pointwise("pow", into_scale)
     tape.pointwise("mul", cubed)
@@ -52,9 +86,13 @@ def _rms_backward(tape: Tape, gradient: Operand, weight: Operand) -> Operand:
     tape.pointwise("mul", wide)
     tape.pointwise("mul", wide, wide)
     tape.pointwise("add", wide, wide)
-    return tape.cast(wide, gradient.dtype)
+    tape.cast(wide, plan.stored)
 
 
-def _rows(x: Operand) -> Operand:
-    """A figure for each position, in the type of x."""
-    return tensor(x.dtype, *x.shape[:-1], 1)
+def _weight(plan: Plan) -> Operand:
+    return tensor(plan.stored, plan.shape.d_model)
+
+
+def _of_rows(plan: Plan, dtype: str) -> Operand:
+    """A figure for each position."""
+    return tensor(dtype, plan.batch, plan.seq, 1)

@@ -1,31 +1,37 @@
 """The operators of a step of the reference decoder, in closed form: no model is built.
 
 The same as `lab.levers.capture` sees of the step itself, operator by operator, for eager execution
-as torch dispatches it on a CPU. The functions of this room follow the decoder's, line by line.
+as torch dispatches it on a CPU or on CUDA. The functions of this room follow the decoder's, line by
+line; where the two devices differ, `Plan.device` or `Plan.attention` says which.
 
-CUDA is refused. There RMSNorm is one operator (`aten._fused_rms_norm`, and one backward), a norm's
-statistics are fp32 whatever its input, and which fused attention runs, with what padding and
-mask, is chosen by GPU, type and sizes.
+CUDA's operators are those of torch 2.11; which fused attention it chooses depends on the GPU also
+(`attention_backend`). Of a step of fp16 they are those in which no infinity was found. A mixture of
+experts is refused: which of them a token needs, and with it every shape behind the router, is in
+the values.
 """
 
-import math
-
-from peakward.predict.operators import block, positions, readout
+from peakward.predict.operators import block, loss_scaling, positions, readout, recomputation
 from peakward.predict.operators.adamw import adamw
+from peakward.predict.operators.attention_backend import HOPPER, ComputeCapability
 from peakward.predict.operators.plan import Plan, plan
 from peakward.predict.operators.tape import FLOAT, Tape, tensor
 from peakward.predict.operators.weights import weights
-from peakward.records.case import Checkpointing, ModelCase
+from peakward.records.case import Checkpointing, ModelCase, Optimizer
 from peakward.records.op_graph import OpGraph
 
 
-def op_graph(case: ModelCase) -> OpGraph:
+def op_graph(case: ModelCase, *, compute_capability: ComputeCapability = HOPPER) -> OpGraph:
     """The operators of one step, in which the optimiser's state is already there.
 
+    Args:
+        case: what is run.
+        compute_capability: of the GPU, 9.0 for an H100 or H200; it means nothing for a CPU.
+
     Raises:
-        PeakwardError: a setting that is not covered.
+        PeakwardError: a setting that is not covered, or an attention kernel that torch would not
+            run on such inputs.
     """
-    planned, tape, workload = plan(case), Tape(), case.workload
+    planned, tape, workload = plan(case, compute_capability), Tape(), case.workload
     with tape.times(workload.accumulate):
         _forward(tape, planned)
         if workload.pass_ != "forward":
@@ -37,7 +43,7 @@ def op_graph(case: ModelCase) -> OpGraph:
             _accumulate(tape, planned)
     if workload.pass_ == "train_step":
         with tape.phase("optimizer"):
-            adamw(tape, planned, case.configuration.optimizer)
+            _update(tape, planned, case.configuration.optimizer)
     return tape.graph()
 
 
@@ -49,24 +55,21 @@ def _forward(tape: Tape, planned: Plan) -> None:
 
 
 def _backward(tape: Tape, planned: Plan, checkpointing: Checkpointing) -> None:
+    if planned.loss_scaled:
+        loss_scaling.scale(tape)
     readout.backward(tape, planned)
-    n_segments = _n_segments(planned.shape.n_layers, checkpointing)
-    if n_segments:
-        with tape.times(planned.shape.n_layers - n_segments):
-            block.forward(tape, planned)
-        with tape.times(n_segments):
-            block.forward_until_saved(tape, planned)
+    recomputation.again(tape, planned, checkpointing)
     with tape.times(planned.shape.n_layers):
         block.backward(tape, planned)
     positions.backward(tape, planned)
 
 
-def _n_segments(n_layers: int, checkpointing: Checkpointing) -> int:
-    """Runs of blocks that are recomputed as one (`lab/levers/checkpointing.py`)."""
-    if checkpointing == "none":
-        return 0
-    length = math.ceil(math.sqrt(n_layers)) if checkpointing == "sqrt" else 1
-    return math.ceil(n_layers / length)
+def _update(tape: Tape, planned: Plan, optimizer: Optimizer) -> None:
+    if planned.loss_scaled:
+        loss_scaling.unscale(tape, planned)
+    adamw(tape, planned, optimizer)
+    if planned.loss_scaled:
+        loss_scaling.update(tape)
 
 
 def _accumulate(tape: Tape, planned: Plan) -> None:

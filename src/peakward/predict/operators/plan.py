@@ -1,10 +1,18 @@
-"""What a case fixes for all of its operators: sizes and types. Refuses what is not covered."""
+"""What a case fixes for all of its operators: sizes, types, and the kernel of its attention."""
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from peakward.predict.operators.tape import BFLOAT, FLOAT, tensor
-from peakward.records.case import ModelCase, Precision
-from peakward.records.errors import PeakwardError
+from peakward.predict.operators.attention_backend import (
+    HOPPER,
+    Backend,
+    ComputeCapability,
+    first_backend,
+    inputs,
+    named_backend,
+)
+from peakward.predict.operators.coverage import expect_covered
+from peakward.predict.operators.tape import BFLOAT, FLOAT, HALF, tensor
+from peakward.records.case import Attention, DeviceType, ModelCase, Precision
 from peakward.records.model_shape import ModelShape
 from peakward.records.op_graph import Operand
 
@@ -13,8 +21,18 @@ _TYPES: dict[Precision, tuple[str, str]] = {
     "tf32": (FLOAT, FLOAT),
     "bf16": (BFLOAT, BFLOAT),
     "bf16-mixed": (FLOAT, BFLOAT),
+    "fp16-mixed": (FLOAT, HALF),
+    "fp8": (FLOAT, BFLOAT),
 }
-"""What parameters are stored in, and what products are computed in."""
+"""What parameters are stored in, and what products are computed in; those of fp8 are of bf16
+numbers that are quantised for each product."""
+Kernel = Literal["naive", "flash-for-cpu"] | Backend
+_BACKENDS: dict[Attention, Backend] = {
+    "sdpa-cudnn": "cudnn",
+    "sdpa-flash": "flash",
+    "sdpa-efficient": "efficient",
+    "sdpa-math": "math",
+}
 
 
 class Plan(NamedTuple):
@@ -27,7 +45,16 @@ class Plan(NamedTuple):
     """Type of the parameters, the residual stream and the gradients of both."""
     compute: str
     """Type of the matrix products."""
-    attention: str
+    precision: Precision
+    attention: Kernel
+    device: DeviceType
+    differentiated: bool
+    """A backward pass follows."""
+
+    @property
+    def loss_scaled(self) -> bool:
+        """The loss is scaled before the backward pass."""
+        return self.precision == "fp16-mixed"
 
     @property
     def hidden(self) -> Operand:
@@ -40,13 +67,13 @@ class Plan(NamedTuple):
         return self.batch * self.seq
 
 
-def plan(case: ModelCase) -> Plan:
-    """The case's plan.
+def plan(case: ModelCase, compute_capability: ComputeCapability = HOPPER) -> Plan:
+    """The case's plan, on a GPU of that compute capability.
 
     Raises:
-        PeakwardError: a setting whose operators this room does not know.
+        PeakwardError: a setting whose operators this room does not know, or that torch refuses.
     """
-    _check(case)
+    expect_covered(case, compute_capability)
     stored, compute = _TYPES[case.configuration.precision]
     return Plan(
         shape=case.model,
@@ -54,52 +81,20 @@ def plan(case: ModelCase) -> Plan:
         seq=case.workload.seq_len,
         stored=stored,
         compute=compute,
-        attention=case.configuration.attention,
+        precision=case.configuration.precision,
+        attention=_kernel(case, compute, compute_capability),
+        device=case.device,
+        differentiated=case.workload.pass_ != "forward",
     )
 
 
-def _check(case: ModelCase) -> None:
-    configuration = case.configuration
-    _expect("precision", configuration.precision, *_TYPES)
-    _expect("attention", configuration.attention, "naive", "sdpa", "sdpa-flash")
-    _expect("compile", configuration.compile, "none")
-    _expect("checkpointing", configuration.checkpointing, "none", "sqrt", "every-block")
-    _expect("optimizer", configuration.optimizer, "adamw-foreach", "adamw-fused", "adamw-loop")
-    _expect("cuda_graphs", configuration.cuda_graphs, False)
-    _expect("device", case.device, "cpu")
-    _expect("n_experts", case.model.n_experts, 1)
-    _expect("varying_seq_lens", case.workload.varying_seq_lens, ())
-    _expect_sizes(case)
-
-
-def _expect_sizes(case: ModelCase) -> None:
-    """Of smaller ones torch sees other layouts in the same strides, and some sums vanish."""
-    shape, seq_len = case.model, case.workload.seq_len
-    smallest = {
-        "seq_len": (2, seq_len),
-        "d_model": (2, shape.d_model),
-        "head_dim": (3, shape.head_dim),
-    }
-    for size, (least, got) in smallest.items():
-        if got < least:
-            raise PeakwardError(
-                f"expected {size} of {least} or more for operators in closed form, got {got}: "
-                "capture the step instead, or change it"
-            )
-    if shape.positions == "rope" and shape.head_dim % 2:
-        raise PeakwardError(
-            f"expected an even head_dim, whose halves RoPE turns, got {shape.head_dim}: change it"
-        )
-    if shape.positions == "learned" and seq_len > shape.max_seq_len:
-        raise PeakwardError(
-            f"expected a seq_len up to the {shape.max_seq_len} learned positions, got {seq_len}: "
-            "shorten it"
-        )
-
-
-def _expect(setting: str, got: object, *covered: object) -> None:
-    if got not in covered:
-        raise PeakwardError(
-            f"expected {setting} {' or '.join(map(str, covered))} for operators in closed form, "
-            f"got {got}: capture the step instead, or change it"
-        )
+def _kernel(case: ModelCase, compute: str, compute_capability: ComputeCapability) -> Kernel:
+    wanted = case.configuration.attention
+    if wanted == "naive":
+        return "naive"
+    if case.device == "cpu":
+        return "flash-for-cpu"
+    given = inputs(case, compute, compute_capability)
+    if wanted == "sdpa":
+        return first_backend(given)
+    return named_backend(_BACKENDS[wanted], given)

@@ -10,7 +10,7 @@ from peakward.records.op_graph import Operand
 def logits(tape: Tape, plan: Plan) -> None:
     """The residual stream → (batch, seq, vocab_size) in the compute type."""
     with tape.module("readout.norm"):
-        normed = norms.forward(tape, plan.shape.norm, plan.hidden)
+        normed = norms.forward(tape, plan)
     linear.forward(tape, head(plan), normed)
 
 
@@ -38,7 +38,7 @@ def backward(tape: Tape, plan: Plan) -> None:
         gradient = tape.cast(_logits(plan, FLOAT), plan.compute)
     linear.backward(tape, head(plan), gradient, plan.stored)
     with tape.module("readout.norm"):
-        norms.backward(tape, plan.shape.norm, plan.hidden)
+        norms.backward(tape, plan)
 
 
 def head(plan: Plan) -> Linear:

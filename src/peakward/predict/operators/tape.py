@@ -11,8 +11,10 @@ from contextlib import contextmanager
 from peakward.records.measurement import Phase
 from peakward.records.op_graph import Operand, Operator, OpGraph
 
-FLOAT, BFLOAT, INT, BOOL = "float32", "bfloat16", "int64", "bool"
-_WIDTH = (BOOL, INT, BFLOAT, FLOAT)
+DOUBLE, FLOAT, BFLOAT, HALF = "float64", "float32", "bfloat16", "float16"
+E4M3, E5M2 = "float8_e4m3fn", "float8_e5m2"
+INT, INT32, UINT, BOOL = "int64", "int32", "uint64", "bool"
+_WIDTH = (BOOL, INT, HALF, BFLOAT, FLOAT, DOUBLE)
 """Of two types the later one is what torch promotes both to."""
 
 
@@ -34,6 +36,7 @@ class Tape:
         self._phase: Phase = "forward"
         self._module: str | None = None
         self._times = 1
+        self._left_out: frozenset[str] = frozenset()
 
     def graph(self) -> OpGraph:
         """All that was written."""
@@ -60,6 +63,13 @@ class Tape:
         yield
         self._times = before
 
+    @contextmanager
+    def without(self, names: frozenset[str]) -> Iterator[None]:
+        """Inside, calls of these are left out."""
+        before, self._left_out = self._left_out, names | self._left_out
+        yield
+        self._left_out = before
+
     def call(
         self,
         name: str,
@@ -70,7 +80,7 @@ class Tape:
         bytes_read: int | None = None,
     ) -> None:
         """One call of aten's `name`. It reads its inputs whole, unless said otherwise."""
-        if self._times == 0:
+        if self._times == 0 or name in self._left_out:
             return
         self._written.append(
             Operator(

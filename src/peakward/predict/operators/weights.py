@@ -5,7 +5,7 @@ from typing import NamedTuple
 from peakward.predict.operators import block, readout
 from peakward.predict.operators.linear import Linear
 from peakward.predict.operators.plan import Plan
-from peakward.predict.operators.tape import tensor
+from peakward.predict.operators.tape import alike, tensor
 from peakward.records.op_graph import Operand
 
 
@@ -33,6 +33,16 @@ def weights(plan: Plan) -> list[Weight]:
     found += _linear(layers.up, shape.n_layers) + _linear(layers.down, shape.n_layers)
     found += _norm(plan, "readout.norm", 1)
     return found if shape.tied_head else found + _linear(readout.head(plan), 1)
+
+
+def every_weight(plan: Plan) -> tuple[Operand, ...]:
+    """All of them as one list argument; gradients and moments are alike."""
+    return alike(
+        tuple(
+            Operand(shape=each.tensor.shape, dtype=each.tensor.dtype, count=each.n)
+            for each in weights(plan)
+        )
+    )
 
 
 def _norm(plan: Plan, module: str, n: int) -> list[Weight]:

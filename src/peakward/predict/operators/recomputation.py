@@ -1,0 +1,44 @@
+"""The part of the forward pass that runs again in the backward one (`lab/levers/checkpointing.py`).
+
+Chen et al. 2016, "Training deep nets with sublinear memory cost".
+"""
+
+import math
+
+from peakward.predict.operators import block
+from peakward.predict.operators.plan import Plan
+from peakward.predict.operators.tape import Tape
+from peakward.records.case import Checkpointing
+
+_KEPT = frozenset(
+    {
+        "mm",
+        "addmm",
+        "bmm",
+        "_scaled_mm",
+        "_scaled_dot_product_flash_attention",
+        "_scaled_dot_product_efficient_attention",
+        "_scaled_dot_product_cudnn_attention",
+    }
+)
+"""Whose results selective checkpointing keeps."""
+
+
+def again(tape: Tape, plan: Plan, checkpointing: Checkpointing) -> None:
+    """Every block but the last of a run whole, and the last as far as torch needs it."""
+    n_runs = _n_runs(plan.shape.n_layers, checkpointing)
+    kept = _KEPT if checkpointing == "selective" else frozenset()
+    if n_runs:
+        with tape.without(kept):
+            with tape.times(plan.shape.n_layers - n_runs):
+                block.forward(tape, plan)
+            with tape.times(n_runs):
+                block.forward_until_saved(tape, plan)
+
+
+def _n_runs(n_layers: int, checkpointing: Checkpointing) -> int:
+    """Runs of blocks that are recomputed as one."""
+    if checkpointing == "none":
+        return 0
+    length = math.ceil(math.sqrt(n_layers)) if checkpointing == "sqrt" else 1
+    return math.ceil(n_layers / length)
