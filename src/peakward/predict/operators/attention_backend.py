@@ -1,11 +1,12 @@
 """Which kernel torch's scaled_dot_product_attention runs on a GPU: the one that is named, or the
 first in torch's order that takes the inputs.
 
-After `sdp_utils.cpp` of torch 2.11. Captures on an NVIDIA H200 (compute capability 9.0, torch
-2.11.0 for CUDA 13.0) hold the choice there, by type, mask, shared heads and head_dim of 6, of 40
-to 128, and of 256. For every other capability it is read from that source and held by nothing:
-cuDNN is first on 9.0 and 10.0 alone, and only where it is newer than 9.15, which torch for
-CUDA 12 does not bring; elsewhere flash is.
+After torch's `sdp_utils.cpp`. Captures on an NVIDIA H200 (compute capability 9.0, torch 2.11.0 for
+CUDA 13.0) hold the choice by type, mask, shared heads, and head_dim of 6, of 40 to 128 and of 256.
+The rest is read from that source and held by nothing: what lies between 128 and 256, where a torch
+after 2.11 trains on cuDNN no more, and every other compute capability. cuDNN is first on 9.x and
+10.x alone, and only where it is newer than 9.15, which torch for CUDA 12 does not bring; elsewhere
+flash is.
 """
 
 from typing import Literal, NamedTuple
@@ -49,7 +50,7 @@ def inputs(case: ModelCase, dtype: str, compute_capability: ComputeCapability) -
 def first_backend(given: Inputs) -> Backend:
     """What `sdpa` runs."""
     order: tuple[Backend, ...] = ("flash", "efficient")
-    if given.compute_capability in (HOPPER, (10, 0)):
+    if given.compute_capability[0] in (9, 10):
         order = ("cudnn", *order)
     return next((each for each in order if _obstacle(each, given) is None), "math")
 

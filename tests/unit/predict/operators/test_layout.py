@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peakward.predict.operators.layout import dense, is_view, swapped
+from peakward.predict.operators.layout import by_rows, dense, is_view, swapped
 
 untimed = settings(max_examples=150, deadline=None)
 sizes = st.lists(st.integers(1, 4), min_size=1, max_size=5).map(tuple)
@@ -50,3 +50,11 @@ def test_dense_strides_are_those_of_torch(shape):
 def test_swapping_leaves_the_rest():
     assert swapped((5, 6, 7, 8), 1, 2) == (5, 7, 6, 8)
     assert swapped((5, 6), -1, -2) == (6, 5)
+
+
+@given(st.tuples(*[st.integers(1, 4)] * 4))
+@untimed
+def test_rows_are_where_heads_lie_side_by_side(shape):
+    batch, heads, seq, size = shape
+    tensor = torch.empty(batch, seq, heads, size).transpose(1, 2)
+    assert (tuple(tensor.shape), tensor.stride()) == (shape, by_rows(shape))

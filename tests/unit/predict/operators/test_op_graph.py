@@ -115,12 +115,73 @@ ARCHITECTURES = [
 ]
 
 
+def assert_same_categories(made):
+    names = {each.name for each in op_graph(made).operators}
+    in_a_trace = {name: operator_category(name.replace(".", "::")) for name in names}
+    assert {name: category(name) for name in names} == in_a_trace
+
+
 @pytest.mark.parametrize("changes", ARCHITECTURES)
 @pytest.mark.parametrize("attention", ["naive", "sdpa"])
 @pytest.mark.parametrize("optimizer", ["adamw-loop", "adamw-foreach", "adamw-fused"])
-def test_categories_are_those_of_a_trace(optimizer, attention, changes):
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_categories_are_those_of_a_trace(device, optimizer, attention, changes):
     shape = msgspec.structs.replace(model("tiny"), **changes)
     settings = {"precision": "bf16", "attention": attention, "optimizer": optimizer}
-    names = {each.name for each in op_graph(case(shape, settings)).operators}
-    in_a_trace = {name: operator_category(name.replace(".", "::")) for name in names}
-    assert {name: category(name) for name in names} == in_a_trace
+    assert_same_categories(msgspec.structs.replace(case(shape, settings), device=device))
+
+
+@pytest.mark.parametrize(
+    ("changes", "settings"),
+    [
+        ({}, {"precision": "fp16-mixed"}),
+        ({}, {"precision": "fp16-mixed", "optimizer": "adamw-fused"}),
+        ({}, {"precision": "fp8"}),
+        ({}, {"attention": "sdpa-math", "precision": "bf16"}),
+        ({"window": 4}, {"attention": "sdpa-efficient"}),
+        ({"head_dim": 12}, {"attention": "sdpa-flash", "precision": "bf16"}),
+    ],
+)
+def test_categories_are_those_of_a_trace_in_what_cuda_alone_has(changes, settings):
+    shape = msgspec.structs.replace(model("tiny"), **changes)
+    assert_same_categories(msgspec.structs.replace(case(shape, settings), device="cuda"))
+
+
+def on_cuda(attention, **workload):
+    shape = msgspec.structs.replace(model("llama-3-8b"), n_layers=2)
+    made = case(shape, {"precision": "bf16-mixed", "attention": attention}, **workload)
+    return msgspec.structs.replace(made, device="cuda")
+
+
+@pytest.mark.parametrize("attention", ["naive", "sdpa-math"])
+def test_a_fused_backward_repeats_the_scores_and_a_forward_repeats_nothing(attention):
+    fused = op_graph(on_cuda("sdpa")).totals(lambda each: each.phase)
+    written_out = op_graph(on_cuda(attention)).totals(lambda each: each.phase)
+    scores = 2 * 2 * 2 * 32 * 96**2 * 128
+    assert fused["forward"].flops == written_out["forward"].flops
+    assert fused["backward"].flops == written_out["backward"].flops + scores
+
+
+def test_a_gpu_without_cudnn_in_front_differs_in_the_kernels_alone():
+    hopper, ampere = (
+        op_graph(on_cuda("sdpa"), compute_capability=each) for each in ((9, 0), (8, 0))
+    )
+    only = {each.name for each in set(hopper.operators) ^ set(ampere.operators)}
+    assert only == {
+        f"aten._scaled_dot_product_{kernel}_attention{direction}"
+        for kernel in ("cudnn", "flash")
+        for direction in ("", "_backward")
+    }
+
+
+def test_selective_checkpointing_recomputes_no_product():
+    graphs = (
+        op_graph(msgspec.structs.replace(on_cuda("sdpa"), configuration=Configuration(**settings)))
+        for settings in (
+            {"precision": "bf16-mixed", "attention": "sdpa", "checkpointing": each}
+            for each in ("none", "selective", "every-block")
+        )
+    )
+    none, selective, every = (each.totals(lambda each: each.phase)["backward"] for each in graphs)
+    assert none.flops == selective.flops < every.flops
+    assert none.n_calls < selective.n_calls < every.n_calls
