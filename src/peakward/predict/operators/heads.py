@@ -43,11 +43,10 @@ def matrices(x: Operand) -> Operand:
     return tensor(x.dtype, math.prod(x.shape[:-2]), *x.shape[-2:])
 
 
-def as_batch(tape: Tape, x: Operand, strides: Strides) -> Operand:
-    """x as `matrices`, copied where its layout demands it."""
+def as_batch(tape: Tape, x: Operand, strides: Strides) -> None:
+    """The copy, if its layout demands one, by which x becomes `matrices`."""
     if not is_view(x.shape, strides, matrices(x).shape):
         tape.copied(x)
-    return matrices(x)
 
 
 def repeated(tape: Tape, plan: Plan, dtype: str) -> None:

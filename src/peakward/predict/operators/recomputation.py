@@ -10,24 +10,26 @@ from peakward.predict.operators.plan import Plan
 from peakward.predict.operators.tape import Tape
 from peakward.records.case import Checkpointing
 
-_KEPT = frozenset(
+KEPT_BY_SELECTIVE = frozenset(
     {
         "mm",
         "addmm",
         "bmm",
         "_scaled_mm",
+        "_grouped_mm",
         "_scaled_dot_product_flash_attention",
         "_scaled_dot_product_efficient_attention",
         "_scaled_dot_product_cudnn_attention",
+        "_scaled_dot_product_flash_attention_for_cpu",
     }
 )
-"""Whose results selective checkpointing keeps."""
+"""Whose results are kept, so that they do not run again (`SAVED_BY_SELECTIVE` of the lever)."""
 
 
 def again(tape: Tape, plan: Plan, checkpointing: Checkpointing) -> None:
     """Every block but the last of a run whole, and the last as far as torch needs it."""
     n_runs = _n_runs(plan.shape.n_layers, checkpointing)
-    kept = _KEPT if checkpointing == "selective" else frozenset()
+    kept = KEPT_BY_SELECTIVE if checkpointing == "selective" else frozenset()
     if n_runs:
         with tape.without(kept):
             with tape.times(plan.shape.n_layers - n_runs):
