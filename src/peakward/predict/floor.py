@@ -11,16 +11,14 @@ too; launches, norms, softmax and optimiser arithmetic take no time; lengths tha
 by their mean cost (the mean of the longer of two is never below the longer of their means).
 """
 
-from typing import Literal, NamedTuple
-
+from peakward.predict.ceilings import Ceilings, ceilings, peak_flops_per_s, roof
 from peakward.predict.flops import phase_flops
 from peakward.predict.traffic import compulsory_bytes
 from peakward.records.calibration import Calibration
 from peakward.records.case import ModelCase, Precision
 from peakward.records.device import Device
-from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Phase
-from peakward.records.prediction import PhaseFloor, Prediction, Source
+from peakward.records.prediction import PhaseFloor, Prediction
 
 COMPUTE_TYPES: dict[Precision, str] = {
     "fp32": "fp32",
@@ -30,13 +28,6 @@ COMPUTE_TYPES: dict[Precision, str] = {
     "bf16": "bf16",
     "fp8": "fp8",
 }
-
-
-class _Ceilings(NamedTuple):
-    device: str
-    matmul_flops_per_s: float | None
-    bytes_per_s: float
-    source: Source
 
 
 def compute_type(case: ModelCase) -> str:
@@ -66,63 +57,23 @@ def floor(case: ModelCase, *, calibration: Calibration | None, device: Device | 
         PeakwardError: neither a calibration nor a datasheet.
     """
     kind = compute_type(case)
-    ceilings = _ceilings(kind, calibration, device)
+    on = ceilings(kind, calibration, device)
     flops, traffic = phase_flops(case), compulsory_bytes(case)
-    phases = tuple(_phase_floor(phase, flops[phase], traffic[phase], ceilings) for phase in flops)
+    phases = tuple(_phase_floor(phase, flops[phase], traffic[phase], on) for phase in flops)
     floors = [phase.floor_s for phase in phases if phase.floor_s is not None]
     return Prediction(
         case=case,
-        device=ceilings.device,
+        device=on.device,
         phases=phases,
         floor_s=sum(floors) if len(floors) == len(phases) else None,
         compute_type=kind,
-        matmul_flops_per_s=ceilings.matmul_flops_per_s,
-        bytes_per_s=ceilings.bytes_per_s,
-        source=ceilings.source,
-        peak_flops_per_s=_peak(device, kind),
+        matmul_flops_per_s=on.matmul_flops_per_s,
+        bytes_per_s=on.bytes_per_s,
+        source=on.source,
+        peak_flops_per_s=peak_flops_per_s(device, kind),
     )
 
 
-def _ceilings(kind: str, calibration: Calibration | None, device: Device | None) -> _Ceilings:
-    candidates = []
-    if calibration is not None:
-        name = calibration.environment.device_name if device is None else device.name
-        rate = calibration.matmul_flops_per_s(kind)
-        candidates.append(_Ceilings(name, rate, calibration.copy_bytes_per_s, "calibrated"))
-    if device is not None:
-        peak, bandwidth = _peak(device, kind), device.bytes_per_s.value
-        candidates.append(_Ceilings(device.name, peak, bandwidth, "datasheet"))
-    if not candidates:
-        raise PeakwardError(
-            "expected a calibration or a catalogued device to compute a floor from, got neither: "
-            "run `peakward devices calibrate`"
-        )
-    with_rate = [each for each in candidates if each.matmul_flops_per_s is not None]
-    return (with_rate or candidates)[0]
-
-
-def _phase_floor(phase: Phase, flops: float, compulsory: float, ceilings: _Ceilings) -> PhaseFloor:
-    rate = ceilings.matmul_flops_per_s
-    memory_s = compulsory / ceilings.bytes_per_s
-    if flops == 0:
-        compute_s: float | None = 0.0
-    else:
-        compute_s = None if rate is None else flops / rate
-    bound: Literal["compute", "memory"] | None = None
-    if compute_s is not None:
-        bound = "compute" if compute_s > memory_s else "memory"
-    return PhaseFloor(
-        phase=phase,
-        flops=flops,
-        bytes=compulsory,
-        compute_s=compute_s,
-        memory_s=memory_s,
-        floor_s=None if compute_s is None else max(compute_s, memory_s),
-        bound=bound,
-    )
-
-
-def _peak(device: Device | None, kind: str) -> float | None:
-    if device is None or kind not in device.peak_flops_per_s:
-        return None
-    return device.peak_flops_per_s[kind].value
+def _phase_floor(phase: Phase, flops: float, compulsory: float, on: Ceilings) -> PhaseFloor:
+    times = roof(flops, compulsory, on)
+    return PhaseFloor(phase=phase, flops=flops, bytes=compulsory, **times._asdict())

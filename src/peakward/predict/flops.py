@@ -26,8 +26,7 @@ FORWARDS: dict[Phase, int] = {"forward": 1, "backward": 2, "optimizer": 0}
 
 def forward_flops(shape: ModelShape, batch_size: int, seq_len: int) -> float:
     """Model FLOPs of one forward pass over (batch_size, seq_len) tokens."""
-    head = 2.0 * batch_size * seq_len * shape.vocab_size * shape.d_model
-    return _blocks_flops(shape, batch_size, seq_len) + head
+    return _blocks(shape, batch_size, seq_len) + head_flops(shape, n_tokens=batch_size * seq_len)
 
 
 def step_flops(case: Case) -> float | None:
@@ -68,7 +67,7 @@ def recomputed_flops(case: ModelCase) -> float:
     if workload.pass_ == "forward" or not recomputes:
         return 0.0
     return workload.accumulate * mean_over_lengths(
-        workload, lambda seq_len: _blocks_flops(case.model, workload.batch_size, seq_len)
+        workload, lambda seq_len: _blocks(case.model, workload.batch_size, seq_len)
     )
 
 
@@ -78,8 +77,19 @@ def attended_pairs(seq_len: int, *, window: int | None) -> float:
     return seq_len * reach - reach**2 / 2
 
 
-def _blocks_flops(shape: ModelShape, batch_size: int, seq_len: int) -> float:
-    matmuls = 2.0 * seq_len * active_block_matmul_parameters(shape)
+def blocks_flops(shape: ModelShape, *, n_tokens: int, n_pairs: float) -> float:
+    """Model FLOPs of all blocks for `n_tokens` tokens that attend in `n_pairs` (query, key) pairs."""
+    matmuls = 2.0 * n_tokens * active_block_matmul_parameters(shape)
     # Scores and weighted values: each 2 · head_dim per pair and head.
-    attention = 4.0 * shape.n_heads * shape.head_dim * attended_pairs(seq_len, window=shape.window)
-    return batch_size * shape.n_layers * (matmuls + attention)
+    attention = 4.0 * shape.n_heads * shape.head_dim * n_pairs
+    return shape.n_layers * (matmuls + attention)
+
+
+def head_flops(shape: ModelShape, *, n_tokens: int) -> float:
+    """Model FLOPs of the output head at `n_tokens` positions."""
+    return 2.0 * n_tokens * shape.vocab_size * shape.d_model
+
+
+def _blocks(shape: ModelShape, batch_size: int, seq_len: int) -> float:
+    pairs = batch_size * attended_pairs(seq_len, window=shape.window)
+    return blocks_flops(shape, n_tokens=batch_size * seq_len, n_pairs=pairs)

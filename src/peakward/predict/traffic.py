@@ -55,7 +55,7 @@ def _forward_bytes(case: ModelCase) -> float:
 
     def micro_batch(seq_len: int) -> float:
         n_tokens = workload.batch_size * seq_len
-        read = _weights(shape, n_tokens) + _looked_up(shape, n_tokens, seq_len)
+        read = _weights(shape, n_tokens) + looked_up(shape, n_tokens, seq_len)
         return read * parameter_bytes(case) + TOKEN_ID_BYTES * n_tokens
 
     return workload.accumulate * mean_over_lengths(workload, micro_batch)
@@ -68,7 +68,7 @@ def _backward_bytes(case: ModelCase) -> float:
     def step(seq_len: int) -> float:
         n_tokens = workload.batch_size * seq_len
         weights = _weights(shape, n_tokens)
-        gradients = weights + _looked_up(shape, n_tokens, seq_len)
+        gradients = weights + looked_up(shape, n_tokens, seq_len)
         elements = workload.accumulate * weights + gradient_accesses * gradients
         return elements * parameter_bytes(case)
 
@@ -79,15 +79,22 @@ def _weights(shape: ModelShape, n_tokens: int) -> float:
     """Parameters that take part in the arithmetic of n_tokens: all but tables only looked up in and
     experts that no token goes to."""
     tied_table = shape.vocab_size * shape.d_model if shape.tied_head else 0
-    untouched = shape.n_experts * (1 - shape.n_active_experts / shape.n_experts) ** n_tokens
+    untouched = shape.n_experts - touched_experts(shape, n_tokens)
     left_out = shape.n_layers * untouched * shape.expert_parameters
     return n_parameters(shape) - embedding_parameters(shape) + tied_table - left_out
 
 
-def _looked_up(shape: ModelShape, n_tokens: int, seq_len: int) -> float:
-    """Elements of the touched rows of the tables that `_weights` leaves out."""
+def touched_experts(shape: ModelShape, n_tokens: int) -> float:
+    """Of one block's experts, those that any of n_tokens is expected to go to; 1 of a dense block."""
+    idle_share = 1 - shape.n_active_experts / shape.n_experts
+    return shape.n_experts * (1 - idle_share**n_tokens)
+
+
+def looked_up(shape: ModelShape, n_tokens: int, n_positions: int) -> float:
+    """Elements of the touched rows of the tables that are looked up in: of tokens, unless the head
+    reads that table whole, and of learned positions, of which the tokens stand at `n_positions`."""
     vocab = shape.vocab_size
     distinct = vocab * (1 - (1 - 1 / vocab) ** n_tokens)
     token_rows = 0.0 if shape.tied_head else distinct
-    position_rows = min(seq_len, n_position_rows(shape))
+    position_rows = min(n_positions, n_position_rows(shape))
     return (token_rows + position_rows) * shape.d_model
