@@ -1,0 +1,40 @@
+"""Published fits of the loss to model size and data, by name.
+
+Coefficients are as printed, and the choice matters: for Chinchilla's budget of 5.76e23 FLOPs
+Hoffmann's optimum has 93 tokens a parameter (59 with the exponents before rounding, 0.3392 and
+0.2849), where its authors trained at 20; Besiroglu's, fitted to the same runs as read off their
+figure, has 18.
+"""
+
+from peakward.catalogue.names import look_up
+from peakward.records.scaling import ScalingFit
+
+SCALING_FITS: tuple[ScalingFit, ...] = (
+    ScalingFit(
+        name="besiroglu-2024",
+        source="Besiroglu, Erdil, Barnett, You, Chinchilla Scaling: A replication attempt (2024)",
+        irreducible_loss=1.8172,
+        parameter_coefficient=482.01,
+        parameter_exponent=0.3478,
+        token_coefficient=2085.43,
+        token_exponent=0.3658,
+    ),
+    ScalingFit(
+        name="hoffmann-2022",
+        source="Hoffmann et al., Training Compute-Optimal Large Language Models (2022), approach 3",
+        irreducible_loss=1.69,
+        parameter_coefficient=406.4,
+        parameter_exponent=0.34,
+        token_coefficient=410.7,
+        token_exponent=0.28,
+    ),
+)
+
+
+def scaling_fit(name: str) -> ScalingFit:
+    """The published fit of that name.
+
+    Raises:
+        PeakwardError: no such fit; names those there are.
+    """
+    return look_up("a scaling fit", name, {each.name: each for each in SCALING_FITS})

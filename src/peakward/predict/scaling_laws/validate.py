@@ -1,0 +1,27 @@
+"""Bounds of the amounts that a scaling law is asked about."""
+
+import math
+
+from peakward.records.errors import PeakwardError
+
+
+def refuse_unless_positive(value: float, name: str) -> None:
+    """Of sizes, budgets and rates.
+
+    Raises:
+        PeakwardError: zero, negative, infinite or not a number.
+    """
+    if not 0 < value < math.inf:
+        raise PeakwardError(f"expected {name} above 0, got {value}: give a finite number above 0")
+
+
+def refuse_if_negative(value: float, name: str) -> None:
+    """Of prices and of what may be nothing.
+
+    Raises:
+        PeakwardError: negative, infinite or not a number.
+    """
+    if not 0 <= value < math.inf:
+        raise PeakwardError(
+            f"expected {name} of at least 0, got {value}: give a finite number, 0 or above"
+        )
