@@ -14,39 +14,14 @@ from peakward.predict.parameters import n_parameters
 from peakward.predict.traffic import compulsory_bytes, parameter_bytes
 from peakward.records.case import Configuration, ModelCase, Pass, Workload
 from peakward.records.device import Device
-from peakward.records.model_shape import Activation, ModelShape, Norm, Positions
+from peakward.records.model_shape import ModelShape
 from peakward.records.prediction import Prediction
+
+from .inference.drawn import shapes
 
 untimed = settings(max_examples=60, deadline=None)
 
 replace: Any = msgspec.structs.replace
-
-
-@st.composite
-def shapes(draw: st.DrawFn) -> ModelShape:
-    n_kv_heads = draw(st.integers(1, 4))
-    n_experts = draw(st.integers(1, 6))
-    return ModelShape(
-        name="drawn",
-        vocab_size=draw(st.integers(1, 500)),
-        n_layers=draw(st.integers(1, 5)),
-        d_model=draw(st.integers(1, 64)),
-        d_ff=draw(st.integers(1, 128)),
-        n_heads=n_kv_heads * draw(st.integers(1, 4)),
-        n_kv_heads=n_kv_heads,
-        head_dim=2 * draw(st.integers(1, 32)),
-        max_seq_len=512,
-        norm=draw(st.sampled_from(get_args(Norm))),
-        activation=draw(st.sampled_from(get_args(Activation))),
-        gated=draw(st.booleans()),
-        positions=draw(st.sampled_from(get_args(Positions))),
-        window=draw(st.none() | st.integers(1, 600)),
-        tied_head=draw(st.booleans()),
-        qkv_bias=draw(st.booleans()),
-        bias=n_experts == 1 and draw(st.booleans()),
-        n_experts=n_experts,
-        n_active_experts=draw(st.integers(1, n_experts)),
-    )
 
 
 @st.composite

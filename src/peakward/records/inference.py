@@ -1,0 +1,170 @@
+"""Serving a model: prompts that are prefilled, then tokens decoded one step at a time."""
+
+from typing import Literal
+
+import msgspec
+
+from peakward.records.model_shape import ModelShape
+from peakward.records.prediction import Source
+
+ComputeType = Literal["fp32", "tf32", "bf16", "fp16", "fp8"]
+WeightType = Literal["fp32", "bf16", "fp16", "fp8", "int8", "int4"]
+CacheType = Literal["fp32", "bf16", "fp16", "fp8", "int8"]
+
+
+class WeightFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How weights are stored. fp8, int8 and int4 are for the matrices of attention and of the
+    feed-forward networks; embeddings, head, norms, biases and routers stay in 16 bits."""
+
+    type: WeightType = "bf16"
+    group_size: int | None = None
+    """Inputs of a quantised matrix that share a 16-bit scale; None: all inputs of an output."""
+    zero_points: bool = False
+    """Each scale has a zero point beside it, of as many bits as a weight (int8 and int4 alone)."""
+
+
+class Speculation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A draft model proposes tokens, of which the target accepts a first part in one step."""
+
+    draft: ModelShape
+    """Its weights and cache have the types of the target's."""
+    draft_len: int
+    """Tokens proposed in a round: γ."""
+    acceptance_rate: float
+    """Expected share of proposed tokens that the target accepts, each for itself: α, from 0 to 1."""
+
+
+class ServingWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A batch of requests of one length, served together from the first token to the last."""
+
+    batch_size: int
+    """Sequences."""
+    prompt_len: int
+    """Tokens of each prompt."""
+    output_len: int
+    """Tokens generated for each, at least 2: the prefill gives the first, a decode step each other."""
+    weights: WeightFormat = WeightFormat()
+    cache_type: CacheType = "bf16"
+    """int8 has a 16-bit scale per head and position, for keys and for values; the other types have
+    none (fp8 as engines store it: one static scale a layer, which is as good as nothing)."""
+    compute_type: ComputeType = "bf16"
+    """The type that products multiply in, whatever weights and cache are stored in."""
+    speculation: Speculation | None = None
+
+    @property
+    def contexts(self) -> range:
+        """Of each decode step the positions that its token attends to, itself included."""
+        return range(self.prompt_len + 1, self.prompt_len + self.output_len)
+
+    @property
+    def cached_len(self) -> int:
+        """Positions of a sequence that are ever computed: the last token is never fed back."""
+        return self.prompt_len + self.output_len - 1
+
+
+class Cost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Work of one step for the whole batch."""
+
+    flops: float
+    """Model FLOPs."""
+    bytes: float
+    """Compulsory traffic: weights, cache and token ids; no activations."""
+    flops_per_byte: float
+    """Arithmetic intensity."""
+
+
+class ServingMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What must be held at the end of the longest sequence; no activations and no workspace."""
+
+    weights_bytes: int
+    cache_bytes_per_token: int
+    """Of one sequence and position, over all layers."""
+    cache_bytes: int
+    """Of the whole batch at its full length, or of the window where that is shorter."""
+    draft_bytes: int
+    """Weights and cache of the draft model; 0 without speculation."""
+    total_bytes: int
+
+
+class ServingCost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What serving a workload takes on any device."""
+
+    model: ModelShape
+    workload: ServingWorkload
+    prefill: Cost
+    """All prompts in one step."""
+    decode: Cost
+    """One token for every sequence, without speculation: the mean over the workload's steps."""
+    memory: ServingMemory
+
+
+class StepFloor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The least time of a step: the longer of its arithmetic and its traffic."""
+
+    compute_s: float
+    memory_s: float
+    floor_s: float
+    bound: Literal["compute", "memory"]
+
+
+class SpeculationFloor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A round of speculative decoding: `draft_len` steps of the draft, then one of the target."""
+
+    draft_prefill_s: float
+    draft_step_s: float
+    verification_s: float
+    """One target step over draft_len + 1 tokens of every sequence."""
+    round_s: float
+    tokens_per_round: float
+    """Expected, of each sequence."""
+    relative_cost: float
+    """A draft step over a plain decode step of the target: c."""
+    verification_cost: float
+    """The verification over a plain decode step of the target; the theorem takes it as 1."""
+    speed_up: float
+    """Over plain decoding, with that verification; below 1 speculation loses."""
+    ideal_speed_up: float
+    """The same where verifying costs no more than decoding (Leviathan et al. 2023, theorem 3.8)."""
+    best_draft_len: int
+    """The draft length of highest `speed_up` at this acceptance rate; 0: do not speculate."""
+    best_speed_up: float
+
+
+class Pace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What follows for who waits, and for the whole batch; with speculation, expected values."""
+
+    time_to_first_token_s: float
+    """The target's prefill."""
+    time_per_output_token_s: float
+    """Of each token but the first, of one sequence."""
+    request_s: float
+    """From the prompt to the last token, a draft's prefill included."""
+    prefill_tokens_per_s: float
+    """Prompt tokens of the whole batch."""
+    decode_tokens_per_s: float
+    """Generated tokens of the whole batch while it decodes."""
+    output_tokens_per_s: float
+    """Generated tokens of the whole batch over `request_s`."""
+
+
+class ServingFloor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The least times of a workload on a device, and so the most tokens a second."""
+
+    cost: ServingCost
+    device: str
+    matmul_flops_per_s: float
+    """In the workload's compute type."""
+    bytes_per_s: float
+    source: Source
+    """Of the two ceilings, and so of every figure below."""
+    prefill: StepFloor
+    decode: StepFloor
+    """The mean step without speculation."""
+    speculation: SpeculationFloor | None
+    pace: Pace
+    memory_limit_bytes: int | None
+    largest_batch_size: int | None
+    """That the memory limit holds, 0 where it does not hold the weights; None without a limit."""
+    compute_bound_batch_size: int | None
+    """The smallest batch whose decode step, without speculation, is bound by compute; None where
+    the cache alone keeps every batch bound by memory."""
