@@ -41,9 +41,14 @@ class Operand(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """More than 1 only for the tensors of one list argument, as `_foreach_` operators have."""
 
     @property
+    def n_elements(self) -> int:
+        """Of all its tensors."""
+        return self.count * math.prod(self.shape)
+
+    @property
     def n_bytes(self) -> int:
         """Of all its elements; of an expanded one, fewer of them lie in memory."""
-        return self.count * math.prod(self.shape) * ITEM_BYTES[self.dtype]
+        return self.n_elements * ITEM_BYTES[self.dtype]
 
 
 class Operator(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -28,17 +28,17 @@ KEPT_BY_SELECTIVE = frozenset(
 
 def again(tape: Tape, plan: Plan, checkpointing: Checkpointing) -> None:
     """Every block but the last of a run whole, and the last as far as torch needs it."""
-    n_runs = _n_runs(plan.shape.n_layers, checkpointing)
+    runs = n_runs(plan.shape.n_layers, checkpointing)
     kept = KEPT_BY_SELECTIVE if checkpointing == "selective" else frozenset()
-    if n_runs:
+    if runs:
         with tape.without(kept):
-            with tape.times(plan.shape.n_layers - n_runs):
+            with tape.times(plan.shape.n_layers - runs):
                 block.forward(tape, plan)
-            with tape.times(n_runs):
+            with tape.times(runs):
                 block.forward_until_saved(tape, plan)
 
 
-def _n_runs(n_layers: int, checkpointing: Checkpointing) -> int:
+def n_runs(n_layers: int, checkpointing: Checkpointing) -> int:
     """Runs of blocks that are recomputed as one."""
     if checkpointing == "none":
         return 0

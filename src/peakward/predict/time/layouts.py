@@ -1,0 +1,39 @@
+"""Which of the reference decoder's elementwise operators read tensors with gaps.
+
+An operator's record has shapes and types but no strides, and torch's kernels depend on them: where
+all operands lie alike and without gaps they are vectorised. Said here is what follows from the
+decoder: RoPE turns halves of each head, and a gated feed-forward network multiplies halves of a row.
+"""
+
+from peakward.records.model_shape import ModelShape
+from peakward.records.op_graph import Operator
+
+_HALVES_OF_ROWS = {
+    "silu",
+    "silu_backward",
+    "gelu",
+    "gelu_backward",
+    "relu",
+    "threshold_backward",
+}
+
+
+def scattered_share(operator: Operator, shape: ModelShape) -> float:
+    """The share of an elementwise operator's calls in which layouts differ: 0, ½ or 1."""
+    if _broadcasts(operator):
+        return 1.0
+    name, module = operator.name.removeprefix("aten."), operator.module or ""
+    if module.endswith(".attention"):
+        return 1.0 if shape.positions == "rope" and name in ("mul", "neg") else 0.0
+    if not (module.endswith(".ff") and shape.gated):
+        return 0.0
+    if name in _HALVES_OF_ROWS:
+        return 1.0
+    if name == "mul":  # Backward: by the other half, and by the activation, which is whole.
+        return 1.0 if operator.phase == "forward" else 0.5
+    return 0.0
+
+
+def _broadcasts(operator: Operator) -> bool:
+    large = {each.shape for each in operator.inputs if each.n_elements > 1}
+    return len(large) > 1
