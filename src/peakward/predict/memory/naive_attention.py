@@ -7,6 +7,10 @@ from peakward.predict.operators.plan import Plan
 from peakward.predict.operators.tape import BFLOAT, FLOAT, INT
 from peakward.records.op_graph import ITEM_BYTES
 
+SOFTMAX_TEMPORARIES = 1
+"""Its backward multiplies gradient and result into a tensor of its own first
+(`softmax_backward_cuda_out` in ATen/native/cuda/SoftMax.cu); a CPU's does not."""
+
 
 class SavedScores(NamedTuple):
     """Operands of both products, the mask and the softmax's result."""
@@ -61,8 +65,7 @@ def backward(line: Timeline, plan: Plan, saved: SavedScores, gradient: int) -> l
     wide = square * ITEM_BYTES[FLOAT]
     if plan.compute != FLOAT:
         weights = line.op(wide, weights)
-    # ATen/native/cuda/SoftMax.cu multiplies gradient and result into a temporary first.
-    _, scores = line.ops((wide, wide), weights, saved.softmax)
+    *_, scores = line.ops((wide,) * (SOFTMAX_TEMPORARIES + 1), weights, saved.softmax)
     biased = plan.shape.positions == "alibi"
     if plan.compute != FLOAT and not biased:
         scores = line.op(square * size, scores)

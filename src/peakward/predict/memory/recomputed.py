@@ -45,18 +45,21 @@ def forward(
 
 def backward(line: Timeline, plan: Plan, saved: SavedRun, gradient: int) -> int:
     """Gradient behind the run → before it."""
-    blocks = saved.blocks or _again(line, plan, saved)
+    blocks, left = (saved.blocks, ()) if saved.blocks else _again(line, plan, saved)
     line.use(gradient)
     for each in reversed(blocks):
         gradient = block.backward(line, plan, each, gradient)
-    line.use(*line.saved(saved.x, *saved.dear))
+    line.use(*line.saved(saved.x, *left))
     return gradient
 
 
-def _again(line: Timeline, plan: Plan, saved: SavedRun) -> tuple[SavedBlock, ...]:
-    with line.recalling(saved.dear):
+def _again(
+    line: Timeline, plan: Plan, saved: SavedRun
+) -> tuple[tuple[SavedBlock, ...], tuple[int, ...]]:
+    """The blocks, and of what selective checkpointing kept that which nobody needed."""
+    with line.recalling(saved.dear) as left:
         blocks, x = _blocks(line, plan, saved.x, saved.n_blocks - 1)
-        return (*blocks, block.forward_until_saved(line, plan, x))
+        return (*blocks, block.forward_until_saved(line, plan, x)), tuple(left)
 
 
 def _blocks(

@@ -112,7 +112,7 @@ def _forward_backward(
         run, x = recomputed.forward(line, plan, x, n_blocks, checkpointing)
         saved.append(run)
     end = readout.loss(line, plan, x)
-    line.use(x)
+    line.use(x, *shared)
     line.enter("backward")
     gradient = readout.loss_backward(line, plan, end)
     if first:
@@ -121,7 +121,8 @@ def _forward_backward(
     for run in reversed(saved):
         gradient = recomputed.backward(line, plan, run, gradient)
     embedding.backward(line, plan, gradient)
-    line.use(*line.saved(*shared))
+    if plan.shape.positions == "rope" or checkpointing != "none":
+        line.use(*line.saved(*shared))  # By the products, or to run blocks again.
 
 
 def _workspace(line: Timeline) -> None:

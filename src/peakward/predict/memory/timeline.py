@@ -109,7 +109,7 @@ class Timeline:
             sizes = list(sizes)
             found = tuple(self._recalled[: len(sizes)])
             del self._recalled[: len(sizes)]
-            self.ops((), *uses, *found)
+            self.ops((), *uses, *self.saved(*found))
             return found
         made = self.ops(sizes, *uses, category=category)
         if self._remembered is not None:
@@ -124,10 +124,11 @@ class Timeline:
         self._remembered = None
 
     @contextmanager
-    def recalling(self, dear: tuple[int, ...]) -> Iterator[None]:
-        """Inside, dear operators do not run again: their results are these, in order."""
+    def recalling(self, dear: tuple[int, ...]) -> Iterator[list[int]]:
+        """Inside, dear operators do not run again: their results are these, in order. Gives those
+        that were not asked for yet."""
         self._recalled = list(dear)
-        yield
+        yield self._recalled
         self._recalled = []
 
     def _new(self, n_bytes: int, category: Category) -> int:
