@@ -20,8 +20,8 @@ from peakward.lab.levers.prepare import ModelStep, prepare
 from peakward.lab.measure import nvml
 from peakward.lab.measure.clock import clock_for
 from peakward.lab.models.transformers_weights import decoder_state
-from peakward.predict.flops import step_flops
-from peakward.predict.parameters import n_parameters
+from peakward.prediction.flops import step_flops
+from peakward.prediction.parameters import n_parameters
 from peakward.records.case import Configuration, DeviceType, ModelCase, Precision, Workload
 from peakward.records.errors import PeakwardError
 from peakward.records.model_shape import ModelShape

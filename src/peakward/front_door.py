@@ -139,7 +139,7 @@ def floor(case: ModelCase, on: str | None = None, *, db: str = DB) -> Prediction
         PeakwardError: an unknown device; or, on this machine, no calibration stored in `db` and no
             catalogued device.
     """
-    from peakward.predict.floor import floor as predicted
+    from peakward.prediction.floor import floor as predicted
 
     if on is not None:
         return predicted(case, calibration=None, device=device(on))

@@ -1,6 +1,6 @@
 """The closed form against the step itself on this GPU, operator by operator.
 
-As `tests/unit/predict/operators/test_against_capture.py` for a CPU; what an H200 showed of many
+As `tests/unit/prediction/operators/test_against_capture.py` for a CPU; what an H200 showed of many
 more settings is held by `test_against_h200.py` there, without a GPU.
 """
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from peakward.lab.levers.capture import capture
-from peakward.predict.operators.op_graph import op_graph
+from peakward.prediction.operators.op_graph import op_graph
 from peakward.records.errors import PeakwardError
 
 pytestmark = pytest.mark.gpu

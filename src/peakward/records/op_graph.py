@@ -1,6 +1,6 @@
 """What the operators of one step are: shapes, arithmetic and traffic, without times.
 
-Made in closed form (`predict.operators`) or by watching a step (`lab.levers.capture`); both give
+Made in closed form (`prediction.operators`) or by watching a step (`lab.levers.capture`); both give
 the same record. Its operators are torch's own, as eager execution dispatches them, those that move
 nothing left out: views, allocations, and reads of a scalar.
 """

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from peakward.predict.parameters import n_parameters
+from peakward.prediction.parameters import n_parameters
 from peakward.records.case import Configuration, DeviceType, ModelCase, Pass, Workload
 from peakward.records.model_shape import ModelShape
 from peakward.records.study import Cell, Column, Table

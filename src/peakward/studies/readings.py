@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from peakward.predict.flops import step_flops
+from peakward.prediction.flops import step_flops
 from peakward.records.case import Case, StepCase
 from peakward.records.measurement import Interval, Measurement
 from peakward.records.profile import CaseProfile

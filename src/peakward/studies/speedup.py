@@ -5,7 +5,7 @@ from statistics import geometric_mean
 
 import msgspec
 
-from peakward.predict.parameters import n_parameters
+from peakward.prediction.parameters import n_parameters
 from peakward.records.case import Case, ModelCase, Workload
 from peakward.records.measurement import Measurement
 from peakward.records.model_shape import ModelShape

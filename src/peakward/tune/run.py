@@ -9,7 +9,7 @@ import msgspec
 
 from peakward.catalogue import devices
 from peakward.catalogue.levers import changes, pull
-from peakward.predict.floor import floor
+from peakward.prediction.floor import floor
 from peakward.records.calibration import Calibration
 from peakward.records.case import ModelCase
 from peakward.records.device import Device

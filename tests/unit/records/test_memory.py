@@ -1,7 +1,7 @@
 """A prediction of memory as a record."""
 
 from peakward.catalogue.models import model
-from peakward.predict.memory.peak import peak_memory
+from peakward.prediction.memory.peak import peak_memory
 from peakward.records import codec
 from peakward.records.case import ModelCase, Workload
 from peakward.records.memory import MemoryPrediction, MemorySplit

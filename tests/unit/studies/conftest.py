@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from peakward.predict.flops import recomputed_flops, step_flops
-from peakward.predict.parameters import n_parameters
+from peakward.prediction.flops import recomputed_flops, step_flops
+from peakward.prediction.parameters import n_parameters
 from peakward.records.case import Case, ModelCase, OperatorCase
 from peakward.records.environment import Environment
 from peakward.records.measurement import (

@@ -3,7 +3,7 @@
 import msgspec
 
 from peakward.catalogue.models import model
-from peakward.predict.parameters import n_parameters
+from peakward.prediction.parameters import n_parameters
 from peakward.studies.cases import (
     model_case,
     place,

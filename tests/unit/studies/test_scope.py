@@ -1,7 +1,7 @@
 """The grids by scope, and the user's overrides."""
 
 from peakward.catalogue.models import model, validate
-from peakward.predict.parameters import n_parameters
+from peakward.prediction.parameters import n_parameters
 from peakward.studies.scope import Scope, default_scope, grid, micro
 
 

@@ -23,7 +23,7 @@ def capture(case: ModelCase) -> OpGraph:
     For a CPU nothing is allocated and nothing computed: the tensors are torch's fake ones, which
     know only their shape and type, so any model can be captured anywhere. For CUDA the step is
     run on a GPU, for fake tensors are not dispatched as CUDA's are: torch takes the norms apart.
-    Without a GPU, `predict.operators.op_graph` states what it would show.
+    Without a GPU, `prediction.operators.op_graph` states what it would show.
 
     Raises:
         PeakwardError: what eager dispatch does not see (compiled code, a CUDA graph, a Triton
@@ -63,7 +63,7 @@ def _check(case: ModelCase) -> None:
     if case.device == "cuda" and not torch.cuda.is_available():
         raise PeakwardError(
             "expected a GPU to capture a step of CUDA on, got none: take them in closed form "
-            "(predict.operators.op_graph), which needs none"
+            "(prediction.operators.op_graph), which needs none"
         )
     if case.device == "cpu" and case.model.n_experts > 1:
         raise PeakwardError(

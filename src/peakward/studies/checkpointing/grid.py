@@ -4,7 +4,7 @@ from typing import get_args
 
 import msgspec
 
-from peakward.predict.flops import recomputed_flops, step_flops
+from peakward.prediction.flops import recomputed_flops, step_flops
 from peakward.records.case import Checkpointing, ModelCase, Precision
 from peakward.records.measurement import Measurement
 from peakward.records.model_shape import ModelShape

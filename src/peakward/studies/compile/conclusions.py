@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from peakward.predict.parameters import n_parameters
+from peakward.prediction.parameters import n_parameters
 from peakward.records.study import Conclusion, Evidence
 from peakward.studies.compile import grid, shapes
 from peakward.studies.parts import evidence, say

@@ -2,7 +2,7 @@
 
 import math
 
-from peakward.predict.parameters import n_parameters
+from peakward.prediction.parameters import n_parameters
 from peakward.records.measurement import CompileReport
 from peakward.records.study import Cell as Value
 from peakward.records.study import Column, Plot, Point, Table

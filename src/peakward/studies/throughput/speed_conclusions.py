@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from peakward.predict.parameters import n_parameters
+from peakward.prediction.parameters import n_parameters
 from peakward.records.case import Precision
 from peakward.records.study import Conclusion
 from peakward.studies.parts import evidence, say

@@ -1,6 +1,6 @@
 """The tables and plots of `throughput`."""
 
-from peakward.predict.parameters import n_parameters
+from peakward.prediction.parameters import n_parameters
 from peakward.records.study import Column, Plot, Point, Table
 from peakward.report.format import format_cell
 from peakward.studies.cases import SIZE_COLUMNS, size_cells

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from peakward.catalogue.models import model
 from peakward.lab.levers.capture import capture
 from peakward.lab.levers.prepare import prepare
-from peakward.predict.flops import attended_pairs, phase_flops, recomputed_flops
+from peakward.prediction.flops import attended_pairs, phase_flops, recomputed_flops
 from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.errors import PeakwardError
 

@@ -1,4 +1,4 @@
-"""The closed formulas of `predict` against the instantiated decoder, on the meta device."""
+"""The closed formulas of `prediction` against the instantiated decoder, on the meta device."""
 
 import math
 
@@ -11,8 +11,8 @@ from peakward.catalogue.models import MODELS
 from peakward.lab.levers import checkpointing
 from peakward.lab.models.decoder import Decoder, build
 from peakward.lab.ops.attention.api import implementation
-from peakward.predict.flops import attended_pairs, forward_flops, recomputed_flops
-from peakward.predict.parameters import n_active_parameters, n_parameters
+from peakward.prediction.flops import attended_pairs, forward_flops, recomputed_flops
+from peakward.prediction.parameters import n_active_parameters, n_parameters
 from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.model_shape import ModelShape
 

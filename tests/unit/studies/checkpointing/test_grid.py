@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from peakward.predict.flops import recomputed_flops
+from peakward.prediction.flops import recomputed_flops
 from peakward.studies import checkpointing
 from peakward.studies.checkpointing.grid import MODES, cells, plan, precision
 from peakward.studies.scope import Scope

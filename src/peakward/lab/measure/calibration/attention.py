@@ -45,7 +45,7 @@ def attempts(device_type: DeviceType) -> Iterator[Attempt]:
 def flops(size: Size, pass_: AttentionPass) -> int:
     """Model FLOPs: two products of 2·seq²·head_dim a head, half of each under the causal mask.
 
-    Backward is twice the forward pass, as in `predict.flops`: recomputed scores are not counted.
+    Backward is twice the forward pass, as in `prediction.flops`: recomputed scores are not counted.
     """
     forward = 2 * size.batch * size.heads * size.seq_len**2 * HEAD_DIM
     return forward if pass_ == "forward" else 2 * forward

@@ -1,0 +1,95 @@
+"""Model FLOPs: what the maths needs, however it is carried out.
+
+Conventions, which every figure derived from these inherits:
+
+- 2·m·n·k for every matrix product, the output head at every position included. Nothing else
+  counts: no norm, activation, softmax, embedding look-up or optimiser arithmetic.
+- Of a mixture of experts each token counts those that it goes through, and the router, which is
+  a matrix product too.
+- Causal attention counts as half: each of its two products is 2·S²·head_dim per head without a
+  mask, S²·head_dim with it, so a query attends to S/2 keys on average. (Counted token by token,
+  itself included, it would be (S + 1)/2.) In a window of W < S the pairs are S·W - W²/2: W keys
+  for each query but the first W, which have W/2 on average. At W = S that is S²/2 again.
+- Backward is twice forward: each product has two operands to differentiate. So training is three
+  times forward. Recomputation (by checkpointing, or inside flash attention) is never counted.
+"""
+
+from peakward.prediction.parameters import active_block_matmul_parameters
+from peakward.prediction.phases import PHASES, mean_over_lengths
+from peakward.records.case import Case, ModelCase, OperatorCase, StepCase
+from peakward.records.measurement import Phase
+from peakward.records.model_shape import ModelShape
+
+FORWARDS: dict[Phase, int] = {"forward": 1, "backward": 2, "optimizer": 0}
+"""Model FLOPs of a phase over those of the forward pass."""
+
+
+def forward_flops(shape: ModelShape, batch_size: int, seq_len: int) -> float:
+    """Model FLOPs of one forward pass over (batch_size, seq_len) tokens."""
+    return _blocks(shape, batch_size, seq_len) + head_flops(shape, n_tokens=batch_size * seq_len)
+
+
+def step_flops(case: Case) -> float | None:
+    """Model FLOPs of one step, over all its micro-batches; of varying lengths the mean.
+
+    Returns:
+        None for a `StepCase`, whose maths is not known.
+    """
+    if isinstance(case, StepCase):
+        return None
+    if isinstance(case, OperatorCase):
+        pairs = attended_pairs(case.seq_len, window=None)
+        forward = 4.0 * case.batch_size * case.n_heads * case.head_dim * pairs
+        return forward * sum(FORWARDS[phase] for phase in PHASES[case.pass_])
+    return sum(phase_flops(case).values())
+
+
+def phase_flops(case: ModelCase) -> dict[Phase, float]:
+    """`step_flops` by phase, in the order in which they run."""
+    workload = case.workload
+    forward = workload.accumulate * mean_over_lengths(
+        workload, lambda seq_len: forward_flops(case.model, workload.batch_size, seq_len)
+    )
+    return {phase: FORWARDS[phase] * forward for phase in PHASES[workload.pass_]}
+
+
+def recomputed_flops(case: ModelCase) -> float:
+    """FLOPs of the matrix products that checkpointing runs again in backward, beyond the model's.
+
+    `every-block` runs each block's forward once more; so does `sqrt`, which keeps only the input
+    of each segment of ceil(√n_layers) blocks and runs the segment again. `selective` keeps the
+    outputs of matrix products and of attention and recomputes the rest, which counts as none. The
+    head is never recomputed. Blocks count whole: torch stops a recomputation once the last saved
+    tensor is back, and so may spare the last product of each segment.
+    """
+    workload = case.workload
+    recomputes = case.configuration.checkpointing in ("sqrt", "every-block")
+    if workload.pass_ == "forward" or not recomputes:
+        return 0.0
+    return workload.accumulate * mean_over_lengths(
+        workload, lambda seq_len: _blocks(case.model, workload.batch_size, seq_len)
+    )
+
+
+def attended_pairs(seq_len: int, *, window: int | None) -> float:
+    """(query, key) pairs of causal attention over one sequence, by the convention above."""
+    reach = min(window or seq_len, seq_len)
+    return seq_len * reach - reach**2 / 2
+
+
+def blocks_flops(shape: ModelShape, *, n_tokens: int, n_pairs: float) -> float:
+    """Model FLOPs of all blocks for `n_tokens` tokens that attend in `n_pairs` (query, key) pairs."""
+    matmuls = 2.0 * n_tokens * active_block_matmul_parameters(shape)
+    # Scores and weighted values: each 2 · head_dim per pair and head.
+    attention = 4.0 * shape.n_heads * shape.head_dim * n_pairs
+    return shape.n_layers * (matmuls + attention)
+
+
+def head_flops(shape: ModelShape, *, n_tokens: int) -> float:
+    """Model FLOPs of the output head at `n_tokens` positions."""
+    return 2.0 * n_tokens * shape.vocab_size * shape.d_model
+
+
+def _blocks(shape: ModelShape, batch_size: int, seq_len: int) -> float:
+    pairs = batch_size * attended_pairs(seq_len, window=shape.window)
+    return blocks_flops(shape, n_tokens=batch_size * seq_len, n_pairs=pairs)

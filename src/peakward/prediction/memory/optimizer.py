@@ -1,0 +1,27 @@
+"""AdamW's state and temporaries (`torch/optim/adam.py`)."""
+
+from peakward.prediction.memory.timeline import Timeline
+from peakward.prediction.operators.plan import Plan
+from peakward.prediction.operators.weights import weights
+from peakward.records.case import Optimizer
+
+
+def state(line: Timeline, plan: Plan) -> None:
+    """Two moments of every parameter, in its type."""
+    for _ in range(2):
+        for weight in weights(plan):
+            for _ in range(weight.n):
+                made = line.op(weight.tensor.n_bytes, category="optimizer_state")
+                line.keep(made)
+
+
+def update(line: Timeline, plan: Plan, implementation: Optimizer) -> None:
+    """Over lists, the root of every second moment at once; tensor by tensor, the root and its
+    quotient; in one kernel nothing."""
+    sizes = [weight.tensor.n_bytes for weight in weights(plan) for _ in range(weight.n)]
+    if implementation == "adamw-foreach":
+        line.ops(sizes)
+    elif implementation == "adamw-loop":
+        line.ops((max(sizes),) * 2)
+    else:
+        line.ops(())

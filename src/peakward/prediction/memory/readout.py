@@ -1,0 +1,58 @@
+"""Final norm, head and mean cross-entropy: of the logits up to three fp32 copies at once."""
+
+from typing import NamedTuple
+
+from peakward.prediction.memory import linear, norms
+from peakward.prediction.memory.linear import SavedLinear
+from peakward.prediction.memory.norms import SavedNorm
+from peakward.prediction.memory.timeline import Timeline
+from peakward.prediction.operators import readout
+from peakward.prediction.operators.plan import Plan
+from peakward.prediction.operators.tape import FLOAT
+from peakward.records.op_graph import ITEM_BYTES
+
+
+class SavedReadout(NamedTuple):
+    """What the loss needs of the forward pass."""
+
+    norm: SavedNorm
+    head: SavedLinear
+    likelihoods: int
+
+
+def forward(line: Timeline, plan: Plan, x: int) -> tuple[SavedNorm, SavedLinear, int]:
+    """The residual stream → logits in the compute type."""
+    norm, normed = norms.forward(line, plan, x)
+    layer = readout.head(plan)
+    head, logits = linear.forward(line, layer, normed, plan.tokens, plan.stored, category="logits")
+    return norm, head, logits
+
+
+def loss(line: Timeline, plan: Plan, x: int) -> SavedReadout:
+    """The residual stream → log-likelihoods, with the fp32 logits there until the loss is made."""
+    norm, head, logits = forward(line, plan, x)
+    if plan.compute != FLOAT:
+        logits = line.op(_wide(plan), logits, category="logits")
+    return SavedReadout(norm, head, line.op(_wide(plan), logits, category="logits"))
+
+
+def loss_backward(line: Timeline, plan: Plan, saved: SavedReadout) -> int:
+    """The gradient of the logits in the compute type: through the loss's choice of a likelihood in
+    each row, then through the log-softmax, each as large as the fp32 logits."""
+    wide = _wide(plan)
+    gradient = line.op(wide, saved.likelihoods, category="logits")
+    gradient = line.op(wide, gradient, saved.likelihoods, category="logits")
+    if plan.compute == FLOAT:
+        return gradient
+    narrow = wide * ITEM_BYTES[plan.compute] // ITEM_BYTES[FLOAT]
+    return line.op(narrow, gradient, category="logits")
+
+
+def backward(line: Timeline, plan: Plan, saved: SavedReadout, gradient: int) -> int:
+    """From the gradient of the logits to that of the residual stream."""
+    x = linear.backward(line, saved.head, gradient, plan.tokens, plan.stored)
+    return norms.backward(line, plan, saved.norm, x)
+
+
+def _wide(plan: Plan) -> int:
+    return plan.tokens * plan.shape.vocab_size * ITEM_BYTES[FLOAT]

@@ -1,0 +1,63 @@
+"""A timeline, tensor by tensor through the allocator: what is held at most, and for what."""
+
+from typing import NamedTuple
+
+from peakward.prediction.memory.allocator import CachingAllocator
+from peakward.prediction.memory.timeline import Tensor, Timeline
+from peakward.records.memory import MemoryPhase, MemorySplit
+
+
+class Replay(NamedTuple):
+    """Of a whole timeline."""
+
+    phase: MemoryPhase
+    """In which the most is allocated."""
+    split: MemorySplit
+    """Then."""
+    reserved_bytes: int
+    """The most at any time."""
+
+
+def replay(line: Timeline, limit_bytes: int | None = None) -> Replay:
+    """Every tensor taken when it is made, and given back after its last use.
+
+    Raises:
+        OverLimitError: more than the limit has to be reserved.
+    """
+    tensors, allocator = line.tensors(), CachingAllocator(limit_bytes)
+    made, gone = _by_time(tensors, len(line.phases))
+    blocks, taken = {}, [0] * len(tensors)
+    held, reserved, peak, at = 0, 0, 0, 0
+    for now in range(len(line.phases)):
+        for each in made[now]:
+            blocks[each] = allocator.take(tensors[each].n_bytes)
+            taken[each] = blocks[each].n_bytes
+            held += taken[each]
+        reserved = max(reserved, allocator.reserved_bytes)
+        if held > peak:
+            peak, at = held, now
+        for each in gone[now]:
+            held -= taken[each]
+            allocator.give_back(blocks.pop(each))
+    return Replay(line.phases[at], _split(tensors, taken, at), reserved)
+
+
+def _by_time(tensors: list[Tensor], n: int) -> tuple[list[list[int]], list[list[int]]]:
+    """At each time the tensors that are made, and those that are used for the last time."""
+    made: list[list[int]] = [[] for _ in range(n)]
+    gone: list[list[int]] = [[] for _ in range(n)]
+    for i, each in enumerate(tensors):
+        made[each.made].append(i)
+        gone[each.last].append(i)
+    return made, gone
+
+
+def _split(tensors: list[Tensor], taken: list[int], at: int) -> MemorySplit:
+    sums: dict[str, int] = {}
+    rounding = 0
+    for each, n_bytes in zip(tensors, taken, strict=True):
+        if each.made <= at <= each.last:
+            field = f"{each.category}_bytes"
+            sums[field] = sums.get(field, 0) + each.n_bytes
+            rounding += n_bytes - each.n_bytes
+    return MemorySplit(**sums, rounding_bytes=rounding)

@@ -1,0 +1,129 @@
+"""A case from its building to the end of a step, as a timeline of its tensors.
+
+The functions of this room follow the decoder's and the levers', line by line, as
+`prediction.operators` does: what Python's locals hold on to counts as much as what autograd keeps.
+"""
+
+import math
+
+from peakward.prediction.memory import block, embedding, optimizer, readout, recomputed
+from peakward.prediction.memory.plan import planned
+from peakward.prediction.memory.timeline import Timeline
+from peakward.prediction.operators.plan import Plan
+from peakward.prediction.operators.tape import FLOAT
+from peakward.prediction.operators.weights import weights
+from peakward.prediction.traffic import TOKEN_ID_BYTES
+from peakward.records.case import Checkpointing, ModelCase, Workload
+from peakward.records.op_graph import ITEM_BYTES
+
+RESIDENT_STEPS = 8
+"""Steps whose batches are on the device, one after another (`N_BATCHES` of the step)."""
+WORKSPACE_BYTES = 32 * 2**20
+"""cuBLAS's, from the allocator, for each thread and stream that multiplies: torch's figure for
+compute capability 9 (`getChosenWorkspaceSize` in ATen/cuda/CublasHandlePool.cpp)."""
+
+
+def timeline(case: ModelCase) -> Timeline:
+    """Of a case from its building to the end of its second step, the first that finds the state
+    which the optimiser makes; of a captured one, to the end of its capture.
+
+    Raises:
+        PeakwardError: a setting that is not covered.
+    """
+    plan, line, captured = planned(case), Timeline(), case.configuration.cuda_graphs
+    _build(line, plan)
+    _inputs(line, case.workload)
+    if captured:
+        _rehearse(line, plan, case)
+    _step(line, plan, case, first=True)
+    if not captured:
+        _step(line, plan, case, first=False)
+    return line
+
+
+def _rehearse(line: Timeline, plan: Plan, case: ModelCase) -> None:
+    """What rehearsals leave: the batch that the graph reads, workspaces of the stream they ran on,
+    and the optimiser's state. What they held meanwhile the capture holds too."""
+    n_tokens = plan.tokens * case.workload.accumulate
+    for _ in ("ids", "targets"):
+        line.keep(line.op(n_tokens * TOKEN_ID_BYTES, category="inputs"))
+    _workspace(line)
+    if case.workload.pass_ != "forward":
+        _workspace(line)
+    if case.workload.pass_ == "train_step":
+        optimizer.state(line, plan)
+
+
+def _step(line: Timeline, plan: Plan, case: ModelCase, *, first: bool) -> None:
+    workload, configuration = case.workload, case.configuration
+    line.enter("forward")
+    line.drop_gradients()
+    if first:
+        _workspace(line)
+    for i in range(min(workload.accumulate, 2)):  # A third would be as the second.
+        line.enter("forward")
+        if workload.pass_ == "forward":
+            _forward(line, plan)
+        else:
+            _forward_backward(line, plan, configuration.checkpointing, first=first and i == 0)
+            line.accumulate()
+    if workload.pass_ == "train_step":
+        line.enter("optimizer")
+        if first and not configuration.cuda_graphs:
+            optimizer.state(line, plan)
+        optimizer.update(line, plan, configuration.optimizer)
+
+
+def _build(line: Timeline, plan: Plan) -> None:
+    """The parameters, then for each its values in fp32, one at a time."""
+    for weight in weights(plan):
+        for _ in range(weight.n):
+            line.keep(line.op(weight.tensor.n_bytes, category="parameters"))
+    largest = max(math.prod(weight.tensor.shape) for weight in weights(plan))
+    line.op(largest * ITEM_BYTES[FLOAT])
+
+
+def _inputs(line: Timeline, workload: Workload) -> None:
+    """Ids and targets of every step, over whole cycles of lengths (`lab/data/random_tokens.py`)."""
+    lengths = workload.varying_seq_lens or (workload.seq_len,)
+    n_steps = max(RESIDENT_STEPS, len(lengths)) // len(lengths) * len(lengths)
+    for step in range(n_steps):
+        padded = workload.padding == "to-seq-len"
+        length = workload.seq_len if padded else lengths[step % len(lengths)]
+        n_tokens = workload.accumulate * workload.batch_size * length
+        for _ in ("ids", "targets"):
+            line.keep(line.op(n_tokens * TOKEN_ID_BYTES, category="inputs"))
+
+
+def _forward(line: Timeline, plan: Plan) -> None:
+    x, shared = embedding.forward(line, plan)
+    for _ in range(plan.shape.n_layers):
+        _, x = block.forward(line, plan, x)
+    _, _, logits = readout.forward(line, plan, x)
+    line.use(x, logits, *shared)
+
+
+def _forward_backward(
+    line: Timeline, plan: Plan, checkpointing: Checkpointing, *, first: bool
+) -> None:
+    x, shared = embedding.forward(line, plan)
+    saved = []
+    for n_blocks in recomputed.runs(plan.shape.n_layers, checkpointing):
+        run, x = recomputed.forward(line, plan, x, n_blocks, checkpointing)
+        saved.append(run)
+    end = readout.loss(line, plan, x)
+    line.use(x, *shared)
+    line.enter("backward")
+    gradient = readout.loss_backward(line, plan, end)
+    if first:
+        _workspace(line)
+    gradient = readout.backward(line, plan, end, gradient)
+    for run in reversed(saved):
+        gradient = recomputed.backward(line, plan, run, gradient)
+    embedding.backward(line, plan, gradient)
+    if plan.shape.positions == "rope" or checkpointing != "none":
+        line.use(*line.saved(*shared))  # By the products, or to run blocks again.
+
+
+def _workspace(line: Timeline) -> None:
+    line.keep(line.op(WORKSPACE_BYTES, category="workspace"))

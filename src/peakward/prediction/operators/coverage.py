@@ -1,0 +1,100 @@
+"""Which cases the closed form covers; it refuses the rest."""
+
+from typing import get_args
+
+from peakward.prediction.operators.attention_backend import ComputeCapability
+from peakward.records.case import Attention, Checkpointing, ModelCase, Precision
+from peakward.records.errors import PeakwardError
+
+_ON_CPU: dict[str, tuple[str, ...]] = {
+    "precision": ("fp32", "tf32", "bf16", "bf16-mixed"),
+    "attention": ("naive", "sdpa", "sdpa-flash"),
+    "checkpointing": ("none", "sqrt", "every-block"),
+}
+_ON_CUDA: dict[str, tuple[str, ...]] = {
+    "precision": get_args(Precision),
+    "attention": get_args(Attention),
+    "checkpointing": get_args(Checkpointing),
+}
+
+
+def expect_covered(case: ModelCase, compute_capability: ComputeCapability) -> None:
+    """Nothing where the closed form gives the case's operators.
+
+    Raises:
+        PeakwardError: where it does not.
+    """
+    configuration = case.configuration
+    for setting, covered in (_ON_CUDA if case.device == "cuda" else _ON_CPU).items():
+        _expect(setting, getattr(configuration, setting), *covered)
+    _expect("compile", configuration.compile, "none")
+    _expect("optimizer", configuration.optimizer, "adamw-foreach", "adamw-fused", "adamw-loop")
+    _expect("cuda_graphs", configuration.cuda_graphs, False)
+    _expect("n_experts", case.model.n_experts, 1)
+    _expect("varying_seq_lens", case.workload.varying_seq_lens, ())
+    _expect_sizes(case)
+    if case.device == "cuda":
+        _expect_gpu(configuration.precision, compute_capability)
+    if configuration.precision == "fp8":
+        _expect_multiples(case)
+
+
+def _expect_gpu(precision: Precision, compute_capability: ComputeCapability) -> None:
+    least = (8, 9) if precision == "fp8" else (8, 0)
+    if compute_capability < least:
+        raise PeakwardError(
+            f"expected a compute capability of {least} or more for {precision} operators in closed "
+            f"form, got {compute_capability}: name a younger GPU, or capture the step instead"
+        )
+
+
+def _expect_multiples(case: ModelCase) -> None:
+    """Of the sides of fp8 matrices cuBLAS takes no others."""
+    shape = case.model
+    heads = shape.n_heads + 2 * shape.n_kv_heads
+    sides = {
+        "batch_size · seq_len": case.workload.batch_size * case.workload.seq_len,
+        "d_model": shape.d_model,
+        "d_ff": shape.d_ff,
+        "n_heads · head_dim": shape.n_heads * shape.head_dim,
+        "(n_heads + 2 · n_kv_heads) · head_dim": heads * shape.head_dim,
+    }
+    for name, side in sides.items():
+        if side % 16:
+            raise PeakwardError(
+                f"expected {name} in multiples of 16 for fp8, got {side}: change it, "
+                "or use bf16-mixed"
+            )
+
+
+def _expect_sizes(case: ModelCase) -> None:
+    """Of smaller ones torch sees other layouts in the same strides, and some sums vanish."""
+    shape, seq_len = case.model, case.workload.seq_len
+    smallest = {
+        "seq_len": (2, seq_len),
+        "d_model": (2, shape.d_model),
+        "head_dim": (3, shape.head_dim),
+    }
+    for size, (least, got) in smallest.items():
+        if got < least:
+            raise PeakwardError(
+                f"expected {size} of {least} or more for operators in closed form, got {got}: "
+                "capture the step instead, or change it"
+            )
+    if shape.positions == "rope" and shape.head_dim % 2:
+        raise PeakwardError(
+            f"expected an even head_dim, whose halves RoPE turns, got {shape.head_dim}: change it"
+        )
+    if shape.positions == "learned" and seq_len > shape.max_seq_len:
+        raise PeakwardError(
+            f"expected a seq_len up to the {shape.max_seq_len} learned positions, got {seq_len}: "
+            "shorten it"
+        )
+
+
+def _expect(setting: str, got: object, *covered: object) -> None:
+    if got not in covered:
+        raise PeakwardError(
+            f"expected {setting} {' or '.join(map(str, covered))} for operators in closed form, "
+            f"got {got}: capture the step instead, or change it"
+        )

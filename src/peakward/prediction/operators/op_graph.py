@@ -1,0 +1,80 @@
+"""The operators of a step of the reference decoder, in closed form: no model is built.
+
+The same as `lab.levers.capture` sees of the step itself, operator by operator, for eager execution
+as torch dispatches it on a CPU or on CUDA. The functions of this room follow the decoder's, line by
+line; where the two devices differ, `Plan.device` or `Plan.attention` says which.
+
+CUDA's operators are those of torch 2.11; which fused attention it chooses depends on the GPU also
+(`attention_backend`). Of a step of fp16 they are those in which no infinity was found. A mixture of
+experts is refused: which of them a token needs, and with it every shape behind the router, is in
+the values.
+"""
+
+from peakward.prediction.operators import block, loss_scaling, positions, readout, recomputation
+from peakward.prediction.operators.adamw import adamw
+from peakward.prediction.operators.attention_backend import HOPPER, ComputeCapability
+from peakward.prediction.operators.plan import Plan, plan
+from peakward.prediction.operators.tape import FLOAT, Tape, tensor
+from peakward.prediction.operators.weights import weights
+from peakward.records.case import Checkpointing, ModelCase, Optimizer
+from peakward.records.op_graph import OpGraph
+
+
+def op_graph(case: ModelCase, *, compute_capability: ComputeCapability = HOPPER) -> OpGraph:
+    """The operators of one step, in which the optimiser's state is already there.
+
+    Args:
+        case: what is run.
+        compute_capability: of the GPU, 9.0 for an H100 or H200; it means nothing for a CPU.
+
+    Raises:
+        PeakwardError: a setting that is not covered, or an attention kernel that torch would not
+            run on such inputs.
+    """
+    planned, tape, workload = plan(case, compute_capability), Tape(), case.workload
+    with tape.times(workload.accumulate):
+        _forward(tape, planned)
+        if workload.pass_ != "forward":
+            readout.loss(tape, planned)
+            with tape.phase("backward"):
+                _backward(tape, planned, case.configuration.checkpointing)
+    if workload.pass_ != "forward":
+        with tape.phase("backward"), tape.times(workload.accumulate - 1):
+            _accumulate(tape, planned)
+    if workload.pass_ == "train_step":
+        with tape.phase("optimizer"):
+            _update(tape, planned, case.configuration.optimizer)
+    return tape.graph()
+
+
+def _forward(tape: Tape, planned: Plan) -> None:
+    positions.forward(tape, planned)
+    with tape.times(planned.shape.n_layers):
+        block.forward(tape, planned)
+    readout.logits(tape, planned)
+
+
+def _backward(tape: Tape, planned: Plan, checkpointing: Checkpointing) -> None:
+    if planned.loss_scaled:
+        loss_scaling.scale(tape)
+    readout.backward(tape, planned)
+    recomputation.again(tape, planned, checkpointing)
+    with tape.times(planned.shape.n_layers):
+        block.backward(tape, planned)
+    positions.backward(tape, planned)
+
+
+def _update(tape: Tape, planned: Plan, optimizer: Optimizer) -> None:
+    if planned.loss_scaled:
+        loss_scaling.unscale(tape, planned)
+    adamw(tape, planned, optimizer)
+    if planned.loss_scaled:
+        loss_scaling.update(tape)
+
+
+def _accumulate(tape: Tape, planned: Plan) -> None:
+    """What each micro-batch but the first adds: to every gradient, and to the loss."""
+    for weight in weights(planned):
+        with tape.module(weight.module), tape.times(weight.n):
+            tape.changed("add_", weight.tensor, weight.tensor)
+    tape.pointwise("add", tensor(FLOAT), tensor(FLOAT))

@@ -1,0 +1,100 @@
+"""What a case fixes for all of its operators: sizes, types, and the kernel of its attention."""
+
+from typing import Literal, NamedTuple
+
+from peakward.prediction.operators.attention_backend import (
+    HOPPER,
+    Backend,
+    ComputeCapability,
+    first_backend,
+    inputs,
+    named_backend,
+)
+from peakward.prediction.operators.coverage import expect_covered
+from peakward.prediction.operators.tape import BFLOAT, FLOAT, HALF, tensor
+from peakward.records.case import Attention, DeviceType, ModelCase, Precision
+from peakward.records.model_shape import ModelShape
+from peakward.records.op_graph import Operand
+
+_TYPES: dict[Precision, tuple[str, str]] = {
+    "fp32": (FLOAT, FLOAT),
+    "tf32": (FLOAT, FLOAT),
+    "bf16": (BFLOAT, BFLOAT),
+    "bf16-mixed": (FLOAT, BFLOAT),
+    "fp16-mixed": (FLOAT, HALF),
+    "fp8": (FLOAT, BFLOAT),
+}
+"""What parameters are stored in, and what products are computed in; those of fp8 are of bf16
+numbers that are quantised for each product."""
+Kernel = Literal["naive", "flash-for-cpu"] | Backend
+_BACKENDS: dict[Attention, Backend] = {
+    "sdpa-cudnn": "cudnn",
+    "sdpa-flash": "flash",
+    "sdpa-efficient": "efficient",
+    "sdpa-math": "math",
+}
+
+
+class Plan(NamedTuple):
+    """Of one micro-batch of a case."""
+
+    shape: ModelShape
+    batch: int
+    seq: int
+    stored: str
+    """Type of the parameters, the residual stream and the gradients of both."""
+    compute: str
+    """Type of the matrix products."""
+    precision: Precision
+    attention: Kernel
+    device: DeviceType
+    differentiated: bool
+    """A backward pass follows."""
+
+    @property
+    def loss_scaled(self) -> bool:
+        """The loss is scaled before the backward pass."""
+        return self.precision == "fp16-mixed"
+
+    @property
+    def hidden(self) -> Operand:
+        """The residual stream: (batch, seq, d_model)."""
+        return tensor(self.stored, self.batch, self.seq, self.shape.d_model)
+
+    @property
+    def tokens(self) -> int:
+        """Rows of the linear layers."""
+        return self.batch * self.seq
+
+
+def plan(case: ModelCase, compute_capability: ComputeCapability = HOPPER) -> Plan:
+    """The case's plan, on a GPU of that compute capability.
+
+    Raises:
+        PeakwardError: a setting whose operators this room does not know, or that torch refuses.
+    """
+    expect_covered(case, compute_capability)
+    stored, compute = _TYPES[case.configuration.precision]
+    return Plan(
+        shape=case.model,
+        batch=case.workload.batch_size,
+        seq=case.workload.seq_len,
+        stored=stored,
+        compute=compute,
+        precision=case.configuration.precision,
+        attention=_kernel(case, compute, compute_capability),
+        device=case.device,
+        differentiated=case.workload.pass_ != "forward",
+    )
+
+
+def _kernel(case: ModelCase, compute: str, compute_capability: ComputeCapability) -> Kernel:
+    wanted = case.configuration.attention
+    if wanted == "naive":
+        return "naive"
+    if case.device == "cpu":
+        return "flash-for-cpu"
+    given = inputs(case, compute, compute_capability)
+    if wanted == "sdpa":
+        return first_backend(given)
+    return named_backend(_BACKENDS[wanted], given)

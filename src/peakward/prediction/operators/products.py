@@ -1,0 +1,28 @@
+"""How the linear layers of the blocks compute: in the compute type, or in fp8."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from peakward.prediction.operators import fp8_linear, linear
+from peakward.prediction.operators.linear import Linear
+from peakward.prediction.operators.plan import Plan
+from peakward.prediction.operators.tape import Tape
+from peakward.records.op_graph import Operand
+
+
+class Products(NamedTuple):
+    """The functions of `linear`, or those of `fp8_linear`."""
+
+    forward: Callable[[Tape, Linear, Operand], Operand]
+    until_saved: Callable[[Tape, Linear, Operand], object]
+    """As far as the layer is recomputed where it is the last of its run."""
+    backward: Callable[[Tape, Linear, Operand, str], Operand]
+
+
+_PLAIN = Products(linear.forward, linear.casts, linear.backward)
+_FP8 = Products(fp8_linear.forward, fp8_linear.until_saved, fp8_linear.backward)
+
+
+def products(plan: Plan) -> Products:
+    """Of the blocks; the output layer's are always plain."""
+    return _FP8 if plan.precision == "fp8" else _PLAIN

@@ -1,0 +1,46 @@
+"""The part of the forward pass that runs again in the backward one (`lab/levers/checkpointing.py`).
+
+Chen et al. 2016, "Training deep nets with sublinear memory cost".
+"""
+
+import math
+
+from peakward.prediction.operators import block
+from peakward.prediction.operators.plan import Plan
+from peakward.prediction.operators.tape import Tape
+from peakward.records.case import Checkpointing
+
+KEPT_BY_SELECTIVE = frozenset(
+    {
+        "mm",
+        "addmm",
+        "bmm",
+        "_scaled_mm",
+        "_grouped_mm",
+        "_scaled_dot_product_flash_attention",
+        "_scaled_dot_product_efficient_attention",
+        "_scaled_dot_product_cudnn_attention",
+        "_scaled_dot_product_flash_attention_for_cpu",
+    }
+)
+"""Whose results are kept, so that they do not run again (`SAVED_BY_SELECTIVE` of the lever)."""
+
+
+def again(tape: Tape, plan: Plan, checkpointing: Checkpointing) -> None:
+    """Every block but the last of a run whole, and the last as far as torch needs it."""
+    runs = n_runs(plan.shape.n_layers, checkpointing)
+    kept = KEPT_BY_SELECTIVE if checkpointing == "selective" else frozenset()
+    if runs:
+        with tape.without(kept):
+            with tape.times(plan.shape.n_layers - runs):
+                block.forward(tape, plan)
+            with tape.times(runs):
+                block.forward_until_saved(tape, plan)
+
+
+def n_runs(n_layers: int, checkpointing: Checkpointing) -> int:
+    """Runs of blocks that are recomputed as one."""
+    if checkpointing == "none":
+        return 0
+    length = math.ceil(math.sqrt(n_layers)) if checkpointing == "sqrt" else 1
+    return math.ceil(n_layers / length)

@@ -1,0 +1,55 @@
+"""The parameters as tensors, in the order of the model, with the modules that own them."""
+
+from typing import NamedTuple
+
+from peakward.prediction.operators import block, readout
+from peakward.prediction.operators.linear import Linear
+from peakward.prediction.operators.plan import Plan
+from peakward.prediction.operators.tape import alike, tensor
+from peakward.records.op_graph import Operand
+
+
+class Weight(NamedTuple):
+    """A parameter of one module, or of the like one in every block."""
+
+    module: str
+    tensor: Operand
+    n: int
+    """How many blocks have it; 1 outside them."""
+
+
+def weights(plan: Plan) -> list[Weight]:
+    """All of them, each once: a tied head's is the embedding's."""
+    shape = plan.shape
+    table = tensor(plan.stored, shape.vocab_size, shape.d_model)
+    found = [Weight("embedding", table, 1)]
+    if shape.positions == "learned":
+        rows = tensor(plan.stored, shape.max_seq_len, shape.d_model)
+        found.append(Weight("position_embedding", rows, 1))
+    layers = block.layers(plan)
+    found += _norm(plan, f"{block.BLOCK}.attention_norm", shape.n_layers)
+    found += _linear(layers.qkv, shape.n_layers) + _linear(layers.out, shape.n_layers)
+    found += _norm(plan, f"{block.BLOCK}.ff_norm", shape.n_layers)
+    found += _linear(layers.up, shape.n_layers) + _linear(layers.down, shape.n_layers)
+    found += _norm(plan, "readout.norm", 1)
+    return found if shape.tied_head else found + _linear(readout.head(plan), 1)
+
+
+def every_weight(plan: Plan) -> tuple[Operand, ...]:
+    """All of them as one list argument; gradients and moments are alike."""
+    return alike(
+        tuple(
+            Operand(shape=each.tensor.shape, dtype=each.tensor.dtype, count=each.n)
+            for each in weights(plan)
+        )
+    )
+
+
+def _norm(plan: Plan, module: str, n: int) -> list[Weight]:
+    vectors = 2 if plan.shape.norm == "layernorm" else 1
+    return [Weight(module, tensor(plan.stored, plan.shape.d_model), n)] * vectors
+
+
+def _linear(layer: Linear, n: int) -> list[Weight]:
+    vector = [Weight(layer.module, layer.bias_vector, n)] if layer.bias else []
+    return [Weight(layer.module, layer.weight, n), *vector]

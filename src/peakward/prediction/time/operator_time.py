@@ -1,0 +1,177 @@
+"""The device's time for one call of an operator, from what it computes and moves."""
+
+from typing import Literal, NamedTuple
+
+from peakward.prediction.time import kernels
+from peakward.prediction.time.device_model import DeviceModel
+from peakward.prediction.time.kernels import KERNELS, Kernel
+from peakward.prediction.time.layouts import scattered_share
+from peakward.prediction.time.products import (
+    TF32_TRANSPOSED_SLOWDOWN,
+    UNALIGNED_SLOWDOWN,
+)
+from peakward.records.case import ModelCase
+from peakward.records.op_graph import ITEM_BYTES, Operand, Operator
+from peakward.records.rates import AttentionPass
+
+_PRODUCTS = ("mm", "bmm", "addmm")
+_TYPES = {
+    "float32": "fp32",
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "float8_e4m3fn": "fp8",
+    "float8_e5m2": "fp8",
+}
+
+
+class OperatorCost(NamedTuple):
+    """Of one call."""
+
+    device_s: float | None
+    """From its launch to the next; None where the device's rate in its type is unknown."""
+    n_launches: float
+    bound: Literal["compute", "memory", "launch"]
+
+
+def cost(operator: Operator, case: ModelCase, on: DeviceModel) -> OperatorCost:
+    """Of an operator of the case's step, as torch's kernels carry it out on a GPU."""
+    name = operator.name.removeprefix("aten.")
+    if name in _PRODUCTS or name == "_scaled_mm":
+        return _product(operator, case, on)
+    if name.startswith("_scaled_dot_product_"):
+        return _attention(operator, on)
+    if operator.flops:
+        raise ValueError(f"expected a product or attention, got {operator.name} with FLOPs")
+    device_s, n_launches = _pass(name, operator, case, on)
+    launch_bound = device_s < 2 * n_launches * on.traffic.launch_s
+    return OperatorCost(device_s, n_launches, "launch" if launch_bound else "memory")
+
+
+def _product(operator: Operator, case: ModelCase, on: DeviceModel) -> OperatorCost:
+    a, b = operator.inputs[-2:] if operator.name != "aten._scaled_mm" else operator.inputs[:2]
+    kind = _TYPES[a.dtype]
+    if kind == "fp32" and case.configuration.precision == "tf32":
+        kind = "tf32"
+    model = on.products.get(kind)
+    if model is None:
+        return OperatorCost(None, kernels.PRODUCT_LAUNCHES, "compute")
+    m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
+    batch = a.shape[0] if len(a.shape) == 3 else 1
+    compute_s, memory_s = model.compute_s(m, n, k, batch), model.memory_s(m, n, k, batch)
+    if model.kernel.item_bytes == 2 and not model.aligned(m, n, k):
+        compute_s *= UNALIGNED_SLOWDOWN
+    if kind == "tf32" and operator.phase == "backward" and k == _n_tokens(case):
+        compute_s *= TF32_TRANSPOSED_SLOWDOWN
+    bound: Literal["compute", "memory", "launch"] = "compute" if compute_s > memory_s else "memory"
+    if model.start_s > max(compute_s, memory_s):
+        bound = "launch"
+    return OperatorCost(model.start_s + max(compute_s, memory_s), kernels.PRODUCT_LAUNCHES, bound)
+
+
+def _attention(operator: Operator, on: DeviceModel) -> OperatorCost:
+    backward = "backward" in operator.name
+    pass_: AttentionPass = "backward" if backward else "forward"
+    q = operator.inputs[1] if backward else operator.inputs[0]
+    model = on.attention.get((_TYPES[q.dtype], pass_))
+    n_launches = kernels.ATTENTION_LAUNCHES[pass_]
+    if model is None:
+        return OperatorCost(None, n_launches, "compute")
+    # The record counts every product of the kernel over the whole score matrix; a rate is of
+    # model FLOPs, half of them under a causal mask and without the scores made anew.
+    flops = operator.flops / 2 * (4 / 5 if backward else 1)
+    device_s = model.time_s(flops, q.shape[-2]) + on.traffic.launch_s
+    return OperatorCost(device_s, n_launches, "compute")
+
+
+def _pass(name: str, operator: Operator, case: ModelCase, on: DeviceModel) -> tuple[float, float]:
+    """Seconds and launches of what is bound by memory."""
+    moved = operator.bytes_read + operator.bytes_written
+    if name.startswith("_foreach_"):
+        return _foreach(operator, on, moved)
+    if name in ("masked_fill", "masked_fill_"):
+        return _masked_fill(name, operator.outputs[0], on)
+    if name == "clone":
+        return _scattered_s(operator, on, kernels.ELEMENTS_PER_SM_S), 1.0
+    if name == "cat" and _joins_short_rows(operator, case):
+        elements = _n_elements(operator)
+        return on.traffic.launch_s / 2 + _elements_s(
+            elements, on, kernels.JOINED_ELEMENTS_PER_SM_S
+        ), 1.0
+    if name == "_to_copy" and _widens(operator):
+        widened_s = on.traffic.launch_s + _elements_s(
+            _n_elements(operator), on, kernels.ELEMENTS_PER_SM_S
+        )
+        return max(kernels.WIDENING * on.traffic.time_s(moved), widened_s), 1.0
+    kernel = _kernel(name, operator)
+    if kernel is None:
+        return _elementwise_s(operator, case, on), 1.0
+    return kernel.factor * on.traffic.time_s(moved) + kernel.start_s, kernel.n_launches
+
+
+def _kernel(name: str, operator: Operator) -> Kernel | None:
+    found = KERNELS.get(name)
+    if name in kernels.LONG_ROW_FACTORS and operator.inputs[0].shape[-1] > kernels.LONG_ROW:
+        return Kernel(kernels.LONG_ROW_FACTORS[name])
+    if name == "sum" and len(operator.inputs[0].shape) != 2:
+        return None
+    return found
+
+
+def _elementwise_s(operator: Operator, case: ModelCase, on: DeviceModel) -> float:
+    moved = operator.bytes_read + operator.bytes_written
+    vectorised_s = on.traffic.time_s(moved)
+    mixed = len({each.dtype for each in operator.inputs if each.n_elements > 1}) > 1
+    share = scattered_share(operator, case.model)
+    if mixed and share == 0:
+        elements_s = _elements_s(_n_elements(operator), on, kernels.ELEMENTS_PER_SM_S)
+        return max(kernels.WIDENING * vectorised_s, on.traffic.launch_s + elements_s)
+    rate = kernels.WIDENED_ELEMENTS_PER_SM_S if mixed else kernels.ELEMENTS_PER_SM_S
+    return share * _scattered_s(operator, on, rate) + (1 - share) * vectorised_s
+
+
+def _scattered_s(operator: Operator, on: DeviceModel, elements_per_sm_s: float) -> float:
+    moved = operator.bytes_read + operator.bytes_written
+    elements_s = _elements_s(_n_elements(operator), on, elements_per_sm_s)
+    return max(kernels.SCATTERED * on.traffic.time_s(moved), on.traffic.launch_s + elements_s)
+
+
+def _elements_s(n_elements: int, on: DeviceModel, elements_per_sm_s: float) -> float:
+    return n_elements / (on.n_sms * elements_per_sm_s)
+
+
+def _foreach(operator: Operator, on: DeviceModel, moved: int) -> tuple[float, float]:
+    n_tensors = sum(each.count for each in operator.outputs)
+    item_bytes = max(ITEM_BYTES[each.dtype] for each in operator.outputs)
+    if all(not each.shape for each in operator.outputs):  # Step counts, kept on the host.
+        return 0.0, 0.0
+    factor = kernels.FOREACH.get(item_bytes, max(kernels.FOREACH.values()))
+    n_launches = max(1.0, n_tensors / kernels.FOREACH_TENSORS_A_LAUNCH)
+    return factor * on.traffic.time_s(moved), n_launches
+
+
+def _masked_fill(name: str, x: Operand, on: DeviceModel) -> tuple[float, float]:
+    """In place, after a copy of what is not to be changed."""
+    copy_s = on.traffic.time_s(2 * x.n_bytes)
+    elements_s = _elements_s(x.n_elements, on, kernels.ELEMENTS_PER_SM_S)
+    fill_s = max(kernels.SCATTERED * copy_s, on.traffic.launch_s + elements_s)
+    return (fill_s, 1.0) if name == "masked_fill_" else (copy_s + fill_s, 2.0)
+
+
+def _joins_short_rows(operator: Operator, case: ModelCase) -> bool:
+    """Halves of heads, or whole heads that a fused attention laid out each in its own way."""
+    part, result = operator.inputs[0], operator.outputs[0]
+    fused = case.configuration.attention != "naive"
+    return len(part.shape) == 4 and (part.shape[-1] != result.shape[-1] or fused)
+
+
+def _widens(operator: Operator) -> bool:
+    given, made = operator.inputs[0], operator.outputs[0]
+    return ITEM_BYTES[made.dtype] > ITEM_BYTES[given.dtype]
+
+
+def _n_elements(operator: Operator) -> int:
+    return max((each.n_elements for each in operator.outputs), default=0)
+
+
+def _n_tokens(case: ModelCase) -> int:
+    return case.workload.batch_size * case.workload.seq_len

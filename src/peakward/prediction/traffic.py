@@ -1,0 +1,100 @@
+"""Compulsory traffic: bytes that must cross the memory bus in each phase, however it is done.
+
+Counted, each as often as the workload makes it move:
+
+- weights (every matrix, bias and norm, the head included), in the type they are stored in: read
+  once by the forward and once by the backward of every micro-batch;
+- of a block's experts, only those that a token goes to: of n tokens that each choose k of E experts
+  uniformly, none goes to a given one with probability (1 - k/E)ⁿ. A router with favourites leaves
+  out more, so that few tokens can beat this floor;
+- rows of the embedding tables, only those that are looked up: of uniform random ids over V, n
+  draws touch V·(1 - (1 - 1/V)ⁿ) distinct rows. A tied table is a weight, read whole by the head;
+- gradients, in the parameters' type: written by the first micro-batch's backward, read and written
+  by each later one's. Of an untied table and of experts, again what was touched;
+- AdamW: reads parameter, gradient and two moments, writes parameter and two moments, of every
+  parameter, all in the parameters' type;
+- token ids, 8 bytes each, read once per micro-batch.
+
+Not counted: activations, logits, casts, scales of a scaled loss, zeroing. They can stay on the chip
+or be computed again, so they are no part of a floor. Counted although they might stay: weights,
+gradients and moments that fit in the last cache; a model as small as that can beat its floor.
+"""
+
+from peakward.prediction.parameters import (
+    embedding_parameters,
+    n_parameters,
+    n_position_rows,
+)
+from peakward.prediction.phases import PHASES, mean_over_lengths
+from peakward.records.case import ModelCase
+from peakward.records.measurement import Phase
+from peakward.records.model_shape import ModelShape
+
+TOKEN_ID_BYTES = 8
+ADAMW_ACCESSES = 7
+"""Reads of parameter, gradient and two moments; writes of parameter and two moments."""
+
+
+def compulsory_bytes(case: ModelCase) -> dict[Phase, float]:
+    """Compulsory traffic of one step by phase, over its micro-batches; of varying lengths the mean."""
+    bytes_by_phase: dict[Phase, float] = {
+        "forward": _forward_bytes(case),
+        "backward": _backward_bytes(case),
+        "optimizer": float(ADAMW_ACCESSES * parameter_bytes(case) * n_parameters(case.model)),
+    }
+    return {phase: bytes_by_phase[phase] for phase in PHASES[case.workload.pass_]}
+
+
+def parameter_bytes(case: ModelCase) -> int:
+    """Bytes of one stored parameter: 2 under `bf16`, else 4, for autocast and fp8 keep fp32 ones."""
+    return 2 if case.configuration.precision == "bf16" else 4
+
+
+def _forward_bytes(case: ModelCase) -> float:
+    workload, shape = case.workload, case.model
+
+    def micro_batch(seq_len: int) -> float:
+        n_tokens = workload.batch_size * seq_len
+        read = _weights(shape, n_tokens) + looked_up(shape, n_tokens, seq_len)
+        return read * parameter_bytes(case) + TOKEN_ID_BYTES * n_tokens
+
+    return workload.accumulate * mean_over_lengths(workload, micro_batch)
+
+
+def _backward_bytes(case: ModelCase) -> float:
+    workload, shape = case.workload, case.model
+    gradient_accesses = 2 * workload.accumulate - 1
+
+    def step(seq_len: int) -> float:
+        n_tokens = workload.batch_size * seq_len
+        weights = _weights(shape, n_tokens)
+        gradients = weights + looked_up(shape, n_tokens, seq_len)
+        elements = workload.accumulate * weights + gradient_accesses * gradients
+        return elements * parameter_bytes(case)
+
+    return mean_over_lengths(workload, step)
+
+
+def _weights(shape: ModelShape, n_tokens: int) -> float:
+    """Parameters that take part in the arithmetic of n_tokens: all but tables only looked up in and
+    experts that no token goes to."""
+    tied_table = shape.vocab_size * shape.d_model if shape.tied_head else 0
+    untouched = shape.n_experts - touched_experts(shape, n_tokens)
+    left_out = shape.n_layers * untouched * shape.expert_parameters
+    return n_parameters(shape) - embedding_parameters(shape) + tied_table - left_out
+
+
+def touched_experts(shape: ModelShape, n_tokens: int) -> float:
+    """Of one block's experts, those that any of n_tokens is expected to go to; 1 of a dense block."""
+    idle_share = 1 - shape.n_active_experts / shape.n_experts
+    return shape.n_experts * (1 - idle_share**n_tokens)
+
+
+def looked_up(shape: ModelShape, n_tokens: int, n_positions: int) -> float:
+    """Elements of the touched rows of the tables that are looked up in: of tokens, unless the head
+    reads that table whole, and of learned positions, of which the tokens stand at `n_positions`."""
+    vocab = shape.vocab_size
+    distinct = vocab * (1 - (1 - 1 / vocab) ** n_tokens)
+    token_rows = 0.0 if shape.tied_head else distinct
+    position_rows = min(n_positions, n_position_rows(shape))
+    return (token_rows + position_rows) * shape.d_model

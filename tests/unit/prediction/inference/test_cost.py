@@ -1,0 +1,150 @@
+"""FLOPs and traffic of prefill and decode: by hand, by counting every product, and in general."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from peakward.catalogue.models import model
+from peakward.prediction.flops import forward_flops, head_flops
+from peakward.prediction.inference.cache import cache_bytes_per_token
+from peakward.prediction.inference.cost import decode_step, prefill, serving_cost
+from peakward.prediction.inference.weights import read_bytes
+from peakward.prediction.parameters import n_active_parameters
+from peakward.records.errors import PeakwardError
+from peakward.records.inference import ServingWorkload, WeightFormat
+from peakward.records.model_shape import ModelShape
+
+from .drawn import services
+from .served import BF16, INT4, INT8, SMALL, SMALL_BLOCK, replace, workload
+
+POSITION = 2 * 3 * 2 * 6 * 2
+"""Cached bytes of the small shape in bf16."""
+HEAD = 2 * 50 * 8
+"""FLOPs of its head at one position."""
+
+
+def at(context_len: int) -> range:
+    return range(context_len, context_len + 1)
+
+
+def test_a_decode_step_by_hand() -> None:
+    step = decode_step(SMALL, workload(), at(20))
+    # Scores and weighted values over 20 positions in 3 layers of 4 heads.
+    attention = 3 * 2 * 2 * 4 * 6 * 20
+    assert step.flops == 2 * (3 * 2 * SMALL_BLOCK + attention + HEAD)
+    rows = 50 * (1 - (49 / 50) ** 2) * 8
+    weights = 2 * (3 * SMALL_BLOCK + 7 * 8 + 50 * 8 + rows)
+    # 19 positions are read and one is written, of each of two sequences.
+    assert step.bytes == pytest.approx(weights + 2 * 20 * POSITION + 2 * 8)
+    assert step.flops_per_byte == step.flops / step.bytes
+
+
+def test_a_prefill_by_hand() -> None:
+    step = prefill(SMALL, workload())
+    attention = 3 * 2 * 2 * 4 * 6 * (16 * 16 / 2)
+    assert step.flops == 2 * (16 * 3 * 2 * SMALL_BLOCK + attention + HEAD)
+    read = read_bytes(SMALL, BF16, n_tokens=32, n_positions=16)
+    assert step.bytes == pytest.approx(read + 2 * 16 * POSITION + 32 * 8)
+
+
+def test_a_prefill_leaves_the_window_in_the_cache() -> None:
+    windowed = replace(SMALL, window=10)
+    saved = prefill(SMALL, workload()).bytes - prefill(windowed, workload()).bytes
+    assert saved == 2 * (16 - 10) * POSITION
+
+
+def test_a_prefill_is_a_forward_pass_with_the_head_at_one_position() -> None:
+    llama = model("llama-3-8b")
+    step = prefill(llama, workload(batch_size=3, prompt_len=500))
+    saved = head_flops(llama, n_tokens=3 * 499)
+    assert step.flops == pytest.approx(forward_flops(llama, 3, 500) - saved, rel=1e-12)
+
+
+def test_decoding_counts_exactly_what_half_of_a_square_counts_on_average() -> None:
+    """Prompt positions 1 … n one at a time attend to n(n + 1)/2 keys; the convention has n²/2."""
+    counted = sum(decode_step(SMALL, workload(), at(length)).flops for length in range(1, 17))
+    whole = forward_flops(SMALL, 2, 16)
+    assert counted - whole == 2 * 3 * 2 * 2 * 4 * 6 * 16 / 2
+
+
+def test_decoding_mixtral_takes_two_flops_of_each_active_parameter() -> None:
+    mixtral = model("mixtral-8x7b")
+    step = decode_step(mixtral, workload(batch_size=1), at(1))
+    looked_up = mixtral.vocab_size * mixtral.d_model
+    norms = 65 * mixtral.d_model
+    attention = 32 * 2 * 2 * 32 * 128
+    expected = 2 * (n_active_parameters(mixtral) - looked_up - norms) + attention
+    assert step.flops == expected
+
+
+def test_verifying_a_draft_is_its_steps_with_the_weights_and_the_cache_read_once() -> None:
+    verified = decode_step(SMALL, workload(), at(20), n_new=4)
+    steps = [decode_step(SMALL, workload(), at(20 + i)) for i in range(4)]
+    assert verified.flops == sum(step.flops for step in steps)
+    read = read_bytes(SMALL, BF16, n_tokens=8, n_positions=4)
+    assert verified.bytes == pytest.approx(read + 2 * (19 + 4) * POSITION + 8 * 8)
+
+
+def test_a_mean_step_is_the_mean_of_the_steps() -> None:
+    for shape in (SMALL, replace(SMALL, window=18)):
+        mean = serving_cost(shape, workload()).decode
+        steps = [decode_step(shape, workload(), at(length)) for length in (17, 18, 19, 20)]
+        assert mean.flops == pytest.approx(sum(step.flops for step in steps) / 4, rel=1e-12)
+        assert mean.bytes == pytest.approx(sum(step.bytes for step in steps) / 4, rel=1e-12)
+
+
+def test_a_served_workload_has_each_part() -> None:
+    cost = serving_cost(SMALL, workload())
+    assert (cost.model, cost.workload) == (SMALL, workload())
+    assert cost.prefill == prefill(SMALL, workload())
+    assert cost.decode == decode_step(SMALL, workload(), range(17, 21))
+    assert cost.memory.cache_bytes == 2 * 20 * POSITION
+
+
+def test_what_cannot_be_served_has_no_cost() -> None:
+    with pytest.raises(PeakwardError, match="expected batch_size of at least 1, got 0"):
+        serving_cost(SMALL, workload(batch_size=0))
+
+
+@settings(max_examples=60)
+@given(services(), st.integers(1, 400), st.integers(1, 100))
+def test_decode_bytes_grow_by_a_position_a_token_until_the_window(
+    service: tuple[ModelShape, ServingWorkload], context_len: int, more: int
+) -> None:
+    shape, load = service
+    base, grown = (decode_step(shape, load, at(n)) for n in (context_len, context_len + more))
+    window = shape.window or context_len + more
+    reached = min(context_len + more, window) - min(context_len, window)
+    position = load.batch_size * cache_bytes_per_token(shape, load.cache_type)
+    assert grown.bytes - base.bytes == pytest.approx(
+        reached * position, rel=1e-9, abs=1e-9 * base.bytes
+    )
+    key = 4 * shape.n_layers * shape.n_heads * shape.head_dim
+    assert grown.flops - base.flops == load.batch_size * reached * key
+
+
+@settings(max_examples=60)
+@given(services())
+def test_work_is_linear_in_the_batch_and_traffic_at_most(
+    service: tuple[ModelShape, ServingWorkload],
+) -> None:
+    shape, load = service
+    once = serving_cost(shape, load)
+    twice = serving_cost(shape, replace(load, batch_size=2 * load.batch_size))
+    for one, two in ((once.prefill, twice.prefill), (once.decode, twice.decode)):
+        assert two.flops == 2 * one.flops
+        assert one.bytes < two.bytes <= 2 * one.bytes * (1 + 1e-12)
+        assert two.flops_per_byte >= one.flops_per_byte * (1 - 1e-12)
+
+
+@settings(max_examples=60)
+@given(services())
+def test_stored_types_change_bytes_alone(service: tuple[ModelShape, ServingWorkload]) -> None:
+    shape, load = service
+    wide = replace(shape, d_model=shape.d_model + 64, d_ff=shape.d_ff + 64, head_dim=64)
+    costs = [serving_cost(wide, replace(load, weights=each)) for each in (INT4, INT8, BF16)]
+    traffic = [cost.decode.bytes for cost in costs]
+    assert traffic[0] < traffic[1] < traffic[2]
+    assert len({cost.decode.flops for cost in costs}) == 1
+    wider = serving_cost(wide, replace(load, weights=WeightFormat(type="fp32")))
+    assert wider.decode.bytes > traffic[2]

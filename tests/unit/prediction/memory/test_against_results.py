@@ -1,0 +1,114 @@
+"""The stored measurements of an H200, predicted: the errors may shrink, never grow."""
+
+from functools import cache
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from peakward.prediction.memory.fit import fits, largest_batch
+from peakward.prediction.memory.peak import CONTEXT_BYTES, peak_memory
+from peakward.records import codec
+from peakward.records.case import ModelCase
+from peakward.records.errors import PeakwardError
+from peakward.records.measurement import Measurement
+from peakward.records.study import Study
+
+RESULTS = Path(__file__).parents[4] / "results"
+
+
+def is_eager(case):
+    return case.configuration.compile == "none" and not case.configuration.cuda_graphs
+
+
+@cache
+def measured() -> dict[ModelCase, Measurement]:
+    """The first measurement of each case on CUDA, whatever became of it."""
+    found: dict[ModelCase, Measurement] = {}
+    for path in sorted(RESULTS.glob("*.json")):
+        try:
+            study = codec.from_json(path.read_bytes(), Study)
+        except PeakwardError:
+            continue  # Another record: a calibration, a benchmark.
+        for each in study.measurements:
+            if isinstance(each.case, ModelCase) and each.case.device == "cuda":
+                found.setdefault(each.case, each)
+    return found
+
+
+def memories(wanted):
+    """Cases and what they held."""
+    return [(k, m.memory) for k, m in measured().items() if m.memory is not None and wanted(k)]
+
+
+def errors(pairs):
+    return [abs(predicted / got - 1) for predicted, got in pairs]
+
+
+def test_the_peak_of_eager_cases():
+    found = errors(
+        (peak_memory(case).peak_bytes, use.peak_allocated_bytes) for case, use in memories(is_eager)
+    )
+    assert len(found) >= 169
+    assert median(found) < 0.0004
+    assert max(found) < 0.014
+
+
+def test_what_eager_cases_reserve():
+    """Where nothing limits it: near a limit the allocator returns what it does not need."""
+    unlimited = memories(lambda case: is_eager(case) and case.memory_limit_bytes is None)
+    found = errors(
+        (peak_memory(case).reserved_bytes, use.peak_reserved_bytes) for case, use in unlimited
+    )
+    assert len(found) >= 147
+    assert median(found) < 0.006
+    assert max(found) < 0.118
+
+
+def test_compiled_cases_hold_about_what_the_eager_step_does():
+    compiled = memories(lambda case: case.configuration.compile not in ("none", "max-autotune"))
+    ratios = [use.peak_allocated_bytes / peak_memory(case).peak_bytes for case, use in compiled]
+    assert len(ratios) >= 72
+    assert 0.83 < min(ratios) < max(ratios) < 1.081
+
+
+def test_a_captured_step_holds_a_workspace_more():
+    captured = memories(
+        lambda case: case.configuration.cuda_graphs and case.configuration.compile == "none"
+    )
+    found = errors(
+        (peak_memory(case).peak_bytes, use.peak_allocated_bytes) for case, use in captured
+    )
+    assert len(found) >= 2
+    assert max(found) < 0.015
+
+
+def test_which_cases_fit_their_limit():
+    limited = {k: m for k, m in measured().items() if k.memory_limit_bytes and is_eager(k)}
+    wrong = [
+        m.reason for k, m in limited.items() if fits(k, k.memory_limit_bytes) != (m.status == "ok")
+    ]
+    assert len(limited) >= 40
+    # The allocator was given the limit less the context before kernels were loaded, and so returned
+    # nothing; with the final context it was 0.22 GiB over.
+    assert wrong == ["reserved 39.47 GiB and a context of 0.75 GiB exceed the limit of 40.00 GiB"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "fitting", "failing"), [("none", 31, 33), ("every-block", 111, 119)]
+)
+def test_the_largest_batch_lies_in_the_measured_bracket(mode, fitting, failing):
+    tried = [
+        case
+        for case in measured()
+        if case.memory_limit_bytes == 24 * 2**30
+        and case.configuration.checkpointing == mode
+        and case.workload.seq_len == 1024
+    ]
+    assert {fitting, failing} <= {case.workload.batch_size for case in tried}
+    assert fitting <= largest_batch(tried[0], 24 * 2**30) < failing
+
+
+def test_the_context_is_the_largest_measured_of_eager_cases():
+    contexts = [use.context_bytes for _, use in memories(is_eager)]
+    assert CONTEXT_BYTES - 2**20 < max(contexts) <= CONTEXT_BYTES

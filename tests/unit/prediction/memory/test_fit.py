@@ -1,0 +1,58 @@
+"""What fits a limit."""
+
+import msgspec
+import pytest
+
+from peakward.catalogue.models import model
+from peakward.prediction.memory.fit import fits, largest_batch
+from peakward.prediction.memory.peak import CONTEXT_BYTES, peak_memory
+from peakward.records.case import Configuration, ModelCase, Workload
+from peakward.records.errors import PeakwardError
+
+GIB = 2**30
+
+
+def case(batch_size=4, **configuration):
+    return ModelCase(
+        model=model("small"),
+        workload=Workload(batch_size=batch_size, seq_len=256),
+        configuration=Configuration(**configuration),
+        device="cuda",
+    )
+
+
+def test_a_case_fits_what_it_takes_unlimited():
+    needed = peak_memory(case())
+    assert fits(case(), needed.device_bytes)
+    assert not fits(case(), needed.peak_bytes + CONTEXT_BYTES - 1)
+
+
+def test_the_context_is_what_the_caller_says():
+    needed = peak_memory(case(), context_bytes=0)
+    assert needed.device_bytes == needed.reserved_bytes
+    assert fits(case(), needed.reserved_bytes, context_bytes=0)
+    assert not fits(case(), needed.reserved_bytes, context_bytes=GIB)
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "every-block"])
+def test_the_largest_batch_fits_and_the_next_does_not(checkpointing):
+    found = largest_batch(case(checkpointing=checkpointing), 8 * GIB)
+    assert found > 1
+    assert fits(case(found, checkpointing=checkpointing), 8 * GIB)
+    assert not fits(case(found + 1, checkpointing=checkpointing), 8 * GIB)
+
+
+def test_where_one_sequence_is_too_much_no_batch_fits():
+    assert largest_batch(case(), 2 * GIB) == 0
+    assert largest_batch(case(), CONTEXT_BYTES // 2) == 0
+
+
+def test_a_limit_of_the_case_is_left_aside():
+    limited = msgspec.structs.replace(case(), memory_limit_bytes=GIB)
+    assert fits(limited, 8 * GIB)
+
+
+@pytest.mark.parametrize("lever", [{"compile": "default"}, {"cuda_graphs": True}])
+def test_of_what_reserves_unknown_bytes_no_fit_is_told(lever):
+    with pytest.raises(PeakwardError, match="expected an eager step"):
+        fits(case(**lever), 80 * GIB)

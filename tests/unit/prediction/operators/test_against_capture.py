@@ -1,0 +1,156 @@
+"""The closed form against the step itself, operator by operator."""
+
+from typing import get_args
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from peakward.catalogue.models import model
+from peakward.lab.levers.capture import capture
+from peakward.prediction.operators.op_graph import op_graph
+from peakward.records.case import Configuration, ModelCase, Workload
+from peakward.records.model_shape import Activation, ModelShape, Norm, Positions
+
+SHAPE = ModelShape(
+    name="small",
+    vocab_size=61,
+    n_layers=2,
+    d_model=20,
+    d_ff=28,
+    n_heads=4,
+    n_kv_heads=4,
+    head_dim=6,
+    max_seq_len=32,
+)
+
+
+def case(shape, configuration, workload):
+    return ModelCase(
+        model=shape,
+        workload=Workload(**{"batch_size": 2, "seq_len": 14, **workload}),
+        configuration=Configuration(**configuration),
+        device="cpu",
+    )
+
+
+def assert_same(made):
+    """Each operator with its count; only their order may differ."""
+    closed, captured = set(op_graph(made).operators), set(capture(made).operators)
+    assert (closed - captured, captured - closed) == (set(), set())
+
+
+GPT2 = {
+    "norm": "layernorm",
+    "positions": "learned",
+    "gated": False,
+    "activation": "gelu-tanh",
+    "tied_head": True,
+    "qkv_bias": True,
+    "bias": True,
+}
+FP32, BF16, MIXED = ({"precision": each} for each in ("fp32", "bf16", "bf16-mixed"))
+SDPA, RECOMPUTED = {"attention": "sdpa"}, {"checkpointing": "every-block"}
+GRID = {
+    "forward": ({}, FP32, {"pass_": "forward"}),
+    "forward bf16": ({}, BF16, {"pass_": "forward"}),
+    "forward mixed": ({}, MIXED, {"pass_": "forward", "accumulate": 2}),
+    "forward and backward": ({}, FP32, {"pass_": "forward_backward"}),
+    "train step": ({}, FP32, {}),
+    "train step bf16": ({}, BF16, {}),
+    "train step mixed": ({}, MIXED, {}),
+    "fused": ({}, {"optimizer": "adamw-fused"}, {}),
+    "loop": ({}, {"optimizer": "adamw-loop", **BF16}, {}),
+    "accumulate": ({}, MIXED, {"accumulate": 3}),
+    "tied, accumulated": ({"tied_head": True}, BF16, {"accumulate": 2}),
+    "gqa": ({"n_kv_heads": 2}, MIXED, {}),
+    "mqa": ({"n_kv_heads": 1}, BF16, {}),
+    "one sequence": ({}, BF16, {"batch_size": 1}),
+    "two tokens": ({}, MIXED, {"batch_size": 1, "seq_len": 2}),
+    "window": ({"window": 5}, MIXED, {}),
+    "layernorm": ({"norm": "layernorm"}, BF16, {}),
+    "gpt2": (GPT2, FP32, {"accumulate": 2}),
+    "gpt2 mixed, recomputed": (GPT2, {**MIXED, **RECOMPUTED}, {}),
+    "learned, to the last row": (GPT2, FP32, {"seq_len": 32}),
+    "sinusoidal": ({"positions": "sinusoidal", "d_model": 21}, BF16, {}),
+    "alibi": ({"positions": "alibi"}, BF16, {}),
+    "alibi, mixed": ({"positions": "alibi", "n_heads": 6, "n_kv_heads": 3}, MIXED, {}),
+    "relu": ({"activation": "relu", "gated": False}, FP32, {}),
+    "gelu": ({"activation": "gelu"}, MIXED, {}),
+    "sdpa": ({}, SDPA, {}),
+    "sdpa without turned heads": ({"positions": "learned"}, {**SDPA, **BF16}, {}),
+    "sdpa, gqa, mixed": ({"n_kv_heads": 2}, {**SDPA, **MIXED}, {}),
+    "sdpa, window": ({"window": 5}, {**SDPA, **MIXED}, {}),
+    "sdpa, window beyond": ({"window": 14}, {**SDPA, **BF16}, {}),
+    "sdpa, alibi": ({"positions": "alibi", "window": 5}, {**SDPA, **MIXED}, {}),
+    "recomputed": ({}, RECOMPUTED, {}),
+    "recomputed, sdpa": ({"n_kv_heads": 2}, {**RECOMPUTED, **SDPA, **MIXED}, {"accumulate": 2}),
+    "recomputed in runs of 3 and 2": (
+        {"n_layers": 5},
+        {"checkpointing": "sqrt", **MIXED},
+        {"accumulate": 2},
+    ),
+    "sdpa-flash": ({}, {"attention": "sdpa-flash", **BF16}, {}),
+    "tf32": ({}, {"precision": "tf32"}, {}),
+    "recomputed, forward": ({}, RECOMPUTED, {"pass_": "forward"}),
+}
+
+
+@pytest.mark.parametrize("setting", GRID.values(), ids=GRID.keys())
+def test_over_the_settings(setting):
+    changes, configuration, workload = setting
+    assert_same(case(msgspec.structs.replace(SHAPE, **changes), configuration, workload))
+
+
+@pytest.mark.parametrize("name", ["2.7B", "gpt2-xl", "llama-3-8b", "mistral-7b", "qwen2.5-7b"])
+def test_on_the_catalogues_shapes_at_full_width(name):
+    """But with two layers, to stay quick: `test_op_graph` shows that each layer adds the same."""
+    shape = msgspec.structs.replace(model(name), n_layers=2)
+    assert_same(case(shape, MIXED, {"seq_len": 1024}))
+
+
+@st.composite
+def cases(draw):
+    def one_of(*values):
+        return draw(st.sampled_from(values))
+
+    n_kv_heads = draw(st.integers(1, 3))
+    shape = ModelShape(
+        name="drawn",
+        vocab_size=draw(st.integers(1, 50)),
+        n_layers=draw(st.integers(1, 3)),
+        d_model=draw(st.integers(2, 20)),
+        d_ff=draw(st.integers(1, 20)),
+        n_heads=n_kv_heads * draw(st.integers(1, 3)),
+        n_kv_heads=n_kv_heads,
+        head_dim=2 * draw(st.integers(2, 6)),
+        max_seq_len=24,
+        norm=one_of(*get_args(Norm)),
+        activation=one_of(*get_args(Activation)),
+        gated=draw(st.booleans()),
+        positions=one_of(*get_args(Positions)),
+        window=draw(st.none() | st.integers(1, 30)),
+        tied_head=draw(st.booleans()),
+        qkv_bias=draw(st.booleans()),
+        bias=draw(st.booleans()),
+    )
+    configuration = {
+        "precision": one_of("fp32", "bf16", "bf16-mixed"),
+        "attention": one_of("naive", "sdpa"),
+        "checkpointing": one_of("none", "sqrt", "every-block"),
+        "optimizer": one_of("adamw-foreach", "adamw-fused", "adamw-loop"),
+    }
+    workload = {
+        "batch_size": draw(st.integers(1, 3)),
+        "seq_len": draw(st.integers(2, 24)),
+        "pass_": one_of("forward", "forward_backward", "train_step"),
+        "accumulate": draw(st.integers(1, 2)),
+    }
+    return case(shape, configuration, workload)
+
+
+@given(cases())
+@settings(max_examples=25, deadline=None)
+def test_over_random_shapes_and_settings(made):
+    assert_same(made)

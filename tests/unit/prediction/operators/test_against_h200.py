@@ -1,0 +1,86 @@
+"""The closed form against steps that ran on a GPU, operator by operator.
+
+`data/h200-torch-2.11.jsonl.gz` was recorded by `lab.levers.capture` on an NVIDIA H200 with torch
+2.11.0+cu130: one JSON object a line, a case with its graph, or with the error by which torch
+refused it. `tests/gpu/test_capture.py` does the same with live steps.
+"""
+
+import gzip
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+
+import msgspec
+import pytest
+
+from peakward.prediction.operators.op_graph import op_graph
+from peakward.records.case import Attention, Checkpointing, ModelCase, Precision
+from peakward.records.errors import PeakwardError
+from peakward.records.op_graph import OpGraph
+
+RECORDED = Path(__file__).parent / "data" / "h200-torch-2.11.jsonl.gz"
+
+
+class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    case: ModelCase
+    graph: OpGraph | None = None
+    error: str | None = None
+
+
+def steps() -> Iterator[Step]:
+    with gzip.open(RECORDED, "rb") as file:
+        for line in file:
+            yield msgspec.json.decode(line, type=Step)
+
+
+@pytest.fixture(scope="module")
+def ran():
+    return [each for each in steps() if each.graph is not None]
+
+
+@pytest.fixture(scope="module")
+def refused():
+    return [each for each in steps() if each.error is not None]
+
+
+def named(case):
+    return msgspec.json.encode(case).decode()
+
+
+def test_it_is_equal(ran):
+    """Each operator with its count; only their order may differ."""
+    differing = {}
+    for each in ran:
+        closed, captured = set(op_graph(each.case).operators), set(each.graph.operators)
+        if closed != captured:
+            differing[named(each.case)] = (closed - captured, captured - closed)
+    assert differing == {}
+
+
+def test_what_torch_refused_is_refused_by_the_name_of_the_kernel(refused):
+    accepted = []
+    for each in refused:
+        assert each.error == "RuntimeError: No available kernel. Aborting execution."
+        kernel = each.case.configuration.attention.removeprefix("sdpa-")
+        line = f"^expected inputs that torch's {kernel} attention takes, got "
+        try:
+            with pytest.raises(PeakwardError, match=line):
+                op_graph(each.case)
+        except pytest.fail.Exception:
+            accepted.append(named(each.case))
+    assert accepted == []
+
+
+@pytest.mark.parametrize(
+    ("setting", "values"),
+    [("precision", Precision), ("attention", Attention), ("checkpointing", Checkpointing)],
+)
+def test_every_setting_was_recorded(ran, setting, values):
+    assert {getattr(each.case.configuration, setting) for each in ran} == set(get_args(values))
+
+
+@pytest.mark.parametrize("kernel", ["cudnn", "flash", "efficient"])
+@pytest.mark.parametrize("direction", ["", "_backward"])
+def test_every_fused_kernel_was_recorded(ran, kernel, direction):
+    name = f"aten._scaled_dot_product_{kernel}_attention{direction}"
+    assert any(each.name == name for step in ran for each in step.graph.operators)

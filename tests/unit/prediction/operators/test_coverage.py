@@ -1,0 +1,110 @@
+"""What is not covered is refused, with what to do."""
+
+import pytest
+
+from peakward.prediction.operators.op_graph import op_graph
+from peakward.records.case import Configuration, ModelCase, Workload
+from peakward.records.errors import PeakwardError
+from peakward.records.model_shape import ModelShape
+
+
+def case(shape=None, configuration=None, workload=None, device="cpu"):
+    sizes = {"vocab_size": 50, "n_layers": 2, "d_model": 16, "d_ff": 24, "max_seq_len": 64}
+    heads = {"n_heads": 4, "n_kv_heads": 2, "head_dim": 6}
+    return ModelCase(
+        model=ModelShape(**{"name": "one", **sizes, **heads, **(shape or {})}),
+        workload=Workload(**{"batch_size": 2, "seq_len": 12, **(workload or {})}),
+        configuration=Configuration(**(configuration or {})),
+        device=device,
+    )
+
+
+REFUSED = {
+    "precision fp16": case(configuration={"precision": "fp16-mixed"}),
+    "precision fp8": case(configuration={"precision": "fp8"}),
+    "attention": case(configuration={"attention": "sdpa-math"}),
+    "compile": case(configuration={"compile": "default"}),
+    "checkpointing": case(configuration={"checkpointing": "selective"}),
+    "optimizer": case(configuration={"optimizer": "adamw-triton"}),
+    "cuda_graphs": case(configuration={"cuda_graphs": True}),
+    "n_experts": case({"n_experts": 4, "n_active_experts": 2}),
+    "varying_seq_lens": case(workload={"varying_seq_lens": (4, 8)}),
+}
+
+
+@pytest.mark.parametrize("setting", REFUSED)
+def test_what_is_not_covered_is_refused_by_name(setting):
+    name = setting.partition(" ")[0]
+    line = f"^expected {name} .* for operators in closed form, got .*: capture the step instead"
+    with pytest.raises(PeakwardError, match=line):
+        op_graph(REFUSED[setting])
+
+
+@pytest.mark.parametrize(
+    ("shape", "workload", "line"),
+    [
+        ({"d_model": 1}, {}, "expected d_model of 2 or more .*, got 1: "),
+        ({"head_dim": 2}, {}, "expected head_dim of 3 or more .*, got 2: "),
+        ({}, {"seq_len": 1}, "expected seq_len of 2 or more .*, got 1: "),
+        ({"head_dim": 5}, {}, "expected an even head_dim, .*, got 5: "),
+        ({"positions": "learned"}, {"seq_len": 65}, "up to the 64 learned positions, got 65: "),
+    ],
+)
+def test_sizes_that_are_not_covered_are_refused(shape, workload, line):
+    with pytest.raises(PeakwardError, match=line):
+        op_graph(case(shape, workload=workload))
+
+
+CUDA_REFUSED = {
+    "compile": case(configuration={"compile": "default"}, device="cuda"),
+    "optimizer": case(configuration={"optimizer": "adamw-triton"}, device="cuda"),
+    "cuda_graphs": case(configuration={"cuda_graphs": True}, device="cuda"),
+    "n_experts": case({"n_experts": 4, "n_active_experts": 2}, device="cuda"),
+    "varying_seq_lens": case(workload={"varying_seq_lens": (4, 8)}, device="cuda"),
+}
+
+
+@pytest.mark.parametrize("setting", CUDA_REFUSED)
+def test_what_is_not_covered_on_cuda_is_refused_by_name(setting):
+    line = f"^expected {setting} .* for operators in closed form, got .*: capture the step instead"
+    with pytest.raises(PeakwardError, match=line):
+        op_graph(CUDA_REFUSED[setting])
+
+
+FP8 = {"d_model": 32, "d_ff": 48, "head_dim": 16}
+
+
+@pytest.mark.parametrize(
+    ("shape", "workload", "line"),
+    [
+        ({}, {"seq_len": 9}, r"batch_size · seq_len in multiples of 16 for fp8, got 18: "),
+        ({"d_model": 40}, {}, "d_model in multiples of 16 for fp8, got 40: "),
+        ({"d_ff": 50}, {}, "d_ff in multiples of 16 for fp8, got 50: "),
+        ({"head_dim": 6}, {}, r"n_heads · head_dim in multiples of 16 for fp8, got 24: "),
+        ({"head_dim": 4, "n_kv_heads": 1}, {}, r"n_kv_heads\) · head_dim in .* fp8, got 24: "),
+    ],
+)
+def test_matrices_that_have_no_fp8_product_are_refused(shape, workload, line):
+    shape, workload = {**FP8, **shape}, {"seq_len": 16, **workload}
+    with pytest.raises(PeakwardError, match=line):
+        op_graph(case(shape, {"precision": "fp8"}, workload, device="cuda"))
+
+
+def test_matrices_of_whole_tiles_have_one():
+    names = {
+        each.name
+        for each in op_graph(
+            case(FP8, {"precision": "fp8"}, {"seq_len": 16}, device="cuda")
+        ).operators
+    }
+    assert "aten._scaled_mm" in names
+
+
+@pytest.mark.parametrize(
+    ("precision", "least", "older"), [("bf16", (8, 0), (7, 5)), ("fp8", (8, 9), (8, 6))]
+)
+def test_gpus_of_which_nothing_is_known_are_refused(precision, least, older):
+    made = case(FP8, {"precision": precision}, {"seq_len": 16}, device="cuda")
+    assert op_graph(made, compute_capability=least).operators
+    with pytest.raises(PeakwardError, match=r"expected a compute capability of .* or more for"):
+        op_graph(made, compute_capability=older)

@@ -1,0 +1,10 @@
+"""What is recomputed, held to the lever; the operators themselves are in `test_against_h200`."""
+
+from peakward.lab.levers.checkpointing import SAVED_BY_SELECTIVE
+from peakward.prediction.operators.recomputation import KEPT_BY_SELECTIVE
+
+
+def test_what_is_kept_is_what_the_lever_keeps():
+    assert {f"aten::{each}" for each in KEPT_BY_SELECTIVE} == {
+        each.name() for each in SAVED_BY_SELECTIVE
+    }

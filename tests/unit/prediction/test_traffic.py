@@ -1,0 +1,123 @@
+"""Compulsory traffic, counted by hand."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from peakward.catalogue.models import model
+from peakward.prediction.parameters import n_parameters
+from peakward.prediction.traffic import compulsory_bytes, parameter_bytes
+from peakward.records.case import Configuration, ModelCase, Precision, Workload
+from peakward.records.model_shape import ModelShape
+
+UNTIED = ModelShape(
+    name="untied",
+    vocab_size=50,
+    n_layers=1,
+    d_model=4,
+    d_ff=8,
+    n_heads=2,
+    n_kv_heads=2,
+    head_dim=2,
+    max_seq_len=32,
+)
+WEIGHTS = 4 * (4 + 4 + 4 + 4 + 3 * 8) + 3 * 4 + 50 * 4
+"""Of the block's matrices, three norms and the head."""
+
+
+def case(shape: ModelShape = UNTIED, precision: Precision = "fp32", **workload: Any) -> ModelCase:
+    return ModelCase(
+        model=shape,
+        workload=Workload(**{"batch_size": 2, "seq_len": 16, **workload}),
+        configuration=Configuration(precision=precision),
+        device="cuda",
+    )
+
+
+def touched(tokens: int) -> float:
+    return 50 * (1 - (49 / 50) ** tokens)
+
+
+def test_a_training_step_by_hand() -> None:
+    traffic = compulsory_bytes(case())
+    rows = touched(32) * 4
+    assert list(traffic) == ["forward", "backward", "optimizer"]
+    assert traffic["forward"] == pytest.approx(4 * (WEIGHTS + rows) + 8 * 32)
+    assert traffic["backward"] == pytest.approx(4 * (WEIGHTS + (WEIGHTS + rows)))
+    assert traffic["optimizer"] == 7 * 4 * n_parameters(UNTIED)
+
+
+def test_gradients_are_added_to_by_every_later_micro_batch() -> None:
+    traffic = compulsory_bytes(case(accumulate=3))
+    rows = touched(32) * 4
+    assert traffic["forward"] == pytest.approx(3 * compulsory_bytes(case())["forward"])
+    assert traffic["backward"] == pytest.approx(4 * (3 * WEIGHTS + 5 * (WEIGHTS + rows)))
+    assert traffic["optimizer"] == compulsory_bytes(case())["optimizer"]
+
+
+def test_a_tied_table_is_read_whole_and_once() -> None:
+    tied = msgspec.structs.replace(UNTIED, tied_head=True)
+    traffic = compulsory_bytes(case(tied))
+    assert traffic["forward"] == 4 * n_parameters(tied) + 8 * 32
+    assert traffic["backward"] == 4 * 2 * n_parameters(tied)
+
+
+def test_learned_positions_are_read_as_far_as_the_sequence_reaches() -> None:
+    learned = msgspec.structs.replace(UNTIED, positions="learned")
+    more = {
+        phase: value - compulsory_bytes(case())[phase]
+        for phase, value in compulsory_bytes(case(learned)).items()
+    }
+    assert more["forward"] == pytest.approx(4 * 16 * 4)
+    assert more["backward"] == pytest.approx(4 * 16 * 4)
+    assert more["optimizer"] == 7 * 4 * 32 * 4
+
+
+def test_touched_rows_never_exceed_the_table_or_the_tokens() -> None:
+    ids_and_weights = 4 * WEIGHTS
+    few = compulsory_bytes(case(batch_size=1, seq_len=1))["forward"] - ids_and_weights - 8
+    many = compulsory_bytes(case(batch_size=5000))["forward"] - ids_and_weights - 8 * 5000 * 16
+    assert few == pytest.approx(4 * 4 * 1)
+    assert many == pytest.approx(4 * 4 * 50)
+
+
+def test_only_experts_that_a_token_goes_to_move() -> None:
+    shape = msgspec.structs.replace(UNTIED, n_experts=5, n_active_experts=2)
+    one, router = 3 * 4 * 8, 5 * 4
+    for n_tokens in (1, 2, 400):
+        # Of five experts a token leaves three out.
+        weights = WEIGHTS + router + (5 * (1 - (3 / 5) ** n_tokens) - 1) * one
+        rows = touched(n_tokens) * 4
+        traffic = compulsory_bytes(case(shape, batch_size=n_tokens, seq_len=1, accumulate=3))
+        assert traffic["forward"] == pytest.approx(3 * (4 * (weights + rows) + 8 * n_tokens))
+        assert traffic["backward"] == pytest.approx(4 * (3 * weights + 5 * (weights + rows)))
+        assert traffic["optimizer"] == 7 * 4 * n_parameters(shape)
+
+
+def test_one_token_moves_exactly_the_experts_that_it_chose() -> None:
+    shape = msgspec.structs.replace(UNTIED, n_experts=5, n_active_experts=2)
+    fewer = msgspec.structs.replace(UNTIED, n_experts=2, n_active_experts=2)
+    at = [compulsory_bytes(case(each, batch_size=1, seq_len=1)) for each in (shape, fewer)]
+    assert at[0]["forward"] - at[1]["forward"] == pytest.approx(4 * (5 - 2) * 4)
+
+
+@pytest.mark.parametrize(
+    ("precision", "size"),
+    [("fp32", 4), ("tf32", 4), ("bf16-mixed", 4), ("fp16-mixed", 4), ("fp8", 4), ("bf16", 2)],
+)
+def test_only_bf16_stores_halves(precision: Precision, size: int) -> None:
+    at = case(precision=precision)
+    assert parameter_bytes(at) == size
+    assert compulsory_bytes(at)["optimizer"] == 7 * size * n_parameters(UNTIED)
+
+
+def test_a_pass_moves_only_what_its_phases_do() -> None:
+    assert list(compulsory_bytes(case(pass_="forward"))) == ["forward"]
+    assert list(compulsory_bytes(case(pass_="forward_backward"))) == ["forward", "backward"]
+
+
+def test_adamw_on_the_largest_size_moves_a_known_amount() -> None:
+    # 3,406,809,600 parameters · 7 accesses · 2 bytes: 11 ms at 4.26 TB/s.
+    at = case(model("2.7B"), precision="bf16", batch_size=4, seq_len=512)
+    assert compulsory_bytes(at)["optimizer"] == 47_695_334_400
