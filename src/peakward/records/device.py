@@ -10,6 +10,35 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     source: str
 
 
+class Capability(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A CUDA compute capability, major and minor, and the document it was read in."""
+
+    value: tuple[int, int]
+    source: str
+
+
+class HostLink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What connects a device to its host."""
+
+    name: str
+    """PCIe 5.0 x16."""
+    bytes_per_s: Figure
+    """In one direction, of all its lanes together."""
+
+
+class PeerLink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What connects a device to others of its node. Rates are in one direction."""
+
+    name: str
+    """NVLink 4."""
+    bytes_per_s: Figure
+    """Of one device, to all the others together."""
+    pair_bytes_per_s: Figure | None = None
+    """From one device to another. None where not every two are connected alike."""
+    n_devices: Figure
+    """How many devices it joins."""
+
+
 class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One model of accelerator with one memory size. Dense rates; a figure nobody gives is absent."""
 
@@ -25,5 +54,10 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     bytes_per_s: Figure
     l2_bytes: Figure | None = None
     n_sms: Figure | None = None
-    link_bytes_per_s: Figure | None = None
-    """Total of both directions between accelerators."""
+    compute_capability: Capability | None = None
+    """None where it is not NVIDIA's."""
+    power_w: Figure | None = None
+    """What the board may draw, as it is sold."""
+    link: PeerLink | None = None
+    """None where there is none, and devices reach one another over their host links."""
+    host_link: HostLink | None = None

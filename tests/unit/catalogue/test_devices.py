@@ -8,16 +8,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peakward.catalogue.devices import device, devices, match, match_all
-from peakward.records.device import Device, Figure
+from peakward.records.device import Capability, Device, Figure
 from peakward.records.errors import PeakwardError
 
 MIB = 2**20
 
 
 def figures(row: Device) -> list[Figure]:
-    optional = (row.l2_bytes, row.n_sms, row.link_bytes_per_s)
+    link, host = row.link, row.host_link
+    optional = (
+        *(row.l2_bytes, row.n_sms, row.power_w, None if host is None else host.bytes_per_s),
+        *(() if link is None else (link.bytes_per_s, link.pair_bytes_per_s, link.n_devices)),
+    )
     present = [figure for figure in optional if figure is not None]
     return [row.memory_gb, row.bytes_per_s, *present, *row.peak_flops_per_s.values()]
+
+
+def stated(row: Device) -> list[Figure | Capability]:
+    capability = row.compute_capability
+    return [*figures(row), *(() if capability is None else (capability,))]
 
 
 def test_keys_and_driver_names_are_unique() -> None:
@@ -38,7 +47,7 @@ def test_every_figure_is_positive_and_names_a_document(row: Device) -> None:
 def test_every_listed_source_is_used() -> None:
     text = files("peakward.catalogue").joinpath("devices.toml").read_text(encoding="utf-8")
     listed = set(tomllib.loads(text)["sources"].values())
-    assert listed == {figure.source for row in devices() for figure in figures(row)}
+    assert listed == {each.source for row in devices() for each in stated(row)}
 
 
 @pytest.mark.parametrize("row", devices(), ids=lambda row: row.key)
@@ -56,6 +65,81 @@ def test_rates_keep_the_ratios_of_dense_hardware(row: Device) -> None:
         # GeForce cards halve 16-bit products that accumulate in fp32, not int8's.
         expected = 4 if "GeForce" in row.name else 2
         assert peak["int8"] / peak["fp16"] == pytest.approx(expected, rel=0.02)
+
+
+@pytest.mark.parametrize("row", devices(), ids=lambda row: row.key)
+def test_a_compute_capability_has_its_types(row: Device) -> None:
+    """bf16 came with 8.0 and fp8 with 8.9; AMD's devices have them and no CUDA to number."""
+    if row.compute_capability is None:
+        assert row.name.startswith("AMD ")
+        return
+    assert ("bf16" in row.peak_flops_per_s) == (row.compute_capability.value >= (8, 0))
+    assert ("fp8" in row.peak_flops_per_s) == (row.compute_capability.value >= (8, 9))
+
+
+@pytest.mark.parametrize(
+    ("key", "capability", "power_w"),
+    [
+        ("v100-sxm2-32", (7, 0), 300),
+        ("a100-pcie-40", (8, 0), 250),
+        ("a100-pcie-80", (8, 0), 300),
+        ("rtx-4090-24", (8, 9), 450),
+        ("h100-pcie-80", (9, 0), 350),
+        ("h100-sxm-80", (9, 0), 700),
+        ("b200-180", (10, 0), 1000),
+        ("rtx-5090-32", (12, 0), 575),
+    ],
+)
+def test_capability_and_power_are_the_boards_own(
+    key: str, capability: tuple[int, int], power_w: float
+) -> None:
+    row = device(key)
+    assert row.compute_capability is not None
+    assert row.compute_capability.value == capability
+    assert row.power_w is not None
+    assert row.power_w.value == power_w
+
+
+@pytest.mark.parametrize("row", devices(), ids=lambda row: row.key)
+def test_a_host_link_has_the_rate_of_its_generation_and_lanes(row: Device) -> None:
+    assert row.host_link is not None
+    _, version, lanes = row.host_link.name.split()
+    a_lane = 1e9 * 2 ** (float(version) - 3)
+    assert row.host_link.bytes_per_s.value == a_lane * int(lanes.removeprefix("x"))
+
+
+@pytest.mark.parametrize(
+    ("key", "to_all", "to_one", "n_devices"),
+    [
+        # 6, 12, 18 and 18 links of 25, 25, 25 and 50 GB/s in one direction.
+        ("v100-sxm2-16", 6 * 25e9, None, 8),
+        ("a100-sxm-40", 12 * 25e9, 12 * 25e9, 8),
+        ("h200-141", 18 * 25e9, 18 * 25e9, 8),
+        ("b200-180", 18 * 50e9, 18 * 50e9, 8),
+        # Four links of 14.0625 GB/s to the one other card.
+        ("rtx-3090-24", 4 * 14.0625e9, 4 * 14.0625e9, 2),
+        # One of seven links to each of seven others.
+        ("mi300x-192", 7 * 64e9, 64e9, 8),
+    ],
+)
+def test_a_link_is_given_in_one_direction(
+    key: str, to_all: float, to_one: float | None, n_devices: int
+) -> None:
+    link = device(key).link
+    assert link is not None
+    assert link.bytes_per_s.value == to_all
+    assert (link.pair_bytes_per_s and link.pair_bytes_per_s.value) == to_one
+    assert link.n_devices.value == n_devices
+
+
+@pytest.mark.parametrize("row", devices(), ids=lambda row: row.key)
+def test_a_link_gives_one_peer_no_more_than_all_and_beats_the_host_link(row: Device) -> None:
+    if row.link is None or row.link.pair_bytes_per_s is None:
+        return
+    total, pair = row.link.bytes_per_s.value, row.link.pair_bytes_per_s.value
+    assert pair <= total <= pair * (row.link.n_devices.value - 1)
+    assert row.host_link is not None
+    assert total > row.host_link.bytes_per_s.value
 
 
 @pytest.mark.parametrize(

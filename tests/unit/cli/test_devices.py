@@ -17,23 +17,32 @@ from peakward.report.document import Facts, TableBlock
 from peakward.store.database import Store
 
 
+def rows_by_key(block):
+    assert isinstance(block, TableBlock)
+    names = [column.name for column in block.table.columns]
+    return {row[0]: dict(zip(names, row, strict=True)) for row in block.table.rows}
+
+
 def test_the_list_has_every_device_and_what_nobody_states_stays_empty():
     page = devices_page.catalogue(devices(), with_sources=False)
-    (block,) = page.blocks
-    assert isinstance(block, TableBlock)
-    assert [row[0] for row in block.table.rows] == [each.key for each in devices()]
-    names = [column.name for column in block.table.columns]
-    rows = {row[0]: dict(zip(names, row, strict=True)) for row in block.table.rows}
+    rates, boards = map(rows_by_key, page.blocks)
+    assert list(rates) == list(boards) == [each.key for each in devices()]
     peak = device("h100-sxm-80").peak_flops_per_s["bf16"].value
-    assert rows["h100-sxm-80"]["bf16"] == peak / 1e12
-    assert rows["v100-sxm2-16"]["bf16"] is None
+    assert rates["h100-sxm-80"]["bf16"] == peak / 1e12
+    assert rates["v100-sxm2-16"]["bf16"] is None
+    assert boards["rtx-5090-32"]["CC"] == "12.0"
+    assert boards["mi300x-192"]["CC"] is None
+    assert (boards["mi300x-192"]["to all"], boards["mi300x-192"]["to one"]) == (448, 64)
+    assert (boards["l4-24"]["link"], boards["l4-24"]["to host"]) == (None, 32)
 
 
 def test_with_sources_every_figure_names_its_own(capsys):
     page = devices_page.catalogue(devices(), with_sources=True)
-    table = page.blocks[1].table
+    table = page.blocks[2].table
     assert {row[0] for row in table.rows} == {each.key for each in devices()}
     assert all(row[3] for row in table.rows)
+    power = device("h200-141").power_w
+    assert ("h200-141", "power (W)", "700", power.source) in table.rows
     assert main(["devices", "--sources"]) == 0
     assert "h200-141" in capsys.readouterr().out
 
