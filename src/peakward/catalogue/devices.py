@@ -55,6 +55,19 @@ def device(key: str) -> Device:
     return look_up("a device", key, {each.key: each for each in devices()})
 
 
+def devices_named(text: str) -> tuple[Device, ...]:
+    """The accelerator of that key, or all whose keys have every part of an abbreviation.
+
+    `a100-80` means `a100-sxm-80` and `a100-pcie-80`. No key is an abbreviation of another.
+
+    Raises:
+        PeakwardError: none is named so; names the nearest ones.
+    """
+    asked = set(text.split("-"))
+    named = tuple(each for each in devices() if asked <= set(each.key.split("-")))
+    return named or (device(text),)
+
+
 def match(driver_name: str, memory_bytes: int) -> Device | None:
     """The accelerator that a driver names, or None where the catalogue does not know it.
 

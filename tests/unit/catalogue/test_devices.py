@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peakward.catalogue.devices import device, devices, match, match_all
+from peakward.catalogue.devices import device, devices, devices_named, match, match_all
 from peakward.records.device import Capability, Device, Figure
 from peakward.records.errors import PeakwardError
 
@@ -275,3 +275,29 @@ def test_several_of_one_model_are_that_model_and_of_two_are_none() -> None:
     assert match_all([h200, a100]) is None
     assert match_all([]) is None
     assert match_all([("NVIDIA H200", None)]) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "keys"),
+    [
+        ("a100-80", ["a100-sxm-80", "a100-pcie-80"]),
+        ("h100-sxm", ["h100-sxm-80"]),
+        ("rtx-4090", ["rtx-4090-24"]),
+        ("v100", ["v100-sxm2-16", "v100-sxm2-32"]),
+        ("a100-sxm-80", ["a100-sxm-80"]),
+        ("80-a100", ["a100-sxm-80", "a100-pcie-80"]),
+    ],
+)
+def test_an_abbreviation_stands_for_every_key_with_its_parts(text: str, keys: list[str]) -> None:
+    assert [row.key for row in devices_named(text)] == keys
+
+
+@pytest.mark.parametrize("row", devices(), ids=lambda row: row.key)
+def test_a_key_abbreviates_no_other(row: Device) -> None:
+    assert devices_named(row.key) == (row,)
+
+
+@pytest.mark.parametrize("text", ["h100-nvl", "a100-8", "a100-", "A100", "l4-48"])
+def test_what_no_key_has_is_answered_with_the_nearest(text: str) -> None:
+    with pytest.raises(PeakwardError, match=f"expected a device, got '{text}': perhaps "):
+        devices_named(text)
