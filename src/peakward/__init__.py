@@ -8,6 +8,9 @@ What the command line does, from Python:
     measurement = pw.measure(case)
     print(measurement.status, measurement.summary.median_s)
 
+    forecast = pw.predict(pw.case("llama-3-8b", batch_size=1, seq_len=4096, device="cuda"), "h100-sxm-80")
+    print(forecast.step_s, forecast.fits)
+
     study = pw.run(case, levers=("compile", "fused-optimizer"), budget_s=60.0)
     print(study.best_command)
     print(pw.markdown(study))
@@ -44,6 +47,8 @@ if TYPE_CHECKING:
         measure,
         measure_step,
         model,
+        plan,
+        predict,
         run,
         study,
     )
@@ -74,6 +79,8 @@ __all__ = [
     "measure",
     "measure_step",
     "model",
+    "plan",
+    "predict",
     "run",
     "study",
     "trace",

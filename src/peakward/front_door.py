@@ -6,24 +6,26 @@ finds what the other measured.
 
 import shlex
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from peakward.catalogue.devices import device, match
+from peakward.catalogue.devices import device
 from peakward.catalogue.levers import LEVERS, lever
 from peakward.catalogue.models import model, validate
 from peakward.cli import comparison, machine, options, session, values
 from peakward.cli.reproduce import to_command
 from peakward.cli.watch import Watch
+from peakward.predictions import DB, floor, plan, predict
 from peakward.records.calibration import Calibration
 from peakward.records.case import Case, Configuration, DeviceType, ModelCase, Pass, Workload
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Measurement
 from peakward.records.model_shape import ModelShape
-from peakward.records.prediction import Prediction
+from peakward.records.plan import Plan
 from peakward.records.protocol import Protocol
 from peakward.records.study import Study
 from peakward.report import documents
+from peakward.report import plan as pages
+from peakward.report.document import Document
 from peakward.store.database import Store
 
 if TYPE_CHECKING:
@@ -51,11 +53,11 @@ __all__ = [
     "measure",
     "measure_step",
     "model",
+    "plan",
+    "predict",
     "run",
     "study",
 ]
-
-DB = "peakward.db"
 
 
 def case(
@@ -127,25 +129,6 @@ def measure_step(
     from peakward.lab.measure import in_process
 
     return in_process.measure_step(step, name=name, model=model, optimizer=optimizer, **settings)
-
-
-def floor(case: ModelCase, on: str | None = None, *, db: str = DB) -> Prediction:
-    """The least time a step can take: on a catalogued device by its datasheet, else on this machine.
-
-    Args:
-        on: the device's key, such as "h100-sxm-80"; None is this machine.
-
-    Raises:
-        PeakwardError: an unknown device; or, on this machine, no calibration stored in `db` and no
-            catalogued device.
-    """
-    from peakward.prediction.floor import floor as predicted
-
-    if on is not None:
-        return predicted(case, calibration=None, device=device(on))
-    where = machine.this_machine(case.device).environment
-    known = match(where.device_name, where.device_memory_bytes)
-    return predicted(case, calibration=_calibration(db, where.key), device=known)
 
 
 def calibrate(device: DeviceType | None = None, *, db: str = DB) -> Calibration:
@@ -262,25 +245,22 @@ def compare(before: Study, after: Study, *, threshold: float = 0.03, across: boo
     return comparison.study(before, after, found, threshold=threshold, command=command)
 
 
-def markdown(study: Study) -> str:
-    """The study's report as Markdown."""
+def markdown(found: Study | Plan) -> str:
+    """The report of a study or a plan as Markdown."""
     from peakward.report import markdown as view
 
-    return view.render(documents.document(study))
+    return view.render(_document(found))
 
 
-def html(study: Study) -> str:
-    """The study's report as one self-contained page."""
+def html(found: Study | Plan) -> str:
+    """The report of a study or a plan as one self-contained page."""
     from peakward.report import html as view
 
-    return view.render(documents.document(study))
+    return view.render(_document(found))
 
 
-def _calibration(db: str, environment_key: str) -> Calibration | None:
-    if not Path(db).exists():
-        return None
-    with Store.open_read_only(Path(db)) as store:
-        return store.calibration(environment_key)
+def _document(found: Study | Plan) -> Document:
+    return pages.whole(found) if isinstance(found, Plan) else documents.document(found)
 
 
 def _command(case: Case) -> str:

@@ -39,7 +39,7 @@ from peakward.cli.main import main
 for argv in (
     ["--help"], ["--version"], ["devices"], ["devices", "probe", "--device", "cpu"], ["study"],
     ["run", "--help"], ["bench", "--help"], ["study", "--help"], ["compare", "--help"],
-    ["report", "--help"], ["devices", "--help"],
+    ["report", "--help"], ["devices", "--help"], ["plan"], ["plan", "--help"],
 ):
     assert main(argv) == 0, argv
 assert main(["report", "--db", "none.db"]) == 2

@@ -32,6 +32,9 @@ COMMANDS = {
     "bench": Command("Measure a grid of cases.", True),
     "study": Command("Carry out a study: its grid, tables, plots and conclusions.", True),
     "trace": Command("Show where a trace's time went: PyTorch profiler or Nsight Systems.", False),
+    "plan": Command(
+        "Predict a case on hardware that nobody has at hand: time, memory, cost, levers.", False
+    ),
     "devices": Command("List known devices, probe this machine, or measure its rates.", False),
     "compare": Command("Compare two studies case by case; exit 1 on a regression.", False),
     "report": Command("Show a stored study again: terminal, Markdown, HTML or JSON.", False),

@@ -9,7 +9,7 @@ import msgspec
 from peakward.catalogue import levers as lever_catalogue
 from peakward.catalogue import models
 from peakward.cli import values
-from peakward.cli.vocabulary import CaseOptions, ShapeOptions
+from peakward.cli.vocabulary import ShapeOptions, WorkOptions
 from peakward.records.case import Configuration, DeviceType, ModelCase, Pass, Workload
 from peakward.records.errors import PeakwardError
 from peakward.records.lever import Lever
@@ -63,7 +63,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 
 
 def cases(
-    options: CaseOptions, device: DeviceType, *, start: dict[str, Any] | None = None
+    options: WorkOptions, device: DeviceType, *, start: dict[str, Any] | None = None
 ) -> tuple[ModelCase, ...]:
     """The grid that the options span, model outermost; `start` holds settings made elsewhere.
 
@@ -96,7 +96,7 @@ def cases(
     return tuple(planned)
 
 
-def single(options: CaseOptions, device: DeviceType, start: dict[str, Any]) -> ModelCase:
+def single(options: WorkOptions, device: DeviceType, start: dict[str, Any]) -> ModelCase:
     """The one case of a command that takes no grid."""
     found = cases(options, device, start=start)
     if len(found) > 1:
@@ -168,7 +168,7 @@ def _value(field: str, text: str) -> str | bool:
     return values.one_of(text, _CHOICES[field], f"a value of {option}")
 
 
-def _configurations(options: CaseOptions, start: dict[str, Any]) -> list[Configuration]:
+def _configurations(options: WorkOptions, start: dict[str, Any]) -> list[Configuration]:
     axes: list[list[tuple[str, Any]]] = []
     for field in Configuration.__struct_fields__:
         text = getattr(options, field)
@@ -185,7 +185,7 @@ def _configurations(options: CaseOptions, start: dict[str, Any]) -> list[Configu
     return made
 
 
-def _workloads(options: CaseOptions, defaults: Defaults) -> list[Workload]:
+def _workloads(options: WorkOptions, defaults: Defaults) -> list[Workload]:
     batches = defaults.batch_size if options.batch_size is None else options.batch_size
     lengths = defaults.seq_len if options.seq_len is None else options.seq_len
     passes: list[Pass] = [

@@ -75,6 +75,16 @@ def share(text: str, option: str) -> float:
     return value
 
 
+def amount(text: str, option: str, *, high: float) -> float:
+    """A sum of money, 0 or more."""
+    number = _number(text)
+    if number is None or not 0.0 <= number <= high:
+        raise PeakwardError(
+            f"expected an amount from 0 to {high:,.0f} for {option}, got {text[:40]!r}: for example 2.5"
+        )
+    return number
+
+
 def on_off(text: str, option: str) -> bool:
     """Whether a switch is on."""
     if text not in ("on", "off"):

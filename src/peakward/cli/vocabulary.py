@@ -35,8 +35,8 @@ class ShapeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Key and value heads: fewer than `--n-heads` is grouped-query attention."""
 
 
-class CaseOptions(ShapeOptions, frozen=True, kw_only=True):
-    """What is run. A comma list makes a grid where the command takes one."""
+class WorkOptions(ShapeOptions, frozen=True, kw_only=True):
+    """What is run, wherever that is. A comma list makes a grid where the command takes one."""
 
     batch_size: Annotated[str | None, option("N,…", "4; on a CPU 2")] = None
     """Sequences in one micro-batch."""
@@ -64,6 +64,11 @@ class CaseOptions(ShapeOptions, frozen=True, kw_only=True):
     """none, sqrt, every-block or selective."""
     memory_limit: Annotated[str | None, option("GIB,…", "none")] = None
     """A case that needs more memory than this many GiB ends as `oom`."""
+
+
+class CaseOptions(WorkOptions, frozen=True, kw_only=True):
+    """What is run, and where."""
+
     device: Annotated[str | None, option("cpu|cuda", "cuda where there is one")] = None
     """Where it runs."""
 
@@ -89,6 +94,7 @@ class ResultOptions(ViewOptions, frozen=True, kw_only=True):
 
 
 Shapes = OmitArgPrefixes[ShapeOptions]
+Work = OmitArgPrefixes[WorkOptions]
 Cases = OmitArgPrefixes[CaseOptions]
 Views = OmitArgPrefixes[ViewOptions]
 Results = OmitArgPrefixes[ResultOptions]

@@ -49,6 +49,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The exact strings that drivers give for it."""
     memory_gb: Figure
     """10^9 bytes, as sold."""
+    driver_memory_mib: Figure | None = None
+    """2^20 bytes, as the driver reports it."""
     peak_flops_per_s: dict[str, Figure]
     """By compute type: fp32, tf32, fp16, bf16, fp8, int8 (operations for int8)."""
     bytes_per_s: Figure

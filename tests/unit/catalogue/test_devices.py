@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peakward.catalogue.devices import device, devices, devices_named, match, match_all
+from peakward.catalogue.devices import (
+    device,
+    devices,
+    devices_named,
+    least_memory_bytes,
+    match,
+    match_all,
+)
 from peakward.records.device import Capability, Device, Figure
 from peakward.records.errors import PeakwardError
 
@@ -17,7 +24,13 @@ MIB = 2**20
 def figures(row: Device) -> list[Figure]:
     link, host = row.link, row.host_link
     optional = (
-        *(row.l2_bytes, row.n_sms, row.power_w, None if host is None else host.bytes_per_s),
+        *(
+            row.driver_memory_mib,
+            row.l2_bytes,
+            row.n_sms,
+            row.power_w,
+            None if host is None else host.bytes_per_s,
+        ),
         *(() if link is None else (link.bytes_per_s, link.pair_bytes_per_s, link.n_devices)),
     )
     present = [figure for figure in optional if figure is not None]
@@ -301,3 +314,17 @@ def test_a_key_abbreviates_no_other(row: Device) -> None:
 def test_what_no_key_has_is_answered_with_the_nearest(text: str) -> None:
     with pytest.raises(PeakwardError, match=f"expected a device, got '{text}': perhaps "):
         devices_named(text)
+
+
+@pytest.mark.parametrize("row", devices(), ids=lambda row: row.key)
+def test_a_driver_reports_what_is_matched_by_it(row: Device) -> None:
+    if row.driver_memory_mib is not None:
+        assert match(row.driver_names[0], int(row.driver_memory_mib.value) * MIB) == row
+
+
+@pytest.mark.parametrize(
+    ("key", "torch_sees_mib"), [("t4-16", 14_912), ("a100-sxm-80", 81_050), ("h200-141", 143_156)]
+)
+def test_a_process_may_take_that_much_at_least(key: str, torch_sees_mib: int) -> None:
+    """What torch gives as a device's total memory."""
+    assert 0.96 * torch_sees_mib < least_memory_bytes(device(key)) / MIB <= torch_sees_mib

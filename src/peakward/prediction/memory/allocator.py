@@ -21,7 +21,8 @@ SHARED_SEGMENT_BYTES = 20 * MIB
 OWN_SEGMENT_BYTES = 10 * MIB
 """kMinLargeAlloc: from here a request gets a segment of its own size."""
 
-_Key = tuple[int, int, int]
+_Free = tuple[int, int, int, "Block"]
+"""Size, segment and address, unique and in the order in which blocks are tried; then the block."""
 
 
 class OverLimitError(Exception):
@@ -39,11 +40,6 @@ class Block:
         self.after: Block | None = None
         self.free = False
 
-    @property
-    def key(self) -> _Key:
-        """Unique; in the order in which blocks are tried."""
-        return self.n_bytes, self.segment, self.address
-
 
 class CachingAllocator:
     """Blocks of a device of which at most `limit_bytes` may be reserved; None is no limit."""
@@ -51,8 +47,7 @@ class CachingAllocator:
     def __init__(self, limit_bytes: int | None = None) -> None:
         self.reserved_bytes = 0
         self._limit_bytes = limit_bytes
-        self._free: dict[bool, list[_Key]] = {True: [], False: []}
-        self._blocks: dict[_Key, Block] = {}
+        self._free: dict[bool, list[_Free]] = {True: [], False: []}
         self._n_segments = 0
 
     def take(self, n_bytes: int) -> Block:
@@ -63,11 +58,9 @@ class CachingAllocator:
         """
         size = max(1, -(-n_bytes // BLOCK_BYTES)) * BLOCK_BYTES
         small = size <= SMALL_BYTES
-        place = bisect_left(self._free[small], (size, 0, 0))
-        if place < len(self._free[small]):
-            block = self._blocks.pop(self._free[small].pop(place))
-        else:
-            block = self._new_segment(size, small=small)
+        free = self._free[small]
+        place = bisect_left(free, (size,))
+        block = free.pop(place)[3] if place < len(free) else self._new_segment(size, small=small)
         block.free = False
         rest = block.n_bytes - size
         if rest >= BLOCK_BYTES if small else rest > SMALL_BYTES:
@@ -96,7 +89,7 @@ class CachingAllocator:
         return Block(n_bytes, self._n_segments, 0, small=small)
 
     def _return_free_segments(self) -> None:
-        for block in list(self._blocks.values()):
+        for *_, block in [*self._free[True], *self._free[False]]:
             if block.before is None and block.after is None:
                 self._forget(block)
                 self.reserved_bytes -= block.n_bytes
@@ -122,10 +115,8 @@ class CachingAllocator:
 
     def _remember(self, block: Block) -> None:
         block.free = True
-        self._blocks[block.key] = block
-        insort(self._free[block.small], block.key)
+        insort(self._free[block.small], (block.n_bytes, block.segment, block.address, block))
 
     def _forget(self, block: Block) -> None:
-        del self._blocks[block.key]
         free = self._free[block.small]
-        del free[bisect_left(free, block.key)]
+        del free[bisect_left(free, (block.n_bytes, block.segment, block.address))]

@@ -1,9 +1,11 @@
 """Whether a case fits a memory limit, and the largest batch that does."""
 
+import math
+
 import msgspec
 
 from peakward.prediction.memory.allocator import OverLimitError
-from peakward.prediction.memory.peak import CONTEXT_BYTES
+from peakward.prediction.memory.peak import CONTEXT_BYTES, peak_memory
 from peakward.prediction.memory.replay import replay
 from peakward.prediction.memory.step import timeline
 from peakward.records.case import ModelCase
@@ -21,37 +23,69 @@ def fits(case: ModelCase, limit_bytes: int, *, context_bytes: int = CONTEXT_BYTE
             reserved bytes are not computed.
     """
     _check_is_eager(case)
-    try:
-        replay(timeline(case), limit_bytes - context_bytes)
-    except OverLimitError:
-        return False
-    return True
+    return _peak_within(case, limit_bytes - context_bytes) is not None
 
 
 def largest_batch(case: ModelCase, limit_bytes: int, *, context_bytes: int = CONTEXT_BYTES) -> int:
     """The batch size that fits while the next one does not; 0 if a single sequence does not fit.
 
-    Found by doubling and halving: fragments may let a larger batch fit again, which this misses.
+    Searched for around what the growth with the batch lets expect: fragments may let a larger batch
+    fit again, which this misses.
 
     Raises:
         PeakwardError: a setting that is not covered; compiled code or a CUDA graph, of which
             reserved bytes are not computed.
     """
 
-    def fit(batch_size: int) -> bool:
-        workload = msgspec.structs.replace(case.workload, batch_size=batch_size)
-        tried = msgspec.structs.replace(case, workload=workload)
-        return fits(tried, limit_bytes, context_bytes=context_bytes)
-
-    if not fit(1):
-        return 0
-    low, high = 1, 2
-    while fit(high):
-        low, high = high, 2 * high
+    _check_is_eager(case)
+    limit = limit_bytes - context_bytes
+    low, held, high = 0, _fixed_bytes(case), math.inf
+    growth = max(1.0, (peak_memory(case).peak_bytes - held) / case.workload.batch_size)
     while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fit(middle) else (low, middle)
+        size = _next(low, high, (limit - held) / growth)
+        peak = _peak_within(_with_batch(case, size), limit)
+        if peak is None:
+            high = size
+        else:
+            growth = max(1.0, (peak - held) / (size - low))
+            low, held = size, peak
     return low
+
+
+def _next(low: int, high: float, more: float) -> int:
+    """The batch size to try between the two, where `more` sequences are expected to fit beyond the
+    lower; never more than four times as many, for growth may lie in a phase without the peak."""
+    size = low + max(1, math.floor(more))
+    if low:
+        size = min(size, 4 * low)
+    if size >= high:
+        size = int(high) - max(1, (int(high) - low) // 4)
+    return size
+
+
+def _peak_within(case: ModelCase, limit_bytes: int) -> int | None:
+    """The allocator's peak, or None where more than the limit has to be reserved."""
+    try:
+        return replay(timeline(case), limit_bytes).split.total_bytes
+    except OverLimitError:
+        return None
+
+
+def _fixed_bytes(case: ModelCase) -> int:
+    """What does not grow with the batch, at the peak."""
+    held = peak_memory(case).peak
+    return (
+        held.parameters_bytes
+        + held.gradients_bytes
+        + held.optimizer_state_bytes
+        + held.weight_casts_bytes
+        + held.workspace_bytes
+    )
+
+
+def _with_batch(case: ModelCase, batch_size: int) -> ModelCase:
+    workload = msgspec.structs.replace(case.workload, batch_size=batch_size)
+    return msgspec.structs.replace(case, workload=workload)
 
 
 def _check_is_eager(case: ModelCase) -> None:

@@ -1,6 +1,10 @@
 """The peak memory of a case, without torch, a GPU, or the model."""
 
-from peakward.prediction.memory.replay import replay
+from functools import lru_cache
+
+import msgspec
+
+from peakward.prediction.memory.replay import Replay, replay
 from peakward.prediction.memory.step import timeline
 from peakward.records.case import ModelCase
 from peakward.records.memory import MemoryPrediction
@@ -22,7 +26,7 @@ def peak_memory(case: ModelCase, *, context_bytes: int = CONTEXT_BYTES) -> Memor
     Raises:
         PeakwardError: a setting that is not covered.
     """
-    found, compiled = replay(timeline(case)), case.configuration.compile != "none"
+    found, compiled = _replayed(_alike(case)), case.configuration.compile != "none"
     return MemoryPrediction(
         case=case,
         phase=found.phase,
@@ -31,3 +35,17 @@ def peak_memory(case: ModelCase, *, context_bytes: int = CONTEXT_BYTES) -> Memor
         context_bytes=context_bytes,
         basis="eager step" if compiled else "step",
     )
+
+
+@lru_cache(maxsize=256)
+def _replayed(case: ModelCase) -> Replay:
+    """A plan asks for one case on several devices: a replay of 32 blocks takes some 30 ms."""
+    return replay(timeline(case))
+
+
+def _alike(case: ModelCase) -> ModelCase:
+    """A case that holds the same: tf32 is how fp32 tensors are multiplied."""
+    settings = case.configuration
+    if settings.precision == "tf32":
+        settings = msgspec.structs.replace(settings, precision="fp32")
+    return msgspec.structs.replace(case, configuration=settings, memory_limit_bytes=None)

@@ -57,7 +57,13 @@ class Timeline:
 
     def op(self, n_bytes: int, *uses: int, category: Category = "temporaries") -> int:
         """An operator with one result."""
-        return self.ops((n_bytes,), *uses, category=category)[0]
+        now = len(self.phases)
+        self.phases.append(self._phase)
+        for each in uses:
+            self._last[each] = now
+        self._tensors.append((n_bytes, category, now))
+        self._last.append(now)
+        return len(self._last) - 1
 
     def ops(
         self, sizes: Iterable[int], *uses: int, category: Category = "temporaries"

@@ -10,6 +10,8 @@ experts is refused: which of them a token needs, and with it every shape behind 
 the values.
 """
 
+from functools import lru_cache
+
 from peakward.prediction.operators import block, loss_scaling, positions, readout, recomputation
 from peakward.prediction.operators.adamw import adamw
 from peakward.prediction.operators.attention_backend import HOPPER, ComputeCapability
@@ -20,6 +22,7 @@ from peakward.records.case import Checkpointing, ModelCase, Optimizer
 from peakward.records.op_graph import OpGraph
 
 
+@lru_cache(maxsize=256)
 def op_graph(case: ModelCase, *, compute_capability: ComputeCapability = HOPPER) -> OpGraph:
     """The operators of one step, in which the optimiser's state is already there.
 

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from peakward.prediction.operators.attention_backend import ComputeCapability
 from peakward.prediction.time import attention, products
 from peakward.prediction.time.attention import AttentionModel
 from peakward.prediction.time.products import KERNELS, ProductModel
@@ -39,6 +40,7 @@ class DeviceModel(NamedTuple):
 
     name: str
     source: Source
+    compute_capability: ComputeCapability
     n_sms: int
     products: dict[str, ProductModel]
     attention: dict[tuple[str, AttentionPass], AttentionModel]
@@ -59,13 +61,18 @@ def device_model(calibration: Calibration | None, device: Device | None) -> Devi
             "expected a GPU whose number of multiprocessors is known, to predict times for, "
             f"got {named}: name one that `peakward devices` lists with it"
         )
-    n_sms = int(device.n_sms.value)
+    if device.compute_capability is None:
+        raise PeakwardError(
+            "expected a GPU with a compute capability, whose kernels torch's are known for, got "
+            f"{device.name}: name one of NVIDIA's"
+        )
     if calibration is not None and calibration.rates is not None:
-        return _calibrated(calibration, calibration.rates, device.name, n_sms)
-    return _stated(device, n_sms)
+        return _calibrated(calibration, calibration.rates, device)
+    return _stated(device)
 
 
-def _calibrated(calibration: Calibration, rates: Rates, name: str, n_sms: int) -> DeviceModel:
+def _calibrated(calibration: Calibration, rates: Rates, device: Device) -> DeviceModel:
+    n_sms = _n_sms(device)
     bytes_per_s = calibration.copy_bytes_per_s
     by_type = {
         kind: [each for each in rates.products if each.compute_type == kind] for kind in KERNELS
@@ -86,8 +93,9 @@ def _calibrated(calibration: Calibration, rates: Rates, name: str, n_sms: int) -
             "not be measured: run `peakward devices calibrate` again"
         )
     return DeviceModel(
-        name=name,
+        name=device.name,
         source="calibrated",
+        compute_capability=_capability(device),
         n_sms=n_sms,
         products={
             kind: products.fitted(KERNELS[kind], found, n_sms=n_sms, bytes_per_s=bytes_per_s)
@@ -100,12 +108,14 @@ def _calibrated(calibration: Calibration, rates: Rates, name: str, n_sms: int) -
     )
 
 
-def _stated(device: Device, n_sms: int) -> DeviceModel:
+def _stated(device: Device) -> DeviceModel:
+    n_sms = _n_sms(device)
     bytes_per_s = STATED_BANDWIDTH_SHARE * device.bytes_per_s.value
     peaks = {kind: figure.value for kind, figure in device.peak_flops_per_s.items()}
     return DeviceModel(
         name=device.name,
         source="datasheet",
+        compute_capability=_capability(device),
         n_sms=n_sms,
         products={
             kind: ProductModel(
@@ -126,3 +136,13 @@ def _stated(device: Device, n_sms: int) -> DeviceModel:
         traffic=TrafficCurve.stated(bytes_per_s, STATED_LAUNCH_S),
         call_s=STATED_CALL_S,
     )
+
+
+def _n_sms(device: Device) -> int:
+    assert device.n_sms is not None
+    return int(device.n_sms.value)
+
+
+def _capability(device: Device) -> ComputeCapability:
+    assert device.compute_capability is not None
+    return device.compute_capability.value

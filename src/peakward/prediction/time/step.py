@@ -37,7 +37,7 @@ def step_time(case: ModelCase, on: DeviceModel) -> StepTime:
             "expected a case on a GPU, to predict its time, got one on a CPU: "
             "`floor` bounds a CPU's"
         )
-    graph = op_graph(case)
+    graph = op_graph(case, compute_capability=on.compute_capability)
     timed = [(each, cost(each, case, on)) for each in graph.operators]
     if any(found.device_s is None for _, found in timed):
         raise PeakwardError(

@@ -1,0 +1,108 @@
+"""What a step of several GPUs in one node waits for, beyond a step of each by itself.
+
+Gradients are reduced once a step. ddp reduces them in buckets while the backward pass goes on; only
+the last bucket comes after it. fsdp gathers each block's parameters ahead of its forward pass and
+again ahead of its backward pass, and reduces its gradients behind it; the first block's gathering
+and the last one's reduction have nothing to hide behind. That the kernels of a collective take
+multiprocessors from those of the step is left out; so are latencies, and more than one node.
+"""
+
+from typing import NamedTuple
+
+from peakward.prediction.communication import collectives
+from peakward.prediction.parameters import n_parameters
+from peakward.records.case import ModelCase
+from peakward.records.device import Device
+from peakward.records.errors import PeakwardError
+from peakward.records.measurement import Interval, Phase
+from peakward.records.plan import Communication, Group
+from peakward.records.step_time import StepTime
+
+BUCKET_BYTES = 25 * 2**20
+"""torch's DistributedDataParallel, `bucket_cap_mb`."""
+STORED_BYTES = {"bf16": 2}
+"""Of a parameter and of its gradient, by precision; 4 in all others."""
+
+
+class _Work(NamedTuple):
+    """Sent bytes by the phase that may hide them, and the share that has nothing to hide behind."""
+
+    by_phase: dict[Phase, float]
+    bare: float
+
+
+def parameter_bytes(case: ModelCase) -> int:
+    """Of the whole model, in the type that its parameters are stored in."""
+    return n_parameters(case.model) * STORED_BYTES.get(case.configuration.precision, 4)
+
+
+def communication(case: ModelCase, time: StepTime, group: Group, device: Device) -> Communication:
+    """Of a group of such devices; `time` is of one by itself.
+
+    Raises:
+        PeakwardError: no link between so many of these devices.
+    """
+    link = device.link
+    if link is None or group.n_gpus > link.n_devices.value:
+        reach = "none" if link is None else f"{link.name} between {link.n_devices.value:.0f}"
+        raise PeakwardError(
+            f"expected a device with a link that joins {group.n_gpus}, got {device.name} with {reach}: "
+            "rates through the host depend on its board, and more than one node is not predicted"
+        )
+    one_way = link.bytes_per_s.value
+    work = _ddp(case, group.n_gpus) if group.parallel == "ddp" else _fsdp(case, group.n_gpus)
+    sent = sum(work.by_phase.values())
+    total = collectives.time_s(sent, one_way)
+    return Communication(
+        group=group,
+        sent_bytes=sent,
+        link_bytes_per_s=one_way,
+        time_s=total,
+        exposed_s=_exposed(work, time, total, sent),
+    )
+
+
+def update_saved_s(time: StepTime, group: Group) -> float:
+    """What fsdp takes off a step by leaving each GPU only its share of the parameters to update: of
+    the optimiser's time on the device, what does not wait for the host."""
+    if group.parallel == "ddp":
+        return 0.0
+    update = (each for each in time.phases if each.phase == "optimizer")
+    return sum((1 - 1 / group.n_gpus) * max(0.0, each.device_s - each.host_s) for each in update)
+
+
+def _ddp(case: ModelCase, n_gpus: int) -> _Work:
+    if case.workload.pass_ == "forward":
+        return _Work({}, 0.0)
+    gradients = parameter_bytes(case)
+    sent = collectives.all_reduce_bytes(gradients, n_gpus)
+    return _Work({"backward": sent}, min(1.0, BUCKET_BYTES / gradients))
+
+
+def _fsdp(case: ModelCase, n_gpus: int) -> _Work:
+    gathered = collectives.all_gather_bytes(parameter_bytes(case), n_gpus)
+    bare = 1 / (case.model.n_layers + 1)
+    gathers = case.workload.accumulate * gathered
+    if case.workload.pass_ == "forward":
+        return _Work({"forward": gathers}, bare)
+    return _Work({"forward": gathers, "backward": gathers + gathered}, bare)
+
+
+def _exposed(work: _Work, time: StepTime, total: Interval, sent: float) -> Interval:
+    """Low: at the low end of the time, hidden as far as it can be. High: all of it, in full sight."""
+    if not sent:
+        return Interval(estimate=0.0, low=0.0, high=0.0, level=total.level)
+    hidden_in = {each.phase: max(each.device_s, each.host_s) for each in time.phases}
+
+    def waited_s(whole_s: float) -> float:
+        return sum(
+            max(whole_s * part / sent * work.bare, whole_s * part / sent - hidden_in[phase])
+            for phase, part in work.by_phase.items()
+        )
+
+    return Interval(
+        estimate=waited_s(total.estimate),
+        low=waited_s(total.low),
+        high=total.high,
+        level=total.level,
+    )

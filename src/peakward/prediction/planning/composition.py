@@ -1,0 +1,72 @@
+"""Which levers together: the fastest that can be had one by one, and then what makes it fit."""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from peakward.catalogue.levers import LEVERS, lever
+from peakward.prediction.planning.attempt import Attempts
+from peakward.prediction.planning.changes import LEAST_GAIN, change, gain, obstacle, pulled
+from peakward.prediction.planning.forecast import timed
+from peakward.prediction.planning.site import Site
+from peakward.records.case import ModelCase
+from peakward.records.lever import Lever
+from peakward.records.plan import Change, Forecast
+
+SMALLEST_PRECISION = "bf16"
+"""Of all the one with the fewest bytes a parameter: 8 with gradient and moments, where others have
+16."""
+
+
+class Composition(NamedTuple):
+    """Levers on top of one another."""
+
+    change: Change
+    case: ModelCase
+
+
+def composition(base: Forecast, alone: Iterable[Change], on: Site) -> Composition | None:
+    """The levers that gain, each where it still gains on top of those before. Where those do not fit:
+    the fastest of the same with levers that save memory which does. None where no lever helps.
+    """
+    fast = _fastest(base, [each.levers[0] for each in alone if gain(each) > LEAST_GAIN], on)
+    found = _composed(fast, base, on) if fast else None
+    if (base.fits if found is None else found.change.fits) is not False:
+        return found
+    smaller = [_composed(levers, base, on) for levers in _smaller(fast, base, on)]
+    fitting = [each for each in smaller if each.change.fits is not False and each.change.step_s]
+    if fitting:
+        return max(fitting, key=lambda each: gain(each.change))
+    return found
+
+
+def _fastest(base: Forecast, names: Iterable[str], on: Site) -> tuple[Lever, ...]:
+    if base.step_s is None:
+        return ()
+    kept: tuple[Lever, ...] = ()
+    best_s = base.step_s.estimate
+    for name in names:
+        tried = _with(kept, lever(name))
+        if obstacle(tried, base.case, on) is not None:
+            continue
+        step_s = timed(pulled(base.case, tried), on, Attempts()).step_s
+        if step_s is not None and best_s / step_s.estimate > LEAST_GAIN:
+            kept, best_s = tried, step_s.estimate
+    return kept
+
+
+def _smaller(fast: tuple[Lever, ...], base: Forecast, on: Site) -> Iterator[tuple[Lever, ...]]:
+    """The same with what saves memory, alone and together."""
+    narrow = _with(fast, lever(SMALLEST_PRECISION))
+    savers = [each for each in LEVERS if each.saves == "memory"]
+    tried = [narrow, *(_with(levers, each) for levers in (fast, narrow) for each in savers)]
+    return (each for each in tried if obstacle(each, base.case, on) is None)
+
+
+def _composed(levers: tuple[Lever, ...], base: Forecast, on: Site) -> Composition:
+    return Composition(change(levers, base, on), pulled(base.case, levers))
+
+
+def _with(kept: tuple[Lever, ...], lever: Lever) -> tuple[Lever, ...]:
+    """The lever after those kept, in place of those that set the same field."""
+    fields = dict(lever.sets)
+    return (*(each for each in kept if fields.keys().isdisjoint(dict(each.sets))), lever)

@@ -1,0 +1,147 @@
+"""A case on one kind of device: time, memory, rates and cost, before anything is run."""
+
+from typing import NamedTuple
+
+from peakward.prediction.ceilings import peak_flops_per_s
+from peakward.prediction.communication.step import communication, update_saved_s
+from peakward.prediction.floor import compute_type, floor
+from peakward.prediction.flops import step_flops
+from peakward.prediction.memory.peak import peak_memory
+from peakward.prediction.planning.attempt import Attempts
+from peakward.prediction.planning.room import Room, room
+from peakward.prediction.planning.site import Site
+from peakward.prediction.time.step import step_time
+from peakward.records.case import ModelCase
+from peakward.records.errors import PeakwardError
+from peakward.records.measurement import Interval
+from peakward.records.plan import Communication, Forecast
+from peakward.records.step_time import StepTime
+
+SECONDS_PER_HOUR = 3600
+
+
+def forecast(case: ModelCase, on: Site) -> Forecast:
+    """All that is known of the case there; what cannot be is absent, with its reason."""
+    attempts = Attempts()
+    time, shared, step_s = timed(case, on, attempts)
+    memory = attempts.of("memory", lambda: peak_memory(case))
+    found = Room(None, None) if memory is None else room(case, memory, on, attempts)
+    peak = peak_flops_per_s(on.device, compute_type(case))
+    if peak is None:
+        reason = f"no peak rate in {compute_type(case)} is stated for {on.device.name}"
+        attempts.without("MFU", reason)
+    return Forecast(
+        case=case,
+        device=on.device.key,
+        device_name=on.device.name,
+        group=on.group,
+        time=time,
+        communication=shared,
+        step_s=step_s,
+        floor_s=floor(case, calibration=on.calibration, device=on.device).floor_s,
+        tokens_per_s=_over(step_s, case.workload.tokens_per_step * _n_gpus(on)),
+        mfu=None if peak is None else _over(step_s, (step_flops(case) or 0.0) / peak),
+        peak_flops_per_s=peak,
+        memory=memory,
+        needed_bytes=found.needed_bytes,
+        limit_bytes=on.limit_bytes(case.memory_limit_bytes),
+        fits=found.fits,
+        gpu_hours_per_million_tokens=_times(step_s, _gpu_hours(case)),
+        cost_per_million_tokens=_cost(case, step_s, on),
+        energy_per_token_j=_energy(case, step_s, on, attempts),
+        absent=attempts.absent,
+    )
+
+
+class Timed(NamedTuple):
+    """What is known of how long a step takes."""
+
+    alone: StepTime | None
+    communication: Communication | None
+    step_s: Interval | None
+
+
+def timed(case: ModelCase, on: Site, attempts: Attempts) -> Timed:
+    """The part of `forecast` that concerns time."""
+    alone = attempts.of("step time", lambda: _time(case, on))
+    shared = _communication(case, alone, on, attempts)
+    return Timed(alone, shared, _step_s(alone, shared, on))
+
+
+def _time(case: ModelCase, on: Site) -> StepTime:
+    if on.model is None:
+        raise PeakwardError(on.why_no_model)
+    return step_time(case, on.model)
+
+
+def _communication(
+    case: ModelCase, time: StepTime | None, on: Site, attempts: Attempts
+) -> Communication | None:
+    group = on.group
+    if group is None or time is None:
+        return None
+    return attempts.of("communication", lambda: communication(case, time, group, on.device))
+
+
+def _step_s(time: StepTime | None, shared: Communication | None, on: Site) -> Interval | None:
+    """Of a group whose communication is not known, nothing is."""
+    if time is None or on.group is None:
+        return None if time is None else time.step_s
+    if shared is None:
+        return None
+    saved_s, alone_s, more_s = update_saved_s(time, on.group), time.step_s, shared.exposed_s
+    scale = 1 - saved_s / alone_s.estimate
+    return Interval(
+        estimate=alone_s.estimate * scale + more_s.estimate,
+        low=alone_s.low * scale + more_s.low,
+        high=alone_s.high * scale + more_s.high,
+        level=alone_s.level,
+    )
+
+
+def _n_gpus(on: Site) -> int:
+    return 1 if on.group is None else on.group.n_gpus
+
+
+def _over(step_s: Interval | None, amount: float) -> Interval | None:
+    """A rate: the amount over each of the times."""
+    if step_s is None:
+        return None
+    return Interval(
+        estimate=amount / step_s.estimate,
+        low=amount / step_s.high,
+        high=amount / step_s.low,
+        level=step_s.level,
+    )
+
+
+def _times(step_s: Interval | None, factor: float) -> Interval | None:
+    if step_s is None:
+        return None
+    return Interval(
+        estimate=step_s.estimate * factor,
+        low=step_s.low * factor,
+        high=step_s.high * factor,
+        level=step_s.level,
+    )
+
+
+def _gpu_hours(case: ModelCase) -> float:
+    """Of a million tokens, per second of a step; every GPU has its own tokens, so that their number
+    does not matter."""
+    return 1e6 / case.workload.tokens_per_step / SECONDS_PER_HOUR
+
+
+def _cost(case: ModelCase, step_s: Interval | None, on: Site) -> Interval | None:
+    if on.price_per_gpu_hour is None:
+        return None
+    return _times(step_s, on.price_per_gpu_hour * _gpu_hours(case))
+
+
+def _energy(
+    case: ModelCase, step_s: Interval | None, on: Site, attempts: Attempts
+) -> Interval | None:
+    if on.device.power_w is None:
+        attempts.without("energy", f"no power limit is catalogued for {on.device.name}")
+        return None
+    return _times(step_s, on.device.power_w.value / case.workload.tokens_per_step)

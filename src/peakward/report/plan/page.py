@@ -1,0 +1,154 @@
+"""A plan on one screen, or everything that it holds."""
+
+from peakward.records.plan import DevicePlan, Forecast, Plan
+from peakward.report.cases import label
+from peakward.report.document import (
+    Block,
+    Document,
+    Items,
+    Note,
+    Paragraph,
+    Section,
+    TableBlock,
+)
+from peakward.report.format import format_cell, format_spread
+from peakward.report.plan import tables
+
+N_OPERATORS = 12
+CONVENTIONS = (
+    "Nothing was run. A time follows from each operator's shapes and the device's rates, the host's "
+    "from the number of calls, and the step's from which of the two is behind. Intervals are those "
+    "in which nine in ten measured cases lay, on an H200; for rates from a datasheet, and for hosts "
+    "that are not an H200's, they are wider by judgement.",
+    "Model FLOPs count 2·m·n·k for every matmul that the maths needs, causal attention as half of "
+    "the full score matrix; training is 3 × forward; recomputation is never counted. MFU is model "
+    "FLOP/s over the datasheet's dense peak of the compute type.",
+    "Floor: FLOPs over the peak rate or compulsory bytes over the bandwidth, whichever is longer, by "
+    "phase. No step can be faster.",
+    "Needed memory is what torch's allocator reserves, and the CUDA context, of which "
+    "0.75 GiB are taken. There is at least: 97% of what the driver reports, where that is known, else "
+    "90% of the memory as sold.",
+    "Largest batch size: sequences of a GPU's micro-batch. GiB is 2**30 bytes, GB/s 10**9 bytes a second.",
+)
+
+
+def summary(plan: Plan) -> Document:
+    """Time, memory, cost and levers on one screen."""
+    return Document(
+        title=_title(plan),
+        headline=_headline(plan),
+        blocks=(*_notes(plan), *_opening(plan)),
+        sections=tuple(each for each in (_levers(plan), _absent(plan)) if each.blocks),
+    )
+
+
+def whole(plan: Plan) -> Document:
+    """The same, then memory by category, phases and operators."""
+    sections = (_levers(plan), _memory(plan), _time(plan), _absent(plan), _conventions())
+    return Document(
+        title=_title(plan),
+        headline=_headline(plan),
+        blocks=(*_notes(plan), *_opening(plan)),
+        sections=tuple(each for each in sections if each.blocks),
+    )
+
+
+def _title(plan: Plan) -> str:
+    group = plan.devices[0].forecast.group
+    gpus = "" if group is None else f", {group.n_gpus} GPUs, {group.parallel}"
+    return f"Plan: {label(plan.case)}{gpus}"
+
+
+def _headline(plan: Plan) -> str:
+    timed = [each for each in plan.devices if each.forecast.step_s is not None]
+    fitting = [each for each in timed if each.forecast.fits]
+    if fitting:
+        return _said(min(fitting, key=_step_s).forecast) + ", and it fits"
+    composed = [
+        each
+        for each in timed
+        if each.composition is not None and each.composition.fits and each.composition.step_s
+    ]
+    if composed:
+        best = min(composed, key=_composed_s)
+        assert best.composition is not None and best.composition.step_s is not None
+        levers = " + ".join(best.composition.levers)
+        step = format_spread(best.composition.step_s, "s")
+        return f"It fits no device as it is; with {levers} on {best.forecast.device_name}: {step}"
+    if timed:
+        return _said(min(timed, key=_step_s).forecast) + ", if it fitted"
+    return "No step time could be computed"
+
+
+def _said(found: Forecast) -> str:
+    assert found.step_s is not None
+    return f"{found.device_name}: {format_spread(found.step_s, 's')} a step"
+
+
+def _step_s(each: DevicePlan) -> float:
+    assert each.forecast.step_s is not None
+    return each.forecast.step_s.estimate
+
+
+def _composed_s(each: DevicePlan) -> float:
+    assert each.composition is not None and each.composition.step_s is not None
+    return each.composition.step_s.estimate
+
+
+def _notes(plan: Plan) -> tuple[Block, ...]:
+    without = [each.forecast.device_name for each in plan.devices if each.forecast.fits is False]
+    if not without:
+        return ()
+    return (Note(text=f"Does not fit the memory of {', '.join(without)}: times are as if it did."),)
+
+
+def _opening(plan: Plan) -> tuple[Block, ...]:
+    found = (
+        tables.speed(plan),
+        tables.memory(plan),
+        tables.communication(plan),
+        tables.cost(plan),
+    )
+    return tuple(TableBlock(table=table) for table in found if table.rows)
+
+
+def _levers(plan: Plan) -> Section:
+    found = [tables.changes(each) for each in plan.devices]
+    return Section(
+        title="What levers would change",
+        blocks=tuple(TableBlock(table=table) for table in found if table.rows),
+    )
+
+
+def _memory(plan: Plan) -> Section:
+    found = plan.devices[0].forecast.memory
+    if found is None:
+        return Section(title="Memory at its peak", blocks=())
+    basis = "" if found.basis == "step" else " Of the same case uncompiled."
+    text = (
+        f"{format_cell(found.peak_bytes, 'bytes')} allocated at the most, in the phase "
+        f"{found.phase}, by one GPU by itself.{basis}"
+    )
+    return Section(
+        title="Memory at its peak",
+        blocks=(Paragraph(text=text), TableBlock(table=tables.split(found.peak))),
+    )
+
+
+def _time(plan: Plan) -> Section:
+    blocks: list[Block] = []
+    for each in plan.devices:
+        if each.forecast.time is not None:
+            blocks.append(TableBlock(table=tables.phases(each.forecast)))
+            blocks.append(TableBlock(table=tables.operators(each.forecast, N_OPERATORS)))
+    return Section(title="Where the time goes", blocks=tuple(blocks))
+
+
+def _absent(plan: Plan) -> Section:
+    table = tables.absent(plan)
+    blocks = (TableBlock(table=table),) if table.rows else ()
+    return Section(title="Not computed", blocks=blocks)
+
+
+def _conventions() -> Section:
+    return Section(title="Conventions", blocks=(Items(texts=CONVENTIONS),), folded=True)

@@ -1,0 +1,30 @@
+"""Reports of stored plans, whole: `pytest tests/golden --snapshot-update` rewrites them."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from peakward.records import codec
+from peakward.records.plan import Plan
+from peakward.report import markdown
+from peakward.report import plan as pages
+
+from .files import in_files, on_terminal
+
+PLANS = Path(__file__).parents[1] / "data" / "plans"
+
+
+@pytest.fixture(params=["one_gpu", "eight_gpus"])
+def found(request):
+    """What `peakward plan --json` printed."""
+    return codec.from_json(gzip.decompress((PLANS / f"{request.param}.json.gz").read_bytes()), Plan)
+
+
+@pytest.mark.parametrize("width", [100, 80])
+def test_one_screen(found, width, snapshot):
+    assert on_terminal(pages.summary(found), width) == snapshot(extension_class=in_files("txt"))
+
+
+def test_everything(found, snapshot):
+    assert markdown.render(pages.whole(found)) == snapshot(extension_class=in_files("md"))

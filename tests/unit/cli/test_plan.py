@@ -1,0 +1,106 @@
+"""`peakward plan`, through its command line."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from peakward.cli.main import main
+from peakward.records import codec
+from peakward.records.calibration import Calibration
+from peakward.records.plan import Plan
+
+CALIBRATION = Path(__file__).parents[3] / "results" / "2026-11-21-h200-calibration.json"
+CASE = ("--model", "small", "--batch-size", "2", "--seq-len", "128")
+
+
+def planned(capsysbinary, *words):
+    assert main(["plan", *CASE, *words, "--json"]) == 0
+    return codec.from_json(capsysbinary.readouterr().out, Plan)
+
+
+def test_one_screen_says_time_memory_cost_and_levers(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    assert main(["plan", *CASE, "--device", "h100-sxm", "--price", "2"]) == 0
+    said = capsys.readouterr().out
+    for part in ("Time of a step", "Memory of a GPU", "A million tokens", "speed-up"):
+        assert part in said
+    assert "on the host" not in said
+    assert len(said.splitlines()) < 60
+
+
+def test_everything_is_asked_for(capsys):
+    assert main(["plan", *CASE, "--device", "h100-sxm", "--operators"]) == 0
+    assert "on the host" in capsys.readouterr().out
+
+
+def test_files_hold_everything(in_tmp, capsys):
+    assert main(["plan", *CASE, "--html", "plan.html", "--markdown", "plan.md"]) == 0
+    assert "on the host" in Path("plan.md").read_text()
+    assert "<table" in Path("plan.html").read_text()
+
+
+def test_an_abbreviation_means_every_device_that_has_its_parts(capsysbinary):
+    found = planned(capsysbinary, "--device", "a100-80,h200,a100-sxm-80")
+    keys = [each.forecast.device for each in found.devices]
+    assert keys == ["a100-sxm-80", "a100-pcie-80", "h200-141"]
+
+
+def test_prices_go_to_their_devices(capsysbinary):
+    found = planned(capsysbinary, "--device", "h200,l4", "--price", "4,0.5")
+    assert [each.price_per_gpu_hour for each in found.devices] == [4.0, 0.5]
+    found = planned(capsysbinary, "--device", "h200,l4", "--price", "4")
+    assert [each.price_per_gpu_hour for each in found.devices] == [4.0, 4.0]
+
+
+def test_levers_and_settings_make_the_case(capsysbinary):
+    found = planned(capsysbinary, "--lever", "bf16,sdpa", "--optimizer", "adamw-fused")
+    settings = found.case.configuration
+    assert (settings.precision, settings.attention) == ("bf16", "sdpa")
+    assert settings.optimizer == "adamw-fused"
+    assert found.case.device == "cuda"
+
+
+def test_several_gpus_say_what_they_tell_each_other(capsysbinary):
+    found = planned(capsysbinary, "--device", "h100-sxm", "--gpus", "8", "--parallel", "fsdp")
+    assert found.devices[0].forecast.communication.group.parallel == "fsdp"
+
+
+def test_a_calibration_narrows_its_device_alone(capsysbinary):
+    words = ("--device", "h200,h100-sxm", "--calibration", str(CALIBRATION))
+    found = planned(capsysbinary, *words)
+    sources = [each.forecast.time.source for each in found.devices]
+    assert sources == ["calibrated", "datasheet"]
+    widths = [each.forecast.step_s.high / each.forecast.step_s.low for each in found.devices]
+    assert widths[0] < widths[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("--device", "h100-smx"), "expected a device, got 'h100-smx': perhaps h100-sxm-80"),
+        (("--price", "-1"), "expected an amount from 0 to 1,000,000 for --price, got '-1'"),
+        (("--price", "nan"), "for --price, got 'nan'"),
+        (("--price", "1,2"), "one for each of the 3 devices, got 2"),
+        (("--gpus", "9"), "expected a whole number from 1 to 8 for --gpus, got '9'"),
+        (("--parallel", "tp"), "expected a value of --parallel, got 'tp'"),
+        (("--seq-len", "128,256"), "expected one case, got a grid of 2"),
+        (("--batch-size", "99999999999"), "for --batch-size, got '99999999999'"),
+        (("--calibration", "nowhere.json"), "a calibration to read in nowhere.json"),
+        (("--calibration", str(CALIBRATION), "--device", "l4"), "one of NVIDIA H200"),
+        (("--pass", "forward", "--lever", "checkpointing"), "needs the pass forward_backward"),
+    ],
+)
+def test_bad_input_is_one_line(words, line, capsys):
+    given = [*CASE, *words] if "--seq-len" not in words and "--batch-size" not in words else words
+    assert main(["plan", *given]) == 2
+    said = capsys.readouterr().err
+    assert line in said
+    assert said.count("\n") == 1
+
+
+def test_a_calibration_of_the_ceilings_alone_is_refused(in_tmp, capsys):
+    full = codec.from_json(CALIBRATION.read_bytes(), Calibration)
+    Path("quick.json").write_bytes(codec.to_json(msgspec.structs.replace(full, rates=None)))
+    assert main(["plan", *CASE, "--device", "h200", "--calibration", "quick.json"]) == 2
+    assert "expected a full calibration, got one of the ceilings" in capsys.readouterr().err

@@ -1,0 +1,115 @@
+"""What a step waits for the others."""
+
+import msgspec
+import pytest
+
+from peakward.catalogue.devices import device
+from peakward.catalogue.models import model
+from peakward.prediction.communication.step import (
+    communication,
+    parameter_bytes,
+    update_saved_s,
+)
+from peakward.prediction.parameters import n_parameters
+from peakward.records.case import Configuration, ModelCase, Workload
+from peakward.records.errors import PeakwardError
+from peakward.records.measurement import Interval
+from peakward.records.plan import Group
+from peakward.records.step_time import PhaseTime, StepTime
+
+H100 = device("h100-sxm-80")
+
+
+def case(pass_="train_step", accumulate=1, precision="bf16"):
+    return ModelCase(
+        model=model("small"),
+        workload=Workload(batch_size=4, seq_len=512, pass_=pass_, accumulate=accumulate),
+        configuration=Configuration(precision=precision),
+        device="cuda",
+    )
+
+
+def timed(of, **phase_s):
+    """A step whose phases take the device so long, and the host next to nothing."""
+    phases = tuple(
+        PhaseTime(phase=phase, device_s=seconds, host_s=1e-9, n_launches=1)
+        for phase, seconds in phase_s.items()
+    )
+    total = sum(phase_s.values())
+    return StepTime(
+        case=of,
+        device="H100",
+        source="datasheet",
+        step_s=Interval(estimate=total, low=total, high=total, level=0.9),
+        bound="device",
+        phases=phases,
+        operators=(),
+    )
+
+
+def exposed(of, group, **phase_s):
+    return communication(of, timed(of, **phase_s), group, H100)
+
+
+def test_parameters_have_the_bytes_that_they_are_stored_in():
+    n = n_parameters(model("small"))
+    assert parameter_bytes(case(precision="bf16")) == 2 * n
+    assert parameter_bytes(case(precision="bf16-mixed")) == 4 * n
+
+
+def test_ddp_reduces_every_gradient_once_a_step():
+    group = Group(n_gpus=8, parallel="ddp")
+    once = exposed(case(), group, backward=1.0)
+    assert once.sent_bytes == pytest.approx(2 * 7 / 8 * parameter_bytes(case()))
+    more = exposed(case(accumulate=4), group, backward=1.0)
+    assert more.sent_bytes == once.sent_bytes
+
+
+def test_ddp_hides_behind_a_long_backward_pass_all_but_its_last_bucket():
+    found = exposed(case(), Group(n_gpus=2, parallel="ddp"), backward=10.0)
+    share = 25 * 2**20 / parameter_bytes(case())
+    assert found.exposed_s.estimate == pytest.approx(share * found.time_s.estimate)
+    assert found.exposed_s.high == found.time_s.high
+
+
+def test_ddp_waits_for_what_a_short_backward_pass_does_not_hide():
+    found = exposed(case(), Group(n_gpus=2, parallel="ddp"), backward=1e-6)
+    assert found.exposed_s.estimate == pytest.approx(found.time_s.estimate - 1e-6)
+
+
+def test_a_forward_pass_under_ddp_says_nothing():
+    found = exposed(case("forward"), Group(n_gpus=8, parallel="ddp"), forward=1.0)
+    assert found.sent_bytes == 0
+    assert found.exposed_s.high == 0
+
+
+def test_fsdp_gathers_twice_a_micro_batch_and_reduces_once():
+    group = Group(n_gpus=4, parallel="fsdp")
+    gathered = 3 / 4 * parameter_bytes(case())
+    once = exposed(case(), group, forward=1.0, backward=1.0)
+    assert once.sent_bytes == pytest.approx(3 * gathered)
+    more = exposed(case(accumulate=2), group, forward=1.0, backward=1.0)
+    assert more.sent_bytes == pytest.approx(5 * gathered)
+
+
+def test_fsdp_leaves_each_gpu_its_share_of_the_update():
+    of = case()
+    step = timed(of, forward=1.0, backward=2.0, optimizer=0.8)
+    assert update_saved_s(step, Group(n_gpus=4, parallel="fsdp")) == pytest.approx(0.6)
+    assert update_saved_s(step, Group(n_gpus=4, parallel="ddp")) == 0
+
+
+@pytest.mark.parametrize("key", ["rtx-4090-24", "l40s-48"])
+def test_without_a_link_between_them_it_is_refused(key):
+    of = case()
+    with pytest.raises(PeakwardError, match="a link that joins 2"):
+        communication(of, timed(of, backward=1.0), Group(n_gpus=2, parallel="ddp"), device(key))
+
+
+def test_a_bridge_between_two_does_not_join_four():
+    of, pcie = case(), device("h100-pcie-80")
+    group = Group(n_gpus=2, parallel="ddp")
+    assert communication(of, timed(of, backward=1.0), group, pcie).sent_bytes > 0
+    more = msgspec.structs.replace(group, n_gpus=4)
+    with pytest.raises(PeakwardError, match="between 2"):
+        communication(of, timed(of, backward=1.0), more, pcie)

@@ -1,0 +1,85 @@
+"""Whether it fits, and how much more would."""
+
+import msgspec
+import pytest
+
+from peakward.catalogue.devices import device, least_memory_bytes
+from peakward.catalogue.models import model
+from peakward.prediction.communication.memory import added_bytes
+from peakward.prediction.memory.fit import fits, largest_batch
+from peakward.prediction.memory.peak import peak_memory
+from peakward.prediction.planning.attempt import Attempts
+from peakward.prediction.planning.room import largest_batch_size, room
+from peakward.prediction.planning.site import site
+from peakward.records.case import Configuration, ModelCase, Workload
+from peakward.records.errors import PeakwardError
+from peakward.records.plan import Group
+
+CARD = device("rtx-4090-24")
+
+
+def case(batch_size=4, seq_len=512, size="small", **configuration):
+    return ModelCase(
+        model=model(size),
+        workload=Workload(batch_size=batch_size, seq_len=seq_len),
+        configuration=Configuration(**configuration),
+        device="cuda",
+    )
+
+
+def of(asked, group=None):
+    attempts = Attempts()
+    return room(asked, peak_memory(asked), site(CARD, group=group), attempts), attempts.absent
+
+
+def test_needed_is_what_is_reserved_and_the_context():
+    found, absent = of(case())
+    memory = peak_memory(case())
+    assert found.needed_bytes == memory.reserved_bytes + memory.context_bytes
+    assert found.fits is True
+    assert absent == ()
+
+
+def test_a_group_adds_its_own():
+    group = Group(n_gpus=2, parallel="ddp")
+    alone, _ = of(case())
+    found, _ = of(case(), group)
+    assert found.needed_bytes - alone.needed_bytes == added_bytes(case(), group)
+
+
+@pytest.mark.parametrize("limit_gib", [4.6, 4.8, 5.0, 5.4])
+def test_near_the_limit_it_is_the_allocator_that_decides(limit_gib):
+    limit = int(limit_gib * 2**30)
+    asked = msgspec.structs.replace(case(batch_size=8), memory_limit_bytes=limit)
+    found, _ = of(asked)
+    assert found.fits == fits(asked, limit)
+
+
+@pytest.mark.parametrize(("batch_size", "fits"), [(4, True), (256, False)])
+def test_compiled_code_fits_or_not_where_its_range_leaves_no_doubt(batch_size, fits):
+    found, absent = of(case(batch_size, compile="default"))
+    assert found.needed_bytes is None
+    assert found.fits is fits
+    assert "compiled" in absent[0].reason
+
+
+def test_in_doubt_nothing_is_said():
+    """Between 0.83 and 1.08 times the eager step's lies the limit."""
+    at_limit = largest_batch(case(), least_memory_bytes(CARD))
+    found, _ = of(case(at_limit, compile="default"))
+    assert found.fits is None
+
+
+def test_of_a_graph_nothing_is_known():
+    found, absent = of(case(cuda_graphs=True))
+    assert found == (None, None)
+    assert "pool" in absent[0].reason
+
+
+def test_the_largest_batch_leaves_room_for_what_a_group_adds():
+    group = Group(n_gpus=2, parallel="ddp")
+    large = case(size="large")  # Its gradients are 3.6 GiB of the card's 23.
+    alone = largest_batch_size(large, site(CARD))
+    assert 0 < largest_batch_size(large, site(CARD, group=group)) < alone
+    with pytest.raises(PeakwardError, match="expected an eager step"):
+        largest_batch_size(case(compile="default"), site(CARD))

@@ -1,0 +1,57 @@
+"""What a plan's report leads with; the golden files hold it whole."""
+
+from peakward.catalogue.devices import device
+from peakward.catalogue.models import model
+from peakward.prediction.planning.plan import plan
+from peakward.prediction.planning.site import site
+from peakward.records.case import Configuration, ModelCase, Workload
+from peakward.report.format import format_spread
+from peakward.report.plan import summary, whole
+
+
+def planned(*keys, seq_len=512, size="small", limit_bytes=None, **configuration):
+    case = ModelCase(
+        model=model(size),
+        workload=Workload(batch_size=4, seq_len=seq_len),
+        configuration=Configuration(**configuration),
+        device="cuda",
+        memory_limit_bytes=limit_bytes,
+    )
+    return plan(case, [site(device(key)) for key in keys], command="peakward plan")
+
+
+def step(found):
+    return format_spread(found.step_s, "s")
+
+
+def test_the_fastest_device_that_it_fits_leads():
+    found = planned("l4-24", "h100-sxm-80")
+    best = found.devices[1].forecast
+    assert summary(found).headline == f"NVIDIA H100 SXM 80 GB: {step(best)} a step, and it fits"
+
+
+def test_where_none_fits_what_makes_it_fit_leads():
+    found = planned("h100-sxm-80", size="2.7B", seq_len=4096)
+    together = found.devices[0].composition
+    said = summary(found).headline
+    assert said.startswith("It fits no device as it is; with ")
+    assert " + ".join(together.levers) in said
+    assert said.endswith(step(together))
+
+
+def test_where_nothing_makes_it_fit_the_time_is_as_if_it_did():
+    found = planned("h100-sxm-80", limit_bytes=2**20)
+    assert summary(found).headline.endswith("a step, if it fitted")
+    assert "times are as if it did" in summary(found).blocks[0].text
+
+
+def test_without_times_it_says_so():
+    assert summary(planned("mi300x-192")).headline == "No step time could be computed"
+
+
+def test_what_was_not_computed_is_named_once_for_all_that_lack_it():
+    found = planned("t4-16", "v100-sxm2-32")
+    (section,) = [each for each in whole(found).sections if each.title == "Not computed"]
+    rows = [row for row in section.blocks[0].table.rows if row[0] == "all"]
+    assert len({row[2] for row in rows}) == len(rows)
+
