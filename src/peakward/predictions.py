@@ -93,7 +93,9 @@ def plan(
     if isinstance(devices, str):
         raise PeakwardError(f"expected a sequence of devices, got {devices!r}: write [{devices!r}]")
     if not devices:
-        raise PeakwardError("expected a device to plan for, got none: `peakward devices` lists them")
+        raise PeakwardError(
+            "expected a device to plan for, got none: `peakward devices` lists them"
+        )
     _expect_gpu(case)
     group, prices = planning.group(str(gpus), parallel), _prices(price_per_gpu_hour)
     where = planning.sites(devices, calibration=calibration, group=group, prices=prices)

@@ -54,4 +54,3 @@ def test_what_was_not_computed_is_named_once_for_all_that_lack_it():
     (section,) = [each for each in whole(found).sections if each.title == "Not computed"]
     rows = [row for row in section.blocks[0].table.rows if row[0] == "all"]
     assert len({row[2] for row in rows}) == len(rows)
-
