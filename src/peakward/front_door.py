@@ -185,7 +185,7 @@ def run(
             opened.sweep,
             opened.store,
             on_stage=lambda _stage: None,
-            on_prediction=lambda _prediction: None,
+            on_prediction=lambda _floor, _forecast: None,
         )
 
 

@@ -13,8 +13,9 @@ from peakward.cli.reproduce import to_command
 from peakward.cli.vocabulary import CaseOptions, Cases, ResultOptions, Results, option
 from peakward.records.case import DeviceType, ModelCase
 from peakward.records.lever import Lever
+from peakward.records.plan import Forecast
 from peakward.records.prediction import Prediction
-from peakward.report.format import format_cell, format_duration
+from peakward.report.format import format_cell, format_duration, format_spread
 from peakward.tune.run import Investigation, investigate, planned
 
 DEFAULT_BUDGET: dict[DeviceType, str] = {"cpu": "100s", "cuda": "15m"}
@@ -66,7 +67,9 @@ def main(given: Options, command: str) -> int:
             opened.sweep,
             opened.store,
             on_stage=watching.on_stage,
-            on_prediction=lambda found: watching.say(_ceiling(asked.case, found)),
+            on_prediction=lambda floor, forecast: watching.say(
+                _expectation(asked.case, floor, forecast)
+            ),
         )
     output.show_study(study, targets, as_json=given.results.json)
     if study.interrupted:
@@ -110,6 +113,16 @@ def _dry_run(asked: Investigation, here: Machine, db: str) -> int:
         f"{format_duration(asked.budget_s)}, the budget, is spent"
     )
     return 0
+
+
+def _expectation(case: ModelCase, floor: Prediction, forecast: Forecast | None) -> str:
+    """What the machine allows and what is predicted, said before anything is measured."""
+    said = [_ceiling(case, floor)]
+    if forecast is not None and forecast.step_s is not None:
+        said.append(f"predicted {format_spread(forecast.step_s, 's')}")
+    if forecast is not None and forecast.needed_bytes is not None:
+        said.append(f"{format_cell(forecast.needed_bytes, 'bytes')} of memory")
+    return "; ".join(said)
 
 
 def _ceiling(case: ModelCase, prediction: Prediction) -> str:

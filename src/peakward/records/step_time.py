@@ -21,6 +21,8 @@ class OperatorTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """As in `records.op_graph.Operator`, as are phase and module."""
     phase: Phase
     module: str | None
+    category: str
+    """What it is for: `prediction.operators.category`."""
     n_calls: int
     flops: int
     """Of all calls; so are bytes and seconds."""

@@ -7,6 +7,7 @@ import msgspec
 from peakward.records.calibration import Calibration
 from peakward.records.environment import Environment
 from peakward.records.measurement import Measurement
+from peakward.records.plan import Forecast
 from peakward.records.prediction import Prediction
 from peakward.records.profile import CaseProfile
 from peakward.records.trial import Trial
@@ -109,6 +110,9 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     measurements: tuple[Measurement, ...]
     calibration: Calibration | None = None
     predictions: tuple[Prediction, ...] = ()
+    """Floors of its cases."""
+    forecasts: tuple[Forecast, ...] = ()
+    """Of its cases, where this device is known: the first of them made before anything was measured."""
     trials: tuple[Trial, ...] = ()
     profiles: tuple[CaseProfile, ...] = ()
     best_command: str | None = None

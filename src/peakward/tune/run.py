@@ -10,12 +10,15 @@ import msgspec
 from peakward.catalogue import devices
 from peakward.catalogue.levers import changes, pull
 from peakward.prediction.floor import floor
+from peakward.prediction.planning.forecast import forecast
+from peakward.prediction.planning.site import site
 from peakward.records.calibration import Calibration
 from peakward.records.case import ModelCase
 from peakward.records.device import Device
 from peakward.records.environment import Environment
 from peakward.records.lever import Lever
 from peakward.records.measurement import Measurement
+from peakward.records.plan import Forecast
 from peakward.records.prediction import Prediction
 from peakward.records.protocol import Protocol
 from peakward.records.study import Study
@@ -69,6 +72,19 @@ def predicted(
     return floor(case, calibration=calibration, device=_device(environment))
 
 
+def foretold(
+    case: ModelCase, environment: Environment, calibration: Calibration | None
+) -> Forecast | None:
+    """Time and memory of the case on this machine; None on a CPU or a device that is not catalogued.
+
+    By the calibration where it is a full one (`peakward devices calibrate`), else by the datasheet.
+    """
+    device = _device(environment)
+    if case.device != "cuda" or device is None:
+        return None
+    return forecast(case, site(device, calibration=calibration))
+
+
 def _device(environment: Environment) -> Device | None:
     return devices.match(environment.device_name, environment.device_memory_bytes)
 
@@ -79,11 +95,11 @@ def investigate(
     store: "Store",
     *,
     on_stage: Listener,
-    on_prediction: Callable[[Prediction], None],
+    on_prediction: Callable[[Prediction, Forecast | None], None],
 ) -> Study:
     """Carry out the whole loop and store what it found.
 
-    `on_prediction` hears the baseline's floor before the baseline is measured. Interrupted by
+    `on_prediction` hears the baseline's floor and forecast before the baseline is measured. Interrupted by
     Ctrl-C, what was found so far is stored as an incomplete study, and the same command goes on
     from the measurements and trials that the store holds.
     """
@@ -91,7 +107,7 @@ def investigate(
     on_stage("measuring this machine's ceilings")
     calibration = calibrated(sweep, store, asked.case)
     ceiling = predicted(asked.case, sweep.environment, calibration)
-    on_prediction(ceiling)
+    on_prediction(ceiling, foretold(asked.case, sweep.environment, calibration))
     on_stage("measuring the baseline")
     measured = [sweep.measure(asked.case, HEADLINE)]
     guess = costs.learned(costs.guessed(asked.case, ceiling.floor_s), measured[0])
@@ -175,6 +191,11 @@ def _study(
         measurements=tuple(measured),
         calibration=calibration,
         predictions=tuple(predicted(case, environment, calibration) for case in cases),
+        forecasts=tuple(
+            found
+            for case in cases
+            if (found := foretold(case, environment, calibration)) is not None
+        ),
         trials=ledger.trials,
         steps=_steps(held, ledger),
         best_command=asked.to_command(best),

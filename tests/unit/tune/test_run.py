@@ -12,7 +12,7 @@ from peakward.records.errors import PeakwardError
 from peakward.records.trial import NumericsVerdict
 from peakward.report.run import page
 from peakward.report.run.investigation import read
-from peakward.tune.run import Investigation, investigate
+from peakward.tune.run import Investigation, foretold, investigate
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,11 @@ def run(device, *names):
         to_command=lambda case: "+".join(map(str, msgspec.structs.astuple(case.configuration))),
     )
     return investigate(
-        asked, device, device, on_stage=lambda stage: None, on_prediction=lambda found: None
+        asked,
+        device,
+        device,
+        on_stage=lambda stage: None,
+        on_prediction=lambda floor, forecast: None,
     )
 
 
@@ -143,3 +147,36 @@ def test_ctrl_c_at_a_check_of_numbers_is_an_interruption(studies):
     study = run(Stopped(studies, step_s), "bf16")
     assert study.interrupted
     assert not study.complete
+
+
+def test_what_is_predicted_before_is_told_and_kept(studies):
+    """The baseline's floor and forecast come before its measurement; the study holds both cases'."""
+    device, heard = Device(studies, lambda case: 0.1), []
+    asked = Investigation(
+        case=studies.BASELINE,
+        levers=(),
+        budget_s=1e6,
+        command="peakward run",
+        obstacle=lambda pulled, case: None,
+        to_command=lambda case: "",
+    )
+    study = investigate(
+        asked,
+        device,
+        device,
+        on_stage=lambda stage: None,
+        on_prediction=lambda floor, forecast: heard.append((floor, forecast, len(device.measured))),
+    )
+    ((floor, forecast, n_measured),) = heard
+    assert n_measured == 0
+    assert floor.floor_s < forecast.step_s.low
+    assert study.forecasts == (forecast,)
+    assert study.predictions == (floor,)
+
+
+def test_on_a_cpu_and_on_an_unknown_device_nothing_but_the_floor_is_foretold(studies):
+    on_cpu = msgspec.structs.replace(studies.BASELINE, device="cpu")
+    assert foretold(on_cpu, studies.H200, None) is None
+    unknown = msgspec.structs.replace(studies.H200, device_name="NVIDIA H200 NVL")
+    assert foretold(studies.BASELINE, unknown, None) is None
+    assert foretold(studies.BASELINE, studies.H200, None).time.source == "datasheet"

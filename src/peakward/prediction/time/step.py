@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from peakward.prediction.floor import compute_type
+from peakward.prediction.operators.category import category
 from peakward.prediction.operators.op_graph import op_graph
 from peakward.prediction.time import dispatch, queue
 from peakward.prediction.time.device_model import DeviceModel
@@ -100,6 +101,7 @@ def _operator(key: _Key, group: list[tuple[Operator, OperatorCost]]) -> Operator
         name=name,
         phase=phase,
         module=module,
+        category=category(name),
         n_calls=sum(each.count for each, _ in group),
         flops=sum(each.count * each.flops for each, _ in group),
         bytes=sum(each.count * (each.bytes_read + each.bytes_written) for each, _ in group),

@@ -19,7 +19,7 @@ from peakward.report.document import (
     TableBlock,
 )
 from peakward.report.format import format_cell
-from peakward.report.run import floor, levers, numerics, plots, summary, where
+from peakward.report.run import floor, foretold, levers, numerics, plots, summary, where
 from peakward.report.run.figures import figures
 from peakward.report.run.investigation import Investigation, Point, read
 
@@ -39,6 +39,7 @@ def document(study: Study) -> Document:
             section
             for section in (
                 _floor(study, found),
+                foretold.section(study, found),
                 where.section(study, found),
                 _levers(study, found),
                 _composition(study, found),
