@@ -56,9 +56,13 @@ def _product(operator: Operator, case: ModelCase, on: DeviceModel) -> OperatorCo
     if model is None:
         return OperatorCost(None, kernels.PRODUCT_LAUNCHES, "compute")
     m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
-    batch = a.shape[0] if len(a.shape) == 3 else 1
+    batched = len(a.shape) == 3
+    batch = a.shape[0] if batched else 1
     compute_s, memory_s = model.compute_s(m, n, k, batch), model.memory_s(m, n, k, batch)
-    if model.kernel.item_bytes == 2 and not model.aligned(m, n, k):
+    # Of a linear layer's matrices, however it multiplies them, tokens are the rows: their number is
+    # no row's length. So 1 × 100 tokens are not slow in 16 bits, and a head 50,257 wide is.
+    row_lengths = (m, n, k) if batched else (n, k) if m == _n_tokens(case) else (m, n)
+    if model.kernel.item_bytes == 2 and not model.aligned(*row_lengths):
         compute_s *= UNALIGNED_SLOWDOWN
     if kind == "tf32" and operator.phase == "backward" and k == _n_tokens(case):
         compute_s *= TF32_TRANSPOSED_SLOWDOWN

@@ -98,9 +98,9 @@ class ProductModel(NamedTuple):
         elements = batch * (m * k + k * n + m * n)
         return elements * self.kernel.item_bytes / self.bytes_per_s
 
-    def aligned(self, m: int, n: int, k: int) -> bool:
-        """Whether rows of every operand, in either order, start at a multiple of 16 bytes."""
-        return all(size * self.kernel.item_bytes % ALIGNED_BYTES == 0 for size in (m, n, k))
+    def aligned(self, *row_lengths: int) -> bool:
+        """Whether all rows of such lengths start at multiples of 16 bytes."""
+        return all(each * self.kernel.item_bytes % ALIGNED_BYTES == 0 for each in row_lengths)
 
     def _waves_s(self, a: int, b: int, n_tiles: int, k: int) -> float:
         waves = math.ceil(n_tiles / self.n_sms)
