@@ -1,0 +1,146 @@
+"""What is known of a device, and from where."""
+
+import msgspec
+import pytest
+
+from peakward.prediction.time.device_model import device_model
+from peakward.prediction.time.products import KERNELS, ProductModel
+from peakward.records.calibration import Calibration
+from peakward.records.device import Device, Figure
+from peakward.records.environment import Environment
+from peakward.records.errors import PeakwardError
+from peakward.records.rates import (
+    AttentionRate,
+    LaunchCost,
+    ProductRate,
+    Rates,
+    TrafficRate,
+)
+
+
+def figure(value):
+    return Figure(value=value, source="made up")
+
+
+ROUND = Device(
+    key="round",
+    name="Round",
+    driver_names=("Round",),
+    memory_gb=figure(80),
+    peak_flops_per_s={"bf16": figure(1000e12), "int8": figure(2000e12)},
+    bytes_per_s=figure(4e12),
+    n_sms=figure(100.0),
+)
+TRUE = ProductModel(KERNELS["fp32"], 40e12, 6e-6, 100, 3e12)
+
+
+def square(size, kind="square", compute_type="fp32"):
+    return ProductRate(
+        kind=kind,
+        compute_type=compute_type,
+        m=size,
+        n=size,
+        k=size,
+        flops_per_s=2 * size**3 / TRUE.time_s(size, size, size),
+    )
+
+
+def attended(seq_len, flops_per_s):
+    return AttentionRate(
+        compute_type="bf16",
+        pass_="forward",
+        batch_size=1,
+        n_heads=1,
+        seq_len=seq_len,
+        head_dim=64,
+        flops_per_s=flops_per_s,
+    )
+
+
+RATES = Rates(
+    products=(
+        *(square(size) for size in (512, 1024, 2048, 4096)),
+        square(1024, compute_type="bf16"),
+        square(2048, kind="small k", compute_type="bf16"),
+    ),
+    traffic=tuple(
+        TrafficRate(operation="add", size_bytes=size, bytes_per_s=rate)
+        for size, rate in ((4096, 4e9), (2**28, 3e12))
+    ),
+    launches=(
+        LaunchCost(side="host", operation="elementwise", call_s=4e-6),
+        LaunchCost(side="host", operation="autograd", call_s=8e-6),
+        LaunchCost(side="device", operation="elementwise", call_s=2e-6),
+    ),
+    attention=(attended(1024, 1e14), attended(4096, 2e14)),
+)
+
+
+def calibration(rates=RATES):
+    return Calibration(
+        environment=Environment(
+            device_type="cuda",
+            device_name="Round",
+            device_memory_bytes=80 * 2**30,
+            n_cores=1,
+            python="3.12",
+            system="Linux",
+            peakward="0.1.0",
+        ),
+        started_at="2026-01-01T00:00:00+00:00",
+        wall_s=1.0,
+        matmul=(),
+        copy_bytes_per_s=3e12,
+        copy_size_bytes=2**30,
+        rates=rates,
+    )
+
+
+def test_a_calibrated_device_is_what_was_measured():
+    found = device_model(calibration(), ROUND)
+    assert (found.name, found.source, found.n_sms) == ("Round", "calibrated", 100)
+    assert found.call_s == 8e-6
+    assert found.traffic.launch_s == pytest.approx(3 * 4096 / 4e9)
+    assert found.products["fp32"].flops_per_s == pytest.approx(40e12, rel=0.02)
+    assert found.products["fp32"].bytes_per_s == 3e12
+
+
+def test_a_type_of_which_too_little_was_measured_is_unknown():
+    found = device_model(calibration(), ROUND)
+    assert set(found.products) == {"fp32"}  # Of bf16 only one square.
+    assert set(found.attention) == {("bf16", "forward")}
+    one = msgspec.structs.replace(RATES, attention=RATES.attention[:1])
+    assert device_model(calibration(one), ROUND).attention == {}
+
+
+@pytest.mark.parametrize("given", [None, calibration(rates=None)])
+def test_without_rates_it_is_the_datasheet(given):
+    found = device_model(given, ROUND)
+    assert found.source == "datasheet"
+    assert set(found.products) == {"bf16"}
+    assert found.products["bf16"].flops_per_s == pytest.approx(880e12)
+    assert found.products["bf16"].bytes_per_s == pytest.approx(3.52e12)
+    assert found.traffic.time_s(3.52e12) == pytest.approx(1 + 1.9e-6)
+    assert set(found.attention) == {("bf16", "forward"), ("bf16", "backward")}
+    # 1 / (0.54 · 10¹⁵) s a FLOP, and 2220 / 10¹⁵ over the length.
+    taken_s = found.attention["bf16", "forward"].time_s(1e15, 2220)
+    assert taken_s == pytest.approx(1 / 0.54 + 1)
+
+
+@pytest.mark.parametrize(
+    ("device", "named"),
+    [
+        (None, "one that the catalogue does not know"),
+        (msgspec.structs.replace(ROUND, n_sms=None), "Round"),
+    ],
+)
+def test_a_device_of_unknown_multiprocessors_is_refused(device, named):
+    with pytest.raises(PeakwardError, match=f"multiprocessors is known.* got {named}"):
+        device_model(calibration(), device)
+
+
+@pytest.mark.parametrize("missing", ["launches", "traffic"])
+def test_a_calibration_that_failed_to_measure_is_refused(missing):
+    half = msgspec.structs.replace(RATES, **{missing: ()})
+    with pytest.raises(PeakwardError, match="expected a calibration with launch costs"):
+        device_model(calibration(half), ROUND)

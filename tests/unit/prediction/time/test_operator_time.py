@@ -1,0 +1,223 @@
+"""Calls of single operators on a device of round figures, by hand."""
+
+import pytest
+
+from peakward.prediction.time.operator_time import cost
+
+from .round_device import US, case, device, operator, tensor
+
+CASE = case("small", batch_size=4, seq_len=128)
+"""Of 512 tokens."""
+TILE_S = 16.777216 * US
+"""Of 128 × 128 × 512: 2 · 128 · 128 · 512 FLOPs at 1 TFLOP/s."""
+START_S, LAUNCH_S = 3 * US, 2 * US
+
+
+def product(m, k, n, dtype="float32", phase="forward", name="mm", batch=()):
+    return operator(
+        name,
+        [tensor(*batch, m, k, dtype=dtype), tensor(*batch, k, n, dtype=dtype)],
+        [tensor(*batch, m, n, dtype=dtype)],
+        phase,
+        flops=2 * m * k * n,
+    )
+
+
+def seconds(made, of=CASE, **changes):
+    return cost(made, of, device(**changes)).device_s
+
+
+def elements_s(n, per_s=350e9):
+    """At a rate of an H200's 132 multiprocessors, of which there are 100."""
+    return n / (per_s * 100 / 132)
+
+
+def test_a_product_takes_its_tiles_and_a_start():
+    found = cost(product(512, 512, 128 * 25), CASE, device())
+    assert found.device_s == pytest.approx(TILE_S + START_S)  # 4 × 25 tiles
+    assert (found.bound, found.n_launches) == ("compute", 1.4)
+
+
+def test_a_bias_is_not_a_factor():
+    made = product(512, 512, 128, name="addmm")
+    bias = operator("addmm", [tensor(128), *made.inputs], made.outputs, flops=made.flops)
+    assert seconds(bias) == seconds(product(512, 512, 128))
+
+
+def test_a_batch_is_tiles_too():
+    assert seconds(product(128, 512, 128, name="bmm", batch=(200,))) == pytest.approx(
+        2 * TILE_S + START_S
+    )
+
+
+def test_what_bounds_a_product():
+    thin = cost(product(512, 1, 128 * 250), CASE, device())  # 66 MB
+    tiny = cost(product(8, 8, 8), CASE, device())
+    assert (thin.bound, tiny.bound) == ("memory", "launch")
+    assert thin.device_s == pytest.approx(4 * (512 + 32_000 + 512 * 32_000) / 1e13 + START_S)
+
+
+def test_tf32_is_the_cases_and_slow_over_the_rows_of_both():
+    tf32 = case("small", batch_size=4, seq_len=128, precision="tf32")
+    forward, gradient = (
+        product(m, 512, 128, phase=phase) for m, phase in ((512, "forward"), (768, "backward"))
+    )
+    fast = {kind: each for kind, each in device().products.items() if kind == "tf32"}
+    assert seconds(forward, tf32, products=fast) == pytest.approx(TILE_S + START_S)
+    assert seconds(gradient, tf32, products=fast) == pytest.approx(1.8 * TILE_S + START_S)
+    assert seconds(forward, CASE, products=fast) is None
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "n", "phase", "slowdown"),
+    [
+        (512, 512, 124, "forward", 7),  # rows of 124 · 2 bytes: not of 16 each
+        (512, 512, 120, "forward", 1),
+        (124, 512, 128, "backward", 7),  # the gradient of 124 columns
+        (500, 512, 128, "forward", 1),  # 500 tokens are no row's length
+        (128, 500, 128, "backward", 1),
+    ],
+)
+def test_rows_that_are_not_aligned_are_slow_in_sixteen_bits(m, k, n, phase, slowdown):
+    of = case("small", batch_size=4, seq_len=125 if 500 in (m, k) else 128, precision="bf16")
+    tile_s = 2 * 128 * 128 * k / 1e12
+    made = product(m, k, n, "bfloat16", phase)
+    assert seconds(made, of) == pytest.approx(slowdown * tile_s + START_S)
+
+
+def test_a_type_that_nobody_measured_has_no_time():
+    assert seconds(product(8, 8, 8, "bfloat16"), products={}) is None
+    q = tensor(1, 2, 64, 8, dtype="float16")
+    flash = operator("_scaled_dot_product_flash_attention", [q, q, q], [q], flops=100)
+    assert seconds(flash) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "model_share", "n_launches"),
+    [
+        ("_scaled_dot_product_cudnn_attention", 1 / 2, 2.0),  # half of the scores are masked
+        ("_scaled_dot_product_cudnn_attention_backward", 2 / 5, 4.0),  # one of five made anew
+    ],
+)
+def test_attention_counts_what_the_maths_needs(name, model_share, n_launches):
+    q = tensor(4, 12, 128, 64, dtype="bfloat16")
+    found = cost(operator(name, [q, q, q, q], [q], flops=10**9), CASE, device())
+    assert found.device_s == pytest.approx(model_share * 1e-3 + LAUNCH_S)
+    assert (found.n_launches, found.bound) == (n_launches, "compute")
+
+
+X = tensor(4, 128, 2500)
+"""1.28 million elements of four bytes: 5.12 MB, 5.12 µs."""
+X_S = 5.12 * US
+
+
+def test_alike_operands_move_their_bytes():
+    found = cost(operator("add", [X, X], [X]), CASE, device())
+    assert found.device_s == pytest.approx(3 * X_S + LAUNCH_S)
+    assert (found.bound, found.n_launches) == ("memory", 1.0)
+
+
+def test_what_takes_less_than_two_launches_is_bound_by_them():
+    small = tensor(16, 16)
+    assert cost(operator("add", [small, small], [small]), CASE, device()).bound == "launch"
+
+
+def test_gaps_cost_a_factor_or_the_elements():
+    made = operator("silu", [X], [X], module="blocks.*.ff")
+    assert seconds(made) == pytest.approx(1.65 * (2 * X_S + LAUNCH_S))
+    narrow = tensor(4, 128, 2500, dtype="bfloat16")
+    halves = operator("silu", [narrow], [narrow], module="blocks.*.ff")
+    # 2.56 + 2.56 µs and a launch, 1.65 times, are 11.7 µs; at 350 · 10⁹ elements/s less.
+    assert seconds(halves) == pytest.approx(1.65 * (X_S + LAUNCH_S))
+    fast = device().traffic._replace(moved_bytes=(0, 10**13))
+    assert seconds(halves, traffic=fast) == pytest.approx(LAUNCH_S + elements_s(1.28e6))
+
+
+def test_half_of_the_gates_gradients_have_gaps():
+    made = operator("mul", [X, X], [X], "backward", "blocks.*.ff")
+    plain_s = 3 * X_S + LAUNCH_S
+    assert seconds(made) == pytest.approx((1.65 + 1) / 2 * plain_s)
+
+
+def test_mixed_types_are_widened():
+    narrow = tensor(4, 128, 2500, dtype="bfloat16")
+    made = operator("add", [X, narrow], [X])
+    assert seconds(made) == pytest.approx(1.5 * (2.5 * X_S + LAUNCH_S))
+    table = tensor(128, 2500)
+    turned = operator("mul", [narrow, table], [X], module="blocks.*.attention")
+    fast = device().traffic._replace(moved_bytes=(0, 10**13))
+    assert seconds(turned, traffic=fast) == pytest.approx(LAUNCH_S + elements_s(1.28e6, 165e9))
+
+
+def test_copies_to_a_wider_type_to_a_narrower_one_and_to_another_layout():
+    narrow = tensor(4, 128, 2500, dtype="bfloat16")
+    assert seconds(operator("_to_copy", [X], [narrow])) == pytest.approx(
+        1.05 * (1.5 * X_S + LAUNCH_S)
+    )
+    assert seconds(operator("_to_copy", [narrow], [X])) == pytest.approx(
+        1.5 * (1.5 * X_S + LAUNCH_S)
+    )
+    assert seconds(operator("clone", [X], [X])) == pytest.approx(1.65 * (2 * X_S + LAUNCH_S))
+
+
+def test_joining_short_rows_is_by_the_element():
+    half, head = tensor(4, 12, 128, 32, count=2), tensor(4, 12, 128, 64)
+    rotated = operator("cat", [half], [head], module="blocks.*.attention")
+    assert seconds(rotated) == pytest.approx(LAUNCH_S / 2 + elements_s(393_216, 225e9))
+    whole = operator("cat", [tensor(4, 12, 128, 64, count=3)], [tensor(4, 36, 128, 64)])
+    moved_s = 2 * 3 * 393_216 * 4 / 1e12
+    assert seconds(whole) == pytest.approx(1.07 * (moved_s + LAUNCH_S))
+    fused = case("small", attention="sdpa")
+    assert seconds(whole, fused) == pytest.approx(LAUNCH_S / 2 + elements_s(1_179_648, 225e9))
+
+
+def test_a_masked_fill_out_of_place_copies_first():
+    scores, mask = tensor(4, 10, 128, 250), tensor(128, 250, dtype="bool")  # 5.12 MB
+    copied_s = 2 * X_S + LAUNCH_S
+    in_place = cost(operator("masked_fill_", [scores, mask], [scores]), CASE, device())
+    anew = cost(operator("masked_fill", [scores, mask], [scores]), CASE, device())
+    assert in_place.device_s == pytest.approx(1.65 * copied_s)
+    assert anew.device_s == pytest.approx(2.65 * copied_s)
+    assert (in_place.n_launches, anew.n_launches) == (1.0, 2.0)
+
+
+def test_a_kernel_of_the_table_has_its_factor_launches_and_start():
+    found = cost(operator("_fused_rms_norm_backward", [X, X], [X]), CASE, device())
+    assert found.device_s == pytest.approx(2.7 * (3 * X_S + LAUNCH_S) + 1.5 * US)
+    assert found.n_launches == 2
+
+
+def test_a_sum_over_rows_is_two_kernels_and_another_sum_one():
+    rows = tensor(512, 2500)
+    assert seconds(operator("sum", [rows], [])) == pytest.approx(X_S + LAUNCH_S + 9 * US)
+    assert seconds(operator("sum", [X], [])) == pytest.approx(X_S + LAUNCH_S)
+
+
+def test_a_softmax_over_a_long_row_reads_it_again():
+    short, long = tensor(100, 12_000), tensor(100, 12_001)
+    for x, factor in ((short, 1.45), (long, 1.95)):
+        moved_s = 2 * x.n_bytes / 1e12
+        made = operator("_log_softmax", [x], [x])
+        assert seconds(made) == pytest.approx(factor * (moved_s + LAUNCH_S))
+
+
+def test_a_list_of_tensors_is_a_few_launches():
+    many = tensor(12_800, count=100)  # 5.12 MB
+    found = cost(operator("_foreach_mul_", [many], [many], "optimizer"), CASE, device())
+    assert found.device_s == pytest.approx(1.15 * (2 * X_S + LAUNCH_S))
+    assert found.n_launches == pytest.approx(100 / 36)
+    narrow = tensor(12_800, dtype="bfloat16", count=4)
+    halves = operator("_foreach_mul_", [narrow], [narrow], "optimizer")
+    moved_s = 2 * narrow.n_bytes / 1e12
+    assert seconds(halves) == pytest.approx(1.35 * (moved_s + LAUNCH_S))
+
+
+def test_step_counts_never_reach_the_device():
+    counts = operator("_foreach_add_", [tensor(count=75)], [tensor(count=75)], "optimizer")
+    found = cost(counts, CASE, device())
+    assert (found.device_s, found.n_launches) == (0.0, 0.0)
+
+
+def test_arithmetic_of_an_unknown_kind_is_an_error_of_ours():
+    with pytest.raises(ValueError, match=r"expected a product or attention, got aten\.convolution"):
+        seconds(operator("convolution", [X], [X], flops=10))

@@ -1,0 +1,52 @@
+"""Who waits for whom, by hand."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peakward.prediction.time.queue import DEPTH, Stretch, step_s
+
+
+def test_a_slow_device_is_waited_for():
+    assert step_s([Stretch(10, 0.1, 1.0)]) == pytest.approx(1.0)
+
+
+def test_a_slow_host_is_waited_for():
+    assert step_s([Stretch(10, 1.0, 0.1)]) == pytest.approx(1.0)
+
+
+def test_one_may_be_slow_in_one_phase_and_the_other_in_another():
+    """While the device is busy with b the host is already in the next step's a."""
+    a, b = Stretch(100, 1.0, 0.2), Stretch(10, 0.1, 0.9)
+    assert step_s([a, b]) == pytest.approx(1.1, rel=0.01)
+
+
+def test_the_host_runs_no_further_ahead_than_the_queue_is_deep():
+    """a takes the host 3 ms a launch and the device next to nothing, b the device 6 s.
+
+    When b is issued the device is idle. For 6 s it is busy with b, and the host issues DEPTH
+    launches of the next a, 3.06 s, then waits: of 9 s it has done so many less in the end.
+    """
+    a, b = Stretch(3000, 9.0, 0.003), Stretch(1, 0.0, 6.0)
+    assert DEPTH == 1021
+    assert step_s([a, b]) == pytest.approx(9.0 + 6.0 - 3.063, rel=0.002)
+
+
+def test_within_the_queue_only_the_longer_counts():
+    a, b = Stretch(900, 9.0, 0.003), Stretch(1, 0.0, 6.0)
+    assert step_s([a, b]) == pytest.approx(9.0, rel=0.002)
+
+
+STRETCHES = st.lists(
+    st.builds(Stretch, st.integers(1, 300), st.floats(0, 1), st.floats(0, 1)),
+    min_size=1,
+    max_size=3,
+)
+
+
+@given(STRETCHES)
+def test_a_step_takes_the_longer_of_both_at_least_and_their_sum_at_most(stretches):
+    host_s, device_s = (sum(each[i] for each in stretches) for i in (1, 2))
+    found = step_s(stretches)
+    assert found >= max(host_s, device_s) * (1 - 1e-9) - 1e-9
+    assert found <= (host_s + device_s) * (1 + 1e-9) + 1e-9

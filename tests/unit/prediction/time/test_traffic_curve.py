@@ -1,0 +1,41 @@
+"""Seconds by bytes moved, through points by hand."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peakward.prediction.time.traffic_curve import TrafficCurve
+from peakward.records.rates import TrafficRate
+
+
+def rate(size_bytes, bytes_per_s, operation="add"):
+    return TrafficRate(operation=operation, size_bytes=size_bytes, bytes_per_s=bytes_per_s)
+
+
+CURVE = TrafficCurve.measured([rate(1000, 1500.0), rate(100, 300.0), rate(100, 9.0, "copy")])
+"""Additions that move 300 bytes in 1 s and 3000 in 2 s; the copy is another kernel's."""
+
+
+@pytest.mark.parametrize(
+    ("moved_bytes", "seconds"),
+    [(0, 1.0), (300, 1.0), (1650, 1.5), (3000, 2.0), (6000, 4.0)],
+)
+def test_a_launch_then_straight_lines_then_the_bandwidth(moved_bytes, seconds):
+    assert CURVE.time_s(moved_bytes) == pytest.approx(seconds)
+
+
+def test_a_launch_is_the_smallest_call():
+    assert CURVE.launch_s == 1.0
+
+
+def test_the_datasheets_is_a_launch_and_the_bandwidth():
+    stated = TrafficCurve.stated(1e9, 2e-6)
+    assert stated.launch_s == stated.time_s(0) == 2e-6
+    assert stated.time_s(5e8) == pytest.approx(0.5 + 2e-6)
+    assert stated.time_s(3e9) == pytest.approx(3.0, rel=1e-5)
+
+
+@given(st.floats(0, 1e12), st.floats(0, 1e12))
+def test_more_bytes_never_take_less(a, b):
+    stated = TrafficCurve.stated(4e12, 2e-6)
+    assert stated.time_s(min(a, b)) <= stated.time_s(max(a, b))
