@@ -1,0 +1,70 @@
+"""Whether predictions have become worse than the stored accuracy says."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from accuracy.groups import SOURCES, by_kind, group
+from accuracy.records import Accuracy, Group, Replayed
+from peakward.records.prediction import Source
+
+SLACK = 0.005
+"""Half a percentage point, of an error and of a share of cases."""
+
+
+def newest(folder: Path) -> Accuracy:
+    """The stored accuracy of the latest date."""
+    path = max(folder.glob("*-h200-accuracy.json"))
+    return msgspec.json.decode(path.read_bytes(), type=Accuracy)
+
+
+def lost(stored: Accuracy, now: Sequence[Replayed]) -> list[str]:
+    """Cases that were predicted and no longer are."""
+    known = {each.key for each in now}
+    return [each.label for each in stored.cases if each.key not in known]
+
+
+def not_stored(stored: Accuracy, now: Sequence[Replayed]) -> list[str]:
+    """Cases that are predicted, whose accuracy nobody has looked at."""
+    known = {each.key for each in stored.cases}
+    return [each.label for each in now if each.key not in known]
+
+
+def regressions(stored: Accuracy, now: Sequence[Replayed]) -> list[str]:
+    """What has become worse by more than SLACK, kind by kind, with the case that moved most.
+
+    A kind has the cases that it had: one that no longer waits for the host still counts there.
+    """
+    current = {each.key: each for each in now}
+    return [
+        line
+        for source in SOURCES
+        for (kind, value), before in by_kind(stored.cases, source).items()
+        if (after := [current[each.key] for each in before if each.key in current])
+        for line in _worse(
+            group(source, kind, value, before), group(source, kind, value, after), before, after
+        )
+    ]
+
+
+def _worse(
+    old: Group, new: Group, before: Sequence[Replayed], after: Sequence[Replayed]
+) -> list[str]:
+    moves = {
+        "median error": (old.median, new.median, new.median - old.median),
+        "error of nine in ten": (old.p90, new.p90, new.p90 - old.p90),
+        "share in the interval": (old.coverage, new.coverage, old.coverage - new.coverage),
+    }
+    return [
+        f"{old.source}, {old.kind} {old.value}: {name} {was:.2%}, now {now:.2%}; "
+        + _moved_most(old.source, before, after)
+        for name, (was, now, worse) in moves.items()
+        if worse > SLACK
+    ]
+
+
+def _moved_most(source: Source, before: Sequence[Replayed], after: Sequence[Replayed]) -> str:
+    was = {each.key: each.error(source) for each in before}
+    most = max(after, key=lambda each: abs(each.error(source)) - abs(was[each.key]))
+    return f"most moved {most.label}, from {was[most.key]:+.1%} to {most.error(source):+.1%}"

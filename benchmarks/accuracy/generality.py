@@ -1,0 +1,95 @@
+"""What was fitted to stored steps, fitted anew without one model at a time and judged by that model.
+
+Refitted are the host's costs (`accuracy.host_costs`) and the factors of the intervals
+(`errors_seen`). The device's constants cannot be: their traces are not stored.
+"""
+
+from collections.abc import Sequence
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+
+from accuracy import host_costs
+from accuracy.records import HeldOut, Refit, Replayed
+from peakward.prediction.time.errors_seen import FACTORS, LEVEL
+from peakward.records.step_time import Waits
+
+Factors = tuple[float, float]
+
+
+class Judged(NamedTuple):
+    """A case, by fits to the cases of other models."""
+
+    case: Replayed
+    refitted_s: float | None
+    """Its step; None where no cost is fitted."""
+    held: bool
+    """Whether the interval holds what was measured."""
+
+
+def refits(cases: Sequence[Replayed], call_s: float) -> list[Refit]:
+    """Of both bounds, as far as each can be; `call_s` is the host's unit."""
+    host = [each for each in cases if each.calibrated.bound == "host" and host_costs.covered(each)]
+    device = [each for each in cases if each.calibrated.bound == "device"]
+    return [_refit("host", host, call_s), _refit("device", device, call_s)]
+
+
+def factors(cases: Sequence[Replayed]) -> Factors:
+    """Of the predicted time, between which LEVEL of the measured ones lie."""
+    low, high = np.quantile([_ratio(each) for each in cases], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)
+
+
+def _refit(bound: Waits, cases: Sequence[Replayed], call_s: float) -> Refit:
+    models = sorted({each.case.model.name for each in cases})
+    judged = {model: _judged(bound, model, cases, call_s) for model in models}
+    together = [each for members in judged.values() for each in members]
+    return Refit(
+        bound=bound,
+        constants=host_costs.fit(cases, call_s) if bound == "host" else {},
+        factors=factors(cases),
+        models=tuple(_held_out(model, bound, judged[model]) for model in models),
+        together=_held_out("each in turn", bound, together),
+    )
+
+
+def _judged(bound: Waits, model: str, cases: Sequence[Replayed], call_s: float) -> list[Judged]:
+    """The cases of a model, by fits to those of all others."""
+    others = [each for each in cases if each.case.model.name != model]
+    costs = host_costs.fit(others, call_s) if bound == "host" else None
+    between = factors(others)
+    return [
+        Judged(
+            each,
+            None if costs is None else host_costs.step_s(each, costs, call_s),
+            _holds(between, each),
+        )
+        for each in cases
+        if each.case.model.name == model
+    ]
+
+
+def _held_out(model: str, bound: Waits, judged: Sequence[Judged]) -> HeldOut:
+    refitted = [
+        abs(each.refitted_s / each.case.measured_s - 1)
+        for each in judged
+        if each.refitted_s is not None
+    ]
+    as_it_stands = FACTORS["calibrated", bound]
+    return HeldOut(
+        model=model,
+        n=len(judged),
+        median=median(abs(each.case.error("calibrated")) for each in judged),
+        median_refitted=median(refitted) if refitted else None,
+        coverage=sum(_holds(as_it_stands, each.case) for each in judged) / len(judged),
+        coverage_refitted=sum(each.held for each in judged) / len(judged),
+    )
+
+
+def _holds(between: Factors, case: Replayed) -> bool:
+    return between[0] <= _ratio(case) <= between[1]
+
+
+def _ratio(case: Replayed) -> float:
+    return case.measured_s / case.calibrated.step_s.estimate

@@ -1,0 +1,83 @@
+"""The stored measurements, one figure a case."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+from accuracy.records import Merged
+from peakward.records import codec
+from peakward.records.case import ModelCase
+from peakward.records.errors import PeakwardError
+from peakward.records.measurement import Measurement, Verdict
+from peakward.records.study import Study
+
+BEST_FIRST: tuple[Verdict, ...] = ("stable", "unstable", "throttled")
+
+
+class Stored(NamedTuple):
+    """A measurement on a GPU, and the file it lies in."""
+
+    file: str
+    measurement: Measurement
+
+
+def studies(folder: Path) -> dict[str, Study]:
+    """Every study there, by the name of its file. Other records are passed over."""
+    found = {}
+    for path in sorted(folder.glob("*.json")):
+        try:
+            found[path.name] = codec.from_json(path.read_bytes(), Study)
+        except PeakwardError:
+            continue
+    return found
+
+
+def stored(found: dict[str, Study]) -> list[Stored]:
+    """All measurements on CUDA, whatever became of them."""
+    return [
+        Stored(file, each)
+        for file, study in found.items()
+        for each in study.measurements
+        if each.case.device == "cuda"
+    ]
+
+
+def merged(measurements: Iterable[Stored]) -> list[Merged]:
+    """The models' cases that ran, each once.
+
+    Of a case that was measured more than once, those of the best verdict count (stable before
+    unstable before throttled), each session's alike, and of their medians the median.
+    """
+    by_case: dict[ModelCase, list[Stored]] = {}
+    for each in measurements:
+        case = each.measurement.case
+        if isinstance(case, ModelCase) and each.measurement.status == "ok":
+            by_case.setdefault(case, []).append(each)
+    return [_merge(case, each) for case, each in by_case.items()]
+
+
+def median_s(measurement: Measurement) -> float:
+    """The median step of a measurement that ran."""
+    assert measurement.summary is not None
+    return measurement.summary.median_s.estimate
+
+
+def _merge(case: ModelCase, found: list[Stored]) -> Merged:
+    every = [each.measurement for each in found]
+    verdict = min((_verdict(each) for each in every), key=BEST_FIRST.index)
+    taken = [each for each in every if _verdict(each) == verdict]
+    return Merged(
+        case=case,
+        step_s=median(median_s(each) for each in taken),
+        verdict=verdict,
+        taken=tuple(taken),
+        all=tuple(every),
+        files=tuple(dict.fromkeys(each.file for each in found)),
+        boards=tuple(dict.fromkeys(each.environment.device_uuid or "" for each in every)),
+    )
+
+
+def _verdict(measurement: Measurement) -> Verdict:
+    assert measurement.validity is not None
+    return measurement.validity.verdict

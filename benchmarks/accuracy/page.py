@@ -1,0 +1,77 @@
+"""The findings as a document."""
+
+from accuracy import tables
+from accuracy.groups import SOURCES
+from accuracy.records import Accuracy
+from peakward.report.document import Block, Document, Items, Paragraph, Section
+from peakward.report.format import format_cell
+
+READ_FIRST = (
+    "An error is the predicted step over the measured median one, less one. A case measured more "
+    "than once counts once: of its measurements of the best verdict (stable, unstable, throttled) "
+    "the median of their medians.",
+    "The factors of operators were fitted to traces of ten train steps on an H200 (five sizes and "
+    "GPT-2), not to a step's time; the costs of the host to steps here that wait for it. The rows "
+    "of the kind `seen` part the cases: the host's costs were fitted to its file; operators of its "
+    "shape were traced; nothing of it was seen.",
+    "All is of one model of GPU, if not of one board: these errors say nothing of another. The "
+    "datasheet's predictions take shares of the peak, launch and start times from an H200 too, so "
+    "that here they are no test of a device that was never measured.",
+    "The factors of the intervals were chosen with all these cases in view; Generality says what "
+    "others hold for a model that they were not fitted to.",
+)
+GENERALITY = (
+    "Each model is judged by host costs and interval factors fitted to all others. The factors of "
+    "operators cannot be fitted anew: their traces are not stored. For them only the shapes tell "
+    "anything that were never traced (seen: nothing, waits for the device)."
+)
+
+
+def document(found: Accuracy) -> Document:
+    """The report."""
+    return Document(
+        title=f"Accuracy of predicted step times, {found.device}",
+        headline=_headline(found),
+        blocks=(Items(texts=READ_FIRST),),
+        sections=(
+            Section(title="By kind", blocks=_by_kind(found)),
+            Section(
+                title="The worst",
+                blocks=(
+                    tables.worst("Of all", found.worst, found.cases),
+                    tables.worst(
+                        "Of those that wait for the device", found.worst_by_device, found.cases
+                    ),
+                ),
+            ),
+            Section(
+                title="How far measurements repeat",
+                blocks=(tables.repeats(found), tables.sessions(found)),
+            ),
+            Section(
+                title="Generality",
+                blocks=(Paragraph(text=GENERALITY), *map(tables.refit, found.refits)),
+            ),
+            Section(title="Products one by one", blocks=(tables.products(found),)),
+            Section(title="Not predicted", blocks=(tables.refused(found),)),
+            Section(title="Every case", blocks=(tables.every(found.cases),), folded=True),
+        ),
+    )
+
+
+def _headline(found: Accuracy) -> str:
+    every = next(each for each in found.groups if (each.source, each.kind) == ("calibrated", "all"))
+    shares = (every.median, every.p90, every.worst, every.coverage)
+    middle, p90, worst, held = (format_cell(each, "share") for each in shares)
+    return (
+        f"{every.n} cases from a calibration: median error {middle}, nine in ten below {p90}, "
+        f"worst {worst}; the 90% interval holds {held}."
+    )
+
+
+def _by_kind(found: Accuracy) -> tuple[Block, ...]:
+    titles = {"calibrated": "From a calibration", "datasheet": "From the datasheet alone"}
+    return tuple(
+        tables.kinds(titles[source], (each for each in found.groups if each.source == source))
+        for source in SOURCES
+    )

@@ -1,0 +1,86 @@
+"""Every measured case predicted, or the reason why it is not."""
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from accuracy.measured import Stored, median_s
+from accuracy.records import Merged, Predicted, Refusal, Replayed
+from accuracy.seen import seen
+from peakward.catalogue.devices import device
+from peakward.prediction.time.device_model import DeviceModel, device_model
+from peakward.prediction.time.step import step_time
+from peakward.records import codec
+from peakward.records.calibration import Calibration
+from peakward.records.case import ModelCase, case_key
+from peakward.records.errors import PeakwardError
+from peakward.records.step_time import StepTime
+from peakward.report.cases import label
+
+DEVICE = "h200-141"
+CALIBRATION = "2026-11-21-h200-calibration.json"
+
+
+class Models(NamedTuple):
+    """Of the device, by source."""
+
+    calibrated: DeviceModel
+    datasheet: DeviceModel
+
+
+def models(folder: Path) -> Models:
+    """From the stored calibration, and from the datasheet alone."""
+    calibration = codec.from_json((folder / CALIBRATION).read_bytes(), Calibration)
+    found = device(DEVICE)
+    return Models(device_model(calibration, found), device_model(None, found))
+
+
+def replay(cases: Iterable[Merged], on: Models) -> tuple[list[Replayed], list[Refusal]]:
+    """Those that `step_time` predicts, and the others by reason."""
+    replayed, refused = [], Counter[str]()
+    for each in cases:
+        try:
+            pair = step_time(each.case, on.calibrated), step_time(each.case, on.datasheet)
+        except PeakwardError as error:
+            refused[str(error).partition(":")[0]] += 1
+        else:
+            replayed.append(_replayed(each, *pair))
+    return replayed, [Refusal(reason=each, n=n) for each, n in refused.most_common()]
+
+
+def not_replayed(measurements: Iterable[Stored]) -> list[Refusal]:
+    """What is no case to predict: operators alone, and cases that did not run."""
+    counts = Counter(
+        f"the case ended {each.measurement.status}: no time was measured"
+        if isinstance(each.measurement.case, ModelCase)
+        else "an operator alone, not a step"
+        for each in measurements
+        if each.measurement.status != "ok" or not isinstance(each.measurement.case, ModelCase)
+    )
+    return [Refusal(reason=each, n=n) for each, n in counts.most_common()]
+
+
+def _replayed(each: Merged, calibrated: StepTime, datasheet: StepTime) -> Replayed:
+    first = each.taken[0]
+    clock = first.telemetry.sm_clock_mhz if first.telemetry is not None else None
+    return Replayed(
+        key=case_key(each.case),
+        label=label(each.case),
+        case=each.case,
+        files=each.files,
+        boards=each.boards,
+        measured_s=each.step_s,
+        medians_s=tuple(median_s(one) for one in each.all),
+        verdict=each.verdict,
+        doubts=first.validity.reasons if first.validity is not None else (),
+        measured_phases=first.phases,
+        sm_clock_mhz=None if clock is None else clock.estimate,
+        seen=seen(each, calibrated.bound),
+        calibrated=_predicted(calibrated),
+        datasheet=_predicted(datasheet),
+    )
+
+
+def _predicted(time: StepTime) -> Predicted:
+    return Predicted(source=time.source, step_s=time.step_s, bound=time.bound, phases=time.phases)

@@ -1,0 +1,29 @@
+"""Which cases the constants of `prediction.time` have seen.
+
+Two things were fitted to this device:
+
+- the host's costs (`dispatch`) to the eager steps that waited for the host, in SEEN_BY_DISPATCH;
+- each operator's factors (`kernels`, `products`, `layouts`) to traces of ten train steps of
+  TRACED_MODELS. The traces are not stored and their batch and length not recorded, so every case of
+  such a shape counts as one whose operators were seen. No step's time was fitted.
+
+The factors of the intervals (`errors_seen`) were chosen with all of these cases in view: only
+`accuracy.generality` judges them by cases that they have not seen. And the datasheet's prediction
+takes STATED shares of the peak that an H200 gave. How much of recomputation falls in the forward
+pass (`dispatch.FORWARD_SHARE`) was timed on a CPU, after the worst case here had pointed to it.
+"""
+
+from accuracy.records import Merged, Seen
+from peakward.records.step_time import Waits
+
+SEEN_BY_DISPATCH = ("bench-eager", "bench-shapes", "study-checkpointing")
+"""Names in the files. Of checkpointing no other measurement exists to have been fitted to."""
+TRACED_MODELS = ("small", "medium", "large", "xl", "2.7B", "gpt2")
+
+
+def seen(case: Merged, bound: Waits) -> Seen:
+    """What of the case was fitted to, if the step waits for `bound`."""
+    if bound == "host":
+        fitted = any(name in file for name in SEEN_BY_DISPATCH for file in case.files)
+        return "host costs" if fitted else "nothing"
+    return "operators of the shape" if case.case.model.name in TRACED_MODELS else "nothing"

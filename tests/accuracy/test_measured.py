@@ -1,0 +1,63 @@
+"""How the measurements of one case become one figure."""
+
+import msgspec
+import pytest
+
+from accuracy.measured import Stored, merged, stored, studies
+from peakward.records import codec
+
+from .conftest import RESULTS
+
+
+@pytest.fixture(scope="module")
+def found():
+    return stored(studies(RESULTS))
+
+
+@pytest.fixture
+def one(found):
+    """Any measurement of a model's step that ran."""
+    return next(each.measurement for each in found if each.measurement.status == "ok")
+
+
+def measured(one, step_s, verdict="stable", file="a.json"):
+    interval = msgspec.structs.replace(one.summary.median_s, estimate=step_s)
+    return Stored(
+        file,
+        msgspec.structs.replace(
+            one,
+            summary=msgspec.structs.replace(one.summary, median_s=interval),
+            validity=msgspec.structs.replace(one.validity, verdict=verdict),
+        ),
+    )
+
+
+def test_of_equally_good_ones_the_median(one):
+    (case,) = merged([measured(one, 1.0), measured(one, 5.0, file="b.json"), measured(one, 2.0)])
+    assert (case.step_s, case.verdict, case.files) == (2.0, "stable", ("a.json", "b.json"))
+
+
+def test_a_worse_one_counts_where_there_is_no_better(one):
+    (both,) = merged([measured(one, 1.0, "unstable"), measured(one, 2.0, "throttled")])
+    assert (both.step_s, both.verdict, len(both.taken), len(both.all)) == (1.0, "unstable", 1, 2)
+    (three,) = merged([measured(one, 1.0, "unstable"), measured(one, 3.0), measured(one, 4.0)])
+    assert (three.step_s, three.verdict) == (3.5, "stable")
+
+
+def test_what_did_not_run_is_no_figure(one):
+    failed = msgspec.structs.replace(one, status="oom", summary=None)
+    assert merged([Stored("a.json", failed)]) == []
+
+
+def test_other_records_are_passed_over(tmp_path):
+    (tmp_path / "other.json").write_text("{}")
+    name = "2026-11-21-h200-calibration.json"
+    (tmp_path / name).write_bytes((RESULTS / name).read_bytes())
+    study = next(iter(studies(RESULTS).values()))
+    (tmp_path / "study.json").write_bytes(codec.to_json(study))
+    assert list(studies(tmp_path)) == ["study.json"]
+
+
+def test_every_case_is_there_once(found):
+    cases = [each.case for each in merged(found)]
+    assert len(cases) == len(set(cases)) >= 244
