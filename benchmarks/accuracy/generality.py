@@ -12,7 +12,7 @@ import numpy as np
 
 from accuracy import host_costs
 from accuracy.records import HeldOut, Refit, Replayed
-from peakward.prediction.time.errors_seen import FACTORS, LEVEL
+from peakward.prediction.time.errors_seen import LEVEL
 from peakward.records.step_time import Waits
 
 Factors = tuple[float, float]
@@ -49,8 +49,8 @@ def _refit(bound: Waits, cases: Sequence[Replayed], call_s: float) -> Refit:
         bound=bound,
         constants=host_costs.fit(cases, call_s) if bound == "host" else {},
         factors=factors(cases),
-        models=tuple(_held_out(model, bound, judged[model]) for model in models),
-        together=_held_out("each in turn", bound, together),
+        models=tuple(_held_out(model, judged[model]) for model in models),
+        together=_held_out("each in turn", together),
     )
 
 
@@ -70,19 +70,18 @@ def _judged(bound: Waits, model: str, cases: Sequence[Replayed], call_s: float) 
     ]
 
 
-def _held_out(model: str, bound: Waits, judged: Sequence[Judged]) -> HeldOut:
+def _held_out(model: str, judged: Sequence[Judged]) -> HeldOut:
     refitted = [
         abs(each.refitted_s / each.case.measured_s - 1)
         for each in judged
         if each.refitted_s is not None
     ]
-    as_it_stands = FACTORS["calibrated", bound]
     return HeldOut(
         model=model,
         n=len(judged),
         median=median(abs(each.case.error("calibrated")) for each in judged),
         median_refitted=median(refitted) if refitted else None,
-        coverage=sum(_holds(as_it_stands, each.case) for each in judged) / len(judged),
+        coverage=sum(each.case.held("calibrated") for each in judged) / len(judged),
         coverage_refitted=sum(each.held for each in judged) / len(judged),
     )
 

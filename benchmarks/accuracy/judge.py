@@ -25,7 +25,7 @@ def judge(folder: Path) -> Accuracy:
         each.case: each
         for study in studies.values()
         for each in study.profiles
-        if isinstance(each.case, ModelCase)
+        if isinstance(each.case, ModelCase) and products.eager(each)
     }
     evidence = Evidence(cases, profiles, on.calibrated)
     versions = {each.measurement.environment.torch for each in stored}

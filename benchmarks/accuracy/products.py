@@ -26,7 +26,7 @@ def products(found: Iterable[Study], on: DeviceModel) -> list[ProductGroup]:
     """Each operator and compute type: a shape counts once, with the median of its times."""
     kernel_s: dict[tuple[str, str], dict[Product, list[float]]] = {}
     for study in found:
-        for profile in filter(_eager, study.profiles):
+        for profile in filter(eager, study.profiles):
             for each in profile.profile.operators:
                 if each.name in PRODUCTS and each.flops:
                     key = (each.name, _type(profile))
@@ -46,19 +46,21 @@ def ratios(profile: CaseProfile, on: DeviceModel) -> list[tuple[OperatorRate, fl
     return sorted(found, key=lambda pair: -pair[0].kernel_ns)
 
 
-def shape(rate: OperatorRate) -> Product:
-    """Of a product whose dims read "2048×768, 768×2304", or with a batch before each."""
-    a, b = ([int(size) for size in re.findall(r"\d+", part)] for part in rate.dims.split(","))
-    return a[-2], b[-1], a[-1], a[0] if len(a) == 3 else 1
-
-
-def _eager(profile: CaseProfile) -> bool:
+def eager(profile: CaseProfile) -> bool:
+    """Whether its operators ran one by one, as torch names them; compiled products may have more
+    operands than two."""
     case = profile.case
     return (
         isinstance(case, ModelCase)
         and case.configuration.compile == "none"
         and not case.configuration.cuda_graphs
     )
+
+
+def shape(rate: OperatorRate) -> Product:
+    """Of a product whose dims read "2048×768, 768×2304", or with a batch before each."""
+    a, b = ([int(size) for size in re.findall(r"\d+", part)] for part in rate.dims.split(","))
+    return a[-2], b[-1], a[-1], a[0] if len(a) == 3 else 1
 
 
 def _type(profile: CaseProfile) -> str:

@@ -9,8 +9,8 @@ from accuracy.records import Reason, Replayed
 from peakward.prediction.time.device_model import DeviceModel
 from peakward.prediction.time.products import ALIGNED_BYTES
 from peakward.records.case import ModelCase
-from peakward.records.measurement import Phase
 from peakward.records.profile import CaseProfile
+from peakward.records.step_time import PhaseTime
 from peakward.report.format import format_cell
 
 PRODUCT_OFF = 0.08
@@ -88,19 +88,17 @@ def _product(case: Replayed, evidence: Evidence) -> str | None:
 
 def _phase(case: Replayed) -> str | None:
     """Of those timed by themselves, the one that the longer of host and device misses most."""
-    if not case.measured_phases:
-        return None
     predicted = {each.phase: each for each in case.calibrated.phases}
-    off_s: dict[Phase, float] = {
-        each.phase: abs(
-            each.median_s - max(predicted[each.phase].device_s, predicted[each.phase].host_s)
-        )
-        for each in case.measured_phases
-    }
-    phase = max(off_s, key=lambda each: off_s[each])
-    took = next(each.median_s for each in case.measured_phases if each.phase == phase)
-    device, host = predicted[phase].device_s, predicted[phase].host_s
+    timed = [each for each in case.measured_phases if each.phase in predicted]
+    if not timed:
+        return None
+    found = max(timed, key=lambda each: abs(each.median_s - _longer_s(predicted[each.phase])))
+    device, host = predicted[found.phase].device_s, predicted[found.phase].host_s
     return (
-        f"the {phase} took {format_cell(took, 's')}, predicted {format_cell(device, 's')} "
-        f"on the device, {format_cell(host, 's')} on the host"
+        f"the {found.phase} took {format_cell(found.median_s, 's')}, predicted "
+        f"{format_cell(device, 's')} on the device, {format_cell(host, 's')} on the host"
     )
+
+
+def _longer_s(phase: PhaseTime) -> float:
+    return max(phase.device_s, phase.host_s)

@@ -5,7 +5,8 @@ Two things were fitted to this device:
 - the host's costs (`dispatch`) to the eager steps that waited for the host, in SEEN_BY_DISPATCH;
 - each operator's factors (`kernels`, `products`, `layouts`) to traces of ten train steps of
   TRACED_MODELS. The traces are not stored and their batch and length not recorded, so every case of
-  such a shape counts as one whose operators were seen. No step's time was fitted.
+  such a shape counts as one whose operators were seen. No step's time was fitted. That holds of
+  eager steps: whoever fits something to compiled ones says so here.
 
 The factors of the intervals (`errors_seen`) were chosen with all of these cases in view: only
 `accuracy.generality` judges them by cases that they have not seen. And the datasheet's prediction
