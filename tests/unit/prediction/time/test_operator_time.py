@@ -65,6 +65,8 @@ def test_tf32_is_the_cases_and_slow_over_the_rows_of_both():
     fast = {kind: each for kind, each in device().products.items() if kind == "tf32"}
     assert seconds(forward, tf32, products=fast) == pytest.approx(TILE_S + START_S)
     assert seconds(gradient, tf32, products=fast) == pytest.approx(1.8 * TILE_S + START_S)
+    other = product(512, 768, 128, phase="backward")
+    assert seconds(other, tf32, products=fast) == pytest.approx(1.5 * TILE_S + START_S)
     assert seconds(forward, CASE, products=fast) is None
 
 

@@ -31,6 +31,7 @@ def test_a_product_of_one_tile_takes_one_multiprocessors_time():
         (128 * 12, 128 * 11, 1),  # 132 tiles
         (128 * 12, 128 * 11 + 1, 2),  # one column more: 12 × 12 tiles
         (128 * 12 + 1, 128 * 11, 2),  # 13 × 11
+        (129, 128 * 67, 2),  # 2 × 67
         (128 * 24, 128 * 11, 2),
         (128 * 24, 128 * 11 + 1, 3),  # 288
     ],
@@ -45,10 +46,10 @@ def test_the_products_of_a_batch_share_waves():
 
 
 def test_the_tile_that_ends_first_is_taken_turned_or_not():
-    two = plain(kernel=PLAIN._replace(tiles=((128, 128), (64, 256))))
-    # 256 × 64 is one tile of 64 × 256 turned, and half of each of two of 128 × 128.
-    assert two.time_s(256, 64, 1000) == pytest.approx(TILE_S)
-    assert two.time_s(64, 256, 1000) == pytest.approx(TILE_S)
+    # 132 tiles of 64 × 256 turned; as they are, 528.
+    long = plain(kernel=PLAIN._replace(tiles=((64, 256),)))
+    assert long.time_s(256 * 132, 64, 1000) == pytest.approx(TILE_S)
+    assert long.time_s(64, 256 * 132, 1000) == pytest.approx(TILE_S)
     # 133 tiles of 128 × 128 need two waves; so many half tiles of half the time three, not four.
     halves = plain(kernel=PLAIN._replace(tiles=((128, 128), (64, 128))))
     assert halves.time_s(128 * 133, 128, 1000) == pytest.approx(1.5 * TILE_S)

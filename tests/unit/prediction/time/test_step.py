@@ -9,6 +9,7 @@ from peakward.catalogue.devices import device as catalogued
 from peakward.prediction.operators.op_graph import op_graph
 from peakward.prediction.time.device_model import device_model
 from peakward.prediction.time.errors_seen import FACTORS
+from peakward.prediction.time.operator_time import cost
 from peakward.prediction.time.step import step_time
 from peakward.records.errors import PeakwardError
 from peakward.records.model_shape import ModelShape
@@ -57,6 +58,23 @@ def test_operators_are_the_graphs():
     )
     times = [each.device_s for each in found.operators]
     assert times == sorted(times, reverse=True)
+
+
+def test_an_operator_of_several_sizes_is_bound_as_the_longest_is():
+    """Rotation subtracts halves of small heads, which costs a launch; the mask 4096² positions."""
+    made = case(MICRO, batch_size=1, seq_len=4096, pass_="forward")
+    found = next(
+        each
+        for each in step_time(made, H200).operators
+        if (each.name, each.module) == ("aten.sub", "blocks.*.attention")
+    )
+    bounds = [
+        cost(each, made, H200).bound
+        for each in op_graph(made).operators
+        if (each.name, each.module) == (found.name, found.module)
+    ]
+    assert bounds == ["launch", "memory"]
+    assert found.bound == "memory"
 
 
 def test_the_host_is_waited_for_where_it_takes_longer():
