@@ -12,15 +12,18 @@ from accuracy.groups import SOURCES, groups
 
 
 def test_no_kind_of_case_is_predicted_worse_than_stored(stored, now):
-    assert regressions(stored, now) == []
+    found = regressions(stored, now)
+    assert not found, "\n".join(["", *found])
 
 
 def test_every_case_that_was_predicted_still_is(stored, now):
-    assert lost(stored, now) == []
+    found = lost(stored, now)
+    assert not found, "\n".join(["", *found])
 
 
 def test_the_accuracy_of_every_predicted_case_is_stored(stored, now):
-    assert not_stored(stored, now) == []
+    found = not_stored(stored, now)
+    assert not found, "\n".join(["", *found])
 
 
 @pytest.mark.parametrize("source", SOURCES)
