@@ -51,20 +51,25 @@ def regressions(stored: Accuracy, now: Sequence[Replayed]) -> list[str]:
 def _worse(
     old: Group, new: Group, before: Sequence[Replayed], after: Sequence[Replayed]
 ) -> list[str]:
-    moves = {
-        "median error": (old.median, new.median, new.median - old.median),
-        "error of nine in ten": (old.p90, new.p90, new.p90 - old.p90),
-        "share in the interval": (old.coverage, new.coverage, old.coverage - new.coverage),
-    }
+    was = {each.key: each for each in before}
+    left = [each for each in after if was[each.key].held(old.source) > each.held(old.source)]
+    figures = (
+        ("median error", old.median, new.median, after),
+        ("error of nine in ten", old.p90, new.p90, after),
+        ("share outside the interval", 1 - old.coverage, 1 - new.coverage, left),
+    )
     return [
-        f"{old.source}, {old.kind} {old.value}: {name} {was:.2%}, now {now:.2%}; "
-        + _moved_most(old.source, before, after)
-        for name, (was, now, worse) in moves.items()
-        if worse > SLACK
+        f"{old.source}, {old.kind} {old.value}: {name} {stood:.2%}, now {stands:.2%}; "
+        + _moved_most(old.source, was, among)
+        for name, stood, stands, among in figures
+        if stands - stood > SLACK
     ]
 
 
-def _moved_most(source: Source, before: Sequence[Replayed], after: Sequence[Replayed]) -> str:
-    was = {each.key: each.error(source) for each in before}
-    most = max(after, key=lambda each: abs(each.error(source)) - abs(was[each.key]))
-    return f"most moved {most.label}, from {was[most.key]:+.1%} to {most.error(source):+.1%}"
+def _moved_most(source: Source, was: dict[str, Replayed], among: Sequence[Replayed]) -> str:
+    def growth(each: Replayed) -> float:
+        return abs(each.error(source)) - abs(was[each.key].error(source))
+
+    most = max(among, key=growth)
+    stood, stands = was[most.key].error(source), most.error(source)
+    return f"most moved {most.label}, from {stood:+.1%} to {stands:+.1%}"

@@ -65,8 +65,10 @@ def test_a_planted_fault_is_told_with_the_kind_and_the_case_that_moved_most(stor
 def test_a_case_that_leaves_its_interval_is_told(stored):
     held = next(each for each in stored.cases if each.held("calibrated"))
     now = [scaled(each, 3.0) if each.key == held.key else each for each in stored.cases]
-    kind = f"calibrated, model {held.case.model.name}: share in the interval"
-    assert any(each.startswith(kind) for each in regressions(stored, now))
+    kind = f"calibrated, model {held.case.model.name}: share outside the interval"
+    told = [each for each in regressions(stored, now) if each.startswith(kind)]
+    assert len(told) == 1
+    assert f"most moved {held.label}, from " in told[0]
 
 
 def test_what_is_within_the_slack_is_not_told(stored):
