@@ -169,7 +169,7 @@ def test_what_is_predicted_before_is_told_and_kept(studies):
     )
     ((floor, forecast, n_measured),) = heard
     assert n_measured == 0
-    assert floor.floor_s < forecast.step_s.low
+    assert floor.floor_s < forecast.step_s.estimate
     assert study.forecasts == (forecast,)
     assert study.predictions == (floor,)
 

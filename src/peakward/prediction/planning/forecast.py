@@ -24,6 +24,7 @@ def forecast(case: ModelCase, on: Site) -> Forecast:
     """All that is known of the case there; what cannot be is absent, with its reason."""
     attempts = Attempts()
     time, shared, step_s = timed(case, on, attempts)
+    least_s = floor(case, calibration=on.calibration, device=on.device).floor_s
     memory = attempts.of("memory", lambda: peak_memory(case))
     found = Room(None, None) if memory is None else room(case, memory, on, attempts)
     peak = peak_flops_per_s(on.device, compute_type(case))
@@ -38,7 +39,7 @@ def forecast(case: ModelCase, on: Site) -> Forecast:
         time=time,
         communication=shared,
         step_s=step_s,
-        floor_s=floor(case, calibration=on.calibration, device=on.device).floor_s,
+        floor_s=least_s,
         tokens_per_s=_over(step_s, case.workload.tokens_per_step * _n_gpus(on)),
         mfu=None if peak is None else _over(step_s, (step_flops(case) or 0.0) / peak),
         peak_flops_per_s=peak,

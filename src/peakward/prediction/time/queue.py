@@ -13,8 +13,8 @@ from typing import NamedTuple
 DEPTH = 1021
 """Launches that a stream takes before the host has to wait; CUDA does not say. In six stored profiles
 of eager steps on an H200 (`2026-11-21-h200-study-kernels`, `run-2.7B`) no more ever waited."""
-CHUNK = DEPTH // 10
-"""Launches taken together; the host is as far ahead as the queue allows, up to one of these."""
+CHUNK = DEPTH // 40
+"""Launches taken together."""
 REPEATS = 4
 """Steps until the queue is as full at the end of one as at the end of the next."""
 
@@ -44,15 +44,22 @@ def step_s(stretches: Sequence[Stretch]) -> float:
             a_device_s = stretch.device_s / stretch.n_launches
             for n in _chunks(stretch.n_launches):
                 issued += n
-                while len(ends) > 1 and ends[1][0] <= issued - DEPTH:
-                    ends.popleft()
                 first_s = host_s + a_host_s
-                host_s += n * a_host_s
-                if issued > DEPTH:
-                    host_s = max(host_s, ends[0][1])
+                host_s = max(host_s + n * a_host_s, _done_s(ends, issued - DEPTH))
                 device_s = max(max(device_s, first_s) + n * a_device_s, host_s + a_device_s)
                 ends.append((issued, device_s))
     return device_s - before_s
+
+
+def _done_s(ends: deque[tuple[int, float]], n: int) -> float:
+    """When the device has carried out n launches, from its ends of chunks; forgets those before."""
+    if n <= 0:
+        return 0.0
+    while len(ends) > 1 and ends[1][0] <= n:
+        ends.popleft()
+    (before, before_s), (after, after_s) = ends[0], ends[min(1, len(ends) - 1)]
+    share = (n - before) / (after - before) if after > before else 0.0
+    return before_s + share * (after_s - before_s)
 
 
 def _chunks(n_launches: int) -> Iterator[int]:

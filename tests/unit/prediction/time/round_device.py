@@ -21,6 +21,7 @@ def device(**changes):
     return DeviceModel(
         name="round",
         source="calibrated",
+        compute_capability=(9, 0),
         n_sms=100,
         products={
             kind: ProductModel(ONE_TILE[kind], 100e12, 3 * US, 100, 10 * TB) for kind in ONE_TILE

@@ -6,7 +6,7 @@ import pytest
 from peakward.prediction.time.device_model import device_model
 from peakward.prediction.time.products import KERNELS, ProductModel
 from peakward.records.calibration import Calibration
-from peakward.records.device import Device, Figure
+from peakward.records.device import Capability, Device, Figure
 from peakward.records.environment import Environment
 from peakward.records.errors import PeakwardError
 from peakward.records.rates import (
@@ -30,6 +30,7 @@ ROUND = Device(
     peak_flops_per_s={"bf16": figure(1000e12), "int8": figure(2000e12)},
     bytes_per_s=figure(4e12),
     n_sms=figure(100.0),
+    compute_capability=Capability(value=(9, 0), source="by hand"),
 )
 TRUE = ProductModel(KERNELS["fp32"], 40e12, 6e-6, 100, 3e12)
 
@@ -137,6 +138,11 @@ def test_without_rates_it_is_the_datasheet(given):
 def test_a_device_of_unknown_multiprocessors_is_refused(device, named):
     with pytest.raises(PeakwardError, match=f"multiprocessors is known.* got {named}"):
         device_model(calibration(), device)
+
+
+def test_a_device_without_cuda_is_refused():
+    with pytest.raises(PeakwardError, match="a compute capability"):
+        device_model(calibration(), msgspec.structs.replace(ROUND, compute_capability=None))
 
 
 @pytest.mark.parametrize("missing", ["launches", "traffic"])
