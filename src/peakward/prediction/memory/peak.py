@@ -44,8 +44,12 @@ def _replayed(case: ModelCase) -> Replay:
 
 
 def _alike(case: ModelCase) -> ModelCase:
-    """A case that holds the same: tf32 is how fp32 tensors are multiplied."""
-    settings = case.configuration
+    """A case that holds the same: tf32 is how fp32 tensors are multiplied, and both optimisers of
+    one kernel have no temporaries."""
+    settings, same = case.configuration, {}
     if settings.precision == "tf32":
-        settings = msgspec.structs.replace(settings, precision="fp32")
+        same["precision"] = "fp32"
+    if settings.optimizer == "adamw-triton":
+        same["optimizer"] = "adamw-fused"
+    settings = msgspec.structs.replace(settings, **same)
     return msgspec.structs.replace(case, configuration=settings, memory_limit_bytes=None)
