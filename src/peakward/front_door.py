@@ -14,16 +14,18 @@ from peakward.catalogue.models import model, validate
 from peakward.cli import comparison, machine, options, session, values
 from peakward.cli.reproduce import to_command
 from peakward.cli.watch import Watch
-from peakward.predictions import DB, floor, plan, predict
+from peakward.predictions import DB, floor, plan, plan_serving, predict
 from peakward.records.calibration import Calibration
 from peakward.records.case import Case, Configuration, DeviceType, ModelCase, Pass, Workload
 from peakward.records.errors import PeakwardError
+from peakward.records.inference import ServingWorkload
 from peakward.records.measurement import Measurement
 from peakward.records.model_shape import ModelShape
 from peakward.records.plan import Plan
 from peakward.records.protocol import Protocol
+from peakward.records.serving_plan import ServingPlan
 from peakward.records.study import Study
-from peakward.report import documents
+from peakward.report import documents, serving_plan
 from peakward.report import plan as pages
 from peakward.report.document import Document
 from peakward.store.database import Store
@@ -38,6 +40,7 @@ __all__ = [
     "ModelShape",
     "PeakwardError",
     "Protocol",
+    "ServingWorkload",
     "Store",
     "Study",
     "Workload",
@@ -54,6 +57,7 @@ __all__ = [
     "measure_step",
     "model",
     "plan",
+    "plan_serving",
     "predict",
     "run",
     "study",
@@ -245,22 +249,26 @@ def compare(before: Study, after: Study, *, threshold: float = 0.03, across: boo
     return comparison.study(before, after, found, threshold=threshold, command=command)
 
 
-def markdown(found: Study | Plan) -> str:
+def markdown(found: Study | Plan | ServingPlan) -> str:
     """The report of a study or a plan as Markdown."""
     from peakward.report import markdown as view
 
     return view.render(_document(found))
 
 
-def html(found: Study | Plan) -> str:
+def html(found: Study | Plan | ServingPlan) -> str:
     """The report of a study or a plan as one self-contained page."""
     from peakward.report import html as view
 
     return view.render(_document(found))
 
 
-def _document(found: Study | Plan) -> Document:
-    return pages.whole(found) if isinstance(found, Plan) else documents.document(found)
+def _document(found: Study | Plan | ServingPlan) -> Document:
+    if isinstance(found, Plan):
+        return pages.whole(found)
+    if isinstance(found, ServingPlan):
+        return serving_plan.document(found)
+    return documents.document(found)
 
 
 def _command(case: Case) -> str:

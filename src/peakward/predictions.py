@@ -1,21 +1,26 @@
-"""Predictions from Python: `pw.floor`, `pw.predict` and `pw.plan`, which run nothing."""
+"""Predictions from Python: `pw.floor`, `pw.predict`, `pw.plan` and `pw.plan_serving`, which run nothing."""
 
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from peakward.catalogue.devices import device, match
+from peakward.catalogue.models import model
 from peakward.cli import machine, values
 from peakward.cli import plan as planning
 from peakward.cli.reproduce import to_command
 from peakward.prediction.floor import floor as predicted
 from peakward.prediction.planning.forecast import forecast
 from peakward.prediction.planning.plan import plan as planned
+from peakward.prediction.planning.serving import serving_plan
 from peakward.records.calibration import Calibration
 from peakward.records.case import ModelCase
 from peakward.records.errors import PeakwardError
+from peakward.records.inference import ServingWorkload
+from peakward.records.model_shape import ModelShape
 from peakward.records.plan import Forecast, Group, Parallel, Plan
 from peakward.records.prediction import Prediction
+from peakward.records.serving_plan import ServingPlan
 from peakward.store.database import Store
 
 DB = "peakward.db"
@@ -90,16 +95,53 @@ def plan(
     Raises:
         PeakwardError: as `predict`.
     """
+    _expect_several(devices)
+    _expect_gpu(case)
+    group, prices = planning.group(str(gpus), parallel), _prices(price_per_gpu_hour)
+    where = planning.sites(devices, calibration=calibration, group=group, prices=prices)
+    return planned(case, where, command=_plan_command(case, devices, group, prices))
+
+
+def plan_serving(
+    shape: str | ModelShape,
+    workload: ServingWorkload,
+    devices: Sequence[str],
+    *,
+    calibration: Calibration | None = None,
+    price_per_gpu_hour: float | Sequence[float] | None = None,
+    memory_limit_bytes: int | None = None,
+) -> ServingPlan:
+    """What serving can do at best on each device: `peakward plan --output-len`.
+
+    Args:
+        shape: a preset's name, or a shape of your own.
+        devices, calibration, price_per_gpu_hour: as `plan`.
+        memory_limit_bytes: where less is to be used than a GPU has.
+
+    Raises:
+        PeakwardError: as `plan`; a workload that the model cannot serve.
+    """
+    _expect_several(devices)
+    where = planning.sites(
+        devices, calibration=calibration, group=None, prices=_prices(price_per_gpu_hour)
+    )
+    served = model(shape) if isinstance(shape, str) else shape
+    return serving_plan(
+        served,
+        workload,
+        where,
+        limit_bytes=memory_limit_bytes,
+        command="# from Python: pw.plan_serving",
+    )
+
+
+def _expect_several(devices: Sequence[str]) -> None:
     if isinstance(devices, str):
         raise PeakwardError(f"expected a sequence of devices, got {devices!r}: write [{devices!r}]")
     if not devices:
         raise PeakwardError(
             "expected a device to plan for, got none: `peakward devices` lists them"
         )
-    _expect_gpu(case)
-    group, prices = planning.group(str(gpus), parallel), _prices(price_per_gpu_hour)
-    where = planning.sites(devices, calibration=calibration, group=group, prices=prices)
-    return planned(case, where, command=_plan_command(case, devices, group, prices))
 
 
 def _expect_gpu(case: ModelCase) -> None:

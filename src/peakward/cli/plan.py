@@ -9,7 +9,8 @@ import tyro
 
 from peakward.catalogue import devices
 from peakward.catalogue.levers import case_obstacle
-from peakward.cli import options, output, values
+from peakward.cli import options, output, serving, values
+from peakward.cli.serving import Serving, ServingOptions
 from peakward.cli.vocabulary import ViewOptions, Views, Work, WorkOptions, option
 from peakward.prediction.planning.plan import plan
 from peakward.prediction.planning.site import Site, site
@@ -20,6 +21,7 @@ from peakward.records.device import Device
 from peakward.records.errors import PeakwardError
 from peakward.records.plan import Group, Parallel
 from peakward.report import plan as pages
+from peakward.report import serving_plan
 
 DEFAULT_DEVICES = "h100-sxm-80,a100-sxm-80,rtx-4090-24"
 MAX_PRICE = 1e6
@@ -36,6 +38,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     case: Work = WorkOptions()
     """What is to run."""
+    serving: Serving = ServingOptions()
+    """What is to be served."""
     lever: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], option("NAME,…", "none")] = ()
     """Levers pulled from the start: a short way to say the options above."""
     device: Annotated[str, option("NAME,…", DEFAULT_DEVICES)] = DEFAULT_DEVICES
@@ -61,6 +65,9 @@ def main(given: Options, command: str) -> int:
         group=group(given.gpus, given.parallel),
         prices=() if given.price is None else _prices(given.price),
     )
+    if given.serving.output_len is not None:
+        return _serve(given, where, command)
+    serving.refuse_without_output(given.serving)
     case = options.single(given.case, "cuda", options.settings(given.lever, "--lever"))
     expect_to_apply(case)
     targets = output.targets(given.views)
@@ -68,6 +75,19 @@ def main(given: Options, command: str) -> int:
     whole = pages.whole(found)
     screen = whole if given.operators else pages.summary(found)
     output.show((found,), targets, as_json=given.views.json, document=whole, screen=screen)
+    return 0
+
+
+def _serve(given: Options, where: Sequence[Site], command: str) -> int:
+    for name, differs in (("--lever", given.lever), ("--gpus", given.gpus != "1")):
+        if differs:
+            raise PeakwardError(
+                f"expected no {name} beside --output-len: serving is planned for one GPU, by floors"
+            )
+    targets = output.targets(given.views)
+    found = serving.planned(given.case, given.serving, where, command=command)
+    document = serving_plan.document(found)
+    output.show((found,), targets, as_json=given.views.json, document=document)
     return 0
 
 

@@ -1,0 +1,212 @@
+"""The report of a serving plan."""
+
+from peakward.records.inference import Cost, ServingWorkload
+from peakward.records.serving_plan import ServingPlan, ServingSite
+from peakward.records.study import Cell, Column, Table
+from peakward.report.columns import without_empty
+from peakward.report.document import (
+    Block,
+    Document,
+    Fact,
+    Facts,
+    Items,
+    Note,
+    Section,
+    TableBlock,
+)
+from peakward.report.format import format_cell
+from peakward.report.plan.tables import fits
+
+CONVENTIONS = (
+    "Times are floors: of each step the longer of its model FLOPs over the device's matmul rate and "
+    "its compulsory bytes (weights, cache, token ids) over the bandwidth. Launches, norms, softmax, "
+    "sampling, scheduling and the unpacking of quantised weights take no time: no engine is faster.",
+    "A step of mean cost stands for all decode steps. Request: from the prompt to the last token.",
+    "Memory is weights and cache at the full length; activations, workspace and the context come on "
+    "top. There is at least: 97% of what the driver reports, where that is known, else 90% of the "
+    "memory as sold.",
+    "Speculation gives expected values, each proposed token accepted for itself (Leviathan et al. 2023).",
+)
+
+
+def document(plan: ServingPlan) -> Document:
+    """Times, memory and cost by device, then the work itself."""
+    tables = (_times(plan), _memory(plan), _speculation(plan), _work(plan))
+    return Document(
+        title=_title(plan),
+        headline=_headline(plan),
+        blocks=(
+            _facts(plan),
+            *_notes(plan),
+            *(TableBlock(table=without_empty(each)) for each in tables if each.rows),
+        ),
+        sections=(Section(title="Conventions", blocks=(Items(texts=CONVENTIONS),), folded=True),),
+    )
+
+
+def _title(plan: ServingPlan) -> str:
+    work = plan.cost.workload
+    return (
+        f"Plan: {plan.cost.model.name} serving {work.batch_size} × "
+        f"({work.prompt_len} + {work.output_len}) tokens"
+    )
+
+
+def _headline(plan: ServingPlan) -> str:
+    able = [each for each in plan.devices if each.fits and each.floor is not None]
+    if not able:
+        return "Weights and cache fit none of the devices of which times are known"
+    best = max(able, key=_tokens_per_s)
+    assert best.floor is not None
+    pace = best.floor.pace
+    return (
+        f"{best.device_name}: at most {format_cell(pace.output_tokens_per_s, 'tokens_per_s')}, "
+        f"the first after {format_cell(pace.time_to_first_token_s, 's')} at least, then one each "
+        f"{format_cell(pace.time_per_output_token_s, 's')} at least"
+    )
+
+
+def _tokens_per_s(each: ServingSite) -> float:
+    return 0.0 if each.floor is None else each.floor.pace.output_tokens_per_s
+
+
+def _facts(plan: ServingPlan) -> Facts:
+    work = plan.cost.workload
+    facts = {
+        "weights": _weights(work),
+        "cache": work.cache_type,
+        "products in": work.compute_type,
+    }
+    if work.speculation is not None:
+        draft = work.speculation
+        facts["draft"] = (
+            f"{draft.draft.name}, {draft.draft_len} tokens a round, of which each is accepted with "
+            f"{format_cell(draft.acceptance_rate, 'share')}"
+        )
+    return Facts(facts=tuple(Fact(name=name, value=value) for name, value in facts.items()))
+
+
+def _weights(work: ServingWorkload) -> str:
+    group = work.weights.group_size
+    return work.weights.type if group is None else f"{work.weights.type}, a scale for {group}"
+
+
+def _notes(plan: ServingPlan) -> tuple[Block, ...]:
+    without = [each.device_name for each in plan.devices if not each.fits]
+    notes = [f"{each.device_name}: {gap.reason}." for each in plan.devices for gap in each.absent]
+    if without:
+        notes.append(f"Does not fit the memory of {', '.join(without)}: times are as if it did.")
+    return tuple(Note(text=text) for text in notes)
+
+
+def _times(plan: ServingPlan) -> Table:
+    rows: list[tuple[Cell, ...]] = []
+    for each in plan.devices:
+        if (floor := each.floor) is None:
+            continue
+        pace = floor.pace
+        rows.append(
+            (
+                each.device_name,
+                pace.time_to_first_token_s,
+                pace.time_per_output_token_s,
+                pace.request_s,
+                pace.output_tokens_per_s,
+                floor.decode.bound,
+                each.least_cost_per_million_tokens,
+            )
+        )
+    return Table(
+        title="At best",
+        columns=(
+            Column(name="device", unit="name"),
+            Column(name="first token", unit="s"),
+            Column(name="each other", unit="s"),
+            Column(name="request", unit="s"),
+            Column(name="output", unit="tokens_per_s"),
+            Column(name="decoding bound by"),
+            Column(name="cost of a million", unit="count"),
+        ),
+        rows=tuple(rows),
+    )
+
+
+def _memory(plan: ServingPlan) -> Table:
+    held = plan.cost.memory
+    rows: list[tuple[Cell, ...]] = []
+    for each in plan.devices:
+        floor = each.floor
+        rows.append(
+            (
+                each.device_name,
+                held.total_bytes,
+                each.limit_bytes,
+                fits(each.fits),
+                None if floor is None else floor.largest_batch_size,
+                None if floor is None else floor.compute_bound_batch_size,
+            )
+        )
+    return Table(
+        title="Memory and batch",
+        columns=(
+            Column(name="device", unit="name"),
+            Column(name="weights and cache", unit="bytes"),
+            Column(name="there is at least", unit="bytes"),
+            Column(name="fits"),
+            Column(name="largest batch size", unit="count"),
+            Column(name="compute-bound from", unit="count"),
+        ),
+        rows=tuple(rows),
+        note="Compute-bound from: the batch size from which a decode step waits for arithmetic; where "
+        "there is none, the cache alone keeps every batch bound by memory.",
+    )
+
+
+def _speculation(plan: ServingPlan) -> Table:
+    rows: list[tuple[Cell, ...]] = []
+    for each in plan.devices:
+        found = None if each.floor is None else each.floor.speculation
+        if found is not None:
+            rows.append(
+                (
+                    each.device_name,
+                    found.tokens_per_round,
+                    found.round_s,
+                    found.speed_up,
+                    found.best_draft_len,
+                    found.best_speed_up,
+                )
+            )
+    return Table(
+        title="Speculation",
+        columns=(
+            Column(name="device", unit="name"),
+            Column(name="tokens a round", unit="count"),
+            Column(name="round", unit="s"),
+            Column(name="speed-up", unit="ratio"),
+            Column(name="best draft length", unit="count"),
+            Column(name="its speed-up", unit="ratio"),
+        ),
+        rows=tuple(rows),
+        note="Over plain decoding; below 1 speculation loses. A best draft length of 0: do not speculate.",
+    )
+
+
+def _work(plan: ServingPlan) -> Table:
+    cost = plan.cost
+    return Table(
+        title="Work of a step, for the whole batch",
+        columns=(
+            Column(name="step", unit="name"),
+            Column(name="FLOPs", unit="flops"),
+            Column(name="traffic", unit="bytes"),
+            Column(name="FLOPs a byte", unit="count"),
+        ),
+        rows=(_cost_row("prefill", cost.prefill), _cost_row("decode, mean", cost.decode)),
+        note=f"Weights {format_cell(cost.memory.weights_bytes, 'bytes')}, cache "
+        f"{format_cell(cost.memory.cache_bytes_per_token, 'bytes')} a token.",
+    )
+
+
+def _cost_row(name: str, cost: Cost) -> tuple[Cell, ...]:
+    return (name, cost.flops, cost.bytes, cost.flops_per_byte)

@@ -1,0 +1,38 @@
+"""What a serving plan's report leads with."""
+
+from peakward.catalogue.devices import device
+from peakward.catalogue.models import model
+from peakward.prediction.planning.serving import serving_plan
+from peakward.prediction.planning.site import site
+from peakward.records.inference import ServingWorkload
+from peakward.report.document import Note, TableBlock
+from peakward.report.format import format_cell
+from peakward.report.serving_plan import document
+
+
+def report(*keys, batch_size=4):
+    workload = ServingWorkload(batch_size=batch_size, prompt_len=2048, output_len=128)
+    sites = [site(device(key)) for key in keys]
+    plan = serving_plan(model("llama-3-8b"), workload, sites, limit_bytes=None, command="")
+    return plan, document(plan)
+
+
+def test_the_fastest_that_it_fits_leads():
+    plan, found = report("l4-24", "h100-sxm-80", "t4-16")
+    pace = plan.devices[1].floor.pace
+    rate = format_cell(pace.output_tokens_per_s, "tokens_per_s")
+    assert found.headline.startswith(f"NVIDIA H100 SXM 80 GB: at most {rate}")
+
+
+def test_what_does_not_fit_is_said_and_does_not_lead():
+    _, found = report("l4-24", batch_size=512)
+    notes = [each.text for each in found.blocks if isinstance(each, Note)]
+    assert notes == ["Does not fit the memory of NVIDIA L4 24 GB: times are as if it did."]
+    assert found.headline.startswith("Weights and cache fit none")
+
+
+def test_without_a_rate_there_are_no_times_and_the_reason_is_there():
+    _, found = report("t4-16", "h100-sxm-80")
+    times = next(each.table for each in found.blocks if isinstance(each, TableBlock))
+    assert [row[0] for row in times.rows] == ["NVIDIA H100 SXM 80 GB"]
+    assert any("bf16" in each.text for each in found.blocks if isinstance(each, Note))
