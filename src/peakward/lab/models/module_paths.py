@@ -34,6 +34,7 @@ class ModulePaths:
         self._starts: list[int] = [0]
         self._modules: list[str | None] = [None]
         """Nodes numbered `_starts[i]` to `_starts[i + 1]` were made in `_modules[i]`."""
+        self.n_calls = 0
 
     def current(self) -> str | None:
         """The innermost module that is running, or whose gradient is; None outside all."""
@@ -60,6 +61,7 @@ class ModulePaths:
 
     def _entering(self, name: str) -> Callable[..., None]:
         def enter(*_: object) -> None:
+            self.n_calls += 1
             self._running.append(name)
             self._note()
 

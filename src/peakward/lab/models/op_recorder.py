@@ -36,6 +36,8 @@ class OpRecorder(TorchDispatchMode):
         self._paths = ModulePaths(model, name)
         self._phase: Phase | None = None
         self._seen: list[Operator] = []
+        self.last_module: str | None = None
+        """Of the last operator, also where it raised something."""
 
     def mark(self, phase: Phase | None) -> None:
         """From here on operators are of this phase; of none, and not kept, before the first."""
@@ -44,6 +46,11 @@ class OpRecorder(TorchDispatchMode):
     def graph(self) -> OpGraph:
         """What was kept so far."""
         return OpGraph.of(self._seen)
+
+    @property
+    def n_module_calls(self) -> int:
+        """Of the modules that it follows."""
+        return self._paths.n_calls
 
     def __enter__(self) -> "OpRecorder":
         self._following = self._paths.followed()
@@ -58,6 +65,7 @@ class OpRecorder(TorchDispatchMode):
         self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        self.last_module = self._paths.current()
         result = func(*args, **kwargs)
         if self._phase is not None:
             self._keep(self._phase, func, args, kwargs, result)

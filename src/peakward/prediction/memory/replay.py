@@ -1,9 +1,10 @@
 """A timeline, tensor by tensor through the allocator: what is held at most, and for what."""
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 from peakward.prediction.memory.allocator import CachingAllocator
-from peakward.prediction.memory.timeline import Tensor, Timeline
+from peakward.prediction.memory.timeline import Tensor
 from peakward.records.memory import MemoryPhase, MemorySplit
 
 
@@ -18,7 +19,20 @@ class Replay(NamedTuple):
     """The most at any time."""
 
 
-def replay(line: Timeline, limit_bytes: int | None = None) -> Replay:
+class Lived(Protocol):
+    """Tensors and the operators among which they come and go, as a `Timeline` has them."""
+
+    @property
+    def phases(self) -> Sequence[MemoryPhase]:
+        """Of each operator."""
+        ...
+
+    def tensors(self) -> list[Tensor]:
+        """All of them."""
+        ...
+
+
+def replay(line: Lived, limit_bytes: int | None = None) -> Replay:
     """Every tensor taken when it is made, and given back after its last use.
 
     Raises:

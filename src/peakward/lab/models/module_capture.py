@@ -1,0 +1,213 @@
+"""Any module's step by watching it on tensors that have shapes and types and nothing else."""
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+import msgspec
+import torch
+from torch import Tensor, nn
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
+from torch.func import functional_call
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from peakward.lab.models.lifetimes import LifetimeRecorder
+from peakward.lab.models.op_recorder import OpRecorder
+from peakward.records.case import Pass
+from peakward.records.errors import PeakwardError
+from peakward.records.measurement import Phase
+from peakward.records.module_capture import ModuleCapture
+
+Loss = Callable[[Any], Tensor]
+_NEEDS_VALUES = (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedOperatorException,
+)
+
+
+def capture_module(
+    module: nn.Module,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    pass_: Pass = "forward",
+    loss: Loss | None = None,
+    autocast: torch.dtype | None = None,
+) -> ModuleCapture:
+    """The operators and tensors of the module's second step, the first having made what stays.
+
+    Nothing is computed and nothing but shapes is allocated, so that a module of any size can be
+    captured anywhere, one on the meta device too. The module is not changed. Operators are those
+    that a CPU dispatches: of CUDA's own, fused norms are taken apart.
+
+    Args:
+        args, kwargs: example inputs, of which only shapes and types are used.
+        pass_: forward without gradients; forward_backward; or train_step, with AdamW over lists of
+            tensors.
+        loss: of the module's output; without it the output is the loss, or has it as `.loss`.
+        autocast: the type of mixed precision around the forward pass.
+
+    Raises:
+        PeakwardError: what runs depends on values, or no loss is to be had.
+    """
+    step = _Step(_Asked(module, args, dict(kwargs or {}), pass_, loss, autocast))
+    recorder = OpRecorder(module, name=_path)
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True), step.line:
+            step.build()
+            with recorder:
+                step.run(_unmarked)
+                n_before = recorder.n_module_calls
+                step.run(recorder.mark)
+    except _NEEDS_VALUES as error:
+        where = recorder.last_module or "the module itself"
+        raise PeakwardError(
+            f"expected a module whose operators do not depend on values, got {error.func} in {where}: "
+            "capture it without that branch, or measure it with `pw.measure_step`"
+        ) from error
+    graph = recorder.graph()
+    return ModuleCapture(
+        name=type(module).__name__,
+        fingerprint=hashlib.sha256(msgspec.json.encode(graph)).hexdigest()[:16],
+        pass_=pass_,
+        n_parameters=sum(each.numel() for each in module.parameters()),
+        n_rows=_n_rows((args, kwargs)),
+        n_module_calls=recorder.n_module_calls - n_before,
+        graph=graph,
+        phases=tuple(step.line.phases),
+        lifetimes=step.line.lifetimes(),
+    )
+
+
+def _unmarked(_phase: Phase | None) -> None:
+    """Nobody listens."""
+
+
+class _Asked(NamedTuple):
+    """What is to be captured, as `capture_module` was given it."""
+
+    module: nn.Module
+    args: Sequence[Any]
+    kwargs: dict[str, Any]
+    pass_: Pass
+    loss: Loss | None
+    autocast: torch.dtype | None
+
+
+class _Step:
+    """One step on stand-ins of the module's parameters, buffers and inputs."""
+
+    def __init__(self, asked: "_Asked") -> None:
+        self.line = LifetimeRecorder()
+        self._asked, self._given = asked, (tuple(asked.args), asked.kwargs)
+        self._parameters: dict[str, Tensor] = {}
+        self._buffers: dict[str, Tensor] = {}
+        self._optimizer: torch.optim.Optimizer | None = None
+
+    def build(self) -> None:
+        """Stand-ins; the user's own tensors are never touched."""
+        trains = self._asked.pass_ != "forward"
+        for name, each in self._asked.module.named_parameters():
+            self._parameters[name] = _stand_in(each).requires_grad_(trains and each.requires_grad)
+        self._buffers = {name: _stand_in(each) for name, each in self._asked.module.named_buffers()}
+        self._given = tree_map_only(Tensor, _stand_in, self._given)
+        self.line.claim("parameters", (*self._parameters.values(), *self._buffers.values()))
+        self.line.claim("inputs", [x for x in tree_leaves(self._given) if isinstance(x, Tensor)])
+        if trains and not self._trained():
+            raise PeakwardError(
+                "expected a parameter to train, got none: capture the pass forward, or let one "
+                "require gradients"
+            )
+        if self._asked.pass_ == "train_step":
+            self._optimizer = torch.optim.AdamW(self._trained(), foreach=True)
+
+    def run(self, mark: Callable[[Phase | None], None]) -> None:
+        """One step, its phases told to `mark`."""
+        self.line.enter("forward")
+        for each in self._trained():
+            each.grad = None
+        mark("forward")
+        with torch.set_grad_enabled(self._asked.pass_ != "forward"), self._mixed():
+            output = self._called()
+        if self._asked.pass_ != "forward":
+            loss = _scalar(output if self._asked.loss is None else self._asked.loss(output))
+            self.line.enter("backward")
+            mark("backward")
+            loss.backward()
+            self.line.claim("gradients", (each.grad for each in self._trained()))
+        if self._optimizer is not None:
+            self.line.enter("optimizer")
+            mark("optimizer")
+            with _ScalarsAreOne():
+                self._optimizer.step()
+            states = tree_leaves([dict(each) for each in self._optimizer.state.values()])
+            self.line.claim("optimizer_state", (x for x in states if isinstance(x, Tensor)))
+        mark(None)
+
+    def _called(self) -> Any:
+        args, kwargs = self._given
+        return functional_call(
+            self._asked.module, {**self._parameters, **self._buffers}, args, kwargs
+        )
+
+    def _mixed(self) -> Any:
+        if self._asked.autocast is None:
+            return nullcontext()
+        return torch.autocast("cpu", self._asked.autocast)
+
+    def _trained(self) -> list[Tensor]:
+        return [each for each in self._parameters.values() if each.requires_grad]
+
+
+def _stand_in(tensor: Tensor) -> Tensor:
+    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu")
+
+
+def _scalar(output: Any) -> Tensor:
+    """The loss itself, or an output's own.
+
+    Raises:
+        PeakwardError: neither.
+    """
+    found = getattr(output, "loss", output)
+    if isinstance(found, Tensor) and found.numel() == 1:
+        return found
+    got = f"a tensor of {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+    raise PeakwardError(
+        f"expected a loss of one element to go backward from, got {got}: give loss=, a function of the "
+        "module's output"
+    )
+
+
+def _n_rows(given: object) -> int:
+    """Elements of the first tensor, but for a last dimension of floats."""
+    first = next((x for x in tree_leaves(given) if isinstance(x, Tensor)), None)
+    if first is None:
+        return 1
+    sizes = first.shape[:-1] if first.is_floating_point() else first.shape
+    return max(1, int(torch.Size(sizes).numel()))
+
+
+def _path(path: str) -> str:
+    return re.sub(r"\b\d+\b", "*", path)
+
+
+class _ScalarsAreOne(TorchDispatchMode):
+    """Reads of a scalar give 1: AdamW reads its step count, on which no shape depends."""
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if func is torch.ops.aten._local_scalar_dense.default:
+            return 1.0
+        return func(*args, **(kwargs or {}))

@@ -1,0 +1,186 @@
+"""Any module as its operators and tensors."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from peakward.catalogue.models import model
+from peakward.lab.models.decoder import Decoder
+from peakward.lab.models.module_capture import capture_module
+from peakward.lab.ops.attention.api import implementation
+from peakward.prediction.operators.op_graph import op_graph
+from peakward.records import codec
+from peakward.records.case import Configuration, ModelCase, Workload
+from peakward.records.errors import PeakwardError
+from peakward.records.module_capture import ModuleCapture
+
+
+class Branching(nn.Module):
+    """What runs depends on a value."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        y = self.linear(x)
+        return y.relu() if y.sum() > 0 else y
+
+
+class Outer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = Branching()
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+def decoder():
+    with torch.device("meta"):
+        return Decoder(model("tiny"), implementation("naive"))
+
+
+def total_loss(y):
+    return y.sum()
+
+
+def test_a_linear_layer_s_training_by_hand():
+    """2 · 8 · 4 · 16 FLOPs a product: one forward, one for the weight's gradient (the input wants
+    none), and AdamW over a list."""
+    found = capture_module(
+        nn.Linear(4, 16), (torch.randn(8, 4),), pass_="train_step", loss=total_loss
+    )
+    products = {each.phase: each for each in found.graph.operators if each.flops}
+    assert {phase: each.flops for phase, each in products.items()} == {
+        "forward": 2 * 8 * 4 * 16,
+        "backward": 2 * 8 * 4 * 16,
+    }
+    assert found.n_parameters == 4 * 16 + 16
+    assert (found.n_rows, found.name) == (8, "Linear")
+    names = {each.name for each in found.graph.operators if each.phase == "optimizer"}
+    assert {"aten._foreach_lerp_", "aten._foreach_addcdiv_"} <= names
+    held = {}
+    for each in found.lifetimes:
+        held[each.held_for] = held.get(each.held_for, 0) + each.n_bytes
+    assert held["parameters"] == 4 * (4 * 16 + 16)
+    assert held["gradients"] == 2 * held["parameters"], "those of two steps"
+    assert held["optimizer_state"] == 2 * held["parameters"] + 2 * 4, "moments and step counts"
+    assert held["inputs"] == 8 * 4 * 4
+
+
+@pytest.mark.parametrize("pass_", ["forward", "forward_backward"])
+def test_the_reference_decoder_as_anyone_s_module_has_its_operators(pass_):
+    """All products of the closed form, module by module, and its bytes."""
+    ids = torch.zeros(2, 64, dtype=torch.long)
+    module = decoder()
+    if pass_ == "forward":
+        found = capture_module(module.eval(), (ids,))
+    else:
+        found = capture_module(module, (ids, ids), pass_=pass_)
+    case = ModelCase(
+        model=model("tiny"),
+        workload=Workload(batch_size=2, seq_len=64, pass_=pass_),
+        configuration=Configuration(),
+        device="cpu",
+    )
+    closed = op_graph(case)
+    for figure in ("flops", "bytes_read", "bytes_written"):
+        seen, known = (
+            {
+                key: getattr(total, figure)
+                for key, total in graph.totals(lambda each: (each.phase, each.name)).items()
+                if "mm" in key[1] or "softmax" in key[1]
+            }
+            for graph in (found.graph, closed)
+        )
+        assert seen == known
+
+
+def test_the_module_is_left_as_it_was():
+    module = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    before = {name: each.clone() for name, each in module.state_dict().items()}
+    capture_module(module, (torch.randn(8, 4),), pass_="train_step", loss=total_loss)
+    assert all(torch.equal(before[name], each) for name, each in module.state_dict().items())
+    assert all(each.grad is None for each in module.parameters())
+    assert not any(each._forward_hooks or each._forward_pre_hooks for each in module.modules())
+
+
+def test_size_is_no_obstacle():
+    """A matrix of 4 TiB is described, not made."""
+    with torch.device("meta"):
+        module = nn.Linear(2**20, 2**20, bias=False)
+    found = capture_module(module, (torch.empty(4, 2**20, device="meta"),))
+    assert found.graph.operators[0].flops == 2 * 4 * 2**40
+
+
+@pytest.mark.parametrize("wrapped", [(Branching(), "the module itself"), (Outer(), "inner")])
+def test_a_branch_on_a_value_is_refused_with_its_place(wrapped):
+    module, place = wrapped
+    with pytest.raises(PeakwardError, match=f"_local_scalar_dense.default in {place}"):
+        capture_module(module, (torch.randn(2, 4),))
+
+
+def test_what_has_no_loss_is_refused():
+    with pytest.raises(PeakwardError, match=r"a loss of one element .* got a tensor of \(2, 4\)"):
+        capture_module(nn.Linear(4, 4), (torch.randn(2, 4),), pass_="forward_backward")
+
+
+def test_mixed_precision_casts_its_weights():
+    found = capture_module(nn.Linear(4, 16), (torch.randn(8, 4),), autocast=torch.bfloat16)
+    assert {each.name for each in found.graph.operators} >= {"aten._to_copy", "aten.addmm"}
+    (product,) = [each for each in found.graph.operators if each.flops]
+    assert {each.dtype for each in product.inputs} == {"bfloat16"}
+
+
+def test_transformers_own_models_are_captured_by_name_of_their_inputs():
+    transformers = pytest.importorskip("transformers")
+    settings = {"vocab_size": 64, "n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64}
+    with torch.device("meta"):
+        module = transformers.GPT2LMHeadModel(transformers.GPT2Config(**settings))
+    ids = torch.zeros(2, 16, dtype=torch.long)
+    found = capture_module(
+        module.eval(), kwargs={"input_ids": ids, "labels": ids}, pass_="train_step"
+    )
+    assert found.n_rows == 32
+    assert found.n_parameters == sum(each.numel() for each in module.parameters())
+    assert {each.phase for each in found.graph.operators} == {"forward", "backward", "optimizer"}
+    paths = {each.module for each in found.graph.operators}
+    assert "transformer.h.*.attn.c_attn" in paths
+
+
+def test_a_capture_is_a_record():
+    found = capture_module(nn.Linear(4, 4), (torch.randn(2, 4),))
+    assert codec.from_json(codec.to_json(found), ModuleCapture) == found
+    again = capture_module(nn.Linear(4, 4), (torch.randn(2, 4),))
+    other = capture_module(nn.Linear(4, 5), (torch.randn(2, 4),))
+    assert again.fingerprint == found.fingerprint != other.fingerprint
+
+
+def test_a_loss_of_the_user_s_own():
+    found = capture_module(
+        nn.Linear(4, 4),
+        (torch.randn(2, 4),),
+        pass_="forward_backward",
+        loss=lambda y: F.cross_entropy(y, torch.zeros(2, dtype=torch.long)),
+    )
+    assert "aten.nll_loss_forward" in {each.name for each in found.graph.operators}
+
+
+def test_tensors_that_the_module_or_the_loss_has_of_its_own_are_taken_along():
+    class Masked(nn.Module):
+        mask = torch.ones(4)
+
+        def forward(self, x):
+            return x * self.mask
+
+    target = torch.zeros(2, 4)
+    x = torch.randn(2, 4)
+    with pytest.raises(PeakwardError, match="expected a parameter to train, got none"):
+        capture_module(Masked(), (x,), pass_="forward_backward", loss=lambda y: y.sum())
+    module = nn.Sequential(nn.Linear(4, 4), Masked())
+    found = capture_module(
+        module, (x,), pass_="forward_backward", loss=lambda y: F.mse_loss(y, target)
+    )
+    assert "aten.mse_loss" in {each.name for each in found.graph.operators}
