@@ -1,8 +1,9 @@
 """What the operators of one step are: shapes, arithmetic and traffic, without times.
 
 Made in closed form (`prediction.operators`) or by watching a step (`lab.levers.capture`); both give
-the same record. Its operators are torch's own, as eager execution dispatches them, those that move
-nothing left out: views, allocations, and reads of a scalar.
+the same record. Its operators are torch's own, as eager execution dispatches them, and the kernels
+that a compiler made of several; those that move nothing are left out: views, allocations, and reads
+of a scalar.
 """
 
 import math
@@ -60,7 +61,8 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """
 
     name: str
-    """As torch dispatches it, without the overload: "aten.mm"."""
+    """As torch dispatches it, without the overload: "aten.mm". Of a kernel that a compiler made, the
+    compiler and the kind of loop: "inductor.pointwise"."""
     phase: Phase
     """Recomputation belongs to the backward pass, in which it runs."""
     module: str | None
@@ -75,6 +77,8 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     bytes_written: int
     count: int = 1
     """Calls in the step."""
+    fused: tuple[str, ...] = ()
+    """The operators of torch whose work a compiler put into this one; empty for torch's own."""
 
 
 class Totals(NamedTuple):

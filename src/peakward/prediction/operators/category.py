@@ -34,6 +34,8 @@ _CATEGORIES: dict[str, Category] = {
     "embedding_dense_backward": "embedding",
     "_fused_adamw_": "optimizer",
     "amax": "reduction",
+    "inductor.inner_reduction": "reduction",
+    "inductor.outer_reduction": "reduction",
     "mean": "reduction",
     "sum": "reduction",
     "_to_copy": "copy",
@@ -52,7 +54,8 @@ _CATEGORIES: dict[str, Category] = {
 def category(name: str) -> Category:
     """Of an operator of `op_graph`, by its name ("aten.mm"); all but those named are elementwise.
 
-    An optimiser's `_foreach_` operators are elementwise too: its phase says whose they are.
+    Of a kernel that a compiler made it is that of its loop. An optimiser's `_foreach_` operators are
+    elementwise too: its phase says whose they are.
     """
     own = name.removeprefix("aten.")
     if own.startswith("_scaled_dot_product_"):

@@ -10,11 +10,13 @@ _ON_CPU: dict[str, tuple[str, ...]] = {
     "precision": ("fp32", "tf32", "bf16", "bf16-mixed"),
     "attention": ("naive", "sdpa", "sdpa-flash"),
     "checkpointing": ("none", "sqrt", "every-block"),
+    "compile": ("none",),
 }
 _ON_CUDA: dict[str, tuple[str, ...]] = {
     "precision": get_args(Precision),
     "attention": get_args(Attention),
     "checkpointing": get_args(Checkpointing),
+    "compile": ("none", "default"),
 }
 
 
@@ -26,12 +28,11 @@ def expect_covered(case: ModelCase, compute_capability: ComputeCapability) -> No
     """
     configuration = case.configuration
     for setting, covered in (_ON_CUDA if case.device == "cuda" else _ON_CPU).items():
-        _expect(setting, getattr(configuration, setting), *covered)
-    _expect("compile", configuration.compile, "none")
-    _expect("optimizer", configuration.optimizer, "adamw-foreach", "adamw-fused", "adamw-loop")
-    _expect("cuda_graphs", configuration.cuda_graphs, False)
-    _expect("n_experts", case.model.n_experts, 1)
-    _expect("varying_seq_lens", case.workload.varying_seq_lens, ())
+        expect(setting, getattr(configuration, setting), *covered)
+    expect("optimizer", configuration.optimizer, "adamw-foreach", "adamw-fused", "adamw-loop")
+    expect("cuda_graphs", configuration.cuda_graphs, False)
+    expect("n_experts", case.model.n_experts, 1)
+    expect("varying_seq_lens", case.workload.varying_seq_lens, ())
     _expect_sizes(case)
     if case.device == "cuda":
         _expect_gpu(configuration.precision, compute_capability)
@@ -92,7 +93,12 @@ def _expect_sizes(case: ModelCase) -> None:
         )
 
 
-def _expect(setting: str, got: object, *covered: object) -> None:
+def expect(setting: str, got: object, *covered: object) -> None:
+    """Nothing where the setting has a covered value.
+
+    Raises:
+        PeakwardError: where it has another.
+    """
     if got not in covered:
         raise PeakwardError(
             f"expected {setting} {' or '.join(map(str, covered))} for operators in closed form, "

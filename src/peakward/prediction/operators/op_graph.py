@@ -2,7 +2,9 @@
 
 The same as `lab.levers.capture` sees of the step itself, operator by operator, for eager execution
 as torch dispatches it on a CPU or on CUDA. The functions of this room follow the decoder's, line by
-line; where the two devices differ, `Plan.device` or `Plan.attention` says which.
+line; where the two devices differ, `Plan.device` or `Plan.attention` says which. Of blocks and a
+readout that are compiled (`compiled/`), the kernels that Inductor makes stand in place of what they
+fuse; the rest of the step is eager.
 
 CUDA's operators are those of torch 2.11; which fused attention it chooses depends on the GPU also
 (`attention_backend`). Of a step of fp16 they are those in which no infinity was found. A mixture of
@@ -10,16 +12,41 @@ experts is refused: which of them a token needs, and with it every shape behind 
 the values.
 """
 
+from collections.abc import Callable
 from functools import lru_cache
+from typing import NamedTuple
 
 from peakward.prediction.operators import block, loss_scaling, positions, readout, recomputation
 from peakward.prediction.operators.adamw import adamw
 from peakward.prediction.operators.attention_backend import HOPPER, ComputeCapability
+from peakward.prediction.operators.compiled import block as compiled_block
+from peakward.prediction.operators.compiled import readout as compiled_readout
+from peakward.prediction.operators.compiled.coverage import expect_covered
 from peakward.prediction.operators.plan import Plan, plan
 from peakward.prediction.operators.tape import FLOAT, Tape, tensor
 from peakward.prediction.operators.weights import weights
 from peakward.records.case import Checkpointing, ModelCase, Optimizer
 from peakward.records.op_graph import OpGraph
+
+
+class _Parts(NamedTuple):
+    """What `compile` compiles."""
+
+    block: Callable[[Tape, Plan], None]
+    block_backward: Callable[[Tape, Plan], None]
+    logits: Callable[[Tape, Plan], None]
+    loss: Callable[[Tape, Plan], None]
+    readout_backward: Callable[[Tape, Plan], None]
+
+
+_EAGER = _Parts(block.forward, block.backward, readout.logits, readout.loss, readout.backward)
+_COMPILED = _Parts(
+    compiled_block.forward,
+    compiled_block.backward,
+    compiled_readout.logits,
+    compiled_readout.loss,
+    compiled_readout.backward,
+)
 
 
 @lru_cache(maxsize=256)
@@ -35,12 +62,13 @@ def op_graph(case: ModelCase, *, compute_capability: ComputeCapability = HOPPER)
             run on such inputs.
     """
     planned, tape, workload = plan(case, compute_capability), Tape(), case.workload
+    parts = _parts(case, planned)
     with tape.times(workload.accumulate):
-        _forward(tape, planned)
+        _forward(tape, planned, parts)
         if workload.pass_ != "forward":
-            readout.loss(tape, planned)
+            parts.loss(tape, planned)
             with tape.phase("backward"):
-                _backward(tape, planned, case.configuration.checkpointing)
+                _backward(tape, planned, parts, case.configuration.checkpointing)
     if workload.pass_ != "forward":
         with tape.phase("backward"), tape.times(workload.accumulate - 1):
             _accumulate(tape, planned)
@@ -50,20 +78,27 @@ def op_graph(case: ModelCase, *, compute_capability: ComputeCapability = HOPPER)
     return tape.graph()
 
 
-def _forward(tape: Tape, planned: Plan) -> None:
+def _parts(case: ModelCase, planned: Plan) -> _Parts:
+    if case.configuration.compile == "none":
+        return _EAGER
+    expect_covered(case, planned)
+    return _COMPILED
+
+
+def _forward(tape: Tape, planned: Plan, parts: _Parts) -> None:
     positions.forward(tape, planned)
     with tape.times(planned.shape.n_layers):
-        block.forward(tape, planned)
-    readout.logits(tape, planned)
+        parts.block(tape, planned)
+    parts.logits(tape, planned)
 
 
-def _backward(tape: Tape, planned: Plan, checkpointing: Checkpointing) -> None:
+def _backward(tape: Tape, planned: Plan, parts: _Parts, checkpointing: Checkpointing) -> None:
     if planned.loss_scaled:
         loss_scaling.scale(tape)
-    readout.backward(tape, planned)
+    parts.readout_backward(tape, planned)
     recomputation.again(tape, planned, checkpointing)
     with tape.times(planned.shape.n_layers):
-        block.backward(tape, planned)
+        parts.block_backward(tape, planned)
     positions.backward(tape, planned)
 
 

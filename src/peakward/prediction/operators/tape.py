@@ -5,8 +5,9 @@ torch copies, `layout` says so.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 from peakward.records.measurement import Phase
 from peakward.records.op_graph import Operand, Operator, OpGraph
@@ -14,6 +15,8 @@ from peakward.records.op_graph import Operand, Operator, OpGraph
 DOUBLE, FLOAT, BFLOAT, HALF = "float64", "float32", "bfloat16", "float16"
 E4M3, E5M2 = "float8_e4m3fn", "float8_e5m2"
 INT, INT32, UINT, BOOL = "int64", "int32", "uint64", "bool"
+FusedKind = Literal["pointwise", "inner_reduction", "outer_reduction"]
+"""The loops of Inductor: over elements, or with a reduction along the last dimension or across it."""
 _WIDTH = (BOOL, INT, HALF, BFLOAT, FLOAT, DOUBLE)
 """Of two types the later one is what torch promotes both to."""
 
@@ -80,11 +83,37 @@ class Tape:
         bytes_read: int | None = None,
     ) -> None:
         """One call of aten's `name`. It reads its inputs whole, unless said otherwise."""
-        if self._times == 0 or name in self._left_out:
+        if name not in self._left_out:
+            self._write(f"aten.{name}", inputs, outputs, flops=flops, bytes_read=bytes_read)
+
+    def fused(
+        self,
+        kind: FusedKind,
+        names: Iterable[str],
+        inputs: tuple[Operand, ...],
+        outputs: tuple[Operand, ...],
+        *,
+        bytes_read: int | None = None,
+    ) -> None:
+        """One kernel that Inductor makes of aten's `names`; it reads as `call` does."""
+        fused = tuple(sorted(f"aten.{each}" for each in names))
+        self._write(f"inductor.{kind}", inputs, outputs, bytes_read=bytes_read, fused=fused)
+
+    def _write(
+        self,
+        name: str,
+        inputs: tuple[Operand, ...],
+        outputs: tuple[Operand, ...],
+        *,
+        flops: int = 0,
+        bytes_read: int | None,
+        fused: tuple[str, ...] = (),
+    ) -> None:
+        if self._times == 0:
             return
         self._written.append(
             Operator(
-                name=f"aten.{name}",
+                name=name,
                 phase=self._phase,
                 module=self._module,
                 inputs=inputs,
@@ -93,6 +122,7 @@ class Tape:
                 bytes_read=sum(x.n_bytes for x in inputs) if bytes_read is None else bytes_read,
                 bytes_written=sum(x.n_bytes for x in outputs),
                 count=self._times,
+                fused=fused,
             )
         )
 

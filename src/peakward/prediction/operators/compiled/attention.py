@@ -1,0 +1,88 @@
+"""Self-attention in compiled code: torch's fused kernel, or the passes over the scores that are left
+of it, between the kernels that turn the queries and keys and lay the heads out."""
+
+from peakward.prediction.operators import cuda_attention
+from peakward.prediction.operators.compiled import naive_attention
+from peakward.prediction.operators.heads import keys, queries
+from peakward.prediction.operators.layout import Strides, is_view, swapped
+from peakward.prediction.operators.plan import Plan
+from peakward.prediction.operators.tape import Tape, tensor
+from peakward.records.op_graph import Operand
+
+_FORWARD = {
+    "naive": naive_attention.forward,
+    "cudnn": cuda_attention.cudnn_forward,
+    "flash": cuda_attention.flash_forward,
+    "efficient": cuda_attention.efficient_forward,
+}
+_BACKWARD = {
+    "naive": naive_attention.backward,
+    "cudnn": cuda_attention.cudnn_backward,
+    "flash": cuda_attention.flash_backward,
+    "efficient": cuda_attention.efficient_backward,
+}
+KERNELS = tuple(_FORWARD)
+
+
+def forward(tape: Tape, plan: Plan) -> Operand:
+    """What the first projection gave → (batch, seq, heads · head_dim)."""
+    angles = _angles(plan)
+    for part in _turned_at_once(plan):
+        names = (*_casts(plan), "add", "cat", "mul", "sub")
+        read = sum(each.n_bytes for each in (*part, *angles))
+        tape.fused("pointwise", names, (_projected(plan), *angles), part, bytes_read=read)
+    strides = _FORWARD[plan.attention](tape, plan)
+    return _side_by_side(tape, queries(plan), strides)
+
+
+def backward(tape: Tape, plan: Plan) -> Operand:
+    """Gradient of (batch, seq, heads · head_dim) → of what the first projection gave."""
+    q, k = queries(plan), keys(plan)
+    _BACKWARD[plan.attention](tape, plan)
+    turned, rows = ("add", "cat", "mul", "neg"), _projected(plan)
+    if plan.stored != plan.compute:  # What is turned in another type is not joined in one go.
+        for part in _turned_at_once(plan):
+            tape.fused("pointwise", (*turned, "_to_copy"), (*part, *_angles(plan)), part)
+        tape.fused("pointwise", ("cat", "clone"), (q, k, k), (rows,))
+        return rows
+    inputs = (q, k, k, *_angles(plan))
+    if plan.attention == "efficient":  # Its gradients lie row by row, as the projection's has to.
+        tape.fused("pointwise", (*turned, "clone"), inputs, (rows,))
+        return rows
+    batch, n_heads, seq, size = q.shape
+    joined = tensor(q.dtype, batch, n_heads + 2 * k.shape[1], seq, size)
+    tape.fused("pointwise", turned, inputs, (joined,))
+    tape.fused("pointwise", ("clone",), (joined,), (rows,))
+    return rows
+
+
+def _turned_at_once(plan: Plan) -> tuple[tuple[Operand, ...], ...]:
+    """Queries and keys, in one kernel where they are alike."""
+    q, k = queries(plan), keys(plan)
+    return ((q, k),) if q == k else ((q,), (k,))
+
+
+def _casts(plan: Plan) -> tuple[str, ...]:
+    return ("_to_copy",) if plan.stored != plan.compute else ()
+
+
+def _angles(plan: Plan) -> tuple[Operand, Operand]:
+    """Cosines and sines."""
+    half = tensor(plan.stored, plan.seq, plan.shape.head_dim // 2)
+    return half, half
+
+
+def _projected(plan: Plan) -> Operand:
+    """Queries, keys and values side by side."""
+    shape = plan.shape
+    width = (shape.n_heads + 2 * shape.n_kv_heads) * shape.head_dim
+    return tensor(plan.compute, plan.batch, plan.seq, width)
+
+
+def _side_by_side(tape: Tape, x: Operand, strides: Strides) -> Operand:
+    """x (batch, heads, seq, head_dim) → (batch, seq, heads · head_dim)."""
+    batch, heads, seq, size = x.shape
+    together = tensor(x.dtype, batch, seq, heads * size)
+    if not is_view((batch, seq, heads, size), swapped(strides, 1, 2), together.shape):
+        tape.fused("pointwise", ("clone",), (x,), (together,))
+    return together

@@ -1,0 +1,39 @@
+"""Which compiled cases the closed form covers, beyond what it covers of eager ones.
+
+Evidence of what Inductor fuses is of blocks with RMSNorm, RoPE and SwiGLU without biases.
+"""
+
+from typing import get_args
+
+from peakward.prediction.operators.compiled.attention import KERNELS
+from peakward.prediction.operators.coverage import expect
+from peakward.prediction.operators.plan import Plan
+from peakward.records.case import ModelCase, Precision
+
+_WIDEST = 8192
+"""d_model, above which 132 multiprocessors have enough to do with one row of sums each, so that
+Inductor does not take a norm weight's gradient in parts."""
+
+
+def expect_covered(case: ModelCase, plan: Plan) -> None:
+    """Nothing where the closed form gives the compiled case's operators.
+
+    Raises:
+        PeakwardError: where it does not.
+    """
+    shape, configuration = case.model, case.configuration
+    precisions = (each for each in get_args(Precision) if each != "fp8")
+    expect("compile_scope", configuration.compile_scope, "block")
+    expect("checkpointing of compiled blocks", configuration.checkpointing, "none")
+    expect("precision of compiled blocks", configuration.precision, *precisions)
+    expect("norm of compiled blocks", shape.norm, "rmsnorm")
+    expect("positions of compiled blocks", shape.positions, "rope")
+    windowed = shape.window is not None and shape.window < plan.seq
+    expect("window of compiled blocks", shape.window if windowed else None, None)
+    expect("activation of compiled blocks", shape.activation, "silu")
+    expect("gated feed-forward of compiled blocks", shape.gated, True)
+    expect("biases of compiled blocks", shape.bias or shape.qkv_bias, False)
+    expect("kernel of compiled attention", plan.attention, *KERNELS)
+    if plan.attention == "naive":
+        expect("n_kv_heads of compiled naive attention", shape.n_kv_heads, shape.n_heads)
+    expect("excess of d_model over 8192", max(0, shape.d_model - _WIDEST), 0)

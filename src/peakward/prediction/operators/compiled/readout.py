@@ -1,0 +1,70 @@
+"""Final norm, head and mean cross-entropy in compiled code."""
+
+from peakward.prediction.operators.compiled import linear, norms
+from peakward.prediction.operators.compiled.norms import Normed
+from peakward.prediction.operators.plan import Plan
+from peakward.prediction.operators.readout import head
+from peakward.prediction.operators.tape import FLOAT, INT, Tape, tensor
+from peakward.records.op_graph import Operand
+
+_SCALAR = tensor(FLOAT)
+
+
+def logits(tape: Tape, plan: Plan) -> None:
+    """The residual stream → (batch, seq, vocab_size) in the compute type."""
+    with tape.module("readout.norm"):
+        normed = norms.forward(tape, plan)
+    linear.forward(tape, head(plan), normed)
+
+
+def loss(tape: Tape, plan: Plan) -> None:
+    """The logits → the mean cross-entropy, which eager code divides by the number of micro-batches."""
+    row, targets = _row(plan), _targets(plan)
+    with tape.module("readout"):
+        names = ("_log_softmax", *_casts(plan))
+        tape.fused("inner_reduction", names, (_logits(plan),), (row, row))
+        inputs = (targets, _logits(plan), row, row)
+        read = targets.n_bytes + _target_bytes(plan) + 2 * row.n_bytes
+        names = (*names, "nll_loss_forward")
+        tape.fused("inner_reduction", names, inputs, (_SCALAR, _SCALAR), bytes_read=read)
+    tape.pointwise("div", _SCALAR)
+
+
+def backward(tape: Tape, plan: Plan) -> None:
+    """From the loss to the gradient of the residual stream; also of the parameters."""
+    row = _row(plan)
+    tape.call("ones_like", (_SCALAR,), (_SCALAR,), bytes_read=0)
+    tape.pointwise("div", _SCALAR)
+    with tape.module("readout"):
+        names = ("_log_softmax", "_log_softmax_backward_data", "nll_loss_backward")
+        inputs = (_targets(plan), _SCALAR, _SCALAR, _logits(plan), row, row)
+        tape.fused("inner_reduction", (*names, *_casts(plan)), inputs, (_logits(plan),))
+    norm = Normed(linear.backward(tape, head(plan), _logits(plan)))
+    with tape.module("readout.norm"):
+        summed = (norm,) if norms.mixes(plan) else ()
+        norms.backward(tape, plan, norm, narrowed=False, summed=summed)
+        if not summed:
+            norms.sum_parts(tape, plan, norm)
+        norms.finish(tape, plan, added=False)
+
+
+def _casts(plan: Plan) -> tuple[str, ...]:
+    return ("_to_copy",) if plan.compute != FLOAT else ()
+
+
+def _logits(plan: Plan) -> Operand:
+    return tensor(plan.compute, plan.batch, plan.seq, plan.shape.vocab_size)
+
+
+def _row(plan: Plan) -> Operand:
+    """Largest logit, or the logarithm of the sum of exponentials, of each position."""
+    return tensor(FLOAT, plan.tokens, 1)
+
+
+def _targets(plan: Plan) -> Operand:
+    return tensor(INT, plan.tokens)
+
+
+def _target_bytes(plan: Plan) -> int:
+    """Of each row of the logits, its target's element."""
+    return tensor(plan.compute, plan.tokens).n_bytes
