@@ -4,6 +4,7 @@ from typing import Literal, NamedTuple
 
 from peakward.prediction.time import kernels
 from peakward.prediction.time.device_model import DeviceModel
+from peakward.prediction.time.fused import fused_s
 from peakward.prediction.time.kernels import KERNELS, Kernel
 from peakward.prediction.time.layouts import scattered_share
 from peakward.prediction.time.products import (
@@ -42,7 +43,10 @@ def cost(operator: Operator, case: ModelCase, on: DeviceModel) -> OperatorCost:
         return _attention(operator, on)
     if operator.flops:
         raise ValueError(f"expected a product or attention, got {operator.name} with FLOPs")
-    device_s, n_launches = _pass(name, operator, case, on)
+    if operator.fused:
+        device_s, n_launches = fused_s(operator, on), 1.0
+    else:
+        device_s, n_launches = _pass(name, operator, case, on)
     launch_bound = device_s < 2 * n_launches * on.traffic.launch_s
     return OperatorCost(device_s, n_launches, "launch" if launch_bound else "memory")
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from peakward.prediction.floor import compute_type
 from peakward.prediction.operators.category import category
 from peakward.prediction.operators.op_graph import op_graph
-from peakward.prediction.time import dispatch, queue
+from peakward.prediction.time import compiled_dispatch, dispatch, queue
 from peakward.prediction.time.device_model import DeviceModel
 from peakward.prediction.time.errors_seen import interval
 from peakward.prediction.time.operator_time import OperatorCost, cost
@@ -72,11 +72,13 @@ def _phases(
         assert found.device_s is not None
         device_s[operator.phase] += operator.count * found.device_s
         n_launches[operator.phase] += operator.count * found.n_launches
+    compiled = case.configuration.compile != "none"
+    calls = compiled_dispatch.calls if compiled else dispatch.calls
     return tuple(
         PhaseTime(
             phase=phase,
             device_s=device_s[phase],
-            host_s=on.call_s * dispatch.calls(case, graph, phase),
+            host_s=on.call_s * calls(case, graph, phase),
             n_launches=max(1, math.ceil(n_launches[phase])),
         )
         for phase in device_s
