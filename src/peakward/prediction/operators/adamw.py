@@ -4,6 +4,8 @@ After Loshchilov & Hutter 2019, as `torch/optim/adamw.py` has it. Its step count
 a tensor; moments and their square roots are in the parameters' type.
 """
 
+from typing import Literal
+
 from peakward.prediction.operators.plan import Plan
 from peakward.prediction.operators.tape import FLOAT, Tape, tensor
 from peakward.prediction.operators.weights import every_weight, weights
@@ -11,9 +13,12 @@ from peakward.records.case import Optimizer
 from peakward.records.op_graph import Operand
 
 _Tensors = tuple[Operand, ...]
+Implementation = Optimizer | Literal["adamw-foreach-captured"]
+"""Over lists, in a form that a CUDA graph can hold: the step counts are on the GPU, and so is all that
+is made of them."""
 
 
-def adamw(tape: Tape, plan: Plan, implementation: Optimizer) -> None:
+def adamw(tape: Tape, plan: Plan, implementation: Implementation) -> None:
     """One update of every parameter."""
     found = weights(plan)
     if implementation == "adamw-loop":
@@ -27,6 +32,8 @@ def adamw(tape: Tape, plan: Plan, implementation: Optimizer) -> None:
     if implementation == "adamw-foreach":
         tape.call("_foreach_add_", (steps, tensor(FLOAT)), (steps,))
         _update(tape, "_foreach_", every)
+    elif implementation == "adamw-foreach-captured":
+        _captured(tape, every, steps)
     elif plan.loss_scaled:
         _fused_if_finite(tape, every, steps)
     else:
@@ -43,21 +50,40 @@ def _fused_if_finite(tape: Tape, every: _Tensors, steps: Operand) -> None:
     tape.call("_foreach_sub_", (steps, steps), (steps,), bytes_read=read)
 
 
+def _captured(tape: Tape, every: _Tensors, steps: Operand) -> None:
+    """`capturable`: the corrections are lists of scalars, by which the roots are divided."""
+    tape.call("_foreach_add_", (steps,), (steps,))
+    _moments(tape, "_foreach_", every)
+    for name in ("pow", "pow", "sub_", "sub_", "neg_", "div_", "reciprocal_", "sqrt_"):
+        tape.call(f"_foreach_{name}", (steps,), (steps,))
+    tape.call("_foreach_sqrt", every, every)
+    tape.call("_foreach_div_", (*every, steps), every)
+    tape.call("_foreach_add_", every, every)
+    tape.call("_foreach_div_", (*every, steps), every)
+    _in_place(tape, "_foreach_addcdiv_", every, 3)
+
+
 def _update(tape: Tape, prefix: str, each: _Tensors) -> None:
     """Decay, both moments, then the step; `each` stands for parameters and for whatever is theirs."""
-
-    def in_place(name: str, n_operands: int, n_read: int | None = None) -> None:
-        read = sum(x.n_bytes for x in each) * (n_operands if n_read is None else n_read)
-        tape.call(prefix + name, each * n_operands, each, bytes_read=read)
-
-    in_place("mul_", 1)
-    in_place("lerp_", 2)
-    in_place("mul_", 1)
-    in_place("addcmul_", 3, n_read=2)  # The gradient is given twice.
+    _moments(tape, prefix, each)
     tape.call(prefix + "sqrt", each, each)
     if prefix:
-        in_place("div_", 1)
+        _in_place(tape, prefix + "div_", each, 1)
     else:
         tape.call("div", each, each)
-    in_place("add_", 1)
-    in_place("addcdiv_", 3)
+    _in_place(tape, prefix + "add_", each, 1)
+    _in_place(tape, prefix + "addcdiv_", each, 3)
+
+
+def _moments(tape: Tape, prefix: str, each: _Tensors) -> None:
+    _in_place(tape, prefix + "mul_", each, 1)
+    _in_place(tape, prefix + "lerp_", each, 2)
+    _in_place(tape, prefix + "mul_", each, 1)
+    _in_place(tape, prefix + "addcmul_", each, 3, n_read=2)  # The gradient is given twice.
+
+
+def _in_place(
+    tape: Tape, name: str, each: _Tensors, n_operands: int, n_read: int | None = None
+) -> None:
+    read = sum(x.n_bytes for x in each) * (n_operands if n_read is None else n_read)
+    tape.call(name, each * n_operands, each, bytes_read=read)

@@ -18,6 +18,8 @@ _ON_CUDA: dict[str, tuple[str, ...]] = {
     "checkpointing": get_args(Checkpointing),
     "compile": ("none", "default"),
 }
+_CAPTURABLE = tuple(each for each in get_args(Precision) if each != "fp16-mixed")
+"""Loss scaling decides on the host."""
 
 
 def expect_covered(case: ModelCase, compute_capability: ComputeCapability) -> None:
@@ -30,7 +32,7 @@ def expect_covered(case: ModelCase, compute_capability: ComputeCapability) -> No
     for setting, covered in (_ON_CUDA if case.device == "cuda" else _ON_CPU).items():
         expect(setting, getattr(configuration, setting), *covered)
     expect("optimizer", configuration.optimizer, "adamw-foreach", "adamw-fused", "adamw-loop")
-    expect("cuda_graphs", configuration.cuda_graphs, False)
+    _expect_capturable(case)
     expect("n_experts", case.model.n_experts, 1)
     expect("varying_seq_lens", case.workload.varying_seq_lens, ())
     _expect_sizes(case)
@@ -38,6 +40,19 @@ def expect_covered(case: ModelCase, compute_capability: ComputeCapability) -> No
         _expect_gpu(configuration.precision, compute_capability)
     if configuration.precision == "fp8":
         _expect_multiples(case)
+
+
+def _expect_capturable(case: ModelCase) -> None:
+    """The lever takes no others."""
+    configuration = case.configuration
+    expect(
+        "cuda_graphs", configuration.cuda_graphs, False, *([True] if case.device == "cuda" else [])
+    )
+    if configuration.cuda_graphs:
+        expect("precision in a CUDA graph", configuration.precision, *_CAPTURABLE)
+        if case.workload.pass_ == "train_step":
+            optimizers = ("adamw-foreach", "adamw-fused")
+            expect("optimizer in a CUDA graph", configuration.optimizer, *optimizers)
 
 
 def _expect_gpu(precision: Precision, compute_capability: ComputeCapability) -> None:

@@ -4,7 +4,8 @@ The same as `lab.levers.capture` sees of the step itself, operator by operator, 
 as torch dispatches it on a CPU or on CUDA. The functions of this room follow the decoder's, line by
 line; where the two devices differ, `Plan.device` or `Plan.attention` says which. Of blocks and a
 readout that are compiled (`compiled/`), the kernels that Inductor makes stand in place of what they
-fuse; the rest of the step is eager.
+fuse; the rest of the step is eager. A captured step has the same operators, replayed, and copies of
+its batch.
 
 CUDA's operators are those of torch 2.11; which fused attention it chooses depends on the GPU also
 (`attention_backend`). Of a step of fp16 they are those in which no infinity was found. A mixture of
@@ -17,15 +18,15 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from peakward.prediction.operators import block, loss_scaling, positions, readout, recomputation
-from peakward.prediction.operators.adamw import adamw
+from peakward.prediction.operators.adamw import Implementation, adamw
 from peakward.prediction.operators.attention_backend import HOPPER, ComputeCapability
 from peakward.prediction.operators.compiled import block as compiled_block
 from peakward.prediction.operators.compiled import readout as compiled_readout
 from peakward.prediction.operators.compiled.coverage import expect_covered
 from peakward.prediction.operators.plan import Plan, plan
-from peakward.prediction.operators.tape import FLOAT, Tape, tensor
+from peakward.prediction.operators.tape import FLOAT, INT, Tape, tensor
 from peakward.prediction.operators.weights import weights
-from peakward.records.case import Checkpointing, ModelCase, Optimizer
+from peakward.records.case import Checkpointing, ModelCase
 from peakward.records.op_graph import OpGraph
 
 
@@ -64,6 +65,8 @@ def op_graph(case: ModelCase, *, compute_capability: ComputeCapability = HOPPER)
     planned, tape, workload = plan(case, compute_capability), Tape(), case.workload
     parts = _parts(case, planned)
     with tape.times(workload.accumulate):
+        if case.configuration.cuda_graphs:
+            _batch_into_graph(tape, planned)
         _forward(tape, planned, parts)
         if workload.pass_ != "forward":
             parts.loss(tape, planned)
@@ -74,7 +77,7 @@ def op_graph(case: ModelCase, *, compute_capability: ComputeCapability = HOPPER)
             _accumulate(tape, planned)
     if workload.pass_ == "train_step":
         with tape.phase("optimizer"):
-            _update(tape, planned, case.configuration.optimizer)
+            _update(tape, planned, _implementation(case))
     return tape.graph()
 
 
@@ -83,6 +86,13 @@ def _parts(case: ModelCase, planned: Plan) -> _Parts:
         return _EAGER
     expect_covered(case, planned)
     return _COMPILED
+
+
+def _batch_into_graph(tape: Tape, planned: Plan) -> None:
+    """Ids and targets, to where the captured step reads them (`lab/levers/cuda_graphs.py`)."""
+    batch = tensor(INT, planned.batch, planned.seq)
+    for _ in ("ids", "targets"):
+        tape.call("copy_", (batch, batch), (batch,), bytes_read=batch.n_bytes)
 
 
 def _forward(tape: Tape, planned: Plan, parts: _Parts) -> None:
@@ -102,7 +112,17 @@ def _backward(tape: Tape, planned: Plan, parts: _Parts, checkpointing: Checkpoin
     positions.backward(tape, planned)
 
 
-def _update(tape: Tape, planned: Plan, optimizer: Optimizer) -> None:
+def _implementation(case: ModelCase) -> Implementation:
+    configuration = case.configuration
+    over_lists = configuration.optimizer == "adamw-foreach"
+    return (
+        "adamw-foreach-captured"
+        if over_lists and configuration.cuda_graphs
+        else configuration.optimizer
+    )
+
+
+def _update(tape: Tape, planned: Plan, optimizer: Implementation) -> None:
     if planned.loss_scaled:
         loss_scaling.unscale(tape, planned)
     adamw(tape, planned, optimizer)

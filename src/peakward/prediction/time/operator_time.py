@@ -95,7 +95,7 @@ def _pass(name: str, operator: Operator, case: ModelCase, on: DeviceModel) -> tu
     """Seconds and launches of what is bound by memory."""
     moved = operator.bytes_read + operator.bytes_written
     if name.startswith("_foreach_"):
-        return _foreach(operator, on, moved)
+        return _foreach(operator, case, on)
     if name in ("masked_fill", "masked_fill_"):
         return _masked_fill(name, operator.outputs[0], on)
     if name == "clone":
@@ -147,14 +147,30 @@ def _elements_s(n_elements: int, on: DeviceModel, elements_per_sm_s: float) -> f
     return n_elements / (on.n_sms * elements_per_sm_s)
 
 
-def _foreach(operator: Operator, on: DeviceModel, moved: int) -> tuple[float, float]:
+def _foreach(operator: Operator, case: ModelCase, on: DeviceModel) -> tuple[float, float]:
     n_tensors = sum(each.count for each in operator.outputs)
-    item_bytes = max(ITEM_BYTES[each.dtype] for each in operator.outputs)
-    if all(not each.shape for each in operator.outputs):  # Step counts, kept on the host.
-        return 0.0, 0.0
-    factor = kernels.FOREACH.get(item_bytes, max(kernels.FOREACH.values()))
     n_launches = max(1.0, n_tensors / kernels.FOREACH_TENSORS_A_LAUNCH)
+    if all(not each.shape for each in operator.outputs):
+        # Step counts and what is made of them: on the host, unless a graph or a kernel needs them.
+        configuration = case.configuration
+        on_host = configuration.optimizer == "adamw-foreach" and not configuration.cuda_graphs
+        return (0.0, 0.0) if on_host else (n_launches * on.traffic.launch_s, n_launches)
+    if any(not each.shape for each in operator.inputs):
+        return _one_by_one(operator, on), n_tensors
+    item_bytes = max(ITEM_BYTES[each.dtype] for each in operator.outputs)
+    factor = kernels.FOREACH.get(item_bytes, max(kernels.FOREACH.values()))
+    moved = operator.bytes_read + operator.bytes_written
     return factor * on.traffic.time_s(moved), n_launches
+
+
+def _one_by_one(operator: Operator, on: DeviceModel) -> float:
+    """Lists whose tensors differ in shape: torch takes each pair by itself, and broadcasts."""
+    seconds = 0.0
+    for each in operator.outputs:
+        copy_s = kernels.SCATTERED * on.traffic.time_s(2 * each.n_bytes / each.count)
+        elements_s = _elements_s(each.n_elements // each.count, on, kernels.ELEMENTS_PER_SM_S)
+        seconds += each.count * max(copy_s, on.traffic.launch_s + elements_s)
+    return seconds
 
 
 def _masked_fill(name: str, x: Operand, on: DeviceModel) -> tuple[float, float]:

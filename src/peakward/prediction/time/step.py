@@ -7,12 +7,12 @@ who waits for whom (`queue`).
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from peakward.prediction.floor import compute_type
 from peakward.prediction.operators.category import category
 from peakward.prediction.operators.op_graph import op_graph
-from peakward.prediction.time import compiled_dispatch, dispatch, queue
+from peakward.prediction.time import captured_dispatch, compiled_dispatch, dispatch, queue
 from peakward.prediction.time.device_model import DeviceModel
 from peakward.prediction.time.errors_seen import interval
 from peakward.prediction.time.operator_time import OperatorCost, cost
@@ -72,8 +72,7 @@ def _phases(
         assert found.device_s is not None
         device_s[operator.phase] += operator.count * found.device_s
         n_launches[operator.phase] += operator.count * found.n_launches
-    compiled = case.configuration.compile != "none"
-    calls = compiled_dispatch.calls if compiled else dispatch.calls
+    calls = _calls(case)
     return tuple(
         PhaseTime(
             phase=phase,
@@ -83,6 +82,13 @@ def _phases(
         )
         for phase in device_s
     )
+
+
+def _calls(case: ModelCase) -> Callable[[ModelCase, OpGraph, Phase], float]:
+    """Who issues its launches."""
+    if case.configuration.cuda_graphs:
+        return captured_dispatch.calls
+    return dispatch.calls if case.configuration.compile == "none" else compiled_dispatch.calls
 
 
 def _operators(timed: Iterable[tuple[Operator, OperatorCost]]) -> tuple[OperatorTime, ...]:

@@ -58,7 +58,12 @@ def test_sizes_that_are_not_covered_are_refused(shape, workload, line):
 CUDA_REFUSED = {
     "compile": case(configuration={"compile": "reduce-overhead"}, device="cuda"),
     "optimizer": case(configuration={"optimizer": "adamw-triton"}, device="cuda"),
-    "cuda_graphs": case(configuration={"cuda_graphs": True}, device="cuda"),
+    "precision in a CUDA graph": case(
+        configuration={"cuda_graphs": True, "precision": "fp16-mixed"}, device="cuda"
+    ),
+    "optimizer in a CUDA graph": case(
+        configuration={"cuda_graphs": True, "optimizer": "adamw-loop"}, device="cuda"
+    ),
     "n_experts": case({"n_experts": 4, "n_active_experts": 2}, device="cuda"),
     "varying_seq_lens": case(workload={"varying_seq_lens": (4, 8)}, device="cuda"),
 }

@@ -6,9 +6,9 @@ Evidence of what Inductor fuses is of blocks with RMSNorm, RoPE and SwiGLU witho
 from typing import get_args
 
 from peakward.prediction.operators.compiled.attention import KERNELS
-from peakward.prediction.operators.coverage import expect
 from peakward.prediction.operators.plan import Plan
 from peakward.records.case import ModelCase, Precision
+from peakward.records.errors import PeakwardError
 
 _WIDEST = 8192
 """d_model, above which 132 multiprocessors have enough to do with one row of sums each, so that
@@ -23,17 +23,25 @@ def expect_covered(case: ModelCase, plan: Plan) -> None:
     """
     shape, configuration = case.model, case.configuration
     precisions = (each for each in get_args(Precision) if each != "fp8")
-    expect("compile_scope", configuration.compile_scope, "block")
-    expect("checkpointing of compiled blocks", configuration.checkpointing, "none")
-    expect("precision of compiled blocks", configuration.precision, *precisions)
-    expect("norm of compiled blocks", shape.norm, "rmsnorm")
-    expect("positions of compiled blocks", shape.positions, "rope")
+    _expect("compile_scope", configuration.compile_scope, "block")
+    _expect("checkpointing of compiled blocks", configuration.checkpointing, "none")
+    _expect("precision of compiled blocks", configuration.precision, *precisions)
+    _expect("norm of compiled blocks", shape.norm, "rmsnorm")
+    _expect("positions of compiled blocks", shape.positions, "rope")
     windowed = shape.window is not None and shape.window < plan.seq
-    expect("window of compiled blocks", shape.window if windowed else None, None)
-    expect("activation of compiled blocks", shape.activation, "silu")
-    expect("gated feed-forward of compiled blocks", shape.gated, True)
-    expect("biases of compiled blocks", shape.bias or shape.qkv_bias, False)
-    expect("kernel of compiled attention", plan.attention, *KERNELS)
+    _expect("window of compiled blocks", shape.window if windowed else None, None)
+    _expect("activation of compiled blocks", shape.activation, "silu")
+    _expect("gated feed-forward of compiled blocks", shape.gated, True)
+    _expect("biases of compiled blocks", shape.bias or shape.qkv_bias, False)
+    _expect("kernel of compiled attention", plan.attention, *KERNELS)
     if plan.attention == "naive":
-        expect("n_kv_heads of compiled naive attention", shape.n_kv_heads, shape.n_heads)
-    expect("excess of d_model over 8192", max(0, shape.d_model - _WIDEST), 0)
+        _expect("n_kv_heads of compiled naive attention", shape.n_kv_heads, shape.n_heads)
+    _expect("excess of d_model over 8192", max(0, shape.d_model - _WIDEST), 0)
+
+
+def _expect(setting: str, got: object, *covered: object) -> None:
+    if got not in covered:
+        raise PeakwardError(
+            f"expected {setting} {' or '.join(map(str, covered))} for kernels in closed form, "
+            f"got {got}: measure the case instead, or change it"
+        )

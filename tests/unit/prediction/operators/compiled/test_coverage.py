@@ -20,7 +20,6 @@ def case(shape=None, configuration=None, workload=None):
 
 
 REFUSED = {
-    "compile reduce-overhead": case(configuration={"compile": "reduce-overhead"}),
     "compile_scope": case(configuration={"compile_scope": "model"}),
     "checkpointing of compiled blocks": case(configuration={"checkpointing": "every-block"}),
     "precision of compiled blocks": case(configuration={"precision": "fp8"}),
@@ -38,8 +37,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("setting", REFUSED)
 def test_what_is_not_covered_is_refused_by_name(setting):
-    name = setting.removesuffix(" reduce-overhead")
-    line = f"^expected {name} .* for operators in closed form, got .*: capture the step instead"
+    line = f"^expected {setting} .* for kernels in closed form, got .*: measure the case instead"
     with pytest.raises(PeakwardError, match=line):
         op_graph(REFUSED[setting])
 
