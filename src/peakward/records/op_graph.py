@@ -62,7 +62,7 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     name: str
     """As torch dispatches it, without the overload: "aten.mm". Of a kernel that a compiler made, the
-    compiler and the kind of loop: "inductor.pointwise"."""
+    compiler and the kind of loop: "inductor.pointwise"; of one of Peakward's own, "peakward.adamw"."""
     phase: Phase
     """Recomputation belongs to the backward pass, in which it runs."""
     module: str | None

@@ -1,4 +1,4 @@
-"""torch's AdamW: tensor by tensor, over lists of tensors, or as one fused operator.
+"""AdamW: torch's tensor by tensor, over lists of tensors, or as one fused operator; or Peakward's.
 
 After Loshchilov & Hutter 2019, as `torch/optim/adamw.py` has it. Its step counts are scalars, each
 a tensor; moments and their square roots are in the parameters' type.
@@ -7,8 +7,8 @@ a tensor; moments and their square roots are in the parameters' type.
 from typing import Literal
 
 from peakward.prediction.operators.plan import Plan
-from peakward.prediction.operators.tape import FLOAT, Tape, tensor
-from peakward.prediction.operators.weights import every_weight, weights
+from peakward.prediction.operators.tape import DOUBLE, FLOAT, Tape, tensor
+from peakward.prediction.operators.weights import Weight, every_weight, weights
 from peakward.records.case import Optimizer
 from peakward.records.op_graph import Operand
 
@@ -26,6 +26,9 @@ def adamw(tape: Tape, plan: Plan, implementation: Implementation) -> None:
             with tape.times(weight.n):
                 tape.changed("add_", tensor(FLOAT))
                 _update(tape, "", (weight.tensor,))
+        return
+    if implementation == "adamw-triton":
+        _own_kernel(tape, found)
         return
     every = every_weight(plan)
     steps = Operand(shape=(), dtype=FLOAT, count=sum(each.n for each in found))
@@ -48,6 +51,22 @@ def _fused_if_finite(tape: Tape, every: _Tensors, steps: Operand) -> None:
     tape.call("_fused_adamw_", every * 4 + (steps, infinite), every * 3)
     read = steps.n_bytes + infinite.n_bytes  # The flag is given once for each count.
     tape.call("_foreach_sub_", (steps, steps), (steps,), bytes_read=read)
+
+
+def _own_kernel(tape: Tape, found: list[Weight]) -> None:
+    """Peakward's (`lab/ops/adamw`): one launch a tensor, after what all of them share is made in
+    double precision: rate and correction, from one step count."""
+    count = tape.cast(tape.changed("add_", tensor(FLOAT)), DOUBLE)
+    for _ in ("lr / (1 - beta1ᵗ)", "1 / (1 - beta2ᵗ)"):
+        for name in ("pow", "rsub", "reciprocal", "mul"):
+            tape.pointwise(name, count)
+    both = tensor(DOUBLE, 2)
+    tape.call("stack", (Operand(shape=(), dtype=DOUBLE, count=2),), (both,))
+    shared = tape.cast(both, FLOAT)
+    for weight in found:
+        each = weight.tensor
+        with tape.times(weight.n):
+            tape.own("adamw", (each, each, each, each, shared), (each, each, each))
 
 
 def _captured(tape: Tape, every: _Tensors, steps: Operand) -> None:

@@ -33,6 +33,7 @@ _CATEGORIES: dict[str, Category] = {
     "embedding": "embedding",
     "embedding_dense_backward": "embedding",
     "_fused_adamw_": "optimizer",
+    "peakward.adamw": "optimizer",
     "amax": "reduction",
     "inductor.inner_reduction": "reduction",
     "inductor.outer_reduction": "reduction",

@@ -3,20 +3,23 @@
 from typing import get_args
 
 from peakward.prediction.operators.attention_backend import ComputeCapability
-from peakward.records.case import Attention, Checkpointing, ModelCase, Precision
+from peakward.records.case import Attention, Checkpointing, ModelCase, Optimizer, Precision
 from peakward.records.errors import PeakwardError
 
+_TORCH_ADAMW = ("adamw-foreach", "adamw-fused", "adamw-loop")
 _ON_CPU: dict[str, tuple[str, ...]] = {
     "precision": ("fp32", "tf32", "bf16", "bf16-mixed"),
     "attention": ("naive", "sdpa", "sdpa-flash"),
     "checkpointing": ("none", "sqrt", "every-block"),
     "compile": ("none",),
+    "optimizer": _TORCH_ADAMW,
 }
 _ON_CUDA: dict[str, tuple[str, ...]] = {
     "precision": get_args(Precision),
     "attention": get_args(Attention),
     "checkpointing": get_args(Checkpointing),
     "compile": ("none", "default"),
+    "optimizer": get_args(Optimizer),
 }
 _CAPTURABLE = tuple(each for each in get_args(Precision) if each != "fp16-mixed")
 """Loss scaling decides on the host."""
@@ -31,7 +34,6 @@ def expect_covered(case: ModelCase, compute_capability: ComputeCapability) -> No
     configuration = case.configuration
     for setting, covered in (_ON_CUDA if case.device == "cuda" else _ON_CPU).items():
         expect(setting, getattr(configuration, setting), *covered)
-    expect("optimizer", configuration.optimizer, "adamw-foreach", "adamw-fused", "adamw-loop")
     _expect_capturable(case)
     expect("n_experts", case.model.n_experts, 1)
     expect("varying_seq_lens", case.workload.varying_seq_lens, ())
@@ -51,7 +53,7 @@ def _expect_capturable(case: ModelCase) -> None:
     if configuration.cuda_graphs:
         expect("precision in a CUDA graph", configuration.precision, *_CAPTURABLE)
         if case.workload.pass_ == "train_step":
-            optimizers = ("adamw-foreach", "adamw-fused")
+            optimizers = ("adamw-foreach", "adamw-fused", "adamw-triton")
             expect("optimizer in a CUDA graph", configuration.optimizer, *optimizers)
 
 

@@ -99,6 +99,10 @@ class Tape:
         fused = tuple(sorted(f"aten.{each}" for each in names))
         self._write(f"inductor.{kind}", inputs, outputs, bytes_read=bytes_read, fused=fused)
 
+    def own(self, name: str, inputs: tuple[Operand, ...], outputs: tuple[Operand, ...]) -> None:
+        """One call of a kernel of Peakward's own."""
+        self._write(f"peakward.{name}", inputs, outputs, bytes_read=None)
+
     def _write(
         self,
         name: str,

@@ -1,4 +1,4 @@
-"""AdamW in a CUDA graph, which no capture holds: as `torch/optim/adam.py` calls it, and by hand."""
+"""AdamW in a CUDA graph, which no capture holds, as torch calls it; and in Peakward's own kernel."""
 
 import pytest
 
@@ -17,11 +17,11 @@ CALLED = (
 """By a step of torch 2.13 with `foreach` and `capturable` on fake tensors of a GPU."""
 
 
-def operators(*, captured):
+def operators(*, captured, optimizer="adamw-foreach"):
     made = ModelCase(
         model=model("small"),
         workload=Workload(batch_size=4, seq_len=512),
-        configuration=Configuration(cuda_graphs=captured),
+        configuration=Configuration(cuda_graphs=captured, optimizer=optimizer),
         device="cuda",
     )
     return op_graph(made).operators
@@ -55,3 +55,16 @@ def test_the_batch_is_copied_to_where_the_graph_reads_it():
         (2, 4 * 512 * 8, 4 * 512 * 8)
     ]
     assert not any(each.name == "aten.copy_" for each in operators(captured=False))
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_peakwards_own_moves_each_of_seven_streams_once(captured):
+    """Of 12 blocks with six tensors, the embedding, the last norm and the head; 8 bytes are shared."""
+    own = [
+        each
+        for each in operators(captured=captured, optimizer="adamw-triton")
+        if each.name == "peakward.adamw"
+    ]
+    assert sum(each.count for each in own) == 12 * 6 + 3
+    moved = sum(each.count * (each.bytes_read + each.bytes_written) for each in own)
+    assert moved == 7 * 4 * n_parameters(model("small")) + 8 * (12 * 6 + 3)

@@ -57,7 +57,6 @@ def test_sizes_that_are_not_covered_are_refused(shape, workload, line):
 
 CUDA_REFUSED = {
     "compile": case(configuration={"compile": "reduce-overhead"}, device="cuda"),
-    "optimizer": case(configuration={"optimizer": "adamw-triton"}, device="cuda"),
     "precision in a CUDA graph": case(
         configuration={"cuda_graphs": True, "precision": "fp16-mixed"}, device="cuda"
     ),

@@ -54,15 +54,16 @@ def measured():
 
 
 def test_captured_steps():
-    """Eager and compiled ones; of those with a kernel of our own for AdamW nothing is stated."""
+    """All but those of compiled blocks in fp8: eager and compiled, under three forms of AdamW."""
     errors = []
     for made, measured_s in measured().items():
         try:
             predicted = step_time(made, calibrated())
         except PeakwardError:
+            assert made.configuration.precision == "fp8"
             continue
         assert predicted.bound == "device"
         errors.append(abs(predicted.step_s.estimate / measured_s - 1))
-    assert len(errors) == 15
-    assert median(errors) < 0.025
-    assert max(errors) < 0.095
+    assert len(errors) == 26
+    assert median(errors) < 0.02
+    assert max(errors) < 0.11
