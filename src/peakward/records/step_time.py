@@ -31,6 +31,8 @@ class OperatorTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """On the device, from each launch to the next."""
     bound: Bound
     """Of most of the time."""
+    fused: tuple[str, ...] = ()
+    """As in `records.op_graph.Operator`."""
 
 
 class PhaseTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,8 +1,8 @@
 """The time of a case's step on a GPU: its operators' times, under the host's.
 
 Nothing is timed twice: of each operator of `prediction.operators` the device's time follows from
-shapes and rates (`operator_time`), the host's from their number (`dispatch`), and the step's from
-who waits for whom (`queue`).
+shapes and rates (`operator_time`), the host's from their number (`dispatch`, and where code is
+compiled or captured its siblings), and the step's from who waits for whom (`queue`).
 """
 
 import math
@@ -23,7 +23,7 @@ from peakward.records.measurement import Phase
 from peakward.records.op_graph import Operator, OpGraph
 from peakward.records.step_time import OperatorTime, PhaseTime, StepTime, Waits
 
-_Key = tuple[str, Phase, str | None]
+_Key = tuple[str, Phase, str | None, tuple[str, ...]]
 
 
 def step_time(case: ModelCase, on: DeviceModel) -> StepTime:
@@ -95,14 +95,14 @@ def _operators(timed: Iterable[tuple[Operator, OperatorCost]]) -> tuple[Operator
     """Sums over sizes; the bound is that of the longest of them."""
     groups: dict[_Key, list[tuple[Operator, OperatorCost]]] = {}
     for operator, found in timed:
-        key = (operator.name, operator.phase, operator.module)
+        key = (operator.name, operator.phase, operator.module, operator.fused)
         groups.setdefault(key, []).append((operator, found))
     rows = [_operator(key, group) for key, group in groups.items()]
     return tuple(sorted(rows, key=lambda each: -each.device_s))
 
 
 def _operator(key: _Key, group: list[tuple[Operator, OperatorCost]]) -> OperatorTime:
-    name, phase, module = key
+    name, phase, module, fused = key
     seconds = [operator.count * (found.device_s or 0.0) for operator, found in group]
     longest = seconds.index(max(seconds))
     return OperatorTime(
@@ -115,4 +115,5 @@ def _operator(key: _Key, group: list[tuple[Operator, OperatorCost]]) -> Operator
         bytes=sum(each.count * (each.bytes_read + each.bytes_written) for each, _ in group),
         device_s=sum(seconds),
         bound=group[longest][1].bound,
+        fused=fused,
     )

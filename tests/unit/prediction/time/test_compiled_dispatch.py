@@ -39,6 +39,12 @@ def test_micro_batches_are_called_one_after_another():
     assert twice == pytest.approx(2 * units(case(), "forward"))
 
 
+def test_gradients_of_further_micro_batches_are_added_by_eager_code():
+    """To each of 12 · 6 + 3 parameters, and to the loss."""
+    once, twice = units(case(), "backward"), units(case(accumulate=2), "backward")
+    assert twice == pytest.approx(2 * once + dispatch.OPERATOR * (12 * 6 + 3 + 1))
+
+
 def test_the_optimizer_is_eager():
     made = case()
     assert units(made, "optimizer") == dispatch.calls(made, op_graph(made), "optimizer")

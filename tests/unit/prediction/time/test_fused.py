@@ -116,6 +116,14 @@ def test_traced_kernels_take_about_as_long(name):
     )
 
 
+def test_a_prediction_tells_kernels_apart_by_what_they_fuse():
+    case = next(iter(compiled_steps()))
+    rows = [each for each in step_time(case, calibrated()).operators if each.fused]
+    assert len({(each.phase, each.module, each.name, each.fused) for each in rows}) == len(rows)
+    n_calls = sum(each.count for each in op_graph(case).operators if each.fused)
+    assert sum(each.n_calls for each in rows) == n_calls
+
+
 def test_compiled_steps_that_the_device_bounds():
     found = {case: step_time(case, calibrated()) for case in compiled_steps()}
     errors = sorted(
