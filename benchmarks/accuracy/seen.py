@@ -5,8 +5,11 @@ Two things were fitted to this device:
 - the host's costs (`dispatch`) to the eager steps that waited for the host, in SEEN_BY_DISPATCH;
 - each operator's factors (`kernels`, `products`, `layouts`) to traces of ten train steps of
   TRACED_MODELS. The traces are not stored and their batch and length not recorded, so every case of
-  such a shape counts as one whose operators were seen. No step's time was fitted. That holds of
-  eager steps: whoever fits something to compiled ones says so here.
+  such a shape counts as one whose operators were seen. No step's time was fitted.
+
+Of compiled steps the host's costs (`compiled_dispatch`) were fitted to fourteen of the
+bench-compiled files that waited for the host, and the factors of Inductor's kernels (`fused`) to two
+profiles, of COMPILED_MODELS.
 
 The factors of the intervals (`errors_seen`) were chosen with all of these cases in view: only
 `accuracy.generality` judges them by cases that they have not seen. And the datasheet's prediction
@@ -17,9 +20,10 @@ pass (`dispatch.FORWARD_SHARE`) was timed on a CPU, after the worst case here ha
 from accuracy.records import Merged, Seen
 from peakward.records.step_time import Waits
 
-SEEN_BY_DISPATCH = ("bench-eager", "bench-shapes", "study-checkpointing")
+SEEN_BY_DISPATCH = ("bench-eager", "bench-shapes", "bench-compiled", "study-checkpointing")
 """Names in the files. Of checkpointing no other measurement exists to have been fitted to."""
 TRACED_MODELS = ("small", "medium", "large", "xl", "2.7B", "gpt2")
+COMPILED_MODELS = ("small", "2.7B")
 
 
 def seen(case: Merged, bound: Waits) -> Seen:
@@ -27,4 +31,6 @@ def seen(case: Merged, bound: Waits) -> Seen:
     if bound == "host":
         fitted = any(name in file for name in SEEN_BY_DISPATCH for file in case.files)
         return "host costs" if fitted else "nothing"
-    return "operators of the shape" if case.case.model.name in TRACED_MODELS else "nothing"
+    compiled = case.case.configuration.compile != "none"
+    traced = COMPILED_MODELS if compiled else TRACED_MODELS
+    return "operators of the shape" if case.case.model.name in traced else "nothing"

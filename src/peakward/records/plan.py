@@ -70,7 +70,8 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     memory: MemoryPrediction | None
     """Of one GPU by itself."""
     needed_bytes: int | None
-    """Of one GPU of the group: what the allocator reserves, and the context."""
+    """Of one GPU of the group: what the allocator reserves, and the context. Of compiled code and of
+    CUDA graphs what the same step needs without."""
     limit_bytes: int
     """What a GPU offers, or what the case's limit allows."""
     fits: bool | None

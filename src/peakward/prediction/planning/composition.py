@@ -30,12 +30,16 @@ def composition(base: Forecast, alone: Iterable[Change], on: Site) -> Compositio
     """
     fast = _fastest(base, [each.levers[0] for each in alone if gain(each) > LEAST_GAIN], on)
     found = _composed(fast, base, on) if fast else None
-    if (base.fits if found is None else found.change.fits) is not False:
+    if (base.fits if found is None else found.change.fits) is True:
         return found
-    smaller = [_composed(levers, base, on) for levers in _smaller(fast, base, on)]
-    fitting = [each for each in smaller if each.change.fits is not False and each.change.step_s]
-    if fitting:
-        return max(fitting, key=lambda each: gain(each.change))
+    tried = [_composed(levers, base, on) for levers in _smaller(fast, base, on)]
+    timed_ = [each for each in tried if each.change.step_s is not None]
+    for wanted in (True, None):
+        fitting = [each for each in timed_ if each.change.fits is wanted]
+        if found is not None and found.change.fits is wanted:
+            return found
+        if fitting:
+            return max(fitting, key=lambda each: gain(each.change))
     return found
 
 
@@ -55,11 +59,19 @@ def _fastest(base: Forecast, names: Iterable[str], on: Site) -> tuple[Lever, ...
 
 
 def _smaller(fast: tuple[Lever, ...], base: Forecast, on: Site) -> Iterator[tuple[Lever, ...]]:
-    """The same with what saves memory, alone and together."""
-    narrow = _with(fast, lever(SMALLEST_PRECISION))
+    """The same with what saves memory, alone and together; also without compiled code and graphs,
+    whose need is not known as well."""
     savers = [each for each in LEVERS if each.saves == "memory"]
-    tried = [narrow, *(_with(levers, each) for levers in (fast, narrow) for each in savers)]
-    return (each for each in tried if obstacle(each, base.case, on) is None)
+    narrow = lever(SMALLEST_PRECISION)
+    for start in dict.fromkeys((fast, _without(fast, "compile", "cuda_graphs"))):
+        for levers in (start, _with(start, narrow)):
+            tried = [levers, *(_with(levers, each) for each in savers)]
+            yield from (each for each in tried if each and obstacle(each, base.case, on) is None)
+
+
+def _without(kept: tuple[Lever, ...], *fields: str) -> tuple[Lever, ...]:
+    """Less those that set one of the fields."""
+    return tuple(each for each in kept if dict(each.sets).keys().isdisjoint(fields))
 
 
 def _composed(levers: tuple[Lever, ...], base: Forecast, on: Site) -> Composition:

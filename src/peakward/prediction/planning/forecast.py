@@ -8,7 +8,7 @@ from peakward.prediction.floor import compute_type, floor
 from peakward.prediction.flops import step_flops
 from peakward.prediction.memory.peak import peak_memory
 from peakward.prediction.planning.attempt import Attempts
-from peakward.prediction.planning.room import Room, room
+from peakward.prediction.planning.room import room
 from peakward.prediction.planning.site import Site
 from peakward.prediction.time.step import step_time
 from peakward.records.case import ModelCase
@@ -26,7 +26,7 @@ def forecast(case: ModelCase, on: Site) -> Forecast:
     time, shared, step_s = timed(case, on, attempts)
     least_s = floor(case, calibration=on.calibration, device=on.device).floor_s
     memory = attempts.of("memory", lambda: peak_memory(case))
-    found = Room(None, None) if memory is None else room(case, memory, on, attempts)
+    found = None if memory is None else room(case, memory, on, attempts)
     peak = peak_flops_per_s(on.device, compute_type(case))
     if peak is None:
         reason = f"no peak rate in {compute_type(case)} is stated for {on.device.name}"
@@ -44,9 +44,9 @@ def forecast(case: ModelCase, on: Site) -> Forecast:
         mfu=None if peak is None else _over(step_s, (step_flops(case) or 0.0) / peak),
         peak_flops_per_s=peak,
         memory=memory,
-        needed_bytes=found.needed_bytes,
+        needed_bytes=None if found is None else found.needed_bytes,
         limit_bytes=on.limit_bytes(case.memory_limit_bytes),
-        fits=found.fits,
+        fits=None if found is None else found.fits,
         gpu_hours_per_million_tokens=_times(step_s, _gpu_hours(case)),
         cost_per_million_tokens=_cost(case, step_s, on),
         energy_per_token_j=_energy(case, step_s, on, attempts),

@@ -18,6 +18,7 @@ from .measured_h200 import calibrated, compiled_steps, study
 SLOW = DeviceModel(
     name="a gigabyte a second",
     source="calibrated",
+    compute_capability=(9, 0),
     n_sms=132,
     products={},
     attention={},
