@@ -181,18 +181,19 @@ def model(name: str) -> ModelShape:
     return look_up("a model", name, {shape.name: shape for shape in MODELS})
 
 
-_SIZES = (
-    "vocab_size",
-    "n_layers",
-    "d_model",
-    "d_ff",
-    "n_heads",
-    "n_kv_heads",
-    "head_dim",
-    "max_seq_len",
-    "n_experts",
-    "n_active_experts",
-)
+LARGEST = {
+    "vocab_size": 2**24,
+    "n_layers": 1000,
+    "d_model": 131_072,
+    "d_ff": 1_048_576,
+    "n_heads": 1024,
+    "n_kv_heads": 1024,
+    "head_dim": 131_072,
+    "max_seq_len": 2**24,
+    "n_experts": 1000,
+    "n_active_experts": 1000,
+}
+"""Largest accepted size of a shape that a user names: above any published model's."""
 
 
 def validate(shape: ModelShape) -> None:
@@ -214,7 +215,7 @@ def validate(shape: ModelShape) -> None:
 
 
 def _size_faults(shape: ModelShape) -> Iterator[str]:
-    for field in _SIZES:
+    for field in LARGEST:
         if (size := getattr(shape, field)) < 1:
             yield f"expected {field} of at least 1, got {size}: give a positive size"
     for field in ("norm_eps", "rope_theta"):

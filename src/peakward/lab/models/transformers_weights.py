@@ -1,7 +1,7 @@
 """Weights and shapes of Hugging Face transformers' models, for the reference decoder.
 
 GPT-2, Llama, Mistral, Mixtral and Qwen2, as transformers 5 names their parameters. transformers itself is
-not imported: a config is read by its attributes and a state dict by its names.
+not imported: a config is read as the dict that it gives, and a state dict by its names.
 """
 
 from collections.abc import Mapping
@@ -10,41 +10,33 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from peakward.catalogue.hugging_face import shape as hugging_face
 from peakward.records.errors import PeakwardError
-from peakward.records.model_shape import Activation, ModelShape
+from peakward.records.model_shape import ModelShape
 
-ACTIVATIONS: dict[str, Activation] = {
-    "silu": "silu",
-    "swish": "silu",
-    "gelu": "gelu",
-    "gelu_new": "gelu-tanh",
-    "gelu_pytorch_tanh": "gelu-tanh",
-    "relu": "relu",
-}
-"""Ours, by their `ACT2FN` key."""
+MAPPED = ("gpt2", "llama", "mistral", "mixtral", "qwen2")
+"""The types whose weights `decoder_state` knows by name."""
 
 
 def shape_of(config: Any) -> ModelShape:
     """The shape of the model that a GPT2, Llama, Mistral, Mixtral or Qwen2 config describes.
 
-    Dropout and a router's noise are no part of a shape: the decoder has none.
-
     Raises:
-        PeakwardError: another family, or a choice that the decoder does not have.
+        PeakwardError: another family, or a choice that the decoder does not have. Scaled angles of
+            RoPE are one here: they cost nothing and change what is computed.
     """
-    readers = {
-        "gpt2": _gpt2_shape,
-        "llama": _llama_shape,
-        "mistral": _llama_shape,
-        "mixtral": _llama_shape,
-        "qwen2": _llama_shape,
-    }
-    if config.model_type not in readers:
+    if config.model_type not in MAPPED:
         raise PeakwardError(
-            f"expected a model of type {', '.join(readers)}, got {config.model_type!r}: "
+            f"expected a model of type {', '.join(MAPPED)}, got {config.model_type!r}: "
             "the reference decoder has no such architecture; measure the module itself instead"
         )
-    return readers[config.model_type](config)
+    kind = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
+    if kind != "default":
+        raise PeakwardError(
+            f"expected a {config.model_type} model that the reference decoder can express, "
+            f"got one with rope of type {kind}: measure the module itself instead"
+        )
+    return hugging_face.shape_of(config.to_dict(), config.name_or_path or config.model_type)
 
 
 def decoder_state(state: Mapping[str, Tensor], shape: ModelShape) -> dict[str, Tensor]:
@@ -66,95 +58,6 @@ def decoder_state(state: Mapping[str, Tensor], shape: ModelShape) -> dict[str, T
             "MixtralForCausalLM or Qwen2ForCausalLM that the shape was read from"
         ) from error
     return {**converted, "readout.head.weight": head}
-
-
-def _activation(name: str) -> Activation:
-    if name not in ACTIVATIONS:
-        raise PeakwardError(
-            f"expected an activation of {', '.join(ACTIVATIONS)}, got {name!r}, "
-            "which the reference decoder does not have"
-        )
-    return ACTIVATIONS[name]
-
-
-def _refuse(config: Any, unsupported: Mapping[str, bool]) -> None:
-    for what, present in unsupported.items():
-        if present:
-            raise PeakwardError(
-                f"expected a {config.model_type} model that the reference decoder can express, "
-                f"got one with {what}: measure the module itself instead"
-            )
-
-
-def _gpt2_shape(config: Any) -> ModelShape:
-    _refuse(
-        config,
-        {
-            "unscaled attention": not config.scale_attn_weights,
-            "attention scaled by layer": config.scale_attn_by_inverse_layer_idx,
-            "cross-attention": config.add_cross_attention,
-        },
-    )
-    return ModelShape(
-        name=config.name_or_path or config.model_type,
-        vocab_size=config.vocab_size,
-        n_layers=config.n_layer,
-        d_model=config.n_embd,
-        d_ff=config.n_inner if config.n_inner is not None else 4 * config.n_embd,
-        n_heads=config.n_head,
-        n_kv_heads=config.n_head,
-        head_dim=config.n_embd // config.n_head,
-        max_seq_len=config.n_positions,
-        norm="layernorm",
-        norm_eps=config.layer_norm_epsilon,
-        activation=_activation(config.activation_function),
-        gated=False,
-        positions="learned",
-        tied_head=config.tie_word_embeddings,
-        qkv_bias=True,
-        bias=True,
-    )
-
-
-def _llama_shape(config: Any) -> ModelShape:
-    rope = config.rope_parameters
-    kinds = set(getattr(config, "layer_types", None) or ())
-    attention_bias = getattr(config, "attention_bias", False)
-    n_experts = getattr(config, "num_local_experts", 1)
-    _refuse(
-        config,
-        {
-            f"rope of type {rope['rope_type']}": rope["rope_type"] != "default",
-            "partial rotation": rope.get("partial_rotary_factor") not in (None, 1.0),
-            "full and windowed layers mixed": len(kinds) > 1,
-            "attention biases without feed-forward biases, or the reverse": (
-                attention_bias != getattr(config, "mlp_bias", False)
-            ),
-            "a router before one expert": config.model_type == "mixtral" and n_experts == 1,
-            "a loss on its router": getattr(config, "output_router_logits", False),
-        },
-    )
-    head_dim = getattr(config, "head_dim", None)
-    return ModelShape(
-        name=config.name_or_path or config.model_type,
-        vocab_size=config.vocab_size,
-        n_layers=config.num_hidden_layers,
-        d_model=config.hidden_size,
-        d_ff=config.intermediate_size,
-        n_heads=config.num_attention_heads,
-        n_kv_heads=config.num_key_value_heads,
-        head_dim=head_dim or config.hidden_size // config.num_attention_heads,
-        max_seq_len=config.max_position_embeddings,
-        norm_eps=config.rms_norm_eps,
-        activation=_activation(config.hidden_act),
-        n_experts=n_experts,
-        n_active_experts=getattr(config, "num_experts_per_tok", 1),
-        rope_theta=rope["rope_theta"],
-        window=None if kinds == {"full_attention"} else getattr(config, "sliding_window", None),
-        tied_head=config.tie_word_embeddings,
-        qkv_bias=attention_bias or config.model_type == "qwen2",
-        bias=attention_bias,
-    )
 
 
 def _from_gpt2(state: Mapping[str, Tensor], shape: ModelShape) -> dict[str, Tensor]:

@@ -1,0 +1,1 @@
+"""Model shapes from the configurations of Hugging Face transformers."""
