@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from peakward.catalogue.devices import device
 from peakward.catalogue.levers import LEVERS, lever
-from peakward.catalogue.models import model, validate
+from peakward.catalogue.models import validate
 from peakward.cli import comparison, machine, options, session, values
+from peakward.cli.model_names import model
 from peakward.cli.reproduce import to_command
 from peakward.cli.watch import Watch
 from peakward.predictions import DB, floor, plan, plan_serving, predict
@@ -78,7 +79,7 @@ def case(
     """A pass of a model, with levers resolved into its configuration.
 
     Args:
-        shape: a preset's name, or a shape of your own.
+        shape: a name that `model` knows, or a shape of your own.
         levers: names such as "bf16-mixed", or field=value settings such as "compile_scope=model".
         device: by default cuda where there is one.
 

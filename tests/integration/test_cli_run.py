@@ -53,7 +53,12 @@ def test_the_main_job_from_baseline_to_report(micro, calibrated, capsysbinary):
 
 
 def test_the_best_command_measures_the_best_case(micro, calibrated, capsysbinary):
-    study = run(capsysbinary, *micro, "--baseline", "sdpa", "--lever", "sdpa", "--budget", "1s")
+    """Of a model in a file as well, whose name alone does not find it."""
+    folder = calibrated / "models" / "mine"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text('{"model_type": "llama", "vocab_size": 100}')
+    options = ("--model", "models/mine", "--baseline", "sdpa", "--lever", "sdpa", "--budget", "1s")
+    study = run(capsysbinary, *micro, *options)
     _, *words = shlex.split(study.best_command)
     assert main([*words, "--warmup", "0", "--steps", "1", "--json"]) == 0
     again = codec.from_json(capsysbinary.readouterr().out, Study)

@@ -56,6 +56,13 @@ def test_a_case_is_what_the_command_line_would_make():
     assert pw.case(own, batch_size=1, seq_len=8, device="cpu").model == own
 
 
+def test_a_case_may_name_a_configuration(in_tmp):
+    (in_tmp / "config.json").write_text('{"model_type": "gpt2", "n_layer": 2}')
+    shape = pw.case("./config.json", batch_size=1, seq_len=8, device="cpu").model
+    assert shape == pw.model("./config.json")
+    assert (shape.name, shape.n_layers) == (in_tmp.name, 2)
+
+
 @pytest.mark.parametrize(
     ("given", "line"),
     [

@@ -14,7 +14,9 @@ from importlib.machinery import PathFinder
 class Without(PathFinder):
     @classmethod
     def find_spec(cls, name, path=None, target=None):
-        hidden = name.partition(".")[0] in ("torch", "triton", "transformers")
+        hidden = name.partition(".")[0] in (
+            "torch", "triton", "transformers", "huggingface_hub"
+        )
         return None if hidden else PathFinder.find_spec(name, path, target)
 
 import sys
@@ -34,12 +36,15 @@ print(json.dumps(loaded))
 """
 
 COMMANDS = """
+from pathlib import Path
 from peakward.cli.main import main
 
+Path("config.json").write_text('{"model_type": "llama", "num_hidden_layers": 2}')
 for argv in (
     ["--help"], ["--version"], ["devices"], ["devices", "probe", "--device", "cpu"], ["study"],
     ["run", "--help"], ["bench", "--help"], ["study", "--help"], ["compare", "--help"],
     ["report", "--help"], ["devices", "--help"], ["plan"], ["plan", "--help"],
+    ["plan", "--model", "./config.json"],
 ):
     assert main(argv) == 0, argv
 assert main(["report", "--db", "none.db"]) == 2
@@ -66,7 +71,7 @@ def test_every_module_outside_the_lab_loads_where_torch_is_not_installed():
         assert any(name.startswith(f"peakward.{room}.") for name in loaded), room
 
 
-def test_commands_that_measure_nothing_work_where_torch_is_not_installed():
+def test_commands_that_measure_nothing_work_where_torch_is_not_installed(in_tmp):
     done = run(WITHOUT + COMMANDS)
     assert done.returncode == 0, done.stderr
 

@@ -8,7 +8,7 @@ import msgspec
 
 from peakward.catalogue import levers as lever_catalogue
 from peakward.catalogue import models
-from peakward.cli import values
+from peakward.cli import model_names, values
 from peakward.cli.vocabulary import ShapeOptions, WorkOptions
 from peakward.records.case import Configuration, DeviceType, ModelCase, Pass, Workload
 from peakward.records.errors import PeakwardError
@@ -19,17 +19,6 @@ MAX_CASES = 10_000
 MAX_BATCH_SIZE = 65_536
 MAX_SEQ_LEN = 2**20
 MAX_ACCUMULATE = 4096
-SHAPE_BOUNDS = {
-    "n_layers": 1000,
-    "d_model": 131_072,
-    "d_ff": 1_048_576,
-    "n_experts": 1000,
-    "n_active_experts": 1000,
-    "n_heads": 1024,
-    "n_kv_heads": 1024,
-}
-"""Largest accepted value of each part of a custom shape: above any published model's."""
-
 _SHORT = {
     "n_layers": "L",
     "d_model": "d",
@@ -40,6 +29,9 @@ _SHORT = {
     "n_kv_heads": "kv",
 }
 """In the name of a custom shape, which stands in tables: "tiny:L1-d32" is tiny but for these."""
+
+SHAPE_BOUNDS = {part: models.LARGEST[part] for part in _SHORT}
+"""Largest accepted value of each part of a custom shape."""
 
 
 class Defaults(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,9 +112,9 @@ def without_twins(planned: Iterable[ModelCase]) -> tuple[ModelCase, ...]:
 
 
 def shapes(options: ShapeOptions, default: str) -> tuple[ModelShape, ...]:
-    """The named presets, with the parts of the shape that the options override."""
+    """The named models, with the parts of the shape that the options override."""
     names = values.split(default if options.model is None else options.model, "--model")
-    return tuple(_custom(models.model(name), options) for name in names)
+    return tuple(_custom(model_names.model(name), options) for name in names)
 
 
 def settings(texts: Iterable[str], option: str) -> dict[str, Any]:

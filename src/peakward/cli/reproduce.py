@@ -2,24 +2,29 @@
 
 import shlex
 
-import msgspec
-
-from peakward.catalogue import models
-from peakward.cli.options import SHAPE_BOUNDS
+from peakward.cli.options import SHAPE_BOUNDS, shapes
 from peakward.cli.values import GIB
+from peakward.cli.vocabulary import ShapeOptions
 from peakward.records.case import Case, Configuration, ModelCase, Workload
+from peakward.records.errors import PeakwardError
 from peakward.records.model_shape import ModelShape
 
 
-def to_command(case: Case) -> str | None:
+def to_command(case: Case, model: str | None = None) -> str | None:
     """The `peakward bench` line whose one case equals `case`; None where no options say it.
 
-    Operators, live steps, batches of varying length and shapes that differ from a preset in more
-    than its sizes have none: their study, or Python, reproduces them.
+    Operators, live steps, batches of varying length and shapes that differ from a named model in
+    more than its sizes, or whose names do not say so, have none: their study, or Python, reproduces
+    them.
+
+    Args:
+        model: what `--model` said where the case was made. A shape from a file needs it: its name
+            is the folder's, and does not say where that is.
     """
     if not isinstance(case, ModelCase):
         return None
-    model_words = _model_words(case.model)
+    names = (case.model.name.partition(":")[0], *(() if model is None else (model,)))
+    model_words = next(filter(None, (_model_words(case.model, name) for name in names)), None)
     if model_words is None or case.workload.varying_seq_lens or case.workload.padding != "none":
         return None
     words = ["peakward", "bench", *model_words, *_workload_words(case.workload)]
@@ -29,24 +34,35 @@ def to_command(case: Case) -> str | None:
     return shlex.join([*words, "--device", case.device])
 
 
-def _model_words(shape: ModelShape) -> list[str] | None:
-    """A preset's name and the sizes that differ from it, or None for another architecture."""
-    base = shape.name.partition(":")[0]
-    preset = next((each for each in models.MODELS if each.name == base), None)
-    sizes = {part: getattr(shape, part) for part in SHAPE_BOUNDS}
+def _model_words(shape: ModelShape, name: str) -> list[str] | None:
+    """The name and the sizes that differ from that model's, where these give exactly the shape."""
+    preset = _named(name, {})
     if preset is None:
         return None
-    if msgspec.structs.replace(
-        preset, **sizes, name=shape.name, head_dim=shape.head_dim
-    ) != shape or (shape.head_dim not in (preset.head_dim, shape.d_model // shape.n_heads)):
-        return None
-    words = ["--model", base]
-    for part, size in sizes.items():
+    sizes = {
+        part: str(getattr(shape, part))
+        for part in SHAPE_BOUNDS
+        if getattr(shape, part) != getattr(preset, part)
         # The option's default for --n-kv-heads follows --n-heads, so the two go together.
-        follows = part == "n_kv_heads" and shape.n_heads != preset.n_heads
-        if size != getattr(preset, part) or follows:
-            words += ["--" + part.replace("_", "-"), str(size)]
+        or (part == "n_kv_heads" and shape.n_heads != preset.n_heads)
+    }
+    if _named(name, sizes) != shape:
+        return None
+    words = ["--model", name]
+    for part, size in sizes.items():
+        words += ["--" + part.replace("_", "-"), size]
     return words
+
+
+def _named(name: str, sizes: dict[str, str]) -> ModelShape | None:
+    """The one shape that `--model` and the options of its sizes mean."""
+    if name.startswith("-"):  # The parser would take it for an option.
+        return None
+    try:
+        found = shapes(ShapeOptions(model=name, **sizes), default=name)
+    except PeakwardError:
+        return None
+    return found[0] if len(found) == 1 else None
 
 
 def _workload_words(workload: Workload) -> list[str]:

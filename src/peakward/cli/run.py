@@ -89,7 +89,7 @@ def _asked(given: Options, here: Machine, command: str) -> Investigation:
         budget_s=values.duration_s(budget, "--budget"),
         command=command,
         obstacle=lambda lever, base: machine.lever_obstacle(lever, base, here),
-        to_command=to_command,
+        to_command=lambda best: to_command(best, given.case.model),
     )
 
 

@@ -16,7 +16,8 @@ class ShapeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Which models."""
 
     model: Annotated[str | None, option("NAMES", "small; on a CPU tiny; in a study its own")] = None
-    """Presets: tiny, small, medium, large, xl, 2.7B, gpt2, and others (any wrong name lists them)."""
+    """Presets: tiny, small, medium, large, xl, 2.7B, gpt2, and others (any wrong name lists them); or
+    a Hugging Face config.json, its folder, or ORG/NAME in the local cache."""
     n_layers: Annotated[str | None, option("N", "the preset's")] = None
     """Blocks, in place of the preset's."""
     d_model: Annotated[str | None, option("N", "the preset's")] = None

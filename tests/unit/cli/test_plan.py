@@ -1,5 +1,6 @@
 """`peakward plan`, through its command line."""
 
+import json
 from pathlib import Path
 
 import msgspec
@@ -32,6 +33,28 @@ def test_one_screen_says_time_memory_cost_and_levers(capsys, monkeypatch):
 def test_everything_is_asked_for(capsys):
     assert main(["plan", *CASE, "--device", "h100-sxm", "--operators"]) == 0
     assert "on the host" in capsys.readouterr().out
+
+
+def test_a_configuration_is_planned_as_the_preset_of_its_shape_is(in_tmp, capsysbinary):
+    published = {
+        "model_type": "llama",
+        "vocab_size": 128_256,
+        "intermediate_size": 14_336,
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 8192,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 5e5,
+    }
+    (in_tmp / "mine").mkdir()
+    (in_tmp / "mine" / "config.json").write_text(json.dumps(published))
+    asked = ("--lever", "bf16,sdpa", "--device", "h200")
+    found = planned(capsysbinary, "--model", "mine/config.json", *asked)
+    preset = planned(capsysbinary, "--model", "llama-3-8b", *asked)
+    assert (found.case.model.name, preset.case.model.name) == ("mine", "llama-3-8b")
+    (mine,), (same,) = found.devices, preset.devices
+    assert mine.forecast.step_s == same.forecast.step_s is not None
+    assert mine.forecast.needed_bytes == same.forecast.needed_bytes is not None
+    assert mine.largest_batch_size == same.largest_batch_size > 0
 
 
 def test_files_hold_everything(in_tmp, capsys):

@@ -1,19 +1,26 @@
 """A case's command line gives the case back."""
 
+import contextlib
+import json
 import shlex
+import tempfile
+from pathlib import Path
 from typing import get_args
 
 import msgspec
-from hypothesis import given
+import pytest
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from peakward.catalogue.models import MODELS, model
 from peakward.cli import options
+from peakward.cli.model_names import model as named
 from peakward.cli.parse import parse
 from peakward.cli.reproduce import to_command
 from peakward.cli.vocabulary import CaseOptions
 from peakward.records import case as records
 from peakward.records.case import Configuration, ModelCase, OperatorCase, StepCase, Workload
+from peakward.records.errors import PeakwardError
 
 
 def read(command: str) -> ModelCase:
@@ -107,11 +114,84 @@ def test_what_no_options_say_has_no_command():
     wider = msgspec.structs.replace(plain.model, vocab_size=12)
     unnamed = msgspec.structs.replace(plain.model, name="mine")
     headed = msgspec.structs.replace(plain.model, head_dim=34)
+    resized = msgspec.structs.replace(plain.model, n_layers=1)  # But still named "tiny".
     others = [
         msgspec.structs.replace(plain, workload=varying),
-        *(msgspec.structs.replace(plain, model=shape) for shape in (wider, unnamed, headed)),
+        *(
+            msgspec.structs.replace(plain, model=shape)
+            for shape in (wider, unnamed, headed, resized)
+        ),
         OperatorCase(batch_size=1, n_heads=1, seq_len=8, head_dim=8, device="cpu"),
         StepCase(name="mine", fingerprint="0", device="cpu"),
     ]
     assert to_command(plain) is not None
     assert [to_command(each) for each in others] == [None] * len(others)
+
+
+def configured(folder, **changed):
+    """A configuration in that folder, of another shape than any preset's."""
+    folder.mkdir(parents=True)
+    settings = {"model_type": "llama", "num_hidden_layers": 2, "vocab_size": 100} | changed
+    (folder / "config.json").write_text(json.dumps(settings))
+
+
+def of(shape, batch_size=1):
+    return ModelCase(model=shape, workload=Workload(batch_size=batch_size, seq_len=8), device="cpu")
+
+
+def test_a_cached_model_is_said_by_its_name(in_tmp, monkeypatch):
+    monkeypatch.setenv("HF_HUB_CACHE", str(in_tmp))
+    folder = in_tmp / "models--org--name"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs" / "main").write_text("0")
+    configured(folder / "snapshots" / "0")
+    (sized,) = options.shapes(CaseOptions(model="org/name", d_model="64", n_heads="4"), "tiny")
+    for shape in (named("org/name"), sized):
+        command = to_command(of(shape))
+        assert "--model org/name " in command
+        assert read(command) == of(shape)
+
+
+def test_a_name_that_means_another_model_by_now_has_no_command(in_tmp):
+    configured(in_tmp / "mine")
+    case = of(named("./mine"))
+    assert to_command(case) is not None
+    configured(in_tmp / "other", num_hidden_layers=9)
+    (in_tmp / "other" / "config.json").replace(in_tmp / "mine" / "config.json")
+    assert to_command(case) is None
+
+
+def test_a_model_of_a_file_is_said_by_what_named_it(in_tmp):
+    configured(in_tmp / "some models" / "mine")
+    text = "some models/mine"
+    (shape,) = options.shapes(CaseOptions(model=text, d_ff="32"), "tiny")
+    command = to_command(of(shape), text)
+    assert command.startswith("peakward bench --model 'some models/mine' --d-ff 32 --batch-size 1")
+    assert read(command) == of(shape)
+    assert to_command(of(shape)) is None
+    assert to_command(of(model("small")), text) == to_command(of(model("small")))
+
+
+def test_a_folder_here_is_said_by_its_name(in_tmp):
+    configured(in_tmp / "mine")
+    (shape,) = options.shapes(CaseOptions(model="./mine"), "tiny")
+    assert read(to_command(of(shape))) == of(shape)
+
+
+@pytest.mark.parametrize("name", ["a,b", "a:b", "a ", "-a"])
+def test_a_name_that_an_option_would_read_otherwise_has_no_command(name, in_tmp):
+    configured(in_tmp / name)
+    assert to_command(of(named(f"./{name}"))) is None
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8))
+def test_whatever_a_folder_is_called_its_command_gives_the_case_back(name):
+    assume("/" not in name and "\0" not in name and name not in (".", ".."))
+    with tempfile.TemporaryDirectory() as root, contextlib.chdir(root):
+        configured(Path(root) / name)
+        try:
+            case = of(named(f"./{name}"))
+        except PeakwardError:  # It cannot be printed.
+            return
+        command = to_command(case)
+        assert command is None or read(command) == case
