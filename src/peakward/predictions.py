@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from peakward.catalogue.devices import device, match
-from peakward.catalogue.models import model
 from peakward.cli import machine, values
 from peakward.cli import plan as planning
+from peakward.cli.model_names import model
 from peakward.cli.reproduce import to_command
 from peakward.prediction.floor import floor as predicted
 from peakward.prediction.planning.forecast import forecast
@@ -114,7 +114,7 @@ def plan_serving(
     """What serving can do at best on each device: `peakward plan --output-len`.
 
     Args:
-        shape: a preset's name, or a shape of your own.
+        shape: as `case`.
         devices, calibration, price_per_gpu_hour: as `plan`.
         memory_limit_bytes: where less is to be used than a GPU has.
 

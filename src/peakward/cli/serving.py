@@ -7,8 +7,7 @@ from typing import Annotated, TypeVar, cast, get_args
 import msgspec
 from tyro.conf import OmitArgPrefixes
 
-from peakward.catalogue import models
-from peakward.cli import options, values
+from peakward.cli import model_names, options, values
 from peakward.cli.vocabulary import WorkOptions, option
 from peakward.prediction.planning.serving import serving_plan
 from peakward.prediction.planning.site import Site
@@ -139,7 +138,7 @@ def _speculation(serving: ServingOptions) -> Speculation | None:
                 )
         return None
     return Speculation(
-        draft=models.model(serving.draft),
+        draft=model_names.model(serving.draft),
         draft_len=values.whole(serving.draft_len or "4", "--draft-len", low=1, high=MAX_DRAFT),
         acceptance_rate=_acceptance(serving.acceptance or "0.7"),
     )
