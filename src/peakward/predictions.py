@@ -1,8 +1,9 @@
 """Predictions from Python: `pw.floor`, `pw.predict`, `pw.plan` and `pw.plan_serving`, which run nothing."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from peakward.catalogue.devices import device, match
 from peakward.cli import machine, values
@@ -11,6 +12,7 @@ from peakward.cli.model_names import model
 from peakward.cli.reproduce import to_command
 from peakward.prediction.floor import floor as predicted
 from peakward.prediction.planning.forecast import forecast
+from peakward.prediction.planning.module import module_forecast
 from peakward.prediction.planning.plan import plan as planned
 from peakward.prediction.planning.serving import serving_plan
 from peakward.records.calibration import Calibration
@@ -22,6 +24,9 @@ from peakward.records.plan import Forecast, Group, Parallel, Plan
 from peakward.records.prediction import Prediction
 from peakward.records.serving_plan import ServingPlan
 from peakward.store.database import Store
+
+if TYPE_CHECKING:
+    import torch
 
 DB = "peakward.db"
 
@@ -44,37 +49,46 @@ def floor(case: ModelCase, on: str | None = None, *, db: str = DB) -> Prediction
 
 
 def predict(
-    case: ModelCase,
+    case: "ModelCase | torch.nn.Module",
     on: str,
     *,
+    inputs: "Sequence[Any] | Mapping[str, Any]" = (),
     calibration: Calibration | None = None,
-    gpus: int = 1,
-    parallel: Parallel = "ddp",
     price_per_gpu_hour: float | None = None,
+    **settings: Any,
 ) -> Forecast:
-    """What the case would need on a catalogued device: time, memory, rates, cost. Nothing is run.
+    """What a case, or any module of PyTorch, would need on a catalogued device. Nothing is run.
 
     Args:
-        case: with `device="cuda"`.
+        case: with `device="cuda"`; or a module, on whatever device its tensors are.
         on: a device's key, such as "h100-sxm-80".
+        inputs: of a module, by position or by name; only their shapes and types are used.
         calibration: of such a device (`calibrate`); its datasheet without.
-        gpus: of one node, each with a batch of its own.
-        parallel: how several of them share the model.
         price_per_gpu_hour: in any currency, for the cost.
+        settings: of a case `gpus` (of one node, 1) and `parallel` ("ddp" or "fsdp"); of a module
+            `pass_` ("forward", "forward_backward", "train_step"), `loss` (a function of its output)
+            and `autocast` (a type), as `lab.models.module_capture` has them.
 
     Raises:
         PeakwardError: an unknown device or one that the calibration is not of, settings that
-            contradict one another, a CPU's case. What else cannot be computed is absent, with its
-            reason.
+            contradict one another, a CPU's case, a module whose operators depend on values. What
+            else cannot be computed is absent, with its reason.
     """
-    _expect_gpu(case)
-    (where,) = planning.sites(
-        (device(on).key,),
-        calibration=calibration,
-        group=planning.group(str(gpus), parallel),
-        prices=_prices(price_per_gpu_hour),
-    )
-    return forecast(case, where)
+    key, prices = device(on).key, _prices(price_per_gpu_hour)
+    if isinstance(case, ModelCase):
+        _expect_gpu(case)
+        group = planning.group(str(settings.pop("gpus", 1)), settings.pop("parallel", "ddp"))
+        _expect_known(settings, inputs)
+        (where,) = planning.sites((key,), calibration=calibration, group=group, prices=prices)
+        return forecast(case, where)
+    from peakward.lab.models.module_capture import capture_module
+
+    (where,) = planning.sites((key,), calibration=calibration, group=None, prices=prices)
+    if isinstance(inputs, Mapping):
+        capture = capture_module(case, (), inputs, **settings)
+    else:
+        capture = capture_module(case, inputs, **settings)
+    return module_forecast(capture, where)
 
 
 def plan(
@@ -133,6 +147,15 @@ def plan_serving(
         limit_bytes=memory_limit_bytes,
         command="# from Python: pw.plan_serving",
     )
+
+
+def _expect_known(settings: dict[str, Any], inputs: object) -> None:
+    """Of a case nothing is left over."""
+    if settings or inputs:
+        given = ", ".join(settings) or "inputs"
+        raise PeakwardError(
+            f"expected a module to set {given} of, got a case, which states its own"
+        )
 
 
 def _expect_several(devices: Sequence[str]) -> None:

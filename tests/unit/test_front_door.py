@@ -156,3 +156,26 @@ def test_calibrate_is_the_full_calibration(tmp_path, monkeypatch):
     assert asked == ["cpu"]
     with pw.Store.open_read_only(Path(db)) as store:
         assert store.calibration(measured.environment.key) == measured
+
+
+def test_a_module_is_predicted_by_example_inputs():
+    import torch
+
+    with torch.device("meta"):
+        module = torch.nn.Linear(1024, 1024)
+    x = torch.empty(64, 1024, device="meta")
+    by_place = pw.predict(module, "h100-sxm-80", inputs=(x,))
+    by_name = pw.predict(module, "h100-sxm-80", inputs={"input": x})
+    assert by_place.step_s == by_name.step_s
+    trained = pw.predict(
+        module, "h100-sxm-80", inputs=(x,), pass_="train_step", loss=lambda y: y.sum()
+    )
+    assert trained.step_s.estimate > by_place.step_s.estimate
+    assert trained.needed_bytes > by_place.needed_bytes
+
+
+def test_a_case_states_its_own_settings():
+    case = pw.case("small", batch_size=1, seq_len=128, device="cuda")
+    with pytest.raises(pw.PeakwardError, match="expected a module to set pass_ of, got a case"):
+        pw.predict(case, "h100-sxm-80", pass_="forward")
+    assert pw.predict(case, "h100-sxm-80", gpus=2).communication is not None

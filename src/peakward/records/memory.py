@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from peakward.records.case import ModelCase
+from peakward.records.case import Case
 
 MemoryPhase = Literal["build", "forward", "backward", "optimizer"]
 MemoryBasis = Literal["step", "eager step"]
@@ -40,7 +40,7 @@ class MemorySplit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class MemoryPrediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A case's peak memory, made before it is run."""
 
-    case: ModelCase
+    case: Case
     phase: MemoryPhase
     """In which the peak is; `build` is before the first step."""
     peak: MemorySplit

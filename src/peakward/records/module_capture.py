@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from peakward.records.case import Pass
+from peakward.records.case import Pass, StepCase
 from peakward.records.memory import MemoryPhase
 from peakward.records.op_graph import OpGraph
 
@@ -31,6 +31,8 @@ class ModuleCapture(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Of the operators: two captures alike have the same."""
     pass_: Pass = msgspec.field(name="pass")
     n_parameters: int
+    n_trained: int
+    """Tensors of parameters that want a gradient."""
     n_rows: int
     """Rows that its products have in the forward pass: elements of the first input, but for a last
     dimension of floats; (batch, seq_len) of token ids gives batch · seq_len."""
@@ -42,3 +44,13 @@ class ModuleCapture(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Of each operator from the building of the module to the end of its second step."""
     lifetimes: tuple[Lifetime, ...]
     """In the order in which they begin."""
+
+    @property
+    def case(self) -> StepCase:
+        """What stands for it where a case is asked for."""
+        return StepCase(
+            name=f"{self.name} {self.pass_}",
+            fingerprint=self.fingerprint,
+            device="cuda",
+            tokens_per_step=float(self.n_rows),
+        )

@@ -79,6 +79,11 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Calls in the step."""
     fused: tuple[str, ...] = ()
     """The operators of torch whose work a compiler put into this one; empty for torch's own."""
+    scattered: bool | None = None
+    """Whether its operands lie differently in memory or leave gaps; None where it was not looked at,
+    as of the reference decoder, whose code tells."""
+    causal: bool = True
+    """Of fused attention: whether half of its products are masked away."""
 
 
 class Totals(NamedTuple):

@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from peakward.records.case import ModelCase
+from peakward.records.case import Case, ModelCase
 from peakward.records.measurement import Interval
 from peakward.records.memory import MemoryPrediction
 from peakward.records.step_time import StepTime
@@ -47,7 +47,8 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """A case on one kind of device. What is None was not computed or not asked for; `absent` has the
     reason of the former."""
 
-    case: ModelCase
+    case: Case
+    """A captured module is a `StepCase`."""
     device: str
     """The catalogue's key."""
     device_name: str

@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from peakward.records.case import ModelCase
+from peakward.records.case import Case
 from peakward.records.measurement import Interval, Phase
 from peakward.records.prediction import Source
 
@@ -47,7 +47,7 @@ class PhaseTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class StepTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A prediction; nothing was run."""
 
-    case: ModelCase
+    case: Case
     device: str
     source: Source
     """Of the rates: calibrated on this device, or its datasheet."""

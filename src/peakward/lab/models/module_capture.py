@@ -20,12 +20,14 @@ from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from peakward.lab.models.fused_norm import AS_ON_CUDA, FusedNorms
 from peakward.lab.models.lifetimes import LifetimeRecorder
 from peakward.lab.models.op_recorder import OpRecorder
 from peakward.records.case import Pass
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Phase
 from peakward.records.module_capture import ModuleCapture
+from peakward.records.op_graph import Operator, OpGraph
 
 Loss = Callable[[Any], Tensor]
 _NEEDS_VALUES = (
@@ -48,7 +50,7 @@ def capture_module(
 
     Nothing is computed and nothing but shapes is allocated, so that a module of any size can be
     captured anywhere, one on the meta device too. The module is not changed. Operators are those
-    that a CPU dispatches: of CUDA's own, fused norms are taken apart.
+    that a CPU dispatches, and torch's RMSNorm as CUDA has it.
 
     Args:
         args, kwargs: example inputs, of which only shapes and types are used.
@@ -63,7 +65,7 @@ def capture_module(
     step = _Step(_Asked(module, args, dict(kwargs or {}), pass_, loss, autocast))
     recorder = OpRecorder(module, name=_path)
     try:
-        with FakeTensorMode(allow_non_fake_inputs=True), step.line:
+        with FakeTensorMode(allow_non_fake_inputs=True), FusedNorms(), step.line:
             step.build()
             with recorder:
                 step.run(_unmarked)
@@ -75,12 +77,13 @@ def capture_module(
             f"expected a module whose operators do not depend on values, got {error.func} in {where}: "
             "capture it without that branch, or measure it with `pw.measure_step`"
         ) from error
-    graph = recorder.graph()
+    graph = OpGraph.of(map(_as_on_cuda, recorder.graph().operators))
     return ModuleCapture(
         name=type(module).__name__,
         fingerprint=hashlib.sha256(msgspec.json.encode(graph)).hexdigest()[:16],
         pass_=pass_,
         n_parameters=sum(each.numel() for each in module.parameters()),
+        n_trained=sum(each.requires_grad for each in module.parameters()),
         n_rows=_n_rows((args, kwargs)),
         n_module_calls=recorder.n_module_calls - n_before,
         graph=graph,
@@ -187,6 +190,12 @@ def _scalar(output: Any) -> Tensor:
         f"expected a loss of one element to go backward from, got {got}: give loss=, a function of the "
         "module's output"
     )
+
+
+def _as_on_cuda(operator: Operator) -> Operator:
+    name = AS_ON_CUDA.get(operator.name, operator.name)
+    renamed: Operator = msgspec.structs.replace(operator, name=name)
+    return renamed
 
 
 def _n_rows(given: object) -> int:

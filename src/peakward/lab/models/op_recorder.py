@@ -17,6 +17,7 @@ from peakward.lab.models.operator_bytes import (
     written_arguments,
 )
 from peakward.lab.models.operator_flops import flops
+from peakward.lab.models.operator_layout import is_causal, scattered
 from peakward.records.measurement import Phase
 from peakward.records.op_graph import Operator, OpGraph
 
@@ -89,5 +90,7 @@ class OpRecorder(TorchDispatchMode):
                 flops=flops(name, given),
                 bytes_read=bytes_read(name, given),
                 bytes_written=stored_bytes(tensors((changed, new))),
+                scattered=scattered((*given, *tensors(new))),
+                causal=is_causal(func, args, kwargs),
             )
         )

@@ -1,6 +1,7 @@
 """What each lever would change by itself."""
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from peakward.catalogue import levers as lever_catalogue
 from peakward.catalogue.levers import LEVERS
@@ -15,13 +16,20 @@ LEAST_GAIN = 1.01
 """Of step times; less is no reason to pull a lever."""
 
 
-def changes(base: Forecast, on: Site) -> tuple[Change, ...]:
+class Base(NamedTuple):
+    """What levers are pulled on."""
+
+    case: ModelCase
+    forecast: Forecast
+
+
+def changes(base: Base, on: Site) -> tuple[Change, ...]:
     """Of each lever that makes another case of it; the greatest gain first, then what has none."""
     found = [change((each,), base, on) for each in LEVERS if _differs(each, base.case)]
     return tuple(sorted(found, key=lambda each: -gain(each)))
 
 
-def change(levers: tuple[Lever, ...], base: Forecast, on: Site) -> Change:
+def change(levers: tuple[Lever, ...], base: Base, on: Site) -> Change:
     """The levers pulled one after another."""
     names = tuple(lever.name for lever in levers)
     reason = obstacle(levers, base.case, on)
@@ -36,8 +44,15 @@ def change(levers: tuple[Lever, ...], base: Forecast, on: Site) -> Change:
         )
     found = forecast(pulled(base.case, levers), on)
     ratio = None
-    if base.time is not None and found.time is not None and base.step_s and found.step_s:
-        ratio = speedup(base.time, found.time, base.step_s.estimate / found.step_s.estimate)
+    if (
+        base.forecast.time is not None
+        and found.time is not None
+        and base.forecast.step_s
+        and found.step_s
+    ):
+        ratio = speedup(
+            base.forecast.time, found.time, base.forecast.step_s.estimate / found.step_s.estimate
+        )
     return Change(
         levers=names,
         step_s=found.step_s,

@@ -5,12 +5,12 @@ from typing import NamedTuple
 
 from peakward.catalogue.levers import LEVERS, lever
 from peakward.prediction.planning.attempt import Attempts
-from peakward.prediction.planning.changes import LEAST_GAIN, change, gain, obstacle, pulled
+from peakward.prediction.planning.changes import LEAST_GAIN, Base, change, gain, obstacle, pulled
 from peakward.prediction.planning.forecast import timed
 from peakward.prediction.planning.site import Site
 from peakward.records.case import ModelCase
 from peakward.records.lever import Lever
-from peakward.records.plan import Change, Forecast
+from peakward.records.plan import Change
 
 SMALLEST_PRECISION = "bf16"
 """Of all the one with the fewest bytes a parameter: 8 with gradient and moments, where others have
@@ -24,13 +24,13 @@ class Composition(NamedTuple):
     case: ModelCase
 
 
-def composition(base: Forecast, alone: Iterable[Change], on: Site) -> Composition | None:
+def composition(base: Base, alone: Iterable[Change], on: Site) -> Composition | None:
     """The levers that gain, each where it still gains on top of those before. Where those do not fit:
     the fastest of the same with levers that save memory which does. None where no lever helps.
     """
     fast = _fastest(base, [each.levers[0] for each in alone if gain(each) > LEAST_GAIN], on)
     found = _composed(fast, base, on) if fast else None
-    if (base.fits if found is None else found.change.fits) is True:
+    if (base.forecast.fits if found is None else found.change.fits) is True:
         return found
     tried = [_composed(levers, base, on) for levers in _smaller(fast, base, on)]
     timed_ = [each for each in tried if each.change.step_s is not None]
@@ -43,11 +43,11 @@ def composition(base: Forecast, alone: Iterable[Change], on: Site) -> Compositio
     return found
 
 
-def _fastest(base: Forecast, names: Iterable[str], on: Site) -> tuple[Lever, ...]:
-    if base.step_s is None:
+def _fastest(base: Base, names: Iterable[str], on: Site) -> tuple[Lever, ...]:
+    if base.forecast.step_s is None:
         return ()
     kept: tuple[Lever, ...] = ()
-    best_s = base.step_s.estimate
+    best_s = base.forecast.step_s.estimate
     for name in names:
         tried = _with(kept, lever(name))
         if obstacle(tried, base.case, on) is not None:
@@ -58,7 +58,7 @@ def _fastest(base: Forecast, names: Iterable[str], on: Site) -> tuple[Lever, ...
     return kept
 
 
-def _smaller(fast: tuple[Lever, ...], base: Forecast, on: Site) -> Iterator[tuple[Lever, ...]]:
+def _smaller(fast: tuple[Lever, ...], base: Base, on: Site) -> Iterator[tuple[Lever, ...]]:
     """The same with what saves memory, alone and together; also without compiled code and graphs,
     whose need is not known as well."""
     savers = [each for each in LEVERS if each.saves == "memory"]
@@ -74,7 +74,7 @@ def _without(kept: tuple[Lever, ...], *fields: str) -> tuple[Lever, ...]:
     return tuple(each for each in kept if dict(each.sets).keys().isdisjoint(fields))
 
 
-def _composed(levers: tuple[Lever, ...], base: Forecast, on: Site) -> Composition:
+def _composed(levers: tuple[Lever, ...], base: Base, on: Site) -> Composition:
     return Composition(change(levers, base, on), pulled(base.case, levers))
 
 

@@ -8,6 +8,7 @@ from peakward.prediction.floor import compute_type, floor
 from peakward.prediction.flops import step_flops
 from peakward.prediction.memory.peak import peak_memory
 from peakward.prediction.planning.attempt import Attempts
+from peakward.prediction.planning.rates import cost, energy, gpu_hours, over, times
 from peakward.prediction.planning.room import room
 from peakward.prediction.planning.site import Site
 from peakward.prediction.time.step import step_time
@@ -17,8 +18,6 @@ from peakward.records.measurement import Interval
 from peakward.records.plan import Communication, Forecast
 from peakward.records.step_time import StepTime
 
-SECONDS_PER_HOUR = 3600
-
 
 def forecast(case: ModelCase, on: Site) -> Forecast:
     """All that is known of the case there; what cannot be is absent, with its reason."""
@@ -27,6 +26,7 @@ def forecast(case: ModelCase, on: Site) -> Forecast:
     least_s = floor(case, calibration=on.calibration, device=on.device).floor_s
     memory = attempts.of("memory", lambda: peak_memory(case))
     found = None if memory is None else room(case, memory, on, attempts)
+    tokens = case.workload.tokens_per_step
     peak = peak_flops_per_s(on.device, compute_type(case))
     if peak is None:
         reason = f"no peak rate in {compute_type(case)} is stated for {on.device.name}"
@@ -40,16 +40,16 @@ def forecast(case: ModelCase, on: Site) -> Forecast:
         communication=shared,
         step_s=step_s,
         floor_s=least_s,
-        tokens_per_s=_over(step_s, case.workload.tokens_per_step * _n_gpus(on)),
-        mfu=None if peak is None else _over(step_s, (step_flops(case) or 0.0) / peak),
+        tokens_per_s=over(step_s, tokens * _n_gpus(on)),
+        mfu=None if peak is None else over(step_s, (step_flops(case) or 0.0) / peak),
         peak_flops_per_s=peak,
         memory=memory,
         needed_bytes=None if found is None else found.needed_bytes,
         limit_bytes=on.limit_bytes(case.memory_limit_bytes),
         fits=None if found is None else found.fits,
-        gpu_hours_per_million_tokens=_times(step_s, _gpu_hours(case)),
-        cost_per_million_tokens=_cost(case, step_s, on),
-        energy_per_token_j=_energy(case, step_s, on, attempts),
+        gpu_hours_per_million_tokens=times(step_s, gpu_hours(tokens)),
+        cost_per_million_tokens=cost(tokens, step_s, on),
+        energy_per_token_j=energy(tokens, step_s, on, attempts),
         absent=attempts.absent,
     )
 
@@ -102,47 +102,3 @@ def _step_s(time: StepTime | None, shared: Communication | None, on: Site) -> In
 
 def _n_gpus(on: Site) -> int:
     return 1 if on.group is None else on.group.n_gpus
-
-
-def _over(step_s: Interval | None, amount: float) -> Interval | None:
-    """A rate: the amount over each of the times."""
-    if step_s is None:
-        return None
-    return Interval(
-        estimate=amount / step_s.estimate,
-        low=amount / step_s.high,
-        high=amount / step_s.low,
-        level=step_s.level,
-    )
-
-
-def _times(step_s: Interval | None, factor: float) -> Interval | None:
-    if step_s is None:
-        return None
-    return Interval(
-        estimate=step_s.estimate * factor,
-        low=step_s.low * factor,
-        high=step_s.high * factor,
-        level=step_s.level,
-    )
-
-
-def _gpu_hours(case: ModelCase) -> float:
-    """Of a million tokens, per second of a step; every GPU has its own tokens, so that their number
-    does not matter."""
-    return 1e6 / case.workload.tokens_per_step / SECONDS_PER_HOUR
-
-
-def _cost(case: ModelCase, step_s: Interval | None, on: Site) -> Interval | None:
-    if on.price_per_gpu_hour is None:
-        return None
-    return _times(step_s, on.price_per_gpu_hour * _gpu_hours(case))
-
-
-def _energy(
-    case: ModelCase, step_s: Interval | None, on: Site, attempts: Attempts
-) -> Interval | None:
-    if on.device.power_w is None:
-        attempts.without("energy", f"no power limit is catalogued for {on.device.name}")
-        return None
-    return _times(step_s, on.device.power_w.value / case.workload.tokens_per_step)

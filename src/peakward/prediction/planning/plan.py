@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from peakward.prediction.planning.attempt import Attempts
-from peakward.prediction.planning.changes import changes
+from peakward.prediction.planning.changes import Base, changes
 from peakward.prediction.planning.composition import composition
 from peakward.prediction.planning.forecast import forecast
 from peakward.prediction.planning.room import largest_batch_size
@@ -19,13 +19,13 @@ def plan(case: ModelCase, sites: Iterable[Site], *, command: str) -> Plan:
 
 def device_plan(case: ModelCase, on: Site) -> DevicePlan:
     """The case there, its largest batch, and what levers would do."""
-    base = forecast(case, on)
+    base = Base(case, forecast(case, on))
     attempts = Attempts()
     largest = attempts.of("largest batch", lambda: largest_batch_size(case, on))
     alone = changes(base, on)
     together = composition(base, alone, on)
     return DevicePlan(
-        forecast=base,
+        forecast=base.forecast,
         price_per_gpu_hour=on.price_per_gpu_hour,
         largest_batch_size=largest,
         changes=alone,

@@ -6,12 +6,11 @@ from peakward.prediction.time import kernels
 from peakward.prediction.time.device_model import DeviceModel
 from peakward.prediction.time.fused import fused_s
 from peakward.prediction.time.kernels import KERNELS, Kernel
-from peakward.prediction.time.layouts import scattered_share
 from peakward.prediction.time.products import (
     TF32_TRANSPOSED_SLOWDOWN,
     UNALIGNED_SLOWDOWN,
 )
-from peakward.records.case import ModelCase
+from peakward.prediction.time.setting import Setting
 from peakward.records.op_graph import ITEM_BYTES, Operand, Operator
 from peakward.records.rates import AttentionPass
 
@@ -34,11 +33,11 @@ class OperatorCost(NamedTuple):
     bound: Literal["compute", "memory", "launch"]
 
 
-def cost(operator: Operator, case: ModelCase, on: DeviceModel) -> OperatorCost:
-    """Of an operator of the case's step, as torch's kernels carry it out on a GPU."""
+def cost(operator: Operator, setting: Setting, on: DeviceModel) -> OperatorCost:
+    """Of an operator of such a step, as torch's kernels carry it out on a GPU."""
     name = operator.name.removeprefix("aten.")
     if name in _PRODUCTS or name == "_scaled_mm":
-        return _product(operator, case, on)
+        return _product(operator, setting, on)
     if name.startswith("_scaled_dot_product_"):
         return _attention(operator, on)
     if operator.flops:
@@ -46,15 +45,15 @@ def cost(operator: Operator, case: ModelCase, on: DeviceModel) -> OperatorCost:
     if operator.fused:
         device_s, n_launches = fused_s(operator, on), 1.0
     else:
-        device_s, n_launches = _pass(name, operator, case, on)
+        device_s, n_launches = _pass(name, operator, setting, on)
     launch_bound = device_s < 2 * n_launches * on.traffic.launch_s
     return OperatorCost(device_s, n_launches, "launch" if launch_bound else "memory")
 
 
-def _product(operator: Operator, case: ModelCase, on: DeviceModel) -> OperatorCost:
+def _product(operator: Operator, setting: Setting, on: DeviceModel) -> OperatorCost:
     a, b = operator.inputs[-2:] if operator.name != "aten._scaled_mm" else operator.inputs[:2]
     kind = _TYPES[a.dtype]
-    if kind == "fp32" and case.configuration.precision == "tf32":
+    if kind == "fp32" and setting.tf32:
         kind = "tf32"
     model = on.products.get(kind)
     if model is None:
@@ -65,10 +64,10 @@ def _product(operator: Operator, case: ModelCase, on: DeviceModel) -> OperatorCo
     compute_s, memory_s = model.compute_s(m, n, k, batch), model.memory_s(m, n, k, batch)
     # Of a linear layer's matrices, however it multiplies them, tokens are the rows: their number is
     # no row's length. So 1 × 100 tokens are not slow in 16 bits, and a head 50,257 wide is.
-    row_lengths = (m, n, k) if batched else (n, k) if m == _n_tokens(case) else (m, n)
+    row_lengths = (m, n, k) if batched else (n, k) if m == setting.n_tokens else (m, n)
     if model.kernel.item_bytes == 2 and not model.aligned(*row_lengths):
         compute_s *= UNALIGNED_SLOWDOWN
-    if kind == "tf32" and operator.phase == "backward" and k == _n_tokens(case):
+    if kind == "tf32" and operator.phase == "backward" and k == setting.n_tokens:
         compute_s *= TF32_TRANSPOSED_SLOWDOWN
     bound: Literal["compute", "memory", "launch"] = "compute" if compute_s > memory_s else "memory"
     if model.start_s > max(compute_s, memory_s):
@@ -86,21 +85,22 @@ def _attention(operator: Operator, on: DeviceModel) -> OperatorCost:
         return OperatorCost(None, n_launches, "compute")
     # The record counts every product of the kernel over the whole score matrix; a rate is of
     # model FLOPs, half of them under a causal mask and without the scores made anew.
-    flops = operator.flops / 2 * (4 / 5 if backward else 1)
+    seen = 0.5 if operator.causal else 1.0
+    flops = operator.flops * seen * (4 / 5 if backward else 1)
     device_s = model.time_s(flops, q.shape[-2]) + on.traffic.launch_s
     return OperatorCost(device_s, n_launches, "compute")
 
 
-def _pass(name: str, operator: Operator, case: ModelCase, on: DeviceModel) -> tuple[float, float]:
+def _pass(name: str, operator: Operator, setting: Setting, on: DeviceModel) -> tuple[float, float]:
     """Seconds and launches of what is bound by memory."""
     moved = operator.bytes_read + operator.bytes_written
     if name.startswith("_foreach_"):
-        return _foreach(operator, case, on)
+        return _foreach(operator, setting, on)
     if name in ("masked_fill", "masked_fill_"):
         return _masked_fill(name, operator.outputs[0], on)
     if name == "clone":
         return _scattered_s(operator, on, kernels.ELEMENTS_PER_SM_S), 1.0
-    if name == "cat" and _joins_short_rows(operator, case):
+    if name == "cat" and _joins_short_rows(operator, setting):
         elements = _n_elements(operator)
         return on.traffic.launch_s / 2 + _elements_s(
             elements, on, kernels.JOINED_ELEMENTS_PER_SM_S
@@ -112,7 +112,7 @@ def _pass(name: str, operator: Operator, case: ModelCase, on: DeviceModel) -> tu
         return max(kernels.WIDENING * on.traffic.time_s(moved), widened_s), 1.0
     kernel = _kernel(name, operator)
     if kernel is None:
-        return _elementwise_s(operator, case, on), 1.0
+        return _elementwise_s(operator, setting, on), 1.0
     return kernel.factor * on.traffic.time_s(moved) + kernel.start_s, kernel.n_launches
 
 
@@ -125,11 +125,11 @@ def _kernel(name: str, operator: Operator) -> Kernel | None:
     return found
 
 
-def _elementwise_s(operator: Operator, case: ModelCase, on: DeviceModel) -> float:
+def _elementwise_s(operator: Operator, setting: Setting, on: DeviceModel) -> float:
     moved = operator.bytes_read + operator.bytes_written
     vectorised_s = on.traffic.time_s(moved)
     mixed = len({each.dtype for each in operator.inputs if each.n_elements > 1}) > 1
-    share = scattered_share(operator, case.model)
+    share = setting.scattered_share(operator)
     if mixed and share == 0:
         elements_s = _elements_s(_n_elements(operator), on, kernels.ELEMENTS_PER_SM_S)
         return max(kernels.WIDENING * vectorised_s, on.traffic.launch_s + elements_s)
@@ -147,14 +147,14 @@ def _elements_s(n_elements: int, on: DeviceModel, elements_per_sm_s: float) -> f
     return n_elements / (on.n_sms * elements_per_sm_s)
 
 
-def _foreach(operator: Operator, case: ModelCase, on: DeviceModel) -> tuple[float, float]:
+def _foreach(operator: Operator, setting: Setting, on: DeviceModel) -> tuple[float, float]:
     n_tensors = sum(each.count for each in operator.outputs)
     n_launches = max(1.0, n_tensors / kernels.FOREACH_TENSORS_A_LAUNCH)
     if all(not each.shape for each in operator.outputs):
         # Step counts and what is made of them: on the host, unless a graph or a kernel needs them.
-        configuration = case.configuration
-        on_host = configuration.optimizer == "adamw-foreach" and not configuration.cuda_graphs
-        return (0.0, 0.0) if on_host else (n_launches * on.traffic.launch_s, n_launches)
+        if setting.counts_steps_on_host:
+            return 0.0, 0.0
+        return n_launches * on.traffic.launch_s, n_launches
     if any(not each.shape for each in operator.inputs):
         return _one_by_one(operator, on), n_tensors
     item_bytes = max(ITEM_BYTES[each.dtype] for each in operator.outputs)
@@ -181,11 +181,11 @@ def _masked_fill(name: str, x: Operand, on: DeviceModel) -> tuple[float, float]:
     return (fill_s, 1.0) if name == "masked_fill_" else (copy_s + fill_s, 2.0)
 
 
-def _joins_short_rows(operator: Operator, case: ModelCase) -> bool:
+def _joins_short_rows(operator: Operator, setting: Setting) -> bool:
     """Halves of heads, or whole heads that a fused attention laid out each in its own way."""
     part, result = operator.inputs[0], operator.outputs[0]
-    fused = case.configuration.attention != "naive"
-    return len(part.shape) == 4 and (part.shape[-1] != result.shape[-1] or fused)
+    shortened = part.shape[-1] != result.shape[-1]
+    return len(part.shape) == 4 and (shortened or setting.heads_are_scattered)
 
 
 def _widens(operator: Operator) -> bool:
@@ -195,7 +195,3 @@ def _widens(operator: Operator) -> bool:
 
 def _n_elements(operator: Operator) -> int:
     return max((each.n_elements for each in operator.outputs), default=0)
-
-
-def _n_tokens(case: ModelCase) -> int:
-    return case.workload.batch_size * case.workload.seq_len

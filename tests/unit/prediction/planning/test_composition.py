@@ -5,7 +5,7 @@ import pytest
 
 from peakward.catalogue.devices import device
 from peakward.catalogue.models import model
-from peakward.prediction.planning.changes import LEAST_GAIN, changes, gain
+from peakward.prediction.planning.changes import LEAST_GAIN, Base, changes, gain
 from peakward.prediction.planning.composition import composition
 from peakward.prediction.planning.forecast import forecast
 from peakward.prediction.planning.site import site
@@ -24,12 +24,12 @@ def case(size="2.7B", seq_len=512, pass_="train_step", **configuration):
 
 
 def composed(asked, on=H100):
-    base = forecast(asked, on)
+    base = Base(asked, forecast(asked, on))
     return composition(base, changes(base, on), on)
 
 
 def test_it_is_faster_than_each_lever_alone():
-    base = forecast(case(), H100)
+    base = Base(case(), forecast(case(), H100))
     alone = changes(base, H100)
     found = composition(base, alone, H100)
     assert gain(found.change) > max(gain(each) for each in alone)

@@ -3,6 +3,7 @@
 import pytest
 
 from peakward.prediction.time.operator_time import cost
+from peakward.prediction.time.setting import of_case
 
 from .round_device import US, case, device, operator, tensor
 
@@ -24,7 +25,7 @@ def product(m, k, n, dtype="float32", phase="forward", name="mm", batch=()):
 
 
 def seconds(made, of=CASE, **changes):
-    return cost(made, of, device(**changes)).device_s
+    return cost(made, of_case(of), device(**changes)).device_s
 
 
 def elements_s(n, per_s=350e9):
@@ -33,7 +34,7 @@ def elements_s(n, per_s=350e9):
 
 
 def test_a_product_takes_its_tiles_and_a_start():
-    found = cost(product(512, 512, 128 * 25), CASE, device())
+    found = cost(product(512, 512, 128 * 25), of_case(CASE), device())
     assert found.device_s == pytest.approx(TILE_S + START_S)  # 4 × 25 tiles
     assert (found.bound, found.n_launches) == ("compute", 1.4)
 
@@ -51,8 +52,8 @@ def test_a_batch_is_tiles_too():
 
 
 def test_what_bounds_a_product():
-    thin = cost(product(512, 1, 128 * 250), CASE, device())  # 66 MB
-    tiny = cost(product(8, 8, 8), CASE, device())
+    thin = cost(product(512, 1, 128 * 250), of_case(CASE), device())  # 66 MB
+    tiny = cost(product(8, 8, 8), of_case(CASE), device())
     assert (thin.bound, tiny.bound) == ("memory", "launch")
     assert thin.device_s == pytest.approx(4 * (512 + 32_000 + 512 * 32_000) / 1e13 + START_S)
 
@@ -103,7 +104,7 @@ def test_a_type_that_nobody_measured_has_no_time():
 )
 def test_attention_counts_what_the_maths_needs(name, model_share, n_launches):
     q = tensor(4, 12, 128, 64, dtype="bfloat16")
-    found = cost(operator(name, [q, q, q, q], [q], flops=10**9), CASE, device())
+    found = cost(operator(name, [q, q, q, q], [q], flops=10**9), of_case(CASE), device())
     assert found.device_s == pytest.approx(model_share * 1e-3 + LAUNCH_S)
     assert (found.n_launches, found.bound) == (n_launches, "compute")
 
@@ -114,14 +115,14 @@ X_S = 5.12 * US
 
 
 def test_alike_operands_move_their_bytes():
-    found = cost(operator("add", [X, X], [X]), CASE, device())
+    found = cost(operator("add", [X, X], [X]), of_case(CASE), device())
     assert found.device_s == pytest.approx(3 * X_S + LAUNCH_S)
     assert (found.bound, found.n_launches) == ("memory", 1.0)
 
 
 def test_what_takes_less_than_two_launches_is_bound_by_them():
     small = tensor(16, 16)
-    assert cost(operator("add", [small, small], [small]), CASE, device()).bound == "launch"
+    assert cost(operator("add", [small, small], [small]), of_case(CASE), device()).bound == "launch"
 
 
 def test_gaps_cost_a_factor_or_the_elements():
@@ -176,15 +177,15 @@ def test_joining_short_rows_is_by_the_element():
 def test_a_masked_fill_out_of_place_copies_first():
     scores, mask = tensor(4, 10, 128, 250), tensor(128, 250, dtype="bool")  # 5.12 MB
     copied_s = 2 * X_S + LAUNCH_S
-    in_place = cost(operator("masked_fill_", [scores, mask], [scores]), CASE, device())
-    anew = cost(operator("masked_fill", [scores, mask], [scores]), CASE, device())
+    in_place = cost(operator("masked_fill_", [scores, mask], [scores]), of_case(CASE), device())
+    anew = cost(operator("masked_fill", [scores, mask], [scores]), of_case(CASE), device())
     assert in_place.device_s == pytest.approx(1.65 * copied_s)
     assert anew.device_s == pytest.approx(2.65 * copied_s)
     assert (in_place.n_launches, anew.n_launches) == (1.0, 2.0)
 
 
 def test_a_kernel_of_the_table_has_its_factor_launches_and_start():
-    found = cost(operator("_fused_rms_norm_backward", [X, X], [X]), CASE, device())
+    found = cost(operator("_fused_rms_norm_backward", [X, X], [X]), of_case(CASE), device())
     assert found.device_s == pytest.approx(2.7 * (3 * X_S + LAUNCH_S) + 1.5 * US)
     assert found.n_launches == 2
 
@@ -205,7 +206,7 @@ def test_a_softmax_over_a_long_row_reads_it_again():
 
 def test_a_list_of_tensors_is_a_few_launches():
     many = tensor(12_800, count=100)  # 5.12 MB
-    found = cost(operator("_foreach_mul_", [many], [many], "optimizer"), CASE, device())
+    found = cost(operator("_foreach_mul_", [many], [many], "optimizer"), of_case(CASE), device())
     assert found.device_s == pytest.approx(1.15 * (2 * X_S + LAUNCH_S))
     assert found.n_launches == pytest.approx(100 / 36)
     narrow = tensor(12_800, dtype="bfloat16", count=4)
@@ -216,7 +217,7 @@ def test_a_list_of_tensors_is_a_few_launches():
 
 def test_step_counts_never_reach_the_device():
     counts = operator("_foreach_add_", [tensor(count=75)], [tensor(count=75)], "optimizer")
-    found = cost(counts, CASE, device())
+    found = cost(counts, of_case(CASE), device())
     assert (found.device_s, found.n_launches) == (0.0, 0.0)
 
 

@@ -10,6 +10,7 @@ from peakward.prediction.operators.op_graph import op_graph
 from peakward.prediction.time.device_model import device_model
 from peakward.prediction.time.errors_seen import FACTORS
 from peakward.prediction.time.operator_time import cost
+from peakward.prediction.time.setting import of_case
 from peakward.prediction.time.step import step_time
 from peakward.records.errors import PeakwardError
 from peakward.records.model_shape import ModelShape
@@ -69,7 +70,7 @@ def test_an_operator_of_several_sizes_is_bound_as_the_longest_is():
         if (each.name, each.module) == ("aten.sub", "blocks.*.attention")
     )
     bounds = [
-        cost(each, made, H200).bound
+        cost(each, of_case(made), H200).bound
         for each in op_graph(made).operators
         if (each.name, each.module) == (found.name, found.module)
     ]
@@ -110,7 +111,9 @@ def test_a_cpu_is_refused():
 
 
 def test_a_type_whose_rate_is_unknown_is_refused():
-    with pytest.raises(PeakwardError, match="whose rate in bf16 is known, got round"):
+    with pytest.raises(
+        PeakwardError, match=r"whose rate of aten\.mm in bfloat16 is known, got round"
+    ):
         step_time(case("small", precision="bf16"), device(products={}))
 
 

@@ -1,0 +1,78 @@
+"""RMSNorm as CUDA carries it out, one operator each way, where a CPU takes it apart.
+
+torch has `_fused_rms_norm` for CUDA; on a CPU it is five operators, and eighteen backward. These
+stand in its place while a module is captured. They have shapes and no arithmetic.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+AS_ON_CUDA = {
+    "peakward.rms_norm": "aten._fused_rms_norm",
+    "peakward.rms_norm_backward": "aten._fused_rms_norm_backward",
+}
+"""What each of them stands for."""
+
+
+@torch.library.custom_op("peakward::rms_norm", mutates_args=())
+def rms_norm(x: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:
+    """x normalised over its last dimension, and the reciprocal root mean square of each row."""
+    raise NotImplementedError
+
+
+@rms_norm.register_fake
+def _(x: Tensor, _weight: Tensor | None) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(x), x.new_empty((*x.shape[:-1], 1), dtype=torch.float32)
+
+
+@torch.library.custom_op("peakward::rms_norm_backward", mutates_args=())
+def rms_norm_backward(
+    gradient: Tensor, x: Tensor, rstd: Tensor, weight: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Gradients of x and of the weight; without a weight the latter is empty."""
+    raise NotImplementedError
+
+
+@rms_norm_backward.register_fake
+def _(_gradient: Tensor, x: Tensor, _rstd: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:
+    own = x.new_empty(0) if weight is None else torch.empty_like(weight)
+    return torch.empty_like(x), own
+
+
+def _save(ctx: Any, inputs: tuple[Tensor, Tensor | None], output: Any) -> None:
+    x, weight = inputs
+    ctx.save_for_backward(x, output[1], weight)
+    ctx.has_weight = weight is not None
+
+
+def _backward(ctx: Any, gradient: Tensor, _rstd: Tensor) -> tuple[Tensor, Tensor | None]:
+    x, own = rms_norm_backward(gradient, *ctx.saved_tensors)
+    return x, own if ctx.has_weight else None
+
+
+rms_norm.register_autograd(_backward, setup_context=_save)
+
+
+class FusedNorms(TorchFunctionMode):
+    """While it is on, torch's RMSNorm over one dimension is the operator above."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.rms_norm, torch.nn.functional.rms_norm):
+            return _normed(func, *args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _normed(
+    func: Any,
+    input: Tensor,
+    normalized_shape: Any,
+    weight: Tensor | None = None,
+    eps: float | None = None,
+) -> Tensor:
+    over = tuple(normalized_shape)
+    if len(over) != 1 or (weight is not None and weight.dtype != input.dtype):
+        return func(input, normalized_shape, weight, eps)
+    return rms_norm(input, weight)[0]

@@ -1,0 +1,62 @@
+"""A captured module on one kind of device."""
+
+from peakward.prediction.memory.allocator import OverLimitError
+from peakward.prediction.memory.module import CapturedTensors, module_memory
+from peakward.prediction.memory.peak import CONTEXT_BYTES
+from peakward.prediction.memory.replay import replay
+from peakward.prediction.planning.attempt import Attempts
+from peakward.prediction.planning.rates import cost, energy, gpu_hours, over, times
+from peakward.prediction.planning.site import Site
+from peakward.prediction.time.module import module_time
+from peakward.records.errors import PeakwardError
+from peakward.records.module_capture import ModuleCapture
+from peakward.records.plan import Forecast
+from peakward.records.step_time import StepTime
+
+
+def module_forecast(capture: ModuleCapture, on: Site) -> Forecast:
+    """All that is known of the module's step there; its tokens are the rows of its products."""
+    attempts = Attempts()
+    time = attempts.of("step time", lambda: _time(capture, on))
+    step_s = None if time is None else time.step_s
+    unknown = "what the maths of a module needs is not known from its operators"
+    for figure in ("floor", "MFU"):
+        attempts.without(figure, unknown)
+    memory, limit = module_memory(capture), on.limit_bytes(None)
+    assert memory.device_bytes is not None
+    return Forecast(
+        case=capture.case,
+        device=on.device.key,
+        device_name=on.device.name,
+        group=None,
+        time=time,
+        communication=None,
+        step_s=step_s,
+        floor_s=None,
+        tokens_per_s=over(step_s, capture.n_rows),
+        mfu=None,
+        peak_flops_per_s=None,
+        memory=memory,
+        needed_bytes=memory.device_bytes,
+        limit_bytes=limit,
+        fits=memory.device_bytes <= limit or _fits(capture, limit),
+        gpu_hours_per_million_tokens=times(step_s, gpu_hours(capture.n_rows)),
+        cost_per_million_tokens=cost(capture.n_rows, step_s, on),
+        energy_per_token_j=energy(capture.n_rows, step_s, on, attempts),
+        absent=attempts.absent,
+    )
+
+
+def _time(capture: ModuleCapture, on: Site) -> StepTime:
+    if on.model is None:
+        raise PeakwardError(on.why_no_model)
+    return module_time(capture, on.model)
+
+
+def _fits(capture: ModuleCapture, limit_bytes: int) -> bool:
+    """Near the limit the allocator returns what it has free."""
+    try:
+        replay(CapturedTensors(capture), limit_bytes - CONTEXT_BYTES)
+    except OverLimitError:
+        return False
+    return True

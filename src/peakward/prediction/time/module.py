@@ -1,0 +1,26 @@
+"""The time of a captured module's step on a GPU."""
+
+from peakward.prediction.time import module_dispatch
+from peakward.prediction.time.device_model import DeviceModel
+from peakward.prediction.time.graph_time import graph_time
+from peakward.prediction.time.setting import of_module
+from peakward.records.module_capture import ModuleCapture
+from peakward.records.step_time import StepTime
+
+
+def module_time(capture: ModuleCapture, on: DeviceModel) -> StepTime:
+    """Predict the median time of the module's step, steps following one another.
+
+    Its operators are those of a CPU: what only CUDA fuses, as attention with dropout, is predicted as
+    the several passes that a CPU makes.
+
+    Raises:
+        PeakwardError: a compute type whose rate on this device nobody knows.
+    """
+    return graph_time(
+        capture.case,
+        capture.graph,
+        of_module(capture),
+        lambda phase: module_dispatch.calls(capture, phase),
+        on,
+    )

@@ -1,0 +1,48 @@
+"""What of a step is in no operator's record and yet decides how long it takes."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from peakward.prediction.time.layouts import scattered_share
+from peakward.records.case import ModelCase
+from peakward.records.module_capture import ModuleCapture
+from peakward.records.op_graph import Operator
+
+
+class Setting(NamedTuple):
+    """Of a whole step."""
+
+    n_tokens: int
+    """Rows of a linear layer's product in one forward pass."""
+    tf32: bool
+    """Whether fp32 products are."""
+    scattered_share: Callable[[Operator], float]
+    """The share of an elementwise operator's calls whose operands differ in layout or have gaps."""
+    heads_are_scattered: bool
+    """Whether heads come out of attention each laid out in its own way."""
+    counts_steps_on_host: bool
+    """Whether the optimiser's step counts are no tensors of the device."""
+
+
+def of_case(case: ModelCase) -> Setting:
+    """The reference decoder's, by its code."""
+    configuration = case.configuration
+    foreach = configuration.optimizer == "adamw-foreach"
+    return Setting(
+        n_tokens=case.workload.batch_size * case.workload.seq_len,
+        tf32=configuration.precision == "tf32",
+        scattered_share=lambda operator: scattered_share(operator, case.model),
+        heads_are_scattered=configuration.attention != "naive",
+        counts_steps_on_host=foreach and not configuration.cuda_graphs,
+    )
+
+
+def of_module(capture: ModuleCapture) -> Setting:
+    """A captured module's: its operators' records say themselves how their operands lie."""
+    return Setting(
+        n_tokens=capture.n_rows,
+        tf32=False,
+        scattered_share=lambda operator: 1.0 if operator.scattered else 0.0,
+        heads_are_scattered=True,
+        counts_steps_on_host=True,
+    )

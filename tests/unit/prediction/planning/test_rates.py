@@ -1,0 +1,42 @@
+"""What follows from a step's time, by hand."""
+
+import msgspec
+import pytest
+
+from peakward.catalogue.devices import device
+from peakward.prediction.planning.attempt import Attempts
+from peakward.prediction.planning.rates import cost, energy, gpu_hours, over, times
+from peakward.prediction.planning.site import site
+from peakward.records.measurement import Interval
+
+STEP = Interval(estimate=2.0, low=1.0, high=4.0, level=0.9)
+H100 = device("h100-sxm-80")
+
+
+def test_a_rate_is_high_where_the_time_is_short():
+    assert over(STEP, 8.0) == Interval(estimate=4.0, low=2.0, high=8.0, level=0.9)
+    assert over(None, 8.0) is None
+
+
+def test_an_amount_is_high_where_the_time_is_long():
+    assert times(STEP, 3.0) == Interval(estimate=6.0, low=3.0, high=12.0, level=0.9)
+    assert times(None, 3.0) is None
+
+
+def test_a_thousand_tokens_a_second_are_a_million_in_a_thousand_seconds():
+    assert 2.0 * gpu_hours(2000) == pytest.approx(1000 / 3600)
+
+
+def test_money_is_hours_times_their_price():
+    paid = site(H100, price_per_gpu_hour=3.6)
+    assert cost(2000, STEP, paid).estimate == pytest.approx(1.0)
+    assert cost(2000, STEP, site(H100)) is None
+
+
+def test_energy_is_the_board_s_limit_all_the_time_or_absent():
+    attempts = Attempts()
+    assert energy(100, STEP, site(H100), attempts).high == pytest.approx(700 * 4 / 100)
+    assert attempts.absent == ()
+    unknown = msgspec.structs.replace(H100, power_w=None)
+    assert energy(100, STEP, site(unknown), attempts) is None
+    assert "no power limit" in attempts.absent[0].reason

@@ -1,0 +1,68 @@
+"""A captured module's time, against the same module in closed form."""
+
+import pytest
+import torch
+
+from peakward.catalogue.models import model
+from peakward.lab.models.decoder import Decoder
+from peakward.lab.models.module_capture import capture_module
+from peakward.lab.ops.attention.api import implementation
+from peakward.prediction.time.module import module_time
+from peakward.prediction.time.step import step_time
+from peakward.records.case import Configuration, ModelCase, StepCase, Workload
+
+from .round_device import device
+
+
+@pytest.mark.parametrize("name", ["small", "gpt2"])
+@pytest.mark.parametrize("attention", ["naive", "sdpa"])
+@pytest.mark.parametrize("pass_", ["forward", "train_step"])
+def test_the_reference_decoder_as_anyone_s_module_takes_as_long_as_in_closed_form(
+    name, attention, pass_
+):
+    """On a device that never waits for its host, to 1.5%: layouts are seen there and derived here."""
+    with torch.device("meta"):
+        module = Decoder(model(name), implementation(attention)).bfloat16()
+    ids = torch.zeros(4, 256, dtype=torch.long)
+    inputs = (ids,) if pass_ == "forward" else (ids, ids)
+    on = device(call_s=0.0)
+    found = module_time(capture_module(module, inputs, pass_=pass_), on)
+    case = ModelCase(
+        model=model(name),
+        workload=Workload(batch_size=4, seq_len=256, pass_=pass_),
+        configuration=Configuration(precision="bf16", attention=attention),
+        device="cuda",
+    )
+    closed = step_time(case, on)
+    assert found.step_s.estimate == pytest.approx(closed.step_s.estimate, rel=0.015)
+    for mine, other in zip(found.phases, closed.phases, strict=True):
+        assert mine.phase == other.phase
+        assert mine.device_s == pytest.approx(other.device_s, rel=0.02)
+
+
+def test_it_stands_under_its_own_name():
+    capture = capture_module(torch.nn.Linear(8, 8), (torch.randn(4, 8),))
+    found = module_time(capture, device())
+    assert found.case == StepCase(
+        name="Linear forward", fingerprint=capture.fingerprint, device="cuda", tokens_per_step=4.0
+    )
+
+
+def test_attention_without_a_mask_computes_twice_as_much():
+    class Attention(torch.nn.Module):
+        def __init__(self, causal):
+            super().__init__()
+            self.causal = causal
+
+        def forward(self, q):
+            attend = torch.nn.functional.scaled_dot_product_attention
+            return attend(q, q, q, is_causal=self.causal)
+
+    q = torch.randn(2, 4, 512, 64)
+    on = device(call_s=0.0)
+    masked, whole = (
+        module_time(capture_module(Attention(causal), (q,)), on).operators[0]
+        for causal in (True, False)
+    )
+    launch_s = on.traffic.launch_s
+    assert whole.device_s - launch_s == pytest.approx(2 * (masked.device_s - launch_s))

@@ -1,0 +1,36 @@
+"""What decides a step's time and is in no operator's record."""
+
+import pytest
+import torch
+
+from peakward.lab.models.module_capture import capture_module
+from peakward.prediction.time.setting import of_case, of_module
+
+from .round_device import case, operator, tensor
+
+
+def test_a_case_s_is_by_the_decoder_s_code():
+    found = of_case(case("small", batch_size=4, seq_len=128, precision="tf32", attention="sdpa"))
+    assert (found.n_tokens, found.tf32, found.heads_are_scattered) == (512, True, True)
+    assert found.counts_steps_on_host
+    halves = operator("silu", [tensor(4, 8)], [tensor(4, 8)], module="blocks.*.ff")
+    assert found.scattered_share(halves) == 1.0
+
+
+@pytest.mark.parametrize("settings", [{"optimizer": "adamw-fused"}, {"cuda_graphs": True}])
+def test_a_kernel_or_a_graph_needs_step_counts_on_the_device(settings):
+    assert not of_case(case("small", **settings)).counts_steps_on_host
+
+
+def test_a_module_s_is_as_it_was_seen():
+    class Halves(torch.nn.Module):
+        def forward(self, x):
+            first, second = x.chunk(2, dim=-1)
+            return first.contiguous().neg() + second
+
+    capture = capture_module(Halves(), (torch.randn(4, 16, 8),))
+    found = of_module(capture)
+    shares = {each.name: found.scattered_share(each) for each in capture.graph.operators}
+    assert shares["aten.neg"] == 0.0
+    assert shares["aten.add"] == 1.0
+    assert (found.n_tokens, found.tf32) == (64, False)
