@@ -224,11 +224,13 @@ def study(
 ) -> Study:
     """Carry out a study: `peakward study NAME`."""
     from peakward.studies.execute import execute
+    from peakward.studies.registry import study_entry
     from peakward.studies.scope import Scope, default_scope
 
+    known = study_entry(name)
     here = machine.this_machine(device)
     scope = Scope("full") if full else default_scope(here.device)
-    with session.opened(db, here, Watch()) as opened:
+    with session.for_studies((known.name,), db, here, Watch()) as opened:
         return execute(
             name,
             opened.sweep,

@@ -5,6 +5,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from peakward.catalogue.devices import devices
+from peakward.catalogue.scaling_fits import SCALING_FITS
 from peakward.lab.measure import probe
 from peakward.lab.measure.isolated import Workers
 from peakward.lab.measure.sweep import Sweep
@@ -14,6 +16,7 @@ from peakward.report.study import document
 from peakward.store.database import Store
 from peakward.studies.execute import execute
 from peakward.studies.registry import STUDIES
+from peakward.studies.scaling.experts import shapes
 from peakward.studies.scope import Scope, micro
 
 GIB = 2**30
@@ -38,6 +41,8 @@ def check(study: Study) -> None:
     assert study.complete
     assert {each.status for each in study.measurements} <= {"ok", "oom"}
     ids = {each.id for each in (*study.measurements, *study.profiles)}
+    ids |= {each.key for each in devices()} | {each.name for each in SCALING_FITS}
+    ids |= {each.name for each in shapes()}
     for conclusion in study.conclusions:
         for each in conclusion.evidence:
             assert set(each.from_ids) <= ids
@@ -55,6 +60,12 @@ def test_a_study_runs_is_stored_and_resumes(tmp_path):
     assert [each.id for each in again.measurements] == [each.id for each in first.measurements]
     assert len(seen) == 3, "all from the store"
     assert (again.tables, again.conclusions) == (first.tables, first.conclusions)
+
+
+def test_a_study_that_measures_nothing_is_stored_like_any_other(tmp_path):
+    study, seen = run("scaling", TINY_GRID, tmp_path / "a.db")
+    check(study)
+    assert (seen, study.measurements) == ([], ())
 
 
 @pytest.mark.full

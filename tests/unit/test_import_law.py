@@ -76,6 +76,22 @@ def test_commands_that_measure_nothing_work_where_torch_is_not_installed(in_tmp)
     assert done.returncode == 0, done.stderr
 
 
+COMPUTING = """
+from peakward.cli.main import main
+
+assert main(["study", "scaling", "--html", "a.html"]) == 0
+import peakward
+study = peakward.study("scaling", db="b.db")
+assert study.complete and study.tables and study.environment.torch is None
+"""
+
+
+def test_a_study_that_measures_nothing_runs_and_is_stored_where_torch_is_not_installed(in_tmp):
+    done = run(WITHOUT + COMPUTING)
+    assert done.returncode == 0, done.stderr
+    assert {each.name for each in in_tmp.iterdir()} >= {"peakward.db", "b.db", "a.html"}
+
+
 MEASURING = """
 from peakward.cli.main import main
 

@@ -30,10 +30,16 @@ from peakward.studies.setting import Setting
 class Uses(msgspec.Struct, frozen=True, kw_only=True):
     """How many values a study uses of an option that not every study takes; None is any number."""
 
+    models: int | None = None
     seq_lens: int | None = None
+    batch_size: int | None = None
     precisions: int | None = 0
     limits_bytes: int | None = 0
+    timeout_s: int | None = None
 
+
+_NONE = Uses(models=0, seq_lens=0, batch_size=0, timeout_s=0)
+"""Of a study without cases."""
 
 USES = {
     "warmup": Uses(),
@@ -42,11 +48,15 @@ USES = {
     "attention-parts": Uses(),
     "compile": Uses(seq_lens=1),
     "checkpointing": Uses(precisions=1, limits_bytes=None),
+    "scaling": _NONE,
 }
 _OPTIONS = {
+    "models": "--model",
     "seq_lens": "--seq-len",
+    "batch_size": "--batch-size",
     "precisions": "--precision",
     "limits_bytes": "--memory-limit",
+    "timeout_s": "--timeout",
 }
 
 
@@ -54,7 +64,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Carry out a study: its grid, tables, plots and conclusions.
 
     Without a name it lists the studies. The grid is small on a CPU and the corners of the full one
-    on a GPU. Interrupted, the same command resumes.
+    on a GPU. Interrupted, the same command resumes. What has no cases (scaling) is always whole.
     """
 
     name: Annotated[str | None, tyro.conf.Positional, option("NAME", "list them")] = None
@@ -98,7 +108,7 @@ def main(given: Options, command: str) -> int:
     targets = output.targets(given.results)
     with (
         watch.cases("study", (), total=n_planned) as watching,
-        session.opened(given.results.db, here, watching) as opened,
+        session.for_studies(names, given.results.db, here, watching) as opened,
     ):
         found = _carry_out(names, opened, scope, command)
     document = _together([documents.document(each) for each in found])
@@ -150,7 +160,8 @@ def _scope(given: Options, here: Machine) -> Scope:
 def _refuse_unused(names: Sequence[str], scope: Scope) -> None:
     """Refuse what none of the studies uses: what was asked for is never dropped without a word."""
     for field, option_name in _OPTIONS.items():
-        n_given = len(getattr(scope, field))
+        value = getattr(scope, field)
+        n_given = len(value) if isinstance(value, tuple) else int(value is not None)
         most = [getattr(USES[name], field) for name in names]
         if None not in most and n_given > max(most):
             said = f"at most {max(most)} of" if max(most) else "no"

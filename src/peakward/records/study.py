@@ -16,6 +16,7 @@ Unit = Literal[
     "text",
     "name",
     "count",
+    "large_count",
     "s",
     "bytes",
     "flops",
@@ -78,12 +79,14 @@ class Plot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A number that a conclusion states, and the measurements or trials it was computed from."""
+    """A number that a conclusion states, and what it was computed from."""
 
     quantity: str
     value: float
     unit: Unit
     from_ids: tuple[str, ...]
+    """Of measurements, profiles, trials and calibrations the ids; of what is catalogued (devices,
+    models, scaling fits) the names."""
 
 
 class Conclusion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -31,6 +31,13 @@ SCALES: dict[Unit, Scale] = {
     "text": (Prefix(1.0, ""),),
     "name": (Prefix(1.0, ""),),
     "count": (Prefix(1.0, ""),),
+    # Of parameters and tokens, as everybody says them: 70 B, 1.4 T.
+    "large_count": (
+        Prefix(1e12, " T"),
+        Prefix(1e9, " B"),
+        Prefix(1e6, " M"),
+        Prefix(1.0, ""),
+    ),
     "s": (Prefix(1.0, " s"), Prefix(1e-3, " ms"), Prefix(1e-6, " µs"), Prefix(1e-9, " ns")),
     # Peaks of one table straddle a GiB; 0.912 GiB compares with 14.2 GiB at a glance.
     "bytes": (
@@ -40,6 +47,9 @@ SCALES: dict[Unit, Scale] = {
         Prefix(1.0, " B"),
     ),
     "flops": (
+        Prefix(1e24, " YFLOP"),
+        Prefix(1e21, " ZFLOP"),
+        Prefix(1e18, " EFLOP"),
         Prefix(1e15, " PFLOP"),
         Prefix(1e12, " TFLOP"),
         Prefix(1e9, " GFLOP"),

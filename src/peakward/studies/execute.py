@@ -14,7 +14,7 @@ from peakward.studies.cases import sizes
 from peakward.studies.parts import Parts
 from peakward.studies.readings import Readings
 from peakward.studies.recorder import Recorder
-from peakward.studies.registry import study_module
+from peakward.studies.registry import study_entry, study_module
 from peakward.studies.scope import Scope
 from peakward.studies.setting import read_setting
 
@@ -46,7 +46,7 @@ def execute(
         name=name,
         title=module.TITLE,
         command=command,
-        calibration=calibration,
+        calibration=None if study_entry(name).measures == "nothing" else calibration,
         gather=lambda recorder: module.gather(recorder, setting),
         tell=lambda readings: module.parts(readings, setting),
     )

@@ -2,10 +2,16 @@
 
 import msgspec
 
+from peakward.records.device import Device
 from peakward.records.measurement import Measurement
+from peakward.records.model_shape import ModelShape
 from peakward.records.profile import CaseProfile
+from peakward.records.scaling import ScalingFit
 from peakward.records.study import Conclusion, Evidence, Plot, Table, Unit
 from peakward.report.format import format_cell
+
+Source = Measurement | CaseProfile | Device | ModelShape | ScalingFit
+"""What a number may be computed from."""
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -17,12 +23,20 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     notes: tuple[str, ...] = ()
 
 
-def evidence(
-    quantity: str, value: float, unit: Unit, *sources: Measurement | CaseProfile | None
-) -> Evidence:
-    """A number, and the ids of what it was computed from."""
-    ids = tuple(dict.fromkeys(each.id for each in sources if each is not None))
+def evidence(quantity: str, value: float, unit: Unit, *sources: Source | None) -> Evidence:
+    """A number, and the ids and names of what it was computed from."""
+    ids = tuple(dict.fromkeys(_id(each) for each in sources if each is not None))
     return Evidence(quantity=quantity, value=value, unit=unit, from_ids=ids)
+
+
+def _id(source: Source) -> str:
+    match source:
+        case Device():
+            return source.key
+        case ModelShape() | ScalingFit():
+            return source.name
+        case _:
+            return source.id
 
 
 def say(template: str, **fields: str | Evidence) -> Conclusion:

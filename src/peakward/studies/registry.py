@@ -1,7 +1,7 @@
 """The studies by name. Light: a study's module is loaded when it is asked for."""
 
 import importlib
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Literal, cast
 from typing import Protocol as Interface
 
 import msgspec
@@ -21,6 +21,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     name: str
     question: str
     """What it answers, in one line."""
+    measures: Literal["cases", "device", "nothing"] = "cases"
+    """device: its calibration, and no case. nothing: it is arithmetic, and needs no torch."""
 
 
 STUDIES: dict[str, Entry] = {
@@ -50,6 +52,11 @@ STUDIES: dict[str, Entry] = {
             name="checkpointing",
             question="What does recomputation save in memory, cost in time, and let fit?",
         ),
+        Entry(
+            name="scaling",
+            question="Which size for a training budget, for a life of serving, and with experts?",
+            measures="nothing",
+        ),
     )
 }
 
@@ -69,12 +76,20 @@ class StudyModule(Interface):
         """What the measurements say; pure, and sound for any subset of them."""
 
 
-def study_module(name: str) -> StudyModule:
-    """The module of a study.
+def study_entry(name: str) -> Entry:
+    """The line of a study.
 
     Raises:
         PeakwardError: no such study; names the nearest ones.
     """
-    entry = look_up("a study", name, STUDIES)
-    module = f"peakward.studies.{entry.name.replace('-', '_')}"
+    return look_up("a study", name, STUDIES)
+
+
+def study_module(name: str) -> StudyModule:
+    """The module of a study.
+
+    Raises:
+        PeakwardError: as `study_entry`.
+    """
+    module = f"peakward.studies.{study_entry(name).name.replace('-', '_')}"
     return cast(StudyModule, importlib.import_module(module))

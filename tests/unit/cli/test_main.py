@@ -111,6 +111,10 @@ def refused(argv, capsys) -> str:
         (["study", "compile", "--precision", "bf16"], "expected no --precision for compile"),
         (["study", "compile", "--memory-limit", "2"], "expected no --memory-limit for compile"),
         (["study", "compile", "--seq-len", "8,16"], "at most 1 of --seq-len for compile, got 2"),
+        (["study", "scaling", "--model", "tiny"], "expected no --model for scaling, got 1"),
+        (["study", "scaling", "--seq-len", "8"], "expected no --seq-len for scaling, got 1"),
+        (["study", "scaling", "--batch-size", "8"], "expected no --batch-size for scaling, got 1"),
+        (["study", "scaling", "--timeout", "9m"], "expected no --timeout for scaling, got 1"),
         (
             ["study", "checkpointing", "--precision", "fp32,bf16"],
             "at most 1 of --precision for checkpointing, got 2",

@@ -3,7 +3,11 @@
 import msgspec
 import pytest
 
+from peakward.catalogue.devices import devices
+from peakward.catalogue.models import MODELS
+from peakward.catalogue.scaling_fits import SCALING_FITS
 from peakward.lab.measure.messages import Failed
+from peakward.records.calibration import Calibration
 from peakward.records.codec import from_json, to_json
 from peakward.records.measurement import Validity
 from peakward.records.study import Study
@@ -12,6 +16,8 @@ from peakward.studies import execute as execute_module
 from peakward.studies.execute import execute
 from peakward.studies.registry import STUDIES
 from peakward.studies.scope import Scope
+
+OF_CASES = [each.name for each in STUDIES.values() if each.measures == "cases"]
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +48,7 @@ def test_a_study_is_complete_stored_and_sound(name, device, setting, lab):
     document(study)
 
 
-@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("name", OF_CASES)
 def test_every_conclusion_stands_on_measurements_of_the_study(name, setting, lab):
     study = run(name, lab(setting()))
     ids = {each.id for each in (*study.measurements, *study.profiles)}
@@ -53,13 +59,35 @@ def test_every_conclusion_stands_on_measurements_of_the_study(name, setting, lab
             assert set(each.from_ids) <= ids
 
 
+def test_what_is_computed_stands_on_the_catalogue_and_on_no_calibration(setting, lab):
+    measured = Calibration(
+        environment=setting().environment,
+        started_at="2026-11-21T00:00:00+00:00",
+        wall_s=1.0,
+        matmul=(),
+        copy_bytes_per_s=1e12,
+        copy_size_bytes=2**30,
+        doubts=("something else ran",),
+    )
+    bench = lab(setting())
+    study = execute("scaling", bench, Scope("corners"), command="", calibration=measured)
+    assert (study.calibration, study.measurements, bench.asked) == (None, (), [])
+    names = {each.key for each in devices()} | {each.name for each in (*MODELS, *SCALING_FITS)}
+    names |= {"dense, active size", "dense, total size"}
+    for conclusion in study.conclusions:
+        for each in conclusion.evidence:
+            assert each.from_ids, (conclusion.text, each.quantity)
+            assert set(each.from_ids) <= names
+    assert document(study).headline == "Computed from published figures: nothing was measured"
+
+
 @pytest.mark.parametrize("name", STUDIES)
 def test_rows_have_a_cell_for_every_column(name, setting, lab):
     for table in run(name, lab(setting())).tables:
         assert {len(row) for row in table.rows} == {len(table.columns)}, table.title
 
 
-@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("name", OF_CASES)
 @pytest.mark.parametrize("status", ["oom", "timeout", "crashed", "invalid"])
 def test_when_every_case_fails_the_rows_stay_and_no_gain_is_claimed(name, status, setting, lab):
     study = run(name, lab(setting(), overrule=lambda case: status))
@@ -68,7 +96,7 @@ def test_when_every_case_fails_the_rows_stay_and_no_gain_is_claimed(name, status
     assert [each.text for each in study.conclusions if "×" in each.text] == []
 
 
-@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("name", OF_CASES)
 @pytest.mark.parametrize("n", [0, 1, 5])
 def test_an_interrupted_study_keeps_what_it_has(name, n, setting, lab):
     bench = lab(setting(), stop_after=n)

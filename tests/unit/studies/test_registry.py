@@ -11,19 +11,30 @@ from peakward.studies.registry import STUDIES, study_module
 from peakward.studies.scope import Scope
 
 MOST_SMALL_CASES = 40
+OF_CASES = [each.name for each in STUDIES.values() if each.measures == "cases"]
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_every_study_has_a_title_and_a_plan_for_each_scope(name, setting):
+def test_every_study_has_a_title(name):
+    assert study_module(name).TITLE
+
+
+@pytest.mark.parametrize("name", sorted(set(STUDIES) - set(OF_CASES)))
+@pytest.mark.parametrize("scope", ["small", "corners", "full"])
+def test_what_measures_no_cases_plans_none(name, scope, setting):
+    assert study_module(name).plan(setting(scope)) == ()
+
+
+@pytest.mark.parametrize("name", OF_CASES)
+def test_a_study_of_cases_has_a_plan_for_each_scope(name, setting):
     module = study_module(name)
-    assert module.TITLE
     sizes = [len(module.plan(setting(scope))) for scope in ("small", "corners", "full")]
     assert sizes[1] >= 12, "the corners and at least twelve cases"
     assert sizes[2] > sizes[1]
     assert len(module.plan(setting("small", "cpu"))) <= MOST_SMALL_CASES
 
 
-@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("name", OF_CASES)
 @pytest.mark.parametrize("scope", ["small", "corners", "full"])
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_no_case_is_planned_twice_and_all_can_run(name, scope, device, setting):
