@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from peakward.catalogue import devices
+from peakward.lab.measure.calibration import link
 from peakward.lab.measure.calibration.ceilings import ceilings
 from peakward.lab.measure.calibration.product import types
 from peakward.lab.measure.calibration.rates import rates
@@ -115,10 +116,24 @@ def test_the_l2_is_no_slower_than_memory(known):
     assert max(by_level["memory"]) <= known.bytes_per_s.value
 
 
+def test_a_load_from_the_l2_is_quicker_than_one_from_memory():
+    found = rates("latency", "cuda")
+    assert found.absent == ()
+    by_level = {
+        level: [each.load_s for each in found.latency if each.level == level]
+        for level in ("L2", "memory")
+    }
+    assert 5e-8 < max(by_level["L2"]) < min(by_level["memory"]) < 3e-6
+
+
 def test_pinned_memory_is_no_slower_than_pageable(known):
     found = rates("link", "cuda")
     assert found.absent == ()
-    measured = {(each.memory, each.direction): each.bytes_per_s for each in found.link}
+    measured = {
+        (each.memory, each.direction): each.bytes_per_s
+        for each in found.link
+        if each.size_bytes == max(link.SIZES_BYTES)
+    }
     for direction in ("to device", "to host"):
         pinned = measured["pinned", direction]
         assert 1e9 < pinned < known.bytes_per_s.value

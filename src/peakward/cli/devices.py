@@ -23,7 +23,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     list: what is catalogued, with datasheet figures. probe: what this machine is, and which
     catalogued device its driver means. calibrate: measure its ceilings, which every report takes
     from there, and what a time model needs beside them (matmul rates by shape, bandwidth by size,
-    launch costs, attention, cache levels, host link, disk), and store them.
+    launch costs, attention, cache levels, latency, host link, disk), and store them.
     """
 
     action: Annotated[str, tyro.conf.Positional, option("ACTION", "list")] = "list"

@@ -12,6 +12,7 @@ TITLES: dict[Subject, str] = {
     "launches": "Launch costs",
     "attention": "Attention",
     "levels": "Levels of memory",
+    "latency": "Latency of loads",
     "link": "Host link",
     "disk": "Disk",
 }
@@ -43,6 +44,7 @@ def _tables(rates: Rates) -> dict[Subject, Table]:
         "launches": _launches(rates),
         "attention": _attention(rates),
         "levels": _levels(rates),
+        "latency": _latency(rates),
         "link": _link(rates),
         "disk": _disk(rates),
     }
@@ -126,9 +128,25 @@ def _levels(rates: Rates) -> Table:
         columns=(
             Column(name="working set", unit="bytes"),
             Column(name="level"),
+            Column(name="which holds", unit="bytes"),
             Column(name="read", unit="bytes_per_s"),
         ),
-        rows=tuple((each.working_set_bytes, each.level, each.bytes_per_s) for each in rates.levels),
+        rows=tuple(
+            (each.working_set_bytes, each.level, each.capacity_bytes, each.bytes_per_s)
+            for each in rates.levels
+        ),
+    )
+
+
+def _latency(rates: Rates) -> Table:
+    return Table(
+        title="A load that waits for the one before it, by working set",
+        columns=(
+            Column(name="working set", unit="bytes"),
+            Column(name="level"),
+            Column(name="a load", unit="s"),
+        ),
+        rows=tuple((each.working_set_bytes, each.level, each.load_s) for each in rates.latency),
     )
 
 

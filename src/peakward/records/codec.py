@@ -8,7 +8,7 @@ from peakward.records.errors import PeakwardError
 
 SCHEMA_VERSION = 4
 """1: the first. 2: a study holds the profiles of its cases. 3: a calibration may hold rates, a shape
-several experts, and a run names its steps. 4: a study holds forecasts."""
+several experts, and a run names its steps. 4: a study holds forecasts, rates may hold latencies."""
 
 R = TypeVar("R", bound=msgspec.Struct)
 

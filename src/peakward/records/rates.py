@@ -8,7 +8,9 @@ from typing import Literal, get_args
 
 import msgspec
 
-Subject = Literal["products", "traffic", "launches", "attention", "levels", "link", "disk"]
+Subject = Literal[
+    "products", "traffic", "launches", "attention", "levels", "latency", "link", "disk"
+]
 """What is measured together: a field of `Rates` each."""
 SUBJECTS: tuple[Subject, ...] = get_args(Subject)
 Kind = Literal["square", "small m", "small n", "small k", "whole waves", "partial wave"]
@@ -79,9 +81,21 @@ class LevelRate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     level: str | None
     """L1, L2, L3 or memory; None where the machine does not say, or the set lies across two."""
     working_set_bytes: int
+    capacity_bytes: int | None = None
+    """What the level holds, as the machine says: of a CPU's cache, one core's. None of memory, where
+    there is no level, and in records from before it was kept."""
     bytes_per_s: float
     """Bytes read, by all cores together, over the time of a sum of fp32 values; a first-level cache
     may be faster than a core adds."""
+
+
+class LoadLatency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of a load that waits for the one before it, on a random cycle through a working set."""
+
+    level: str | None
+    """As of `LevelRate`."""
+    working_set_bytes: int
+    load_s: float
 
 
 class LinkRate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -95,7 +109,8 @@ class LinkRate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class DiskRate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of reading a scratch file in the working directory block by block, one after another."""
+    """Of reading a scratch file in the working directory block by block, one after another; blocks of
+    a page are scattered over the file."""
 
     source: Source
     size_bytes: int
@@ -120,6 +135,7 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     launches: tuple[LaunchCost, ...] = ()
     attention: tuple[AttentionRate, ...] = ()
     levels: tuple[LevelRate, ...] = ()
+    latency: tuple[LoadLatency, ...] = ()
     link: tuple[LinkRate, ...] = ()
     disk: tuple[DiskRate, ...] = ()
     absent: tuple[Absence, ...] = ()
@@ -131,3 +147,7 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         fields = self.__struct_fields__
         both = {name: getattr(self, name) + getattr(other, name) for name in fields}
         return msgspec.structs.replace(self, **both)
+
+    def tell_of(self, subject: Subject) -> bool:
+        """Whether it has a figure of the subject, or why it has none."""
+        return bool(getattr(self, subject)) or any(each.subject == subject for each in self.absent)

@@ -8,6 +8,7 @@ from peakward.records.rates import (
     LaunchCost,
     LevelRate,
     LinkRate,
+    LoadLatency,
     ProductRate,
     Rates,
     TrafficRate,
@@ -31,7 +32,11 @@ RATES = Rates(
         AttentionRate(compute_type="fp32", pass_="backward", seq_len=128, flops_per_s=2e9, **SIZE),
         AttentionRate(compute_type="bf16", pass_="backward", seq_len=128, flops_per_s=3e9, **SIZE),
     ),
-    levels=(LevelRate(level=None, working_set_bytes=64, bytes_per_s=1e9),),
+    levels=(
+        LevelRate(level="L1", working_set_bytes=64, capacity_bytes=128, bytes_per_s=1e9),
+        LevelRate(level=None, working_set_bytes=128, bytes_per_s=1e8),
+    ),
+    latency=(LoadLatency(level="L1", working_set_bytes=64, load_s=1e-9),),
     link=(LinkRate(memory="pinned", direction="to host", size_bytes=8, bytes_per_s=1e9),),
     disk=(DiskRate(source="page cache", size_bytes=8, block_bytes=4, bytes_per_s=1e9),),
     absent=(
@@ -59,7 +64,8 @@ def test_every_figure_has_its_place():
         "Bandwidth by size": ((64, 2e9, 3e9), (4096, 1e9, None)),
         "Launch costs": (("host", "matmul", 1e-6),),
         "Attention": (("fp32", 1, 8, 128, 64, 1e9, 2e9), ("bf16", 1, 8, 128, 64, None, 3e9)),
-        "Levels of memory": ((64, None, 1e9),),
+        "Levels of memory": ((64, "L1", 128, 1e9), (128, None, None, 1e8)),
+        "Latency of loads": ((64, "L1", 1e-9),),
         "Host link": (("pinned", "to host", 8, 1e9),),
         "Disk": (("page cache", 8, 4, 1e9),),
         "Not measured": (

@@ -36,6 +36,14 @@ def test_ceilings_of_schema_2_decode_and_have_no_rates() -> None:
     assert from_json(data, Calibration) == CEILINGS
 
 
+def test_stored_rates_from_before_latencies_decode_and_do_not_tell_of_them() -> None:
+    path = RESULTS / "2026-11-21-h200-calibration.json"
+    rates = from_json(path.read_bytes(), Calibration).rates
+    assert rates is not None
+    assert rates.tell_of("levels")
+    assert not rates.tell_of("latency")
+
+
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("*-h200-run-*.json")), ids=lambda p: p.stem)
 def test_stored_runs_decode_with_their_ceilings(path: Path) -> None:
     calibration = from_json(path.read_bytes(), Study).calibration

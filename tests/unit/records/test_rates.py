@@ -17,3 +17,8 @@ def test_a_sum_has_the_figures_of_both_in_their_order() -> None:
     assert one + other == Rates(
         disk=(DISK, DISK), levels=(LEVEL,), absent=ABSENT, doubts=("a", "b")
     )
+
+
+def test_rates_tell_of_what_they_have_and_of_what_they_could_not_have() -> None:
+    rates = Rates(levels=(LEVEL,), absent=ABSENT[:1])
+    assert [each for each in SUBJECTS if rates.tell_of(each)] == ["levels", "link"]

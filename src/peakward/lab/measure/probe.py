@@ -60,11 +60,17 @@ def compute_capability() -> tuple[int, int] | None:
     return None if gpu is None else pynvml.nvmlDeviceGetCudaComputeCapability(gpu.board)
 
 
-def has_compiler() -> bool:
-    """Whether torch inductor will find its C++ compiler: $CXX, or g++ (clang++ on a Mac)."""
+def compiler() -> tuple[str, ...] | None:
+    """The words that call the C++ compiler which torch inductor will find: $CXX, or g++ (clang++ on
+    a Mac); None where there is no such program."""
     default = "clang++" if platform.system() == "Darwin" else "g++"
     words = shlex.split(os.environ.get("CXX", "")) or [default]
-    return shutil.which(words[0]) is not None
+    return None if shutil.which(words[0]) is None else tuple(words)
+
+
+def has_compiler() -> bool:
+    """Whether torch inductor will find one."""
+    return compiler() is not None
 
 
 def busy_reason(

@@ -98,6 +98,13 @@ def test_has_compiler_looks_where_inductor_does(monkeypatch, cxx, found):
     assert probe.has_compiler() is found
 
 
+def test_the_compiler_is_what_cxx_says_with_its_options(monkeypatch):
+    monkeypatch.setenv("CXX", f"{sys.executable} -x 'a b'")
+    assert probe.compiler() == (sys.executable, "-x", "a b")
+    monkeypatch.setenv("CXX", "no-such-program -x")
+    assert probe.compiler() is None
+
+
 def test_has_compiler_needs_a_path(monkeypatch):
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", "")

@@ -11,12 +11,22 @@ from peakward.records.rates import (
     LaunchCost,
     LevelRate,
     LinkRate,
+    LoadLatency,
     ProductRate,
     Subject,
     TrafficRate,
 )
 
-Figure = ProductRate | TrafficRate | LaunchCost | AttentionRate | LevelRate | LinkRate | DiskRate
+Figure = (
+    ProductRate
+    | TrafficRate
+    | LaunchCost
+    | AttentionRate
+    | LevelRate
+    | LoadLatency
+    | LinkRate
+    | DiskRate
+)
 
 
 class NotMeasurableError(Exception):

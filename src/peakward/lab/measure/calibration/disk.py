@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from random import sample
 from statistics import median
 from typing import BinaryIO
 
@@ -21,46 +22,61 @@ BLOCK_BYTES = 8 * 2**20
 """5 ms of a drive that reads 1.7 GB/s."""
 N_BLOCKS = 16
 """128 MiB in all: about a second of a drive that reads 0.1 GB/s."""
+PAGE_BYTES = 4 * 2**10
+N_PAGES = 256
+"""Scattered over the file: 30 ms of a drive that answers in 0.1 ms, 3 s of one that turns."""
 IN_MEMORY = ("tmpfs", "ramfs")
 
 
 def attempts(_device_type: DeviceType) -> Iterator[Attempt]:
-    """Both sources, of a nameless file in the working directory, gone however this ends."""
+    """Both sources and scattered pages, of a nameless file in the working directory, gone however
+    this ends."""
     with tempfile.TemporaryFile(dir=".", buffering=0) as file:
         for _ in range(N_BLOCKS):
             file.write(os.urandom(BLOCK_BYTES))  # what no drive can compress
         os.fsync(file.fileno())
         yield Attempt("disk", partial(_from_disk, file))
+        yield Attempt("disk, scattered pages", partial(_pages_from_disk, file))
         yield Attempt("page cache", partial(_from_page_cache, file))
 
 
 def _from_disk(file: BinaryIO) -> DiskRate:
     with past_the_cache(file.fileno()):
-        return _rate("disk", _read_blocks_s(file))
+        return _rate("disk", BLOCK_BYTES, _read_blocks_s(file))
+
+
+def _pages_from_disk(file: BinaryIO) -> DiskRate:
+    pages = range(0, N_BLOCKS * BLOCK_BYTES, PAGE_BYTES)
+    with past_the_cache(file.fileno()):
+        return _rate("disk", PAGE_BYTES, _read_s(file, PAGE_BYTES, sample(pages, N_PAGES)))
 
 
 def _from_page_cache(file: BinaryIO) -> DiskRate:
     _read_blocks_s(file)  # so that all of it is there
-    return _rate("page cache", _read_blocks_s(file))
+    return _rate("page cache", BLOCK_BYTES, _read_blocks_s(file))
 
 
-def _rate(source: Source, blocks_s: Sequence[float]) -> DiskRate:
+def _rate(source: Source, block_bytes: int, blocks_s: Sequence[float]) -> DiskRate:
     return DiskRate(
         source=source,
         size_bytes=N_BLOCKS * BLOCK_BYTES,
-        block_bytes=BLOCK_BYTES,
-        bytes_per_s=BLOCK_BYTES / median(blocks_s),
+        block_bytes=block_bytes,
+        bytes_per_s=block_bytes / median(blocks_s),
     )
 
 
 def _read_blocks_s(file: BinaryIO) -> tuple[float, ...]:
+    return _read_s(file, BLOCK_BYTES, range(0, N_BLOCKS * BLOCK_BYTES, BLOCK_BYTES))
+
+
+def _read_s(file: BinaryIO, block_bytes: int, places: Sequence[int]) -> tuple[float, ...]:
     """Seconds of each block, into a buffer that begins with a page, as reading past the cache needs."""
-    file.seek(0)
-    with mmap.mmap(-1, BLOCK_BYTES) as block:
+    upcoming = iter(places)
+    with mmap.mmap(-1, block_bytes) as block:
         return run_steps(
-            lambda: os.readv(file.fileno(), [block]),
+            lambda: os.preadv(file.fileno(), [block], next(upcoming)),
             CpuClock(),
-            max_steps=N_BLOCKS,
+            max_steps=len(places),
             done=lambda _progress: False,
         )
 

@@ -16,6 +16,7 @@ DOING = {
     "launches": "launch costs",
     "attention": "attention",
     "levels": "cache levels",
+    "latency": "latency of loads",
     "link": "host link",
     "disk": "disk",
 }

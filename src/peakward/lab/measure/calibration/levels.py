@@ -34,10 +34,21 @@ FLOAT_BYTES = 4
 
 def attempts(device_type: DeviceType) -> Iterator[Attempt]:
     """Working sets from the smallest level that can be told apart, up to memory."""
-    known, beyond = caches(device_type), BEYOND[device_type]
-    for size in working_sets(SMALLEST_BYTES[device_type], known, beyond):
-        rate = partial(_rate, size, level_of(size, known, beyond), device_type)
+    for size, level, capacity in sets(device_type):
+        rate = partial(_rate, size, level, capacity, device_type)
         yield Attempt(f"working set of {size} bytes", rate)
+
+
+def sets(device_type: DeviceType) -> tuple[tuple[int, str | None, int | None], ...]:
+    """Bytes of each working set, the level that it lies in, and what a cache of that name holds."""
+    known, beyond = caches(device_type), BEYOND[device_type]
+    capacity = {cache.name: cache.size_bytes for cache in known}
+    sizes = working_sets(SMALLEST_BYTES[device_type], known, beyond)
+    levels = [level_of(size, known, beyond) for size in sizes]
+    return tuple(
+        (size, level, None if level is None else capacity.get(level))
+        for size, level in zip(sizes, levels, strict=True)
+    )
 
 
 def caches(device_type: DeviceType) -> tuple[Cache, ...]:
@@ -77,10 +88,26 @@ def repeated(size: int, device_type: DeviceType) -> Tensor:
     return values.expand(max(1, READ_BYTES[device_type] // size), -1)
 
 
-def _rate(size: int, level: str | None, device_type: DeviceType) -> LevelRate:
+def refuse_without_room(size: int, device_type: DeviceType) -> None:
+    """Keep the host from swapping.
+
+    Raises:
+        NotMeasurableError: a working set in the host's memory that would fill it.
+    """
     if device_type == "cpu" and ROOM * size > proc.available_bytes():
         raise NotMeasurableError(f"{size} bytes are more than a quarter of the memory that is free")
+
+
+def _rate(
+    size: int, level: str | None, capacity_bytes: int | None, device_type: DeviceType
+) -> LevelRate:
+    refuse_without_room(size, device_type)
     view = repeated(size, device_type)
     call_s = device_s(lambda: view.sum(dim=1), device_type)
     read = view.numel() * view.element_size()
-    return LevelRate(level=level, working_set_bytes=size, bytes_per_s=read / call_s)
+    return LevelRate(
+        level=level,
+        working_set_bytes=size,
+        capacity_bytes=capacity_bytes,
+        bytes_per_s=read / call_s,
+    )

@@ -11,26 +11,26 @@ from peakward.lab.measure.calibration.timing import device_s
 from peakward.records.case import DeviceType
 from peakward.records.rates import Direction, LinkRate, Memory
 
-SIZE_BYTES = 256 * 2**20
-"""5 ms at 50 GB/s."""
+SIZES_BYTES = (4 * 2**10, 256 * 2**20)
+"""What a copy costs however little it moves; and 5 ms at 50 GB/s."""
 MEMORIES: tuple[Memory, ...] = ("pinned", "pageable")
 DIRECTIONS: tuple[Direction, ...] = ("to device", "to host")
 
 
 def attempts(device_type: DeviceType) -> Iterator[Attempt]:
-    """From pinned and from pageable memory, in both directions."""
+    """From pinned and from pageable memory, in both directions, a page and a large copy."""
     if device_type == "cpu":
         raise NotMeasurableError("a CPU computes in the host's own memory")
-    for memory, direction in product(MEMORIES, DIRECTIONS):
-        yield Attempt(f"{memory} {direction}", partial(_rate, memory, direction))
+    for memory, direction, size in product(MEMORIES, DIRECTIONS, SIZES_BYTES):
+        yield Attempt(
+            f"{memory} {direction}, {size} bytes", partial(_rate, memory, direction, size)
+        )
 
 
-def _rate(memory: Memory, direction: Direction) -> LinkRate:
-    host = torch.randint(256, (SIZE_BYTES,), dtype=torch.uint8)
+def _rate(memory: Memory, direction: Direction, size: int) -> LinkRate:
+    host = torch.randint(256, (size,), dtype=torch.uint8)
     host = host.pin_memory() if memory == "pinned" else host
     device = host.cuda()
     source, target = (host, device) if direction == "to device" else (device, host)
     call_s = device_s(lambda: target.copy_(source, non_blocking=True), "cuda")
-    return LinkRate(
-        memory=memory, direction=direction, size_bytes=SIZE_BYTES, bytes_per_s=SIZE_BYTES / call_s
-    )
+    return LinkRate(memory=memory, direction=direction, size_bytes=size, bytes_per_s=size / call_s)

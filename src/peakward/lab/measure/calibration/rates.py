@@ -7,6 +7,7 @@ import msgspec
 from peakward.lab.measure.calibration import (
     attention,
     disk,
+    latency,
     launches,
     levels,
     link,
@@ -24,6 +25,7 @@ ATTEMPTS: dict[Subject, Callable[[DeviceType], Iterator[Attempt]]] = {
     "launches": launches.attempts,
     "attention": attention.attempts,
     "levels": levels.attempts,
+    "latency": latency.attempts,
     "link": link.attempts,
     "disk": disk.attempts,
 }

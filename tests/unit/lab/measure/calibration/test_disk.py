@@ -19,19 +19,22 @@ def small(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(disk, "BLOCK_BYTES", 4096)
     monkeypatch.setattr(disk, "N_BLOCKS", 4)
+    monkeypatch.setattr(disk, "PAGE_BYTES", 2048)
+    monkeypatch.setattr(disk, "N_PAGES", 3)
     return tmp_path
 
 
 @pytest.fixture
 def drive(monkeypatch):
-    """A drive whose file system takes O_DIRECT, and the reads put to it: (bytes, past the cache)."""
+    """A drive whose file system takes O_DIRECT, and the reads put to it: (bytes, place, past the
+    cache)."""
     reads = []
-    read, control = os.readv, fcntl.fcntl
+    read, control = os.preadv, fcntl.fcntl
     direct = set()
 
-    def readv(descriptor, buffers):
-        n = read(descriptor, buffers)
-        reads.append((n, descriptor in direct))
+    def preadv(descriptor, buffers, place):
+        n = read(descriptor, buffers, place)
+        reads.append((n, place, descriptor in direct))
         return n
 
     def fake(descriptor, command, *given):
@@ -40,36 +43,46 @@ def drive(monkeypatch):
             return 0
         return control(descriptor, command, *given)
 
-    monkeypatch.setattr(disk.os, "readv", readv)
+    monkeypatch.setattr(disk.os, "preadv", preadv)
     monkeypatch.setattr(disk.fcntl, "fcntl", fake)
     monkeypatch.setattr(disk.proc, "file_system", lambda device: "ext4")
     return reads
 
 
-def test_the_whole_file_is_read_past_the_cache_then_from_it(small, drive):
+def test_the_file_and_pages_of_it_are_read_past_the_cache_then_the_file_from_it(small, drive):
     found = [outcome(each, "disk") for each in disk.attempts("cpu")]
     assert [(each.source, each.size_bytes, each.block_bytes) for each in found] == [
         ("disk", 16384, 4096),
+        ("disk", 16384, 2048),
         ("page cache", 16384, 4096),
     ]
     assert all(each.bytes_per_s > 0 for each in found)
+    blocks = range(0, 16384, 4096)
+    assert drive[:4] == [(4096, place, True) for place in blocks]
+    assert {(n, past) for n, _, past in drive[4:7]} == {(2048, True)}
+    scattered = [place for _, place, _ in drive[4:7]]
+    assert len(set(scattered)) == 3
+    assert set(scattered) <= set(range(0, 16384, 2048))
     # The second source is read twice, once so that all of it is in memory.
-    assert drive == [(4096, True)] * 4 + [(4096, False)] * 8
+    assert drive[7:] == [(4096, place, False) for place in blocks] * 2
     assert list(small.iterdir()) == []
 
 
 def test_the_rate_is_the_median_block_s(small):
-    assert disk._rate("disk", [1.0, 4.0, 2.0, 9.0, 0.5]).bytes_per_s == 4096 / 2.0
+    assert disk._rate("disk", 4096, [1.0, 4.0, 2.0, 9.0, 0.5]).bytes_per_s == 4096 / 2.0
 
 
 def test_a_folder_in_memory_has_no_disk_but_has_a_page_cache(small, drive, monkeypatch):
     monkeypatch.setattr(disk.proc, "file_system", lambda device: "tmpfs")
-    absent, rate = (outcome(each, "disk") for each in disk.attempts("cpu"))
-    assert absent == Absence(
-        subject="disk", figure="disk", reason="the working directory lies in memory (tmpfs)"
-    )
+    *absent, rate = (outcome(each, "disk") for each in disk.attempts("cpu"))
+    assert absent == [
+        Absence(
+            subject="disk", figure=figure, reason="the working directory lies in memory (tmpfs)"
+        )
+        for figure in ("disk", "disk, scattered pages")
+    ]
     assert isinstance(rate, DiskRate)
-    assert not any(past for _, past in drive)
+    assert not any(past for _, _, past in drive)
 
 
 def test_a_file_system_that_refuses_is_named(small, monkeypatch):

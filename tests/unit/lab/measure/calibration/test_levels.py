@@ -52,14 +52,13 @@ def test_a_gpu_has_its_l2_and_memory(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     properties = SimpleNamespace(L2_cache_size=50 * MIB)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
-    monkeypatch.setattr(levels, "_rate", lambda size, level, device_type: (size // MIB, level))
-    assert [each.measure() for each in levels.attempts("cuda")] == [
-        (4, "L2"),
-        (16, "L2"),
-        (64, None),
-        (256, None),
-        (1024, "memory"),
-    ]
+    assert levels.sets("cuda") == (
+        (4 * MIB, "L2", 50 * MIB),
+        (16 * MIB, "L2", 50 * MIB),
+        (64 * MIB, None, None),
+        (256 * MIB, None, None),
+        (1024 * MIB, "memory", None),
+    )
 
 
 def test_a_set_that_would_fill_the_memory_is_not_tried(monkeypatch):
@@ -91,10 +90,10 @@ def test_rates_count_every_byte_read(monkeypatch):
 
     monkeypatch.setattr(levels, "device_s", count)
     rates = [outcome(each, "levels") for each in levels.attempts("cpu")]
-    assert [(rate.working_set_bytes, rate.level) for rate in rates] == [
-        (8 * KIB, "L1"),
-        (32 * KIB, None),
-        (128 * KIB, "memory"),
+    assert [(rate.working_set_bytes, rate.level, rate.capacity_bytes) for rate in rates] == [
+        (8 * KIB, "L1", 16 * KIB),
+        (32 * KIB, None, None),
+        (128 * KIB, "memory", None),
     ]
     assert read == [8, 2, 1]
     assert [rate.bytes_per_s for rate in rates] == [128 * KIB, 128 * KIB, 256 * KIB]

@@ -18,35 +18,35 @@ def test_both_memories_in_both_directions(monkeypatch):
     copies = []
 
     class Place:
-        def __init__(self, name):
-            self.name = name
+        def __init__(self, name, size):
+            self.name, self.size = name, size
 
         def pin_memory(self):
-            return Place("pinned")
+            return Place("pinned", self.size)
 
         def cuda(self):
-            return Place("device")
+            return Place("device", self.size)
 
         def copy_(self, source, non_blocking):
-            copies.append((source.name, self.name))
+            copies.append((source.name, self.name, self.size))
 
     monkeypatch.setattr(
         link,
         "torch",
-        SimpleNamespace(randint=lambda *_, **__: Place("pageable"), uint8=torch.uint8),
+        SimpleNamespace(
+            randint=lambda _high, size, **_: Place("pageable", size[0]), uint8=torch.uint8
+        ),
     )
     monkeypatch.setattr(link, "device_s", lambda call, device_type: call() or 0.5)
     rates = [outcome(each, "link") for each in link.attempts("cuda")]
-    assert copies == [
-        ("pinned", "device"),
-        ("device", "pinned"),
-        ("pageable", "device"),
-        ("device", "pageable"),
+    ways = [
+        ("pinned", "to device", "pinned", "device"),
+        ("pinned", "to host", "device", "pinned"),
+        ("pageable", "to device", "pageable", "device"),
+        ("pageable", "to host", "device", "pageable"),
     ]
-    assert [(rate.memory, rate.direction) for rate in rates] == [
-        ("pinned", "to device"),
-        ("pinned", "to host"),
-        ("pageable", "to device"),
-        ("pageable", "to host"),
+    sizes = (4096, 256 * 2**20)
+    assert copies == [(source, target, size) for *_, source, target in ways for size in sizes]
+    assert [(rate.memory, rate.direction, rate.size_bytes, rate.bytes_per_s) for rate in rates] == [
+        (memory, direction, size, 2 * size) for memory, direction, *_ in ways for size in sizes
     ]
-    assert {rate.bytes_per_s for rate in rates} == {2 * link.SIZE_BYTES}
