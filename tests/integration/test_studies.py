@@ -41,6 +41,7 @@ def check(study: Study) -> None:
     assert study.complete
     assert {each.status for each in study.measurements} <= {"ok", "oom"}
     ids = {each.id for each in (*study.measurements, *study.profiles)}
+    ids |= {study.calibration.id} if study.calibration else set()
     ids |= {each.key for each in devices()} | {each.name for each in SCALING_FITS}
     ids |= {each.name for each in shapes()}
     for conclusion in study.conclusions:
@@ -69,7 +70,20 @@ def test_a_study_that_measures_nothing_is_stored_like_any_other(tmp_path):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", [name for name in STUDIES if name != "checkpointing"])
+def test_the_hierarchy_is_a_calibration_that_is_kept_for_others(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # where a scratch file is read
+    study, _ = run("hierarchy", TINY_GRID, tmp_path / "a.db")
+    check(study)
+    rates = {row[0]: row[2] for row in study.tables[0].rows}
+    assert rates["memory"] > 1e8
+    with Store.open_read_only(tmp_path / "a.db") as store:
+        assert store.calibration(study.environment.key) == study.calibration
+    again, _ = run("hierarchy", TINY_GRID, tmp_path / "a.db")
+    assert (again.tables, again.calibration) == (study.tables, study.calibration)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", sorted(set(STUDIES) - {"checkpointing", "hierarchy"}))
 def test_each_study_on_its_smallest_grid(name, tmp_path):
     study, _ = run(name, TINY_GRID, tmp_path / "a.db")
     check(study)

@@ -96,7 +96,7 @@ MEASURING = """
 from peakward.cli.main import main
 
 assert main(["devices", "probe"]) == 0
-for argv in (["run"], ["bench"], ["study", "warmup"], ["devices", "calibrate"]):
+for argv in (["run"], ["bench"], ["study", "warmup"], ["study", "hierarchy"], ["devices", "calibrate"]):
     assert main(argv) == 2, argv
 """
 
@@ -105,7 +105,7 @@ def test_commands_that_measure_say_that_torch_is_not_installed(in_tmp):
     done = run(WITHOUT + MEASURING)
     assert done.returncode == 0, done.stderr
     line = "expected torch, without which nothing is measured, got none: run `pip install torch`"
-    assert done.stderr == f"peakward: {line}\n" * 4
+    assert done.stderr == f"peakward: {line}\n" * 5
     assert list(in_tmp.iterdir()) == []
 
 

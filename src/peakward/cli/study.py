@@ -48,6 +48,7 @@ USES = {
     "attention-parts": Uses(),
     "compile": Uses(seq_lens=1),
     "checkpointing": Uses(precisions=1, limits_bytes=None),
+    "hierarchy": _NONE,
     "scaling": _NONE,
 }
 _OPTIONS = {
@@ -64,7 +65,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Carry out a study: its grid, tables, plots and conclusions.
 
     Without a name it lists the studies. The grid is small on a CPU and the corners of the full one
-    on a GPU. Interrupted, the same command resumes. What has no cases (scaling) is always whole.
+    on a GPU. Interrupted, the same command resumes. What has no cases (hierarchy, scaling) is always whole.
     """
 
     name: Annotated[str | None, tyro.conf.Positional, option("NAME", "list them")] = None
@@ -205,5 +206,6 @@ def _together(found: Sequence[Document]) -> Document:
 
 
 def _list() -> None:
+    width = max(len(name) for name in registry.STUDIES) + 2
     for entry in registry.STUDIES.values():
-        sys.stdout.write(f"{entry.name:<14}{entry.question}\n")
+        sys.stdout.write(f"{entry.name:<{width}}{entry.question}\n")

@@ -1,7 +1,10 @@
 """The ceilings measured on one machine; of a full calibration, the rates too."""
 
+import hashlib
+
 import msgspec
 
+from peakward.records.codec import to_json
 from peakward.records.environment import Environment
 from peakward.records.rates import Rates
 
@@ -30,6 +33,11 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """What else the device or its cores were doing: the ceilings may be too low."""
     rates: Rates | None = None
     """What `peakward devices calibrate` adds; None where the ceilings alone were measured."""
+
+    @property
+    def id(self) -> str:
+        """By what it says: equal for equal calibrations."""
+        return hashlib.sha256(to_json(self)).hexdigest()
 
     def matmul_flops_per_s(self, compute_type: str) -> float | None:
         """The best measured rate of a compute type, or None where it was not measured."""

@@ -44,7 +44,9 @@ def document(study: Study) -> Document:
 
 def _result(study: Study) -> str:
     if study.complete and not study.measurements:
-        return "Computed from published figures: nothing was measured"
+        if study.calibration is None:
+            return "Computed from published figures: nothing was measured"
+        return f"Calibration of {study.environment.device_name}"
     n_failed = sum(each.status != "ok" for each in study.measurements)
     cases = f"{len(study.measurements)} case{'' if len(study.measurements) == 1 else 's'}"
     failed = f", {n_failed} of them not ok" if n_failed else ""

@@ -86,7 +86,7 @@ def _key_columns(record: Record) -> tuple[str, dict[str, str | int]]:
         }
     if isinstance(record, Calibration):
         return "calibration", {
-            "id": hashlib.sha256(to_json(record)).hexdigest(),
+            "id": record.id,
             "environment_key": record.environment.key,
             "created": record.started_at,
         }

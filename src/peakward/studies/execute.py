@@ -77,7 +77,7 @@ def carry_out(
         wall_s=time.perf_counter() - start,
         complete=complete,
         measurements=tuple(recorder.readings),
-        calibration=calibration,
+        calibration=recorder.readings.calibration or calibration,
         profiles=recorder.readings.profiles,
         tables=tuple(each for each in (*_models(recorder.readings), *parts.tables) if each.rows),
         plots=tuple(plot for plot in parts.plots if any(each.points for each in plot.series)),

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from peakward.prediction.flops import step_flops
+from peakward.records.calibration import Calibration
 from peakward.records.case import Case, StepCase
 from peakward.records.measurement import Interval, Measurement
 from peakward.records.profile import CaseProfile
@@ -18,6 +19,8 @@ class Readings:
     def __init__(self, measurements: Iterable[Measurement] = ()) -> None:
         self._by_plan = {(each.case, each.protocol.identity): each for each in measurements}
         self._profiles: dict[Case, CaseProfile] = {}
+        self.calibration: Calibration | None = None
+        """Of a study that measures the device itself."""
 
     def __iter__(self) -> Iterator[Measurement]:
         return iter(self._by_plan.values())

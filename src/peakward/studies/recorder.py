@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from peakward.records.case import StepCase
+from peakward.records.case import DeviceType, StepCase
 from peakward.records.measurement import Measurement
 from peakward.records.profile import CaseProfile
+from peakward.records.rates import Subject
 from peakward.studies.readings import Planned, Readings
 from peakward.tune.profiles import NotProfiled, Profiler
 
@@ -45,6 +46,24 @@ class Recorder:
         first_step = self._lab.workers.first_step(planned[0])
         explained = msgspec.structs.replace(measurement, id=uuid.uuid4().hex, first_step=first_step)
         self.readings.add(explained)
+
+    def calibrate(self, subjects: Iterable[Subject]) -> None:
+        """The device in full, from the store where that tells of all the subjects, else measured and
+        stored.
+
+        Raises:
+            PeakwardError: not even the device's ceilings could be measured.
+        """
+        from peakward.lab.measure.calibration.full import calibrate_in_full
+
+        store, environment = cast("Store", self._lab.store), self._lab.environment
+        found = store.calibration(environment.key)
+        rates = None if found is None else found.rates
+        if rates is None or not all(rates.tell_of(each) for each in subjects):
+            device: DeviceType = "cuda" if environment.device_type == "cuda" else "cpu"
+            found = calibrate_in_full(self._lab.workers, device)
+            store.add_calibration(found)
+        self.readings.calibration = found
 
     def profile(self, planned: Planned) -> CaseProfile | None:
         """Where the time of a measured case goes, from the store where it is there already.

@@ -53,6 +53,11 @@ STUDIES: dict[str, Entry] = {
             question="What does recomputation save in memory, cost in time, and let fit?",
         ),
         Entry(
+            name="hierarchy",
+            question="How fast and how far is each level of memory, and what does a move take?",
+            measures="device",
+        ),
+        Entry(
             name="scaling",
             question="Which size for a training budget, for a life of serving, and with experts?",
             measures="nothing",

@@ -112,6 +112,7 @@ def refused(argv, capsys) -> str:
         (["study", "compile", "--memory-limit", "2"], "expected no --memory-limit for compile"),
         (["study", "compile", "--seq-len", "8,16"], "at most 1 of --seq-len for compile, got 2"),
         (["study", "scaling", "--model", "tiny"], "expected no --model for scaling, got 1"),
+        (["study", "hierarchy", "--precision", "bf16"], "expected no --precision for hierarchy"),
         (["study", "scaling", "--seq-len", "8"], "expected no --seq-len for scaling, got 1"),
         (["study", "scaling", "--batch-size", "8"], "expected no --batch-size for scaling, got 1"),
         (["study", "scaling", "--timeout", "9m"], "expected no --timeout for scaling, got 1"),
@@ -179,6 +180,16 @@ def test_a_database_of_a_newer_peakward_is_refused(capsys, in_tmp):
 
 def test_every_study_says_what_it_uses():
     assert list(USES) == list(STUDIES)
+
+
+def test_the_list_of_studies_keeps_names_and_questions_apart(capsys):
+    assert main(["study"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == list(STUDIES)
+    assert (
+        len({line.index(each.question) for line, each in zip(lines, STUDIES.values(), strict=True)})
+        == 1
+    )
 
 
 class Ending(msgspec.Struct):

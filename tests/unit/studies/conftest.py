@@ -8,6 +8,7 @@ import pytest
 
 from peakward.prediction.flops import recomputed_flops, step_flops
 from peakward.prediction.parameters import n_parameters
+from peakward.records.calibration import Calibration
 from peakward.records.case import Case, ModelCase, OperatorCase
 from peakward.records.environment import Environment
 from peakward.records.measurement import (
@@ -31,6 +32,17 @@ from peakward.records.profile import (
     WorkPhase,
 )
 from peakward.records.protocol import Protocol
+from peakward.records.rates import (
+    SUBJECTS,
+    Absence,
+    DiskRate,
+    LevelRate,
+    LinkRate,
+    LoadLatency,
+    Rates,
+    Subject,
+    TrafficRate,
+)
 from peakward.records.study import Table
 from peakward.studies.readings import Readings
 from peakward.studies.recorder import Recorder
@@ -93,8 +105,18 @@ class FakeLab:
         self.environment = env
         self.asked: list[tuple[Case, Protocol]] = []
         self.studies: list[object] = []
-        self.store = SimpleNamespace(add_study=self.studies.append, profile=self._profile)
-        self.workers = SimpleNamespace(first_step=self._first_step)
+        self.calibrations: list[Calibration] = []
+        self.store = SimpleNamespace(
+            add_study=self.studies.append,
+            profile=self._profile,
+            calibration=lambda key: self.calibrations[-1] if self.calibrations else None,
+            add_calibration=self.calibrations.append,
+        )
+        self.workers = SimpleNamespace(
+            first_step=self._first_step,
+            calibrate=lambda device_type: ceilings(self.environment),
+            rates=rates_of,
+        )
         self._overrule, self._stop_after = overrule, stop_after
 
     def measure(self, case: Case, protocol: Protocol) -> Measurement:
@@ -113,6 +135,82 @@ class FakeLab:
 
     def _profile(self, case: Case, n_steps: int, key: str) -> CaseProfile | None:
         return case_profile(case, n_steps, key)
+
+
+def ceilings(env: Environment) -> Calibration:
+    """A quick calibration."""
+    return Calibration(
+        environment=env,
+        started_at="2026-11-21T00:00:00+00:00",
+        wall_s=1.0,
+        matmul=(),
+        copy_bytes_per_s=1e12,
+        copy_size_bytes=GIB,
+    )
+
+
+KIB, MIB = 2**10, 2**20
+SETS: dict[str, tuple[tuple[int, str | None, int | None, float, float], ...]] = {
+    "cpu": (
+        (8 * KIB, "L1", 32 * KIB, 100e9, 1e-9),
+        (128 * KIB, "L2", MIB, 50e9, 4e-9),
+        (512 * KIB, "L2", MIB, 48e9, 5e-9),
+        (2 * MIB, "L3", 32 * MIB, 40e9, 15e-9),
+        (8 * MIB, "L3", 32 * MIB, 45e9, 60e-9),
+        (32 * MIB, None, None, 25e9, 90e-9),
+        (128 * MIB, "memory", None, 20e9, 100e-9),
+    ),
+    "cuda": (
+        (4 * MIB, "L2", 50 * MIB, 12e12, 250e-9),
+        (64 * MIB, None, None, 7e12, 500e-9),
+        (GIB, "memory", None, 4.2e12, 700e-9),
+    ),
+}
+"""Working set, level, its capacity, bytes read a second, seconds of a load."""
+
+
+def rates_of(subject: Subject, device: str) -> Rates:
+    """One subject of a full calibration, in round figures."""
+    link = [
+        LinkRate(memory=memory, direction=direction, size_bytes=size, bytes_per_s=rate)
+        for memory, rates in (("pinned", (2e9, 50e9)), ("pageable", (1e9, 10e9)))
+        for direction in ("to device", "to host")
+        for size, rate in zip((4096, 256 * MIB), rates, strict=True)
+    ]
+    figures = {
+        "traffic": [
+            TrafficRate(operation=operation, size_bytes=size, bytes_per_s=rate)
+            for operation in ("copy", "add")
+            for size, rate in ((4 * KIB, 4e9), (2 * MIB, 30e9), (256 * MIB, 20e9))
+        ],
+        "levels": [
+            LevelRate(level=level, working_set_bytes=size, capacity_bytes=holds, bytes_per_s=rate)
+            for size, level, holds, rate, _ in SETS[device]
+        ],
+        "latency": [
+            LoadLatency(level=level, working_set_bytes=size, load_s=load_s)
+            for size, level, _, _, load_s in SETS[device]
+        ],
+        "link": link if device == "cuda" else [],
+        "disk": [
+            DiskRate(source=source, size_bytes=128 * MIB, block_bytes=block, bytes_per_s=rate)
+            for source, block, rate in (
+                ("disk", 8 * MIB, 2e9),
+                ("disk", 4096, 40.96e6),
+                ("page cache", 8 * MIB, 10e9),
+            )
+        ],
+    }
+    if not (own := figures.get(subject)):
+        return Rates(absent=(Absence(subject=subject, reason="a reason"),))
+    return msgspec.structs.replace(Rates(), **{subject: tuple(own)})
+
+
+def full_calibration(device: str = "cuda", **changes: object) -> Calibration:
+    """Of a GPU or a CPU, all subjects, with what is to be different in its rates."""
+    rates = sum((rates_of(subject, device) for subject in SUBJECTS), Rates())
+    env = environment(device)
+    return msgspec.structs.replace(ceilings(env), rates=msgspec.structs.replace(rates, **changes))
 
 
 SHARES_NS: dict[WorkPhase, dict[str, int]] = {
@@ -274,6 +372,12 @@ def lab() -> Callable[..., FakeLab]:
 def measure() -> Callable[..., Measurement]:
     """`measurement`, for tests that need records without a lab."""
     return measurement
+
+
+@pytest.fixture
+def calibration() -> Callable[..., Calibration]:
+    """`full_calibration`, for tests that need records without a lab."""
+    return full_calibration
 
 
 @pytest.fixture

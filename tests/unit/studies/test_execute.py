@@ -7,7 +7,6 @@ from peakward.catalogue.devices import devices
 from peakward.catalogue.models import MODELS
 from peakward.catalogue.scaling_fits import SCALING_FITS
 from peakward.lab.measure.messages import Failed
-from peakward.records.calibration import Calibration
 from peakward.records.codec import from_json, to_json
 from peakward.records.measurement import Validity
 from peakward.records.study import Study
@@ -59,18 +58,9 @@ def test_every_conclusion_stands_on_measurements_of_the_study(name, setting, lab
             assert set(each.from_ids) <= ids
 
 
-def test_what_is_computed_stands_on_the_catalogue_and_on_no_calibration(setting, lab):
-    measured = Calibration(
-        environment=setting().environment,
-        started_at="2026-11-21T00:00:00+00:00",
-        wall_s=1.0,
-        matmul=(),
-        copy_bytes_per_s=1e12,
-        copy_size_bytes=2**30,
-        doubts=("something else ran",),
-    )
+def test_what_is_computed_stands_on_the_catalogue_and_on_no_calibration(setting, lab, calibration):
     bench = lab(setting())
-    study = execute("scaling", bench, Scope("corners"), command="", calibration=measured)
+    study = execute("scaling", bench, Scope("corners"), command="", calibration=calibration())
     assert (study.calibration, study.measurements, bench.asked) == (None, (), [])
     names = {each.key for each in devices()} | {each.name for each in (*MODELS, *SCALING_FITS)}
     names |= {"dense, active size", "dense, total size"}
@@ -79,6 +69,30 @@ def test_what_is_computed_stands_on_the_catalogue_and_on_no_calibration(setting,
             assert each.from_ids, (conclusion.text, each.quantity)
             assert set(each.from_ids) <= names
     assert document(study).headline == "Computed from published figures: nothing was measured"
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_what_measures_the_device_stands_on_its_calibration(device, setting, lab):
+    bench = lab(setting(device=device))
+    study = run("hierarchy", bench)
+    assert bench.calibrations == [study.calibration]
+    for conclusion in study.conclusions:
+        for each in conclusion.evidence:
+            assert each.from_ids == (study.calibration.id,)
+    assert document(study).headline == "Calibration of a device"
+
+
+def test_a_calibration_ended_by_ctrl_c_leaves_the_study_incomplete_and_empty(setting, lab):
+    bench = lab(setting())
+
+    def stop(subject, device_type):
+        raise KeyboardInterrupt
+
+    bench.workers.rates = stop
+    study = run("hierarchy", bench)
+    assert not study.complete
+    assert (study.tables, study.conclusions, bench.calibrations) == ((), (), [])
+    document(study)
 
 
 @pytest.mark.parametrize("name", STUDIES)

@@ -64,3 +64,23 @@ def test_a_profile_that_fails_leaves_its_reason(setting, lab):
     assert recorder.readings.profiles == ()
     (said,) = recorder.not_profiled
     assert said.note.endswith("fp32, naive attention, eager: timeout: 600 s passed.")
+
+
+def test_a_calibration_is_measured_once_and_stored(setting, lab):
+    bench = lab(setting())
+    for _ in range(2):
+        recorder = Recorder(bench)
+        recorder.calibrate(("levels", "latency"))
+        assert bench.calibrations == [recorder.readings.calibration]
+    assert recorder.readings.calibration.rates.latency
+
+
+def test_a_stored_calibration_that_tells_of_less_is_not_enough(setting, lab, calibration):
+    bench = lab(setting())
+    bench.calibrations.append(calibration(latency=()))
+    recorder = Recorder(bench)
+    recorder.calibrate(("levels",))
+    assert recorder.readings.calibration is bench.calibrations[0]
+    recorder.calibrate(("levels", "latency"))
+    assert len(bench.calibrations) == 2
+    assert recorder.readings.calibration is bench.calibrations[1]

@@ -8,9 +8,9 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from typing import NamedTuple, Self
 
-from peakward.records.rates import TrafficRate
+from peakward.records.rates import Traffic, TrafficRate
 
-N_TENSORS = {"copy": 2, "add": 3}
+N_TENSORS: dict[Traffic, int] = {"copy": 2, "add": 3}
 """That one call of each operation moves."""
 
 
@@ -22,12 +22,12 @@ class TrafficCurve(NamedTuple):
     call_s: tuple[float, ...]
 
     @classmethod
-    def measured(cls, rates: Iterable[TrafficRate]) -> Self:
-        """Of additions: two tensors read and one written, as most operators do."""
+    def measured(cls, rates: Iterable[TrafficRate], operation: Traffic = "add") -> Self:
+        """Of additions: two tensors read and one written, as most operators do. Or of copies."""
         points = sorted(
-            (N_TENSORS["add"] * each.size_bytes, each.bytes_per_s)
+            (N_TENSORS[operation] * each.size_bytes, each.bytes_per_s)
             for each in rates
-            if each.operation == "add"
+            if each.operation == operation
         )
         return cls(
             tuple(moved for moved, _ in points),

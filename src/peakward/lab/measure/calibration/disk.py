@@ -38,6 +38,7 @@ def attempts(_device_type: DeviceType) -> Iterator[Attempt]:
         yield Attempt("disk", partial(_from_disk, file))
         yield Attempt("disk, scattered pages", partial(_pages_from_disk, file))
         yield Attempt("page cache", partial(_from_page_cache, file))
+        yield Attempt("page cache, scattered pages", partial(_pages_from_page_cache, file))
 
 
 def _from_disk(file: BinaryIO) -> DiskRate:
@@ -46,14 +47,18 @@ def _from_disk(file: BinaryIO) -> DiskRate:
 
 
 def _pages_from_disk(file: BinaryIO) -> DiskRate:
-    pages = range(0, N_BLOCKS * BLOCK_BYTES, PAGE_BYTES)
     with past_the_cache(file.fileno()):
-        return _rate("disk", PAGE_BYTES, _read_s(file, PAGE_BYTES, sample(pages, N_PAGES)))
+        return _rate("disk", PAGE_BYTES, _read_pages_s(file))
 
 
 def _from_page_cache(file: BinaryIO) -> DiskRate:
     _read_blocks_s(file)  # so that all of it is there
     return _rate("page cache", BLOCK_BYTES, _read_blocks_s(file))
+
+
+def _pages_from_page_cache(file: BinaryIO) -> DiskRate:
+    _read_blocks_s(file)
+    return _rate("page cache", PAGE_BYTES, _read_pages_s(file))
 
 
 def _rate(source: Source, block_bytes: int, blocks_s: Sequence[float]) -> DiskRate:
@@ -67,6 +72,11 @@ def _rate(source: Source, block_bytes: int, blocks_s: Sequence[float]) -> DiskRa
 
 def _read_blocks_s(file: BinaryIO) -> tuple[float, ...]:
     return _read_s(file, BLOCK_BYTES, range(0, N_BLOCKS * BLOCK_BYTES, BLOCK_BYTES))
+
+
+def _read_pages_s(file: BinaryIO) -> tuple[float, ...]:
+    pages = range(0, N_BLOCKS * BLOCK_BYTES, PAGE_BYTES)
+    return _read_s(file, PAGE_BYTES, sample(pages, N_PAGES))
 
 
 def _read_s(file: BinaryIO, block_bytes: int, places: Sequence[int]) -> tuple[float, ...]:

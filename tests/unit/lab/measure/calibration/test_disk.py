@@ -49,22 +49,24 @@ def drive(monkeypatch):
     return reads
 
 
-def test_the_file_and_pages_of_it_are_read_past_the_cache_then_the_file_from_it(small, drive):
+def test_the_file_and_pages_of_it_are_read_past_the_cache_then_from_it(small, drive):
     found = [outcome(each, "disk") for each in disk.attempts("cpu")]
     assert [(each.source, each.size_bytes, each.block_bytes) for each in found] == [
         ("disk", 16384, 4096),
         ("disk", 16384, 2048),
         ("page cache", 16384, 4096),
+        ("page cache", 16384, 2048),
     ]
     assert all(each.bytes_per_s > 0 for each in found)
     blocks = range(0, 16384, 4096)
     assert drive[:4] == [(4096, place, True) for place in blocks]
-    assert {(n, past) for n, _, past in drive[4:7]} == {(2048, True)}
-    scattered = [place for _, place, _ in drive[4:7]]
-    assert len(set(scattered)) == 3
-    assert set(scattered) <= set(range(0, 16384, 2048))
-    # The second source is read twice, once so that all of it is in memory.
-    assert drive[7:] == [(4096, place, False) for place in blocks] * 2
+    for scattered, past in ((drive[4:7], True), (drive[19:], False)):
+        assert {(n, direct) for n, _, direct in scattered} == {(2048, past)}
+        places = {place for _, place, _ in scattered}
+        assert len(places) == 3
+        assert places <= set(range(0, 16384, 2048))
+    # From the cache the file is read once before, so that all of it is in memory.
+    assert drive[7:19] == [(4096, place, False) for place in blocks] * 3
     assert list(small.iterdir()) == []
 
 
@@ -74,7 +76,7 @@ def test_the_rate_is_the_median_block_s(small):
 
 def test_a_folder_in_memory_has_no_disk_but_has_a_page_cache(small, drive, monkeypatch):
     monkeypatch.setattr(disk.proc, "file_system", lambda device: "tmpfs")
-    *absent, rate = (outcome(each, "disk") for each in disk.attempts("cpu"))
+    *absent, rate, page = (outcome(each, "disk") for each in disk.attempts("cpu"))
     assert absent == [
         Absence(
             subject="disk", figure=figure, reason="the working directory lies in memory (tmpfs)"
@@ -82,6 +84,7 @@ def test_a_folder_in_memory_has_no_disk_but_has_a_page_cache(small, drive, monke
         for figure in ("disk", "disk, scattered pages")
     ]
     assert isinstance(rate, DiskRate)
+    assert isinstance(page, DiskRate)
     assert not any(past for _, _, past in drive)
 
 
