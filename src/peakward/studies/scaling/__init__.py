@@ -47,7 +47,7 @@ def parts(_readings: Readings, _setting: Setting) -> Parts:
             "Training takes 6 FLOPs a parameter and token, serving 2: attention's products are left "
             "out, as the fits leave them out. Of the mixture they are counted.",
             "The fits are of dense models: what loss a mixture of experts reaches, they do not say.",
-            "Both fits rest on the same runs, of some 6e18 to 3e21 FLOPs: larger budgets, and more "
-            "tokens a parameter than those runs had, are extrapolated.",
+            "Both fits rest on the same runs, of 70 million to 16 billion parameters on 5 to 500 "
+            "billion tokens (Hoffmann et al. 2022): what lies beyond is extrapolated.",
         ),
     )
