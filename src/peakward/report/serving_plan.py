@@ -157,8 +157,9 @@ def _memory(plan: ServingPlan) -> Table:
             Column(name="compute-bound from", unit="count"),
         ),
         rows=tuple(rows),
-        note="Compute-bound from: the batch size from which a decode step waits for arithmetic; where "
-        "there is none, the cache alone keeps every batch bound by memory.",
+        note="Compute-bound from: the batch size from which a decode step waits for arithmetic."
+        if any(row[-1] is not None for row in rows)
+        else "The cache keeps decoding bound by memory at every batch size.",
     )
 
 

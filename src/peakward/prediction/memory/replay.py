@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from peakward.prediction.memory.allocator import CachingAllocator
+from peakward.prediction.memory.allocator import Block, CachingAllocator
 from peakward.prediction.memory.timeline import Tensor
 from peakward.records.memory import MemoryPhase, MemorySplit
 
@@ -39,31 +39,31 @@ def replay(line: Lived, limit_bytes: int | None = None) -> Replay:
         OverLimitError: more than the limit has to be reserved.
     """
     tensors, allocator = line.tensors(), CachingAllocator(limit_bytes)
-    made, gone = _by_time(tensors, len(line.phases))
-    blocks, taken = {}, [0] * len(tensors)
+    gone = _by_end(tensors, len(line.phases))
+    blocks: list[Block] = []
+    taken: list[int] = []
     held, reserved, peak, at = 0, 0, 0, 0
-    for now in range(len(line.phases)):
-        for each in made[now]:
-            blocks[each] = allocator.take(tensors[each].n_bytes)
-            taken[each] = blocks[each].n_bytes
-            held += taken[each]
+    for now, ended in enumerate(gone):
+        while len(blocks) < len(tensors) and tensors[len(blocks)].made == now:
+            block = allocator.take(tensors[len(blocks)].n_bytes)
+            blocks.append(block)
+            taken.append(block.n_bytes)
+            held += block.n_bytes
         reserved = max(reserved, allocator.reserved_bytes)
         if held > peak:
             peak, at = held, now
-        for each in gone[now]:
+        for each in ended:
             held -= taken[each]
-            allocator.give_back(blocks.pop(each))
+            allocator.give_back(blocks[each])
     return Replay(line.phases[at], _split(tensors, taken, at), reserved)
 
 
-def _by_time(tensors: list[Tensor], n: int) -> tuple[list[list[int]], list[list[int]]]:
-    """At each time the tensors that are made, and those that are used for the last time."""
-    made: list[list[int]] = [[] for _ in range(n)]
+def _by_end(tensors: list[Tensor], n: int) -> list[list[int]]:
+    """At each time the tensors that are used for the last time."""
     gone: list[list[int]] = [[] for _ in range(n)]
     for i, each in enumerate(tensors):
-        made[each.made].append(i)
         gone[each.last].append(i)
-    return made, gone
+    return gone
 
 
 def _split(tensors: list[Tensor], taken: list[int], at: int) -> MemorySplit:

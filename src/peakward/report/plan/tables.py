@@ -54,6 +54,7 @@ def memory(plan: Plan) -> Table:
             )
             for each in plan.devices
         ),
+        note=_beyond(plan),
     )
 
 
@@ -246,6 +247,17 @@ def _speed_row(found: Forecast) -> tuple[Cell, ...]:
         None if found.mfu is None else found.mfu.estimate,
         found.floor_s,
         None if found.time is None else _waits(found),
+    )
+
+
+def _beyond(plan: Plan) -> str | None:
+    """How a case fits into less than it needs."""
+    found = (each.forecast for each in plan.devices)
+    if not any(each.fits and (each.needed_bytes or 0) > each.limit_bytes for each in found):
+        return None
+    return (
+        "Needed is where nothing limits it: near the limit the allocator returns what it has free, "
+        "and the case fits into less."
     )
 
 
