@@ -1,4 +1,4 @@
-"""How long `peakward --help` takes: `python benchmarks/cli_startup.py --out FILE`.
+"""How long `peakward --help` and `peakward plan` take: `python benchmarks/cli_startup.py --out FILE`.
 
 Ten runs of the installed command, each a new process, after one that is thrown away because it may
 read files from disk. Beside it, the same for an interpreter that does nothing, which is the part
@@ -21,6 +21,13 @@ from peakward.records.environment import Environment
 
 N_RUNS = 10
 TARGET_S = 0.3
+PLAN_TARGET_S = 0.5
+PLANS = {
+    "small on one device": "plan --device h100-sxm",
+    "llama-3-8b on four": "plan --model llama-3-8b --batch-size 8 --seq-len 4096 --device "
+    "h100-sxm,a100-80,rtx-4090",
+}
+"""With all that a plan holds: twelve levers, their composition, the largest batch."""
 
 
 class Startup(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +41,9 @@ class Startup(msgspec.Struct, frozen=True, kw_only=True):
     median_bare_interpreter_s: float
     target_s: float = TARGET_S
     imports_torch: bool
+    plans_s: dict[str, tuple[float, ...]]
+    """By what is planned."""
+    plan_target_s: float = PLAN_TARGET_S
 
 
 def measure() -> Startup:
@@ -41,11 +51,12 @@ def measure() -> Startup:
     peakward = shutil.which("peakward")
     if peakward is None:
         raise SystemExit("expected `peakward` on the PATH: install it first")
-    commands = ([peakward, "--help"], [sys.executable, "-c", "pass"])
+    plans = ([peakward, *words.split()] for words in PLANS.values())
+    commands = ([peakward, "--help"], [sys.executable, "-c", "pass"], *plans)
     for command in commands:
         timed(command)
     rounds = [tuple(timed(command) for command in commands) for _ in range(N_RUNS)]
-    helps, bares = zip(*rounds, strict=True)
+    helps, bares, *planned = zip(*rounds, strict=True)
     return Startup(
         environment=probe.environment("cpu"),
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -54,6 +65,7 @@ def measure() -> Startup:
         bare_interpreter_s=bares,
         median_bare_interpreter_s=median(bares),
         imports_torch=imports_torch(),
+        plans_s=dict(zip(PLANS, planned, strict=True)),
     )
 
 
@@ -86,6 +98,8 @@ def main() -> None:
         f"a bare interpreter {result.median_bare_interpreter_s:.3f} s, "
         f"torch {'imported' if result.imports_torch else 'not imported'}"
     )
+    for what, seconds in result.plans_s.items():
+        print(f"a plan of {what}: {median(seconds):.3f} s (target {PLAN_TARGET_S} s)")
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ def predict(
     key, prices = device(on).key, _prices(price_per_gpu_hour)
     if isinstance(case, ModelCase):
         _expect_gpu(case)
-        group = planning.group(str(settings.pop("gpus", 1)), settings.pop("parallel", "ddp"))
+        group = planning.group(str(settings.pop("gpus", 1)), settings.pop("parallel", None))
         _expect_known(settings, inputs)
         (where,) = planning.sites((key,), calibration=calibration, group=group, prices=prices)
         return forecast(case, where)
@@ -97,7 +97,7 @@ def plan(
     *,
     calibration: Calibration | None = None,
     gpus: int = 1,
-    parallel: Parallel = "ddp",
+    parallel: Parallel | None = None,
     price_per_gpu_hour: float | Sequence[float] | None = None,
 ) -> Plan:
     """`predict` on several devices, with the largest batch and what levers would do: `peakward plan`.

@@ -48,7 +48,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """What `peakward devices calibrate --json` printed on one of the devices: narrower intervals."""
     gpus: Annotated[str, option("N", "1")] = "1"
     """GPUs of one node, each with a batch of its own."""
-    parallel: Annotated[str, option("ddp|fsdp", "ddp")] = "ddp"
+    parallel: Annotated[str | None, option("ddp|fsdp", "ddp")] = None
     """How several GPUs share the model."""
     price: Annotated[str | None, option("AMOUNT,…", "none")] = None
     """Of a GPU for an hour, in any currency: one for all devices, or one for each."""
@@ -79,10 +79,11 @@ def main(given: Options, command: str) -> int:
 
 
 def _serve(given: Options, where: Sequence[Site], command: str) -> int:
-    for name, differs in (("--lever", given.lever), ("--gpus", given.gpus != "1")):
-        if differs:
+    plain = Options()
+    for name in ("lever", "gpus", "parallel", "operators"):
+        if getattr(given, name) != getattr(plain, name):
             raise PeakwardError(
-                f"expected no {name} beside --output-len: serving is planned for one GPU, by floors"
+                f"expected no --{name} beside --output-len: serving is planned for one GPU, by floors"
             )
     targets = output.targets(given.views)
     found = serving.planned(given.case, given.serving, where, command=command)
@@ -145,13 +146,20 @@ def expect_to_apply(case: ModelCase) -> None:
         raise PeakwardError(f"expected settings that can apply: {reason}")
 
 
-def group(gpus: str, parallel: str) -> Group | None:
+def group(gpus: str, parallel: str | None) -> Group | None:
     """Several GPUs, or None for one."""
     n_gpus = values.whole(gpus, "--gpus", low=1, high=MAX_GPUS)
     known: tuple[Parallel, ...] = get_args(Parallel)
-    values.one_of(parallel, known, "a value of --parallel")
-    kind = next(each for each in known if each == parallel)
-    return None if n_gpus == 1 else Group(n_gpus=n_gpus, parallel=kind)
+    values.one_of(parallel or "ddp", known, "a value of --parallel")
+    if n_gpus == 1:
+        if parallel is not None:
+            raise PeakwardError(
+                f"expected several GPUs beside --parallel {parallel}, got one: --gpus 8"
+            )
+        return None
+    return Group(
+        n_gpus=n_gpus, parallel=next(each for each in known if each == (parallel or "ddp"))
+    )
 
 
 def _prices(text: str) -> tuple[float, ...]:

@@ -28,7 +28,7 @@ DEFAULT_MODEL, DEFAULT_BATCH_SIZE, DEFAULT_PROMPT_LEN = "llama-3-8b", "1", "512"
 MAX_GROUP = 65_536
 MAX_DRAFT = 1024
 OF_STEPS_ALONE = (
-    *("accumulate", "attention", "compile", "compile_scope", "cuda_graphs", "optimizer"),
+    *("pass_", "accumulate", "attention", "compile", "compile_scope", "cuda_graphs", "optimizer"),
     "checkpointing",
 )
 """Options that say how a step is carried out, of which a floor knows nothing."""
@@ -114,8 +114,8 @@ def _refuse_steps(work: WorkOptions) -> None:
         given, plain = getattr(work, field), getattr(WorkOptions(), field)
         if given != plain:
             raise PeakwardError(
-                f"expected no --{field.replace('_', '-')} beside --output-len, got {given}: floors of "
-                "serving do not depend on it"
+                f"expected no --{field.strip('_').replace('_', '-')} beside --output-len, got {given}: "
+                "floors of serving do not depend on it"
             )
 
 

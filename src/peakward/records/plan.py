@@ -69,7 +69,7 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     peak_flops_per_s: float | None
     """That peak."""
     memory: MemoryPrediction | None
-    """Of one GPU by itself."""
+    """Of one GPU of the group."""
     needed_bytes: int | None
     """Of one GPU of the group: what the allocator reserves, and the context. Of compiled code and of
     CUDA graphs what the same step needs without."""

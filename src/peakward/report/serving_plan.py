@@ -55,7 +55,9 @@ def _title(plan: ServingPlan) -> str:
 def _headline(plan: ServingPlan) -> str:
     able = [each for each in plan.devices if each.fits and each.floor is not None]
     if not able:
-        return "Weights and cache fit none of the devices of which times are known"
+        fit = [each.device_name for each in plan.devices if each.fits]
+        told = f"fit {', '.join(fit)}" if fit else "fit none of the devices"
+        return f"Weights and cache {told}; no time is known where they fit"
     best = max(able, key=_tokens_per_s)
     assert best.floor is not None
     pace = best.floor.pace
@@ -157,10 +159,15 @@ def _memory(plan: ServingPlan) -> Table:
             Column(name="compute-bound from", unit="count"),
         ),
         rows=tuple(rows),
-        note="Compute-bound from: the batch size from which a decode step waits for arithmetic."
-        if any(row[-1] is not None for row in rows)
-        else "The cache keeps decoding bound by memory at every batch size.",
+        note=_crossover_note(plan),
     )
+
+
+def _crossover_note(plan: ServingPlan) -> str | None:
+    floors = [each.floor for each in plan.devices if each.floor is not None]
+    if any(floor.compute_bound_batch_size is not None for floor in floors):
+        return "Compute-bound from: the batch size from which a decode step waits for arithmetic."
+    return "The cache keeps decoding bound by memory at every batch size." if floors else None
 
 
 def _speculation(plan: ServingPlan) -> Table:

@@ -7,6 +7,7 @@ and the last one's reduction have nothing to hide behind. That the kernels of a 
 multiprocessors from those of the step is left out; so are latencies, and more than one node.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from peakward.prediction.communication import collectives
@@ -24,11 +25,15 @@ STORED_BYTES = {"bf16": 2}
 """Of a parameter and of its gradient, by precision; 4 in all others."""
 
 
-class _Work(NamedTuple):
-    """Sent bytes by the phase that may hide them, and the share that has nothing to hide behind."""
+class _Sent(NamedTuple):
+    """Bytes that a GPU sends, and what they may hide behind."""
 
-    by_phase: dict[Phase, float]
+    n_bytes: float
+    phase: Phase
+    share: float
+    """Of the phase: a reduction hides in the last micro-batch alone."""
     bare: float
+    """Share of the bytes that has nothing to hide behind."""
 
 
 def parameter_bytes(case: ModelCase) -> int:
@@ -50,15 +55,15 @@ def communication(case: ModelCase, time: StepTime, group: Group, device: Device)
             "rates through the host depend on its board, and more than one node is not predicted"
         )
     one_way = link.bytes_per_s.value
-    work = _ddp(case, group.n_gpus) if group.parallel == "ddp" else _fsdp(case, group.n_gpus)
-    sent = sum(work.by_phase.values())
+    parts = _ddp(case, group.n_gpus) if group.parallel == "ddp" else _fsdp(case, group.n_gpus)
+    sent = sum(part.n_bytes for part in parts)
     total = collectives.time_s(sent, one_way)
     return Communication(
         group=group,
         sent_bytes=sent,
         link_bytes_per_s=one_way,
         time_s=total,
-        exposed_s=_exposed(work, time, total, sent),
+        exposed_s=_exposed(parts, time, total, sent),
     )
 
 
@@ -71,34 +76,43 @@ def update_saved_s(time: StepTime, group: Group) -> float:
     return sum((1 - 1 / group.n_gpus) * max(0.0, each.device_s - each.host_s) for each in update)
 
 
-def _ddp(case: ModelCase, n_gpus: int) -> _Work:
+def _ddp(case: ModelCase, n_gpus: int) -> tuple[_Sent, ...]:
     if case.workload.pass_ == "forward":
-        return _Work({}, 0.0)
+        return ()
     gradients = parameter_bytes(case)
     sent = collectives.all_reduce_bytes(gradients, n_gpus)
-    return _Work({"backward": sent}, min(1.0, BUCKET_BYTES / gradients))
+    bare = min(1.0, BUCKET_BYTES / gradients)
+    return (_Sent(sent, "backward", 1 / case.workload.accumulate, bare),)
 
 
-def _fsdp(case: ModelCase, n_gpus: int) -> _Work:
+def _fsdp(case: ModelCase, n_gpus: int) -> tuple[_Sent, ...]:
     gathered = collectives.all_gather_bytes(parameter_bytes(case), n_gpus)
     bare = 1 / (case.model.n_layers + 1)
     gathers = case.workload.accumulate * gathered
+    forward = _Sent(gathers, "forward", 1.0, bare)
     if case.workload.pass_ == "forward":
-        return _Work({"forward": gathers}, bare)
-    return _Work({"forward": gathers, "backward": gathers + gathered}, bare)
+        return (forward,)
+    reduced = _Sent(gathered, "backward", 1 / case.workload.accumulate, bare)
+    return forward, _Sent(gathers, "backward", 1.0, bare), reduced
 
 
-def _exposed(work: _Work, time: StepTime, total: Interval, sent: float) -> Interval:
+def _exposed(parts: Sequence[_Sent], time: StepTime, total: Interval, sent: float) -> Interval:
     """Low: at the low end of the time, hidden as far as it can be. High: all of it, in full sight."""
     if not sent:
         return Interval(estimate=0.0, low=0.0, high=0.0, level=total.level)
-    hidden_in = {each.phase: max(each.device_s, each.host_s) for each in time.phases}
+    room_s = {each.phase: max(each.device_s, each.host_s) for each in time.phases}
 
     def waited_s(whole_s: float) -> float:
-        return sum(
-            max(whole_s * part / sent * work.bare, whole_s * part / sent - hidden_in[phase])
-            for phase, part in work.by_phase.items()
-        )
+        """What is sent in one phase shares its time, the first of them first."""
+        left_s, waited = dict(room_s), 0.0
+        for part in parts:
+            part_s = whole_s * part.n_bytes / sent
+            hidden_s = min(
+                (1 - part.bare) * part_s, left_s[part.phase], part.share * room_s[part.phase]
+            )
+            left_s[part.phase] -= hidden_s
+            waited += part_s - hidden_s
+        return waited
 
     return Interval(
         estimate=waited_s(total.estimate),

@@ -5,15 +5,23 @@ import math
 import msgspec
 
 from peakward.prediction.memory.allocator import OverLimitError
+from peakward.prediction.memory.group import tensors_of
 from peakward.prediction.memory.peak import CONTEXT_BYTES, peak_memory
 from peakward.prediction.memory.replay import replay
-from peakward.prediction.memory.step import timeline
 from peakward.records.case import ModelCase
 from peakward.records.errors import PeakwardError
+from peakward.records.memory import MemorySplit
+from peakward.records.plan import Group
 
 
-def fits(case: ModelCase, limit_bytes: int, *, context_bytes: int = CONTEXT_BYTES) -> bool:
-    """Whether reserved bytes and context stay within the limit.
+def fits(
+    case: ModelCase,
+    limit_bytes: int,
+    group: Group | None = None,
+    *,
+    context_bytes: int = CONTEXT_BYTES,
+) -> bool:
+    """Whether one GPU's reserved bytes and context stay within the limit.
 
     That can be so where `peak_memory` has more reserved than the limit: near it the allocator
     returns its free segments. A limit in the case itself is left aside.
@@ -23,11 +31,17 @@ def fits(case: ModelCase, limit_bytes: int, *, context_bytes: int = CONTEXT_BYTE
             reserved bytes are not computed.
     """
     _check_is_eager(case)
-    return _peak_within(case, limit_bytes - context_bytes) is not None
+    return _peak_within(case, limit_bytes - context_bytes, group) is not None
 
 
-def largest_batch(case: ModelCase, limit_bytes: int, *, context_bytes: int = CONTEXT_BYTES) -> int:
-    """The batch size that fits while the next one does not; 0 if a single sequence does not fit.
+def largest_batch(
+    case: ModelCase,
+    limit_bytes: int,
+    group: Group | None = None,
+    *,
+    context_bytes: int = CONTEXT_BYTES,
+) -> int:
+    """The batch size of one GPU that fits while the next one does not; 0 if a single sequence does not fit.
 
     Searched for around what the growth with the batch lets expect: fragments may let a larger batch
     fit again, which this misses.
@@ -39,11 +53,12 @@ def largest_batch(case: ModelCase, limit_bytes: int, *, context_bytes: int = CON
 
     _check_is_eager(case)
     limit = limit_bytes - context_bytes
-    low, held, high = 0, _fixed_bytes(case), math.inf
-    growth = max(1.0, (peak_memory(case).peak_bytes - held) / case.workload.batch_size)
+    found = peak_memory(case, group)
+    low, held, high = 0, _fixed_bytes(found.peak), math.inf
+    growth = max(1.0, (found.peak_bytes - held) / case.workload.batch_size)
     while high - low > 1:
         size = _next(low, high, (limit - held) / growth)
-        peak = _peak_within(_with_batch(case, size), limit)
+        peak = _peak_within(_with_batch(case, size), limit, group)
         if peak is None:
             high = size
         else:
@@ -63,17 +78,16 @@ def _next(low: int, high: float, more: float) -> int:
     return size
 
 
-def _peak_within(case: ModelCase, limit_bytes: int) -> int | None:
+def _peak_within(case: ModelCase, limit_bytes: int, group: Group | None) -> int | None:
     """The allocator's peak, or None where more than the limit has to be reserved."""
     try:
-        return replay(timeline(case), limit_bytes).split.total_bytes
+        return replay(tensors_of(case, group), limit_bytes).split.total_bytes
     except OverLimitError:
         return None
 
 
-def _fixed_bytes(case: ModelCase) -> int:
+def _fixed_bytes(held: MemorySplit) -> int:
     """What does not grow with the batch, at the peak."""
-    held = peak_memory(case).peak
     return (
         held.parameters_bytes
         + held.gradients_bytes

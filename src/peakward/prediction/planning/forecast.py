@@ -23,8 +23,9 @@ def forecast(case: ModelCase, on: Site) -> Forecast:
     """All that is known of the case there; what cannot be is absent, with its reason."""
     attempts = Attempts()
     time, shared, step_s = timed(case, on, attempts)
+    step_s = _possible(case, step_s, on)
     least_s = floor(case, calibration=on.calibration, device=on.device).floor_s
-    memory = attempts.of("memory", lambda: peak_memory(case))
+    memory = attempts.of("memory", lambda: peak_memory(case, on.group))
     found = None if memory is None else room(case, memory, on, attempts)
     tokens = case.workload.tokens_per_step
     peak = peak_flops_per_s(on.device, compute_type(case))
@@ -97,6 +98,21 @@ def _step_s(time: StepTime | None, shared: Communication | None, on: Site) -> In
         low=alone_s.low * scale + more_s.low,
         high=alone_s.high * scale + more_s.high,
         level=alone_s.level,
+    )
+
+
+def _possible(case: ModelCase, step_s: Interval | None, on: Site) -> Interval | None:
+    """The interval's ends are factors; what the datasheet rules out is cut off. Of fsdp's shared
+    update no floor is known."""
+    least_s = floor(case, calibration=None, device=on.device).floor_s
+    shared = on.group is not None and on.group.parallel == "fsdp"
+    if step_s is None or least_s is None or shared or step_s.low >= least_s:
+        return step_s
+    return Interval(
+        estimate=max(step_s.estimate, least_s),
+        low=least_s,
+        high=max(step_s.high, least_s),
+        level=step_s.level,
     )
 
 

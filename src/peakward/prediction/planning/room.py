@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from peakward.prediction.communication.memory import added_bytes
 from peakward.prediction.memory.fit import fits, largest_batch
 from peakward.prediction.memory.peak import CONTEXT_BYTES, peak_memory
 from peakward.prediction.planning.attempt import Attempts
@@ -31,15 +30,15 @@ class Room(NamedTuple):
 def room(case: ModelCase, memory: MemoryPrediction, on: Site, attempts: Attempts) -> Room:
     """Of one GPU. Near the limit the allocator returns what it has free, so that a case may fit that
     would have reserved more."""
-    added, limit = _added(case, on), on.limit_bytes(case.memory_limit_bytes)
+    limit = on.limit_bytes(case.memory_limit_bytes)
     if memory.reserved_bytes is None:
-        return _as_eager(case, added, limit, attempts)
-    needed = memory.reserved_bytes + memory.context_bytes + added
+        return _as_eager(case, on, limit, attempts)
+    needed = memory.reserved_bytes + memory.context_bytes
     if needed <= limit:
         return Room(needed, True)
-    if memory.peak_bytes + memory.context_bytes + added > limit:
+    if memory.peak_bytes + memory.context_bytes > limit:
         return Room(needed, False)
-    return Room(needed, fits(case, limit - added))
+    return Room(needed, fits(case, limit, on.group))
 
 
 def largest_batch_size(case: ModelCase, on: Site) -> int:
@@ -48,25 +47,21 @@ def largest_batch_size(case: ModelCase, on: Site) -> int:
     Raises:
         PeakwardError: a setting whose memory is not predicted.
     """
-    return largest_batch(case, on.limit_bytes(case.memory_limit_bytes) - _added(case, on))
+    return largest_batch(case, on.limit_bytes(case.memory_limit_bytes), on.group)
 
 
-def _added(case: ModelCase, on: Site) -> int:
-    return 0 if on.group is None else added_bytes(case, on.group)
-
-
-def _as_eager(case: ModelCase, added: int, limit: int, attempts: Attempts) -> Room:
+def _as_eager(case: ModelCase, on: Site, limit: int, attempts: Attempts) -> Room:
     """By the range of what such steps have needed beside eager ones."""
     captured = case.configuration.cuda_graphs
     low, high = CAPTURED_SHARE if captured else COMPILED_SHARE
     kind = "a CUDA graph" if captured else "compiled code"
     reason = f"{kind} needs {low} to {high} times what eager code does, which stands in its place"
     attempts.without("needed memory", reason)
-    reserved = peak_memory(_eager(case)).reserved_bytes
+    reserved = peak_memory(_eager(case), on.group).reserved_bytes
     assert reserved is not None
-    least, most = (CONTEXT_BYTES + added + share * reserved for share in (low, high))
+    least, most = (CONTEXT_BYTES + share * reserved for share in (low, high))
     fits_ = True if most <= limit else False if least > limit else None
-    return Room(CONTEXT_BYTES + added + reserved, fits_)
+    return Room(CONTEXT_BYTES + reserved, fits_)
 
 
 def _eager(case: ModelCase) -> ModelCase:

@@ -14,7 +14,7 @@ from peakward.prediction.time.setting import Setting
 from peakward.records.op_graph import ITEM_BYTES, Operand, Operator
 from peakward.records.rates import AttentionPass
 
-_PRODUCTS = ("mm", "bmm", "addmm")
+_PRODUCTS = ("mm", "bmm", "addmm", "baddbmm")
 _TYPES = {
     "float32": "fp32",
     "bfloat16": "bf16",
@@ -52,7 +52,7 @@ def cost(operator: Operator, setting: Setting, on: DeviceModel) -> OperatorCost:
 
 def _product(operator: Operator, setting: Setting, on: DeviceModel) -> OperatorCost:
     a, b = operator.inputs[-2:] if operator.name != "aten._scaled_mm" else operator.inputs[:2]
-    kind = _TYPES[a.dtype]
+    kind = _TYPES.get(a.dtype, a.dtype)
     if kind == "fp32" and setting.tf32:
         kind = "tf32"
     model = on.products.get(kind)
@@ -78,8 +78,8 @@ def _product(operator: Operator, setting: Setting, on: DeviceModel) -> OperatorC
 def _attention(operator: Operator, on: DeviceModel) -> OperatorCost:
     backward = "backward" in operator.name
     pass_: AttentionPass = "backward" if backward else "forward"
-    q = operator.inputs[1] if backward else operator.inputs[0]
-    model = on.attention.get((_TYPES[q.dtype], pass_))
+    q, k = operator.inputs[1:3] if backward else operator.inputs[:2]
+    model = on.attention.get((_TYPES.get(q.dtype, q.dtype), pass_))
     n_launches = kernels.ATTENTION_LAUNCHES[pass_]
     if model is None:
         return OperatorCost(None, n_launches, "compute")
@@ -87,8 +87,11 @@ def _attention(operator: Operator, on: DeviceModel) -> OperatorCost:
     # model FLOPs, half of them under a causal mask and without the scores made anew.
     seen = 0.5 if operator.causal else 1.0
     flops = operator.flops * seen * (4 / 5 if backward else 1)
-    device_s = model.time_s(flops, q.shape[-2]) + on.traffic.launch_s
-    return OperatorCost(device_s, n_launches, "compute")
+    # A kernel goes along the keys of each block of queries: it is their number that fills its pipeline.
+    compute_s = model.time_s(flops, k.shape[-2])
+    memory_s = on.traffic.time_s(operator.bytes_read + operator.bytes_written)
+    bound: Literal["compute", "memory"] = "compute" if compute_s > memory_s else "memory"
+    return OperatorCost(max(compute_s, memory_s) + on.traffic.launch_s, n_launches, bound)
 
 
 def _pass(name: str, operator: Operator, setting: Setting, on: DeviceModel) -> tuple[float, float]:

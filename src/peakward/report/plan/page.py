@@ -19,7 +19,8 @@ CONVENTIONS = (
     "Nothing was run. A time follows from each operator's shapes and the device's rates, the host's "
     "from the number of calls, and the step's from which of the two is behind. Intervals are those "
     "in which nine in ten measured cases lay, on an H200; for rates from a datasheet, and for hosts "
-    "that are not an H200's, they are wider by judgement.",
+    "that are not an H200's, they are wider by judgement. No group of GPUs was measured: the ends of "
+    "what it waits for are all hidden and nothing hidden, at rates that users report.",
     "Model FLOPs count 2·m·n·k for every matmul that the maths needs, causal attention as half of "
     "the full score matrix; training is 3 × forward; recomputation is never counted. MFU is model "
     "FLOP/s over the datasheet's dense peak of the compute type.",
@@ -127,7 +128,7 @@ def _memory(plan: Plan) -> Section:
     basis = "" if found.basis == "step" else " Of the same case uncompiled."
     text = (
         f"{format_cell(found.peak_bytes, 'bytes')} allocated at the most, in the phase "
-        f"{found.phase}, by one GPU by itself.{basis}"
+        f"{found.phase}, by one GPU.{basis}"
     )
     return Section(
         title="Memory at its peak",

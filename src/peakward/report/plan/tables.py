@@ -208,13 +208,15 @@ def absent(plan: Plan) -> Table:
     holders: dict[tuple[str, str], dict[str, None]] = {}
     for each in plan.devices:
         name = each.forecast.device_name
+        on = f" on {each.forecast.device}" if len(plan.devices) > 1 else ""
         for gap in (*each.forecast.absent, *each.absent):
             holders.setdefault((gap.figure, gap.reason), {})[name] = None
         for change in each.changes:
             base = {(gap.figure, gap.reason) for gap in each.forecast.absent}
             for gap in change.absent:
                 if (gap.figure, gap.reason) not in base:
-                    holders.setdefault((gap.figure, gap.reason), {})[change.levers[0]] = None
+                    of = f"{change.levers[0]}{on}"
+                    holders.setdefault((gap.figure, gap.reason), {})[of] = None
     return Table(
         title="",
         columns=(
@@ -246,7 +248,7 @@ def _speed_row(found: Forecast) -> tuple[Cell, ...]:
         None if found.tokens_per_s is None else found.tokens_per_s.estimate,
         None if found.mfu is None else found.mfu.estimate,
         found.floor_s,
-        None if found.time is None else _waits(found),
+        None if step is None else _waits(found),
     )
 
 
@@ -293,7 +295,7 @@ def _cost_row(found: Forecast) -> tuple[Cell, ...]:
         _ends(hours, "count"),
         None if price is None else price.estimate,
         _ends(price, "count"),
-        None if energy is None else energy.estimate * 1e6,
+        None if energy is None else energy.high * 1e6,
     )
 
 

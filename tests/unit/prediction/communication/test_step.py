@@ -77,6 +77,15 @@ def test_ddp_waits_for_what_a_short_backward_pass_does_not_hide():
     assert found.exposed_s.estimate == pytest.approx(found.time_s.estimate - 1e-6)
 
 
+def test_a_reduction_hides_in_the_last_micro_batch_alone():
+    """Of a backward pass of 1 s in eight micro-batches an eighth; the link takes longer."""
+    group = Group(n_gpus=8, parallel="ddp")
+    whole = exposed(case(), group, backward=1.0).time_s.estimate
+    phase_s = 4 * whole
+    found = exposed(case(accumulate=8), group, backward=phase_s)
+    assert found.exposed_s.estimate == pytest.approx(whole - phase_s / 8)
+
+
 def test_a_forward_pass_under_ddp_says_nothing():
     found = exposed(case("forward"), Group(n_gpus=8, parallel="ddp"), forward=1.0)
     assert found.sent_bytes == 0

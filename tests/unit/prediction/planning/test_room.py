@@ -5,7 +5,6 @@ import pytest
 
 from peakward.catalogue.devices import device, least_memory_bytes
 from peakward.catalogue.models import model
-from peakward.prediction.communication.memory import added_bytes
 from peakward.prediction.memory.fit import fits, largest_batch
 from peakward.prediction.memory.peak import peak_memory
 from peakward.prediction.planning.attempt import Attempts
@@ -29,7 +28,8 @@ def case(batch_size=4, seq_len=512, size="small", **configuration):
 
 def of(asked, group=None):
     attempts = Attempts()
-    return room(asked, peak_memory(asked), site(CARD, group=group), attempts), attempts.absent
+    memory = peak_memory(asked, group)
+    return room(asked, memory, site(CARD, group=group), attempts), attempts.absent
 
 
 def test_needed_is_what_is_reserved_and_the_context():
@@ -40,11 +40,12 @@ def test_needed_is_what_is_reserved_and_the_context():
     assert absent == ()
 
 
-def test_a_group_adds_its_own():
+def test_a_group_is_looked_at_as_a_group():
     group = Group(n_gpus=2, parallel="ddp")
-    alone, _ = of(case())
     found, _ = of(case(), group)
-    assert found.needed_bytes - alone.needed_bytes == added_bytes(case(), group)
+    memory = peak_memory(case(), group)
+    assert found.needed_bytes == memory.reserved_bytes + memory.context_bytes
+    assert found.needed_bytes > of(case())[0].needed_bytes
 
 
 @pytest.mark.parametrize("limit_gib", [4.6, 4.8, 5.0, 5.4])
