@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import torch
 
 DB = "peakward.db"
+OF_A_MODULE = {"pass_", "loss", "autocast", "tokens"}
 
 
 def floor(case: ModelCase, on: str | None = None, *, db: str = DB) -> Prediction:
@@ -66,8 +67,8 @@ def predict(
         calibration: of such a device (`calibrate`); its datasheet without.
         price_per_gpu_hour: in any currency, for the cost.
         settings: of a case `gpus` (of one node, 1) and `parallel` ("ddp" or "fsdp"); of a module
-            `pass_` ("forward", "forward_backward", "train_step"), `loss` (a function of its output)
-            and `autocast` (a type), as `lab.models.module_capture` has them.
+            `pass_` ("forward", "forward_backward", "train_step"), `loss` (a function of its output),
+            `autocast` (a type) and `tokens` (of a step), as `lab.models.module_capture` has them.
 
     Raises:
         PeakwardError: an unknown device or one that the calibration is not of, settings that
@@ -81,8 +82,20 @@ def predict(
         _expect_known(settings, inputs)
         (where,) = planning.sites((key,), calibration=calibration, group=group, prices=prices)
         return forecast(case, where)
+    import torch
+
     from peakward.lab.models.module_capture import capture_module
 
+    if not isinstance(case, torch.nn.Module):
+        raise PeakwardError(
+            f"expected a case or a module, got {type(case).__name__}: make one with `case`"
+        )
+    if unknown := settings.keys() - OF_A_MODULE:
+        raise PeakwardError(
+            f"expected settings of a module ({', '.join(sorted(OF_A_MODULE))}), got {', '.join(unknown)}"
+        )
+    if isinstance(inputs, torch.Tensor):
+        raise PeakwardError("expected a sequence or a mapping of inputs, got a tensor: write (x,)")
     (where,) = planning.sites((key,), calibration=calibration, group=None, prices=prices)
     if isinstance(inputs, Mapping):
         capture = capture_module(case, (), inputs, **settings)
@@ -151,7 +164,7 @@ def plan_serving(
 
 def _expect_known(settings: dict[str, Any], inputs: object) -> None:
     """Of a case nothing is left over."""
-    if settings or inputs:
+    if settings or inputs != ():
         given = ", ".join(settings) or "inputs"
         raise PeakwardError(
             f"expected a module to set {given} of, got a case, which states its own"

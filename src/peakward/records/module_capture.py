@@ -36,6 +36,8 @@ class ModuleCapture(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     n_rows: int
     """Rows that its products have in the forward pass: elements of the first input, but for a last
     dimension of floats; (batch, seq_len) of token ids gives batch · seq_len."""
+    tokens: int | None
+    """Of a step; None where nobody knows."""
     n_module_calls: int
     """Calls of modules in the forward pass."""
     graph: OpGraph
@@ -52,5 +54,5 @@ class ModuleCapture(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             name=f"{self.name} {self.pass_}",
             fingerprint=self.fingerprint,
             device="cuda",
-            tokens_per_step=float(self.n_rows),
+            tokens_per_step=None if self.tokens is None else float(self.tokens),
         )

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 AS_ON_CUDA = {
     "peakward.rms_norm": "aten._fused_rms_norm",
@@ -54,25 +53,3 @@ def _backward(ctx: Any, gradient: Tensor, _rstd: Tensor) -> tuple[Tensor, Tensor
 
 
 rms_norm.register_autograd(_backward, setup_context=_save)
-
-
-class FusedNorms(TorchFunctionMode):
-    """While it is on, torch's RMSNorm over one dimension is the operator above."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in (torch.rms_norm, torch.nn.functional.rms_norm):
-            return _normed(func, *args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
-
-
-def _normed(
-    func: Any,
-    input: Tensor,
-    normalized_shape: Any,
-    weight: Tensor | None = None,
-    eps: float | None = None,
-) -> Tensor:
-    over = tuple(normalized_shape)
-    if len(over) != 1 or (weight is not None and weight.dtype != input.dtype):
-        return func(input, normalized_shape, weight, eps)
-    return rms_norm(input, weight)[0]

@@ -4,7 +4,7 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import msgspec
 import torch
@@ -20,15 +20,19 @@ from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from peakward.lab.models.fused_norm import AS_ON_CUDA, FusedNorms
+from peakward.lab.models.cuda_functions import AsOnCuda
+from peakward.lab.models.fused_norm import AS_ON_CUDA
 from peakward.lab.models.lifetimes import LifetimeRecorder
 from peakward.lab.models.op_recorder import OpRecorder
+from peakward.lab.models.operator_flops import is_uncounted
+from peakward.lab.models.untouched import untouched
 from peakward.records.case import Pass
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Phase
 from peakward.records.module_capture import ModuleCapture
 from peakward.records.op_graph import Operator, OpGraph
 
+_PLAIN = (Tensor, bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 Loss = Callable[[Any], Tensor]
 _NEEDS_VALUES = (
     DataDependentOutputException,
@@ -45,6 +49,7 @@ def capture_module(
     pass_: Pass = "forward",
     loss: Loss | None = None,
     autocast: torch.dtype | None = None,
+    tokens: int | None = None,
 ) -> ModuleCapture:
     """The operators and tensors of the module's second step, the first having made what stays.
 
@@ -57,27 +62,35 @@ def capture_module(
         pass_: forward without gradients; forward_backward; or train_step, with AdamW over lists of
             tensors.
         loss: of the module's output; without it the output is the loss, or has it as `.loss`.
-        autocast: the type of mixed precision around the forward pass.
+        autocast: bfloat16 or float16: mixed precision around the forward pass, by CUDA's lists.
+        tokens: of a step, for rates; without it the number of token ids, where the first input is of
+            integers.
 
     Raises:
-        PeakwardError: what runs depends on values, or no loss is to be had.
+        PeakwardError: what runs depends on values; no loss is to be had; arithmetic whose amount
+            nobody states here, as of a convolution; a module that runs nothing.
     """
-    step = _Step(_Asked(module, args, dict(kwargs or {}), pass_, loss, autocast))
-    recorder = OpRecorder(module, name=_path)
+    asked = _Asked(module, args, dict(kwargs or {}), pass_, loss, autocast)
+    _check(asked)
+    step, recorder = _Step(asked), OpRecorder(module, name=_path)
     try:
-        with FakeTensorMode(allow_non_fake_inputs=True), FusedNorms(), step.line:
+        with (
+            untouched(module),
+            FakeTensorMode(allow_non_fake_inputs=True),
+            AsOnCuda(mixed=autocast is not None),
+            step.line,
+        ):
             step.build()
             with recorder:
                 step.run(_unmarked)
                 n_before = recorder.n_module_calls
                 step.run(recorder.mark)
-    except _NEEDS_VALUES as error:
-        where = recorder.last_module or "the module itself"
-        raise PeakwardError(
-            f"expected a module whose operators do not depend on values, got {error.func} in {where}: "
-            "capture it without that branch, or measure it with `pw.measure_step`"
-        ) from error
+    except PeakwardError:
+        raise
+    except Exception as error:  # Whatever anyone's code may raise where it finds no values.
+        raise _refusal(error, recorder.last_module) from error
     graph = OpGraph.of(map(_as_on_cuda, recorder.graph().operators))
+    _check_operators(graph)
     return ModuleCapture(
         name=type(module).__name__,
         fingerprint=hashlib.sha256(msgspec.json.encode(graph)).hexdigest()[:16],
@@ -85,10 +98,52 @@ def capture_module(
         n_parameters=sum(each.numel() for each in module.parameters()),
         n_trained=sum(each.requires_grad for each in module.parameters()),
         n_rows=_n_rows((args, kwargs)),
+        tokens=_tokens((args, kwargs)) if tokens is None else tokens,
         n_module_calls=recorder.n_module_calls - n_before,
         graph=graph,
         phases=tuple(step.line.phases),
         lifetimes=step.line.lifetimes(),
+    )
+
+
+def _check(asked: "_Asked") -> None:
+    if asked.pass_ not in get_args(Pass):
+        raise PeakwardError(f"expected a pass of {', '.join(get_args(Pass))}, got {asked.pass_!r}")
+    if asked.autocast not in (None, torch.bfloat16, torch.float16):
+        raise PeakwardError(
+            f"expected torch.bfloat16 or torch.float16 for autocast, got {asked.autocast!r}"
+        )
+    for each in tree_leaves((tuple(asked.args), asked.kwargs)):
+        if not isinstance(each, _PLAIN):
+            raise PeakwardError(
+                f"expected inputs of tensors and plain values, got {type(each).__name__}: what it "
+                "holds would be taken for constants"
+            )
+
+
+def _check_operators(graph: OpGraph) -> None:
+    if not graph.operators:
+        raise PeakwardError("expected a module that computes something, got one without operators")
+    for each in graph.operators:
+        if is_uncounted(each.name):
+            where = each.module or "the module itself"
+            raise PeakwardError(
+                f"expected operators whose arithmetic is known here, got {each.name} in {where}: "
+                "measure the module with `pw.measure_step`"
+            )
+
+
+def _refusal(error: Exception, last_module: str | None) -> PeakwardError:
+    where = last_module or "the module itself"
+    if isinstance(error, _NEEDS_VALUES):
+        return PeakwardError(
+            f"expected a module whose operators do not depend on values, got {error.func} in {where}: "
+            "capture it without that branch, or measure it with `pw.measure_step`"
+        )
+    said = " ".join(str(error).split())[:200]
+    return PeakwardError(
+        f"expected a module that runs on tensors of shapes alone, got {type(error).__name__} in "
+        f"{where}: {said}"
     )
 
 
@@ -123,7 +178,10 @@ class _Step:
         for name, each in self._asked.module.named_parameters():
             self._parameters[name] = _stand_in(each).requires_grad_(trains and each.requires_grad)
         self._buffers = {name: _stand_in(each) for name, each in self._asked.module.named_buffers()}
-        self._given = tree_map_only(Tensor, _stand_in, self._given)
+        alike: dict[int, Tensor] = {}  # The same tensor given twice lies in memory once.
+        self._given = tree_map_only(
+            Tensor, lambda x: alike.setdefault(id(x), _stand_in(x)), self._given
+        )
         self.line.claim("parameters", (*self._parameters.values(), *self._buffers.values()))
         self.line.claim("inputs", [x for x in tree_leaves(self._given) if isinstance(x, Tensor)])
         if trains and not self._trained():
@@ -140,10 +198,15 @@ class _Step:
         for each in self._trained():
             each.grad = None
         mark("forward")
-        with torch.set_grad_enabled(self._asked.pass_ != "forward"), self._mixed():
-            output = self._called()
-        if self._asked.pass_ != "forward":
-            loss = _scalar(output if self._asked.loss is None else self._asked.loss(output))
+        trains = self._asked.pass_ != "forward"
+        with torch.set_grad_enabled(trains):
+            with self._mixed():
+                output = self._called()
+            if trains and self._asked.loss is not None:
+                output = self._asked.loss(output)
+        if trains:
+            loss = _scalar(output)
+            del output
             self.line.enter("backward")
             mark("backward")
             loss.backward()
@@ -205,6 +268,14 @@ def _n_rows(given: object) -> int:
         return 1
     sizes = first.shape[:-1] if first.is_floating_point() else first.shape
     return max(1, int(torch.Size(sizes).numel()))
+
+
+def _tokens(given: object) -> int | None:
+    """Of the first tensor, where that is token ids."""
+    first = next((x for x in tree_leaves(given) if isinstance(x, Tensor)), None)
+    if first is None or first.dtype not in (torch.int64, torch.int32) or not first.numel():
+        return None
+    return first.numel()
 
 
 def _path(path: str) -> str:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 
 from torch import Tensor
+from torch.utils.flop_counter import flop_registry
 
 Shapes = list[tuple[int, ...]]
 
@@ -57,3 +58,23 @@ _FORMULAS: dict[str, Callable[[Shapes], int]] = {
     # The scores once more, then the gradients of the query, the key, the weights and the value.
     **{f"aten._scaled_dot_product_{kind}_backward": _attention(1, 3, 2) for kind in _FUSED},
 }
+
+_ARITHMETIC = frozenset(
+    {
+        *(str(each) for each in flop_registry),
+        *(
+            "aten._grouped_mm",
+            "aten._scaled_grouped_mm",
+            "aten._int_mm",
+            "aten._weight_int8pack_mm",
+        ),
+        *("aten.mkldnn_rnn_layer", "aten._thnn_fused_lstm_cell", "aten._thnn_fused_gru_cell"),
+        *("aten._trilinear", "aten.linear", "aten.mv", "aten.dot", "aten.addmv", "aten.addbmm"),
+    }
+)
+"""Operators of matrix products and convolutions: those that torch counts, and those that it omits."""
+
+
+def is_uncounted(name: str) -> bool:
+    """Whether the operator is known to compute, and not how much."""
+    return name in _ARITHMETIC and name not in _FORMULAS

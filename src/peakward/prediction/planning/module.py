@@ -15,13 +15,16 @@ from peakward.records.step_time import StepTime
 
 
 def module_forecast(capture: ModuleCapture, on: Site) -> Forecast:
-    """All that is known of the module's step there; its tokens are the rows of its products."""
+    """All that is known of the module's step there; rates and cost where its tokens are."""
     attempts = Attempts()
     time = attempts.of("step time", lambda: _time(capture, on))
     step_s = None if time is None else time.step_s
     unknown = "what the maths of a module needs is not known from its operators"
     for figure in ("floor", "MFU"):
         attempts.without(figure, unknown)
+    tokens = capture.tokens
+    if tokens is None:
+        attempts.without("tokens/s", "how many tokens a step has is not known: say so by tokens=")
     memory, limit = module_memory(capture), on.limit_bytes(None)
     assert memory.device_bytes is not None
     return Forecast(
@@ -33,16 +36,16 @@ def module_forecast(capture: ModuleCapture, on: Site) -> Forecast:
         communication=None,
         step_s=step_s,
         floor_s=None,
-        tokens_per_s=over(step_s, capture.n_rows),
+        tokens_per_s=None if tokens is None else over(step_s, tokens),
         mfu=None,
         peak_flops_per_s=None,
         memory=memory,
         needed_bytes=memory.device_bytes,
         limit_bytes=limit,
         fits=memory.device_bytes <= limit or _fits(capture, limit),
-        gpu_hours_per_million_tokens=times(step_s, gpu_hours(capture.n_rows)),
-        cost_per_million_tokens=cost(capture.n_rows, step_s, on),
-        energy_per_token_j=energy(capture.n_rows, step_s, on, attempts),
+        gpu_hours_per_million_tokens=None if tokens is None else times(step_s, gpu_hours(tokens)),
+        cost_per_million_tokens=None if tokens is None else cost(tokens, step_s, on),
+        energy_per_token_j=None if tokens is None else energy(tokens, step_s, on, attempts),
         absent=attempts.absent,
     )
 

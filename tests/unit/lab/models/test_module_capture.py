@@ -184,3 +184,71 @@ def test_tensors_that_the_module_or_the_loss_has_of_its_own_are_taken_along():
         module, (x,), pass_="forward_backward", loss=lambda y: F.mse_loss(y, target)
     )
     assert "aten.mse_loss" in {each.name for each in found.graph.operators}
+
+
+def test_what_running_it_did_to_the_module_is_undone():
+    """A cache made at the first call, a counter, and a list that grows."""
+
+    class Caching(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear, self.cos, self.n, self.seen = nn.Linear(4, 4), None, 0, []
+
+        def forward(self, x):
+            if self.cos is None:
+                self.cos = torch.arange(4).float().cos()
+            self.n += 1
+            self.seen.append(x)
+            return self.linear(x) * self.cos
+
+    module = Caching()
+    capture_module(module, (torch.randn(2, 4),))
+    assert (module.cos, module.n, module.seen) == (None, 0, [])
+    assert type(module(torch.randn(2, 4))) is torch.Tensor
+
+
+def test_a_tensor_given_twice_lies_in_memory_once():
+    class Add(nn.Module):
+        def forward(self, x, y):
+            return x + y
+
+    x = torch.randn(256)
+    once, twice = (capture_module(Add(), given) for given in ((x, x), (x, x.clone())))
+    held = [
+        sum(each.n_bytes for each in found.lifetimes if each.held_for == "inputs")
+        for found in (once, twice)
+    ]
+    assert held == [1024, 2048]
+
+
+@pytest.mark.parametrize(
+    ("module", "x", "settings", "line"),
+    [
+        (nn.Linear(4, 4), torch.randn(2, 4), {"pass_": "train"}, "expected a pass of forward"),
+        (nn.Linear(4, 4), torch.randn(2, 4), {"autocast": "bf16"}, "bfloat16 or torch.float16"),
+        (nn.Linear(4, 4), torch.randn(2, 5), {}, "got RuntimeError in the module itself"),
+        (nn.Identity(), torch.randn(2, 4), {}, "got one without operators"),
+        (nn.Conv2d(3, 4, 3), torch.randn(1, 3, 8, 8), {}, "aten.convolution in the module itself"),
+        (nn.LSTM(4, 4), torch.randn(2, 1, 4), {}, "whose arithmetic is known here"),
+        (nn.Linear(4, 4), [{"x": object()}], {}, "plain values, got object"),
+    ],
+)
+def test_what_cannot_be_captured_is_refused_in_a_line(module, x, settings, line):
+    with pytest.raises(PeakwardError, match=line) as refused:
+        capture_module(module, (x,), **settings)
+    assert "\n" not in str(refused.value)
+
+
+def test_token_ids_are_tokens_and_other_inputs_are_not():
+    ids, x = torch.zeros(2, 16, dtype=torch.long), torch.randn(2, 4)
+    assert capture_module(nn.Embedding(8, 4), (ids,)).tokens == 32
+    assert capture_module(nn.Linear(4, 4), (x,)).tokens is None
+    assert capture_module(nn.Linear(4, 4), (x,), tokens=2).tokens == 2
+
+
+def test_a_loss_is_differentiated_wherever_the_caller_stands():
+    with torch.no_grad():
+        found = capture_module(
+            nn.Linear(4, 4), (torch.randn(2, 4),), pass_="train_step", loss=total_loss
+        )
+    assert {each.phase for each in found.graph.operators} == {"forward", "backward", "optimizer"}

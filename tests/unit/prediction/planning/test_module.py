@@ -19,14 +19,21 @@ def captured(width, rows=64, **settings):
     return capture_module(module, (x,), **settings)
 
 
-def test_time_memory_and_cost_of_its_rows():
-    capture = captured(1024)
+def test_time_memory_and_cost_of_its_tokens():
+    capture = captured(1024, tokens=64)
     found = module_forecast(capture, H100)
     assert found.tokens_per_s.estimate * found.step_s.estimate == 64
     assert found.memory == module_memory(capture)
     assert found.fits is True
     assert found.cost_per_million_tokens is not None
     assert {each.figure for each in found.absent} == {"floor", "MFU"}
+
+
+def test_without_tokens_there_are_no_rates():
+    found = module_forecast(captured(1024), H100)
+    assert found.step_s is not None
+    assert found.tokens_per_s is found.cost_per_million_tokens is found.energy_per_token_j is None
+    assert "tokens/s" in {each.figure for each in found.absent}
 
 
 def test_what_does_not_fit_is_said():

@@ -7,6 +7,7 @@ from peakward.catalogue.models import model
 from peakward.lab.models.decoder import Decoder
 from peakward.lab.models.module_capture import capture_module
 from peakward.lab.ops.attention.api import implementation
+from peakward.prediction.time.attention import AttentionModel
 from peakward.prediction.time.module import module_time
 from peakward.prediction.time.step import step_time
 from peakward.records.case import Configuration, ModelCase, StepCase, Workload
@@ -41,11 +42,27 @@ def test_the_reference_decoder_as_anyone_s_module_takes_as_long_as_in_closed_for
 
 
 def test_it_stands_under_its_own_name():
-    capture = capture_module(torch.nn.Linear(8, 8), (torch.randn(4, 8),))
+    capture = capture_module(torch.nn.Linear(8, 8), (torch.randn(4, 8),), tokens=4)
     found = module_time(capture, device())
     assert found.case == StepCase(
         name="Linear forward", fingerprint=capture.fingerprint, device="cuda", tokens_per_step=4.0
     )
+
+
+def test_a_single_query_is_bound_by_reading_keys_and_values():
+    """32 heads of 8192 positions of 128 in bf16: 128 MiB, at 1 TB/s."""
+
+    class Decoding(torch.nn.Module):
+        def forward(self, q, k, v):
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v)
+
+    q = torch.empty(1, 32, 1, 128, dtype=torch.bfloat16, device="meta")
+    k = torch.empty(1, 32, 8192, 128, dtype=torch.bfloat16, device="meta")
+    rates = {("bf16", "forward"): AttentionModel(1e-15, 0.0)}
+    on = device(call_s=0.0, attention=rates)
+    found = module_time(capture_module(Decoding(), (q, k, k)), on).operators[0]
+    assert found.bound == "memory"
+    assert found.device_s == pytest.approx(128 * 2**20 / 1e12, rel=0.05)
 
 
 def test_attention_without_a_mask_computes_twice_as_much():
