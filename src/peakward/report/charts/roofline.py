@@ -5,6 +5,7 @@ from xml.etree import ElementTree as ET
 from peakward.records.study import Plot, Point, Series
 from peakward.report.charts.axes import Axes, Frame, axes
 from peakward.report.charts.canvas import LINE, canvas, colour, marker, path, text, width_of
+from peakward.report.charts.label_room import LabelRoom
 from peakward.report.format import format_cell
 from peakward.report.plot_parts import places, roofs
 
@@ -18,9 +19,10 @@ def draw_roofline(plot: Plot, width: float) -> ET.Element:
     found = axes(root, plot, frame)
     for index, roof in enumerate(roofs(plot)):
         _draw_roof(root, plot, found, index, roof)
+    room = LabelRoom(found.frame)
     for index, place in enumerate(places(plot)):
         for point in place.points:
-            _draw_place(root, plot, found, index, point)
+            _draw_place(root, plot, found, index, point, room=room)
     return root
 
 
@@ -41,16 +43,20 @@ def _name_slope(root: ET.Element, found: Axes, roof: Series) -> None:
     text(root, (x1 + x2) / 2 + 12, (y1 + y2) / 2 + 10, bandwidth, style="name")
 
 
-def _draw_place(root: ET.Element, plot: Plot, found: Axes, index: int, point: Point) -> None:
+def _draw_place(
+    root: ET.Element, plot: Plot, found: Axes, index: int, point: Point, *, room: LabelRoom
+) -> None:
     x, y = found.place(point)
     label = f"{point.label}, {format_cell(point.y, plot.y_unit)}"
     marker(root, x, y, index, f"{label} at {format_cell(point.x, 'count')} FLOP/byte")
-    fits = x + 10 + width_of(label) <= found.frame.right
+    width = width_of(label)
+    fits = x + 10 + width <= found.frame.right
     low = y + LINE > found.frame.bottom
+    left = x + 10 if fits else x - 10 - width
     text(
         root,
         x + 10 if fits else x - 10,
-        y - 8 if low else y + 14,
+        room.take(left, left + width, y - 8 if low else y + 14),
         label,
         anchor="start" if fits else "end",
         style=f"name {colour(index)}",
