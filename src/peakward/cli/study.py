@@ -45,6 +45,7 @@ USES = {
     "warmup": Uses(),
     "throughput": Uses(precisions=None, limits_bytes=None),
     "kernels": Uses(),
+    "roofline": Uses(seq_lens=1, precisions=None),
     "attention-parts": Uses(),
     "compile": Uses(seq_lens=1),
     "checkpointing": Uses(precisions=1, limits_bytes=None),

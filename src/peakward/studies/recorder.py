@@ -65,6 +65,20 @@ class Recorder:
             store.add_calibration(found)
         self.readings.calibration = found
 
+    def ceilings(self) -> None:
+        """The device's ceilings, from the store, else by the quick calibration, which is stored.
+
+        Raises:
+            PeakwardError: they could not be measured.
+        """
+        store, environment = cast("Store", self._lab.store), self._lab.environment
+        found = store.calibration(environment.key)
+        if found is None:
+            device: DeviceType = "cuda" if environment.device_type == "cuda" else "cpu"
+            found = self._lab.workers.calibrate(device)
+            store.add_calibration(found)
+        self.readings.calibration = found
+
     def profile(self, planned: Planned) -> CaseProfile | None:
         """Where the time of a measured case goes, from the store where it is there already.
 

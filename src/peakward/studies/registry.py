@@ -41,6 +41,10 @@ STUDIES: dict[str, Entry] = {
             question="Which kernels take a step's time, and how much of them are matmuls?",
         ),
         Entry(
+            name="roofline",
+            question="How near to this device's roof is each operator, and what moves it there?",
+        ),
+        Entry(
             name="attention-parts",
             question="What does the softmax take inside attention, against its FLOPs?",
         ),

@@ -35,6 +35,12 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """Sizes and sequence lengths of the scope."""
         return grid(self.scope)
 
+    @property
+    def compute_capability(self) -> tuple[int, int] | None:
+        """Of the GPU, 9.0 for an H100 or H200; None of a CPU."""
+        major, _, minor = (self.environment.compute_capability or "").partition(".")
+        return (int(major), int(minor)) if minor else None
+
     def protocol(self, **fields: int | float | bool) -> Protocol:
         """A protocol bounded as the scope says; `fields` are the study's own needs, and prevail."""
         bounds: dict[str, int | float | bool] = {
@@ -48,7 +54,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """Why a setting of the case cannot apply on this machine; None where all can."""
         return case_obstacle(
             case,
-            compute_capability=_capability(self.environment),
+            compute_capability=self.compute_capability,
             has_compiler=self.has_compiler,
         )
 
@@ -63,8 +69,3 @@ def read_setting(lab: "Sweep", scope: Scope) -> Setting:
     from peakward.lab.measure.probe import has_compiler
 
     return Setting(scope=scope, environment=lab.environment, has_compiler=has_compiler())
-
-
-def _capability(environment: Environment) -> tuple[int, int] | None:
-    major, _, minor = (environment.compute_capability or "").partition(".")
-    return (int(major), int(minor)) if minor else None

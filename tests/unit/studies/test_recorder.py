@@ -75,6 +75,18 @@ def test_a_calibration_is_measured_once_and_stored(setting, lab):
     assert recorder.readings.calibration.rates.latency
 
 
+def test_ceilings_are_measured_once_and_stored_without_rates(setting, lab, calibration):
+    bench = lab(setting("small", "cpu"))
+    for _ in range(2):
+        recorder = Recorder(bench)
+        recorder.ceilings()
+        assert bench.calibrations == [recorder.readings.calibration]
+    assert recorder.readings.calibration.rates is None
+    bench.calibrations.append(calibration("cpu"))
+    recorder.ceilings()
+    assert recorder.readings.calibration is bench.calibrations[1], "a full one has them too"
+
+
 def test_a_stored_calibration_that_tells_of_less_is_not_enough(setting, lab, calibration):
     bench = lab(setting())
     bench.calibrations.append(calibration(latency=()))

@@ -28,6 +28,11 @@ def test_a_gpu_of_capability_9_runs_everything(setting):
         assert setting().obstacle(case(**levers)) is None
 
 
+def test_the_compute_capability_is_the_gpus(setting):
+    assert setting().compute_capability == (9, 0)
+    assert setting(device="cpu").compute_capability is None
+
+
 def test_a_cpu_has_no_tf32_and_no_graphs(setting):
     here = setting(device="cpu")
     assert "tf32 needs cuda" in here.obstacle(case("cpu", precision="tf32"))
