@@ -50,7 +50,7 @@ def test_it_stands_under_its_own_name():
 
 
 def test_a_single_query_is_bound_by_reading_keys_and_values():
-    """32 heads of 8192 positions of 128 in bf16: 128 MiB, at 1 TB/s."""
+    """32 heads of 8192 positions of 128 in bf16: 64 MiB of keys, which are the values too, at 1 TB/s."""
 
     class Decoding(torch.nn.Module):
         def forward(self, q, k, v):
@@ -62,7 +62,7 @@ def test_a_single_query_is_bound_by_reading_keys_and_values():
     on = device(call_s=0.0, attention=rates)
     found = module_time(capture_module(Decoding(), (q, k, k)), on).operators[0]
     assert found.bound == "memory"
-    assert found.device_s == pytest.approx(128 * 2**20 / 1e12, rel=0.05)
+    assert found.device_s == pytest.approx(64 * 2**20 / 1e12, abs=3 * on.traffic.launch_s)
 
 
 def test_attention_without_a_mask_computes_twice_as_much():
