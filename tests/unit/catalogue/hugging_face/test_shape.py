@@ -141,8 +141,8 @@ def test_a_published_configuration_is_the_catalogued_shape(name):
         ({"head_dim": 63}, "even head_dim"),
         ({"model_type": None}, "got mine without one"),
         ({"model_type": ["llama"]}, "expected a model_type of gpt2, .*got"),
-        ({"model_type": "lama\x1b[31m"}, r"got 'lama\\x1b\[31m' in mine: measure"),
-        ({"model_type": "llava"}, "got 'llava' in mine: measure the module itself"),
+        ({"model_type": "lama\x1b[31m"}, r"got 'lama\\x1b\[31m' in mine: take"),
+        ({"model_type": "llava"}, "got 'llava' in mine: take the module itself"),
         ({"model_type": "qwen3"}, "'qwen3' in mine, which has norms on queries and keys"),
     ],
     ids=str,
@@ -191,7 +191,7 @@ def test_what_cannot_be_is_refused_with_its_field(changed, line):
 def test_what_no_shape_expresses_is_refused_with_its_field(config, field):
     with pytest.raises(PeakwardError, match=field) as caught:
         shape_of(config, "mine")
-    assert "measure the module itself with pw.measure_step" in str(caught.value)
+    assert "take the module itself to pw.predict or pw.measure_step" in str(caught.value)
 
 
 def test_types_are_theirs_and_refused_ones_too():
