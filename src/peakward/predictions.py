@@ -149,6 +149,8 @@ def plan_serving(
         PeakwardError: as `plan`; a workload that the model cannot serve.
     """
     _expect_several(devices)
+    if memory_limit_bytes is not None:
+        values.whole(str(memory_limit_bytes), "memory_limit_bytes", low=1, high=2**50)
     where = planning.sites(
         devices, calibration=calibration, group=None, prices=_prices(price_per_gpu_hour)
     )
@@ -190,7 +192,7 @@ def _expect_gpu(case: ModelCase) -> None:
 
 
 def _prices(price: float | Sequence[float] | None) -> tuple[float, ...]:
-    each = () if price is None else (price,) if isinstance(price, int | float) else price
+    each = () if price is None else price if isinstance(price, Sequence) else (price,)
     return tuple(
         values.amount(str(one), "price_per_gpu_hour", high=planning.MAX_PRICE) for one in each
     )

@@ -179,3 +179,11 @@ def test_a_case_states_its_own_settings():
     with pytest.raises(pw.PeakwardError, match="expected a module to set pass_ of, got a case"):
         pw.predict(case, "h100-sxm-80", pass_="forward")
     assert pw.predict(case, "h100-sxm-80", gpus=2).communication is not None
+
+
+def test_serving_is_planned_within_a_limit_that_can_be():
+    work = pw.ServingWorkload(batch_size=1, prompt_len=128, output_len=16)
+    found = pw.plan_serving("llama-3-8b", work, ["l4"], memory_limit_bytes=2**30)
+    assert not found.devices[0].fits
+    with pytest.raises(pw.PeakwardError, match="for memory_limit_bytes, got '-5'"):
+        pw.plan_serving("llama-3-8b", work, ["l4"], memory_limit_bytes=-5)
