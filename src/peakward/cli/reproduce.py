@@ -23,7 +23,8 @@ def to_command(case: Case, model: str | None = None) -> str | None:
     """
     if not isinstance(case, ModelCase):
         return None
-    names = (case.model.name.partition(":")[0], *(() if model is None else (model,)))
+    said = (case.model.name.partition(":")[0], *(() if model is None else (model,)))
+    names = [name for name in said if name != "None"]  # As a value tyro reads that as none given.
     model_words = next(filter(None, (_model_words(case.model, name) for name in names)), None)
     if model_words is None or case.workload.varying_seq_lens or case.workload.padding != "none":
         return None

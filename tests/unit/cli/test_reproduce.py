@@ -178,7 +178,7 @@ def test_a_folder_here_is_said_by_its_name(in_tmp):
     assert read(to_command(of(shape))) == of(shape)
 
 
-@pytest.mark.parametrize("name", ["a,b", "a:b", "a ", "-a"])
+@pytest.mark.parametrize("name", ["a,b", "a:b", "a ", "-a", "None"])
 def test_a_name_that_an_option_would_read_otherwise_has_no_command(name, in_tmp):
     configured(in_tmp / name)
     assert to_command(of(named(f"./{name}"))) is None
