@@ -1,7 +1,7 @@
 """Decoded events of a PyTorch trace to rows of the columns that grow."""
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -23,18 +23,31 @@ from peakward.traces.readers.torch_events import (
 )
 from peakward.traces.readers.torch_kinds import kind_of
 from peakward.traces.readers.torch_rows import gpu_rows, host_rows
-from peakward.traces.table import GpuKind, Ints
+from peakward.traces.table import GpuKind, HostKind, Ints
 
 _NO_ARGUMENTS = Arguments()
 _LEGACY_CATEGORIES: dict[Id, str] = {"CPU functions": "cpu_op", "CUDA functions": "kernel"}
 """By pid, of events without a category: what torch's profiler wrote before Kineto."""
 
 
+_Group = tuple[list[Complete], list[int]]
+"""Events, and their places."""
+_ByCategory = dict[str | None, _Group]
 _OTHERS = frozenset({Begin, End, About})
 
 
 class InexactTimes(Exception):
     """The times must be decoded as text."""
+
+
+class Timed(NamedTuple):
+    """Events of one category, with their places among all that are taken in at once."""
+
+    category: str
+    events: Sequence[Complete | Begin]
+    places: Ints
+    start_ns: Ints
+    duration_ns: Ints
 
 
 def add(gathered: Gathered, events: Sequence[Event]) -> None:
@@ -43,33 +56,39 @@ def add(gathered: Gathered, events: Sequence[Event]) -> None:
     Raises:
         InexactTimes: numbers may have lost digits in decoding; nothing was taken in.
     """
-    found: dict[str | None, list[Complete]] = {}
+    found: _ByCategory = {}
     others: list[Event] = []
-    for event in events:
+    for place, event in enumerate(events):
         if type(event) is Complete or type(event) is CompleteAsText:
             try:
-                found[event.cat].append(event)
+                group, places = found[event.cat]
             except KeyError:
-                found[event.cat] = [event]
+                group, places = found[event.cat] = [], []
+            group.append(event)
+            places.append(place)
         elif type(event) in _OTHERS:
             others.append(event)
-    timed = [(category, group, *_times(group)) for category, group in _named(found)]
-    for each in timed:
-        add_timed(gathered, *each)
+    add_timed(
+        gathered,
+        [
+            Timed(category, group, np.array(places), *_times(group))
+            for category, (group, places) in _named(found)
+        ],
+    )
     _add_others(gathered, others)
     gathered.n_events += len(events)
 
 
-def _named(
-    by_category: dict[str | None, list[Complete]],
-) -> Iterator[tuple[str, list[Complete]]]:
-    legacy: dict[str, list[Complete]] = defaultdict(list)
-    for category, events in by_category.items():
+def _named(by_category: _ByCategory) -> Iterator[tuple[str, _Group]]:
+    legacy: dict[str, _Group] = {}
+    for category, group in by_category.items():
         if category is not None:
-            yield category, events
+            yield category, group
             continue
-        for event in events:
-            legacy[_LEGACY_CATEGORIES.get(event.pid, "")].append(event)
+        for event, place in zip(*group, strict=True):
+            events, places = legacy.setdefault(_LEGACY_CATEGORIES.get(event.pid, ""), ([], []))
+            events.append(event)
+            places.append(place)
     yield from legacy.items()
 
 
@@ -83,39 +102,65 @@ def _times(events: Sequence[Complete]) -> tuple[Ints, Ints]:
     return start_ns, duration_ns
 
 
-def add_timed(
-    gathered: Gathered,
-    category: str,
-    events: Sequence[Complete | Begin],
-    start_ns: Ints,
-    duration_ns: Ints,
-) -> None:
-    """Events of one category; those with a negative or absurd time are counted and left out."""
-    kind = kind_of(category)
-    if kind is None:
-        return
-    if kind == "unknown":
-        gathered.leave_out(unknown_category=len(events))
-        return
-    good = (start_ns >= 0) & (duration_ns >= 0)
-    if not good.all():
-        gathered.leave_out(bad_times=len(events) - int(np.count_nonzero(good)))
-        events = [event for event, is_good in zip(events, good, strict=True) if is_good]
-        start_ns, duration_ns = start_ns[good], duration_ns[good]
-    if not events:
-        return
+def add_timed(gathered: Gathered, groups: Iterable[Timed]) -> None:
+    """Events by category, to rows in the order of their places. Those with a negative or absurd time
+    are counted and left out."""
+    gpu: list[tuple[Ints, Rows]] = []
+    host: list[tuple[Ints, Rows]] = []
+    for each in groups:
+        kind = kind_of(each.category)
+        if kind is None:
+            continue
+        if kind == "unknown":
+            gathered.leave_out(unknown_category=len(each.events))
+            continue
+        group = _good(gathered, each)
+        if not group.events:
+            continue
+        arguments = [event.args or _NO_ARGUMENTS for event in group.events]
+        rows = _common(gathered, kind, group)
+        if isinstance(kind, GpuKind):
+            rows |= gpu_rows(gathered, kind, group.events, arguments)
+            gpu.append((group.places, rows))
+        else:
+            rows |= host_rows(gathered, kind, group.events, arguments)
+            host.append((group.places, rows))
+    for columns, parts in ((gathered.gpu, gpu), (gathered.host, host)):
+        if parts:
+            columns.append(_in_order(parts))
+
+
+def _good(gathered: Gathered, group: Timed) -> Timed:
+    """Less those whose times cannot be."""
+    good = (group.start_ns >= 0) & (group.duration_ns >= 0)
+    if good.all():
+        return group
+    gathered.leave_out(bad_times=len(good) - int(np.count_nonzero(good)))
+    return Timed(
+        group.category,
+        [event for event, is_good in zip(group.events, good, strict=True) if is_good],
+        *(each[good] for each in group[2:]),
+    )
+
+
+def _common(gathered: Gathered, kind: GpuKind | HostKind, group: Timed) -> Rows:
+    """The columns that every event has."""
     names = gathered.names
-    rows: Rows = {
-        "start_ns": start_ns,
-        "duration_ns": duration_ns,
-        "kind": np.full(len(events), int(kind), np.uint8),
-        "name": np.array([names[each.name] for each in events], np.int32),
+    return {
+        "start_ns": group.start_ns,
+        "duration_ns": group.duration_ns,
+        "kind": np.full(len(group.events), int(kind), np.uint8),
+        "name": np.array([names[each.name] for each in group.events], np.int32),
     }
-    arguments = [each.args or _NO_ARGUMENTS for each in events]
-    if isinstance(kind, GpuKind):
-        gathered.gpu.append(rows | gpu_rows(gathered, kind, events, arguments))
-    else:
-        gathered.host.append(rows | host_rows(gathered, kind, events, arguments))
+
+
+def _in_order(parts: Sequence[tuple[Ints, Rows]]) -> Rows:
+    """As they stand in the file, for which of two events of one start comes first must not depend on
+    where a piece of it ends."""
+    if len(parts) == 1:
+        return parts[0][1]
+    order = np.argsort(np.concatenate([places for places, _ in parts]))
+    return {name: np.concatenate([rows[name] for _, rows in parts])[order] for name in parts[0][1]}
 
 
 def _add_others(gathered: Gathered, events: Sequence[Event]) -> None:

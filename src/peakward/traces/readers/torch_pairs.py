@@ -6,7 +6,7 @@ import numpy as np
 
 from peakward.traces.readers.gathered import Gathered
 from peakward.traces.readers.json_times import nanoseconds_of_text
-from peakward.traces.readers.torch_columns import add_timed
+from peakward.traces.readers.torch_columns import Timed, add_timed
 from peakward.traces.readers.torch_events import Begin, Id
 
 
@@ -17,18 +17,20 @@ def pair(gathered: Gathered) -> None:
     """
     halves, gathered.halves = gathered.halves, []
     times = nanoseconds_of_text([each.ts for each in halves])
-    open_by_thread: dict[tuple[Id, Id], list[tuple[Begin, int]]] = defaultdict(list)
-    whole: dict[str, list[tuple[Begin, int, int]]] = defaultdict(list)
+    open_by_thread: dict[tuple[Id, Id], list[tuple[Begin, int, int]]] = defaultdict(list)
+    whole: dict[str, list[tuple[Begin, int, int, int]]] = defaultdict(list)
     for position in np.argsort(times, kind="stable").tolist():
         half, time_ns = halves[position], int(times[position])
         still_open = open_by_thread[half.pid, half.tid]
         if isinstance(half, Begin):
-            still_open.append((half, time_ns))
+            still_open.append((half, position, time_ns))
         elif still_open:
-            begin, start_ns = still_open.pop()
-            whole[begin.cat or ""].append((begin, start_ns, time_ns - start_ns))
+            begin, place, start_ns = still_open.pop()
+            whole[begin.cat or ""].append((begin, place, start_ns, time_ns - start_ns))
     n_whole = sum(map(len, whole.values()))
     gathered.leave_out(unmatched=len(halves) - 2 * n_whole)
+    groups = []
     for category, found in whole.items():
-        begins, starts, durations = zip(*found, strict=True)
-        add_timed(gathered, category, begins, np.array(starts), np.array(durations))
+        begins, *numbers = zip(*found, strict=True)
+        groups.append(Timed(category, begins, *map(np.array, numbers)))
+    add_timed(gathered, groups)

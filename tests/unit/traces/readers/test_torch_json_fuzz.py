@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from unittest.mock import patch
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -87,6 +88,18 @@ def read_bytes(data: bytes, piece_bytes: int = 1 << 19):
         path.write_bytes(data)
         with patch.object(torch_json, "PIECE_BYTES", piece_bytes):
             return read(path)
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 200, 385, 462, 578, 1000, 1 << 19])
+def test_events_of_one_start_keep_the_file_s_order_wherever_it_is_cut(piece_bytes):
+    """A call among operators: categories are decoded apart, and must not be told apart by that."""
+    plain = {"name": "", "start_ns": 0, "correlation": 0, "nested": []}
+    categories = ["cpu_op", "kernel", "cuda_runtime", "gpu_memset", "cpu_op"] * 4
+    rows = [plain | {"cat": cat, "duration_ns": n} for n, cat in enumerate(categories)]
+    table = read_bytes(document(rows, {"separators": (",", ":")}), piece_bytes)
+    for columns, kind in ((table.gpu, GpuKind), (table.host, HostKind)):
+        expected = [row["duration_ns"] for row in rows if isinstance(KINDS[row["cat"]], kind)]
+        assert columns.duration_ns.tolist() == expected
 
 
 @given(events, layouts, st.integers(1, 3000), st.booleans())
