@@ -1,6 +1,5 @@
 """The part of `peakward plan` about serving: prompts that are prefilled, then tokens decoded."""
 
-import math
 from collections.abc import Sequence
 from typing import Annotated, TypeVar, cast, get_args
 
@@ -140,20 +139,8 @@ def _speculation(serving: ServingOptions) -> Speculation | None:
     return Speculation(
         draft=model_names.model(serving.draft),
         draft_len=values.whole(serving.draft_len or "4", "--draft-len", low=1, high=MAX_DRAFT),
-        acceptance_rate=_acceptance(serving.acceptance or "0.7"),
+        acceptance_rate=values.share(serving.acceptance or "0.7", "--acceptance"),
     )
-
-
-def _acceptance(text: str) -> float:
-    try:
-        rate = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        rate = math.nan
-    if not 0 <= rate <= 1:
-        raise PeakwardError(
-            f"expected a share from 0 to 1 for --acceptance, got {text[:40]!r}: for example 0.7 or 70%"
-        )
-    return rate
 
 
 def _one(found: Sequence[T], name: str) -> Sequence[T]:

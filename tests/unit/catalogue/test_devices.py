@@ -326,5 +326,5 @@ def test_a_driver_reports_what_is_matched_by_it(row: Device) -> None:
     ("key", "torch_sees_mib"), [("t4-16", 14_912), ("a100-sxm-80", 81_050), ("h200-141", 143_156)]
 )
 def test_a_process_may_take_that_much_at_least(key: str, torch_sees_mib: int) -> None:
-    """What torch gives as a device's total memory."""
+    """What torch's out-of-memory messages in public logs give as a device's capacity."""
     assert 0.96 * torch_sees_mib < least_memory_bytes(device(key)) / MIB <= torch_sees_mib

@@ -27,7 +27,8 @@ CONVENTIONS = (
     "Floor: FLOPs over the peak rate or compulsory bytes over the bandwidth, whichever is longer, by "
     "phase. No step can be faster.",
     "Needed memory is what torch's allocator reserves, and the CUDA context, of which "
-    "0.75 GiB are taken. There is at least: 97% of what the driver reports, where that is known, else "
+    "0.75 GiB are taken; kernels of attention and workspaces are those of an H100, whatever the "
+    "device. There is at least: 97% of what the driver reports, where that is known, else "
     "90% of the memory as sold.",
     "Largest batch size: sequences of a GPU's micro-batch. GiB is 2**30 bytes, GB/s 10**9 bytes a second.",
 )

@@ -78,8 +78,9 @@ def _whole(told: Iterable[Told]) -> Table:
             "s",
         )
         memory = forecast.memory
+        uncompiled = memory is not None and memory.basis == "eager step"
         rows += _row(
-            (point.name, "peak memory"),
+            (point.name, "peak memory, uncompiled" if uncompiled else "peak memory"),
             None if memory is None else format_cell(memory.peak_bytes, "bytes"),
             None if memory is None else memory.peak_bytes,
             None if use is None else use.peak_allocated_bytes,

@@ -1,5 +1,7 @@
 """Whether it fits, and how much more would."""
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
@@ -8,13 +10,21 @@ from peakward.catalogue.models import model
 from peakward.prediction.memory.fit import fits, largest_batch
 from peakward.prediction.memory.peak import peak_memory
 from peakward.prediction.planning.attempt import Attempts
-from peakward.prediction.planning.room import largest_batch_size, room
+from peakward.prediction.planning.room import (
+    CAPTURED_SHARE,
+    COMPILED_SHARE,
+    largest_batch_size,
+    room,
+)
 from peakward.prediction.planning.site import site
+from peakward.records import codec
 from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.errors import PeakwardError
 from peakward.records.plan import Group
+from peakward.records.study import Study
 
 CARD = device("rtx-4090-24")
+RESULTS = Path(__file__).parents[4] / "results"
 
 
 def case(batch_size=4, seq_len=512, size="small", **configuration):
@@ -82,3 +92,31 @@ def test_the_largest_batch_leaves_room_for_what_a_group_adds():
     assert 0 < largest_batch_size(large, site(CARD, group=group)) < alone
     with pytest.raises(PeakwardError, match="expected an eager step"):
         largest_batch_size(case(compile="default"), site(CARD))
+
+
+def test_stored_steps_lie_in_the_ranges_of_compiled_code_and_of_graphs():
+    """What they reserved, over what is predicted for the eager step."""
+    shares = {"default": [], "captured": []}
+    for file in RESULTS.glob("*-h200-*.json"):
+        try:
+            study = codec.from_json(file.read_bytes(), Study)
+        except PeakwardError:
+            continue  # Another record.
+        for each in study.measurements:
+            case, use = each.case, each.memory
+            if not isinstance(case, ModelCase) or use is None or each.status != "ok":
+                continue
+            settings = case.configuration
+            kind = "captured" if settings.cuda_graphs else settings.compile
+            if kind not in shares:
+                continue
+            eager = msgspec.structs.replace(settings, compile="none", cuda_graphs=False)
+            twin = msgspec.structs.replace(case, configuration=eager)
+            shares[kind].append(use.peak_reserved_bytes / peak_memory(twin).reserved_bytes)
+    for kind, (low, high), least in (
+        ("default", COMPILED_SHARE, 60),
+        ("captured", CAPTURED_SHARE, 4),
+    ):
+        assert len(shares[kind]) >= least
+        assert low <= min(shares[kind])
+        assert max(shares[kind]) <= high

@@ -97,6 +97,13 @@ def test_step_and_memory_have_their_residuals(run_study):
     assert memory[-1] == foretold.residual(2 * GIB, peak)
 
 
+def test_memory_of_compiled_code_is_said_to_be_the_uncompiled_step_s(run_study):
+    told = forecast(read(run_study).baseline.case, 1.0)
+    memory = msgspec.structs.replace(told.memory, basis="eager step")
+    found = section(run_study, msgspec.structs.replace(told, memory=memory))
+    assert tables(found)["The step"].rows[1][1] == "peak memory, uncompiled"
+
+
 @pytest.mark.parametrize(
     ("predicted", "measured", "said"),
     [(1.0, 1.1, "+10.0%"), (2.0, 1.0, "\N{MINUS SIGN}50.0%"), (1.0, 0.9999, "<0.1%"), (1, 1, "0%")],
