@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from peakward.prediction.communication import collectives
 from peakward.prediction.parameters import n_parameters
+from peakward.prediction.traffic import parameter_bytes
 from peakward.records.case import ModelCase
 from peakward.records.device import Device
 from peakward.records.errors import PeakwardError
@@ -21,8 +22,6 @@ from peakward.records.step_time import StepTime
 
 BUCKET_BYTES = 25 * 2**20
 """torch's DistributedDataParallel, `bucket_cap_mb`."""
-STORED_BYTES = {"bf16": 2}
-"""Of a parameter and of its gradient, by precision; 4 in all others."""
 
 
 class _Sent(NamedTuple):
@@ -36,9 +35,9 @@ class _Sent(NamedTuple):
     """Share of the bytes that has nothing to hide behind."""
 
 
-def parameter_bytes(case: ModelCase) -> int:
-    """Of the whole model, in the type that its parameters are stored in."""
-    return n_parameters(case.model) * STORED_BYTES.get(case.configuration.precision, 4)
+def model_bytes(case: ModelCase) -> int:
+    """All parameters as they are stored; their gradients have as many."""
+    return n_parameters(case.model) * parameter_bytes(case)
 
 
 def communication(case: ModelCase, time: StepTime, group: Group, device: Device) -> Communication:
@@ -79,14 +78,14 @@ def update_saved_s(time: StepTime, group: Group) -> float:
 def _ddp(case: ModelCase, n_gpus: int) -> tuple[_Sent, ...]:
     if case.workload.pass_ == "forward":
         return ()
-    gradients = parameter_bytes(case)
+    gradients = model_bytes(case)
     sent = collectives.all_reduce_bytes(gradients, n_gpus)
     bare = min(1.0, BUCKET_BYTES / gradients)
     return (_Sent(sent, "backward", 1 / case.workload.accumulate, bare),)
 
 
 def _fsdp(case: ModelCase, n_gpus: int) -> tuple[_Sent, ...]:
-    gathered = collectives.all_gather_bytes(parameter_bytes(case), n_gpus)
+    gathered = collectives.all_gather_bytes(model_bytes(case), n_gpus)
     bare = 1 / (case.model.n_layers + 1)
     gathers = case.workload.accumulate * gathered
     forward = _Sent(gathers, "forward", 1.0, bare)

@@ -11,11 +11,12 @@ the time the tables and the head, which belong to no block.
 import itertools
 from collections.abc import Iterator, Sequence
 
-from peakward.prediction.communication.step import STORED_BYTES, parameter_bytes
+from peakward.prediction.communication.step import model_bytes
 from peakward.prediction.memory.replay import Lived
 from peakward.prediction.memory.step import timeline
 from peakward.prediction.memory.timeline import Tensor
 from peakward.prediction.parameters import embedding_parameters, head_parameters, n_parameters
+from peakward.prediction.traffic import parameter_bytes
 from peakward.records.case import ModelCase
 from peakward.records.memory import MemoryPhase
 from peakward.records.plan import Group
@@ -55,7 +56,7 @@ class _Shared:
 
     def _buckets(self) -> Iterator[Tensor]:
         if self._case.workload.pass_ != "forward":
-            yield Tensor(parameter_bytes(self._case), "gradients", 0, len(self.phases) - 1)
+            yield Tensor(model_bytes(self._case), "gradients", 0, len(self.phases) - 1)
 
     def _sharded(self, tensor: Tensor) -> Tensor:
         sharded = {"parameters", "optimizer_state"}
@@ -67,7 +68,7 @@ class _Shared:
         return tensor._replace(n_bytes=-(-tensor.n_bytes // self._group.n_gpus))
 
     def _gathered(self) -> Iterator[Tensor]:
-        shape, item = self._case.model, STORED_BYTES.get(self._case.configuration.precision, 4)
+        shape, item = self._case.model, parameter_bytes(self._case)
         rest = embedding_parameters(shape) + head_parameters(shape)
         block = (n_parameters(shape) - rest) // shape.n_layers
         trains = self._case.workload.pass_ != "forward"

@@ -5,12 +5,11 @@ from collections.abc import Iterable
 from peakward.prediction.inference.cost import serving_cost
 from peakward.prediction.inference.floor import serving_floor
 from peakward.prediction.planning.attempt import Attempts
+from peakward.prediction.planning.rates import gpu_hours
 from peakward.prediction.planning.site import Site
 from peakward.records.inference import ServingWorkload
 from peakward.records.model_shape import ModelShape
 from peakward.records.serving_plan import ServingPlan, ServingSite
-
-SECONDS_PER_HOUR = 3600
 
 
 def serving_plan(
@@ -58,7 +57,7 @@ def _site(
     price = on.price_per_gpu_hour
     cost = None
     if floor is not None and price is not None:
-        cost = price / SECONDS_PER_HOUR / floor.pace.output_tokens_per_s * 1e6
+        cost = price * gpu_hours(floor.pace.output_tokens_per_s)
     return ServingSite(
         device=on.device.key,
         device_name=on.device.name,

@@ -7,7 +7,7 @@ from peakward.catalogue.devices import device
 from peakward.catalogue.models import model
 from peakward.prediction.communication.step import (
     communication,
-    parameter_bytes,
+    model_bytes,
     update_saved_s,
 )
 from peakward.prediction.parameters import n_parameters
@@ -53,21 +53,21 @@ def exposed(of, group, **phase_s):
 
 def test_parameters_have_the_bytes_that_they_are_stored_in():
     n = n_parameters(model("small"))
-    assert parameter_bytes(case(precision="bf16")) == 2 * n
-    assert parameter_bytes(case(precision="bf16-mixed")) == 4 * n
+    assert model_bytes(case(precision="bf16")) == 2 * n
+    assert model_bytes(case(precision="bf16-mixed")) == 4 * n
 
 
 def test_ddp_reduces_every_gradient_once_a_step():
     group = Group(n_gpus=8, parallel="ddp")
     once = exposed(case(), group, backward=1.0)
-    assert once.sent_bytes == pytest.approx(2 * 7 / 8 * parameter_bytes(case()))
+    assert once.sent_bytes == pytest.approx(2 * 7 / 8 * model_bytes(case()))
     more = exposed(case(accumulate=4), group, backward=1.0)
     assert more.sent_bytes == once.sent_bytes
 
 
 def test_ddp_hides_behind_a_long_backward_pass_all_but_its_last_bucket():
     found = exposed(case(), Group(n_gpus=2, parallel="ddp"), backward=10.0)
-    share = 25 * 2**20 / parameter_bytes(case())
+    share = 25 * 2**20 / model_bytes(case())
     assert found.exposed_s.estimate == pytest.approx(share * found.time_s.estimate)
     assert found.exposed_s.high == found.time_s.high
 
@@ -94,7 +94,7 @@ def test_a_forward_pass_under_ddp_says_nothing():
 
 def test_fsdp_gathers_twice_a_micro_batch_and_reduces_once():
     group = Group(n_gpus=4, parallel="fsdp")
-    gathered = 3 / 4 * parameter_bytes(case())
+    gathered = 3 / 4 * model_bytes(case())
     once = exposed(case(), group, forward=1.0, backward=1.0)
     assert once.sent_bytes == pytest.approx(3 * gathered)
     more = exposed(case(accumulate=2), group, forward=1.0, backward=1.0)

@@ -3,7 +3,7 @@
 import pytest
 
 from peakward.catalogue.models import model
-from peakward.prediction.communication.step import parameter_bytes
+from peakward.prediction.communication.step import model_bytes
 from peakward.prediction.memory.peak import peak_memory
 from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.plan import Group
@@ -24,13 +24,13 @@ def case(pass_="train_step", seq_len=128, accumulate=1, **configuration):
 def gathered(of, n_blocks):
     """Tables and head (2 · 128,256 · 4096 parameters) and so many blocks, of two bytes each."""
     table = 2 * 128_256 * 4096 * 2
-    return table + n_blocks * (parameter_bytes(of) - table) / 32
+    return table + n_blocks * (model_bytes(of) - table) / 32
 
 
 def test_ddp_holds_the_gradients_again_in_its_buckets():
     of = case(seq_len=8192)  # Where the peak is in the backward pass.
     alone, shared = peak_memory(of), peak_memory(of, DDP)
-    assert shared.peak_bytes - alone.peak_bytes == pytest.approx(parameter_bytes(of), rel=1e-4)
+    assert shared.peak_bytes - alone.peak_bytes == pytest.approx(model_bytes(of), rel=1e-4)
     forward = case("forward")
     assert peak_memory(forward, DDP).peak_bytes == peak_memory(forward).peak_bytes
 
@@ -39,7 +39,7 @@ def test_fsdp_holds_an_eighth_of_parameters_and_moments_and_what_is_gathered():
     of = case(seq_len=8192, attention="sdpa")
     found = peak_memory(of, FSDP)
     assert found.phase == "backward"
-    whole = parameter_bytes(of)
+    whole = model_bytes(of)
     assert found.peak.optimizer_state_bytes == pytest.approx(2 * whole / 8, rel=1e-4)
     assert found.peak.parameters_bytes == pytest.approx(whole / 8 + gathered(of, 3), rel=1e-4)
     alone = peak_memory(of)
@@ -52,9 +52,9 @@ def test_fsdp_updates_an_eighth_with_an_eighth_of_the_temporaries():
     of = case(checkpointing="every-block", attention="sdpa")
     alone, shared = peak_memory(of), peak_memory(of, FSDP)
     assert alone.phase == "optimizer"
-    assert alone.peak.temporaries_bytes == pytest.approx(parameter_bytes(of), rel=1e-4)
-    update = 5 * parameter_bytes(of) / 8  # Parameters, gradients, both moments, the roots.
-    passes = 4 * parameter_bytes(of) / 8 + gathered(of, 3)
+    assert alone.peak.temporaries_bytes == pytest.approx(model_bytes(of), rel=1e-4)
+    update = 5 * model_bytes(of) / 8  # Parameters, gradients, both moments, the roots.
+    passes = 4 * model_bytes(of) / 8 + gathered(of, 3)
     assert shared.peak_bytes < max(update, passes) + 2 * GIB
 
 
@@ -62,7 +62,7 @@ def test_gradients_that_are_summed_over_micro_batches_wait_whole():
     """They are reduced once a step."""
     one, many = (peak_memory(case(accumulate=n), FSDP) for n in (1, 4))
     more = many.peak.gradients_bytes - one.peak.gradients_bytes
-    assert many.peak.gradients_bytes == pytest.approx(parameter_bytes(case()), rel=1e-4)
+    assert many.peak.gradients_bytes == pytest.approx(model_bytes(case()), rel=1e-4)
     assert more > 10 * GIB
 
 
