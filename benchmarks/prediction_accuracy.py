@@ -1,6 +1,6 @@
-"""How well step times are predicted: the stored measurements of an H200, replayed.
+"""How well step times are predicted: the stored measurements of a GPU, replayed.
 
-    python benchmarks/prediction_accuracy.py --out results/DATE-h200-accuracy.json
+    python benchmarks/prediction_accuracy.py --device h200-141 --out results/DATE-h200-accuracy.json
 
 Needs no GPU: it reads results/, predicts each measured case from the stored calibration and from
 the datasheet alone, and writes the JSON with the Markdown beside it.
@@ -14,6 +14,7 @@ import msgspec
 
 from accuracy.judge import judge
 from accuracy.page import document
+from accuracy.replay import sites
 from peakward.report import markdown
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -23,9 +24,13 @@ def main() -> None:
     """Judge, write both files, print the report's head."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="the JSON file to write")
+    parser.add_argument("--device", required=True, help="whose measurements: a catalogued key")
     parser.add_argument("--results", type=Path, default=RESULTS, help="where measurements lie")
     options = parser.parse_args()
-    found = judge(options.results)
+    known = sites(options.results)
+    if options.device not in known:
+        parser.error(f"expected a calibrated device ({', '.join(known)}), got {options.device}")
+    found = judge(options.results, known[options.device])
     page = document(found)
     with options.out.open("xb") as file:  # results are never overwritten
         file.write(msgspec.json.encode(found) + b"\n")

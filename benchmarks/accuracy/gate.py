@@ -13,10 +13,13 @@ SLACK = 0.005
 """Half a percentage point, of an error and of a share of cases."""
 
 
-def newest(folder: Path) -> Accuracy:
-    """The stored accuracy of the latest date."""
-    path = max(folder.glob("*-h200-accuracy.json"))
-    return msgspec.json.decode(path.read_bytes(), type=Accuracy)
+def newest(folder: Path) -> dict[str, Accuracy]:
+    """The stored accuracy of the latest date of each device, by its key."""
+    every = [
+        msgspec.json.decode(path.read_bytes(), type=Accuracy)
+        for path in sorted(folder.glob("*-accuracy.json"))
+    ]
+    return {each.device_key: each for each in every}
 
 
 def lost(stored: Accuracy, now: Sequence[Replayed]) -> list[str]:

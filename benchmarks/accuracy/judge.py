@@ -6,24 +6,27 @@ from accuracy import generality, measured, noise, products
 from accuracy.groups import groups
 from accuracy.reasons import Evidence, worst
 from accuracy.records import Accuracy, Replayed
-from accuracy.replay import CALIBRATION, models, not_replayed, replay
+from accuracy.replay import Site, not_replayed, replay
+from accuracy.seen import FITTED_ON
 from peakward.records.case import ModelCase
 
 
-def replayed(folder: Path) -> list[Replayed]:
-    """The stored cases that are predicted, and nothing beside."""
-    cases, _ = replay(measured.merged(measured.stored(measured.studies(folder))), models(folder))
+def replayed(folder: Path, on: Site) -> list[Replayed]:
+    """The stored cases of a device that are predicted, and nothing beside."""
+    stored = measured.stored(measured.studies(folder), on.device)
+    cases, _ = replay(measured.merged(stored), on)
     return cases
 
 
-def judge(folder: Path) -> Accuracy:
-    """Everything that the report says."""
-    studies, on = measured.studies(folder), models(folder)
-    stored = measured.stored(studies)
+def judge(folder: Path, on: Site) -> Accuracy:
+    """Everything that the report says of one device."""
+    studies = measured.studies(folder)
+    here = [each for each in studies.values() if measured.device_key(each.environment) == on.device]
+    stored = measured.stored(studies, on.device)
     cases, refused = replay(measured.merged(stored), on)
     profiles = {
         each.case: each
-        for study in studies.values()
+        for study in here
         for each in study.profiles
         if isinstance(each.case, ModelCase) and products.eager(each)
     }
@@ -31,7 +34,9 @@ def judge(folder: Path) -> Accuracy:
     versions = {each.measurement.environment.torch for each in stored}
     return Accuracy(
         device=on.calibrated.name,
-        calibration=CALIBRATION,
+        device_key=on.device,
+        calibration=on.calibration,
+        fitted=on.device == FITTED_ON,
         torch=tuple(sorted(each for each in versions if each)),
         n_measurements=sum(len(each.medians_s) for each in cases),
         cases=tuple(cases),
@@ -43,6 +48,8 @@ def judge(folder: Path) -> Accuracy:
         ),
         sessions=tuple(noise.sessions(stored, cases)),
         repeats=tuple(noise.repeats(cases)),
-        refits=tuple(generality.refits(cases, on.calibrated.call_s)),
-        products=tuple(products.products(studies.values(), on.calibrated)),
+        refits=(
+            tuple(generality.refits(cases, on.calibrated.call_s)) if on.device == FITTED_ON else ()
+        ),
+        products=tuple(products.products(here, on.calibrated)),
     )

@@ -6,8 +6,10 @@ from statistics import median
 from typing import NamedTuple
 
 from accuracy.records import Merged
+from peakward.catalogue.devices import match
 from peakward.records import codec
 from peakward.records.case import ModelCase
+from peakward.records.environment import Environment
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Measurement, Verdict
 from peakward.records.study import Study
@@ -33,14 +35,20 @@ def studies(folder: Path) -> dict[str, Study]:
     return found
 
 
-def stored(found: dict[str, Study]) -> list[Stored]:
-    """All measurements on CUDA, whatever became of them."""
+def stored(found: dict[str, Study], device: str) -> list[Stored]:
+    """All measurements on the catalogued GPU of that key, whatever became of them."""
     return [
         Stored(file, each)
         for file, study in found.items()
         for each in study.measurements
-        if each.case.device == "cuda"
+        if each.case.device == "cuda" and device_key(each.environment) == device
     ]
+
+
+def device_key(environment: Environment) -> str | None:
+    """Of the catalogued device that it is, if any."""
+    found = match(environment.device_name, environment.device_memory_bytes)
+    return None if found is None else found.key
 
 
 def merged(measurements: Iterable[Stored]) -> list[Merged]:

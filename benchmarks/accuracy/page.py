@@ -6,19 +6,25 @@ from accuracy.records import Accuracy
 from peakward.report.document import Block, Document, Items, Paragraph, Section
 from peakward.report.format import format_cell
 
-READ_FIRST = (
+WHAT_AN_ERROR_IS = (
     "An error is the predicted step over the measured median one, less one. A case measured more "
     "than once counts once: of its measurements of the best verdict (stable, unstable, throttled) "
-    "the median of their medians.",
+    "the median of their medians."
+)
+OF_THE_DEVICE_FITTED_TO = (
     "The factors of operators were fitted to traces of ten train steps on an H200 (five sizes and "
     "GPT-2), not to a step's time; the costs of the host to steps here that wait for it. The rows "
     "of the kind `seen` part the cases: the host's costs were fitted to its file; operators of its "
     "shape were traced; nothing of it was seen.",
-    "All is of one model of GPU, if not of one board: these errors say nothing of another. The "
-    "datasheet's predictions take shares of the peak, launch and start times from an H200 too, so "
-    "that here they are no test of a device that was never measured.",
+    "The datasheet's predictions take shares of the peak, launch and start times from an H200 too, "
+    "so that here they are no test of a device that was never measured.",
     "The factors of the intervals were chosen with all these cases in view; Generality says what "
     "others hold for a model that they were not fitted to.",
+)
+OF_ANOTHER_DEVICE = (
+    "No constant was fitted to this device. The calibrated predictions take its own calibration, "
+    "the datasheet's its figures; factors of operators, shares of the peak and costs of the host "
+    "are those of an H200.",
 )
 GENERALITY = (
     "Each model is judged by host costs and interval factors fitted to all others. The factors of "
@@ -32,7 +38,7 @@ def document(found: Accuracy) -> Document:
     return Document(
         title=f"Accuracy of predicted step times, {found.device}",
         headline=_headline(found),
-        blocks=(Items(texts=READ_FIRST),),
+        blocks=(Items(texts=(WHAT_AN_ERROR_IS, *_of_the_device(found))),),
         sections=(
             Section(title="By kind", blocks=_by_kind(found)),
             Section(
@@ -46,17 +52,29 @@ def document(found: Accuracy) -> Document:
             ),
             Section(
                 title="How far measurements repeat",
-                blocks=(tables.repeats(found), tables.sessions(found)),
+                blocks=(
+                    *((tables.repeats(found),) if found.repeats else ()),
+                    tables.sessions(found),
+                ),
             ),
-            Section(
-                title="Generality",
-                blocks=(Paragraph(text=GENERALITY), *map(tables.refit, found.refits)),
-            ),
-            Section(title="Products one by one", blocks=(tables.products(found),)),
-            Section(title="Not predicted", blocks=(tables.refused(found),)),
+            *_where_there_are_any(found),
             Section(title="Every case", blocks=(tables.every(found.cases),), folded=True),
         ),
     )
+
+
+def _of_the_device(found: Accuracy) -> tuple[str, ...]:
+    return OF_THE_DEVICE_FITTED_TO if found.fitted else OF_ANOTHER_DEVICE
+
+
+def _where_there_are_any(found: Accuracy) -> tuple[Section, ...]:
+    fits = (Paragraph(text=GENERALITY), *map(tables.refit, found.refits))
+    sections = (
+        (found.refits, Section(title="Generality", blocks=fits)),
+        (found.products, Section(title="Products one by one", blocks=(tables.products(found),))),
+        (found.refused, Section(title="Not predicted", blocks=(tables.refused(found),))),
+    )
+    return tuple(section for rows, section in sections if rows)
 
 
 def _headline(found: Accuracy) -> str:

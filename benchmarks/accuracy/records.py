@@ -175,8 +175,12 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
     """The result file."""
 
     device: str
+    device_key: str
+    """In the catalogue."""
     calibration: str
     """File under results/."""
+    fitted: bool
+    """Whether constants of `prediction.time` were fitted to this device."""
     torch: tuple[str, ...]
     """Versions that measured."""
     n_measurements: int

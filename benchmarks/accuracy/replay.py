@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from accuracy.measured import Stored, median_s
+from accuracy.measured import Stored, device_key, median_s
 from accuracy.records import Merged, Predicted, Refusal, Replayed
 from accuracy.seen import seen
 from peakward.catalogue.devices import device
@@ -18,25 +18,31 @@ from peakward.records.errors import PeakwardError
 from peakward.records.step_time import StepTime
 from peakward.report.cases import label
 
-DEVICE = "h200-141"
-CALIBRATION = "2026-11-21-h200-calibration.json"
 
+class Site(NamedTuple):
+    """A device with a stored calibration, and the models of it by source."""
 
-class Models(NamedTuple):
-    """Of the device, by source."""
-
+    device: str
+    """Its key in the catalogue."""
+    calibration: str
+    """The newest file of one."""
     calibrated: DeviceModel
     datasheet: DeviceModel
 
 
-def models(folder: Path) -> Models:
-    """From the stored calibration, and from the datasheet alone."""
-    calibration = codec.from_json((folder / CALIBRATION).read_bytes(), Calibration)
-    found = device(DEVICE)
-    return Models(device_model(calibration, found), device_model(None, found))
+def sites(folder: Path) -> dict[str, Site]:
+    """Every GPU that has a calibration there, by key."""
+    found = {}
+    for path in sorted(folder.glob("*-calibration.json")):
+        calibration = codec.from_json(path.read_bytes(), Calibration)
+        key = device_key(calibration.environment)
+        if key is not None:
+            models = device_model(calibration, device(key)), device_model(None, device(key))
+            found[key] = Site(key, path.name, *models)
+    return found
 
 
-def replay(cases: Iterable[Merged], on: Models) -> tuple[list[Replayed], list[Refusal]]:
+def replay(cases: Iterable[Merged], on: Site) -> tuple[list[Replayed], list[Refusal]]:
     """Those that `step_time` predicts, and the others by reason."""
     replayed, refused = [], Counter[str]()
     for each in cases:
@@ -45,7 +51,7 @@ def replay(cases: Iterable[Merged], on: Models) -> tuple[list[Replayed], list[Re
         except PeakwardError as error:
             refused[str(error).partition(":")[0]] += 1
         else:
-            replayed.append(_replayed(each, *pair))
+            replayed.append(_replayed(each, *pair, on.device))
     return replayed, [Refusal(reason=each, n=n) for each, n in refused.most_common()]
 
 
@@ -61,7 +67,7 @@ def not_replayed(measurements: Iterable[Stored]) -> list[Refusal]:
     return [Refusal(reason=each, n=n) for each, n in counts.most_common()]
 
 
-def _replayed(each: Merged, calibrated: StepTime, datasheet: StepTime) -> Replayed:
+def _replayed(each: Merged, calibrated: StepTime, datasheet: StepTime, key: str) -> Replayed:
     first = each.taken[0]
     clock = first.telemetry.sm_clock_mhz if first.telemetry is not None else None
     return Replayed(
@@ -76,7 +82,7 @@ def _replayed(each: Merged, calibrated: StepTime, datasheet: StepTime) -> Replay
         doubts=first.validity.reasons if first.validity is not None else (),
         measured_phases=first.phases,
         sm_clock_mhz=None if clock is None else clock.estimate,
-        seen=seen(each, calibrated.bound),
+        seen=seen(each, calibrated.bound, key),
         calibrated=_predicted(calibrated),
         datasheet=_predicted(datasheet),
     )

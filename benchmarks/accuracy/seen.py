@@ -1,6 +1,6 @@
 """Which cases the constants of `prediction.time` have seen.
 
-Two things were fitted to this device:
+Two things were fitted to FITTED_ON:
 
 - the host's costs (`dispatch`) to the eager steps that waited for the host, in SEEN_BY_DISPATCH;
 - each operator's factors (`kernels`, `products`, `layouts`) to traces of ten train steps of
@@ -20,14 +20,18 @@ pass (`dispatch.FORWARD_SHARE`) was timed on a CPU, after the worst case here ha
 from accuracy.records import Merged, Seen
 from peakward.records.step_time import Waits
 
+FITTED_ON = "h200-141"
+"""The device, by its key; of every other only the calibration was ever used."""
 SEEN_BY_DISPATCH = ("bench-eager", "bench-shapes", "bench-compiled", "study-checkpointing")
 """Names in the files. Of checkpointing no other measurement exists to have been fitted to."""
 TRACED_MODELS = ("small", "medium", "large", "xl", "2.7B", "gpt2")
 COMPILED_MODELS = ("small", "2.7B")
 
 
-def seen(case: Merged, bound: Waits) -> Seen:
-    """What of the case was fitted to, if the step waits for `bound`."""
+def seen(case: Merged, bound: Waits, device: str) -> Seen:
+    """What of the case was fitted to, if the step waits for `bound` on the device of that key."""
+    if device != FITTED_ON:
+        return "nothing"
     if bound == "host":
         fitted = any(name in file for name in SEEN_BY_DISPATCH for file in case.files)
         return "host costs" if fitted else "nothing"

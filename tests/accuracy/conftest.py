@@ -1,4 +1,4 @@
-"""The stored accuracy, and the stored measurements predicted again."""
+"""The stored accuracy of each device, and its stored measurements predicted again."""
 
 from pathlib import Path
 
@@ -6,15 +6,41 @@ import pytest
 
 from accuracy.gate import newest
 from accuracy.judge import replayed
+from accuracy.replay import sites
+from accuracy.seen import FITTED_ON
 
 RESULTS = Path(__file__).parents[2] / "results"
+SITES = sites(RESULTS)
 
 
 @pytest.fixture(scope="session")
-def stored():
+def every_stored():
+    """By device."""
     return newest(RESULTS)
 
 
 @pytest.fixture(scope="session")
+def stored(every_stored):
+    """Of the device that the constants were fitted to."""
+    return every_stored[FITTED_ON]
+
+
+@pytest.fixture(scope="session")
 def now():
-    return replayed(RESULTS)
+    return replayed(RESULTS, SITES[FITTED_ON])
+
+
+@pytest.fixture(scope="session", params=SITES)
+def device(request):
+    """Each in turn."""
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def stored_there(every_stored, device):
+    return every_stored[device]
+
+
+@pytest.fixture(scope="session")
+def now_there(device):
+    return replayed(RESULTS, SITES[device])

@@ -7,7 +7,7 @@ from accuracy import generality, page, products
 from accuracy.groups import group, nine_in_ten
 from accuracy.host_reasons import causes
 from accuracy.records import Merged
-from accuracy.seen import seen
+from accuracy.seen import FITTED_ON, seen
 from peakward.catalogue.models import model
 from peakward.records.case import ModelCase, Workload
 from peakward.records.profile import OperatorRate
@@ -80,7 +80,8 @@ def test_what_the_constants_have_seen_of_a_case(model_name, file, bound, expecte
     made = Merged(
         case=case, step_s=1.0, verdict="stable", taken=(), all=(), files=(file,), boards=()
     )
-    assert seen(made, bound) == expected
+    assert seen(made, bound, FITTED_ON) == expected
+    assert seen(made, bound, "h100-sxm-80") == "nothing"
 
 
 def test_a_step_of_the_same_calls_is_evidence(stored):

@@ -1,7 +1,7 @@
 """Predictions of what was measured may become better, never worse.
 
 Where one of these fails for a good reason, store the accuracy anew and say why in the commit:
-`python benchmarks/prediction_accuracy.py --out results/DATE-h200-accuracy.json`.
+`python benchmarks/prediction_accuracy.py --device KEY --out results/DATE-NAME-accuracy.json`.
 """
 
 import msgspec
@@ -11,29 +11,29 @@ from accuracy.gate import SLACK, lost, not_stored, regressions
 from accuracy.groups import SOURCES, groups
 
 
-def test_no_kind_of_case_is_predicted_worse_than_stored(stored, now):
-    found = regressions(stored, now)
+def test_no_kind_of_case_is_predicted_worse_than_stored(stored_there, now_there):
+    found = regressions(stored_there, now_there)
     assert not found, "\n".join(["", *found])
 
 
-def test_every_case_that_was_predicted_still_is(stored, now):
-    found = lost(stored, now)
+def test_every_case_that_was_predicted_still_is(stored_there, now_there):
+    found = lost(stored_there, now_there)
     assert not found, "\n".join(["", *found])
 
 
-def test_the_accuracy_of_every_predicted_case_is_stored(stored, now):
-    found = not_stored(stored, now)
+def test_the_accuracy_of_every_predicted_case_is_stored(stored_there, now_there):
+    found = not_stored(stored_there, now_there)
     assert not found, "\n".join(["", *found])
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_nine_in_ten_measured_steps_lie_in_their_interval(now, source):
+def test_nine_in_ten_measured_steps_lie_in_their_interval(now_there, source):
     """What a 90% interval says; of each bound alone the stored shares hold, which the gate keeps."""
-    assert sum(each.held(source) for each in now) / len(now) >= 0.9
+    assert sum(each.held(source) for each in now_there) / len(now_there) >= 0.9
 
 
-def test_the_stored_figures_are_of_the_stored_cases(stored):
-    assert list(stored.groups) == groups(stored.cases)
+def test_the_stored_figures_are_of_the_stored_cases(stored_there):
+    assert list(stored_there.groups) == groups(stored_there.cases)
 
 
 def scaled(case, factor):

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from accuracy.measured import Stored, merged, stored, studies
+from accuracy.seen import FITTED_ON
 from peakward.records import codec
 
 from .conftest import RESULTS
@@ -11,7 +12,7 @@ from .conftest import RESULTS
 
 @pytest.fixture(scope="module")
 def found():
-    return stored(studies(RESULTS))
+    return stored(studies(RESULTS), FITTED_ON)
 
 
 @pytest.fixture
