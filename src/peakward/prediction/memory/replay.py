@@ -39,39 +39,31 @@ def replay(line: Lived, limit_bytes: int | None = None) -> Replay:
         OverLimitError: more than the limit has to be reserved.
     """
     tensors, allocator = line.tensors(), CachingAllocator(limit_bytes)
-    gone = _by_end(tensors, len(line.phases))
+    last = [each.last for each in tensors]
+    ends = sorted(range(len(tensors)), key=last.__getitem__)
     blocks: list[Block] = []
     taken: list[int] = []
-    held, reserved, peak, at = 0, 0, 0, 0
-    for now, ended in enumerate(gone):
-        while len(blocks) < len(tensors) and tensors[len(blocks)].made == now:
-            block = allocator.take(tensors[len(blocks)].n_bytes)
-            blocks.append(block)
-            taken.append(block.n_bytes)
-            held += block.n_bytes
-        reserved = max(reserved, allocator.reserved_bytes)
+    held, peak, at, n_gone = 0, 0, 0, 0
+    for n_bytes, _, made, _ in tensors:
+        while last[ended := ends[n_gone]] < made:
+            held -= taken[ended]
+            allocator.give_back(blocks[ended])
+            n_gone += 1
+        block = allocator.take(n_bytes)
+        blocks.append(block)
+        taken.append(block.n_bytes)
+        held += block.n_bytes
         if held > peak:
-            peak, at = held, now
-        for each in ended:
-            held -= taken[each]
-            allocator.give_back(blocks[each])
-    return Replay(line.phases[at], _split(tensors, taken, at), reserved)
-
-
-def _by_end(tensors: list[Tensor], n: int) -> list[list[int]]:
-    """At each time the tensors that are used for the last time."""
-    gone: list[list[int]] = [[] for _ in range(n)]
-    for i, each in enumerate(tensors):
-        gone[each.last].append(i)
-    return gone
+            peak, at = held, made
+    return Replay(line.phases[at], _split(tensors, taken, at), allocator.most_reserved_bytes)
 
 
 def _split(tensors: list[Tensor], taken: list[int], at: int) -> MemorySplit:
     sums: dict[str, int] = {}
     rounding = 0
-    for each, n_bytes in zip(tensors, taken, strict=True):
-        if each.made <= at <= each.last:
-            field = f"{each.category}_bytes"
-            sums[field] = sums.get(field, 0) + each.n_bytes
-            rounding += n_bytes - each.n_bytes
-    return MemorySplit(**sums, rounding_bytes=rounding)
+    for (n_bytes, category, made, last), taken_bytes in zip(tensors, taken, strict=True):
+        if made <= at <= last:
+            sums[category] = sums.get(category, 0) + n_bytes
+            rounding += taken_bytes - n_bytes
+    by_field = {f"{category}_bytes": n_bytes for category, n_bytes in sums.items()}
+    return MemorySplit(**by_field, rounding_bytes=rounding)

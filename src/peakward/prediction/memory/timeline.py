@@ -35,7 +35,9 @@ class Timeline:
     def __init__(self) -> None:
         self.phases: list[MemoryPhase] = []
         """Of each operator."""
-        self._tensors: list[tuple[int, Category, int]] = []
+        self._n_bytes: list[int] = []
+        self._categories: list[Category] = []
+        self._made: list[int] = []
         self._last: list[int] = []
         self._phase: MemoryPhase = "build"
         self._kept: list[int] = []
@@ -49,7 +51,7 @@ class Timeline:
         last = list(self._last)
         for each in (*self._kept, *self._gradients):
             last[each] = len(self.phases) - 1
-        return [Tensor(*each, end) for each, end in zip(self._tensors, last, strict=True)]
+        return list(map(Tensor, self._n_bytes, self._categories, self._made, last))
 
     def enter(self, phase: MemoryPhase) -> None:
         """What comes next belongs to this phase."""
@@ -57,13 +59,11 @@ class Timeline:
 
     def op(self, n_bytes: int, *uses: int, category: Category = "temporaries") -> int:
         """An operator with one result."""
-        now = len(self.phases)
         self.phases.append(self._phase)
+        now = len(self.phases) - 1
         for each in uses:
             self._last[each] = now
-        self._tensors.append((n_bytes, category, now))
-        self._last.append(now)
-        return len(self._last) - 1
+        return self._new(n_bytes, category, now)
 
     def ops(
         self, sizes: Iterable[int], *uses: int, category: Category = "temporaries"
@@ -71,7 +71,8 @@ class Timeline:
         """An operator with several results, or with temporaries of its own."""
         self.phases.append(self._phase)
         self.use(*uses)
-        return tuple(self._new(n_bytes, category) for n_bytes in sizes)
+        now = len(self.phases) - 1
+        return tuple([self._new(n_bytes, category, now) for n_bytes in sizes])
 
     def use(self, *tensors: int) -> None:
         """They are there until now."""
@@ -85,9 +86,8 @@ class Timeline:
     def saved(self, *tensors: int) -> tuple[int, ...]:
         """The same tensors, which the forward pass has kept for the backward pass."""
         for each in tensors:
-            n_bytes, category, made = self._tensors[each]
-            if category == "temporaries":
-                self._tensors[each] = (n_bytes, "activations", made)
+            if self._categories[each] == "temporaries":
+                self._categories[each] = "activations"
         return tensors
 
     def gradient(self, n_bytes: int, *uses: int) -> None:
@@ -137,8 +137,9 @@ class Timeline:
         yield self._recalled
         self._recalled = []
 
-    def _new(self, n_bytes: int, category: Category) -> int:
-        now = len(self.phases) - 1
-        self._tensors.append((n_bytes, category, now))
+    def _new(self, n_bytes: int, category: Category, now: int) -> int:
+        self._n_bytes.append(n_bytes)
+        self._categories.append(category)
+        self._made.append(now)
         self._last.append(now)
         return len(self._last) - 1

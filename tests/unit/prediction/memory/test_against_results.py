@@ -1,4 +1,4 @@
-"""The stored measurements of an H200, predicted: the errors may shrink, never grow."""
+"""The stored measurements of an H200 and an H100, predicted: the errors may shrink, never grow."""
 
 from functools import cache
 from pathlib import Path
@@ -22,9 +22,9 @@ def is_eager(case):
 
 
 @cache
-def measured() -> dict[ModelCase, Measurement]:
-    """The first measurement of each case on CUDA, whatever became of it."""
-    found: dict[ModelCase, Measurement] = {}
+def measured() -> list[tuple[ModelCase, Measurement]]:
+    """The first measurement of each case on each GPU, whatever became of it."""
+    found: dict[tuple[ModelCase, str | None], tuple[ModelCase, Measurement]] = {}
     for path in sorted(RESULTS.glob("*.json")):
         try:
             study = codec.from_json(path.read_bytes(), Study)
@@ -32,13 +32,13 @@ def measured() -> dict[ModelCase, Measurement]:
             continue  # Another record: a calibration, a benchmark.
         for each in study.measurements:
             if isinstance(each.case, ModelCase) and each.case.device == "cuda":
-                found.setdefault(each.case, each)
-    return found
+                found.setdefault((each.case, each.environment.device_name), (each.case, each))
+    return list(found.values())
 
 
 def memories(wanted):
     """Cases and what they held."""
-    return [(k, m.memory) for k, m in measured().items() if m.memory is not None and wanted(k)]
+    return [(k, m.memory) for k, m in measured() if m.memory is not None and wanted(k)]
 
 
 def errors(pairs):
@@ -49,9 +49,11 @@ def test_the_peak_of_eager_cases():
     found = errors(
         (peak_memory(case).peak_bytes, use.peak_allocated_bytes) for case, use in memories(is_eager)
     )
-    assert len(found) >= 169
-    assert median(found) < 0.0004
-    assert max(found) < 0.014
+    assert len(found) >= 220
+    assert median(found) < 0.0001
+    # Worst: fp32 with fused attention, 2 × 768, where one copy of the logits less was held.
+    assert max(found) < 0.018
+    assert sorted(found)[-3] < 0.0115
 
 
 def test_what_eager_cases_reserve():
@@ -60,15 +62,15 @@ def test_what_eager_cases_reserve():
     found = errors(
         (peak_memory(case).reserved_bytes, use.peak_reserved_bytes) for case, use in unlimited
     )
-    assert len(found) >= 147
-    assert median(found) < 0.006
-    assert max(found) < 0.118
+    assert len(found) >= 198
+    assert median(found) < 0.0026
+    assert max(found) < 0.106
 
 
 def test_compiled_cases_hold_about_what_the_eager_step_does():
     compiled = memories(lambda case: case.configuration.compile not in ("none", "max-autotune"))
     ratios = [use.peak_allocated_bytes / peak_memory(case).peak_bytes for case, use in compiled]
-    assert len(ratios) >= 72
+    assert len(ratios) >= 79
     assert 0.83 < min(ratios) < max(ratios) < 1.081
 
 
@@ -84,10 +86,8 @@ def test_a_captured_step_holds_a_workspace_more():
 
 
 def test_which_cases_fit_their_limit():
-    limited = {k: m for k, m in measured().items() if k.memory_limit_bytes and is_eager(k)}
-    wrong = [
-        m.reason for k, m in limited.items() if fits(k, k.memory_limit_bytes) != (m.status == "ok")
-    ]
+    limited = [(k, m) for k, m in measured() if k.memory_limit_bytes and is_eager(k)]
+    wrong = [m.reason for k, m in limited if fits(k, k.memory_limit_bytes) != (m.status == "ok")]
     assert len(limited) >= 40
     # The allocator was given the limit less the context before kernels were loaded, and so returned
     # nothing; with the final context it was 0.22 GiB over.
@@ -100,7 +100,7 @@ def test_which_cases_fit_their_limit():
 def test_the_largest_batch_lies_in_the_measured_bracket(mode, fitting, failing):
     tried = [
         case
-        for case in measured()
+        for case, _ in measured()
         if case.memory_limit_bytes == 24 * 2**30
         and case.configuration.checkpointing == mode
         and case.workload.seq_len == 1024
