@@ -18,6 +18,8 @@ What the command line does, from Python:
     trace = pw.trace("step.json.gz")
     print(trace.breakdown().together, trace.kernels()[:10])
 
+    print(pw.memory("snapshot.pickle").report().devices[0].peak)
+
 Names are loaded when one is first used: importing this package loads neither torch nor anything
 else that is slow. Cases run in a worker process, which `python -c` and notebooks need no guard for.
 """
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
         run,
         study,
     )
+    from peakward.traces.memory.memory import memory
     from peakward.traces.trace import trace
 
 __version__ = "0.1.0"
@@ -81,6 +84,7 @@ __all__ = [
     "markdown",
     "measure",
     "measure_step",
+    "memory",
     "model",
     "plan",
     "plan_serving",
@@ -100,6 +104,10 @@ def __getattr__(name: str) -> object:
         from peakward.traces.trace import trace
 
         return trace
+    if name == "memory":
+        from peakward.traces.memory.memory import memory
+
+        return memory
     from peakward import front_door
 
     return getattr(front_door, name)

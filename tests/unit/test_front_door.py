@@ -38,7 +38,7 @@ def test_no_public_name_is_hidden_by_a_module_of_the_same_name():
 
 
 def test_the_package_promises_what_the_front_door_holds():
-    assert set(pw.__all__) == {*front_door.__all__, "trace", "__version__"}
+    assert set(pw.__all__) == {*front_door.__all__, "memory", "trace", "__version__"}
 
 
 def test_whatever_a_command_does_python_does():

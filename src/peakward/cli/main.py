@@ -32,6 +32,7 @@ COMMANDS = {
     "bench": Command("Measure a grid of cases.", True),
     "study": Command("Carry out a study: its grid, tables, plots and conclusions.", True),
     "trace": Command("Show where a trace's time went: PyTorch profiler or Nsight Systems.", False),
+    "memory": Command("Show what held a GPU's memory: allocator snapshots of torch.", False),
     "plan": Command(
         "Predict a case on hardware that nobody has at hand: time, memory, cost, levers.", False
     ),

@@ -1,0 +1,216 @@
+"""Tables of an allocator snapshot's report."""
+
+from collections.abc import Sequence
+
+from peakward.records.memory_snapshot import (
+    DeviceMemory,
+    MemoryBalance,
+    MemoryPeak,
+    MemoryShare,
+    OutOfMemory,
+)
+from peakward.records.study import Column, Table
+
+PLACES = {
+    "weights": "building or moving modules",
+    "forward": "a module's forward pass",
+    "backward": "the backward pass",
+    "optimizer": "the optimiser's step",
+    "elsewhere": "other lines of Python",
+    "no_stack": "no stack tells",
+}
+
+
+def balances(found: DeviceMemory) -> Table:
+    """What was held at the moments that matter."""
+    moments = [("start of the recording", found.start)] if found.n_events else []
+    moments += [("peak", found.peak.balance)] if found.peak else []
+    moments += [("end", found.end)]
+    return Table(
+        title="Memory held",
+        columns=(
+            Column(name="moment", unit="name"),
+            *(Column(name=name, unit="bytes") for name in ("allocated", "requested", "reserved")),
+            Column(name="free in segments", unit="bytes"),
+            Column(name="share in use", unit="share"),
+        ),
+        rows=tuple((name, *_balance(each)) for name, each in moments),
+    )
+
+
+def _balance(found: MemoryBalance) -> tuple[int | float | None, ...]:
+    reserved = found.reserved_bytes
+    return (
+        found.allocated_bytes,
+        found.requested_bytes,
+        reserved,
+        reserved - found.active_bytes,
+        found.allocated_bytes / reserved if reserved else None,
+    )
+
+
+def categories(peak: MemoryPeak) -> Table:
+    """What the peak was for, as far as stacks tell."""
+    named = [(each.name.replace("_", " "), each) for each in peak.categories]
+    return _shares("At the peak, by what it was for", "category", named, peak)
+
+
+def places(peak: MemoryPeak) -> Table:
+    """Which part of the program made what was held at the peak."""
+    named = [(PLACES[each.name], each) for each in peak.places]
+    return _shares("At the peak, by what made it", "made in", named, peak)
+
+
+def _shares(
+    title: str, heading: str, named: Sequence[tuple[str, MemoryShare]], peak: MemoryPeak
+) -> Table:
+    whole = peak.balance.allocated_bytes
+    return Table(
+        title=title,
+        columns=(
+            Column(name=heading, unit="name"),
+            Column(name="allocations", unit="count"),
+            Column(name="bytes", unit="bytes"),
+            Column(name="share", unit="share"),
+        ),
+        rows=tuple(
+            (name, each.n, each.n_bytes, each.n_bytes / whole if whole else None)
+            for name, each in named
+        ),
+    )
+
+
+def holders(peak: MemoryPeak, most: int) -> Table:
+    """The stacks that made most of the peak."""
+    shown = peak.holders[:most]
+    title = f"The {len(shown)} of {peak.n_holders:,} stacks that hold most at the peak"
+    if len(shown) == peak.n_holders:
+        title = "Stacks by what they hold at the peak"
+    return Table(
+        title=title,
+        columns=(
+            Column(name="line of the program", unit="name"),
+            Column(name="category"),
+            Column(name="n", unit="count"),
+            Column(name="bytes", unit="bytes"),
+            Column(name="largest", unit="bytes"),
+        ),
+        rows=tuple(
+            (
+                line(each.source),
+                each.category.replace("_", " "),
+                each.n,
+                each.n_bytes,
+                each.largest_bytes,
+            )
+            for each in shown
+        ),
+    )
+
+
+def line(source: str | None) -> str:
+    """The last two parts of its path, and the rest."""
+    if source is None:
+        return "no line of Python"
+    path, colon, rest = source.rpartition(":") if ".py:" in source else (source, "", "")
+    return "/".join(path.replace("\\", "/").split("/")[-2:]) + colon + rest
+
+
+def segments(found: DeviceMemory) -> Table:
+    """Segments at the end, and what is free in them."""
+    return Table(
+        title="Segments at the end",
+        columns=(
+            Column(name="segments of", unit="name"),
+            Column(name="n", unit="count"),
+            *(Column(name=name, unit="bytes") for name in ("reserved", "allocated", "free")),
+            Column(name="largest free", unit="bytes"),
+            Column(name="split free blocks", unit="count"),
+            Column(name="bytes in them", unit="bytes"),
+        ),
+        rows=tuple(
+            (
+                each.name,
+                each.n,
+                each.reserved_bytes,
+                each.allocated_bytes,
+                each.free_bytes,
+                each.largest_free_bytes,
+                each.n_split,
+                each.split_bytes,
+            )
+            for each in found.segments
+        ),
+        note="A split free block shares its segment with blocks in use: it serves only what fits into it.",
+    )
+
+
+def churn(found: DeviceMemory) -> Table:
+    """What the allocator did."""
+    done = found.churn
+    rates = found.recorded_s or None
+    counts = (
+        ("allocations", done.n_allocs),
+        ("frees", done.n_frees),
+        ("asked of the device (cudaMalloc, mapping)", done.n_device_allocs),
+        ("given back to the device", done.n_device_frees),
+        ("asked again after giving back (retries)", done.n_retries),
+    )
+    return Table(
+        title="What the allocator did",
+        columns=(
+            Column(name="what", unit="name"),
+            Column(name="n", unit="count"),
+            Column(name="a second", unit="count"),
+            Column(name="a step", unit="count"),
+        ),
+        rows=tuple(
+            (
+                name,
+                n,
+                None if rates is None else round(n / rates, 1),
+                None if done.n_steps is None else round(n / done.n_steps, 1),
+            )
+            for name, n in counts
+        ),
+    )
+
+
+def ooms(found: DeviceMemory) -> Table:
+    """Allocations that failed."""
+    return Table(
+        title="Out of memory",
+        columns=(
+            Column(name="at", unit="s"),
+            Column(name="needed", unit="bytes"),
+            Column(name="free on the device", unit="bytes"),
+            Column(name="free in segments", unit="bytes"),
+            Column(name="largest piece", unit="bytes"),
+            Column(name="allocated", unit="bytes"),
+            Column(name="reserved", unit="bytes"),
+        ),
+        rows=tuple(
+            (
+                each.at_s,
+                each.needed_bytes,
+                each.device_free_bytes,
+                each.cached_free_bytes,
+                each.largest_free_bytes,
+                each.balance.allocated_bytes,
+                each.balance.reserved_bytes,
+            )
+            for each in found.ooms
+        ),
+    )
+
+
+def verdict(found: OutOfMemory) -> str:
+    """Why one allocation failed, in a sentence."""
+    where = "" if found.source is None else f", asked at {line(found.source)}"
+    if found.was_fragmented:
+        why = "what was free would have sufficed in one piece: fragmentation"
+    else:
+        why = "what was free would not have sufficed in one piece either"
+    if found.was_limited:
+        why += "; the device had enough, so the process was held to a limit of its own"
+    return f"At {found.at_s:.3g} s{where}: {why}."

@@ -1,0 +1,1 @@
+"""What an allocator snapshot of torch says about memory."""

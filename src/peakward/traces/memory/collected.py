@@ -1,0 +1,144 @@
+"""Events and stacks of a snapshot while its file is read."""
+
+import struct
+from typing import Any, Final
+
+import numpy as np
+
+from peakward.records.errors import PeakwardError
+from peakward.traces.memory.table import NONE, Action, Events, Frame
+from peakward.traces.reading import printable
+
+EVENT: Final = object()
+"""What stands for an event in the list it was taken from."""
+
+_ACTIONS = {each.name.lower(): int(each) for each in Action}
+_OTHER, _OOM = int(Action.OTHER), int(Action.OOM)
+_ROW = struct.Struct("=6q")
+_MOST_REMEMBERED = 1 << 18
+_MAX = 1 << 62
+
+
+class Stacks:
+    """Each different stack once, each different frame once."""
+
+    def __init__(self) -> None:
+        self.frames: dict[Frame, int] = {}
+        self.stacks: dict[tuple[int, ...], int] = {}
+        self.n_bytes = 0
+        self._remembered: dict[int, tuple[object, int]] = {}
+
+    def position(self, frames: object) -> int:
+        """Of a list of frames in `stacks`; NONE of none.
+
+        Raises:
+            PeakwardError: they are not frames.
+        """
+        if frames is None:
+            return NONE
+        known = self._remembered.get(id(frames))
+        if known is not None:
+            return known[1]
+        if not isinstance(frames, list | tuple):
+            raise PeakwardError(f"expected a list of frames, got {_said(frames)}")
+        stack = tuple(map(self._frame, frames))
+        found = self.stacks.get(stack)
+        if found is None:
+            found = self.stacks[stack] = len(self.stacks)
+            self.n_bytes += 200 + 8 * len(stack)
+        if isinstance(frames, tuple) and len(self._remembered) < _MOST_REMEMBERED:
+            # Kept as well, so that no other tuple comes to have its id.
+            self._remembered[id(frames)] = frames, found
+            self.n_bytes += 150
+        return found
+
+    def _frame(self, found: object) -> int:
+        if not isinstance(found, dict):
+            raise PeakwardError(f"expected a stack's frame, got {_said(found)}")
+        filename, line, name = found.get("filename"), found.get("line"), found.get("name")
+        if not (isinstance(filename, str) and isinstance(name, str) and type(line) is int):
+            raise PeakwardError(
+                f"expected a frame with filename, line and name, got {_said(found)}"
+            )
+        frame = Frame(printable(filename), line, printable(name))
+        position = self.frames.get(frame)
+        if position is None:
+            position = self.frames[frame] = len(self.frames)
+            self.n_bytes += 400 + len(filename) + len(name)
+        return position
+
+
+class EventCollector:
+    """Takes the events out of a snapshot's pickle, into columns."""
+
+    def __init__(self) -> None:
+        self.stacks = Stacks()
+        self._rows = bytearray()
+
+    def __len__(self) -> int:
+        return len(self._rows) // _ROW.size
+
+    @property
+    def n_bytes(self) -> int:
+        """Of columns and stacks."""
+        return self.stacks.n_bytes + len(self._rows)
+
+    def take(self, found: dict[Any, Any]) -> object | None:
+        """EVENT of an event, None of another dict.
+
+        Raises:
+            PeakwardError: it is an event whose fields cannot be.
+        """
+        name = found.get("action")
+        if name is None:
+            return None
+        get = found.get
+        try:
+            action = _ACTIONS.get(name, _OTHER)
+            n_bytes = get("size", 0)
+            address = get("device_free", 0) if action == _OOM else get("addr", 0)
+            stack = self.stacks.position(get("frames"))
+            self._rows += _ROW.pack(
+                action, address, n_bytes, get("time_us", 0), stack, bool(get("forward_frames"))
+            )
+        except (struct.error, TypeError) as error:
+            raise self._refusal(found) from error
+        if not 0 <= n_bytes < _MAX or address < 0:
+            raise self._refusal(found)
+        return EVENT
+
+    def events(self, n_by_device: list[int]) -> Events:
+        """All, of which the first so many are of device 0 and so on."""
+        rows = np.frombuffer(self._rows, np.int64).reshape(-1, 6)
+        action, address, n_bytes, time_us, stack, has_forward = np.ascontiguousarray(rows.T)
+        return Events(
+            device=np.repeat(np.arange(len(n_by_device)), n_by_device),
+            action=action,
+            address=address,
+            n_bytes=n_bytes,
+            time_us=time_us,
+            stack=stack,
+            has_forward=has_forward != 0,
+        )
+
+    def _refusal(self, found: object) -> PeakwardError:
+        return PeakwardError(
+            f"expected event {len(self):,} to have a whole size, address and time_us, got "
+            f"{_said(found)}: the snapshot was edited or is damaged, so record it again"
+        )
+
+
+def _said(found: object) -> str:
+    """What it is, short and fit for a terminal: it may be of any size, and nested without end."""
+    if isinstance(found, dict):
+        parts = (f"{_said(key)}: {_scalar(value)}" for key, value in list(found.items())[:8])
+        return "{" + ", ".join(parts) + "}"
+    return _scalar(found)
+
+
+def _scalar(found: object) -> str:
+    if isinstance(found, str | bytes):
+        return printable(repr(found[:40]))
+    if isinstance(found, int | float | None):
+        return repr(found)
+    return f"a {type(found).__name__}"

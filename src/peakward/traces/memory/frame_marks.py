@@ -1,0 +1,121 @@
+"""What a line of a stack tells about the allocation that it made."""
+
+import itertools
+import re
+from collections.abc import Sequence
+from enum import IntFlag
+
+import numpy as np
+
+from peakward.traces.memory.table import Frame, Ints
+
+
+class Mark(IntFlag):
+    """Evidence that a stack holds."""
+
+    PYTHON = 1
+    """A line of Python."""
+    MODULE = 2
+    """A module of torch.nn is being called: the forward pass."""
+    WEIGHTS = 4
+    """Weights or buffers are being made, or moved to the device."""
+    BACKWARD = 8
+    """Autograd's backward pass, recomputation for it included."""
+    OPTIMIZER = 16
+    """A step of an optimiser of torch.optim."""
+    STATE = 32
+    """That optimiser makes the state of its parameters."""
+    ZERO_GRAD = 64
+    """Gradients are being let go."""
+    WORKSPACE = 128
+    """Scratch memory of cuBLAS."""
+    EMPTY_CACHE = 256
+    """The program gives cached memory back."""
+
+
+_CPP = re.compile(r"\.(cpp|cc|h|hpp|cu|cuh|c|so(\.\d+)*)$|^\?\?$|^$")
+_TORCH = re.compile(r"(^|[/\\])(torch|triton|functorch)[/\\]")
+_GENERATED = re.compile(r"torchinductor|^<(?!ipython|stdin|string|frozen)")
+_LIBRARY = re.compile(r"^<frozen |[/\\]lib[/\\]python3\.\d+[/\\](?!(site|dist)-packages)")
+_NN_MODULE = re.compile(r"[/\\]?torch[/\\]nn[/\\]modules[/\\]module\.py$")
+_NN_MODULES = re.compile(r"[/\\]?torch[/\\]nn[/\\](modules[/\\]\w+|parameter)\.py$")
+_OPTIM = re.compile(r"[/\\]?torch[/\\]optim[/\\]\w+\.py$")
+_FUNCTION = re.compile(r"[/\\]?torch[/\\]autograd[/\\]function\.py$")
+_AUTOGRAD = re.compile(r"[/\\]?torch[/\\](autograd[/\\](__init__|graph)|_tensor)\.py$")
+_CHECKPOINT = re.compile(r"[/\\]?torch[/\\]utils[/\\]checkpoint\.py$")
+_IN_BACKWARD = {"backward", "grad", "_make_grads", "_engine_run_backward"}
+_RECOMPUTING = {"unpack_hook", "recompute_fn", "backward"}
+_CALLS = {"_call_impl", "_wrapped_call_impl"}
+_MOVES = {"_apply", "to_empty"}
+_MAKES = {"__init__", "reset_parameters", "__new__", "__deepcopy__"}
+
+
+_NODE = re.compile(r"torch::autograd::[^(]*?\w+::apply\b")
+
+
+def is_node(frame: Frame) -> bool:
+    """Whether a line of C++ is the call of a node of autograd's graph."""
+    return bool(_CPP.search(frame.filename) and _NODE.search(frame.name))
+
+
+def is_library(frame: Frame) -> bool:
+    """Whether a line is of torch, of what it generated, of Python's library or of C++."""
+    name = frame.filename
+    return bool(
+        _CPP.search(name) or _TORCH.search(name) or _GENERATED.search(name) or _LIBRARY.search(name)
+    )
+
+
+def frame_marks(frame: Frame) -> Mark:
+    """What the line alone tells."""
+    filename, _, name = frame
+    if _CPP.search(filename):
+        return _cpp_marks(name)
+    marks = Mark.PYTHON
+    if _NN_MODULE.search(filename) and name in _CALLS:
+        marks |= Mark.MODULE
+    if (_NN_MODULE.search(filename) and name in _MOVES) or (
+        _NN_MODULES.search(filename) and name in _MAKES
+    ):
+        marks |= Mark.WEIGHTS
+    if (_AUTOGRAD.search(filename) and name in _IN_BACKWARD) or (
+        _CHECKPOINT.search(filename) and name in _RECOMPUTING
+    ):
+        marks |= Mark.BACKWARD
+    if name == "zero_grad":
+        marks |= Mark.ZERO_GRAD
+    elif _OPTIM.search(filename):
+        marks |= Mark.OPTIMIZER | (Mark.STATE if name == "_init_group" else Mark(0))
+    if name == "empty_cache":
+        marks |= Mark.EMPTY_CACHE
+    return marks
+
+
+def _cpp_marks(name: str) -> Mark:
+    marks = Mark(0)
+    if "torch::autograd::Engine::" in name or "Backward0::apply" in name:
+        marks |= Mark.BACKWARD
+    if "setWorkspaceForHandle" in name or ("CUDABlas" in name and "orkspace" in name):
+        marks |= Mark.WORKSPACE
+    if "emptyCache" in name:
+        marks |= Mark.EMPTY_CACHE
+    return marks
+
+
+def stack_marks(stacks: Sequence[Sequence[int]], frames: Sequence[Frame]) -> Ints:
+    """For each stack the marks of all of its lines, and those of lines that follow one another."""
+    of_frame = [int(frame_marks(each)) for each in frames]
+    named_backward = [each.name == "backward" for each in frames]
+    applies = [bool(each.name == "apply" and _FUNCTION.search(each.filename)) for each in frames]
+    found = np.zeros(len(stacks), np.int64)
+    for index, stack in enumerate(stacks):
+        marks = 0
+        for each in stack:
+            marks |= of_frame[each]
+        # Function.apply of a forward pass has the same name, but calls `forward`.
+        if any(
+            named_backward[inner] and applies[outer] for inner, outer in itertools.pairwise(stack)
+        ):
+            marks |= int(Mark.BACKWARD)
+        found[index] = marks
+    return found

@@ -1,0 +1,78 @@
+"""What is held at one moment: by category, by place, by the stack that made it."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from peakward.records.memory_snapshot import MemoryHolder, MemoryShare
+from peakward.traces.memory.frame_marks import is_library, is_node
+from peakward.traces.memory.lifetimes import Lifetimes
+from peakward.traces.memory.origins import CATEGORIES
+from peakward.traces.memory.table import NONE, Flags, Frame, Ints, Snapshot
+
+MOST_HOLDERS: Final = 50
+MOST_LINES: Final = 12
+
+
+def shares(
+    codes: Ints, names: Sequence[str], n_bytes: Ints, alive: Flags
+) -> tuple[MemoryShare, ...]:
+    """Of each name that has any, the greatest first."""
+    n = np.bincount(codes[alive], minlength=len(names))
+    held = np.zeros(len(names), np.int64)
+    np.add.at(held, codes[alive], n_bytes[alive])
+    order = sorted((each for each in range(len(names)) if n[each]), key=lambda each: -held[each])
+    return tuple(
+        MemoryShare(name=names[each], n=int(n[each]), n_bytes=int(held[each])) for each in order
+    )
+
+
+def holders(
+    snapshot: Snapshot, found: Lifetimes, n_bytes: Ints, category: Ints, alive: Flags
+) -> tuple[tuple[MemoryHolder, ...], int]:
+    """The greatest by stack, and how many there are in all."""
+    rows = np.flatnonzero(alive)
+    stacks, place = np.unique(found.stack[rows], return_inverse=True)
+    held = np.zeros(len(stacks), np.int64)
+    np.add.at(held, place, n_bytes[rows])
+    greatest = np.argsort(-held, kind="stable")[:MOST_HOLDERS]
+    made = []
+    for each in greatest.tolist():
+        mine = rows[place == each]
+        by_category = np.zeros(len(CATEGORIES), np.int64)
+        np.add.at(by_category, category[mine], n_bytes[mine])
+        stack = int(stacks[each])
+        made.append(
+            MemoryHolder(
+                source=source(snapshot, stack),
+                category=CATEGORIES[int(by_category.argmax())],
+                n=len(mine),
+                n_bytes=int(held[each]),
+                largest_bytes=int(n_bytes[mine].max()),
+                lines=_lines(snapshot, stack),
+            )
+        )
+    return tuple(made), len(stacks)
+
+
+def source(snapshot: Snapshot, stack: int) -> str | None:
+    """The line of the program that a stack comes from; of a stack without one its innermost."""
+    lines = _lines(snapshot, stack)
+    return lines[0] if lines else None
+
+
+def _lines(snapshot: Snapshot, stack: int) -> tuple[str, ...]:
+    if stack == NONE:
+        return ()
+    frames = [snapshot.frames[each] for each in snapshot.stacks[stack]]
+    own = [each for each in frames if not is_library(each)]
+    # Of a stack of C++ alone, the allocator's own lines are the innermost and tell nothing.
+    telling = own or [each for each in frames if is_node(each)] or frames
+    return tuple(map(_line, telling[:MOST_LINES]))
+
+
+def _line(frame: Frame) -> str:
+    if frame.line:
+        return f"{frame.filename}:{frame.line} {frame.name}"
+    return frame.name.replace("(anonymous namespace)", "anonymous").partition("(")[0]

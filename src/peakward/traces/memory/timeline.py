@@ -1,0 +1,53 @@
+"""Allocated and reserved bytes over a recording, few enough to draw; and ranges open at a moment."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from peakward.records.memory_snapshot import MemoryPoint
+from peakward.traces.memory.balances import Balances
+from peakward.traces.memory.table import Annotation, Events, Ints
+
+N_STRETCHES: Final = 300
+
+
+def times_us(events: Events) -> Ints:
+    """Of each position since the first event, never falling."""
+    if not len(events):
+        return np.zeros(1, np.int64)
+    since = np.maximum.accumulate(events.time_us) - events.time_us[0]
+    found: Ints = np.r_[0, since]
+    return found
+
+
+def timeline(found: Balances, time_us: Ints) -> tuple[MemoryPoint, ...]:
+    """The most of each equally long stretch in which something happened, at the end of which it is put;
+    the first point is before the first event."""
+    width = max(int(time_us[-1]), 1) / N_STRETCHES
+    stretch = np.minimum((time_us / width).astype(np.int64), N_STRETCHES - 1)
+    first = np.flatnonzero(np.r_[True, stretch[1:] != stretch[:-1]])
+    allocated = np.maximum.reduceat(found.allocated, first)
+    reserved = np.maximum.reduceat(found.reserved, first)
+    last = np.r_[first[1:] - 1, len(time_us) - 1]
+    start = MemoryPoint(
+        at_s=0.0, allocated_bytes=int(found.allocated[0]), reserved_bytes=int(found.reserved[0])
+    )
+    points = (
+        MemoryPoint(at_s=int(time_us[end]) * 1e-6, allocated_bytes=int(a), reserved_bytes=int(r))
+        for end, a, r in zip(last, allocated, reserved, strict=True)
+    )
+    return (start, *points)
+
+
+def open_ranges(annotations: Sequence[Annotation], device: int, time_us: int) -> tuple[str, ...]:
+    """Names of those begun and not ended, outermost first."""
+    opened: list[str] = []
+    for each in sorted(annotations, key=lambda one: one.time_us):
+        if each.device != device or each.time_us > time_us:
+            continue
+        if each.stage.upper() == "START":
+            opened.append(each.name)
+        elif each.name in opened:
+            del opened[len(opened) - 1 - opened[::-1].index(each.name)]
+    return tuple(opened)
