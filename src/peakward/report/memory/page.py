@@ -34,6 +34,7 @@ def summary(found: MemoryReport) -> Document:
         blocks += _filled(tables.balances(device))
         if device.peak is not None:
             blocks += _filled(tables.categories(device.peak))
+            blocks += _filled(tables.places(device.peak))
             blocks += _filled(tables.holders(device.peak, TOP))
         blocks += [Note(text=tables.verdict(each)) for each in device.ooms]
     return Document(
