@@ -29,7 +29,7 @@ def forward(line: Timeline, plan: Plan, packed: int) -> Mixed:
     run = naive_attention.forward if naive else fused_attention.forward
     saved, mixed = run(line, plan, q, k, packed)
     held = (packed, q, k, mixed)
-    if naive or rotated:  # Else the kernel lays its result out as it found the query.
+    if _copied(plan):
         line.use(*held)
         mixed = line.op(_width(plan, shape.n_heads), mixed)
     return Mixed(saved, mixed, held)
@@ -48,6 +48,13 @@ def backward(line: Timeline, plan: Plan, saved: SavedScores | SavedFused, gradie
     width = _width(plan, shape.n_heads + 2 * shape.n_kv_heads)
     joined = line.op(width, q, k, v)
     return line.op(width, joined)  # Head by head, copied token by token.
+
+
+def _copied(plan: Plan) -> bool:
+    """Whether the result has to be laid out row by row: cuDNN's kernel and flash lay it out as they find
+    the queries, head by head where they were turned; the efficient one always row by row."""
+    rotated = plan.shape.positions == "rope"
+    return plan.attention == "naive" or (rotated and plan.attention != "efficient")
 
 
 def _width(plan: Plan, heads: int) -> int:
