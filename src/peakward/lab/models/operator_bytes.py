@@ -100,6 +100,21 @@ def _rows(given: list[Tensor]) -> int:
     return stored_bytes([indices]) + indices.numel() * table.shape[1] * table.element_size()
 
 
+def _product(given: list[Tensor]) -> int:
+    """Nothing where one of the matrices has no elements."""
+    return stored_bytes(given) if all(each.numel() for each in given) else 0
+
+
+def _grouped_product(given: list[Tensor]) -> int:
+    """Of matrices one for each group no more than there are rows: so many groups have any."""
+    rows, matrices, *ends = given
+    if rows.dim() != 2 or matrices.dim() != 3:
+        return stored_bytes(given)
+    n_groups = len(matrices)
+    needed = stored_bytes([matrices]) * min(len(rows), n_groups) // n_groups
+    return stored_bytes([rows, *ends]) + needed
+
+
 def _targets(given: list[Tensor]) -> int:
     """The targets, and of each row the element that its target names."""
     log_probabilities, targets = given
@@ -107,6 +122,8 @@ def _targets(given: list[Tensor]) -> int:
 
 
 _READ: dict[str, Callable[[list[Tensor]], int]] = {
+    "aten.mm": _product,
+    "aten._grouped_mm": _grouped_product,
     "aten.embedding": _rows,
     "aten.nll_loss_forward": _targets,
     "aten.nll_loss_backward": _all_but(1),

@@ -1,8 +1,8 @@
 """The floating-point operations of a dispatched operator, from the shapes of its arguments.
 
 Two for each multiply-add of a matrix product, nothing for what is none: as torch's FlopCounterMode
-counts, which its registry leaves out for torch's fused attention on a CPU, and refuses for heads
-that share keys and values before torch 2.12. No mask spares anything here.
+counts, which its registry leaves out for torch's fused attention on a CPU and for grouped products,
+and refuses for heads that share keys and values before torch 2.12. No mask spares anything here.
 """
 
 import math
@@ -29,6 +29,15 @@ def _product(first: int) -> Callable[[Shapes], int]:
     return formula
 
 
+def _grouped_product(shapes: Shapes) -> int:
+    """Of (…, m, k) and (…, k, n), either or both without a dimension of groups, which are then cut
+    from the rows of the first, the columns of the second, or k of both: each of these is in one
+    group, and without such a cut every group multiplies whole matrices."""
+    a, b = shapes[:2]
+    whole = len(a) == len(b) == 3
+    return 2 * (a[0] if whole else 1) * a[-2] * a[-1] * b[-1]
+
+
 def _attention(query: int, n_key_products: int, n_value_products: int) -> Callable[[Shapes], int]:
     """Query [batch, heads, s, d] at `query`, then key [.., t, d] and value [.., t, dv]: products as
     large as the scores' (along d), and as large as the weighted values' (along dv)."""
@@ -52,6 +61,7 @@ _FORMULAS: dict[str, Callable[[Shapes], int]] = {
     "aten.mm": _product(0),
     "aten.bmm": _product(0),
     "aten._scaled_mm": _product(0),
+    "aten._grouped_mm": _grouped_product,
     "aten.addmm": _product(1),
     "aten.baddbmm": _product(1),
     **{f"aten._scaled_dot_product_{kind}": _attention(0, 1, 1) for kind in _FUSED},
@@ -63,7 +73,6 @@ _ARITHMETIC = frozenset(
     {
         *(str(each) for each in flop_registry),
         *(
-            "aten._grouped_mm",
             "aten._scaled_grouped_mm",
             "aten._int_mm",
             "aten._weight_int8pack_mm",

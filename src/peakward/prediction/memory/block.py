@@ -8,7 +8,7 @@ from peakward.prediction.memory.linear import SavedLinear
 from peakward.prediction.memory.naive_attention import SavedScores
 from peakward.prediction.memory.norms import SavedNorm
 from peakward.prediction.memory.timeline import Timeline
-from peakward.prediction.operators.block import layers
+from peakward.prediction.operators.layers import layers
 from peakward.prediction.operators.plan import Plan
 from peakward.records.op_graph import ITEM_BYTES
 

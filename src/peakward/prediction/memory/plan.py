@@ -29,6 +29,7 @@ def planned(case: ModelCase) -> Plan:
 def _check(case: ModelCase) -> None:
     configuration = case.configuration
     _expect("device", case.device, "cuda")
+    _expect("n_experts", case.model.n_experts, 1)
     _expect(
         "precision", configuration.precision, "fp32", "tf32", "bf16", "bf16-mixed", "fp16-mixed"
     )

@@ -2,6 +2,7 @@
 
 from typing import get_args
 
+from peakward.catalogue.experts import experts_obstacle
 from peakward.prediction.operators.attention_backend import ComputeCapability
 from peakward.records.case import Attention, Checkpointing, ModelCase, Optimizer, Precision
 from peakward.records.errors import PeakwardError
@@ -35,7 +36,8 @@ def expect_covered(case: ModelCase, compute_capability: ComputeCapability) -> No
     for setting, covered in (_ON_CUDA if case.device == "cuda" else _ON_CPU).items():
         expect(setting, getattr(configuration, setting), *covered)
     _expect_capturable(case)
-    expect("n_experts", case.model.n_experts, 1)
+    if case.model.n_experts > 1:
+        _expect_mixture(case, compute_capability)
     expect("varying_seq_lens", case.workload.varying_seq_lens, ())
     _expect_sizes(case)
     if case.device == "cuda":
@@ -55,6 +57,15 @@ def _expect_capturable(case: ModelCase) -> None:
         if case.workload.pass_ == "train_step":
             optimizers = ("adamw-foreach", "adamw-fused", "adamw-triton")
             expect("optimizer in a CUDA graph", configuration.optimizer, *optimizers)
+
+
+def _expect_mixture(case: ModelCase, compute_capability: ComputeCapability) -> None:
+    """Eager; what Inductor makes of routing and grouped products is not known here."""
+    expect("compile of a mixture of experts", case.configuration.compile, "none")
+    capability = compute_capability if case.device == "cuda" else None
+    reason = experts_obstacle(case, compute_capability=capability)
+    if reason is not None:
+        raise PeakwardError(f"expected settings that go with a mixture of experts: {reason}")
 
 
 def _expect_gpu(precision: Precision, compute_capability: ComputeCapability) -> None:

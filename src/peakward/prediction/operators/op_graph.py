@@ -8,9 +8,8 @@ fuse; the rest of the step is eager. A captured step has the same operators, rep
 its batch.
 
 CUDA's operators are those of torch 2.11; which fused attention it chooses depends on the GPU also
-(`attention_backend`). Of a step of fp16 they are those in which no infinity was found. A mixture of
-experts is refused: which of them a token needs, and with it every shape behind the router, is in
-the values.
+(`attention_backend`). Of a step of fp16 they are those in which no infinity was found, of a mixture of
+experts those of balanced routing (`experts`).
 """
 
 from collections.abc import Callable

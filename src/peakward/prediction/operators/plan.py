@@ -2,6 +2,7 @@
 
 from typing import Literal, NamedTuple
 
+from peakward.catalogue.experts import CAPABILITIES
 from peakward.prediction.operators.attention_backend import (
     HOPPER,
     Backend,
@@ -50,6 +51,13 @@ class Plan(NamedTuple):
     device: DeviceType
     differentiated: bool
     """A backward pass follows."""
+    groups_in_one_kernel: bool
+    """torch multiplies all experts in one kernel, where their widths allow it."""
+
+    @property
+    def autocast(self) -> bool:
+        """Products are computed in another type than the parameters'."""
+        return self.stored != self.compute
 
     @property
     def loss_scaled(self) -> bool:
@@ -85,6 +93,8 @@ def plan(case: ModelCase, compute_capability: ComputeCapability = HOPPER) -> Pla
         attention=_kernel(case, compute, compute_capability),
         device=case.device,
         differentiated=case.workload.pass_ != "forward",
+        groups_in_one_kernel=compute == BFLOAT
+        and (case.device == "cpu" or compute_capability[0] in CAPABILITIES),
     )
 
 

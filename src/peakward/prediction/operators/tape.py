@@ -178,7 +178,9 @@ class Tape:
         """`mm`, `bmm` or, with a bias, `addmm`: of (…, m, k) and (…, k, n)."""
         result = tensor(a.dtype, *a.shape[:-1], b.shape[-1])
         inputs = (a, b) if bias is None else (bias, a, b)
-        self.call(name, inputs, (result,), flops=2 * math.prod(a.shape) * b.shape[-1])
+        nothing = 0 if 0 in a.shape + b.shape else None  # Nor is the other one read.
+        flops = 2 * math.prod(a.shape) * b.shape[-1]
+        self.call(name, inputs, (result,), flops=flops, bytes_read=nothing)
         return result
 
 

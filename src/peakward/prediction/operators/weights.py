@@ -2,7 +2,8 @@
 
 from typing import NamedTuple
 
-from peakward.prediction.operators import block, readout
+from peakward.prediction.operators import experts, readout
+from peakward.prediction.operators.layers import BLOCK, layers
 from peakward.prediction.operators.linear import Linear
 from peakward.prediction.operators.plan import Plan
 from peakward.prediction.operators.tape import alike, tensor
@@ -26,11 +27,11 @@ def weights(plan: Plan) -> list[Weight]:
     if shape.positions == "learned":
         rows = tensor(plan.stored, shape.max_seq_len, shape.d_model)
         found.append(Weight("position_embedding", rows, 1))
-    layers = block.layers(plan)
-    found += _norm(plan, f"{block.BLOCK}.attention_norm", shape.n_layers)
-    found += _linear(layers.qkv, shape.n_layers) + _linear(layers.out, shape.n_layers)
-    found += _norm(plan, f"{block.BLOCK}.ff_norm", shape.n_layers)
-    found += _linear(layers.up, shape.n_layers) + _linear(layers.down, shape.n_layers)
+    layer = layers(plan)
+    found += _norm(plan, f"{BLOCK}.attention_norm", shape.n_layers)
+    found += _linear(layer.qkv, shape.n_layers) + _linear(layer.out, shape.n_layers)
+    found += _norm(plan, f"{BLOCK}.ff_norm", shape.n_layers)
+    found += _feed_forward(plan)
     found += _norm(plan, "readout.norm", 1)
     return found if shape.tied_head else found + _linear(readout.head(plan), 1)
 
@@ -43,6 +44,14 @@ def every_weight(plan: Plan) -> tuple[Operand, ...]:
             for each in weights(plan)
         )
     )
+
+
+def _feed_forward(plan: Plan) -> list[Weight]:
+    n = plan.shape.n_layers
+    if plan.shape.n_experts == 1:
+        return _linear(layers(plan).up, n) + _linear(layers(plan).down, n)
+    router, *grouped = experts.layers(plan)
+    return [*_linear(router, n), *(Weight(each.module, each.weight, n) for each in grouped)]
 
 
 def _norm(plan: Plan, module: str, n: int) -> list[Weight]:

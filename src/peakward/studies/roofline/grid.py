@@ -65,6 +65,11 @@ def refusals(setting: Setting) -> tuple[str, ...]:
 def stated(case: ModelCase, setting: Setting) -> OpGraph | str:
     """The operators of the case's step in closed form, or why they are not stated."""
     capability = setting.compute_capability
+    if case.model.n_experts > 1:
+        return (
+            "expected a dense model, whose products have the same shapes in a trace, got "
+            f"{case.model.n_experts} experts: how many rows each multiplies is in the values"
+        )
     try:
         if capability is None:
             return op_graph(case)

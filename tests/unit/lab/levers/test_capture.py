@@ -1,6 +1,7 @@
 """A captured step against the step itself: its operators, FLOPs and bytes, counted another way."""
 
 import math
+from collections import Counter
 
 import msgspec
 import pytest
@@ -11,11 +12,13 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from peakward.catalogue.models import model
-from peakward.lab.levers.capture import capture
+from peakward.lab.levers.capture import _path, capture
 from peakward.lab.levers.prepare import prepare
+from peakward.lab.models.op_recorder import OpRecorder
 from peakward.prediction.flops import attended_pairs, phase_flops, recomputed_flops
 from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.errors import PeakwardError
+from peakward.records.op_graph import OpGraph
 
 aten = torch.ops.aten
 
@@ -87,7 +90,7 @@ class Addresses(TorchDispatchMode):
         return result
 
     def read(self, name, args, given):
-        if name in ("ones_like", "zeros_like"):
+        if name in ("ones_like", "zeros_like", "new_zeros"):
             return 0
         if name == "embedding":
             return covered(given[1:]) + args[1].numel() * args[0][0].nbytes
@@ -217,9 +220,32 @@ def test_what_dispatch_would_not_show_is_refused(line, make_case):
         capture(make_case({}, REFUSED[line]))
 
 
-def test_a_step_whose_router_chooses_is_refused(make_case):
-    with pytest.raises(PeakwardError, match=r"a step that no value decides .* 4 experts"):
-        capture(make_case({"n_experts": 4, "n_active_experts": 2}, {}))
+def recorded(case):
+    """The operators of a step that is really run."""
+    with prepare(case) as step:
+        step.step()
+        with OpRecorder(step.model, name=_path) as recorder:
+            step.step(recorder.mark)
+    seen = recorder.graph().operators
+    return OpGraph.of(msgspec.structs.replace(each, scattered=None) for each in seen)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16-mixed"])
+def test_of_a_mixture_all_of_whose_experts_are_active_no_value_decides_anything(
+    precision, make_case
+):
+    case = make_case({"n_experts": 3, "n_active_experts": 3}, {"precision": precision})
+    assert set(capture(case).operators) == set(recorded(case).operators)
+
+
+def test_a_mixtures_tokens_are_dealt_evenly(make_case):
+    """Of 48 visits to 5 experts, in a loop over them."""
+    case = make_case({"n_experts": 5, "n_active_experts": 2}, {}, {"pass_": "forward"})
+    rows = Counter()
+    for each in capture(case).operators:
+        if each.module == "blocks.*.ff.down" and each.name == "aten.mm":
+            rows[each.inputs[0].shape[0]] += each.count
+    assert rows == {9: 2 * case.model.n_layers, 10: 3 * case.model.n_layers}
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

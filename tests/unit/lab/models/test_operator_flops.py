@@ -50,5 +50,24 @@ def test_attention_on_a_cpu_which_torchs_counter_leaves_out_is_counted():
     assert forward == 2 * (2 * 2 * 4 * 16 * 16 * 8)
 
 
+@pytest.mark.parametrize(
+    ("shapes", "products"),
+    [
+        ([(30, 4), (6, 4, 5)], [(5, 4, 5)] * 6),
+        ([(4, 30), (30, 5)], [(4, 5, 5)] * 6),
+        ([(6, 3, 4), (4, 30)], [(3, 4, 5)] * 6),
+        ([(6, 3, 4), (6, 4, 5)], [(3, 4, 5)] * 6),
+    ],
+)
+def test_grouped_products_are_those_of_each_group(shapes, products):
+    """Of six groups, by m, k and n of each."""
+    with FlopCounterMode(display=False) as counter:
+        for m, k, n in products:
+            torch.mm(meta(m, k), meta(k, n))
+    ends = torch.empty(6, device="meta", dtype=torch.int32)
+    given = [*(meta(*each) for each in shapes), ends]
+    assert flops("aten._grouped_mm", given) == counter.get_total_flops() > 0
+
+
 def test_what_is_no_product_counts_nothing():
     assert flops("aten.add", [meta(3, 5), meta(3, 5)]) == 0

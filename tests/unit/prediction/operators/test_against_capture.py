@@ -50,6 +50,10 @@ GPT2 = {
     "qkv_bias": True,
     "bias": True,
 }
+EXPERTS = {"n_experts": 4, "n_active_experts": 2}
+IN_ONE_KERNEL = {**EXPERTS, "d_model": 24, "d_ff": 32}
+"""By the widths, of which 20 and 28 are taken in a loop; so is all of fp32."""
+MIXTRAL = "mixtral-8x7b"
 FP32, BF16, MIXED = ({"precision": each} for each in ("fp32", "bf16", "bf16-mixed"))
 SDPA, RECOMPUTED = {"attention": "sdpa"}, {"checkpointing": "every-block"}
 GRID = {
@@ -94,6 +98,17 @@ GRID = {
     "sdpa-flash": ({}, {"attention": "sdpa-flash", **BF16}, {}),
     "tf32": ({}, {"precision": "tf32"}, {}),
     "recomputed, forward": ({}, RECOMPUTED, {"pass_": "forward"}),
+    "experts": (EXPERTS, FP32, {}),
+    "experts, forward": (EXPERTS, BF16, {"pass_": "forward"}),
+    "experts, mixed, in a loop": (EXPERTS, MIXED, {"accumulate": 2}),
+    "experts, in one kernel": (IN_ONE_KERNEL, BF16, {}),
+    "experts, in one kernel, mixed": (IN_ONE_KERNEL, {**MIXED, **RECOMPUTED}, {}),
+    "experts, up in one kernel": ({**EXPERTS, "d_model": 24, "d_ff": 28}, BF16, {}),
+    "experts, one active": ({**IN_ONE_KERNEL, "n_active_experts": 1}, MIXED, {}),
+    "experts, all active": ({**EXPERTS, "n_active_experts": 4}, {"checkpointing": "sqrt"}, {}),
+    "experts, not gated": ({**EXPERTS, "gated": False, "activation": "relu"}, RECOMPUTED, {}),
+    "more experts than visits": ({**EXPERTS, "n_experts": 90}, FP32, {}),
+    "more experts than visits, mixed": ({**IN_ONE_KERNEL, "n_experts": 90}, MIXED, {}),
 }
 
 
@@ -103,7 +118,9 @@ def test_over_the_settings(setting):
     assert_same(case(msgspec.structs.replace(SHAPE, **changes), configuration, workload))
 
 
-@pytest.mark.parametrize("name", ["2.7B", "gpt2-xl", "llama-3-8b", "mistral-7b", "qwen2.5-7b"])
+@pytest.mark.parametrize(
+    "name", ["2.7B", "gpt2-xl", "llama-3-8b", "mistral-7b", "qwen2.5-7b", MIXTRAL]
+)
 def test_on_the_catalogues_shapes_at_full_width(name):
     """But with two layers, to stay quick: `test_op_graph` shows that each layer adds the same."""
     shape = msgspec.structs.replace(model(name), n_layers=2)
@@ -116,6 +133,7 @@ def cases(draw):
         return draw(st.sampled_from(values))
 
     n_kv_heads = draw(st.integers(1, 3))
+    n_experts = draw(st.integers(1, 5))
     shape = ModelShape(
         name="drawn",
         vocab_size=draw(st.integers(1, 50)),
@@ -133,7 +151,9 @@ def cases(draw):
         window=draw(st.none() | st.integers(1, 30)),
         tied_head=draw(st.booleans()),
         qkv_bias=draw(st.booleans()),
-        bias=draw(st.booleans()),
+        bias=n_experts == 1 and draw(st.booleans()),
+        n_experts=n_experts,
+        n_active_experts=draw(st.integers(1, n_experts)),
     )
     configuration = {
         "precision": one_of("fp32", "bf16", "bf16-mixed"),

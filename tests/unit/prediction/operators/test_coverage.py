@@ -19,6 +19,7 @@ def case(shape=None, configuration=None, workload=None, device="cpu"):
     )
 
 
+EXPERTS = {"n_experts": 4, "n_active_experts": 2}
 REFUSED = {
     "precision fp16": case(configuration={"precision": "fp16-mixed"}),
     "precision fp8": case(configuration={"precision": "fp8"}),
@@ -27,7 +28,6 @@ REFUSED = {
     "checkpointing": case(configuration={"checkpointing": "selective"}),
     "optimizer": case(configuration={"optimizer": "adamw-triton"}),
     "cuda_graphs": case(configuration={"cuda_graphs": True}),
-    "n_experts": case({"n_experts": 4, "n_active_experts": 2}),
     "varying_seq_lens": case(workload={"varying_seq_lens": (4, 8)}),
 }
 
@@ -63,7 +63,9 @@ CUDA_REFUSED = {
     "optimizer in a CUDA graph": case(
         configuration={"cuda_graphs": True, "optimizer": "adamw-loop"}, device="cuda"
     ),
-    "n_experts": case({"n_experts": 4, "n_active_experts": 2}, device="cuda"),
+    "compile of a mixture of experts": case(
+        EXPERTS, {"compile": "default", "precision": "bf16"}, device="cuda"
+    ),
     "varying_seq_lens": case(workload={"varying_seq_lens": (4, 8)}, device="cuda"),
 }
 
@@ -73,6 +75,20 @@ def test_what_is_not_covered_on_cuda_is_refused_by_name(setting):
     line = f"^expected {setting} .* for operators in closed form, got .*: capture the step instead"
     with pytest.raises(PeakwardError, match=line):
         op_graph(CUDA_REFUSED[setting])
+
+
+@pytest.mark.parametrize(
+    ("configuration", "capability", "line"),
+    [
+        ({"precision": "fp8"}, (9, 0), "precision fp8 needs a dense model, got 4 experts"),
+        ({"cuda_graphs": True}, (9, 0), "cuda-graphs on needs, .* precision bf16-mixed or bf16"),
+        ({"cuda_graphs": True, "precision": "bf16"}, (8, 0), r"capability 9 or 10, got \(8, 0\)"),
+    ],
+)
+def test_what_does_not_go_with_a_mixture_is_refused(configuration, capability, line):
+    made = case(EXPERTS, configuration, device="cuda")
+    with pytest.raises(PeakwardError, match=f"expected settings .* a mixture of experts: .*{line}"):
+        op_graph(made, compute_capability=capability)
 
 
 FP8 = {"d_model": 32, "d_ff": 48, "head_dim": 16}

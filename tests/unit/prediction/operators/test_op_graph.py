@@ -13,8 +13,6 @@ from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.op_graph import Operator
 from peakward.traces.operator_category import operator_category
 
-DENSE = [each for each in MODELS if each.n_experts == 1]
-
 
 def case(shape, configuration=None, **workload):
     return ModelCase(
@@ -61,7 +59,7 @@ def test_each_layer_adds_the_same():
         assert min(added) > 0
 
 
-@pytest.mark.parametrize("shape", DENSE, ids=lambda shape: shape.name)
+@pytest.mark.parametrize("shape", MODELS, ids=lambda shape: shape.name)
 def test_flops_are_the_models_and_those_that_the_mask_throws_away(shape):
     made = case(shape, accumulate=3)
     pairs = 96**2 - attended_pairs(96, window=shape.window)
@@ -76,7 +74,7 @@ def test_flops_are_the_models_and_those_that_the_mask_throws_away(shape):
     }
 
 
-@pytest.mark.parametrize("shape", DENSE, ids=lambda shape: shape.name)
+@pytest.mark.parametrize("shape", MODELS, ids=lambda shape: shape.name)
 @pytest.mark.parametrize(
     ("optimizer", "reads", "writes"),
     [("adamw-fused", 4, 3), ("adamw-foreach", 1 + 2 + 1 + 2 + 1 + 1 + 1 + 3, 8)],
@@ -112,6 +110,7 @@ ARCHITECTURES = [
     {"norm": "layernorm", "positions": "learned", "gated": False, "activation": "gelu"},
     {"positions": "alibi", "activation": "relu", "window": 4, "qkv_bias": True},
     {"positions": "sinusoidal", "bias": True},
+    {"n_experts": 4, "n_active_experts": 2},
 ]
 
 

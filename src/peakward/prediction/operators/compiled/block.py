@@ -3,9 +3,9 @@
 The residual stream is written once a block: what attention adds to it stays a sum of two tensors.
 """
 
-from peakward.prediction.operators.block import BLOCK, layers
 from peakward.prediction.operators.compiled import attention, linear, norms
 from peakward.prediction.operators.compiled.norms import Normed
+from peakward.prediction.operators.layers import BLOCK, layers
 from peakward.prediction.operators.plan import Plan
 from peakward.prediction.operators.tape import Tape, of_type, tensor
 from peakward.records.op_graph import Operand
