@@ -42,6 +42,8 @@ class PhaseTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     device_s: float
     host_s: float
     n_launches: int
+    n_waits: int = 0
+    """Times that the host waits until the device has done all before."""
 
 
 class StepTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 
 from peakward.prediction.operators.category import category
+from peakward.prediction.operators.tape import INT32
 from peakward.prediction.time import queue
 from peakward.prediction.time.device_model import DeviceModel
 from peakward.prediction.time.errors_seen import interval
@@ -44,7 +45,7 @@ def graph_time(
     phases = _phases(timed, units, on)
     device_s, host_s = sum(p.device_s for p in phases), sum(p.host_s for p in phases)
     bound: Waits = "host" if host_s > device_s else "device"
-    step_s = queue.step_s([Stretch(p.n_launches, p.host_s, p.device_s) for p in phases])
+    step_s = queue.step_s([Stretch(p.n_launches, p.host_s, p.device_s, p.n_waits) for p in phases])
     return StepTime(
         case=case,
         device=on.name,
@@ -65,19 +66,28 @@ def _phases(
 ) -> tuple[PhaseTime, ...]:
     device_s: dict[Phase, float] = defaultdict(float)
     n_launches: dict[Phase, float] = defaultdict(float)
+    n_waits: dict[Phase, int] = defaultdict(int)
     for operator, found in timed:
         assert found.device_s is not None
         device_s[operator.phase] += operator.count * found.device_s
         n_launches[operator.phase] += operator.count * found.n_launches
+        n_waits[operator.phase] += operator.count if _is_read_by_host(operator) else 0
     return tuple(
         PhaseTime(
             phase=phase,
             device_s=device_s[phase],
             host_s=on.call_s * units(phase),
             n_launches=max(1, math.ceil(n_launches[phase])),
+            n_waits=n_waits[phase],
         )
         for phase in device_s
     )
+
+
+def _is_read_by_host(operator: Operator) -> bool:
+    """A copy of integers into the same type goes to another device: where each expert's rows end."""
+    given, made = operator.inputs, operator.outputs
+    return operator.name == "aten._to_copy" and given == made and given[0].dtype == INT32
 
 
 def _operators(timed: Iterable[tuple[Operator, OperatorCost]]) -> tuple[OperatorTime, ...]:

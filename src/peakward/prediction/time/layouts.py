@@ -2,7 +2,8 @@
 
 An operator's record has shapes and types but no strides, and torch's kernels depend on them: where
 all operands lie alike and without gaps they are vectorised. Said here is what follows from the
-decoder: RoPE turns halves of each head, and a gated feed-forward network multiplies halves of a row.
+decoder: RoPE turns halves of each head, a gated feed-forward network multiplies halves of a row, and
+the gradient of a sum over a token's experts is expanded.
 """
 
 from peakward.records.model_shape import ModelShape
@@ -25,6 +26,8 @@ def scattered_share(operator: Operator, shape: ModelShape) -> float:
     name, module = operator.name.removeprefix("aten."), operator.module or ""
     if module.endswith(".attention"):
         return 1.0 if shape.positions == "rope" and name in ("mul", "neg") else 0.0
+    if shape.n_experts > 1 and name == "mul" and _is_by_token(operator):
+        return 1.0 if operator.bytes_read < sum(each.n_bytes for each in operator.inputs) else 0.0
     if not (module.endswith(".ff") and shape.gated):
         return 0.0
     if name in _HALVES_OF_ROWS:
@@ -32,6 +35,12 @@ def scattered_share(operator: Operator, shape: ModelShape) -> float:
     if name == "mul":  # Backward: by the other half, and by the activation, which is whole.
         return 1.0 if operator.phase == "forward" else 0.5
     return 0.0
+
+
+def _is_by_token(operator: Operator) -> bool:
+    """Whether it is of the gradient of what experts gave: (tokens, active experts, d_model)."""
+    in_mixture = operator.phase == "backward" and (operator.module or "").endswith(".ff")
+    return in_mixture and {len(each.shape) for each in operator.inputs} == {3}
 
 
 def _broadcasts(operator: Operator) -> bool:

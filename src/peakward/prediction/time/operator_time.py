@@ -2,7 +2,7 @@
 
 from typing import Literal, NamedTuple
 
-from peakward.prediction.time import kernels
+from peakward.prediction.time import grouped_products, kernels
 from peakward.prediction.time.device_model import DeviceModel
 from peakward.prediction.time.fused import fused_s
 from peakward.prediction.time.kernels import KERNELS, Kernel
@@ -10,6 +10,7 @@ from peakward.prediction.time.products import (
     TF32_TRANSPOSED_SLOWDOWN,
     UNALIGNED_SLOWDOWN,
 )
+from peakward.prediction.time.routing import routing
 from peakward.prediction.time.setting import Setting
 from peakward.records.op_graph import ITEM_BYTES, Operand, Operator
 from peakward.records.rates import AttentionPass
@@ -38,6 +39,8 @@ def cost(operator: Operator, setting: Setting, on: DeviceModel) -> OperatorCost:
     name = operator.name.removeprefix("aten.")
     if name in _PRODUCTS or name == "_scaled_mm":
         return _product(operator, setting, on)
+    if name == "_grouped_mm":
+        return _grouped_product(operator, on)
     if name.startswith("_scaled_dot_product_"):
         return _attention(operator, on)
     if operator.flops:
@@ -64,15 +67,30 @@ def _product(operator: Operator, setting: Setting, on: DeviceModel) -> OperatorC
     compute_s, memory_s = model.compute_s(m, n, k, batch), model.memory_s(m, n, k, batch)
     # Of a linear layer's matrices, however it multiplies them, tokens are the rows: their number is
     # no row's length. So 1 × 100 tokens are not slow in 16 bits, and a head 50,257 wide is.
-    row_lengths = (m, n, k) if batched else (n, k) if m == setting.n_tokens else (m, n)
+    row_lengths = (m, n, k) if batched else (n, k) if m in setting.n_rows else (m, n)
     if model.kernel.item_bytes == 2 and not model.aligned(*row_lengths):
         compute_s *= UNALIGNED_SLOWDOWN
-    if kind == "tf32" and operator.phase == "backward" and k == setting.n_tokens:
+    if kind == "tf32" and operator.phase == "backward" and k in setting.n_rows:
         compute_s *= TF32_TRANSPOSED_SLOWDOWN
     bound: Literal["compute", "memory", "launch"] = "compute" if compute_s > memory_s else "memory"
     if model.start_s > max(compute_s, memory_s):
         bound = "launch"
     return OperatorCost(model.start_s + max(compute_s, memory_s), kernels.PRODUCT_LAUNCHES, bound)
+
+
+def _grouped_product(operator: Operator, on: DeviceModel) -> OperatorCost:
+    dtype = operator.inputs[0].dtype
+    model = on.products.get(_TYPES.get(dtype, dtype))
+    if model is None:
+        return OperatorCost(None, grouped_products.LAUNCHES, "compute")
+    found = grouped_products.groups(operator)
+    compute_s = grouped_products.compute_s(found, model, on.compute_capability)
+    memory_s = (operator.bytes_read + operator.bytes_written) / model.bytes_per_s
+    start_s = on.traffic.launch_s + model.start_s
+    bound: Literal["compute", "memory", "launch"] = "compute" if compute_s > memory_s else "memory"
+    if start_s > max(compute_s, memory_s):
+        bound = "launch"
+    return OperatorCost(start_s + max(compute_s, memory_s), grouped_products.LAUNCHES, bound)
 
 
 def _attention(operator: Operator, on: DeviceModel) -> OperatorCost:
@@ -113,6 +131,9 @@ def _pass(name: str, operator: Operator, setting: Setting, on: DeviceModel) -> t
             _n_elements(operator), on, kernels.ELEMENTS_PER_SM_S
         )
         return max(kernels.WIDENING * on.traffic.time_s(moved), widened_s), 1.0
+    dealt = routing(name, operator, on)
+    if dealt is not None:
+        return dealt
     kernel = _kernel(name, operator)
     if kernel is None:
         return _elementwise_s(operator, setting, on), 1.0
@@ -123,9 +144,15 @@ def _kernel(name: str, operator: Operator) -> Kernel | None:
     found = KERNELS.get(name)
     if name in kernels.LONG_ROW_FACTORS and operator.inputs[0].shape[-1] > kernels.LONG_ROW:
         return Kernel(kernels.LONG_ROW_FACTORS[name])
-    if name == "sum" and len(operator.inputs[0].shape) != 2:
+    if name == "sum" and not _sums_over_rows(operator):
         return None
     return found
+
+
+def _sums_over_rows(operator: Operator) -> bool:
+    """Of a matrix, as a bias's gradient does; not along each row."""
+    given = operator.inputs[0].shape
+    return len(given) == 2 and all(each.shape != (given[0], 1) for each in operator.outputs)
 
 
 def _elementwise_s(operator: Operator, setting: Setting, on: DeviceModel) -> float:

@@ -88,7 +88,7 @@ class ProductModel(NamedTuple):
     def compute_s(self, m: int, n: int, k: int, batch: int = 1) -> float:
         """Of the tile that ends first."""
         return min(
-            self._waves_s(a, b, batch * math.ceil(m / a) * math.ceil(n / b), k)
+            self.waves_s(a, b, batch * math.ceil(m / a) * math.ceil(n / b), k)
             for tile in self.kernel.tiles
             for a, b in (tile, tile[::-1])
         )
@@ -102,7 +102,8 @@ class ProductModel(NamedTuple):
         """Whether all rows of such lengths start at multiples of 16 bytes."""
         return all(each * self.kernel.item_bytes % ALIGNED_BYTES == 0 for each in row_lengths)
 
-    def _waves_s(self, a: int, b: int, n_tiles: int, k: int) -> float:
+    def waves_s(self, a: int, b: int, n_tiles: int, k: int) -> float:
+        """Of n_tiles tiles of (a, b), over k, in whole rounds."""
         waves = math.ceil(n_tiles / self.n_sms)
         tile_flops = 2 * a * b * (k + self.kernel.prologue)
         slowdown = 1 + self.kernel.edge * (1 / a + 1 / b)

@@ -8,6 +8,7 @@ an optimiser that keeps the device busy after a backward pass that did not, it l
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 DEPTH = 1021
@@ -26,6 +27,9 @@ class Stretch(NamedTuple):
     host_s: float
     """Of all together; so is the device's."""
     device_s: float
+    n_waits: int = 0
+    """Times that the host needs a value from the device before it can go on, evenly among the
+    launches: then all before is done, and the device has nothing until the host is back."""
 
 
 def step_s(stretches: Sequence[Stretch]) -> float:
@@ -42,12 +46,13 @@ def step_s(stretches: Sequence[Stretch]) -> float:
         for stretch in stretches:
             a_host_s = stretch.host_s / stretch.n_launches
             a_device_s = stretch.device_s / stretch.n_launches
-            for n in _chunks(stretch.n_launches):
+            for n, waits in _chunks(stretch):
                 issued += n
                 first_s = host_s + a_host_s
                 host_s = max(host_s + n * a_host_s, _done_s(ends, issued - DEPTH))
                 device_s = max(max(device_s, first_s) + n * a_device_s, host_s + a_device_s)
                 ends.append((issued, device_s))
+                host_s = max(host_s, device_s) if waits else host_s
     return device_s - before_s
 
 
@@ -62,6 +67,11 @@ def _done_s(ends: deque[tuple[int, float]], n: int) -> float:
     return before_s + share * (after_s - before_s)
 
 
-def _chunks(n_launches: int) -> Iterator[int]:
-    for done in range(0, n_launches, CHUNK):
-        yield min(CHUNK, n_launches - done)
+def _chunks(stretch: Stretch) -> Iterator[tuple[int, bool]]:
+    """Launches, and whether the host waits after them."""
+    n_parts = stretch.n_waits + 1
+    ends = [stretch.n_launches * (i + 1) // n_parts for i in range(n_parts)]
+    for i, (begin, end) in enumerate(pairwise([0, *ends])):
+        for done in range(begin, end, CHUNK):
+            n = min(CHUNK, end - done)
+            yield n, i < stretch.n_waits and done + n == end

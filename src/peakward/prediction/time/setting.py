@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+from peakward.prediction.operators.grouped_linear import group_sizes
 from peakward.prediction.time.layouts import scattered_share
 from peakward.records.case import ModelCase
 from peakward.records.module_capture import ModuleCapture
@@ -12,8 +13,8 @@ from peakward.records.op_graph import Operator
 class Setting(NamedTuple):
     """Of a whole step."""
 
-    n_tokens: int
-    """Rows of a linear layer's product in one forward pass."""
+    n_rows: frozenset[int]
+    """Of linear layers' products in one forward pass: tokens, and what each expert of several has."""
     tf32: bool
     """Whether fp32 products are."""
     scattered_share: Callable[[Operator], float]
@@ -28,8 +29,10 @@ def of_case(case: ModelCase) -> Setting:
     """The reference decoder's, by its code."""
     configuration = case.configuration
     foreach = configuration.optimizer == "adamw-foreach"
+    n_tokens = case.workload.batch_size * case.workload.seq_len
+    of_experts = group_sizes(n_tokens * case.model.n_active_experts, case.model.n_experts)
     return Setting(
-        n_tokens=case.workload.batch_size * case.workload.seq_len,
+        n_rows=frozenset({n_tokens, *(size for size, _ in of_experts)}),
         tf32=configuration.precision == "tf32",
         scattered_share=lambda operator: scattered_share(operator, case.model),
         heads_are_scattered=configuration.attention != "naive",
@@ -40,7 +43,7 @@ def of_case(case: ModelCase) -> Setting:
 def of_module(capture: ModuleCapture) -> Setting:
     """A captured module's: its operators' records say themselves how their operands lie."""
     return Setting(
-        n_tokens=capture.n_rows,
+        n_rows=frozenset({capture.n_rows}),
         tf32=False,
         scattered_share=lambda operator: 1.0 if operator.scattered else 0.0,
         heads_are_scattered=True,

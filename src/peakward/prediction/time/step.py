@@ -30,11 +30,6 @@ def step_time(case: ModelCase, on: DeviceModel) -> StepTime:
             "expected a case on a GPU, to predict its time, got one on a CPU: "
             "`floor` bounds a CPU's"
         )
-    if case.model.n_experts > 1:
-        raise PeakwardError(
-            "expected a dense model, to predict its time, got a mixture of "
-            f"{case.model.n_experts} experts: measure it instead"
-        )
     graph = op_graph(case, compute_capability=on.compute_capability)
     calls = _calls(case)
     return graph_time(case, graph, of_case(case), lambda phase: calls(case, graph, phase), on)

@@ -1,5 +1,6 @@
 """Which elementwise operators of the decoder meet tensors with gaps."""
 
+import msgspec
 import pytest
 
 from peakward.catalogue.models import model
@@ -25,6 +26,17 @@ def test_of_the_gates_two_gradients_one_multiplies_by_what_is_whole():
     assert share("mul", GATED, "blocks.*.ff") == 1.0
     assert share("mul", GATED, "blocks.*.ff", "backward") == 0.5
     assert share("mul", PLAIN, "blocks.*.ff") == 0.0
+
+
+def test_of_what_experts_gave_gradients_are_expanded_unless_they_were_cast():
+    mixture = msgspec.structs.replace(GATED, n_experts=4, n_active_experts=2)
+    given = tensor(512, 2, 768)
+    whole = operator("mul", (given, given), [given], "backward", "blocks.*.ff")
+    expanded = msgspec.structs.replace(whole, bytes_read=whole.bytes_read * 3 // 4)
+    assert scattered_share(whole, mixture) == 0.0
+    assert scattered_share(expanded, mixture) == 1.0
+    rows = operator("mul", (tensor(1024, 3072),) * 2, [given], "backward", "blocks.*.ff")
+    assert scattered_share(rows, mixture) == scattered_share(rows, GATED) == 0.5
 
 
 @pytest.mark.parametrize(("name", "scattered"), [("mul", 1.0), ("neg", 1.0), ("add", 0.0)])

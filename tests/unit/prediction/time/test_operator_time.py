@@ -51,6 +51,13 @@ def test_a_batch_is_tiles_too():
     )
 
 
+def test_a_sum_along_rows_is_no_gradient_of_a_bias():
+    x = tensor(512, 8)
+    over, along = (operator("sum", [x], [tensor(*each)]) for each in ((1, 8), (512, 1)))
+    assert seconds(over) == pytest.approx(LAUNCH_S + 9 * US, rel=0.01)
+    assert seconds(along) == pytest.approx(LAUNCH_S, rel=0.02)
+
+
 def test_what_bounds_a_product():
     thin = cost(product(512, 1, 128 * 250), of_case(CASE), device())  # 66 MB
     tiny = cost(product(8, 8, 8), of_case(CASE), device())

@@ -37,8 +37,21 @@ def test_within_the_queue_only_the_longer_counts():
     assert step_s([a, b]) == pytest.approx(9.0, rel=0.002)
 
 
+def test_a_host_that_waits_for_a_value_lets_the_device_wait_for_it():
+    """Without waits the host's 1 s lies behind the device's 3 s. After each of 3 waits the device
+    has nothing to do until the host has issued a launch."""
+    free, waiting = Stretch(400, 1.0, 3.0), Stretch(400, 1.0, 3.0, n_waits=3)
+    assert step_s([free]) == pytest.approx(3.0)
+    assert step_s([waiting]) == pytest.approx(3.0 + 3 * 1.0 / 400, rel=1e-3)
+
+
+def test_waits_cost_a_slow_host_what_the_device_then_does_alone():
+    """Each time the last launch, 0.01 s of the device's, is not overlapped."""
+    assert step_s([Stretch(100, 2.0, 1.0, n_waits=9)]) == pytest.approx(2.0 + 9 * 0.01)
+
+
 STRETCHES = st.lists(
-    st.builds(Stretch, st.integers(1, 300), st.floats(0, 1), st.floats(0, 1)),
+    st.builds(Stretch, st.integers(1, 300), st.floats(0, 1), st.floats(0, 1), st.integers(0, 5)),
     min_size=1,
     max_size=3,
 )

@@ -1,8 +1,10 @@
 """What decides a step's time and is in no operator's record."""
 
+import msgspec
 import pytest
 import torch
 
+from peakward.catalogue.models import model
 from peakward.lab.models.module_capture import capture_module
 from peakward.prediction.time.setting import of_case, of_module
 
@@ -11,10 +13,16 @@ from .round_device import case, operator, tensor
 
 def test_a_case_s_is_by_the_decoder_s_code():
     found = of_case(case("small", batch_size=4, seq_len=128, precision="tf32", attention="sdpa"))
-    assert (found.n_tokens, found.tf32, found.heads_are_scattered) == (512, True, True)
+    assert (found.n_rows, found.tf32, found.heads_are_scattered) == ({512}, True, True)
     assert found.counts_steps_on_host
     halves = operator("silu", [tensor(4, 8)], [tensor(4, 8)], module="blocks.*.ff")
     assert found.scattered_share(halves) == 1.0
+
+
+def test_rows_of_a_mixture_are_also_what_each_expert_gets():
+    mixture = msgspec.structs.replace(model("small"), n_experts=6, n_active_experts=2)
+    found = of_case(case(mixture, batch_size=4, seq_len=128))
+    assert found.n_rows == {512, 170, 171}
 
 
 @pytest.mark.parametrize("settings", [{"optimizer": "adamw-fused"}, {"cuda_graphs": True}])
@@ -33,4 +41,4 @@ def test_a_module_s_is_as_it_was_seen():
     shares = {each.name: found.scattered_share(each) for each in capture.graph.operators}
     assert shares["aten.neg"] == 0.0
     assert shares["aten.add"] == 1.0
-    assert (found.n_tokens, found.tf32) == (64, False)
+    assert (found.n_rows, found.tf32) == ({64}, False)

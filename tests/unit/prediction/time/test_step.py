@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peakward.catalogue.devices import device as catalogued
+from peakward.catalogue.models import model
 from peakward.prediction.operators.op_graph import op_graph
 from peakward.prediction.time.device_model import device_model
 from peakward.prediction.time.errors_seen import FACTORS
@@ -158,3 +159,31 @@ def test_a_micro_batch_more_takes_more_of_both(made):
     after = step_time(grown(made, accumulate=made.workload.accumulate + 1), H200)
     assert after.device_s > before.device_s
     assert after.host_s > before.host_s
+
+
+def mixture(**options):
+    shape = msgspec.structs.replace(model("small"), n_experts=8, n_active_experts=2)
+    return case(shape, **options)
+
+
+def test_a_loop_over_experts_waits_for_where_their_rows_end():
+    """Twice a block, and as often where blocks are run again."""
+    counted = {}
+    for checkpointing in ("none", "every-block"):
+        found = step_time(mixture(checkpointing=checkpointing), device())
+        counted[checkpointing] = [each.n_waits for each in found.phases]
+    assert counted == {"none": [24, 0, 0], "every-block": [24, 24, 0]}
+    found = step_time(mixture(precision="bf16"), device())
+    assert [each.n_waits for each in found.phases] == [0, 0, 0]
+
+
+def test_more_active_experts_take_longer_and_more_idle_ones_only_where_weights_count():
+    def forward_s(n_experts, n_active):
+        shape = msgspec.structs.replace(
+            model("small"), n_experts=n_experts, n_active_experts=n_active
+        )
+        made = case(shape, batch_size=16, seq_len=1024, pass_="forward", precision="bf16")
+        return step_time(made, device()).device_s
+
+    assert forward_s(8, 1) < forward_s(8, 2) < forward_s(8, 4)
+    assert forward_s(8, 2) == pytest.approx(forward_s(4, 2), rel=0.02)
