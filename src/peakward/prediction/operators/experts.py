@@ -75,8 +75,17 @@ def until_saved(tape: Tape, plan: Plan) -> None:
 def result(plan: Plan) -> Operand:
     """What is added: (batch, seq, d_model) in the compute type; under CUDA's autocast, which sums in
     fp32, in that."""
-    sums_wide = plan.autocast and plan.device == "cuda"
-    return of_type(plan.hidden, FLOAT if sums_wide else plan.compute)
+    return of_type(plan.hidden, FLOAT if sums_in_fp32(plan) else plan.compute)
+
+
+def sums_in_fp32(plan: Plan) -> bool:
+    """Whether a sum of results in the compute type is in fp32."""
+    return plan.autocast and plan.device == "cuda"
+
+
+def softmax_widens(plan: Plan) -> bool:
+    """CUDA's has fp32 results of fp16 itself."""
+    return plan.compute == HALF and plan.device == "cuda"
 
 
 def backward(tape: Tape, plan: Plan, gradient: Operand) -> None:
@@ -102,7 +111,7 @@ def backward(tape: Tape, plan: Plan, gradient: Operand) -> None:
 def _route(tape: Tape, plan: Plan) -> Operand:
     """From the logits to the shares of each token's experts, in fp32."""
     logits = tensor(plan.compute, plan.tokens, plan.shape.n_experts)
-    if not _softmax_widens(plan):
+    if not softmax_widens(plan):
         logits = tape.cast(logits, FLOAT)
     likely = tape.pointwise("_softmax", logits, dtype=FLOAT)
     share, chosen = tensor(FLOAT, *_chosen(plan)), tensor(INT, *_chosen(plan))
@@ -165,14 +174,9 @@ def _route_backward(tape: Tape, plan: Plan) -> Operand:
     likely = tensor(FLOAT, plan.tokens, plan.shape.n_experts)
     tape.call("new_zeros", (share,), (likely,), bytes_read=0)
     tape.call("scatter", (likely, tensor(INT, *_chosen(plan)), share), (likely,))
-    if _softmax_widens(plan):
+    if softmax_widens(plan):
         return tape.pointwise("_softmax_backward_data", likely, likely, dtype=HALF)
     return tape.cast(tape.pointwise("_softmax_backward_data", likely, likely), plan.compute)
-
-
-def _softmax_widens(plan: Plan) -> bool:
-    """CUDA's has fp32 results of fp16 itself."""
-    return plan.compute == HALF and plan.device == "cuda"
 
 
 def _tokens(plan: Plan) -> Operand:

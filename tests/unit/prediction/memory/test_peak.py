@@ -117,6 +117,29 @@ def test_building_needs_an_fp32_copy_of_the_largest_matrix():
     assert found.peak.parameters_bytes == 2 * n_parameters(model("2.7B"))
 
 
+def test_a_mixtures_experts_are_all_held_and_trained():
+    mixture = msgspec.structs.replace(SHAPE, n_experts=4, n_active_experts=1)
+    found = peak_memory(case({"optimizer": "adamw-fused"}, mixture))
+    held = 4 * n_parameters(mixture)
+    assert found.peak.parameters_bytes == held
+    assert found.peak.optimizer_state_bytes == 2 * held
+    at_end = peak_memory(case({"optimizer": "adamw-foreach"}, mixture, batch_size=1)).peak
+    assert (at_end.gradients_bytes, at_end.temporaries_bytes) == (held, held)
+
+
+def test_of_a_mixture_activations_grow_with_the_experts_that_are_active():
+    def activations(n_experts, n_active):
+        mixture = msgspec.structs.replace(
+            SHAPE, n_experts=n_experts, n_active_experts=n_active, vocab_size=8
+        )
+        made = case({"precision": "bf16"}, mixture, pass_="forward_backward", seq_len=256)
+        return split(made).activations_bytes
+
+    one, two, three = (activations(8, n) for n in (1, 2, 3))
+    assert three - two == two - one > 0
+    assert activations(16, 1) - one < (two - one) / 4
+
+
 def test_accumulation_holds_gradients_beside_activations():
     one, two, three = (split(case(accumulate=n)) for n in (1, 2, 3))
     assert one.gradients_bytes == 0

@@ -22,7 +22,7 @@ def case(shape="tiny", device="cuda", changes=None, **configuration):
     ("made", "says"),
     [
         (case(device="cpu"), "device cuda"),
-        (case(changes={"n_experts": 4}), "n_experts 1"),
+        (case(changes={"n_experts": 4}, compile="default"), "compile of a mixture"),
         (case(precision="fp8"), "precision fp32 or"),
         (case(compile="max-autotune"), "compile none or"),
         (case(compile="default", checkpointing="sqrt"), "checkpointing of compiled blocks none"),
