@@ -15,7 +15,7 @@ from .files import in_files, on_terminal
 PLANS = Path(__file__).parents[1] / "data" / "plans"
 
 
-@pytest.fixture(params=["one_gpu", "eight_gpus"])
+@pytest.fixture(params=["one_gpu", "eight_gpus", "experts"])
 def found(request):
     """What `peakward plan --json` printed."""
     return codec.from_json(gzip.decompress((PLANS / f"{request.param}.json.gz").read_bytes()), Plan)

@@ -122,3 +122,5 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     command: str
     """Makes this plan again."""
     devices: tuple[DevicePlan, ...]
+    n_parameters: int | None = None
+    """Of the model, whether or not a token goes through them; None in older plans."""

@@ -32,3 +32,5 @@ class ServingPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     command: str
     """Makes this plan again."""
     devices: tuple[ServingSite, ...]
+    n_parameters: int | None = None
+    """Of the model that is served, whether or not a token goes through them; None in older plans."""

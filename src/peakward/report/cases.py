@@ -7,6 +7,7 @@ from peakward.records.case import (
     StepCase,
     Workload,
 )
+from peakward.records.model_shape import ModelShape
 from peakward.report.format import format_cell
 
 
@@ -25,6 +26,21 @@ def label(case: Case) -> str:
     if case.memory_limit_bytes is not None:
         words += (f"at most {format_cell(case.memory_limit_bytes, 'bytes')}",)
     return ", ".join(words)
+
+
+def model(shape: ModelShape, n_parameters: int | None) -> str:
+    """Its name, where they are known its parameters, of which a mixture's are not all active, and its
+    sizes."""
+    mixed = shape.n_experts > 1
+    experts = f"{shape.n_experts} experts of which {shape.n_active_experts} active, "
+    sizes = (
+        f"{shape.n_layers} layers, d_model {shape.d_model}, d_ff {shape.d_ff}, "
+        f"{experts if mixed else ''}{shape.n_heads} heads, vocabulary {shape.vocab_size:,}"
+    )
+    if n_parameters is None:
+        return f"{shape.name} ({sizes})"
+    active = f", {n_parameters - shape.idle_parameters:,} active" if mixed else ""
+    return f"{shape.name}, {n_parameters:,} parameters{active} ({sizes})"
 
 
 def workload(work: Workload) -> str:

@@ -3,6 +3,7 @@
 from peakward.records.inference import Cost, ServingWorkload
 from peakward.records.serving_plan import ServingPlan, ServingSite
 from peakward.records.study import Cell, Column, Table
+from peakward.report.cases import model
 from peakward.report.columns import without_empty
 from peakward.report.document import (
     Block,
@@ -74,7 +75,11 @@ def _tokens_per_s(each: ServingSite) -> float:
 
 def _facts(plan: ServingPlan) -> Facts:
     work = plan.cost.workload
+    known = (
+        {} if plan.n_parameters is None else {"model": model(plan.cost.model, plan.n_parameters)}
+    )
     facts = {
+        **known,
         "weights": _weights(work),
         "cache": work.cache_type,
         "products in": work.compute_type,

@@ -1,8 +1,10 @@
 import msgspec
 import pytest
 
+from peakward.catalogue.models import model as catalogued
+from peakward.prediction.parameters import n_parameters
 from peakward.records.case import OperatorCase, StepCase
-from peakward.report.cases import label, settings, workload
+from peakward.report.cases import label, model, settings, workload
 
 
 def test_a_model_case_says_its_work_and_settings(studies):
@@ -22,6 +24,15 @@ def test_operators_and_steps():
     )
     assert label(operator) == "attention 8 × 1 × 1024 × 64 forward, fp32, naive, compile default"
     assert label(StepCase(name="my step", fingerprint="0", device="cpu")) == "my step"
+
+
+def test_of_a_mixture_both_numbers_of_parameters_are_said():
+    dense, mixture = (catalogued(name) for name in ("small", "mixtral-8x7b"))
+    assert model(mixture, n_parameters(mixture)).startswith(
+        "mixtral-8x7b, 46,702,792,704 parameters, 12,879,925,248 active (32 layers"
+    )
+    assert "8 experts of which 2 active" in model(mixture, None)
+    assert "active" not in model(dense, n_parameters(dense))
 
 
 def test_a_workload_says_micro_batches_and_lengths(studies):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from peakward.prediction.parameters import n_parameters
 from peakward.prediction.planning.attempt import Attempts
 from peakward.prediction.planning.changes import Base, changes
 from peakward.prediction.planning.composition import composition
@@ -14,7 +15,12 @@ from peakward.records.plan import DevicePlan, Plan
 
 def plan(case: ModelCase, sites: Iterable[Site], *, command: str) -> Plan:
     """The case on each; `command` is what makes the plan again."""
-    return Plan(case=case, command=command, devices=tuple(device_plan(case, on) for on in sites))
+    return Plan(
+        case=case,
+        command=command,
+        devices=tuple(device_plan(case, on) for on in sites),
+        n_parameters=n_parameters(case.model),
+    )
 
 
 def device_plan(case: ModelCase, on: Site) -> DevicePlan:

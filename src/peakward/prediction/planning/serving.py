@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from peakward.prediction.inference.cost import serving_cost
 from peakward.prediction.inference.floor import serving_floor
+from peakward.prediction.parameters import n_parameters
 from peakward.prediction.planning.attempt import Attempts
 from peakward.prediction.planning.rates import gpu_hours
 from peakward.prediction.planning.site import Site
@@ -37,6 +38,7 @@ def serving_plan(
             _site(shape, workload, on, on.limit_bytes(limit_bytes), cost.memory.total_bytes)
             for on in sites
         ),
+        n_parameters=n_parameters(shape),
     )
 
 

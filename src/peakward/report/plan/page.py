@@ -1,10 +1,12 @@
 """A plan on one screen, or everything that it holds."""
 
 from peakward.records.plan import DevicePlan, Forecast, Plan
-from peakward.report.cases import label
+from peakward.report.cases import label, model
 from peakward.report.document import (
     Block,
     Document,
+    Fact,
+    Facts,
     Items,
     Note,
     Paragraph,
@@ -39,7 +41,7 @@ def summary(plan: Plan) -> Document:
     return Document(
         title=_title(plan),
         headline=_headline(plan),
-        blocks=(*_notes(plan), *_opening(plan)),
+        blocks=(*_notes(plan), *_model(plan), *_opening(plan)),
         sections=tuple(each for each in (_levers(plan), _absent(plan)) if each.blocks),
     )
 
@@ -50,7 +52,7 @@ def whole(plan: Plan) -> Document:
     return Document(
         title=_title(plan),
         headline=_headline(plan),
-        blocks=(*_notes(plan), *_opening(plan)),
+        blocks=(*_notes(plan), *_model(plan), *_opening(plan)),
         sections=tuple(each for each in sections if each.blocks),
     )
 
@@ -97,11 +99,24 @@ def _composed_s(each: DevicePlan) -> float:
     return each.composition.step_s.estimate
 
 
+def _model(plan: Plan) -> tuple[Block, ...]:
+    """Nothing where its parameters were not stored."""
+    if plan.n_parameters is None:
+        return ()
+    return (Facts(facts=(Fact(name="model", value=model(plan.case.model, plan.n_parameters)),)),)
+
+
 def _notes(plan: Plan) -> tuple[Block, ...]:
     without = [each.forecast.device_name for each in plan.devices if each.forecast.fits is False]
-    if not without:
-        return ()
-    return (Note(text=f"Does not fit the memory of {', '.join(without)}: times are as if it did."),)
+    notes = []
+    if without:
+        notes.append(f"Does not fit the memory of {', '.join(without)}: times are as if it did.")
+    if plan.case.model.n_experts > 1:
+        notes.append(
+            "Tokens are taken to go to experts evenly; no mixture of experts was measured, and "
+            "intervals are those of dense models."
+        )
+    return tuple(Note(text=text) for text in notes)
 
 
 def _opening(plan: Plan) -> tuple[Block, ...]:

@@ -3,7 +3,7 @@
 from peakward.records.model_shape import ModelShape
 from peakward.records.study import Plot, Study, Table
 from peakward.report import provenance
-from peakward.report.cases import settings, workload
+from peakward.report.cases import model, settings, workload
 from peakward.report.columns import without_empty
 from peakward.report.document import (
     Block,
@@ -135,16 +135,7 @@ def _facts(study: Study, found: Investigation) -> Facts:
 def _model(shape: ModelShape, found: Investigation) -> str:
     counts = [point.measurement.n_parameters for point in found.points if point.measurement]
     count = next((count for count in counts if count is not None), None)
-    mixed = shape.n_experts > 1
-    experts = f"{shape.n_experts} experts of which {shape.n_active_experts} active, "
-    sizes = (
-        f"{shape.n_layers} layers, d_model {shape.d_model}, d_ff {shape.d_ff}, "
-        f"{experts if mixed else ''}{shape.n_heads} heads, vocabulary {shape.vocab_size:,}"
-    )
-    if count is None:
-        return f"{shape.name} ({sizes})"
-    active = f", {count - shape.idle_parameters:,} active" if mixed else ""
-    return f"{shape.name}, {count:,} parameters{active} ({sizes})"
+    return model(shape, count)
 
 
 def _floor(study: Study, found: Investigation) -> Section:

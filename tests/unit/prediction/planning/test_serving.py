@@ -5,6 +5,7 @@ import pytest
 from peakward.catalogue.devices import device, least_memory_bytes
 from peakward.catalogue.models import model
 from peakward.prediction.inference.floor import serving_floor
+from peakward.prediction.parameters import n_parameters
 from peakward.prediction.planning.serving import serving_plan
 from peakward.prediction.planning.site import site
 from peakward.records import codec
@@ -30,6 +31,7 @@ def planned(*sites, **changes):
 
 def test_each_device_has_its_floor():
     found = planned(H100, L4)
+    assert found.n_parameters == n_parameters(LLAMA)
     for each, on in zip(found.devices, (H100, L4), strict=True):
         assert each.floor == serving_floor(
             LLAMA,
