@@ -2,6 +2,8 @@
 
 from typing import Literal, NamedTuple
 
+from peakward.catalogue.experts import CAPABILITIES
+from peakward.prediction.operators.tape import BFLOAT
 from peakward.prediction.time import grouped_products, kernels
 from peakward.prediction.time.device_model import DeviceModel
 from peakward.prediction.time.fused import fused_s
@@ -79,9 +81,10 @@ def _product(operator: Operator, setting: Setting, on: DeviceModel) -> OperatorC
 
 
 def _grouped_product(operator: Operator, on: DeviceModel) -> OperatorCost:
-    dtype = operator.inputs[0].dtype
-    model = on.products.get(_TYPES.get(dtype, dtype))
-    if model is None:
+    model = on.products.get("bf16")
+    in_one_kernel = on.compute_capability[0] in CAPABILITIES
+    if model is None or operator.inputs[0].dtype != BFLOAT or not in_one_kernel:
+        # Elsewhere this operator is itself a loop in which the host waits: its time is not known.
         return OperatorCost(None, grouped_products.LAUNCHES, "compute")
     found = grouped_products.groups(operator)
     compute_s = grouped_products.compute_s(found, model, on.compute_capability)

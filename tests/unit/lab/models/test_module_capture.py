@@ -1,5 +1,6 @@
 """Any module as its operators and tensors."""
 
+import msgspec
 import pytest
 import torch
 from torch import nn
@@ -14,6 +15,7 @@ from peakward.records import codec
 from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.errors import PeakwardError
 from peakward.records.module_capture import ModuleCapture
+from peakward.records.op_graph import OpGraph
 
 
 class Branching(nn.Module):
@@ -96,6 +98,44 @@ def test_the_reference_decoder_as_anyone_s_module_has_its_operators(pass_):
             for graph in (found.graph, closed)
         )
         assert seen == known
+
+
+def mixture(dtype):
+    shape = msgspec.structs.replace(model("tiny"), n_experts=4, n_active_experts=2)
+    with torch.device("meta"):
+        return shape, Decoder(shape, implementation("naive")).to(dtype)
+
+
+def test_a_mixture_whose_experts_one_kernel_multiplies_has_the_closed_forms_operators():
+    """All of its own, module by module, as CUDA has them."""
+    shape, module = mixture(torch.bfloat16)
+    ids = torch.zeros(2, 64, dtype=torch.long)
+    found = capture_module(module, (ids, ids), pass_="forward_backward").graph
+    case = ModelCase(
+        model=shape,
+        workload=Workload(batch_size=2, seq_len=64, pass_="forward_backward"),
+        configuration=Configuration(precision="bf16"),
+        device="cuda",
+    )
+    seen, known = (
+        {
+            each
+            for each in OpGraph.of(
+                msgspec.structs.replace(each, scattered=None) for each in graph.operators
+            ).operators
+            if ".ff" in (each.module or "") and ".ff_norm" not in each.module
+        }
+        for graph in (found, op_graph(case))
+    )
+    assert seen == known
+    assert any(each.name == "aten._grouped_mm" and each.flops for each in seen)
+
+
+def test_a_loop_over_experts_is_refused_as_values_decide_it():
+    _, module = mixture(torch.float32)
+    ids = torch.zeros(2, 64, dtype=torch.long)
+    with pytest.raises(PeakwardError, match="operators do not depend on values"):
+        capture_module(module, (ids, ids), pass_="forward_backward")
 
 
 def test_the_module_is_left_as_it_was():

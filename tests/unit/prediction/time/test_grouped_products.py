@@ -69,6 +69,12 @@ def test_a_call_is_two_launches_and_the_longer_of_tiles_and_bytes():
     assert thin_cost.device_s == pytest.approx(max(moved_s, 64 * SMALL_S) + 5 * US, rel=0.3)
 
 
-def test_a_type_whose_rate_is_unknown_has_no_time():
+def test_what_has_no_kernel_or_no_known_rate_has_no_time():
     made = grouped((800, 64), (8, 64, 32), (800, 32), 8)
-    assert cost(made, of_case(case()), device(products={})).device_s is None
+    single = operator("_grouped_mm", [tensor(800, 64), tensor(8, 64, 32)], made.outputs, flops=1)
+    for each, changes in (
+        (made, {"products": {}}),
+        (made, {"compute_capability": (8, 0)}),
+        (single, {}),
+    ):
+        assert cost(each, of_case(case()), device(**changes)).device_s is None
