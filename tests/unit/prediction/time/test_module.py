@@ -1,5 +1,6 @@
 """A captured module's time, against the same module in closed form."""
 
+import msgspec
 import pytest
 import torch
 
@@ -14,22 +15,25 @@ from peakward.records.case import Configuration, ModelCase, StepCase, Workload
 
 from .round_device import device
 
+MIXTURE = msgspec.structs.replace(model("small"), n_experts=8, n_active_experts=2)
+SHAPES = {"small": model("small"), "gpt2": model("gpt2"), "mixture": MIXTURE}
 
-@pytest.mark.parametrize("name", ["small", "gpt2"])
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
 @pytest.mark.parametrize("attention", ["naive", "sdpa"])
 @pytest.mark.parametrize("pass_", ["forward", "train_step"])
 def test_the_reference_decoder_as_anyone_s_module_takes_as_long_as_in_closed_form(
-    name, attention, pass_
+    shape, attention, pass_
 ):
     """On a device that never waits for its host, to 1.5%: layouts are seen there and derived here."""
     with torch.device("meta"):
-        module = Decoder(model(name), implementation(attention)).bfloat16()
+        module = Decoder(shape, implementation(attention)).bfloat16()
     ids = torch.zeros(4, 256, dtype=torch.long)
     inputs = (ids,) if pass_ == "forward" else (ids, ids)
     on = device(call_s=0.0)
     found = module_time(capture_module(module, inputs, pass_=pass_), on)
     case = ModelCase(
-        model=model(name),
+        model=shape,
         workload=Workload(batch_size=4, seq_len=256, pass_=pass_),
         configuration=Configuration(precision="bf16", attention=attention),
         device="cuda",
