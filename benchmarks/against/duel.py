@@ -16,7 +16,8 @@ from against import interleaved
 from against.interleaved import Arm, Builder, Turn
 from against.outcome import Guard, Outcome, Solo, TriedSetting, first_line, part_name
 from against.peer import Setting, peer, settings
-from peakward.lab.levers.prepare import ModelStep, prepare
+from peakward.lab.levers.model_step import ModelStep
+from peakward.lab.levers.prepare import prepare
 from peakward.lab.measure import nvml
 from peakward.lab.measure.clock import clock_for
 from peakward.lab.models.transformers_weights import decoder_state

@@ -19,8 +19,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from peakward.lab.data.random_tokens import micro_batches
 from peakward.lab.levers import precision
+from peakward.lab.levers.model_step import N_BATCHES
 from peakward.lab.levers.optimizer import LEARNING_RATE
-from peakward.lab.levers.prepare import N_BATCHES
 from peakward.records.case import ModelCase
 from peakward.records.errors import PeakwardError
 from peakward.records.model_shape import ModelShape

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 import torch
 
+from peakward.lab.levers.model_step import ModelStep
 from peakward.lab.levers.optimizer import LEARNING_RATE
-from peakward.lab.levers.prepare import ModelStep
 from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.model_shape import ModelShape
 
@@ -72,7 +72,7 @@ def results(step) -> dict[str, list[torch.Tensor]]:
     """What the next step computes, copied."""
     step.step()
     parameters = [each.detach().clone() for each in step.model.parameters()]
-    if step.case.workload.pass_ == "forward":
+    if not step.case.workload.trains:
         return {"logits": [step.output.clone()]}
     gradients = [each.clone() for each in step.gradients()]
     return {"loss": [step.output.clone()], "gradients": gradients, "parameters": parameters}

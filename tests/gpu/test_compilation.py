@@ -32,7 +32,7 @@ BEST = {
 }
 
 
-@pytest.mark.parametrize("pass_", ["forward", "train_step"])
+@pytest.mark.parametrize("pass_", ["forward", "train_step", "prefill", "decode"])
 def test_the_best_composition(pass_, make_case, check, counters):
     with prepare(make_case(pass_=pass_, **BEST)) as step:
         check(step)

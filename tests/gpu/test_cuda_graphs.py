@@ -43,6 +43,32 @@ def test_training_equals_eager(optimizer, accumulate, make_case, error):
     )
 
 
+@pytest.mark.parametrize("attention", ["naive", "sdpa", "sdpa-math"])
+@pytest.mark.parametrize("pass_", ["prefill", "decode"])
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"n_kv_heads": 1, "window": 7}, {"positions": "learned"}, {"positions": "sinusoidal"}],
+    ids=["rope", "mqa, window", "learned", "sinusoidal"],
+)
+def test_passes_with_a_cache_equal_eager(changes, pass_, attention, make_case, error):
+    check_equal(make_case(shape=changes, cuda_graphs=True, pass_=pass_, attention=attention), error)
+
+
+@pytest.mark.parametrize("setting", ["tf32", "bf16-mixed", "fp16-mixed", "bf16", "fp8"])
+@pytest.mark.parametrize("attention", ["naive", "sdpa"])
+def test_every_precision_of_a_decode_step_can_be_captured(setting, attention, make_case, check):
+    # 16 sequences: of the sides of fp8 matrices cuBLAS takes multiples of 16.
+    case = make_case(
+        pass_="decode",
+        precision=setting,
+        attention=attention,
+        cuda_graphs=True,
+        workload={"batch_size": 16},
+    )
+    with prepare(case) as step:
+        check(step)
+
+
 @pytest.mark.parametrize("pass_", ["forward", "forward_backward"])
 def test_the_other_passes_equal_eager(pass_, make_case, error):
     check_equal(make_case(cuda_graphs=True, pass_=pass_, attention="sdpa"), error)

@@ -28,9 +28,11 @@ def test_precision_with_attention(setting, attention, make_case, check):
 
 
 @pytest.mark.parametrize("setting", ["fp32", "tf32", *NARROW])
-@pytest.mark.parametrize("pass_", ["forward", "forward_backward"])
+@pytest.mark.parametrize("pass_", ["forward", "forward_backward", "prefill", "decode"])
 def test_the_other_passes(setting, pass_, make_case, check):
-    with prepare(make_case(precision=setting, pass_=pass_, attention="sdpa")) as step:
+    workload = {"batch_size": 16}  # Of the sides of fp8 matrices cuBLAS takes multiples of 16.
+    case = make_case(precision=setting, pass_=pass_, attention="sdpa", workload=workload)
+    with prepare(case) as step:
         check(step)
 
 
@@ -40,6 +42,13 @@ def test_the_other_passes(setting, pass_, make_case, check):
 def test_head_dims(head_dim, attention, setting, make_case, check):
     shape = {"head_dim": head_dim, "d_model": 2 * head_dim}
     with prepare(make_case(shape=shape, precision=setting, attention=attention)) as step:
+        check(step)
+
+
+@pytest.mark.parametrize("attention", ["sdpa-cudnn", "sdpa-flash", "sdpa-efficient", "sdpa-math"])
+@pytest.mark.parametrize("pass_", ["prefill", "decode"])
+def test_every_backend_serves_the_passes_with_a_cache(attention, pass_, make_case, check):
+    with prepare(make_case(precision="bf16", pass_=pass_, attention=attention)) as step:
         check(step)
 
 

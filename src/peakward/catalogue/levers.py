@@ -1,9 +1,10 @@
 """The levers: what each changes in a case, when it applies, what it may do to the numbers."""
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
+from peakward.catalogue.cached import cache_obstacle
 from peakward.catalogue.experts import experts_obstacle
 from peakward.catalogue.names import look_up
 from peakward.records.case import Configuration, DeviceType, ModelCase, Pass
@@ -109,7 +110,7 @@ LEVERS: tuple[Lever, ...] = (
 class Needs(msgspec.Struct, frozen=True, kw_only=True):
     """What a setting that no lever brings needs; the fields are those of `Lever`."""
 
-    passes: tuple[Pass, ...] = ("forward", "forward_backward", "train_step")
+    passes: tuple[Pass, ...] = get_args(Pass)
     device_types: tuple[DeviceType, ...] = ("cpu", "cuda")
     min_compute_capability: tuple[int, int] | None = None
     needs_precision: tuple[str, ...] = ()
@@ -194,7 +195,7 @@ def case_obstacle(
         if reason is not None:
             written = "on" if value is True else value
             return f"{field.replace('_', '-')} {written} {reason}"
-    return experts_obstacle(case, compute_capability=compute_capability)
+    return cache_obstacle(case) or experts_obstacle(case, compute_capability=compute_capability)
 
 
 def _needs(field: str, value: Any, device: DeviceType) -> Lever | Needs | None:

@@ -42,9 +42,9 @@ class WorkOptions(ShapeOptions, frozen=True, kw_only=True):
     batch_size: Annotated[str | None, option("N,…", "4; on a CPU 2")] = None
     """Sequences in one micro-batch."""
     seq_len: Annotated[str | None, option("N,…", "512; on a CPU 128")] = None
-    """Tokens in one sequence."""
+    """Tokens in one sequence; in decode, that its new token attends to, itself included."""
     pass_: Annotated[str, option("PASS,…", "train_step", "pass")] = "train_step"
-    """forward, forward_backward or train_step."""
+    """forward, forward_backward, train_step, prefill or decode."""
     accumulate: Annotated[str, option("N,…", "1")] = "1"
     """Micro-batches in one step of the optimiser."""
     seed: Annotated[str, option("N", "0")] = "0"

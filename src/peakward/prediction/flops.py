@@ -10,6 +10,9 @@ Conventions, which every figure derived from these inherits:
   mask, S²·head_dim with it, so a query attends to S/2 keys on average. (Counted token by token,
   itself included, it would be (S + 1)/2.) In a window of W < S the pairs are S·W - W²/2: W keys
   for each query but the first W, which have W/2 on average. At W = S that is S²/2 again.
+- With a key-value cache the head counts only where a token is drawn from it: at the last position
+  of each prompt, and of each token decoded. A token that is decoded attends to all that lie in its
+  reach, itself included, exactly.
 - Backward is twice forward: each product has two operands to differentiate. So training is three
   times forward. Recomputation (by checkpointing, or inside flash attention) is never counted.
 """
@@ -27,6 +30,18 @@ FORWARDS: dict[Phase, int] = {"forward": 1, "backward": 2, "optimizer": 0}
 def forward_flops(shape: ModelShape, batch_size: int, seq_len: int) -> float:
     """Model FLOPs of one forward pass over (batch_size, seq_len) tokens."""
     return _blocks(shape, batch_size, seq_len) + head_flops(shape, n_tokens=batch_size * seq_len)
+
+
+def prefill_flops(shape: ModelShape, batch_size: int, seq_len: int) -> float:
+    """Model FLOPs of prompts (batch_size, seq_len), the head at the last position of each."""
+    return _blocks(shape, batch_size, seq_len) + head_flops(shape, n_tokens=batch_size)
+
+
+def decode_flops(shape: ModelShape, batch_size: int, context_len: int) -> float:
+    """Model FLOPs of one token for each of batch_size sequences that are `context_len` long with it."""
+    n_pairs = batch_size * min(context_len, shape.window or context_len)
+    blocks = blocks_flops(shape, n_tokens=batch_size, n_pairs=n_pairs)
+    return blocks + head_flops(shape, n_tokens=batch_size)
 
 
 def step_flops(case: Case) -> float | None:
@@ -47,8 +62,11 @@ def step_flops(case: Case) -> float | None:
 def phase_flops(case: ModelCase) -> dict[Phase, float]:
     """`step_flops` by phase, in the order in which they run."""
     workload = case.workload
+    micro_batch = {"prefill": prefill_flops, "decode": decode_flops}.get(
+        workload.pass_, forward_flops
+    )
     forward = workload.accumulate * mean_over_lengths(
-        workload, lambda seq_len: forward_flops(case.model, workload.batch_size, seq_len)
+        workload, lambda seq_len: micro_batch(case.model, workload.batch_size, seq_len)
     )
     return {phase: FORWARDS[phase] * forward for phase in PHASES[workload.pass_]}
 
@@ -64,7 +82,7 @@ def recomputed_flops(case: ModelCase) -> float:
     """
     workload = case.workload
     recomputes = case.configuration.checkpointing in ("sqrt", "every-block")
-    if workload.pass_ == "forward" or not recomputes:
+    if not (workload.trains and recomputes):
         return 0.0
     return workload.accumulate * mean_over_lengths(
         workload, lambda seq_len: _blocks(case.model, workload.batch_size, seq_len)

@@ -9,6 +9,8 @@ PHASES: dict[Pass, tuple[Phase, ...]] = {
     "forward": ("forward",),
     "forward_backward": ("forward", "backward"),
     "train_step": ("forward", "backward", "optimizer"),
+    "prefill": ("forward",),
+    "decode": ("forward",),
 }
 """In the order in which they run."""
 

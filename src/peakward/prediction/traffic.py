@@ -13,6 +13,9 @@ Counted, each as often as the workload makes it move:
   by each later one's. Of an untied table and of experts, again what was touched;
 - AdamW: reads parameter, gradient and two moments, writes parameter and two moments, of every
   parameter, all in the parameters' type;
+- keys and values in a cache, in the type that attention computes in: of `prefill` the positions of
+  each prompt written that later tokens may attend to; of `decode` those read that the new token
+  attends to, but for itself, which is written;
 - token ids, 8 bytes each, read once per micro-batch.
 
 Not counted: activations, logits, casts, scales of a scaled loss, zeroing. They can stay on the chip
@@ -20,19 +23,29 @@ or be computed again, so they are no part of a floor. Counted although they migh
 gradients and moments that fit in the last cache; a model as small as that can beat its floor.
 """
 
+from peakward.prediction.inference.cache import cache_bytes_per_token, held_positions
 from peakward.prediction.parameters import (
     embedding_parameters,
     n_parameters,
     n_position_rows,
 )
 from peakward.prediction.phases import PHASES, mean_over_lengths
-from peakward.records.case import ModelCase
+from peakward.records.case import ModelCase, Precision
+from peakward.records.inference import CacheType
 from peakward.records.measurement import Phase
 from peakward.records.model_shape import ModelShape
 
 TOKEN_ID_BYTES = 8
 ADAMW_ACCESSES = 7
 """Reads of parameter, gradient and two moments; writes of parameter and two moments."""
+CACHE_TYPES: dict[Precision, CacheType] = {
+    "fp32": "fp32",
+    "tf32": "fp32",
+    "bf16-mixed": "bf16",
+    "fp16-mixed": "fp16",
+    "bf16": "bf16",
+    "fp8": "bf16",
+}
 
 
 def compulsory_bytes(case: ModelCase) -> dict[Phase, float]:
@@ -54,11 +67,26 @@ def _forward_bytes(case: ModelCase) -> float:
     workload, shape = case.workload, case.model
 
     def micro_batch(seq_len: int) -> float:
-        n_tokens = workload.batch_size * seq_len
-        read = _weights(shape, n_tokens) + looked_up(shape, n_tokens, seq_len)
-        return read * parameter_bytes(case) + TOKEN_ID_BYTES * n_tokens
+        n_positions = 1 if workload.pass_ == "decode" else seq_len
+        n_tokens = workload.batch_size * n_positions
+        read = _weights(shape, n_tokens) + looked_up(shape, n_tokens, n_positions)
+        return read * parameter_bytes(case) + cached_bytes(case) + TOKEN_ID_BYTES * n_tokens
 
     return workload.accumulate * mean_over_lengths(workload, micro_batch)
+
+
+def cached_bytes(case: ModelCase) -> float:
+    """Bytes of the cache that a step writes, or reads and writes; 0 of a pass without one."""
+    workload, shape = case.workload, case.model
+    if not workload.caches:
+        return 0.0
+    n_positions = workload.batch_size * held_positions(shape, workload.seq_len)
+    return n_positions * cache_bytes_per_token(shape, cache_type(case))
+
+
+def cache_type(case: ModelCase) -> CacheType:
+    """The type that keys and values come in: the one that the case computes in, but fp8's 16 bits."""
+    return CACHE_TYPES[case.configuration.precision]
 
 
 def _backward_bytes(case: ModelCase) -> float:

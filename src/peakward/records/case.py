@@ -11,7 +11,9 @@ import msgspec
 
 from peakward.records.model_shape import ModelShape
 
-Pass = Literal["forward", "forward_backward", "train_step"]
+ModulePass = Literal["forward", "forward_backward", "train_step"]
+"""Passes of any module; the others need a decoder that keeps keys and values."""
+Pass = Literal[ModulePass, "prefill", "decode"]
 Precision = Literal["fp32", "tf32", "bf16-mixed", "fp16-mixed", "bf16", "fp8"]
 Attention = Literal["naive", "sdpa", "sdpa-cudnn", "sdpa-flash", "sdpa-efficient", "sdpa-math"]
 Compile = Literal["none", "default", "reduce-overhead", "max-autotune"]
@@ -28,6 +30,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     batch_size: int
     """Sequences in one micro-batch."""
     seq_len: int
+    """Of `decode` the positions that the one new token of each sequence attends to, itself included."""
     pass_: Pass = msgspec.field(default="train_step", name="pass")
     accumulate: int = 1
     """Micro-batches whose gradients are summed before the optimiser runs."""
@@ -38,8 +41,20 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     seed: int = 0
 
     @property
+    def trains(self) -> bool:
+        """Whether gradients are computed."""
+        return self.pass_ in ("forward_backward", "train_step")
+
+    @property
+    def caches(self) -> bool:
+        """Whether keys and values are kept in a cache, and logits taken at the last position alone."""
+        return self.pass_ in ("prefill", "decode")
+
+    @property
     def tokens_per_step(self) -> float:
         """Tokens that count in one step, averaged over a cycle of lengths; padding does not count."""
+        if self.pass_ == "decode":
+            return float(self.batch_size)
         lengths = self.varying_seq_lens or (self.seq_len,)
         return self.batch_size * self.accumulate * sum(lengths) / len(lengths)
 

@@ -1,6 +1,6 @@
 """A change that may make a case faster or smaller."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -20,7 +20,7 @@ class Lever(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """`exact`: bitwise under determinism. `reordered`: within twice the base's own error against an
     fp64 oracle. `approximate`: logits within the bound that its compute type allows."""
     saves: Literal["time", "memory"] = "time"
-    passes: tuple[Pass, ...] = ("forward", "forward_backward", "train_step")
+    passes: tuple[Pass, ...] = get_args(Pass)
     device_types: tuple[DeviceType, ...] = ("cpu", "cuda")
     min_compute_capability: tuple[int, int] | None = None
     needs_precision: tuple[str, ...] = ()

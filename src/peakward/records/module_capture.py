@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from peakward.records.case import Pass, StepCase
+from peakward.records.case import ModulePass, StepCase
 from peakward.records.memory import MemoryPhase
 from peakward.records.op_graph import OpGraph
 
@@ -29,7 +29,7 @@ class ModuleCapture(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """The module's class."""
     fingerprint: str
     """Of the operators: two captures alike have the same."""
-    pass_: Pass = msgspec.field(name="pass")
+    pass_: ModulePass = msgspec.field(name="pass")
     n_parameters: int
     n_trained: int
     """Tensors of parameters that want a gradient."""

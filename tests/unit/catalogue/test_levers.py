@@ -105,6 +105,17 @@ def test_refused_where_the_pass_lacks_what_it_changes(name: str) -> None:
     assert "needs the pass" in str(applies(lever(name), case(pass_="forward")))
 
 
+@pytest.mark.parametrize("pass_", ["prefill", "decode"])
+def test_what_makes_a_pass_with_a_cache_faster(pass_: str) -> None:
+    at = case(pass_=pass_, precision="bf16-mixed")
+    found = {each.name for each in LEVERS if applies(each, at) is None}
+    assert found == {each.name for each in LEVERS} - {
+        "fused-optimizer",
+        "triton-optimizer",
+        "checkpointing",
+    }
+
+
 def test_an_optimizer_lever_needs_an_optimizer() -> None:
     at = case(pass_="forward_backward")
     assert "needs the pass train_step, got forward_backward" in str(

@@ -33,6 +33,21 @@ def test_the_keys_of_known_cases_never_change() -> None:
     assert case_key(CASE) == MODEL_KEY
 
 
+@pytest.mark.parametrize(
+    ("pass_", "trains", "caches", "tokens"),
+    [
+        ("forward", False, False, 64),
+        ("forward_backward", True, False, 64),
+        ("train_step", True, False, 64),
+        ("prefill", False, True, 64),
+        ("decode", False, True, 4),
+    ],
+)
+def test_what_a_pass_does(pass_, trains, caches, tokens) -> None:
+    work = Workload(batch_size=4, seq_len=16, pass_=pass_)
+    assert (work.trains, work.caches, work.tokens_per_step) == (trains, caches, tokens)
+
+
 def test_experts_are_in_the_key() -> None:
     shapes = [
         msgspec.structs.replace(SHAPE, n_experts=total, n_active_experts=active)

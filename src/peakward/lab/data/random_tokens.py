@@ -31,3 +31,15 @@ def micro_batches(
         targets = F.pad(tokens[:, :, 1:], (0, padding), value=IGNORED)
         steps.append(list(zip(ids.unbind(0), targets.unbind(0), strict=True)))
     return steps
+
+
+def new_tokens(
+    workload: Workload, vocab_size: int, device: str, *, n_steps: int
+) -> list[list[tuple[Tensor]]]:
+    """For each of `n_steps` steps of `prefill` or `decode` the ids of its one batch, of int64:
+    (batch_size, seq_len) prompts, or (batch_size, 1) tokens behind those in the cache."""
+    generator = torch.Generator(device).manual_seed(workload.seed)
+    length = 1 if workload.pass_ == "decode" else workload.seq_len
+    shape = (n_steps, workload.batch_size, length)
+    drawn = torch.randint(vocab_size, shape, generator=generator, device=device)
+    return [[(ids,)] for ids in drawn.unbind(0)]

@@ -11,7 +11,8 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from peakward.lab.levers.prepare import ModelStep, prepare
+from peakward.lab.levers.model_step import ModelStep
+from peakward.lab.levers.prepare import prepare
 from peakward.lab.models.op_recorder import OpRecorder
 from peakward.records.case import ModelCase
 from peakward.records.errors import PeakwardError

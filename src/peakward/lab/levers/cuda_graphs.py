@@ -1,12 +1,13 @@
 """Lever `cuda-graphs`: forward, backward and optimiser of a step as one launch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-MicroBatches = list[tuple[Tensor, Tensor]]
+MicroBatches = Sequence[tuple[Tensor, ...]]
+"""Of a step: ids, and where there is a loss targets."""
 N_REHEARSALS = 3
 """Before capture, on a side stream: lazy initialisation may not happen inside (torch's notes)."""
 
@@ -35,14 +36,14 @@ class CapturedStep:
         if key not in self._graphs:
             self._graphs[key] = self._capture(batches)
         graph, inputs, output = self._graphs[key]
-        for (ids, targets), (new_ids, new_targets) in zip(inputs, batches, strict=True):
-            ids.copy_(new_ids)
-            targets.copy_(new_targets)
+        for held, given in zip(inputs, batches, strict=True):
+            for mine, theirs in zip(held, given, strict=True):
+                mine.copy_(theirs)
         graph.replay()
         return output
 
     def _capture(self, batches: MicroBatches) -> tuple[torch.cuda.CUDAGraph, MicroBatches, Tensor]:
-        inputs = [(ids.clone(), targets.clone()) for ids, targets in batches]
+        inputs = [tuple(each.clone() for each in batch) for batch in batches]
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):

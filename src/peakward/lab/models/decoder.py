@@ -7,6 +7,7 @@ apart, in fewer and larger matmuls.
 
 import math
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +15,11 @@ from torch import Tensor, nn
 
 from peakward.lab.models.experts import MixtureOfExperts
 from peakward.lab.ops.attention.api import AttentionFn
+from peakward.lab.ops.attention.mask import first_in_reach
 from peakward.records.model_shape import ModelShape
+
+if TYPE_CHECKING:
+    from peakward.lab.inference.cache import KVCache, LayerCache
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
@@ -23,6 +28,9 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
 }
 
+INITIAL_DEVIATION = 0.02
+"""Of a weight that is drawn (Radford et al. 2019, GPT-2)."""
+
 
 def norm(shape: ModelShape) -> nn.Module:
     """RMSNorm (Zhang & Sennrich 2019) or LayerNorm over d_model, computed in at least fp32."""
@@ -30,14 +38,17 @@ def norm(shape: ModelShape) -> nn.Module:
     return kind(shape.d_model, eps=shape.norm_eps)
 
 
-def rotation(shape: ModelShape, seq_len: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of RoPE (Su et al. 2021), each (seq_len, head_dim / 2).
+def rotation(
+    shape: ModelShape, seq_len: int, like: Tensor, start: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of RoPE (Su et al. 2021) from position `start` on, each (seq_len,
+    head_dim / 2).
 
     Angles are computed in at least fp32: bf16 holds positions exactly only to 256.
     """
     dtype = torch.promote_types(like.dtype, torch.float32)
     exponent = torch.arange(0, shape.head_dim, 2, device=like.device, dtype=dtype) / shape.head_dim
-    position = torch.arange(seq_len, device=like.device, dtype=dtype)
+    position = torch.arange(start, start + seq_len, device=like.device, dtype=dtype)
     angle = torch.outer(position, shape.rope_theta**-exponent)
     return angle.cos().to(like.dtype), angle.sin().to(like.dtype)
 
@@ -49,18 +60,20 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return turned.to(x.dtype)
 
 
-def sinusoids(shape: ModelShape, seq_len: int, like: Tensor) -> Tensor:
-    """Position vectors (seq_len, d_model) of Vaswani et al. 2017, section 3.5."""
+def sinusoids(shape: ModelShape, seq_len: int, like: Tensor, start: int = 0) -> Tensor:
+    """Position vectors (seq_len, d_model) from `start` on (Vaswani et al. 2017, section 3.5)."""
     dtype = torch.promote_types(like.dtype, torch.float32)
     exponent = torch.arange(0, shape.d_model, 2, device=like.device, dtype=dtype) / shape.d_model
-    position = torch.arange(seq_len, device=like.device, dtype=dtype)
+    position = torch.arange(start, start + seq_len, device=like.device, dtype=dtype)
     angle = torch.outer(position, 10_000.0**-exponent)
     pairs = torch.stack((angle.sin(), angle.cos()), dim=-1)
     return pairs.flatten(-2)[:, : shape.d_model].to(like.dtype)
 
 
-def alibi(shape: ModelShape, seq_len: int, like: Tensor) -> Tensor:
-    """Score bias (heads, seq_len, seq_len): minus slope times distance (Press et al. 2022).
+def alibi(shape: ModelShape, seq_len: int, like: Tensor, start: int = 0) -> Tensor:
+    """Score bias (heads, seq_len, keys): minus slope times distance (Press et al. 2022).
+
+    Keys are all from the first that the first query attends to.
 
     Slopes are 2^(-8·i/n) for n heads a power of two; for other n the paper's code takes those of
     the power below and every second one of the power above, as here.
@@ -72,8 +85,9 @@ def alibi(shape: ModelShape, seq_len: int, like: Tensor) -> Tensor:
     n = shape.n_heads
     power = 1 << (n.bit_length() - 1)
     each = slopes(power) + slopes(2 * power)[0::2][: n - power]
-    position = torch.arange(seq_len, device=like.device)
-    distance = (position[:, None] - position[None, :]).clamp(min=0)
+    first = first_in_reach(start, shape.window)
+    position = torch.arange(first, start + seq_len, device=like.device)
+    distance = (position[start - first :, None] - position[None, :]).clamp(min=0)
     dtype = torch.promote_types(like.dtype, torch.float32)
     return -torch.tensor(each, device=like.device, dtype=dtype)[:, None, None] * distance
 
@@ -89,7 +103,12 @@ class SelfAttention(nn.Module):
         self.out = nn.Linear(shape.n_heads * shape.head_dim, shape.d_model, bias=shape.bias)
 
     def forward(
-        self, x: Tensor, cos: Tensor | None, sin: Tensor | None, bias: Tensor | None
+        self,
+        x: Tensor,
+        cos: Tensor | None,
+        sin: Tensor | None,
+        bias: Tensor | None,
+        kept: "LayerCache | None",
     ) -> Tensor:
         shape = self.shape
         batch, seq_len, _ = x.shape
@@ -97,6 +116,8 @@ class SelfAttention(nn.Module):
         q, k, v = packed.split((shape.n_heads, shape.n_kv_heads, shape.n_kv_heads), dim=1)
         if cos is not None and sin is not None:
             q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        if kept is not None:
+            k, v = kept.extend(k, v, window=shape.window)
         mixed = self.attention(q, k, v, window=shape.window, bias=bias)
         return self.out(mixed.transpose(1, 2).reshape(batch, seq_len, -1))
 
@@ -135,9 +156,14 @@ class Block(nn.Module):
         self.ff_norm, self.ff = norm(shape), feed_forward(shape)
 
     def forward(
-        self, x: Tensor, cos: Tensor | None, sin: Tensor | None, bias: Tensor | None
+        self,
+        x: Tensor,
+        cos: Tensor | None,
+        sin: Tensor | None,
+        bias: Tensor | None,
+        kept: "LayerCache | None" = None,
     ) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), cos, sin, bias)
+        x = x + self.attention(self.attention_norm(x), cos, sin, bias, kept)
         return x + self.ff(self.ff_norm(x))
 
 
@@ -171,25 +197,33 @@ class Decoder(nn.Module):
         if shape.tied_head:
             self.readout.head.weight = self.embedding.weight
 
-    def forward(self, ids: Tensor, targets: Tensor | None = None) -> Tensor:
+    def forward(
+        self, ids: Tensor, targets: Tensor | None = None, cache: "KVCache | None" = None
+    ) -> Tensor:
         """ids, targets (batch, seq_len) of int64 → logits (batch, seq_len, vocab) or a scalar loss.
 
-        A target of -100 does not count.
+        A target of -100 does not count. With a cache the ids stand behind the tokens that it holds,
+        their keys and values are written to it, and the logits are the last position's, (batch, 1,
+        vocab).
         """
-        shape, seq_len = self.shape, ids.shape[1]
+        shape, start = self.shape, 0 if cache is None else cache.length
+        seq_len = ids.shape[1]
         x = self.embedding(ids)
         if shape.positions == "learned":
-            x = x + self.position_embedding.weight[:seq_len]
+            x = x + self.position_embedding.weight[start : start + seq_len]
         elif shape.positions == "sinusoidal":
-            x = x + sinusoids(shape, seq_len, x)
-        cos, sin = rotation(shape, seq_len, x) if shape.positions == "rope" else (None, None)
-        bias = alibi(shape, seq_len, x) if shape.positions == "alibi" else None
-        for block in self.blocks:
-            x = block(x, cos, sin, bias)
-        return self.readout(x, targets)
+            x = x + sinusoids(shape, seq_len, x, start)
+        cos, sin = None, None
+        if shape.positions == "rope":
+            cos, sin = rotation(shape, seq_len, x, start)
+        bias = alibi(shape, seq_len, x, start) if shape.positions == "alibi" else None
+        layers = [None] * len(self.blocks) if cache is None else cache.layers
+        for block, kept in zip(self.blocks, layers, strict=True):
+            x = block(x, cos, sin, bias, kept)
+        return self.readout(x if cache is None else x[:, -1:], targets)
 
     def initialise(self, seed: int) -> None:
-        """Normal weights of deviation 0.02, residual projections 0.02/√(2·layers) (GPT-2), norms 1.
+        """Normal weights of `INITIAL_DEVIATION`, residual projections that/√(2·layers) (GPT-2), norms 1.
 
         Drawn in fp32 one tensor at a time and then cast, so that equal seeds give equal models in
         every dtype and no more than one tensor's fp32 copy is ever held.
@@ -203,7 +237,7 @@ class Decoder(nn.Module):
                 continue
             residual = name.endswith(("attention.out.weight", "ff.down.weight"))
             drawn = torch.randn(parameter.shape, generator=generator, device=parameter.device)
-            parameter.data.copy_(drawn.mul_(0.02 * (scale if residual else 1.0)))
+            parameter.data.copy_(drawn.mul_(INITIAL_DEVIATION * (scale if residual else 1.0)))
             del drawn  # Or it would live on beside the next one.
 
 

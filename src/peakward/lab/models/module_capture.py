@@ -26,7 +26,7 @@ from peakward.lab.models.lifetimes import LifetimeRecorder
 from peakward.lab.models.op_recorder import OpRecorder
 from peakward.lab.models.operator_flops import is_uncounted
 from peakward.lab.models.untouched import untouched
-from peakward.records.case import Pass
+from peakward.records.case import ModulePass
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Phase
 from peakward.records.module_capture import ModuleCapture
@@ -46,7 +46,7 @@ def capture_module(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
-    pass_: Pass = "forward",
+    pass_: ModulePass = "forward",
     loss: Loss | None = None,
     autocast: torch.dtype | None = None,
     tokens: int | None = None,
@@ -107,8 +107,10 @@ def capture_module(
 
 
 def _check(asked: "_Asked") -> None:
-    if asked.pass_ not in get_args(Pass):
-        raise PeakwardError(f"expected a pass of {', '.join(get_args(Pass))}, got {asked.pass_!r}")
+    if asked.pass_ not in get_args(ModulePass):
+        raise PeakwardError(
+            f"expected a pass of {', '.join(get_args(ModulePass))}, got {asked.pass_!r}"
+        )
     if asked.autocast not in (None, torch.bfloat16, torch.float16):
         raise PeakwardError(
             f"expected torch.bfloat16 or torch.float16 for autocast, got {asked.autocast!r}"
@@ -157,7 +159,7 @@ class _Asked(NamedTuple):
     module: nn.Module
     args: Sequence[Any]
     kwargs: dict[str, Any]
-    pass_: Pass
+    pass_: ModulePass
     loss: Loss | None
     autocast: torch.dtype | None
 

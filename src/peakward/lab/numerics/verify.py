@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from peakward.lab.levers import precision
-from peakward.lab.levers.prepare import ModelStep, prepare
+from peakward.lab.levers.model_step import ModelStep
+from peakward.lab.levers.prepare import prepare
 from peakward.records.case import Configuration, ModelCase
 from peakward.records.lever import NumericsClass
 from peakward.records.trial import NumericsError, NumericsVerdict
@@ -60,7 +61,7 @@ def reduced(case: ModelCase) -> ModelCase:
 
 
 def verify(base: ModelCase, candidate: ModelCase, declared: NumericsClass) -> NumericsVerdict:
-    """Compare logits (`forward`), or loss and gradients, and parameters after two updates.
+    """Compare logits, or where the pass trains loss and gradients, and parameters after two updates.
 
     Errors are ‖x − oracle‖ / ‖oracle‖ over all elements of a quantity, in fp64. Bounds by class:
 
@@ -138,7 +139,7 @@ def _outputs(step: ModelStep) -> Outputs:
     step.rewind()
     step.step()
     assert step.output is not None
-    if step.case.workload.pass_ == "forward":
+    if not step.case.workload.trains:
         return {"logits": (step.output.clone(),)}
     outputs: Outputs = {
         "loss": (step.output.clone(),),

@@ -11,7 +11,7 @@ written; token ids. A prefill writes the cache that it leaves behind and reads n
 in `prediction.traffic`: activations and logits, which can stay on the chip.
 """
 
-from peakward.prediction.flops import attended_pairs, blocks_flops, head_flops
+from peakward.prediction.flops import blocks_flops, head_flops, prefill_flops
 from peakward.prediction.inference.cache import (
     cache_bytes_per_token,
     held_positions,
@@ -45,13 +45,11 @@ def prefill(shape: ModelShape, workload: ServingWorkload) -> Cost:
     """All prompts of the batch in one step."""
     batch_size, prompt_len = workload.batch_size, workload.prompt_len
     n_tokens = batch_size * prompt_len
-    pairs = batch_size * attended_pairs(prompt_len, window=shape.window)
     written = batch_size * held_positions(shape, prompt_len)
     return _cost(
         shape,
         workload,
-        flops=blocks_flops(shape, n_tokens=n_tokens, n_pairs=pairs)
-        + head_flops(shape, n_tokens=batch_size),
+        flops=prefill_flops(shape, batch_size, prompt_len),
         n_tokens=n_tokens,
         n_positions=prompt_len,
         cached=written,

@@ -4,7 +4,14 @@ from typing import get_args
 
 from peakward.catalogue.experts import experts_obstacle
 from peakward.prediction.operators.attention_backend import ComputeCapability
-from peakward.records.case import Attention, Checkpointing, ModelCase, Optimizer, Precision
+from peakward.records.case import (
+    Attention,
+    Checkpointing,
+    ModelCase,
+    ModulePass,
+    Optimizer,
+    Precision,
+)
 from peakward.records.errors import PeakwardError
 
 _TORCH_ADAMW = ("adamw-foreach", "adamw-fused", "adamw-loop")
@@ -36,6 +43,7 @@ def expect_covered(case: ModelCase, compute_capability: ComputeCapability) -> No
     for setting, covered in (_ON_CUDA if case.device == "cuda" else _ON_CPU).items():
         expect(setting, getattr(configuration, setting), *covered)
     _expect_capturable(case)
+    expect("pass", case.workload.pass_, *get_args(ModulePass))
     if case.model.n_experts > 1:
         _expect_mixture(case, compute_capability)
     expect("varying_seq_lens", case.workload.varying_seq_lens, ())
@@ -53,7 +61,8 @@ def _expect_capturable(case: ModelCase) -> None:
         "cuda_graphs", configuration.cuda_graphs, False, *([True] if case.device == "cuda" else [])
     )
     if configuration.cuda_graphs:
-        expect("precision in a CUDA graph", configuration.precision, *_CAPTURABLE)
+        if case.workload.trains:
+            expect("precision in a CUDA graph", configuration.precision, *_CAPTURABLE)
         if case.workload.pass_ == "train_step":
             optimizers = ("adamw-foreach", "adamw-fused", "adamw-triton")
             expect("optimizer in a CUDA graph", configuration.optimizer, *optimizers)

@@ -11,7 +11,8 @@ from torch import nn
 
 from peakward.lab.levers import compilation
 from peakward.lab.levers.checkpointing import apply as checkpoint
-from peakward.lab.levers.prepare import ModelStep, prepare
+from peakward.lab.levers.model_step import ModelStep
+from peakward.lab.levers.prepare import prepare
 from peakward.lab.models import decoder
 from peakward.lab.numerics.verify import UNIT_ROUNDOFF
 from peakward.lab.ops.attention.api import implementation
@@ -100,7 +101,7 @@ def outcome(case: ModelCase) -> list[torch.Tensor]:
     with prepare(case) as step:
         for _ in range(3):
             step.step()
-        if case.workload.pass_ == "forward":
+        if not case.workload.trains:
             return [step.output.clone()]
         parameters = [each.detach().clone() for each in step.model.parameters()]
         return [step.output.clone(), *(each.clone() for each in step.gradients()), *parameters]
@@ -123,6 +124,20 @@ def test_the_whole_model_is_one_graph(checkpointing, pass_, make_case, counters)
     choices = {"checkpointing": checkpointing, "pass_": pass_}
     found = outcome(make_case(compile_scope="model", **choices))
     assert counters["stats"]["unique_graphs"] == 1
+    assert not counters["graph_break"]
+    for mine, plain in zip(found, outcome(make_case(compile="none", **choices)), strict=True):
+        assert torch.equal(mine, plain)
+
+
+@pytest.mark.parametrize("scope", ["block", "model"])
+@pytest.mark.parametrize("attention", ["naive", "sdpa"])
+@pytest.mark.parametrize("pass_", ["prefill", "decode"])
+def test_a_cache_breaks_no_graph_and_serves_every_block(
+    pass_, attention, scope, make_case, counters
+):
+    choices = {"pass_": pass_, "attention": attention}
+    found = outcome(make_case(compile_scope=scope, **choices))
+    assert counters["stats"]["unique_graphs"] == (2 if scope == "block" else 1)
     assert not counters["graph_break"]
     for mine, plain in zip(found, outcome(make_case(compile="none", **choices)), strict=True):
         assert torch.equal(mine, plain)
@@ -191,8 +206,8 @@ def test_padding_spares_the_recompilations_of_varying_lengths(make_case, counter
 
 def computed(step: ModelStep) -> list[torch.Tensor]:
     step.step()
-    forward = step.case.workload.pass_ == "forward"
-    return [each.detach().double() for each in ([step.output] if forward else step.gradients())]
+    found = step.gradients() if step.case.workload.trains else [step.output]
+    return [each.detach().double() for each in found]
 
 
 def check_generated_code(case: ModelCase) -> None:
@@ -236,6 +251,12 @@ def test_generated_code_computes_the_same_with_other_levers(
             precision=precision,
         )
     )
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("pass_", ["prefill", "decode"])
+def test_generated_code_with_a_cache_computes_the_same(pass_, make_case):
+    check_generated_code(make_case(shape={"n_layers": 2}, pass_=pass_, attention="sdpa"))
 
 
 @pytest.mark.full

@@ -75,6 +75,13 @@ def test_forward_is_one_phase_for_each_micro_batch(make_case, watched):
     assert list(seen_of(case, watched).ranges) == [(0, "step"), *once, *once]
 
 
+@pytest.mark.parametrize("pass_", ["prefill", "decode"])
+def test_a_pass_with_a_cache_is_a_forward_phase(pass_, make_case, watched):
+    case = make_case(pass_=pass_, attention="naive")
+    expected = [(0, "step"), (1, "forward"), *blocks(2, PARTS)]
+    assert list(seen_of(case, watched).ranges) == expected
+
+
 @pytest.mark.parametrize("mode", CHECKPOINTING[1:])
 def test_a_recomputed_block_opens_its_range_again_in_backward(mode, make_case, watched):
     """Backward reaches the last run of blocks first; recomputation need not go to a run's end."""

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from peakward.lab.levers import precision
+from peakward.lab.levers.model_step import ModelStep
 from peakward.lab.levers.optimizer import LEARNING_RATE
-from peakward.lab.levers.prepare import ModelStep, prepare
+from peakward.lab.levers.prepare import prepare
 from peakward.records.case import Configuration, ModelCase, OperatorCase, Workload
 from peakward.records.errors import PeakwardError
 
@@ -46,7 +47,7 @@ def results(step: ModelStep) -> dict[str, tuple[torch.Tensor, ...]]:
     """What its next step computes, copied."""
     step.step()
     parameters = tuple(each.detach().clone() for each in step.model.parameters())
-    if step.case.workload.pass_ == "forward":
+    if not step.case.workload.trains:
         return {"logits": (step.output.clone(),), "parameters": parameters}
     gradients = tuple(each.clone() for each in step.gradients())
     return {"loss": (step.output.clone(),), "gradients": gradients, "parameters": parameters}
@@ -152,6 +153,50 @@ SHAPES = {
     # All active: rounding that turned a choice would be no error of arithmetic.
     "experts": {"n_experts": 3, "n_active_experts": 3},
 }
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
+@pytest.mark.parametrize("setting", ["fp32", "bf16-mixed", "bf16", "fp16-mixed", "fp8"])
+@pytest.mark.parametrize("attention", ["naive", "sdpa"])
+@pytest.mark.parametrize("pass_", ["prefill", "decode"])
+def test_passes_with_a_cache(shape, setting, attention, pass_, make_case):
+    if "n_experts" in shape and setting == "fp8":
+        pytest.skip("fp8 has no experts")
+    check(make_case(shape=shape, pass_=pass_, precision=setting, attention=attention))
+
+
+def test_a_prefill_gives_the_last_logits_of_a_forward_pass(make_case):
+    with prepare(make_case(pass_="prefill")) as step:
+        step.step()
+        expected = step.model(step._batches[0][0][0])[:, -1:]
+        assert error((step.output,), (expected.detach(),)) <= 2.0**-24 * (16 * 3 + 2) ** 0.5
+
+
+def test_every_decode_step_stands_behind_the_same_tokens(make_case):
+    with prepare(make_case(pass_="decode")) as step:
+        outputs = []
+        for _ in range(9):
+            step.step()
+            outputs.append(step.output)
+            assert step._cache.length == 15
+    assert outputs[0].shape == (2, 1, 61)
+    assert torch.equal(outputs[0], outputs[8])
+    assert not torch.equal(outputs[0], outputs[1])
+
+
+@pytest.mark.parametrize(
+    ("workload", "configuration", "reason"),
+    [
+        ({"accumulate": 2}, {}, "accumulate 2 needs a pass that trains"),
+        ({"varying_seq_lens": (5, 16)}, {}, "varying lengths need a pass without"),
+        ({}, {"checkpointing": "sqrt"}, "checkpointing sqrt needs a pass that trains"),
+    ],
+)
+@pytest.mark.parametrize("pass_", ["prefill", "decode"])
+def test_what_does_not_go_with_a_cache(workload, configuration, reason, pass_, make_case):
+    case = make_case(pass_=pass_, workload=workload, **configuration)
+    with pytest.raises(PeakwardError, match=reason), prepare(case):
+        pass
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())

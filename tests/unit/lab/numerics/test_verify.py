@@ -57,6 +57,37 @@ def test_a_lever_keeps_what_its_class_promises(pass_, changed, declared):
     assert all(each.candidate_error <= each.bound for each in found.errors)
 
 
+@pytest.mark.parametrize("pass_", ["prefill", "decode"])
+@pytest.mark.parametrize(
+    ("changed", "declared"),
+    [
+        ({"precision": "bf16"}, "approximate"),
+        ({"precision": "bf16-mixed"}, "approximate"),
+        ({"attention": "sdpa"}, "reordered"),
+    ],
+)
+def test_with_a_cache_the_logits_of_the_last_positions_are_compared(pass_, changed, declared):
+    found = verify(case(pass_), case(pass_, **changed), declared)
+    assert found.verdict == "holds", found
+    assert [each.quantity for each in found.errors] == ["logits"]
+
+
+def test_a_cache_of_other_tokens_is_no_reordering(monkeypatch):
+    """The verdict depends on what was held before the step."""
+    fill = room.ModelStep._held
+
+    def shifted(step, dtype):
+        cache = fill(step, dtype)
+        if step.case.configuration.attention == "sdpa":
+            cache.layers[0].values.mul_(1.001)
+        return cache
+
+    monkeypatch.setattr(room.ModelStep, "_held", shifted)
+    assert (
+        verify(case("decode"), case("decode", attention="sdpa"), "reordered").verdict == "violated"
+    )
+
+
 MIXED = {"n_experts": 8, "n_active_experts": 2}
 
 

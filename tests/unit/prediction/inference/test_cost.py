@@ -5,11 +5,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peakward.catalogue.models import model
-from peakward.prediction.flops import forward_flops, head_flops
+from peakward.prediction.flops import forward_flops, head_flops, phase_flops
 from peakward.prediction.inference.cache import cache_bytes_per_token
 from peakward.prediction.inference.cost import decode_step, prefill, serving_cost
 from peakward.prediction.inference.weights import read_bytes
 from peakward.prediction.parameters import n_active_parameters
+from peakward.prediction.traffic import compulsory_bytes
+from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.errors import PeakwardError
 from peakward.records.inference import ServingWorkload, WeightFormat
 from peakward.records.model_shape import ModelShape
@@ -75,6 +77,24 @@ def test_decoding_mixtral_takes_two_flops_of_each_active_parameter() -> None:
     attention = 32 * 2 * 2 * 32 * 128
     expected = 2 * (n_active_parameters(mixtral) - looked_up - norms) + attention
     assert step.flops == expected
+
+
+@pytest.mark.parametrize("name", ["small", "gpt2", "llama-3-8b", "mistral-7b", "mixtral-8x7b"])
+@pytest.mark.parametrize("batch_size", [1, 8])
+def test_a_measured_step_is_one_of_serving(name: str, batch_size: int) -> None:
+    """The passes of a case, whose floors stand beside measurements, cost what serving plans count."""
+    shape, seq_len = model(name), 900 if name == "gpt2" else 6000
+    served = workload(batch_size=batch_size, prompt_len=seq_len)
+    decoded = decode_step(shape, served, at(seq_len))
+    for pass_, cost in (("prefill", prefill(shape, served)), ("decode", decoded)):
+        case = ModelCase(
+            model=shape,
+            workload=Workload(batch_size=batch_size, seq_len=seq_len, pass_=pass_),  # type: ignore[arg-type]
+            configuration=Configuration(precision="bf16"),
+            device="cuda",
+        )
+        assert phase_flops(case) == {"forward": cost.flops}
+        assert compulsory_bytes(case)["forward"] == pytest.approx(cost.bytes, rel=1e-12)
 
 
 def test_verifying_a_draft_is_its_steps_with_the_weights_and_the_cache_read_once() -> None:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 import torch
 from torch import Tensor
 
-from peakward.lab.ops.attention.mask import causal_mask
+from peakward.lab.ops.attention.mask import causal_mask, sees_all
 
 Opened = Callable[[str], AbstractContextManager[object]]
 """opened(name): open for as long as its `with` block lasts."""
@@ -20,9 +20,10 @@ def attention(
 
     Args:
         q: (batch, heads, seq_len, head_dim).
-        k, v: (batch, kv_heads, seq_len, head_dim); kv_heads divides heads.
+        k, v: (batch, kv_heads, seq_len, head_dim); kv_heads divides heads. More of them than one
+            query are those in its reach, its own the last (`inference.cache`).
         window: see `mask.causal_mask`.
-        bias: added to the scaled scores, broadcast to (batch, heads, seq_len, seq_len).
+        bias: added to the scaled scores, broadcast to (batch, heads, seq_len, keys).
 
     Returns:
         (batch, heads, seq_len, head_dim) in q's dtype. The softmax is taken in at least fp32.
@@ -53,7 +54,7 @@ def attention_in_ranges(
 
 
 def for_every_head(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """k and v of (batch, heads, seq_len, head_dim): repeated where q's heads share them."""
+    """k and v of (batch, heads, keys, head_dim): repeated where q's heads share them."""
     groups = q.shape[1] // k.shape[1]
     if groups > 1:
         k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
@@ -61,10 +62,12 @@ def for_every_head(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def masked_scores(q: Tensor, k: Tensor, *, window: int | None, bias: Tensor | None) -> Tensor:
-    """q·kᵀ/√d + bias of (batch, heads, seq_len, seq_len), minus infinity where not allowed."""
+    """q·kᵀ/√d + bias of (batch, heads, seq_len, keys), minus infinity where not allowed."""
     scores = (q @ k.mT) / math.sqrt(q.shape[-1])
     if bias is not None:
         scores = scores + bias
+    if sees_all(q, k):
+        return scores
     return scores.masked_fill(~causal_mask(q.shape[2], window, q.device), -math.inf)
 
 

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from peakward.lab.ops.attention.mask import causal_mask
+from peakward.lab.ops.attention.mask import causal_mask, sees_all
 
 BACKENDS = {
     "sdpa": None,
@@ -28,16 +28,28 @@ def attention(
     backend: SDPBackend | None,
 ) -> Tensor:
     """As `reference.attention`; a named backend that cannot serve the inputs raises RuntimeError."""
-    seq_len = q.shape[2]
-    mask = None
-    if bias is not None:
-        allowed = causal_mask(seq_len, window, q.device)
-        mask = bias.to(q.dtype).masked_fill(~allowed, -torch.inf)
-        # A mask of three dimensions is taken by the math kernel alone.
-        mask = mask[(None,) * (4 - mask.dim())]
-    elif window is not None and window < seq_len:
-        mask = causal_mask(seq_len, window, q.device)
+    unmasked = sees_all(q, k)
+    mask = _mask(q, window=window, bias=bias, unmasked=unmasked)
     with nullcontext() if backend is None else sdpa_kernel(backend):
         return F.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, is_causal=mask is None, enable_gqa=q.shape[1] != k.shape[1]
+            q,
+            k,
+            v,
+            attn_mask=mask,
+            is_causal=mask is None and not unmasked,
+            enable_gqa=q.shape[1] != k.shape[1],
         )
+
+
+def _mask(q: Tensor, *, window: int | None, bias: Tensor | None, unmasked: bool) -> Tensor | None:
+    """What is added to the scores, or where they are allowed; None where causality says it all."""
+    seq_len = q.shape[2]
+    if bias is not None:
+        mask = bias.to(q.dtype)
+        if not unmasked:
+            mask = mask.masked_fill(~causal_mask(seq_len, window, q.device), -torch.inf)
+        # A mask of three dimensions is taken by the math kernel alone.
+        return mask[(None,) * (4 - mask.dim())]
+    if unmasked or window is None or window >= seq_len:
+        return None
+    return causal_mask(seq_len, window, q.device)

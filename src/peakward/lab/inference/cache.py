@@ -1,0 +1,99 @@
+"""The key-value cache of the reference decoder: static and contiguous, all layers at one length."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from peakward.lab.models.decoder import INITIAL_DEVIATION
+from peakward.lab.ops.attention.mask import first_in_reach
+from peakward.records.model_shape import ModelShape
+
+
+class LayerCache(nn.Module):
+    """Keys and values of one layer, each (batch, kv_heads, capacity, head_dim).
+
+    A module, with both as its buffers, because torch.compile takes it that a buffer stays where it
+    is: its own CUDA graphs would not be made of a step that writes to any other tensor.
+    """
+
+    keys: Tensor
+    values: Tensor
+
+    def __init__(self, keys: Tensor, values: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("keys", keys, persistent=False)
+        self.register_buffer("values", values, persistent=False)
+        self.length = 0
+
+    def extend(self, k: Tensor, v: Tensor, *, window: int | None) -> tuple[Tensor, Tensor]:
+        """Write k and v (batch, kv_heads, n, head_dim) behind the tokens held, whose number stays.
+
+        Returns:
+            The keys and values that attention needs: into an empty cache the new ones as they are;
+            of one token behind others, those in its reach, itself the last, as views of the cache.
+
+        Raises:
+            ValueError: several tokens behind others, for which attention here has no mask.
+        """
+        start, end = self.length, self.length + k.shape[2]
+        if start and k.shape[2] > 1:
+            raise ValueError(f"expected one token behind the {start} held, got {k.shape[2]}")
+        self.keys[:, :, start:end].copy_(k)
+        self.values[:, :, start:end].copy_(v)
+        if start == 0:
+            return k, v
+        first = first_in_reach(start, window)
+        return self.keys[:, :, first:end], self.values[:, :, first:end]
+
+
+class KVCache(nn.Module):
+    """What `decoder.Decoder` is handed to keep keys and values in, one `LayerCache` a block."""
+
+    layers: Sequence[LayerCache]
+
+    def __init__(
+        self,
+        shape: ModelShape,
+        *,
+        batch_size: int,
+        capacity: int,
+        device: str,
+        dtype: torch.dtype,
+    ) -> None:
+        super().__init__()
+        self.shape, self.device = shape, device
+        size = (batch_size, shape.n_kv_heads, capacity, shape.head_dim)
+
+        def empty() -> Tensor:
+            return torch.zeros(size, device=device, dtype=dtype)
+
+        layers = nn.ModuleList(LayerCache(empty(), empty()) for _ in range(shape.n_layers))
+        self.layers = layers  # type: ignore[assignment]
+
+    @property
+    def length(self) -> int:
+        """Tokens held of each sequence: 0 to capacity."""
+        return self.layers[0].length
+
+    @length.setter
+    def length(self, length: int) -> None:
+        for layer in self.layers:
+            layer.length = length
+
+    def fill(self, length: int, *, seed: int) -> None:
+        """Hold `length` tokens of random keys and values.
+
+        Normal, of the deviation that initialised projections give them: the norm before these leaves
+        elements of mean square 1. Drawn in fp32 one sequence of a layer at a time and then cast, so
+        that equal seeds fill caches of every dtype alike.
+        """
+        deviation = INITIAL_DEVIATION * math.sqrt(self.shape.d_model)
+        generator = torch.Generator(self.device).manual_seed(seed)
+        for held in self.buffers():
+            for sequence in held[:, :, :length].unbind(0):
+                drawn = torch.randn(sequence.shape, generator=generator, device=self.device)
+                sequence.copy_(drawn.mul_(deviation))
+                del drawn  # Or it would live on beside the next one.
+        self.length = length
