@@ -39,7 +39,7 @@ FP32, BF16, FP16, FP8, MIXED = (
 )
 SDPA, EFFICIENT, MATH = ({"attention": each} for each in ("sdpa", "sdpa-efficient", "sdpa-math"))
 RECOMPUTED, SELECTIVE = ({"checkpointing": each} for each in ("every-block", "selective"))
-FORWARD = {"pass_": "forward"}
+FORWARD, PREFILL, DECODE = ({"pass_": each} for each in ("forward", "prefill", "decode"))
 EXPERTS = {"n_experts": 4, "n_active_experts": 4}
 """All are active, for otherwise values decide how many rows each has."""
 ROUTED = {"n_experts": 4, "n_active_experts": 2}
@@ -107,6 +107,33 @@ GRID = {
     "fp8, biases": ({"bias": True, "qkv_bias": True}, FP8, {}),
     "fp8, recomputed": ({"bias": True}, {**FP8, **RECOMPUTED}, {}),
     "fp8, selective": ({}, {**FP8, **SELECTIVE, **SDPA}, {}),
+    "prefill": ({}, FP32, PREFILL),
+    "prefill, sdpa": ({"n_kv_heads": 1}, {**BF16, **SDPA}, PREFILL),
+    "prefill, gpt2": (GPT2, {**MIXED, **SDPA}, PREFILL),
+    "prefill, window": ({"window": 5}, {**SDPA, **MIXED}, PREFILL),
+    "decode": ({}, FP32, DECODE),
+    "decode, bf16": ({"n_kv_heads": 1}, BF16, DECODE),
+    "decode, mixed": ({}, MIXED, DECODE),
+    "decode, fp16": ({}, FP16, DECODE),
+    "decode, gpt2": (GPT2, {**MIXED, **SDPA}, DECODE),
+    "decode, alibi": ({"positions": "alibi", "window": 5}, MIXED, DECODE),
+    "decode, sdpa, fp32": ({}, SDPA, DECODE),
+    "decode, sdpa, grouped, fp32": ({"n_kv_heads": 1}, SDPA, DECODE),
+    "decode, sdpa": ({}, {**BF16, **SDPA}, DECODE),
+    "decode, sdpa, one sequence": (
+        {},
+        {**BF16, **SDPA},
+        {"pass_": "decode", "workload": {"batch_size": 1}},
+    ),
+    "decode, sdpa, grouped, window": ({"n_kv_heads": 1, "window": 5}, {**BF16, **SDPA}, DECODE),
+    "decode, sdpa, window of one": ({"window": 1}, {**BF16, **SDPA}, DECODE),
+    "decode, sdpa, alibi": ({"positions": "alibi"}, {**MIXED, **SDPA}, DECODE),
+    "decode, padded heads": ({"head_dim": 12}, {**SDPA, **BF16}, DECODE),
+    "decode, flash": ({"n_kv_heads": 1}, {**BF16, "attention": "sdpa-flash"}, DECODE),
+    "decode, efficient": ({}, {**EFFICIENT, **BF16}, DECODE),
+    "decode, efficient, alibi, odd": ({"positions": "alibi"}, EFFICIENT, {**DECODE, **ODD}),
+    "decode, math": ({"n_kv_heads": 1}, {**MATH, **BF16}, DECODE),
+    "decode, fp8": ({}, {**FP8, **SDPA}, {"pass_": "decode", "workload": {"batch_size": 16}}),
 }
 
 

@@ -27,6 +27,8 @@ class MemorySplit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """All else that a pass or the optimiser holds for a while."""
     inputs_bytes: int = 0
     """Token ids and targets of the steps to come."""
+    cache_bytes: int = 0
+    """Keys and values that `prefill` and `decode` keep."""
     workspace_bytes: int = 0
     """cuBLAS's."""
     rounding_bytes: int = 0

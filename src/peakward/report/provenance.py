@@ -8,7 +8,8 @@ from peakward.report.format import format_cell, format_duration
 
 CONVENTIONS = (
     "Model FLOPs count 2·m·n·k for every matmul that the maths needs, causal attention as half of "
-    "the full score matrix; training is 3 × forward; recomputation is never counted.",
+    "the full score matrix, of a decode step the positions attended to; the head of prefill and decode "
+    "at the last position alone; training is 3 × forward; recomputation is never counted.",
     "MFU is model FLOP/s over the datasheet's dense peak of the compute type.",
     "Ceiling share is model FLOP/s over the best matmul rate measured on this device in the same "
     "compute type.",

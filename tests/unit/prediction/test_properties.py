@@ -11,7 +11,7 @@ from peakward.catalogue.models import validate
 from peakward.prediction.floor import floor
 from peakward.prediction.flops import forward_flops, phase_flops, recomputed_flops, step_flops
 from peakward.prediction.parameters import n_parameters
-from peakward.prediction.traffic import compulsory_bytes, parameter_bytes
+from peakward.prediction.traffic import cached_bytes, compulsory_bytes, parameter_bytes
 from peakward.records.case import Configuration, ModelCase, Pass, Workload
 from peakward.records.device import Device
 from peakward.records.model_shape import ModelShape
@@ -28,18 +28,22 @@ replace: Any = msgspec.structs.replace
 def cases(draw: st.DrawFn) -> ModelCase:
     admitted = get_type_hints(Configuration)
     seq_len = draw(st.integers(1, 512))
+    pass_ = draw(st.sampled_from(get_args(Pass)))
+    caches = pass_ in ("prefill", "decode")
+    lengths = st.lists(st.integers(1, seq_len), max_size=0 if caches else 3)
+    policies = ("none",) if caches else get_args(admitted["checkpointing"])
     return ModelCase(
         model=draw(shapes()),
         workload=Workload(
             batch_size=draw(st.integers(1, 16)),
             seq_len=seq_len,
-            pass_=draw(st.sampled_from(get_args(Pass))),
-            accumulate=draw(st.integers(1, 4)),
-            varying_seq_lens=tuple(draw(st.lists(st.integers(1, seq_len), max_size=3))),
+            pass_=pass_,
+            accumulate=draw(st.integers(1, 1 if caches else 4)),
+            varying_seq_lens=tuple(draw(lengths)),
         ),
         configuration=Configuration(
             precision=draw(st.sampled_from(get_args(admitted["precision"]))),
-            checkpointing=draw(st.sampled_from(get_args(admitted["checkpointing"]))),
+            checkpointing=draw(st.sampled_from(policies)),
         ),
         device=draw(st.sampled_from(("cpu", "cuda"))),
     )
@@ -125,9 +129,12 @@ def test_recomputing_never_costs_a_whole_forward_pass(case: ModelCase) -> None:
 
 @untimed
 @given(cases())
-def test_a_forward_pass_never_reads_more_than_every_parameter_and_id(case: ModelCase) -> None:
+def test_a_forward_pass_never_moves_more_than_every_parameter_id_and_cached_position(
+    case: ModelCase,
+) -> None:
     n_ids = case.workload.tokens_per_step
     most = case.workload.accumulate * parameter_bytes(case) * n_parameters(case.model) + 8 * n_ids
+    most += cached_bytes(case)
     assert 0 < compulsory_bytes(case)["forward"] <= most * (1 + 1e-12)
 
 

@@ -76,7 +76,7 @@ def update_saved_s(time: StepTime, group: Group) -> float:
 
 
 def _ddp(case: ModelCase, n_gpus: int) -> tuple[_Sent, ...]:
-    if case.workload.pass_ == "forward":
+    if not case.workload.trains:
         return ()
     gradients = model_bytes(case)
     sent = collectives.all_reduce_bytes(gradients, n_gpus)
@@ -89,7 +89,7 @@ def _fsdp(case: ModelCase, n_gpus: int) -> tuple[_Sent, ...]:
     bare = 1 / (case.model.n_layers + 1)
     gathers = case.workload.accumulate * gathered
     forward = _Sent(gathers, "forward", 1.0, bare)
-    if case.workload.pass_ == "forward":
+    if not case.workload.trains:
         return (forward,)
     reduced = _Sent(gathered, "backward", 1 / case.workload.accumulate, bare)
     return forward, _Sent(gathers, "backward", 1.0, bare), reduced

@@ -25,6 +25,8 @@ def forward(line: Timeline, plan: Plan, packed: int) -> Mixed:
     if rotated:
         q = rotation.forward(line, plan, shape.n_heads, packed)
         k = rotation.forward(line, plan, shape.n_kv_heads, packed)
+    if plan.from_cache:  # What was written to it is let go of.
+        k = packed
     naive = plan.attention == "naive"
     run = naive_attention.forward if naive else fused_attention.forward
     saved, mixed = run(line, plan, q, k, packed)
@@ -53,6 +55,8 @@ def backward(line: Timeline, plan: Plan, saved: SavedScores | SavedFused, gradie
 def _copied(plan: Plan) -> bool:
     """Whether the result has to be laid out row by row: cuDNN's kernel and flash lay it out as they find
     the queries, head by head where they were turned; the efficient one always row by row."""
+    if plan.seq == 1:  # Of one token any layout will do.
+        return False
     rotated = plan.shape.positions == "rope"
     return plan.attention == "naive" or (rotated and plan.attention != "efficient")
 

@@ -19,7 +19,7 @@ def forward(line: Timeline, plan: Plan) -> tuple[int, tuple[int, ...]]:
         angles = plan.seq * shape.head_dim // 2 * ITEM_BYTES[plan.stored]
         return x, line.ops((angles, angles))
     else:
-        square = plan.seq**2
+        square = plan.seq * plan.keys
         distance = line.op(square * ITEM_BYTES[INT], line.op(square * ITEM_BYTES[INT]))
         return x, (line.op(square * shape.n_heads * ITEM_BYTES[FLOAT], distance),)
     return x, ()

@@ -47,10 +47,10 @@ def backward(line: Timeline, plan: Plan, saved: SavedFused, gradient: int) -> li
 
 def _mask(line: Timeline, plan: Plan) -> tuple[int, ...]:
     """Where the mask is not causal alone: added to the scores, in their type."""
-    window, square = plan.shape.window, plan.seq**2 * ITEM_BYTES[plan.compute]
+    window, square = plan.shape.window, plan.seq * plan.keys * ITEM_BYTES[plan.compute]
     if plan.shape.positions == "alibi":
-        forbidden = naive_attention.causal_mask(line, plan)
-        return (line.op(square * plan.shape.n_heads, forbidden),)
+        forbidden = (naive_attention.causal_mask(line, plan),) if plan.masked else ()
+        return (line.op(square * plan.shape.n_heads, *forbidden),)
     if window is not None and window < plan.seq:
         return (line.op(square, naive_attention.causal_mask(line, plan)),)
     return ()

@@ -55,7 +55,7 @@ class _Shared:
         return sorted(found, key=lambda each: each.made)
 
     def _buckets(self) -> Iterator[Tensor]:
-        if self._case.workload.pass_ != "forward":
+        if self._case.workload.trains:
             yield Tensor(model_bytes(self._case), "gradients", 0, len(self.phases) - 1)
 
     def _sharded(self, tensor: Tensor) -> Tensor:
@@ -71,7 +71,7 @@ class _Shared:
         shape, item = self._case.model, parameter_bytes(self._case)
         rest = embedding_parameters(shape) + head_parameters(shape)
         block = (n_parameters(shape) - rest) // shape.n_layers
-        trains = self._case.workload.pass_ != "forward"
+        trains = self._case.workload.trains
         whole = (rest + (GATHERED_BLOCKS + trains) * block) * item
         at = 0
         for passes, run in itertools.groupby(

@@ -18,7 +18,7 @@ class SavedScores(NamedTuple):
     q: int
     k: int
     v: int
-    forbidden: int
+    forbidden: tuple[int, ...]
     softmax: int
     weights: int
 
@@ -27,12 +27,14 @@ def forward(line: Timeline, plan: Plan, q: int, k: int, packed: int) -> tuple[Sa
     """Queries and keys, dense or inside `packed`, and values inside it → (batch, heads, seq,
     head_dim)."""
     heads, square = _heads(plan), _square(plan)
-    if q == packed:
+    if q == packed and (plan.seq > 1 or plan.batch > 1):
         q = line.op(heads, packed)
     v = packed
+    repeated: tuple[int, ...] = ()
     if plan.shape.n_kv_heads < plan.shape.n_heads:
-        k, v = line.op(heads, k), line.op(heads, packed)
-    elif k == packed:
+        n_bytes = heads // plan.seq * plan.keys
+        k, v = repeated = line.op(n_bytes, k), line.op(n_bytes, packed)
+    elif k == packed and not plan.from_cache:
         k = line.op(heads, packed)
     score = ITEM_BYTES[plan.compute]
     (product,) = line.dear((square * score,), q, k)
@@ -40,16 +42,19 @@ def forward(line: Timeline, plan: Plan, q: int, k: int, packed: int) -> tuple[Sa
     if plan.shape.positions == "alibi":
         score = ITEM_BYTES[FLOAT]
         scores = line.op(square * score, scores)
-    forbidden = causal_mask(line, plan)
-    masked = line.op(square * score, scores, forbidden)
+    forbidden: tuple[int, ...] = ()
+    masked = scores
+    if plan.masked:
+        forbidden = (causal_mask(line, plan),)
+        masked = line.op(square * score, scores, *forbidden)
     softmax = _softmax(line, plan, masked, score)
     weights = softmax
     if plan.compute != FLOAT:
         weights = line.op(square * ITEM_BYTES[plan.compute], softmax)
-    if v == packed and plan.batch > 1:
+    if v == packed and plan.batch > 1 and not plan.from_cache:
         v = line.op(heads, packed)  # Heads lie inside each token's row: no batch of matrices.
     (mixed,) = line.dear((heads,), weights, v)
-    line.use(masked, softmax)  # Locals of `attention` until it returns.
+    line.use(masked, softmax, *repeated)  # Locals of `attention` until it returns.
     return SavedScores(q, k, v, forbidden, softmax, weights), mixed
 
 
@@ -58,7 +63,7 @@ def backward(line: Timeline, plan: Plan, saved: SavedScores, gradient: int) -> l
     heads, square = _heads(plan), _square(plan)
     size = ITEM_BYTES[plan.compute]
     copied = line.op(heads, gradient)
-    line.saved(*saved)
+    line.saved(saved.q, saved.k, saved.v, *saved.forbidden, saved.softmax, saved.weights)
     weights = line.op(square * size, copied, saved.v, saved.weights)
     values = line.op(heads, copied, saved.weights, saved.v)
     line.use(weights)
@@ -69,7 +74,7 @@ def backward(line: Timeline, plan: Plan, saved: SavedScores, gradient: int) -> l
     biased = plan.shape.positions == "alibi"
     if plan.compute != FLOAT and not biased:
         scores = line.op(square * size, scores)
-    scores = line.op(wide if biased else square * size, scores, saved.forbidden)
+    scores = line.op(wide if biased else square * size, scores, *saved.forbidden)
     if plan.compute != FLOAT and biased:
         scores = line.op(square * size, scores)
     scores = line.op(square * size, scores)
@@ -107,4 +112,4 @@ def _heads(plan: Plan) -> int:
 
 
 def _square(plan: Plan) -> int:
-    return plan.batch * plan.shape.n_heads * plan.seq**2
+    return plan.batch * plan.shape.n_heads * plan.seq * plan.keys

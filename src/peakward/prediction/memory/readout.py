@@ -22,6 +22,7 @@ class SavedReadout(NamedTuple):
 
 def forward(line: Timeline, plan: Plan, x: int) -> tuple[SavedNorm, SavedLinear, int]:
     """The residual stream → logits in the compute type."""
+    plan = plan.of_readout
     norm, normed = norms.forward(line, plan, x)
     layer = readout.head(plan)
     head, logits = linear.forward(line, layer, normed, plan.tokens, plan.stored, category="logits")

@@ -33,6 +33,8 @@ def timeline(case: ModelCase) -> Timeline:
     plan, line, captured = planned(case), Timeline(), case.configuration.cuda_graphs
     _build(line, plan)
     _inputs(line, case.workload)
+    if plan.cached:
+        _cache(line, plan, case.workload)
     if captured:
         _rehearse(line, plan, case)
     _step(line, plan, case, first=True)
@@ -45,10 +47,10 @@ def _rehearse(line: Timeline, plan: Plan, case: ModelCase) -> None:
     """What rehearsals leave: the batch that the graph reads, workspaces of the stream they ran on,
     and the optimiser's state. What they held meanwhile the capture holds too."""
     n_tokens = plan.tokens * case.workload.accumulate
-    for _ in ("ids", "targets"):
+    for _ in ("ids",) if plan.cached else ("ids", "targets"):
         line.keep(line.op(n_tokens * TOKEN_ID_BYTES, category="inputs"))
     _workspace(line)
-    if case.workload.pass_ != "forward":
+    if case.workload.trains:
         _workspace(line)
     if case.workload.pass_ == "train_step":
         optimizer.state(line, plan)
@@ -62,11 +64,11 @@ def _step(line: Timeline, plan: Plan, case: ModelCase, *, first: bool) -> None:
         _workspace(line)
     for i in range(min(workload.accumulate, 2)):  # A third would be as the second.
         line.enter("forward")
-        if workload.pass_ == "forward":
-            _forward(line, plan)
-        else:
+        if workload.trains:
             _forward_backward(line, plan, configuration.checkpointing, first=first and i == 0)
             line.accumulate()
+        else:
+            _forward(line, plan)
     if workload.pass_ == "train_step":
         line.enter("optimizer")
         if first and not configuration.cuda_graphs:
@@ -84,7 +86,12 @@ def _build(line: Timeline, plan: Plan) -> None:
 
 
 def _inputs(line: Timeline, workload: Workload) -> None:
-    """Ids and targets of every step, over whole cycles of lengths (`lab/data/random_tokens.py`)."""
+    """Ids and targets of every step, over whole cycles of lengths (`lab/data/random_tokens.py`); of
+    a pass with a cache the ids, drawn at once."""
+    if workload.caches:
+        n_tokens = RESIDENT_STEPS * int(workload.tokens_per_step)
+        line.keep(line.op(n_tokens * TOKEN_ID_BYTES, category="inputs"))
+        return
     lengths = workload.varying_seq_lens or (workload.seq_len,)
     n_steps = max(RESIDENT_STEPS, len(lengths)) // len(lengths) * len(lengths)
     for step in range(n_steps):
@@ -93,6 +100,18 @@ def _inputs(line: Timeline, workload: Workload) -> None:
         n_tokens = workload.accumulate * workload.batch_size * length
         for _ in ("ids", "targets"):
             line.keep(line.op(n_tokens * TOKEN_ID_BYTES, category="inputs"))
+
+
+def _cache(line: Timeline, plan: Plan, workload: Workload) -> None:
+    """Keys and values of each layer; of `decode` filled, one sequence at a time in fp32
+    (`lab/inference/cache.py`)."""
+    sequence = plan.shape.n_kv_heads * workload.seq_len * plan.shape.head_dim
+    for _ in range(2 * plan.shape.n_layers):
+        n_bytes = plan.batch * sequence * ITEM_BYTES[plan.compute]
+        line.keep(line.op(n_bytes, category="cache"))
+    if plan.from_cache:
+        drawn = sequence // workload.seq_len * (workload.seq_len - 1)
+        line.op(drawn * ITEM_BYTES[FLOAT])
 
 
 def _forward(line: Timeline, plan: Plan) -> None:

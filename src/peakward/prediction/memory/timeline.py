@@ -15,6 +15,7 @@ Category = Literal[
     "weight_casts",
     "temporaries",
     "inputs",
+    "cache",
     "workspace",
 ]
 

@@ -7,19 +7,20 @@ from peakward.records.op_graph import Operand
 
 
 def additive_mask(plan: Plan) -> Operand | None:
-    """ALiBi's bias, (1, heads, seq, seq), or a window's 0 and minus infinity, (seq, seq)."""
+    """ALiBi's bias, (1, heads, seq, keys), or a window's 0 and minus infinity, (seq, seq)."""
     if plan.shape.positions == "alibi":
-        return tensor(plan.compute, 1, plan.shape.n_heads, plan.seq, plan.seq)
+        return tensor(plan.compute, 1, plan.shape.n_heads, plan.seq, plan.keys)
     return tensor(plan.compute, plan.seq, plan.seq) if _windowed(plan) else None
 
 
 def make_additive_mask(tape: Tape, plan: Plan) -> None:
     """The bias with the forbidden keys filled in, or the window's as numbers."""
     if plan.shape.positions == "alibi":
-        allowed = causal_mask(tape, plan.seq, plan.shape.window)
-        bias = tensor(FLOAT, plan.shape.n_heads, plan.seq, plan.seq)
+        allowed = causal_mask(tape, plan.seq, plan.shape.window) if plan.masked else None
+        bias = tensor(FLOAT, plan.shape.n_heads, plan.seq, plan.keys)
         bias = tape.cast(bias, plan.compute)
-        tape.pointwise("masked_fill", bias, tape.pointwise("bitwise_not", allowed))
+        if allowed is not None:
+            tape.pointwise("masked_fill", bias, tape.pointwise("bitwise_not", allowed))
     elif _windowed(plan):
         as_numbers(tape, causal_mask(tape, plan.seq, plan.shape.window), plan.compute)
 

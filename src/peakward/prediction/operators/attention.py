@@ -9,7 +9,7 @@ from peakward.prediction.operators import (
     naive_attention,
     rotation,
 )
-from peakward.prediction.operators.heads import keys, queries
+from peakward.prediction.operators.heads import keys, new_keys, queries
 from peakward.prediction.operators.layout import Strides, dense, is_view, swapped
 from peakward.prediction.operators.plan import Kernel, Plan
 from peakward.prediction.operators.tape import Tape, tensor
@@ -37,10 +37,17 @@ _BACKWARD: dict[Kernel, Callable[[Tape, Plan], None]] = {
 def forward(tape: Tape, plan: Plan) -> Operand:
     """What the first projection gave → (batch, seq, heads · head_dim)."""
     if plan.shape.positions == "rope":
-        for each in (queries(plan), keys(plan)):
+        for each in (queries(plan), new_keys(plan)):
             rotation.forward(tape, each, plan.stored)
+    if plan.cached:
+        _write_to_cache(tape, new_keys(plan))
     strides = _FORWARD[plan.attention](tape, plan)
     return _side_by_side(tape, queries(plan), strides)
+
+
+def _write_to_cache(tape: Tape, new: Operand) -> None:
+    for _ in ("keys", "values"):
+        tape.call("copy_", (new, new), (new,), bytes_read=new.n_bytes)
 
 
 def backward(tape: Tape, plan: Plan) -> Operand:

@@ -11,6 +11,7 @@ flash is.
 
 from typing import Literal, NamedTuple
 
+from peakward.prediction.inference.cache import held_positions
 from peakward.prediction.operators.tape import FLOAT
 from peakward.records.case import ModelCase
 from peakward.records.errors import PeakwardError
@@ -30,19 +31,23 @@ class Inputs(NamedTuple):
     grouped: bool
     """Several query heads share one of keys and values."""
     differentiated: bool
+    n_keys: int
     compute_capability: ComputeCapability
 
 
 def inputs(case: ModelCase, dtype: str, compute_capability: ComputeCapability) -> Inputs:
     """Of the attention of a case that computes in `dtype`."""
     shape, workload = case.model, case.workload
-    windowed = shape.window is not None and shape.window < workload.seq_len
+    decodes = workload.pass_ == "decode"
+    reach = held_positions(shape, workload.seq_len)
+    windowed = reach < workload.seq_len and not decodes
     return Inputs(
         dtype=dtype,
         head_dim=shape.head_dim,
         masked=windowed or shape.positions == "alibi",
         grouped=shape.n_heads != shape.n_kv_heads,
-        differentiated=workload.pass_ != "forward",
+        differentiated=workload.trains,
+        n_keys=reach if decodes else workload.seq_len,
         compute_capability=compute_capability,
     )
 
@@ -83,6 +88,8 @@ def _cudnn(given: Inputs) -> str | None:
         return "float32, not a type of 16 bits"
     if given.head_dim % 8:
         return f"head_dim {given.head_dim}, not a multiple of 8"
+    if given.n_keys == 1:
+        return "one key"
     return f"head_dim {given.head_dim}, above {widest}" if given.head_dim > widest else None
 
 

@@ -7,7 +7,7 @@ from peakward.records.op_graph import Operand
 
 def causal_mask(tape: Tape, seq: int, window: int | None) -> Operand:
     """(seq, seq) of bool."""
-    distance = distances(tape, seq)
+    distance = distances(tape, seq, seq)
     mask = tape.pointwise("ge", distance, dtype=BOOL)
     if window is not None:
         within = tape.pointwise("lt", distance, dtype=BOOL)

@@ -8,9 +8,9 @@ from peakward.records.case import (
     Attention,
     Checkpointing,
     ModelCase,
-    ModulePass,
     Optimizer,
     Precision,
+    Workload,
 )
 from peakward.records.errors import PeakwardError
 
@@ -43,8 +43,8 @@ def expect_covered(case: ModelCase, compute_capability: ComputeCapability) -> No
     for setting, covered in (_ON_CUDA if case.device == "cuda" else _ON_CPU).items():
         expect(setting, getattr(configuration, setting), *covered)
     _expect_capturable(case)
-    expect("pass", case.workload.pass_, *get_args(ModulePass))
     if case.model.n_experts > 1:
+        expect("pass of a mixture of experts", case.workload.pass_, *get_args(ModulePass))
         _expect_mixture(case, compute_capability)
     expect("varying_seq_lens", case.workload.varying_seq_lens, ())
     _expect_sizes(case)
@@ -91,7 +91,7 @@ def _expect_multiples(case: ModelCase) -> None:
     shape = case.model
     heads = shape.n_heads + 2 * shape.n_kv_heads
     sides = {
-        "batch_size · seq_len": case.workload.batch_size * case.workload.seq_len,
+        **_tokens(case.workload),
         "d_model": shape.d_model,
         "d_ff": shape.d_ff,
         "n_heads · head_dim": shape.n_heads * shape.head_dim,
@@ -103,6 +103,13 @@ def _expect_multiples(case: ModelCase) -> None:
                 f"expected {name} in multiples of 16 for fp8, got {side}: change it, "
                 "or use bf16-mixed"
             )
+
+
+def _tokens(workload: Workload) -> dict[str, int]:
+    """Of one micro-batch, by their name."""
+    if workload.pass_ == "decode":
+        return {"batch_size": workload.batch_size}
+    return {"batch_size · seq_len": workload.batch_size * workload.seq_len}
 
 
 def _expect_sizes(case: ModelCase) -> None:

@@ -15,7 +15,7 @@ def forward(tape: Tape, plan: Plan) -> Strides:
     q, k = queries(plan), keys(plan)
     make_additive_mask(tape, plan)
     outputs = (q, tensor(FLOAT, *q.shape[:3]))
-    tape.call(_NAME, (q, k, k, *_mask(plan)), outputs, flops=product_flops(q) * 2)
+    tape.call(_NAME, (q, k, k, *_mask(plan)), outputs, flops=product_flops(q, k) * 2)
     return like_queries(plan)
 
 
@@ -23,7 +23,7 @@ def backward(tape: Tape, plan: Plan) -> None:
     """The scores once more, and the gradients of query, key, weights and value: five products."""
     q, k = queries(plan), keys(plan)
     inputs = (q, q, k, k, q, tensor(FLOAT, *q.shape[:3]), *_mask(plan))
-    tape.call(f"{_NAME}_backward", inputs, (q, k, k), flops=product_flops(q) * 5)
+    tape.call(f"{_NAME}_backward", inputs, (q, k, k), flops=product_flops(q, k) * 5)
 
 
 def _mask(plan: Plan) -> tuple[Operand, ...]:

@@ -27,7 +27,7 @@ def cudnn_forward(tape: Tape, plan: Plan) -> Strides:
     q, k = queries(plan), keys(plan)
     make_additive_mask(tape, plan)
     inputs = (q, k, k, *_mask(plan))
-    tape.call(_CUDNN, inputs, (q, *_of_cudnn(plan)), flops=product_flops(q) * _PRODUCTS)
+    tape.call(_CUDNN, inputs, (q, *_of_cudnn(plan)), flops=product_flops(q, k) * _PRODUCTS)
     return like_queries(plan)
 
 
@@ -35,7 +35,7 @@ def cudnn_backward(tape: Tape, plan: Plan) -> None:
     """Gradient of the result → of queries, keys and values."""
     q, k = queries(plan), keys(plan)
     inputs = (q, q, k, k, q, *_of_cudnn(plan), *_mask(plan))
-    flops = product_flops(q) * _PRODUCTS_BACKWARD
+    flops = product_flops(q, k) * _PRODUCTS_BACKWARD
     tape.call(f"{_CUDNN}_backward", inputs, (q, k, k), flops=flops)
 
 
@@ -47,7 +47,7 @@ def flash_forward(tape: Tape, plan: Plan) -> Strides:
             tape.call("constant_pad_nd", (unpadded,), (_padded(unpadded),))
     dropped = tensor(plan.compute, 0)  # The weights, which only dropout's tests ask for.
     outputs = (q, *_of_flash(plan), dropped)
-    tape.call(_FLASH, (q, k, k), outputs, flops=product_flops(q) * _PRODUCTS)
+    tape.call(_FLASH, (q, k, k), outputs, flops=product_flops(q, k) * _PRODUCTS)
     return like_queries(plan) if q == queries(plan) else dense(q.shape)
 
 
@@ -57,7 +57,7 @@ def flash_backward(tape: Tape, plan: Plan) -> None:
     if q != queries(plan):
         tape.call("slice_backward", (queries(plan),), (q,))
     inputs = (q, q, k, k, q, *_of_flash(plan))
-    flops = product_flops(q) * _PRODUCTS_BACKWARD
+    flops = product_flops(q, k) * _PRODUCTS_BACKWARD
     tape.call(f"{_FLASH}_backward", inputs, (q, k, k), flops=flops)
     if q != queries(plan):
         for unpadded in (queries(plan), keys(plan), keys(plan)):
@@ -66,17 +66,17 @@ def flash_backward(tape: Tape, plan: Plan) -> None:
 
 def efficient_forward(tape: Tape, plan: Plan) -> Strides:
     """As `cudnn_forward`, with the result row by row whatever the queries' layout is."""
-    q = queries(plan)
+    q, k = queries(plan), keys(plan)
     make_additive_mask(tape, plan)
     mask = additive_mask(plan)
-    if mask is not None and plan.seq % _ALIGNMENT:
+    if mask is not None and plan.keys % _ALIGNMENT:
         tape.call("constant_pad_nd", (mask,), (_padded(mask),))
     tape.call(
         _EFFICIENT,
-        (q, q, q, *_expanded_mask(plan)),
+        (q, k, k, *_expanded_mask(plan)),
         (q, *_of_efficient(plan)),
-        flops=product_flops(q) * _PRODUCTS,
-        bytes_read=3 * q.n_bytes + _mask_bytes(plan),
+        flops=product_flops(q, k) * _PRODUCTS,
+        bytes_read=q.n_bytes + 2 * k.n_bytes + _mask_bytes(plan),
     )
     return by_rows(q.shape)
 
@@ -88,7 +88,7 @@ def efficient_backward(tape: Tape, plan: Plan) -> None:
         f"{_EFFICIENT}_backward",
         (q, q, q, q, *_expanded_mask(plan), q, *statistics),
         (q, q, q),
-        flops=product_flops(q) * _PRODUCTS_BACKWARD,
+        flops=product_flops(q, q) * _PRODUCTS_BACKWARD,
         bytes_read=5 * q.n_bytes + sum(x.n_bytes for x in statistics) + _mask_bytes(plan),
     )
 
@@ -126,4 +126,4 @@ def _mask_bytes(plan: Plan) -> int:
 def _expanded_mask(plan: Plan) -> tuple[Operand, ...]:
     """For every sequence and head; what lies in memory is still `_mask`."""
     batch, heads, seq, _ = queries(plan).shape
-    return tuple(tensor(x.dtype, batch, heads, seq, seq) for x in _mask(plan))
+    return tuple(tensor(x.dtype, batch, heads, seq, plan.keys) for x in _mask(plan))

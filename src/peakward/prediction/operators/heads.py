@@ -13,9 +13,19 @@ def queries(plan: Plan) -> Operand:
     return _heads(plan, plan.shape.n_heads)
 
 
-def keys(plan: Plan) -> Operand:
-    """(batch, kv_heads, seq, head_dim) in the compute type; values also."""
+def new_keys(plan: Plan) -> Operand:
+    """(batch, kv_heads, seq, head_dim) in the compute type, of the tokens at hand; values also."""
     return _heads(plan, plan.shape.n_kv_heads)
+
+
+def keys(plan: Plan) -> Operand:
+    """(batch, kv_heads, keys, head_dim), which attention reads; values also."""
+    return tensor(plan.compute, plan.batch, plan.shape.n_kv_heads, plan.keys, plan.shape.head_dim)
+
+
+def all_keys(plan: Plan) -> Operand:
+    """(batch, heads, keys, head_dim): as `keys`, once for every query head; values also."""
+    return tensor(plan.compute, plan.batch, plan.shape.n_heads, plan.keys, plan.shape.head_dim)
 
 
 def like_queries(plan: Plan) -> Strides:
@@ -32,10 +42,9 @@ def packed(plan: Plan) -> Strides:
     return swapped(dense((plan.batch, plan.seq, heads, shape.head_dim)), 1, 2)
 
 
-def product_flops(q: Operand) -> int:
-    """Of one product as large as the scores', by the queries that the kernel gets."""
-    batch, heads, seq, size = q.shape
-    return 2 * batch * heads * seq**2 * size
+def product_flops(q: Operand, k: Operand) -> int:
+    """Of one product as large as the scores', by the queries and keys that the kernel gets."""
+    return 2 * math.prod(q.shape) * k.shape[2]
 
 
 def matrices(x: Operand) -> Operand:
@@ -69,4 +78,4 @@ def _heads(plan: Plan, n: int) -> Operand:
 def _grouped(plan: Plan, dtype: str) -> Operand:
     shape = plan.shape
     groups = shape.n_heads // shape.n_kv_heads
-    return tensor(dtype, plan.batch, shape.n_kv_heads, groups, plan.seq, shape.head_dim)
+    return tensor(dtype, plan.batch, shape.n_kv_heads, groups, plan.keys, shape.head_dim)

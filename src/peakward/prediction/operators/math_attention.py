@@ -10,6 +10,7 @@ from peakward.prediction.operators.additive_mask import (
     make_additive_mask,
 )
 from peakward.prediction.operators.heads import (
+    all_keys,
     as_batch,
     keys,
     like_queries,
@@ -31,18 +32,25 @@ def forward(tape: Tape, plan: Plan) -> Strides:
     for _ in ("keys", "values"):
         tape.cast(keys(plan), FLOAT)
     tape.pointwise("mul", q)
-    mask = additive_mask(plan) or _causal(tape, plan)
+    k = of_type(all_keys(plan), FLOAT)
+    mask = additive_mask(plan) or (_causal(tape, plan) if plan.masked else None)
     grouped = plan.shape.n_heads != plan.shape.n_kv_heads
     if grouped:
         for _ in ("keys", "values"):
             repeated(tape, plan, FLOAT)
-    tape.pointwise("mul", transposed(q))
+    elsewhere = grouped or plan.from_cache
+    tape.pointwise("mul", transposed(k))
     as_batch(tape, q, like_queries(plan))
-    as_batch(tape, transposed(q), swapped(dense(q.shape) if grouped else like_queries(plan), 2, 3))
-    tape.product("bmm", matrices(q), matrices(transposed(q)))
-    weights = tape.pointwise("_safe_softmax", tape.pointwise("add", _scores(plan), mask))
-    as_batch(tape, q, dense(q.shape) if grouped else by_rows(q.shape))
-    tape.product("bmm", matrices(weights), matrices(q))
+    as_batch(
+        tape, transposed(k), swapped(dense(k.shape) if elsewhere else like_queries(plan), 2, 3)
+    )
+    tape.product("bmm", matrices(q), matrices(transposed(k)))
+    scores = _scores(plan)
+    if mask is not None:
+        tape.pointwise("add", scores, mask)
+    weights = tape.pointwise("_safe_softmax", scores)
+    as_batch(tape, k, dense(k.shape) if elsewhere else by_rows(k.shape))
+    tape.product("bmm", matrices(weights), matrices(k))
     tape.cast(q, plan.compute)
     tape.cast(weights, plan.compute)  # Which the caller drops.
     return dense(q.shape)
@@ -74,4 +82,4 @@ def _causal(tape: Tape, plan: Plan) -> Operand:
 
 
 def _scores(plan: Plan) -> Operand:
-    return tensor(FLOAT, plan.batch, plan.shape.n_heads, plan.seq, plan.seq)
+    return tensor(FLOAT, plan.batch, plan.shape.n_heads, plan.seq, plan.keys)

@@ -2,6 +2,7 @@
 
 from peakward.prediction.operators.causal_mask import causal_mask
 from peakward.prediction.operators.heads import (
+    all_keys,
     as_batch,
     matrices,
     packed,
@@ -16,32 +17,37 @@ from peakward.records.op_graph import Operand
 
 
 def forward(tape: Tape, plan: Plan) -> Strides:
-    """Queries and keys, turned or not, and values → dense (batch, heads, seq, head_dim)."""
+    """Queries and keys, turned or not, and values → dense (batch, heads, seq, head_dim).
+
+    A cache's heads lie at equal distances: a batch of matrices without a copy, as dense ones are.
+    """
     shape = plan.shape
-    q = queries(plan)
+    q, k = queries(plan), all_keys(plan)
     rotated = shape.positions == "rope"
     grouped = shape.n_heads != shape.n_kv_heads
     if grouped:
         for _ in ("keys", "values"):
             repeated(tape, plan, plan.compute)
     as_batch(tape, q, dense(q.shape) if rotated else packed(plan))
-    laid_out = dense(q.shape) if rotated or grouped else packed(plan)
-    as_batch(tape, transposed(q), swapped(laid_out, 2, 3))
+    elsewhere = grouped or plan.from_cache
+    laid_out = dense(k.shape) if rotated or elsewhere else packed(plan)
+    as_batch(tape, transposed(k), swapped(laid_out, 2, 3))
     weights = _weights(tape, plan)
-    as_batch(tape, q, dense(q.shape) if grouped else packed(plan))
-    tape.product("bmm", matrices(weights), matrices(q))
+    as_batch(tape, k, dense(k.shape) if elsewhere else packed(plan))
+    tape.product("bmm", matrices(weights), matrices(k))
     return dense(q.shape)
 
 
 def _weights(tape: Tape, plan: Plan) -> Operand:
-    """Scores, mask and softmax: (batch, heads, seq, seq) in the compute type."""
+    """Scores, mask and softmax: (batch, heads, seq, keys) in the compute type."""
     shape, q = plan.shape, queries(plan)
-    tape.product("bmm", matrices(q), matrices(transposed(q)))
+    tape.product("bmm", matrices(q), matrices(transposed(all_keys(plan))))
     scores = tape.pointwise("div", _scores(plan, plan.compute))
     if shape.positions == "alibi":
-        scores = tape.pointwise("add", scores, tensor(FLOAT, shape.n_heads, plan.seq, plan.seq))
-    forbidden = tape.pointwise("bitwise_not", causal_mask(tape, plan.seq, shape.window))
-    scores = tape.pointwise("masked_fill", scores, forbidden)
+        scores = tape.pointwise("add", scores, tensor(FLOAT, shape.n_heads, plan.seq, plan.keys))
+    if plan.masked:
+        forbidden = tape.pointwise("bitwise_not", causal_mask(tape, plan.seq, shape.window))
+        scores = tape.pointwise("masked_fill", scores, forbidden)
     if scores.dtype != HALF:  # Of fp16 alone CUDA's softmax gives fp32.
         scores = tape.cast(scores, FLOAT)
     return tape.cast(tape.pointwise("_softmax", scores, dtype=FLOAT), plan.compute)
@@ -73,4 +79,4 @@ def _softmax_backward(tape: Tape, plan: Plan, wide: Operand) -> Operand:
 
 
 def _scores(plan: Plan, dtype: str) -> Operand:
-    return tensor(dtype, plan.batch, plan.shape.n_heads, plan.seq, plan.seq)
+    return tensor(dtype, plan.batch, plan.shape.n_heads, plan.seq, plan.keys)

@@ -67,11 +67,11 @@ def op_graph(case: ModelCase, *, compute_capability: ComputeCapability = HOPPER)
         if case.configuration.cuda_graphs:
             _batch_into_graph(tape, planned)
         _forward(tape, planned, parts)
-        if workload.pass_ != "forward":
+        if workload.trains:
             parts.loss(tape, planned)
             with tape.phase("backward"):
                 _backward(tape, planned, parts, case.configuration.checkpointing)
-    if workload.pass_ != "forward":
+    if workload.trains:
         with tape.phase("backward"), tape.times(workload.accumulate - 1):
             _accumulate(tape, planned)
     if workload.pass_ == "train_step":
@@ -88,9 +88,10 @@ def _parts(case: ModelCase, planned: Plan) -> _Parts:
 
 
 def _batch_into_graph(tape: Tape, planned: Plan) -> None:
-    """Ids and targets, to where the captured step reads them (`lab/levers/cuda_graphs.py`)."""
+    """Ids, and targets where the batch has them, to where the captured step reads them
+    (`lab/levers/cuda_graphs.py`)."""
     batch = tensor(INT, planned.batch, planned.seq)
-    for _ in ("ids", "targets"):
+    for _ in ("ids",) if planned.cached else ("ids", "targets"):
         tape.call("copy_", (batch, batch), (batch,), bytes_read=batch.n_bytes)
 
 

@@ -3,6 +3,7 @@
 from typing import Literal, NamedTuple
 
 from peakward.catalogue.experts import CAPABILITIES
+from peakward.prediction.inference.cache import held_positions
 from peakward.prediction.operators.attention_backend import (
     HOPPER,
     Backend,
@@ -42,6 +43,11 @@ class Plan(NamedTuple):
     shape: ModelShape
     batch: int
     seq: int
+    """Tokens of each sequence that go through the model."""
+    keys: int
+    """Positions that attention reads of each sequence: as many as `seq`, or those of a cache."""
+    cached: bool
+    """Keys and values are written to a cache, and the readout is of the last positions alone."""
     stored: str
     """Type of the parameters, the residual stream and the gradients of both."""
     compute: str
@@ -65,6 +71,21 @@ class Plan(NamedTuple):
         return self.precision == "fp16-mixed"
 
     @property
+    def from_cache(self) -> bool:
+        """Keys and values that attention reads are views of the cache."""
+        return self.cached and self.seq == 1
+
+    @property
+    def masked(self) -> bool:
+        """Not each query attends to each key: of one over several keys, all are in its reach."""
+        return self.keys == self.seq
+
+    @property
+    def of_readout(self) -> "Plan":
+        """As it is behind the blocks."""
+        return self._replace(seq=1) if self.cached else self
+
+    @property
     def hidden(self) -> Operand:
         """The residual stream: (batch, seq, d_model)."""
         return tensor(self.stored, self.batch, self.seq, self.shape.d_model)
@@ -83,16 +104,20 @@ def plan(case: ModelCase, compute_capability: ComputeCapability = HOPPER) -> Pla
     """
     expect_covered(case, compute_capability)
     stored, compute = _TYPES[case.configuration.precision]
+    workload = case.workload
+    decodes = workload.pass_ == "decode"
     return Plan(
         shape=case.model,
-        batch=case.workload.batch_size,
-        seq=case.workload.seq_len,
+        batch=workload.batch_size,
+        seq=1 if decodes else workload.seq_len,
+        keys=held_positions(case.model, workload.seq_len) if decodes else workload.seq_len,
+        cached=workload.caches,
         stored=stored,
         compute=compute,
         precision=case.configuration.precision,
         attention=_kernel(case, compute, compute_capability),
         device=case.device,
-        differentiated=case.workload.pass_ != "forward",
+        differentiated=workload.trains,
         groups_in_one_kernel=compute == BFLOAT
         and (case.device == "cpu" or compute_capability[0] in CAPABILITIES),
     )

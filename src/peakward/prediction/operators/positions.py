@@ -64,14 +64,15 @@ def _sinusoids(tape: Tape, plan: Plan) -> Operand:
 
 
 def _alibi(tape: Tape, plan: Plan) -> None:
-    distance = tape.pointwise("clamp", distances(tape, plan.seq))
+    distance = tape.pointwise("clamp", distances(tape, plan.seq, plan.keys))
     slopes = tape.pointwise("neg", tensor(FLOAT, plan.shape.n_heads, 1, 1))
     tape.pointwise("mul", slopes, distance)
 
 
-def distances(tape: Tape, seq: int) -> Operand:
-    """(seq, seq) of int64: the row's position less the column's."""
-    positions = tape.made("arange", INT, seq)
-    rows, columns, result = tensor(INT, seq, 1), tensor(INT, 1, seq), tensor(INT, seq, seq)
-    tape.call("sub", (rows, columns), (result,), bytes_read=positions.n_bytes)  # Of both.
+def distances(tape: Tape, seq: int, keys: int) -> Operand:
+    """(seq, keys) of int64: the row's position, which are the last, less the column's."""
+    positions = tape.made("arange", INT, keys)
+    rows, columns, result = tensor(INT, seq, 1), tensor(INT, 1, keys), tensor(INT, seq, keys)
+    read = positions.n_bytes + (rows.n_bytes if seq < keys else 0)  # As wholes, once for both.
+    tape.call("sub", (rows, columns), (result,), bytes_read=read)
     return result

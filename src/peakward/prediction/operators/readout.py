@@ -8,7 +8,9 @@ from peakward.records.op_graph import Operand
 
 
 def logits(tape: Tape, plan: Plan) -> None:
-    """The residual stream → (batch, seq, vocab_size) in the compute type."""
+    """The residual stream → (batch, seq, vocab_size) in the compute type; with a cache, of the last
+    positions alone."""
+    plan = plan.of_readout
     with tape.module("readout.norm"):
         normed = norms.forward(tape, plan)
     linear.forward(tape, head(plan), normed)

@@ -14,5 +14,9 @@ def calls(_case: ModelCase, graph: OpGraph, phase: Phase) -> float:
     """As `dispatch.calls`, of a case with a CUDA graph: all of it at the step's begin."""
     if phase != "forward":
         return 0.0
-    copies = sum(each.count for each in graph.operators if each.name == "aten.copy_")
+    copies = sum(
+        each.count
+        for each in graph.operators
+        if each.name == "aten.copy_" and each.module is None  # Else into a cache, in the graph.
+    )
     return REPLAY + dispatch.OPERATOR * copies

@@ -58,7 +58,7 @@ def calls(case: ModelCase, graph: OpGraph, phase: Phase) -> float:
 def _recomputation(case: ModelCase, n_blocks: int) -> float:
     """Of both passes; without gradients nothing is kept to be made anew."""
     checkpointing = case.configuration.checkpointing
-    if checkpointing == "none" or case.workload.pass_ == "forward":
+    if checkpointing == "none" or not case.workload.trains:
         return 0.0
     runs = n_runs(case.model.n_layers, checkpointing) * case.workload.accumulate
     return SEGMENT * runs + RECOMPUTED[checkpointing] * n_blocks

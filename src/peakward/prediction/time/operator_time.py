@@ -68,8 +68,10 @@ def _product(operator: Operator, setting: Setting, on: DeviceModel) -> OperatorC
     batch = a.shape[0] if batched else 1
     compute_s, memory_s = model.compute_s(m, n, k, batch), model.memory_s(m, n, k, batch)
     # Of a linear layer's matrices, however it multiplies them, tokens are the rows: their number is
-    # no row's length. So 1 × 100 tokens are not slow in 16 bits, and a head 50,257 wide is.
-    row_lengths = (m, n, k) if batched else (n, k) if m in setting.n_rows else (m, n)
+    # no row's length. So 1 × 100 tokens are not slow in 16 bits, and a head 50,257 wide is. Nor is
+    # the number of queries in the forward pass, or one query would be slow.
+    rows_are_tokens = operator.phase == "forward" or (not batched and m in setting.n_rows)
+    row_lengths = (n, k) if rows_are_tokens else (m, n, k) if batched else (m, n)
     if model.kernel.item_bytes == 2 and not model.aligned(*row_lengths):
         compute_s *= UNALIGNED_SLOWDOWN
     if kind == "tf32" and operator.phase == "backward" and k in setting.n_rows:
@@ -106,7 +108,7 @@ def _attention(operator: Operator, on: DeviceModel) -> OperatorCost:
         return OperatorCost(None, n_launches, "compute")
     # The record counts every product of the kernel over the whole score matrix; a rate is of
     # model FLOPs, half of them under a causal mask and without the scores made anew.
-    seen = 0.5 if operator.causal else 1.0
+    seen = 0.5 if operator.causal and q.shape[-2] == k.shape[-2] else 1.0
     flops = operator.flops * seen * (4 / 5 if backward else 1)
     # A kernel goes along the keys of each block of queries: it is their number that fills its pipeline.
     compute_s = model.time_s(flops, k.shape[-2])
@@ -133,7 +135,7 @@ def _pass(name: str, operator: Operator, setting: Setting, on: DeviceModel) -> t
         widened_s = on.traffic.launch_s + _elements_s(
             _n_elements(operator), on, kernels.ELEMENTS_PER_SM_S
         )
-        return max(kernels.WIDENING * on.traffic.time_s(moved), widened_s), 1.0
+        return max(on.traffic.slowed_s(kernels.WIDENING, moved), widened_s), 1.0
     dealt = routing(name, operator, on)
     if dealt is not None:
         return dealt
@@ -165,7 +167,8 @@ def _elementwise_s(operator: Operator, setting: Setting, on: DeviceModel) -> flo
     share = setting.scattered_share(operator)
     if mixed and share == 0:
         elements_s = _elements_s(_n_elements(operator), on, kernels.ELEMENTS_PER_SM_S)
-        return max(kernels.WIDENING * vectorised_s, on.traffic.launch_s + elements_s)
+        widened_s = on.traffic.slowed_s(kernels.WIDENING, moved)
+        return max(widened_s, on.traffic.launch_s + elements_s)
     rate = kernels.WIDENED_ELEMENTS_PER_SM_S if mixed else kernels.ELEMENTS_PER_SM_S
     return share * _scattered_s(operator, on, rate) + (1 - share) * vectorised_s
 
@@ -173,7 +176,8 @@ def _elementwise_s(operator: Operator, setting: Setting, on: DeviceModel) -> flo
 def _scattered_s(operator: Operator, on: DeviceModel, elements_per_sm_s: float) -> float:
     moved = operator.bytes_read + operator.bytes_written
     elements_s = _elements_s(_n_elements(operator), on, elements_per_sm_s)
-    return max(kernels.SCATTERED * on.traffic.time_s(moved), on.traffic.launch_s + elements_s)
+    moved_s = on.traffic.slowed_s(kernels.SCATTERED, moved)
+    return max(moved_s, on.traffic.launch_s + elements_s)
 
 
 def _elements_s(n_elements: int, on: DeviceModel, elements_per_sm_s: float) -> float:

@@ -66,6 +66,12 @@ in bf16 on an H200, where a width of 10,000 runs at 770."""
 TF32_TRANSPOSED_SLOWDOWN = 1.8
 """A tf32 product over the rows of both operands, as every weight gradient is: 104 to 178 TFLOP/s
 where the others of its sizes have 144 to 305 (H200)."""
+FEW_ROWS = 64
+"""A decode step's: the result has one row of tiles, and reading the weight is all the time there is.
+cuBLAS and torch know it and split such products along k (split-K; of one row a matrix-vector
+product), or a weight of 10,240 × 2,560 would be read by 40 of 132 multiprocessors. None was traced."""
+SHORTEST_PART = 256
+"""Of k."""
 
 
 class ProductModel(NamedTuple):
@@ -86,9 +92,10 @@ class ProductModel(NamedTuple):
         return self.start_s + max(self.compute_s(m, n, k, batch), self.memory_s(m, n, k, batch))
 
     def compute_s(self, m: int, n: int, k: int, batch: int = 1) -> float:
-        """Of the tile that ends first."""
+        """Of the tile that ends first; of few rows each tile's sum over k is shared out among the
+        multiprocessors that would have none."""
         return min(
-            self.waves_s(a, b, batch * math.ceil(m / a) * math.ceil(n / b), k)
+            self.waves_s(a, b, *self._shared_out(math.ceil(m / a) * math.ceil(n / b), m, k, batch))
             for tile in self.kernel.tiles
             for a, b in (tile, tile[::-1])
         )
@@ -101,6 +108,14 @@ class ProductModel(NamedTuple):
     def aligned(self, *row_lengths: int) -> bool:
         """Whether all rows of such lengths start at multiples of 16 bytes."""
         return all(each * self.kernel.item_bytes % ALIGNED_BYTES == 0 for each in row_lengths)
+
+    def _shared_out(self, n_tiles: int, m: int, k: int, batch: int) -> tuple[int, int]:
+        """How many tiles there are and how long each sums, where few rows leave multiprocessors free."""
+        n_tiles *= batch
+        if m > FEW_ROWS or n_tiles >= self.n_sms:
+            return n_tiles, k
+        n_parts = min(self.n_sms // n_tiles, max(1, k // SHORTEST_PART))
+        return n_tiles * n_parts, math.ceil(k / n_parts)
 
     def waves_s(self, a: int, b: int, n_tiles: int, k: int) -> float:
         """Of n_tiles tiles of (a, b), over k, in whole rounds."""

@@ -27,9 +27,9 @@ class Setting(NamedTuple):
 
 def of_case(case: ModelCase) -> Setting:
     """The reference decoder's, by its code."""
-    configuration = case.configuration
+    configuration, workload = case.configuration, case.workload
     foreach = configuration.optimizer == "adamw-foreach"
-    n_tokens = case.workload.batch_size * case.workload.seq_len
+    n_tokens = workload.batch_size * (1 if workload.pass_ == "decode" else workload.seq_len)
     of_experts = group_sizes(n_tokens * case.model.n_active_experts, case.model.n_experts)
     return Setting(
         n_rows=frozenset({n_tokens, *(size for size, _ in of_experts)}),

@@ -12,6 +12,8 @@ from peakward.records.rates import Traffic, TrafficRate
 
 N_TENSORS: dict[Traffic, int] = {"copy": 2, "add": 3}
 """That one call of each operation moves."""
+FULL = 1.25
+"""Launches from which on a kernel's time is all in what it moves, as far as a factor on it says."""
 
 
 class TrafficCurve(NamedTuple):
@@ -44,6 +46,14 @@ class TrafficCurve(NamedTuple):
     def launch_s(self) -> float:
         """Of a call that moves next to nothing."""
         return self.call_s[0]
+
+    def slowed_s(self, factor: float, moved_bytes: float) -> float:
+        """`factor` times `time_s`; but of what hardly takes longer than a launch, a launch remains one."""
+        plain_s, full_s = self.time_s(moved_bytes), FULL * self.launch_s
+        if plain_s >= full_s:
+            return factor * plain_s
+        share = (plain_s - self.launch_s) / (full_s - self.launch_s)
+        return self.launch_s + share * (factor * full_s - self.launch_s)
 
     def time_s(self, moved_bytes: float) -> float:
         """Beyond the last point at its bandwidth; below the first a launch."""

@@ -24,7 +24,8 @@ CONVENTIONS = (
     "that are not an H200's, they are wider by judgement. No group of GPUs was measured: the ends of "
     "what it waits for are all hidden and nothing hidden, at rates that users report.",
     "Model FLOPs count 2·m·n·k for every matmul that the maths needs, causal attention as half of "
-    "the full score matrix; training is 3 × forward; recomputation is never counted. MFU is model "
+    "the full score matrix, of a decode step the positions attended to; the head of prefill and decode "
+    "at the last position alone; training is 3 × forward; recomputation is never counted. MFU is model "
     "FLOP/s over the datasheet's dense peak of the compute type.",
     "Floor: FLOPs over the peak rate or compulsory bytes over the bandwidth, whichever is longer, by "
     "phase. No step can be faster.",

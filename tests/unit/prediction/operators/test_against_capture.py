@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from peakward.catalogue.models import model
 from peakward.lab.levers.capture import capture
 from peakward.prediction.operators.op_graph import op_graph
-from peakward.records.case import Configuration, ModelCase, Workload
+from peakward.records.case import Configuration, ModelCase, Pass, Workload
 from peakward.records.model_shape import Activation, ModelShape, Norm, Positions
 
 SHAPE = ModelShape(
@@ -55,6 +55,7 @@ IN_ONE_KERNEL = {**EXPERTS, "d_model": 24, "d_ff": 32}
 """By the widths, of which 20 and 28 are taken in a loop; so is all of fp32."""
 MIXTRAL = "mixtral-8x7b"
 FP32, BF16, MIXED = ({"precision": each} for each in ("fp32", "bf16", "bf16-mixed"))
+DECODE = {"pass_": "decode"}
 SDPA, RECOMPUTED = {"attention": "sdpa"}, {"checkpointing": "every-block"}
 GRID = {
     "forward": ({}, FP32, {"pass_": "forward"}),
@@ -109,6 +110,23 @@ GRID = {
     "experts, not gated": ({**EXPERTS, "gated": False, "activation": "relu"}, RECOMPUTED, {}),
     "more experts than visits": ({**EXPERTS, "n_experts": 90}, FP32, {}),
     "more experts than visits, mixed": ({**IN_ONE_KERNEL, "n_experts": 90}, MIXED, {}),
+    "prefill": ({}, MIXED, {"pass_": "prefill"}),
+    "prefill, sdpa": ({"n_kv_heads": 2, "window": 5}, {**BF16, **SDPA}, {"pass_": "prefill"}),
+    "prefill, gpt2": (GPT2, FP32, {"pass_": "prefill"}),
+    "decode": ({}, FP32, DECODE),
+    "decode mixed": ({}, MIXED, DECODE),
+    "decode, one sequence": ({}, BF16, {**DECODE, "batch_size": 1}),
+    "decode, two positions": ({}, MIXED, {**DECODE, "seq_len": 2}),
+    "decode, gqa": ({"n_kv_heads": 2}, MIXED, DECODE),
+    "decode, mqa, window": ({"n_kv_heads": 1, "window": 5}, BF16, DECODE),
+    "decode, window of one": ({"window": 1}, BF16, DECODE),
+    "decode, gpt2": (GPT2, MIXED, DECODE),
+    "decode, sinusoidal": ({"positions": "sinusoidal", "d_model": 21}, BF16, DECODE),
+    "decode, alibi, window": ({"positions": "alibi", "window": 5}, MIXED, DECODE),
+    "decode, sdpa": ({}, SDPA, DECODE),
+    "decode, sdpa, gqa, mixed": ({"n_kv_heads": 2, "window": 5}, {**SDPA, **MIXED}, DECODE),
+    "decode, sdpa, alibi": ({"positions": "alibi"}, {**SDPA, **BF16}, DECODE),
+    "decode, sdpa, window of one": ({"window": 1}, {**SDPA, **BF16}, DECODE),
 }
 
 
@@ -155,22 +173,24 @@ def cases(draw):
         n_experts=n_experts,
         n_active_experts=draw(st.integers(1, n_experts)),
     )
+    pass_ = one_of(*get_args(Pass))
+    caches = pass_ in ("prefill", "decode")
     configuration = {
         "precision": one_of("fp32", "bf16", "bf16-mixed"),
         "attention": one_of("naive", "sdpa"),
-        "checkpointing": one_of("none", "sqrt", "every-block"),
+        "checkpointing": "none" if caches else one_of("none", "sqrt", "every-block"),
         "optimizer": one_of("adamw-foreach", "adamw-fused", "adamw-loop"),
     }
     workload = {
         "batch_size": draw(st.integers(1, 3)),
         "seq_len": draw(st.integers(2, 24)),
-        "pass_": one_of("forward", "forward_backward", "train_step"),
-        "accumulate": draw(st.integers(1, 2)),
+        "pass_": pass_,
+        "accumulate": 1 if caches else draw(st.integers(1, 2)),
     }
     return case(shape, configuration, workload)
 
 
 @given(cases())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_over_random_shapes_and_settings(made):
     assert_same(made)

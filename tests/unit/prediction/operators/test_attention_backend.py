@@ -20,6 +20,7 @@ PLAIN = Inputs(
     masked=False,
     grouped=False,
     differentiated=True,
+    n_keys=512,
     compute_capability=HOPPER,
 )
 AMPERE, ADA, BLACKWELL = (8, 0), (8, 9), (10, 0)
@@ -104,9 +105,17 @@ def asked(pass_="train_step", **changes):
 
 
 def test_inputs_are_those_of_the_case():
-    assert asked() == PLAIN._replace(head_dim=8, compute_capability=AMPERE)
+    assert asked() == PLAIN._replace(head_dim=8, n_keys=12, compute_capability=AMPERE)
+    assert asked("prefill") == asked("forward")
+    one_query = asked("decode", window=5)
+    assert (one_query.n_keys, one_query.masked, one_query.differentiated) == (5, False, False)
     assert asked(n_kv_heads=2).grouped
     assert not asked("forward").differentiated
+
+
+def test_cudnn_takes_one_query_but_not_one_key():
+    assert first_backend(PLAIN._replace(n_keys=2, differentiated=False)) == "cudnn"
+    assert first_backend(PLAIN._replace(n_keys=1, differentiated=False)) == "flash"
 
 
 def test_a_window_masks_only_where_it_is_shorter_than_the_sequence():

@@ -2,6 +2,7 @@
 
 from statistics import median
 
+import msgspec
 import pytest
 
 from peakward.catalogue.models import model
@@ -9,6 +10,7 @@ from peakward.prediction.operators.op_graph import op_graph
 from peakward.prediction.time import dispatch
 from peakward.prediction.time.captured_dispatch import REPLAY, calls
 from peakward.prediction.time.step import step_time
+from peakward.prediction.traffic import compulsory_bytes
 from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.errors import PeakwardError
 
@@ -31,6 +33,30 @@ def test_the_host_copies_each_batch_and_replays_once(accumulate):
     expected = REPLAY + dispatch.OPERATOR * 2 * accumulate
     assert calls(made, graph, "forward") == pytest.approx(expected)
     assert calls(made, graph, "backward") == calls(made, graph, "optimizer") == 0
+
+
+@pytest.mark.parametrize("pass_", ["prefill", "decode"])
+def test_of_a_pass_with_a_cache_the_ids_alone_are_copied(pass_):
+    """Keys and values are written to the cache in the graph."""
+    made = case()
+    made = msgspec.structs.replace(made, workload=Workload(batch_size=4, seq_len=512, pass_=pass_))
+    assert calls(made, op_graph(made), "forward") == pytest.approx(REPLAY + dispatch.OPERATOR)
+
+
+@pytest.mark.parametrize("batch_size", [1, 8])
+@pytest.mark.parametrize("seq_len", [512, 4096])
+def test_a_captured_decode_step_takes_its_floor_and_what_its_launches_cost(batch_size, seq_len):
+    """Weights and cache are read once; every operator beyond costs some launches (H200)."""
+    made = msgspec.structs.replace(
+        case(precision="bf16", attention="sdpa"),
+        model=model("2.7B"),
+        workload=Workload(batch_size=batch_size, seq_len=seq_len, pass_="decode"),
+    )
+    found, on = step_time(made, calibrated()), calibrated()
+    moved_s = compulsory_bytes(made)["forward"] / calibrated().products["bf16"].bytes_per_s
+    n_calls = sum(each.count for each in op_graph(made).operators)
+    assert found.bound == "device"
+    assert moved_s < found.step_s.estimate < 1.05 * moved_s + 2 * n_calls * on.traffic.launch_s
 
 
 def test_a_step_that_the_host_held_up_becomes_the_device_s():

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from peakward.prediction.time.products import KERNELS, Kernel, ProductModel, fitted
 from peakward.records.rates import ProductRate
 
+from .measured_h200 import calibrated
+
 PLAIN = Kernel(tiles=((128, 128),), edge=0, prologue=0, item_bytes=2)
 """Loses nothing but part tiles and part waves."""
 US = 1e-6
@@ -22,7 +24,23 @@ def plain(**changes):
 
 def test_a_product_of_one_tile_takes_one_multiprocessors_time():
     assert plain().time_s(128, 128, 1000) == pytest.approx(TILE_S)
-    assert plain().time_s(1, 1, 1000) == pytest.approx(TILE_S)
+    assert plain().time_s(65, 1, 1000) == pytest.approx(TILE_S)
+
+
+def test_of_few_rows_all_multiprocessors_share_a_tiles_sum():
+    """10 tiles of 132 multiprocessors: each in three parts, since no part is shorter than 256."""
+    whole, parts = plain().compute_s(65, 1280, 1000), plain().compute_s(64, 1280, 1000)
+    assert whole == pytest.approx(TILE_S)
+    assert parts == pytest.approx(TILE_S * 334 / 1000)
+
+
+@pytest.mark.parametrize("m", [1, 8, 64])
+@pytest.mark.parametrize(("n", "k"), [(7680, 2560), (2560, 2560), (20480, 2560), (2560, 10240)])
+def test_products_of_a_decode_step_take_the_time_of_reading_the_weight(m, n, k):
+    """On an H200; with what lies before and after the multiplication."""
+    model = calibrated().products["bf16"]
+    weight_s = 2 * n * k / model.bytes_per_s
+    assert weight_s < model.time_s(m, n, k) < 1.1 * weight_s + model.start_s
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,11 @@ def test_rows_of_a_mixture_are_also_what_each_expert_gets():
     assert found.n_rows == {512, 170, 171}
 
 
+@pytest.mark.parametrize(("pass_", "n_rows"), [("prefill", 512), ("decode", 4)])
+def test_a_decode_step_has_one_token_of_each_sequence(pass_, n_rows):
+    assert of_case(case(pass_=pass_)).n_rows == {n_rows}
+
+
 @pytest.mark.parametrize("settings", [{"optimizer": "adamw-fused"}, {"cuda_graphs": True}])
 def test_a_kernel_or_a_graph_needs_step_counts_on_the_device(settings):
     assert not of_case(case("small", **settings)).counts_steps_on_host

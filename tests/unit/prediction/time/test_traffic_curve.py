@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peakward.prediction.time.traffic_curve import TrafficCurve
+from peakward.prediction.time.traffic_curve import FULL, TrafficCurve
 from peakward.records.rates import TrafficRate
 
 
@@ -39,3 +39,13 @@ def test_the_datasheets_is_a_launch_and_the_bandwidth():
 def test_more_bytes_never_take_less(a, b):
     stated = TrafficCurve.stated(4e12, 2e-6)
     assert stated.time_s(min(a, b)) <= stated.time_s(max(a, b))
+
+
+def test_a_factor_is_on_what_is_moved_and_not_on_a_launch():
+    curve = TrafficCurve((0, 10**12), (2e-6, 1 + 2e-6))
+    assert curve.slowed_s(1.65, 0) == curve.launch_s
+    full_bytes = (FULL - 1) * 2e-6 * 1e12
+    for moved in (full_bytes, 10 * full_bytes):
+        assert curve.slowed_s(1.65, moved) == pytest.approx(1.65 * curve.time_s(moved))
+    grown = [curve.slowed_s(1.65, share * full_bytes) for share in (0, 0.25, 0.5, 0.75, 1)]
+    assert grown == sorted(grown)

@@ -7,7 +7,7 @@ from typing import get_args
 
 from peakward.prediction.operators.compiled.attention import KERNELS
 from peakward.prediction.operators.plan import Plan
-from peakward.records.case import ModelCase, Precision
+from peakward.records.case import ModelCase, ModulePass, Precision
 from peakward.records.errors import PeakwardError
 
 _WIDEST = 8192
@@ -23,6 +23,7 @@ def expect_covered(case: ModelCase, plan: Plan) -> None:
     """
     shape, configuration = case.model, case.configuration
     precisions = (each for each in get_args(Precision) if each != "fp8")
+    _expect("pass of compiled blocks", case.workload.pass_, *get_args(ModulePass))
     _expect("compile_scope", configuration.compile_scope, "block")
     _expect("checkpointing of compiled blocks", configuration.checkpointing, "none")
     _expect("precision of compiled blocks", configuration.precision, *precisions)
