@@ -49,11 +49,13 @@ class MemoryPrediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """At the first moment at which the most is allocated."""
     reserved_bytes: int | None
     """The most that the allocator holds at any time, free blocks included, where nothing limits it.
-    None: not computed, for compiled code or a CUDA graph, which has a pool of its own."""
+    None: not computed, for a CUDA graph, which has a pool of its own, and for code that is compiled in
+    a way that is not known."""
     context_bytes: int
     """Beside the allocator: the CUDA context, loaded kernels, library handles."""
     basis: MemoryBasis = "step"
-    """`eager step`: the case is compiled, and the figures are of the same case uncompiled."""
+    """`eager step`: the case is compiled in a way that is not known, and the figures are of the same case
+    uncompiled."""
 
     @property
     def peak_bytes(self) -> int:

@@ -6,7 +6,7 @@ import msgspec
 
 from peakward.prediction.memory.allocator import OverLimitError
 from peakward.prediction.memory.group import tensors_of
-from peakward.prediction.memory.peak import CONTEXT_BYTES, peak_memory
+from peakward.prediction.memory.peak import CONTEXT_BYTES, peak_memory, tells_reserved
 from peakward.prediction.memory.replay import replay
 from peakward.records.case import ModelCase
 from peakward.records.errors import PeakwardError
@@ -27,10 +27,9 @@ def fits(
     returns its free segments. A limit in the case itself is left aside.
 
     Raises:
-        PeakwardError: a setting that is not covered; compiled code or a CUDA graph, of which
-            reserved bytes are not computed.
+        PeakwardError: a setting that is not covered, or of which reserved bytes are not predicted.
     """
-    _check_is_eager(case)
+    _check_is_told(case)
     return _peak_within(case, limit_bytes - context_bytes, group) is not None
 
 
@@ -47,11 +46,10 @@ def largest_batch(
     fit again, which this misses.
 
     Raises:
-        PeakwardError: a setting that is not covered; compiled code or a CUDA graph, of which
-            reserved bytes are not computed.
+        PeakwardError: a setting that is not covered, or of which reserved bytes are not predicted.
     """
 
-    _check_is_eager(case)
+    _check_is_told(case)
     limit = limit_bytes - context_bytes
     found = peak_memory(case, group)
     low, held, high = 0, _fixed_bytes(found.peak), math.inf
@@ -102,10 +100,9 @@ def _with_batch(case: ModelCase, batch_size: int) -> ModelCase:
     return msgspec.structs.replace(case, workload=workload)
 
 
-def _check_is_eager(case: ModelCase) -> None:
-    configuration = case.configuration
-    if configuration.compile != "none" or configuration.cuda_graphs:
+def _check_is_told(case: ModelCase) -> None:
+    if not tells_reserved(case):
         raise PeakwardError(
-            "expected an eager step to say whether it fits, got a compiled one or a CUDA graph: "
-            "ask for the same case without these levers, or measure it"
+            "expected an eager step, or one of compiled blocks, to say whether it fits, got a CUDA graph "
+            "or code that is compiled otherwise: ask for the same case without these levers, or measure it"
         )

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from peakward.prediction.memory.peak import CONTEXT_BYTES
 from peakward.prediction.memory.replay import replay
-from peakward.prediction.memory.step import WORKSPACE_BYTES
 from peakward.prediction.memory.timeline import Tensor
+from peakward.prediction.memory.workspace import WORKSPACE_BYTES
 from peakward.records.memory import MemoryPhase, MemoryPrediction
 from peakward.records.module_capture import ModuleCapture
 

@@ -4,7 +4,9 @@ from functools import lru_cache
 
 import msgspec
 
+from peakward.prediction.memory.compiled import step as compiled_step
 from peakward.prediction.memory.group import tensors_of
+from peakward.prediction.memory.plan import planned
 from peakward.prediction.memory.replay import Replay, replay
 from peakward.records.case import ModelCase
 from peakward.records.memory import MemoryPrediction
@@ -21,24 +23,34 @@ def peak_memory(
     """What one GPU holds at most, from the case's building on, by category; its own limit left aside.
 
     Every tensor that the step makes is followed from the operator that makes it to its last use,
-    in its exact size, through a model of torch's allocator. Of 169 eager cases measured on an H200
-    the peak was met within 0.01% (median) and 1.4% (worst), reserved bytes within 0.3% and 12%: the
-    five sizes, and GPT-2, Llama and Qwen shapes, of which nothing had been looked at before. Of a
-    compiled case the figures are the eager step's: 72 such cases held 17% less to 8% more. Of a group
-    (`memory.group`) none was measured.
+    in its exact size, through a model of torch's allocator, and for compiled blocks through Inductor's
+    choice of buffers. How far that is from measured peaks is in results/ (`benchmarks/peak_memory.py`). Of
+    what else is compiled the figures are the eager step's: 72 compiled cases held 17% less to 8% more
+    than that. Of a group (`memory.group`) none was measured.
 
     Raises:
         PeakwardError: a setting that is not covered.
     """
-    found, compiled = _replayed(_alike(case), group), case.configuration.compile != "none"
+    found = _replayed(_alike(case), group)
     return MemoryPrediction(
         case=case,
         phase=found.phase,
         peak=found.split,
-        reserved_bytes=None if compiled or case.configuration.cuda_graphs else found.reserved_bytes,
+        reserved_bytes=found.reserved_bytes if tells_reserved(case) else None,
         context_bytes=context_bytes,
-        basis="eager step" if compiled else "step",
+        basis="step" if _is_itself(case) else "eager step",
     )
+
+
+def tells_reserved(case: ModelCase) -> bool:
+    """Whether what the allocator reserves is predicted: not of a CUDA graph, which has a pool of its own,
+    nor of lengths that vary in compiled code, which then holds other buffers for each."""
+    varies = case.configuration.compile != "none" and bool(case.workload.varying_seq_lens)
+    return _is_itself(case) and not case.configuration.cuda_graphs and not varies
+
+
+def _is_itself(case: ModelCase) -> bool:
+    return case.configuration.compile == "none" or compiled_step.covers(case, planned(case))
 
 
 @lru_cache(maxsize=256)

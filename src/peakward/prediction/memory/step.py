@@ -7,8 +7,10 @@ The functions of this room follow the decoder's and the levers', line by line, a
 import math
 
 from peakward.prediction.memory import block, embedding, optimizer, readout, recomputed
+from peakward.prediction.memory.compiled import step as compiled_step
 from peakward.prediction.memory.plan import planned
 from peakward.prediction.memory.timeline import Timeline
+from peakward.prediction.memory.workspace import workspace
 from peakward.prediction.operators.plan import Plan
 from peakward.prediction.operators.tape import FLOAT
 from peakward.prediction.operators.weights import weights
@@ -18,9 +20,6 @@ from peakward.records.op_graph import ITEM_BYTES
 
 RESIDENT_STEPS = 8
 """Steps whose batches are on the device, one after another (`N_BATCHES` of the step)."""
-WORKSPACE_BYTES = 32 * 2**20
-"""cuBLAS's, from the allocator, for each thread and stream that multiplies: torch's figure for
-compute capability 9 (`getChosenWorkspaceSize` in ATen/cuda/CublasHandlePool.cpp)."""
 
 
 def timeline(case: ModelCase) -> Timeline:
@@ -49,9 +48,9 @@ def _rehearse(line: Timeline, plan: Plan, case: ModelCase) -> None:
     n_tokens = plan.tokens * case.workload.accumulate
     for _ in ("ids",) if plan.cached else ("ids", "targets"):
         line.keep(line.op(n_tokens * TOKEN_ID_BYTES, category="inputs"))
-    _workspace(line)
+    workspace(line)
     if case.workload.trains:
-        _workspace(line)
+        workspace(line)
     if case.workload.pass_ == "train_step":
         optimizer.state(line, plan)
 
@@ -61,19 +60,32 @@ def _step(line: Timeline, plan: Plan, case: ModelCase, *, first: bool) -> None:
     line.enter("forward")
     line.drop_gradients()
     if first:
-        _workspace(line)
+        workspace(line)
     for i in range(min(workload.accumulate, 2)):  # A third would be as the second.
         line.enter("forward")
-        if workload.trains:
-            _forward_backward(line, plan, configuration.checkpointing, first=first and i == 0)
-            line.accumulate()
-        else:
-            _forward(line, plan)
+        _micro_batch(line, plan, case, first=first and i == 0)
     if workload.pass_ == "train_step":
         line.enter("optimizer")
         if first and not configuration.cuda_graphs:
             optimizer.state(line, plan)
         optimizer.update(line, plan, configuration.optimizer)
+
+
+def _micro_batch(line: Timeline, plan: Plan, case: ModelCase, *, first: bool) -> None:
+    trains, configuration = case.workload.trains, case.configuration
+    if compiled_step.covers(case, plan):
+        # Before a capture rehearsals tune, when there is no state of the optimiser yet.
+        tuning = first and not configuration.cuda_graphs
+        if trains:
+            compiled_step.forward_backward(line, plan, first=first, tuning=tuning)
+        else:
+            compiled_step.forward(line, plan, tuning=tuning)
+    elif trains:
+        _forward_backward(line, plan, configuration.checkpointing, first=first)
+    else:
+        _forward(line, plan)
+    if trains:
+        line.accumulate()
 
 
 def _build(line: Timeline, plan: Plan) -> None:
@@ -135,14 +147,10 @@ def _forward_backward(
     line.enter("backward")
     gradient = readout.loss_backward(line, plan, end)
     if first:
-        _workspace(line)
+        workspace(line)
     gradient = readout.backward(line, plan, end, gradient)
     for run in reversed(saved):
         gradient = recomputed.backward(line, plan, run, gradient)
     embedding.backward(line, plan, gradient)
     if plan.shape.positions == "rope" or checkpointing != "none":
         line.use(*line.saved(*shared))  # By the products, or to run blocks again.
-
-
-def _workspace(line: Timeline) -> None:
-    line.keep(line.op(WORKSPACE_BYTES, category="workspace"))

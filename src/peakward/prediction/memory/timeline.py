@@ -99,6 +99,14 @@ class Timeline:
         else:
             self._gradients.append(self.op(n_bytes, *uses, category="gradients"))
 
+    def gradients(self, *tensors: int) -> None:
+        """They are parameters' gradients: the first of each stays, later ones are added to it."""
+        self.use(*tensors)
+        if not self._accumulates:
+            for each in tensors:
+                self._categories[each] = "gradients"
+            self._gradients += tensors
+
     def accumulate(self) -> None:
         """From now on every parameter has its gradient."""
         self._accumulates = True

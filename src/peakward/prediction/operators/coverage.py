@@ -8,6 +8,7 @@ from peakward.records.case import (
     Attention,
     Checkpointing,
     ModelCase,
+    ModulePass,
     Optimizer,
     Precision,
     Workload,

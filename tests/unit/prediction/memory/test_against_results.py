@@ -65,11 +65,25 @@ def test_what_eager_cases_reserve():
     assert max(found) < 0.106
 
 
-def test_compiled_cases_hold_about_what_the_eager_step_does():
-    compiled = memories(lambda case: case.configuration.compile not in ("none", "max-autotune"))
-    ratios = [use.peak_allocated_bytes / peak_memory(case).peak_bytes for case, use in compiled]
-    assert len(ratios) >= 79
-    assert 0.83 < min(ratios) < max(ratios) < 1.081
+def test_compiled_cases():
+    """Their blocks and readout by the buffers that Inductor gives them."""
+    compiled = memories(lambda case: case.configuration.compile == "default")
+    found = errors(
+        (peak_memory(case).peak_bytes, use.peak_allocated_bytes) for case, use in compiled
+    )
+    assert len(found) >= 77
+    assert median(found) < 0.0002
+    assert max(found) < 0.0055
+
+
+def test_what_compiled_cases_reserve():
+    """Of lengths that vary, and in a CUDA graph, it is not predicted."""
+    compiled = memories(lambda case: case.configuration.compile == "default")
+    pairs = [(peak_memory(case).reserved_bytes, use.peak_reserved_bytes) for case, use in compiled]
+    found = errors(pair for pair in pairs if pair[0] is not None)
+    assert len(found) >= 73
+    assert median(found) < 0.006
+    assert max(found) < 0.075
 
 
 def test_a_captured_step_holds_a_workspace_more():

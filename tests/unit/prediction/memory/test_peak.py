@@ -194,13 +194,25 @@ def test_a_captured_step_has_the_workspaces_of_its_rehearsals_too():
 
 
 def test_what_is_not_computed_is_none():
-    eager, compiled, captured = (
-        peak_memory(case(each)) for each in ({}, {"compile": "default"}, {"cuda_graphs": True})
+    eager, blocks, compiled, captured = (
+        peak_memory(case(each))
+        for each in (
+            {},
+            {"compile": "default"},
+            {"compile": "reduce-overhead"},
+            {"cuda_graphs": True},
+        )
     )
     assert eager.device_bytes == eager.reserved_bytes + CONTEXT_BYTES
+    assert blocks.device_bytes == blocks.reserved_bytes + CONTEXT_BYTES
     assert (compiled.reserved_bytes, compiled.device_bytes) == (None, None)
     assert captured.reserved_bytes is None
-    assert [each.basis for each in (eager, compiled, captured)] == ["step", "eager step", "step"]
+    assert [each.basis for each in (eager, blocks, compiled, captured)] == [
+        "step",
+        "step",
+        "eager step",
+        "step",
+    ]
 
 
 def test_of_varying_lengths_the_longest_counts():

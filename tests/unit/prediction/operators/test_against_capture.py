@@ -151,7 +151,9 @@ def cases(draw):
         return draw(st.sampled_from(values))
 
     n_kv_heads = draw(st.integers(1, 3))
-    n_experts = draw(st.integers(1, 5))
+    pass_ = one_of(*get_args(Pass))
+    caches = pass_ in ("prefill", "decode")
+    n_experts = 1 if caches else draw(st.integers(1, 5))
     shape = ModelShape(
         name="drawn",
         vocab_size=draw(st.integers(1, 50)),
@@ -173,8 +175,6 @@ def cases(draw):
         n_experts=n_experts,
         n_active_experts=draw(st.integers(1, n_experts)),
     )
-    pass_ = one_of(*get_args(Pass))
-    caches = pass_ in ("prefill", "decode")
     configuration = {
         "precision": one_of("fp32", "bf16", "bf16-mixed"),
         "attention": one_of("naive", "sdpa"),

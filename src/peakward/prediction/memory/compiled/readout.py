@@ -1,0 +1,67 @@
+"""Final norm, head and mean cross-entropy in compiled code: the logits' gradient is written over them."""
+
+from typing import NamedTuple
+
+from peakward.prediction.memory.compiled import linear, norms
+from peakward.prediction.memory.compiled.graph import Buffer, Graph
+from peakward.prediction.memory.compiled.linear import SavedLinear
+from peakward.prediction.memory.compiled.norms import Normed, SavedNorm
+from peakward.prediction.memory.timeline import Timeline
+from peakward.prediction.operators import readout
+from peakward.prediction.operators.plan import Plan
+from peakward.prediction.operators.tape import FLOAT, tensor
+
+
+class SavedReadout(NamedTuple):
+    """What the forward graph gives beside the loss."""
+
+    norm: SavedNorm
+    head: SavedLinear
+    logits: Buffer
+    rows: tuple[Buffer, ...]
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        """All that is kept but the residual stream, which its caller has."""
+        return (self.norm.statistics, *self.head.buffers, self.logits, *self.rows)
+
+
+def logits(line: Timeline, plan: Plan, x: int, *, tuning: bool) -> int:
+    """The residual stream → logits in the compute type."""
+    graph, stream = Graph(), Buffer(plan.hidden, x)
+    _, normed = norms.forward(graph, plan, stream)
+    _, made = linear.forward(graph, readout.head(plan), normed, plan.tokens, category="logits")
+    graph.run(line, made, tuning=tuning)
+    return made.place
+
+
+def loss(line: Timeline, plan: Plan, x: int, *, tuning: bool) -> SavedReadout:
+    """The residual stream → what the backward pass takes; the loss itself is a scalar."""
+    graph, stream = Graph(), Buffer(plan.hidden, x)
+    norm, normed = norms.forward(graph, plan, stream)
+    head, made = linear.forward(graph, readout.head(plan), normed, plan.tokens, category="logits")
+    row = tensor(FLOAT, plan.tokens, 1)
+    rows = graph.fused_several(made, writes=(row, row))
+    saved = SavedReadout(norm, head, made, rows)
+    graph.run(line, *saved.buffers, tuning=tuning)
+    return saved
+
+
+def backward(line: Timeline, plan: Plan, saved: SavedReadout, *, tuning: bool) -> int:
+    """From the loss to the gradient of the residual stream; also of the parameters."""
+    graph = Graph()
+    like = tensor(plan.compute, plan.batch, plan.seq, plan.shape.vocab_size)
+    of_logits = graph.fused(
+        saved.logits, *saved.rows, writes=like, over=saved.logits, category="logits"
+    )
+    narrow = linear.of_weight(graph, saved.head, of_logits)
+    gradient = linear.of_input(graph, saved.head, of_logits, plan.tokens)
+    head = linear.widened(graph, saved.head, narrow)
+    norm = Normed(saved.norm, gradient)
+    x = graph.fused(*norm.reads, writes=plan.hidden)
+    (parts,) = norms.parts_of_weights(graph, plan, norm)
+    weight = norms.of_weight(graph, plan, parts)
+    line.saved(*(each.place for each in saved.buffers))
+    graph.run(line, x, head, weight, tuning=tuning)
+    line.gradients(*(each.place for each in (head, weight)))
+    return x.place
