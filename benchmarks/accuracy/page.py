@@ -22,9 +22,10 @@ OF_THE_DEVICE_FITTED_TO = (
     "others hold for a model that they were not fitted to.",
 )
 OF_ANOTHER_DEVICE = (
-    "No constant was fitted to this device. The calibrated predictions take its own calibration, "
-    "the datasheet's its figures; factors of operators, shares of the peak and costs of the host "
-    "are those of an H200.",
+    "The calibrated predictions take this device's calibration, the datasheet's its figures; factors of "
+    "operators, shares of the peak and costs of the host are those of an H200. Of an H100 nothing was "
+    "fitted but two constants of products of few rows, to captured decode steps: the rows of the kind "
+    "`seen` part them from the cases of which nothing was seen.",
 )
 GENERALITY = (
     "Each model is judged by host costs and interval factors fitted to all others. The factors of "

@@ -21,7 +21,9 @@ from accuracy.records import Merged, Seen
 from peakward.records.step_time import Waits
 
 FITTED_ON = "h200-141"
-"""The device, by its key; of every other only the calibration was ever used."""
+"""The device, by its key."""
+DECODED_ON = "h100-sxm-80"
+"""Where the constants of products of few rows were fitted, to captured decode steps."""
 SEEN_BY_DISPATCH = ("bench-eager", "bench-shapes", "bench-compiled", "study-checkpointing")
 """Names in the files. Of checkpointing no other measurement exists to have been fitted to."""
 TRACED_MODELS = ("small", "medium", "large", "xl", "2.7B", "gpt2")
@@ -31,7 +33,8 @@ COMPILED_MODELS = ("small", "2.7B")
 def seen(case: Merged, bound: Waits, device: str) -> Seen:
     """What of the case was fitted to, if the step waits for `bound` on the device of that key."""
     if device != FITTED_ON:
-        return "nothing"
+        decodes = device == DECODED_ON and case.case.workload.pass_ == "decode"
+        return "operators of the shape" if decodes and bound == "device" else "nothing"
     if bound == "host":
         fitted = any(name in file for name in SEEN_BY_DISPATCH for file in case.files)
         return "host costs" if fitted else "nothing"

@@ -4,6 +4,7 @@ As `tests/unit/prediction/operators/test_against_capture.py` for a CPU; what an 
 more settings is held by `test_against_h200.py` there, without a GPU.
 """
 
+import msgspec
 import pytest
 import torch
 
@@ -137,6 +138,13 @@ GRID = {
 }
 
 
+def of_any_torch(operator):
+    """torch 2.11 makes the zeros of topk's gradient from a shape, 2.13 from a tensor."""
+    if operator.name not in ("aten.zeros", "aten.new_zeros"):
+        return operator
+    return msgspec.structs.replace(operator, name="aten.zeros", inputs=())
+
+
 @pytest.mark.parametrize("setting", GRID.values(), ids=GRID.keys())
 def test_over_the_settings(setting, make_case, stated):
     """Each operator with its count; only their order may differ."""
@@ -147,8 +155,11 @@ def test_over_the_settings(setting, make_case, stated):
     if changes.get("n_active_experts") in (1, 2) and capability[0] not in (9, 10):
         pytest.skip("without the kernel of compute capability 9 and 10 shapes are in the values")
     case = make_case(shape=changes, **options, **configuration)
-    closed, captured = set(stated(case).operators), set(capture(case).operators)
-    assert (closed - captured, captured - closed) == (set(), set())
+    closed, captured = (
+        set(map(of_any_torch, graph.operators)) for graph in (stated(case), capture(case))
+    )
+    assert captured - closed == set()
+    assert closed - captured == set()
 
 
 REFUSED = {

@@ -77,9 +77,10 @@ def _product(operator: Operator, setting: Setting, on: DeviceModel) -> OperatorC
     if kind == "tf32" and operator.phase == "backward" and k in setting.n_rows:
         compute_s *= TF32_TRANSPOSED_SLOWDOWN
     bound: Literal["compute", "memory", "launch"] = "compute" if compute_s > memory_s else "memory"
-    if model.start_s > max(compute_s, memory_s):
+    start_s = model.opening_s(m)
+    if start_s > max(compute_s, memory_s):
         bound = "launch"
-    return OperatorCost(model.start_s + max(compute_s, memory_s), kernels.PRODUCT_LAUNCHES, bound)
+    return OperatorCost(start_s + max(compute_s, memory_s), kernels.PRODUCT_LAUNCHES, bound)
 
 
 def _grouped_product(operator: Operator, on: DeviceModel) -> OperatorCost:

@@ -69,7 +69,14 @@ where the others of its sizes have 144 to 305 (H200)."""
 FEW_ROWS = 64
 """A decode step's: the result has one row of tiles, and reading the weight is all the time there is.
 cuBLAS and torch know it and split such products along k (split-K; of one row a matrix-vector
-product), or a weight of 10,240 × 2,560 would be read by 40 of 132 multiprocessors. None was traced."""
+product), or a weight of 10,240 × 2,560 would be read by 40 of 132 multiprocessors. None was traced;
+what follows was fitted to sixteen decode steps in a CUDA graph on an H100, of four models
+(`2026-11-22-h100-bench-decode`)."""
+FEW_ROWS_BANDWIDTH = 0.9
+"""Of a copy's: with a copy's the steps in bf16 came out 4% to 11% too short."""
+FEW_ROWS_START_S = 3.8e-6
+"""At most, whatever the type: with the 8 µs of fp32's large products the steps in fp32 came out 16% and
+26% too long."""
 SHORTEST_PART = 256
 """Of k."""
 
@@ -89,7 +96,13 @@ class ProductModel(NamedTuple):
         """Seconds of [m, k] × [k, n], `batch` of them in one call, from one launch to the next."""
         if 0 in (m, n, k, batch):
             return self.start_s
-        return self.start_s + max(self.compute_s(m, n, k, batch), self.memory_s(m, n, k, batch))
+        return self.opening_s(m) + max(
+            self.compute_s(m, n, k, batch), self.memory_s(m, n, k, batch)
+        )
+
+    def opening_s(self, m: int) -> float:
+        """`start_s` of a product of so many rows."""
+        return min(self.start_s, FEW_ROWS_START_S) if m <= FEW_ROWS else self.start_s
 
     def compute_s(self, m: int, n: int, k: int, batch: int = 1) -> float:
         """Of the tile that ends first; of few rows each tile's sum over k is shared out among the
@@ -103,7 +116,8 @@ class ProductModel(NamedTuple):
     def memory_s(self, m: int, n: int, k: int, batch: int = 1) -> float:
         """Of both operands read and the result written, once each."""
         elements = batch * (m * k + k * n + m * n)
-        return elements * self.kernel.item_bytes / self.bytes_per_s
+        share = FEW_ROWS_BANDWIDTH if m <= FEW_ROWS else 1.0
+        return elements * self.kernel.item_bytes / (share * self.bytes_per_s)
 
     def aligned(self, *row_lengths: int) -> bool:
         """Whether all rows of such lengths start at multiples of 16 bytes."""

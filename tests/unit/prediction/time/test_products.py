@@ -5,7 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peakward.prediction.time.products import KERNELS, Kernel, ProductModel, fitted
+from peakward.prediction.time.products import (
+    FEW_ROWS_BANDWIDTH,
+    KERNELS,
+    Kernel,
+    ProductModel,
+    fitted,
+)
 from peakward.records.rates import ProductRate
 
 from .measured_h200 import calibrated
@@ -39,7 +45,7 @@ def test_of_few_rows_all_multiprocessors_share_a_tiles_sum():
 def test_products_of_a_decode_step_take_the_time_of_reading_the_weight(m, n, k):
     """On an H200; with what lies before and after the multiplication."""
     model = calibrated().products["bf16"]
-    weight_s = 2 * n * k / model.bytes_per_s
+    weight_s = 2 * n * k / (FEW_ROWS_BANDWIDTH * model.bytes_per_s)
     assert weight_s < model.time_s(m, n, k) < 1.1 * weight_s + model.start_s
 
 
@@ -92,8 +98,10 @@ def test_an_endless_square_tends_to_the_rate():
 
 def test_a_thin_product_takes_its_bytes():
     slow = plain(bytes_per_s=1e9)
-    # [1, 1000] × [1000, 1000]: 1000 + 10⁶ read, 1000 written, of two bytes each.
-    assert slow.time_s(1, 1000, 1000) == pytest.approx(2.004e-3)
+    # [65, 1000] × [1000, 1000]: 65,000 + 10⁶ read, 65,000 written, of two bytes each.
+    assert slow.time_s(65, 1000, 1000) == pytest.approx(2.26e-3)
+    # Of one row 1000 + 10⁶ and 1000, at nine tenths of the bandwidth.
+    assert slow.time_s(1, 1000, 1000) == pytest.approx(2.004e-3 / 0.9)
 
 
 def test_nothing_to_multiply_is_a_start():
