@@ -13,8 +13,9 @@ FACTORS: dict[tuple[Source, Waits], tuple[float, float]] = {
 }
 """Of the predicted time, between which nine in ten measured ones lie. Calibrated: by the accuracy
 benchmark on an H200 (`2026-11-22-h200-accuracy`) 113 of 120 cases and 43 of 47; factors fitted
-without a model hold 85 in a hundred of that model's. Of datasheets it has one device, and a host is
-whichever it is: these are wider than what was found."""
+without a model hold 85 in a hundred of that model's. On an H100, which they had not seen, they hold 59 of
+62 and 48 of 51 (`2026-11-22-h100-accuracy`). A host is whichever it is: a datasheet's are wider than
+what was found."""
 
 
 def interval(step_s: float, source: Source, bound: Waits) -> Interval:
