@@ -98,13 +98,15 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class DevicePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One kind of device: the case as it is, its largest batch, and what levers would do."""
+    """One kind of device: the case as it is, how far it could grow, and what levers would do."""
 
     forecast: Forecast
     price_per_gpu_hour: float | None
     """In any currency, the same for all devices of a plan."""
     largest_batch_size: int | None
     """Of one GPU; 0: not even a single sequence fits."""
+    longest_seq_len: int | None = None
+    """Of one GPU with the case's batch, in steps of 64 tokens; 0: not even the shortest fits."""
     changes: tuple[Change, ...]
     """Of each lever alone, the greatest gain first."""
     composition: Change | None

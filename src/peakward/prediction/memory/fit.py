@@ -1,6 +1,7 @@
 """Whether a case fits a memory limit, and the largest batch that does."""
 
 import math
+from collections.abc import Callable
 
 import msgspec
 
@@ -12,6 +13,9 @@ from peakward.records.case import ModelCase
 from peakward.records.errors import PeakwardError
 from peakward.records.memory import MemorySplit
 from peakward.records.plan import Group
+
+SEQUENCE_STEP = 64
+"""Tokens: finer nobody asks for, and the search takes a replay of a step for each length it tries."""
 
 
 def fits(
@@ -48,20 +52,69 @@ def largest_batch(
     Raises:
         PeakwardError: a setting that is not covered, or of which reserved bytes are not predicted.
     """
-
     _check_is_told(case)
-    limit = limit_bytes - context_bytes
+    return _largest(
+        case,
+        case.workload.batch_size,
+        lambda size: _with(case, batch_size=size),
+        limit_bytes=limit_bytes - context_bytes,
+        group=group,
+    )
+
+
+def longest_sequence(
+    case: ModelCase,
+    limit_bytes: int,
+    group: Group | None = None,
+    *,
+    context_bytes: int = CONTEXT_BYTES,
+) -> int:
+    """The longest seq_len of which one GPU holds the batch, as a multiple of `SEQUENCE_STEP`, and within
+    learned positions; 0 if not even the shortest fits. Searched for as `largest_batch` is.
+
+    Raises:
+        PeakwardError: lengths that vary; a setting that is not covered, or of which reserved bytes are
+            not predicted.
+    """
+    _check_is_told(case)
+    workload, step = case.workload, SEQUENCE_STEP
+    if workload.varying_seq_lens:
+        raise PeakwardError(
+            "expected one length to make longer, got lengths that vary: give --seq-len"
+        )
+    most = case.model.max_seq_len // step if case.model.positions == "learned" else None
+    size = max(1, workload.seq_len // step)
+    return step * _largest(
+        _with(case, seq_len=size * step),
+        size,
+        lambda size: _with(case, seq_len=size * step),
+        limit_bytes=limit_bytes - context_bytes,
+        group=group,
+        most=most,
+    )
+
+
+def _largest(
+    case: ModelCase,
+    size: int,
+    of_size: Callable[[int], ModelCase],
+    *,
+    limit_bytes: int,
+    group: Group | None,
+    most: int | None = None,
+) -> int:
+    """The largest size, `most` at most, that fits; the case is the one of `size`."""
     found = peak_memory(case, group)
-    low, held, high = 0, _fixed_bytes(found.peak), math.inf
-    growth = max(1.0, (found.peak_bytes - held) / case.workload.batch_size)
+    low, held, high = 0, _fixed_bytes(found.peak), math.inf if most is None else most + 1
+    growth = max(1.0, (found.peak_bytes - held) / size)
     while high - low > 1:
-        size = _next(low, high, (limit - held) / growth)
-        peak = _peak_within(_with_batch(case, size), limit, group)
+        tried = _next(low, high, (limit_bytes - held) / growth)
+        peak = _peak_within(of_size(tried), limit_bytes, group)
         if peak is None:
-            high = size
+            high = tried
         else:
-            growth = max(1.0, (peak - held) / (size - low))
-            low, held = size, peak
+            growth = max(1.0, (peak - held) / (tried - low))
+            low, held = tried, peak
     return low
 
 
@@ -95,9 +148,8 @@ def _fixed_bytes(held: MemorySplit) -> int:
     )
 
 
-def _with_batch(case: ModelCase, batch_size: int) -> ModelCase:
-    workload = msgspec.structs.replace(case.workload, batch_size=batch_size)
-    return msgspec.structs.replace(case, workload=workload)
+def _with(case: ModelCase, **changes: int) -> ModelCase:
+    return msgspec.structs.replace(case, workload=msgspec.structs.replace(case.workload, **changes))
 
 
 def _check_is_told(case: ModelCase) -> None:

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from peakward.prediction.memory.fit import fits, largest_batch
+from peakward.prediction.memory.fit import fits, largest_batch, longest_sequence
 from peakward.prediction.memory.peak import CONTEXT_BYTES, peak_memory
 from peakward.prediction.planning.attempt import Attempts
 from peakward.prediction.planning.site import Site
@@ -48,6 +48,15 @@ def largest_batch_size(case: ModelCase, on: Site) -> int:
         PeakwardError: a setting whose memory is not predicted.
     """
     return largest_batch(case, on.limit_bytes(case.memory_limit_bytes), on.group)
+
+
+def longest_seq_len(case: ModelCase, on: Site) -> int:
+    """Of one GPU, with the case's batch; 0 where not even the shortest fits.
+
+    Raises:
+        PeakwardError: a setting whose memory is not predicted, or lengths that vary.
+    """
+    return longest_sequence(case, on.limit_bytes(case.memory_limit_bytes), on.group)
 
 
 def _as_eager(case: ModelCase, on: Site, limit: int, attempts: Attempts) -> Room:

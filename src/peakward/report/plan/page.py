@@ -21,8 +21,8 @@ CONVENTIONS = (
     "Nothing was run. A time follows from each operator's shapes and the device's rates, the host's "
     "from the number of calls, and the step's from which of the two is behind. Intervals are those "
     "in which nine in ten measured cases lay, on an H200 and on an H100; for rates from a datasheet, "
-    "and for hosts that are not an H200's, they are wider by judgement. No group of GPUs was measured: the ends of "
-    "what it waits for are all hidden and nothing hidden, at rates that users report.",
+    "and for hosts that are not an H200's, they are wider by judgement. No group of GPUs was measured: "
+    "the ends of what it waits for are all hidden and nothing hidden, at rates that users report.",
     "Model FLOPs count 2·m·n·k for every matmul that the maths needs, causal attention as half of "
     "the full score matrix, of a decode step the positions attended to; the head of prefill and decode "
     "at the last position alone; training is 3 × forward; recomputation is never counted. MFU is model "
@@ -33,7 +33,8 @@ CONVENTIONS = (
     "0.75 GiB are taken; kernels of attention and workspaces are those of an H100, whatever the "
     "device. There is at least: 97% of what the driver reports, where that is known, else "
     "90% of the memory as sold.",
-    "Largest batch size: sequences of a GPU's micro-batch. GiB is 2**30 bytes, GB/s 10**9 bytes a second.",
+    "Largest batch size: sequences of a GPU's micro-batch, as long as asked for. Longest sequence: "
+    "of as many as asked for, in steps of 64 tokens. GiB is 2**30 bytes, GB/s 10**9 bytes a second.",
 )
 
 

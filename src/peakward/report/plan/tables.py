@@ -43,6 +43,7 @@ def memory(plan: Plan) -> Table:
             Column(name="there is at least", unit="bytes"),
             Column(name="fits"),
             Column(name="largest batch size", unit="count"),
+            Column(name="longest sequence", unit="count"),
         ),
         rows=tuple(
             (
@@ -51,6 +52,7 @@ def memory(plan: Plan) -> Table:
                 each.forecast.limit_bytes,
                 fits(each.forecast.fits),
                 _or_not(each.largest_batch_size),
+                _or_not(each.longest_seq_len),
             )
             for each in plan.devices
         ),

@@ -4,7 +4,12 @@ import msgspec
 import pytest
 
 from peakward.catalogue.models import model
-from peakward.prediction.memory.fit import fits, largest_batch
+from peakward.prediction.memory.fit import (
+    SEQUENCE_STEP,
+    fits,
+    largest_batch,
+    longest_sequence,
+)
 from peakward.prediction.memory.peak import CONTEXT_BYTES, peak_memory
 from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.errors import PeakwardError
@@ -56,3 +61,28 @@ def test_a_limit_of_the_case_is_left_aside():
 def test_of_what_reserves_unknown_bytes_no_fit_is_told(lever):
     with pytest.raises(PeakwardError, match="expected an eager step"):
         fits(case(**lever), 80 * GIB)
+
+
+@pytest.mark.parametrize("attention", ["naive", "sdpa"])
+def test_the_longest_sequence_fits_and_the_next_does_not(attention):
+    asked = case(attention=attention)
+    found = longest_sequence(asked, 8 * GIB)
+    assert found % SEQUENCE_STEP == 0
+    for seq_len, expected in ((found, True), (found + SEQUENCE_STEP, False)):
+        workload = msgspec.structs.replace(asked.workload, seq_len=seq_len)
+        assert fits(msgspec.structs.replace(asked, workload=workload), 8 * GIB) is expected
+
+
+def test_no_sequence_fits_where_the_parameters_do_not():
+    assert longest_sequence(case(), GIB) == 0
+
+
+def test_learned_positions_end_a_sequence():
+    learned = msgspec.structs.replace(case(), model=model("gpt2"))
+    assert longest_sequence(learned, 80 * GIB) == 1024
+
+
+def test_of_lengths_that_vary_none_is_made_longer():
+    workload = msgspec.structs.replace(case().workload, varying_seq_lens=(16, 32))
+    with pytest.raises(PeakwardError, match="expected one length"):
+        longest_sequence(msgspec.structs.replace(case(), workload=workload), 8 * GIB)
