@@ -190,7 +190,7 @@ def run(
             opened.sweep,
             opened.store,
             on_stage=lambda _stage: None,
-            on_prediction=lambda _floor, _forecast: None,
+            on_prediction=lambda _floor, _forecast, _fitting: None,
         )
 
 

@@ -1,5 +1,6 @@
 """Find what makes a model faster here: baseline, levers, verdicts."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -67,8 +68,8 @@ def main(given: Options, command: str) -> int:
             opened.sweep,
             opened.store,
             on_stage=watching.on_stage,
-            on_prediction=lambda floor, forecast: watching.say(
-                _expectation(asked.case, floor, forecast)
+            on_prediction=lambda floor, forecast, fitting: watching.say(
+                expectation(asked.case, floor, forecast, fitting)
             ),
         )
     output.show_study(study, targets, as_json=given.results.json)
@@ -115,14 +116,25 @@ def _dry_run(asked: Investigation, here: Machine, db: str) -> int:
     return 0
 
 
-def _expectation(case: ModelCase, floor: Prediction, forecast: Forecast | None) -> str:
-    """What the machine allows and what is predicted, said before anything is measured."""
+def expectation(
+    case: ModelCase, floor: Prediction, forecast: Forecast | None, fitting: Sequence[str]
+) -> str:
+    """What the machine allows and what is predicted, said before anything is measured; `fitting` are the
+    levers each of which makes fit what does not."""
     said = [_ceiling(case, floor)]
     if forecast is not None and forecast.step_s is not None:
         said.append(f"predicted {format_spread(forecast.step_s, 's')}")
     if forecast is not None and forecast.needed_bytes is not None:
-        said.append(f"{format_cell(forecast.needed_bytes, 'bytes')} of memory")
+        said.append(_memory(forecast, forecast.needed_bytes, fitting))
     return "; ".join(said)
+
+
+def _memory(forecast: Forecast, needed_bytes: int, fitting: Sequence[str]) -> str:
+    needed = f"{format_cell(needed_bytes, 'bytes')} of memory"
+    if forecast.fits is not False:
+        return needed
+    there_is = f"{needed}, which does not fit {format_cell(forecast.limit_bytes, 'bytes')}"
+    return f"{there_is}, but would with {' or '.join(fitting)}" if fitting else there_is
 
 
 def _ceiling(case: ModelCase, prediction: Prediction) -> str:

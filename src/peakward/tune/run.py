@@ -11,7 +11,8 @@ from peakward.catalogue import devices
 from peakward.catalogue.levers import changes, pull
 from peakward.prediction.floor import floor
 from peakward.prediction.planning.forecast import forecast
-from peakward.prediction.planning.site import site
+from peakward.prediction.planning.relief import relief
+from peakward.prediction.planning.site import Site, site
 from peakward.records.calibration import Calibration
 from peakward.records.case import ModelCase
 from peakward.records.device import Device
@@ -79,10 +80,24 @@ def foretold(
 
     By the calibration where it is a full one (`peakward devices calibrate`), else by the datasheet.
     """
+    here = _site(environment, calibration)
+    return None if here is None or case.device != "cuda" else forecast(case, here)
+
+
+def levers_that_fit(
+    case: ModelCase,
+    told: Forecast | None,
+    environment: Environment,
+    calibration: Calibration | None,
+) -> tuple[str, ...]:
+    """Of a case that is predicted not to fit this machine, those that each make it fit."""
+    here = _site(environment, calibration)
+    return () if here is None or told is None else relief(case, told, here)
+
+
+def _site(environment: Environment, calibration: Calibration | None) -> Site | None:
     device = _device(environment)
-    if case.device != "cuda" or device is None:
-        return None
-    return forecast(case, site(device, calibration=calibration))
+    return None if device is None else site(device, calibration=calibration)
 
 
 def _device(environment: Environment) -> Device | None:
@@ -95,19 +110,21 @@ def investigate(
     store: "Store",
     *,
     on_stage: Listener,
-    on_prediction: Callable[[Prediction, Forecast | None], None],
+    on_prediction: Callable[[Prediction, Forecast | None, tuple[str, ...]], None],
 ) -> Study:
     """Carry out the whole loop and store what it found.
 
-    `on_prediction` hears the baseline's floor and forecast before the baseline is measured. Interrupted by
-    Ctrl-C, what was found so far is stored as an incomplete study, and the same command goes on
-    from the measurements and trials that the store holds.
+    `on_prediction` hears the baseline's floor and forecast before the baseline is measured, and the levers
+    that each make it fit where it is predicted not to. Interrupted by Ctrl-C, what was found so far is
+    stored as an incomplete study, and the same command goes on from the measurements and trials that
+    the store holds.
     """
     started, budget = datetime.now(UTC), Budget(asked.budget_s)
     on_stage("measuring this machine's ceilings")
     calibration = calibrated(sweep, store, asked.case)
     ceiling = predicted(asked.case, sweep.environment, calibration)
-    on_prediction(ceiling, foretold(asked.case, sweep.environment, calibration))
+    told = foretold(asked.case, sweep.environment, calibration)
+    on_prediction(ceiling, told, levers_that_fit(asked.case, told, sweep.environment, calibration))
     on_stage("measuring the baseline")
     measured = [sweep.measure(asked.case, HEADLINE)]
     guess = costs.learned(costs.guessed(asked.case, ceiling.floor_s), measured[0])

@@ -88,7 +88,7 @@ def run(device, *names):
         device,
         device,
         on_stage=lambda stage: None,
-        on_prediction=lambda floor, forecast: None,
+        on_prediction=lambda floor, forecast, fitting: None,
     )
 
 
@@ -165,7 +165,9 @@ def test_what_is_predicted_before_is_told_and_kept(studies):
         device,
         device,
         on_stage=lambda stage: None,
-        on_prediction=lambda floor, forecast: heard.append((floor, forecast, len(device.measured))),
+        on_prediction=lambda floor, forecast, fitting: heard.append(
+            (floor, forecast, len(device.measured))
+        ),
     )
     ((floor, forecast, n_measured),) = heard
     assert n_measured == 0
