@@ -4,6 +4,7 @@ from typing import Literal
 
 import msgspec
 
+from accuracy.records import Refusal
 from peakward.records.case import ModelCase
 from peakward.records.memory import MemoryBasis, MemoryPhase, MemorySplit
 
@@ -96,13 +97,6 @@ class VerdictGroup(msgspec.Struct, frozen=True, kw_only=True):
     right: int
     wrong: int
     untold: int
-
-
-class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """Measured cases whose memory is not predicted."""
-
-    reason: str
-    n: int
 
 
 class MemoryAccuracy(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,7 +5,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from accuracy.measured import Stored, device_key
-from peaks.records import Peak, Refusal, Verdict
+from accuracy.records import Refusal
+from peaks.records import Peak, Verdict
 from peakward.catalogue.devices import device
 from peakward.prediction.memory.peak import peak_memory
 from peakward.prediction.planning.attempt import Attempts

@@ -1,0 +1,93 @@
+"""Who writes to which buffer."""
+
+from peakward.prediction.memory.compiled.graph import TUNING_BYTES, Buffer, Graph
+from peakward.prediction.memory.timeline import Timeline
+from peakward.prediction.operators.tape import BFLOAT, FLOAT, tensor
+
+ROW = tensor(FLOAT, 100)
+WIDE = tensor(FLOAT, 1000)
+
+
+def run(graph, *results, tuning=False):
+    line = Timeline()
+    graph.run(line, *results, tuning=tuning)
+    return line.tensors()
+
+
+def test_what_was_freed_by_the_kernel_before_is_written_to():
+    graph = Graph()
+    first = graph.fused(writes=ROW)
+    second = graph.product(first, writes=WIDE)
+    third = graph.fused(second, writes=ROW)
+    assert [each.n_bytes for each in run(graph, third)] == [400, 4000]
+    assert third.tensor == first.tensor
+
+
+def test_another_type_gets_a_buffer_of_its_own():
+    graph = Graph()
+    first = graph.fused(writes=ROW)
+    second = graph.fused(first, writes=WIDE)
+    third = graph.fused(second, writes=tensor(BFLOAT, 200))
+    assert [each.n_bytes for each in run(graph, third)] == [400, 4000, 400]
+
+
+def is_kept(n_later):
+    """Whether a row that dies is kept for a later one while a wide tensor is there, in a graph that
+    holds so many elements more at its end."""
+    graph = Graph()
+    row = graph.fused(writes=ROW)
+    wide = graph.product(row, writes=WIDE)
+    narrow = graph.fused(wide, writes=tensor(FLOAT, 1))
+    later = graph.fused(narrow, writes=ROW)
+    last = graph.product(later, writes=tensor(FLOAT, n_later))
+    run(graph, last)
+    return row.tensor == later.tensor
+
+
+def test_a_buffer_is_kept_where_the_peak_is_none_the_higher():
+    assert is_kept(2000)
+    assert not is_kept(1)
+
+
+def test_results_are_never_written_over():
+    graph = Graph()
+    first = graph.fused(writes=ROW)
+    second = graph.fused(first, writes=ROW)
+    third = graph.fused(second, writes=ROW)
+    last = graph.fused(third, writes=ROW)
+    assert len(run(graph, first, last)) == 3
+    assert last.tensor == second.tensor
+
+
+def test_over_an_input_that_nobody_needs_any_more():
+    line = Timeline()
+    graph = Graph()
+    logits = Buffer(WIDE, line.op(WIDE.n_bytes))
+    gradient = graph.fused(logits, writes=WIDE, over=logits)
+    needed = Buffer(WIDE, line.op(WIDE.n_bytes))
+    other = graph.fused(needed, writes=WIDE, over=needed)
+    graph.product(needed, gradient, writes=ROW)
+    graph.run(line, other, tuning=False)
+    assert gradient.tensor == logits.tensor
+    assert other.tensor != needed.tensor
+
+
+def test_an_operator_of_torch_s_allocates_and_gives_back_by_itself():
+    graph = Graph()
+    first = graph.fused(writes=ROW)
+    middle = graph.fused(first, writes=WIDE)
+    (result,) = graph.operator(middle, writes=(ROW,), scratch=(64,))
+    last = graph.fused(result, writes=ROW)
+    found = run(graph, last)
+    assert [each.n_bytes for each in found] == [400, 4000, 400, 64, 400]
+    assert result.tensor not in (first.tensor, last.tensor)
+    scratch = found[3]
+    assert scratch.made == scratch.last
+
+
+def test_kernels_that_are_launched_for_the_first_time_are_tuned_and_products_are_not():
+    graph = Graph()
+    first = graph.fused(writes=ROW)
+    last = graph.product(first, writes=WIDE)
+    found = run(graph, last, tuning=True)
+    assert [each.n_bytes for each in found] == [400, TUNING_BYTES, 4000]
