@@ -126,7 +126,7 @@ class ProductModel(NamedTuple):
     def _shared_out(self, n_tiles: int, m: int, k: int, batch: int) -> tuple[int, int]:
         """How many tiles there are and how long each sums, where few rows leave multiprocessors free."""
         n_tiles *= batch
-        if m > FEW_ROWS or n_tiles >= self.n_sms:
+        if not 0 < n_tiles < self.n_sms or m > FEW_ROWS:  # None: an expert that no token goes to.
             return n_tiles, k
         n_parts = min(self.n_sms // n_tiles, max(1, k // SHORTEST_PART))
         return n_tiles * n_parts, math.ceil(k / n_parts)

@@ -108,6 +108,13 @@ def test_nothing_to_multiply_is_a_start():
     assert plain(start_s=5 * US).time_s(128, 0, 128) == 5 * US
 
 
+@pytest.mark.parametrize("kind", KERNELS)
+def test_no_row_takes_no_tile(kind):
+    """As of an expert that no token goes to."""
+    model = ProductModel(KERNELS[kind], 500e12, 3 * US, 132, 4e12)
+    assert model.compute_s(0, 4096, 14336) == 0
+
+
 @pytest.mark.parametrize(
     ("kind", "lengths", "aligned"),
     [
