@@ -8,6 +8,7 @@ allocation, or its segment's end: with the places of all allocations known, so i
 """
 
 import bisect
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +17,8 @@ import numpy as np
 from peakward.traces.memory.lifetimes import Lifetimes
 from peakward.traces.memory.segment_lives import SegmentLife
 from peakward.traces.memory.table import Flags, Ints
+
+_MIB = re.compile(r"[0-9]{1,9}")
 
 LEAST_BYTES = 512
 SMALL_BYTES = 1 << 20
@@ -63,7 +66,7 @@ def rounded(asked_bytes: Ints, divisions: Any = None) -> Ints:
     if not isinstance(divisions, dict):
         return sizes
     for name, n in divisions.items():
-        if not (isinstance(name, str) and name.isdigit() and type(n) is int and n > 1):
+        if not (isinstance(name, str) and _MIB.fullmatch(name) and type(n) is int and n > 1):
             continue
         # The first holds for what is smaller too, the last (64 GiB is beyond any) for what is larger.
         low, first = (int(name) << 20), int(name) == 1
