@@ -9,6 +9,7 @@ length is read only as far as the file goes; and dicts may be taken away as they
 
 import re
 import struct
+import sys
 from typing import Any, BinaryIO, Final, Protocol
 
 from peakward.records.errors import PeakwardError
@@ -116,7 +117,7 @@ class PlainPickle:
         """
         try:
             while not self._run():
-                self._check_held()
+                pass
         except (IndexError, TypeError, ValueError, OverflowError) as error:
             raise Malformed(f"broken near byte {self._n_before + self._at:,}") from error
         if len(self._stack) != 1 or self._marks:
@@ -214,10 +215,14 @@ class PlainPickle:
         if op in _CONSTANTS:
             stack.append(_CONSTANTS[op])
         elif op in _TEXTS:
-            self._held += 60
-            stack.append(self._sized(_TEXTS[op], MAX_TEXT).decode("utf-8", "surrogatepass"))
+            text = self._sized(_TEXTS[op], MAX_TEXT).decode("utf-8", "surrogatepass")
+            # Its widest character makes all of them as wide: up to four bytes for one in the file.
+            self._held += sys.getsizeof(text)
+            stack.append(text)
         elif op in _BYTES:
-            stack.append(self._sized(_BYTES[op], MAX_TEXT))
+            found = self._sized(_BYTES[op], MAX_TEXT)
+            self._held += sys.getsizeof(found)
+            stack.append(found)
         elif op == 0x8B:  # LONG4
             stack.append(int.from_bytes(self._sized(4, MAX_LONG), "little", signed=True))
         elif op == 0x47:  # BINFLOAT
@@ -284,8 +289,9 @@ class PlainPickle:
         if kept is None:
             self._held += _ENTRY_BYTES * len(keys)
             return
+        # What it counted as a container stays counted: the memo may hold it at other places.
         stack[-1] = kept
-        self._held -= _CONTAINER_BYTES
+        self._check_held()  # A stack of many frames takes many times the bytes that name it.
         if memo_index >= 0 and self._memo[memo_index] is target:
             self._memo[memo_index] = SPENT
 
@@ -318,9 +324,7 @@ class PlainPickle:
 
     def _sized(self, n_length: int, most: int) -> bytes:
         """Bytes after a length of `n_length` bytes."""
-        found = self._bytes(int.from_bytes(self._bytes(n_length, 8), "little"), most)
-        self._held += len(found)
-        return found
+        return self._bytes(int.from_bytes(self._bytes(n_length, 8), "little"), most)
 
     def _bytes(self, n: int, most: int) -> bytes:
         if n > most:
@@ -336,6 +340,8 @@ class PlainPickle:
         return found
 
     def _fill(self) -> None:
+        # Here rather than between runs: a text across the end of each chunk makes one run of all.
+        self._check_held()
         chunk = b"" if self._ended else self._file.read(CHUNK)
         self._ended = not chunk
         self._n_before += self._at

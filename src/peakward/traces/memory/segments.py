@@ -21,14 +21,24 @@ def segments(found: Any, stacks: Stacks) -> tuple[Segment, ...]:
     """Records of a snapshot's `segments`, in order of device and address.
 
     Raises:
-        PeakwardError: one is no segment, its blocks do not fill it, or a size cannot be.
+        PeakwardError: one is no segment, its blocks do not fill it or are another's too, or a size
+            cannot be.
     """
+    _check_blocks_are_their_own(found)
     made = [_segment(each, f"segment {index:,}", stacks) for index, each in enumerate(found)]
     made.sort(key=lambda each: (each.device, each.address))
     for one, next_one in itertools.pairwise(made):
         if one.device == next_one.device and one.address + one.n_bytes > next_one.address:
             raise _refusal(f"segments of device {one.device} that do not overlap", "two that do")
     return tuple(made)
+
+
+def _check_blocks_are_their_own(found: Any) -> None:
+    """Or a file of n bytes could have n² blocks: a pickle refers to what it had before in two."""
+    every = [each.get("blocks") for each in found if isinstance(each, dict)]
+    lists = [id(each) for each in every if isinstance(each, list | tuple)]
+    if len(set(lists)) < len(lists):
+        raise _refusal("each segment to have blocks of its own", "one list of them for several")
 
 
 def _segment(found: Any, where: str, stacks: Stacks) -> Segment:

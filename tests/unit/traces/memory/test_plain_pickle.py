@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from peakward.records.errors import PeakwardError
 from peakward.traces.memory import plain_pickle
+from peakward.traces.memory.collected import EventCollector
 from peakward.traces.memory.plain_pickle import CHUNK, Malformed, PlainPickle
 
 from .files import REAL, plain, real
@@ -277,6 +278,15 @@ BOMBS = {
     "memo": b"N" + b"\x94" * (16 * CHUNK),
     "texts": b"\x8c\x01a" * (4 * CHUNK),
     "tuples": b")\x85\x85" * (4 * CHUNK),
+    "texts, each across the end of a chunk": (
+        b"X" + struct.pack("<I", CHUNK - 5) + b"a" * (CHUNK - 5)
+    )
+    * 256,
+    "texts of one wide character": (
+        b"X" + struct.pack("<I", 1 << 22) + "\U0001f600".encode() + b"a" * ((1 << 22) - 4)
+    )
+    * 8
+    + b"N" * (2 * CHUNK),
     "integers in dicts": b"".join(
         b"}(" + b"".join(b"J" + struct.pack("<i", n) + b"N" for n in range(100)) + b"u"
         for _ in range(8 * CHUNK // 602)
@@ -295,6 +305,30 @@ def test_what_is_held_is_bounded(name):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < bound + 100 * CHUNK
+
+
+def test_stacks_that_grow_by_a_frame_are_bounded_within_a_chunk():
+    """Each event names the same list, one frame longer: 16 bytes of the file for 160 KB."""
+    words = [b"filename", b"a", b"line", b"name", b"b", b"action", b"alloc", b"frames"]
+    data = b"".join(b"\x8c" + bytes([len(each)]) + each + b"\x94" for each in words)
+    data += b"}\x94(h\x00h\x01h\x02K\x01h\x03h\x04u"  # 8: a frame
+    data += b"]\x94h\x08a(" + b"h\x08" * 20_000 + b"e"  # 9: a stack
+    data += b"h\x09h\x08a}(h\x05h\x06h\x07h\x09u" * 3000
+    tracemalloc.start()
+    with pytest.raises(PeakwardError, match="fits into"):
+        PlainPickle(io.BytesIO(b"\x80\x04" + data), EventCollector(), 32 << 20).read()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 64 << 20
+
+
+def test_an_event_that_is_taken_again_counts_again():
+    """The bound is not lowered by a dict that is still there."""
+    words = [b"action", b"alloc"]
+    data = b"".join(b"\x8c" + bytes([len(each)]) + each + b"\x94" for each in words)
+    data += b"}\x94\x94" + b"h\x02(h\x00h\x01u" * 200_000
+    with pytest.raises(PeakwardError, match="fits into"):
+        PlainPickle(io.BytesIO(b"\x80\x04" + data), EventCollector(), 12 << 20).read()
 
 
 def test_a_billion_laughs_are_a_few_lists():

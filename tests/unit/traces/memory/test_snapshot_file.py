@@ -122,6 +122,13 @@ def set_segment(key, value):
     return lambda found: found["segments"][0].update({key: value})
 
 
+def sharing(segment):
+    """Two more, elsewhere, of the same list of blocks, which may leave their addresses out."""
+    for block in segment["blocks"]:
+        block.pop("address", None)
+    return [segment | {"address": n << 60} for n in (1, 2)]
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -142,6 +149,7 @@ def set_segment(key, value):
         *(set_segment("segment_pool_id", value) for value in (None, 3, (1,), ("a", "b"))),
         lambda found: found["segments"].append(found["segments"][0]),
         lambda found: found["segments"].append(None),
+        lambda found: found["segments"].extend(sharing(found["segments"][0])),
         lambda found: found.update(segments={}),
         lambda found: found.update(device_traces={}),
         lambda found: found.update(device_traces=[3]),
