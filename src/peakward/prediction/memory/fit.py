@@ -155,6 +155,7 @@ def _with(case: ModelCase, **changes: int) -> ModelCase:
 def _check_is_told(case: ModelCase) -> None:
     if not tells_reserved(case):
         raise PeakwardError(
-            "expected an eager step, or one of compiled blocks, to say whether it fits, got a CUDA graph "
-            "or code that is compiled otherwise: ask for the same case without these levers, or measure it"
+            "expected an eager step, or compiled blocks whose kernels are known, to predict what is "
+            "reserved, got a CUDA graph or other compiled code: ask for the same case without these "
+            "levers, or measure it"
         )
