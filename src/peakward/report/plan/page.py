@@ -28,7 +28,8 @@ CONVENTIONS = (
     "at the last position alone; training is 3 × forward; recomputation is never counted. MFU is model "
     "FLOP/s over the datasheet's dense peak of the compute type.",
     "Floor: FLOPs over the peak rate or compulsory bytes over the bandwidth, whichever is longer, by "
-    "phase. No step can be faster.",
+    "phase. No step can be faster, but of a model that stays in the last cache, or of experts whose "
+    "router has favourites: compulsory are those that choices at random would touch.",
     "Needed memory is what torch's allocator reserves, and the CUDA context, of which "
     "0.75 GiB are taken; kernels of attention and workspaces are those of an H100, whatever the "
     "device. There is at least: 97% of what the driver reports, where that is known, else "
@@ -80,10 +81,19 @@ def _headline(plan: Plan) -> str:
         assert best.composition is not None and best.composition.step_s is not None
         levers = " + ".join(best.composition.levers)
         step = format_spread(best.composition.step_s, "s")
-        return f"It fits no device as it is; with {levers} on {best.forecast.device_name}: {step}"
+        return f"{_as_it_is(plan, timed)} as it is; with {levers} on {best.forecast.device_name}: {step}"
     if timed:
-        return _said(min(timed, key=_step_s).forecast) + ", if it fitted"
+        fastest = min(timed, key=_step_s).forecast
+        known = fastest.fits is False
+        return _said(fastest) + (", if it fitted" if known else "; whether it fits is not known")
     return "No step time could be computed"
+
+
+def _as_it_is(plan: Plan, timed: list[DevicePlan]) -> str:
+    """Of devices with a time, of which the case is not said to fit any."""
+    which = "" if len(timed) == len(plan.devices) else " whose time is known"
+    known = all(each.forecast.fits is False for each in timed)
+    return f"It fits no device{which}" if known else f"It is not known to fit a device{which}"
 
 
 def _said(found: Forecast) -> str:
@@ -118,6 +128,8 @@ def _notes(plan: Plan) -> tuple[Block, ...]:
             "Tokens are taken to go to experts evenly. Intervals are dense models': four mixtures on an "
             "H100 took 4% to 6% longer than predicted."
         )
+    if plan.case.workload.caches:
+        notes.append("No prefill or decode was measured: intervals are those of the other passes.")
     return tuple(Note(text=text) for text in notes)
 
 

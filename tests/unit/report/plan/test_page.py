@@ -1,5 +1,8 @@
 """What a plan's report leads with; the golden files hold it whole."""
 
+import msgspec
+import pytest
+
 from peakward.catalogue.devices import device
 from peakward.catalogue.models import model
 from peakward.prediction.planning.plan import plan
@@ -9,10 +12,12 @@ from peakward.report.format import format_spread
 from peakward.report.plan import summary, whole
 
 
-def planned(*keys, seq_len=512, size="small", limit_bytes=None, **configuration):
+def planned(
+    *keys, seq_len=512, size="small", limit_bytes=None, pass_="train_step", **configuration
+):
     case = ModelCase(
         model=model(size),
-        workload=Workload(batch_size=4, seq_len=seq_len),
+        workload=Workload(batch_size=4, seq_len=seq_len, pass_=pass_),
         configuration=Configuration(**configuration),
         device="cuda",
         memory_limit_bytes=limit_bytes,
@@ -39,10 +44,36 @@ def test_where_none_fits_what_makes_it_fit_leads():
     assert said.endswith(step(together))
 
 
+def test_a_device_without_a_time_may_fit_it_as_it_is():
+    found = planned("h100-sxm-80", "mi300x-192", size="2.7B", seq_len=2048)
+    assert found.devices[1].forecast.fits
+    assert summary(found).headline.startswith(
+        "It fits no device whose time is known as it is; with "
+    )
+
+
 def test_where_nothing_makes_it_fit_the_time_is_as_if_it_did():
     found = planned("h100-sxm-80", limit_bytes=2**20)
     assert summary(found).headline.endswith("a step, if it fitted")
     assert "times are as if it did" in summary(found).blocks[0].text
+
+
+def test_where_memory_is_not_predicted_it_is_not_said_to_fit_nowhere():
+    found = planned("h100-sxm-80", attention="sdpa-math")
+    assert found.devices[0].forecast.fits is None
+    said = summary(found).headline
+    assert said.startswith("It is not known to fit a device as it is; with ")
+    alone = msgspec.structs.replace(found.devices[0], composition=None)
+    said = summary(msgspec.structs.replace(found, devices=(alone,))).headline
+    assert said.endswith("a step; whether it fits is not known")
+
+
+@pytest.mark.parametrize("pass_", ["prefill", "decode", "forward"])
+def test_of_passes_that_were_not_measured_it_says_so(pass_):
+    texts = [getattr(each, "text", "") for each in summary(planned("h200-141", pass_=pass_)).blocks]
+    assert any("No prefill or decode was measured" in text for text in texts) == (
+        pass_ != "forward"
+    )
 
 
 def test_without_times_it_says_so():
