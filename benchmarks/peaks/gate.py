@@ -22,8 +22,8 @@ def newest(folder: Path) -> MemoryAccuracy:
 def changed_cases(stored: MemoryAccuracy, now: Replay) -> list[str]:
     """Cases that were predicted and no longer are, or the other way round."""
     before, after = (
-        {(each.device, each.key): each.label for each in verdicts}
-        for verdicts in (stored.verdicts, now.verdicts)
+        {(each.device, each.key, type(each).__name__): each.label for each in found}
+        for found in ((*stored.verdicts, *stored.peaks), (*now.verdicts, *now.peaks))
     )
     return [f"lost: {before[each]}" for each in before.keys() - after.keys()] + [
         f"not stored: {after[each]}" for each in after.keys() - before.keys()

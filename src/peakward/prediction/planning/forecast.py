@@ -103,10 +103,11 @@ def _step_s(time: StepTime | None, shared: Communication | None, on: Site) -> In
 
 def _possible(case: ModelCase, step_s: Interval | None, on: Site) -> Interval | None:
     """The interval's ends are factors; what the datasheet rules out is cut off. Of fsdp's shared
-    update no floor is known."""
+    update no floor is known, and that of experts is of choices at random."""
     least_s = floor(case, calibration=None, device=on.device).floor_s
     shared = on.group is not None and on.group.parallel == "fsdp"
-    if step_s is None or least_s is None or shared or step_s.low >= least_s:
+    routed = case.model.n_experts > 1
+    if step_s is None or least_s is None or shared or routed or step_s.low >= least_s:
         return step_s
     return Interval(
         estimate=max(step_s.estimate, least_s),
