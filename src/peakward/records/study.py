@@ -5,6 +5,7 @@ from typing import Literal
 import msgspec
 
 from peakward.records.calibration import Calibration
+from peakward.records.case_memory import CaseMemory
 from peakward.records.environment import Environment
 from peakward.records.measurement import Measurement
 from peakward.records.plan import Forecast
@@ -85,8 +86,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     value: float
     unit: Unit
     from_ids: tuple[str, ...]
-    """Of measurements, profiles, trials and calibrations the ids; of what is catalogued (devices,
-    models, scaling fits) the names."""
+    """Of measurements, profiles, recorded memory, trials and calibrations the ids; of what is
+    catalogued (devices, models, scaling fits) the names."""
 
 
 class Conclusion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -118,6 +119,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Of its cases, where this device is known: the first of them made before anything was measured."""
     trials: tuple[Trial, ...] = ()
     profiles: tuple[CaseProfile, ...] = ()
+    memory: tuple[CaseMemory, ...] = ()
+    """What the memory of its cases was held for."""
     best_command: str | None = None
     """For `run`: reproduces the best composition found."""
     steps: tuple[str, ...] | None = None

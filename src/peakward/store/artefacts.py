@@ -1,4 +1,5 @@
-"""Large files that lie beside the database, named by what they hold: traces."""
+"""Large files that lie beside the database, named by what they hold: traces and
+allocator snapshots."""
 
 import errno
 import hashlib
@@ -10,12 +11,12 @@ from pathlib import Path
 
 from peakward.records.errors import PeakwardError
 
-SUFFIX = ".json.gz"
-_NAME = re.compile(r"[0-9a-f]{16}\.json\.gz")
+_NAME = re.compile(r"[0-9a-f]{16}(\.(?:json|pickle)\.gz)")
+"""A trace's ends in .json.gz, a snapshot's in .pickle.gz."""
 
 
 def keep(db_path: Path, file: Path) -> str:
-    """Move a trace to the database's folder of files; the name to store.
+    """Move a trace or a snapshot to the database's folder of files; the name to store.
 
     The file is there whole, and durably, or not at all. One that holds the same is there once;
     nothing is overwritten.
@@ -24,7 +25,7 @@ def keep(db_path: Path, file: Path) -> str:
         PeakwardError: no such file, no room, or a damaged file of that name is there already.
     """
     try:
-        name = f"{_digest(file)}{SUFFIX}"
+        name = f"{_digest(file)}{''.join(file.suffixes[-2:])}"
         kept = _folder(db_path) / name
         if kept.exists():
             _check_whole(kept)
@@ -47,11 +48,11 @@ def path_of(db_path: Path, name: str) -> Path:
         PeakwardError: it is not there, or the name is none that `keep` gives.
     """
     if not _NAME.fullmatch(name):
-        raise PeakwardError(f"expected the name of a kept trace, got {name!r}: it was not stored")
+        raise PeakwardError(f"expected the name of a kept file, got {name!r}: it was not stored")
     path = _folder(db_path) / name
     if not path.is_file():
         raise PeakwardError(
-            f"expected a trace at {path}, got none: copy the folder with the database, or profile "
+            f"expected a file at {path}, got none: copy the folder with the database, or profile "
             "the case again"
         )
     return path
@@ -67,7 +68,7 @@ def _digest(file: Path) -> str:
 
 
 def _check_whole(kept: Path) -> None:
-    if _digest(kept) != kept.name.removesuffix(SUFFIX):
+    if _digest(kept) != kept.name.partition(".")[0]:
         raise PeakwardError(
             f"expected {kept} to hold what it is named after, got something else: move it away"
         )

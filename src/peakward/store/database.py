@@ -9,6 +9,7 @@ from typing import Self
 
 from peakward.records.calibration import Calibration
 from peakward.records.case import Case, ModelCase
+from peakward.records.case_memory import CaseMemory
 from peakward.records.codec import R, from_json
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Measurement
@@ -114,21 +115,25 @@ class Store:
         """Store a profile; the same one twice is stored once."""
         self._add([row_of(profile, stored_at=now())])
 
-    def keep(self, trace: Path) -> str:
-        """Move a trace's file beside the database; the name to store.
+    def add_memory(self, memory: CaseMemory) -> None:
+        """Store a case's recorded memory; the same one twice is stored once."""
+        self._add([row_of(memory, stored_at=now())])
+
+    def keep(self, file: Path) -> str:
+        """Move a trace or a snapshot beside the database; the name to store.
 
         Raises:
             PeakwardError: as `artefacts.keep` says.
         """
-        return artefacts.keep(self._path, trace)
+        return artefacts.keep(self._path, file)
 
-    def path_of(self, trace: str) -> Path:
-        """Where the kept trace of that name lies.
+    def path_of(self, name: str) -> Path:
+        """Where the kept file of that name lies.
 
         Raises:
             PeakwardError: as `artefacts.path_of` says.
         """
-        return artefacts.path_of(self._path, trace)
+        return artefacts.path_of(self._path, name)
 
     def add_study(self, study: Study) -> None:
         """Store a study, or what it has grown to since it was last stored."""
@@ -137,9 +142,9 @@ class Store:
     def take_in(self, path: Path) -> int:
         """Store the records of another database or of a JSON file; how many of them were new.
 
-        A study in a JSON file brings its measurements, trials, profiles and calibration, but not
-        the traces that lay beside its database. All or nothing, and twice is harmless: records are
-        known by their ids.
+        A study in a JSON file brings its measurements, trials, profiles, recorded memory and
+        calibration, but not the files that lay beside its database. All or nothing, and twice is
+        harmless: records are known by their ids.
 
         Raises:
             PeakwardError: the file cannot be read, or holds what is no record of ours.
@@ -189,6 +194,17 @@ class Store:
             "profile WHERE case_key = ? AND n_steps = ? AND environment_key = ?"
             " ORDER BY created DESC, rowid DESC",
             (key_of_case(case), n_steps, environment_key),
+        )
+
+    def memory(self, case: Case, environment_key: str) -> CaseMemory | None:
+        """The latest recorded memory of the case."""
+        if not schema.has_table(self._connection, "case_memory"):
+            return None
+        return self._first(
+            CaseMemory,
+            "case_memory WHERE case_key = ? AND environment_key = ?"
+            " ORDER BY created DESC, rowid DESC",
+            (key_of_case(case), environment_key),
         )
 
     def studies(self) -> tuple[StudyEntry, ...]:

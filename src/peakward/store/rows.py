@@ -9,6 +9,7 @@ import msgspec
 
 from peakward.records.calibration import Calibration
 from peakward.records.case import Case, case_key
+from peakward.records.case_memory import CaseMemory
 from peakward.records.codec import R, from_json, to_json
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Measurement
@@ -17,12 +18,13 @@ from peakward.records.protocol import Protocol
 from peakward.records.study import Study
 from peakward.records.trial import Trial
 
-Record = Measurement | Trial | Calibration | CaseProfile | Study
+Record = Measurement | Trial | Calibration | CaseProfile | CaseMemory | Study
 KINDS: tuple[tuple[str, type[Record]], ...] = (
     ("measurement", Measurement),
     ("trial", Trial),
     ("calibration", Calibration),
     ("profile", CaseProfile),
+    ("case_memory", CaseMemory),
     ("study", Study),
 )
 """Each table and what its rows hold."""
@@ -95,6 +97,12 @@ def _key_columns(record: Record) -> tuple[str, dict[str, str | int]]:
             "id": record.id,
             "case_key": key_of_case(record.case),
             "n_steps": record.n_steps,
+            "environment_key": record.environment_key,
+        }
+    if isinstance(record, CaseMemory):
+        return "case_memory", {
+            "id": record.id,
+            "case_key": key_of_case(record.case),
             "environment_key": record.environment_key,
         }
     return "study", {

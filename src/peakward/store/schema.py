@@ -5,8 +5,9 @@ from pathlib import Path
 
 from peakward.records.errors import PeakwardError
 
-SCHEMA_VERSION = 2
-"""Of the tables, in `meta`; the records in them carry the codec's own. 1: the first. 2: profiles."""
+SCHEMA_VERSION = 3
+"""Of the tables, in `meta`; the records in them carry the codec's own. 1: the first. 2: profiles.
+3: recorded memory."""
 APPLICATION_ID = 0x504B5744
 """"PKWD", in the file's header (sqlite.org/fileformat.html, offset 68)."""
 SQLITE_MAGIC = b"SQLite format 3\0"
@@ -17,6 +18,13 @@ CREATE TABLE profile (
     environment_key TEXT NOT NULL, created TEXT NOT NULL, record TEXT NOT NULL
 );
 CREATE INDEX profile_by_key ON profile (case_key, n_steps, environment_key);
+"""
+_MEMORY = """
+CREATE TABLE case_memory (
+    id TEXT PRIMARY KEY, case_key TEXT NOT NULL, environment_key TEXT NOT NULL,
+    created TEXT NOT NULL, record TEXT NOT NULL
+);
+CREATE INDEX case_memory_by_key ON case_memory (case_key, environment_key);
 """
 _TABLES = f"""
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -41,8 +49,9 @@ CREATE TABLE study (
     created TEXT NOT NULL, record TEXT NOT NULL
 );
 {_PROFILES}
+{_MEMORY}
 """
-_SINCE = {2: _PROFILES}
+_SINCE = {2: _PROFILES, 3: _MEMORY}
 """What each version after the first brought."""
 
 

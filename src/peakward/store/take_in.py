@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from peakward.records.calibration import Calibration
+from peakward.records.case_memory import CaseMemory
 from peakward.records.codec import from_json
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Measurement
@@ -24,6 +25,7 @@ _TOLD_BY: tuple[tuple[str, type[Record]], ...] = (
     ("matmul", Calibration),
     ("protocol", Measurement),
     ("profiled_step_s", CaseProfile),
+    ("counted_peak_bytes", CaseMemory),
 )
 """A field that no other of these records has, and so tells which one a JSON file holds."""
 
@@ -70,6 +72,7 @@ def _parts(record: Record) -> Iterator[Record]:
         yield from record.measurements
         yield from record.trials
         yield from record.profiles
+        yield from record.memory
         if record.calibration is not None:
             yield record.calibration
 

@@ -9,6 +9,7 @@ import pytest
 
 from peakward.records.calibration import Calibration, MatmulRate
 from peakward.records.case import ModelCase, StepCase, Workload
+from peakward.records.case_memory import CaseMemory
 from peakward.records.environment import Environment
 from peakward.records.measurement import Measurement, Run
 from peakward.records.model_shape import ModelShape
@@ -114,6 +115,23 @@ def profile(id: str = "p1", **fields: Any) -> CaseProfile:
     return CaseProfile(id=id, **(defaults | fields))
 
 
+def case_memory(id: str = "h1", **fields: Any) -> CaseMemory:
+    defaults = {
+        "case": model_case(),
+        "environment_key": "here",
+        "snapshot": "0123456789abcdef.pickle.gz",
+        "peak_bytes": 512,
+        "counted_peak_bytes": 512,
+        "reserved_bytes": 2**21,
+        "phases": (),
+        "purposes": ("parameters",),
+        "timeline": (),
+        "modules": (),
+        "largest": (),
+    }
+    return CaseMemory(id=id, **(defaults | fields))
+
+
 def study(id: str = "s1", **fields: Any) -> Study:
     defaults = {
         "name": "run",
@@ -139,6 +157,7 @@ def make() -> SimpleNamespace:
         trial,
         calibration,
         profile,
+        case_memory,
         study,
     )
     return SimpleNamespace(**{factory.__name__: factory for factory in factories})

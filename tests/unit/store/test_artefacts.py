@@ -38,6 +38,13 @@ def test_a_file_is_moved_and_named_after_its_content(path, make_file):
     assert [each.name for each in folder(path).iterdir()] == [name]
 
 
+def test_a_snapshot_keeps_what_its_name_ends_in(path, make_file):
+    name = artefacts.keep(path, make_file(b"a snapshot", "memory.pickle.gz"))
+    assert name.endswith(".pickle.gz")
+    assert artefacts.path_of(path, name).read_bytes() == b"a snapshot"
+    assert artefacts.keep(path, make_file(b"a snapshot", "again.pickle.gz")) == name
+
+
 def test_the_same_content_is_kept_once(path, make_file):
     name = artefacts.keep(path, make_file())
     before = artefacts.path_of(path, name).stat()
@@ -102,7 +109,7 @@ def test_a_file_that_is_not_there(path, tmp_path):
 
 def test_a_kept_file_that_has_gone_says_where_it_was(path):
     name = "0" * 16 + ".json.gz"
-    with pytest.raises(PeakwardError, match=r"expected a trace at .*peakward\.db\.files/0{16}"):
+    with pytest.raises(PeakwardError, match=r"expected a file at .*peakward\.db\.files/0{16}"):
         artefacts.path_of(path, name)
 
 
@@ -110,5 +117,5 @@ def test_a_kept_file_that_has_gone_says_where_it_was(path):
     "name", ["", "../../etc/passwd", "0" * 16, "0" * 16 + ".json.gz\n", "X.json.gz"]
 )
 def test_only_names_that_were_given_are_looked_up(path, name):
-    with pytest.raises(PeakwardError, match="expected the name of a kept trace"):
+    with pytest.raises(PeakwardError, match="expected the name of a kept file"):
         artefacts.path_of(path, name)

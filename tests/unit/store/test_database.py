@@ -256,6 +256,17 @@ def test_a_link_and_its_target_are_one_database(make: SimpleNamespace, tmp_path:
         Store.open(link)
 
 
+def test_recorded_memory_is_found_by_case_and_environment(
+    make: SimpleNamespace, path: Path
+) -> None:
+    with Store.open(path) as store:
+        store.add_memory(make.case_memory("early"))
+        store.add_memory(make.case_memory("late"))
+        assert store.memory(make.model_case(), "here") == make.case_memory("late")
+        assert store.memory(make.model_case(8), "here") is None
+        assert store.memory(make.model_case(), "there") is None
+
+
 def test_a_profile_is_found_by_case_steps_and_environment(
     make: SimpleNamespace, path: Path
 ) -> None:
@@ -271,7 +282,7 @@ def test_a_profile_is_found_by_case_steps_and_environment(
 
 
 def test_a_trace_is_kept_beside_the_database(path: Path, tmp_path: Path) -> None:
-    file = tmp_path / "scratch"
+    file = tmp_path / "scratch.json.gz"
     file.write_bytes(b"a trace")
     with Store.open(path) as store:
         name = store.keep(file)

@@ -118,21 +118,25 @@ def test_a_folder_is_no_database(opening: object, path: Path) -> None:
     assert "Is a directory" in told(opening, path)
 
 
-def test_a_database_of_the_first_schema_gains_the_profiles(
+def test_a_database_of_the_first_schema_gains_the_later_tables(
     make: SimpleNamespace, path: Path
 ) -> None:
     with Store.open(path) as store:
         store.add_study(make.study())
     with sqlite3.connect(path) as connection:
         connection.execute("DROP TABLE profile")
+        connection.execute("DROP TABLE case_memory")
         connection.execute("UPDATE meta SET value = '1' WHERE key = 'schema_version'")
     connection.close()
     with Store.open_read_only(path) as store:
         assert store.profile(make.model_case(), 3, "here") is None
+        assert store.memory(make.model_case(), "here") is None
     for _ in range(2):
         with Store.open(path) as store:
             store.add_profile(make.profile())
             assert store.profile(make.model_case(), 3, "here") == make.profile()
+            store.add_memory(make.case_memory())
+            assert store.memory(make.model_case(), "here") == make.case_memory()
             assert store.study("last") == make.study()
             (version,) = store._connection.execute(
                 "SELECT value FROM meta WHERE key = 'schema_version'"

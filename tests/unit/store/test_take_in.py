@@ -16,11 +16,11 @@ from peakward.store.database import Store
 def counts(store: Store) -> dict[str, int]:
     return {
         table: store._connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
-        for table in ("measurement", "trial", "calibration", "profile", "study")
+        for table in ("measurement", "trial", "calibration", "profile", "case_memory", "study")
     }
 
 
-NONE = {"measurement": 0, "trial": 0, "calibration": 0, "profile": 0, "study": 0}
+NONE = {"measurement": 0, "trial": 0, "calibration": 0, "profile": 0, "case_memory": 0, "study": 0}
 
 
 @pytest.fixture
@@ -33,6 +33,7 @@ def other(make: SimpleNamespace, tmp_path: Path) -> Path:
         store.add_trial(make.trial())
         store.add_calibration(make.calibration())
         store.add_profile(make.profile())
+        store.add_memory(make.case_memory())
         store.add_study(make.study())
     return path
 
@@ -40,10 +41,11 @@ def other(make: SimpleNamespace, tmp_path: Path) -> Path:
 def test_a_database_is_taken_in_once(make: SimpleNamespace, path: Path, other: Path) -> None:
     with Store.open(path) as store:
         store.add_measurement(make.measurement("m1"))
-        assert store.take_in(other) == 5
+        assert store.take_in(other) == 6
         assert store.take_in(other) == 0
         assert counts(store) == dict.fromkeys(NONE, 1) | {"measurement": 2}
         assert store.profile(make.model_case(), 3, "here") == make.profile()
+        assert store.memory(make.model_case(), "here") == make.case_memory()
         key = make.environment().key
         assert store.measurement(make.case("second"), Protocol(), key) is not None
         assert store.trial("bf16", make.model_case(4), make.model_case(8), "here") == make.trial()
@@ -56,7 +58,7 @@ def test_a_database_is_taken_in_while_it_is_written(
 ) -> None:
     with Store.open(path) as store, Store.open(other) as writer:
         writer.add_measurement(make.measurement("m3"))
-        assert store.take_in(other) == 7
+        assert store.take_in(other) == 8
 
 
 def test_a_trial_keeps_the_time_it_was_stored_at(
@@ -72,7 +74,9 @@ def test_a_trial_keeps_the_time_it_was_stored_at(
     assert found.id == "new"
 
 
-@pytest.mark.parametrize("kind", ["measurement", "trial", "calibration", "profile", "study"])
+@pytest.mark.parametrize(
+    "kind", ["measurement", "trial", "calibration", "profile", "case_memory", "study"]
+)
 def test_a_file_of_one_record_is_taken_in_once(
     make: SimpleNamespace, path: Path, tmp_path: Path, kind: str
 ) -> None:
@@ -89,12 +93,13 @@ def test_a_study_brings_what_it_holds(make: SimpleNamespace, path: Path, tmp_pat
         measurements=(make.measurement("m1"), make.measurement("m2")),
         trials=(make.trial(),),
         profiles=(make.profile(),),
+        memory=(make.case_memory(),),
         calibration=make.calibration(),
     )
     file = tmp_path / "study.json"
     file.write_bytes(to_json(study))
     with Store.open(path) as store:
-        assert store.take_in(file) == 6
+        assert store.take_in(file) == 7
         assert counts(store) == dict.fromkeys(NONE, 1) | {"measurement": 2}
         assert store.study("s1") == study
 
@@ -181,8 +186,9 @@ def test_a_database_without_profiles_is_taken_in(
 ) -> None:
     with sqlite3.connect(other) as connection:
         connection.execute("DROP TABLE profile")
+        connection.execute("DROP TABLE case_memory")
         connection.execute("UPDATE meta SET value = '1' WHERE key = 'schema_version'")
     connection.close()
     with Store.open(path) as store:
         assert store.take_in(other) == 5
-        assert counts(store)["profile"] == 0
+        assert counts(store)["profile"] == counts(store)["case_memory"] == 0

@@ -14,6 +14,7 @@ from peakward.lab.levers.marks import Mark, unmarked
 from peakward.lab.models import decoder
 from peakward.lab.ops.attention.api import implementation
 from peakward.records.case import ModelCase
+from peakward.records.case_memory import Purpose
 
 N_BATCHES = 8
 """Steps before the batches repeat: enough that no step finds its ids in the cache."""
@@ -110,6 +111,19 @@ class ModelStep:
         scale = 1.0 if self.optimizer is not None else self._scaler.get_scale()
         found = (each.grad for each in self.model.parameters())
         return tuple(each / scale for each in found if each is not None)
+
+    def held(self) -> dict[Purpose, list[Tensor]]:
+        """The tensors that it holds between steps, by what they are for."""
+        parameters = list(self.model.parameters())
+        state = () if self.optimizer is None else self.optimizer.state.values()
+        moments = [each for kept in state for each in kept.values() if isinstance(each, Tensor)]
+        return {
+            "parameters": [*parameters, *self.model.buffers()],
+            "gradients": [each.grad for each in parameters if each.grad is not None],
+            "optimizer_state": moments,
+            "inputs": [tensor for step in self._batches for batch in step for tensor in batch],
+            "cache": [] if self._cache is None else list(self._cache.buffers()),
+        }
 
     def rewind(self) -> None:
         """Take the batches from the first one again."""

@@ -29,6 +29,8 @@ from peakward.lab.measure.messages import (
     FirstStepRequest,
     Measured,
     MeasureRequest,
+    MemoryRecorded,
+    MemoryRequest,
     NumericsChecked,
     NumericsRequest,
     Profiled,
@@ -270,6 +272,32 @@ class Workers:
             scratch.rename(path)
         return msgspec.structs.replace(answer, path=str(path))
 
+    def record_memory(
+        self,
+        case: ModelCase,
+        path: Path,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        on_event: OnEvent | None = None,
+    ) -> MemoryRecorded | Failed:
+        """Write a snapshot of all that two steps of a case allocate: gzipped, as torch dumps them.
+
+        Failures are as those of `profile`, and so is what may follow: on a CPU it takes a profiler.
+
+        Raises:
+            PeakwardError: the path is taken, or its folder cannot be written; the device is not here.
+        """
+        self._environment(case.device)
+        with written_beside(path) as scratch:
+            request = MemoryRequest(case=case, path=str(scratch))
+            answer = self._ask(request, timeout_s, on_event=on_event).answer
+            self._attached = self._process is not None
+            if isinstance(answer, Failed):
+                return answer
+            assert isinstance(answer, MemoryRecorded)
+            scratch.rename(path)
+        return msgspec.structs.replace(answer, path=str(path))
+
     def _ask(
         self,
         request: Request,
@@ -283,7 +311,8 @@ class Workers:
         deadline_s = monotonic() + timeout_s
         tell = on_event or self._on_event
         with self._interrupts:
-            if fresh or (self._attached and not isinstance(request, ProfileRequest)):
+            alone = not isinstance(request, ProfileRequest | MemoryRequest)
+            if fresh or (self._attached and alone):
                 self.close()
             cold = fresh and isinstance(request, MeasureRequest)
             process = self._process or self._start(tell, cold=cold)

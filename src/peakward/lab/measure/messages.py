@@ -9,6 +9,7 @@ import msgspec
 
 from peakward.records.calibration import MatmulRate
 from peakward.records.case import DeviceType, ModelCase, OperatorCase
+from peakward.records.case_memory import MemoryMarks
 from peakward.records.lever import NumericsClass
 from peakward.records.measurement import (
     CompileReport,
@@ -24,7 +25,14 @@ from peakward.records.rates import Rates, Subject
 from peakward.records.trial import NumericsVerdict
 
 Stage = Literal[
-    "starting", "building", "warming up", "timing", "profiling", "verifying", "calibrating"
+    "starting",
+    "building",
+    "warming up",
+    "timing",
+    "profiling",
+    "recording memory",
+    "verifying",
+    "calibrating",
 ]
 
 
@@ -84,6 +92,14 @@ class ProfileRequest(Message, frozen=True, kw_only=True):
     """Whether to record Python's frames, which costs a step several times its own."""
 
 
+class MemoryRequest(Message, frozen=True, kw_only=True):
+    """Write an allocator snapshot of two steps of a case."""
+
+    case: ModelCase
+    path: str
+    """Of the gzipped file to write, absolute."""
+
+
 Request = (
     MeasureRequest
     | TurnsRequest
@@ -92,6 +108,7 @@ Request = (
     | RatesRequest
     | FirstStepRequest
     | ProfileRequest
+    | MemoryRequest
 )
 
 
@@ -186,6 +203,13 @@ class Profiled(Message, frozen=True, kw_only=True):
     """Median. Beside the case's own step time it says what the profiler cost, and nothing else."""
 
 
+class MemoryRecorded(Message, frozen=True, kw_only=True):
+    """Answer to `MemoryRequest`."""
+
+    path: str
+    marks: MemoryMarks
+
+
 class Released(Message, frozen=True, kw_only=True):
     """Sent after every answer, once what the request left has been given back."""
 
@@ -203,6 +227,7 @@ Answer = (
     | RatesMeasured
     | FirstStepProfiled
     | Profiled
+    | MemoryRecorded
     | Failed
 )
 Reply = (
@@ -216,5 +241,6 @@ Reply = (
     | RatesMeasured
     | FirstStepProfiled
     | Profiled
+    | MemoryRecorded
     | Failed
 )

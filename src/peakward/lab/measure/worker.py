@@ -24,6 +24,7 @@ from peakward.lab.measure import failure, jobs
 from peakward.lab.measure.calibration.ceilings import ceilings
 from peakward.lab.measure.calibration.rates import rates
 from peakward.lab.measure.first_step import profile_first_step
+from peakward.lab.measure.memory_record import record_memory
 from peakward.lab.measure.messages import (
     Answer,
     CalibrateRequest,
@@ -31,6 +32,7 @@ from peakward.lab.measure.messages import (
     Failed,
     FirstStepRequest,
     MeasureRequest,
+    MemoryRequest,
     NumericsChecked,
     NumericsRequest,
     ProfileRequest,
@@ -119,6 +121,8 @@ def _handle(request: Request, bench: jobs.Bench) -> Answer:
             return profile_first_step(request.case, bench.prepare)
         case ProfileRequest():
             return profile(request, bench)
+        case MemoryRequest():
+            return record_memory(request, bench)
 
 
 def _device_type(request: Request) -> DeviceType:
@@ -129,7 +133,7 @@ def _device_type(request: Request) -> DeviceType:
             return request.cases[0].device
         case NumericsRequest():
             return request.base.device
-        case MeasureRequest() | FirstStepRequest() | ProfileRequest():
+        case MeasureRequest() | FirstStepRequest() | ProfileRequest() | MemoryRequest():
             return request.case.device
 
 

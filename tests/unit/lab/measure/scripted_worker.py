@@ -19,6 +19,7 @@ from peakward.lab.measure.messages import (
     Failed,
     FirstStepProfiled,
     Measured,
+    MemoryRecorded,
     NumericsChecked,
     Profiled,
     RatesMeasured,
@@ -28,6 +29,7 @@ from peakward.lab.measure.messages import (
     Turn,
     TurnsTimed,
 )
+from peakward.records.case_memory import MemoryMarks
 from peakward.records.measurement import FirstStep, MemoryUse, Run
 from peakward.records.rates import LevelRate, Rates
 from peakward.records.trial import NumericsVerdict
@@ -93,6 +95,17 @@ def answer(name, request):
         return TurnsTimed(turns=tuple(Turn(median_s=each, peak_bytes=8) for each in medians))
     if name == "ProfileRequest":
         return Profiled(path=request.path, n_steps=request.n_steps, profiled_step_s=0.5)
+    if name == "MemoryRequest":
+        marks = MemoryMarks(
+            begin=0,
+            end=0,
+            phases=(),
+            modules=(),
+            held=(),
+            cleared=(0, 0),
+            peak_allocated_bytes=None,
+        )
+        return MemoryRecorded(path=request.path, marks=marks)
     return {
         "MeasureRequest": MEASURED,
         "NumericsRequest": NumericsChecked(

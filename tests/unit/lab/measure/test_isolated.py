@@ -314,6 +314,26 @@ def test_nothing_but_profiles_follows_a_profile_in_its_worker(make_workers, case
     assert pid(workers) == timing
 
 
+def test_recorded_memory_is_a_whole_file_and_no_measurement_follows_it(
+    make_workers, case, tmp_path
+):
+    workers = make_workers("answer")
+    found = workers.record_memory(case, tmp_path / "m.pickle.gz")
+    assert found.path == str(tmp_path / "m.pickle.gz")
+    assert [each.name for each in tmp_path.iterdir()] == ["m.pickle.gz"]
+    recorder = pid(workers)
+    workers.record_memory(case, tmp_path / "2.pickle.gz")
+    assert pid(workers) == recorder
+    assert workers.measure(case, PROTOCOL).status == "ok"
+    assert is_gone(recorder)
+
+
+def test_recorded_memory_that_fails_is_a_status_and_no_file(make_workers, case, tmp_path):
+    found = make_workers("fail").record_memory(case, tmp_path / "m.pickle.gz")
+    assert (found.status, found.reason) == ("oom", "too big")
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("act", "status", "reason"),
     [

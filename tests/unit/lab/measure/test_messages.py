@@ -9,6 +9,7 @@ from peakward.lab.measure import messages
 from peakward.lab.measure.messages import (
     Event,
     Failed,
+    MemoryRecorded,
     Profiled,
     RatesMeasured,
     Ready,
@@ -19,6 +20,7 @@ from peakward.lab.measure.messages import (
     TurnsTimed,
 )
 from peakward.records.case import ModelCase, OperatorCase, Workload
+from peakward.records.case_memory import HeldTensors, MemoryMarks
 from peakward.records.protocol import Protocol
 from peakward.records.rates import Absence, Rates
 
@@ -45,6 +47,7 @@ def test_requests(case):
         messages.RatesRequest(device_type="cuda", subject="levels"),
         messages.FirstStepRequest(case=operator),
         messages.ProfileRequest(case=operator, path="/t.json.gz", n_steps=3, with_stack=False),
+        messages.MemoryRequest(case=case, path="/m.pickle.gz"),
     ]
     assert [carried(each, Request) for each in sent] == sent
 
@@ -63,5 +66,17 @@ def test_replies():
         RatesMeasured(rates=Rates(absent=(Absence(subject="disk", reason="full"),))),
         TurnsTimed(turns=(Turn(median_s=1.0, peak_bytes=2),)),
         Profiled(path="/t.json.gz", n_steps=3, profiled_step_s=0.5),
+        MemoryRecorded(
+            path="/m.pickle.gz",
+            marks=MemoryMarks(
+                begin=1,
+                end=4,
+                phases=((1, "forward"),),
+                modules=((2, "blocks.0"), (3, "")),
+                held=(HeldTensors(purpose="parameters", at=4, addresses=(2**47,)),),
+                cleared=(4, 6),
+                peak_allocated_bytes=None,
+            ),
+        ),
     ]
     assert [carried(each, Reply) for each in sent] == sent

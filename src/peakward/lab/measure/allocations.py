@@ -1,0 +1,166 @@
+"""Every allocation and free of a stretch of a process, in torch's snapshot format, and marks that say
+at which of them something happened."""
+
+import gzip
+import pickle
+from itertools import accumulate
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import torch
+from torch._C._profiler import _EventType
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from peakward.records.case import DeviceType
+
+GZIP_LEVEL = 6
+MARK = "peakward::mark"
+
+
+class Recording(Protocol):
+    """Records inside its `with` block until it is stopped; the rest is asked for after that."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+    def mark(self) -> int:
+        """The number of this mark, from 0; only before `stop`."""
+
+    def stop(self) -> None:
+        """Keep what was recorded; what is held now shows as held at the end."""
+
+    def positions(self) -> tuple[int, ...]:
+        """Of each mark the allocations and frees before it."""
+
+    def write(self, path: Path) -> None:
+        """The snapshot, gzipped."""
+
+
+class CudaRecording:
+    """By the caching allocator's history. Its own counters tell where a mark is: they count what the
+    history records, so that no clock is needed."""
+
+    def __enter__(self) -> Self:
+        torch.cuda.memory._record_memory_history(
+            enabled="all", context="all", stacks="python", clear_history=True
+        )
+        self._marks: list[int] = []
+        self._snapshot: dict[str, Any] = {}
+        self._before = _n_counted()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        torch.cuda.memory._record_memory_history(enabled=None)
+
+    def stop(self) -> None:
+        """See Recording."""
+        self._snapshot = torch.cuda.memory._snapshot()
+        torch.cuda.memory._record_memory_history(enabled=None)
+
+    def mark(self) -> int:
+        """See Recording."""
+        self._marks.append(_n_counted() - self._before)
+        return len(self._marks) - 1
+
+    def positions(self) -> tuple[int, ...]:
+        """See Recording."""
+        return tuple(self._marks)
+
+    def write(self, path: Path) -> None:
+        """See Recording."""
+        _write(self._snapshot, path)
+
+
+class CpuRecording:
+    """By torch's profiler, which reports frees of what was allocated under it alone."""
+
+    def __enter__(self) -> Self:
+        self._n_marks = 0
+        self._found: list[int | dict[str, Any]] = []
+        self._profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+        self._profiler.__enter__()
+        self._records = True
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._records:
+            self._profiler.__exit__(kind, error, trace)
+
+    def stop(self) -> None:
+        """See Recording."""
+        self._records = False
+        self._profiler.__exit__(None, None, None)
+        self._found = _cpu_events(self._profiler)
+
+    def mark(self) -> int:
+        """See Recording."""
+        with record_function(MARK):
+            self._n_marks += 1
+        return self._n_marks - 1
+
+    def positions(self) -> tuple[int, ...]:
+        """See Recording."""
+        before = accumulate(isinstance(each, dict) for each in self._found)
+        pairs = zip(before, self._found, strict=True)
+        return tuple(n for n, each in pairs if not isinstance(each, dict))
+
+    def write(self, path: Path) -> None:
+        """See Recording."""
+        events = [each for each in self._found if isinstance(each, dict)]
+        _write({"segments": [], "device_traces": [events]}, path)
+
+
+def recording(device_type: DeviceType) -> CudaRecording | CpuRecording:
+    """Of what the device's allocator does in this process."""
+    return CudaRecording() if device_type == "cuda" else CpuRecording()
+
+
+def _n_counted() -> int:
+    counted = torch.cuda.memory_stats_as_nested_dict()["allocation"]["all"]
+    return int(counted["allocated"]) + int(counted["freed"])
+
+
+def _cpu_events(profiler: profile) -> list[int | dict[str, Any]]:
+    """Marks, as their times, and allocations and frees, in the order of their times."""
+    assert profiler.profiler is not None and profiler.profiler.kineto_results is not None
+    waiting = list(profiler.profiler.kineto_results.experimental_event_tree())
+    found: list[tuple[int, int | dict[str, Any]]] = []
+    while waiting:
+        event = waiting.pop()
+        waiting += event.children
+        at = event.start_time_ns
+        if event.tag == _EventType.Allocation:
+            found.append((at, _as_torch_tells(event.extra_fields, at)))
+        elif event.name == MARK:
+            found.append((at, at))
+    return [each for _, each in sorted(found, key=lambda each: each[0])]
+
+
+def _as_torch_tells(fields: Any, at_ns: int) -> dict[str, Any]:
+    return {
+        "action": "alloc" if fields.alloc_size > 0 else "free_requested",
+        "addr": fields.ptr,
+        "size": abs(fields.alloc_size),
+        "stream": 0,
+        "time_us": at_ns // 1000,
+    }
+
+
+def _write(snapshot: dict[str, Any], path: Path) -> None:
+    with gzip.open(path, "wb", compresslevel=GZIP_LEVEL) as file:
+        pickle.dump(snapshot, file)

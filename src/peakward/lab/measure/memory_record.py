@@ -1,0 +1,108 @@
+"""Two steps of a case with every allocation recorded. Never used for timing."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from peakward.lab.levers.model_step import ModelStep
+from peakward.lab.measure.allocations import CpuRecording, CudaRecording, recording
+from peakward.lab.measure.jobs import Bench, built
+from peakward.lab.measure.memory import Meter
+from peakward.lab.measure.messages import Event, MemoryRecorded, MemoryRequest
+from peakward.lab.measure.module_marks import told_modules
+from peakward.lab.measure.timer import collector_paused
+from peakward.records.case import DeviceType
+from peakward.records.case_memory import HeldTensors, MemoryMarks, Purpose
+from peakward.records.errors import PeakwardError
+from peakward.records.measurement import Phase
+
+N_STEPS = 2
+"""The second is the first that finds the optimiser's state."""
+
+
+def record_memory(request: MemoryRequest, bench: Bench) -> MemoryRecorded:
+    """Record the case from its building to the end of its second step, and write the snapshot.
+
+    Raises:
+        PeakwardError: the case replays a graph, whose steps allocate nothing, or cannot be built here.
+    """
+    case = request.case
+    if case.configuration.cuda_graphs:
+        raise PeakwardError(
+            "expected a case whose steps allocate, got cuda-graphs: record it without that lever"
+        )
+    bench.site.enter(case.device)
+    recorded = recording(case.device)
+    with recorded, built(case, bench) as (prepared, meter):
+        assert isinstance(prepared, ModelStep)
+        bench.tell(Event(stage="recording memory", total=N_STEPS))
+        noted = _Noted(recorded, case.device)
+        with collector_paused(), told_modules(prepared.model, noted.module):
+            for _ in range(N_STEPS):
+                noted.step(prepared)
+        noted.end(meter)
+        recorded.stop()
+    recorded.write(Path(request.path))
+    return MemoryRecorded(path=request.path, marks=noted.marks())
+
+
+class _Noted:
+    """Marks by their numbers, until the recording tells where they are."""
+
+    def __init__(self, recorded: CudaRecording | CpuRecording, device: DeviceType) -> None:
+        self._recorded, self._device = recorded, device
+        self._steps: list[int] = []
+        self._phases: list[tuple[int, Phase]] = []
+        self._modules: list[tuple[int, str]] = []
+        self._held: list[tuple[int, Purpose, tuple[int, ...]]] = []
+        self._cleared: tuple[int, int] = (0, 0)
+        self._peak_bytes: int | None = None
+
+    def module(self, path: str) -> None:
+        self._modules.append((self._recorded.mark(), path))
+
+    def phase(self, phase: Phase | None) -> None:
+        if phase is not None:
+            self._phases.append((self._recorded.mark(), phase))
+
+    def step(self, prepared: ModelStep) -> None:
+        """One, and what is held after it."""
+        self._steps.append(self._recorded.mark())
+        prepared.step(self.phase)
+        after = self._recorded.mark()
+        self._held += [
+            (after, purpose, _addresses(tensors, self._device))
+            for purpose, tensors in prepared.held().items()
+        ]
+        self._steps.append(after)
+
+    def end(self, meter: Meter) -> None:
+        """While the case still holds its tensors: let go of workspaces, and read torch's count."""
+        before = self._recorded.mark()
+        if self._device == "cuda":
+            self._peak_bytes = meter.use().peak_allocated_bytes
+            torch._C._cuda_clearCublasWorkspaces()
+        self._cleared = (before, self._recorded.mark())
+
+    def marks(self) -> MemoryMarks:
+        """Once the recording has ended."""
+        at = self._recorded.positions()
+        return MemoryMarks(
+            begin=at[self._steps[-2]],
+            end=at[self._steps[-1]],
+            phases=tuple((at[mark], phase) for mark, phase in self._phases),
+            modules=tuple((at[mark], path) for mark, path in self._modules),
+            held=tuple(
+                HeldTensors(purpose=purpose, at=at[mark], addresses=addresses)
+                for mark, purpose, addresses in self._held
+            ),
+            cleared=(at[self._cleared[0]], at[self._cleared[1]]),
+            peak_allocated_bytes=self._peak_bytes,
+        )
+
+
+def _addresses(tensors: Iterable[Tensor], device: DeviceType) -> tuple[int, ...]:
+    found = (each.untyped_storage().data_ptr() for each in tensors if each.device.type == device)
+    return tuple(dict.fromkeys(each for each in found if each))

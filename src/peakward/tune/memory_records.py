@@ -1,0 +1,93 @@
+"""What a case's memory is held for: from the store, or two steps recorded, kept and analysed."""
+
+import tempfile
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from peakward.records.case import ModelCase
+from peakward.records.case_memory import CaseMemory
+from peakward.records.errors import PeakwardError
+from peakward.report.cases import label
+
+if TYPE_CHECKING:
+    from peakward.lab.measure.isolated import Workers
+    from peakward.store.database import Store
+
+INTERRUPTED = "interrupted"
+"""How a reason begins where Ctrl-C ended it."""
+
+
+class NotRecorded(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a case's memory was not recorded."""
+
+    case: ModelCase
+    reason: str
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ended it: the same command tries again."""
+        return self.reason.startswith(INTERRUPTED)
+
+    @property
+    def note(self) -> str:
+        """For a reader."""
+        return f"Memory not recorded: {label(self.case)}: {self.reason}."
+
+
+class MemoryRecorder:
+    """Records cases of one machine, each once: what the store has is not run again."""
+
+    def __init__(self, workers: "Workers", store: "Store", environment_key: str) -> None:
+        self._workers, self._store, self._key = workers, store, environment_key
+
+    def record(self, case: ModelCase, *, timeout_s: float) -> CaseMemory | NotRecorded:
+        """What is stored, or a new recording, its snapshot kept beside the database.
+
+        A failure is not stored: the next run tries again.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C came twice; what was recorded is stored.
+        """
+        found: CaseMemory | NotRecorded | None = self._store.memory(case, self._key)
+        if found is None:
+            try:
+                found = self._made(case, timeout_s)
+            except PeakwardError as error:
+                found = NotRecorded(case=case, reason=str(error))
+            self._workers.raise_if_stopping()
+        return found
+
+    def _made(self, case: ModelCase, timeout_s: float) -> CaseMemory | NotRecorded:
+        from peakward.lab.measure.messages import Failed
+        from peakward.traces.memory.case_memory import recorded
+        from peakward.traces.memory.memory import memory
+        from peakward.traces.memory.purposes import PURPOSES
+
+        with tempfile.TemporaryDirectory(prefix="peakward-") as scratch:
+            path = Path(scratch) / "memory.pickle.gz"
+            answer = self._workers.record_memory(case, path, timeout_s=timeout_s)
+            if isinstance(answer, Failed):
+                stopped = answer.reason.startswith(INTERRUPTED)
+                reason = answer.reason if stopped else f"{answer.status}: {answer.reason}"
+                return NotRecorded(case=case, reason=reason)
+            name = self._store.keep(path)
+        step = recorded(memory(self._store.path_of(name)), answer.marks, case.device)
+        found = CaseMemory(
+            id=uuid.uuid4().hex,
+            case=case,
+            environment_key=self._key,
+            snapshot=name,
+            peak_bytes=step.peak_bytes,
+            counted_peak_bytes=answer.marks.peak_allocated_bytes,
+            reserved_bytes=step.reserved_bytes,
+            phases=step.phases,
+            purposes=PURPOSES,
+            timeline=step.timeline,
+            modules=step.modules,
+            largest=step.largest,
+        )
+        self._store.add_memory(found)
+        return found

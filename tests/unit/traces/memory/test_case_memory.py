@@ -1,0 +1,88 @@
+"""A recorded step on a real recording: what an H100 held adds up however it is told apart."""
+
+import numpy as np
+import pytest
+
+from peakward.records.case_memory import HeldTensors, MemoryMarks
+from peakward.records.errors import PeakwardError
+from peakward.traces.memory.case_memory import N_STRETCHES, part, recorded
+from peakward.traces.memory.memory import Memory, memory
+from peakward.traces.memory.origins import CATEGORIES
+from peakward.traces.memory.purposes import PURPOSES
+from peakward.traces.memory.snapshot_file import read
+from peakward.traces.memory.table import Action
+
+from .files import real, stats, written
+
+
+@pytest.fixture(scope="module")
+def train():
+    return memory(real("train"))
+
+
+@pytest.fixture(scope="module")
+def marks(train):
+    """All of the recording as one step; the optimiser's state is what stacks tell, by its addresses."""
+    (device,) = train.devices
+    found = device.lifetimes
+    is_state = device.origins.category == CATEGORIES.index("optimizer_state")
+    counted = np.isin(device.events.action, (Action.ALLOC, Action.FREE_REQUESTED))
+    n_events = int(counted.sum())
+    state = HeldTensors(
+        purpose="optimizer_state",
+        at=int(counted[: int(found.born[is_state].max())].sum()),
+        addresses=tuple(found.address[is_state].tolist()),
+    )
+    return MemoryMarks(
+        begin=0,
+        end=n_events,
+        phases=((0, "forward"),),
+        modules=(),
+        held=(state,),
+        cleared=(n_events, n_events),
+        peak_allocated_bytes=stats("train")["allocated_bytes.all.peak"],
+    )
+
+
+def test_the_peak_is_what_torch_counted(train, marks):
+    found = recorded(train, marks, "cuda")
+    assert found.peak_bytes == marks.peak_allocated_bytes
+    assert found.reserved_bytes == stats("train")["reserved_bytes.all.peak"]
+    (peak,) = found.phases
+    assert peak.allocated_bytes == sum(each.n_bytes for each in peak.purposes) == found.peak_bytes
+
+
+def test_the_categories_of_pointers_are_those_of_stacks(train, marks):
+    (peak,) = recorded(train, marks, "cuda").phases
+    by_stack = {each.name: each.n_bytes for each in train.devices[0].record().peak.categories}
+    by_pointer = {each.name: each.n_bytes for each in peak.purposes}
+    assert by_pointer["optimizer_state"] == by_stack["optimizer_state"] > 0
+
+
+def test_the_timeline_keeps_the_maximum(train, marks):
+    found = recorded(train, marks, "cuda")
+    assert len(found.timeline) <= N_STRETCHES + 2
+    assert max(sum(each.n_bytes) for each in found.timeline) == found.phases[0].allocated_bytes
+    assert {len(each.n_bytes) for each in found.timeline} == {len(PURPOSES)}
+
+
+def test_the_largest_have_their_lines(train, marks):
+    largest = recorded(train, marks, "cuda").largest
+    assert [each.n_bytes for each in largest] == sorted(
+        (each.n_bytes for each in largest), reverse=True
+    )
+    lines = [each.source for each in largest if each.source]
+    assert any("decoder.py" in each for each in lines), lines[:5]
+
+
+def test_what_is_alike_in_all_blocks():
+    assert part("blocks.31.attention.softmax") == "blocks.*.attention.softmax"
+    assert part("readout.head") == "readout.head"
+    assert part("blocks.0") == "blocks.*"
+
+
+def test_a_snapshot_of_two_devices_is_refused(tmp_path, marks):
+    event = {"action": "alloc", "addr": 4096, "size": 1, "time_us": 1}
+    path = written(tmp_path, {"segments": [], "device_traces": [[event], [dict(event)]]})
+    with pytest.raises(PeakwardError, match="expected a snapshot of one device, got one of 2"):
+        recorded(Memory(read(path)), marks, "cuda")
