@@ -40,7 +40,7 @@ def check(study: Study) -> None:
     """Everything ran or says why not, and every claim rests on what was measured here."""
     assert study.complete
     assert {each.status for each in study.measurements} <= {"ok", "oom"}
-    ids = {each.id for each in (*study.measurements, *study.profiles)}
+    ids = {each.id for each in (*study.measurements, *study.profiles, *study.memory)}
     ids |= {study.calibration.id} if study.calibration else set()
     ids |= {each.key for each in devices()} | {each.name for each in SCALING_FITS}
     ids |= {each.name for each in shapes()}

@@ -49,6 +49,7 @@ USES = {
     "attention-parts": Uses(),
     "compile": Uses(seq_lens=1),
     "checkpointing": Uses(precisions=1, limits_bytes=None),
+    "memory": Uses(precisions=None),
     "hierarchy": _NONE,
     "scaling": _NONE,
 }

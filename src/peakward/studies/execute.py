@@ -79,12 +79,14 @@ def carry_out(
         measurements=tuple(recorder.readings),
         calibration=recorder.readings.calibration or calibration,
         profiles=recorder.readings.profiles,
+        memory=recorder.readings.memory,
         tables=tuple(each for each in (*_models(recorder.readings), *parts.tables) if each.rows),
         plots=tuple(plot for plot in parts.plots if any(each.points for each in plot.series)),
         conclusions=doubts.marked(parts.conclusions, recorder.readings, recorder.readings.profiles),
         notes=(
             *parts.notes,
             *(each.note for each in recorder.not_profiled),
+            *(each.note for each in recorder.not_recorded),
             *doubts.notes(recorder.readings),
         ),
     )
@@ -107,5 +109,6 @@ def _finishes(gather: Callable[[Recorder], None], recorder: Recorder) -> bool:
     stopped = (
         *((each.reason or "").startswith("interrupted") for each in recorder.readings),
         *(each.interrupted for each in recorder.not_profiled),
+        *(each.interrupted for each in recorder.not_recorded),
     )
     return not any(stopped)

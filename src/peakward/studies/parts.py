@@ -3,6 +3,7 @@
 import msgspec
 
 from peakward.records.calibration import Calibration
+from peakward.records.case_memory import CaseMemory
 from peakward.records.device import Device
 from peakward.records.measurement import Measurement
 from peakward.records.model_shape import ModelShape
@@ -11,7 +12,7 @@ from peakward.records.scaling import ScalingFit
 from peakward.records.study import Conclusion, Evidence, Plot, Table, Unit
 from peakward.report.format import format_cell
 
-Source = Measurement | CaseProfile | Calibration | Device | ModelShape | ScalingFit
+Source = Measurement | CaseProfile | CaseMemory | Calibration | Device | ModelShape | ScalingFit
 """What a number may be computed from."""
 
 

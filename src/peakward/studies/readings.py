@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from peakward.prediction.flops import step_flops
 from peakward.records.calibration import Calibration
 from peakward.records.case import Case, StepCase
+from peakward.records.case_memory import CaseMemory
 from peakward.records.measurement import Interval, Measurement
 from peakward.records.profile import CaseProfile
 from peakward.records.protocol import Protocol
@@ -14,11 +15,12 @@ Planned = tuple[Case, Protocol]
 
 class Readings:
     """What a plan asked for and what came of it: measurements by case and the protocol's identity,
-    profiles by case."""
+    profiles and recorded memory by case."""
 
     def __init__(self, measurements: Iterable[Measurement] = ()) -> None:
         self._by_plan = {(each.case, each.protocol.identity): each for each in measurements}
         self._profiles: dict[Case, CaseProfile] = {}
+        self._memory: dict[Case, CaseMemory] = {}
         self.calibration: Calibration | None = None
         """Of a study that measures the device itself."""
 
@@ -49,6 +51,19 @@ class Readings:
     def profile(self, case: Case) -> CaseProfile | None:
         """The profile of a case, or None where it has none."""
         return self._profiles.get(case)
+
+    @property
+    def memory(self) -> tuple[CaseMemory, ...]:
+        """What was recorded of cases, in the order in which it was."""
+        return tuple(self._memory.values())
+
+    def add_memory(self, memory: CaseMemory) -> None:
+        """Put in, in place of an earlier one of the same case."""
+        self._memory[memory.case] = memory
+
+    def memory_of(self, case: Case) -> CaseMemory | None:
+        """What was recorded of a case, or None where nothing was."""
+        return self._memory.get(case)
 
 
 def status(measurement: Measurement | None) -> str:

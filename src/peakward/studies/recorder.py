@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from peakward.records.case import DeviceType, StepCase
+from peakward.records.case import DeviceType, ModelCase, StepCase
+from peakward.records.case_memory import CaseMemory
 from peakward.records.measurement import Measurement
 from peakward.records.profile import CaseProfile
 from peakward.records.rates import Subject
 from peakward.studies.readings import Planned, Readings
+from peakward.tune.memory_records import MemoryRecorder, NotRecorded
 from peakward.tune.profiles import NotProfiled, Profiler
 
 if TYPE_CHECKING:
@@ -19,13 +21,16 @@ if TYPE_CHECKING:
 
 
 class Recorder:
-    """Runs planned cases in a lab; `readings` holds every measurement and profile that came back."""
+    """Runs planned cases in a lab; `readings` holds all measurements, profiles and recorded memory
+    that came back."""
 
     def __init__(self, lab: "Sweep") -> None:
         self._lab = lab
         self.readings = Readings()
         self.not_profiled: list[NotProfiled] = []
         """The cases that were to be profiled and could not."""
+        self.not_recorded: list[NotRecorded] = []
+        """The cases whose memory was to be recorded and could not."""
 
     def measure(self, planned: Planned) -> Measurement:
         """One case, from the store where it is there already."""
@@ -96,4 +101,22 @@ class Recorder:
             self.not_profiled.append(found)
             return None
         self.readings.add_profile(found)
+        return found
+
+    def record_memory(self, planned: Planned) -> CaseMemory | None:
+        """What the memory of a measured case is held for, from the store where it is there already.
+
+        None where the case did not run, and where recording it failed, which `not_recorded` tells.
+        """
+        case, protocol = planned
+        measurement = self.readings.find(planned)
+        if measurement is None or measurement.status != "ok" or not isinstance(case, ModelCase):
+            return None
+        store, key = cast("Store", self._lab.store), self._lab.environment.key
+        recorder = MemoryRecorder(self._lab.workers, store, key)
+        found = recorder.record(case, timeout_s=protocol.timeout_s)
+        if isinstance(found, NotRecorded):
+            self.not_recorded.append(found)
+            return None
+        self.readings.add_memory(found)
         return found

@@ -57,6 +57,10 @@ STUDIES: dict[str, Entry] = {
             question="What does recomputation save in memory, cost in time, and let fit?",
         ),
         Entry(
+            name="memory",
+            question="What is a step's memory held for, phase by phase, and how does it grow?",
+        ),
+        Entry(
             name="hierarchy",
             question="How fast and how far is each level of memory, and what does a move take?",
             measures="device",

@@ -10,6 +10,13 @@ from peakward.prediction.flops import recomputed_flops, step_flops
 from peakward.prediction.parameters import n_parameters
 from peakward.records.calibration import Calibration
 from peakward.records.case import Case, ModelCase, OperatorCase
+from peakward.records.case_memory import (
+    CaseMemory,
+    HeldPoint,
+    LargeAllocations,
+    ModuleActivations,
+    PhasePeak,
+)
 from peakward.records.environment import Environment
 from peakward.records.measurement import (
     CompileReport,
@@ -22,6 +29,7 @@ from peakward.records.measurement import (
     Summary,
     Validity,
 )
+from peakward.records.memory_snapshot import MemoryShare
 from peakward.records.profile import (
     Breakdown,
     CaseProfile,
@@ -109,6 +117,7 @@ class FakeLab:
         self.store = SimpleNamespace(
             add_study=self.studies.append,
             profile=self._profile,
+            memory=case_memory,
             calibration=lambda key: self.calibrations[-1] if self.calibrations else None,
             add_calibration=self.calibrations.append,
         )
@@ -278,6 +287,69 @@ def case_profile(case: Case, n_steps: int = 3, key: str = "here") -> CaseProfile
             | {"breakdown": Breakdown(devices=(together,), together=together, span_ns=2 * whole)}
             | {"categories": tuple(groups), "kernels": tuple(kernels)}
             | {"ranges": attention_ranges(n_steps) if isinstance(case, OperatorCase) else ()}
+        ),
+    )
+
+
+TOKEN_BYTES = 2**20
+"""What a block keeps a token, beside a byte for each pair of tokens."""
+
+
+def case_memory(case: ModelCase, key: str = "here") -> CaseMemory:
+    """Parameters of 4 bytes; in a train step as much again of each other kind at the optimiser's peak,
+    and activations of two kinds before, one of them with the square of the sequence length."""
+    work, n_bytes = case.workload, 4 * n_parameters(case.model)
+    linear, square = work.seq_len * TOKEN_BYTES, work.seq_len**2
+    blocks = range(case.model.n_layers)
+    kept = (linear + square) * len(blocks)
+    moments = {"forward": {"parameters": n_bytes, "temporaries": 512}}
+    if work.trains:
+        moments = {
+            "forward": {"parameters": n_bytes, "activations": kept},
+            "backward": {"parameters": n_bytes, "activations": kept, "temporaries": 512},
+            "optimizer": {"parameters": n_bytes, "gradients": n_bytes},
+        }
+    purposes = ("parameters", "gradients", "activations", "temporaries")
+    line = "reference.py:30 softmax" if case.device == "cuda" else None
+    return CaseMemory(
+        id=f"h {case}",
+        case=case,
+        environment_key=key,
+        snapshot="0123456789abcdef.pickle.gz",
+        peak_bytes=max(sum(each.values()) for each in moments.values()),
+        counted_peak_bytes=None,
+        reserved_bytes=None,
+        phases=tuple(
+            PhasePeak(
+                phase=phase,
+                event=event,
+                allocated_bytes=sum(held.values()),
+                purposes=tuple(
+                    MemoryShare(name=name, n=1, n_bytes=size) for name, size in held.items()
+                ),
+            )
+            for event, (phase, held) in enumerate(moments.items())
+        ),
+        purposes=purposes,
+        timeline=tuple(
+            HeldPoint(event=event, n_bytes=tuple(held.get(name, 0) for name in purposes))
+            for event, held in enumerate(moments.values())
+        ),
+        modules=tuple(
+            ModuleActivations(module=f"blocks.{block}.{name}", n=1, n_bytes=size)
+            for block in blocks
+            for name, size in (("ff", linear), ("attention.softmax", square))
+            if work.trains
+        ),
+        largest=(
+            LargeAllocations(
+                n_bytes=square,
+                n=len(blocks),
+                purpose="activations",
+                made_in="forward",
+                part="blocks.*.attention.softmax",
+                source=line,
+            ),
         ),
     )
 

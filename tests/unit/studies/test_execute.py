@@ -50,7 +50,7 @@ def test_a_study_is_complete_stored_and_sound(name, device, setting, lab):
 @pytest.mark.parametrize("name", OF_CASES)
 def test_every_conclusion_stands_on_measurements_of_the_study(name, setting, lab):
     study = run(name, lab(setting()))
-    ids = {each.id for each in (*study.measurements, *study.profiles)}
+    ids = {each.id for each in (*study.measurements, *study.profiles, *study.memory)}
     for conclusion in study.conclusions:
         assert conclusion.evidence, conclusion.text
         for each in conclusion.evidence:

@@ -66,6 +66,27 @@ def test_a_profile_that_fails_leaves_its_reason(setting, lab):
     assert said.note.endswith("fp32, naive attention, eager: timeout: 600 s passed.")
 
 
+def test_the_memory_of_a_measured_case_is_recorded_and_kept(setting, lab):
+    recorder = Recorder(lab(setting()))
+    assert recorder.record_memory(PLANNED) is None, "not measured yet"
+    recorder.measure(PLANNED)
+    found = recorder.record_memory(PLANNED)
+    assert recorder.readings.memory == (found,)
+    assert recorder.readings.memory_of(CASE) is found
+
+
+def test_memory_that_cannot_be_recorded_leaves_its_reason(setting, lab):
+    bench = lab(setting())
+    bench.store.memory = lambda *key: None
+    bench.workers.raise_if_stopping = lambda: None
+    bench.workers.record_memory = lambda *asked, **how: Failed(status="oom", reason="too big")
+    recorder = Recorder(bench)
+    recorder.measure(PLANNED)
+    assert recorder.record_memory(PLANNED) is None
+    (said,) = recorder.not_recorded
+    assert said.note.endswith("oom: too big.")
+
+
 def test_a_calibration_is_measured_once_and_stored(setting, lab):
     bench = lab(setting())
     for _ in range(2):

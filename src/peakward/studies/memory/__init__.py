@@ -1,0 +1,58 @@
+"""Study `memory`: what a step's memory is held for, phase by phase, and how that grows.
+
+Every case runs two steps for its peak as torch counts it, then two more with every allocation
+recorded, which tells what the peak of each phase was made of.
+"""
+
+from peakward.studies.memory import conclusions, levers, plots, tables
+from peakward.studies.memory.grid import longest, plan, precisions, read
+from peakward.studies.parts import Parts
+from peakward.studies.readings import Readings
+from peakward.studies.recorder import Recorder
+from peakward.studies.setting import Setting
+
+TITLE = "What is a step's memory held for, phase by phase, and how does it grow?"
+__all__ = ["TITLE", "gather", "parts", "plan"]
+
+_ON_CPU = (
+    "On a CPU the recorded figures are of what torch's tensors ask for; the measured one is the growth "
+    "of the resident memory. Predictions are for a GPU, and stand here without cuBLAS's workspaces and "
+    "the rounding of its allocator; of how operators keep their inputs a CPU differs a little."
+)
+
+
+def gather(lab: Recorder, setting: Setting) -> None:
+    """The peaks of the whole grid, then the recordings: what measures must not follow a profiler."""
+    lab.measure_all(plan(setting))
+    for planned in plan(setting):
+        lab.record_memory(planned)
+
+
+def parts(readings: Readings, setting: Setting) -> Parts:
+    """Peaks by phase and category, what is largest, predictions, and what the numbers say."""
+    cells = read(readings, setting)
+    last = longest(cells)
+    return Parts(
+        tables=(
+            tables.peaks(cells),
+            tables.purposes(cells),
+            tables.residual(cells),
+            *tables.modules(last),
+            *tables.largest(last),
+            tables.predicted(cells),
+            levers.table(last),
+        ),
+        plots=(*plots.timelines(last), plots.peaks(cells)),
+        conclusions=(
+            *conclusions.shares(last),
+            *conclusions.growth(cells),
+            *conclusions.residual(last),
+            *conclusions.predicted(cells),
+        ),
+        notes=(
+            f"Naive attention, AdamW foreach; precisions {', '.join(precisions(setting))}.",
+            "Activations are what the forward pass makes and the backward pass lets go, logits and "
+            "autocast's copies of weights among them; a forward pass alone has none.",
+            *((_ON_CPU,) if setting.device == "cpu" else ()),
+        ),
+    )
