@@ -150,13 +150,14 @@ def _row(trial: Trial, read: Investigation) -> tuple[Cell, ...]:
         None if trial.stage == "refused" else trial.stage,
         verdict(trial),
         format_spread(ratio, "ratio") if ratio else failed,
-        _memory_change(trial),
+        memory_change(trial),
         trial.numerics.verdict if trial.numerics else None,
         brief(trial.reason),
     )
 
 
-def _memory_change(trial: Trial) -> float | None:
+def memory_change(trial: Trial) -> float | None:
+    """Of the peak, as a share of the base's; None where one of the two is not known."""
     if not trial.base_peak_bytes or trial.candidate_peak_bytes is None:
         return None
     return trial.candidate_peak_bytes / trial.base_peak_bytes - 1

@@ -64,6 +64,7 @@ def test_the_sections_in_order(run_study):
     assert titles(document(run_study)) == [
         "How fast it could run, and how fast it runs",
         "Where the time goes",
+        "Memory",
         "Levers",
         "Best composition",
         "Validity",

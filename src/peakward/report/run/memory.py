@@ -1,0 +1,82 @@
+"""The memory of a run: its predicted peak by category beside the measured one, and what levers did."""
+
+import msgspec
+
+from peakward.records.memory import MemoryPrediction, MemorySplit
+from peakward.records.study import Cell, Column, Study, Table
+from peakward.report.columns import without_empty
+from peakward.report.document import Section, TableBlock
+from peakward.report.run.investigation import Investigation, Point
+from peakward.report.run.levers import base_name, memory_change
+
+_CATEGORIES = tuple(each.removesuffix("_bytes") for each in MemorySplit.__struct_fields__)
+
+
+def section(study: Study, read: Investigation) -> Section:
+    """Empty where no memory was predicted and no lever's measured."""
+    tables = (_peaks(study, read), _levers(study, read))
+    return Section(
+        title="Memory",
+        blocks=tuple(TableBlock(table=without_empty(each)) for each in tables if each.rows),
+    )
+
+
+def _peaks(study: Study, read: Investigation) -> Table:
+    predictions = {each.case: each.memory for each in study.forecasts if each.memory is not None}
+    return Table(
+        title="The peak: predicted by category, and measured",
+        columns=(
+            Column(name="configuration", unit="name"),
+            Column(name="peak in"),
+            *(Column(name=name.replace("_", " "), unit="bytes") for name in _CATEGORIES),
+            Column(name="predicted", unit="bytes"),
+            Column(name="measured", unit="bytes"),
+        ),
+        rows=tuple(
+            _peak(point, predictions[point.case])
+            for point in read.points
+            if point.case in predictions
+        ),
+        note="Measured is the allocator's maximum; only the whole of it is known without a recording "
+        "(`peakward study memory`).",
+    )
+
+
+def _peak(point: Point, prediction: MemoryPrediction) -> tuple[Cell, ...]:
+    use = point.measurement.memory if point.measurement else None
+    eager = ", uncompiled" if prediction.basis == "eager step" else ""
+    return (
+        point.name,
+        prediction.phase + eager,
+        *(n_bytes or None for n_bytes in msgspec.structs.astuple(prediction.peak)),
+        prediction.peak_bytes,
+        None if use is None else use.peak_allocated_bytes,
+    )
+
+
+def _levers(study: Study, read: Investigation) -> Table:
+    """Of each lever on each base the last trial that ran both, what saves most first."""
+    last = {
+        (each.lever, each.base): each for each in study.trials if memory_change(each) is not None
+    }
+    return Table(
+        title="What each lever did to the peak",
+        columns=(
+            Column(name="lever"),
+            Column(name="on"),
+            Column(name="without", unit="bytes"),
+            Column(name="with", unit="bytes"),
+            Column(name="change", unit="share"),
+        ),
+        rows=tuple(
+            (
+                each.lever,
+                base_name(each.base, read),
+                each.base_peak_bytes,
+                each.candidate_peak_bytes,
+                memory_change(each),
+            )
+            for each in sorted(last.values(), key=lambda each: memory_change(each) or 0.0)
+        ),
+        note="Measured, whether or not the lever was kept.",
+    )

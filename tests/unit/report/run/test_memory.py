@@ -1,0 +1,66 @@
+"""The memory section of a run's page."""
+
+import msgspec
+import pytest
+
+from peakward.records.memory import MemoryPrediction, MemorySplit
+from peakward.records.plan import Forecast
+from peakward.report.run import memory
+from peakward.report.run.investigation import read
+
+GIB = 2**30
+
+
+def tables(study):
+    return {block.table.title: block.table for block in memory.section(study, read(study)).blocks}
+
+
+def rows(table):
+    names = [column.name for column in table.columns]
+    return [dict(zip(names, row, strict=True)) for row in table.rows]
+
+
+@pytest.fixture
+def foretold(run_study):
+    """The study, its baseline's memory predicted."""
+    case = read(run_study).baseline.case
+    predicted = MemoryPrediction(
+        case=case,
+        phase="backward",
+        peak=MemorySplit(parameters_bytes=2 * GIB, activations_bytes=3 * GIB),
+        reserved_bytes=6 * GIB,
+        context_bytes=GIB,
+    )
+    told = Forecast(
+        **dict.fromkeys(Forecast.__struct_fields__)
+        | {"case": case, "device": "h200-141", "device_name": "H200", "memory": predicted}
+        | {"limit_bytes": 100 * GIB, "absent": ()}
+    )
+    return msgspec.structs.replace(run_study, forecasts=(told,))
+
+
+def test_the_predicted_peak_by_category_stands_beside_the_measured(foretold):
+    (row,) = rows(tables(foretold)["The peak: predicted by category, and measured"])
+    measured = read(foretold).baseline.measurement.memory.peak_allocated_bytes
+    assert row == {
+        "configuration": "baseline",
+        "peak in": "backward",
+        "parameters": 2 * GIB,
+        "activations": 3 * GIB,
+        "predicted": 5 * GIB,
+        "measured": measured,
+    }
+
+
+def test_each_lever_once_on_each_base_what_saves_most_first(run_study):
+    found = rows(tables(run_study)["What each lever did to the peak"])
+    changes = [row["change"] for row in found]
+    assert found and changes == sorted(changes)
+    assert len({(row["lever"], row["on"]) for row in found}) == len(found)
+    for row in found:
+        assert row["change"] == row["with"] / row["without"] - 1
+
+
+def test_without_predictions_and_trials_there_is_no_section(run_study):
+    bare = msgspec.structs.replace(run_study, trials=(), steps=())
+    assert memory.section(bare, read(bare)).blocks == ()
