@@ -45,3 +45,42 @@ def test_a_recording_that_is_not_stopped_ends_with_its_block():
 
 def test_a_cpu_is_recorded_by_the_profiler():
     assert isinstance(recording("cpu"), CpuRecording)
+
+
+class Allocator:
+    """Stands for CUDA's: its counters, and what its history was asked for."""
+
+    def __init__(self, monkeypatch):
+        self.allocated, self.freed, self.asked = 7, 5, []
+        monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", self._record)
+        monkeypatch.setattr(torch.cuda.memory, "_snapshot", lambda: {"segments": []})
+        monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", self._stats)
+
+    def _record(self, enabled="all", **options):
+        self.asked.append(enabled)
+
+    def _stats(self):
+        return {"allocation": {"all": {"allocated": self.allocated, "freed": self.freed}}}
+
+
+def test_marks_on_a_gpu_are_its_counters_since_the_beginning(monkeypatch, path):
+    allocator = Allocator(monkeypatch)
+    with recording("cuda") as recorded:
+        recorded.mark()
+        allocator.allocated += 3
+        recorded.mark()
+        allocator.freed += 2
+        recorded.mark()
+        recorded.stop()
+    recorded.write(path)
+    assert recorded.positions() == (0, 3, 5)
+    assert allocator.asked[0] == "all"
+    assert set(allocator.asked[1:]) == {None}
+    assert read(path).segments == ()
+
+
+def test_a_gpus_history_ends_with_a_failure(monkeypatch):
+    allocator = Allocator(monkeypatch)
+    with pytest.raises(ValueError, match="planted"), recording("cuda"):
+        raise ValueError("planted")
+    assert allocator.asked == ["all", None]
