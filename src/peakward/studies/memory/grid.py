@@ -43,11 +43,16 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def actual_bytes(self) -> int | None:
-        """The peak to hold a prediction against: of torch's tensors, measured on a GPU, recorded on a
-        CPU, where what is measured is the process."""
+        """The peak to hold a prediction against: on a GPU as measured. On a CPU, where what is measured
+        is the process, as recorded in the phase of the predicted peak: a GPU's workspaces are there in
+        every step but not before the first, and may put its peak into another phase."""
         if self.case.device == "cuda":
             return peak_bytes(self.measurement)
-        return None if self.memory is None else self.memory.peak_bytes
+        told = prediction(self.case)
+        if self.memory is None or told is None:
+            return None
+        in_phase = {each.phase: each.allocated_bytes for each in self.memory.phases}
+        return self.memory.peak_bytes if told.phase == "build" else in_phase.get(told.phase)
 
     @property
     def predicted_bytes(self) -> int | None:

@@ -182,5 +182,5 @@ def predicted(cells: Sequence[Cell]) -> Table:
             for cell in cells
             if cell.actual_bytes is not None
         ),
-        note="From the case's building on: on a GPU as measured, on a CPU as recorded.",
+        note="On a GPU as measured, on a CPU as recorded in the phase of the predicted peak.",
     )

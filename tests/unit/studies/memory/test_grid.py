@@ -76,6 +76,13 @@ def test_a_prediction_is_of_a_gpu_and_held_against_what_a_cpu_has_of_it(cells):
     assert cells[0].actual_bytes == cells[0].measurement.memory.peak_allocated_bytes
 
 
+def test_on_a_cpu_it_is_held_against_the_phase_of_the_predicted_peak(setting, gathered):
+    here = setting("small", "cpu")
+    for cell in read(gathered(memory, here), here):
+        held = {each.phase: each.allocated_bytes for each in cell.memory.phases}
+        assert cell.actual_bytes == held[prediction(cell.case).phase]
+
+
 def test_one_activation_of_the_residual_stream(cells):
     case = longest(cells)[0].case
     assert residual_bytes(case) == 4 * 1024 * case.model.d_model * 4
