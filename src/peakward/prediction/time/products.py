@@ -73,7 +73,7 @@ product), or a weight of 10,240 × 2,560 would be read by 40 of 132 multiprocess
 what follows was fitted to sixteen decode steps in a CUDA graph on an H100, of four models
 (`2026-11-22-h100-bench-decode`)."""
 FEW_ROWS_BANDWIDTH = 0.9
-"""Of a copy's: with a copy's the steps in bf16 came out 4% to 11% too short."""
+"""Of a copy's: with a copy's the steps in bf16 came out 4% to 13% too short."""
 FEW_ROWS_START_S = 3.8e-6
 """At most, whatever the type: with the 8 µs of fp32's large products the steps in fp32 came out 16% and
 26% too long."""

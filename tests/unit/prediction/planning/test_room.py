@@ -107,7 +107,7 @@ def test_the_largest_batch_leaves_room_for_what_a_group_adds():
 def test_stored_steps_lie_in_the_ranges_of_compiled_code_and_of_graphs():
     """What they reserved, over what is predicted for the eager step."""
     shares = {"default": [], "captured": []}
-    for file in RESULTS.glob("*-h200-*.json"):
+    for file in RESULTS.glob("*.json"):
         try:
             study = codec.from_json(file.read_bytes(), Study)
         except PeakwardError:

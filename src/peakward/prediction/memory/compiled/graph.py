@@ -111,11 +111,17 @@ class _Planner:
     """Who writes to which buffer."""
 
     def __init__(self, kernels: list[_Kernel], results: tuple[Buffer, ...]) -> None:
-        self._kernels, self._results = kernels, frozenset(results)
+        self._kernels = kernels
         self._last: dict[Buffer, int] = {}
         for i, kernel in enumerate(kernels):
             self._last.update(dict.fromkeys((*kernel.reads, *kernel.writes), i))
-        self._held = self._held_without_reuse()
+        self._reusable: list[list[Buffer]] = [[] for _ in kernels]
+        """Made by the graph and read for the last time by each kernel."""
+        for kernel in kernels:
+            for each in kernel.writes:
+                if kernel.kind != "operator" and each not in results:
+                    self._reusable[self._last[each]].append(each)
+        self._held = self._held_without_reuse(results)
         self._peak = max(self._held)
         self._free: dict[tuple[int, str], list[tuple[int, Buffer]]] = {}
 
@@ -130,8 +136,8 @@ class _Planner:
                 each.tensor = self._reused(each, i)
             if each.tensor is None:
                 new.append(each)
-        for buffer in self._last:
-            if self._last[buffer] == i and buffer is not over and self._may_be_reused(buffer):
+        for buffer in self._reusable[i]:
+            if buffer is not over:
                 self._free.setdefault((buffer.n_bytes, buffer.dtype), []).append((i, buffer))
         return new
 
@@ -149,15 +155,11 @@ class _Planner:
         free.pop()
         return buffer.tensor
 
-    def _may_be_reused(self, buffer: Buffer) -> bool:
-        made = any(buffer in each.writes for each in self._kernels if each.kind != "operator")
-        return made and buffer not in self._results
-
-    def _held_without_reuse(self) -> list[int]:
+    def _held_without_reuse(self, results: tuple[Buffer, ...]) -> list[int]:
         held = [0] * len(self._kernels)
         made = {each: i for i, kernel in enumerate(self._kernels) for each in kernel.writes}
         for buffer, last in self._last.items():
-            end = len(held) - 1 if buffer in self._results else last
+            end = len(held) - 1 if buffer in results else last
             for i in range(made.get(buffer, 0), end + 1):
                 held[i] += buffer.n_bytes
         return held
