@@ -1,9 +1,15 @@
 """What every test may lean on."""
 
+import os
 import shlex
 
 import pytest
+import torch
 from hypothesis import settings
+
+if not torch.cuda.is_available():
+    # Read when Triton is imported, by its own functions too: before any test can import it.
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # A shared two-core machine stalls for longer than any deadline worth setting: count, never time.
 settings.register_profile("peakward", deadline=None)

@@ -1,6 +1,4 @@
-"""The AdamW kernel in Triton's interpreter, against its reference in fp64."""
-
-import importlib
+"""The AdamW kernel against its reference in fp64."""
 
 import pytest
 import torch
@@ -10,15 +8,7 @@ from hypothesis import strategies as st
 from peakward.lab.ops.adamw import reference
 
 SETTINGS = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
-pytest.importorskip("triton")
-
-
-@pytest.fixture(scope="module")
-def kernel():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_INTERPRET", "1")
-        module = importlib.import_module("peakward.lab.ops.adamw.triton")
-        yield importlib.reload(module)
+kernel = pytest.importorskip("peakward.lab.ops.adamw.triton")
 
 
 def run(update, tensors, shared_of, n_steps):
@@ -39,7 +29,7 @@ def relative(got, expected):
     n_steps=st.integers(1, 4),
     seed=st.integers(0, 99),
 )
-def test_is_as_close_to_fp64_as_torch_is(kernel, n, n_steps, seed):
+def test_is_as_close_to_fp64_as_torch_is(device, n, n_steps, seed):
     torch.manual_seed(seed)
     drawn = (torch.randn(n) * 0.02, torch.randn(n) * 0.01, torch.zeros(n), torch.zeros(n))
     oracle = run(reference.update, [each.double() for each in drawn], lambda step: step, n_steps)
@@ -62,7 +52,7 @@ def test_is_as_close_to_fp64_as_torch_is(kernel, n, n_steps, seed):
         assert relative(mine, exact) <= 2 * max(relative(other, exact), n_steps * roundoff)
 
 
-def test_a_nan_gradient_reaches_the_parameter(kernel):
+def test_a_nan_gradient_reaches_the_parameter(device):
     tensors = [torch.ones(20) for _ in range(4)]
     tensors[1][3] = torch.nan
     shared = kernel.scales(torch.tensor(1.0), lr=1e-3, betas=(0.9, 0.999))
@@ -70,6 +60,6 @@ def test_a_nan_gradient_reaches_the_parameter(kernel):
     assert tensors[0].isnan().nonzero().flatten().tolist() == [3]
 
 
-def test_scales_keep_their_digits_at_the_first_step(kernel):
+def test_scales_keep_their_digits_at_the_first_step(device):
     shared = kernel.scales(torch.tensor(1.0), lr=1.0, betas=(0.9, 0.999))
     assert shared.tolist() == pytest.approx([10.0, 1000.0], rel=2.0**-23)

@@ -1,0 +1,97 @@
+"""Peakward's kernels against the best that torch has for the same, in one job on one GPU.
+
+    python benchmarks/kernel_speed.py --out results/kernels.json [--only attention,softmax]
+
+Every contest checks all results, then times all arms in turns, each call from a cold L2. The run is
+bounded by --budget-s: what no time was left for is named. A module of `benchmarks/kernels/` for each
+operator gives its contests.
+"""
+
+import argparse
+import importlib
+import sys
+from pathlib import Path
+from time import monotonic
+
+import msgspec
+import pynvml
+import torch
+import triton
+
+from kernels.duel import carry_out
+from kernels.page import markdown
+from kernels.results import Outcome, Report
+from kernels.timing import in_turns
+
+OPERATORS = ()
+COPY_BYTES = 1 << 30
+
+
+def main(arguments: list[str]) -> None:
+    options = parsed(arguments)
+    deadline = monotonic() + options.budget_s
+    pynvml.nvmlInit()
+    gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
+    clocks: list[int] = []
+    outcomes: list[Outcome] = []
+    left: list[str] = []
+    for operator in options.only:
+        for contest in importlib.import_module(f"kernels.{operator}").contests():
+            name = f"{operator} {' '.join(map(str, contest.shape.values()))}"
+            if monotonic() > deadline:
+                left.append(name)
+                continue
+            outcomes.append(carry_out(contest, n_rounds=options.rounds, n_calls=options.calls))
+            clocks.append(pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM) * 10**6)
+            torch.cuda.empty_cache()
+            print(f"{name}: {line(outcomes[-1])}", file=sys.stderr, flush=True)
+    report = Report(
+        device=torch.cuda.get_device_name(),
+        driver=pynvml.nvmlSystemGetDriverVersion(),
+        torch=torch.__version__,
+        triton=triton.__version__,
+        cudnn=torch.backends.cudnn.version(),
+        clock_hz=(min(clocks, default=0), max(clocks, default=0)),
+        copy_bytes_per_s=copy_rate(),
+        n_rounds=options.rounds,
+        n_calls=options.calls,
+        outcomes=tuple(outcomes),
+        left=tuple(left),
+    )
+    options.out.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1))
+    options.out.with_suffix(".md").write_text(markdown(report))
+
+
+def parsed(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--only", type=lambda text: text.split(","), default=list(OPERATORS))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--calls", type=int, default=10)
+    parser.add_argument("--budget-s", type=float, default=600.0)
+    return parser.parse_args(arguments)
+
+
+def copy_rate() -> float:
+    source = torch.randint(0, 127, (COPY_BYTES,), dtype=torch.int8, device="cuda")
+    target = torch.empty_like(source)
+    (times_s,) = in_turns({"copy": lambda: target.copy_(source)}, n_rounds=3, n_calls=10).values()
+    return 2 * COPY_BYTES / min(times_s)
+
+
+def line(outcome: Outcome) -> str:
+    """An outcome for who waits."""
+    arms = ", ".join(
+        f"{each.name} {each.median_s * 1e6:.1f} µs"
+        if each.median_s
+        else f"{each.name}: {each.failed}"
+        for each in outcome.arms
+    )
+    ratio = outcome.speed_over_best
+    return arms + (f"; {ratio.estimate:.3f}× {outcome.best_peer}" if ratio else "")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,1 @@
+"""Kernels against the best that torch has, shape by shape: a module an operator."""

@@ -1,0 +1,31 @@
+"""One shape of an operator, and everyone who computes it."""
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+from torch import Tensor
+
+Arm = Callable[[], Tensor | tuple[Tensor, ...]]
+"""One call, on inputs that are there already; gives what it computed."""
+OURS = "peakward"
+
+
+class Contest(msgspec.Struct, frozen=True, kw_only=True):
+    """`arms` are built one after the other, all on equal inputs, and timed in turns.
+
+    The arm named `peakward` is ours; what an arm's builder or first call raises is recorded as its
+    result, and of ours fails the contest.
+    """
+
+    operator: str
+    shape: Mapping[str, int | str | bool]
+    """What the table shows of the shape, dtype and pass included."""
+    arms: Mapping[str, Callable[[], Arm]]
+    flops: float | None = None
+    """That the maths needs, causal attention counted as half."""
+    n_bytes: int | None = None
+    """That must be moved: inputs read once, outputs written once."""
+    exact: Callable[[], Tensor | tuple[Tensor, ...]] | None = None
+    """What arms should give, in fp64 or as near as fits; without it the first peer's."""
+    within: float = 2e-2
+    """The relative error beyond which an arm's result is not one."""

@@ -1,0 +1,47 @@
+"""What a Triton kernel of this room asks of the tensors that it is handed."""
+
+import torch
+from torch import Tensor
+
+LEAST_CAPABILITY = (8, 0)
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def require_launchable(op: str, *tensors: Tensor) -> None:
+    """
+    Raises:
+        ValueError: tensors that are not all on one CUDA device of capability 8.0 or later. Under
+            Triton's interpreter (TRITON_INTERPRET=1) the CPU will do.
+    """
+    devices = {each.device for each in tensors}
+    if len(devices) > 1:
+        got = ", ".join(sorted(map(str, devices)))
+        raise ValueError(f"{op}: expected tensors on one device, got {got}")
+    (device,) = devices
+    if device.type == "cuda":
+        capability = torch.cuda.get_device_capability(device)
+        if capability < LEAST_CAPABILITY:
+            raise ValueError(
+                f"{op}: expected a GPU of compute capability 8.0 or later, got "
+                f"{capability[0]}.{capability[1]} ({torch.cuda.get_device_name(device)})"
+            )
+    elif not (device.type == "cpu" and _interprets()):
+        raise ValueError(f"{op}: expected tensors on a CUDA device, got {device}")
+
+
+def require_floats(op: str, **tensors: Tensor) -> None:
+    """
+    Raises:
+        ValueError: a tensor whose type is none of fp32, fp16 and bf16.
+    """
+    for name, each in tensors.items():
+        if each.dtype not in FLOATS:
+            raise ValueError(
+                f"{op}: expected {name} in float32, float16 or bfloat16, got {each.dtype}"
+            )
+
+
+def _interprets() -> bool:
+    from triton import knobs
+
+    return bool(knobs.runtime.interpret)

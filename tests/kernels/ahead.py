@@ -1,0 +1,101 @@
+"""Compiles an operator's kernels for a GPU that need not be there, and prints what each takes.
+
+    python tests/kernels/ahead.py NAME CAPABILITY
+
+Runs every launch of `tests/kernels/launches/NAME.py` on CPU tensors, in a process of its own because
+the suite's has Triton's interpreter: the launches are those of the product, types and alignment
+specialised as there, and end before the GPU would be asked. Under another Triton on the path, with
+that one.
+"""
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+os.environ.pop("TRITON_INTERPRET", None)
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.autotuner import Autotuner
+from triton.runtime.jit import JITFunction
+
+LAUNCHES = Path(__file__).parent / "launches"
+TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+FIGURES = ("registers", "stack_bytes", "shared_bytes")
+_RUN = JITFunction.run
+
+
+def compile_all(name: str, capability: int) -> list[dict[str, Any]]:
+    """What each kernel that a launch of `launches/NAME.py` would start takes.
+
+    Beside each figure of it, under the same name in `limits`, the most that the launch allows.
+    """
+    driver.set_active(_pretended(capability))
+    spec = importlib.util.spec_from_file_location(name, LAUNCHES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    taken = []
+    for label, launch in module.LAUNCHES.items():
+        compiled: list[Any] = []
+        JITFunction.run = _compiles_into(compiled)
+        Autotuner._bench = _compiles
+        launch.start()
+        limits = {name: getattr(launch, name) for name in FIGURES}
+        taken += [{"launch": label, "limits": limits, **_taken(each)} for each in compiled]
+    return taken
+
+
+def _pretended(capability: int) -> SimpleNamespace:
+    """As much of a driver as compiling asks of."""
+    return SimpleNamespace(
+        get_current_target=lambda: GPUTarget("cuda", capability, 32),
+        get_current_device=lambda: 0,
+        get_current_stream=lambda device: 0,
+        get_benchmarker=lambda: None,
+    )
+
+
+def _compiles_into(compiled: list[Any]):
+    def run(self, *args, grid, warmup, **options):
+        kernel = _RUN(self, *args, grid=grid, warmup=True, **options)
+        compiled.append(kernel)
+        return kernel
+
+    return run
+
+
+def _compiles(self, *args, config, **options):
+    self.fn.run(*args, grid=None, warmup=True, **{**options, **config.all_kwargs()})
+    return [0.0, 0.0, 0.0]
+
+
+def _taken(kernel: Any) -> dict[str, Any]:
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as cubin:
+        cubin.write(kernel.asm["cubin"])
+        cubin.flush()
+        text = subprocess.run(
+            [TOOLS / "cuobjdump", "--dump-resource-usage", cubin.name],
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+    registers, stack = re.search(r"REG:(\d+) STACK:(\d+)", text).groups()
+    return {
+        "kernel": kernel.metadata.name,
+        "registers": int(registers),
+        "stack_bytes": int(stack),
+        "shared_bytes": kernel.metadata.shared,
+    }
+
+
+if __name__ == "__main__":
+    found = compile_all(sys.argv[1], int(sys.argv[2]))
+    print(json.dumps({"triton": triton.__version__, "kernels": found}))
