@@ -9,6 +9,7 @@ from peakward.records.memory_snapshot import MemoryHolder, MemoryShare
 from peakward.traces.memory.frame_marks import is_library, is_node
 from peakward.traces.memory.lifetimes import Lifetimes
 from peakward.traces.memory.origins import CATEGORIES
+from peakward.traces.memory.source_paths import source_path
 from peakward.traces.memory.table import NONE, Flags, Frame, Ints, Snapshot
 
 MOST_HOLDERS: Final = 50
@@ -69,10 +70,10 @@ def _lines(snapshot: Snapshot, stack: int) -> tuple[str, ...]:
     own = [each for each in frames if not is_library(each)]
     # Of a stack of C++ alone, the allocator's own lines are the innermost and tell nothing.
     telling = own or [each for each in frames if is_node(each)] or frames
-    return tuple(map(_line, telling[:MOST_LINES]))
+    return tuple(_line(each, snapshot.directory) for each in telling[:MOST_LINES])
 
 
-def _line(frame: Frame) -> str:
+def _line(frame: Frame, directory: str) -> str:
     if frame.line:
-        return f"{frame.filename}:{frame.line} {frame.name}"
+        return f"{source_path(frame.filename, directory)}:{frame.line} {frame.name}"
     return frame.name.replace("(anonymous namespace)", "anonymous").partition("(")[0]

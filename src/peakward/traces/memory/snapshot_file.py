@@ -78,6 +78,7 @@ def _snapshot(found: Any, collector: EventCollector, name: str) -> Snapshot:
         stacks=tuple(collector.stacks.stacks),
         annotations=_annotations(found.get("external_annotations", ())),
         settings=settings if isinstance(settings, dict) else {},
+        directory=str(Path.cwd()),
     )
 
 

@@ -109,3 +109,5 @@ class Snapshot:
     """Positions in `frames`, innermost first."""
     annotations: tuple[Annotation, ...]
     settings: dict[str, Any]
+    directory: str
+    """The working directory: the program's files below it are named from there on."""

@@ -1,0 +1,64 @@
+"""Files of stacks, named alike on every machine."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from peakward.traces.memory import holders
+from peakward.traces.memory.memory import memory
+from peakward.traces.memory.snapshot_file import read
+from peakward.traces.memory.source_paths import source_path
+
+from .files import written
+
+RESULTS = Path(__file__).parents[4] / "results"
+LINE = re.compile(r'"([^"]+\.py:\d+ [^"]+)"')
+
+
+@pytest.mark.parametrize(
+    ("filename", "short"),
+    [
+        ("/home/a/peakward/src/peakward/lab/models/decoder.py", "peakward/lab/models/decoder.py"),
+        ("/env/lib/python3.12/site-packages/peakward/lab/x.py", "peakward/lab/x.py"),
+        (
+            "/run/env/lib/python3.12/site-packages/torch/nn/modules/linear.py",
+            "torch/nn/modules/linear.py",
+        ),
+        ("/usr/lib/python3/dist-packages/torch/_tensor.py", "torch/_tensor.py"),
+        ("C:\\env\\Lib\\site-packages\\torch\\_tensor.py", "torch\\_tensor.py"),
+        ("/run/train.py", "train.py"),
+        ("/run/models/src/llama.py", "models/src/llama.py"),
+        ("/running/train.py", "/running/train.py"),
+        ("/usr/lib/python3.12/threading.py", "/usr/lib/python3.12/threading.py"),
+        ("train.py", "train.py"),
+        ("<string>", "<string>"),
+    ],
+)
+def test_packages_and_what_lies_below_the_directory(filename, short):
+    assert source_path(filename, "/run") == source_path(filename, "/run/") == short
+
+
+def test_without_a_directory_only_packages_are_shortened():
+    assert source_path("/run/train.py", "") == "/run/train.py"
+    assert source_path("/run/src/peakward/a.py", "") == "peakward/a.py"
+
+
+def test_a_snapshot_names_lines_from_where_it_is_read(tmp_path, monkeypatch):
+    frame = {"filename": str(tmp_path / "train.py"), "line": 7, "name": "step"}
+    event = {"action": "alloc", "addr": 512, "size": 512, "stream": 0, "frames": [frame]}
+    path = written(tmp_path, {"segments": [], "device_traces": [[event]]})
+    monkeypatch.chdir(tmp_path)
+    assert holders.source(read(path), 0) == "train.py:7 step"
+    (device,) = memory(path).report().devices
+    assert device.peak.holders[0].source == "train.py:7 step"
+
+
+def test_stored_results_name_no_machine_s_folders():
+    lines = {
+        line
+        for path in RESULTS.glob("*-study-memory.json")
+        for line in LINE.findall(path.read_text(encoding="utf-8"))
+    }
+    assert "peakward/lab/ops/attention/reference.py:76 softmax" in lines
+    assert not [each for each in lines if each.startswith(("/", "C:"))]
