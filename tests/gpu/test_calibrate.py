@@ -116,6 +116,15 @@ def test_the_l2_is_no_slower_than_memory(known):
     assert max(by_level["memory"]) <= known.bytes_per_s.value
 
 
+def test_reads_of_sets_beyond_the_l2_hit_it_no_more_than_it_holds(known):
+    """A set swept in turn finds at most the share that the L2 holds of it; the rest is memory's."""
+    l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size
+    for each in rates("levels", "cuda").levels:
+        missing = 1 - l2_bytes / each.working_set_bytes
+        if missing > 0:
+            assert each.bytes_per_s * missing <= known.bytes_per_s.value
+
+
 def test_a_load_from_the_l2_is_quicker_than_one_from_memory():
     found = rates("latency", "cuda")
     assert found.absent == ()

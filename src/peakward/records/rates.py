@@ -76,7 +76,8 @@ class AttentionRate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class LevelRate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of reading a working set again and again; on a CPU, every core reads all of it."""
+    """Of reading a working set again and again: on a GPU all of it together reads one sweep after
+    another, on a CPU every core reads all of it."""
 
     level: str | None
     """L1, L2, L3 or memory; None where the machine does not say, or the set lies across two."""

@@ -56,6 +56,7 @@ def working_sets(rates: Rates) -> Table:
             (size, level, reads.get(size), loads.get(size))
             for size, level in sorted(level_of.items())
         ),
+        note="Of a set without a level, a part may be found in a cache: its rate is of neither alone.",
     )
 
 

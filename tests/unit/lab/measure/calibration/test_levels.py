@@ -70,13 +70,40 @@ def test_a_set_that_would_fill_the_memory_is_not_tried(monkeypatch):
     assert found[1].reason == "32768 bytes are more than a quarter of the memory that is free"
 
 
-@pytest.mark.parametrize("size", [8 * KIB, MIB, 128 * MIB])
-def test_a_repeated_set_is_stored_once_and_read_in_full(size):
-    view = levels.repeated(size, "cpu")
-    assert view.untyped_storage().nbytes() == size
-    read = view.numel() * view.element_size()
-    assert read == max(size, levels.READ_BYTES["cpu"])
-    assert view.stride()[1] == 1
+@pytest.mark.parametrize(
+    ("size", "device_type", "n"),
+    [
+        (8 * KIB, "cpu", 8192),
+        (16 * MIB, "cpu", 4),
+        (32 * MIB, "cpu", 2),
+        # Rows side by side on two cores would share the last cache.
+        (33 * MIB, "cpu", 1),
+        (128 * MIB, "cpu", 1),
+        (4 * MIB, "cuda", 256),
+        (256 * MIB, "cuda", 4),
+        (4096 * MIB, "cuda", 1),
+    ],
+)
+def test_a_call_sweeps_enough_to_hide_its_launch(size, device_type, n):
+    assert levels.n_sweeps(size, CACHES, device_type) == n
+    assert levels.n_sweeps(size, (), device_type) == n or device_type == "cpu"
+
+
+def test_a_cpu_s_sweeps_are_of_one_set():
+    sums = levels.sweeps(8 * KIB, 5, "cpu")()
+    assert sums.shape == (5,)
+    assert torch.equal(sums, sums[:1].expand(5))
+
+
+def test_a_gpu_fills_its_multiprocessors_and_sweeps_all(monkeypatch):
+    module = pytest.importorskip("peakward.lab.ops.sweep.triton")
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    properties = SimpleNamespace(multi_processor_count=132)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
+    on_cpu = torch.rand
+    monkeypatch.setattr(torch, "rand", lambda n, device: on_cpu(n))
+    monkeypatch.setattr(module, "sweep", lambda values, n, n_programs: (len(values), n, n_programs))
+    assert levels.sweeps(4 * MIB, 256, "cuda")() == (MIB, 256, 132 * 8)
 
 
 def test_rates_count_every_byte_read(monkeypatch):
@@ -95,5 +122,5 @@ def test_rates_count_every_byte_read(monkeypatch):
         (32 * KIB, None, None),
         (128 * KIB, "memory", None),
     ]
-    assert read == [8, 2, 1]
-    assert [rate.bytes_per_s for rate in rates] == [128 * KIB, 128 * KIB, 256 * KIB]
+    assert read == [8, 1, 1]
+    assert [rate.bytes_per_s for rate in rates] == [128 * KIB, 64 * KIB, 256 * KIB]
