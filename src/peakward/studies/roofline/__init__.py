@@ -9,8 +9,9 @@ from peakward.studies.parts import Parts
 from peakward.studies.readings import Readings
 from peakward.studies.recorder import Recorder
 from peakward.studies.roofline import conclusions, moves, plots, tables
-from peakward.studies.roofline.cells import Cell, profiled, read
+from peakward.studies.roofline.cells import Cell, read
 from peakward.studies.roofline.grid import plan, refusals
+from peakward.studies.roofline.over_roof import causes
 from peakward.studies.setting import Setting
 from peakward.tune.profiles import N_STEPS
 
@@ -69,9 +70,5 @@ def _conventions(cells: tuple[Cell, ...], setting: Setting) -> list[str]:
             "On a CPU the times are the self times of operators on the host, calling them included; "
             "norms are written out there and count as elementwise. No time is predicted for a CPU."
         )
-    if any((each.roof_share or 0.0) > 1 for cell in profiled(cells) for each in cell.places):
-        notes.append(
-            "A share over 100%: the data lay in a cache, which the bandwidth of memory does not bound, "
-            "or a product ran faster than the square one of the calibration."
-        )
+    notes += causes(cells, setting)
     return notes

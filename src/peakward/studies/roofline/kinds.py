@@ -20,6 +20,9 @@ ROLES = ("qkv", ATTENTION_PRODUCTS, "out", "up", "down", "head")
 _COARSE = ("elementwise", "copy", "reduction", "memory")
 """Between these the names of operators and of kernels draw the line differently: a fill, a cast and a
 sum count together."""
+_INSIDE = {"sort": "embedding"}
+"""Kernels by the operator around them: a dense model sorts nothing but the indices of its embedding's
+backward pass."""
 _WITHOUT_PLACE = ("framework", "other")
 """Of a trace: views and autograd's nodes on a host, and what no rule names."""
 _SIDES = {"mm": 0, "bmm": 0, "addmm": 1, "_scaled_mm": 0}
@@ -87,7 +90,7 @@ def traced_kind(group: Group) -> str | None:
     named = group.category
     if named is None or named == "matmul" or named in _WITHOUT_PLACE:
         return None
-    return OPTIMISER if group.phase == "optimizer" else _coarse(named)
+    return OPTIMISER if group.phase == "optimizer" else _coarse(_INSIDE.get(named, named))
 
 
 def _coarse(named: str) -> str:

@@ -14,8 +14,10 @@ from peakward.records.op_graph import Operator, OpGraph
 from peakward.records.profile import CaseProfile
 from peakward.studies.readings import ratio
 from peakward.studies.roofline.arithmetic import operations
+from peakward.studies.roofline.fills import fills_s
 from peakward.studies.roofline.kinds import (
     ATTENTION_PRODUCTS,
+    ELEMENTWISE,
     Product,
     kind,
     product,
@@ -59,7 +61,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def roof_share(self) -> float | None:
-        """The least time over the measured: above 1 where a cache spared the memory."""
+        """The least time over the measured; what one above 1 may come of say `over_roof.causes`."""
         return ratio(self.floor_s, self.measured_s)
 
     @property
@@ -129,6 +131,12 @@ def _measured_s(
     for group in profile.profile.categories:
         if named := traced_kind(group):
             sums[named] += group.total_ns * NS / profile.n_steps
+    for named, filling_s in fills_s(profile, graph).items():
+        if filling_s is None:
+            sums.pop(named, None)
+        else:
+            sums[named] += filling_s
+            sums[ELEMENTWISE] -= filling_s
     return {**sums, **_products_s(profile, graph, role_of)}
 
 

@@ -14,7 +14,8 @@ from peakward.records.profile import OperatorRate
 from peakward.studies import roofline
 from peakward.studies.roofline.arithmetic import operations
 from peakward.studies.roofline.cells import read
-from peakward.studies.roofline.kinds import product
+from peakward.studies.roofline.fills import FILLED
+from peakward.studies.roofline.kinds import Product, product
 from peakward.studies.scope import Scope, micro
 from peakward.traces.fused_category import shaping
 
@@ -48,6 +49,12 @@ def traced(profile, roofed):
             key = product(each)
             over = OVER_ROOF["other" if key is None else "product"]
             ns = least * 1e9 * over * each.count * n_steps
+            if each.name in FILLED:
+                # A fill inside of it takes half of its time.
+                ns /= 2
+                totals[each.phase, "copy"] += ns
+                filled = Product("fill_", each.outputs[0].shape, ())
+                rates.append(_rate(filled, each.count * n_steps, ns))
             totals[each.phase, _category(each)] += ns
             if key is not None:
                 rates.append(_rate(key, each.count * n_steps, ns))
@@ -74,7 +81,7 @@ def _category(operator):
 
 
 def _rate(key, n, ns):
-    dims = ", ".join("×".join(map(str, sides)) for sides in (key.a, key.b))
+    dims = ", ".join("×".join(map(str, sides)) for sides in (key.a, key.b) if sides)
     bare = dict.fromkeys(OperatorRate.__struct_fields__)
     return OperatorRate(
         **bare | {"name": f"aten::{key.name}", "dims": dims, "n": n, "kernel_ns": round(ns)}

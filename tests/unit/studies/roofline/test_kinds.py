@@ -98,6 +98,7 @@ def test_what_is_no_product_or_has_no_shapes_is_none():
         ("softmax", "forward", "softmax"),
         ("copy", "backward", ELEMENTWISE),
         ("memory", "forward", ELEMENTWISE),
+        ("sort", "backward", "embedding"),
         ("elementwise", "optimizer", OPTIMISER),
         ("matmul", "forward", None),
         ("framework", "optimizer", None),
