@@ -1,0 +1,88 @@
+"""Softmax over the last dimension."""
+
+from collections.abc import Iterator
+
+import torch
+
+from kernels.contest import OURS, Contest
+from kernels.rows import (
+    BF16_SHAPES,
+    backward_of,
+    built,
+    candidates,
+    compiled_backward_in_every_mode,
+    compiled_in_every_mode,
+    random_rows,
+    swept,
+)
+from peakward.lab.ops.softmax.api import softmax
+from peakward.lab.ops.softmax.triton import settings_for
+from peakward.lab.ops.softmax.triton import softmax as launch
+from peakward.lab.ops.softmax.triton import softmax_backward as launch_backward
+
+SHAPES = (
+    *((*shape, torch.bfloat16) for shape in BF16_SHAPES),
+    (512, 262144, torch.bfloat16),
+    (8192, 8192, torch.float32),
+    (4096, 50257, torch.bfloat16),
+)
+
+
+def theirs(x: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x, -1)
+
+
+def contests() -> Iterator[Contest]:
+    for n_rows, width, dtype in SHAPES:
+        x = random_rows(n_rows, width, dtype=dtype)
+        shape = {"rows": n_rows, "width": width, "dtype": str(dtype).removeprefix("torch.")}
+        yield Contest(
+            operator="softmax",
+            shape={**shape, "pass": "forward"},
+            arms={
+                OURS: built(lambda x=x: softmax(x)),
+                "eager": built(lambda x=x: theirs(x)),
+                **compiled_in_every_mode(theirs, x),
+            },
+            n_bytes=2 * x.nbytes,
+        )
+        gradient = random_rows(n_rows, width, dtype=dtype, seed=1)
+        yield Contest(
+            operator="softmax",
+            shape={**shape, "pass": "backward"},
+            arms={
+                OURS: backward_of(softmax, (x,), gradient),
+                "eager": backward_of(theirs, (x,), gradient),
+                **compiled_backward_in_every_mode(theirs, (x,), gradient),
+            },
+            n_bytes=3 * x.nbytes,
+        )
+
+
+def sweep() -> Iterator[Contest]:
+    """Our kernels at several settings."""
+    for n_rows, width in BF16_SHAPES:
+        x = random_rows(n_rows, width, dtype=torch.bfloat16)
+        y, gradient = theirs(x), random_rows(n_rows, width, dtype=torch.bfloat16, seed=1)
+        pieces = (4096, 8192, 16384) if width > 16384 else ()
+        options = candidates(width, pieces=pieces, programs_of=(1, 2))
+        yield Contest(
+            operator="softmax",
+            shape={"rows": n_rows, "width": width, "pass": "forward"},
+            arms=swept(
+                lambda settings, x=x: launch(x, x.dtype, settings),
+                options,
+                settings_for(width, x.element_size()),
+            ),
+            n_bytes=2 * x.nbytes,
+        )
+        yield Contest(
+            operator="softmax",
+            shape={"rows": n_rows, "width": width, "pass": "backward"},
+            arms=swept(
+                lambda settings, g=gradient, y=y: launch_backward(g, y, y.dtype, settings),
+                options,
+                settings_for(width, x.element_size(), inputs=2),
+            ),
+            n_bytes=3 * x.nbytes,
+        )

@@ -1,0 +1,85 @@
+"""How rows are laid over a GPU: what every kernel that works row by row shares.
+
+Such a kernel is bound by memory as long as enough bytes are in flight (Little 1961): an H100 needs
+3 TB/s × 600 ns = 1.8 MB, 14 KB for each of its 132 multiprocessors, at all times, also while a
+program reduces or stores. So a thread has some 64 bytes of loads in flight, rows that are short
+share a program, and long ones have up to 32 warps.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+WARP = 32
+ACCESS_BYTES = 16
+"""The most that a thread loads at once."""
+IN_FLIGHT_BYTES = 64
+"""Of a thread's loads, all inputs together."""
+MOST_WARPS = 32
+LEAST_WARPS = 4
+
+
+class RowSettings(NamedTuple):
+    """What a kernel over rows is compiled and started with."""
+
+    rows: int
+    """Of a tile, a power of two."""
+    columns: int
+    """Of a tile, a power of two: with fewer than the width a row goes by in pieces, and is read
+    again from the L2."""
+    warps: int
+    programs: int | None = None
+    """That share the tiles out among them; None for one a tile."""
+    stages: int = 1
+    """Tiles of a program in flight at once; more than one through shared memory."""
+
+    def grid(self, n_rows: int) -> tuple[int]:
+        """Programs for so many rows, at least 1."""
+        n_tiles = -(-n_rows // self.rows)
+        return (n_tiles if self.programs is None else max(1, min(n_tiles, self.programs)),)
+
+
+def tiles(width: int, *, itemsize: int, inputs: int = 1, most_columns: int) -> RowSettings:
+    """Tiles of whole rows, or where those are beyond `most_columns` of pieces of one row.
+
+    Args:
+        itemsize: bytes an element of the widest input.
+        inputs: how many are loaded of the tile's shape.
+        most_columns: a power of two.
+    """
+    columns = min(power_of_two(width), most_columns)
+    each = max(ACCESS_BYTES, IN_FLIGHT_BYTES // inputs) // itemsize
+    warps = min(max(columns // (each * WARP), LEAST_WARPS), MOST_WARPS)
+    rows = max(1, warps * WARP * each // columns) if columns >= width else 1
+    return RowSettings(rows=rows, columns=columns, warps=warps)
+
+
+def power_of_two(n: int) -> int:
+    """The least one that is not below n."""
+    return 1 << max(0, n - 1).bit_length()
+
+
+def alignment(*extents: int) -> int:
+    """The largest power of two up to 16 that divides all.
+
+    Kernels are handed widths and strides in units of it and multiply, so that the compiler knows
+    what they are multiples of: by itself it sees only those of 16, and 1000 columns of bf16 would
+    be loaded one by one.
+    """
+    return math.gcd(16, *extents)
+
+
+def as_rows(x: Tensor) -> Tensor:
+    """x (…, width) as (rows, width) with columns next to each other: a copy only where x's strides
+    allow no such view."""
+    rows = x.reshape(-1, x.shape[-1])
+    return rows if rows.stride(1) == 1 else rows.contiguous()
+
+
+def multiprocessors(device: torch.device) -> int:
+    """Of a GPU; 4 where kernels are interpreted or only compiled."""
+    if device.type != "cuda":
+        return 4
+    return torch.cuda.get_device_properties(device).multi_processor_count

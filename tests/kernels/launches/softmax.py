@@ -1,0 +1,29 @@
+"""What the softmax kernels are started with."""
+
+import torch
+
+from launch import Launch
+from peakward.lab.ops.softmax.triton import MOST_COLUMNS, softmax, softmax_backward
+
+WIDTHS = (1000, 1024, 8192, 32768, 65536, 262144)
+
+
+def _forward(width: int, dtype: torch.dtype) -> None:
+    softmax(torch.empty(4, width, dtype=dtype, device="meta"), dtype)
+
+
+def _backward(width: int, dtype: torch.dtype) -> None:
+    rows = torch.empty(4, width, dtype=dtype, device="meta")
+    softmax_backward(rows, rows, dtype)
+
+
+LAUNCHES = {
+    f"{name} {width} {dtype}": Launch(
+        lambda start=start, width=width, dtype=dtype: start(width, dtype),
+        registers=64 if width <= MOST_COLUMNS[1] else 128,
+        shared_bytes=1024,
+    )
+    for name, start in {"forward": _forward, "backward": _backward}.items()
+    for width in WIDTHS
+    for dtype in (torch.bfloat16, torch.float32)
+}

@@ -1,0 +1,113 @@
+"""The softmax kernels against their reference in fp64, beside torch's own."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oracle import assert_as_close_as, assert_same_specials
+from peakward.lab.ops.softmax import reference
+from peakward.lab.ops.softmax.api import softmax
+from rows import IN_PIECES, LAYOUTS, SHAPES, WHOLE, assert_sum_as_close_as, drawn, poisoned
+
+kernel = pytest.importorskip("peakward.lab.ops.softmax.triton")
+
+
+def with_gradient(function, x, gradient):
+    x = x.detach().requires_grad_()
+    y = function(x)
+    y.backward(gradient)
+    return y.detach(), x.grad
+
+
+def assert_gradient_of(y, gradient, back):
+    """Of the y that was given: an error of y's would come out magnified where g - Σ g·y cancels."""
+    theirs = torch._softmax_backward_data(gradient, y, -1, y.dtype)
+    exact = reference.softmax_backward(gradient.double(), y.double(), torch.float64)
+    share = gradient.double().abs() * y.double()
+    terms = share + y * share.sum(-1, keepdim=True)
+    assert_sum_as_close_as(theirs, back, exact, terms)
+
+
+@settings(max_examples=15)
+@given(shape=SHAPES, layout=LAYOUTS, seed=st.integers(0, 99))
+def test_is_as_close_to_fp64_as_torch_is(device, dtypes, shape, layout, seed):
+    torch.manual_seed(seed)
+    for dtype in dtypes:
+        x, gradient = drawn(shape, layout, dtype) * 3, drawn(shape, layout, dtype)
+        with poisoned():
+            y, back = with_gradient(softmax, x, gradient)
+        assert_as_close_as(torch.softmax(x, -1), y, torch.softmax(x.double(), -1))
+        assert_gradient_of(y, gradient, back)
+
+
+@pytest.mark.parametrize("chosen", [*WHOLE, *IN_PIECES])
+def test_tiles_of_every_kind(device, dtypes, chosen):
+    torch.manual_seed(0)
+    for dtype in dtypes:
+        x, gradient = torch.randn(9, 100).to(dtype), torch.randn(9, 100).to(dtype)
+        exact = reference.softmax(x.double(), torch.float64)
+        with poisoned():
+            y = kernel.softmax(x, dtype, chosen)
+            back = kernel.softmax_backward(gradient, y, dtype, chosen)
+        assert_as_close_as(torch.softmax(x, -1), y, exact)
+        assert_gradient_of(y, gradient, back)
+
+
+@pytest.mark.parametrize("chosen", [WHOLE[0], IN_PIECES[0]])
+def test_specials_stand_where_torch_has_them(device, dtypes, chosen):
+    for dtype in dtypes:
+        x = torch.randn(8, 100).to(dtype)
+        x[0, 3] = torch.nan
+        x[1, 70] = torch.inf
+        x[2, 5] = -torch.inf
+        x[3] = -torch.inf
+        x[4, :99] = -torch.inf
+        x[5] = torch.finfo(dtype).min
+        x[6, 1:] = torch.finfo(dtype).min
+        mine, theirs = kernel.softmax(x, dtype, chosen), torch.softmax(x, -1)
+        assert_same_specials(theirs, mine)
+        torch.testing.assert_close(mine[4:7], theirs[4:7])
+        gradient = torch.ones_like(x)
+        gradient[6, 2], gradient[7, 9] = torch.nan, torch.inf
+        assert_same_specials(
+            torch._softmax_backward_data(gradient, theirs, -1, dtype),
+            kernel.softmax_backward(gradient, theirs, dtype, chosen),
+        )
+
+
+def test_another_type_is_given_as_torch_gives_it(device, dtypes):
+    x, gradient = torch.randn(3, 50).to(torch.float16), torch.randn(3, 50)
+    y, back = with_gradient(lambda x: softmax(x, -1, torch.float32), x, gradient)
+    assert_as_close_as(torch.softmax(x, -1, torch.float32), y, torch.softmax(x.double(), -1))
+    exact = reference.softmax_backward(gradient.double(), y.double(), torch.float64)
+    assert_as_close_as(exact.to(torch.float16), back, exact)
+
+
+def test_takes_an_expanded_gradient(device, dtypes):
+    x = torch.randn(3, 50, requires_grad=True)
+    softmax(x).sum().backward()
+    assert float(x.grad.abs().max()) < 1e-6
+
+
+def test_is_an_operator_that_torch_can_compile(device, dtypes):
+    x = torch.randn(4, 33, requires_grad=True)
+    for dtype in (torch.float32, torch.float16):
+        torch.library.opcheck(torch.ops.peakward.softmax.default, (x, dtype))
+    y = x.detach()
+    torch.library.opcheck(torch.ops.peakward.softmax_backward.default, (y, y, torch.float32))
+    compiled = torch.compile(softmax, fullgraph=True, backend="aot_eager")
+    gradient = torch.randn(4, 33)
+    for mine, same in zip(
+        with_gradient(compiled, x, gradient), with_gradient(softmax, x, gradient), strict=True
+    ):
+        assert torch.equal(mine, same)
+
+
+def test_says_what_it_cannot_take(device):
+    with pytest.raises(ValueError, match="expected the last of 2 dimensions, got 0"):
+        softmax(torch.randn(2, 3), 0)
+    with pytest.raises(ValueError, match="expected x in float32, float16 or bfloat16"):
+        softmax(torch.randn(2, 3).double())
+    with pytest.raises(ValueError, match="expected a result in float32"):
+        softmax(torch.randn(2, 3), dtype=torch.float64)
