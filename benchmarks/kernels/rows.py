@@ -8,6 +8,7 @@ from torch import Tensor
 from kernels.contest import OURS, Arm
 from peakward.lab.ops.rows.layout import RowSettings, power_of_two
 
+Outputs = Tensor | tuple[Tensor, ...]
 MODES = ("default", "max-autotune-no-cudagraphs")
 BF16_SHAPES = ((32768, 1024), (16384, 8192), (32768, 5000), (4096, 32768), (2048, 65536))
 """Rows and columns; 5000 is nobody's power of two."""
@@ -24,7 +25,9 @@ def built(call: Arm) -> Callable[[], Arm]:
     return lambda: call
 
 
-def compiled(function: Callable[..., object], *inputs: object, mode: str = "default"):
+def compiled(
+    function: Callable[..., object], *inputs: object, mode: str = "default"
+) -> Callable[[], Arm]:
     """A builder of the compiled function, called on the inputs: of their shapes alone."""
 
     def build() -> Arm:
@@ -41,7 +44,9 @@ def compiled_in_every_mode(
     return {f"compile {mode}": compiled(function, *inputs, mode=mode) for mode in MODES}
 
 
-def backward_of(forward: Callable[..., Tensor], inputs: tuple[Tensor, ...], gradient: Tensor):
+def backward_of(
+    forward: Callable[..., Outputs], inputs: tuple[Tensor, ...], gradient: Outputs
+) -> Callable[[], Arm]:
     """A builder of the backward pass alone, of gradients of all inputs."""
 
     def build() -> Arm:
@@ -54,7 +59,7 @@ def backward_of(forward: Callable[..., Tensor], inputs: tuple[Tensor, ...], grad
 
 
 def compiled_backward_in_every_mode(
-    forward: Callable[..., Tensor], inputs: tuple[Tensor, ...], gradient: Tensor
+    forward: Callable[..., Outputs], inputs: tuple[Tensor, ...], gradient: Outputs
 ) -> dict[str, Callable[[], Arm]]:
     return {
         f"compile {mode}": backward_of(
@@ -65,38 +70,42 @@ def compiled_backward_in_every_mode(
 
 
 def swept(
-    call: Callable[[RowSettings], Tensor | tuple[Tensor, ...]],
+    call: Callable[[RowSettings], Outputs],
     candidates: tuple[RowSettings, ...],
     default: RowSettings,
 ) -> Mapping[str, Callable[[], Arm]]:
     """Our kernel at every setting; the one that it would choose is `peakward`."""
-    arms = {OURS: built(lambda: call(default))}
+    arms = {}
     for each in candidates:
         if each != default:
             name = "r{} c{} w{} p{} s{}".format(*("-" if part is None else part for part in each))
             arms[name] = built(lambda each=each: call(each))
-    return arms
+    return {**arms, OURS: built(lambda: call(default))}
 
 
 def candidates(
-    width: int, *, pieces: tuple[int, ...] = (), programs_of: tuple[int, ...] = (), most_warps=32
+    width: int,
+    *,
+    pieces: tuple[int, ...] = (),
+    pipelines: tuple[tuple[int, int], ...] = ((1, 3), (2, 2)),
 ) -> tuple[RowSettings, ...]:
-    """Whole rows, up to 8 a tile, with 8 to 64 elements a thread, one tile a program or pipelined
-    over `programs_of` programs a multiprocessor; and pieces of the sizes given."""
+    """Whole rows, 1 or 4 a tile, and pieces of the sizes given, with 8 to 64 elements a thread.
+
+    One tile a program, and pipelined: over so many programs a multiprocessor, in so many stages.
+    """
     whole = power_of_two(width)
     multiprocessors = torch.cuda.get_device_properties(0).multi_processor_count
     chosen = []
     for columns in (whole, *(each for each in pieces if each < width)):
         for each in (8, 16, 32, 64):
-            for rows in (1, 2, 4, 8):
+            for rows in (1, 4) if whole <= 4096 else (1,):
                 warps = rows * columns // (32 * each)
-                if not 2 <= warps <= most_warps or (columns < width and rows > 1):
+                if not 2 <= warps <= 32:
                     continue
-                if rows > 1 and warps > 8:
-                    continue
-                chosen.append(RowSettings(rows, columns, warps))
-                for count in programs_of:
-                    for stages in (2, 3):
-                        programs = count * multiprocessors
-                        chosen.append(RowSettings(rows, columns, warps, programs, stages))
+                tile = RowSettings(rows, columns, warps)
+                chosen.append(tile)
+                chosen += [
+                    tile._replace(programs=count * multiprocessors, stages=stages)
+                    for count, stages in pipelines
+                ]
     return tuple(chosen)

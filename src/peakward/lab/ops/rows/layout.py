@@ -50,7 +50,7 @@ def tiles(width: int, *, itemsize: int, inputs: int = 1, most_columns: int) -> R
         most_columns: a power of two.
     """
     columns = min(power_of_two(width), most_columns)
-    each = max(ACCESS_BYTES, IN_FLIGHT_BYTES // inputs) // itemsize
+    each = max(ACCESS_BYTES, IN_FLIGHT_BYTES // power_of_two(inputs)) // itemsize
     warps = min(max(columns // (each * WARP), LEAST_WARPS), MOST_WARPS)
     rows = max(1, warps * WARP * each // columns) if columns >= width else 1
     return RowSettings(rows=rows, columns=columns, warps=warps)

@@ -1,0 +1,37 @@
+"""What the RMSNorm kernels are started with."""
+
+import torch
+
+from launch import Launch
+from peakward.lab.ops.rms_norm.triton import rms_norm, rms_norm_backward
+
+WIDTHS = (1000, 1024, 8192, 16384, 32768, 65536)
+SPILLED_BYTES = {("forward", 32768): 72, ("backward", 16384): 56}
+"""Of bf16 rows that 64 registers a thread hold just not: cheaper than a second reading."""
+
+
+def _forward(width: int, dtype: torch.dtype, added: bool) -> None:
+    rows = torch.empty(4, width, dtype=dtype, device="meta")
+    rms_norm(rows, rows if added else None, rows[0], 1e-6)
+
+
+def _backward(width: int, dtype: torch.dtype, added: bool) -> None:
+    rows = torch.empty(4, width, dtype=dtype, device="meta")
+    r = torch.empty(4, device="meta")
+    rms_norm_backward(rows, rows if added else None, rows, rows[0], r)
+
+
+LAUNCHES = {
+    f"{name}{' added' if added else ''} {width} {dtype}": Launch(
+        lambda start=start, width=width, dtype=dtype, added=added: start(width, dtype, added),
+        registers=registers,
+        shared_bytes=shared_bytes,
+        stack_bytes=SPILLED_BYTES.get((name, width), 0),
+    )
+    for name, start, registers, shared_bytes in (
+        ("forward", _forward, 64, 1024),
+        ("backward", _backward, 128, 100 << 10),
+    )
+    for width in WIDTHS
+    for dtype, added in ((torch.bfloat16, True), (torch.bfloat16, False), (torch.float32, True))
+}
