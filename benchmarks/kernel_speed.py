@@ -23,7 +23,7 @@ from kernels.page import markdown
 from kernels.results import Outcome, Report
 from kernels.timing import in_turns
 
-OPERATORS = ("softmax", "rms_norm")
+OPERATORS = ("softmax", "rms_norm", "layer_norm")
 COPY_BYTES = 1 << 30
 
 

@@ -1,0 +1,116 @@
+"""LayerNorm, alone and of x + residual."""
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from kernels.contest import OURS, Contest
+from kernels.rows import (
+    BF16_SHAPES,
+    backward_of,
+    built,
+    candidates,
+    compiled_backward_in_every_mode,
+    compiled_in_every_mode,
+    random_rows,
+    swept,
+)
+from peakward.lab.ops.layer_norm import api
+from peakward.lab.ops.layer_norm import triton as kernel
+
+EPS = 1e-6
+DTYPE = torch.bfloat16
+PIPELINES = ((1, 1), (1, 3), (2, 2), (4, 2))
+"""Programs a multiprocessor and stages, to sweep."""
+
+
+def ours(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return api.layer_norm(x, x.shape[-1:], weight, bias, EPS)
+
+
+def theirs(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return F.layer_norm(x, x.shape[-1:], weight, bias, EPS)
+
+
+def ours_added(x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    return api.add_layer_norm(x, residual, weight, bias, EPS)
+
+
+def theirs_added(
+    x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor
+) -> tuple[Tensor, Tensor]:
+    s = x + residual
+    return F.layer_norm(s, s.shape[-1:], weight, bias, EPS), s
+
+
+def contests() -> Iterator[Contest]:
+    for n_rows, width in BF16_SHAPES:
+        x, residual = (random_rows(n_rows, width, dtype=DTYPE, seed=seed) for seed in (0, 1))
+        weight, bias = (random_rows(width, dtype=DTYPE, seed=seed) for seed in (2, 5))
+        shape = {"rows": n_rows, "width": width}
+        for name, mine, peer, inputs, n_moved in (
+            ("forward", ours, theirs, (x, weight, bias), 2),
+            ("forward added", ours_added, theirs_added, (x, residual, weight, bias), 4),
+        ):
+            yield Contest(
+                operator="layer_norm",
+                shape={**shape, "pass": name},
+                arms={
+                    "eager": built(lambda peer=peer, inputs=inputs: peer(*inputs)),
+                    **compiled_in_every_mode(peer, *inputs),
+                    OURS: built(lambda mine=mine, inputs=inputs: mine(*inputs)),
+                },
+                n_bytes=n_moved * x.nbytes,
+            )
+        gradients = tuple(random_rows(n_rows, width, dtype=DTYPE, seed=seed) for seed in (3, 4))
+        for name, mine, peer, inputs, gradient, n_moved in (
+            ("backward", ours, theirs, (x, weight, bias), gradients[0], 3),
+            ("backward added", ours_added, theirs_added, (x, residual, weight, bias), gradients, 4),
+        ):
+            yield Contest(
+                operator="layer_norm",
+                shape={**shape, "pass": name},
+                arms={
+                    "eager": backward_of(peer, inputs, gradient),
+                    **compiled_backward_in_every_mode(peer, inputs, gradient),
+                    OURS: backward_of(mine, inputs, gradient),
+                },
+                n_bytes=n_moved * x.nbytes,
+            )
+
+
+def sweep() -> Iterator[Contest]:
+    """Our kernels at several settings."""
+    for n_rows, width in BF16_SHAPES:
+        x, gradient = (random_rows(n_rows, width, dtype=DTYPE, seed=seed) for seed in (0, 1))
+        weight, bias = (random_rows(width, dtype=DTYPE, seed=seed) for seed in (2, 5))
+        _, _, mean, r = kernel.layer_norm(x, None, weight, bias, EPS)
+        pieces = (4096, 8192, 16384) if width > 8192 else ()
+        options = candidates(width, pieces=pieces, pipelines=PIPELINES)
+        yield Contest(
+            operator="layer_norm",
+            shape={"rows": n_rows, "width": width, "pass": "forward"},
+            arms=swept(
+                lambda settings, x=x, w=weight, b=bias: (
+                    kernel.layer_norm(x, None, w, b, EPS, settings).y
+                ),
+                options,
+                kernel.settings_for(width, x.element_size()),
+            ),
+            n_bytes=2 * x.nbytes,
+        )
+        shared = [each for each in options if each.programs or each.columns < width]
+        yield Contest(
+            operator="layer_norm",
+            shape={"rows": n_rows, "width": width, "pass": "backward"},
+            arms=swept(
+                lambda settings, g=gradient, x=x, w=weight, b=bias, m=mean, r=r: (
+                    kernel.layer_norm_backward(g, None, x, w, b, m, r, settings)
+                ),
+                tuple(shared),
+                kernel.backward_settings_for(width, x.element_size(), x.device),
+            ),
+            n_bytes=3 * x.nbytes,
+        )
