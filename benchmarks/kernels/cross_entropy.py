@@ -145,13 +145,12 @@ def _swept_backward(n_tokens: int, vocab: int) -> Contest:
 def _swept_both(n_tokens: int, vocab: int) -> Contest:
     """Over its own results, call after call: the time is the same, and the losses are not looked at."""
     logits, targets = drawn(n_tokens, vocab)
-    count = torch.full((), float(n_tokens), device="cuda")
     losses, lse = torch.empty(2, n_tokens, device="cuda").unbind()
     done = torch.zeros((), device="cuda")
 
     def arm(cut: triton.Settings) -> Arm:
         def call() -> Tensor:
-            triton.losses_and_gradient(logits, targets, count, losses, lse, settings=cut, **OPTIONS)
+            triton.losses_and_gradient(logits, targets, losses, lse, settings=cut, **OPTIONS)
             return done
 
         return call

@@ -118,11 +118,9 @@ def test_losses_and_gradient_at_once_are_those_of_two_passes(device, dtypes, voc
         logits, targets = drawn(7, vocab, dtype, n_ignored=2)
         loss, lse, sums, count = triton.forward(logits, targets, loss_dtype=torch.float32, **PLAIN)
         expected = torch.empty_like(logits)
-        triton.gradient(
-            logits, targets, sums, count, torch.ones(()), expected, grad_lse=None, **PLAIN
-        )
+        triton.gradient(logits, targets, sums, count, count, expected, grad_lse=None, **PLAIN)
         losses, got_lse = torch.full((7,), torch.nan), torch.full((7,), torch.nan)
-        triton.losses_and_gradient(logits, targets, count, losses, got_lse, **PLAIN)
+        triton.losses_and_gradient(logits, targets, losses, got_lse, **PLAIN)
         # Sums in another order; then a rounding may fall to the other side, of fp16 by 2**-24.
         rtol = torch.finfo(dtype).eps + 2**-21
         torch.testing.assert_close(logits, expected, rtol=rtol, atol=2**-24)
@@ -203,8 +201,8 @@ def test_ops_are_what_they_register(device, dtypes):
     leaf = logits.detach().clone().requires_grad_()
     torch.library.opcheck(api._forward, (leaf, targets, -100, 0.1, torch.float32))
     _, _, sums, count = triton.forward(logits, targets, loss_dtype=torch.float32, **PLAIN)
-    tensors = (logits, targets, sums, count, torch.ones(()))
-    options = {"grad_lse": None, "ignore_index": -100, "label_smoothing": 0.1}
+    tensors = (logits, targets, sums, count, torch.ones(()), None)
+    options = {"ignore_index": -100, "label_smoothing": 0.1}
     torch.library.opcheck(api._backward, tensors, options)
     torch.library.opcheck(api._backward_over, tensors, options)
 

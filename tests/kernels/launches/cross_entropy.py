@@ -12,7 +12,7 @@ def _start(n_tokens: int, vocab: int, dtype: torch.dtype, smoothing: float = 0.0
     targets = torch.zeros(n_tokens, dtype=torch.int64, device="meta")
     loss, lse, sums, count = triton.forward(logits, targets, loss_dtype=dtype, **settings)
     triton.gradient(logits, targets, sums, count, loss, logits, grad_lse=None, **settings)
-    triton.losses_and_gradient(logits, targets, count, lse, lse, **settings)
+    triton.losses_and_gradient(logits, targets, lse, lse, **settings)
 
 
 LAUNCHES = {

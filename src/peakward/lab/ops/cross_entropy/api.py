@@ -151,14 +151,14 @@ _forward_over.register_fake(_fake)
 
 
 @torch.library.custom_op(f"peakward::{OP}_backward", mutates_args=())
-def _backward(
+def _backward(  # noqa: PLR0917 (an op takes tensors by position)
     logits: Tensor,
     targets: Tensor,
     sums: Tensor,
     count: Tensor,
     grad_loss: Tensor,
-    *,
     grad_lse: Tensor | None,
+    *,
     ignore_index: int,
     label_smoothing: float,
 ) -> Tensor:
@@ -187,14 +187,14 @@ def _(logits: Tensor, *_: Any, **__: Any) -> Tensor:
 
 
 @torch.library.custom_op(f"peakward::{OP}_backward_over_logits", mutates_args=("logits",))
-def _backward_over(
+def _backward_over(  # noqa: PLR0917
     logits: Tensor,
     targets: Tensor,
     sums: Tensor,
     count: Tensor,
     grad_loss: Tensor,
-    *,
     grad_lse: Tensor | None,
+    *,
     ignore_index: int,
     label_smoothing: float,
 ) -> None:
@@ -239,12 +239,12 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 def _arguments(
     ctx: Any, grad_loss: Tensor | None, grad_lse: Tensor | None
-) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     logits, targets, sums, count = ctx.saved_tensors
     if grad_loss is None:
         grad_loss = torch.zeros_like(count)
     options = {"ignore_index": ctx.ignore_index, "label_smoothing": ctx.label_smoothing}
-    return (logits, targets, sums, count, grad_loss), {"grad_lse": grad_lse, **options}
+    return (logits, targets, sums, count, grad_loss, grad_lse), options
 
 
 def _differentiate(

@@ -302,7 +302,6 @@ def _both(  # type: ignore[no-untyped-def]
     targets_ptr,
     losses_ptr,
     lse_ptr,
-    count_ptr,
     stride,
     vocab,
     ignore_index,
@@ -323,7 +322,7 @@ def _both(  # type: ignore[no-untyped-def]
     tl.store(losses_ptr + row, loss)
     tl.store(lse_ptr + row, best + tl.log(total))
     counts = target != ignore_index
-    g = _weight(target, vocab, tl.div_rn(1.0, tl.load(count_ptr)), ignore_index)
+    g = _weight(target, vocab, 1.0, ignore_index)
     first = row * stride // VECTOR
     begin = (row * stride - first * VECTOR).to(tl.int32)
     if ALIGNED:
@@ -387,31 +386,57 @@ def forward(
         logits: (tokens, vocab) in fp32, fp16 or bf16, rows contiguous; their stride is any.
 
     Returns:
-        The mean in `loss_dtype`; and in fp32 lse, (tokens,); of each row the maximum m and
-        Σ exp(logits - m), (tokens, 2), from which a softmax keeps the digits that lse rounds away;
-        and the number of rows that count, a scalar.
+        The mean in `loss_dtype`; and in fp32 lse, (tokens,); `losses`' sums, (tokens, 2); and the
+        number of rows that count, a scalar.
     """
     n_tokens = logits.shape[0]
-    losses, lse = (_fp32(logits, n_tokens) for _ in range(2))
+    each, lse = (_fp32(logits, n_tokens) for _ in range(2))
     sums = _fp32(logits, n_tokens, 2)
+    losses(
+        logits,
+        targets,
+        each,
+        lse,
+        sums,
+        ignore_index=ignore_index,
+        label_smoothing=label_smoothing,
+        settings=settings,
+    )
     loss = torch.empty((), dtype=loss_dtype, device=logits.device)
     count = _fp32(logits)
-    if n_tokens:
-        _forward[(n_tokens,)](
-            logits,
-            targets,
-            losses,
-            lse,
-            sums,
-            logits.stride(0),
-            logits.shape[1],
-            ignore_index,
-            label_smoothing,
-            SMOOTHS=label_smoothing > 0,
-            **_cut(logits, settings),
-        )
-    mean(losses, targets, loss, count, ignore_index=ignore_index)
+    mean(each, targets, loss, count, ignore_index=ignore_index)
     return loss, lse, sums, count
+
+
+def losses(
+    logits: Tensor,
+    targets: Tensor,
+    each: Tensor,
+    lse: Tensor,
+    sums: Tensor,
+    *,
+    ignore_index: int,
+    label_smoothing: float,
+    settings: Settings | None = None,
+) -> None:
+    """Writes every row's loss and log-sum-exp, (tokens,), and its maximum m and Σ exp(logits - m),
+    (tokens, 2), from which a softmax keeps the digits that the log-sum-exp rounds away; all fp32."""
+    n_tokens, vocab = logits.shape
+    if not n_tokens:
+        return
+    _forward[(n_tokens,)](
+        logits,
+        targets,
+        each,
+        lse,
+        sums,
+        logits.stride(0),
+        vocab,
+        ignore_index,
+        label_smoothing,
+        SMOOTHS=label_smoothing > 0,
+        **_cut(logits, settings),
+    )
 
 
 def mean(
@@ -467,23 +492,17 @@ def gradient(
 def losses_and_gradient(
     logits: Tensor,
     targets: Tensor,
-    count: Tensor,
-    losses: Tensor,
+    each: Tensor,
     lse: Tensor,
     *,
     ignore_index: int,
     label_smoothing: float,
     settings: Settings | None = None,
 ) -> None:
-    """Each row's loss and log-sum-exp, and the gradient of Σ losses / count over the logits.
+    """Writes every row's loss and log-sum-exp, (tokens,) of fp32, and the gradient of the losses'
+    sum over the logits.
 
-    From memory a row comes once if rows in work fit into the L2 (50 MiB of an H100): few programs
-    with many warps.
-
-    Args:
-        logits: as `forward`'s; what they were is lost.
-        count: a scalar in fp32.
-        losses, lse: (tokens,) in fp32, written.
+    From memory a row comes once if rows in work fit into the L2: few programs with many warps.
     """
     n_tokens, vocab = logits.shape
     if not n_tokens:
@@ -491,9 +510,8 @@ def losses_and_gradient(
     _both[(n_tokens,)](
         logits,
         targets,
-        losses,
+        each,
         lse,
-        count,
         logits.stride(0),
         vocab,
         ignore_index,

@@ -1,0 +1,73 @@
+"""The loss and its gradients by chunks of tokens: three products of cuBLAS a chunk, and between them
+one kernel that turns the chunk's logits into their gradient where they lie (the way of Liger Kernel,
+Hsu et al. 2024, section 3.2).
+
+A chunk's logits exist, in a workspace of bounded size; nothing is computed twice. Gradients come with
+the forward pass, since logits are only there once: of Σ losses, so that fp16 keeps small ones, and
+the division by the count is left to the backward pass, which multiplies anyway. d_weight adds up in
+fp32: after sixteen roundings to bf16 it would be three times as far off as torch's.
+"""
+
+import torch
+from torch import Tensor
+
+from peakward.lab.ops.cross_entropy import triton
+from peakward.lab.ops.linear_cross_entropy.workspace import (
+    COLUMNS,
+    add_product,
+    chunk_length,
+    round_up,
+)
+
+OPTIONS = {"label_smoothing": 0.0}
+
+
+def loss_and_gradients(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    *,
+    ignore_index: int,
+    loss_dtype: torch.dtype,
+    n_bytes: int,
+    of_hidden: bool,
+    of_weight: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """`reference.linear_cross_entropy`, and the gradients of the losses' sum.
+
+    Args:
+        n_bytes: at most so many hold a chunk's logits, or as many as 128 tokens of them need.
+        of_hidden, of_weight: whether that gradient is wanted.
+
+    Returns:
+        The mean in `loss_dtype`; the number of rows that count, in fp32; d_hidden in hidden's type
+        and d_weight in fp32, of no elements where not wanted.
+    """
+    n_tokens, vocab = hidden.shape[0], weight.shape[0]
+    fp32 = {"dtype": torch.float32, "device": hidden.device}
+    losses, lse = torch.empty(2, n_tokens, **fp32).unbind()
+    loss = torch.empty((), dtype=loss_dtype, device=hidden.device)
+    count = torch.empty((), **fp32)
+    d_hidden = hidden.new_empty(hidden.shape if of_hidden else (0, 0))
+    d_weight = torch.empty(weight.shape if of_weight else (0, 0), **fp32)
+    if of_weight and not n_tokens:
+        d_weight.zero_()
+    columns = round_up(vocab, COLUMNS)
+    length = chunk_length(n_tokens, columns * hidden.element_size(), n_bytes)
+    workspace = hidden.new_empty(length, columns)
+    sums = torch.empty(length, 2, **fp32)
+    for start in range(0, n_tokens, length or 1):
+        chunk = slice(start, min(start + length, n_tokens))
+        logits = workspace[: chunk.stop - start, :vocab]
+        torch.mm(hidden[chunk], weight.mT, out=logits)
+        rows = (logits, targets[chunk], losses[chunk], lse[chunk])
+        if not (of_hidden or of_weight):
+            triton.losses(*rows, sums, ignore_index=ignore_index, **OPTIONS)
+            continue
+        triton.losses_and_gradient(*rows, ignore_index=ignore_index, **OPTIONS)
+        if of_hidden:
+            torch.mm(logits, weight, out=d_hidden[chunk])
+        if of_weight:
+            add_product(d_weight, logits.mT, hidden[chunk], first=start == 0)
+    triton.mean(losses, targets, loss, count, ignore_index=ignore_index)
+    return loss, count, d_hidden, d_weight

@@ -1,0 +1,81 @@
+"""The loss without its logits, and its gradients by computing them again.
+
+The forward pass writes no logits at all. In the backward pass the log-sum-exp is known, so that
+chunks may run over the vocabulary: a kernel computes a chunk's logits again and stores their gradient
+alone, in a workspace of bounded size, and cuBLAS makes of it a part of d_weight, whole, and one more
+summand of d_hidden, in fp32. A fourth product instead of a pass over the logits; every sum has one
+order, so that results are the same every time. Adding tiles to d_hidden and d_weight from within one
+kernel, as Wijmans et al. (2024) do, would need locks.
+"""
+
+import torch
+from torch import Tensor
+
+from peakward.lab.ops.cross_entropy.triton import mean
+from peakward.lab.ops.linear_cross_entropy import triton
+from peakward.lab.ops.linear_cross_entropy.workspace import (
+    COLUMNS,
+    add_product,
+    chunk_length,
+    round_up,
+)
+
+
+def loss(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    *,
+    ignore_index: int,
+    loss_dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`reference.linear_cross_entropy` in `loss_dtype`, and what `gradients` asks for: of every row
+    its maximum and its sum of exponentials, (tokens, 2), and the number of rows that count; fp32."""
+    each, sums = triton.losses(hidden, weight, targets, ignore_index=ignore_index)
+    loss = torch.empty((), dtype=loss_dtype, device=hidden.device)
+    count = torch.empty((), dtype=torch.float32, device=hidden.device)
+    mean(each, targets, loss, count, ignore_index=ignore_index)
+    return loss, sums, count
+
+
+def gradients(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    sums: Tensor,
+    count: Tensor,
+    grad_loss: Tensor,
+    *,
+    ignore_index: int,
+    n_bytes: int,
+) -> tuple[Tensor, Tensor]:
+    """`reference.gradients` in the types of hidden and weight.
+
+    Args:
+        n_bytes: at most so many hold the gradient of a chunk's logits, or as many as 128 columns
+            of it need.
+    """
+    n_tokens, vocab = hidden.shape[0], weight.shape[0]
+    d_weight = torch.empty_like(weight)
+    if not n_tokens:
+        return torch.empty_like(hidden), d_weight.zero_()
+    length = chunk_length(vocab, n_tokens * hidden.element_size(), n_bytes)
+    workspace = hidden.new_empty(n_tokens, round_up(length, COLUMNS))
+    total = torch.empty(hidden.shape, dtype=torch.float32, device=hidden.device)
+    for start in range(0, vocab, length):
+        chunk = slice(start, min(start + length, vocab))
+        slope = workspace[:, : chunk.stop - start]
+        triton.gradient(
+            hidden,
+            weight,
+            targets,
+            sums,
+            count,
+            grad_loss,
+            slope,
+            first_column=start,
+            ignore_index=ignore_index,
+        )
+        torch.mm(slope.mT, hidden, out=d_weight[chunk])
+        add_product(total, slope, weight[chunk], first=start == 0)
+    return total.to(hidden.dtype), d_weight

@@ -1,0 +1,280 @@
+"""A projection onto the vocabulary whose logits stay in the registers that they were computed in.
+
+`_partials` computes a tile of logits and leaves of every row of it the maximum and the sum of
+exponentials, 8 bytes for block_vocab logits; `_combine` puts a row's together (Wijmans et al. 2024,
+"Cut Your Losses in Large-Vocabulary Language Models", algorithm 2, without its locks: a tile has a
+place of its own, so that the result is the same every time). `_gradient` computes a tile again and
+stores its gradient.
+"""
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+LOWEST: tl.constexpr = tl.constexpr(-3.4028234663852886e38)
+COMBINED_TOKENS = 32
+
+
+class Settings(NamedTuple):
+    """How products are cut into tiles."""
+
+    block_tokens: int
+    block_vocab: int
+    block_width: int
+    group: int
+    """Tiles of tokens that share a tile of the weight while it is in the L2."""
+    num_warps: int
+    num_stages: int
+
+
+def settings_for(dtype: torch.dtype) -> Settings:
+    """Tiles of fp16 and bf16 for the tensor cores; fp32 runs without them."""
+    if dtype == torch.float32:
+        return Settings(64, 64, 32, group=8, num_warps=4, num_stages=2)
+    return Settings(128, 256, 64, group=8, num_warps=8, num_stages=3)
+
+
+@triton.jit
+def _place(n_row_tiles, n_column_tiles, GROUP: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The tile of this program: GROUP rows of tiles at a time, column by column."""
+    tile = tl.program_id(0)
+    in_group = GROUP * n_column_tiles
+    first = tile // in_group * GROUP
+    height = min(n_row_tiles - first, GROUP)
+    return first + tile % in_group % height, tile % in_group // height
+
+
+@triton.jit
+def _logits(  # type: ignore[no-untyped-def]
+    hidden,
+    weight,
+    row,
+    column,
+    width,
+    TOKENS: tl.constexpr,
+    VOCAB: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """A tile of hidden·weightᵀ, summed in fp32."""
+    total = tl.zeros([TOKENS, VOCAB], tl.float32)
+    for at in range(0, width, WIDTH):
+        a = hidden.load([row, at])
+        b = weight.load([column, at])
+        total = tl.dot(a, b.T, total, input_precision="ieee")
+    return total
+
+
+@triton.jit
+def _partials(  # type: ignore[no-untyped-def]
+    hidden,
+    weight,
+    targets_ptr,
+    partials_ptr,
+    picked_ptr,
+    n_tokens,
+    vocab,
+    width,
+    TOKENS: tl.constexpr,
+    VOCAB: tl.constexpr,
+    WIDTH: tl.constexpr,
+    GROUP: tl.constexpr,
+):
+    n_column_tiles = tl.cdiv(vocab, VOCAB)
+    row_tile, column_tile = _place(tl.cdiv(n_tokens, TOKENS), n_column_tiles, GROUP)
+    x = _logits(hidden, weight, row_tile * TOKENS, column_tile * VOCAB, width, TOKENS, VOCAB, WIDTH)
+    row = row_tile * TOKENS + tl.arange(0, TOKENS)
+    column = column_tile * VOCAB + tl.arange(0, VOCAB)
+    inside = row < n_tokens
+    x = tl.where((column < vocab)[None, :], x, -float("inf"))
+    best = tl.maximum(tl.max(x, axis=1), LOWEST)
+    total = tl.sum(tl.exp(x - best[:, None]), axis=1)
+    at_ptr = partials_ptr + 2 * column_tile.to(tl.int64) * n_tokens + row
+    tl.store(at_ptr, best, mask=inside)
+    tl.store(at_ptr + n_tokens, total, mask=inside)
+    target = tl.load(targets_ptr + row, mask=inside, other=-1)
+    here = (target >= column_tile * VOCAB) & (target < vocab)
+    here = here & (target < column_tile * VOCAB + VOCAB)
+    picked = tl.sum(tl.where(column[None, :] == target[:, None], x, 0.0), axis=1)
+    tl.store(picked_ptr + row, picked, mask=inside & here)
+
+
+@triton.jit
+def _combine(  # type: ignore[no-untyped-def]
+    partials_ptr,
+    picked_ptr,
+    targets_ptr,
+    losses_ptr,
+    sums_ptr,
+    n_tokens,
+    n_tiles,
+    vocab,
+    ignore_index,
+    TOKENS: tl.constexpr,
+):
+    """Of each row its loss, its maximum and its sum of exponentials."""
+    row = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
+    inside = row < n_tokens
+    top = tl.full([TOKENS], LOWEST, tl.float32)
+    total = tl.zeros([TOKENS], tl.float32)
+    for tile in range(n_tiles):
+        at_ptr = partials_ptr + 2 * tl.cast(tile, tl.int64) * n_tokens + row
+        its_top = tl.load(at_ptr, mask=inside, other=LOWEST)
+        its_total = tl.load(at_ptr + n_tokens, mask=inside, other=0.0)
+        best = tl.maximum(top, its_top)
+        total = total * tl.exp(top - best) + its_total * tl.exp(its_top - best)
+        top = best
+    target = tl.load(targets_ptr + row, mask=inside, other=ignore_index)
+    known = (target >= 0) & (target < vocab)
+    picked = tl.load(picked_ptr + row, mask=inside & known, other=float("nan"))
+    loss = tl.log(total) - (picked - top)
+    tl.store(losses_ptr + row, tl.where(target == ignore_index, 0.0, loss), mask=inside)
+    tl.store(sums_ptr + 2 * row, top, mask=inside)
+    tl.store(sums_ptr + 2 * row + 1, total, mask=inside)
+
+
+@triton.jit
+def _gradient(  # type: ignore[no-untyped-def]
+    hidden,
+    weight,
+    gradient,
+    targets_ptr,
+    sums_ptr,
+    count_ptr,
+    grad_loss_ptr,
+    n_tokens,
+    vocab,
+    first_column,
+    n_columns,
+    width,
+    ignore_index,
+    TOKENS: tl.constexpr,
+    VOCAB: tl.constexpr,
+    WIDTH: tl.constexpr,
+    GROUP: tl.constexpr,
+):
+    """(softmax - one-hot)·grad_loss / count of the columns from `first_column` on."""
+    row_tile, column_tile = _place(tl.cdiv(n_tokens, TOKENS), tl.cdiv(n_columns, VOCAB), GROUP)
+    column = first_column + column_tile * VOCAB
+    x = _logits(hidden, weight, row_tile * TOKENS, column, width, TOKENS, VOCAB, WIDTH)
+    row = row_tile * TOKENS + tl.arange(0, TOKENS)
+    inside = row < n_tokens
+    target = tl.load(targets_ptr + row, mask=inside, other=ignore_index)
+    best = tl.load(sums_ptr + 2 * row, mask=inside, other=0.0)
+    total = tl.load(sums_ptr + 2 * row + 1, mask=inside, other=1.0)
+    counts = target != ignore_index
+    known = (target >= 0) & (target < vocab)
+    scale = tl.div_rn(tl.load(grad_loss_ptr).to(tl.float32), tl.load(count_ptr))
+    scale = tl.where(known, scale, float("nan"))
+    slope = tl.exp(x - best[:, None]) * (scale / total)[:, None]
+    hit = (column + tl.arange(0, VOCAB))[None, :] == target[:, None]
+    slope = tl.where(hit, slope - scale[:, None], slope)
+    slope = tl.where(counts[:, None], slope, 0.0)
+    gradient.store([row_tile * TOKENS, column_tile * VOCAB], slope.to(gradient.dtype))
+
+
+def losses(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    *,
+    ignore_index: int,
+    settings: Settings | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Of every row its loss, (tokens,), and the maximum m and Σ exp(logits - m), (tokens, 2); fp32.
+
+    Args:
+        hidden: (tokens, d), weight: (vocab, d), both contiguous, rows of whole 16 bytes.
+    """
+    (n_tokens, width), vocab = hidden.shape, weight.shape[0]
+    cut = settings or settings_for(hidden.dtype)
+    n_tiles = triton.cdiv(vocab, cut.block_vocab)
+    fp32 = {"dtype": torch.float32, "device": hidden.device}
+    partials = torch.empty(n_tiles, 2, n_tokens, **fp32)
+    picked, each = torch.empty(2, n_tokens, **fp32).unbind()
+    sums = torch.empty(n_tokens, 2, **fp32)
+    if not n_tokens:
+        return each, sums
+    _partials[(triton.cdiv(n_tokens, cut.block_tokens) * n_tiles,)](
+        _tiles(hidden, cut.block_tokens, cut.block_width),
+        _tiles(weight, cut.block_vocab, cut.block_width),
+        targets,
+        partials,
+        picked,
+        n_tokens,
+        vocab,
+        width,
+        **_meta(cut),
+    )
+    _combine[(triton.cdiv(n_tokens, COMBINED_TOKENS),)](
+        partials,
+        picked,
+        targets,
+        each,
+        sums,
+        n_tokens,
+        n_tiles,
+        vocab,
+        ignore_index,
+        TOKENS=COMBINED_TOKENS,
+        num_warps=1,
+    )
+    return each, sums
+
+
+def gradient(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    sums: Tensor,
+    count: Tensor,
+    grad_loss: Tensor,
+    out: Tensor,
+    *,
+    first_column: int,
+    ignore_index: int,
+    settings: Settings | None = None,
+) -> None:
+    """Writes the gradient of the logits of out's columns, the first of which is `first_column`.
+
+    Args:
+        sums: from `losses`; count, grad_loss: scalars.
+        out: (tokens, columns), rows apart by whole 16 bytes.
+    """
+    (n_tokens, width), n_columns = hidden.shape, out.shape[1]
+    cut = settings or settings_for(hidden.dtype)
+    n_tiles = triton.cdiv(n_tokens, cut.block_tokens) * triton.cdiv(n_columns, cut.block_vocab)
+    _gradient[(n_tiles,)](
+        _tiles(hidden, cut.block_tokens, cut.block_width),
+        _tiles(weight, cut.block_vocab, cut.block_width),
+        _tiles(out, cut.block_tokens, cut.block_vocab),
+        targets,
+        sums,
+        count,
+        grad_loss,
+        n_tokens,
+        weight.shape[0],
+        first_column,
+        n_columns,
+        width,
+        ignore_index,
+        **_meta(cut),
+    )
+
+
+def _tiles(matrix: Tensor, rows: int, columns: int) -> TensorDescriptor:
+    return TensorDescriptor.from_tensor(matrix, [rows, columns])
+
+
+def _meta(cut: Settings) -> dict[str, int]:
+    return {
+        "TOKENS": cut.block_tokens,
+        "VOCAB": cut.block_vocab,
+        "WIDTH": cut.block_width,
+        "GROUP": cut.group,
+        "num_warps": cut.num_warps,
+        "num_stages": cut.num_stages,
+    }

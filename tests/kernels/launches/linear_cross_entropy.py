@@ -1,0 +1,32 @@
+"""What the kernels of the linear cross-entropy are started with."""
+
+import torch
+
+from launch import Launch
+from peakward.lab.ops.linear_cross_entropy import triton
+
+
+def _start(
+    dtype: torch.dtype, vocab: int = 32_000, settings: triton.Settings | None = None
+) -> None:
+    hidden = torch.zeros(4096, 768, dtype=dtype, device="meta")
+    weight = torch.zeros(vocab, 768, dtype=dtype, device="meta")
+    targets = torch.zeros(4096, dtype=torch.int64, device="meta")
+    one = torch.zeros((), device="meta")
+    out = torch.zeros(4096, 8192, dtype=dtype, device="meta")
+    _, sums = triton.losses(hidden, weight, targets, ignore_index=-100, settings=settings)
+    triton.gradient(
+        hidden, weight, targets, sums, one, one, out,
+        first_column=8192, ignore_index=-100, settings=settings,
+    )  # fmt: skip
+
+
+SHARED_BYTES = 160 << 10
+
+LAUNCHES = {
+    "bf16": Launch(lambda: _start(torch.bfloat16), registers=255, shared_bytes=SHARED_BYTES),
+    "bf16 odd": Launch(
+        lambda: _start(torch.bfloat16, 50_257), registers=255, shared_bytes=SHARED_BYTES
+    ),
+    "fp32": Launch(lambda: _start(torch.float32), registers=255, shared_bytes=SHARED_BYTES),
+}
