@@ -64,9 +64,9 @@ def losses() -> Mapping[str, Callable[[], Loss]]:
     """Everyone who computes the loss, by name, made when first wanted."""
     everyone: dict[str, Callable[[], Loss]] = {
         OURS: lambda: partial(linear_cross_entropy, implementation="chunked"),
-        "recomputed": lambda: partial(linear_cross_entropy, implementation="recomputed"),
         "torch": lambda: _plain,
         "compiled": lambda: torch.compile(_plain),
+        "recomputed": lambda: partial(linear_cross_entropy, implementation="recomputed"),
     }
     if hasattr(F, "linear_cross_entropy"):
         options = torch.nn.LinearCrossEntropyOptions(allow_retain_graph=True)

@@ -19,8 +19,6 @@ from peakward.lab.ops.linear_cross_entropy.workspace import (
     round_up,
 )
 
-OPTIONS = {"label_smoothing": 0.0}
-
 
 def loss_and_gradients(
     hidden: Tensor,
@@ -44,27 +42,25 @@ def loss_and_gradients(
         and d_weight in fp32, of no elements where not wanted.
     """
     n_tokens, vocab = hidden.shape[0], weight.shape[0]
-    fp32 = {"dtype": torch.float32, "device": hidden.device}
-    losses, lse = torch.empty(2, n_tokens, **fp32).unbind()
-    loss = torch.empty((), dtype=loss_dtype, device=hidden.device)
-    count = torch.empty((), **fp32)
+    losses, lse = hidden.new_empty(2, n_tokens, dtype=torch.float32).unbind()
+    loss, count = hidden.new_empty((), dtype=loss_dtype), losses.new_empty(())
     d_hidden = hidden.new_empty(hidden.shape if of_hidden else (0, 0))
-    d_weight = torch.empty(weight.shape if of_weight else (0, 0), **fp32)
+    d_weight = losses.new_empty(weight.shape if of_weight else (0, 0))
     if of_weight and not n_tokens:
         d_weight.zero_()
     columns = round_up(vocab, COLUMNS)
     length = chunk_length(n_tokens, columns * hidden.element_size(), n_bytes)
     workspace = hidden.new_empty(length, columns)
-    sums = torch.empty(length, 2, **fp32)
+    sums = losses.new_empty(length, 2)
     for start in range(0, n_tokens, length or 1):
         chunk = slice(start, min(start + length, n_tokens))
         logits = workspace[: chunk.stop - start, :vocab]
         torch.mm(hidden[chunk], weight.mT, out=logits)
         rows = (logits, targets[chunk], losses[chunk], lse[chunk])
         if not (of_hidden or of_weight):
-            triton.losses(*rows, sums, ignore_index=ignore_index, **OPTIONS)
+            triton.losses(*rows, sums, ignore_index=ignore_index, label_smoothing=0.0)
             continue
-        triton.losses_and_gradient(*rows, ignore_index=ignore_index, **OPTIONS)
+        triton.losses_and_gradient(*rows, ignore_index=ignore_index, label_smoothing=0.0)
         if of_hidden:
             torch.mm(logits, weight, out=d_hidden[chunk])
         if of_weight:

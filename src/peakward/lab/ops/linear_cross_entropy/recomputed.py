@@ -32,13 +32,12 @@ def loss(
     """`reference.linear_cross_entropy` in `loss_dtype`, and what `gradients` asks for: of every row
     its maximum and its sum of exponentials, (tokens, 2), and the number of rows that count; fp32."""
     each, sums = triton.losses(hidden, weight, targets, ignore_index=ignore_index)
-    loss = torch.empty((), dtype=loss_dtype, device=hidden.device)
-    count = torch.empty((), dtype=torch.float32, device=hidden.device)
+    loss, count = each.new_empty((), dtype=loss_dtype), each.new_empty(())
     mean(each, targets, loss, count, ignore_index=ignore_index)
     return loss, sums, count
 
 
-def gradients(
+def gradients(  # noqa: PLR0917 (what autograd kept)
     hidden: Tensor,
     weight: Tensor,
     targets: Tensor,
@@ -61,7 +60,7 @@ def gradients(
         return torch.empty_like(hidden), d_weight.zero_()
     length = chunk_length(vocab, n_tokens * hidden.element_size(), n_bytes)
     workspace = hidden.new_empty(n_tokens, round_up(length, COLUMNS))
-    total = torch.empty(hidden.shape, dtype=torch.float32, device=hidden.device)
+    total = sums.new_empty(hidden.shape)
     for start in range(0, vocab, length):
         chunk = slice(start, min(start + length, vocab))
         slope = workspace[:, : chunk.stop - start]

@@ -192,10 +192,9 @@ def losses(
     (n_tokens, width), vocab = hidden.shape, weight.shape[0]
     cut = settings or settings_for(hidden.dtype)
     n_tiles = triton.cdiv(vocab, cut.block_vocab)
-    fp32 = {"dtype": torch.float32, "device": hidden.device}
-    partials = torch.empty(n_tiles, 2, n_tokens, **fp32)
-    picked, each = torch.empty(2, n_tokens, **fp32).unbind()
-    sums = torch.empty(n_tokens, 2, **fp32)
+    partials = hidden.new_empty(n_tiles, 2, n_tokens, dtype=torch.float32)
+    picked, each = partials.new_empty(2, n_tokens).unbind()
+    sums = partials.new_empty(n_tokens, 2)
     if not n_tokens:
         return each, sums
     _partials[(triton.cdiv(n_tokens, cut.block_tokens) * n_tiles,)](
