@@ -116,7 +116,7 @@ def _both(n_tokens: int, width: int, vocab: int) -> Contest:
 
 
 TILES = tuple(
-    triton.Settings(*blocks, group=group, num_warps=warps, num_stages=stages)
+    triton.Settings(*blocks, group=group, num_warps=warps, num_stages=stages, described=True)
     for blocks, warps, stages in (
         ((128, 256, 64), 8, 3),
         ((128, 256, 64), 8, 4),

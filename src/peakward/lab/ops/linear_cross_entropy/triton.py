@@ -29,13 +29,29 @@ class Settings(NamedTuple):
     """Tiles of tokens that share a tile of the weight while it is in the L2."""
     num_warps: int
     num_stages: int
+    described: bool
+    """Whether tiles are moved by tensor descriptors, which compute capability 9.0 brought: before
+    it Triton puts loads of single elements in their place."""
 
 
-def settings_for(dtype: torch.dtype) -> Settings:
-    """Tiles of fp16 and bf16 for the tensor cores; fp32 runs without them."""
+def settings_for(dtype: torch.dtype, capability: int) -> Settings:
+    """Tiles of fp16 and bf16 for the tensor cores; fp32 runs without them.
+
+    Args:
+        capability: ten times the compute capability.
+    """
+    described = capability >= 90
     if dtype == torch.float32:
-        return Settings(64, 64, 32, group=8, num_warps=4, num_stages=2)
-    return Settings(128, 256, 64, group=8, num_warps=8, num_stages=3)
+        return Settings(64, 64, 16, 8, num_warps=8, num_stages=2, described=described)
+    if described:
+        return Settings(128, 256, 64, 8, num_warps=8, num_stages=3, described=True)
+    return Settings(128, 128, 32, 8, num_warps=8, num_stages=4, described=False)
+
+
+def _here(dtype: torch.dtype) -> Settings:
+    if triton.knobs.runtime.interpret:
+        return settings_for(dtype, 90)
+    return settings_for(dtype, triton.runtime.driver.active.get_current_target().arch)
 
 
 @triton.jit
@@ -49,21 +65,47 @@ def _place(n_row_tiles, n_column_tiles, GROUP: tl.constexpr):  # type: ignore[no
 
 
 @triton.jit
+def _load(  # type: ignore[no-untyped-def]
+    matrix,
+    row,
+    column,
+    n_rows,
+    width,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DESCRIBED: tl.constexpr,
+):
+    """A tile of a matrix, of zeros beyond it: of a descriptor, or of a pointer to (rows, width)."""
+    if DESCRIBED:
+        tile = matrix.load([row, column])
+    else:
+        rows = row + tl.arange(0, ROWS)
+        columns = column + tl.arange(0, COLUMNS)
+        inside = (rows < n_rows)[:, None] & (columns < width)[None, :]
+        offset = rows.to(tl.int64)[:, None] * width + columns[None, :]
+        tile = tl.load(matrix + offset, mask=inside, other=0.0)
+    return tile
+
+
+@triton.jit
 def _logits(  # type: ignore[no-untyped-def]
     hidden,
     weight,
     row,
     column,
+    n_tokens,
+    vocab,
     width,
     TOKENS: tl.constexpr,
     VOCAB: tl.constexpr,
     WIDTH: tl.constexpr,
+    DESCRIBED: tl.constexpr,
 ):
     """A tile of hidden·weightᵀ, summed in fp32."""
     total = tl.zeros([TOKENS, VOCAB], tl.float32)
     for at in range(0, width, WIDTH):
-        a = hidden.load([row, at])
-        b = weight.load([column, at])
+        a = _load(hidden, row, at, n_tokens, width, TOKENS, WIDTH, DESCRIBED)
+        b = _load(weight, column, at, vocab, width, VOCAB, WIDTH, DESCRIBED)
         total = tl.dot(a, b.T, total, input_precision="ieee")
     return total
 
@@ -82,10 +124,14 @@ def _partials(  # type: ignore[no-untyped-def]
     VOCAB: tl.constexpr,
     WIDTH: tl.constexpr,
     GROUP: tl.constexpr,
+    DESCRIBED: tl.constexpr,
 ):
     n_column_tiles = tl.cdiv(vocab, VOCAB)
     row_tile, column_tile = _place(tl.cdiv(n_tokens, TOKENS), n_column_tiles, GROUP)
-    x = _logits(hidden, weight, row_tile * TOKENS, column_tile * VOCAB, width, TOKENS, VOCAB, WIDTH)
+    x = _logits(
+        hidden, weight, row_tile * TOKENS, column_tile * VOCAB,
+        n_tokens, vocab, width, TOKENS, VOCAB, WIDTH, DESCRIBED,
+    )  # fmt: skip
     row = row_tile * TOKENS + tl.arange(0, TOKENS)
     column = column_tile * VOCAB + tl.arange(0, VOCAB)
     inside = row < n_tokens
@@ -150,16 +196,21 @@ def _gradient(  # type: ignore[no-untyped-def]
     first_column,
     n_columns,
     width,
+    stride,
     ignore_index,
     TOKENS: tl.constexpr,
     VOCAB: tl.constexpr,
     WIDTH: tl.constexpr,
     GROUP: tl.constexpr,
+    DESCRIBED: tl.constexpr,
 ):
     """(softmax - one-hot)·grad_loss / count of the columns from `first_column` on."""
     row_tile, column_tile = _place(tl.cdiv(n_tokens, TOKENS), tl.cdiv(n_columns, VOCAB), GROUP)
     column = first_column + column_tile * VOCAB
-    x = _logits(hidden, weight, row_tile * TOKENS, column, width, TOKENS, VOCAB, WIDTH)
+    x = _logits(
+        hidden, weight, row_tile * TOKENS, column,
+        n_tokens, vocab, width, TOKENS, VOCAB, WIDTH, DESCRIBED,
+    )  # fmt: skip
     row = row_tile * TOKENS + tl.arange(0, TOKENS)
     inside = row < n_tokens
     target = tl.load(targets_ptr + row, mask=inside, other=ignore_index)
@@ -169,11 +220,17 @@ def _gradient(  # type: ignore[no-untyped-def]
     known = (target >= 0) & (target < vocab)
     scale = tl.div_rn(tl.load(grad_loss_ptr).to(tl.float32), tl.load(count_ptr))
     scale = tl.where(known, scale, float("nan"))
-    slope = tl.exp(x - best[:, None]) * (scale / total)[:, None]
+    slope = tl.exp(x - best[:, None]) * tl.div_rn(scale, total)[:, None]
     hit = (column + tl.arange(0, VOCAB))[None, :] == target[:, None]
     slope = tl.where(hit, slope - scale[:, None], slope)
     slope = tl.where(counts[:, None], slope, 0.0)
-    gradient.store([row_tile * TOKENS, column_tile * VOCAB], slope.to(gradient.dtype))
+    if DESCRIBED:
+        gradient.store([row_tile * TOKENS, column_tile * VOCAB], slope.to(gradient.dtype))
+    else:
+        columns = column_tile * VOCAB + tl.arange(0, VOCAB)
+        at_ptr = gradient + row.to(tl.int64)[:, None] * stride + columns[None, :]
+        within = inside[:, None] & (columns < n_columns)[None, :]
+        tl.store(at_ptr, slope.to(gradient.dtype.element_ty), mask=within)
 
 
 def losses(
@@ -190,7 +247,7 @@ def losses(
         hidden: (tokens, d), weight: (vocab, d), both contiguous, rows of whole 16 bytes.
     """
     (n_tokens, width), vocab = hidden.shape, weight.shape[0]
-    cut = settings or settings_for(hidden.dtype)
+    cut = settings or _here(hidden.dtype)
     n_tiles = triton.cdiv(vocab, cut.block_vocab)
     partials = hidden.new_empty(n_tiles, 2, n_tokens, dtype=torch.float32)
     picked, each = partials.new_empty(2, n_tokens).unbind()
@@ -198,8 +255,8 @@ def losses(
     if not n_tokens:
         return each, sums
     _partials[(triton.cdiv(n_tokens, cut.block_tokens) * n_tiles,)](
-        _tiles(hidden, cut.block_tokens, cut.block_width),
-        _tiles(weight, cut.block_vocab, cut.block_width),
+        _matrix(hidden, cut.block_tokens, cut.block_width, cut),
+        _matrix(weight, cut.block_vocab, cut.block_width, cut),
         targets,
         partials,
         picked,
@@ -244,12 +301,12 @@ def gradient(
         out: (tokens, columns), rows apart by whole 16 bytes.
     """
     (n_tokens, width), n_columns = hidden.shape, out.shape[1]
-    cut = settings or settings_for(hidden.dtype)
+    cut = settings or _here(hidden.dtype)
     n_tiles = triton.cdiv(n_tokens, cut.block_tokens) * triton.cdiv(n_columns, cut.block_vocab)
     _gradient[(n_tiles,)](
-        _tiles(hidden, cut.block_tokens, cut.block_width),
-        _tiles(weight, cut.block_vocab, cut.block_width),
-        _tiles(out, cut.block_tokens, cut.block_vocab),
+        _matrix(hidden, cut.block_tokens, cut.block_width, cut),
+        _matrix(weight, cut.block_vocab, cut.block_width, cut),
+        _matrix(out, cut.block_tokens, cut.block_vocab, cut),
         targets,
         sums,
         count,
@@ -259,13 +316,15 @@ def gradient(
         first_column,
         n_columns,
         width,
+        out.stride(0),
         ignore_index,
         **_meta(cut),
     )
 
 
-def _tiles(matrix: Tensor, rows: int, columns: int) -> TensorDescriptor:
-    return TensorDescriptor.from_tensor(matrix, [rows, columns])
+def _matrix(matrix: Tensor, rows: int, columns: int, cut: Settings) -> Tensor | TensorDescriptor:
+    """What a kernel is handed of a matrix whose tiles are (rows, columns)."""
+    return TensorDescriptor.from_tensor(matrix, [rows, columns]) if cut.described else matrix
 
 
 def _meta(cut: Settings) -> dict[str, int]:
@@ -274,6 +333,7 @@ def _meta(cut: Settings) -> dict[str, int]:
         "VOCAB": cut.block_vocab,
         "WIDTH": cut.block_width,
         "GROUP": cut.group,
+        "DESCRIBED": cut.described,
         "num_warps": cut.num_warps,
         "num_stages": cut.num_stages,
     }
