@@ -1,0 +1,97 @@
+"""Attention of a few new tokens to a long cache, as its definition has it, and how caches are stored."""
+
+import math
+
+import torch
+from torch import Tensor
+
+LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
+"""What the largest element of a position is stored as, of each type of quantised cache."""
+
+
+def decode_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    lengths: Tensor | None = None,
+    window: int | None = None,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """softmax(q·kᵀ·scale)·v over the keys that each query may attend to.
+
+    Flash-decoding (Dao et al. 2023) computes the same in pieces: over any split of the keys, with
+    oₛ and Lₛ the output and the log-sum-exp of piece s alone, L = log Σ exp Lₛ and
+    o = Σ exp(Lₛ - L)·oₛ.
+
+    Args:
+        q: (batch, heads, n_queries, head_dim): the last n_queries tokens of each sequence.
+        k, v: (batch, kv_heads, positions, head_dim); kv_heads divides heads, and
+            heads / kv_heads neighbouring heads share one.
+        lengths: (batch,) of int: the positions held of each sequence, its queries' own included;
+            what lies behind them is never read. None: all are full.
+        window: a query attends to the last `window` positions up to its own; None: to all.
+        scale: of the scores; None: 1/√head_dim.
+
+    Returns:
+        The output, (batch, heads, n_queries, head_dim) in q's dtype, and the log-sum-exp of the
+        scaled scores, (batch, heads, n_queries) in at least fp32. A query with nothing to attend to
+        (a token before its sequence began) has zeros and minus infinity.
+    """
+    batch, heads, n_queries, head_dim = q.shape
+    kv_heads, positions = k.shape[1:3]
+    wide = torch.promote_types(q.dtype, torch.float32)
+    position = torch.arange(positions, device=q.device)
+    ends = torch.full((batch,), positions, device=q.device) if lengths is None else lengths
+    held = position < ends[:, None]
+    own = ends[:, None] - n_queries + torch.arange(n_queries, device=q.device)
+    allowed = position <= own[..., None]
+    if window is not None:
+        allowed = allowed & (position > own[..., None] - window)
+    # (batch, kv_heads, heads that share one, n_queries, positions) from here on.
+    q = q.view(batch, kv_heads, heads // kv_heads, n_queries, head_dim)
+    k, v = (each.masked_fill(~held[:, None, :, None], 0)[:, :, None] for each in (k, v))
+    scores = (q @ k.mT).to(wide) * (1 / math.sqrt(head_dim) if scale is None else scale)
+    scores = scores.masked_fill(~allowed[:, None, None], -math.inf)
+    lse = scores.logsumexp(-1)
+    weights = (scores - lse.masked_fill(lse == -math.inf, 0)[..., None]).exp()
+    out = weights.to(v.dtype) @ v
+    return out.view(batch, heads, n_queries, head_dim), lse.view(batch, heads, n_queries)
+
+
+def gathered(pages: Tensor, block_table: Tensor) -> Tensor:
+    """A paged cache as a contiguous one.
+
+    Args:
+        pages: (n_pages, page_size, kv_heads, ...): of keys, values or their scales.
+        block_table: (batch, max_pages) of int: which page holds positions i·page_size and on.
+
+    Returns:
+        (batch, kv_heads, max_pages·page_size, ...).
+    """
+    return pages[block_table.long()].flatten(1, 2).transpose(1, 2)
+
+
+def quantized(cache: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Each position of each head by its own largest element.
+
+    Args:
+        cache: (..., head_dim): of either layout.
+        dtype: a key of `LARGEST`.
+
+    Returns:
+        The cache in that dtype, and its scales (...) of fp32: an element is what is stored times
+        the scale.
+    """
+    largest = LARGEST[dtype]
+    scale = cache.abs().amax(-1).float() / largest
+    steps = cache.float() / scale.masked_fill(scale == 0, 1)[..., None]
+    if not dtype.is_floating_point:
+        steps = steps.round()
+    return steps.clamp(-largest, largest).to(dtype), scale
+
+
+def dequantized(stored: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
+    """What `quantized` stood for, in `dtype`."""
+    wide = torch.promote_types(dtype, torch.float32)
+    return (stored.to(wide) * scale.to(wide)[..., None]).to(dtype)
