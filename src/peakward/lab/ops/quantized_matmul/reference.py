@@ -1,0 +1,135 @@
+"""Weights of 8 and 4 bits, rounded to nearest, and the product with them, as their definitions have it."""
+
+import torch
+from torch import Tensor
+
+INT4_GROUPS = (32, 64, 128)
+
+
+def int8_weight(weight: Tensor, *, group: int | None = None) -> tuple[Tensor, Tensor]:
+    """Each group of a row by its largest element: weight ≈ stored · scale.
+
+    Args:
+        weight: (n, k).
+        group: neighbouring columns that share a scale; None: whole rows, one scale a channel.
+
+    Returns:
+        (n, k) of int8, from -127 to 127, and the scales, (k / group, n) of fp32.
+
+    Raises:
+        ValueError: a group that does not divide k.
+    """
+    grouped = _grouped(weight, group or weight.shape[1])
+    scale = grouped.abs().amax(-1) / 127
+    stored = _rounded(grouped, scale).clamp(-127, 127)
+    return stored.view(weight.shape).to(torch.int8), scale.t().contiguous()
+
+
+def int4_weight(weight: Tensor, *, group: int) -> tuple[Tensor, Tensor]:
+    """Symmetric groups: weight ≈ (stored - 8) · scale.
+
+    Returns:
+        The packed weight (see `packed`) of numbers from 1 to 15, and the scales, (k / group, n) of
+        fp32.
+
+    Raises:
+        ValueError: a group that is none of `INT4_GROUPS` or does not divide k.
+    """
+    grouped = _grouped(weight, _int4(group))
+    scale = grouped.abs().amax(-1) / 7
+    stored = _rounded(grouped, scale).clamp(-7, 7) + 8
+    return packed(stored.view(weight.shape).to(torch.uint8), group=group), scale.t().contiguous()
+
+
+def int4_weight_with_zeros(weight: Tensor, *, group: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Groups from their least to their largest element, zero among them:
+    weight ≈ (stored - zero) · scale.
+
+    Returns:
+        The packed weight, the scales, (k / group, n) of fp32, and the zeros, (k / group, n) of uint8
+        from 0 to 15.
+
+    Raises:
+        ValueError: as `int4_weight`.
+    """
+    grouped = _grouped(weight, _int4(group))
+    least, most = grouped.amin(-1).clamp(max=0), grouped.amax(-1).clamp(min=0)
+    scale = (most - least) / 15
+    zero = _rounded(-least[..., None], scale)[..., 0].clamp(0, 15)
+    stored = (_rounded(grouped, scale) + zero[..., None]).clamp(0, 15)
+    whole = packed(stored.view(weight.shape).to(torch.uint8), group=group)
+    return whole, scale.t().contiguous(), zero.to(torch.uint8).t().contiguous()
+
+
+def packed(stored: Tensor, *, group: int) -> Tensor:
+    """Two columns a byte, group by group.
+
+    The low nibble of byte j of a group is its column j, the high one its column j + group/2: a shift
+    of a whole tile gives half of its columns in their order, and what a tile of rows needs of a group
+    is contiguous.
+
+    Args:
+        stored: (n, k) of uint8, below 16.
+
+    Returns:
+        (k / group, n, group / 2) of uint8.
+    """
+    n, k = stored.shape
+    low, high = stored.view(n, k // group, 2, group // 2).unbind(2)
+    return (low | (high << 4)).transpose(0, 1).contiguous()
+
+
+def unpacked(weight: Tensor) -> Tensor:
+    """What `packed` was given: (n, k) of uint8."""
+    halves = torch.stack((weight & 15, weight >> 4), 2)
+    return halves.permute(1, 0, 2, 3).flatten(1)
+
+
+def int8_dequantized(weight: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
+    """What an int8 weight stands for, (n, k) in `dtype`."""
+    wide = torch.promote_types(dtype, torch.float32)
+    return (weight.to(wide) * _by_column(scale, weight.shape[1], wide)).to(dtype)
+
+
+def int4_dequantized(
+    weight: Tensor, scale: Tensor, zero: Tensor | None, dtype: torch.dtype
+) -> Tensor:
+    """What a packed weight stands for, (n, k) in `dtype`."""
+    wide = torch.promote_types(dtype, torch.float32)
+    stored = unpacked(weight).to(wide)
+    k = stored.shape[1]
+    origin = 8 if zero is None else _by_column(zero, k, wide)
+    return ((stored - origin) * _by_column(scale, k, wide)).to(dtype)
+
+
+def int8_matmul(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
+    """x (m, k) times the transposed weight: (m, n) in x's dtype."""
+    return x @ int8_dequantized(weight, scale, x.dtype).mT
+
+
+def int4_matmul(x: Tensor, weight: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
+    """x (m, k) times the transposed weight: (m, n) in x's dtype. Without zeros they are 8."""
+    return x @ int4_dequantized(weight, scale, zero, x.dtype).mT
+
+
+def _int4(group: int) -> int:
+    if group not in INT4_GROUPS:
+        raise ValueError(f"expected a group of {', '.join(map(str, INT4_GROUPS))}, got {group}")
+    return group
+
+
+def _grouped(weight: Tensor, group: int) -> Tensor:
+    n, k = weight.shape
+    if k % group:
+        raise ValueError(f"expected a group that divides {k} columns, got {group}")
+    return weight.float().view(n, k // group, group)
+
+
+def _rounded(grouped: Tensor, scale: Tensor) -> Tensor:
+    """In steps of the scale; nothing where a group has no size."""
+    return (grouped / scale.masked_fill(scale == 0, 1)[..., None]).round()
+
+
+def _by_column(scale: Tensor, k: int, dtype: torch.dtype) -> Tensor:
+    """(groups, n) as (n, k)."""
+    return scale.to(dtype).t().repeat_interleave(k // len(scale), dim=1)

@@ -1,0 +1,256 @@
+"""Products with quantised weights against the dequantised weight in fp64, and against torch's matmul."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oracle import assert_as_close_as, assert_same_specials
+from peakward.lab.ops.quantized_matmul import api, reference
+
+kernel = pytest.importorskip("peakward.lab.ops.quantized_matmul.triton")
+
+
+def cut(m, n_splits, *, sums):
+    if sums and m == 1:
+        return kernel.Sums(n_splits, block_n=16, block_tiles=2, num_warps=4, num_stages=2)
+    return kernel.Products(n_splits, block_n=32, block_m=16, num_warps=4, num_stages=2)
+
+
+def drawn(m, n, k, dtype, seed):
+    torch.manual_seed(seed)
+    return torch.randn(m, k).to(dtype), torch.randn(n, k) / k**0.5
+
+
+@settings(max_examples=12)
+@given(
+    m=st.sampled_from([0, 1, 1, 3, 17, 33]),
+    n=st.sampled_from([37, 127]),
+    tiles=st.integers(1, 5),
+    group=st.sampled_from([32, 64, 128]),
+    zeros=st.booleans(),
+    n_splits=st.sampled_from([1, 3]),
+    sums=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_int4_is_as_close_to_fp64_as_torch_is(
+    dtypes, device, m, n, tiles, group, zeros, n_splits, sums, seed
+):
+    for dtype in dtypes:
+        x, weight = drawn(m, n, tiles * group, dtype, seed)
+        quantise = reference.int4_weight_with_zeros if zeros else reference.int4_weight
+        held = quantise(weight, group=group)
+        mine = kernel.int4_matmul(x, *held, settings=cut(m, n_splits, sums=sums))
+        theirs = reference.int4_matmul(x, *held)
+        assert_as_close_as(theirs, mine, reference.int4_matmul(x.double(), *held))
+
+
+@settings(max_examples=12)
+@given(
+    m=st.sampled_from([0, 1, 1, 3, 17, 33]),
+    n=st.sampled_from([37, 127]),
+    k=st.sampled_from([1, 127, 256, 500]),
+    n_splits=st.sampled_from([1, 3]),
+    sums=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_int8_channels_are_as_close_to_fp64_as_torch_is(
+    dtypes, device, m, n, k, n_splits, sums, seed
+):
+    for dtype in dtypes:
+        x, weight = drawn(m, n, k, dtype, seed)
+        held = reference.int8_weight(weight)
+        mine = kernel.int8_matmul(x, *held, settings=cut(m, n_splits, sums=sums))
+        assert_as_close_as(
+            reference.int8_matmul(x, *held), mine, reference.int8_matmul(x.double(), *held)
+        )
+
+
+@pytest.mark.parametrize("m", [1, 5])
+@pytest.mark.parametrize("n, k", [(1, 1), (1, 127), (17, 300)])
+def test_sums_of_small_integers_are_exact(dtypes, device, m, n, k):
+    torch.manual_seed(0)
+    for dtype in dtypes:
+        x = torch.randint(-1, 2, (m, k)).to(dtype)
+        weight = torch.randint(-3, 4, (n, k)).to(torch.int8)
+        mine = kernel.int8_matmul(x, weight, torch.ones(1, n), settings=cut(m, 2, sums=True))
+        assert torch.equal(mine.double(), x.double() @ weight.double().t())
+
+
+@pytest.mark.parametrize("m", [1, 5])
+@pytest.mark.parametrize("group", [32, 128, 256])
+def test_int8_groups_are_as_close_to_fp64_as_torch_is(dtypes, device, m, group):
+    for dtype in dtypes:
+        x, weight = drawn(m, 40, 768, dtype, seed=2)
+        held = reference.int8_weight(weight, group=group)
+        assert held[1].shape == (768 // group, 40)
+        mine = kernel.int8_matmul(x, *held, settings=cut(m, 2, sums=True))
+        assert_as_close_as(
+            reference.int8_matmul(x, *held), mine, reference.int8_matmul(x.double(), *held)
+        )
+
+
+@pytest.mark.parametrize("group", reference.INT4_GROUPS)
+def test_packing_loses_nothing(group):
+    stored = torch.randint(0, 16, (7, 3 * group), dtype=torch.uint8)
+    packed = reference.packed(stored, group=group)
+    assert packed.shape == (3, 7, group // 2)
+    assert torch.equal(reference.unpacked(packed), stored)
+    assert packed[1, 4, 5] == stored[4, group + 5] + 16 * stored[4, group + 5 + group // 2]
+
+
+@settings(max_examples=20)
+@given(group=st.sampled_from([32, 64, 128]), shift=st.floats(-3, 3), seed=st.integers(0, 99))
+def test_rounding_errs_by_half_a_step(group, shift, seed):
+    torch.manual_seed(seed)
+    weight = torch.randn(5, 2 * group) + shift
+    weight[2] = 0
+    slack = 1 + 1e-5
+
+    def error(dequantized):
+        return (dequantized - weight).abs().view(5, 2, group).amax(-1).t()
+
+    stored, scale = reference.int8_weight(weight, group=group)
+    assert (
+        error(reference.int8_dequantized(stored, scale, torch.float32)) <= scale / 2 * slack
+    ).all()
+    stored, scale = reference.int4_weight(weight, group=group)
+    whole = reference.int4_dequantized(stored, scale, None, torch.float32)
+    assert (error(whole) <= scale / 2 * slack).all()
+    stored, scale, zero = reference.int4_weight_with_zeros(weight, group=group)
+    whole = reference.int4_dequantized(stored, scale, zero, torch.float32)
+    # The zero is rounded too: at the end of the range that may cost a second half.
+    assert (error(whole) <= scale * slack).all()
+
+
+def test_zeros_pay_where_a_group_has_one_sign():
+    torch.manual_seed(0)
+    weight = torch.rand(16, 256)
+    without = reference.int4_dequantized(
+        *reference.int4_weight(weight, group=64), None, torch.float32
+    )
+    with_zeros = reference.int4_dequantized(
+        *reference.int4_weight_with_zeros(weight, group=64), torch.float32
+    )
+    assert (with_zeros - weight).norm() < 0.6 * (without - weight).norm()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("m", [1, 3])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_nan_and_infinity_reach_what_torch_lets_them_reach(dtypes, device, value, m, bits):
+    for dtype in dtypes:
+        x, weight = drawn(m, 20, 256, dtype, seed=0)
+        # No stored zero: which times infinity is NaN for torch and here alike, but says less.
+        weight = weight.sign() * (0.5 + weight.abs())
+        x[0, 7] = value
+        run = cut(m, 2, sums=True)
+        if bits == 8:
+            held = reference.int8_weight(weight)
+            mine, theirs = (
+                kernel.int8_matmul(x, *held, settings=run),
+                reference.int8_matmul(x, *held),
+            )
+        else:
+            held = reference.int4_weight(weight, group=64)
+            mine, theirs = (
+                kernel.int4_matmul(x, *held, settings=run),
+                reference.int4_matmul(x, *held),
+            )
+        assert_same_specials(theirs, mine)
+        assert mine[1:].isfinite().all()
+
+
+@pytest.mark.parametrize("m", [1, 3])
+@pytest.mark.parametrize("n_splits", [1, 5])
+def test_every_output_is_written(device, m, n_splits, monkeypatch):
+    empty = torch.empty
+
+    def poisoned(*size, **options):
+        return empty(*size, **options).fill_(torch.nan)
+
+    x, weight = drawn(m, 37, 192, torch.float32, seed=0)
+    held = reference.int4_weight(weight, group=64)
+    monkeypatch.setattr(torch, "empty", poisoned)
+    first, second = (
+        kernel.int4_matmul(x, *held, settings=cut(m, n_splits, sums=True)) for _ in range(2)
+    )
+    assert first.isfinite().all()
+    assert torch.equal(first, second)
+
+
+def test_leading_dimensions_and_strides_of_x_do_not_matter(device):
+    x, weight = drawn(6, 20, 128, torch.float32, seed=0)
+    held = reference.int4_weight(weight, group=32)
+    whole = api.int4_matmul(x, *held)
+    assert torch.equal(api.int4_matmul(x.view(2, 3, 128), *held), whole.view(2, 3, 20))
+    assert torch.equal(api.int4_matmul(x.t().contiguous().t(), *held), whole)
+    assert torch.equal(api.int4_matmul(torch.cat((x, x), 1)[:, :128], *held), whole)
+    channels = reference.int8_weight(weight)
+    assert api.int8_matmul(x.view(2, 3, 128), *channels).shape == (2, 3, 20)
+    assert api.int8_matmul(x[:0], *channels).shape == (0, 20)
+
+
+def test_the_operators_are_ones_that_torch_can_trace(device):
+    x, weight = drawn(3, 20, 128, torch.float32, seed=0)
+    tests = ("test_schema", "test_faketensor", "test_autograd_registration")
+    held4 = reference.int4_weight_with_zeros(weight, group=64)
+    held8 = reference.int8_weight(weight)
+    ops = torch.ops.peakward
+    torch.library.opcheck(ops.int4_matmul.default, (x, *held4), test_utils=tests)
+    torch.library.opcheck(ops.int8_matmul.default, (x, *held8), test_utils=tests)
+    for call, held in ((api.int4_matmul, held4), (api.int8_matmul, held8)):
+        compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+        assert torch.equal(compiled(x, *held), call(x, *held))
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        ({"x": torch.zeros(2, 127)}, r"x of \(..., 128\)"),
+        ({"x": torch.zeros(2, 128, dtype=torch.float64)}, "expected x in float32"),
+        ({"weight": torch.zeros(2, 10, 32, dtype=torch.int8)}, "in uint8"),
+        ({"weight": torch.zeros(8, 10, 8, dtype=torch.uint8)}, "16, 32, 64"),
+        ({"scale": torch.zeros(10, 2)}, r"scale of \(2, 10\)"),
+        ({"scale": torch.zeros(10, 2).t()}, "contiguous scale"),
+        ({"zero": torch.zeros(2, 10)}, "zero of .* in torch.uint8"),
+    ],
+)
+def test_what_int4_cannot_take_is_refused(change, said):
+    given = {"x": torch.zeros(2, 128), "weight": torch.zeros(2, 10, 32, dtype=torch.uint8)}
+    given |= {"scale": torch.zeros(2, 10), "zero": torch.zeros(2, 10, dtype=torch.uint8)}
+    with pytest.raises(ValueError, match=said):
+        api.int4_matmul(**(given | change))
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        ({"x": torch.zeros(2, 127)}, r"x of \(..., 192\)"),
+        ({"weight": torch.zeros(10, 192)}, "in int8"),
+        ({"weight": torch.zeros(192, 10, dtype=torch.int8).t()}, "contiguous weight"),
+        ({"scale": torch.zeros(10)}, "scale of"),
+        ({"scale": torch.zeros(12, 10)}, "power of two from 32 on"),
+        ({"scale": torch.zeros(2, 10)}, "power of two from 32 on"),
+    ],
+)
+def test_what_int8_cannot_take_is_refused(change, said):
+    given = {"x": torch.zeros(2, 192), "weight": torch.zeros(10, 192, dtype=torch.int8)}
+    given |= {"scale": torch.zeros(1, 10)}
+    with pytest.raises(ValueError, match=said):
+        api.int8_matmul(**(given | change))
+
+
+def test_groups_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match="group of 32, 64, 128, got 16"):
+        reference.int4_weight(torch.zeros(2, 64), group=16)
+    with pytest.raises(ValueError, match="group that divides 100 columns, got 64"):
+        reference.int8_weight(torch.zeros(2, 100), group=64)
+
+
+@pytest.mark.parametrize("m", [1, 4, 16, 64, 200])
+@pytest.mark.parametrize("n, n_tiles", [(5000, 33), (4096, 32), (128256, 32), (64, 1)])
+def test_settings_leave_every_split_work(m, n, n_tiles):
+    found = kernel.settings_for(m=m, n=n, n_tiles=n_tiles, tile_bytes=64, n_multiprocessors=132)
+    assert 1 <= found.n_splits <= max(1, n_tiles // 4)
+    assert isinstance(found, kernel.Sums) == (m == 1)
