@@ -1,0 +1,149 @@
+"""The attention kernel at other block sizes, to choose its settings by."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernels.contest import OURS, Arm, Contest
+from kernels.flash_attention import OPERATOR, Shape, flops, inputs, shape_of
+from peakward.lab.ops.flash_attention.rule import Rule
+from peakward.lab.ops.flash_attention.triton import backward, forward
+from peakward.lab.ops.flash_attention.triton.problem import capability
+from peakward.lab.ops.flash_attention.triton.settings import (
+    BackwardSettings,
+    Blocks,
+    ForwardSettings,
+    backward_settings_for,
+    forward_settings_for,
+)
+
+FORWARD = [
+    Blocks(queries, keys, num_warps, num_stages)
+    for queries, keys, num_warps, num_stages in (
+        (128, 64, 4, 2), (128, 64, 4, 3), (128, 64, 8, 2), (128, 64, 8, 3), (128, 64, 8, 4),
+        (128, 128, 8, 2), (128, 128, 8, 3), (128, 32, 4, 3), (64, 64, 4, 2), (64, 64, 4, 3),
+        (64, 128, 4, 2),
+    )
+]  # fmt: skip
+BY_KEYS = [
+    Blocks(*each)
+    for each in (
+        (64, 64, 4, 1), (64, 64, 4, 2), (64, 64, 8, 2), (64, 128, 8, 1), (64, 128, 8, 2),
+        (32, 128, 8, 2), (32, 64, 4, 2), (128, 64, 8, 2),
+    )
+]  # fmt: skip
+BY_QUERIES = [Blocks(64, 64, 4, 2), Blocks(128, 64, 8, 2), Blocks(128, 64, 8, 3)]
+
+
+def contests() -> Iterator[Contest]:
+    """Every candidate on 4,096 causal, with and without descriptors, then fp32's products."""
+    for head_dim in (64, 128, 80):
+        yield forward_sweep(shape_of(head_dim, 4096))
+        yield backward_sweep(shape_of(head_dim, 4096))
+    for head_dim in (64, 128):
+        yield deterministic_sweep(shape_of(head_dim, 4096))
+        yield precision_sweep(head_dim)
+
+
+def forward_sweep(shape: Shape) -> Contest:
+    """Blocks and descriptors of the forward pass."""
+    default = forward_settings_for(shape.head_dim, shape.dtype, capability())
+    candidates = {OURS: default, "pointers": default._replace(descriptors=False)}
+    candidates |= {_label(each): default._replace(blocks=each) for each in FORWARD}
+    return _contest(
+        shape,
+        "forward",
+        {name: partial(_forward, shape, settings) for name, settings in candidates.items()},
+    )
+
+
+def backward_sweep(shape: Shape) -> Contest:
+    """Blocks of the pass over keys, its descriptors, and how it adds dq."""
+    default = backward_settings_for(shape.head_dim, shape.dtype, capability())
+    candidates = {
+        OURS: default,
+        "pointers": default._replace(descriptors=False, reduce_descriptors=False),
+        "atomics": default._replace(reduce_descriptors=False),
+    }
+    candidates |= {_label(each): default._replace(by_keys=each) for each in BY_KEYS}
+    return _contest(
+        shape,
+        "backward",
+        {name: partial(_backward, shape, settings) for name, settings in candidates.items()},
+    )
+
+
+def deterministic_sweep(shape: Shape) -> Contest:
+    """Blocks of the pass over queries."""
+    default = backward_settings_for(shape.head_dim, shape.dtype, capability())
+    candidates = {OURS: default}
+    candidates |= {_label(each): default._replace(by_queries=each) for each in BY_QUERIES}
+    return _contest(
+        shape,
+        "backward deterministic",
+        {
+            name: partial(_backward, shape, settings, deterministic=True)
+            for name, settings in candidates.items()
+        },
+    )
+
+
+def precision_sweep(head_dim: int) -> Contest:
+    """fp32's products, with their errors against fp64: torch's own is an arm."""
+    shape = Shape(head_dim, 1024, 8, 8, 1, dtype=torch.float32)
+    default = forward_settings_for(head_dim, shape.dtype, capability())
+    arms: dict[str, Callable[[], Arm]] = {
+        precision: partial(_forward, shape, default._replace(precision=precision))
+        for precision in ("tf32x3", "ieee")
+    }
+    return _contest(
+        shape, "forward", {**arms, "torch": partial(_torch, shape)}, exact=partial(_exact, shape)
+    )
+
+
+def _label(blocks: Blocks) -> str:
+    return f"{blocks.queries}x{blocks.keys} w{blocks.num_warps} s{blocks.num_stages}"
+
+
+def _contest(
+    shape: Shape, name: str, arms: dict[str, Callable[[], Arm]], **options: Any
+) -> Contest:
+    return Contest(
+        operator=f"{OPERATOR} settings",
+        shape={"pass": name, "d": shape.head_dim, "seq": shape.seq_len, "dtype": str(shape.dtype)},
+        arms=arms,
+        flops=flops(shape, name.split(maxsplit=1)[0]),
+        **options,
+    )
+
+
+def _rule(shape: Shape) -> Rule:
+    return Rule(shape.causal, shape.window, shape.head_dim**-0.5)
+
+
+def _forward(shape: Shape, settings: ForwardSettings) -> Arm:
+    q, k, v, _ = inputs(shape)
+    return lambda: forward(q, k, v, None, _rule(shape), settings=settings)[0]
+
+
+def _backward(shape: Shape, settings: BackwardSettings, *, deterministic: bool = False) -> Arm:
+    q, k, v, dout = inputs(shape)
+    out, lse = forward(q, k, v, None, _rule(shape))
+    return lambda: backward(
+        dout, None, q, k, v, out, lse, None, _rule(shape),
+        deterministic=deterministic, settings=settings,
+    )  # fmt: skip
+
+
+def _torch(shape: Shape) -> Arm:
+    q, k, v, _ = inputs(shape)
+    return lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def _exact(shape: Shape) -> Tensor:
+    q, k, v, _ = (each.double() for each in inputs(shape))
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)

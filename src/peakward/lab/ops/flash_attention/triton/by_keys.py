@@ -1,0 +1,266 @@
+"""A program holds a block of keys and goes through the queries that see it: dk, dv, and dq's shares."""
+
+import triton
+import triton.language as tl
+
+from peakward.lab.ops.flash_attention.triton.tiles import (
+    LOG2_E,
+    head_of,
+    load,
+    place,
+    queries_of,
+    sees,
+    span,
+    store,
+)
+
+
+@triton.jit
+def _add(  # type: ignore[no-untyped-def]
+    target,
+    value,
+    start,
+    q_len,
+    row_stride,
+    QUERIES: tl.constexpr,
+    WIDTH: tl.constexpr,
+    MASKED: tl.constexpr,
+    REDUCE_DESCRIPTORS: tl.constexpr,
+):
+    if REDUCE_DESCRIPTORS:
+        # (descriptor, first row): rows beyond the last are there, though nobody reads them.
+        target[0].atomic_add([target[1] + start, 0], value)
+    else:
+        row = tl.arange(0, QUERIES)
+        offset = row[:, None] * row_stride + tl.arange(0, WIDTH)[None, :]
+        pointer = target + tl.cast(start, tl.int64) * row_stride + offset
+        if MASKED:
+            tl.atomic_add(pointer, value, mask=(start + row < q_len)[:, None], sem="relaxed")
+        else:
+            tl.atomic_add(pointer, value, sem="relaxed")
+
+
+@triton.jit
+def _through_queries(  # type: ignore[no-untyped-def]
+    state,
+    keys,
+    values,
+    queries,
+    douts,
+    dqs,
+    rows,
+    at,
+    row_strides,
+    key,
+    k_len,
+    q_len,
+    first,
+    end,
+    scale_log2,
+    slope_log2,
+    MASKED: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    WINDOW: tl.constexpr,
+    QUERIES: tl.constexpr,
+    D1: tl.constexpr,
+    D2: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    PRECISION: tl.constexpr,
+    ADD_DQ: tl.constexpr,
+    DESCRIPTORS: tl.constexpr,
+    REDUCE_DESCRIPTORS: tl.constexpr,
+):
+    """Adds queries `first` to `end` to `state`: (dv in two parts, dk in two parts)."""
+    dv1, dv2, dk1, dk2 = state
+    batch, head = at
+    VALID2: tl.constexpr = HEAD_DIM - D1
+    for start in range(first, end, QUERIES):
+        row = start + tl.arange(0, QUERIES)
+        # (keys, queries), from here on.
+        q1 = load(
+            queries[0], batch, head, start, q_len, row_strides[0], QUERIES, D1, D1, MASKED,
+            DESCRIPTORS,
+        )  # fmt: skip
+        score = tl.dot(keys[0], q1.T, input_precision=PRECISION)
+        if D2 > 0:
+            q2 = load(
+                queries[1], batch, head, start, q_len, row_strides[0], QUERIES, D2, VALID2,
+                MASKED, DESCRIPTORS,
+            )  # fmt: skip
+            score = tl.dot(keys[1], q2.T, score, input_precision=PRECISION)
+        if MASKED:
+            # A query that is not there has no weight: exp2(-inf).
+            lse_log2 = tl.load(rows[0] + row, mask=row < q_len, other=float("inf")) * LOG2_E
+            delta = tl.load(rows[1] + row, mask=row < q_len, other=0.0)
+        else:
+            lse_log2 = tl.load(rows[0] + row) * LOG2_E
+            delta = tl.load(rows[1] + row)
+        distance = (row + (k_len - q_len))[None, :] - key[:, None]
+        if slope_log2 is None:
+            weight = tl.math.exp2(score * scale_log2 - lse_log2[None, :])
+        else:
+            score = score * scale_log2 - slope_log2 * tl.abs(distance)
+            weight = tl.math.exp2(score - lse_log2[None, :])
+        if MASKED:
+            weight = tl.where(sees(distance, key[:, None], k_len, CAUSAL, WINDOW), weight, 0.0)
+        do1 = load(
+            douts[0], batch, head, start, q_len, row_strides[1], QUERIES, D1, D1, MASKED,
+            DESCRIPTORS,
+        )  # fmt: skip
+        rounded = weight.to(do1.dtype)
+        dv1 = tl.dot(rounded, do1, dv1, input_precision=PRECISION)
+        dweight = tl.dot(values[0], do1.T, input_precision=PRECISION)
+        if D2 > 0:
+            do2 = load(
+                douts[1], batch, head, start, q_len, row_strides[1], QUERIES, D2, VALID2, MASKED,
+                DESCRIPTORS,
+            )  # fmt: skip
+            dv2 = tl.dot(rounded, do2, dv2, input_precision=PRECISION)
+            dweight = tl.dot(values[1], do2.T, dweight, input_precision=PRECISION)
+        dscore = (weight * (dweight - delta[None, :])).to(q1.dtype)
+        dk1 = tl.dot(dscore, q1, dk1, input_precision=PRECISION)
+        if D2 > 0:
+            dk2 = tl.dot(dscore, q2, dk2, input_precision=PRECISION)
+        if ADD_DQ:
+            share = tl.dot(dscore.T, keys[0], input_precision=PRECISION)
+            _add(dqs[0], share, start, q_len, D1 + D2, QUERIES, D1, MASKED, REDUCE_DESCRIPTORS)
+            if D2 > 0:
+                share = tl.dot(dscore.T, keys[1], input_precision=PRECISION)
+                _add(dqs[1], share, start, q_len, D1 + D2, QUERIES, D2, MASKED, REDUCE_DESCRIPTORS)
+    return dv1, dv2, dk1, dk2
+
+
+@triton.jit
+def by_keys(  # type: ignore[no-untyped-def]
+    q1,
+    q2,
+    k1,
+    k2,
+    v1,
+    v2,
+    dout1,
+    dout2,
+    dq1,
+    dq2,
+    dk_ptr1,
+    dk_ptr2,
+    dv_ptr1,
+    dv_ptr2,
+    lse_ptr,
+    delta_ptr,
+    slopes_ptr,
+    q_starts,
+    k_starts,
+    q_strides,
+    k_strides,
+    v_strides,
+    dout_strides,
+    dq_strides,
+    dk_strides,
+    dv_strides,
+    lse_strides,
+    n_kv_heads,
+    n_batches,
+    q_len,
+    k_len,
+    section,
+    scale,
+    GROUP: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    WINDOW: tl.constexpr,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
+    D1: tl.constexpr,
+    D2: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    PRECISION: tl.constexpr,
+    VARLEN: tl.constexpr,
+    ADD_DQ: tl.constexpr,
+    DESCRIPTORS: tl.constexpr,
+    REDUCE_DESCRIPTORS: tl.constexpr,
+):
+    VALID2: tl.constexpr = HEAD_DIM - D1
+    # Early keys are seen by the most queries, and are started first.
+    block, batch, kv_head = place(tl.cdiv(k_len, KEYS), n_kv_heads, n_batches, section)
+    start = block * KEYS
+    first_k, k_len = span(k_starts, batch, k_len, VARLEN)
+    if start >= k_len:
+        return
+    first_q, q_len = span(q_starts, batch, q_len, VARLEN)
+    scale_log2 = scale * LOG2_E
+    key = start + tl.arange(0, KEYS)
+    source = head_of(k1, batch, kv_head, first_k, k_strides, DESCRIPTORS)
+    k1 = load(source, batch, kv_head, start, k_len, k_strides[2], KEYS, D1, D1, True, DESCRIPTORS)
+    source = head_of(v1, batch, kv_head, first_k, v_strides, DESCRIPTORS)
+    v1 = load(source, batch, kv_head, start, k_len, v_strides[2], KEYS, D1, D1, True, DESCRIPTORS)
+    if D2 > 0:
+        source = head_of(k2, batch, kv_head, first_k, k_strides, DESCRIPTORS)
+        k2 = load(
+            source, batch, kv_head, start, k_len, k_strides[2], KEYS, D2, VALID2, True, DESCRIPTORS
+        )
+        source = head_of(v2, batch, kv_head, first_k, v_strides, DESCRIPTORS)
+        v2 = load(
+            source, batch, kv_head, start, k_len, v_strides[2], KEYS, D2, VALID2, True, DESCRIPTORS
+        )
+        dv2 = tl.zeros([KEYS, D2], tl.float32)
+        dk2 = tl.zeros([KEYS, D2], tl.float32)
+    else:
+        dv2 = 0.0
+        dk2 = 0.0
+    state = (tl.zeros([KEYS, D1], tl.float32), dv2, tl.zeros([KEYS, D1], tl.float32), dk2)
+    first, full, partial, end = queries_of(
+        start, q_len, k_len, k_len - q_len, QUERIES, KEYS, CAUSAL, WINDOW
+    )
+    for member in range(GROUP):
+        head = kv_head * GROUP + member
+        at = (batch, head)
+        queries = (
+            head_of(q1, batch, head, first_q, q_strides, DESCRIPTORS),
+            head_of(q2, batch, head, first_q, q_strides, DESCRIPTORS),
+        )
+        douts = (
+            head_of(dout1, batch, head, first_q, dout_strides, DESCRIPTORS),
+            head_of(dout2, batch, head, first_q, dout_strides, DESCRIPTORS),
+        )
+        if REDUCE_DESCRIPTORS:
+            row0 = (batch * dq_strides[0] + head * dq_strides[1]) // (D1 + D2)
+            dqs = ((dq1, row0), (dq2, row0))
+        else:
+            dqs = (
+                head_of(dq1, batch, head, first_q, dq_strides, False),
+                head_of(dq2, batch, head, first_q, dq_strides, False),
+            )
+        base = batch.to(tl.int64) * lse_strides[0] + head.to(tl.int64) * lse_strides[1] + first_q
+        rows = (lse_ptr + base, delta_ptr + base)
+        if slopes_ptr is None:
+            slope_log2 = None
+        else:
+            slope_log2 = tl.load(slopes_ptr + head) * LOG2_E
+        state = _through_queries(
+            state, (k1, k2), (v1, v2), queries, douts, dqs, rows, at,
+            (q_strides[2], dout_strides[2]), key, k_len, q_len, first, full, scale_log2,
+            slope_log2, True, CAUSAL, WINDOW, QUERIES, D1, D2, HEAD_DIM, PRECISION, ADD_DQ,
+            DESCRIPTORS, REDUCE_DESCRIPTORS,
+        )  # fmt: skip
+        state = _through_queries(
+            state, (k1, k2), (v1, v2), queries, douts, dqs, rows, at,
+            (q_strides[2], dout_strides[2]), key, k_len, q_len, full, partial, scale_log2,
+            slope_log2, False, CAUSAL, WINDOW, QUERIES, D1, D2, HEAD_DIM, PRECISION, ADD_DQ,
+            DESCRIPTORS, REDUCE_DESCRIPTORS,
+        )  # fmt: skip
+        state = _through_queries(
+            state, (k1, k2), (v1, v2), queries, douts, dqs, rows, at,
+            (q_strides[2], dout_strides[2]), key, k_len, q_len, partial, end, scale_log2,
+            slope_log2, True, CAUSAL, WINDOW, QUERIES, D1, D2, HEAD_DIM, PRECISION, ADD_DQ,
+            DESCRIPTORS, REDUCE_DESCRIPTORS,
+        )  # fmt: skip
+    dv1, dv2, dk1, dk2 = state
+    target = head_of(dv_ptr1, batch, kv_head, first_k, dv_strides, False)
+    store(target, dv1, start, k_len, dv_strides[2], KEYS, D1, D1)
+    target = head_of(dk_ptr1, batch, kv_head, first_k, dk_strides, False)
+    store(target, dk1 * scale, start, k_len, dk_strides[2], KEYS, D1, D1)
+    if D2 > 0:
+        target = head_of(dv_ptr2, batch, kv_head, first_k, dv_strides, False)
+        store(target, dv2, start, k_len, dv_strides[2], KEYS, D2, VALID2)
+        target = head_of(dk_ptr2, batch, kv_head, first_k, dk_strides, False)
+        store(target, dk2 * scale, start, k_len, dk_strides[2], KEYS, D2, VALID2)

@@ -1,0 +1,79 @@
+"""Block sizes, by head width and type: choices to be measured, without a table of GPUs."""
+
+from typing import NamedTuple
+
+import torch
+
+
+class Blocks(NamedTuple):
+    """How one kernel is cut into programs."""
+
+    queries: int
+    keys: int
+    num_warps: int
+    num_stages: int
+
+
+class ForwardSettings(NamedTuple):
+    """How the forward pass is launched."""
+
+    blocks: Blocks
+    descriptors: bool
+    """Loads by tensor descriptors (capability 9.0), where strides allow it."""
+    precision: str = "tf32x3"
+    """Of fp32 products: "tf32x3" or "ieee"."""
+
+
+class BackwardSettings(NamedTuple):
+    """How the backward pass is launched."""
+
+    by_keys: Blocks
+    """The pass over key blocks, which makes dk, dv and adds dq."""
+    by_queries: Blocks
+    """The pass over query blocks, which makes dq where the result must be deterministic."""
+    descriptors: bool
+    reduce_descriptors: bool
+    """dq is added by descriptors rather than by atomics of each element."""
+    precision: str = "tf32x3"
+
+
+def forward_settings_for(head_dim: int, dtype: torch.dtype, capability: int) -> ForwardSettings:
+    """Blocks that spill no registers."""
+    return ForwardSettings(
+        blocks=_forward_blocks(head_dim, dtype, capability),
+        descriptors=capability >= 90,
+    )
+
+
+def backward_settings_for(head_dim: int, dtype: torch.dtype, capability: int) -> BackwardSettings:
+    """Blocks that spill no registers."""
+    return BackwardSettings(
+        by_keys=_by_keys(head_dim, dtype, capability),
+        by_queries=_by_queries(head_dim, dtype),
+        descriptors=capability >= 90,
+        reduce_descriptors=capability >= 90,
+    )
+
+
+def _forward_blocks(head_dim: int, dtype: torch.dtype, capability: int) -> Blocks:
+    if dtype == torch.float32:
+        return Blocks(64, 32, 4, 2) if head_dim <= 128 else Blocks(32, 16, 4, 2)
+    if head_dim <= 128:
+        return Blocks(128, 64, 8 if head_dim > 64 else 4, 3)
+    return Blocks(64, 32, 4, 2) if capability < 90 else Blocks(128, 64, 8, 2)
+
+
+def _by_keys(head_dim: int, dtype: torch.dtype, capability: int) -> Blocks:
+    if dtype == torch.float32:
+        return Blocks(32, 32, 4, 1)
+    if head_dim <= 64:
+        return Blocks(64, 128, 8, 2)
+    if head_dim <= 128:
+        return Blocks(64, 64, 4, 2) if capability < 90 else Blocks(64, 128, 8, 2)
+    return Blocks(32, 64, 8, 1)
+
+
+def _by_queries(head_dim: int, dtype: torch.dtype) -> Blocks:
+    if dtype == torch.float32:
+        return Blocks(32, 32, 4, 1)
+    return Blocks(64, 64, 4, 2) if head_dim <= 128 else Blocks(64, 32, 8, 1)

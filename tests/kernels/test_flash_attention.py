@@ -1,0 +1,213 @@
+"""The attention kernels against their definition in fp64."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flash_cases import Case, Results, by_definition, draw, exact, torchs
+from oracle import assert_as_close_as, assert_same_specials, error
+from peakward.lab.ops.flash_attention import api
+from peakward.lab.ops.flash_attention.rule import Packing
+
+kernel = pytest.importorskip("peakward.lab.ops.flash_attention.triton")
+from peakward.lab.ops.flash_attention.triton.settings import (  # noqa: E402
+    BackwardSettings,
+    Blocks,
+    ForwardSettings,
+)
+
+SMALL = Blocks(queries=16, keys=32, num_warps=4, num_stages=2)
+WIDE = Blocks(queries=32, keys=16, num_warps=4, num_stages=2)
+AWKWARD = [
+    Case(n_batches=2, n_heads=2, n_kv_heads=1, q_len=33, k_len=33, head_dim=16),
+    Case(q_len=1, k_len=1, head_dim=24),
+    Case(q_len=1, k_len=50, head_dim=80),
+    Case(q_len=40, k_len=17, head_dim=16),
+    Case(n_heads=2, n_kv_heads=2, q_len=20, k_len=37, head_dim=48, causal=False),
+    Case(q_len=70, k_len=70, head_dim=16, window=5),
+    Case(q_len=40, k_len=70, head_dim=16, window=33),
+    Case(n_heads=2, q_len=33, k_len=20, head_dim=16, alibi=True),
+    Case(n_heads=3, n_kv_heads=1, q_len=20, k_len=33, head_dim=16, alibi=True, causal=False),
+]
+
+
+def ours(drawn, case, *, forward_settings=None, backward_settings=None, deterministic=False):
+    out, lse = kernel.forward(*drawn[:3], drawn.slopes, case.rule, settings=forward_settings)
+    gradients = kernel.backward(
+        drawn.dout,
+        None,
+        *drawn[:3],
+        out,
+        lse,
+        drawn.slopes,
+        case.rule,
+        deterministic=deterministic,
+        settings=backward_settings,
+    )
+    return Results(out, *gradients), lse
+
+
+def small(device, *, descriptors):
+    """Several blocks even in short sequences, in both orders of sizes."""
+    on_cpu = device.type == "cpu"
+    return {
+        "forward_settings": ForwardSettings(SMALL, descriptors),
+        # The interpreter has no addition by descriptors.
+        "backward_settings": BackwardSettings(WIDE, SMALL, descriptors, descriptors and not on_cpu),
+    }
+
+
+def ways(device, dtypes):
+    """Types, and whether loads are by descriptors: all of both, but in the slow interpreter."""
+    if device.type == "cpu":
+        return [(torch.float32, False), (torch.float16, True)]
+    described = (False, True) if torch.cuda.get_device_capability() >= (9, 0) else (False,)
+    return [(dtype, each) for dtype in dtypes for each in described]
+
+
+def assert_agrees(got, lse, drawn, case):
+    expected, exact_lse = exact(drawn, case)
+    for theirs, mine, oracle in zip(torchs(drawn, case), got, expected, strict=True):
+        assert_as_close_as(theirs, mine, oracle)
+    seen = exact_lse > -torch.inf
+    assert torch.equal(seen, lse > -torch.inf)
+    assert error(lse[seen], exact_lse[seen]) < (1e-6 if got.out.dtype == torch.float32 else 1e-3)
+    assert not got.out[~seen].any()
+
+
+@pytest.mark.parametrize("case", AWKWARD, ids=str)
+def test_is_as_close_to_fp64_as_torch_is(device, dtypes, case):
+    for dtype, descriptors in ways(device, dtypes):
+        drawn = draw(case, dtype)
+        got, lse = ours(drawn, case, **small(device, descriptors=descriptors))
+        assert_agrees(got, lse, drawn, case)
+
+
+@pytest.mark.parametrize("case", AWKWARD[-4:-1], ids=str)
+def test_is_as_close_and_bitwise_the_same_when_deterministic(device, dtypes, case):
+    for dtype, descriptors in ways(device, dtypes):
+        drawn = draw(case, dtype)
+        options = small(device, descriptors=descriptors)
+        got, lse = ours(drawn, case, **options, deterministic=True)
+        assert_agrees(got, lse, drawn, case)
+        again, _ = ours(drawn, case, **options, deterministic=True)
+        assert all(map(torch.equal, got, again))
+
+
+@settings(max_examples=6, deadline=None)
+@given(
+    q_len=st.integers(1, 40),
+    k_len=st.integers(1, 40),
+    head_dim=st.integers(16, 40),
+    causal=st.booleans(),
+    alibi=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_any_shape_is_as_close(device, q_len, k_len, head_dim, causal, alibi, seed):
+    case = Case(q_len=q_len, k_len=k_len, head_dim=head_dim, causal=causal, alibi=alibi)
+    drawn = draw(case, torch.float32, seed)
+    got, lse = ours(drawn, case)
+    assert_agrees(got, lse, drawn, case)
+
+
+def test_log_sum_exp_has_a_gradient(device):
+    case = Case(q_len=20, k_len=17, head_dim=16)
+    drawn = draw(case, torch.float32)
+    inputs = [each.detach().requires_grad_() for each in drawn[:3]]
+    out, lse = api.flash_attention_with_lse(*inputs, causal=True)
+    loss = (out * drawn.dout).sum() + (lse * drawn.dlse)[lse > -torch.inf].sum()
+    expected, _ = exact(drawn, case, with_dlse=True)
+    for mine, oracle in zip(torch.autograd.grad(loss, inputs), expected[1:], strict=True):
+        assert error(mine, oracle) < 1e-6
+
+
+def test_a_wrong_value_reaches_only_the_rows_that_see_it(device):
+    case = Case(q_len=20, k_len=20)
+    for name, at in (("q", 3), ("k", 7), ("k", 19), ("v", 19)):
+        for value in (torch.nan, torch.inf):
+            drawn = draw(case, torch.float32)
+            getattr(drawn, name)[0, 0, at, 2] = value
+            theirs, _ = by_definition(*drawn[:3], None, case)
+            assert_same_specials(theirs, api.flash_attention(*drawn[:3], causal=True))
+
+
+def packed(case, lengths, dtype):
+    """Sequences of those (q_len, k_len) one after the other, and each alone."""
+    alone = [
+        draw(case._replace(q_len=q_len, k_len=k_len), dtype, seed)
+        for seed, (q_len, k_len) in enumerate(lengths)
+    ]
+    together = [torch.cat([each[i][0].transpose(0, 1) for each in alone]) for i in range(4)]
+    starts = torch.tensor([(0, 0), *lengths]).cumsum(0).to(torch.int32)
+    return alone, together, (starts[:, 0].contiguous(), starts[:, 1].contiguous())
+
+
+def test_packed_sequences_are_each_as_if_alone(device, dtypes):
+    lengths = [(17, 17), (1, 20), (0, 3), (20, 5), (3, 0), (33, 40)]
+    case = Case(n_heads=2, n_kv_heads=1, alibi=False)
+    for deterministic in (False, True):
+        alone, (q, k, v, dout), starts = packed(case, lengths, torch.float32)
+        packing = Packing(*starts, 33, 40)
+        out, lse = kernel.forward(q, k, v, None, case.rule, packing)
+        got = kernel.backward(
+            dout, None, q, k, v, out, lse, None, case.rule, packing, deterministic=deterministic
+        )
+        for index, (drawn, (q_len, k_len)) in enumerate(zip(alone, lengths, strict=True)):
+            if q_len == 0 or k_len == 0:
+                continue
+            expected, _ = exact(drawn, case._replace(q_len=q_len, k_len=k_len))
+            rows = [slice(*each[index : index + 2].tolist()) for each in starts]
+            for mine, oracle, where in zip(
+                (out, *got), expected, (rows[0], rows[0], rows[1], rows[1]), strict=True
+            ):
+                assert error(mine[where].transpose(0, 1)[None], oracle) < 1e-6
+
+
+def test_without_keys_or_queries_there_is_nothing(device):
+    q, empty = torch.ones(1, 1, 3, 16), torch.ones(1, 1, 0, 16)
+    out, lse = api.flash_attention_with_lse(q, empty, empty, causal=True)
+    assert not out.any()
+    assert (lse == -torch.inf).all()
+    assert api.flash_attention(empty, q, q, causal=True).shape == empty.shape
+    nobody = torch.ones(0, 1, 3, 16)
+    assert api.flash_attention(nobody, nobody, nobody, causal=False).shape == nobody.shape
+
+
+def test_outputs_are_written_whole(device, monkeypatch):
+    case = Case(n_heads=2, n_kv_heads=1, q_len=20, k_len=33, head_dim=24)
+    drawn = draw(case, torch.float32)
+    for name in ("empty", "empty_like"):
+        made = getattr(torch, name)
+        monkeypatch.setattr(
+            torch, name, lambda *args, made=made, **options: made(*args, **options).fill_(torch.nan)
+        )
+    for deterministic in (False, True):
+        got, lse = ours(drawn, case, deterministic=deterministic)
+        assert not any(each.isnan().any() for each in (*got, lse))
+
+
+def test_torch_compile_takes_it_whole(device):
+    drawn = draw(Case(n_heads=2), torch.float32)
+    inputs = [each.detach().requires_grad_() for each in drawn[:3]]
+
+    def attention(q, k, v):
+        return api.flash_attention(q, k, v, causal=True)
+
+    compiled = torch.compile(attention, fullgraph=True, backend="aot_eager")
+    for mine, eager in zip(
+        torch.autograd.grad(compiled(*inputs), inputs, drawn.dout),
+        torch.autograd.grad(attention(*inputs), inputs, drawn.dout),
+        strict=True,
+    ):
+        assert error(mine, eager) < 1e-6
+
+
+def test_operators_are_well_formed(device):
+    q, k, v = (each.detach().requires_grad_() for each in draw(Case(q_len=3), torch.float32)[:3])
+    arguments = (q, k, v, None, True, None, 0.25, "triton")
+    torch.library.opcheck(torch.ops.peakward.flash_attention.default, arguments)
+    starts = torch.tensor([0, 2, 3], dtype=torch.int32)
+    q, k, v = (torch.randn(3, 1, 16, requires_grad=True) for _ in range(3))
+    arguments = (q, k, v, starts, starts, 2, 2, None, True, None, 0.25, "triton")
+    torch.library.opcheck(torch.ops.peakward.flash_attention_packed.default, arguments)
