@@ -23,7 +23,16 @@ from kernels.page import markdown
 from kernels.results import Outcome, Report
 from kernels.timing import in_turns
 
-OPERATORS = ("softmax", "rms_norm", "layer_norm")
+OPERATORS = (
+    "softmax",
+    "rms_norm",
+    "layer_norm",
+    "cross_entropy",
+    "linear_cross_entropy",
+    "decode_attention",
+    "quantized_matmul",
+    "flash_attention",
+)
 COPY_BYTES = 1 << 30
 
 
@@ -36,7 +45,8 @@ def main(arguments: list[str]) -> None:
     outcomes: list[Outcome] = []
     left: list[str] = []
     for operator in options.only:
-        for contest in importlib.import_module(f"kernels.{operator}").contests():
+        module = importlib.import_module(f"kernels.{operator}")
+        for contest in module.sweep() if options.sweep else module.contests():
             name = f"{operator} {' '.join(map(str, contest.shape.values()))}"
             if monotonic() > deadline:
                 left.append(name)
@@ -68,6 +78,9 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", type=lambda text: text.split(","), default=list(OPERATORS))
+    parser.add_argument(
+        "--sweep", action="store_true", help="our own kernel at several settings instead"
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--calls", type=int, default=10)
     parser.add_argument("--budget-s", type=float, default=600.0)
