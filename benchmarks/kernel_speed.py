@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> None:
     report = Report(
         device=torch.cuda.get_device_name(),
         driver=pynvml.nvmlSystemGetDriverVersion(),
-        torch=torch.__version__,
+        torch=str(torch.__version__),
         triton=triton.__version__,
         cudnn=torch.backends.cudnn.version(),
         clock_hz=(min(clocks, default=0), max(clocks, default=0)),
@@ -81,10 +81,16 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--sweep", action="store_true", help="our own kernel at several settings instead"
     )
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=rounds, default=5)
     parser.add_argument("--calls", type=int, default=10)
     parser.add_argument("--budget-s", type=float, default=600.0)
     return parser.parse_args(arguments)
+
+
+def rounds(text: str) -> int:
+    if int(text) < 2:
+        raise argparse.ArgumentTypeError(f"expected at least 2, for an interval, got {text}")
+    return int(text)
 
 
 def copy_rate() -> float:

@@ -44,6 +44,8 @@ def compile_all(name: str, capability: int) -> list[dict[str, Any]]:
     spec.loader.exec_module(module)
     taken = []
     for label, launch in module.LAUNCHES.items():
+        if capability not in launch.capabilities:
+            continue
         compiled: list[Any] = []
         JITFunction.run = _compiles_into(compiled)
         Autotuner._bench = _compiles

@@ -18,3 +18,5 @@ class Launch(NamedTuple):
     """A program."""
     stack_bytes: int = 0
     """A thread: where what does not fit into registers is spilled to."""
+    capabilities: tuple[int, ...] = (80, 90)
+    """What it is compiled for."""

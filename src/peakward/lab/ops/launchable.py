@@ -25,7 +25,7 @@ def require_launchable(op: str, *tensors: Tensor) -> None:
                 f"{op}: expected a GPU of compute capability 8.0 or later, got "
                 f"{capability[0]}.{capability[1]} ({torch.cuda.get_device_name(device)})"
             )
-    elif not (device.type == "cpu" and _interprets()):
+    elif not (device.type == "cpu" and interprets()):
         raise ValueError(f"{op}: expected tensors on a CUDA device, got {device}")
 
 
@@ -41,7 +41,8 @@ def require_floats(op: str, **tensors: Tensor) -> None:
             )
 
 
-def _interprets() -> bool:
+def interprets() -> bool:
+    """Whether Triton's interpreter takes the place of a GPU in this process."""
     from triton import knobs
 
     return bool(knobs.runtime.interpret)

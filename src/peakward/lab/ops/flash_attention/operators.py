@@ -12,7 +12,10 @@ from torch import Tensor
 from peakward.lab.ops.flash_attention.rule import Packing, Rule
 from peakward.lab.ops.launchable import require_launchable
 
-IMPLEMENTATIONS = {"triton": "peakward.lab.ops.flash_attention.triton"}
+IMPLEMENTATIONS = {
+    "triton": "peakward.lab.ops.flash_attention.triton",
+    "hopper": "peakward.lab.ops.flash_attention.hopper",
+}
 """Modules by name, loaded when first called."""
 
 

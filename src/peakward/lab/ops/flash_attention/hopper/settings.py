@@ -1,0 +1,50 @@
+"""Tile sizes of the forward pass, by what was measured on an H100 (bf16, 16,384 tokens, 2026-11-22)."""
+
+from typing import NamedTuple
+
+import torch
+
+KEYS = 128
+"""A tile of keys. Of 64, head dimension 128 lost 9 to 15%; 256 do not fit the registers."""
+ROWS = 64
+"""Of queries, or of keys in the backward pass, for each warpgroup: what one product takes."""
+H100_MULTIPROCESSORS = 132
+"""For compiling where there is no GPU."""
+
+
+class ForwardSettings(NamedTuple):
+    """How many warpgroups share a tile of keys, and how many such tiles are on their way."""
+
+    warpgroups: int
+    stages: int
+    registers: int
+    """A thread of a warpgroup beyond the first; 24 are the copying warp's, the first takes the rest."""
+
+
+TWO = ForwardSettings(warpgroups=2, stages=2, registers=240)
+THREE = ForwardSettings(warpgroups=3, stages=2, registers=160)
+LONG = 16
+"""Tiles of keys to a tile of queries, on average, from which three warpgroups pay."""
+
+
+def forward_settings_for(head_dim: int, k_len: int, *, causal: bool) -> ForwardSettings:
+    """Three warpgroups where registers allow it and a tile's work is long: of head dimension 64,
+    causal, 490 against 431 TFLOP/s at 16,384 tokens, 413 against 389 at 4,096, but 244 against 292
+    at 1,024, where a tile of 192 rows is too much of the whole."""
+    if head_dim > 64:
+        return TWO
+    n_tiles = k_len / KEYS / (2 if causal else 1)
+    return THREE if n_tiles >= LONG else TWO
+
+
+def n_programs(device: torch.device) -> int:
+    """One a multiprocessor: each takes most of its registers and shared memory."""
+    if device.type != "cuda":
+        return H100_MULTIPROCESSORS
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def queries_for(head_dim: int) -> int:
+    """A tile of queries in the backward pass: with 128 of them, sums for head dimension 128 and the
+    scores do not fit a warpgroup's registers together."""
+    return 128 if head_dim <= 64 else 64
