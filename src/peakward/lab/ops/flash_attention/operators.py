@@ -74,8 +74,9 @@ def attend(
     name: str,
 ) -> tuple[Tensor, Tensor]:
     """out and lse by the implementation of that name."""
+    chosen = implementation(name)
     _require_launchable(q, k, v, slopes)
-    return implementation(name).forward(q, k, v, slopes, Rule(causal, window, scale))
+    return chosen.forward(q, k, v, slopes, Rule(causal, window, scale))
 
 
 @attend.register_fake
@@ -130,9 +131,10 @@ def attend_packed(
     name: str,
 ) -> tuple[Tensor, Tensor]:
     """out and lse of packed sequences."""
+    chosen = implementation(name)
     _require_launchable(q, k, v, slopes, q_starts, k_starts)
     packing = Packing(q_starts, k_starts, q_len, k_len)
-    return implementation(name).forward(q, k, v, slopes, Rule(causal, window, scale), packing)
+    return chosen.forward(q, k, v, slopes, Rule(causal, window, scale), packing)
 
 
 @attend_packed.register_fake

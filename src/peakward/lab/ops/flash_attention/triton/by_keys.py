@@ -107,17 +107,18 @@ def _through_queries(  # type: ignore[no-untyped-def]
             douts[0], batch, head, start, q_len, row_strides[1], QUERIES, D1, D1, MASKED,
             DESCRIPTORS,
         )  # fmt: skip
-        rounded = weight.to(do1.dtype)
-        dv1 = tl.dot(rounded, do1, dv1, input_precision=PRECISION)
         dweight = tl.dot(values[0], do1.T, input_precision=PRECISION)
         if D2 > 0:
             do2 = load(
                 douts[1], batch, head, start, q_len, row_strides[1], QUERIES, D2, VALID2, MASKED,
                 DESCRIPTORS,
             )  # fmt: skip
-            dv2 = tl.dot(rounded, do2, dv2, input_precision=PRECISION)
             dweight = tl.dot(values[1], do2.T, dweight, input_precision=PRECISION)
         dscore = (weight * (dweight - delta[None, :])).to(q1.dtype)
+        rounded = weight.to(do1.dtype)
+        dv1 = tl.dot(rounded, do1, dv1, input_precision=PRECISION)
+        if D2 > 0:
+            dv2 = tl.dot(rounded, do2, dv2, input_precision=PRECISION)
         dk1 = tl.dot(dscore, q1, dk1, input_precision=PRECISION)
         if D2 > 0:
             dk2 = tl.dot(dscore, q2, dk2, input_precision=PRECISION)

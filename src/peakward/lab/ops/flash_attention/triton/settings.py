@@ -38,42 +38,48 @@ class BackwardSettings(NamedTuple):
 
 
 def forward_settings_for(head_dim: int, dtype: torch.dtype, capability: int) -> ForwardSettings:
-    """Blocks that spill no registers."""
+    """Blocks that spill few registers if any."""
     return ForwardSettings(
         blocks=_forward_blocks(head_dim, dtype, capability),
-        descriptors=capability >= 90,
+        descriptors=_descriptors(dtype, capability),
     )
 
 
 def backward_settings_for(head_dim: int, dtype: torch.dtype, capability: int) -> BackwardSettings:
-    """Blocks that spill no registers."""
+    """Blocks that spill few registers if any."""
     return BackwardSettings(
         by_keys=_by_keys(head_dim, dtype, capability),
         by_queries=_by_queries(head_dim, dtype),
-        descriptors=capability >= 90,
+        descriptors=_descriptors(dtype, capability),
         reduce_descriptors=capability >= 90,
     )
 
 
+def _descriptors(dtype: torch.dtype, capability: int) -> bool:
+    # What a descriptor loads in fp32 is kept in registers, and tf32x3 makes two of each: 64
+    # queries of 128 spilled 520 bytes a thread, by pointers and through shared memory none.
+    return capability >= 90 and dtype != torch.float32
+
+
 def _forward_blocks(head_dim: int, dtype: torch.dtype, capability: int) -> Blocks:
     if dtype == torch.float32:
-        return Blocks(64, 32, 4, 2) if head_dim <= 128 else Blocks(32, 16, 4, 2)
-    if head_dim <= 128:
-        return Blocks(128, 64, 8 if head_dim > 64 else 4, 3)
-    return Blocks(64, 32, 4, 2) if capability < 90 else Blocks(128, 64, 8, 2)
+        return Blocks(32, 32, 4, 2) if head_dim <= 128 else Blocks(32, 16, 8, 2)
+    if head_dim > 128:
+        return Blocks(64, 32, 8, 2) if capability < 90 else Blocks(128, 64, 8, 2)
+    return Blocks(128, 64, 4 if head_dim == 64 else 8, 3)
 
 
 def _by_keys(head_dim: int, dtype: torch.dtype, capability: int) -> Blocks:
     if dtype == torch.float32:
-        return Blocks(32, 32, 4, 1)
-    if head_dim <= 64:
+        return Blocks(32, 32, 4, 1) if head_dim <= 64 else Blocks(16, 32, 8, 1)
+    if capability < 90:
+        return Blocks(32, 64, 4 if head_dim <= 64 else 8, 2 if head_dim <= 128 else 1)
+    if head_dim <= 96:
         return Blocks(64, 128, 8, 2)
-    if head_dim <= 128:
-        return Blocks(64, 64, 4, 2) if capability < 90 else Blocks(64, 128, 8, 2)
-    return Blocks(32, 64, 8, 1)
+    return Blocks(64, 64, 8, 2) if head_dim <= 128 else Blocks(32, 64, 8, 1)
 
 
 def _by_queries(head_dim: int, dtype: torch.dtype) -> Blocks:
     if dtype == torch.float32:
-        return Blocks(32, 32, 4, 1)
+        return Blocks(32, 32, 4, 1) if head_dim <= 64 else Blocks(16, 32, 8, 1)
     return Blocks(64, 64, 4, 2) if head_dim <= 128 else Blocks(64, 32, 8, 1)
