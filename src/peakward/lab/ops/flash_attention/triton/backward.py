@@ -220,13 +220,14 @@ def _shares(
     if sums is None:
         return None, None
     first, second = parts(problem.head_dim)
-    rest = sums[..., first:] if second else None
+    rest = sums[..., first:] if second else sums
     if not described:
         return sums, rest
-    n_rows, width = sums.numel() // (first + second), first + second
+    width = first + second
+    n_rows, others = sums.numel() // width, second or first
     return (
         TensorDescriptor(sums, [n_rows, first], [width, 1], [rows, first]),
-        TensorDescriptor(rest, [n_rows, second], [width, 1], [rows, second]) if second else None,
+        TensorDescriptor(rest, [n_rows, others], [width, 1], [rows, others]),
     )
 
 

@@ -226,11 +226,13 @@ def by_keys(  # type: ignore[no-untyped-def]
         if REDUCE_DESCRIPTORS:
             row0 = (batch * dq_strides[0] + head * dq_strides[1]) // (D1 + D2)
             dqs = ((dq1, row0), (dq2, row0))
-        else:
+        elif ADD_DQ:
             dqs = (
                 head_of(dq1, batch, head, first_q, dq_strides, False),
                 head_of(dq2, batch, head, first_q, dq_strides, False),
             )
+        else:
+            dqs = (0, 0)
         base = batch.to(tl.int64) * lse_strides[0] + head.to(tl.int64) * lse_strides[1] + first_q
         rows = (lse_ptr + base, delta_ptr + base)
         if slopes_ptr is None:

@@ -99,15 +99,16 @@ def describable(*tensors: Tensor) -> bool:
 
 
 def halves(tensor: Tensor, rows: int, *, described: bool) -> tuple[Any, Any]:
-    """What a kernel loads blocks of `rows` rows from: the first part of the head and the second."""
-    width = tensor.shape[-1]
-    first, second = parts(width)
+    """What a kernel loads blocks of `rows` rows from: the first part of the head and the second.
+
+    Where there is no second part the first stands for it, and is not looked at: Triton 3.6 has no
+    functions of None.
+    """
+    first, second = parts(tensor.shape[-1])
+    rest = tensor[..., first:] if second else tensor
     if not described:
-        return tensor, tensor[..., first:] if second else None
-    return (
-        _descriptor(tensor, rows, first),
-        _descriptor(tensor[..., first:], rows, second) if second else None,
-    )
+        return tensor, rest
+    return _descriptor(tensor, rows, first), _descriptor(rest, rows, second or first)
 
 
 def _descriptor(tensor: Tensor, rows: int, width: int) -> TensorDescriptor:

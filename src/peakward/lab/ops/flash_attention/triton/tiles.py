@@ -32,8 +32,8 @@ def span(cumulative, batch, length, VARLEN: tl.constexpr):  # type: ignore[no-un
 
 @triton.jit
 def head_of(source, batch, head, first, strides, DESCRIPTORS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """A head's first row; a descriptor, and a part that is not there, as they are."""
-    if DESCRIPTORS or source is None:
+    """A head's first row; a descriptor as it is."""
+    if DESCRIPTORS:
         return source
     else:
         return (
