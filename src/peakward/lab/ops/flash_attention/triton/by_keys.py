@@ -232,7 +232,7 @@ def by_keys(  # type: ignore[no-untyped-def]
                 head_of(dq2, batch, head, first_q, dq_strides, False),
             )
         else:
-            dqs = (0, 0)
+            dqs = queries  # Nothing is added to them.
         base = batch.to(tl.int64) * lse_strides[0] + head.to(tl.int64) * lse_strides[1] + first_q
         rows = (lse_ptr + base, delta_ptr + base)
         if slopes_ptr is None:
