@@ -185,8 +185,9 @@ def by_keys(  # type: ignore[no-untyped-def]
     block, batch, kv_head = place(tl.cdiv(k_len, KEYS), n_kv_heads, n_batches, section)
     start = block * KEYS
     first_k, k_len = span(k_starts, batch, k_len, VARLEN)
-    if start >= k_len:
-        return
+    if VARLEN:
+        if start >= k_len:
+            return
     first_q, q_len = span(q_starts, batch, q_len, VARLEN)
     scale_log2 = scale * LOG2_E
     key = start + tl.arange(0, KEYS)

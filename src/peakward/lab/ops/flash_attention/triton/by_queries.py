@@ -127,8 +127,9 @@ def by_queries(  # type: ignore[no-untyped-def]
     block, batch, head = place(n_blocks, n_heads, n_batches, section)
     start = (n_blocks - 1 - block) * QUERIES
     first_q, q_len = span(q_starts, batch, q_len, VARLEN)
-    if start >= q_len:
-        return
+    if VARLEN:
+        if start >= q_len:
+            return
     first_k, k_len = span(k_starts, batch, k_len, VARLEN)
     shift = k_len - q_len
     scale_log2 = scale * LOG2_E

@@ -40,8 +40,9 @@ def _delta(  # type: ignore[no-untyped-def]
     head = program // n_blocks % n_heads
     start = program % n_blocks * ROWS
     first, q_len = span(q_starts, batch, q_len, VARLEN)
-    if start >= q_len:
-        return
+    if VARLEN:
+        if start >= q_len:
+            return
     out = head_of(out, batch, head, first, out_strides, False)
     dout = head_of(dout, batch, head, first, dout_strides, False)
     o = load(out, 0, 0, start, q_len, out_strides[2], ROWS, WIDTH, HEAD_DIM, True, False)

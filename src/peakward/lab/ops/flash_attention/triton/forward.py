@@ -149,8 +149,9 @@ def _forward(  # type: ignore[no-untyped-def]
     # Late queries see the most keys: what takes longest is started first.
     start = (n_blocks - 1 - block) * QUERIES
     first_q, q_len = span(q_starts, batch, q_len, VARLEN)
-    if start >= q_len:
-        return
+    if VARLEN:
+        if start >= q_len:
+            return
     first_k, k_len = span(k_starts, batch, k_len, VARLEN)
     shift = k_len - q_len
     at = (batch, head // GROUP)
