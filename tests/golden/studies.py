@@ -4,6 +4,13 @@ import msgspec
 
 from peakward.records.calibration import Calibration, MatmulRate
 from peakward.records.case import Configuration, ModelCase, Workload
+from peakward.records.case_memory import (
+    CaseMemory,
+    KernelPhase,
+    PeakMoment,
+    PhasePeak,
+    StepClock,
+)
 from peakward.records.environment import Environment
 from peakward.records.measurement import (
     CompileReport,
@@ -388,6 +395,54 @@ def profiles() -> tuple[CaseProfile, ...]:
     )  # fmt: skip
 
 
+def recorded() -> CaseMemory:
+    """Of the baseline: its peaks on the clock of its kernels."""
+    scores = "vectorized_elementwise_kernel<CUDAFunctor_mul>"
+    peaks = (
+        ("forward", 51.7, 0.0412, "aten::_softmax", scores, "elementwise", 0.0198, 0.291),
+        ("backward", 58.9, 0.3731, "aten::mm", "ampere_sgemm_128x64_nn", "matmul", 0.1702, 0.1846),
+        ("optimizer", 50.8, 1.0109, "aten::_foreach_sqrt", None, None, None, 0.0),
+    )  # fmt: skip
+    return CaseMemory(
+        id="20261121-092000-memory-7b10",
+        case=BASELINE,
+        environment_key=H200.key,
+        snapshot="2f9d41c07be1.pickle.gz",
+        peak_bytes=int(58.9 * GIB),
+        counted_peak_bytes=int(58.9 * GIB),
+        reserved_bytes=int(61.2 * GIB),
+        phases=tuple(
+            PhasePeak(phase=phase, event=0, allocated_bytes=int(peak * GIB), purposes=())
+            for phase, peak, *_ in peaks
+        ),
+        purposes=(),
+        timeline=(),
+        modules=(),
+        largest=(),
+        clock=StepClock(
+            trace="c0a8117e55d2.json.gz",
+            times_s=(),
+            peaks=tuple(
+                PeakMoment(
+                    phase=phase,
+                    at_s=at_s,
+                    operator=operator,
+                    kernel=kernel,
+                    category=category,
+                    queued_s=queued_s,
+                    host_ahead_s=ahead_s,
+                )
+                for phase, _, at_s, operator, kernel, category, queued_s, ahead_s in peaks
+            ),
+            kernels=(
+                KernelPhase(phase="forward", begin_s=0.0003, end_s=0.3322),
+                KernelPhase(phase="backward", begin_s=0.3323, end_s=0.9618),
+                KernelPhase(phase="optimizer", begin_s=0.962, end_s=1.0057),
+            ),
+        ),
+    )
+
+
 def run_study() -> Study:
     """`peakward run --model 2.7B` on an H200, complete."""
     return Study(
@@ -427,6 +482,7 @@ def run_study() -> Study:
         ),
         trials=trials(),
         profiles=profiles(),
+        memory=(recorded(),),
         best_command=(
             "peakward bench --model 2.7B --batch-size 4 --seq-len 512 --pass train_step "
             "--precision bf16 --attention sdpa --compile default --optimizer adamw-fused --device cuda"

@@ -1,5 +1,7 @@
 """Recorded memory on a real GPU: marks by the allocator's counters, and categories that add up."""
 
+from pathlib import Path
+
 import pytest
 
 from peakward.lab.measure.isolated import Workers
@@ -9,6 +11,9 @@ from peakward.prediction.parameters import n_parameters
 from peakward.records.protocol import Protocol
 from peakward.traces.memory.case_memory import recorded
 from peakward.traces.memory.memory import memory
+from peakward.traces.memory.step_clock import step_clock
+from peakward.traces.readers import torch_allocations
+from peakward.traces.trace import Trace
 
 pytestmark = pytest.mark.gpu
 
@@ -23,7 +28,8 @@ def record(tmp_path):
 
     def make(case):
         path = tmp_path / "m.pickle.gz"
-        path.unlink(missing_ok=True)
+        for each in tmp_path.glob("m.pickle.gz*"):
+            each.unlink()
         with Workers() as workers:
             answer = workers.record_memory(case, path)
         assert isinstance(answer, MemoryRecorded), answer
@@ -91,3 +97,56 @@ def test_recomputed_activations_are_told(make_case, record):
     kept = purposes(again, "forward")["activations"]
     assert kept < purposes(plain, "forward")["activations"] / 2
     assert {each.module for each in again.modules} >= {"blocks.0.ff", "blocks.2.ff"}
+
+
+@pytest.fixture
+def clock(tmp_path):
+    """clock(case): the record of its step, and that on the clock of its kernels."""
+
+    def make(case):
+        path = tmp_path / "c.pickle.gz"
+        for each in tmp_path.glob("c.pickle.gz*"):
+            each.unlink()
+        with Workers() as workers:
+            answer = workers.record_memory(case, path)
+        assert isinstance(answer, MemoryRecorded), answer
+        snapshot, trace = memory(path), Path(answer.trace)
+        step = recorded(snapshot, answer.marks, "cuda")
+        seen = torch_allocations.read(trace)
+        return step, step_clock(snapshot, answer.marks, step, Trace.open(trace), seen)
+
+    return make
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "every-block"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16-mixed"])
+def test_a_step_is_joined_to_its_kernels(make_case, clock, precision, checkpointing):
+    """The profiler tells of every allocation and free that the allocator's history has, in its order,
+    on autograd's thread too: else this raises."""
+    case = make_case(workload={"batch_size": 8}, precision=precision, checkpointing=checkpointing)
+    step, found = clock(case)
+    assert [each.phase for each in found.peaks] == ["forward", "backward", "optimizer"]
+    times = [each.at_s for each in found.peaks]
+    assert times == sorted(times)
+    assert times[0] > 0
+    assert len(found.times_s) == len(step.timeline)
+    assert list(found.times_s) == sorted(found.times_s)
+    begins = [each.begin_s for each in found.kernels]
+    assert [each.phase for each in found.kernels] == ["forward", "backward", "optimizer"]
+    assert begins == sorted(begins)
+    for peak, work in zip(found.peaks, found.kernels, strict=True):
+        assert peak.operator is None or peak.operator.startswith(("aten::", "peakward::"))
+        assert peak.host_ahead_s >= 0
+        # The device does a phase's work after the host has asked for it.
+        assert work.end_s > peak.at_s or peak.kernel is None
+        assert (peak.kernel is None) == (peak.category is None)
+
+
+def test_a_forward_pass_is_joined_too(make_case, clock):
+    _, found = clock(make_case(workload={"batch_size": 8}, pass_="forward"))
+    assert [each.phase for each in found.kernels] == ["forward"]
+
+
+def test_compiled_steps_are_joined_too(make_case, clock):
+    step, found = clock(make_case(workload={"batch_size": 8}, compile="default"))
+    assert len(found.peaks) == len(step.phases) == 3

@@ -49,6 +49,8 @@ class MemoryMarks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Between the two cuBLAS's workspaces were let go, and nothing else."""
     peak_allocated_bytes: int | None
     """By torch's own count, from the case's building on; None on a CPU, where it keeps none."""
+    traced: tuple[int, int] | None = None
+    """Between the two torch's profiler was told of every one as well; None on a CPU."""
 
 
 class PhasePeak(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -95,6 +97,45 @@ class LargeAllocations(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     backward pass."""
 
 
+class PeakMoment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What host and device were at as a phase reached its peak."""
+
+    phase: Phase
+    at_s: float
+    """Since the step began, on the host."""
+    operator: str | None
+    """That the host was in: the innermost that computes; None outside of all."""
+    kernel: str | None
+    """That the device ran; None where it was idle."""
+    category: str | None
+    """The kernel's."""
+    queued_s: float | None
+    """From the kernel's launch to its start; None where its launch is not known."""
+    host_ahead_s: float
+    """Until all that was launched before had run: 0 of a device that had nothing left to do."""
+
+
+class KernelPhase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """From the first start to the last end of what a phase launched, since the step began."""
+
+    phase: Phase
+    begin_s: float
+    end_s: float
+
+
+class StepClock(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The recorded step on the clock of its kernels. Host and device ran under torch's profiler and
+    with the stack of every allocation taken: slower than a step that is timed."""
+
+    trace: str
+    """The name of the trace's file beside the database."""
+    times_s: tuple[float, ...]
+    """Of each point of `CaseMemory.timeline`, since the step began."""
+    peaks: tuple[PeakMoment, ...]
+    """As `CaseMemory.phases`."""
+    kernels: tuple[KernelPhase, ...]
+
+
 class CaseMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One recorded step of a case, the second: the first that finds the optimiser's state."""
 
@@ -115,3 +156,7 @@ class CaseMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     modules: tuple[ModuleActivations, ...]
     """In the order of their first."""
     largest: tuple[LargeAllocations, ...]
+    clock: StepClock | None = None
+    """None on a CPU, where it was not joined, and in records from before it was taken."""
+    not_joined: str | None = None
+    """Why the allocator's history and the trace of the same step on a GPU do not agree."""

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from peakward.records.case import ModelCase
-from peakward.records.case_memory import CaseMemory
+from peakward.records.case_memory import CaseMemory, MemoryMarks, StepClock
 from peakward.records.errors import PeakwardError
 from peakward.report.cases import label
 
 if TYPE_CHECKING:
     from peakward.lab.measure.isolated import Workers
     from peakward.store.database import Store
+    from peakward.traces.memory.case_memory import Recorded
+    from peakward.traces.memory.memory import Memory
 
 INTERRUPTED = "interrupted"
 """How a reason begins where Ctrl-C ended it."""
@@ -74,7 +76,10 @@ class MemoryRecorder:
                 reason = answer.reason if stopped else f"{answer.status}: {answer.reason}"
                 return NotRecorded(case=case, reason=reason)
             name = self._store.keep(path)
-        step = recorded(memory(self._store.path_of(name)), answer.marks, case.device)
+            trace = None if answer.trace is None else self._store.keep(Path(answer.trace))
+        snapshot = memory(self._store.path_of(name))
+        step = recorded(snapshot, answer.marks, case.device)
+        clock, not_joined = self._clock(snapshot, answer.marks, step, trace)
         found = CaseMemory(
             id=uuid.uuid4().hex,
             case=case,
@@ -88,6 +93,25 @@ class MemoryRecorder:
             timeline=step.timeline,
             modules=step.modules,
             largest=step.largest,
+            clock=clock,
+            not_joined=not_joined,
         )
         self._store.add_memory(found)
         return found
+
+    def _clock(
+        self, snapshot: "Memory", marks: MemoryMarks, step: "Recorded", trace: str | None
+    ) -> tuple[StepClock | None, str | None]:
+        """The step on its kernels' clock, or why there is none; neither where it was not traced."""
+        from peakward.traces.memory.step_clock import step_clock
+        from peakward.traces.readers import torch_allocations
+        from peakward.traces.trace import Trace
+
+        if trace is None:
+            return None, None
+        path = self._store.path_of(trace)
+        try:
+            seen = torch_allocations.read(path)
+            return step_clock(snapshot, marks, step, Trace.open(path), seen), None
+        except PeakwardError as error:
+            return None, str(error)

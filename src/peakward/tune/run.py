@@ -15,6 +15,7 @@ from peakward.prediction.planning.relief import relief
 from peakward.prediction.planning.site import Site, site
 from peakward.records.calibration import Calibration
 from peakward.records.case import ModelCase
+from peakward.records.case_memory import CaseMemory
 from peakward.records.device import Device
 from peakward.records.environment import Environment
 from peakward.records.lever import Lever
@@ -164,10 +165,21 @@ def investigate(
         complete=not (stopped or ledger.skipped),
         interrupted=stopped or explained.interrupted or any(map(interrupted, ledger.trials)),
         profiles=explained.made,
+        memory=_recorded(measured, store),
         notes=(*study.notes, *explained.notes),
     )
     store.add_study(study)
     return study
+
+
+def _recorded(measured: Sequence[Measurement], store: "Store") -> tuple[CaseMemory, ...]:
+    """What an earlier `study memory` of this machine recorded of these cases."""
+    return tuple(
+        found
+        for each in measured
+        if isinstance(each.case, ModelCase)
+        and (found := store.memory(each.case, each.environment.key)) is not None
+    )
 
 
 def _best_measured(held: Ladder, sweep: "Sweep", on_stage: Listener) -> Measurement:

@@ -13,9 +13,12 @@ from peakward.records.case import Case, ModelCase, OperatorCase
 from peakward.records.case_memory import (
     CaseMemory,
     HeldPoint,
+    KernelPhase,
     LargeAllocations,
     ModuleActivations,
+    PeakMoment,
     PhasePeak,
+    StepClock,
 )
 from peakward.records.environment import Environment
 from peakward.records.measurement import (
@@ -311,7 +314,28 @@ def case_memory(case: ModelCase, key: str = "here") -> CaseMemory:
         }
     purposes = ("parameters", "gradients", "activations", "temporaries")
     line = "reference.py:30 softmax" if case.device == "cuda" else None
+    clock = StepClock(
+        trace="0123456789abcdef.json.gz",
+        times_s=tuple(1e-3 * event for event in range(len(moments))),
+        peaks=tuple(
+            PeakMoment(
+                phase=phase,
+                at_s=1e-3 * event,
+                operator="aten::mm",
+                kernel="gemm" if event else None,
+                category="matmul" if event else None,
+                queued_s=2e-4 if event else None,
+                host_ahead_s=5e-4 * event,
+            )
+            for event, phase in enumerate(moments)
+        ),
+        kernels=tuple(
+            KernelPhase(phase=phase, begin_s=2e-3 * event, end_s=2e-3 * (event + 1))
+            for event, phase in enumerate(moments)
+        ),
+    )
     return CaseMemory(
+        clock=clock if case.device == "cuda" else None,
         id=f"h {case}",
         case=case,
         environment_key=key,

@@ -1,7 +1,10 @@
 """A case's memory is recorded once; its snapshot is kept; what fails is said and tried again."""
 
+import gzip
+import json
 import pickle
 
+import msgspec
 import pytest
 
 from peakward.catalogue.models import model
@@ -99,3 +102,43 @@ def test_ctrl_c_twice_keeps_what_was_recorded(store):
     with pytest.raises(KeyboardInterrupt):
         MemoryRecorder(hands, store, "here").record(CASE, timeout_s=1.0)
     assert store.memory(CASE, "here") is not None
+
+
+STEP = {"ph": "X", "cat": "user_annotation", "name": "peakward::step", "ts": 1, "dur": 9}
+TRACED = msgspec.structs.replace(MARKS, traced=(1, 3))
+
+
+class OnGpu(Hands):
+    """As those of a GPU, whose trace has these instants."""
+
+    def __init__(self, *sizes):
+        super().__init__()
+        self._sizes = sizes
+
+    def record_memory(self, case, path, *, timeout_s):
+        found = super().record_memory(case, path, timeout_s=timeout_s)
+        events = [STEP | {"pid": 1, "tid": 1}]
+        for at, size in enumerate(self._sizes):
+            arguments = {"Addr": 8192, "Bytes": size, "Device Id": 0}
+            instant = {"ph": "i", "name": "[memory]", "ts": 2 + at, "pid": 1, "tid": 1}
+            events.append(instant | {"args": arguments})
+        trace = path.with_name("a.trace.json.gz")
+        trace.write_bytes(gzip.compress(json.dumps({"traceEvents": events}).encode()))
+        return msgspec.structs.replace(found, trace=str(trace), marks=TRACED)
+
+
+def test_a_trace_of_the_step_gives_its_clock(store):
+    case = msgspec.structs.replace(CASE, device="cuda")
+    found = MemoryRecorder(OnGpu(512, -512), store, "here").record(case, timeout_s=1.0)
+    assert found.not_joined is None
+    assert store.path_of(found.clock.trace).is_file()
+    (peak,) = found.clock.peaks
+    assert (peak.phase, peak.at_s, peak.kernel) == ("forward", pytest.approx(1e-6), None)
+    assert store.memory(case, "here") == found
+
+
+def test_a_trace_that_tells_otherwise_is_not_joined(store):
+    case = msgspec.structs.replace(CASE, device="cuda")
+    found = MemoryRecorder(OnGpu(512), store, "here").record(case, timeout_s=1.0)
+    assert found.clock is None
+    assert "got 1 for 2" in found.not_joined

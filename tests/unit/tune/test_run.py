@@ -31,7 +31,7 @@ class Device:
     def __init__(self, studies, step_s):
         self.studies, self.step_s = studies, step_s
         self.environment, self.workers, self.store = studies.H200, self, self
-        self.measured, self.n_processes = {}, 0
+        self.measured, self.n_processes, self.recorded = {}, 0, {}
 
     def turn_s(self, case):
         return self.step_s(case)
@@ -45,6 +45,9 @@ class Device:
 
     def measurement(self, case, protocol, key):
         return self.measured.get((case, protocol))
+
+    def memory(self, case, key):
+        return self.recorded.get((case, key))
 
     def turns(self, cases, protocol):
         self.n_processes += 1
@@ -127,6 +130,17 @@ def test_where_no_rung_holds_the_best_lever_alone_is_the_best(studies):
     assert [step.lever for step in found.steps] == ["sdpa"]
     assert found.best.measurement is not None
     assert "sdpa" in study.best_command
+
+
+def test_what_was_recorded_of_its_cases_is_in_the_study(studies):
+    device = Device(studies, lambda case: 0.5 if case.configuration.precision == "bf16" else 1.0)
+    stored = studies.recorded()
+    baseline = run(device, "bf16").measurements[0].case
+    device.recorded[baseline, studies.H200.key] = stored
+    device.measured.clear()
+    assert run(device, "bf16").memory == (stored,)
+    device.recorded = {(baseline, "elsewhere"): stored}
+    assert run(device, "bf16").memory == ()
 
 
 def test_where_nothing_is_kept_the_baseline_is_the_best(studies):

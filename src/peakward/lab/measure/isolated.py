@@ -280,7 +280,8 @@ class Workers:
         timeout_s: float = TIMEOUT_S,
         on_event: OnEvent | None = None,
     ) -> MemoryRecorded | Failed:
-        """Write a snapshot of all that two steps of a case allocate: gzipped, as torch dumps them.
+        """Write a snapshot of all that two steps of a case allocate: gzipped, as torch dumps them. On a
+        GPU also a trace of the second step, beside it: `<path>.trace.json.gz`.
 
         Failures are as those of `profile`, and so is what may follow: on a CPU it takes a profiler.
 
@@ -296,7 +297,13 @@ class Workers:
                 return answer
             assert isinstance(answer, MemoryRecorded)
             scratch.rename(path)
-        return msgspec.structs.replace(answer, path=str(path))
+            trace = None
+            if answer.trace is not None:
+                trace = path.with_name(f"{path.name}.trace.json.gz")
+                Path(answer.trace).rename(trace)
+        return msgspec.structs.replace(
+            answer, path=str(path), trace=None if trace is None else str(trace)
+        )
 
     def _ask(
         self,

@@ -1,4 +1,5 @@
-"""Two steps of a case with every allocation recorded. Never used for timing."""
+"""Two steps of a case with every allocation recorded, on a GPU the second also with its kernels. Never
+used for timing."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -6,9 +7,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from peakward.lab.levers.marks import Mark, unmarked
 from peakward.lab.levers.model_step import ModelStep
+from peakward.lab.levers.ranges import opened_phases
 from peakward.lab.measure.allocations import CpuRecording, CudaRecording, recording
 from peakward.lab.measure.jobs import Bench, built
+from peakward.lab.measure.kernel_trace import KernelTrace
 from peakward.lab.measure.memory import Meter
 from peakward.lab.measure.messages import Event, MemoryRecorded, MemoryRequest
 from peakward.lab.measure.module_marks import told_modules
@@ -20,10 +24,13 @@ from peakward.records.measurement import Phase
 
 N_STEPS = 2
 """The second is the first that finds the optimiser's state."""
+TRACE = "memory.trace.json.gz"
+"""Written beside the snapshot, on a GPU."""
 
 
 def record_memory(request: MemoryRequest, bench: Bench) -> MemoryRecorded:
-    """Record the case from its building to the end of its second step, and write the snapshot.
+    """Record the case from its building to the end of its second step, and write the snapshot and, on a
+    GPU, that step's trace.
 
     Raises:
         PeakwardError: the case replays a graph, whose steps allocate nothing, or cannot be built here.
@@ -39,13 +46,21 @@ def record_memory(request: MemoryRequest, bench: Bench) -> MemoryRecorded:
         assert isinstance(prepared, ModelStep)
         bench.tell(Event(stage="recording memory", total=N_STEPS))
         noted = _Noted(recorded, case.device)
+        trace = KernelTrace(Path(request.path).with_name(TRACE)) if case.device == "cuda" else None
         with collector_paused(), told_modules(prepared.model, noted.module):
-            for _ in range(N_STEPS):
+            for _ in range(N_STEPS - 1):
                 noted.step(prepared)
+            noted.last_step(prepared, trace)
         noted.end(meter)
         recorded.stop()
     recorded.write(Path(request.path))
-    return MemoryRecorded(path=request.path, marks=noted.marks())
+    if trace is not None:
+        trace.write()
+    return MemoryRecorded(
+        path=request.path,
+        marks=noted.marks(),
+        trace=None if trace is None else str(trace.path),
+    )
 
 
 class _Noted:
@@ -58,6 +73,7 @@ class _Noted:
         self._modules: list[tuple[int, str]] = []
         self._held: list[tuple[int, Purpose, tuple[int, ...]]] = []
         self._cleared: tuple[int, int] = (0, 0)
+        self._traced: tuple[int, int] | None = None
         self._peak_bytes: int | None = None
 
     def module(self, path: str) -> None:
@@ -67,10 +83,29 @@ class _Noted:
         if phase is not None:
             self._phases.append((self._recorded.mark(), phase))
 
-    def step(self, prepared: ModelStep) -> None:
+    def last_step(self, prepared: ModelStep, trace: KernelTrace | None) -> None:
+        """One more, traced where it can be: in the ranges that say its phases on the trace's clock."""
+        if trace is None:
+            self.step(prepared)
+            return
+        trace.start()
+        first = self._recorded.mark()
+        try:
+            with opened_phases("step") as opened:
+                self.step(prepared, opened)
+        finally:
+            self._traced = (first, self._recorded.mark())
+            trace.stop()
+
+    def step(self, prepared: ModelStep, opened: Mark = unmarked) -> None:
         """One, and what is held after it."""
+
+        def begins(phase: Phase | None) -> None:
+            opened(phase)
+            self.phase(phase)
+
         self._steps.append(self._recorded.mark())
-        prepared.step(self.phase)
+        prepared.step(begins)
         after = self._recorded.mark()
         self._held += [
             (after, purpose, _addresses(tensors, self._device))
@@ -100,6 +135,7 @@ class _Noted:
             ),
             cleared=(at[self._cleared[0]], at[self._cleared[1]]),
             peak_allocated_bytes=self._peak_bytes,
+            traced=None if self._traced is None else (at[self._traced[0]], at[self._traced[1]]),
         )
 
 

@@ -208,6 +208,8 @@ class MemoryRecorded(Message, frozen=True, kw_only=True):
 
     path: str
     marks: MemoryMarks
+    trace: str | None = None
+    """Of the second step, in the same folder; None on a CPU."""
 
 
 class Released(Message, frozen=True, kw_only=True):

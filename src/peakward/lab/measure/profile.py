@@ -44,7 +44,7 @@ def profile(request: ProfileRequest, bench: Bench) -> Profiled:
         bench.tell(Event(stage="profiling", total=request.n_steps))
         steps_s = _profile(prepared, profiler, clock, request.n_steps)
     # Its events are the host's and may be many: they are not for the case's memory limit.
-    _write(profiler, Path(request.path))
+    write(profiler, Path(request.path))
     return Profiled(path=request.path, n_steps=request.n_steps, profiled_step_s=median(steps_s))
 
 
@@ -99,8 +99,8 @@ def _rehearse(prepared: Prepared, clock: Clock) -> None:
             raise
 
 
-def _write(profiler: Profiler, path: Path) -> None:
-    """Gzipped here: torch would leave its plain file in the system's scratch folder if killed."""
+def write(profiler: Profiler, path: Path) -> None:
+    """The trace, gzipped here: torch would leave its plain file in the system's scratch folder if killed."""
     plain = path.with_name(f"{path.name}.json")
     profiler.export_chrome_trace(str(plain))
     with plain.open("rb") as source, gzip.open(path, "wb", compresslevel=GZIP_LEVEL) as target:

@@ -4,6 +4,7 @@ import msgspec
 
 from peakward.records.memory import MemoryPrediction, MemorySplit
 from peakward.records.study import Cell, Column, Study, Table
+from peakward.report import step_clock
 from peakward.report.columns import without_empty
 from peakward.report.document import Section, TableBlock
 from peakward.report.run.investigation import Investigation, Point
@@ -13,8 +14,8 @@ _CATEGORIES = tuple(each.removesuffix("_bytes") for each in MemorySplit.__struct
 
 
 def section(study: Study, read: Investigation) -> Section:
-    """Empty where no memory was predicted and no lever's measured."""
-    tables = (_peaks(study, read), _levers(study, read))
+    """Empty where no memory was predicted and no lever's measured or recorded."""
+    tables = (_peaks(study, read), _levers(study, read), _clocks(study, read))
     return Section(
         title="Memory",
         blocks=tuple(TableBlock(table=without_empty(each)) for each in tables if each.rows),
@@ -79,4 +80,20 @@ def _levers(study: Study, read: Investigation) -> Table:
             for each in sorted(last.values(), key=lambda each: memory_change(each) or 0.0)
         ),
         note="Measured, whether or not the lever was kept.",
+    )
+
+
+def _clocks(study: Study, read: Investigation) -> Table:
+    """Of the configurations that a recording of this machine is stored of."""
+    recorded = {each.case: each for each in study.memory}
+    return Table(
+        title="Peaks on the clock of the kernels",
+        columns=(Column(name="configuration", unit="name"), *step_clock.COLUMNS),
+        rows=tuple(
+            (point.name, *row)
+            for point in read.points
+            if point.case in recorded
+            for row in step_clock.rows(recorded[point.case])
+        ),
+        note=step_clock.NOTE,
     )

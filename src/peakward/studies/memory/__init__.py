@@ -1,11 +1,13 @@
 """Study `memory`: what a step's memory is held for, phase by phase, and how that grows.
 
 Every case runs two steps for its peak as torch counts it, then two more with every allocation
-recorded, which tells what the peak of each phase was made of.
+recorded, which tells what the peak of each phase was made of, and on a GPU what its kernels were at.
 """
 
+from collections.abc import Sequence
+
 from peakward.studies.memory import conclusions, levers, plots, tables
-from peakward.studies.memory.grid import longest, plan, precisions, read
+from peakward.studies.memory.grid import Cell, longest, named, plan, precisions, read
 from peakward.studies.parts import Parts
 from peakward.studies.readings import Readings
 from peakward.studies.recorder import Recorder
@@ -39,6 +41,7 @@ def parts(readings: Readings, setting: Setting) -> Parts:
             tables.residual(cells),
             *tables.modules(last),
             *tables.largest(last),
+            tables.clocks(last),
             tables.predicted(cells),
             levers.table(last),
         ),
@@ -54,5 +57,14 @@ def parts(readings: Readings, setting: Setting) -> Parts:
             "Activations are what the forward pass makes and the backward pass lets go, logits and "
             "autocast's copies of weights among them; a forward pass alone has none.",
             *((_ON_CPU,) if setting.device == "cpu" else ()),
+            *_not_joined(last),
         ),
+    )
+
+
+def _not_joined(cells: Sequence[Cell]) -> tuple[str, ...]:
+    return tuple(
+        f"{named(cell)}: its memory is not joined to its kernels: {cell.memory.not_joined}."
+        for cell in cells
+        if cell.memory is not None and cell.memory.not_joined is not None
     )

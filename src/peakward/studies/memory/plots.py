@@ -1,45 +1,56 @@
 """The timeline of a step by category, and peaks by sequence length."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from peakward.records.case_memory import CaseMemory, StepClock
 from peakward.records.study import Plot, Point, Series
 from peakward.studies.drawing import series
 from peakward.studies.memory.grid import Cell, named
 
 
 def timelines(cells: Sequence[Cell]) -> tuple[Plot, ...]:
-    """A line for each category that ever holds anything, and their sum."""
+    """A line for each category that ever holds anything, and their sum: against time, where the step was
+    joined to its kernels, with their phases beside."""
     return tuple(
-        Plot(
-            title=f"{named(cell)}: what is held over a step",
-            kind="lines",
-            x_label="allocations and frees since the step began",
-            y_label="allocated",
-            x_unit="count",
-            y_unit="bytes",
-            series=_lines(cell),
-        )
+        _timeline(cell, cell.memory)
         for cell in cells
         if cell.memory is not None and cell.memory.timeline
     )
 
 
-def _lines(cell: Cell) -> tuple[Series, ...]:
-    assert cell.memory is not None
-    points = cell.memory.timeline
+def _timeline(cell: Cell, memory: CaseMemory) -> Plot:
+    clock = memory.clock
+    return Plot(
+        title=f"{named(cell)}: what is held over a step",
+        kind="lines",
+        x_label="allocations and frees since the step began"
+        if clock is None
+        else "time since the step began",
+        y_label="allocated" if clock is None else "allocated; at 0 when kernels of each phase ran",
+        x_unit="count" if clock is None else "s",
+        y_unit="bytes",
+        series=(*_lines(memory), *(() if clock is None else _kernels(clock))),
+    )
+
+
+def _lines(memory: CaseMemory) -> Iterator[Series]:
+    points, clock = memory.timeline, memory.clock
+    at = [each.event for each in points] if clock is None else clock.times_s
     held = {
-        name: [each.n_bytes[place] for each in points]
-        for place, name in enumerate(cell.memory.purposes)
+        name: [each.n_bytes[place] for each in points] for place, name in enumerate(memory.purposes)
     }
     lines = {"all": [sum(each.n_bytes) for each in points]}
     lines |= {name.replace("_", " "): n_bytes for name, n_bytes in held.items() if any(n_bytes)}
-    return tuple(
-        Series(
-            name=name,
-            points=tuple(Point(x=each.event, y=y) for each, y in zip(points, n_bytes, strict=True)),
+    for name, n_bytes in lines.items():
+        yield Series(
+            name=name, points=tuple(Point(x=x, y=y) for x, y in zip(at, n_bytes, strict=True))
         )
-        for name, n_bytes in lines.items()
-    )
+
+
+def _kernels(clock: StepClock) -> Iterator[Series]:
+    for each in clock.kernels:
+        points = (Point(x=each.begin_s, y=0), Point(x=each.end_s, y=0))
+        yield Series(name=f"kernels of {each.phase}", points=points)
 
 
 def peaks(cells: Sequence[Cell]) -> Plot:

@@ -6,6 +6,7 @@ from peakward.records.case_memory import CaseMemory
 from peakward.records.measurement import Phase
 from peakward.records.study import Cell as TableCell
 from peakward.records.study import Column, Table
+from peakward.report import step_clock
 from peakward.studies.cases import SIZE_COLUMNS, size_cells
 from peakward.studies.memory.grid import Cell, named, residual_bytes
 from peakward.studies.readings import peak_bytes, ratio, status
@@ -164,6 +165,21 @@ def largest(cells: Sequence[Cell]) -> tuple[Table, ...]:
         )
         for cell in cells
         if cell.memory is not None
+    )
+
+
+def clocks(cells: Sequence[Cell]) -> Table:
+    """The peak of each phase on the clock of the kernels."""
+    return Table(
+        title="Peaks on the clock of the kernels",
+        columns=(*COLUMNS, *step_clock.COLUMNS),
+        rows=tuple(
+            (*cells_of(cell), *row)
+            for cell in cells
+            if cell.memory is not None
+            for row in step_clock.rows(cell.memory)
+        ),
+        note=step_clock.NOTE,
     )
 
 

@@ -45,6 +45,10 @@ class Moments:
         """The position behind so many allocations and frees."""
         return int(self._at[n_events])
 
+    def counted(self, position: int) -> int:
+        """Allocations and frees by a position: the converse of `of`."""
+        return int(np.searchsorted(self._at, position, side="right")) - 1
+
     def many(self, n_events: Sequence[int]) -> Ints:
         """The same of several."""
         found: Ints = self._at[np.array(n_events, np.int64)]

@@ -7,7 +7,8 @@ import pytest
 
 from peakward.lab.levers.prepare import prepare
 from peakward.lab.measure import jobs
-from peakward.lab.measure.memory_record import record_memory
+from peakward.lab.measure.allocations import recording
+from peakward.lab.measure.memory_record import _Noted, record_memory
 from peakward.lab.measure.messages import MemoryRequest
 from peakward.lab.measure.site import Site
 from peakward.prediction.memory.peak import peak_memory
@@ -135,3 +136,39 @@ def test_a_captured_step_is_refused(make_case, record):
         PeakwardError, match="expected a case whose steps allocate, got cuda-graphs"
     ):
         record(make_case(cuda_graphs=True))
+
+
+class Trace:
+    """Stands for a GPU's trace: what was called, and how much was recorded then."""
+
+    def __init__(self):
+        self.called = []
+
+    def start(self):
+        self.called.append("start")
+
+    def stop(self):
+        self.called.append("stop")
+
+
+def test_the_last_step_is_traced_whole(make_case):
+    trace = Trace()
+    bench = jobs.Bench(Site(), prepare, lambda _: None)
+    with recording("cpu") as recorded, jobs.built(make_case(), bench) as (prepared, meter):
+        noted = _Noted(recorded, "cpu")
+        noted.step(prepared)
+        noted.last_step(prepared, trace)
+        noted.end(meter)
+        recorded.stop()
+    marks = noted.marks()
+    assert trace.called == ["start", "stop"]
+    assert marks.traced[0] <= marks.begin < marks.end <= marks.traced[1]
+    assert [phase for _, phase in marks.phases] == 2 * ["forward", "backward", "optimizer"]
+
+
+def test_without_a_trace_the_last_step_is_as_the_others(make_case, record, monkeypatch):
+    def refused(path):
+        raise AssertionError(path)
+
+    monkeypatch.setattr("peakward.lab.measure.memory_record.KernelTrace", refused)
+    assert record(make_case()).phases

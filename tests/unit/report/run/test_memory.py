@@ -3,6 +3,13 @@
 import msgspec
 import pytest
 
+from peakward.records.case_memory import (
+    CaseMemory,
+    KernelPhase,
+    PeakMoment,
+    PhasePeak,
+    StepClock,
+)
 from peakward.records.memory import MemoryPrediction, MemorySplit
 from peakward.records.plan import Forecast
 from peakward.report.run import memory
@@ -64,3 +71,61 @@ def test_each_lever_once_on_each_base_what_saves_most_first(run_study):
 def test_without_predictions_and_trials_there_is_no_section(run_study):
     bare = msgspec.structs.replace(run_study, trials=(), steps=())
     assert memory.section(bare, read(bare)).blocks == ()
+
+
+def test_what_a_stored_recording_told_of_a_configuration(run_study, case_memory):
+    case = read(run_study).baseline.case
+    study = msgspec.structs.replace(run_study, memory=(case_memory(case),))
+    (row,) = rows(tables(study)["Peaks on the clock of the kernels"])
+    assert row == {
+        "configuration": "baseline",
+        "phase": "forward",
+        "peak": 512,
+        "at": 1e-3,
+        "operator": "aten::mm",
+        "kernel at work": "gemm",
+        "category": "matmul",
+        "queued": 2e-4,
+        "host ahead": 5e-4,
+        "kernels from": 1e-4,
+        "kernels to": 3e-3,
+    }
+    assert "Peaks on the clock of the kernels" not in tables(run_study)
+
+
+@pytest.fixture
+def case_memory():
+    """Makes what was recorded of a case, one phase on its clock."""
+
+    def make(case):
+        moment = PeakMoment(
+            phase="forward",
+            at_s=1e-3,
+            operator="aten::mm",
+            kernel="gemm",
+            category="matmul",
+            queued_s=2e-4,
+            host_ahead_s=5e-4,
+        )
+        return CaseMemory(
+            id="h1",
+            case=case,
+            environment_key="here",
+            snapshot="a.pickle.gz",
+            peak_bytes=512,
+            counted_peak_bytes=512,
+            reserved_bytes=2**21,
+            phases=(PhasePeak(phase="forward", event=1, allocated_bytes=512, purposes=()),),
+            purposes=("parameters",),
+            timeline=(),
+            modules=(),
+            largest=(),
+            clock=StepClock(
+                trace="a.json.gz",
+                times_s=(),
+                peaks=(moment,),
+                kernels=(KernelPhase(phase="forward", begin_s=1e-4, end_s=3e-3),),
+            ),
+        )
+
+    return make

@@ -1,5 +1,6 @@
 """The tables of `memory`."""
 
+import msgspec
 import pytest
 
 from peakward.prediction.parameters import n_parameters
@@ -69,3 +70,35 @@ def test_the_largest_have_their_lines(cells, rows):
 def test_predictions_stand_beside_what_was_measured(cells, rows):
     for row in rows(tables.predicted(cells)):
         assert row["predicted over held"] == row["predicted"] / row["held"]
+
+
+def test_peaks_on_the_clock_of_the_kernels(cells, rows):
+    found = rows(tables.clocks(longest(cells)))
+    assert len(found) == 3 * len(longest(cells))
+    forward, backward, _ = found[:3]
+    assert forward["workload"] == "4 × 1024 train_step"
+    assert (forward["phase"], forward["kernel at work"], forward["queued"]) == (
+        "forward",
+        None,
+        None,
+    )
+    assert backward["peak"] == longest(cells)[0].memory.phases[1].allocated_bytes
+    assert (backward["at"], backward["operator"], backward["host ahead"]) == (
+        1e-3,
+        "aten::mm",
+        5e-4,
+    )
+    assert (backward["kernels from"], backward["kernels to"]) == (2e-3, 4e-3)
+
+
+def test_a_step_without_a_clock_has_no_rows_and_says_why(setting, gathered):
+    here = setting()
+    readings = gathered(memory, here)
+    for each in readings.memory:
+        changed = msgspec.structs.replace(each, clock=None, not_joined="got 3 for 4")
+        readings.add_memory(changed)
+    cells = read(readings, here)
+    assert not tables.clocks(longest(cells)).rows
+    said = [each for each in memory.parts(readings, here).notes if "got 3 for 4" in each]
+    assert len(said) == len(longest(cells))
+    assert said[0].startswith("small 4 × 1024 train_step in fp32: its memory is not joined")
