@@ -1,0 +1,22 @@
+"""What the SwiGLU kernels are started with."""
+
+import torch
+
+from launch import Launch
+from peakward.lab.ops.swiglu.triton import swiglu, swiglu_backward
+
+WIDTHS = (1000, 8192, 11008)
+
+
+def _both(d_ff: int, dtype: torch.dtype) -> None:
+    x = torch.empty(4, 2 * d_ff, dtype=dtype, device="meta")
+    swiglu_backward(swiglu(x), x)
+
+
+LAUNCHES = {
+    f"{width} {dtype}": Launch(
+        lambda width=width, dtype=dtype: _both(width, dtype), registers=64, shared_bytes=0
+    )
+    for width in WIDTHS
+    for dtype in (torch.bfloat16, torch.float32)
+}

@@ -1,0 +1,81 @@
+"""The SwiGLU kernels against their reference in fp64, beside torch's own."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oracle import assert_as_close_as, assert_same_specials
+from peakward.lab.ops.rows.layout import RowSettings
+from peakward.lab.ops.swiglu import reference
+from peakward.lab.ops.swiglu.api import swiglu
+from rows import LAYOUTS, SHAPES, drawn, poisoned
+
+kernel = pytest.importorskip("peakward.lab.ops.swiglu.triton")
+
+
+def theirs(x):
+    gate, up = x.chunk(2, dim=-1)
+    return F.silu(gate) * up
+
+
+def with_gradient(function, x, gradient):
+    x = x.detach().requires_grad_()
+    y = function(x)
+    y.backward(gradient)
+    return y.detach(), x.grad
+
+
+@settings(max_examples=15)
+@given(shape=SHAPES, layout=LAYOUTS, seed=st.integers(0, 99))
+def test_is_as_close_to_fp64_as_torch_is(device, dtypes, shape, layout, seed):
+    torch.manual_seed(seed)
+    for dtype in dtypes:
+        x = drawn((*shape[:-1], 2 * shape[-1]), layout, dtype) * 3
+        gradient = drawn(shape, layout, dtype)
+        with poisoned():
+            mine = with_gradient(swiglu, x, gradient)
+        exact = with_gradient(theirs, x.double(), gradient.double())
+        for each in zip(with_gradient(theirs, x, gradient), mine, exact, strict=True):
+            assert_as_close_as(*each)
+
+
+def test_a_row_of_several_tiles_and_a_tile_of_several_rows(device):
+    x, gradient = torch.randn(9, 200), torch.randn(9, 100)
+    exact = reference.swiglu(x.double())
+    back = reference.swiglu_backward(gradient.double(), x.double())
+    for chosen in (RowSettings(1, 32, 4), RowSettings(4, 128, 4), RowSettings(4, 32, 4)):
+        with poisoned():
+            assert_as_close_as(theirs(x), kernel.swiglu(x, chosen), exact)
+            mine = kernel.swiglu_backward(gradient, x, chosen)
+        assert_as_close_as(back.float(), mine, back)
+
+
+def test_specials_stand_where_torch_has_them(device, dtypes):
+    for dtype in dtypes:
+        special = torch.tensor([torch.nan, torch.inf, -torch.inf, 0.0, 1.0, -200.0]).to(dtype)
+        gate, up = torch.meshgrid(special, special, indexing="ij")
+        x = torch.cat((gate, up), dim=-1)
+        assert_same_specials(theirs(x), swiglu(x))
+        finite = torch.cat((gate[3:], up[3:]), dim=-1)
+        gradient = torch.ones(3, 6, dtype=dtype)
+        mine, torchs = (with_gradient(each, finite, gradient)[1] for each in (swiglu, theirs))
+        assert_same_specials(torchs, mine)
+
+
+def test_is_an_operator_that_torch_can_compile(device):
+    x, gradient = torch.randn(4, 66), torch.randn(4, 33)
+    torch.library.opcheck(torch.ops.peakward.swiglu.default, (x.clone().requires_grad_(),))
+    torch.library.opcheck(torch.ops.peakward.swiglu_backward.default, (gradient, x))
+    compiled = torch.compile(swiglu, fullgraph=True, backend="aot_eager")
+    both = (with_gradient(each, x, gradient) for each in (compiled, swiglu))
+    for mine, same in zip(*both, strict=True):
+        assert torch.equal(mine, same)
+
+
+def test_says_what_it_cannot_take(device):
+    with pytest.raises(ValueError, match="expected gate and up of one width"):
+        swiglu(torch.randn(2, 3))
+    with pytest.raises(ValueError, match="expected x in float32"):
+        swiglu(torch.randn(2, 4).double())
