@@ -1,0 +1,128 @@
+"""Rotary position embedding of heads, in place or not, apart or inside a fused projection.
+
+The convention is `models.decoder.rotate`'s and transformers': element i of a head is turned with
+element i + head_dim/2. Cosines and sines are (seq_len, head_dim / 2), or (batch, seq_len, head_dim /
+2), as `models.decoder.rotation` makes them; of transformers', which hold them twice side by side,
+hand over the first half.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from peakward.lab.ops.launchable import require_floats, require_launchable
+
+
+def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """x turned, as a new tensor laid out as x is.
+
+    Args:
+        x: (batch, heads, seq_len, head_dim) of any strides, in fp32, fp16 or bf16.
+        cos, sin: see above; of any of these types. They get no gradient.
+
+    Raises:
+        ValueError: shapes or types that do not fit, or a device that the kernel cannot run on.
+    """
+    return _rope(x, cos, sin, x.shape[1], False)
+
+
+def rope_(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """x turned in place, and returned; otherwise as `rope`. What made x must not need its values
+    for its own gradient, which autograd checks."""
+    return _InPlace.apply(x, cos, sin, x.shape[1])
+
+
+def rope_qkv_(qkv: Tensor, cos: Tensor, sin: Tensor, *, n_heads: int, n_kv_heads: int) -> Tensor:
+    """Queries and keys of a fused projection turned in place, and the projection returned.
+
+    Args:
+        qkv: (batch, seq_len, (n_heads + 2·n_kv_heads)·head_dim): queries, keys, values, each head
+            by head, as the reference decoder's projection gives them. The last dimension is
+            adjacent.
+
+    Raises:
+        ValueError: as `rope`, and a width that is not of so many heads.
+    """
+    n_all = n_heads + 2 * n_kv_heads
+    if qkv.dim() != 3 or qkv.shape[-1] % n_all:
+        raise ValueError(
+            f"rope_qkv_: expected (batch, seq_len, {n_all}·head_dim), got {tuple(qkv.shape)}"
+        )
+    batch, seq_len, width = qkv.shape
+    heads = qkv.view(batch, seq_len, n_all, width // n_all).transpose(1, 2)
+    turned = _InPlace.apply(heads, cos, sin, n_heads + n_kv_heads)
+    return turned.transpose(1, 2).view(batch, seq_len, width)
+
+
+class _InPlace(torch.autograd.Function):
+    """torch takes no gradient formula of an operator that writes to its input."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, n_turned: int) -> Tensor:
+        ctx.save_for_backward(cos, sin)
+        ctx.n_turned = n_turned
+        ctx.mark_dirty(x)
+        _rope_(x, cos, sin, n_turned)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        return _rope(*gradients, *ctx.saved_tensors, ctx.n_turned, True), None, None, None
+
+
+@torch.library.custom_op("peakward::rope_", mutates_args=("x",))
+def _rope_(x: Tensor, cos: Tensor, sin: Tensor, n_turned: int) -> None:
+    cos, sin = _checked(x, cos, sin)
+    from peakward.lab.ops.rope import triton
+
+    triton.turn(x, x, cos, sin, n_turned=n_turned, inverse=False)
+
+
+@torch.library.custom_op("peakward::rope", mutates_args=())
+def _rope(x: Tensor, cos: Tensor, sin: Tensor, n_turned: int, inverse: bool) -> Tensor:
+    cos, sin = _checked(x, cos, sin)
+    from peakward.lab.ops.rope import triton
+
+    return triton.rope(x, cos, sin, n_turned=n_turned, inverse=inverse)
+
+
+@_rope.register_fake
+def _(x: Tensor, _cos: Tensor, _sin: Tensor, _n_turned: int, _inverse: bool) -> Tensor:
+    return torch.empty_like(x)
+
+
+def _checked(x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """cos and sin, contiguous.
+
+    Raises:
+        ValueError: what the kernel cannot take.
+    """
+    require_floats("rope", x=x, cos=cos, sin=sin)
+    require_launchable("rope", x, cos, sin)
+    if x.dim() != 4 or x.shape[-1] % 2:
+        raise ValueError(
+            f"rope: expected x of (batch, heads, seq_len, an even head_dim), got {tuple(x.shape)}"
+        )
+    batch, _, seq_len, head_dim = x.shape
+    expected = (seq_len, head_dim // 2)
+    for name, each in (("cos", cos), ("sin", sin)):
+        if tuple(each.shape) not in (expected, (batch, *expected)) or each.shape != cos.shape:
+            raise ValueError(
+                f"rope: expected {name} of shape {expected} or {(batch, *expected)}, both alike, got "
+                f"{tuple(each.shape)}"
+            )
+    return cos.contiguous(), sin.contiguous()
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG001 (torch's name)
+    _, cos, sin, ctx.n_turned, ctx.inverse = inputs
+    ctx.save_for_backward(cos, sin)
+
+
+def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
+    back = _rope(gradient, *ctx.saved_tensors, ctx.n_turned, not ctx.inverse)
+    return back, None, None, None, None
+
+
+_rope.register_autograd(_backward, setup_context=_save)

@@ -1,0 +1,144 @@
+"""The RoPE kernel against its reference in fp64, beside the reference decoder's rotation."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oracle import assert_as_close_as, assert_same_specials
+from peakward.lab.models.decoder import rotate
+from peakward.lab.ops.rope import reference
+from peakward.lab.ops.rope.api import rope, rope_, rope_qkv_
+from rows import poisoned
+
+pytest.importorskip("peakward.lab.ops.rope.triton")
+
+SHAPES = st.sampled_from(
+    [(1, 1, 17, 16), (2, 3, 5, 40), (1, 4, 127, 6), (3, 2, 1, 64), (0, 2, 3, 4)]
+)
+LAYOUTS = st.sampled_from(["heads first", "positions first", "batch last", "steps of two", "slice"])
+
+
+def drawn(shape, layout, dtype):
+    batch, heads, seq_len, head_dim = shape
+    if layout == "positions first":
+        return torch.randn(batch, seq_len, heads, head_dim).to(dtype).transpose(1, 2)
+    if layout == "batch last":
+        return torch.randn(seq_len, heads, batch, head_dim).to(dtype).permute(2, 1, 0, 3)
+    if layout == "steps of two":
+        return torch.randn(batch, heads, seq_len, 2 * head_dim).to(dtype)[..., ::2]
+    if layout == "slice":
+        packed = torch.randn(batch, seq_len, heads + 3, head_dim).to(dtype)
+        return packed[:, :, 1 : heads + 1].transpose(1, 2)
+    return torch.randn(shape).to(dtype)
+
+
+def angles(shape, dtype, by_batch=False):
+    batch, _, seq_len, head_dim = shape
+    angle = torch.randn(*((batch,) if by_batch else ()), seq_len, head_dim // 2) * 10
+    return angle.cos().to(dtype), angle.sin().to(dtype)
+
+
+@settings(max_examples=15)
+@given(shape=SHAPES, layout=LAYOUTS, by_batch=st.booleans(), seed=st.integers(0, 99))
+def test_is_as_close_to_fp64_as_the_decoders_rotation(
+    device, dtypes, shape, layout, by_batch, seed
+):
+    torch.manual_seed(seed)
+    for dtype in dtypes:
+        x, gradient = (drawn(shape, layout, dtype).requires_grad_() for _ in range(2))
+        cos, sin = angles(shape, dtype, by_batch)
+        wide = [each.double() for each in (cos, sin)]
+        with poisoned():
+            y = rope(x, cos, sin)
+            (back,) = torch.autograd.grad(y, x, gradient)
+        by_head = [each.unsqueeze(-3) if by_batch else each for each in (cos, sin)]
+        theirs = rotate(x, *by_head)
+        assert_as_close_as(theirs, y, reference.rope(x.double(), *wide))
+        (theirs,) = torch.autograd.grad(theirs, x, gradient)
+        assert_as_close_as(theirs, back, reference.rope(gradient.double(), *wide, inverse=True))
+        copy = x.detach().clone(memory_format=torch.preserve_format)
+        assert rope_(copy, cos, sin) is copy
+        assert torch.equal(copy, y)
+
+
+@pytest.mark.parametrize("seq_len", [1, 17])
+def test_turns_queries_and_keys_inside_a_fused_projection(device, dtypes, seq_len):
+    heads = {"n_heads": 4, "n_kv_heads": 2}
+    for dtype in dtypes:
+        x = torch.randn(2, seq_len, 8 * 16).to(dtype).requires_grad_()
+        x.data[..., -1] = torch.inf  # A value, which stays.
+        gradient = torch.randn_like(x)
+        cos, sin = angles((2, 6, seq_len, 16), dtype)
+
+        def turned(x, cos, sin):
+            packed = x.unflatten(-1, (8, 16)).transpose(1, 2)
+            all_ = reference.rope(packed, cos, sin, n_turned=6)
+            return all_.transpose(1, 2).flatten(-2)
+
+        qkv = x * 1.0
+        at = qkv.data_ptr()
+        y = rope_qkv_(qkv, cos, sin, **heads)
+        assert y.data_ptr() == at
+        assert torch.equal(y, qkv)
+        (back,) = torch.autograd.grad(y, x, gradient)
+        theirs = turned(x, cos, sin)
+        exact = turned(x.double(), cos.double(), sin.double())
+        finite = slice(0, 127)
+        assert_as_close_as(theirs[..., finite], y[..., finite], exact[..., finite])
+        assert bool(y[..., -1].isinf().all())
+        assert torch.equal(y[..., 96:], x[..., 96:])
+        (theirs,) = torch.autograd.grad(theirs, x, gradient)
+        (exact,) = torch.autograd.grad(exact, x, gradient.double())
+        assert_as_close_as(theirs, back, exact.double())
+
+
+def test_specials_stand_where_the_decoder_has_them(device, dtypes):
+    for dtype in dtypes:
+        x = torch.randn(1, 2, 3, 8).to(dtype)
+        x[0, 0, 0, 1], x[0, 0, 1, 6], x[0, 1, 2, 3] = torch.nan, torch.inf, -torch.inf
+        cos, sin = angles(x.shape, dtype)
+        assert_same_specials(rotate(x, cos, sin), rope(x, cos, sin))
+
+
+def test_is_as_transformers_turns(device):
+    llama = pytest.importorskip("transformers.models.llama.modeling_llama")
+    q, k = torch.randn(2, 4, 9, 16), torch.randn(2, 2, 9, 16)
+    cos, sin = angles((2, 4, 9, 16), torch.float32, by_batch=True)
+    twice = [torch.cat((each, each), -1) for each in (cos, sin)]
+    for mine, theirs in zip((q, k), llama.apply_rotary_pos_emb(q, k, *twice), strict=True):
+        torch.testing.assert_close(rope(mine, cos, sin), theirs)
+
+
+def test_is_an_operator_that_torch_can_compile(device):
+    x = torch.randn(2, 3, 5, 8, requires_grad=True)
+    cos, sin = angles(x.shape, torch.float32)
+    ops = torch.ops.peakward
+    torch.library.opcheck(ops.rope.default, (x, cos, sin, 2, True))
+    torch.library.opcheck(ops.rope_.default, (x.detach().clone(), cos, sin, 3))
+    weight = torch.randn(8, 8 * 8, requires_grad=True)
+
+    def projected(x, weight):
+        qkv = x.flatten(0, 1) @ weight
+        return rope_qkv_(qkv, cos, sin, n_heads=4, n_kv_heads=2).sin()
+
+    gradient = torch.randn(6, 5, 64)
+    found = [
+        torch.autograd.grad(function(x, weight), (x, weight), gradient)
+        for function in (torch.compile(projected, fullgraph=True, backend="aot_eager"), projected)
+    ]
+    for mine, same in zip(*found, strict=True):
+        torch.testing.assert_close(mine, same)
+
+
+def test_says_what_it_cannot_take(device):
+    x = torch.randn(1, 2, 3, 8)
+    cos, sin = angles(x.shape, torch.float32)
+    with pytest.raises(ValueError, match="expected cos of shape"):
+        rope(x, cos[:2], sin)
+    with pytest.raises(ValueError, match="an even head_dim"):
+        rope(x[..., :7], cos, sin)
+    with pytest.raises(ValueError, match="expected x in float32"):
+        rope(x.double(), cos, sin)
+    with pytest.raises(ValueError, match="rope_qkv_: expected"):
+        rope_qkv_(torch.randn(1, 3, 50), cos, sin, n_heads=4, n_kv_heads=2)
