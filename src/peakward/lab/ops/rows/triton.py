@@ -6,12 +6,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from peakward.lab.ops.rows.layout import power_of_two
+
 COLUMNS = 32
 """A program: one line of 128 bytes of every partial sum."""
-ROWS = 128
+MOST_ROWS = 512
+"""A round of a program's: more rounds than one wait for one another."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n_rows"])
 def _column_sums(  # type: ignore[no-untyped-def]
     partial_ptr, out_ptr, n_rows, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):
@@ -29,7 +32,8 @@ def column_sums(partial: Tensor, dtype: torch.dtype) -> Tensor:
     """Sums of (n, width), contiguous and of fp32, over n: (width,) of `dtype`."""
     n_rows, width = partial.shape
     out = torch.empty(width, dtype=dtype, device=partial.device)
+    rows = min(power_of_two(n_rows), MOST_ROWS)
     _column_sums[(triton.cdiv(width, COLUMNS),)](
-        partial, out, n_rows, width, ROWS, COLUMNS, num_warps=8
+        partial, out, n_rows, width, rows, COLUMNS, num_warps=max(4, rows // 32)
     )
     return out

@@ -1,0 +1,63 @@
+"""How rows are laid over a GPU."""
+
+import pytest
+import torch
+
+from peakward.lab.ops.rows.layout import (
+    RowSettings,
+    alignment,
+    as_rows,
+    multiprocessors,
+    power_of_two,
+    tiles,
+)
+
+
+@pytest.mark.parametrize("inputs", [1, 2, 3, 4])
+@pytest.mark.parametrize("itemsize", [2, 4])
+@pytest.mark.parametrize("width", [1, 17, 1000, 1024, 5000, 8192, 32768])
+def test_a_thread_has_whole_accesses_and_64_bytes_in_flight(width, itemsize, inputs):
+    chosen = tiles(width, itemsize=itemsize, inputs=inputs, most_columns=32768)
+    for each in (chosen.rows, chosen.columns, chosen.warps):
+        assert each == power_of_two(each)
+    assert width <= chosen.columns < 2 * width
+    assert 4 <= chosen.warps <= 32
+    own_bytes = chosen.rows * chosen.columns * itemsize // (32 * chosen.warps)
+    assert own_bytes % 16 == 0
+    if chosen.warps < 32:
+        assert 32 < own_bytes * inputs <= 64
+
+
+def test_short_rows_share_a_tile_and_long_ones_have_several():
+    assert tiles(1024, itemsize=2, most_columns=32768) == RowSettings(4, 1024, 4)
+    assert tiles(8192, itemsize=2, most_columns=32768) == RowSettings(1, 8192, 8)
+    assert tiles(65536, itemsize=2, most_columns=8192) == RowSettings(1, 8192, 8)
+
+
+def test_programs_share_tiles_out_and_are_no_more_than_these():
+    assert RowSettings(4, 1024, 4).grid(9) == (3,)
+    assert RowSettings(1, 1024, 4, programs=8).grid(100) == (8,)
+    assert RowSettings(1, 1024, 4, programs=8).grid(5) == (5,)
+
+
+def test_alignment_is_of_all_extents():
+    assert alignment(1000) == 8
+    assert alignment(4096, 0, 4096) == 16
+    assert alignment(4096, 17) == 1
+
+
+def test_rows_are_a_view_where_one_stride_addresses_them():
+    x = torch.randn(2, 3, 8)
+    assert as_rows(x).data_ptr() == x.data_ptr()
+    sliced = x[..., :5]
+    assert as_rows(sliced).stride() == (8, 1)
+    assert as_rows(sliced).data_ptr() == x.data_ptr()
+    turned = as_rows(x.mT)
+    assert turned.stride() == (3, 1)
+    assert torch.equal(turned.view(2, 8, 3), x.mT)
+    expanded = as_rows(torch.ones(1).expand(4, 6))
+    assert expanded.stride(1) == 1
+
+
+def test_a_cpu_stands_for_four_multiprocessors():
+    assert multiprocessors(torch.device("cpu")) == 4
