@@ -87,7 +87,8 @@ def _layer_norm(
     from peakward.lab.ops.layer_norm import triton
 
     own, own_bias = (None if each is None else each.contiguous() for each in (weight, bias))
-    y, s, mean, r = triton.layer_norm(x, residual, own, own_bias, eps)
+    with torch.cuda.device_of(x):
+        y, s, mean, r = triton.layer_norm(x, residual, own, own_bias, eps)
     return y, x.new_empty(0) if s is None else s, mean, r
 
 
@@ -121,7 +122,8 @@ def _layer_norm_backward(  # noqa: PLR0917
     from peakward.lab.ops.layer_norm import triton
 
     own = None if weight is None else weight.contiguous()
-    found = triton.layer_norm_backward(gradient, s_gradient, x, own, bias, mean, r)
+    with torch.cuda.device_of(x):
+        found = triton.layer_norm_backward(gradient, s_gradient, x, own, bias, mean, r)
     nothing = x.new_empty(0)
     return (
         found.x,

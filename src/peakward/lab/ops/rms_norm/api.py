@@ -81,7 +81,8 @@ def _rms_norm(
     from peakward.lab.ops.rms_norm import triton
 
     own = None if weight is None else weight.contiguous()
-    y, s, r = triton.rms_norm(x, residual, own, eps)
+    with torch.cuda.device_of(x):
+        y, s, r = triton.rms_norm(x, residual, own, eps)
     return y, x.new_empty(0) if s is None else s, r
 
 
@@ -109,7 +110,8 @@ def _rms_norm_backward(
     from peakward.lab.ops.rms_norm import triton
 
     own = None if weight is None else weight.contiguous()
-    back, weight_gradient = triton.rms_norm_backward(gradient, s_gradient, x, own, r)
+    with torch.cuda.device_of(x):
+        back, weight_gradient = triton.rms_norm_backward(gradient, s_gradient, x, own, r)
     return back, x.new_empty(0) if weight_gradient is None else weight_gradient
 
 

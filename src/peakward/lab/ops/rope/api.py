@@ -76,7 +76,8 @@ def _rope_(x: Tensor, cos: Tensor, sin: Tensor, n_turned: int) -> None:
     cos, sin = _checked(x, cos, sin)
     from peakward.lab.ops.rope import triton
 
-    triton.turn(x, x, cos, sin, n_turned=n_turned, inverse=False)
+    with torch.cuda.device_of(x):
+        triton.turn(x, x, cos, sin, n_turned=n_turned, inverse=False)
 
 
 @torch.library.custom_op("peakward::rope", mutates_args=())
@@ -84,7 +85,8 @@ def _rope(x: Tensor, cos: Tensor, sin: Tensor, n_turned: int, inverse: bool) -> 
     cos, sin = _checked(x, cos, sin)
     from peakward.lab.ops.rope import triton
 
-    return triton.rope(x, cos, sin, n_turned=n_turned, inverse=inverse)
+    with torch.cuda.device_of(x):
+        return triton.rope(x, cos, sin, n_turned=n_turned, inverse=inverse)
 
 
 @_rope.register_fake

@@ -34,7 +34,8 @@ def _softmax(x: Tensor, dtype: torch.dtype) -> Tensor:
     require_launchable("softmax", x)
     from peakward.lab.ops.softmax import triton
 
-    return triton.softmax(x, dtype)
+    with torch.cuda.device_of(x):
+        return triton.softmax(x, dtype)
 
 
 @_softmax.register_fake
@@ -46,7 +47,8 @@ def _(x: Tensor, dtype: torch.dtype) -> Tensor:
 def _softmax_backward(gradient: Tensor, y: Tensor, dtype: torch.dtype) -> Tensor:
     from peakward.lab.ops.softmax import triton
 
-    return triton.softmax_backward(gradient, y, dtype)
+    with torch.cuda.device_of(y):
+        return triton.softmax_backward(gradient, y, dtype)
 
 
 @_softmax_backward.register_fake

@@ -34,7 +34,8 @@ def _swiglu(x: Tensor) -> Tensor:
     require_launchable("swiglu", x)
     from peakward.lab.ops.swiglu import triton
 
-    return triton.swiglu(x)
+    with torch.cuda.device_of(x):
+        return triton.swiglu(x)
 
 
 @_swiglu.register_fake
@@ -46,7 +47,8 @@ def _(x: Tensor) -> Tensor:
 def _swiglu_backward(gradient: Tensor, x: Tensor) -> Tensor:
     from peakward.lab.ops.swiglu import triton
 
-    return triton.swiglu_backward(gradient, x)
+    with torch.cuda.device_of(x):
+        return triton.swiglu_backward(gradient, x)
 
 
 @_swiglu_backward.register_fake
