@@ -119,16 +119,27 @@ def test_is_an_operator_that_torch_can_compile(device):
     weight = torch.randn(8, 8 * 8, requires_grad=True)
 
     def projected(x, weight):
-        qkv = x.flatten(0, 1) @ weight
-        return rope_qkv_(qkv, cos, sin, n_heads=4, n_kv_heads=2).sin()
+        return rope_qkv_(x.flatten(0, 1) @ weight, cos, sin, n_heads=4, n_kv_heads=2).sin()
 
     gradient = torch.randn(6, 5, 64)
+    compiled = torch.compile(projected, fullgraph=True, backend="aot_eager")
     found = [
         torch.autograd.grad(function(x, weight), (x, weight), gradient)
-        for function in (torch.compile(projected, fullgraph=True, backend="aot_eager"), projected)
+        for function in (compiled, projected)
     ]
     for mine, same in zip(*found, strict=True):
         torch.testing.assert_close(mine, same)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x, weight), projected(x, weight))
+
+
+def test_compiled_it_turns_an_input_in_place_too(device):
+    x = torch.randn(2, 3, 5, 8)
+    cos, sin = angles(x.shape, torch.float32)
+    compiled = torch.compile(rope_, fullgraph=True, backend="aot_eager")
+    expected = rope(x, cos, sin)
+    compiled(x, cos, sin)
+    assert torch.equal(x, expected)
 
 
 def test_says_what_it_cannot_take(device):

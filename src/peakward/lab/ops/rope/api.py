@@ -30,7 +30,7 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def rope_(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """x turned in place, and returned; otherwise as `rope`. What made x must not need its values
     for its own gradient, which autograd checks."""
-    return _InPlace.apply(x, cos, sin, x.shape[1])
+    return _turn(x, cos, sin, x.shape[1])
 
 
 def rope_qkv_(qkv: Tensor, cos: Tensor, sin: Tensor, *, n_heads: int, n_kv_heads: int) -> Tensor:
@@ -51,8 +51,22 @@ def rope_qkv_(qkv: Tensor, cos: Tensor, sin: Tensor, *, n_heads: int, n_kv_heads
         )
     batch, seq_len, width = qkv.shape
     heads = qkv.view(batch, seq_len, n_all, width // n_all).transpose(1, 2)
-    turned = _InPlace.apply(heads, cos, sin, n_heads + n_kv_heads)
+    turned = _turn(heads, cos, sin, n_heads + n_kv_heads)
     return turned.transpose(1, 2).view(batch, seq_len, width)
+
+
+def _turn(x: Tensor, cos: Tensor, sin: Tensor, n_turned: int) -> Tensor:
+    """x, turned in place.
+
+    Compiled, with gradients, by way of a new tensor which takes its place: Dynamo does not know
+    `mark_dirty` in torch 2.11.
+    """
+    if not (torch.is_grad_enabled() and x.requires_grad):
+        _rope_(x, cos, sin, n_turned)
+        return x
+    if torch.compiler.is_compiling():
+        return x.copy_(_rope(x, cos, sin, n_turned, False))
+    return _InPlace.apply(x, cos, sin, n_turned)
 
 
 class _InPlace(torch.autograd.Function):
