@@ -21,7 +21,7 @@ LAUNCHES = {
         lambda: _start(8192, 32_000, torch.bfloat16, 0.1), registers=64, shared_bytes=512
     ),
     "bf16 odd": Launch(
-        lambda: _start(8192, 50_257, torch.bfloat16), registers=64, shared_bytes=512
+        lambda: _start(8192, 50_257, torch.bfloat16), registers=96, shared_bytes=512
     ),
     "bf16 few rows": Launch(
         lambda: _start(256, 128_256, torch.bfloat16), registers=64, shared_bytes=512

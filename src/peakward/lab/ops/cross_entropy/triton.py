@@ -194,24 +194,21 @@ def _write_block(  # type: ignore[no-untyped-def]
     end,
     hit,
     best,
-    total,
+    weight,
     g,
-    h,
     smoothing,
     vocab,
     counts,
     MASKED: tl.constexpr,
 ):
-    """softmax·(g + h) - q·g of a block of a row; zeros in a row that does not count."""
+    """exp(x - best)·weight - q·g of a block of a row; zeros in a row that does not count."""
     inside = (offset >= begin) & (offset < end)
     if MASKED:
         x = tl.load(from_ptr + offset, mask=inside, other=0.0).to(tl.float32)
     else:
         x = tl.load(from_ptr + offset).to(tl.float32)
     q = smoothing / vocab + tl.where(offset == hit, 1 - smoothing, 0.0)
-    slope = tl.where(counts, tl.exp(x - best) * tl.div_rn(g + h, total) - q * g, 0.0).to(
-        to_ptr.dtype.element_ty
-    )
+    slope = tl.where(counts, tl.exp(x - best) * weight - q * g, 0.0).to(to_ptr.dtype.element_ty)
     if MASKED:
         tl.store(to_ptr + offset, slope, mask=inside)
     else:
@@ -251,6 +248,7 @@ def _backward(  # type: ignore[no-untyped-def]
     if HAS_GRAD_LSE:
         h = tl.load(grad_lse_ptr + row).to(tl.float32)
         counts = counts | (h != 0)
+    weight = tl.div_rn(g + h, total)
     first = row * stride // VECTOR
     begin = (row * stride - first * VECTOR).to(tl.int32)
     if ALIGNED:
@@ -269,9 +267,8 @@ def _backward(  # type: ignore[no-untyped-def]
             end,
             hit,
             best,
-            total,
+            weight,
             g,
-            h,
             smoothing,
             vocab,
             counts,
@@ -286,9 +283,8 @@ def _backward(  # type: ignore[no-untyped-def]
             end,
             hit,
             best,
-            total,
+            weight,
             g,
-            h,
             smoothing,
             vocab,
             counts,
@@ -323,6 +319,7 @@ def _both(  # type: ignore[no-untyped-def]
     tl.store(lse_ptr + row, best + tl.log(total))
     counts = target != ignore_index
     g = _weight(target, vocab, 1.0, ignore_index)
+    weight = tl.div_rn(g, total)
     first = row * stride // VECTOR
     begin = (row * stride - first * VECTOR).to(tl.int32)
     if ALIGNED:
@@ -344,9 +341,8 @@ def _both(  # type: ignore[no-untyped-def]
                 end,
                 hit,
                 best,
-                total,
+                weight,
                 g,
-                0.0,
                 smoothing,
                 vocab,
                 counts,
@@ -361,9 +357,8 @@ def _both(  # type: ignore[no-untyped-def]
                 end,
                 hit,
                 best,
-                total,
+                weight,
                 g,
-                0.0,
                 smoothing,
                 vocab,
                 counts,

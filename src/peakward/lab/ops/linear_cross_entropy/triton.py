@@ -207,10 +207,6 @@ def _gradient(  # type: ignore[no-untyped-def]
     """(softmax - one-hot)·grad_loss / count of the columns from `first_column` on."""
     row_tile, column_tile = _place(tl.cdiv(n_tokens, TOKENS), tl.cdiv(n_columns, VOCAB), GROUP)
     column = first_column + column_tile * VOCAB
-    x = _logits(
-        hidden, weight, row_tile * TOKENS, column,
-        n_tokens, vocab, width, TOKENS, VOCAB, WIDTH, DESCRIBED,
-    )  # fmt: skip
     row = row_tile * TOKENS + tl.arange(0, TOKENS)
     inside = row < n_tokens
     target = tl.load(targets_ptr + row, mask=inside, other=ignore_index)
@@ -220,7 +216,12 @@ def _gradient(  # type: ignore[no-untyped-def]
     known = (target >= 0) & (target < vocab)
     scale = tl.div_rn(tl.load(grad_loss_ptr).to(tl.float32), tl.load(count_ptr))
     scale = tl.where(known, scale, float("nan"))
-    slope = tl.exp(x - best[:, None]) * tl.div_rn(scale, total)[:, None]
+    weight_of_row = tl.div_rn(scale, total)
+    x = _logits(
+        hidden, weight, row_tile * TOKENS, column,
+        n_tokens, vocab, width, TOKENS, VOCAB, WIDTH, DESCRIBED,
+    )  # fmt: skip
+    slope = tl.exp(x - best[:, None]) * weight_of_row[:, None]
     hit = (column + tl.arange(0, VOCAB))[None, :] == target[:, None]
     slope = tl.where(hit, slope - scale[:, None], slope)
     slope = tl.where(counts[:, None], slope, 0.0)
