@@ -13,6 +13,8 @@ pytest.importorskip("triton")
 from peakward.lab.ops.cross_entropy import api, triton
 
 PLAIN = {"ignore_index": -100, "label_smoothing": 0.0}
+N_DRAWS = 3
+"""Of one row's loss the error is one rounding more or less: draws are judged together."""
 
 
 def drawn(n_tokens, vocab, dtype, *, n_ignored=0, padding=0):
@@ -36,9 +38,9 @@ def exact(logits, targets, **options):
     return loss, reference.gradient(wide, targets, half, torch.zeros_like(lse), **options)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
-    n_tokens=st.sampled_from([1, 2, 7]),
+    n_tokens=st.sampled_from([1, 2, 5]),
     vocab=st.sampled_from([1, 17, 127, 1000, 4096, 4099]),
     dtype_number=st.integers(0, 2),
     label_smoothing=st.sampled_from([0.0, 0.1]),
@@ -50,13 +52,18 @@ def test_is_as_close_to_fp64_as_torch_is(
 ):
     torch.manual_seed(seed)
     dtype = dtypes[dtype_number % len(dtypes)]
-    logits, targets = drawn(n_tokens, vocab, dtype, n_ignored=n_tokens // 3, padding=padding)
+    inputs = [
+        drawn(n_tokens, vocab, dtype, n_ignored=n_tokens // 3, padding=padding)
+        for _ in range(N_DRAWS)
+    ]
     options = {"ignore_index": -100, "label_smoothing": label_smoothing}
-    expected = exact(logits, targets, **options)
-    theirs = with_gradient(F.cross_entropy, logits, targets, **options)
-    mine = with_gradient(api.cross_entropy, logits, targets, **options)
-    for other, got, right in zip(theirs, mine, expected, strict=True):
-        assert_as_close_as(other, got, right)
+    theirs = [with_gradient(F.cross_entropy, *each, **options) for each in inputs]
+    mine = [with_gradient(api.cross_entropy, *each, **options) for each in inputs]
+    expected = [exact(*each, **options) for each in inputs]
+    for results in zip(
+        *(zip(*each, strict=True) for each in (theirs, mine, expected)), strict=True
+    ):
+        assert_as_close_as(*map(torch.stack, results))
 
 
 def test_settings_with_more_warps_give_the_same(device, dtypes):
