@@ -196,7 +196,16 @@ def _swept_chunks(n_tokens: int, width: int, vocab: int) -> Contest:
     def by_columns(n_bytes: int) -> Tensor:
         loss, sums, count = recomputed.loss(hidden, weight, targets, **options)
         recomputed.gradients(
-            hidden, weight, targets, sums, count, one, ignore_index=-100, n_bytes=n_bytes
+            hidden,
+            weight,
+            targets,
+            sums,
+            count,
+            one,
+            ignore_index=-100,
+            n_bytes=n_bytes,
+            of_hidden=True,
+            of_weight=True,
         )
         return loss
 

@@ -156,16 +156,27 @@ def test_every_output_is_written_and_the_same_twice(device, dtypes, implementati
     assert all(map(torch.equal, first, second))
 
 
-def test_only_the_gradients_that_are_wanted(device, dtypes):
+@EACH
+def test_only_the_gradients_that_are_wanted(device, dtypes, implementation):
     hidden, weight, targets = drawn(5, 16, 40, torch.float32)
-    whole = with_gradients(ours("chunked"), hidden, weight, targets)
+    call = ours(implementation)
+    whole = with_gradients(call, hidden, weight, targets)
     for number, leaf in ((1, hidden), (2, weight)):
         leaf.requires_grad_()
-        loss = ours("chunked")(hidden, weight, targets)
+        loss = call(hidden, weight, targets)
         (got,) = torch.autograd.grad(loss, leaf)
         torch.testing.assert_close(got, whole[number] * 2)
         leaf.requires_grad_(False)
-    torch.testing.assert_close(ours("chunked")(hidden, weight, targets), whole[0])
+    torch.testing.assert_close(call(hidden, weight, targets), whole[0])
+
+
+def test_a_view_that_no_descriptor_can_be_of(device, dtypes):
+    hidden, weight, targets = drawn(5, 16, 40, torch.float32)
+    shifted = torch.cat([torch.zeros(1), weight.flatten()])[1:].view(40, 16)
+    with pytest.raises(ValueError, match=r"expected weight at a multiple of 16 bytes in memory"):
+        ours("recomputed")(hidden, shifted, targets)
+    expected = ours("chunked")(hidden, weight, targets)
+    torch.testing.assert_close(ours("chunked")(hidden, shifted, targets), expected)
 
 
 def test_tiles_by_pointers_are_those_by_descriptors(device, dtypes):
@@ -254,7 +265,10 @@ def test_recomputing_keeps_no_logits(device, dtypes, unstarted):
     assert allocated.peak_bytes <= partials + ROWS_BYTES
     bound = 128 * N_TOKENS * 4
     with Allocated() as allocated:
-        recomputed.gradients(*inputs, sums, count, torch.ones(()), n_bytes=bound, **options)
+        recomputed.gradients(
+            *inputs, sums, count, torch.ones(()),
+            n_bytes=bound, of_hidden=True, of_weight=True, **options,
+        )  # fmt: skip
     in_fp32 = N_TOKENS * WIDTH * 4
     assert allocated.largest_bytes == bound < LOGITS_BYTES / 4
     assert allocated.peak_bytes <= GRADIENTS_BYTES + in_fp32 + bound
@@ -285,7 +299,8 @@ def test_ops_are_what_they_register(device, dtypes):
         hidden, weight, targets, ignore_index=-100, loss_dtype=torch.float32
     )
     torch.library.opcheck(
-        api._recomputed_backward, (hidden, weight, targets, sums, count, one, -100, 1 << 20)
+        api._recomputed_backward,
+        (hidden, weight, targets, sums, count, one, -100, 1 << 20, True, True),
     )
 
 

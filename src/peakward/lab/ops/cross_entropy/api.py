@@ -72,7 +72,8 @@ def cross_entropy_over_logits(
 ) -> Tensor:
     """`cross_entropy` whose backward pass writes the gradient over the logits.
 
-    They must not be looked at after it. Where autograd itself still needs what they were, as in a
+    They must not be looked at after it. Compiled by torch 2.13, the logits are copied onto themselves
+    before: no memory more, but a pass. Where autograd itself still needs what they were, as in a
     second backward pass, it raises its RuntimeError on tensors modified in place.
     """
     _require(logits, targets, label_smoothing, reduction)

@@ -162,6 +162,12 @@ def _recomputed(  # noqa: PLR0917
     from peakward.lab.ops.linear_cross_entropy import recomputed
 
     require_launchable(OP, hidden, weight, targets)
+    for name, each in (("hidden", hidden), ("weight", weight)):
+        if each.data_ptr() % ROW_BYTES:
+            raise ValueError(
+                f"{OP}: expected {name} at a multiple of {ROW_BYTES} bytes in memory, got a view "
+                f"that begins at element {each.storage_offset()}; {name}.clone() has it"
+            )
     return recomputed.loss(
         hidden, weight, targets, ignore_index=ignore_index, loss_dtype=loss_dtype
     )
@@ -193,6 +199,8 @@ def _recomputed_backward(  # noqa: PLR0917
     grad_loss: Tensor,
     ignore_index: int,
     n_bytes: int,
+    of_hidden: bool,
+    of_weight: bool,
 ) -> tuple[Tensor, Tensor]:
     from peakward.lab.ops.linear_cross_entropy import recomputed
 
@@ -205,12 +213,18 @@ def _recomputed_backward(  # noqa: PLR0917
         grad_loss,
         ignore_index=ignore_index,
         n_bytes=n_bytes,
+        of_hidden=of_hidden,
+        of_weight=of_weight,
     )
 
 
 @_recomputed_backward.register_fake
-def _(hidden: Tensor, weight: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(hidden), torch.empty_like(weight)
+def _(hidden: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    of_hidden, of_weight = rest[-2:]
+    return (
+        hidden.new_empty(hidden.shape if of_hidden else (0, 0)),
+        weight.new_empty(weight.shape if of_weight else (0, 0)),
+    )
 
 
 def _keep_gradients(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -234,10 +248,11 @@ def _keep_inputs(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) 
 
 
 def _compute_gradients(ctx: Any, grad_loss: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    of_hidden, of_weight = ctx.needs_input_grad[:2]
     d_hidden, d_weight = _recomputed_backward(
-        *ctx.saved_tensors, grad_loss, ctx.ignore_index, ctx.n_bytes
+        *ctx.saved_tensors, grad_loss, ctx.ignore_index, ctx.n_bytes, of_hidden, of_weight
     )
-    return d_hidden, d_weight, None, None, None, None
+    return d_hidden if of_hidden else None, d_weight if of_weight else None, *[None] * 4
 
 
 _chunked.register_autograd(_scale_gradients, setup_context=_keep_gradients)

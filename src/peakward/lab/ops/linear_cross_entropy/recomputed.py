@@ -47,20 +47,22 @@ def gradients(  # noqa: PLR0917 (what autograd kept)
     *,
     ignore_index: int,
     n_bytes: int,
+    of_hidden: bool,
+    of_weight: bool,
 ) -> tuple[Tensor, Tensor]:
-    """`reference.gradients` in the types of hidden and weight.
+    """`reference.gradients` in the types of hidden and weight, of no elements where not wanted.
 
     Args:
         n_bytes: at most so many hold the gradient of a chunk's logits, or as many as 128 columns
             of it need.
     """
     n_tokens, vocab = hidden.shape[0], weight.shape[0]
-    d_weight = torch.empty_like(weight)
+    d_weight = weight.new_empty(weight.shape if of_weight else (0, 0))
+    total = sums.new_empty(hidden.shape if of_hidden else (0, 0))
     if not n_tokens:
-        return torch.empty_like(hidden), d_weight.zero_()
+        return total.to(hidden.dtype), d_weight.zero_()
     length = chunk_length(vocab, n_tokens * hidden.element_size(), n_bytes)
     workspace = hidden.new_empty(n_tokens, round_up(length, COLUMNS))
-    total = sums.new_empty(hidden.shape)
     for start in range(0, vocab, length):
         chunk = slice(start, min(start + length, vocab))
         slope = workspace[:, : chunk.stop - start]
@@ -75,6 +77,8 @@ def gradients(  # noqa: PLR0917 (what autograd kept)
             first_column=start,
             ignore_index=ignore_index,
         )
-        torch.mm(slope.mT, hidden, out=d_weight[chunk])
-        add_product(total, slope, weight[chunk], first=start == 0)
+        if of_weight:
+            torch.mm(slope.mT, hidden, out=d_weight[chunk])
+        if of_hidden:
+            add_product(total, slope, weight[chunk], first=start == 0)
     return total.to(hidden.dtype), d_weight
