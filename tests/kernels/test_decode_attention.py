@@ -314,6 +314,17 @@ def test_scales_of_another_shape_are_refused():
         api.decode_attention(q, k, k, k_scale=torch.zeros(2, 2, 20), v_scale=torch.zeros(2, 2, 1))
 
 
+def test_a_quantised_cache_that_is_not_made_of_pairs_is_refused():
+    q, k = torch.zeros(2, 4, 1, 16), torch.zeros(2, 2, 20, 16, dtype=torch.int8)
+    scales = {"k_scale": torch.zeros(2, 2, 20), "v_scale": torch.zeros(2, 2, 20)}
+    other = torch.zeros(2, 2, 16, 20, dtype=torch.int8).mT
+    with pytest.raises(ValueError, match="a last stride of 1"):
+        api.decode_attention(q, k, other, **scales)
+    wide = torch.zeros(2, 2, 20, 17, dtype=torch.int8)
+    with pytest.raises(ValueError, match="others that are even"):
+        api.decode_attention(q, k, wide[..., :16], **scales)
+
+
 @pytest.mark.parametrize(
     "n_groups, n_rows, span",
     [(1, 1, 1), (8, 4, 131072), (128, 4, 8192), (512, 1, 4096), (5000, 64, 100), (0, 1, 50)],

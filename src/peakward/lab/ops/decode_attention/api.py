@@ -34,7 +34,8 @@ def decode_attention(
         q: (batch, heads, n_queries, head_dim), n_queries at most 8, in fp32, fp16 or bf16; head_dim
             at most 256. Rows of 16 bytes times a whole number are fetched fastest.
         k, v: (batch, kv_heads, positions, head_dim) of any strides, in q's dtype; or int8 or
-            float8_e4m3fn, with scales.
+            float8_e4m3fn, with scales: then of an even head_dim, and v of pairs of bytes (its last
+            stride 1, the others and its offset even).
         lengths: (batch,) of int32 or int64, each from 0 to `positions`, which is not checked.
         k_scale, v_scale: (batch, kv_heads, positions) of a float, finite: of each position of each
             head, as `reference.quantized` gives them.
@@ -155,6 +156,8 @@ def _op(  # noqa: PLR0917 (torch takes no keyword-only tensors)
 ) -> tuple[Tensor, Tensor]:
     optional = (lengths, block_table, k_scale, v_scale)
     require_launchable(OP, q, k, v, *(each for each in optional if each is not None))
+    if v_scale is not None:
+        _require_pairs(v)
     from peakward.lab.ops.decode_attention import triton as kernels
 
     n_multiprocessors = kernels.H100_MULTIPROCESSORS
@@ -214,6 +217,17 @@ def _require_cache(
                 f"{OP}: expected {name} of {tuple(k.shape[:3])} in float32, float16 or bfloat16, "
                 f"got {tuple(each.shape)} in {each.dtype}"
             )
+
+
+def _require_pairs(v: Tensor) -> None:
+    """Asked of the tensor at hand: of traced ones torch.compile does not tell an offset."""
+    odd = any(each % 2 for each in (v.shape[3], v.storage_offset(), *v.stride()[:3]))
+    if v.stride(3) != 1 or odd:
+        raise ValueError(
+            f"{OP}: expected a quantised v of an even head_dim, a last stride of 1, others that are "
+            f"even and an even offset, got {tuple(v.shape)} with strides {v.stride()} from "
+            f"{v.storage_offset()} on"
+        )
 
 
 def _require_groups(q: Tensor, kv_heads: int) -> None:

@@ -5,7 +5,7 @@ cache once and computes next to nothing, so that bytes in flight decide. The hea
 rows of one product, which pads them to 16, and a head dimension of 80 or 96 to 128 with columns that
 are not fetched. (As products of 64 and the rest it took 197 registers a thread for 90, and spilled in
 int8.) The scale of a quantised position multiplies its score, and its weight, rather than its
-elements.
+elements; in fp32 the products are not those of tensor cores, which only tests should want.
 """
 
 import math
@@ -150,7 +150,15 @@ def _attend(  # type: ignore[no-untyped-def]  # noqa: PLR0915
     q_rows = q_ptr + batch * q_batch + q_head_of_row * q_head + (row % N_QUERIES) * q_query
     within = is_row[:, None] & is_dim
     q = tl.load(q_rows[:, None] + dim[None, :] * q_dim, mask=within, other=0.0)
-    acc = tl.zeros((BLOCK_ROWS, BLOCK_DIM), tl.float32)
+    to_log2 = tl.full((BLOCK_ROWS,), 1.0, tl.float32) * scale_log2
+    if (k_ptr.dtype.element_ty == tl.float8e4nv) and (q.dtype == tl.bfloat16):
+        # To fp16 a pair of e4m3 is widened in one instruction, to bf16 in four.
+        peak = tl.max(tl.abs(q.to(tl.float32)), 1)
+        peak = tl.where(peak == 0.0, 1.0, peak)
+        q = (q.to(tl.float32) / peak[:, None]).to(tl.float16)
+        to_log2 *= peak
+    acc = tl.zeros((BLOCK_ROWS, BLOCK_DIM // 2 if QUANTIZED else BLOCK_DIM), tl.float32)
+    acc_odd = acc
     largest = tl.full((BLOCK_ROWS,), float("-inf"), tl.float32)
     total = tl.zeros((BLOCK_ROWS,), tl.float32)
 
@@ -168,7 +176,7 @@ def _attend(  # type: ignore[no-untyped-def]  # noqa: PLR0915
         v_rows = v_ptr + page * v_batch + head * v_head + slot * v_position
         fetched = held[:, None] & is_dim
         k = tl.load(k_rows[:, None] + dim[None, :] * k_dim, mask=fetched, other=0.0)
-        score = tl.dot(q, tl.trans(k.to(q.dtype)), input_precision="ieee") * scale_log2
+        score = tl.dot(q, tl.trans(k.to(q.dtype)), input_precision="ieee") * to_log2[:, None]
         if QUANTIZED:
             k_scale = k_scale_ptr + page * ks_batch + head * ks_head + slot * ks_position
             score *= tl.load(k_scale, mask=held, other=0.0).to(tl.float32)[None, :]
@@ -184,19 +192,30 @@ def _attend(  # type: ignore[no-untyped-def]  # noqa: PLR0915
         shrink = tl.exp2(largest - shift)
         total = total * shrink + tl.sum(weight, 1)
         largest = raised
-        acc *= shrink[:, None]
-        v = tl.load(v_rows[:, None] + dim[None, :] * v_dim, mask=fetched, other=0.0)
         if QUANTIZED:
             # Relative to the block's largest, so that no weight falls out of fp16's range.
             v_scale = v_scale_ptr + page * vs_batch + head * vs_head + slot * vs_position
             v_scale = tl.load(v_scale, mask=held, other=0.0).to(tl.float32)
             unit = tl.max(v_scale, 0)
             weight *= (v_scale / tl.where(unit == 0.0, 1.0, unit))[None, :]
-            mixed = tl.dot(weight.to(q.dtype), v.to(q.dtype), input_precision="ieee")
-            acc += mixed * unit
+            weight = weight.to(q.dtype)
+            # Pairs of columns: turning 16-bit elements in shared memory is one instruction for many,
+            # bytes go one by one.
+            pair = tl.arange(0, BLOCK_DIM // 2)
+            fetched = held[:, None] & (pair < HEAD_DIM // 2)[None, :]
+            pairs = v_rows.to(tl.pointer_type(tl.int16), bitcast=True)
+            v = tl.load(pairs[:, None] + pair[None, :], mask=fetched, other=0)
+            even = v.to(tl.int8).to(k.dtype, bitcast=True).to(q.dtype)
+            odd = (v >> 8).to(tl.int8).to(k.dtype, bitcast=True).to(q.dtype)
+            acc = acc * shrink[:, None] + tl.dot(weight, even, input_precision="ieee") * unit
+            acc_odd = acc_odd * shrink[:, None] + tl.dot(weight, odd, input_precision="ieee") * unit
         else:
+            v = tl.load(v_rows[:, None] + dim[None, :] * v_dim, mask=fetched, other=0.0)
+            acc *= shrink[:, None]
             acc = tl.dot(weight.to(v.dtype), v, acc, input_precision="ieee")
 
+    if QUANTIZED:
+        acc = tl.interleave(acc, acc_odd)
     is_empty = total == 0.0
     total = tl.where(is_empty, 1.0, total)
     lse = tl.where(is_empty, float("-inf"), (largest + tl.log2(total)) * LN_2)
