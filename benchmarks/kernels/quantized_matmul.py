@@ -168,6 +168,7 @@ def _swept(m: int, k: int, n: int, *, bits: int) -> Contest:
         n=n,
         n_tiles=k // 128,
         tile_bytes=tile_bytes,
+        nibbles=bits == 4,
         n_multiprocessors=triton.H100_MULTIPROCESSORS,
     )
 

@@ -248,9 +248,22 @@ def test_groups_that_do_not_fit_are_refused():
         reference.int8_weight(torch.zeros(2, 100), group=64)
 
 
-@pytest.mark.parametrize("m", [1, 4, 16, 64, 200])
+@pytest.mark.parametrize("nibbles", [True, False])
+@pytest.mark.parametrize("m", [0, 1, 4, 16, 64, 200])
 @pytest.mark.parametrize("n, n_tiles", [(5000, 33), (4096, 32), (128256, 32), (64, 1)])
-def test_settings_leave_every_split_work(m, n, n_tiles):
-    found = kernel.settings_for(m=m, n=n, n_tiles=n_tiles, tile_bytes=64, n_multiprocessors=132)
+def test_settings_leave_every_split_work(m, n, n_tiles, nibbles):
+    found = kernel.settings_for(
+        m=m, n=n, n_tiles=n_tiles, tile_bytes=64, nibbles=nibbles, n_multiprocessors=132
+    )
     assert 1 <= found.n_splits <= max(1, n_tiles // 4)
-    assert isinstance(found, kernel.Sums) == (m == 1)
+    assert isinstance(found, kernel.Sums) == (m == 1 and not nibbles)
+
+
+def test_columns_are_split_where_rows_do_not_fill_the_gpu():
+    def splits(n):
+        return kernel.settings_for(
+            m=4, n=n, n_tiles=64, tile_bytes=64, nibbles=True, n_multiprocessors=132
+        ).n_splits
+
+    assert splits(512) > 4
+    assert splits(8 * 132 * 64) == 1

@@ -8,6 +8,7 @@ row of x there is a kernel without products of tiles. Where the rows alone do no
 are split over programs, and a second kernel adds their results, always in the same order.
 """
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -20,6 +21,11 @@ INT8_TILE = 128
 """Columns of a tile: of a weight in 8 bits; in 4 bits it is a group."""
 MOST_SPLITS = 32
 BLOCK_SUM = 256
+FLYING_BYTES = 40 << 10
+"""A multiprocessor has to ask for at a time: 3 TB/s for the 0.9 µs that a busy memory takes, over 132,
+and twice that, as requests come in bursts."""
+LAUNCH_BYTES = 6 << 20
+"""That are read in the 2 µs of another launch."""
 
 
 class Products(NamedTuple):
@@ -43,32 +49,58 @@ class Sums(NamedTuple):
 
 
 def settings_for(
-    *, m: int, n: int, n_tiles: int, tile_bytes: int, n_multiprocessors: int
+    *, m: int, n: int, n_tiles: int, tile_bytes: int, nibbles: bool, n_multiprocessors: int
 ) -> Products | Sums:
     """
     Args:
         n_tiles: of columns.
         tile_bytes: of a row of one.
+        nibbles: whether the weight has 4 bits. Widening those takes a product of tiles 5 instructions
+            a weight and sums 7.5; in 8 bits 7 and 5 (sm_90, counted in their loops).
     """
-    if m == 1:
-        block_n = 16
-        block_tiles = max(1, 512 // tile_bytes)
-        n_splits = _splits(
-            triton.cdiv(n, block_n), triton.cdiv(n_tiles, block_tiles) // 4, 2 * n_multiprocessors
-        )
-        return Sums(n_splits, block_n, block_tiles, num_warps=4, num_stages=3)
     block_m = min(64, max(16, triton.next_power_of_2(m)))
-    block_n, num_warps = (64, 4) if block_m <= 16 else (128, 8)
-    n_splits = _splits(
-        triton.cdiv(n, block_n) * triton.cdiv(m, block_m), n_tiles // 4, 2 * n_multiprocessors
+    settings: Products | Sums
+    if m == 1 and not nibbles:
+        settings = Sums(1, 16, max(1, 512 // tile_bytes), num_warps=4, num_stages=3)
+        rows, step_tiles = 1, settings.block_tiles
+    else:
+        block_n, num_warps = (64, 4) if block_m <= 16 else (128, 8)
+        stages = max(3, min(6, 1 + (16 << 10) // (block_n * tile_bytes)))
+        settings = Products(1, block_n, block_m, num_warps, stages)
+        rows, step_tiles = block_m, 1
+    n_splits = min(
+        range(1, max(1, min(n_tiles // step_tiles // 4, MOST_SPLITS)) + 1),
+        key=lambda each: _cost_bytes(
+            each,
+            n_programs=triton.cdiv(n, settings.block_n) * triton.cdiv(m, rows),
+            weight_bytes=n * n_tiles * tile_bytes,
+            n_outputs=m * n,
+            flying_bytes=(settings.num_stages - 1) * settings.block_n * step_tiles * tile_bytes,
+            n_multiprocessors=n_multiprocessors,
+        ),
     )
-    stages = max(3, min(6, 1 + (16 << 10) // (block_n * tile_bytes)))
-    return Products(n_splits, block_n, block_m, num_warps, stages)
+    return settings._replace(n_splits=n_splits)
 
 
-def _splits(n_programs: int, most: int, slots: int) -> int:
-    """As many as fit at once."""
-    return max(1, min(most, MOST_SPLITS, slots // max(1, n_programs)))
+def _cost_bytes(
+    n_splits: int,
+    *,
+    n_programs: int,
+    weight_bytes: int,
+    n_outputs: int,
+    flying_bytes: int,
+    n_multiprocessors: int,
+) -> float:
+    """What could have been read in the time that a launch takes, by a plain model.
+
+    Multiprocessors wait for the one that has the most programs; with less than `FLYING_BYTES` asked
+    for at a time the rate falls in proportion; parts are written and read again, by one more launch.
+    """
+    per_processor = n_programs * n_splits / n_multiprocessors
+    filled = per_processor / math.ceil(per_processor) if per_processor else 1.0
+    rate = min(1.0, math.ceil(per_processor) * flying_bytes / FLYING_BYTES)
+    parts = 0 if n_splits == 1 else LAUNCH_BYTES + 2 * 4 * n_splits * n_outputs
+    return weight_bytes / (filled * max(rate, 1e-3)) + parts
 
 
 @triton.jit
@@ -298,6 +330,7 @@ def _matmul(
         n=n,
         n_tiles=n_tiles,
         tile_bytes=tile // 2 if nibbles else tile,
+        nibbles=nibbles,
         n_multiprocessors=n_multiprocessors,
     )
     out = torch.empty((m, n), dtype=x.dtype, device=x.device)
