@@ -22,10 +22,10 @@ INT8_TILE = 128
 MOST_SPLITS = 32
 BLOCK_SUM = 256
 FLYING_BYTES = 40 << 10
-"""A multiprocessor has to ask for at a time: 3 TB/s for the 0.9 µs that a busy memory takes, over 132,
-and twice that, as requests come in bursts."""
+"""A multiprocessor has to ask for at a time, assumed: 3 TB/s for 0.9 µs, over 132, and twice that, as
+requests come in bursts."""
 LAUNCH_BYTES = 6 << 20
-"""That are read in the 2 µs of another launch."""
+"""That are read in the 2 µs that another launch is assumed to take."""
 
 
 class Products(NamedTuple):
