@@ -27,6 +27,8 @@ OPERATORS = (
     "softmax",
     "rms_norm",
     "layer_norm",
+    "rope",
+    "swiglu",
     "cross_entropy",
     "linear_cross_entropy",
     "decode_attention",

@@ -33,8 +33,8 @@ FIGURES = ("registers", "stack_bytes", "shared_bytes")
 _RUN = JITFunction.run
 
 
-def compile_all(name: str, capability: int) -> list[dict[str, Any]]:
-    """What each kernel that a launch of `launches/NAME.py` would start takes.
+def compile_all(name: str, capability: int) -> tuple[list[str], list[dict[str, Any]]]:
+    """The launches of `launches/NAME.py` for that capability, and what each kernel of them takes.
 
     Beside each figure of it, under the same name in `limits`, the most that the launch allows.
     """
@@ -42,17 +42,16 @@ def compile_all(name: str, capability: int) -> list[dict[str, Any]]:
     spec = importlib.util.spec_from_file_location(name, LAUNCHES / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    launches = {k: v for k, v in module.LAUNCHES.items() if capability in v.capabilities}
     taken = []
-    for label, launch in module.LAUNCHES.items():
-        if capability not in launch.capabilities:
-            continue
+    for label, launch in launches.items():
         compiled: list[Any] = []
         JITFunction.run = _compiles_into(compiled)
         Autotuner._bench = _compiles
         launch.start()
         limits = {name: getattr(launch, name) for name in FIGURES}
         taken += [{"launch": label, "limits": limits, **_taken(each)} for each in compiled]
-    return taken
+    return list(launches), taken
 
 
 def _pretended(capability: int) -> SimpleNamespace:
@@ -99,5 +98,5 @@ def _taken(kernel: Any) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    found = compile_all(sys.argv[1], int(sys.argv[2]))
-    print(json.dumps({"triton": triton.__version__, "kernels": found}))
+    started, found = compile_all(sys.argv[1], int(sys.argv[2]))
+    print(json.dumps({"triton": triton.__version__, "launches": started, "kernels": found}))

@@ -112,8 +112,12 @@ def _bring(  # type: ignore[no-untyped-def]
         mbarrier.wait(kv_empty.index(0), (turn & 1) ^ 1)
         mbarrier.expect(kv_full.index(0), k.block_type.nbytes + v.block_type.nbytes)
         key = block * sizes.keys
-        tma.async_copy_global_to_shared(k, [batch, kv_head, key, 0], kv_full.index(0), k_tile.index(0))
-        tma.async_copy_global_to_shared(v, [batch, kv_head, key, 0], kv_full.index(0), v_tile.index(0))
+        tma.async_copy_global_to_shared(
+            k, [batch, kv_head, key, 0], kv_full.index(0), k_tile.index(0)
+        )
+        tma.async_copy_global_to_shared(
+            v, [batch, kv_head, key, 0], kv_full.index(0), v_tile.index(0)
+        )
         for member in range(sizes.group):
             own = kv_head * sizes.group + member
             for j in range(first, n_q_blocks):
@@ -122,12 +126,16 @@ def _bring(  # type: ignore[no-untyped-def]
                 full = qs.filled(step)
                 mbarrier.expect(full, q.block_type.nbytes + lse.block_type.nbytes)
                 tma.async_copy_global_to_shared(q, [batch, own, row, 0], full, qs.tile(step))
-                tma.async_copy_global_to_shared(lse, [batch, own, row], full, lses.index(step % qs.n_tiles))
+                tma.async_copy_global_to_shared(
+                    lse, [batch, own, row], full, lses.index(step % qs.n_tiles)
+                )
                 douts.wait_empty(step)
                 full = douts.filled(step)
                 mbarrier.expect(full, dout.block_type.nbytes + delta.block_type.nbytes)
                 tma.async_copy_global_to_shared(dout, [batch, own, row, 0], full, douts.tile(step))
-                tma.async_copy_global_to_shared(delta, [batch, own, row], full, deltas.index(step % qs.n_tiles))
+                tma.async_copy_global_to_shared(
+                    delta, [batch, own, row], full, deltas.index(step % qs.n_tiles)
+                )
                 step += 1
         turn += 1
     turns.announce(-1, 0, turn)
@@ -207,7 +215,9 @@ def _differentiate(  # type: ignore[no-untyped-def]
             qs.wait_full(step)
             scores = warpgroup_mma(own_k, q.permute((1, 0)), none, use_acc=False, is_async=True)
             douts.wait_full(step)
-            dweights = warpgroup_mma(own_v, dout.permute((1, 0)), none, use_acc=False, is_async=True)
+            dweights = warpgroup_mma(
+                own_v, dout.permute((1, 0)), none, use_acc=False, is_async=True
+            )
             scores = warpgroup_mma_wait(1, deps=[scores])
             of_queries: gl.constexpr = gl.SliceLayout(0, SCORES)
             lse = lses.index(step % qs.n_tiles).reshape([sizes.queries]).load(of_queries)

@@ -106,15 +106,21 @@ def _bring(  # type: ignore[no-untyped-def]
             mbarrier.wait(q_empty.index(i), (turn & 1) ^ 1)
             mbarrier.expect(q_full.index(i), q.block_type.nbytes)
             row = (block * sizes.warpgroups + i) * sizes.rows
-            tma.async_copy_global_to_shared(q, [batch, own, row, 0], q_full.index(i), q_tiles.index(i))
+            tma.async_copy_global_to_shared(
+                q, [batch, own, row, 0], q_full.index(i), q_tiles.index(i)
+            )
         for j in range(0, count):
             first_key = (count - 1 - j) * sizes.keys
             ks.wait_empty(step)
             mbarrier.expect(ks.filled(step), k.block_type.nbytes)
-            tma.async_copy_global_to_shared(k, [batch, own // group, first_key, 0], ks.filled(step), ks.tile(step))
+            tma.async_copy_global_to_shared(
+                k, [batch, own // group, first_key, 0], ks.filled(step), ks.tile(step)
+            )
             vs.wait_empty(step)
             mbarrier.expect(vs.filled(step), v.block_type.nbytes)
-            tma.async_copy_global_to_shared(v, [batch, own // group, first_key, 0], vs.filled(step), vs.tile(step))
+            tma.async_copy_global_to_shared(
+                v, [batch, own // group, first_key, 0], vs.filled(step), vs.tile(step)
+            )
             step += 1
         turn += 1
     turns.announce(-1, 0, turn)
@@ -134,7 +140,9 @@ def _masked(  # type: ignore[no-untyped-def]
     keys = first_key + gl.arange(0, sizes.keys, layout=gl.SliceLayout(0, LAYOUT))
     seen = (keys < k_len)[None, :]
     if sizes.causal:
-        rows = first_row + gl.arange(0, sizes.rows, layout=gl.SliceLayout(1, LAYOUT)) + (k_len - q_len)
+        rows = (
+            first_row + gl.arange(0, sizes.rows, layout=gl.SliceLayout(1, LAYOUT)) + (k_len - q_len)
+        )
         seen = seen & (keys[None, :] <= rows[:, None])
     return gl.where(seen, scores, float("-inf"))
 
@@ -273,7 +281,9 @@ def _attend(  # type: ignore[no-untyped-def]
             )  # fmt: skip
             mbarrier.arrive(q_empty.index(WARPGROUP), count=1)
             vs.wait_full(step)
-            out = warpgroup_mma(weights, vs.tile(step).reshape([sizes.keys, sizes.d]), out, is_async=True)
+            out = warpgroup_mma(
+                weights, vs.tile(step).reshape([sizes.keys, sizes.d]), out, is_async=True
+            )
             out = warpgroup_mma_wait(0, deps=[out])
             vs.release(step)
             step += 1
@@ -296,7 +306,17 @@ def _attend(  # type: ignore[no-untyped-def]
 
 
 @gluon.jit(
-    do_not_specialize=["scale", "q_len", "k_len", "n_heads", "group", "n_q_blocks", "n_tiles", "heads_at_once", "n_all_heads"]
+    do_not_specialize=[
+        "scale",
+        "q_len",
+        "k_len",
+        "n_heads",
+        "group",
+        "n_q_blocks",
+        "n_tiles",
+        "heads_at_once",
+        "n_all_heads",
+    ]
 )
 def _forward(  # type: ignore[no-untyped-def]
     q,

@@ -1,0 +1,124 @@
+"""The attention kernels of Hopper against attention in fp64. No interpreter runs Gluon."""
+
+import math
+
+import pytest
+import torch
+
+from flash_cases import Case, Results, draw, exact, torchs
+from oracle import assert_as_close_as, error
+from peakward.lab.ops.flash_attention.api import flash_attention, flash_attention_with_lse
+
+pytest.importorskip("triton")
+DTYPES = (torch.bfloat16, torch.float16)
+CASES = [
+    Case(q_len=1, k_len=1, head_dim=64),
+    Case(n_heads=2, n_kv_heads=2, q_len=127, k_len=127, head_dim=128),
+    Case(n_batches=2, n_heads=4, n_kv_heads=2, q_len=1000, k_len=1000, head_dim=64),
+    Case(n_batches=2, n_heads=4, n_kv_heads=1, q_len=1000, k_len=1000, head_dim=128),
+    Case(n_heads=3, q_len=333, k_len=700, head_dim=64),
+    Case(n_heads=3, q_len=700, k_len=333, head_dim=128),
+    Case(n_heads=2, n_kv_heads=2, q_len=700, k_len=333, head_dim=64, causal=False),
+    Case(n_batches=2, n_heads=2, n_kv_heads=2, q_len=17, k_len=2000, head_dim=128, causal=False),
+    # Long enough for three warpgroups, and for more tiles than there are programs.
+    Case(n_batches=2, n_heads=4, n_kv_heads=4, q_len=4300, k_len=4300, head_dim=64),
+    Case(n_heads=2, n_kv_heads=2, q_len=2200, k_len=2200, head_dim=64, causal=False),
+]
+
+
+@pytest.fixture
+def hopper(device):
+    if device.type != "cuda" or torch.cuda.get_device_capability()[0] != 9:
+        pytest.skip("needs a GPU of compute capability 9")
+
+
+def differentiated(drawn, case):
+    """What comes of both results' gradients, by autograd."""
+    inputs = [each.detach().requires_grad_() for each in drawn[:3]]
+    out, lse = flash_attention_with_lse(
+        *inputs, causal=case.causal, scale=case.rule.scale, implementation="hopper"
+    )
+    return Results(out.detach(), *torch.autograd.grad(out, inputs, drawn.dout)), lse.detach()
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_is_as_close_to_fp64_as_torch_is(hopper, dtype, case):
+    drawn = draw(case, dtype)
+    got, lse = differentiated(drawn, case)
+    expected, exact_lse = exact(drawn, case)
+    for theirs, mine, oracle in zip(torchs(drawn, case), got, expected, strict=True):
+        assert_as_close_as(theirs, mine, oracle)
+    seen = exact_lse > -math.inf
+    assert torch.equal(seen, lse > -math.inf)
+    # The scores are exact products of 16-bit values, summed and raised to a power in fp32.
+    assert error(lse[seen], exact_lse[seen]) < 1e-5
+    assert not got.out[~seen].any()
+
+
+def test_the_forward_pass_is_bitwise_repeatable(hopper):
+    drawn = draw(CASES[2], torch.bfloat16)
+    first, second = (differentiated(drawn, CASES[2])[0].out for _ in range(2))
+    assert torch.equal(first, second)
+
+
+def test_a_wrong_value_reaches_only_the_rows_that_see_it(hopper):
+    q, k, v = (torch.randn(1, 2, 300, 64, dtype=torch.bfloat16) for _ in range(3))
+    v[0, 1, 200, 3] = math.nan
+    out = flash_attention(q, k, v, causal=True, implementation="hopper")
+    wrong = torch.zeros_like(out, dtype=torch.bool)
+    wrong[0, 1, 200:, 3] = True
+    assert torch.equal(out.isnan(), wrong)
+
+
+def test_torch_compile_takes_it_whole(hopper):
+    q, k, v = (
+        torch.randn(1, 2, 256, 128, dtype=torch.bfloat16, requires_grad=True) for _ in range(3)
+    )
+
+    def attention(q, k, v):
+        return flash_attention(q, k, v, causal=True, implementation="hopper")
+
+    compiled = torch.compile(attention, fullgraph=True)(q, k, v)
+    assert torch.equal(compiled, attention(q, k, v))
+    compiled.sum().backward()
+    assert all(each.grad is not None and each.grad.isfinite().all() for each in (q, k, v))
+
+
+def test_without_keys_or_queries_there_is_nothing(hopper):
+    q = torch.randn(1, 2, 5, 64, dtype=torch.bfloat16)
+    out, lse = flash_attention_with_lse(
+        q, q[:, :, :0], q[:, :, :0], causal=False, implementation="hopper"
+    )
+    assert not out.any()
+    assert (lse == -math.inf).all()
+    assert flash_attention(q[:0], q[:0], q[:0], causal=True, implementation="hopper").shape[0] == 0
+
+
+REFUSED = {
+    "float16 or bfloat16": {"dtype": torch.float32},
+    "head_dim 64 or 128": {"head_dim": 80},
+    "no window": {"window": 3},
+}
+
+
+@pytest.mark.parametrize("expected", REFUSED)
+def test_refuses_what_it_has_no_kernel_for(device, expected):
+    told = {"dtype": torch.float16, "head_dim": 64, "window": None, **REFUSED[expected]}
+    q = torch.randn(1, 1, 8, told["head_dim"], dtype=told["dtype"])
+    with pytest.raises(ValueError, match=f"expected {expected} for the implementation 'hopper'"):
+        flash_attention(q, q, q, causal=True, window=told["window"], implementation="hopper")
+
+
+def test_refuses_the_interpreter(device):
+    if device.type == "cuda":
+        pytest.skip("a GPU")
+    q = torch.randn(1, 1, 8, 64, dtype=torch.float16)
+    with pytest.raises(ValueError, match="expected a GPU for the implementation 'hopper'"):
+        flash_attention(q, q, q, causal=True, implementation="hopper")
+
+
+def test_refuses_strides_that_the_copy_engine_cannot_follow(hopper):
+    q = torch.randn(1, 1, 9, 65, dtype=torch.float16)[..., :64]
+    with pytest.raises(ValueError, match="expected q at multiples of 16 bytes"):
+        flash_attention(q, q, q, causal=True, implementation="hopper")
