@@ -26,5 +26,11 @@ LAUNCHES = {
     "bf16 few rows": Launch(
         lambda: _start(256, 128_256, torch.bfloat16), registers=64, shared_bytes=512
     ),
-    "fp32": Launch(lambda: _start(8192, 32_000, torch.float32), registers=112, shared_bytes=512),
+    "bf16 odd long": Launch(
+        lambda: _start(2048, 151_937, torch.bfloat16), registers=96, shared_bytes=512
+    ),
+    "fp32": Launch(lambda: _start(8192, 32_000, torch.float32), registers=80, shared_bytes=512),
+    "fp32 long": Launch(
+        lambda: _start(256, 151_936, torch.float32), registers=80, shared_bytes=512
+    ),
 }

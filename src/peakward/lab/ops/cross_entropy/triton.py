@@ -14,6 +14,8 @@ import triton.language as tl
 from torch import Tensor
 
 VECTOR_BYTES = 16
+N_MULTIPROCESSORS = 132
+"""Of an H100 and an H200."""
 LOWEST: tl.constexpr = tl.constexpr(-3.4028234663852886e38)
 """fp32's; as the first maximum, where -inf would make -inf - (-inf) of a logit of -inf."""
 
@@ -26,19 +28,25 @@ class Settings(NamedTuple):
     num_warps: int
 
 
-def settings_for(n_tokens: int, vocab: int, *, aligned: bool) -> Settings:
-    """Enough warps a row that all rows together fill 132 multiprocessors; 32 logits a thread in
-    flight, and 16 where rows begin inside a vector: the addresses of masked ones fill registers
-    (124 of them with 32, on sm_90)."""
+def settings_for(n_tokens: int, vocab: int, itemsize: int, *, aligned: bool) -> Settings:
+    """Enough warps a row that all rows together fill the multiprocessors."""
     num_warps = 4 if n_tokens >= 1024 or vocab <= 8192 else 16
-    return Settings(block=num_warps * (1024 if aligned else 512), num_warps=num_warps)
+    return Settings(_block(num_warps, itemsize, aligned), num_warps)
 
 
-def settings_of_both(vocab: int, *, aligned: bool) -> Settings:
-    """16 warps, of which a multiprocessor holds two programs, for rows that one pass of a block does
-    not cover: 264 rows of 128,256 bf16 logits, 68 MB, are about what an H100's L2 holds."""
-    block = 16384 if aligned else 8192
-    return Settings(block=min(block, max(1024, triton.next_power_of_2(vocab))), num_warps=16)
+def settings_of_both(vocab: int, itemsize: int, *, aligned: bool) -> Settings:
+    """For rows that are read twice: few in work, each with many warps, so that they are in the L2
+    still. A multiprocessor holds 32 warps of the kernel: two rows, or one of those of which two each
+    would be more than 40 MiB of an H100's 50."""
+    num_warps = 16 if 2 * N_MULTIPROCESSORS * vocab * itemsize <= 40 << 20 else 32
+    block = min(_block(num_warps, itemsize, aligned), triton.next_power_of_2(vocab))
+    return Settings(max(block, num_warps * 32 * VECTOR_BYTES // itemsize), num_warps)
+
+
+def _block(num_warps: int, itemsize: int, aligned: bool) -> int:
+    """Four 16-byte loads a thread, two where rows begin inside a vector: the addresses of single
+    logits fill registers (124 of them with four, on sm_90)."""
+    return num_warps * 32 * (4 if aligned else 2) * VECTOR_BYTES // itemsize
 
 
 @triton.jit
@@ -502,6 +510,8 @@ def losses_and_gradient(
     n_tokens, vocab = logits.shape
     if not n_tokens:
         return
+    aligned = _aligned(logits)
+    chosen = settings or settings_of_both(vocab, logits.element_size(), aligned=aligned)
     _both[(n_tokens,)](
         logits,
         targets,
@@ -512,7 +522,7 @@ def losses_and_gradient(
         ignore_index,
         label_smoothing,
         SMOOTHS=label_smoothing > 0,
-        **_cut(logits, settings or settings_of_both(vocab, aligned=_aligned(logits))),
+        **_cut(logits, chosen),
     )
 
 
@@ -527,9 +537,10 @@ def _aligned(logits: Tensor) -> bool:
 
 def _cut(logits: Tensor, settings: Settings | None) -> dict[str, int | bool]:
     """How a launch cuts the rows."""
+    (n_tokens, vocab), itemsize = logits.shape, logits.element_size()
     aligned = _aligned(logits)
-    chosen = settings or settings_for(*logits.shape, aligned=aligned)
-    vector = VECTOR_BYTES // logits.element_size()
+    chosen = settings or settings_for(n_tokens, vocab, itemsize, aligned=aligned)
+    vector = VECTOR_BYTES // itemsize
     return {
         "ALIGNED": aligned,
         "LANES": chosen.block // vector,
