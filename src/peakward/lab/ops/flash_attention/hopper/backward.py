@@ -330,8 +330,8 @@ def _backward(  # type: ignore[no-untyped-def]
         q_len, k_len, n_k_blocks, n_q_blocks, n_tiles, heads_at_once, n_all_heads, sizes,
     )  # fmt: skip
     differentiate = (
-        dk, dv, dq_ptr, qs, douts, lses, deltas, k_tile, v_tile, kv_full, kv_empty, dscores_tile, dscores_full,
-        dscores_empty, out_tiles, turns, scale, q_len, k_len, n_q_blocks, sizes,
+        dk, dv, dq_ptr, qs, douts, lses, deltas, k_tile, v_tile, kv_full, kv_empty, dscores_tile,
+        dscores_full, dscores_empty, out_tiles, turns, scale, q_len, k_len, n_q_blocks, sizes,
     )  # fmt: skip
     gl.warp_specialize(
         [

@@ -269,7 +269,7 @@ def _attend(  # type: ignore[no-untyped-def]
             ks.release(step)
             first_key = (count - 1) * sizes.keys
             scores = _masked(scores, first_row, first_key, q_len, k_len, sizes, SCORES)
-            maximum, weights32, total, shrink = _exponentials(scores, maximum, total, scale, True)
+            maximum, weights32, total, _ = _exponentials(scores, maximum, total, scale, True)
             weights = gl.convert_layout(weights32.to(q.dtype), WEIGHTS)
             step, asked, out, maximum, total, weights = _attend_to(
                 1, cut, count, step, asked, my_turn, q, out, maximum, total, weights, ks, vs,
