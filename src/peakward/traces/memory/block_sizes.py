@@ -7,18 +7,18 @@ allocation, or its segment's end: with the places of all allocations known, so i
 (`alloc_found_block`, `should_split`, `round_size` in CUDACachingAllocator.cpp).
 """
 
-import bisect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from peakward.traces.memory.lifetimes import Lifetimes
+from peakward.traces.memory.rank_set import RankSet
 from peakward.traces.memory.segment_lives import SegmentLife
 from peakward.traces.memory.table import Flags, Ints
 
-_MIB = re.compile(r"[0-9]{1,9}")
+_MIB = re.compile(r"[1-9][0-9]{0,6}")
 
 LEAST_BYTES = 512
 SMALL_BYTES = 1 << 20
@@ -68,6 +68,8 @@ def rounded(asked_bytes: Ints, divisions: Any = None) -> Ints:
     for name, n in divisions.items():
         if not (isinstance(name, str) and _MIB.fullmatch(name) and type(n) is int and n > 1):
             continue
+        if int(name).bit_count() != 1:  # torch has none such; a file might have millions.
+            continue
         # The first holds for what is smaller too, the last (64 GiB is beyond any) for what is larger.
         low, first = (int(name) << 20), int(name) == 1
         within = (asked_bytes < 2 * low) & ((asked_bytes >= low) | first)
@@ -91,6 +93,10 @@ def _max_split_bytes(settings: Mapping[str, Any]) -> int:
     return value if type(value) is int and value > 0 else 1 << 62
 
 
+_RELEASED, _SEGMENT_FREED, _SEGMENT_BORN, _BORN = range(4)
+_AT_ONCE = 1 << 16
+
+
 def _uncut(
     found: Lifetimes,
     large: Ints,
@@ -101,51 +107,83 @@ def _uncut(
     is_least: Flags,
 ) -> None:
     """Go through the recording with the places of large allocations; write into the last two."""
-    ends = {each.address: each.address + each.n_bytes for each in segments if each.born == 0}
-    # At one position nothing lies in the same place twice: what ends goes first.
-    moves = [(int(found.released[row]), 0, int(row)) for row in large]
-    moves += [(each.freed, 1, -1 - index) for index, each in enumerate(segments)]
-    moves += [(each.born, 2, -1 - index) for index, each in enumerate(segments) if each.born]
-    moves += [(int(found.born[row]), 3, int(row)) for row in large]
-    moves.sort()
-    taken: list[int] = []
-    starts = sorted(ends)
-    for position, kind, row in moves:
-        if position >= found.n_positions:
-            break
-        if kind == 0:
-            at = bisect.bisect_left(taken, found.address[row])
-            if at < len(taken) and taken[at] == found.address[row]:
-                del taken[at]
-        elif kind == 1:
-            address = segments[-1 - row].address
-            if ends.pop(address, None) is not None:
-                starts.remove(address)
-        elif kind == 2:
-            address = segments[-1 - row].address
-            if address not in ends:
-                bisect.insort(starts, address)
-            ends[address] = address + segments[-1 - row].n_bytes
+    places = _Places(found, large, segments)
+    for position, kind, index in _moves(found, large, segments):
+        if kind == _RELEASED:
+            places.taken.discard(int(places.rank[index]))
+        elif kind == _SEGMENT_FREED:
+            places.close(segments[index])
+        elif kind == _SEGMENT_BORN:
+            places.open(segments[index])
         else:
-            address = int(found.address[row])
+            row = int(large[index])
+            is_least[row] = True
             if position:
-                free = _free_from(address, taken, starts, ends)
+                free = places.free_from(index, int(found.address[row]))
                 rest = -1 if free is None else free - int(sizes[row])
                 is_least[row] = rest < 0
                 if rest > 0 and (rest <= SMALL_BYTES or sizes[row] >= max_split_bytes):
                     sizes[row] += rest
-            else:
-                is_least[row] = True
-            bisect.insort(taken, address)
+            places.taken.add(int(places.rank[index]))
 
 
-def _free_from(
-    address: int, taken: list[int], starts: list[int], ends: dict[int, int]
-) -> int | None:
-    """Bytes from there to the next allocation or the segment's end; None outside all segments."""
-    at = bisect.bisect_right(starts, address) - 1
-    if at < 0 or ends[starts[at]] <= address:
-        return None
-    end = ends[starts[at]]
-    later = bisect.bisect_right(taken, address)
-    return min(end, taken[later]) - address if later < len(taken) else end - address
+def _moves(
+    found: Lifetimes, large: Ints, segments: Sequence[SegmentLife]
+) -> Iterator[tuple[int, int, int]]:
+    """Position, kind, and which of `large` or `segments`, in order. At one position nothing lies in
+    the same place twice: what ends goes first."""
+    n_large, n = len(large), len(segments)
+    freed = np.array([each.freed for each in segments], np.int64)
+    born = np.array([each.born for each in segments], np.int64)
+    position = np.concatenate((found.released[large], freed, born, found.born[large]))
+    kind = np.repeat(np.arange(4), (n_large, n, n, n_large))
+    index = np.concatenate((np.arange(n_large), np.arange(n), np.arange(n), np.arange(n_large)))
+    # Segments of the beginning are there before all else.
+    wanted = np.flatnonzero(
+        (position < found.n_positions) & ((kind != _SEGMENT_BORN) | (position > 0))
+    )
+    order = wanted[np.lexsort((index[wanted], kind[wanted], position[wanted]))]
+    # By and by: as Python's integers all of them would take six times as much.
+    for start in range(0, len(order), _AT_ONCE):
+        some = order[start : start + _AT_ONCE]
+        yield from zip(
+            position[some].tolist(), kind[some].tolist(), index[some].tolist(), strict=True
+        )
+
+
+class _Places:
+    """What is taken of which segments at one position, by the ranks of all addresses there ever are."""
+
+    def __init__(self, found: Lifetimes, large: Ints, segments: Sequence[SegmentLife]) -> None:
+        address = found.address[large]
+        self._addresses, self.rank = np.unique(address, return_inverse=True)
+        self.taken = RankSet(len(self._addresses))
+        starts = np.array([each.address for each in segments], np.int64)
+        self._starts = np.unique(starts)
+        self._segment_of = np.searchsorted(self._starts, address, side="right") - 1
+        self._held = RankSet(len(self._starts))
+        self._ends: dict[int, int] = {}
+        for each in segments:
+            if each.born == 0:
+                self.open(each)
+
+    def open(self, segment: SegmentLife) -> None:
+        self._held.add(self._rank(segment))
+        self._ends[segment.address] = segment.address + segment.n_bytes
+
+    def close(self, segment: SegmentLife) -> None:
+        self._held.discard(self._rank(segment))
+        self._ends.pop(segment.address, None)
+
+    def free_from(self, index: int, address: int) -> int | None:
+        """Bytes from there to the next allocation or the segment's end; None outside all segments."""
+        rank = int(self._segment_of[index])
+        start = None if rank < 0 else self._held.by(rank)
+        end = address if start is None else self._ends[int(self._starts[start])]
+        if end <= address:
+            return None
+        later = self.taken.after(int(self.rank[index]))
+        return (end if later is None else min(end, int(self._addresses[later]))) - address
+
+    def _rank(self, segment: SegmentLife) -> int:
+        return int(np.searchsorted(self._starts, segment.address))

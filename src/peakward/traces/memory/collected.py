@@ -16,6 +16,9 @@ _ACTIONS = {each.name.lower(): int(each) for each in Action}
 _OTHER, _OOM = int(Action.OTHER), int(Action.OOM)
 _ROW = struct.Struct("=6q")
 _MOST_REMEMBERED = 1 << 18
+WORKED_OUT = 3
+"""Times the columns: 300,000 allocations over 1 MiB, none let go, took 300 bytes each at most, where the
+reader counts 80 beside the 48 of the columns; 12 million events of three for an allocation took 215."""
 _MAX = 1 << 62
 
 
@@ -80,8 +83,9 @@ class EventCollector:
 
     @property
     def n_bytes(self) -> int:
-        """Of columns and stacks."""
-        return self.stacks.n_bytes + len(self._rows)
+        """Of stacks, of columns, and of what is worked out from these: at most twice as much more, beside
+        what the reader itself counts of each event."""
+        return self.stacks.n_bytes + WORKED_OUT * len(self._rows)
 
     def take(self, found: dict[Any, Any]) -> object | None:
         """EVENT of an event, None of another dict.

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 
@@ -21,6 +22,9 @@ from peakward.traces.memory.packing import free_pieces, segment_kinds
 from peakward.traces.memory.segment_lives import held_at, reserved_bytes, segment_lives
 from peakward.traces.memory.table import Action, Events, Ints, Segment, Snapshot
 from peakward.traces.memory.timeline import open_ranges, timeline, times_us
+
+MOST_OOMS: Final = 100
+"""Each is worked out from all events before it."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,11 @@ class OneDevice:
         return origins(self.lifetimes, self.events, self.marks)
 
     @cached_property
+    def oom_events(self) -> Ints:
+        """Positions in `events` of those that ran out of memory."""
+        return np.flatnonzero(self.events.action == Action.OOM)
+
+    @cached_property
     def time_us(self) -> Ints:
         """Of positions."""
         return times_us(self.events)
@@ -85,7 +94,7 @@ class OneDevice:
             timeline=timeline(self.balances, self.time_us) if len(self.events) else (),
             segments=segment_kinds(self.segments),
             churn=churn(self.events, self.marks, self.snapshot.annotations),
-            ooms=tuple(map(self._oom, np.flatnonzero(self.events.action == Action.OOM).tolist())),
+            ooms=tuple(map(self._oom, self.oom_events[-MOST_OOMS:].tolist())),
             check=MemoryCheck(
                 n_contradicting_events=found.contradictions.n_events,
                 n_contradicting_blocks=found.contradictions.n_blocks,

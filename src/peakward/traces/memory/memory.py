@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from peakward.records.errors import PeakwardError
 from peakward.records.memory_snapshot import DeviceMemory, MemoryReport
 from peakward.traces.memory.device_memory import OneDevice
 from peakward.traces.memory.frame_marks import stack_marks
@@ -32,7 +33,20 @@ class Memory:
         return tuple(OneDevice(snapshot, each, marks) for each in sorted(numbers))
 
     def report(self) -> MemoryReport:
-        """Everything at once, as the record that `--json` prints."""
+        """Everything at once, as the record that `--json` prints.
+
+        Raises:
+            PeakwardError: working it out takes more memory than there is.
+        """
+        try:
+            return self._report()
+        except MemoryError:
+            raise PeakwardError(
+                f"expected memory to work out {len(self.snapshot.events):,} events, got too little: "
+                "record fewer events (max_entries=100000) or read it where more memory is free"
+            ) from None
+
+    def _report(self) -> MemoryReport:
         records = tuple(each.record() for each in self.devices)
         conf = self.snapshot.settings.get("PYTORCH_CUDA_ALLOC_CONF", "")
         return MemoryReport(
@@ -94,6 +108,11 @@ def _missing(device: OneDevice, record: DeviceMemory) -> list[str]:
             f"{name}: of {check.n_sizes_checked:,} block sizes worked out from events, "
             f"{check.n_sizes_wrong:,} differ from the segments': allocated bytes before the end are "
             "near, requested ones exact"
+        )
+    if len(record.ooms) < len(device.oom_events):
+        said.append(
+            f"{name}: of {len(device.oom_events):,} times that memory ran out the last "
+            f"{len(record.ooms):,} are told"
         )
     if record.peak is not None and record.peak.uncertain_bytes:
         said.append(

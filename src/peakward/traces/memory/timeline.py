@@ -42,12 +42,14 @@ def timeline(found: Balances, time_us: Ints) -> tuple[MemoryPoint, ...]:
 
 def open_ranges(annotations: Sequence[Annotation], device: int, time_us: int) -> tuple[str, ...]:
     """Names of those begun and not ended, outermost first."""
-    opened: list[str] = []
-    for each in sorted(annotations, key=lambda one: one.time_us):
+    opened: dict[int, str] = {}
+    begun: dict[str, list[int]] = {}
+    for number, each in enumerate(sorted(annotations, key=lambda one: one.time_us)):
         if each.device != device or each.time_us > time_us:
             continue
         if each.stage.upper() == "START":
-            opened.append(each.name)
-        elif each.name in opened:
-            del opened[len(opened) - 1 - opened[::-1].index(each.name)]
-    return tuple(opened)
+            opened[number] = each.name
+            begun.setdefault(each.name, []).append(number)
+        elif begun.get(each.name):
+            del opened[begun[each.name].pop()]
+    return tuple(opened.values())

@@ -34,6 +34,6 @@ def test_to_divisions_of_powers_of_two(asked, size):
 
 
 def test_divisions_hold_where_they_begin_until_the_next():
-    divisions = {"1": 0, "2": 2, "4": 0, "x": 3, "8": "a", "²": 2, "9" * 5000: 2}
+    divisions = {"1": 0, "2": 2, "4": 0, "x": 3, "8": "a", "²": 2, "9" * 5000: 2, "3": 2, "02": 4}
     asked = np.array([MIB + 1, 2 * MIB + 1, 4 * MIB + 1])
     assert rounded(asked, divisions).tolist() == [MIB + 512, 3 * MIB, 4 * MIB + 512]

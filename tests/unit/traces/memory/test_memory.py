@@ -4,7 +4,9 @@ import pytest
 
 import peakward as pw
 from peakward.records import codec
+from peakward.records.errors import PeakwardError
 from peakward.records.memory_snapshot import MemoryReport
+from peakward.traces.memory import device_memory
 
 from .allocator import busy
 from .files import REAL, real, written
@@ -66,3 +68,25 @@ def test_evidence_names_the_rules_that_were_used():
     assert not any(
         "autograd runs it on" in each for each in pw.memory(real("allstacks")).report().evidence
     )
+
+
+def test_of_many_times_that_memory_ran_out_the_last_are_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(device_memory, "MOST_OOMS", 2)
+    value = busy(2, 50).snapshot()
+    (trace,) = value["device_traces"]
+    last = trace[-1]["time_us"]
+    for n in range(3):
+        trace.append({"action": "oom", "size": n + 1, "device_free": 0, "time_us": last + n})
+    report = pw.memory(written(tmp_path, value)).report()
+    assert [each.needed_bytes for each in report.devices[0].ooms] == [2, 3]
+    assert any("of 3 times that memory ran out the last 2" in each for each in report.incomplete)
+
+
+def test_too_little_memory_to_work_it_out_is_said(monkeypatch):
+    def full(*_arguments):
+        raise MemoryError
+
+    found = pw.memory(real("train"))
+    monkeypatch.setattr(device_memory, "lifetimes", full)
+    with pytest.raises(PeakwardError, match="expected memory to work out"):
+        found.report()

@@ -198,3 +198,14 @@ def test_half_of_the_free_memory_is_the_bound(tmp_path, monkeypatch):
         read(path)
     monkeypatch.setattr(snapshot_file, "free_bytes", lambda: None)
     assert len(read(path).events) > 4000
+
+
+def test_what_is_worked_out_of_columns_counts_before_it_is(tmp_path):
+    """Of 10,000 events the columns take 480,000 bytes; three times as much and more is asked for."""
+    event = {"action": "alloc", "addr": 4096, "size": 1, "time_us": 1}
+    path = written(
+        tmp_path, {"segments": [], "device_traces": [[dict(event) for _ in range(10_000)]]}
+    )
+    assert len(read(path, 4_000_000).events) == 10_000
+    with pytest.raises(PeakwardError, match="expected a snapshot that fits into"):
+        read(path, 2_000_000)

@@ -36,3 +36,15 @@ def test_open_ranges_are_those_begun_and_not_ended():
     assert open_ranges(marks, 0, 2) == ("step", "forward")
     assert open_ranges(marks, 0, 5) == ("step", "backward")
     assert open_ranges(marks, 0, 0) == ()
+
+
+def test_of_ranges_of_one_name_the_last_begun_ends_first():
+    marks = [
+        Annotation(0, 1, "a", "START"),
+        Annotation(0, 2, "b", "START"),
+        Annotation(0, 3, "a", "START"),
+        Annotation(0, 4, "a", "END"),
+        Annotation(0, 5, "c", "END"),
+    ]
+    assert open_ranges(marks, 0, 3) == ("a", "b", "a")
+    assert open_ranges(marks, 0, 9) == ("a", "b")
