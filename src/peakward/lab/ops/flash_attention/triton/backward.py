@@ -154,7 +154,7 @@ def _launch_by_keys(call: _Call, dk: Tensor, dv: Tensor, sums: Tensor | None) ->
         problem.n_batches,
         problem.q_len,
         problem.k_len,
-        section(problem.q_len * problem.group, problem.head_dim, call.q.element_size()),
+        _section(call, problem.q_len * problem.group),
         call.rule.scale,
         ADD_DQ=sums is not None,
         REDUCE_DESCRIPTORS=reduce_descriptors,
@@ -187,10 +187,16 @@ def _launch_by_queries(call: _Call, dq: Tensor) -> None:
         problem.n_batches,
         problem.q_len,
         problem.k_len,
-        section(problem.k_len, problem.head_dim, call.q.element_size()) * problem.group,
+        _section(call, problem.k_len) * problem.group,
         call.rule.scale,
         **_options(call, blocks),
     )
+
+
+def _section(call: _Call, rows: int) -> int:
+    problem = call.problem
+    n_heads = problem.n_batches * problem.n_kv_heads
+    return section(rows, problem.head_dim, call.q.element_size(), n_heads=n_heads)
 
 
 def _options(call: _Call, blocks: Blocks) -> dict[str, Any]:

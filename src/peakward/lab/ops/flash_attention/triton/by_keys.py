@@ -225,7 +225,7 @@ def by_keys(  # type: ignore[no-untyped-def]
             head_of(dout2, batch, head, first_q, dout_strides, DESCRIPTORS),
         )
         if REDUCE_DESCRIPTORS:
-            row0 = (batch * dq_strides[0] + head * dq_strides[1]) // (D1 + D2)
+            row0 = (batch * n_kv_heads * GROUP + head) * (dq_strides[1] // (D1 + D2)).to(tl.int32)
             dqs = ((dq1, row0), (dq2, row0))
         elif ADD_DQ:
             dqs = (

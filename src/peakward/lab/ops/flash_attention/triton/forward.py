@@ -261,7 +261,13 @@ def forward(
         problem.n_batches,
         problem.q_len,
         problem.k_len,
-        section(problem.k_len, problem.head_dim, q.element_size()) * problem.group,
+        problem.group
+        * section(
+            problem.k_len,
+            problem.head_dim,
+            q.element_size(),
+            n_heads=problem.n_batches * problem.n_kv_heads,
+        ),
         rule.scale * LOG2_E.value,
         GROUP=problem.group,
         CAUSAL=rule.causal,

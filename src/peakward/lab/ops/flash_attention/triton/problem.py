@@ -120,9 +120,9 @@ def _descriptor(tensor: Tensor, rows: int, width: int) -> TensorDescriptor:
     return TensorDescriptor(tensor, list(tensor.shape), [*strides, 1], [1, 1, rows, width])
 
 
-def section(rows: int, head_dim: int, element_size: int) -> int:
-    """Heads of which two tensors of `rows` rows fit into L2 together; at least one."""
-    return max(1, SECTION_BYTES // max(2 * rows * head_dim * element_size, 1))
+def section(rows: int, head_dim: int, element_size: int, *, n_heads: int) -> int:
+    """Of `n_heads` heads, those of which two tensors of `rows` rows fit into L2; at least one."""
+    return max(1, min(n_heads, SECTION_BYTES // max(2 * rows * head_dim * element_size, 1)))
 
 
 def starts_of(packing: Packing | None) -> tuple[Tensor | None, Tensor | None]:

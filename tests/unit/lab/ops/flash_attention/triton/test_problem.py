@@ -58,6 +58,7 @@ def test_strides_that_are_never_taken_do_not_hinder_descriptors():
 
 
 def test_a_section_is_what_fits_into_half_of_l2_and_never_empty():
-    assert section(4096, 64, 2) == 24
-    assert section(1 << 20, 128, 2) == 1
-    assert section(0, 64, 2) > 0
+    assert section(4096, 64, 2, n_heads=100) == 24
+    assert section(4096, 64, 2, n_heads=3) == 3
+    assert section(1 << 20, 128, 2, n_heads=100) == 1
+    assert section(0, 64, 2, n_heads=0) == 1
