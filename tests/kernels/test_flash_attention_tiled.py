@@ -5,6 +5,7 @@ import torch
 
 from flash_cases import Case, draw, exact
 from oracle import error
+from peakward.lab.ops.attention import reference
 from peakward.lab.ops.flash_attention import tiled
 
 CASES = [
@@ -30,3 +31,12 @@ def test_is_attention(case):
     assert error(lse[seen], exact_lse[seen]) < 1e-14
     for mine, oracle in zip((out, *gradients), expected, strict=True):
         assert error(mine, oracle) < 1e-14
+
+
+@pytest.mark.parametrize("window", [None, 1, 9])
+def test_is_what_the_reference_decoder_attends_with(window):
+    case = Case(n_heads=4, n_kv_heads=2, q_len=70, k_len=70, window=window)
+    q, k, v = draw(case, torch.float64)[:3]
+    out, _ = tiled.attention(q, k, v, None, case.rule)
+    expected = reference.attention(q, k, v, window=window, bias=None)
+    assert error(out, expected) < 1e-14

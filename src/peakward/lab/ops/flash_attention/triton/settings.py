@@ -56,8 +56,8 @@ def backward_settings_for(head_dim: int, dtype: torch.dtype, capability: int) ->
 
 
 def _descriptors(dtype: torch.dtype, capability: int) -> bool:
-    # What a descriptor loads in fp32 is kept in registers, and tf32x3 makes two of each: 64
-    # queries of 128 spilled 520 bytes a thread, by pointers and through shared memory none.
+    # What a descriptor loads in fp32 is kept in registers, and tf32x3 makes two of each: 32
+    # queries of 128 spilled 672 bytes a thread, by pointers and through shared memory none.
     return capability >= 90 and dtype != torch.float32
 
 
