@@ -3,13 +3,15 @@
     python benchmarks/kernel_speed.py --out results/kernels.json [--only attention,softmax]
 
 Every contest checks all results, then times all arms in turns, each call from a cold L2. The run is
-bounded by --budget-s: what no time was left for is named. A module of `benchmarks/kernels/` for each
-operator gives its contests.
+bounded by --budget-s: what no time was left for is named. What is there is written after every
+contest. A module of `benchmarks/kernels/` for each operator gives its contests; compiling takes most
+of the time of many, and is cached, so that several processes with --build-only may do it first.
 """
 
 import argparse
 import importlib
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import monotonic
 
@@ -18,7 +20,8 @@ import pynvml
 import torch
 import triton
 
-from kernels.duel import carry_out
+from kernels.contest import Contest
+from kernels.duel import build, carry_out
 from kernels.page import markdown
 from kernels.results import Outcome, Report
 from kernels.timing import in_turns
@@ -43,35 +46,57 @@ def main(arguments: list[str]) -> None:
     deadline = monotonic() + options.budget_s
     pynvml.nvmlInit()
     gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
-    clocks: list[int] = []
+    copy_bytes_per_s = None if options.build_only else copy_rate()
+    clocks_hz: list[int] = []
     outcomes: list[Outcome] = []
     left: list[str] = []
-    for operator in options.only:
-        module = importlib.import_module(f"kernels.{operator}")
-        for contest in module.sweep() if options.sweep else module.contests():
-            name = f"{operator} {' '.join(map(str, contest.shape.values()))}"
-            if monotonic() > deadline:
-                left.append(name)
-                continue
+    for contest in chosen(options.only, sweep=options.sweep):
+        name = f"{contest.operator} {' '.join(map(str, contest.shape.values()))}"
+        if monotonic() > deadline:
+            left.append(name)
+        elif copy_bytes_per_s is None:
+            build(contest)
+        else:
             outcomes.append(carry_out(contest, n_rounds=options.rounds, n_calls=options.calls))
-            clocks.append(pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM) * 10**6)
-            torch.cuda.empty_cache()
+            clocks_hz.append(pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM) * 10**6)
             print(f"{name}: {line(outcomes[-1])}", file=sys.stderr, flush=True)
-    report = Report(
+            write(reported(options, outcomes, left, clocks_hz, copy_bytes_per_s), options.out)
+        torch.cuda.empty_cache()
+    if copy_bytes_per_s is not None:
+        write(reported(options, outcomes, left, clocks_hz, copy_bytes_per_s), options.out)
+
+
+def chosen(operators: Sequence[str], *, sweep: bool) -> Iterator[Contest]:
+    for operator in operators:
+        module = importlib.import_module(f"kernels.{operator}")
+        yield from module.sweep() if sweep else module.contests()
+
+
+def reported(
+    options: argparse.Namespace,
+    outcomes: Sequence[Outcome],
+    left: Sequence[str],
+    clocks_hz: Sequence[int],
+    copy_bytes_per_s: float,
+) -> Report:
+    return Report(
         device=torch.cuda.get_device_name(),
         driver=pynvml.nvmlSystemGetDriverVersion(),
         torch=str(torch.__version__),
         triton=triton.__version__,
         cudnn=torch.backends.cudnn.version(),
-        clock_hz=(min(clocks, default=0), max(clocks, default=0)),
-        copy_bytes_per_s=copy_rate(),
+        clock_hz=(min(clocks_hz, default=0), max(clocks_hz, default=0)),
+        copy_bytes_per_s=copy_bytes_per_s,
         n_rounds=options.rounds,
         n_calls=options.calls,
         outcomes=tuple(outcomes),
         left=tuple(left),
     )
-    options.out.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1))
-    options.out.with_suffix(".md").write_text(markdown(report))
+
+
+def write(report: Report, out: Path) -> None:
+    out.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1))
+    out.with_suffix(".md").write_text(markdown(report))
 
 
 def parsed(arguments: list[str]) -> argparse.Namespace:
@@ -83,6 +108,7 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--sweep", action="store_true", help="our own kernel at several settings instead"
     )
+    parser.add_argument("--build-only", action="store_true", help="compile, and time nothing")
     parser.add_argument("--rounds", type=rounds, default=5)
     parser.add_argument("--calls", type=int, default=10)
     parser.add_argument("--budget-s", type=float, default=600.0)

@@ -3,6 +3,7 @@
 import math
 import statistics
 from collections.abc import Sequence
+from contextlib import suppress
 
 import torch
 from torch import Tensor
@@ -15,6 +16,13 @@ from peakward.records.trial import Pair
 from peakward.stats.pairs import ratio_interval
 
 WARM_UP_CALLS = 3
+
+
+def build(contest: Contest) -> None:
+    """Calls everyone once, so that what compiles is cached; who fails will fail again when timed."""
+    for arm in contest.arms.values():
+        with suppress(Exception):
+            arm()()
 
 
 def carry_out(contest: Contest, *, n_rounds: int, n_calls: int) -> Outcome:

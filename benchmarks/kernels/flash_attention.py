@@ -73,7 +73,10 @@ def passes(shape: Shape, *, flex: bool = False) -> Iterator[Contest]:
 
 def arms(shape: Shape, *, flex: bool) -> dict[str, Callable[[], Attention]]:
     """Ours, and everyone who computes the shape."""
-    found: dict[str, Callable[[], Attention]] = {OURS: partial(_ours, shape)}
+    portable = partial(_ours, shape, "triton")
+    found: dict[str, Callable[[], Attention]] = {OURS: portable}
+    if on_hopper(shape):
+        found = {OURS: partial(_ours, shape, "hopper"), "peakward triton": portable}
     if shape.window is None:
         found["cudnn"] = partial(_sdpa, shape, SDPBackend.CUDNN_ATTENTION)
         found["flash"] = partial(_sdpa, shape, SDPBackend.FLASH_ATTENTION)
@@ -82,6 +85,16 @@ def arms(shape: Shape, *, flex: bool) -> dict[str, Callable[[], Attention]]:
     if flex or shape.window is not None:
         found["flex"] = partial(_flex, shape)
     return found
+
+
+def on_hopper(shape: Shape) -> bool:
+    """Whether the kernels made for Hopper can be asked for it, here."""
+    return (
+        shape.head_dim in (64, 128)
+        and shape.window is None
+        and shape.dtype in (torch.float16, torch.bfloat16)
+        and torch.cuda.get_device_capability()[0] == 9
+    )
 
 
 def compiled_training() -> Contest:
@@ -157,8 +170,10 @@ def _arm(shape: Shape, name: str, build: Callable[[], Attention]) -> Arm:
     return lambda: torch.autograd.grad(attention(q, k, v), (q, k, v), dout)
 
 
-def _ours(shape: Shape) -> Attention:
-    return partial(flash_attention, causal=shape.causal, window=shape.window)
+def _ours(shape: Shape, implementation: str) -> Attention:
+    return partial(
+        flash_attention, causal=shape.causal, window=shape.window, implementation=implementation
+    )
 
 
 def _sdpa(shape: Shape, backend: SDPBackend) -> Attention:
