@@ -55,7 +55,7 @@ def _take_in(x, top, total, plain, SMOOTHS: tl.constexpr):  # type: ignore[no-un
     best = tl.maximum(top, tl.max(x, axis=1))
     total = total * tl.exp(top - best) + tl.sum(tl.exp(x - best[:, None]), axis=1)
     if SMOOTHS:
-        plain += tl.sum(x, axis=1)
+        plain -= tl.sum(-x, axis=1)  # See `_take_in_masked`.
     return best, total, plain
 
 
@@ -65,7 +65,10 @@ def _take_in_masked(at_ptr, offset, begin, end, top, total, plain, SMOOTHS: tl.c
     x = tl.load(at_ptr + offset, mask=inside, other=-float("inf")).to(tl.float32)
     top, total, _ = _take_in(x, top, total, plain, False)
     if SMOOTHS:
-        plain += tl.sum(tl.where(inside, x, 0.0), axis=1)
+        # Triton 3.6 fails on a loop that adds a reduction to what a branch goes on with
+        # (OptimizeThreadLocality, `loopResult.hasOneUse()`); it looks for additions alone. Kept by
+        # element the sum took 72 registers in place of 40.
+        plain -= tl.sum(tl.where(inside, -x, 0.0), axis=1)
     return top, total, plain
 
 
