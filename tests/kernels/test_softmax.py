@@ -1,5 +1,7 @@
 """The softmax kernels against their reference in fp64, beside torch's own."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -29,16 +31,24 @@ def assert_gradient_of(y, gradient, back):
     assert_sum_as_close_as(theirs, back, exact, terms)
 
 
-@settings(max_examples=15)
+ROWS = 32
+"""Judged together: a row's values share the error of its sum, so that one row's is luck (of 60 draws
+0.4 times torch's in the median, 3.4 at worst)."""
+
+
+@settings(max_examples=8)
 @given(shape=SHAPES, layout=LAYOUTS, seed=st.integers(0, 99))
 def test_is_as_close_to_fp64_as_torch_is(device, dtypes, shape, layout, seed):
     torch.manual_seed(seed)
     for dtype in dtypes:
-        x, gradient = drawn(shape, layout, dtype) * 3, drawn(shape, layout, dtype)
-        with poisoned():
-            y, back = with_gradient(softmax, x, gradient)
-        assert_as_close_as(torch.softmax(x, -1), y, torch.softmax(x.double(), -1))
-        assert_gradient_of(y, gradient, back)
+        triples = []
+        for _ in range(1 + ROWS // max(1, math.prod(shape[:-1]))):
+            x, gradient = drawn(shape, layout, dtype) * 3, drawn(shape, layout, dtype)
+            with poisoned():
+                y, back = with_gradient(softmax, x, gradient)
+            triples.append((torch.softmax(x, -1), y, torch.softmax(x.double(), -1)))
+            assert_gradient_of(y, gradient, back)
+        assert_as_close_as(*(torch.cat(each) for each in zip(*triples, strict=True)))
 
 
 @pytest.mark.parametrize("chosen", [*WHOLE, *IN_PIECES])
