@@ -35,6 +35,7 @@ class Faulty:
         self._prepared, self._fault, self._n = prepared, fault, 0
         self.n_parameters, self.times_phases = prepared.n_parameters, prepared.times_phases
         self.ranged, self.uncaptured = prepared.ranged, prepared.uncaptured
+        self.held_for_backward_bytes = prepared.held_for_backward_bytes
 
     def step(self, mark=lambda phase: None):
         self._n += 1

@@ -18,7 +18,7 @@ Conventions, which every figure derived from these inherits:
 """
 
 from peakward.prediction.parameters import active_block_matmul_parameters
-from peakward.prediction.phases import PHASES, mean_over_lengths
+from peakward.prediction.phases import OPERATOR_PHASES, PHASES, mean_over_lengths
 from peakward.records.case import Case, ModelCase, OperatorCase, StepCase
 from peakward.records.measurement import Phase
 from peakward.records.model_shape import ModelShape
@@ -55,7 +55,7 @@ def step_flops(case: Case) -> float | None:
     if isinstance(case, OperatorCase):
         pairs = attended_pairs(case.seq_len, window=None)
         forward = 4.0 * case.batch_size * case.n_heads * case.head_dim * pairs
-        return forward * sum(FORWARDS[phase] for phase in PHASES[case.pass_])
+        return forward * sum(FORWARDS[phase] for phase in OPERATOR_PHASES[case.pass_])
     return sum(phase_flops(case).values())
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from peakward.records.case import Pass, Workload
+from peakward.records.case import OperatorPass, Pass, Workload
 from peakward.records.measurement import Phase
 
 PHASES: dict[Pass, tuple[Phase, ...]] = {
@@ -13,6 +13,11 @@ PHASES: dict[Pass, tuple[Phase, ...]] = {
     "decode": ("forward",),
 }
 """In the order in which they run."""
+OPERATOR_PHASES: dict[OperatorPass, tuple[Phase, ...]] = {
+    "forward": ("forward",),
+    "backward": ("backward",),
+    "forward_backward": ("forward", "backward"),
+}
 
 
 def mean_over_lengths(workload: Workload, cost: Callable[[int], float]) -> float:

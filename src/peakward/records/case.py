@@ -14,8 +14,12 @@ from peakward.records.model_shape import ModelShape
 ModulePass = Literal["forward", "forward_backward", "train_step"]
 """Passes of any module; the others need a decoder that keeps keys and values."""
 Pass = Literal[ModulePass, "prefill", "decode"]
+OperatorPass = Literal["forward", "backward", "forward_backward"]
+"""`backward` goes again and again through one graph, which is kept."""
 Precision = Literal["fp32", "tf32", "bf16-mixed", "fp16-mixed", "bf16", "fp8"]
 Attention = Literal["naive", "sdpa", "sdpa-cudnn", "sdpa-flash", "sdpa-efficient", "sdpa-math"]
+OperatorAttention = Literal[Attention, "flash", "flash-hopper", "flex"]
+"""`flash` and `flash-hopper` are our kernels; `flex` is torch's FlexAttention, compiled by itself."""
 Compile = Literal["none", "default", "reduce-overhead", "max-autotune"]
 CompileScope = Literal["block", "model"]
 Optimizer = Literal["adamw-loop", "adamw-foreach", "adamw-fused", "adamw-triton"]
@@ -93,9 +97,9 @@ class OperatorCase(
     n_heads: int
     seq_len: int
     head_dim: int
-    pass_: Literal["forward", "forward_backward"] = msgspec.field(default="forward", name="pass")
+    pass_: OperatorPass = msgspec.field(default="forward", name="pass")
     precision: Literal["fp32", "tf32", "bf16"] = "fp32"
-    attention: Attention = "naive"
+    attention: OperatorAttention = "naive"
     compile: Compile = "none"
     device: DeviceType
     memory_limit_bytes: int | None = None

@@ -68,6 +68,10 @@ class MemoryUse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     peak_allocated_bytes: int
     peak_reserved_bytes: int | None = None
     context_bytes: int | None = None
+    held_for_backward_bytes: int | None = None
+    """What an operator's forward pass leaves allocated for its backward pass, its result included and
+    its inputs not: by the allocator on CUDA, by what autograd saved on a CPU. None where no gradient
+    is computed, and of a model."""
 
 
 class Telemetry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

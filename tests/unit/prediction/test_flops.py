@@ -143,6 +143,7 @@ def test_attention_alone() -> None:
     }
     forward = 2 * (2 * 16 * 16 * 8) / 2 * 2 * 3
     assert step_flops(OperatorCase(**shape)) == forward
+    assert step_flops(OperatorCase(**shape, pass_="backward")) == 2 * forward
     assert step_flops(OperatorCase(**shape, pass_="forward_backward")) == 3 * forward
 
 

@@ -2,13 +2,17 @@
 
 from typing import get_args
 
-from peakward.prediction.phases import PHASES, mean_over_lengths
-from peakward.records.case import Pass, Workload
+from peakward.prediction.phases import OPERATOR_PHASES, PHASES, mean_over_lengths
+from peakward.records.case import OperatorPass, Pass, Workload
 
 
 def test_every_pass_has_phases_and_begins_with_forward() -> None:
     assert set(PHASES) == set(get_args(Pass))
     assert all(phases[0] == "forward" for phases in PHASES.values())
+
+
+def test_every_pass_of_an_operator_has_phases() -> None:
+    assert set(OPERATOR_PHASES) == set(get_args(OperatorPass))
 
 
 def test_a_cost_is_averaged_over_a_cycle() -> None:

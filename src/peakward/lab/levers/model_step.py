@@ -106,6 +106,9 @@ class ModelStep:
             return None
         return float(self.output)
 
+    def held_for_backward_bytes(self) -> None:
+        """None: of a model, recorded memory tells what is held and for what."""
+
     def gradients(self) -> tuple[Tensor, ...]:
         """Of the last step, one for each parameter, without the loss scale."""
         scale = 1.0 if self.optimizer is not None else self._scaler.get_scale()

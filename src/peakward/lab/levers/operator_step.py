@@ -5,9 +5,11 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor
+from torch._functorch import config as functorch
 
 from peakward.lab.levers.marks import Mark, unmarked
 from peakward.lab.levers.ranges import opened
+from peakward.lab.levers.saved import held_bytes
 from peakward.lab.ops.attention.api import implementation, in_ranges
 from peakward.records.case import OperatorCase
 
@@ -15,7 +17,7 @@ DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16}
 
 
 class AttentionStep:
-    """Causal attention, and where the pass says so its backward under a random gradient."""
+    """Causal attention, its backward under a random gradient, or both, as the pass says."""
 
     n_parameters = None
     optimizer = None
@@ -28,38 +30,69 @@ class AttentionStep:
         generator = torch.Generator(case.device).manual_seed(case.seed)
         drawn = torch.randn((4, *shape), generator=generator, device=case.device)
         q, k, v, self._gradient = drawn.to(DTYPES[case.precision]).unbind(0)
-        self._trains = case.pass_ == "forward_backward"
+        self._pass = case.pass_
+        self._trains = case.pass_ != "forward"
         self._inputs = [each.clone().requires_grad_(self._trains) for each in (q, k, v)]
         attention = implementation(case.attention)
         if case.compile != "none":
             mode = None if case.compile == "default" else case.compile
             attention = torch.compile(attention, mode=mode)
         self._attention = attention
+        self._kept: Tensor | None = None
+        """The result whose graph every step of `backward` goes through."""
         self.output: Tensor | None = None
 
     def step(self, mark: Mark = unmarked) -> None:
-        """One forward, or forward and backward."""
+        """One forward, one backward, or both."""
+        if self._pass == "backward":
+            self._step_backward(mark)
+            return
         self.output = None
         mark("forward")
         output = self._attention(*self._inputs, window=None, bias=None)
         if self._trains:
-            for each in self._inputs:
-                each.grad = None
+            self._forget_gradients()
             mark("backward")
             output.backward(self._gradient)
         self.output = output.detach()
         mark(None)
 
+    def _step_backward(self, mark: Mark) -> None:
+        output = self._kept
+        if output is None:
+            # Compiled code may otherwise write over what it saved: then a graph serves once.
+            with functorch.patch(donated_buffer=False):
+                output = self._kept = self._attention(*self._inputs, window=None, bias=None)
+        self._forget_gradients()
+        mark("backward")
+        output.backward(self._gradient, retain_graph=True)
+        self.output = output.detach()
+        mark(None)
+
+    def _forget_gradients(self) -> None:
+        for each in self._inputs:
+            each.grad = None
+
     @contextmanager
     def ranged(self) -> Iterator[None]:
         """While it lasts, steps open the ranges of `ranges` around attention and in it."""
         plain = self._attention
-        self._attention = in_ranges(plain, opened)
+        self._attention, self._kept = in_ranges(plain, opened), None
         try:
             yield
         finally:
-            self._attention = plain
+            self._attention, self._kept = plain, None
 
     def loss(self) -> float | None:
         """An operator has none."""
         return None
+
+    def held_for_backward_bytes(self) -> int | None:
+        """`saved.held_bytes` of one forward pass; None where no gradient is computed."""
+        if not self._trains:
+            return None
+        self.output = self._kept = None
+        self._forget_gradients()
+        return held_bytes(
+            lambda: self._attention(*self._inputs, window=None, bias=None), self._inputs
+        )

@@ -7,6 +7,8 @@ from statistics import median
 from typing import NamedTuple
 from typing import Protocol as Interface
 
+import msgspec
+
 from peakward.lab.levers.marks import Mark
 from peakward.lab.measure import compile_report, memory
 from peakward.lab.measure.messages import (
@@ -23,6 +25,7 @@ from peakward.lab.measure.telemetry import Watch
 from peakward.lab.measure.timer import Report, Timing, time_phases, time_steps
 from peakward.records.case import ModelCase, OperatorCase
 from peakward.records.errors import PeakwardError
+from peakward.records.measurement import MemoryUse
 from peakward.records.protocol import Protocol
 
 Tell = Callable[[Event], None]
@@ -52,6 +55,9 @@ class Prepared(Interface):
 
     def loss(self) -> float | None:
         """Of the last step."""
+
+    def held_for_backward_bytes(self) -> int | None:
+        """`MemoryUse.held_for_backward_bytes`, from a forward pass of its own after the last step."""
 
 
 Prepare = Callable[[ModelCase | OperatorCase], AbstractContextManager[Prepared]]
@@ -89,7 +95,7 @@ def measure(request: MeasureRequest, bench: Bench) -> Measured:
             if protocol.phases and prepared.times_phases
             else ()
         )
-        use = meter.use()
+        use = _with_held(meter.use(), prepared)
         n_parameters = prepared.n_parameters
     memory.check_fits(use, case.memory_limit_bytes)
     return Measured(
@@ -102,6 +108,10 @@ def measure(request: MeasureRequest, bench: Bench) -> Measured:
         n_parameters=n_parameters,
         loss=loss,
     )
+
+
+def _with_held(use: MemoryUse, prepared: Prepared) -> MemoryUse:
+    return msgspec.structs.replace(use, held_for_backward_bytes=prepared.held_for_backward_bytes())
 
 
 def doubts(timing: Timing, watch: Watch) -> tuple[str, ...]:

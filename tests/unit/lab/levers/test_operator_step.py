@@ -41,6 +41,46 @@ def test_gradients_are_not_summed_over_steps():
     assert all(torch.equal(a.grad, b) for a, b in zip(step._inputs, first, strict=True))
 
 
+@pytest.mark.parametrize("attention", ["naive", "sdpa"])
+@pytest.mark.parametrize("compiled", ["none", "default"])
+def test_backward_goes_through_one_graph_again_and_again(attention, compiled):
+    both = make(attention=attention, pass_="forward_backward")
+    both.step()
+    alone = make(attention=attention, pass_="backward", compile=compiled)
+    alone.step()
+    kept = alone._kept
+    alone.step()
+    assert alone._kept is kept
+    for mine, other in zip(alone._inputs, both._inputs, strict=True):
+        torch.testing.assert_close(mine.grad, other.grad)
+
+
+def test_what_is_held_for_backward_is_what_autograd_saved_and_the_result():
+    pairs, rows = 2 * 3 * 12 * 12, 2 * 3 * 12 * 8
+    weights, mask = pairs * 4, 12 * 12
+    step = make(pass_="backward")
+    step.step()
+    assert step.held_for_backward_bytes() == weights + mask + rows * 4
+    log_sum_exp = 2 * 3 * 12 * 4
+    fused = make(pass_="forward_backward", attention="sdpa-flash").held_for_backward_bytes()
+    assert fused == rows * 4 + log_sum_exp
+    assert make(pass_="forward").held_for_backward_bytes() is None
+
+
+def test_flex_is_the_reference_and_has_no_backward_on_a_cpu():
+    found, expected = make(attention="flex"), make()
+    found.step()
+    expected.step()
+    torch.testing.assert_close(found.output, expected.output)
+    with pytest.raises(NotImplementedError, match="backward on CPU"):
+        make(attention="flex", pass_="backward").step()
+
+
+def test_our_kernels_refuse_a_cpu():
+    with pytest.raises(ValueError, match="flash_attention: expected"):
+        make(attention="flash").step()
+
+
 def test_forward_keeps_nothing_for_backward():
     step = make(pass_="forward")
     step.step()
@@ -51,7 +91,11 @@ def test_forward_keeps_nothing_for_backward():
 
 @pytest.mark.parametrize(
     ("pass_", "phases"),
-    [("forward", ["forward", None]), ("forward_backward", ["forward", "backward", None])],
+    [
+        ("forward", ["forward", None]),
+        ("backward", ["backward", None]),
+        ("forward_backward", ["forward", "backward", None]),
+    ],
 )
 def test_every_phase_is_marked_as_it_begins(pass_, phases):
     seen = []
@@ -59,7 +103,7 @@ def test_every_phase_is_marked_as_it_begins(pass_, phases):
     assert seen == phases
 
 
-@pytest.mark.parametrize("pass_", ["forward", "forward_backward"])
+@pytest.mark.parametrize("pass_", ["forward", "backward", "forward_backward"])
 @pytest.mark.parametrize(
     ("attention", "parts"),
     [

@@ -35,6 +35,9 @@ class Counted:
     def loss(self):
         return self._loss
 
+    def held_for_backward_bytes(self):
+        return 7
+
 
 @pytest.fixture
 def case(make_shape):
@@ -77,6 +80,7 @@ def test_measure_times_then_takes_phases(make_bench, case):
     assert [each.phase for each in found.phases] == ["forward", "backward"]
     assert (found.loss, found.n_parameters, found.compile) == (1.0, 3, None)
     assert found.memory.peak_allocated_bytes >= 0
+    assert found.memory.held_for_backward_bytes == 7
     assert [each.stage for each in events] == ["building", "warming up", "timing"]
     assert events[-1].total == 5
 

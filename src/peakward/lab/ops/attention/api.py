@@ -5,7 +5,8 @@ from functools import partial
 
 from torch import Tensor
 
-from peakward.lab.ops.attention import reference, sdpa
+from peakward.lab.ops.attention import flash, reference, sdpa
+from peakward.lab.ops.attention.flex import FlexAttention
 from peakward.lab.ops.attention.reference import Opened
 
 AttentionFn = Callable[..., Tensor]
@@ -13,15 +14,20 @@ AttentionFn = Callable[..., Tensor]
 
 
 def implementation(name: str) -> AttentionFn:
-    """`naive`, or one of `sdpa.BACKENDS`; never another than the one asked for.
+    """`naive`, `flex`, or one of `sdpa.BACKENDS` or `flash.IMPLEMENTATIONS`; never another than the
+    one asked for.
 
     Raises:
         ValueError: no such implementation.
     """
     if name == "naive":
         return reference.attention
+    if name == "flex":
+        return FlexAttention()
+    if name in flash.IMPLEMENTATIONS:
+        return partial(flash.attention, implementation=flash.IMPLEMENTATIONS[name])
     if name not in sdpa.BACKENDS:
-        names = ", ".join(["naive", *sdpa.BACKENDS])
+        names = ", ".join(["naive", "flex", *sdpa.BACKENDS, *flash.IMPLEMENTATIONS])
         raise ValueError(f"expected an attention implementation of {names}, got {name!r}")
     return partial(sdpa.attention, backend=sdpa.BACKENDS[name])
 

@@ -173,3 +173,30 @@ def test_unknown_name_is_refused():
         ValueError, match=r"expected an attention implementation of naive, .*'flsh'"
     ):
         implementation("flsh")
+
+
+def test_flex_is_causal_and_keeps_one_mask_a_length():
+    flex = implementation("flex")
+    for seq_len in (11, 11, 5):
+        q, k, v, _ = inputs(torch.float32, n_kv_heads=2, seq_len=seq_len)
+        found = flex(q, k, v, window=None, bias=None)
+        expected = definition(q, k, v, None, None)
+        assert (found.double() - expected).norm() <= 32 * EPS[torch.float32] * expected.norm()
+        mask = flex._mask
+        flex(q, k, v, window=None, bias=None)
+        assert flex._mask is mask
+
+
+@pytest.mark.parametrize("name", ["flex", "flash", "flash-hopper"])
+def test_what_takes_no_bias_says_so(name):
+    q, k, v, options = inputs(torch.float32, bias=True)
+    with pytest.raises(ValueError, match="expected no bias"):
+        implementation(name)(q, k, v, **options)
+
+
+def test_flex_takes_no_keys_of_a_cache():
+    q, k, v, _ = inputs(torch.float32)
+    with pytest.raises(
+        ValueError, match="as many keys as queries with FlexAttention, got 11 and 1"
+    ):
+        implementation("flex")(q[:, :, -1:], k, v, window=None, bias=None)
