@@ -47,6 +47,8 @@ USES = {
     "kernels": Uses(),
     "roofline": Uses(seq_lens=1, precisions=None),
     "attention-parts": Uses(),
+    "attention": Uses(models=0, limits_bytes=None),
+    "flash": Uses(models=0),
     "compile": Uses(seq_lens=1),
     "checkpointing": Uses(precisions=1, limits_bytes=None),
     "memory": Uses(precisions=None),

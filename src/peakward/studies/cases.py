@@ -1,14 +1,23 @@
 """Cases from sizes and settings, and the cells that tables name them by."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from peakward.prediction.parameters import n_parameters
-from peakward.records.case import Configuration, DeviceType, ModelCase, Pass, Workload
+from peakward.records.case import (
+    Configuration,
+    DeviceType,
+    ModelCase,
+    OperatorCase,
+    Pass,
+    Workload,
+)
 from peakward.records.model_shape import ModelShape
 from peakward.records.study import Cell, Column, Table
 from peakward.report.cases import workload
+
+Limited = TypeVar("Limited", bound=ModelCase | OperatorCase)
 
 
 def model_case(
@@ -40,7 +49,7 @@ def with_work(case: ModelCase, **work: Any) -> ModelCase:
     return msgspec.structs.replace(case, workload=changed)
 
 
-def under_limit(case: ModelCase, limit_bytes: int | None) -> ModelCase:
+def under_limit(case: Limited, limit_bytes: int | None) -> Limited:
     """The case with a memory limit."""
     return msgspec.structs.replace(case, memory_limit_bytes=limit_bytes)
 

@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from peakward.records.case import ModelCase
+from peakward.records.case import ModelCase, OperatorCase
 from peakward.records.measurement import Measurement
 from peakward.records.protocol import Protocol
 from peakward.studies.cases import under_limit
@@ -39,7 +39,7 @@ def fit_protocol(setting: Setting) -> Protocol:
     )
 
 
-def probe(case: ModelCase, limit_bytes: int | None, setting: Setting) -> Planned:
+def probe(case: ModelCase | OperatorCase, limit_bytes: int | None, setting: Setting) -> Planned:
     """The case under the limit, as briefly as tells whether it fits."""
     return under_limit(case, limit_bytes), fit_protocol(setting)
 
@@ -72,7 +72,7 @@ def limit_notes(limits_bytes: tuple[int, ...], setting: Setting) -> tuple[str, .
 
 
 def fit(
-    case: ModelCase,
+    case: ModelCase | OperatorCase,
     limit_bytes: int,
     *,
     limits_bytes: tuple[int, ...],

@@ -49,6 +49,14 @@ STUDIES: dict[str, Entry] = {
             question="What does the softmax take inside attention, against its FLOPs?",
         ),
         Entry(
+            name="attention",
+            question="What does each attention take in time and memory, and how does it grow?",
+        ),
+        Entry(
+            name="flash",
+            question="How near to the roof is our attention, and each of its rivals?",
+        ),
+        Entry(
             name="compile",
             question="What does torch.compile gain by size, and after how many steps does it pay?",
         ),

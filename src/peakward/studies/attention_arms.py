@@ -1,0 +1,171 @@
+"""The ways to compute attention that studies hold against one another, and where each can run."""
+
+from typing import Literal, cast, get_args
+
+import msgspec
+
+from peakward.prediction.operators.attention_backend import Backend, Inputs, named_backend
+from peakward.records.case import Compile, OperatorAttention, OperatorCase, OperatorPass
+from peakward.records.errors import PeakwardError
+from peakward.records.measurement import Measurement
+from peakward.studies.readings import Planned, Readings
+from peakward.studies.setting import Setting
+
+Precision = Literal["fp32", "bf16"]
+TORCH_TYPES = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16"}
+OURS = ("flash", "flash-hopper")
+HOPPER_HEADS = (64, 128)
+"""Of the implementation `hopper` of `lab.ops.flash_attention`."""
+
+
+class Arm(msgspec.Struct, frozen=True, kw_only=True):
+    """One way to compute attention."""
+
+    name: str
+    attention: OperatorAttention
+    compile: Compile = "none"
+    precision: Literal["tf32"] | None = None
+    """In place of fp32; None: the case's own."""
+
+
+NAIVE = Arm(name="naive", attention="naive")
+COMPILED = Arm(name="compiled", attention="naive", compile="default")
+COMPILED_TF32 = Arm(name="compiled, tf32", attention="naive", compile="default", precision="tf32")
+SDPA = Arm(name="sdpa", attention="sdpa")
+BACKENDS = (
+    Arm(name="sdpa-cudnn", attention="sdpa-cudnn"),
+    Arm(name="sdpa-flash", attention="sdpa-flash"),
+    Arm(name="sdpa-efficient", attention="sdpa-efficient"),
+    Arm(name="sdpa-math", attention="sdpa-math"),
+)
+FLEX = Arm(name="flex", attention="flex")
+FLASH = Arm(name="flash", attention="flash")
+FLASH_HOPPER = Arm(name="flash-hopper", attention="flash-hopper")
+ON_CPU = (NAIVE, COMPILED, SDPA, FLEX, FLASH, FLASH_HOPPER)
+"""What a CPU's grid has, within a minute: there torch chooses among a flash backend and math."""
+
+
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """A case of an arm: what came of it, or why it was not run."""
+
+    case: OperatorCase
+    obstacle: str | None
+    measurement: Measurement | None
+
+    @property
+    def status(self) -> str:
+        """For a table."""
+        if self.obstacle is not None:
+            return "not available"
+        return "not run" if self.measurement is None else self.measurement.status
+
+    @property
+    def reason(self) -> str | None:
+        """Why it has no time; None where it has."""
+        if self.obstacle is not None or self.measurement is None:
+            return self.obstacle
+        return self.measurement.reason
+
+
+def case(
+    arm: Arm,
+    precision: Precision,
+    pass_: OperatorPass,
+    setting: Setting,
+    *,
+    batch_size: int,
+    seq_len: int,
+    head_dim: int,
+) -> OperatorCase:
+    """One head of that attention."""
+    return OperatorCase(
+        batch_size=batch_size,
+        n_heads=1,
+        seq_len=seq_len,
+        head_dim=head_dim,
+        pass_=pass_,
+        precision=arm.precision or precision,
+        attention=arm.attention,
+        compile=arm.compile,
+        device=setting.device,
+    )
+
+
+def trial(found: OperatorCase, readings: Readings, setting: Setting) -> Trial:
+    """The case with what is known of it."""
+    return Trial(
+        case=found,
+        obstacle=obstacle(found, setting),
+        measurement=readings.find(planned(found, setting)),
+    )
+
+
+def planned(found: OperatorCase, setting: Setting) -> Planned:
+    """The case with the protocol of both studies."""
+    return found, setting.protocol(phases=False)
+
+
+def obstacle(found: OperatorCase, setting: Setting) -> str | None:
+    """Why the case cannot run on this machine; None where it can, as far as is known beforehand."""
+    name = found.attention
+    compiles = found.compile != "none" or name == "flex"
+    if compiles and not setting.has_compiler:
+        return f"{name} compiled needs a C++ compiler on the PATH"
+    if setting.device == "cpu":
+        return _obstacle_on_cpu(found)
+    if found.precision == "tf32" and _below(setting, (8, 0)):
+        return "tf32 needs a GPU of compute capability 8.0"
+    if name in OURS:
+        return _obstacle_of_ours(found, setting)
+    return _obstacle_of_torch(found, setting)
+
+
+def _obstacle_on_cpu(found: OperatorCase) -> str | None:
+    name = found.attention
+    if name in OURS:
+        return f"{name} is a GPU's kernel, and does not run on a CPU"
+    if name in ("sdpa-cudnn", "sdpa-efficient"):
+        return f"torch has {name} on a GPU alone"
+    if found.precision == "tf32":
+        return "a CPU has no tf32"
+    if name == "flex" and found.pass_ != "forward":
+        return "FlexAttention has no backward pass on a CPU"
+    return None
+
+
+def _obstacle_of_ours(found: OperatorCase, setting: Setting) -> str | None:
+    if found.attention == "flash":
+        below = _below(setting, (8, 0))
+        return "flash needs a GPU of compute capability 8.0" if below else None
+    if found.precision != "bf16":
+        return f"flash-hopper needs a type of 16 bits, got {found.precision}"
+    if found.head_dim not in HOPPER_HEADS:
+        return f"flash-hopper needs heads of 64 or 128, got {found.head_dim}"
+    major, _ = setting.compute_capability or (9, 0)
+    return None if major == 9 else f"flash-hopper needs compute capability 9, got {major}"
+
+
+def _obstacle_of_torch(found: OperatorCase, setting: Setting) -> str | None:
+    """As torch's own rules have it, which a case that slips through meets when it runs."""
+    prefix, _, backend = found.attention.partition("-")
+    if prefix != "sdpa" or backend not in get_args(Backend):
+        return None
+    given = Inputs(
+        dtype=TORCH_TYPES[found.precision],
+        head_dim=found.head_dim,
+        masked=False,
+        grouped=False,
+        differentiated=found.pass_ != "forward",
+        n_keys=found.seq_len,
+        compute_capability=setting.compute_capability or (9, 0),
+    )
+    try:
+        named_backend(cast(Backend, backend), given)
+    except PeakwardError as refusal:
+        return str(refusal).partition(": use ")[0]
+    return None
+
+
+def _below(setting: Setting, least: tuple[int, int]) -> bool:
+    found = setting.compute_capability
+    return found is not None and found < least

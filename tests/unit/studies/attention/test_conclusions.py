@@ -1,0 +1,58 @@
+"""What `attention` concludes from known times and bytes."""
+
+import numpy as np
+import pytest
+
+from peakward.studies import attention
+
+
+@pytest.fixture
+def said(setting, gathered):
+    def make(scope="small", device="cpu", **options):
+        here = setting(scope, device)
+        return attention.parts(gathered(attention, here, **options), here).conclusions
+
+    return make
+
+
+def test_the_fastest_the_exponents_the_matrix_and_the_end(said, figures):
+    found = said(overrule=lambda case: "oom" if _beyond(case) else None)
+    forward, backward, growth, held, limit = found
+    assert figures(forward)["speed over naive, forward"] == pytest.approx(8)
+    # Of two medians known to 1% each: a ratio known to √2 of it.
+    assert figures(forward)["low end of it"] == pytest.approx(8 * 0.986, rel=1e-3)
+    assert "sdpa is the fastest" in backward.text
+    lengths = np.array([128, 512, 1024])
+    power, _ = np.polyfit(np.log(lengths), np.log(lengths * (lengths + 64)), 1)
+    assert figures(growth)["exponent of memory held, naive"] == pytest.approx(power)
+    assert figures(growth)["exponent of memory held, sdpa"] == pytest.approx(1)
+    assert figures(held)["the probability matrix's share"] == pytest.approx(1024 / (1024 + 64))
+    assert held.text.endswith("holds for backward; sdpa holds 2.00 MiB.")
+    assert limit.text == (
+        "Under 0.375 GiB, fp32, head dim 64, naive attention runs forward and backward up to length "
+        "512 and is out of memory at 1,024."
+    )
+
+
+def _beyond(case):
+    return case.memory_limit_bytes and case.seq_len > 512
+
+
+def test_where_naive_is_alone_nothing_is_faster(said):
+    found = said(overrule=lambda case: None if _is_naive(case) else "crashed")
+    texts = [each.text for each in found]
+    assert not any("is the fastest" in text for text in texts)
+    assert any(text.endswith("that naive attention holds for backward.") for text in texts)
+
+
+def _is_naive(case):
+    return case.attention == "naive" and case.compile == "none"
+
+
+def test_nothing_ran_nothing_said(said):
+    assert said(overrule=lambda case: "crashed") == ()
+
+
+def test_every_number_rests_on_a_measurement(said):
+    for each in said("corners", "cuda"):
+        assert all(proof.from_ids for proof in each.evidence)
