@@ -45,7 +45,7 @@ ON_CPU = (NAIVE, COMPILED, SDPA, FLEX, FLASH, FLASH_HOPPER)
 """What a CPU's grid has, within a minute: there torch chooses among a flash backend and math."""
 
 
-class Trial(msgspec.Struct, frozen=True, kw_only=True):
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """A case of an arm: what came of it, or why it was not run."""
 
     case: OperatorCase
@@ -91,9 +91,9 @@ def case(
     )
 
 
-def trial(found: OperatorCase, readings: Readings, setting: Setting) -> Trial:
+def attempt(found: OperatorCase, readings: Readings, setting: Setting) -> Attempt:
     """The case with what is known of it."""
-    return Trial(
+    return Attempt(
         case=found,
         obstacle=obstacle(found, setting),
         measurement=readings.find(planned(found, setting)),

@@ -12,9 +12,9 @@ from peakward.studies.attention_arms import (
     NAIVE,
     SDPA,
     Arm,
+    attempt,
     case,
     obstacle,
-    trial,
 )
 from peakward.studies.readings import Readings
 
@@ -73,15 +73,15 @@ def test_backends_of_both_precisions_run_in_fp32(why):
         assert why(Arm(name=name, attention=name), "fp32") is None
 
 
-def test_tf32_takes_the_place_of_fp32_and_a_trial_says_how_it_stands(setting, measure):
+def test_tf32_takes_the_place_of_fp32_and_an_attempt_says_how_it_stands(setting, measure):
     here = setting()
     sizes = {"batch_size": 1, "seq_len": 64, "head_dim": 64}
     assert case(COMPILED_TF32, "fp32", "forward", here, **sizes).precision == "tf32"
     found = case(NAIVE, "fp32", "forward", here, **sizes)
-    assert trial(found, Readings(), here).status == "not run"
-    refused = trial(case(FLASH_HOPPER, "fp32", "forward", here, **sizes), Readings(), here)
+    assert attempt(found, Readings(), here).status == "not run"
+    refused = attempt(case(FLASH_HOPPER, "fp32", "forward", here, **sizes), Readings(), here)
     assert refused.status == "not available"
     assert refused.reason
     out = measure(found, here.protocol(phases=False), here.environment, "oom")
-    run = trial(found, Readings([out]), here)
+    run = attempt(found, Readings([out]), here)
     assert (run.status, run.reason) == ("oom", "because oom")

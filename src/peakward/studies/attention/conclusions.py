@@ -10,7 +10,7 @@ from peakward.stats.compare import median_ratio
 from peakward.studies.attention.grid import Cell, groups, place
 from peakward.studies.attention.growth import Growth
 from peakward.studies.attention.limits import End
-from peakward.studies.attention_arms import NAIVE, Trial
+from peakward.studies.attention_arms import NAIVE, Attempt
 from peakward.studies.parts import evidence, say
 from peakward.studies.readings import time
 
@@ -26,10 +26,10 @@ def fastest(cells: Sequence[Cell]) -> tuple[Conclusion, ...]:
 def _fastest(group: Sequence[Cell], name: str) -> Conclusion | None:
     known: dict[int, dict[str, tuple[Interval, Measurement]]] = {}
     for cell in group:
-        trial: Trial = getattr(cell, name)
-        found = time(trial.measurement)
-        if found is not None and trial.measurement is not None:
-            known.setdefault(cell.seq_len, {})[cell.arm.name] = (found, trial.measurement)
+        attempt: Attempt = getattr(cell, name)
+        found = time(attempt.measurement)
+        if found is not None and attempt.measurement is not None:
+            known.setdefault(cell.seq_len, {})[cell.arm.name] = (found, attempt.measurement)
     both = [
         seq_len for seq_len, by_arm in known.items() if NAIVE.name in by_arm and len(by_arm) > 1
     ]

@@ -16,12 +16,12 @@ from peakward.studies.attention_arms import (
     ON_CPU,
     SDPA,
     Arm,
+    Attempt,
     Precision,
-    Trial,
+    attempt,
     case,
     obstacle,
     planned,
-    trial,
 )
 from peakward.studies.readings import Planned, Readings
 from peakward.studies.setting import Setting
@@ -44,8 +44,8 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     precision: Precision
     head_dim: int
     seq_len: int
-    forward: Trial
-    backward: Trial
+    forward: Attempt
+    backward: Attempt
 
     @property
     def held_bytes(self) -> int | None:
@@ -111,7 +111,7 @@ def _cell(
 ) -> Cell:
     head_dim, seq_len = size
 
-    def of(pass_: OperatorPass) -> Trial:
+    def of(pass_: OperatorPass) -> Attempt:
         found = case(
             arm,
             precision,
@@ -121,7 +121,7 @@ def _cell(
             seq_len=seq_len,
             head_dim=head_dim,
         )
-        return trial(found, readings, setting)
+        return attempt(found, readings, setting)
 
     return Cell(
         arm=arm,

@@ -6,7 +6,7 @@ import msgspec
 
 from peakward.records.measurement import Interval, Measurement
 from peakward.studies.attention.grid import Cell, curves
-from peakward.studies.attention_arms import Trial
+from peakward.studies.attention_arms import Attempt
 from peakward.studies.power_law import exponent, exponent_interval
 from peakward.studies.readings import time
 
@@ -30,22 +30,22 @@ def read(cells: Sequence[Cell]) -> tuple[Growth, ...]:
 
 def _growth(curve: Sequence[Cell]) -> Growth:
     held = [(cell.seq_len, cell.held_bytes) for cell in curve if cell.held_bytes]
-    trials = [trial for cell in curve for trial in (cell.forward, cell.backward)]
+    attempts = [attempt for cell in curve for attempt in (cell.forward, cell.backward)]
     return Growth(
         last=curve[-1],
         forward=_of_times([cell.forward for cell in curve]),
         backward=_of_times([cell.backward for cell in curve]),
         held=exponent([seq_len for seq_len, _ in held], [n_bytes for _, n_bytes in held]),
         sources=tuple(
-            each.measurement for each in trials if each.measurement and each.status == "ok"
+            each.measurement for each in attempts if each.measurement and each.status == "ok"
         ),
     )
 
 
-def _of_times(trials: Sequence[Trial]) -> Interval | None:
+def _of_times(attempts: Sequence[Attempt]) -> Interval | None:
     known = [
         (each.case.seq_len, found)
-        for each in trials
+        for each in attempts
         if (found := time(each.measurement)) is not None
     ]
     return exponent_interval([seq_len for seq_len, _ in known], [found for _, found in known])

@@ -10,7 +10,7 @@ from peakward.report.format import format_spread
 from peakward.studies.attention.grid import Cell, groups, place
 from peakward.studies.attention.growth import Growth
 from peakward.studies.attention.limits import End
-from peakward.studies.attention_arms import Trial
+from peakward.studies.attention_arms import Attempt
 from peakward.studies.readings import time, verdict
 
 
@@ -38,13 +38,13 @@ def _times(group: Sequence[Cell]) -> Table:
 
 def _row(cell: Cell) -> tuple[Value, ...]:
     share = cell.matrix_bytes / cell.held_bytes if cell.held_bytes and cell.makes_matrix else None
-    trials = (cell.forward, cell.backward)
-    verdicts = [found for each in trials if (found := verdict(each.measurement)) is not None]
-    reasons = [each.reason for each in trials if each.reason is not None]
+    attempts = (cell.forward, cell.backward)
+    verdicts = [found for each in attempts if (found := verdict(each.measurement)) is not None]
+    reasons = [each.reason for each in attempts if each.reason is not None]
     return (
         cell.seq_len,
         cell.arm.name,
-        *(_time(each) for each in trials),
+        *(_time(each) for each in attempts),
         cell.held_bytes,
         share,
         ", ".join(dict.fromkeys(verdicts)) or None,
@@ -52,9 +52,9 @@ def _row(cell: Cell) -> tuple[Value, ...]:
     )
 
 
-def _time(trial: Trial) -> str:
-    found = time(trial.measurement)
-    return trial.status if found is None else format_spread(found, "s")
+def _time(attempt: Attempt) -> str:
+    found = time(attempt.measurement)
+    return attempt.status if found is None else format_spread(found, "s")
 
 
 def growth(grown: Sequence[Growth]) -> Table:

@@ -28,7 +28,7 @@ def best(cells: Sequence[Cell], of: Calibration | None) -> tuple[Conclusion, ...
 
 
 def _best(rate: Interval, cell: Cell, of: Calibration | None) -> Conclusion:
-    source = cell.trial.measurement
+    source = cell.attempt.measurement
     text = "In {place}, {arm} reaches most at length {length}: {rate} ({low} to {high})"
     fields: dict[str, str | Evidence] = {
         "place": place(cell),
@@ -56,7 +56,7 @@ def against(cells: Sequence[Cell]) -> tuple[Conclusion, ...]:
 
 
 def _pairs(cells: Sequence[Cell], ours: Arm, rival: Arm) -> list[Speedup]:
-    found = {(_size(cell), cell.arm.name): cell.trial.measurement for cell in cells}
+    found = {(_size(cell), cell.arm.name): cell.attempt.measurement for cell in cells}
     return [
         Speedup(base=found.get((size, rival.name)), candidate=found.get((size, ours.name)))
         for size in dict.fromkeys(_size(cell) for cell in cells)
@@ -90,7 +90,7 @@ def _duels(group: Sequence[Cell], ours: set[str]) -> tuple[Duel, ...]:
         known = [
             (found, cell)
             for cell in group
-            if cell.seq_len == seq_len and (found := time(cell.trial.measurement)) is not None
+            if cell.seq_len == seq_len and (found := time(cell.attempt.measurement)) is not None
         ]
         sides = [
             min(side, key=lambda each: each[0].estimate)
@@ -134,10 +134,10 @@ def _crossover(first: Cell, fought: tuple[Duel, ...]) -> Conclusion:
 
 
 def _length(duel: Duel) -> Evidence:
-    both = (duel.ours.trial.measurement, duel.rival.trial.measurement)
+    both = (duel.ours.attempt.measurement, duel.rival.attempt.measurement)
     return evidence("length", duel.ours.seq_len, "count", *both)
 
 
 def _speed(duel: Duel, quantity: str, value: float) -> Evidence:
-    both = (duel.ours.trial.measurement, duel.rival.trial.measurement)
+    both = (duel.ours.attempt.measurement, duel.rival.attempt.measurement)
     return evidence(quantity, value, "ratio", *both)

@@ -18,11 +18,11 @@ from peakward.studies.attention_arms import (
     ON_CPU,
     SDPA,
     Arm,
+    Attempt,
     Precision,
-    Trial,
+    attempt,
     case,
     planned,
-    trial,
 )
 from peakward.studies.readings import Planned, Readings, time
 from peakward.studies.setting import Setting
@@ -46,35 +46,35 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
     arm: Arm
     precision: Precision
-    trial: Trial
+    attempt: Attempt
     roof_flops_per_s: float | None
     """None where the calibration has no rate of the type."""
 
     @property
     def head_dim(self) -> int:
         """Of the case."""
-        return self.trial.case.head_dim
+        return self.attempt.case.head_dim
 
     @property
     def seq_len(self) -> int:
         """Of the case."""
-        return self.trial.case.seq_len
+        return self.attempt.case.seq_len
 
     @property
     def pass_(self) -> OperatorPass:
         """Of the case."""
-        return self.trial.case.pass_
+        return self.attempt.case.pass_
 
     @property
     def flops(self) -> float:
         """By `FORWARDS`."""
-        forward = step_flops(msgspec.structs.replace(self.trial.case, pass_="forward"))
+        forward = step_flops(msgspec.structs.replace(self.attempt.case, pass_="forward"))
         return (forward or 0.0) * FORWARDS[self.pass_]
 
     @property
     def rate(self) -> Interval | None:
         """FLOP/s; None where it has no time."""
-        found = time(self.trial.measurement)
+        found = time(self.attempt.measurement)
         if found is None:
             return None
         return Interval(
@@ -95,9 +95,9 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 def plan(setting: Setting) -> tuple[Planned, ...]:
     """What can run here."""
     return tuple(
-        planned(cell.trial.case, setting)
+        planned(cell.attempt.case, setting)
         for cell in read(Readings(), setting)
-        if cell.trial.obstacle is None
+        if cell.attempt.obstacle is None
     )
 
 
@@ -107,7 +107,7 @@ def read(readings: Readings, setting: Setting) -> tuple[Cell, ...]:
         Cell(
             arm=arm,
             precision=precision,
-            trial=trial(
+            attempt=attempt(
                 case(
                     arm,
                     precision,
@@ -137,7 +137,7 @@ def _roof(precision: Precision, readings: Readings) -> float | None:
 
 def subject(cells: Sequence[Cell]) -> tuple[Arm, ...]:
     """Whom the study is about: our kernels; where neither can run, what torch chooses."""
-    ran = {cell.arm.name for cell in cells if cell.trial.obstacle is None}
+    ran = {cell.arm.name for cell in cells if cell.attempt.obstacle is None}
     return tuple(arm for arm in (FLASH, FLASH_HOPPER) if arm.name in ran) or (SDPA,)
 
 

@@ -33,14 +33,14 @@ def _rates(group: Sequence[Cell]) -> Table:
 
 
 def _row(cell: Cell) -> tuple[Value, ...]:
-    trial, found = cell.trial, time(cell.trial.measurement)
+    attempt, found = cell.attempt, time(cell.attempt.measurement)
     return (
         cell.seq_len,
         cell.arm.name,
-        trial.status,
+        attempt.status,
         None if found is None else format_spread(found, "s"),
         None if cell.rate is None else cell.rate.estimate,
         cell.roof_share,
-        verdict(trial.measurement),
-        trial.reason,
+        verdict(attempt.measurement),
+        attempt.reason,
     )

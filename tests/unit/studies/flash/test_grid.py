@@ -41,7 +41,7 @@ def test_flops_are_half_of_the_square_and_backward_two_and_a_half_times_that(
 def test_a_rate_is_flops_over_time_and_its_share_that_of_the_roof(read_flash):
     here, readings = read_flash()
     for cell in read(readings, here):
-        if cell.trial.obstacle is None and cell.pass_ == "forward":
+        if cell.attempt.obstacle is None and cell.pass_ == "forward":
             gain = {"naive": 1, "compiled": 2}.get(cell.arm.name, 8)
             rate = gain * {"fp32": 1e12, "bf16": 8e12}[cell.precision]
             assert cell.rate.estimate == pytest.approx(rate)
