@@ -13,9 +13,9 @@ from peakward.records.model_shape import ModelShape
 def to_command(case: Case, model: str | None = None) -> str | None:
     """The `peakward bench` line whose one case equals `case`; None where no options say it.
 
-    Operators, live steps, batches of varying length and shapes that differ from a named model in
-    more than its sizes, or whose names do not say so, have none: their study, or Python, reproduces
-    them.
+    Operators, pieces of code, live steps, batches of varying length and shapes that differ from a
+    named model in more than its sizes, or whose names do not say so, have none: their study, or
+    Python, reproduces them.
 
     Args:
         model: what `--model` said where the case was made. A shape from a file needs it: its name

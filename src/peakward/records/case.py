@@ -1,4 +1,4 @@
-"""What is run: a model's pass, or one operator.
+"""What is run: a model's pass, one operator, or a small piece of code.
 
 A case is a value: hashable, and equal cases have equal keys, so a result can be found again.
 Levers are resolved into it (`catalogue.levers`), never named by it.
@@ -26,6 +26,19 @@ Optimizer = Literal["adamw-loop", "adamw-foreach", "adamw-fused", "adamw-triton"
 Checkpointing = Literal["none", "sqrt", "every-block", "selective"]
 Padding = Literal["none", "to-seq-len"]
 DeviceType = Literal["cpu", "cuda"]
+MicroSubject = Literal[
+    "softmax",
+    "rms-norm",
+    "cross-entropy",
+    "matmul",
+    "matmul-operands",
+    "addition",
+    "heads",
+    "projection",
+    "view",
+]
+"""What pieces of code are about; those of one subject compute the same."""
+MicroPrecision = Literal["fp64", "fp32", "tf32", "bf16"]
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -106,6 +119,20 @@ class OperatorCase(
     seed: int = 0
 
 
+class MicroCase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="micro"):
+    """A small piece of code of `lab/micro` on random inputs; it is no part of a model."""
+
+    subject: MicroSubject
+    piece: str
+    """Its name among those of the subject, as in the subject's module of `lab/micro`."""
+    sizes: tuple[int, ...]
+    """Of the inputs; what each means the subject's module says."""
+    precision: MicroPrecision = "fp32"
+    device: DeviceType
+    memory_limit_bytes: int | None = None
+    seed: int = 0
+
+
 class StepCase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="step"):
     """A step given as a live function, which cannot be rebuilt elsewhere from this description."""
 
@@ -116,7 +143,9 @@ class StepCase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     tokens_per_step: float | None = None
 
 
-Case = ModelCase | OperatorCase | StepCase
+BuiltCase = ModelCase | OperatorCase | MicroCase
+"""What a worker can build from its description."""
+Case = BuiltCase | StepCase
 
 
 YOUNGER_SHAPE_FIELDS = {"n_experts": 1, "n_active_experts": 1}

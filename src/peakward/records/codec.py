@@ -6,11 +6,12 @@ import msgspec
 
 from peakward.records.errors import PeakwardError
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 """1: the first. 2: a study holds the profiles of its cases. 3: a calibration may hold rates, a shape
 several experts, and a run names its steps. 4: a study holds forecasts, rates may hold latencies.
 5: plans have their model's parameters, a predicted phase its waits. 6: a study
-holds the recorded memory of its cases. 7: that may have the clock of its kernels."""
+holds the recorded memory of its cases. 7: that may have the clock of its kernels. 8: a case may be a
+piece of code, whose measurement holds its work."""
 
 R = TypeVar("R", bound=msgspec.Struct)
 

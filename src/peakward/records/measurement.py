@@ -120,6 +120,27 @@ class FirstStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     n_page_faults: int | None = None
 
 
+class PieceWork(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one step of a `MicroCase` computes and moves, and how near it comes to fp64."""
+
+    flops: int
+    """By the formula of its subject; however the piece goes about it."""
+    input_bytes: int
+    """Of the elements that the inputs have in memory."""
+    least_bytes: int
+    """Every input read once and the result written once."""
+    moved_bytes: int | None
+    """Read and written by the operators that torch dispatched, or the kernels that its compiler made,
+    whether found in a cache or not. None where neither of them runs the piece."""
+    counted_by: Literal["operators", "compiler"] | None
+    result: Literal["new", "view", "refused"]
+    """`view`: it begins in the memory of an input. `refused`: torch raised an error in its place."""
+    allocated_bytes: int
+    """Of memory that the result holds and no input does."""
+    difference: float | None
+    """From fp64 on the same inputs: the largest over the largest value. None where refused."""
+
+
 class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A case, how it was measured and where, and what came of it."""
 
@@ -144,5 +165,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     first_step: FirstStep | None = None
     n_parameters: int | None = None
     """Counted on the instantiated model."""
+    piece: PieceWork | None = None
+    """Of a `MicroCase`."""
     loss: float | None = None
     """After the last timed step: finite, or the case is `invalid`. None for `forward`."""

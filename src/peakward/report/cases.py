@@ -2,6 +2,7 @@
 
 from peakward.records.case import (
     Case,
+    MicroCase,
     ModelCase,
     OperatorCase,
     StepCase,
@@ -21,6 +22,9 @@ def label(case: Case) -> str:
             compiled = () if case.compile == "none" else (f"compile {case.compile}",)
             words = (f"{case.operator} {shape} {case.pass_}", case.precision, case.attention)
             words += compiled
+        case MicroCase():
+            shape = " × ".join(map(str, case.sizes))
+            words = (f"{case.subject} {shape}", case.piece, case.precision)
         case StepCase():
             return case.name
     if case.memory_limit_bytes is not None:

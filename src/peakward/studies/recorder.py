@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from peakward.records.case import DeviceType, ModelCase, StepCase
+from peakward.records.case import DeviceType, MicroCase, ModelCase, StepCase
 from peakward.records.case_memory import CaseMemory
 from peakward.records.measurement import Measurement
 from peakward.records.profile import CaseProfile
@@ -46,7 +46,11 @@ class Recorder:
     def explain_first_step(self, planned: Planned) -> None:
         """What the first step of a measured case did, put with its measurement where it is told."""
         measurement = self.readings.find(planned)
-        if measurement is None or measurement.status != "ok" or isinstance(planned[0], StepCase):
+        if (
+            measurement is None
+            or measurement.status != "ok"
+            or isinstance(planned[0], MicroCase | StepCase)
+        ):
             return
         first_step = self._lab.workers.first_step(planned[0])
         explained = msgspec.structs.replace(measurement, id=uuid.uuid4().hex, first_step=first_step)
@@ -91,7 +95,11 @@ class Recorder:
         """
         case, protocol = planned
         measurement = self.readings.find(planned)
-        if measurement is None or measurement.status != "ok" or isinstance(case, StepCase):
+        if (
+            measurement is None
+            or measurement.status != "ok"
+            or isinstance(case, MicroCase | StepCase)
+        ):
             return None
         # A sweep asks its store for measurements alone; what the command line gives it is a Store.
         store, key = cast("Store", self._lab.store), self._lab.environment.key

@@ -19,7 +19,14 @@ from peakward.cli.parse import parse
 from peakward.cli.reproduce import to_command
 from peakward.cli.vocabulary import CaseOptions
 from peakward.records import case as records
-from peakward.records.case import Configuration, ModelCase, OperatorCase, StepCase, Workload
+from peakward.records.case import (
+    Configuration,
+    MicroCase,
+    ModelCase,
+    OperatorCase,
+    StepCase,
+    Workload,
+)
 from peakward.records.errors import PeakwardError
 
 
@@ -122,6 +129,7 @@ def test_what_no_options_say_has_no_command():
             for shape in (wider, unnamed, headed, resized)
         ),
         OperatorCase(batch_size=1, n_heads=1, seq_len=8, head_dim=8, device="cpu"),
+        MicroCase(subject="matmul", piece="numpy", sizes=(8,), device="cpu"),
         StepCase(name="mine", fingerprint="0", device="cpu"),
     ]
     assert to_command(plain) is not None

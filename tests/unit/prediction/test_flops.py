@@ -13,7 +13,14 @@ from peakward.prediction.flops import (
     recomputed_flops,
     step_flops,
 )
-from peakward.records.case import Configuration, ModelCase, OperatorCase, StepCase, Workload
+from peakward.records.case import (
+    Configuration,
+    MicroCase,
+    ModelCase,
+    OperatorCase,
+    StepCase,
+    Workload,
+)
 from peakward.records.model_shape import ModelShape
 
 GQA = ModelShape(
@@ -163,3 +170,7 @@ def test_keeping_the_products_recomputes_none(checkpointing: str) -> None:
 
 def test_recomputation_is_not_in_the_model_flops() -> None:
     assert step_flops(case(checkpointing="every-block")) == step_flops(case())
+
+
+def test_of_a_piece_of_code_the_measurement_tells():
+    assert step_flops(MicroCase(subject="matmul", piece="torch", sizes=(8,), device="cpu")) is None

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from peakward.records.calibration import Calibration
-from peakward.records.case import Case, ModelCase, OperatorCase, StepCase, case_key
+from peakward.records.case import Case, MicroCase, ModelCase, OperatorCase, StepCase, case_key
 from peakward.records.codec import SCHEMA_VERSION, from_json, to_json
 from peakward.records.device import Device
 from peakward.records.environment import Environment
@@ -29,6 +29,7 @@ RECORDS = [
     Environment,
     Lever,
     Measurement,
+    MicroCase,
     ModelCase,
     OperatorCase,
     Prediction,

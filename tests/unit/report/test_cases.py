@@ -3,7 +3,7 @@ import pytest
 
 from peakward.catalogue.models import model as catalogued
 from peakward.prediction.parameters import n_parameters
-from peakward.records.case import OperatorCase, StepCase
+from peakward.records.case import MicroCase, OperatorCase, StepCase
 from peakward.report.cases import label, model, settings, workload
 
 
@@ -64,3 +64,8 @@ def test_the_optimizer_is_named_only_where_it_runs(studies):
     )
     assert settings(forward) == ("fp32", "naive attention", "eager")
     assert "adamw-foreach" in settings(studies.BASELINE)
+
+
+def test_a_piece_of_code_is_named_by_its_subject_sizes_and_way():
+    case = MicroCase(subject="softmax", piece="three passes", sizes=(256, 1024), device="cpu")
+    assert label(case) == "softmax 256 × 1024, three passes, fp32"

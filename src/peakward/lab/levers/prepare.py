@@ -10,22 +10,27 @@ from peakward.catalogue.experts import experts_obstacle
 from peakward.lab.levers import precision
 from peakward.lab.levers.model_step import ModelStep
 from peakward.lab.levers.operator_step import AttentionStep
-from peakward.records.case import ModelCase, OperatorCase
+from peakward.lab.levers.piece_step import PieceStep
+from peakward.records.case import BuiltCase, MicroCase, ModelCase, OperatorCase
 from peakward.records.errors import PeakwardError
 
-PreparedStep = ModelStep | AttentionStep
+PreparedStep = ModelStep | AttentionStep | PieceStep
 
 
 @contextmanager
-def prepare(case: ModelCase | OperatorCase) -> Iterator[PreparedStep]:
+def prepare(case: BuiltCase) -> Iterator[PreparedStep]:
     """Build the case; on leaving, global torch settings are as they were.
 
     Raises:
-        PeakwardError: levers that exclude each other.
+        PeakwardError: levers that exclude each other, or a piece of code that cannot run here.
     """
     if isinstance(case, OperatorCase):
         with precision.fp32_matmuls(case.precision):
             yield AttentionStep(case)
+        return
+    if isinstance(case, MicroCase):
+        with precision.fp32_matmuls("tf32" if case.precision == "tf32" else "fp32"):
+            yield PieceStep(case)
         return
     _check(case)
     setting = case.configuration.precision

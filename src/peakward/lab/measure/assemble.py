@@ -68,6 +68,7 @@ def measurement(
         compile=answer.compile,
         n_parameters=answer.n_parameters,
         loss=answer.loss,
+        piece=answer.piece,
     )
 
 

@@ -132,7 +132,7 @@ class Workers:
                 "use measure_step"
             )
         watch = assemble.Stopwatch()
-        environment = self._environment(case.device)
+        environment = self.environment(case.device)
         doubt = self._busy_reason(case.device)
         request = MeasureRequest(case=case, protocol=protocol)
         ended = self._ask(
@@ -197,7 +197,7 @@ class Workers:
             KeyboardInterrupt: Ctrl-C: there is no case that could end alone.
         """
         watch = assemble.Stopwatch()
-        environment = self._environment(device_type)
+        environment = self.environment(device_type)
         busy = self._busy_reason(device_type)
         answer = self._ask(CalibrateRequest(device_type=device_type), CALIBRATE_TIMEOUT_S).answer
         if isinstance(answer, Failed):
@@ -223,7 +223,7 @@ class Workers:
             PeakwardError: no such device here.
             KeyboardInterrupt: Ctrl-C, as in `calibrate`.
         """
-        self._environment(device_type)
+        self.environment(device_type)
         request = RatesRequest(device_type=device_type, subject=subject)
         answer = self._ask(request, CALIBRATE_TIMEOUT_S).answer
         if isinstance(answer, Failed):
@@ -259,7 +259,7 @@ class Workers:
         """
         if n_steps < 1:
             raise PeakwardError(f"expected at least one step to profile, got {n_steps}")
-        self._environment(case.device)
+        self.environment(case.device)
         with written_beside(path) as scratch:
             request = ProfileRequest(
                 case=case, path=str(scratch), n_steps=n_steps, with_stack=with_stack
@@ -288,7 +288,7 @@ class Workers:
         Raises:
             PeakwardError: the path is taken, or its folder cannot be written; the device is not here.
         """
-        self._environment(case.device)
+        self.environment(case.device)
         with written_beside(path) as scratch:
             request = MemoryRequest(case=case, path=str(scratch))
             answer = self._ask(request, timeout_s, on_event=on_event).answer
@@ -354,7 +354,12 @@ class Workers:
         self._process = WorkerProcess(self._argv, environ)
         return self._process
 
-    def _environment(self, device_type: DeviceType) -> Environment:
+    def environment(self, device_type: DeviceType) -> Environment:
+        """Of a device of this machine, read once.
+
+        Raises:
+            PeakwardError: there is no such device here.
+        """
         if device_type not in self._environments:
             self._environments[device_type] = probe.environment(device_type)
         return self._environments[device_type]

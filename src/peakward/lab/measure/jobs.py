@@ -10,6 +10,7 @@ from typing import Protocol as Interface
 import msgspec
 
 from peakward.lab.levers.marks import Mark
+from peakward.lab.levers.piece_step import PieceStep
 from peakward.lab.measure import compile_report, memory
 from peakward.lab.measure.messages import (
     Event,
@@ -23,7 +24,9 @@ from peakward.lab.measure.messages import (
 from peakward.lab.measure.site import Site
 from peakward.lab.measure.telemetry import Watch
 from peakward.lab.measure.timer import Report, Timing, time_phases, time_steps
-from peakward.records.case import ModelCase, OperatorCase
+from peakward.lab.micro.piece import COMPILED
+from peakward.lab.micro.work import piece_work
+from peakward.records.case import BuiltCase, MicroCase, ModelCase, OperatorCase
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import MemoryUse
 from peakward.records.protocol import Protocol
@@ -60,7 +63,7 @@ class Prepared(Interface):
         """`MemoryUse.held_for_backward_bytes`, from a forward pass of its own after the last step."""
 
 
-Prepare = Callable[[ModelCase | OperatorCase], AbstractContextManager[Prepared]]
+Prepare = Callable[[BuiltCase], AbstractContextManager[Prepared]]
 
 
 class Bench(NamedTuple):
@@ -97,6 +100,7 @@ def measure(request: MeasureRequest, bench: Bench) -> Measured:
         )
         use = _with_held(meter.use(), prepared)
         n_parameters = prepared.n_parameters
+        work = piece_work(prepared.piece) if isinstance(prepared, PieceStep) else None
     memory.check_fits(use, case.memory_limit_bytes)
     return Measured(
         run=timing.run,
@@ -107,6 +111,7 @@ def measure(request: MeasureRequest, bench: Bench) -> Measured:
         compile=compile_report.read(timing.run) if _compiles(case) else None,
         n_parameters=n_parameters,
         loss=loss,
+        piece=work,
     )
 
 
@@ -167,7 +172,7 @@ def checked_loss(loss: float | None, timing: Timing) -> float | None:
 
 @contextmanager
 def built(
-    case: ModelCase | OperatorCase, bench: Bench, turn: int | None = None
+    case: BuiltCase, bench: Bench, turn: int | None = None
 ) -> Iterator[tuple[Prepared, memory.Meter]]:
     """The case on its device, under its memory limit, for as long as the block lasts."""
     bench.tell(Event(stage="building", turn=turn))
@@ -185,6 +190,11 @@ def report(bench: Bench, stage: Stage, total: int | None, turn: int | None = Non
     return lambda n: bench.tell(Event(stage=stage, done=n, total=total, turn=turn))
 
 
-def _compiles(case: ModelCase | OperatorCase) -> bool:
-    setting = case.configuration.compile if isinstance(case, ModelCase) else case.compile
-    return setting != "none"
+def _compiles(case: BuiltCase) -> bool:
+    match case:
+        case ModelCase():
+            return case.configuration.compile != "none"
+        case OperatorCase():
+            return case.compile != "none"
+        case MicroCase():
+            return case.piece == COMPILED

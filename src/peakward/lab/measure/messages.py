@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from peakward.records.calibration import MatmulRate
-from peakward.records.case import DeviceType, ModelCase, OperatorCase
+from peakward.records.case import BuiltCase, DeviceType, ModelCase, OperatorCase
 from peakward.records.case_memory import MemoryMarks
 from peakward.records.lever import NumericsClass
 from peakward.records.measurement import (
@@ -16,6 +16,7 @@ from peakward.records.measurement import (
     FirstStep,
     MemoryUse,
     PhaseTime,
+    PieceWork,
     Run,
     Status,
     Telemetry,
@@ -43,7 +44,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class MeasureRequest(Message, frozen=True, kw_only=True):
     """Measure one case."""
 
-    case: ModelCase | OperatorCase
+    case: BuiltCase
     protocol: Protocol
 
 
@@ -146,6 +147,7 @@ class Measured(Message, frozen=True, kw_only=True):
     compile: CompileReport | None
     n_parameters: int | None
     loss: float | None
+    piece: PieceWork | None = None
 
 
 class Turn(Message, frozen=True, kw_only=True):

@@ -50,13 +50,18 @@ class Sweep:
         Raises:
             KeyboardInterrupt: Ctrl-C came twice; what was measured is stored.
         """
-        found = self.store.measurement(case, protocol, self.environment.key)
+        found = self.store.measurement(case, protocol, self._environment(case).key)
         if found is None:
             found = self.workers.measure(case, protocol)
             self.store.add_measurement(found)
             self.workers.raise_if_stopping()
         self._on_done(found)
         return found
+
+    def _environment(self, case: Case) -> Environment:
+        """Where it runs: a piece of code may have the CPU beside a GPU."""
+        here = self.environment
+        return here if case.device == here.device_type else self.workers.environment(case.device)
 
     def measure_all(self, planned: Sequence[tuple[Case, Protocol]]) -> tuple[Measurement, ...]:
         """Each in turn; a failing case is a result like any other."""

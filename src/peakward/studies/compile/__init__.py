@@ -5,7 +5,7 @@ compile time and the number of steps that pays it back; graph breaks and recompi
 reasons. Then steps whose sequence length changes, for compile and for CUDA graphs of the step.
 """
 
-from peakward.records.case import ModelCase, OperatorCase, StepCase
+from peakward.records.case import MicroCase, ModelCase, OperatorCase, StepCase
 from peakward.studies.compile import conclusions, grid, shapes, tables
 from peakward.studies.parts import Parts
 from peakward.studies.readings import Planned, Readings
@@ -31,7 +31,7 @@ def _autotunes(planned: Planned) -> bool:
             return case.compile == "max-autotune"
         case ModelCase():
             return case.configuration.compile == "max-autotune"
-        case StepCase():
+        case MicroCase() | StepCase():
             return False
 
 

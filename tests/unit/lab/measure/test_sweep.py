@@ -6,7 +6,7 @@ import pytest
 from peakward.lab.measure import assemble, probe
 from peakward.lab.measure.messages import Failed
 from peakward.lab.measure.sweep import Sweep
-from peakward.records.case import ModelCase, Workload
+from peakward.records.case import MicroCase, ModelCase, Workload
 from peakward.records.protocol import Protocol
 
 PROTOCOL = Protocol()
@@ -56,6 +56,17 @@ def cases(make_shape):
         ModelCase(model=make_shape(), workload=Workload(batch_size=n, seq_len=8), device="cpu")
         for n in (1, 2, 3)
     ]
+
+
+def test_what_runs_on_the_cpu_beside_a_gpu_is_found_under_the_cpus_environment():
+    shelf, hands = Shelf(), Hands()
+    hands.environment = probe.environment
+    gpu = msgspec.structs.replace(ENVIRONMENT, device_type="cuda", device_name="a GPU")
+    sweep = Sweep(shelf, hands, gpu)
+    case = MicroCase(subject="matmul", piece="numpy", sizes=(8,), device="cpu")
+    first, again = (sweep.measure(case, PROTOCOL) for _ in range(2))
+    assert hands.ran == [case]
+    assert first == again
 
 
 def test_each_case_runs_once_however_it_ends(cases):

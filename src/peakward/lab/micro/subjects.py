@@ -1,0 +1,38 @@
+"""What pieces of code are about, each with its module."""
+
+from collections.abc import Callable
+
+from peakward.lab.micro import (
+    addition,
+    cross_entropy,
+    heads,
+    matmul,
+    matmul_operands,
+    projection,
+    rms_norm,
+    softmax,
+    view,
+)
+from peakward.lab.micro.piece import Piece
+from peakward.records.case import MicroCase, MicroSubject
+
+BUILDERS: dict[MicroSubject, Callable[[MicroCase], Piece]] = {
+    "softmax": softmax.build,
+    "rms-norm": rms_norm.build,
+    "cross-entropy": cross_entropy.build,
+    "matmul": matmul.build,
+    "matmul-operands": matmul_operands.build,
+    "addition": addition.build,
+    "heads": heads.build,
+    "projection": projection.build,
+    "view": view.build,
+}
+
+
+def build(case: MicroCase) -> Piece:
+    """The piece with its inputs, on its device.
+
+    Raises:
+        PeakwardError: the subject has no such piece, it takes other sizes, or it cannot run there.
+    """
+    return BUILDERS[case.subject](case)
