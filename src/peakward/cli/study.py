@@ -40,6 +40,8 @@ class Uses(msgspec.Struct, frozen=True, kw_only=True):
 
 _NONE = Uses(models=0, seq_lens=0, batch_size=0, timeout_s=0)
 """Of a study without cases."""
+_PIECES = Uses(models=0, seq_lens=0, batch_size=0)
+"""Of a study of small pieces of code."""
 
 USES = {
     "warmup": Uses(),
@@ -52,6 +54,9 @@ USES = {
     "compile": Uses(seq_lens=1),
     "checkpointing": Uses(precisions=1, limits_bytes=None),
     "memory": Uses(precisions=None),
+    "fusion": _PIECES,
+    "layout": _PIECES,
+    "vectorization": _PIECES,
     "hierarchy": _NONE,
     "scaling": _NONE,
 }

@@ -69,6 +69,18 @@ STUDIES: dict[str, Entry] = {
             question="What is a step's memory held for, phase by phase, and how does it grow?",
         ),
         Entry(
+            name="fusion",
+            question="What do separate passes over memory cost, and what does fusing them gain?",
+        ),
+        Entry(
+            name="layout",
+            question="What do strided operands cost, which views copy, and does packing pay?",
+        ),
+        Entry(
+            name="vectorization",
+            question="What do loops in Python cost a matrix product, against NumPy and torch?",
+        ),
+        Entry(
             name="hierarchy",
             question="How fast and how far is each level of memory, and what does a move take?",
             measures="device",

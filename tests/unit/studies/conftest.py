@@ -1,5 +1,6 @@
 """A lab that answers from a formula, so that a study's figures are known beforehand."""
 
+import math
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ import pytest
 from peakward.prediction.flops import recomputed_flops, step_flops
 from peakward.prediction.parameters import n_parameters
 from peakward.records.calibration import Calibration
-from peakward.records.case import Case, ModelCase, OperatorCase
+from peakward.records.case import Case, MicroCase, ModelCase, OperatorCase
 from peakward.records.case_memory import (
     CaseMemory,
     HeldPoint,
@@ -27,6 +28,7 @@ from peakward.records.measurement import (
     Interval,
     Measurement,
     MemoryUse,
+    PieceWork,
     Run,
     Status,
     Summary,
@@ -85,8 +87,13 @@ FUSED_GAIN = 8.0
 
 
 def true_step_s(case: Case) -> float:
-    """Its FLOPs, recomputed ones too, over a rate by precision; compiled twice as fast, fused eight
-    times."""
+    """Its FLOPs, recomputed ones too, over a rate by precision; compiled twice as fast, fused
+    eight times. Of a piece of code a nanosecond for each product of its sizes, in bf16 half of it, times `SLOWNESS`."""
+    if isinstance(case, MicroCase):
+        extent = math.prod(case.sizes) ** (3 if case.subject == "matmul" else 1)
+        return (
+            SLOWNESS.get(case.piece, 1.0) * extent * (5e-10 if case.precision == "bf16" else 1e-9)
+        )
     if isinstance(case, OperatorCase):
         step_s, compiled = (step_flops(case) or 0) / RATE[case.precision], case.compile
         step_s /= 1.0 if case.attention == "naive" else FUSED_GAIN
@@ -120,6 +127,43 @@ def true_peak_bytes(case: Case) -> int:
     per_token *= 1.0 if configuration.attention == "naive" else 0.5
     tokens = work.batch_size * work.seq_len
     return int(state * n_parameters(case.model) + per_token * tokens)
+
+
+SLOWNESS = {
+    "three passes": 4.0,
+    "online": 3.0,
+    "call by call": 3.5,
+    "python loops": 1000.0,
+    "numpy": 2.0,
+    "TT": 1.5,
+    "strided columns": 2.0,
+    "one transposed": 8.0,
+    "one transposed (copied)": 2.0,
+    "scores of permuted heads": 1.25,
+    "packed": 0.5,
+}
+MOVED = {"three passes": 8, "online": 12, "call by call": 7}
+"""Passes; two for all else."""
+
+
+def piece_work(case: MicroCase) -> PieceWork:
+    """Of fp32 inputs of as many elements as the product of the sizes, half of them written."""
+    n_bytes = 4 * math.prod(case.sizes)
+    counted = case.piece not in ("python loops", "numpy")
+    changed = case.piece.partition(" of ")
+    copies = changed[0] in ("reshape", "contiguous") and changed[2] == "transposed"
+    refused = case.piece == "view of transposed"
+    kind = "refused" if refused else "view" if case.subject == "view" and not copies else "new"
+    return PieceWork(
+        flops=2 * math.prod(case.sizes) ** (3 if case.subject == "matmul" else 1),
+        input_bytes=n_bytes,
+        least_bytes=2 * n_bytes,
+        moved_bytes=MOVED.get(case.piece, 2) * n_bytes if counted else None,
+        counted_by="operators" if counted else None,
+        result=kind,
+        allocated_bytes=n_bytes if kind == "new" else 0,
+        difference=None if refused else 1e-7 * SLOWNESS.get(case.piece, 1.0),
+    )
 
 
 class FakeLab:
@@ -436,7 +480,7 @@ def measurement(
     cold = protocol.warmup_steps == 0
     steps = (step_s * (91 if cold else 1),) + (step_s,) * 9
     n_warmup = 3 if protocol.warmup_steps is None else protocol.warmup_steps
-    compiled = getattr(case, "configuration", case).compile != "none"
+    compiled = getattr(getattr(case, "configuration", case), "compile", "none") != "none"
     peak = true_peak_bytes(case)
     return msgspec.structs.replace(
         bare,
@@ -454,6 +498,7 @@ def measurement(
             peak_reserved_bytes=peak if env.device_type == "cuda" else None,
             held_for_backward_bytes=true_held_bytes(case),
         ),
+        piece=piece_work(case) if isinstance(case, MicroCase) else None,
         compile=CompileReport(
             compile_s=COMPILE_S, n_graphs=2, n_graph_breaks=1, n_recompiles=0, reasons=("a print",)
         )

@@ -51,6 +51,7 @@ def test_a_study_is_complete_stored_and_sound(name, device, setting, lab):
 def test_every_conclusion_stands_on_measurements_of_the_study(name, setting, lab):
     study = run(name, lab(setting()))
     ids = {each.id for each in (*study.measurements, *study.profiles, *study.memory)}
+    ids |= {study.calibration.id} if study.calibration else set()
     for conclusion in study.conclusions:
         assert conclusion.evidence, conclusion.text
         for each in conclusion.evidence:

@@ -1,0 +1,94 @@
+"""What the numbers of `fusion` say."""
+
+from collections.abc import Iterator, Sequence
+
+from peakward.records.calibration import Calibration
+from peakward.records.study import Conclusion
+from peakward.studies.fusion.grid import PIECES
+from peakward.studies.parts import evidence, say
+from peakward.studies.pieces import Timed, compared, copy_share, groups, named, place
+
+
+def passes(timed: Sequence[Timed]) -> Iterator[Conclusion]:
+    """How often each way goes over memory, at the largest inputs of each subject."""
+    for group in _largest(timed):
+        known = [each for each in group if each.passes is not None]
+        if not known:
+            continue
+        words = ", ".join(f"{each.case.piece} {{p{i}}}" for i, each in enumerate(known))
+        yield say(
+            "Passes over the inputs of {where}: " + words + ".",
+            where=place(group[0].case),
+            **{
+                f"p{i}": evidence(
+                    f"passes, {each.case.piece}", each.passes or 0.0, "count", each.measurement
+                )
+                for i, each in enumerate(known)
+            },
+        )
+
+
+def times(timed: Sequence[Timed]) -> Iterator[Conclusion]:
+    """Separate calls against the fastest way, at every size; the online softmax against three passes."""
+    for group in groups(timed):
+        yield from compared(
+            place(group[0].case), named(group, "online"), named(group, "three passes")
+        )
+        known = [each for each in group if each.median_s is not None]
+        if len(known) < 2 or known[0].case.piece != PIECES[group[0].case.subject][0]:
+            continue
+        fastest = min(known[1:], key=lambda each: each.median_s or 0.0)
+        yield from compared(place(group[0].case), known[0], fastest)
+
+
+def shares(timed: Sequence[Timed], of: Calibration | None) -> Iterator[Conclusion]:
+    """The best share of the bandwidth that each subject reaches at its largest inputs."""
+    for group in _largest(timed):
+        known = [each for each in group if copy_share(each, of) is not None]
+        if not known:
+            continue
+        best = max(known, key=lambda each: copy_share(each, of) or 0.0)
+        yield say(
+            "Nearest to the copy bandwidth at {where} comes {piece}, with {share} of it.",
+            where=place(best.case),
+            piece=best.case.piece,
+            share=evidence(
+                "share of the copy bandwidth",
+                copy_share(best, of) or 0.0,
+                "share",
+                best.measurement,
+                of,
+            ),
+        )
+
+
+def equality(timed: Sequence[Timed]) -> Iterator[Conclusion]:
+    """The largest difference from fp64 in each precision, and whose it is."""
+    for precision in dict.fromkeys(each.case.precision for each in timed):
+        known = [
+            (each.work.difference, each)
+            for each in timed
+            if each.case.precision == precision
+            and each.work is not None
+            and each.work.difference is not None
+        ]
+        if not known:
+            continue
+        most, worst = max(known, key=lambda each: each[0])
+        yield say(
+            "In {precision} no piece differs from fp64 by more than {most} of the largest value "
+            "({piece}, {where}).",
+            precision=precision,
+            most=evidence("largest difference from fp64", most, "count", worst.measurement),
+            piece=worst.case.piece,
+            where=place(worst.case),
+        )
+
+
+def _largest(timed: Sequence[Timed]) -> tuple[tuple[Timed, ...], ...]:
+    """Of each subject and precision the group with the most elements that was run at all."""
+    found: dict[tuple[str, str], tuple[Timed, ...]] = {}
+    ran = [group for group in groups(timed) if any(each.work for each in group)]
+    for group in sorted(ran, key=lambda each: each[0].case.sizes[0] * each[0].case.sizes[1]):
+        found[group[0].case.subject, group[0].case.precision] = group
+    return tuple(group for group in ran if group in found.values())

@@ -1,0 +1,101 @@
+"""What the numbers of `vectorization` say."""
+
+from collections.abc import Iterator, Sequence
+
+from peakward.records.calibration import Calibration
+from peakward.records.study import Conclusion
+from peakward.studies.parts import evidence, say
+from peakward.studies.pieces import Timed, compared
+from peakward.studies.power_law import exponent
+from peakward.studies.vectorization.grid import LOOPS, NUMPY, TORCH
+from peakward.studies.vectorization.tables import peak_share
+
+
+def speedups(timed: Sequence[Timed]) -> Iterator[Conclusion]:
+    """Loops against NumPy and torch at the largest size that all of them ran, and NumPy against torch
+    at the largest of theirs."""
+    for slow, fast in ((LOOPS, NUMPY), (LOOPS, TORCH), (NUMPY, TORCH)):
+        left, right = _by_size(timed, slow), _by_size(timed, fast)
+        if shared := left.keys() & right.keys():
+            n = max(shared)
+            elsewhere = left[n].case.device != right[n].case.device
+            where = ", the first on the CPU, the second on the GPU" if elsewhere else ""
+            yield from compared(f"A product of {n} × {n}{where}", left[n], right[n])
+
+
+def growth(timed: Sequence[Timed]) -> Iterator[Conclusion]:
+    """The exponent of the loops' time in n."""
+    by_size = _by_size(timed, LOOPS)
+    times = [each.median_s or 0.0 for each in by_size.values()]
+    found = exponent(list(by_size), times)
+    if found is not None:
+        yield say(
+            "The loops' time grows as n to the power of {power} over {n} sizes, their FLOPs as n³.",
+            power=evidence(
+                "exponent", found, "count", *(each.measurement for each in by_size.values())
+            ),
+            n=evidence(
+                "sizes", len(by_size), "count", *(each.measurement for each in by_size.values())
+            ),
+        )
+
+
+def peaks(timed: Sequence[Timed], of: Calibration | None) -> Iterator[Conclusion]:
+    """The best share of the peak that each way reaches."""
+    for piece in (LOOPS, NUMPY, TORCH):
+        for precision in _precisions(timed, piece):
+            known = [
+                each
+                for each in timed
+                if (each.case.piece, each.case.precision) == (piece, precision)
+                and peak_share(each, of) is not None
+            ]
+            if not known:
+                continue
+            best = max(known, key=lambda each: peak_share(each, of) or 0.0)
+            yield say(
+                "Of the peak, {piece} in {precision} reaches {share} at most, at n = {n}: {rate}.",
+                piece=piece,
+                precision=precision,
+                share=evidence(
+                    "share of peak", peak_share(best, of) or 0.0, "share", best.measurement, of
+                ),
+                n=evidence("n", best.case.sizes[0], "count", best.measurement),
+                rate=evidence("rate", best.flops_per_s or 0.0, "flops_per_s", best.measurement),
+            )
+
+
+def equality(timed: Sequence[Timed]) -> Iterator[Conclusion]:
+    """The largest difference from fp64 of each way."""
+    for piece, precision in dict.fromkeys((e.case.piece, e.case.precision) for e in timed):
+        known = [
+            (each.work.difference, each)
+            for each in timed
+            if (each.case.piece, each.case.precision) == (piece, precision)
+            and each.work is not None
+            and each.work.difference is not None
+        ]
+        if not known:
+            continue
+        most, worst = max(known, key=lambda each: each[0])
+        yield say(
+            "The largest difference of {piece} in {precision} from fp64 is {most} of the largest value, "
+            "at n = {n}.",
+            piece=piece,
+            precision=precision,
+            most=evidence("largest difference from fp64", most, "count", worst.measurement),
+            n=evidence("n", worst.case.sizes[0], "count", worst.measurement),
+        )
+
+
+def _precisions(timed: Sequence[Timed], piece: str) -> dict[str, None]:
+    return dict.fromkeys(each.case.precision for each in timed if each.case.piece == piece)
+
+
+def _by_size(timed: Sequence[Timed], piece: str) -> dict[int, Timed]:
+    """The timed ones of a way by n, in the first precision that it has."""
+    found: dict[int, Timed] = {}
+    for each in timed:
+        if each.case.piece == piece and each.median_s is not None:
+            found.setdefault(each.case.sizes[0], each)
+    return found

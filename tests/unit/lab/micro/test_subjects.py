@@ -1,0 +1,52 @@
+"""Every piece that a study plans is one that the lab has."""
+
+from typing import get_args
+
+import pytest
+
+from peakward.lab.micro import (
+    addition,
+    cross_entropy,
+    heads,
+    matmul,
+    matmul_operands,
+    projection,
+    rms_norm,
+    softmax,
+    view,
+)
+from peakward.lab.micro.piece import COMPILED
+from peakward.lab.micro.subjects import BUILDERS
+from peakward.records.case import MicroSubject
+from peakward.studies.fusion import grid as fusion
+from peakward.studies.layout import grid as layout
+from peakward.studies.vectorization import grid as vectorization
+
+PIECES = {
+    "softmax": softmax.PIECES,
+    "rms-norm": rms_norm.PIECES,
+    "cross-entropy": cross_entropy.PIECES,
+    "matmul": matmul.PIECES,
+    "matmul-operands": matmul_operands.PIECES,
+    "addition": addition.PIECES,
+    "heads": heads.PIECES,
+    "projection": projection.PIECES,
+    "view": view.PIECES,
+}
+
+
+def test_every_subject_is_built():
+    assert set(BUILDERS) == set(PIECES) == set(get_args(MicroSubject))
+
+
+@pytest.mark.parametrize("planned", [fusion.PIECES, layout.PIECES])
+def test_what_is_planned_is_there_and_all_of_it_is_planned(planned):
+    for subject, pieces in planned.items():
+        assert sorted(pieces) == sorted(PIECES[subject])
+
+
+def test_names_that_studies_know_are_the_labs():
+    assert fusion.COMPILED == COMPILED
+    ways = {vectorization.LOOPS, vectorization.NUMPY, vectorization.TORCH}
+    assert ways == set(matmul.PIECES)
+    assert set(matmul.ON_CPU) == {vectorization.LOOPS, vectorization.NUMPY}
