@@ -87,8 +87,9 @@ FUSED_GAIN = 8.0
 
 
 def true_step_s(case: Case) -> float:
-    """Its FLOPs, recomputed ones too, over a rate by precision; compiled twice as fast, fused
-    eight times. Of a piece of code a nanosecond for each product of its sizes, in bf16 half of it, times `SLOWNESS`."""
+    """Its FLOPs, recomputed ones too, over a rate by precision; compiled twice as fast, fused eight
+    times. Of a piece of code a nanosecond for each product of its sizes, in bf16 half of it, times
+    `SLOWNESS`."""
     if isinstance(case, MicroCase):
         extent = math.prod(case.sizes) ** (3 if case.subject == "matmul" else 1)
         return (

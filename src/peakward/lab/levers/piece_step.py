@@ -35,3 +35,6 @@ class PieceStep:
     def loss(self) -> float | None:
         """A piece has none."""
         return None
+
+    def held_for_backward_bytes(self) -> None:
+        """None: a piece runs without gradients."""
