@@ -39,6 +39,7 @@ FP32, BF16, FP16, FP8, MIXED = (
     {"precision": each} for each in ("fp32", "bf16", "fp16-mixed", "fp8", "bf16-mixed")
 )
 SDPA, EFFICIENT, MATH = ({"attention": each} for each in ("sdpa", "sdpa-efficient", "sdpa-math"))
+FLASH, HOPPER = ({"attention": each} for each in ("flash", "flash-hopper"))
 RECOMPUTED, SELECTIVE = ({"checkpointing": each} for each in ("every-block", "selective"))
 FORWARD, PREFILL, DECODE = ({"pass_": each} for each in ("forward", "prefill", "decode"))
 EXPERTS = {"n_experts": 4, "n_active_experts": 4}
@@ -89,6 +90,17 @@ GRID = {
     "selective": ({}, {**SELECTIVE, **FP32}, {}),
     "selective, sdpa": ({"bias": True}, {**SELECTIVE, **SDPA, **MIXED}, {}),
     "selective, math": ({}, {**SELECTIVE, **MATH, **BF16}, {}),
+    "flash, fp32": ({}, FLASH, {}),
+    "flash, mixed, grouped": ({"n_kv_heads": 1}, {**FLASH, **MIXED}, {}),
+    "flash, window": ({"window": 5}, {**FLASH, **BF16}, {}),
+    "flash, gpt2": (GPT2, {**FLASH, **BF16}, {}),
+    "flash, forward": ({}, {**FLASH, **BF16}, FORWARD),
+    "flash, prefill": ({"n_kv_heads": 1}, {**FLASH, **BF16}, PREFILL),
+    "flash, recomputed": ({}, {**RECOMPUTED, **FLASH, **MIXED}, {}),
+    "flash, selective": ({}, {**SELECTIVE, **FLASH, **BF16}, {}),
+    "flash, fp8": ({}, {**FLASH, **FP8}, {}),
+    "flash-hopper": ({}, {**HOPPER, **BF16}, {}),
+    "flash-hopper, mixed, grouped": ({"n_kv_heads": 1}, {**HOPPER, **MIXED}, {}),
     "experts, in a loop": (EXPERTS, FP32, {}),
     "experts, in a loop, forward": (EXPERTS, {"precision": "tf32"}, FORWARD),
     "experts, in a loop, fp16": (EXPERTS, {**FP16, **SDPA}, {}),
@@ -152,6 +164,8 @@ def test_over_the_settings(setting, make_case, stated):
     capability = torch.cuda.get_device_capability()
     if configuration.get("precision") == "fp8" and capability < (8, 9):
         pytest.skip("no fp8 products before compute capability 8.9")
+    if configuration.get("attention") == "flash-hopper" and capability != (9, 0):
+        pytest.skip("the kernel is for compute capability 9.0 alone")
     if changes.get("n_active_experts") in (1, 2) and capability[0] not in (9, 10):
         pytest.skip("without the kernel of compute capability 9 and 10 shapes are in the values")
     case = make_case(shape=changes, **options, **configuration)

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 import torch
 
+from peakward.catalogue.levers import case_obstacle
 from peakward.lab.levers.prepare import prepare
 from peakward.lab.ops.attention import reference
 from peakward.lab.ops.attention.api import implementation
@@ -15,6 +16,14 @@ ANY_TYPE = ("naive", "sdpa", "sdpa-efficient", "sdpa-math")
 ATTENTION = (*ANY_TYPE, "sdpa-cudnn", "sdpa-flash")
 
 
+def skip_what_the_lever_refuses(case):
+    """On this GPU."""
+    capability = torch.cuda.get_device_capability()
+    reason = case_obstacle(case, compute_capability=capability, has_compiler=True)
+    if reason is not None:
+        pytest.skip(reason)
+
+
 @pytest.mark.parametrize(
     ("setting", "attention"),
     [
@@ -24,6 +33,36 @@ ATTENTION = (*ANY_TYPE, "sdpa-cudnn", "sdpa-flash")
 )
 def test_precision_with_attention(setting, attention, make_case, check):
     with prepare(make_case(precision=setting, attention=attention)) as step:
+        check(step)
+
+
+@pytest.mark.parametrize("setting", ["fp32", "tf32", *NARROW])
+@pytest.mark.parametrize("attention", ["flash", "flash-hopper"])
+@pytest.mark.parametrize("pass_", ["train_step", "forward", "prefill"])
+def test_own_attention(setting, attention, pass_, make_case, check):
+    case = make_case(precision=setting, attention=attention, pass_=pass_)
+    skip_what_the_lever_refuses(case)
+    with prepare(case) as step:
+        check(step)
+
+
+@pytest.mark.parametrize("mode", ["sqrt", "every-block", "selective"])
+@pytest.mark.parametrize("attention", ["flash", "flash-hopper"])
+def test_own_attention_recomputed(mode, attention, make_case, check):
+    case = make_case(precision="bf16", attention=attention, checkpointing=mode)
+    skip_what_the_lever_refuses(case)
+    with prepare(case) as step:
+        check(step)
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+@pytest.mark.parametrize("setting", ["bf16", "bf16-mixed"])
+@pytest.mark.parametrize("attention", ["flash", "flash-hopper"])
+def test_own_attention_compiled(setting, attention, graphs, make_case, check):
+    options = {"compile": "default", "cuda_graphs": graphs}
+    case = make_case(precision=setting, attention=attention, **options)
+    skip_what_the_lever_refuses(case)
+    with prepare(case) as step:
         check(step)
 
 
@@ -66,6 +105,14 @@ ARCHITECTURES = {
         "bias": True,
     },
 }
+
+
+@pytest.mark.parametrize("architecture", ["gqa", "window", "gpt2"])
+@pytest.mark.parametrize("setting", ["fp32", "bf16-mixed"])
+def test_architectures_with_own_attention(architecture, setting, make_case, check):
+    shape = ARCHITECTURES[architecture]
+    with prepare(make_case(shape=shape, precision=setting, attention="flash")) as step:
+        check(step)
 
 
 @pytest.mark.parametrize("shape", ARCHITECTURES.values(), ids=ARCHITECTURES.keys())

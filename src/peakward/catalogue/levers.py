@@ -6,11 +6,14 @@ import msgspec
 
 from peakward.catalogue.cached import cache_obstacle
 from peakward.catalogue.experts import experts_obstacle
+from peakward.catalogue.flash import flash_obstacle
 from peakward.catalogue.names import look_up
 from peakward.records.case import Configuration, DeviceType, ModelCase, Pass
 from peakward.records.lever import Lever, NumericsClass
 
 SIXTEEN_BIT = ("bf16-mixed", "fp16-mixed", "bf16", "fp8")
+WITHOUT_DECODE: tuple[Pass, ...] = ("forward", "forward_backward", "train_step", "prefill")
+"""Passes whose queries are as many as their keys."""
 
 LEVERS: tuple[Lever, ...] = (
     Lever(
@@ -64,6 +67,25 @@ LEVERS: tuple[Lever, ...] = (
         numerics="reordered",
         device_types=("cuda",),
         min_compute_capability=(8, 0),
+        needs_precision=SIXTEEN_BIT,
+    ),
+    Lever(
+        name="flash",
+        summary="attention without a score matrix in Peakward's own kernel, for any such GPU",
+        sets=(("attention", "flash"),),
+        numerics="reordered",
+        passes=WITHOUT_DECODE,
+        device_types=("cuda",),
+        min_compute_capability=(8, 0),
+    ),
+    Lever(
+        name="flash-hopper",
+        summary="attention without a score matrix in Peakward's own kernel for Hopper alone",
+        sets=(("attention", "flash-hopper"),),
+        numerics="reordered",
+        passes=WITHOUT_DECODE,
+        device_types=("cuda",),
+        min_compute_capability=(9, 0),
         needs_precision=SIXTEEN_BIT,
     ),
     Lever(
@@ -185,17 +207,35 @@ def case_obstacle(
 ) -> str | None:
     """Why a setting of the case cannot apply on this machine, or None. Defaults always can."""
     for field in Configuration.__struct_fields__:
-        value = getattr(case.configuration, field)
-        needs = _needs(field, value, case.device)
-        if needs is None or value == getattr(Configuration(), field):
-            continue
-        reason = _unmet(
-            needs, case, compute_capability=compute_capability, has_compiler=has_compiler
+        reason = setting_obstacle(
+            field, case, compute_capability=compute_capability, has_compiler=has_compiler
         )
         if reason is not None:
-            written = "on" if value is True else value
-            return f"{field.replace('_', '-')} {written} {reason}"
-    return cache_obstacle(case) or experts_obstacle(case, compute_capability=compute_capability)
+            return reason
+    return (
+        cache_obstacle(case)
+        or experts_obstacle(case, compute_capability=compute_capability)
+        or flash_obstacle(case, compute_capability=compute_capability)
+    )
+
+
+def setting_obstacle(
+    field: str,
+    case: ModelCase,
+    *,
+    compute_capability: tuple[int, int] | None,
+    has_compiler: bool = True,
+) -> str | None:
+    """Why that field of the case's configuration cannot be as it is on this machine, or None."""
+    value = getattr(case.configuration, field)
+    needs = _needs(field, value, case.device)
+    if needs is None or value == getattr(Configuration(), field):
+        return None
+    reason = _unmet(needs, case, compute_capability=compute_capability, has_compiler=has_compiler)
+    if reason is None:
+        return None
+    written = "on" if value is True else value
+    return f"{field.replace('_', '-')} {written} {reason}"
 
 
 def _needs(field: str, value: Any, device: DeviceType) -> Lever | Needs | None:

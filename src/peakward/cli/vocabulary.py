@@ -52,7 +52,8 @@ class WorkOptions(ShapeOptions, frozen=True, kw_only=True):
     precision: Annotated[str | None, option("NAME,…", "fp32")] = None
     """fp32, tf32, bf16-mixed, fp16-mixed, bf16 or fp8."""
     attention: Annotated[str | None, option("NAME,…", "naive")] = None
-    """naive, sdpa, or one backend of it: sdpa-cudnn, sdpa-flash, sdpa-efficient, sdpa-math."""
+    """naive, sdpa, or one backend of it: sdpa-cudnn, sdpa-flash, sdpa-efficient, sdpa-math; or
+    Peakward's own kernels: flash, flash-hopper."""
     compile: Annotated[str | None, option("MODE,…", "none")] = None
     """none, or a mode of torch.compile: default, reduce-overhead, max-autotune."""
     compile_scope: Annotated[str | None, option("SCOPE,…", "block")] = None

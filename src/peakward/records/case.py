@@ -17,9 +17,19 @@ Pass = Literal[ModulePass, "prefill", "decode"]
 OperatorPass = Literal["forward", "backward", "forward_backward"]
 """`backward` goes again and again through one graph, which is kept."""
 Precision = Literal["fp32", "tf32", "bf16-mixed", "fp16-mixed", "bf16", "fp8"]
-Attention = Literal["naive", "sdpa", "sdpa-cudnn", "sdpa-flash", "sdpa-efficient", "sdpa-math"]
-OperatorAttention = Literal[Attention, "flash", "flash-hopper", "flex"]
-"""`flash` and `flash-hopper` are our kernels; `flex` is torch's FlexAttention, compiled by itself."""
+Attention = Literal[
+    "naive",
+    "sdpa",
+    "sdpa-cudnn",
+    "sdpa-flash",
+    "sdpa-efficient",
+    "sdpa-math",
+    "flash",
+    "flash-hopper",
+]
+"""`sdpa…` are torch's, `flash…` Peakward's own kernels."""
+OperatorAttention = Literal[Attention, "flex"]
+"""`flex` is torch's FlexAttention, compiled by itself."""
 Compile = Literal["none", "default", "reduce-overhead", "max-autotune"]
 CompileScope = Literal["block", "model"]
 Optimizer = Literal["adamw-loop", "adamw-foreach", "adamw-fused", "adamw-triton"]

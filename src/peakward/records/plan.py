@@ -95,6 +95,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     fits: bool | None
     absent: tuple[Absent, ...]
     """A lever that cannot apply has one for the figure "all"."""
+    never_measured: tuple[str, ...] = ()
+    """As in `records.step_time.StepTime`, of the step with the levers."""
 
 
 class DevicePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -60,6 +60,13 @@ class StepTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     phases: tuple[PhaseTime, ...]
     operators: tuple[OperatorTime, ...]
     """The longest first."""
+    never_measured: tuple[str, ...] = ()
+    """Operators whose kernels no stored result has timed: for them `step_s` is wider."""
+
+    @property
+    def never_measured_s(self) -> float:
+        """What the device needs for these."""
+        return sum(each.device_s for each in self.operators if each.name in self.never_measured)
 
     @property
     def device_s(self) -> float:

@@ -140,10 +140,12 @@ _FORMULAS: dict[str, Callable[[Arguments], int]] = {
     "aten::_scaled_dot_product_flash_attention_backward": _attention(1, 11, 4),
     "aten::_scaled_dot_product_efficient_attention_backward": _attention(1, 11, 4),
     "aten::_scaled_dot_product_cudnn_attention_backward": _attention(1, 14, 4),
+    "peakward::flash_attention": _attention(0, 4, 2),
+    "peakward::flash_attention_backward": _attention(2, 8, 4),
     "aten::convolution": _convolution(6, 3, 4, 5),
     "aten::_convolution": _convolution(6, 3, 4, 5),
     "aten::cudnn_convolution": _convolution(None, 3, 2, 4),
     "aten::miopen_convolution": _convolution(None, 4, 3, 5),
     "aten::convolution_backward": _convolution_backward,
 }
-"""Positions of arguments as in PyTorch's native_functions.yaml."""
+"""Positions of arguments as in PyTorch's native_functions.yaml, and in `lab/ops/flash_attention`."""

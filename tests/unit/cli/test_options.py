@@ -92,7 +92,7 @@ def test_single_refuses_a_grid():
         ({"model": "gpt2", "seq_len": "2048"}, "at most 1,024 for the model gpt2, got 2,048"),
         ({"pass_": "train"}, "expected a pass, got 'train': perhaps train_step"),
         ({"precision": "bf61"}, "expected a value of --precision, got 'bf61': perhaps bf16"),
-        ({"attention": "flash"}, "perhaps sdpa-flash"),
+        ({"attention": "flish"}, "perhaps flash"),
         ({"compile": "yes"}, "expected a value of --compile, got 'yes'"),
         ({"cuda_graphs": "yes"}, "expected on or off for --cuda-graphs, got 'yes'"),
         ({"memory_limit": "0"}, "GiB from 1/1024"),

@@ -51,6 +51,8 @@ def test_matmuls(name, dims, expected):
         ("aten::_scaled_dot_product_flash_attention_backward", 1, "_11", 2),
         ("aten::_scaled_dot_product_efficient_attention_backward", 1, "_11", 2),
         ("aten::_scaled_dot_product_cudnn_attention_backward", 1, "_14", 2),
+        ("peakward::flash_attention", 0, "_4", 1),
+        ("peakward::flash_attention_backward", 2, "_8", 2),
     ],
 )
 def test_attention(name, first, causal, passes):

@@ -17,6 +17,7 @@ from torch.utils.checkpoint import (
 )
 
 from peakward.lab.models.decoder import Decoder
+from peakward.lab.ops.flash_attention import operators as flash_attention
 from peakward.records.case import Checkpointing
 
 aten = torch.ops.aten
@@ -31,6 +32,7 @@ SAVED_BY_SELECTIVE = frozenset(
         aten._scaled_dot_product_efficient_attention.default,
         aten._scaled_dot_product_cudnn_attention.default,
         aten._scaled_dot_product_flash_attention_for_cpu.default,
+        flash_attention.attend._opoverload,
     }
 )
 """Dear to recompute for what they hold: kept. Norms, rotations, activations: recomputed."""

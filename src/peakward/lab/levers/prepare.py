@@ -7,6 +7,7 @@ import torch
 
 from peakward.catalogue.cached import cache_obstacle
 from peakward.catalogue.experts import experts_obstacle
+from peakward.catalogue.flash import flash_obstacle
 from peakward.lab.levers import precision
 from peakward.lab.levers.model_step import ModelStep
 from peakward.lab.levers.operator_step import AttentionStep
@@ -68,3 +69,6 @@ def _check(case: ModelCase) -> None:
     reason = cache_obstacle(case)
     if reason is not None:
         raise PeakwardError(f"expected settings that go with a key-value cache: {reason}")
+    reason = flash_obstacle(case, compute_capability=capability)
+    if reason is not None:
+        raise PeakwardError(f"expected settings that go with Peakward's attention: {reason}")

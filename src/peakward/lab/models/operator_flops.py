@@ -51,6 +51,12 @@ def _attention(query: int, n_key_products: int, n_value_products: int) -> Callab
     return formula
 
 
+def _own_attention_backward(shapes: Shapes) -> int:
+    """The gradient of the log-sum-exp comes before the query, where there is one."""
+    query = next(i for i, shape in enumerate(shapes) if i and len(shape) == 4)
+    return _attention(query, 3, 2)(shapes)
+
+
 _FUSED = (
     "flash_attention_for_cpu",
     "flash_attention",
@@ -67,6 +73,8 @@ _FORMULAS: dict[str, Callable[[Shapes], int]] = {
     **{f"aten._scaled_dot_product_{kind}": _attention(0, 1, 1) for kind in _FUSED},
     # The scores once more, then the gradients of the query, the key, the weights and the value.
     **{f"aten._scaled_dot_product_{kind}_backward": _attention(1, 3, 2) for kind in _FUSED},
+    "peakward.flash_attention": _attention(0, 1, 1),
+    "peakward.flash_attention_backward": _own_attention_backward,
 }
 
 _ARITHMETIC = frozenset(

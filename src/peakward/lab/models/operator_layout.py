@@ -18,7 +18,8 @@ def is_causal(operator: OpOverload, args: Any, kwargs: Any) -> bool:
     """Of fused attention; of all else, which has no such argument, true."""
     names = [each.name for each in operator._schema.arguments]
     given = dict(zip(names, args, strict=False)) | kwargs
-    return bool(given.get("is_causal", False)) if "is_causal" in names else True
+    said = next((each for each in ("is_causal", "causal") if each in names), None)
+    return True if said is None else bool(given.get(said, False))
 
 
 def _is_dense(tensor: Tensor) -> bool:

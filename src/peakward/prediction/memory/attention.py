@@ -53,8 +53,9 @@ def backward(line: Timeline, plan: Plan, saved: SavedScores | SavedFused, gradie
 
 
 def _copied(plan: Plan) -> bool:
-    """Whether the result has to be laid out row by row: cuDNN's kernel and flash lay it out as they find
-    the queries, head by head where they were turned; the efficient one always row by row."""
+    """Whether the result has to be laid out row by row: cuDNN's kernel, flash and Peakward's own lay
+    it out as they find the queries, head by head where they were turned; the efficient one always row
+    by row."""
     if plan.seq == 1:  # Of one token any layout will do.
         return False
     rotated = plan.shape.positions == "rope"

@@ -1,10 +1,10 @@
-"""What torch's scaled_dot_product_attention holds as one kernel."""
+"""What attention holds as one kernel, torch's or Peakward's own."""
 
 from typing import NamedTuple
 
-from peakward.prediction.memory import naive_attention
+from peakward.prediction.memory import naive_attention, own_attention
 from peakward.prediction.memory.timeline import Timeline
-from peakward.prediction.operators.plan import Plan
+from peakward.prediction.operators.plan import OWN_KERNELS, Plan
 from peakward.prediction.operators.tape import FLOAT
 from peakward.records.op_graph import ITEM_BYTES
 
@@ -33,16 +33,21 @@ def forward(line: Timeline, plan: Plan, q: int, k: int, packed: int) -> tuple[Sa
 
 
 def backward(line: Timeline, plan: Plan, saved: SavedFused, gradient: int) -> list[int]:
-    """Gradient of the result → of queries, keys and values. The kernel sums the queries' gradient
-    in fp32, and has a figure a row beside it (flash, Dao 2023, algorithm 2)."""
+    """Gradient of the result → of queries, keys and values."""
     shape, size = plan.shape, ITEM_BYTES[plan.compute]
     rows, few = plan.tokens * shape.n_heads, plan.tokens * shape.n_kv_heads
     q, kv = (n * shape.head_dim * size for n in (rows, few))
     kept = line.saved(saved.q, saved.k, saved.v, saved.out, saved.log_sum_exp, *saved.mask)
-    scratch = [rows * ITEM_BYTES[FLOAT]]
-    if plan.compute != FLOAT:
-        scratch.append(rows * shape.head_dim * ITEM_BYTES[FLOAT])
-    return list(line.ops((q, kv, kv, *scratch), gradient, *kept)[:3])
+    return list(line.ops((q, kv, kv, *scratch(plan)), gradient, *kept)[:3])
+
+
+def scratch(plan: Plan) -> tuple[int, ...]:
+    """Bytes of what the backward pass has for the meantime: it sums the queries' gradient in fp32, and
+    has a figure a row beside it (flash, Dao 2023, algorithm 2)."""
+    if plan.attention in OWN_KERNELS:
+        return own_attention.scratch(plan)
+    rows = plan.tokens * plan.shape.n_heads * ITEM_BYTES[FLOAT]
+    return (rows,) if plan.compute == FLOAT else (rows, rows * plan.shape.head_dim)
 
 
 def _mask(line: Timeline, plan: Plan) -> tuple[int, ...]:

@@ -2,12 +2,13 @@
 
 import msgspec
 
-from peakward.prediction.operators.plan import Plan, plan
+from peakward.prediction.operators.plan import OWN_KERNELS, Plan, plan
 from peakward.records.case import ModelCase
 from peakward.records.errors import PeakwardError
 
+_OF_TORCH = ("cudnn", "flash", "efficient")
 _WIDTH = 8
-"""The fused kernels take a head_dim that divides by so many; torch pads for one of them, and else
+"""torch's fused kernels take a head_dim that divides by so many; torch pads for one of them, and else
 takes the scores apart."""
 
 
@@ -19,8 +20,8 @@ def planned(case: ModelCase) -> Plan:
     """
     _check(case)
     found = plan(_step_of_operators(case))
-    _expect("a kernel of attention", found.attention, "naive", "cudnn", "flash", "efficient")
-    if found.attention != "naive":
+    _expect("a kernel of attention", found.attention, "naive", *_OF_TORCH, *OWN_KERNELS)
+    if found.attention in _OF_TORCH:
         rest = case.model.head_dim % _WIDTH
         _expect("remainder of head_dim by 8 for a fused kernel", rest, 0)
     return found

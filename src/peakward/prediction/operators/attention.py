@@ -7,6 +7,7 @@ from peakward.prediction.operators import (
     cuda_attention,
     math_attention,
     naive_attention,
+    own_attention,
     rotation,
 )
 from peakward.prediction.operators.heads import keys, new_keys, queries
@@ -22,6 +23,8 @@ _FORWARD: dict[Kernel, Callable[[Tape, Plan], Strides]] = {
     "flash": cuda_attention.flash_forward,
     "efficient": cuda_attention.efficient_forward,
     "math": math_attention.forward,
+    "own-triton": own_attention.forward,
+    "own-hopper": own_attention.forward,
 }
 """Each gives the strides of its result, (batch, heads, seq, head_dim)."""
 _BACKWARD: dict[Kernel, Callable[[Tape, Plan], None]] = {
@@ -31,6 +34,8 @@ _BACKWARD: dict[Kernel, Callable[[Tape, Plan], None]] = {
     "flash": cuda_attention.flash_backward,
     "efficient": cuda_attention.efficient_backward,
     "math": math_attention.backward,
+    "own-triton": own_attention.backward,
+    "own-hopper": own_attention.backward,
 }
 
 

@@ -42,6 +42,8 @@ _CATEGORIES: dict[str, Category] = {
     "topk": "sort",
     "_fused_adamw_": "optimizer",
     "peakward.adamw": "optimizer",
+    "peakward.flash_attention": "attention",
+    "peakward.flash_attention_backward": "attention",
     "amax": "reduction",
     "inductor.inner_reduction": "reduction",
     "inductor.outer_reduction": "reduction",

@@ -3,6 +3,8 @@
 from typing import get_args
 
 from peakward.catalogue.experts import experts_obstacle
+from peakward.catalogue.flash import flash_obstacle
+from peakward.catalogue.levers import setting_obstacle
 from peakward.prediction.operators.attention_backend import ComputeCapability
 from peakward.records.case import (
     Attention,
@@ -15,6 +17,7 @@ from peakward.records.case import (
 )
 from peakward.records.errors import PeakwardError
 
+OWN_ATTENTION: tuple[Attention, ...] = ("flash", "flash-hopper")
 _TORCH_ADAMW = ("adamw-foreach", "adamw-fused", "adamw-loop")
 _ON_CPU: dict[str, tuple[str, ...]] = {
     "precision": ("fp32", "tf32", "bf16", "bf16-mixed"),
@@ -51,6 +54,7 @@ def expect_covered(case: ModelCase, compute_capability: ComputeCapability) -> No
     _expect_sizes(case)
     if case.device == "cuda":
         _expect_gpu(configuration.precision, compute_capability)
+        _expect_own_attention(case, compute_capability)
     if configuration.precision == "fp8":
         _expect_multiples(case)
 
@@ -85,6 +89,17 @@ def _expect_gpu(precision: Precision, compute_capability: ComputeCapability) -> 
             f"expected a compute capability of {least} or more for {precision} operators in closed "
             f"form, got {compute_capability}: name a younger GPU, or capture the step instead"
         )
+
+
+def _expect_own_attention(case: ModelCase, compute_capability: ComputeCapability) -> None:
+    """Peakward's own kernels run where their levers apply."""
+    if case.configuration.attention not in OWN_ATTENTION:
+        return
+    reason = setting_obstacle(
+        "attention", case, compute_capability=compute_capability
+    ) or flash_obstacle(case, compute_capability=compute_capability)
+    if reason is not None:
+        raise PeakwardError(f"expected settings that go with Peakward's attention: {reason}")
 
 
 def _expect_multiples(case: ModelCase) -> None:

@@ -1,6 +1,6 @@
 """What a case fixes for all of its operators: sizes, types, and the kernel of its attention."""
 
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from peakward.catalogue.experts import CAPABILITIES
 from peakward.prediction.inference.cache import held_positions
@@ -28,13 +28,16 @@ _TYPES: dict[Precision, tuple[str, str]] = {
 }
 """What parameters are stored in, and what products are computed in; those of fp8 are of bf16
 numbers that are quantised for each product."""
-Kernel = Literal["naive", "flash-for-cpu"] | Backend
+OwnKernel = Literal["own-triton", "own-hopper"]
+OWN_KERNELS: tuple[OwnKernel, ...] = get_args(OwnKernel)
+Kernel = Literal["naive", "flash-for-cpu"] | Backend | OwnKernel
 _BACKENDS: dict[Attention, Backend] = {
     "sdpa-cudnn": "cudnn",
     "sdpa-flash": "flash",
     "sdpa-efficient": "efficient",
     "sdpa-math": "math",
 }
+_OWN: dict[Attention, OwnKernel] = {"flash": "own-triton", "flash-hopper": "own-hopper"}
 
 
 class Plan(NamedTuple):
@@ -129,6 +132,8 @@ def _kernel(case: ModelCase, compute: str, compute_capability: ComputeCapability
         return "naive"
     if case.device == "cpu":
         return "flash-for-cpu"
+    if wanted in _OWN:
+        return _OWN[wanted]
     given = inputs(case, compute, compute_capability)
     if wanted == "sdpa":
         return first_backend(given)

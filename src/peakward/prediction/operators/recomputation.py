@@ -21,6 +21,7 @@ KEPT_BY_SELECTIVE = frozenset(
         "_scaled_dot_product_efficient_attention",
         "_scaled_dot_product_cudnn_attention",
         "_scaled_dot_product_flash_attention_for_cpu",
+        "peakward.flash_attention",
     }
 )
 """Whose results are kept, so that they do not run again (`SAVED_BY_SELECTIVE` of the lever)."""

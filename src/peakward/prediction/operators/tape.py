@@ -68,7 +68,7 @@ class Tape:
 
     @contextmanager
     def without(self, names: frozenset[str]) -> Iterator[None]:
-        """Inside, calls of these are left out."""
+        """Inside, calls of these are left out: by aten's names, or as "peakward.…"."""
         before, self._left_out = self._left_out, names | self._left_out
         yield
         self._left_out = before
@@ -99,9 +99,17 @@ class Tape:
         fused = tuple(sorted(f"aten.{each}" for each in names))
         self._write(f"inductor.{kind}", inputs, outputs, bytes_read=bytes_read, fused=fused)
 
-    def own(self, name: str, inputs: tuple[Operand, ...], outputs: tuple[Operand, ...]) -> None:
+    def own(
+        self,
+        name: str,
+        inputs: tuple[Operand, ...],
+        outputs: tuple[Operand, ...],
+        *,
+        flops: int = 0,
+    ) -> None:
         """One call of a kernel of Peakward's own."""
-        self._write(f"peakward.{name}", inputs, outputs, bytes_read=None)
+        if (full := f"peakward.{name}") not in self._left_out:
+            self._write(full, inputs, outputs, flops=flops, bytes_read=None)
 
     def _write(
         self,

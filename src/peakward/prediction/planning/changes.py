@@ -60,6 +60,7 @@ def change(levers: tuple[Lever, ...], base: Base, on: Site) -> Change:
         needed_bytes=found.needed_bytes,
         fits=found.fits,
         absent=found.absent,
+        never_measured=() if found.time is None else found.time.never_measured,
     )
 
 

@@ -30,7 +30,8 @@ def calls(case: ModelCase, graph: OpGraph, phase: Phase) -> float:
         totals[phase, each].n_calls if (phase, each) in totals else 0 for each in (True, False)
     )
     n_compiled = (case.model.n_layers + 1) * case.workload.accumulate
-    return LAUNCH * launched + CALL[phase] * n_compiled + dispatch.OPERATOR * eager
+    own = dispatch.own_calls(graph, phase)
+    return LAUNCH * launched + own + CALL[phase] * n_compiled + dispatch.OPERATOR * eager
 
 
 def _is_compiled(operator: Operator) -> bool:

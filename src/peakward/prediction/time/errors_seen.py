@@ -18,10 +18,32 @@ without a model hold 85 in a hundred of that model's. On an H100, which they had
 what was found."""
 
 
-def interval(step_s: float, source: Source, bound: Waits) -> Interval:
-    """The predicted time with the range that is to be expected of such predictions."""
+NEVER_MEASURED = (0.5, 2.0)
+"""Of the predicted time of a kernel that no stored result has: nothing was found, so a half to twice."""
+
+
+def interval(
+    step_s: float, source: Source, bound: Waits, never_measured_s: float = 0.0
+) -> Interval:
+    """The predicted time with the range that is to be expected of such predictions.
+
+    Args:
+        step_s: what is predicted.
+        source: of the rates.
+        bound: by what.
+        never_measured_s: of the device's time that of kernels which nobody measured.
+    """
     low, high = FACTORS[source, bound]
-    return Interval(estimate=step_s, low=step_s * low, high=step_s * high, level=LEVEL)
+    less_s, more_s = _beyond(step_s, never_measured_s)
+    return Interval(
+        estimate=step_s, low=(step_s - less_s) * low, high=step_s * high + more_s, level=LEVEL
+    )
+
+
+def _beyond(step_s: float, never_measured_s: float) -> tuple[float, float]:
+    """How much less, and how much more, a step may take by its kernels that nobody measured."""
+    low, high = NEVER_MEASURED
+    return (1 - low) * min(step_s, never_measured_s), (high - 1) * never_measured_s
 
 
 SPEEDUP_FACTORS: dict[tuple[Source, bool], tuple[float, float]] = {
@@ -41,4 +63,18 @@ def speedup(without: StepTime, with_levers: StepTime, ratio: float) -> Interval:
     """A predicted ratio of step times with the range that is to be expected of such predictions."""
     bound_by_device = without.bound == with_levers.bound == "device"
     low, high = SPEEDUP_FACTORS[without.source, bound_by_device]
-    return Interval(estimate=ratio, low=ratio * low, high=ratio * high, level=LEVEL)
+    shorter, longer = _factors(with_levers)
+    base_shorter, base_longer = _factors(without)
+    return Interval(
+        estimate=ratio,
+        low=ratio * low * base_shorter / longer,
+        high=ratio * high * base_longer / shorter,
+        level=LEVEL,
+    )
+
+
+def _factors(step: StepTime) -> tuple[float, float]:
+    """By which its time may be off through kernels that nobody measured."""
+    step_s = step.step_s.estimate
+    less_s, more_s = _beyond(step_s, step.never_measured_s)
+    return 1 - less_s / step_s, 1 + more_s / step_s

@@ -3,8 +3,9 @@
 from typing import Literal, NamedTuple
 
 from peakward.catalogue.experts import CAPABILITIES
+from peakward.prediction.flops import attended_pairs
 from peakward.prediction.operators.tape import BFLOAT
-from peakward.prediction.time import grouped_products, kernels
+from peakward.prediction.time import grouped_products, kernels, own_kernels
 from peakward.prediction.time.device_model import DeviceModel
 from peakward.prediction.time.fused import fused_s
 from peakward.prediction.time.kernels import KERNELS, Kernel
@@ -45,6 +46,8 @@ def cost(operator: Operator, setting: Setting, on: DeviceModel) -> OperatorCost:
         return _grouped_product(operator, on)
     if name.startswith("_scaled_dot_product_"):
         return _attention(operator, on)
+    if name in own_kernels.ATTENTION:
+        return _own_attention(operator, setting, on)
     if operator.flops:
         raise ValueError(f"expected a product or attention, got {operator.name} with FLOPs")
     if operator.fused:
@@ -100,22 +103,46 @@ def _grouped_product(operator: Operator, on: DeviceModel) -> OperatorCost:
 
 
 def _attention(operator: Operator, on: DeviceModel) -> OperatorCost:
-    backward = "backward" in operator.name
-    pass_: AttentionPass = "backward" if backward else "forward"
-    q, k = operator.inputs[1:3] if backward else operator.inputs[:2]
+    q, k = _queries_and_keys(operator)
+    seen = 0.5 if operator.causal and q.shape[-2] == k.shape[-2] else 1.0
+    n_launches = kernels.ATTENTION_LAUNCHES[_pass_of(operator)]
+    return _attended(operator, on, seen, operator.bytes_read + operator.bytes_written, n_launches)
+
+
+def _own_attention(operator: Operator, setting: Setting, on: DeviceModel) -> OperatorCost:
+    """Peakward's: of a window the keys beyond are skipped, which torch's kernels mask."""
+    q, k = _queries_and_keys(operator)
+    n_queries, n_keys = q.shape[-2], k.shape[-2]
+    seen = attended_pairs(n_queries, window=setting.window) / (n_queries * n_keys)
+    n_launches = own_kernels.ATTENTION_LAUNCHES[_pass_of(operator)]
+    moved = own_kernels.attention_bytes(operator)
+    return _attended(operator, on, seen if operator.causal else 1.0, moved, n_launches)
+
+
+def _attended(
+    operator: Operator, on: DeviceModel, seen: float, moved_bytes: int, n_launches: float
+) -> OperatorCost:
+    """Where a share of the score matrix is seen. The record counts every product of the kernel over
+    all of it; a rate is of model FLOPs, without the scores made anew."""
+    pass_, (q, k) = _pass_of(operator), _queries_and_keys(operator)
     model = on.attention.get((_TYPES.get(q.dtype, q.dtype), pass_))
-    n_launches = kernels.ATTENTION_LAUNCHES[pass_]
     if model is None:
         return OperatorCost(None, n_launches, "compute")
-    # The record counts every product of the kernel over the whole score matrix; a rate is of
-    # model FLOPs, half of them under a causal mask and without the scores made anew.
-    seen = 0.5 if operator.causal and q.shape[-2] == k.shape[-2] else 1.0
-    flops = operator.flops * seen * (4 / 5 if backward else 1)
+    flops = operator.flops * seen * (4 / 5 if pass_ == "backward" else 1)
     # A kernel goes along the keys of each block of queries: it is their number that fills its pipeline.
     compute_s = model.time_s(flops, k.shape[-2])
-    memory_s = on.traffic.time_s(operator.bytes_read + operator.bytes_written)
+    memory_s = on.traffic.time_s(moved_bytes)
     bound: Literal["compute", "memory"] = "compute" if compute_s > memory_s else "memory"
     return OperatorCost(max(compute_s, memory_s) + on.traffic.launch_s, n_launches, bound)
+
+
+def _pass_of(operator: Operator) -> AttentionPass:
+    return "backward" if "backward" in operator.name else "forward"
+
+
+def _queries_and_keys(operator: Operator) -> tuple[Operand, Operand]:
+    first = 1 if _pass_of(operator) == "backward" else 0
+    return operator.inputs[first], operator.inputs[first + 1]
 
 
 def _pass(name: str, operator: Operator, setting: Setting, on: DeviceModel) -> tuple[float, float]:

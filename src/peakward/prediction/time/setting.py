@@ -23,6 +23,8 @@ class Setting(NamedTuple):
     """Whether heads come out of attention each laid out in its own way."""
     counts_steps_on_host: bool
     """Whether the optimiser's step counts are no tensors of the device."""
+    window: int | None
+    """Of attention, which Peakward's own kernels keep to."""
 
 
 def of_case(case: ModelCase) -> Setting:
@@ -37,6 +39,7 @@ def of_case(case: ModelCase) -> Setting:
         scattered_share=lambda operator: scattered_share(operator, case.model),
         heads_are_scattered=configuration.attention != "naive",
         counts_steps_on_host=foreach and not configuration.cuda_graphs,
+        window=case.model.window,
     )
 
 
@@ -48,4 +51,5 @@ def of_module(capture: ModuleCapture) -> Setting:
         scattered_share=lambda operator: 1.0 if operator.scattered else 0.0,
         heads_are_scattered=True,
         counts_steps_on_host=True,
+        window=None,
     )

@@ -8,6 +8,7 @@ from peakward.records.measurement import Interval
 from peakward.records.memory import MemorySplit
 from peakward.records.plan import DevicePlan, Forecast, Plan
 from peakward.records.study import Cell, Column, Table, Unit
+from peakward.report import never_measured
 from peakward.report.columns import without_empty
 from peakward.report.format import format_interval
 
@@ -29,7 +30,7 @@ def speed(plan: Plan) -> Table:
             Column(name="waits for"),
         ),
         rows=tuple(_speed_row(each.forecast) for each in plan.devices),
-        note=_sources(plan),
+        note=_rates(plan),
     )
 
 
@@ -124,6 +125,7 @@ def changes(found: DevicePlan) -> Table:
             for each in (*found.changes, *last)
             if each.step_s is not None or each.needed_bytes is not None
         ),
+        note=never_measured.said((*found.changes, *last)),
     )
 
 
@@ -263,6 +265,11 @@ def _beyond(plan: Plan) -> str | None:
         "Needed is where nothing limits it: near the limit the allocator returns what it has free, "
         "and the case fits into less."
     )
+
+
+def _rates(plan: Plan) -> str | None:
+    guessed = never_measured.said(each.forecast.time for each in plan.devices)
+    return " ".join(filter(None, (_sources(plan), guessed))) or None
 
 
 def _sources(plan: Plan) -> str | None:

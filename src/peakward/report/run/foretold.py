@@ -8,6 +8,7 @@ from peakward.records.plan import Forecast
 from peakward.records.profile import CaseProfile, OperatorRate
 from peakward.records.step_time import OperatorTime, StepTime
 from peakward.records.study import Cell, Column, Study, Table, Unit
+from peakward.report import never_measured
 from peakward.report.document import Block, Note, Section, TableBlock
 from peakward.report.format import MINUS, format_cell, format_spread
 from peakward.report.run.investigation import Investigation, Point
@@ -96,9 +97,14 @@ def _whole(told: Iterable[Told]) -> Table:
             Column(name="residual"),
         ),
         rows=tuple(rows),
-        note="Predicted from shapes and the device's rates; the baseline's before it was run. "
-        "Residual: measured over predicted, less one.",
+        note=" ".join(filter(None, (_ABOUT, never_measured.said(f.time for _, f, _ in told)))),
     )
+
+
+_ABOUT = (
+    "Predicted from shapes and the device's rates; the baseline's before it was run. "
+    "Residual: measured over predicted, less one."
+)
 
 
 def _row(
@@ -147,7 +153,7 @@ def _operators(name: str, time: StepTime, profile: CaseProfile) -> Table:
     """The operators that go by one name in both; what the trace has no shapes of is not there."""
     predicted: dict[str, list[OperatorTime]] = defaultdict(list)
     for each in time.operators:
-        predicted[each.name.removeprefix("aten.")].append(each)
+        predicted[each.name.removeprefix("aten.").replace(".", "::")].append(each)
     profiled: dict[str, list[OperatorRate]] = defaultdict(list)
     for rate in profile.profile.operators:
         profiled[rate.name.removeprefix("aten::")].append(rate)

@@ -5,7 +5,7 @@ from functools import partial
 
 from torch import Tensor
 
-from peakward.lab.ops.attention import flash, reference, sdpa
+from peakward.lab.ops.attention import own, reference, sdpa
 from peakward.lab.ops.attention.flex import FlexAttention
 from peakward.lab.ops.attention.reference import Opened
 
@@ -14,7 +14,7 @@ AttentionFn = Callable[..., Tensor]
 
 
 def implementation(name: str) -> AttentionFn:
-    """`naive`, `flex`, or one of `sdpa.BACKENDS` or `flash.IMPLEMENTATIONS`; never another than the
+    """`naive`, `flex`, or one of `sdpa.BACKENDS` or `own.IMPLEMENTATIONS`; never another than the
     one asked for.
 
     Raises:
@@ -24,10 +24,10 @@ def implementation(name: str) -> AttentionFn:
         return reference.attention
     if name == "flex":
         return FlexAttention()
-    if name in flash.IMPLEMENTATIONS:
-        return partial(flash.attention, implementation=flash.IMPLEMENTATIONS[name])
+    if name in own.IMPLEMENTATIONS:
+        return partial(own.attention, implementation=own.IMPLEMENTATIONS[name])
     if name not in sdpa.BACKENDS:
-        names = ", ".join(["naive", "flex", *sdpa.BACKENDS, *flash.IMPLEMENTATIONS])
+        names = ", ".join(["naive", "flex", *sdpa.BACKENDS, *own.IMPLEMENTATIONS])
         raise ValueError(f"expected an attention implementation of {names}, got {name!r}")
     return partial(sdpa.attention, backend=sdpa.BACKENDS[name])
 

@@ -78,7 +78,7 @@ def _splits(n_groups: int, most: int, slots: int) -> int:
 
 
 @triton.jit
-def _attend(  # type: ignore[no-untyped-def]  # noqa: PLR0915
+def _decode_attention(  # type: ignore[no-untyped-def]  # noqa: PLR0915
     q_ptr,
     k_ptr,
     v_ptr,
@@ -226,7 +226,7 @@ def _attend(  # type: ignore[no-untyped-def]  # noqa: PLR0915
 
 
 @triton.jit
-def _join(  # type: ignore[no-untyped-def]
+def _decode_attention_join(  # type: ignore[no-untyped-def]
     parts_ptr,
     part_lses_ptr,
     out_ptr,
@@ -315,7 +315,7 @@ def decode_attention(
         parts = torch.empty((n_splits, *out.shape), dtype=torch.float32, device=q.device)
         part_lses = torch.empty((n_splits, *lse.shape), dtype=torch.float32, device=q.device)
     block_dim = max(16, triton.next_power_of_2(head_dim))
-    _attend[(batch * kv_heads * row_blocks, n_splits)](
+    _decode_attention[(batch * kv_heads * row_blocks, n_splits)](
         q,
         k,
         v,
@@ -352,7 +352,7 @@ def decode_attention(
     )
     if n_splits > 1:
         n_rows = batch * heads * n_queries
-        _join[(n_rows,)](
+        _decode_attention_join[(n_rows,)](
             parts,
             part_lses,
             out,

@@ -3,9 +3,10 @@
 from typing import NamedTuple
 
 from peakward.prediction.memory.compiled.graph import Buffer, Graph
+from peakward.prediction.memory.fused_attention import scratch
 from peakward.prediction.operators.heads import keys, queries
 from peakward.prediction.operators.plan import Plan
-from peakward.prediction.operators.tape import BOOL, FLOAT, of_type, tensor
+from peakward.prediction.operators.tape import BOOL, FLOAT, tensor
 from peakward.records.op_graph import Operand
 
 
@@ -39,10 +40,7 @@ def backward(graph: Graph, plan: Plan, saved: SavedAttention, gradient: Buffer) 
     q, k = queries(plan), keys(plan)
     if plan.attention == "naive":
         return _naive_backward(graph, plan, saved, gradient)
-    scratch = [_sums(plan).n_bytes]
-    if plan.compute != FLOAT:
-        scratch.append(of_type(q, FLOAT).n_bytes)
-    made = graph.operator(gradient, *saved.buffers, writes=(q, k, k), scratch=tuple(scratch))
+    made = graph.operator(gradient, *saved.buffers, writes=(q, k, k), scratch=scratch(plan))
     return Attended(made)
 
 

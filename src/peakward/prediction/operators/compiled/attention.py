@@ -1,7 +1,7 @@
-"""Self-attention in compiled code: torch's fused kernel, or the passes over the scores that are left
-of it, between the kernels that turn the queries and keys and lay the heads out."""
+"""Self-attention in compiled code: a fused kernel, torch's or Peakward's own, or the passes over the
+scores that are left of it, between the kernels that turn the queries and keys and lay the heads out."""
 
-from peakward.prediction.operators import cuda_attention
+from peakward.prediction.operators import cuda_attention, own_attention
 from peakward.prediction.operators.compiled import naive_attention
 from peakward.prediction.operators.heads import keys, queries
 from peakward.prediction.operators.layout import Strides, is_view, swapped
@@ -14,12 +14,16 @@ _FORWARD = {
     "cudnn": cuda_attention.cudnn_forward,
     "flash": cuda_attention.flash_forward,
     "efficient": cuda_attention.efficient_forward,
+    "own-triton": own_attention.forward,
+    "own-hopper": own_attention.forward,
 }
 _BACKWARD = {
     "naive": naive_attention.backward,
     "cudnn": cuda_attention.cudnn_backward,
     "flash": cuda_attention.flash_backward,
     "efficient": cuda_attention.efficient_backward,
+    "own-triton": own_attention.backward,
+    "own-hopper": own_attention.backward,
 }
 KERNELS = tuple(_FORWARD)
 

@@ -281,7 +281,7 @@ def _differentiate(  # type: ignore[no-untyped-def]
         "scale", "q_len", "k_len", "n_k_blocks", "n_q_blocks", "n_tiles", "heads_at_once", "n_all_heads",
     ]
 )  # fmt: skip
-def _backward(  # type: ignore[no-untyped-def]
+def _attention_backward(  # type: ignore[no-untyped-def]
     q,
     dout,
     k,
@@ -379,7 +379,7 @@ def backward(
     n_all_heads = batch * n_kv_heads
     n_tiles = n_k_blocks * n_all_heads
     group = n_heads // n_kv_heads
-    _backward[(min(n_programs(q.device), n_tiles),)](
+    _attention_backward[(min(n_programs(q.device), n_tiles),)](
         describe("q", q, queries),
         describe("dout", dout, queries),
         describe("k", k, KEYS),

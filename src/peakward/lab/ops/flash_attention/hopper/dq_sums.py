@@ -45,7 +45,7 @@ def add(dq, half_ptr, ROWS: gl.constexpr, COLUMNS: gl.constexpr, LAYOUT: gl.cons
 
 
 @gluon.jit(do_not_specialize=["scale", "q_len", "n_halves", "n_heads"])
-def _round(  # type: ignore[no-untyped-def]
+def _attention_round(  # type: ignore[no-untyped-def]
     sums_ptr,
     out_ptr,
     scale,
@@ -97,7 +97,7 @@ def rounded(sums: Tensor, dq: Tensor, queries: int, scale: float) -> None:
     """
     batch, n_heads, q_len, d = dq.shape
     n_halves = sums.shape[2] // queries * 2
-    _round[(n_halves, batch * n_heads)](
+    _attention_round[(n_halves, batch * n_heads)](
         sums,
         dq,
         scale,

@@ -318,7 +318,7 @@ def _attend(  # type: ignore[no-untyped-def]
         "n_all_heads",
     ]
 )
-def _forward(  # type: ignore[no-untyped-def]
+def _attention_forward(  # type: ignore[no-untyped-def]
     q,
     k,
     v,
@@ -405,7 +405,7 @@ def forward(
     n_all_heads = batch * n_heads
     n_tiles = n_q_blocks * n_all_heads
     kv_bytes = 2 * k_len * d * k.element_size()
-    _forward[(min(n_programs(q.device), n_tiles),)](
+    _attention_forward[(min(n_programs(q.device), n_tiles),)](
         describe("q", q, ROWS),
         describe("k", k, KEYS),
         describe("v", v, KEYS),

@@ -9,7 +9,7 @@ ROWS = 64
 
 
 @triton.jit(do_not_specialize=["q_len", "padded", "n_heads"])
-def _row_terms(  # type: ignore[no-untyped-def]
+def _attention_row_terms(  # type: ignore[no-untyped-def]
     out_ptr,
     dout_ptr,
     lse_ptr,
@@ -59,7 +59,7 @@ def row_terms(
     batch, n_heads, q_len, d = out.shape
     lse2 = torch.empty(batch, n_heads, padded, dtype=torch.float32, device=out.device)
     delta = torch.empty_like(lse2)
-    _row_terms[(triton.cdiv(padded, ROWS), batch * n_heads)](
+    _attention_row_terms[(triton.cdiv(padded, ROWS), batch * n_heads)](
         out,
         dout,
         lse,

@@ -16,8 +16,8 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from peakward.lab.ops.flash_attention.rule import Packing, Rule
-from peakward.lab.ops.flash_attention.triton.by_keys import by_keys
-from peakward.lab.ops.flash_attention.triton.by_queries import by_queries
+from peakward.lab.ops.flash_attention.triton.by_keys import attention_by_keys
+from peakward.lab.ops.flash_attention.triton.by_queries import attention_by_queries
 from peakward.lab.ops.flash_attention.triton.delta import delta_of
 from peakward.lab.ops.flash_attention.triton.problem import (
     Problem,
@@ -130,7 +130,7 @@ def _launch_by_keys(call: _Call, dk: Tensor, dv: Tensor, sums: Tensor | None) ->
         and call.packing is None
         and call.settings.reduce_descriptors
     )
-    by_keys[(n_programs,)](
+    attention_by_keys[(n_programs,)](
         *halves(call.q, blocks.queries, described=call.described),
         *halves(call.k, blocks.keys, described=call.described),
         *halves(call.v, blocks.keys, described=call.described),
@@ -167,7 +167,7 @@ def _launch_by_queries(call: _Call, dq: Tensor) -> None:
     n_programs = triton.cdiv(problem.q_len, blocks.queries) * problem.n_batches * problem.n_heads
     if n_programs == 0:
         return
-    by_queries[(n_programs,)](
+    attention_by_queries[(n_programs,)](
         *halves(call.q, blocks.queries, described=call.described),
         *halves(call.k, blocks.keys, described=call.described),
         *halves(call.v, blocks.keys, described=call.described),

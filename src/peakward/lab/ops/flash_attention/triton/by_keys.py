@@ -132,7 +132,7 @@ def _through_queries(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def by_keys(  # type: ignore[no-untyped-def]
+def attention_by_keys(  # type: ignore[no-untyped-def]
     q1,
     q2,
     k1,

@@ -82,7 +82,7 @@ def _through_keys(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def by_queries(  # type: ignore[no-untyped-def]
+def attention_by_queries(  # type: ignore[no-untyped-def]
     q1,
     q2,
     k1,

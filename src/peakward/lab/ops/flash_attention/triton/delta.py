@@ -18,7 +18,7 @@ ROWS = 64
 
 
 @triton.jit
-def _delta(  # type: ignore[no-untyped-def]
+def _attention_delta(  # type: ignore[no-untyped-def]
     out,
     dout,
     dlse_ptr,
@@ -63,7 +63,7 @@ def delta_of(
     n_programs = triton.cdiv(problem.q_len, ROWS) * problem.n_batches * problem.n_heads
     if n_programs == 0:
         return delta
-    _delta[(n_programs,)](
+    _attention_delta[(n_programs,)](
         out,
         dout,
         dlse,

@@ -108,7 +108,7 @@ def _through_keys(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _forward(  # type: ignore[no-untyped-def]
+def _attention_forward(  # type: ignore[no-untyped-def]
     q1,
     q2,
     k1,
@@ -243,7 +243,7 @@ def forward(
     q_starts, k_starts = starts_of(packing)
     options: dict[str, Any] = {"num_warps": blocks.num_warps, "num_stages": blocks.num_stages}
     first, second = parts(problem.head_dim)
-    _forward[(n_programs,)](
+    _attention_forward[(n_programs,)](
         *halves(q, blocks.queries, described=described),
         *halves(k, blocks.keys, described=described),
         *halves(v, blocks.keys, described=described),

@@ -1,0 +1,30 @@
+"""The time of Peakward's own kernels, beyond what those of torch in their place take.
+
+No stored result has a step with them yet: until one does, a step's interval is as much wider as their
+share of it says (`errors_seen`), and its record names them.
+"""
+
+from peakward.prediction.operators.tape import FLOAT
+from peakward.records.op_graph import ITEM_BYTES, Operator
+from peakward.records.rates import AttentionPass
+
+ATTENTION = frozenset({"peakward.flash_attention", "peakward.flash_attention_backward"})
+"""At the rates that calibration found for torch's kernels."""
+OPERATORS = ATTENTION
+"""All that torch calls as one operator."""
+NEVER_MEASURED = OPERATORS
+ATTENTION_LAUNCHES: dict[AttentionPass, float] = {"forward": 2.0, "backward": 5.0}
+"""Of the kernel for Hopper, whose programs draw tiles from a counter that is cleared first; backward
+the terms of each row, the two fills, the kernel, and dq out of its sums. The portable one has one less
+in either direction."""
+_PASSES_OVER_SUMS = 4
+"""dq's sums in fp32: zeros, read and written by at least one block of keys, and read in the end."""
+
+
+def attention_bytes(operator: Operator) -> int:
+    """What one call moves at least, the sums of its own included."""
+    moved = operator.bytes_read + operator.bytes_written
+    if not operator.name.endswith("_backward"):
+        return moved
+    n_sums = operator.outputs[0].n_elements
+    return moved + _PASSES_OVER_SUMS * ITEM_BYTES[FLOAT] * n_sums

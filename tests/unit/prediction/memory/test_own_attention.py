@@ -1,0 +1,66 @@
+"""What the backward passes allocate, against what their launch functions ask torch for."""
+
+from importlib import import_module
+
+import msgspec
+import pytest
+import torch
+
+from peakward.catalogue.models import model
+from peakward.lab.ops.flash_attention.hopper import settings as hopper
+from peakward.lab.ops.flash_attention.triton.problem import parts, problem_of
+from peakward.lab.ops.flash_attention.triton.settings import backward_settings_for
+from peakward.prediction.memory import own_attention
+from peakward.prediction.memory.peak import peak_memory
+from peakward.prediction.operators.plan import plan
+from peakward.records.case import Configuration, ModelCase, Workload
+
+portable = import_module("peakward.lab.ops.flash_attention.triton.backward")
+"""Its package has a function of that name."""
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+def case(head_dim=64, precision="bf16", attention="flash", **configuration):
+    return ModelCase(
+        model=msgspec.structs.replace(model("tiny"), head_dim=head_dim),
+        workload=Workload(batch_size=2, seq_len=70),
+        configuration=Configuration(attention=attention, precision=precision, **configuration),
+        device="cuda",
+    )
+
+
+@pytest.mark.parametrize("head_dim", [16, 40, 64, 80, 128, 136, 256])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_portable_kernels_sums(head_dim, precision):
+    made = case(head_dim, precision)
+    dtype = DTYPES[precision]
+    blocks = backward_settings_for(head_dim, dtype, 90).by_keys
+    q = torch.empty(2, made.model.n_heads, 70, head_dim, dtype=dtype, device="meta")
+    sums = portable._sums_like(problem_of(q, q, None), q, None, blocks.queries)
+    delta = q.new_empty(q.shape[:3], dtype=torch.float32)
+    assert own_attention.scratch(plan(made)) == (delta.nbytes, sums.nbytes)
+    assert own_attention.width(head_dim) == sum(parts(head_dim))
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_hoppers_sums(head_dim):
+    planned = plan(case(head_dim, attention="flash-hopper"))
+    rows = -(-70 // hopper.queries_for(head_dim)) * hopper.queries_for(head_dim)
+    a_row = 2 * planned.shape.n_heads * rows * 4
+    assert own_attention.scratch(planned) == (a_row, a_row, a_row * head_dim, 4)
+
+
+@pytest.mark.parametrize("compile_", ["none", "default"])
+@pytest.mark.parametrize("attention", ["flash", "flash-hopper"])
+def test_what_is_kept_is_what_cudnns_kernel_keeps(attention, compile_):
+    """Queries, keys, values, result and its rows' log-sum-exp; never the scores."""
+    own, cudnn, naive = (
+        peak_memory(
+            msgspec.structs.replace(
+                case(attention=each, compile=compile_),
+                workload=Workload(batch_size=2, seq_len=1024, pass_="forward_backward"),
+            )
+        ).peak
+        for each in (attention, "sdpa-cudnn", "naive")
+    )
+    assert own.activations_bytes == cudnn.activations_bytes < naive.activations_bytes

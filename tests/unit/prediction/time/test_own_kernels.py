@@ -1,0 +1,81 @@
+"""Peakward's own kernels on a device of round figures, by hand."""
+
+import pytest
+
+from peakward.prediction.time.errors_seen import FACTORS, speedup
+from peakward.prediction.time.operator_time import cost
+from peakward.prediction.time.own_kernels import NEVER_MEASURED
+from peakward.prediction.time.setting import of_case
+from peakward.prediction.time.step import step_time
+
+from .round_device import US, case, device, operator, tensor
+
+Q = tensor(4, 12, 128, 64, dtype="bfloat16")
+CASE = case("small", precision="bf16", attention="flash")
+
+
+def made(name, inputs, outputs, flops):
+    import msgspec
+
+    found = operator(name, inputs, outputs, flops=flops)
+    return msgspec.structs.replace(found, name=f"peakward.{name}")
+
+
+def windowed(window):
+    return of_case(CASE)._replace(window=window)
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "share", "n_launches"),
+    [
+        ("flash_attention", [Q, Q, Q], 1 / 2, 2.0),  # half of the scores are masked
+        ("flash_attention_backward", [Q, Q, Q, Q, Q], 2 / 5, 5.0),  # one of five made anew
+    ],
+)
+def test_attention_is_at_the_rate_of_torchs(name, inputs, share, n_launches):
+    found = cost(made(name, inputs, [Q], 10**9), of_case(CASE), device())
+    assert found.device_s == pytest.approx(share * 1e-3 + 2 * US)
+    assert (found.n_launches, found.bound) == (n_launches, "compute")
+
+
+def test_keys_beyond_a_window_are_skipped():
+    forward = made("flash_attention", [Q, Q, Q], [Q], 10**9)
+    found = cost(forward, windowed(32), device()).device_s
+    pairs = 128 * 32 - 32**2 / 2
+    assert found == pytest.approx(pairs / 128**2 * 1e-3 + 2 * US)
+
+
+def test_sums_of_the_queries_gradient_are_moved_too():
+    """Of 786 kB of bf16: zeros, read and written, and read again, in fp32."""
+    backward = made("flash_attention_backward", [Q, Q, Q, Q, Q], [Q, Q, Q], 5)
+    found = cost(backward, of_case(CASE), device())
+    moved = 8 * Q.n_bytes + 4 * 2 * Q.n_bytes
+    assert found.bound == "memory"
+    assert found.device_s == pytest.approx(moved / 1e12 + 4 * US)
+
+
+def test_a_type_that_nobody_measured_has_no_time():
+    half = tensor(1, 2, 64, 64, dtype="float16")
+    assert (
+        cost(made("flash_attention", [half] * 3, [half], 100), of_case(CASE), device())[0] is None
+    )
+
+
+def test_a_step_with_a_kernel_that_was_never_measured_says_so_and_is_wider():
+    long = {"batch_size": 64, "seq_len": 2048, "precision": "bf16"}
+    torchs, own = (
+        step_time(case("small", attention=each, **long), device()) for each in ("sdpa", "flash")
+    )
+    assert torchs.never_measured == ()
+    assert set(own.never_measured) == {
+        "peakward.flash_attention",
+        "peakward.flash_attention_backward",
+    }
+    assert set(own.never_measured) <= NEVER_MEASURED
+    low, high = FACTORS["calibrated", own.bound]
+    guessed_s, step_s = own.never_measured_s, own.step_s.estimate
+    assert 0 < guessed_s < step_s
+    assert own.step_s.low == pytest.approx((step_s - guessed_s / 2) * low)
+    assert own.step_s.high == pytest.approx(step_s * high + guessed_s)
+    wide, narrow = speedup(torchs, own, 1.0), speedup(torchs, torchs, 1.0)
+    assert wide.low < narrow.low and wide.high > narrow.high
