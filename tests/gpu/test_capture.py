@@ -99,6 +99,12 @@ GRID = {
     "flash, recomputed": ({}, {**RECOMPUTED, **FLASH, **MIXED}, {}),
     "flash, selective": ({}, {**SELECTIVE, **FLASH, **BF16}, {}),
     "flash, fp8": ({}, {**FLASH, **FP8}, {}),
+    "flash-decode": ({}, {**BF16, "attention": "flash-decode"}, DECODE),
+    "flash-decode, grouped, window": (
+        {"n_kv_heads": 1, "window": 5},
+        {**MIXED, "attention": "flash-decode"},
+        DECODE,
+    ),
     "flash-hopper": ({}, {**HOPPER, **BF16}, {}),
     "flash-hopper, mixed, grouped": ({"n_kv_heads": 1}, {**HOPPER, **MIXED}, {}),
     "experts, in a loop": (EXPERTS, FP32, {}),

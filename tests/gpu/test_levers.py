@@ -46,6 +46,17 @@ def test_own_attention(setting, attention, pass_, make_case, check):
         check(step)
 
 
+@pytest.mark.parametrize("setting", ["fp32", "tf32", *NARROW])
+@pytest.mark.parametrize("options", [{}, {"compile": "default"}, {"cuda_graphs": True}])
+def test_own_decode_attention(setting, options, make_case, check):
+    workload = {"batch_size": 16}  # Of the sides of fp8 matrices cuBLAS takes multiples of 16.
+    case = make_case(
+        precision=setting, pass_="decode", attention="flash-decode", workload=workload, **options
+    )
+    with prepare(case) as step:
+        check(step)
+
+
 @pytest.mark.parametrize("mode", ["sqrt", "every-block", "selective"])
 @pytest.mark.parametrize("attention", ["flash", "flash-hopper"])
 def test_own_attention_recomputed(mode, attention, make_case, check):

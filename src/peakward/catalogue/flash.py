@@ -1,4 +1,5 @@
-"""What Peakward's own attention kernels cannot be combined with (`lab/ops/flash_attention`)."""
+"""What Peakward's own attention kernels cannot be combined with (`lab/ops/flash_attention` and
+`lab/ops/decode_attention`)."""
 
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ class _Taken(NamedTuple):
 _TAKEN: dict[Attention, _Taken] = {
     "flash": _Taken(tuple(range(16, 257)), "from 16 to 256", True, None),
     "flash-hopper": _Taken((64, 128), "64 or 128", False, (9, 0)),
+    "flash-decode": _Taken(tuple(range(1, 257)), "from 1 to 256", True, None),
 }
 
 

@@ -89,6 +89,15 @@ LEVERS: tuple[Lever, ...] = (
         needs_precision=SIXTEEN_BIT,
     ),
     Lever(
+        name="flash-decode",
+        summary="attention of one new token to a long cache in Peakward's own kernel",
+        sets=(("attention", "flash-decode"),),
+        numerics="reordered",
+        passes=("decode",),
+        device_types=("cuda",),
+        min_compute_capability=(8, 0),
+    ),
+    Lever(
         name="compile",
         summary="torch.compile of the repeated block and of the loss",
         sets=(("compile", "default"),),

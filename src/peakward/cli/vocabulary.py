@@ -53,7 +53,7 @@ class WorkOptions(ShapeOptions, frozen=True, kw_only=True):
     """fp32, tf32, bf16-mixed, fp16-mixed, bf16 or fp8."""
     attention: Annotated[str | None, option("NAME,…", "naive")] = None
     """naive, sdpa, or one backend of it: sdpa-cudnn, sdpa-flash, sdpa-efficient, sdpa-math; or
-    Peakward's own kernels: flash, flash-hopper."""
+    Peakward's own kernels: flash, flash-hopper, flash-decode."""
     compile: Annotated[str | None, option("MODE,…", "none")] = None
     """none, or a mode of torch.compile: default, reduce-overhead, max-autotune."""
     compile_scope: Annotated[str | None, option("SCOPE,…", "block")] = None

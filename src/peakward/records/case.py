@@ -26,6 +26,7 @@ Attention = Literal[
     "sdpa-math",
     "flash",
     "flash-hopper",
+    "flash-decode",
 ]
 """`sdpa…` are torch's, `flash…` Peakward's own kernels."""
 OperatorAttention = Literal[Attention, "flex"]

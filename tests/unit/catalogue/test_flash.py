@@ -67,11 +67,31 @@ def test_flash_hopper_is_refused_with_the_reason(changes, says):
     assert says in stopped("flash-hopper", **changes)
 
 
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"device": "cpu", "pass_": "decode"}, "attention flash-decode needs cuda, got cpu"),
+        ({"pass_": "prefill"}, "attention flash-decode needs the pass decode, got prefill"),
+        ({"pass_": "decode", "head_dim": 264}, "needs a head_dim from 1 to 256, got 264"),
+        ({"pass_": "decode", "positions": "alibi"}, "positions without a bias on the scores"),
+    ],
+)
+def test_flash_decode_is_refused_with_the_reason(changes, says):
+    assert says in stopped("flash-decode", **changes)
+
+
+@pytest.mark.parametrize("changes", [{}, {"window": 8}, {"precision": "fp32"}, {"head_dim": 6}])
+def test_flash_decode_serves_decode(changes):
+    assert stopped("flash-decode", pass_="decode", **changes) is None
+
+
 def test_head_dims_are_those_that_the_kernels_take():
     pytest.importorskip("triton")
     from peakward.catalogue.flash import _TAKEN
+    from peakward.lab.ops.decode_attention import api
     from peakward.lab.ops.flash_attention import checks
     from peakward.lab.ops.flash_attention.hopper import refusals
 
     assert _TAKEN["flash"].head_dims == tuple(checks.HEAD_DIMS)
+    assert _TAKEN["flash-decode"].head_dims == tuple(range(1, api.MOST_HEAD_DIM + 1))
     assert _TAKEN["flash-hopper"].head_dims == refusals.HEAD_DIMS

@@ -73,6 +73,7 @@ _FORMULAS: dict[str, Callable[[Shapes], int]] = {
     **{f"aten._scaled_dot_product_{kind}": _attention(0, 1, 1) for kind in _FUSED},
     # The scores once more, then the gradients of the query, the key, the weights and the value.
     **{f"aten._scaled_dot_product_{kind}_backward": _attention(1, 3, 2) for kind in _FUSED},
+    "peakward.decode_attention": _attention(0, 1, 1),
     "peakward.flash_attention": _attention(0, 1, 1),
     "peakward.flash_attention_backward": _own_attention_backward,
 }

@@ -25,10 +25,12 @@ def forward(line: Timeline, plan: Plan, q: int, k: int, packed: int) -> tuple[Sa
     head_dim)."""
     rows = plan.tokens * plan.shape.n_heads
     mask = _mask(line, plan)
-    out, sums = line.dear(
-        (rows * plan.shape.head_dim * ITEM_BYTES[plan.compute], rows * ITEM_BYTES[FLOAT]),
-        q, k, packed, *mask,
-    )  # fmt: skip
+    results = (rows * plan.shape.head_dim * ITEM_BYTES[plan.compute], rows * ITEM_BYTES[FLOAT])
+    if plan.attention == "own-decode":
+        parts = own_attention.parts_bytes(plan)
+        out, sums = line.ops((*results, *parts), q, k, packed)[:2]
+    else:
+        out, sums = line.dear(results, q, k, packed, *mask)
     return SavedFused(q, k, packed, out, sums, mask), out
 
 

@@ -25,6 +25,7 @@ _FORWARD: dict[Kernel, Callable[[Tape, Plan], Strides]] = {
     "math": math_attention.forward,
     "own-triton": own_attention.forward,
     "own-hopper": own_attention.forward,
+    "own-decode": own_attention.to_cache,
 }
 """Each gives the strides of its result, (batch, heads, seq, head_dim)."""
 _BACKWARD: dict[Kernel, Callable[[Tape, Plan], None]] = {

@@ -42,6 +42,7 @@ _CATEGORIES: dict[str, Category] = {
     "topk": "sort",
     "_fused_adamw_": "optimizer",
     "peakward.adamw": "optimizer",
+    "peakward.decode_attention": "attention",
     "peakward.flash_attention": "attention",
     "peakward.flash_attention_backward": "attention",
     "amax": "reduction",

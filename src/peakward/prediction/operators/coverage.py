@@ -17,7 +17,7 @@ from peakward.records.case import (
 )
 from peakward.records.errors import PeakwardError
 
-OWN_ATTENTION: tuple[Attention, ...] = ("flash", "flash-hopper")
+OWN_ATTENTION: tuple[Attention, ...] = ("flash", "flash-hopper", "flash-decode")
 _TORCH_ADAMW = ("adamw-foreach", "adamw-fused", "adamw-loop")
 _ON_CPU: dict[str, tuple[str, ...]] = {
     "precision": ("fp32", "tf32", "bf16", "bf16-mixed"),

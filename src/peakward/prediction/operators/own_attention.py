@@ -6,12 +6,12 @@ skipped, and bytes those of operands: what is added up in fp32 meanwhile is the 
 """
 
 from peakward.prediction.operators.heads import keys, like_queries, product_flops, queries
-from peakward.prediction.operators.layout import Strides
+from peakward.prediction.operators.layout import Strides, dense
 from peakward.prediction.operators.plan import Plan
 from peakward.prediction.operators.tape import FLOAT, Tape, tensor
 from peakward.records.op_graph import Operand
 
-_NAME = "flash_attention"
+_NAME, _TO_CACHE = "flash_attention", "decode_attention"
 _PRODUCTS, _PRODUCTS_BACKWARD = 2, 5
 """Scores and mix; the scores once more, then gradients of query, key, weights and value."""
 
@@ -21,6 +21,13 @@ def forward(tape: Tape, plan: Plan) -> Strides:
     q, k = queries(plan), keys(plan)
     tape.own(_NAME, (q, k, k), (q, _log_sums(plan)), flops=product_flops(q, k) * _PRODUCTS)
     return like_queries(plan)
+
+
+def to_cache(tape: Tape, plan: Plan) -> Strides:
+    """As `forward`, of one new token a sequence; its result is dense."""
+    q, k = queries(plan), keys(plan)
+    tape.own(_TO_CACHE, (q, k, k), (q, _log_sums(plan)), flops=product_flops(q, k) * _PRODUCTS)
+    return dense(q.shape)
 
 
 def backward(tape: Tape, plan: Plan) -> None:

@@ -28,7 +28,7 @@ _TYPES: dict[Precision, tuple[str, str]] = {
 }
 """What parameters are stored in, and what products are computed in; those of fp8 are of bf16
 numbers that are quantised for each product."""
-OwnKernel = Literal["own-triton", "own-hopper"]
+OwnKernel = Literal["own-triton", "own-hopper", "own-decode"]
 OWN_KERNELS: tuple[OwnKernel, ...] = get_args(OwnKernel)
 Kernel = Literal["naive", "flash-for-cpu"] | Backend | OwnKernel
 _BACKENDS: dict[Attention, Backend] = {
@@ -37,7 +37,11 @@ _BACKENDS: dict[Attention, Backend] = {
     "sdpa-efficient": "efficient",
     "sdpa-math": "math",
 }
-_OWN: dict[Attention, OwnKernel] = {"flash": "own-triton", "flash-hopper": "own-hopper"}
+_OWN: dict[Attention, OwnKernel] = {
+    "flash": "own-triton",
+    "flash-hopper": "own-hopper",
+    "flash-decode": "own-decode",
+}
 
 
 class Plan(NamedTuple):

@@ -113,10 +113,12 @@ def _own_attention(operator: Operator, setting: Setting, on: DeviceModel) -> Ope
     """Peakward's: of a window the keys beyond are skipped, which torch's kernels mask."""
     q, k = _queries_and_keys(operator)
     n_queries, n_keys = q.shape[-2], k.shape[-2]
-    seen = attended_pairs(n_queries, window=setting.window) / (n_queries * n_keys)
+    seen = 1.0  # Of one query over a cache, which gives what is in reach.
+    if operator.causal and n_queries == n_keys:
+        seen = attended_pairs(n_queries, window=setting.window) / (n_queries * n_keys)
     n_launches = own_kernels.ATTENTION_LAUNCHES[_pass_of(operator)]
     moved = own_kernels.attention_bytes(operator)
-    return _attended(operator, on, seen if operator.causal else 1.0, moved, n_launches)
+    return _attended(operator, on, seen, moved, n_launches)
 
 
 def _attended(

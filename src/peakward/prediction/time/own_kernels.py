@@ -8,7 +8,13 @@ from peakward.prediction.operators.tape import FLOAT
 from peakward.records.op_graph import ITEM_BYTES, Operator
 from peakward.records.rates import AttentionPass
 
-ATTENTION = frozenset({"peakward.flash_attention", "peakward.flash_attention_backward"})
+ATTENTION = frozenset(
+    {
+        "peakward.decode_attention",
+        "peakward.flash_attention",
+        "peakward.flash_attention_backward",
+    }
+)
 """At the rates that calibration found for torch's kernels."""
 OPERATORS = ATTENTION
 """All that torch calls as one operator."""
@@ -16,7 +22,7 @@ NEVER_MEASURED = OPERATORS
 ATTENTION_LAUNCHES: dict[AttentionPass, float] = {"forward": 2.0, "backward": 5.0}
 """Of the kernel for Hopper, whose programs draw tiles from a counter that is cleared first; backward
 the terms of each row, the two fills, the kernel, and dq out of its sums. The portable one has one less
-in either direction."""
+in either direction; over a cache it is the kernel and what joins its parts."""
 _PASSES_OVER_SUMS = 4
 """dq's sums in fp32: zeros, read and written by at least one block of keys, and read in the end."""
 

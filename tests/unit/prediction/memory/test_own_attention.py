@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from peakward.catalogue.models import model
+from peakward.lab.ops.decode_attention import triton as decode
 from peakward.lab.ops.flash_attention.hopper import settings as hopper
 from peakward.lab.ops.flash_attention.triton.problem import parts, problem_of
 from peakward.lab.ops.flash_attention.triton.settings import backward_settings_for
@@ -64,3 +65,27 @@ def test_what_is_kept_is_what_cudnns_kernel_keeps(attention, compile_):
         for each in (attention, "sdpa-cudnn", "naive")
     )
     assert own.activations_bytes == cudnn.activations_bytes < naive.activations_bytes
+
+
+@pytest.mark.parametrize("n_kv_heads", [1, 4, 32])
+@pytest.mark.parametrize("batch_size", [1, 3, 64])
+@pytest.mark.parametrize("seq_len", [2, 700, 8192, 100_000])
+def test_parts_of_a_cache_are_those_that_the_kernel_makes(n_kv_heads, batch_size, seq_len):
+    shape = msgspec.structs.replace(
+        model("tiny"), n_heads=32, n_kv_heads=n_kv_heads, head_dim=128, max_seq_len=100_000
+    )
+    made = ModelCase(
+        model=shape,
+        workload=Workload(batch_size=batch_size, seq_len=seq_len, pass_="decode"),
+        configuration=Configuration(attention="flash-decode", precision="bf16"),
+        device="cuda",
+    )
+    settings = decode.settings_for(
+        n_groups=batch_size * n_kv_heads,
+        n_rows=32 // n_kv_heads,
+        span=seq_len,
+        row_bytes=256,
+        n_multiprocessors=decode.H100_MULTIPROCESSORS,
+    )
+    assert own_attention.n_parts(plan(made)) == settings.n_splits
+    assert peak_memory(made).peak_bytes > 0

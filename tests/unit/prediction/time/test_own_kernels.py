@@ -45,6 +45,12 @@ def test_keys_beyond_a_window_are_skipped():
     assert found == pytest.approx(pairs / 128**2 * 1e-3 + 2 * US)
 
 
+def test_one_token_sees_the_whole_cache():
+    one = tensor(4, 12, 1, 64, dtype="bfloat16")
+    found = cost(made("decode_attention", [one, Q, Q], [one], 10**9), windowed(32), device())
+    assert found.device_s == pytest.approx(1e-3 + 2 * US)
+
+
 def test_sums_of_the_queries_gradient_are_moved_too():
     """Of 786 kB of bf16: zeros, read and written, and read again, in fp32."""
     backward = made("flash_attention_backward", [Q, Q, Q, Q, Q], [Q, Q, Q], 5)

@@ -24,10 +24,12 @@ def implementation(name: str) -> AttentionFn:
         return reference.attention
     if name == "flex":
         return FlexAttention()
+    if name == own.DECODE:
+        return own.attention_to_cache
     if name in own.IMPLEMENTATIONS:
         return partial(own.attention, implementation=own.IMPLEMENTATIONS[name])
     if name not in sdpa.BACKENDS:
-        names = ", ".join(["naive", "flex", *sdpa.BACKENDS, *own.IMPLEMENTATIONS])
+        names = ", ".join(["naive", "flex", *sdpa.BACKENDS, *own.IMPLEMENTATIONS, own.DECODE])
         raise ValueError(f"expected an attention implementation of {names}, got {name!r}")
     return partial(sdpa.attention, backend=sdpa.BACKENDS[name])
 

@@ -1,11 +1,13 @@
-"""Peakward's flash attention as the decoder calls attention."""
+"""Peakward's own attention kernels as the decoder calls attention."""
 
 from torch import Tensor
 
+from peakward.lab.ops.decode_attention.api import decode_attention
 from peakward.lab.ops.flash_attention.api import flash_attention
 
 IMPLEMENTATIONS = {"flash": "triton", "flash-hopper": "hopper"}
 """By the setting's name that of `flash_attention`."""
+DECODE = "flash-decode"
 
 
 def attention(
@@ -22,7 +24,33 @@ def attention(
     Raises:
         ValueError: a bias; and what `flash_attention` raises.
     """
-    if bias is not None:
-        raise ValueError("attention: expected no bias for Peakward's kernels, got one; take sdpa")
+    _require_no_bias(bias)
     reach = None if window is None or window >= k.shape[2] else window
     return flash_attention(q, k, v, causal=True, window=reach, implementation=implementation)
+
+
+def attention_to_cache(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    window: int | None,  # noqa: ARG001 (the cache gives what is in reach)
+    bias: Tensor | None,
+) -> Tensor:
+    """As `reference.attention`, of one query that sees all keys. It has no gradient.
+
+    Raises:
+        ValueError: several queries, a bias; and what `decode_attention` raises.
+    """
+    _require_no_bias(bias)
+    if q.shape[2] > 1:
+        raise ValueError(
+            f"attention: expected one query over a cache for {DECODE}, got {q.shape[2]} queries; "
+            "take flash"
+        )
+    return decode_attention(q, k, v)
+
+
+def _require_no_bias(bias: Tensor | None) -> None:
+    if bias is not None:
+        raise ValueError("attention: expected no bias for Peakward's kernels, got one; take sdpa")

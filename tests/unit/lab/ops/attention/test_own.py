@@ -5,7 +5,7 @@ import torch
 
 from peakward.lab.ops.attention import reference
 from peakward.lab.ops.attention.api import implementation
-from peakward.lab.ops.attention.own import IMPLEMENTATIONS
+from peakward.lab.ops.attention.own import DECODE, IMPLEMENTATIONS
 from peakward.lab.ops.flash_attention import operators
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu has them compiled")
@@ -39,7 +39,7 @@ def test_it_is_attention(window):
         assert (mine.double() - exact).norm() <= bound
 
 
-@pytest.mark.parametrize("name", IMPLEMENTATIONS)
+@pytest.mark.parametrize("name", [*IMPLEMENTATIONS, DECODE])
 def test_a_bias_is_refused(name):
     q, k, v = inputs()
     with pytest.raises(ValueError, match="expected no bias for Peakward's kernels, got one"):
@@ -54,3 +54,23 @@ def test_the_kernel_for_hopper_is_never_another():
 
 def test_every_implementation_has_a_name():
     assert set(IMPLEMENTATIONS.values()) == set(operators.IMPLEMENTATIONS)
+
+
+@pytest.mark.parametrize("n_kv_heads", [1, 4])
+def test_one_token_over_a_cache(n_kv_heads):
+    q, k, v = inputs(n_kv_heads)
+    q = q[:, :, -1:]
+    found, base = (
+        attention(q, k, v, window=None, bias=None)
+        for attention in (implementation(DECODE), reference.attention)
+    )
+    exact = reference.attention(q.double(), k.double(), v.double(), window=None, bias=None)
+    assert (found.double() - exact).norm() <= 2 * (base.double() - exact).norm()
+
+
+def test_several_tokens_are_refused_to_the_kernel_of_one():
+    q, k, v = inputs()
+    with pytest.raises(
+        ValueError, match="expected one query over a cache for flash-decode, got 19"
+    ):
+        implementation(DECODE)(q, k, v, window=None, bias=None)
