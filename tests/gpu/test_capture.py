@@ -99,6 +99,9 @@ GRID = {
     "flash, recomputed": ({}, {**RECOMPUTED, **FLASH, **MIXED}, {}),
     "flash, selective": ({}, {**SELECTIVE, **FLASH, **BF16}, {}),
     "flash, fp8": ({}, {**FLASH, **FP8}, {}),
+    "fused loss": ({}, {**FP32, "loss": "fused"}, {}),
+    "fused loss, mixed": ({}, {**MIXED, "loss": "fused"}, {"workload": {"accumulate": 2}}),
+    "fused loss, fp16, gpt2": (GPT2, {**FP16, "loss": "fused"}, {}),
     "flash-decode": ({}, {**BF16, "attention": "flash-decode"}, DECODE),
     "flash-decode, grouped, window": (
         {"n_kv_heads": 1, "window": 5},

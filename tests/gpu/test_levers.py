@@ -57,6 +57,21 @@ def test_own_decode_attention(setting, options, make_case, check):
         check(step)
 
 
+@pytest.mark.parametrize("setting", ["fp32", "tf32", *NARROW])
+@pytest.mark.parametrize("options", [{}, {"compile": "default"}, {"checkpointing": "every-block"}])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_own_loss(setting, options, accumulate, make_case, check):
+    workload = {"accumulate": accumulate}
+    case = make_case(precision=setting, loss="fused", workload=workload, **options)
+    with prepare(case) as step:
+        check(step)
+
+
+def test_own_loss_in_a_graph(make_case, check):
+    with prepare(make_case(precision="bf16", loss="fused", cuda_graphs=True)) as step:
+        check(step)
+
+
 @pytest.mark.parametrize("mode", ["sqrt", "every-block", "selective"])
 @pytest.mark.parametrize("attention", ["flash", "flash-hopper"])
 def test_own_attention_recomputed(mode, attention, make_case, check):

@@ -128,6 +128,15 @@ LEVERS: tuple[Lever, ...] = (
         min_compute_capability=(8, 0),
     ),
     Lever(
+        name="fused-loss",
+        summary="cross-entropy in Peakward's own kernels, the gradient written over the logits",
+        sets=(("loss", "fused"),),
+        numerics="reordered",
+        passes=("forward_backward", "train_step"),
+        device_types=("cuda",),
+        min_compute_capability=(8, 0),
+    ),
+    Lever(
         name="checkpointing",
         summary="every block's activations recomputed in backward",
         sets=(("checkpointing", "every-block"),),

@@ -64,6 +64,8 @@ class WorkOptions(ShapeOptions, frozen=True, kw_only=True):
     """adamw-loop, adamw-foreach, adamw-fused or adamw-triton."""
     checkpointing: Annotated[str | None, option("POLICY,…", "none")] = None
     """none, sqrt, every-block or selective."""
+    loss: Annotated[str | None, option("NAME,…", "torch")] = None
+    """torch, or Peakward's own kernel: fused."""
     memory_limit: Annotated[str | None, option("GIB,…", "none")] = None
     """A case that needs more memory than this many GiB ends as `oom`."""
 

@@ -35,6 +35,8 @@ Compile = Literal["none", "default", "reduce-overhead", "max-autotune"]
 CompileScope = Literal["block", "model"]
 Optimizer = Literal["adamw-loop", "adamw-foreach", "adamw-fused", "adamw-triton"]
 Checkpointing = Literal["none", "sqrt", "every-block", "selective"]
+Loss = Literal["torch", "fused"]
+"""Of logits: torch's cross-entropy, or Peakward's own kernel, which writes the gradient over them."""
 Padding = Literal["none", "to-seq-len"]
 DeviceType = Literal["cpu", "cuda"]
 MicroSubject = Literal[
@@ -98,6 +100,8 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """One CUDA graph of the whole step, captured by Peakward (not torch's `reduce-overhead`)."""
     optimizer: Optimizer = "adamw-foreach"
     checkpointing: Checkpointing = "none"
+    loss: Loss = "torch"
+    """How passes that train take it."""
 
 
 class ModelCase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="model"):
@@ -159,7 +163,10 @@ BuiltCase = ModelCase | OperatorCase | MicroCase
 Case = BuiltCase | StepCase
 
 
-YOUNGER_SHAPE_FIELDS = {"n_experts": 1, "n_active_experts": 1}
+YOUNGER_FIELDS: dict[str, dict[str, object]] = {
+    "model": {"n_experts": 1, "n_active_experts": 1},
+    "configuration": {"loss": "torch"},
+}
 """Left out of a key at these values, so that older records keep the keys they are stored under."""
 
 
@@ -169,6 +176,7 @@ def case_key(case: Case) -> str:
     normal = msgspec.json.decode(msgspec.json.encode(case), type=Case)
     content = msgspec.to_builtins(normal)
     if isinstance(normal, ModelCase):
-        fields = content["model"].items()
-        content["model"] = dict(each for each in fields if each not in YOUNGER_SHAPE_FIELDS.items())
+        for part, younger in YOUNGER_FIELDS.items():
+            fields = content[part].items()
+            content[part] = dict(each for each in fields if each not in younger.items())
     return hashlib.sha256(msgspec.json.encode(content)).hexdigest()[:16]

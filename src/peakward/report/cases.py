@@ -74,4 +74,6 @@ def settings(case: ModelCase) -> tuple[str, ...]:
         words.append(configuration.optimizer)
     if configuration.checkpointing != "none":
         words.append(f"checkpointing {configuration.checkpointing}")
+    if configuration.loss != "torch":
+        words.append(f"{configuration.loss} loss")
     return tuple(words)

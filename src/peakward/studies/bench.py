@@ -73,6 +73,7 @@ SETTINGS = (
     "CUDA graphs",
     "optimizer",
     "checkpointing",
+    "loss",
     "memory limit",
     "warm-up steps",
 )
@@ -122,7 +123,7 @@ def _setting_cells(planned: Planned) -> tuple[str | None, ...]:
     limit = getattr(case, "memory_limit_bytes", None)
     conditions = (None if limit is None else format_cell(limit, "bytes"), warmup)
     if not isinstance(case, ModelCase):
-        return (*(None,) * 6, *conditions)
+        return (*(None,) * 7, *conditions)
     how = case.configuration
     scope = " of the whole model" if how.compile != "none" and how.compile_scope == "model" else ""
     return (
@@ -132,6 +133,7 @@ def _setting_cells(planned: Planned) -> tuple[str | None, ...]:
         "yes" if how.cuda_graphs else "no",
         how.optimizer if case.workload.pass_ == "train_step" else None,
         how.checkpointing,
+        how.loss if how.loss != "torch" else None,  # torch's goes without saying.
         *conditions,
     )
 

@@ -100,7 +100,7 @@ def test_nothing_stands_in_the_way_of_a_recent_gpu_that_trains_in_16_bits(pulled
     assert applies(pulled, case(pass_=pulled.passes[-1], precision="bf16-mixed")) is None
 
 
-@pytest.mark.parametrize("name", ["fused-optimizer", "checkpointing"])
+@pytest.mark.parametrize("name", ["fused-optimizer", "fused-loss", "checkpointing"])
 def test_refused_where_the_pass_lacks_what_it_changes(name: str) -> None:
     assert "needs the pass" in str(applies(lever(name), case(pass_="forward")))
 
@@ -109,7 +109,7 @@ def test_refused_where_the_pass_lacks_what_it_changes(name: str) -> None:
 def test_what_makes_a_pass_with_a_cache_faster(pass_: str) -> None:
     at = case(pass_=pass_, precision="bf16-mixed")
     found = {each.name for each in LEVERS if applies(each, at) is None}
-    without = {"fused-optimizer", "triton-optimizer", "checkpointing"}
+    without = {"fused-optimizer", "triton-optimizer", "fused-loss", "checkpointing"}
     without |= {"flash", "flash-hopper"} if pass_ == "decode" else {"flash-decode"}
     assert found == {each.name for each in LEVERS} - without
 
@@ -123,7 +123,17 @@ def test_an_optimizer_lever_needs_an_optimizer() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["tf32", "fp16-mixed", "fp8", "sdpa-cudnn", "flash", "flash-hopper", "cuda-graphs"]
+    "name",
+    [
+        "tf32",
+        "fp16-mixed",
+        "fp8",
+        "sdpa-cudnn",
+        "flash",
+        "flash-hopper",
+        "fused-loss",
+        "cuda-graphs",
+    ],
 )
 def test_refused_on_a_cpu(name: str) -> None:
     at = case(device="cpu", precision="bf16-mixed")

@@ -64,6 +64,15 @@ def test_a_case_stored_before_there_were_experts_is_dense() -> None:
     assert from_json(stored, ModelCase) == CASE
 
 
+def test_a_loss_that_older_records_do_not_name_is_torchs_and_in_no_key() -> None:
+    content = msgspec.to_builtins(CASE)
+    del content["configuration"]["loss"]
+    stored = msgspec.json.encode({"schema_version": 2, "record": content})
+    assert from_json(stored, ModelCase) == CASE
+    fused = msgspec.structs.replace(CASE, configuration=Configuration(loss="fused"))
+    assert case_key(fused) != case_key(CASE)
+
+
 def test_the_key_is_the_same_in_another_process() -> None:
     program = (
         "from peakward.records.case import StepCase, case_key;"

@@ -13,6 +13,7 @@ from peakward.lab.levers.cuda_graphs import CapturedStep, MicroBatches, set_up
 from peakward.lab.levers.marks import Mark, unmarked
 from peakward.lab.models import decoder
 from peakward.lab.ops.attention.api import implementation
+from peakward.lab.ops.loss import api as loss
 from peakward.records.case import ModelCase
 from peakward.records.case_memory import Purpose
 
@@ -29,6 +30,7 @@ class ModelStep:
         self.model = decoder.build(
             case.model,
             attention=implementation(configuration.attention),
+            loss=loss.implementation(configuration.loss),
             device=case.device,
             dtype=dtype,
             seed=case.workload.seed,

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from peakward.lab.models.experts import MixtureOfExperts
 from peakward.lab.ops.attention.api import AttentionFn
 from peakward.lab.ops.attention.mask import first_in_reach
+from peakward.lab.ops.loss import api as loss_api
+from peakward.lab.ops.loss.api import LossFn
 from peakward.records.model_shape import ModelShape
 
 if TYPE_CHECKING:
@@ -170,30 +172,29 @@ class Block(nn.Module):
 class Readout(nn.Module):
     """Final norm and head; with targets, the mean cross-entropy, taken in at least fp32."""
 
-    def __init__(self, shape: ModelShape) -> None:
+    def __init__(self, shape: ModelShape, loss: LossFn = loss_api.of_torch) -> None:
         super().__init__()
-        self.norm = norm(shape)
+        self.norm, self.loss = norm(shape), loss
         self.head = nn.Linear(shape.d_model, shape.vocab_size, bias=False)
 
     def forward(self, x: Tensor, targets: Tensor | None) -> Tensor:
-        logits = self.head(self.norm(x))
-        if targets is None:
-            return logits
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100)
+        hidden = self.norm(x)
+        return self.head(hidden) if targets is None else self.loss(self.head, hidden, targets)
 
 
 class Decoder(nn.Module):
     """Token ids to logits, or with targets to the mean cross-entropy."""
 
-    def __init__(self, shape: ModelShape, attention: AttentionFn) -> None:
+    def __init__(
+        self, shape: ModelShape, attention: AttentionFn, loss: LossFn = loss_api.of_torch
+    ) -> None:
         super().__init__()
         self.shape = shape
         self.embedding = nn.Embedding(shape.vocab_size, shape.d_model)
         if shape.positions == "learned":
             self.position_embedding = nn.Embedding(shape.max_seq_len, shape.d_model)
         self.blocks = nn.ModuleList(Block(shape, attention) for _ in range(shape.n_layers))
-        self.readout = Readout(shape)
+        self.readout = Readout(shape, loss)
         if shape.tied_head:
             self.readout.head.weight = self.embedding.weight
 
@@ -242,11 +243,17 @@ class Decoder(nn.Module):
 
 
 def build(
-    shape: ModelShape, *, attention: AttentionFn, device: str, dtype: torch.dtype, seed: int
+    shape: ModelShape,
+    *,
+    attention: AttentionFn,
+    loss: LossFn = loss_api.of_torch,
+    device: str,
+    dtype: torch.dtype,
+    seed: int,
 ) -> Decoder:
     """A decoder with initialised weights on its device, without a second copy anywhere."""
     with torch.device("meta"):
-        model = Decoder(shape, attention)
+        model = Decoder(shape, attention, loss)
     made: dict[Tensor, nn.Parameter] = {}  # A tied head's weight is met twice, and made once.
     for module in model.modules():
         for name, planned in list(module.named_parameters(recurse=False)):

@@ -18,6 +18,9 @@ class SavedReadout(NamedTuple):
     norm: SavedNorm
     head: SavedLinear
     likelihoods: int
+    """Of Peakward's loss the logits themselves."""
+    sums: tuple[int, ...] = ()
+    """What it keeps of each row."""
 
 
 def forward(line: Timeline, plan: Plan, x: int) -> tuple[SavedNorm, SavedLinear, int]:
@@ -32,6 +35,12 @@ def forward(line: Timeline, plan: Plan, x: int) -> tuple[SavedNorm, SavedLinear,
 def loss(line: Timeline, plan: Plan, x: int) -> SavedReadout:
     """The residual stream → log-likelihoods, with the fp32 logits there until the loss is made."""
     norm, head, logits = forward(line, plan, x)
+    if plan.loss == "fused":
+        row = plan.tokens * ITEM_BYTES[FLOAT]
+        *_, sums, count = line.ops(
+            (row, row, ITEM_BYTES[FLOAT], 2 * row, ITEM_BYTES[FLOAT]), logits
+        )
+        return SavedReadout(norm, head, logits, (sums, count))
     if plan.compute != FLOAT:
         logits = line.op(_wide(plan), logits, category="logits")
     return SavedReadout(norm, head, line.op(_wide(plan), logits, category="logits"))
@@ -40,6 +49,9 @@ def loss(line: Timeline, plan: Plan, x: int) -> SavedReadout:
 def loss_backward(line: Timeline, plan: Plan, saved: SavedReadout) -> int:
     """The gradient of the logits in the compute type: through the loss's choice of a likelihood in
     each row, then through the log-softmax, each as large as the fp32 logits."""
+    if plan.loss == "fused":
+        line.ops((), saved.likelihoods, *line.saved(*saved.sums))
+        return saved.likelihoods
     wide = _wide(plan)
     gradient = line.op(wide, saved.likelihoods, category="logits")
     gradient = line.op(wide, gradient, saved.likelihoods, category="logits")

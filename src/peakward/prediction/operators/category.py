@@ -42,6 +42,8 @@ _CATEGORIES: dict[str, Category] = {
     "topk": "sort",
     "_fused_adamw_": "optimizer",
     "peakward.adamw": "optimizer",
+    "peakward.cross_entropy_backward_over_logits": "loss",
+    "peakward.cross_entropy_over_logits": "loss",
     "peakward.decode_attention": "attention",
     "peakward.flash_attention": "attention",
     "peakward.flash_attention_backward": "attention",

@@ -9,6 +9,7 @@ from peakward.prediction.operators.attention_backend import ComputeCapability
 from peakward.records.case import (
     Attention,
     Checkpointing,
+    Loss,
     ModelCase,
     ModulePass,
     Optimizer,
@@ -25,6 +26,7 @@ _ON_CPU: dict[str, tuple[str, ...]] = {
     "checkpointing": ("none", "sqrt", "every-block"),
     "compile": ("none",),
     "optimizer": _TORCH_ADAMW,
+    "loss": ("torch",),
 }
 _ON_CUDA: dict[str, tuple[str, ...]] = {
     "precision": get_args(Precision),
@@ -32,6 +34,7 @@ _ON_CUDA: dict[str, tuple[str, ...]] = {
     "checkpointing": get_args(Checkpointing),
     "compile": ("none", "default"),
     "optimizer": get_args(Optimizer),
+    "loss": get_args(Loss),
 }
 _CAPTURABLE = tuple(each for each in get_args(Precision) if each != "fp16-mixed")
 """Loss scaling decides on the host."""
@@ -54,7 +57,7 @@ def expect_covered(case: ModelCase, compute_capability: ComputeCapability) -> No
     _expect_sizes(case)
     if case.device == "cuda":
         _expect_gpu(configuration.precision, compute_capability)
-        _expect_own_attention(case, compute_capability)
+        _expect_own_kernels(case, compute_capability)
     if configuration.precision == "fp8":
         _expect_multiples(case)
 
@@ -91,8 +94,11 @@ def _expect_gpu(precision: Precision, compute_capability: ComputeCapability) -> 
         )
 
 
-def _expect_own_attention(case: ModelCase, compute_capability: ComputeCapability) -> None:
+def _expect_own_kernels(case: ModelCase, compute_capability: ComputeCapability) -> None:
     """Peakward's own kernels run where their levers apply."""
+    reason = setting_obstacle("loss", case, compute_capability=compute_capability)
+    if reason is not None:
+        raise PeakwardError(f"expected settings that go with Peakward's loss: {reason}")
     if case.configuration.attention not in OWN_ATTENTION:
         return
     reason = setting_obstacle(

@@ -14,7 +14,7 @@ from peakward.prediction.operators.attention_backend import (
 )
 from peakward.prediction.operators.coverage import expect_covered
 from peakward.prediction.operators.tape import BFLOAT, FLOAT, HALF, tensor
-from peakward.records.case import Attention, DeviceType, ModelCase, Precision
+from peakward.records.case import Attention, DeviceType, Loss, ModelCase, Precision
 from peakward.records.model_shape import ModelShape
 from peakward.records.op_graph import Operand
 
@@ -64,6 +64,7 @@ class Plan(NamedTuple):
     device: DeviceType
     differentiated: bool
     """A backward pass follows."""
+    loss: Loss
     groups_in_one_kernel: bool
     """torch multiplies all experts in one kernel, where their widths allow it."""
 
@@ -125,6 +126,7 @@ def plan(case: ModelCase, compute_capability: ComputeCapability = HOPPER) -> Pla
         attention=_kernel(case, compute, compute_capability),
         device=case.device,
         differentiated=workload.trains,
+        loss=case.configuration.loss,
         groups_in_one_kernel=compute == BFLOAT
         and (case.device == "cpu" or compute_capability[0] in CAPABILITIES),
     )

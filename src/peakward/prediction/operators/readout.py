@@ -18,6 +18,9 @@ def logits(tape: Tape, plan: Plan) -> None:
 
 def loss(tape: Tape, plan: Plan) -> None:
     """The logits → the mean cross-entropy, divided by the number of micro-batches."""
+    if plan.loss == "fused":
+        _own_loss(tape, plan)
+        return
     scalar, targets = tensor(FLOAT), tensor(INT, plan.tokens)
     with tape.module("readout"):
         tape.cast(_logits(plan, plan.compute), FLOAT)
@@ -32,15 +35,43 @@ def backward(tape: Tape, plan: Plan) -> None:
     scalar, targets, rows = tensor(FLOAT), tensor(INT, plan.tokens), _rows(plan)
     tape.call("ones_like", (scalar,), (scalar,), bytes_read=0)
     tape.pointwise("div", scalar)
+    gradient = _logits(plan, plan.compute)
     with tape.module("readout"):
-        inputs = (scalar, rows, targets, scalar)
-        read = targets.n_bytes + 2 * scalar.n_bytes  # Of the rows only the shape.
-        tape.call("nll_loss_backward", inputs, (rows,), bytes_read=read)
-        tape.pointwise("_log_softmax_backward_data", rows, rows)
-        gradient = tape.cast(_logits(plan, FLOAT), plan.compute)
+        if plan.loss == "fused":
+            _own_loss_backward(tape, plan)
+        else:
+            inputs = (scalar, rows, targets, scalar)
+            read = targets.n_bytes + 2 * scalar.n_bytes  # Of the rows only the shape.
+            tape.call("nll_loss_backward", inputs, (rows,), bytes_read=read)
+            tape.pointwise("_log_softmax_backward_data", rows, rows)
+            tape.cast(_logits(plan, FLOAT), plan.compute)
     linear.backward(tape, head(plan), gradient, plan.stored)
     with tape.module("readout.norm"):
         norms.backward(tape, plan)
+
+
+def _own_loss(tape: Tape, plan: Plan) -> None:
+    """Peakward's: the loss, and of each row its log-sum-exp, maximum and sum of exponentials."""
+    scalar, targets = tensor(FLOAT), tensor(INT, plan.tokens)
+    outputs = (scalar, tensor(FLOAT, plan.tokens), _row_sums(plan), scalar)
+    with tape.module("readout"):
+        tape.own("cross_entropy_over_logits", (_own_rows(plan), targets), outputs)
+    tape.pointwise("div", scalar)
+
+
+def _own_loss_backward(tape: Tape, plan: Plan) -> None:
+    """The logits become their gradient."""
+    rows, scalar, targets = _own_rows(plan), tensor(FLOAT), tensor(INT, plan.tokens)
+    inputs = (rows, targets, _row_sums(plan), scalar, scalar)
+    tape.own("cross_entropy_backward_over_logits", inputs, (rows,))
+
+
+def _own_rows(plan: Plan) -> Operand:
+    return tensor(plan.compute, plan.tokens, plan.shape.vocab_size)
+
+
+def _row_sums(plan: Plan) -> Operand:
+    return tensor(FLOAT, plan.tokens, 2)
 
 
 def head(plan: Plan) -> Linear:

@@ -176,7 +176,7 @@ def _pass(name: str, operator: Operator, setting: Setting, on: DeviceModel) -> t
 
 
 def _kernel(name: str, operator: Operator) -> Kernel | None:
-    found = KERNELS.get(name)
+    found = KERNELS.get(name) or own_kernels.PASSES.get(name)
     if name in kernels.LONG_ROW_FACTORS and operator.inputs[0].shape[-1] > kernels.LONG_ROW:
         return Kernel(kernels.LONG_ROW_FACTORS[name])
     if name == "sum" and not _sums_over_rows(operator):

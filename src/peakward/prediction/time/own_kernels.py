@@ -5,6 +5,7 @@ share of it says (`errors_seen`), and its record names them.
 """
 
 from peakward.prediction.operators.tape import FLOAT
+from peakward.prediction.time.kernels import Kernel
 from peakward.records.op_graph import ITEM_BYTES, Operator
 from peakward.records.rates import AttentionPass
 
@@ -16,7 +17,12 @@ ATTENTION = frozenset(
     }
 )
 """At the rates that calibration found for torch's kernels."""
-OPERATORS = ATTENTION
+PASSES: dict[str, Kernel] = {
+    "peakward.cross_entropy_over_logits": Kernel(1.0, 2),
+    "peakward.cross_entropy_backward_over_logits": Kernel(1.0),
+}
+"""Kernels that move their operands once, as fast as an addition does; the loss's mean is a launch."""
+OPERATORS = ATTENTION | PASSES.keys()
 """All that torch calls as one operator."""
 NEVER_MEASURED = OPERATORS
 ATTENTION_LAUNCHES: dict[AttentionPass, float] = {"forward": 2.0, "backward": 5.0}

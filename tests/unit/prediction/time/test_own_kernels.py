@@ -1,5 +1,6 @@
 """Peakward's own kernels on a device of round figures, by hand."""
 
+import msgspec
 import pytest
 
 from peakward.prediction.time.errors_seen import FACTORS, speedup
@@ -15,8 +16,6 @@ CASE = case("small", precision="bf16", attention="flash")
 
 
 def made(name, inputs, outputs, flops):
-    import msgspec
-
     found = operator(name, inputs, outputs, flops=flops)
     return msgspec.structs.replace(found, name=f"peakward.{name}")
 
@@ -85,3 +84,14 @@ def test_a_step_with_a_kernel_that_was_never_measured_says_so_and_is_wider():
     assert own.step_s.high == pytest.approx(step_s * high + guessed_s)
     wide, narrow = speedup(torchs, own, 1.0), speedup(torchs, torchs, 1.0)
     assert wide.low < narrow.low and wide.high > narrow.high
+
+
+def test_the_loss_moves_its_operands_once_and_was_never_measured():
+    rows, n = tensor(4096, 50_000, dtype="bfloat16"), "cross_entropy_backward_over_logits"
+    found = cost(made(n, [rows], [rows], 0), of_case(CASE), device())
+    assert found.device_s == pytest.approx(2 * rows.n_bytes / 1e12 + 2 * US)
+    step = step_time(case("small", precision="bf16", loss="fused"), device())
+    assert set(step.never_measured) == {
+        "peakward.cross_entropy_over_logits",
+        "peakward.cross_entropy_backward_over_logits",
+    }

@@ -69,15 +69,19 @@ def cross_entropy_over_logits(
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
     reduction: str = "mean",
+    loss_dtype: torch.dtype | None = None,
 ) -> Tensor:
     """`cross_entropy` whose backward pass writes the gradient over the logits.
+
+    The loss is in `loss_dtype` where that is given: torch's type rounds a loss of bf16 logits to bf16.
 
     They must not be looked at after it. Compiled by torch 2.13, the logits are copied onto themselves
     before: no memory more, but a pass. Where autograd itself still needs what they were, as in a
     second backward pass, it raises its RuntimeError on tensors modified in place.
     """
     _require(logits, targets, label_smoothing, reduction)
-    return _forward_over(logits, targets, ignore_index, label_smoothing, _loss_dtype(logits))[0]
+    dtype = loss_dtype or _loss_dtype(logits)
+    return _forward_over(logits, targets, ignore_index, label_smoothing, dtype)[0]
 
 
 def _require(logits: Tensor, targets: Tensor, label_smoothing: float, reduction: str) -> None:

@@ -142,7 +142,7 @@ def _loss(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _forward(  # type: ignore[no-untyped-def]
+def _cross_entropy_forward(  # type: ignore[no-untyped-def]
     logits_ptr,
     targets_ptr,
     losses_ptr,
@@ -170,7 +170,7 @@ def _forward(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _mean(  # type: ignore[no-untyped-def]
+def _cross_entropy_mean(  # type: ignore[no-untyped-def]
     losses_ptr, targets_ptr, loss_ptr, count_ptr, n_tokens, ignore_index, BLOCK: tl.constexpr
 ):
     """One program: what a row costs is 12 bytes, and the order of the sum is always the same."""
@@ -227,7 +227,7 @@ def _write_block(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _backward(  # type: ignore[no-untyped-def]
+def _cross_entropy_backward(  # type: ignore[no-untyped-def]
     logits_ptr,
     targets_ptr,
     sums_ptr,
@@ -304,7 +304,7 @@ def _backward(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _both(  # type: ignore[no-untyped-def]
+def _cross_entropy_both(  # type: ignore[no-untyped-def]
     logits_ptr,
     targets_ptr,
     losses_ptr,
@@ -430,7 +430,7 @@ def losses(
     n_tokens, vocab = logits.shape
     if not n_tokens:
         return
-    _forward[(n_tokens,)](
+    _cross_entropy_forward[(n_tokens,)](
         logits,
         targets,
         each,
@@ -451,7 +451,7 @@ def mean(
     """Writes the number of rows that count, and the sum of `losses` over it."""
     n_tokens = targets.shape[0]
     block = min(4096, max(128, triton.next_power_of_2(n_tokens)))
-    _mean[(1,)](
+    _cross_entropy_mean[(1,)](
         losses, targets, loss, count, n_tokens, ignore_index, BLOCK=block, num_warps=block // 128
     )
 
@@ -477,7 +477,7 @@ def gradient(
     n_parts = triton.cdiv(vocab + (0 if cut["ALIGNED"] else cut["VECTOR"] - 1), block)
     if not n_tokens:
         return
-    _backward[(n_tokens * n_parts,)](
+    _cross_entropy_backward[(n_tokens * n_parts,)](
         logits,
         targets,
         sums,
@@ -515,7 +515,7 @@ def losses_and_gradient(
         return
     aligned = _aligned(logits)
     chosen = settings or settings_of_both(vocab, logits.element_size(), aligned=aligned)
-    _both[(n_tokens,)](
+    _cross_entropy_both[(n_tokens,)](
         logits,
         targets,
         each,

@@ -26,6 +26,7 @@ def expect_covered(case: ModelCase, plan: Plan) -> None:
     _expect("pass of compiled blocks", case.workload.pass_, *get_args(ModulePass))
     _expect("compile_scope", configuration.compile_scope, "block")
     _expect("checkpointing of compiled blocks", configuration.checkpointing, "none")
+    _expect("loss of compiled blocks", configuration.loss, "torch")
     _expect("precision of compiled blocks", configuration.precision, *precisions)
     _expect("norm of compiled blocks", shape.norm, "rmsnorm")
     _expect("positions of compiled blocks", shape.positions, "rope")

@@ -1,0 +1,39 @@
+"""The loss behind the output layer, by name; Peakward's in Triton's interpreter."""
+
+import pytest
+import torch
+from torch import nn
+
+from peakward.lab.ops.loss.api import IMPLEMENTATIONS, implementation
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu has them compiled")
+
+
+def outcome(name, dtype):
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(2, 7, 12, generator=generator).to(dtype).requires_grad_()
+    head = nn.Linear(12, 33, bias=False)
+    head.weight.data = torch.randn(33, 12, generator=generator)
+    head = head.to(dtype)
+    targets = torch.randint(33, (2, 7), generator=generator)
+    targets[0, :3] = -100
+    loss = implementation(name)(head, hidden, targets)
+    loss.backward()
+    return [loss.detach(), hidden.grad, head.weight.grad]
+
+
+def test_it_is_torchs():
+    found, base = outcome("fused", torch.float32), outcome("torch", torch.float32)
+    for mine, plain, exact in zip(found, base, outcome("torch", torch.float64), strict=True):
+        bound = 2 * (plain.double() - exact).norm() + 2.0**-23 * exact.norm()
+        assert (mine.double() - exact).norm() <= bound
+
+
+@pytest.mark.parametrize("name", IMPLEMENTATIONS)
+def test_of_16_bit_logits_it_is_in_fp32(name):
+    assert outcome(name, torch.float16)[0].dtype == torch.float32
+
+
+def test_an_unknown_name_is_refused():
+    with pytest.raises(ValueError, match="the loss of torch, fused, got 'fsed'"):
+        implementation("fsed")
