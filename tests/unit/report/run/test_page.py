@@ -114,6 +114,7 @@ def test_nothing_tried_and_ended_early(run_study):
         complete=False,
         predictions=(),
         profiles=(),
+        memory=(),
         best_command=None,
         notes=(),
     )
