@@ -230,7 +230,7 @@ class Unstarted:
 def unstarted(monkeypatch):
     for module, names in (
         (triton, ("_partials", "_combine", "_gradient")),
-        (rows, ("_both", "_mean")),
+        (rows, ("_cross_entropy_both", "_cross_entropy_mean")),
     ):
         for name in names:
             monkeypatch.setattr(module, name, Unstarted())

@@ -41,15 +41,18 @@ def _counted() -> Iterator[None]:
     from torch._inductor import compile_fx, config
 
     log = compile_fx.inductor_metrics_log
-    before, silent = (log.level, log.propagate), logging.NullHandler()
+    level = log.level
     torch.compiler.reset()
-    log.addHandler(silent)
-    log.propagate = False
+    # By a filter: torch sets handlers and propagation of its loggers anew when it begins to compile.
+    log.addFilter(_nothing)
     log.setLevel(logging.INFO)
     try:
         with config.patch(fx_graph_cache=False):
             yield
     finally:
-        log.setLevel(before[0])
-        log.propagate = before[1]
-        log.removeHandler(silent)
+        log.setLevel(level)
+        log.removeFilter(_nothing)
+
+
+def _nothing(_record: logging.LogRecord) -> bool:
+    return False
