@@ -42,7 +42,7 @@ LAUNCHES = {
     "forward 64 of three": _launch(partial(_forward, 64, True, THREE), 128),
     # 160 registers a thread are 24 too few for what is in flight; it ran at 0.93 of cuDNN's speed so.
     "forward 64 of three not causal": _launch(partial(_forward, 64, False, THREE), 128, 96),
-    # Integers that say where tiles lie: of 26 and 12 for each thread, read again once a tile.
+    # 104 and 48 bytes are spilled; what of it is read again in the loop was not looked into.
     "backward 64": _launch(partial(_backward, 64, True), 168, 128),
     "backward 128": _launch(partial(_backward, 128, True), 168, 64),
 }
