@@ -13,7 +13,7 @@ from peakward.traces.memory.source_paths import source_path
 from .files import written
 
 RESULTS = Path(__file__).parents[4] / "results"
-LINE = re.compile(r'"([^"]+\.py:\d+ [^"]+)"')
+ROOTED = re.compile(r"(?<![\w./:-])/(?:[\w.-]+/)+[\w.-]+\.(?:py|db|json|pickle)\b[^\"]*")
 
 
 @pytest.mark.parametrize(
@@ -54,10 +54,12 @@ def test_a_snapshot_names_lines_from_where_it_is_read(tmp_path, monkeypatch):
     assert device.peak.holders[0].source == "train.py:7 step"
 
 
-def test_stored_results_name_no_machine_s_folders():
-    lines = {
-        line
-        for path in RESULTS.glob("*.json")
-        for line in LINE.findall(path.read_text(encoding="utf-8"))
-    }
-    assert not [each for each in lines if each.startswith(("/", "C:"))]
+def test_a_path_of_a_machine_is_seen():
+    assert ROOTED.findall(
+        '{"source": "/home/someone/train.py:7 step", "url": "https://x.org/home/y.py"}'
+    ) == ["/home/someone/train.py:7 step"]
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*.json")), ids=lambda each: each.name)
+def test_stored_results_name_no_machine_s_folders(path):
+    assert not ROOTED.findall(path.read_text(encoding="utf-8"))
