@@ -12,6 +12,7 @@ import argparse
 import importlib
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from time import monotonic
 
@@ -50,7 +51,7 @@ def main(arguments: list[str]) -> None:
     clocks_hz: list[int] = []
     outcomes: list[Outcome] = []
     left: list[str] = []
-    for contest in chosen(options.only, sweep=options.sweep):
+    for contest in chosen(options.only, options.part, sweep=options.sweep):
         name = f"{contest.operator} {' '.join(map(str, contest.shape.values()))}"
         if monotonic() > deadline:
             left.append(name)
@@ -66,10 +67,12 @@ def main(arguments: list[str]) -> None:
         write(reported(options, outcomes, left, clocks_hz, copy_bytes_per_s), options.out)
 
 
-def chosen(operators: Sequence[str], *, sweep: bool) -> Iterator[Contest]:
+def chosen(operators: Sequence[str], part: tuple[int, int], *, sweep: bool) -> Iterator[Contest]:
+    """Of all contests every n-th, from the first on, the second, …"""
+    first, step = part
     for operator in operators:
         module = importlib.import_module(f"kernels.{operator}")
-        yield from module.sweep() if sweep else module.contests()
+        yield from islice(module.sweep() if sweep else module.contests(), first - 1, None, step)
 
 
 def reported(
@@ -109,6 +112,13 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
         "--sweep", action="store_true", help="our own kernel at several settings instead"
     )
     parser.add_argument("--build-only", action="store_true", help="compile, and time nothing")
+    parser.add_argument(
+        "--part",
+        type=lambda text: tuple(map(int, text.split("/"))),
+        default=(1, 1),
+        metavar="1/4",
+        help="every fourth contest of an operator, from the first on",
+    )
     parser.add_argument("--rounds", type=rounds, default=5)
     parser.add_argument("--calls", type=int, default=10)
     parser.add_argument("--budget-s", type=float, default=600.0)

@@ -8,6 +8,8 @@ from torch import Tensor
 Arm = Callable[[], Tensor | tuple[Tensor, ...]]
 """One call, on inputs that are there already; gives what it computed."""
 OURS = "peakward"
+COPY = "copy"
+"""A copy that moves as many bytes as the contest must: nobody's arm, but timed among them."""
 
 
 class Contest(msgspec.Struct, frozen=True, kw_only=True):

@@ -255,22 +255,13 @@ def _swept(shape: Shape, stored: str | None) -> Contest:
         )
 
     tried = [
-        chosen._replace(block_positions=block, num_warps=warps, num_stages=stages)
+        Settings(n_splits, block, warps, stages)
         for block, warps, stages in (
-            (32, 2, 4),
-            (32, 4, 5),
-            (64, 2, 3),
-            (64, 4, 2),
-            (64, 4, 4),
-            (64, 8, 3),
-            (128, 4, 2),
-            (128, 8, 3),
+            (32, 2, 4), (32, 4, 5), (64, 2, 3), (64, 4, 2), (64, 4, 3), (64, 4, 4),
+            (128, 4, 2), (128, 8, 2), (128, 8, 3), (128, 4, 3), (256, 8, 2),
         )
-    ]
-    tried += [
-        chosen._replace(n_splits=max(1, chosen.n_splits * up // down))
-        for up, down in ((1, 2), (2, 1), (3, 1), (4, 1), (8, 1))
-    ]
+        for n_splits in sorted({max(1, chosen.n_splits * up // 2) for up in (1, 2, 4, 8)})
+    ]  # fmt: skip
     arms = {" ".join(map(str, each)): partial(at, each) for each in tried if each != chosen}
     return Contest(
         operator="decode_attention",

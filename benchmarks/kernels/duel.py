@@ -5,10 +5,11 @@ import statistics
 from collections.abc import Sequence
 from contextlib import suppress
 
+import msgspec
 import torch
 from torch import Tensor
 
-from kernels.contest import OURS, Arm, Contest
+from kernels.contest import COPY, OURS, Arm, Contest
 from kernels.results import Arm as ArmResult
 from kernels.results import Outcome
 from kernels.timing import in_turns
@@ -49,12 +50,20 @@ def carry_out(contest: Contest, *, n_rounds: int, n_calls: int) -> Outcome:
         if not error <= contest.within and calls.pop(name, None) is not None:
             failed[name] = f"relative error {error:.2g}, expected at most {contest.within:g}"
     del exact
-    times_s = in_turns(calls, n_rounds=n_rounds, n_calls=n_calls) if calls else {}
+    yardstick = {COPY: _copy(contest.n_bytes)} if contest.n_bytes else {}
+    times_s = in_turns({**calls, **yardstick}, n_rounds=n_rounds, n_calls=n_calls) if calls else {}
+    copy_s = statistics.median(times_s.pop(COPY)) if COPY in times_s else None
     arms = tuple(
         _result(contest, name, times_s.get(name), errors.get(name), failed.get(name))
         for name in contest.arms
     )
-    return _judged(contest, arms, times_s)
+    return _judged(contest, arms, times_s, copy_s)
+
+
+def _copy(n_bytes: int) -> Arm:
+    source = torch.randint(0, 127, (n_bytes // 2,), dtype=torch.int8, device="cuda")
+    target = torch.empty_like(source)
+    return lambda: target.copy_(source)
 
 
 def _error(got: Tensor | tuple[Tensor, ...], exact: Tensor | tuple[Tensor, ...]) -> float:
@@ -97,21 +106,18 @@ def _result(
 
 
 def _judged(
-    contest: Contest, arms: tuple[ArmResult, ...], times_s: dict[str, list[float]]
+    contest: Contest,
+    arms: tuple[ArmResult, ...],
+    times_s: dict[str, list[float]],
+    copy_s: float | None,
 ) -> Outcome:
-    shape = dict(contest.shape)
+    known = Outcome(operator=contest.operator, shape=dict(contest.shape), arms=arms, copy_s=copy_s)
     peers = [each for each in arms if each.name != OURS and each.median_s is not None]
     if OURS not in times_s or not peers:
-        return Outcome(operator=contest.operator, shape=shape, arms=arms)
+        return known
     best = min(peers, key=lambda each: each.median_s).name
     pairs = [
         Pair(process=0, base_s=mine, candidate_s=theirs)
         for mine, theirs in zip(times_s[OURS], times_s[best], strict=True)
     ]
-    return Outcome(
-        operator=contest.operator,
-        shape=shape,
-        arms=arms,
-        best_peer=best,
-        speed_over_best=ratio_interval(pairs),
-    )
+    return msgspec.structs.replace(known, best_peer=best, speed_over_best=ratio_interval(pairs))

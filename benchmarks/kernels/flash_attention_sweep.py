@@ -23,28 +23,33 @@ from peakward.lab.ops.flash_attention.triton.settings import (
 FORWARD = [
     Blocks(queries, keys, num_warps, num_stages)
     for queries, keys, num_warps, num_stages in (
-        (128, 64, 4, 2), (128, 64, 4, 3), (128, 64, 8, 2), (128, 64, 8, 3), (128, 64, 8, 4),
-        (128, 128, 8, 2), (128, 128, 8, 3), (128, 32, 4, 3), (64, 64, 4, 2), (64, 64, 4, 3),
-        (64, 128, 4, 2),
+        (128, 64, 4, 2), (128, 64, 4, 3), (128, 64, 8, 2), (128, 64, 8, 3), (128, 128, 8, 3),
+        (64, 64, 4, 2), (64, 64, 4, 3), (64, 64, 4, 4), (64, 128, 4, 2), (64, 128, 4, 3),
+        (64, 32, 4, 3),
     )
 ]  # fmt: skip
 BY_KEYS = [
     Blocks(*each)
     for each in (
-        (64, 64, 4, 1), (64, 64, 4, 2), (64, 64, 8, 2), (64, 128, 8, 1), (64, 128, 8, 2),
-        (32, 128, 8, 2), (32, 64, 4, 2), (128, 64, 8, 2), (128, 128, 8, 2),
+        (64, 64, 4, 2), (64, 64, 4, 3), (64, 64, 8, 2), (64, 128, 8, 2), (32, 64, 4, 2),
+        (32, 64, 4, 3), (32, 128, 8, 2), (128, 64, 8, 2),
     )
 ]  # fmt: skip
-BY_QUERIES = [Blocks(64, 64, 4, 2), Blocks(128, 64, 8, 2), Blocks(128, 64, 8, 3)]
+BY_QUERIES = [
+    Blocks(*each)
+    for each in (
+        (64, 64, 4, 2), (64, 64, 4, 3), (128, 64, 8, 2), (128, 64, 8, 3), (128, 32, 8, 3),
+        (64, 32, 4, 3),
+    )
+]  # fmt: skip
 
 
 def contests() -> Iterator[Contest]:
     """Every candidate on 4,096 causal, with and without descriptors, then fp32's products."""
-    for head_dim in (64, 128, 80):
+    for head_dim in (80, 64, 128, 96, 256, 32):
         yield forward_sweep(shape_of(head_dim, 4096))
         yield backward_sweep(shape_of(head_dim, 4096))
     for head_dim in (64, 128):
-        yield deterministic_sweep(shape_of(head_dim, 4096))
         yield precision_sweep(head_dim)
 
 
@@ -61,33 +66,18 @@ def forward_sweep(shape: Shape) -> Contest:
 
 
 def backward_sweep(shape: Shape) -> Contest:
-    """Blocks of the pass over keys, its descriptors, and how it adds dq."""
+    """Blocks of both passes, and descriptors."""
     default = backward_settings_for(shape.head_dim, shape.dtype, capability())
-    candidates = {
-        OURS: default,
-        "pointers": default._replace(descriptors=False, reduce_descriptors=False),
-        "atomics": default._replace(reduce_descriptors=False),
-    }
-    candidates |= {_label(each): default._replace(by_keys=each) for each in BY_KEYS}
+    candidates = {OURS: default}
+    for way, base in (("", default), ("pointers ", default._replace(descriptors=False))):
+        for each in BY_KEYS:
+            candidates[f"{way}keys {_label(each)}"] = base._replace(by_keys=each)
+        for each in BY_QUERIES:
+            candidates[f"{way}queries {_label(each)}"] = base._replace(by_queries=each)
     return _contest(
         shape,
         "backward",
         {name: partial(_backward, shape, settings) for name, settings in candidates.items()},
-    )
-
-
-def deterministic_sweep(shape: Shape) -> Contest:
-    """Blocks of the pass over queries."""
-    default = backward_settings_for(shape.head_dim, shape.dtype, capability())
-    candidates = {OURS: default}
-    candidates |= {_label(each): default._replace(by_queries=each) for each in BY_QUERIES}
-    return _contest(
-        shape,
-        "backward deterministic",
-        {
-            name: partial(_backward, shape, settings, deterministic=True)
-            for name, settings in candidates.items()
-        },
     )
 
 
@@ -129,13 +119,10 @@ def _forward(shape: Shape, settings: ForwardSettings) -> Arm:
     return lambda: forward(q, k, v, None, _rule(shape), settings=settings)[0]
 
 
-def _backward(shape: Shape, settings: BackwardSettings, *, deterministic: bool = False) -> Arm:
+def _backward(shape: Shape, settings: BackwardSettings) -> Arm:
     q, k, v, dout = inputs(shape)
     out, lse = forward(q, k, v, None, _rule(shape))
-    return lambda: backward(
-        dout, None, q, k, v, out, lse, None, _rule(shape),
-        deterministic=deterministic, settings=settings,
-    )  # fmt: skip
+    return lambda: backward(dout, None, q, k, v, out, lse, None, _rule(shape), settings=settings)
 
 
 def _torch(shape: Shape) -> Arm:

@@ -97,7 +97,7 @@ def sweep() -> Iterator[Contest]:
                     kernel.layer_norm(x, None, w, b, EPS, settings).y
                 ),
                 options,
-                kernel.settings_for(width, x.element_size()),
+                kernel.settings_for(width, x.element_size(), x.device),
             ),
             n_bytes=2 * x.nbytes,
         )

@@ -16,10 +16,11 @@ def markdown(report: Report) -> str:
         f"multiprocessor clock {least:.0f}–{most:.0f} MHz; copy {report.copy_bytes_per_s / 1e9:,.0f} GB/s\n\n"
         f"Times are medians of {report.n_rounds} rounds of {report.n_calls} calls each, in turns, from a "
         "cold L2. *Against the best* is the fastest peer's time over ours, with its 95% interval over "
-        "rounds: above 1 ours is faster.\n"
+        "rounds: above 1 ours is faster. *Of a copy* is the time of a copy that moves as many bytes, over "
+        "ours.\n"
     )
     tables = [
-        f"\n## {operator.replace('_', ' ')}\n\n{_table(list(outcomes), report.copy_bytes_per_s)}"
+        f"\n## {operator.replace('_', ' ')}\n\n{_table(list(outcomes))}"
         for operator, outcomes in groupby(report.outcomes, key=lambda each: each.operator)
     ]
     failures = [
@@ -45,25 +46,23 @@ def _shape(outcome: Outcome) -> str:
     return " ".join(f"{name} {value}" for name, value in outcome.shape.items())
 
 
-def _table(outcomes: Sequence[Outcome], copy_bytes_per_s: float) -> str:
+def _table(outcomes: Sequence[Outcome]) -> str:
     shape = list(outcomes[0].shape)
     names = list(dict.fromkeys(arm.name for each in outcomes for arm in each.arms))
     names.sort(key=lambda name: name != OURS)
     rows = [[*shape, *names, "rate of ours", "against the best"]]
-    rows += [_row(each, shape, names, copy_bytes_per_s) for each in outcomes]
+    rows += [_row(each, shape, names) for each in outcomes]
     rule = ["---"] * len(shape) + ["---:"] * (len(names) + 2)
     return "\n".join(f"| {' | '.join(row)} |" for row in [rows[0], rule, *rows[1:]]) + "\n"
 
 
-def _row(
-    outcome: Outcome, shape: Sequence[str], names: Sequence[str], copy_bytes_per_s: float
-) -> list[str]:
+def _row(outcome: Outcome, shape: Sequence[str], names: Sequence[str]) -> list[str]:
     arms = {each.name: each for each in outcome.arms}
     ratio = outcome.speed_over_best
     return [
         *(str(outcome.shape.get(each, "")) for each in shape),
         *(_time(arms.get(name)) for name in names),
-        _rate(arms.get(OURS), copy_bytes_per_s),
+        _rate(arms.get(OURS), outcome.copy_s),
         f"{ratio.estimate:.3f}× ({ratio.low:.3f}–{ratio.high:.3f}) {outcome.best_peer}"
         if ratio
         else "–",
@@ -78,12 +77,12 @@ def _time(arm: Arm | None) -> str:
     )
 
 
-def _rate(arm: Arm | None, copy_bytes_per_s: float) -> str:
+def _rate(arm: Arm | None, copy_s: float | None) -> str:
     if arm is None or arm.median_s is None:
         return "–"
     if arm.flops_per_s is not None:
         return f"{arm.flops_per_s / 1e12:.0f} TFLOP/s"
     if arm.bytes_per_s is not None:
-        share = arm.bytes_per_s / copy_bytes_per_s
-        return f"{arm.bytes_per_s / 1e9:,.0f} GB/s ({share:.0%} of copy)"
+        share = f" ({copy_s / arm.median_s:.0%} of a copy)" if copy_s else ""
+        return f"{arm.bytes_per_s / 1e9:,.0f} GB/s{share}"
     return "–"

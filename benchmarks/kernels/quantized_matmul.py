@@ -175,7 +175,7 @@ def _swept(m: int, k: int, n: int, *, bits: int) -> Contest:
     def at(settings: Products | Sums) -> Arm:
         return partial(launch, *get(), settings=settings)
 
-    tried = [each for each in _tried(m, n) if each != chosen]
+    tried = [each for each in _tried(m, n, bits) if each != chosen]
     arms = {
         f"{type(each).__name__} {' '.join(map(str, each))}": partial(at, each) for each in tried
     }
@@ -195,7 +195,7 @@ def _swept(m: int, k: int, n: int, *, bits: int) -> Contest:
     )
 
 
-def _tried(m: int, n: int) -> Iterable[Products | Sums]:
+def _tried(m: int, n: int, bits: int) -> Iterable[Products | Sums]:
     block_m = min(64, max(16, triton.triton.next_power_of_2(m)))
     for block_n, warps in ((32, 4), (64, 4), (64, 8), (128, 4), (128, 8)):
         programs = -(-n // block_n)
@@ -204,11 +204,9 @@ def _tried(m: int, n: int) -> Iterable[Products | Sums]:
             if splits > 1 or waves == 1:
                 for stages in (3, 5):
                     yield Products(splits, block_n, block_m, warps, stages)
-    if m > 1:
+    if m > 1 or bits == 4:
         return
     for block_n, block_tiles, warps in ((8, 8, 4), (16, 4, 4), (16, 8, 4), (16, 16, 8), (32, 8, 8)):
         programs = -(-n // block_n)
         for splits in {1, max(1, min(8, 4 * triton.H100_MULTIPROCESSORS // programs))}:
             yield Sums(splits, block_n, block_tiles, warps, 3)
-    yield Sums(1, 16, 8, 4, 5)
-    yield Sums(1, 16, 8, 8, 4)

@@ -26,6 +26,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     operator: str
     shape: dict[str, int | str | bool]
     arms: tuple[Arm, ...]
+    copy_s: float | None = None
+    """A copy's that moves as many bytes, where bytes are what bounds it."""
     best_peer: str | None = None
     speed_over_best: Interval | None = None
     """Its time over ours, paired by round, with the rounds as the unit."""

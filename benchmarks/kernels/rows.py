@@ -10,7 +10,16 @@ from peakward.lab.ops.rows.layout import RowSettings, power_of_two
 
 Outputs = Tensor | tuple[Tensor, ...]
 MODES = ("default", "max-autotune-no-cudagraphs")
-BF16_SHAPES = ((32768, 1024), (16384, 8192), (32768, 5000), (4096, 32768), (2048, 65536))
+BF16_SHAPES = (
+    (32768, 1024),
+    (32768, 2560),
+    (16384, 4096),
+    (16384, 8192),
+    (32768, 5000),
+    (8192, 16384),
+    (4096, 32768),
+    (2048, 65536),
+)
 """Rows and columns; 5000 is nobody's power of two."""
 
 

@@ -2,11 +2,14 @@
 
 import statistics
 from collections.abc import Callable, Mapping
+from time import perf_counter
 
 import torch
 
 FLUSH_BYTES = 256 << 20
-"""Five times an H100's L2; writing it also lets the host run ahead, so that no launch is waited for."""
+"""Five times an H100's L2."""
+CYCLES_PER_S = 2e9
+"""No less than a multiprocessor's clock, so that a pause is no shorter than asked for."""
 
 
 def in_turns(
@@ -25,6 +28,9 @@ def in_turns(
 
 def _median_s(call: Callable[[], object], flush: torch.Tensor, n_calls: int) -> float:
     pairs = [(_event(), _event()) for _ in range(n_calls)]
+    # The device pauses until the host has launched everything: two launches of 40 µs had looked like
+    # one of 140 where the flush alone (85 µs) was what the host could run ahead by.
+    torch.cuda._sleep(int(n_calls * _host_s(call, flush) * CYCLES_PER_S))
     for begin, end in pairs:
         flush.zero_()
         begin.record()
@@ -32,6 +38,18 @@ def _median_s(call: Callable[[], object], flush: torch.Tensor, n_calls: int) -> 
         end.record()
     torch.cuda.synchronize()
     return statistics.median(begin.elapsed_time(end) for begin, end in pairs) / 1e3
+
+
+def _host_s(call: Callable[[], object], flush: torch.Tensor) -> float:
+    """What launching it once takes the host, twice over."""
+    torch.cuda.synchronize()
+    began = perf_counter()
+    flush.zero_()
+    _event().record()
+    call()
+    taken_s = perf_counter() - began
+    torch.cuda.synchronize()
+    return 2 * taken_s
 
 
 def _event() -> torch.cuda.Event:

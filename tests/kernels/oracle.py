@@ -20,7 +20,8 @@ def assert_as_close_as(theirs: Tensor, mine: Tensor, exact: Tensor) -> None:
     assert mine.dtype == theirs.dtype
     assert mine.shape == theirs.shape == exact.shape
     roundoff = torch.finfo(theirs.dtype).eps / 2
-    assert error(mine, exact) <= 2 * max(error(theirs, exact), roundoff)
+    my_error, their_error = error(mine, exact), error(theirs, exact)
+    assert my_error <= 2 * max(their_error, roundoff), f"{my_error:.3g}, torch's {their_error:.3g}"
 
 
 def assert_same_specials(theirs: Tensor, mine: Tensor) -> None:

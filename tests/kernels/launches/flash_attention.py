@@ -38,14 +38,13 @@ def _backward(
     rule: Rule = CAUSAL,
     *,
     slopes: bool = False,
-    deterministic: bool = False,
     group: int = 4,
 ) -> None:
     q = _empty(2, 8, 1024, head_dim, dtype=dtype)
     k = _empty(2, 8 // group, 1024, head_dim, dtype=dtype)
     lse = _empty(2, 8, 1024, dtype=torch.float32)
     alibi = _empty(8, dtype=torch.float32) if slopes else None
-    backward(q, None, q, k, k, q, lse, alibi, rule, deterministic=deterministic)
+    backward(q, None, q, k, k, q, lse, alibi, rule)
 
 
 def _packed(head_dim: int) -> None:
@@ -54,7 +53,7 @@ def _packed(head_dim: int) -> None:
     packing = Packing(starts, starts, 1024, 1024)
     forward(q, q, q, None, CAUSAL, packing)
     lse = _empty(8, 4096, dtype=torch.float32)
-    backward(q, None, q, q, q, q, lse, None, CAUSAL, packing, deterministic=False)
+    backward(q, None, q, q, q, q, lse, None, CAUSAL, packing)
 
 
 def _launch(start: Callable[..., None], *arguments: Any, stack: int = 0, **options: Any) -> Launch:
@@ -85,6 +84,5 @@ LAUNCHES = {
     "backward fp32 64": _launch(_backward, 64, FP32, stack=16),
     "backward 128, groups": _launch(_backward, 128, stack=320),
     "backward 80 window and slopes": _launch(_backward, 80, rule=WINDOW, slopes=True, stack=600),
-    "deterministic 80": _launch(_backward, 80, deterministic=True, stack=192),
     "packed 80": _launch(_packed, 80, stack=320),
 }

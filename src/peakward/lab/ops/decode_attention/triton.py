@@ -22,8 +22,8 @@ MOST_ROWS = 64
 """Of one product; more go to further programs, which read the keys again."""
 LEAST_CHUNK = 256
 """Positions a program: fewer, and starting it takes as long as reading them."""
-RESIDENT = 2
-"""Programs a multiprocessor that are counted on to run at once."""
+RESIDENT = 1
+"""Programs a multiprocessor: each has 96 to 128 KiB on their way."""
 BLOCK_SPLITS = 16
 LOG2_E = math.log2(math.e)
 LN_2: tl.constexpr = tl.constexpr(math.log(2))
@@ -53,15 +53,16 @@ def settings_for(
         span: positions that a sequence may have to read.
         row_bytes: of one position's keys, padded to a power of two.
     """
-    # 16 KiB of keys a block: two stages of those and of the values in 64 KiB.
-    block = max(32, min(64, (16 << 10) // row_bytes))
+    # 16 KiB of keys a block, and of values, three or four of each on their way. Of an H100's sweep
+    # within 4% of the fastest at 8 shapes (results/2026-11-22-h100-kernels.md).
+    block = max(32, min(128, (16 << 10) // row_bytes))
     chunk = max(LEAST_CHUNK, 16 * n_rows)
     most = max(1, min(MOST_SPLITS, span // chunk))
     return Settings(
         n_splits=_splits(n_groups, most, RESIDENT * n_multiprocessors),
         block_positions=block,
         num_warps=4,
-        num_stages=3,
+        num_stages=4 if row_bytes >= 256 else 3,
     )
 
 

@@ -36,9 +36,9 @@ def flash_attention(
         implementation: one of `operators.IMPLEMENTATIONS`.
 
     Returns:
-        (batch, heads, q_len, head_dim) in q's type and layout. Its gradients depend, in their last
-        bits, on the order of atomics, unless torch.use_deterministic_algorithms(True): then the
-        backward pass is one that adds in a fixed order, with seven products in place of five.
+        (batch, heads, q_len, head_dim) in q's type and layout. Its gradients are bitwise the same from
+        call to call; of the implementation "hopper" they depend, in their last bits, on the order of
+        additions, and torch.use_deterministic_algorithms(True) refuses them.
 
     Raises:
         ValueError: tensors that are not as said above, or not on a GPU that the kernels run on.

@@ -45,8 +45,6 @@ class Implementation(Protocol):
         slopes: Tensor | None,
         rule: Rule,
         packing: Packing | None = None,
-        *,
-        deterministic: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """dq, dk, dv, laid out as torch.empty_like of q, k and v."""
 
@@ -98,7 +96,6 @@ def attend_backward(
     window: int | None,
     scale: float,
     name: str,
-    deterministic: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """dq, dk, dv."""
     return implementation(name).backward(
@@ -111,7 +108,6 @@ def attend_backward(
         lse,
         slopes,
         Rule(causal, window, scale),
-        deterministic=deterministic,
     )
 
 
@@ -160,7 +156,6 @@ def attend_packed_backward(
     window: int | None,
     scale: float,
     name: str,
-    deterministic: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """dq, dk, dv of packed sequences."""
     return implementation(name).backward(
@@ -174,7 +169,6 @@ def attend_packed_backward(
         slopes,
         Rule(causal, window, scale),
         Packing(q_starts, k_starts, q_len, k_len),
-        deterministic=deterministic,
     )
 
 
@@ -215,7 +209,6 @@ def _differentiate(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[
         lse,
         slopes,
         *ctx.rest,
-        torch.are_deterministic_algorithms_enabled(),
     )
     return *gradients, *(None,) * 5
 
@@ -244,7 +237,6 @@ def _differentiate_packed(
         *ctx.lengths,
         slopes,
         *ctx.rest,
-        torch.are_deterministic_algorithms_enabled(),
     )
     return *gradients, *(None,) * 9
 

@@ -3,12 +3,12 @@
 The weight is the left operand of a product, its rows those of the tile, so that few rows of x are its
 narrow side (as in Marlin, Frantar et al. 2024, arXiv:2408.11743). A nibble becomes a float by its bits:
 set below those of a power of two it is that power plus the nibble, less which, and less the zero, one
-subtraction leaves it exact. A scale multiplies its group's product rather than its elements. For one
-row of x there is a kernel without products of tiles. Where the rows alone do not fill the GPU, columns
-are split over programs, and a second kernel adds their results, always in the same order.
+subtraction leaves it exact. On a GPU that is done by assembly, two weights a register. A scale
+multiplies its group's product rather than its elements. For one row of x there is a kernel of weights
+of 8 bits without products of tiles. Where the rows alone do not fill the GPU, columns are split over
+programs, and a second kernel adds their results, always in the same order.
 """
 
-import math
 from typing import NamedTuple
 
 import torch
@@ -21,11 +21,8 @@ INT8_TILE = 128
 """Columns of a tile: of a weight in 8 bits; in 4 bits it is a group."""
 MOST_SPLITS = 32
 BLOCK_SUM = 256
-FLYING_BYTES = 40 << 10
-"""A multiprocessor has to ask for at a time, assumed: 3 TB/s for 0.9 µs, over 132, and twice that, as
-requests come in bursts."""
-LAUNCH_BYTES = 6 << 20
-"""That are read in the 2 µs that another launch is assumed to take."""
+PROGRAMS = 2
+"""Of a multiprocessor, that columns are split for where rows of the weight make fewer."""
 
 
 class Products(NamedTuple):
@@ -39,7 +36,7 @@ class Products(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """How a launch for one row of x is cut up."""
+    """How a launch for one row of x and weights of 8 bits is cut up."""
 
     n_splits: int
     block_n: int
@@ -51,56 +48,27 @@ class Sums(NamedTuple):
 def settings_for(
     *, m: int, n: int, n_tiles: int, tile_bytes: int, nibbles: bool, n_multiprocessors: int
 ) -> Products | Sums:
-    """
+    """By a sweep on an H100 at 4,096 × 14,336, 4,096² and 8,192² (results/2026-11-22-h100-sweep-…):
+    everywhere some two programs a multiprocessor were the fastest.
+
     Args:
         n_tiles: of columns.
         tile_bytes: of a row of one.
-        nibbles: whether the weight has 4 bits. Widening those takes a product of tiles 5 instructions
-            a weight and sums 7.5; in 8 bits 7 and 5 (sm_90, counted in their loops).
     """
     block_m = min(64, max(16, triton.next_power_of_2(m)))
     settings: Products | Sums
     if m == 1 and not nibbles:
         settings = Sums(1, 16, max(1, 512 // tile_bytes), num_warps=4, num_stages=3)
-        rows, step_tiles = 1, settings.block_tiles
+    elif nibbles:
+        block_n, num_warps = (128, 8) if block_m <= 16 else (64, 4)
+        settings = Products(1, block_n, block_m, num_warps, num_stages=3)
     else:
-        block_n, num_warps = (64, 4) if block_m <= 16 else (128, 8)
-        stages = max(3, min(6, 1 + (16 << 10) // (block_n * tile_bytes)))
-        settings = Products(1, block_n, block_m, num_warps, stages)
-        rows, step_tiles = block_m, 1
-    n_splits = min(
-        range(1, max(1, min(n_tiles // step_tiles // 4, MOST_SPLITS)) + 1),
-        key=lambda each: _cost_bytes(
-            each,
-            n_programs=triton.cdiv(n, settings.block_n) * triton.cdiv(m, rows),
-            weight_bytes=n * n_tiles * tile_bytes,
-            n_outputs=m * n,
-            flying_bytes=(settings.num_stages - 1) * settings.block_n * step_tiles * tile_bytes,
-            n_multiprocessors=n_multiprocessors,
-        ),
-    )
-    return settings._replace(n_splits=n_splits)
-
-
-def _cost_bytes(
-    n_splits: int,
-    *,
-    n_programs: int,
-    weight_bytes: int,
-    n_outputs: int,
-    flying_bytes: int,
-    n_multiprocessors: int,
-) -> float:
-    """What could have been read in the time that a launch takes, by a plain model.
-
-    Multiprocessors wait for the one that has the most programs; with less than `FLYING_BYTES` asked
-    for at a time the rate falls in proportion; parts are written and read again, by one more launch.
-    """
-    per_processor = n_programs * n_splits / n_multiprocessors
-    filled = per_processor / math.ceil(per_processor) if per_processor else 1.0
-    rate = min(1.0, math.ceil(per_processor) * flying_bytes / FLYING_BYTES)
-    parts = 0 if n_splits == 1 else LAUNCH_BYTES + 2 * 4 * n_splits * n_outputs
-    return weight_bytes / (filled * max(rate, 1e-3)) + parts
+        settings = Products(1, 32 if block_m <= 16 else 64, block_m, num_warps=4, num_stages=5)
+    rows, step_tiles = (1, settings.block_tiles) if isinstance(settings, Sums) else (block_m, 1)
+    programs = max(1, triton.cdiv(n, settings.block_n) * triton.cdiv(m, rows))
+    n_splits = PROGRAMS * n_multiprocessors // programs
+    most = min(n_tiles // step_tiles // 4, MOST_SPLITS)
+    return settings._replace(n_splits=max(1, min(n_splits, most)))
 
 
 @triton.jit
@@ -120,6 +88,7 @@ def _products(  # type: ignore[no-untyped-def]
     w_row,
     NIBBLES: tl.constexpr,
     HAS_ZEROS: tl.constexpr,
+    ASSEMBLY: tl.constexpr,
     TILE: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_M: tl.constexpr,
@@ -147,8 +116,9 @@ def _products(  # type: ignore[no-untyped-def]
             if HAS_ZEROS:
                 zeros = zero_ptr + tile * n + channel
                 zero = tl.load(zeros, mask=is_channel, other=0).to(tl.float32)[:, None]
-            product = tl.dot(_widened(w & 15, zero, type_), x, input_precision="ieee")
-            product = tl.dot(_widened(w >> 4, zero, type_), x_high, product, input_precision="ieee")
+            low_half, high_half = _widened(w, zero, type_, ASSEMBLY)
+            product = tl.dot(low_half, x, input_precision="ieee")
+            product = tl.dot(high_half, x_high, product, input_precision="ieee")
         else:
             column = tile * TILE + byte
             w = tl.load(at, mask=is_channel[:, None] & (column < k)[None, :], other=0)
@@ -169,7 +139,6 @@ def _sums(  # type: ignore[no-untyped-def]
     x_ptr,
     w_ptr,
     scale_ptr,
-    zero_ptr,
     out_ptr,
     n,
     k,
@@ -177,8 +146,6 @@ def _sums(  # type: ignore[no-untyped-def]
     tiles_per_scale,
     w_tile,
     w_row,
-    NIBBLES: tl.constexpr,
-    HAS_ZEROS: tl.constexpr,
     TILE: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_TILES: tl.constexpr,
@@ -191,8 +158,7 @@ def _sums(  # type: ignore[no-untyped-def]
     """
     channel = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     is_channel = channel < n
-    BYTES: tl.constexpr = TILE // 2 if NIBBLES else TILE
-    byte = tl.arange(0, BYTES)
+    byte = tl.arange(0, TILE)
     acc = tl.zeros((BLOCK_N, BLOCK_TILES), tl.float32)
     per_split = tl.cdiv(tl.cdiv(n_tiles, tl.num_programs(1)), BLOCK_TILES) * BLOCK_TILES
     low = tl.program_id(1) * per_split
@@ -206,38 +172,79 @@ def _sums(  # type: ignore[no-untyped-def]
         there = is_channel[:, None] & is_tile[None, :]
         index = (tile // tiles_per_scale)[None, :] * n + channel[:, None]
         scale = tl.load(scale_ptr + index, mask=there, other=0.0).to(tl.float32)
-        if NIBBLES:
-            w = tl.load(at, mask=there[:, :, None], other=0)
-            x = tl.load(x_ptr + column, mask=is_tile[:, None], other=0.0)
-            x_high = tl.load(x_ptr + column + BYTES, mask=is_tile[:, None], other=0.0)
-            zero = 8.0
-            if HAS_ZEROS:
-                zero = tl.load(zero_ptr + index, mask=there, other=0).to(tl.float32)[:, :, None]
-            products = _widened(w & 15, zero, tl.float32) * x.to(tl.float32)[None, :, :]
-            products += _widened(w >> 4, zero, tl.float32) * x_high.to(tl.float32)[None, :, :]
-        else:
-            inside = column < k
-            w = tl.load(at, mask=is_channel[:, None, None] & inside[None, :, :], other=0)
-            x = tl.load(x_ptr + column, mask=inside, other=0.0)
-            products = w.to(tl.float32) * x.to(tl.float32)[None, :, :]
+        inside = column < k
+        w = tl.load(at, mask=is_channel[:, None, None] & inside[None, :, :], other=0)
+        x = tl.load(x_ptr + column, mask=inside, other=0.0)
+        products = w.to(tl.float32) * x.to(tl.float32)[None, :, :]
         acc += tl.sum(products, 2) * scale
     outs = out_ptr + tl.program_id(1).to(tl.int64) * n + channel
     tl.store(outs, tl.sum(acc, 1).to(out_ptr.dtype.element_ty), mask=is_channel)
 
 
+WIDEN: tl.constexpr = tl.constexpr(
+    """{
+    .reg .b32 a, b, c, d, one;
+    mov.b32 one, ONE;
+    prmt.b32 a, $4, 0, 0x4140;
+    prmt.b32 b, $4, 0, 0x4342;
+    shr.b32 c, a, 4;
+    shr.b32 d, b, 4;
+    lop3.b32 a, a, 0x000F000F, POWER, 0xEA;
+    lop3.b32 b, b, 0x000F000F, POWER, 0xEA;
+    lop3.b32 c, c, 0x000F000F, POWER, 0xEA;
+    lop3.b32 d, d, 0x000F000F, POWER, 0xEA;
+    fma.rn.TYPE $0, a, one, $5;
+    fma.rn.TYPE $1, b, one, $6;
+    fma.rn.TYPE $2, c, one, $5;
+    fma.rn.TYPE $3, d, one, $6;
+}"""
+)
+"""Four bytes, $4, to four low nibbles, $0 and $1, and four high ones: 12 instructions for 8 weights,
+where element by element each takes 5 (counted on sm_90). 0xEA is (a and b) or c."""
+
+
+def _widening(power: int, one: int, type_: str) -> tl.constexpr:
+    text = WIDEN.value.replace("POWER", f"0x{power:04X}{power:04X}")
+    return tl.constexpr(text.replace("ONE", f"0x{one:04X}{one:04X}").replace("TYPE", type_))
+
+
+WIDEN_BF16: tl.constexpr = _widening(0x4300, 0x3F80, "bf16x2")
+WIDEN_FP16: tl.constexpr = _widening(0x6400, 0x3C00, "f16x2")
+
+
 @triton.jit
-def _widened(nibble, zero, type_: tl.constexpr):  # type: ignore[no-untyped-def]
-    """nibble - zero, exactly: the bits of 2ᵖ (p bits of mantissa) with the nibble's are 2ᵖ + nibble."""
+def _widened(w, zero, type_: tl.constexpr, ASSEMBLY: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Low and high nibbles less zero, exactly: a power of two's bits with a nibble's below are their sum."""
     if type_ == tl.bfloat16:
-        wide = (nibble.to(tl.int16) | 0x4300).to(type_, bitcast=True)
         power = 128.0
     elif type_ == tl.float16:
-        wide = (nibble.to(tl.int16) | 0x6400).to(type_, bitcast=True)
         power = 1024.0
     else:
-        wide = (nibble.to(tl.int32) | 0x4B000000).to(tl.float32, bitcast=True)
         power = 8388608.0
-    return wide - (zero + power + tl.zeros((1, 1), tl.float32)).to(type_)
+    origin = (zero + power + tl.zeros((1, 1), tl.float32)).to(type_)
+    if ASSEMBLY and type_ == tl.bfloat16:
+        low, high = tl.inline_asm_elementwise(
+            WIDEN_BF16, "=r,=r,=r,=r,r,r,r", [w, -origin], (tl.bfloat16, tl.bfloat16), True, 4
+        )
+    elif ASSEMBLY and type_ == tl.float16:
+        low, high = tl.inline_asm_elementwise(
+            WIDEN_FP16, "=r,=r,=r,=r,r,r,r", [w, -origin], (tl.float16, tl.float16), True, 4
+        )
+    else:
+        low = _power_with(w & 15, type_) - origin
+        high = _power_with(w >> 4, type_) - origin
+    return low, high
+
+
+@triton.jit
+def _power_with(nibble, type_: tl.constexpr):  # type: ignore[no-untyped-def]
+    if type_ == tl.bfloat16:
+        bits = nibble.to(tl.int16) | 0x4300
+    elif type_ == tl.float16:
+        bits = nibble.to(tl.int16) | 0x6400
+    else:
+        bits = nibble.to(tl.int32) | 0x4B000000
+    return bits.to(type_, bitcast=True)
 
 
 @triton.jit
@@ -292,7 +299,7 @@ def int4_matmul(
     scale: Tensor,
     zero: Tensor | None = None,
     *,
-    settings: Products | Sums | None = None,
+    settings: Products | None = None,
     n_multiprocessors: int = H100_MULTIPROCESSORS,
 ) -> Tensor:
     """As `reference.int4_matmul`, summed in fp32; every tensor contiguous but for x's rows."""
@@ -342,21 +349,19 @@ def _matmul(
     parts = out
     if n_splits > 1:
         parts = torch.empty((n_splits, m, n), dtype=torch.float32, device=x.device)
-    kind = {"NIBBLES": nibbles, "HAS_ZEROS": zero is not None, "TILE": tile}
     grid = (triton.cdiv(n, settings.block_n), n_splits)
     if isinstance(settings, Sums):
         _sums[grid](
             x,
             weight,
             scale,
-            zero,
             parts,
             n,
             k,
             n_tiles,
             tiles_per_scale,
             *w_strides,
-            **kind,
+            TILE=tile,
             BLOCK_N=settings.block_n,
             BLOCK_TILES=settings.block_tiles,
             NUM_STAGES=settings.num_stages,
@@ -376,7 +381,11 @@ def _matmul(
             tiles_per_scale,
             x.stride(0),
             *w_strides,
-            **kind,
+            NIBBLES=nibbles,
+            HAS_ZEROS=zero is not None,
+            # Triton's interpreter runs none.
+            ASSEMBLY=not triton.knobs.runtime.interpret,
+            TILE=tile,
             BLOCK_N=settings.block_n,
             BLOCK_M=settings.block_m,
             num_warps=settings.num_warps,

@@ -15,9 +15,11 @@ from torch import Tensor
 
 from peakward.lab.ops.rows.layout import (
     RowSettings,
+    ahead,
     alignment,
     as_rows,
     multiprocessors,
+    power_of_two,
     tiles,
 )
 from peakward.lab.ops.rows.triton import column_sums
@@ -26,8 +28,6 @@ MOST_COLUMNS = 32768
 MOST_COLUMNS_BACKWARD = 16384
 """Of rows whose sums for the weight's gradient stay in registers beside them."""
 PIECE = 8192
-WARPS = 16
-"""A multiprocessor's, backward."""
 
 
 @triton.jit(do_not_specialize=["n_rows"])
@@ -52,8 +52,6 @@ def _forward(  # type: ignore[no-untyped-def]
     x_stride *= ALIGN
     residual_stride *= ALIGN
     column = tl.arange(0, COLUMNS)[None, :]
-    if weight_ptr is not None:
-        weight = tl.load(weight_ptr + column, mask=column < width, other=0.0)
     n_tiles = tl.cdiv(n_rows, ROWS)
     for tile in tl.range(tl.program_id(0), n_tiles, tl.num_programs(0), num_stages=STAGES):
         row = (tile * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None]
@@ -70,7 +68,7 @@ def _forward(  # type: ignore[no-untyped-def]
         tl.store(r_ptr + row, r, mask=row < n_rows)
         y = x * r
         if weight_ptr is not None:
-            y *= weight.to(tl.float32)
+            y *= tl.load(weight_ptr + column, mask=column < width).to(tl.float32)
         tl.store(y_ptr + row * width + column, y.to(y_ptr.dtype.element_ty), mask=inside)
 
 
@@ -269,20 +267,25 @@ class Normalised(NamedTuple):
     """(rows,) of fp32."""
 
 
-def settings_for(width: int, itemsize: int, inputs: int = 2) -> RowSettings:
-    """Forward; the weight counts as an input, and so does the residual."""
+def settings_for(width: int, itemsize: int) -> RowSettings:
+    """Forward: one program a tile, whose occupancy hides what a row waits for."""
     most = MOST_COLUMNS // (2 if itemsize == 4 else 1)
-    columns = most if width <= most else PIECE
-    return tiles(width, itemsize=itemsize, inputs=inputs, most_columns=columns)
+    if width <= most:
+        return tiles(width, itemsize=itemsize, most_columns=most)
+    return RowSettings(rows=1, columns=PIECE, warps=32)
 
 
-def backward_settings_for(width: int, itemsize: int, device: torch.device) -> RowSettings:
+def backward_settings_for(
+    width: int, itemsize: int, device: torch.device, inputs: int = 2
+) -> RowSettings:
+    columns, programs = power_of_two(width), multiprocessors(device)
     most = MOST_COLUMNS_BACKWARD // (2 if itemsize == 4 else 1)
-    if width > most:
-        return tiles(width, itemsize=itemsize, inputs=2, most_columns=PIECE)
-    chosen = tiles(width, itemsize=itemsize, inputs=2, most_columns=most)
-    each = max(1, WARPS // chosen.warps)
-    return chosen._replace(programs=each * multiprocessors(device), stages=2)
+    if columns > most:
+        return RowSettings(rows=1, columns=most // 2, warps=8, programs=programs, stages=3)
+    if columns > most // 2:
+        # Neither registers nor shared memory hold a second row beside the sums.
+        return RowSettings(rows=1, columns=columns, warps=8, programs=programs)
+    return ahead(columns, itemsize=itemsize, inputs=inputs, programs=programs)
 
 
 def rms_norm(
@@ -305,7 +308,7 @@ def rms_norm(
     added = x if residual is None else as_rows(residual)
     n_rows, width = x.shape
     r = torch.empty(n_rows, dtype=torch.float32, device=x.device)
-    chosen = settings or settings_for(width, x.element_size(), 2 + (residual is not None))
+    chosen = settings or settings_for(width, x.element_size())
     strides = (x.stride(0), added.stride(0))
     align = alignment(width, *strides)
     tensors = (x, None if residual is None else added, weight, y, s, r)
@@ -341,7 +344,8 @@ def rms_norm_backward(
     added = g if s_gradient is None else as_rows(s_gradient)
     n_rows, width = x.shape
     itemsize = max(g.element_size(), x.element_size())
-    chosen = settings or backward_settings_for(width, itemsize, x.device)
+    inputs = 2 + (s_gradient is not None)
+    chosen = settings or backward_settings_for(width, itemsize, x.device, inputs)
     strides = (g.stride(0), added.stride(0), x.stride(0))
     align = alignment(width, *strides)
     tensors = (g, None if s_gradient is None else added, x, weight, r, out)

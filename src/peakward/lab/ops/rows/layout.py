@@ -19,6 +19,8 @@ IN_FLIGHT_BYTES = 64
 """Of a thread's loads, all inputs together."""
 MOST_WARPS = 32
 LEAST_WARPS = 4
+AHEAD_BYTES = 96 << 10
+"""Of shared memory, of which an A100 has 163 KiB for a program."""
 
 
 class RowSettings(NamedTuple):
@@ -54,6 +56,21 @@ def tiles(width: int, *, itemsize: int, inputs: int = 1, most_columns: int) -> R
     warps = min(max(columns // (each * WARP), LEAST_WARPS), MOST_WARPS)
     rows = max(1, warps * WARP * each // columns) if columns >= width else 1
     return RowSettings(rows=rows, columns=columns, warps=warps)
+
+
+def ahead(columns: int, *, itemsize: int, inputs: int, programs: int) -> RowSettings:
+    """Tiles of whole rows for programs that go through many, loaded two tiles ahead, or one.
+
+    On an H100, of `rms_norm` and `layer_norm` backward, bf16 and 1,024 to 8,192 columns, these are the
+    fastest or within 5% of them (results/2026-11-22-h100-kernels.md has what they reach).
+    """
+    return RowSettings(
+        rows=max(1, 4096 // columns),
+        columns=columns,
+        warps=max(LEAST_WARPS, columns // 1024),
+        programs=programs,
+        stages=3 if 3 * inputs * columns * itemsize <= AHEAD_BYTES else 2,
+    )
 
 
 def power_of_two(n: int) -> int:

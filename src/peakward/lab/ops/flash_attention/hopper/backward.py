@@ -355,8 +355,6 @@ def backward(
     slopes: Tensor | None,
     rule: Rule,
     packing: Packing | None = None,
-    *,
-    deterministic: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """dq, dk, dv, laid out as torch.empty_like of q, k and v.
 
@@ -364,7 +362,7 @@ def backward(
         ValueError: what these kernels are not made for (`refusals`).
     """
     require(q, slopes, rule, packing)
-    require_unordered(deterministic)
+    require_unordered()
     batch, n_heads, q_len, d = q.shape
     n_kv_heads, k_len = k.shape[1:3]
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)

@@ -37,12 +37,12 @@ def require(q: Tensor, slopes: Tensor | None, rule: Rule, packing: Packing | Non
         )
 
 
-def require_unordered(deterministic: bool) -> None:
+def require_unordered() -> None:
     """
     Raises:
         ValueError: a backward pass that must add in a fixed order.
     """
-    if deterministic:
+    if torch.are_deterministic_algorithms_enabled():
         raise ValueError(
             "flash_attention: expected torch.use_deterministic_algorithms(False) for the backward "
             "pass of the implementation 'hopper', which adds dq in no fixed order; take 'triton'"

@@ -1,4 +1,4 @@
-"""A program holds a block of keys and goes through the queries that see it: dk, dv, and dq's shares."""
+"""A program holds a block of keys and goes through the queries that see it: dk and dv."""
 
 import triton
 import triton.language as tl
@@ -16,38 +16,12 @@ from peakward.lab.ops.flash_attention.triton.tiles import (
 
 
 @triton.jit
-def _add(  # type: ignore[no-untyped-def]
-    target,
-    value,
-    start,
-    q_len,
-    row_stride,
-    QUERIES: tl.constexpr,
-    WIDTH: tl.constexpr,
-    MASKED: tl.constexpr,
-    REDUCE_DESCRIPTORS: tl.constexpr,
-):
-    if REDUCE_DESCRIPTORS:
-        # (descriptor, first row): rows beyond the last are there, though nobody reads them.
-        target[0].atomic_add([target[1] + start, 0], value)
-    else:
-        row = tl.arange(0, QUERIES)
-        offset = row[:, None] * row_stride + tl.arange(0, WIDTH)[None, :]
-        pointer = target + tl.cast(start, tl.int64) * row_stride + offset
-        if MASKED:
-            tl.atomic_add(pointer, value, mask=(start + row < q_len)[:, None], sem="relaxed")
-        else:
-            tl.atomic_add(pointer, value, sem="relaxed")
-
-
-@triton.jit
 def _through_queries(  # type: ignore[no-untyped-def]
     state,
     keys,
     values,
     queries,
     douts,
-    dqs,
     rows,
     at,
     row_strides,
@@ -66,9 +40,7 @@ def _through_queries(  # type: ignore[no-untyped-def]
     D2: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     PRECISION: tl.constexpr,
-    ADD_DQ: tl.constexpr,
     DESCRIPTORS: tl.constexpr,
-    REDUCE_DESCRIPTORS: tl.constexpr,
 ):
     """Adds queries `first` to `end` to `state`: (dv in two parts, dk in two parts)."""
     dv1, dv2, dk1, dk2 = state
@@ -122,12 +94,6 @@ def _through_queries(  # type: ignore[no-untyped-def]
         dk1 = tl.dot(dscore, q1, dk1, input_precision=PRECISION)
         if D2 > 0:
             dk2 = tl.dot(dscore, q2, dk2, input_precision=PRECISION)
-        if ADD_DQ:
-            share = tl.dot(dscore.T, keys[0], input_precision=PRECISION)
-            _add(dqs[0], share, start, q_len, D1 + D2, QUERIES, D1, MASKED, REDUCE_DESCRIPTORS)
-            if D2 > 0:
-                share = tl.dot(dscore.T, keys[1], input_precision=PRECISION)
-                _add(dqs[1], share, start, q_len, D1 + D2, QUERIES, D2, MASKED, REDUCE_DESCRIPTORS)
     return dv1, dv2, dk1, dk2
 
 
@@ -141,8 +107,6 @@ def attention_by_keys(  # type: ignore[no-untyped-def]
     v2,
     dout1,
     dout2,
-    dq1,
-    dq2,
     dk_ptr1,
     dk_ptr2,
     dv_ptr1,
@@ -156,7 +120,6 @@ def attention_by_keys(  # type: ignore[no-untyped-def]
     k_strides,
     v_strides,
     dout_strides,
-    dq_strides,
     dk_strides,
     dv_strides,
     lse_strides,
@@ -176,9 +139,7 @@ def attention_by_keys(  # type: ignore[no-untyped-def]
     HEAD_DIM: tl.constexpr,
     PRECISION: tl.constexpr,
     VARLEN: tl.constexpr,
-    ADD_DQ: tl.constexpr,
     DESCRIPTORS: tl.constexpr,
-    REDUCE_DESCRIPTORS: tl.constexpr,
 ):
     VALID2: tl.constexpr = HEAD_DIM - D1
     # Early keys are seen by the most queries, and are started first.
@@ -224,16 +185,6 @@ def attention_by_keys(  # type: ignore[no-untyped-def]
             head_of(dout1, batch, head, first_q, dout_strides, DESCRIPTORS),
             head_of(dout2, batch, head, first_q, dout_strides, DESCRIPTORS),
         )
-        if REDUCE_DESCRIPTORS:
-            row0 = (batch * n_kv_heads * GROUP + head) * (dq_strides[1] // (D1 + D2)).to(tl.int32)
-            dqs = ((dq1, row0), (dq2, row0))
-        elif ADD_DQ:
-            dqs = (
-                head_of(dq1, batch, head, first_q, dq_strides, False),
-                head_of(dq2, batch, head, first_q, dq_strides, False),
-            )
-        else:
-            dqs = queries  # Nothing is added to them.
         base = batch.to(tl.int64) * lse_strides[0] + head.to(tl.int64) * lse_strides[1] + first_q
         rows = (lse_ptr + base, delta_ptr + base)
         if slopes_ptr is None:
@@ -241,22 +192,19 @@ def attention_by_keys(  # type: ignore[no-untyped-def]
         else:
             slope_log2 = tl.load(slopes_ptr + head) * LOG2_E
         state = _through_queries(
-            state, (k1, k2), (v1, v2), queries, douts, dqs, rows, at,
+            state, (k1, k2), (v1, v2), queries, douts, rows, at,
             (q_strides[2], dout_strides[2]), key, k_len, q_len, first, full, scale_log2,
-            slope_log2, True, CAUSAL, WINDOW, QUERIES, D1, D2, HEAD_DIM, PRECISION, ADD_DQ,
-            DESCRIPTORS, REDUCE_DESCRIPTORS,
+            slope_log2, True, CAUSAL, WINDOW, QUERIES, D1, D2, HEAD_DIM, PRECISION, DESCRIPTORS,
         )  # fmt: skip
         state = _through_queries(
-            state, (k1, k2), (v1, v2), queries, douts, dqs, rows, at,
+            state, (k1, k2), (v1, v2), queries, douts, rows, at,
             (q_strides[2], dout_strides[2]), key, k_len, q_len, full, partial, scale_log2,
-            slope_log2, False, CAUSAL, WINDOW, QUERIES, D1, D2, HEAD_DIM, PRECISION, ADD_DQ,
-            DESCRIPTORS, REDUCE_DESCRIPTORS,
+            slope_log2, False, CAUSAL, WINDOW, QUERIES, D1, D2, HEAD_DIM, PRECISION, DESCRIPTORS,
         )  # fmt: skip
         state = _through_queries(
-            state, (k1, k2), (v1, v2), queries, douts, dqs, rows, at,
+            state, (k1, k2), (v1, v2), queries, douts, rows, at,
             (q_strides[2], dout_strides[2]), key, k_len, q_len, partial, end, scale_log2,
-            slope_log2, True, CAUSAL, WINDOW, QUERIES, D1, D2, HEAD_DIM, PRECISION, ADD_DQ,
-            DESCRIPTORS, REDUCE_DESCRIPTORS,
+            slope_log2, True, CAUSAL, WINDOW, QUERIES, D1, D2, HEAD_DIM, PRECISION, DESCRIPTORS,
         )  # fmt: skip
     dv1, dv2, dk1, dk2 = state
     target = head_of(dv_ptr1, batch, kv_head, first_k, dv_strides, False)

@@ -28,12 +28,10 @@ class BackwardSettings(NamedTuple):
     """How the backward pass is launched."""
 
     by_keys: Blocks
-    """The pass over key blocks, which makes dk, dv and adds dq."""
+    """The pass over key blocks, which makes dk and dv."""
     by_queries: Blocks
-    """The pass over query blocks, which makes dq where the result must be deterministic."""
+    """The pass over query blocks, which makes dq."""
     descriptors: bool
-    reduce_descriptors: bool
-    """dq is added by descriptors rather than by atomics of each element."""
     precision: str = "tf32x3"
 
 
@@ -49,9 +47,8 @@ def backward_settings_for(head_dim: int, dtype: torch.dtype, capability: int) ->
     """Blocks that spill few registers if any."""
     return BackwardSettings(
         by_keys=_by_keys(head_dim, dtype, capability),
-        by_queries=_by_queries(head_dim, dtype),
+        by_queries=_by_queries(head_dim, dtype, capability),
         descriptors=_descriptors(dtype, capability),
-        reduce_descriptors=capability >= 90,
     )
 
 
@@ -66,9 +63,14 @@ def _forward_blocks(head_dim: int, dtype: torch.dtype, capability: int) -> Block
         return Blocks(32, 32, 4, 2) if head_dim <= 128 else Blocks(32, 16, 8, 2)
     if head_dim > 128:
         return Blocks(64, 32, 8, 2) if capability < 90 else Blocks(128, 64, 8, 2)
-    if head_dim == 128 and capability >= 90:
-        return Blocks(128, 128, 8, 2)
-    return Blocks(128, 64, 4 if head_dim == 64 else 8, 3)
+    # From here on by sweeps on an H100, bf16, 4,096 causal (results/2026-11-22-h100-sweep-…).
+    if capability < 90:
+        return Blocks(128, 64, 4 if head_dim == 64 else 8, 3)
+    if head_dim <= 32 or head_dim == 128:
+        return Blocks(64, 64, 4, 3)
+    if head_dim == 64:
+        return Blocks(64, 128, 4, 2)
+    return Blocks(128, 64, 4 if head_dim <= 80 else 8, 3)
 
 
 def _by_keys(head_dim: int, dtype: torch.dtype, capability: int) -> Blocks:
@@ -76,12 +78,16 @@ def _by_keys(head_dim: int, dtype: torch.dtype, capability: int) -> Blocks:
         return Blocks(32, 32, 4, 1) if head_dim <= 64 else Blocks(16, 32, 8, 1)
     if capability < 90:
         return Blocks(32, 64, 4 if head_dim <= 64 else 8, 2 if head_dim <= 128 else 1)
-    # Of 128 the loop spills: 70 of its 606 instructions. With 64 keys nothing spills, but each query
-    # is read for half as many.
-    return Blocks(64, 128, 8, 2) if head_dim <= 128 else Blocks(32, 64, 8, 1)
+    if head_dim <= 128:
+        return Blocks(64, 64, 4, 3 if head_dim <= 80 else 2)
+    return Blocks(64, 64, 8, 2)
 
 
-def _by_queries(head_dim: int, dtype: torch.dtype) -> Blocks:
+def _by_queries(head_dim: int, dtype: torch.dtype, capability: int) -> Blocks:
     if dtype == torch.float32:
         return Blocks(32, 32, 4, 1) if head_dim <= 64 else Blocks(16, 32, 8, 1)
-    return Blocks(64, 64, 4, 2) if head_dim <= 128 else Blocks(64, 32, 8, 1)
+    if capability < 90:
+        return Blocks(64, 64, 4, 2) if head_dim <= 128 else Blocks(64, 32, 8, 1)
+    if head_dim <= 96:
+        return Blocks(64, 64, 4, 3 if head_dim <= 64 else 2)
+    return Blocks(128, 64 if head_dim <= 128 else 32, 8, 3)
