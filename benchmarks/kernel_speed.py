@@ -45,6 +45,9 @@ COPY_BYTES = 1 << 30
 def main(arguments: list[str]) -> None:
     options = parsed(arguments)
     deadline = monotonic() + options.budget_s
+    # Every shape is compiled anew, and counts against the limit of recompilations.
+    torch._dynamo.config.recompile_limit = 1 << 10
+    torch._dynamo.config.accumulated_recompile_limit = 1 << 12
     pynvml.nvmlInit()
     gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
     copy_bytes_per_s = None if options.build_only else copy_rate()

@@ -214,7 +214,4 @@ def _compiled(build: Callable[[], Attention]) -> Attention:
 
 
 def _compile(function: Callable[..., Tensor], **options: Any) -> Callable[..., Tensor]:
-    # Every shape is compiled anew, and counts against the limit of recompilations.
-    torch._dynamo.config.recompile_limit = 1 << 10
-    torch._dynamo.config.accumulated_recompile_limit = 1 << 12
     return torch.compile(function, dynamic=False, **options)

@@ -54,7 +54,7 @@ def settings_for(
         row_bytes: of one position's keys, padded to a power of two.
     """
     # 16 KiB of keys a block, and of values, three or four of each on their way. Of an H100's sweep
-    # within 4% of the fastest at 8 shapes (results/2026-11-22-h100-kernels.md).
+    # within 4% of the fastest at 8 shapes (results/2026-11-22-h100-kernel-sweep-decode_attention).
     block = max(32, min(128, (16 << 10) // row_bytes))
     chunk = max(LEAST_CHUNK, 16 * n_rows)
     most = max(1, min(MOST_SPLITS, span // chunk))

@@ -3,8 +3,7 @@
 The weight is the left operand of a product, its rows those of the tile, so that few rows of x are its
 narrow side (as in Marlin, Frantar et al. 2024, arXiv:2408.11743). A nibble becomes a float by its bits:
 set below those of a power of two it is that power plus the nibble, less which, and less the zero, one
-subtraction leaves it exact. On a GPU that is done by assembly, two weights a register. A scale
-multiplies its group's product rather than its elements. For one row of x there is a kernel of weights
+subtraction leaves it exact. A scale multiplies its group's product rather than its elements. For one row of x there is a kernel of weights
 of 8 bits without products of tiles. Where the rows alone do not fill the GPU, columns are split over
 programs, and a second kernel adds their results, always in the same order.
 """
@@ -48,7 +47,7 @@ class Sums(NamedTuple):
 def settings_for(
     *, m: int, n: int, n_tiles: int, tile_bytes: int, nibbles: bool, n_multiprocessors: int
 ) -> Products | Sums:
-    """By a sweep on an H100 at 4,096 × 14,336, 4,096² and 8,192² (results/2026-11-22-h100-sweep-…):
+    """By a sweep on an H100 at 4,096 × 14,336, 4,096² and 8,192² (results/2026-11-22-h100-kernel-sweep-quantized_matmul):
     everywhere some two programs a multiprocessor were the fastest.
 
     Args:
@@ -60,13 +59,12 @@ def settings_for(
     if m == 1 and not nibbles:
         settings = Sums(1, 16, max(1, 512 // tile_bytes), num_warps=4, num_stages=3)
     elif nibbles:
-        block_n, num_warps = (128, 8) if block_m <= 16 else (64, 4)
-        settings = Products(1, block_n, block_m, num_warps, num_stages=3)
+        settings = Products(1, 128, block_m, num_warps=8, num_stages=3)
     else:
         settings = Products(1, 32 if block_m <= 16 else 64, block_m, num_warps=4, num_stages=5)
     rows, step_tiles = (1, settings.block_tiles) if isinstance(settings, Sums) else (block_m, 1)
     programs = max(1, triton.cdiv(n, settings.block_n) * triton.cdiv(m, rows))
-    n_splits = PROGRAMS * n_multiprocessors // programs
+    n_splits = round(PROGRAMS * n_multiprocessors / programs)
     most = min(n_tiles // step_tiles // 4, MOST_SPLITS)
     return settings._replace(n_splits=max(1, min(n_splits, most)))
 
@@ -88,7 +86,6 @@ def _products(  # type: ignore[no-untyped-def]
     w_row,
     NIBBLES: tl.constexpr,
     HAS_ZEROS: tl.constexpr,
-    ASSEMBLY: tl.constexpr,
     TILE: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_M: tl.constexpr,
@@ -116,9 +113,8 @@ def _products(  # type: ignore[no-untyped-def]
             if HAS_ZEROS:
                 zeros = zero_ptr + tile * n + channel
                 zero = tl.load(zeros, mask=is_channel, other=0).to(tl.float32)[:, None]
-            low_half, high_half = _widened(w, zero, type_, ASSEMBLY)
-            product = tl.dot(low_half, x, input_precision="ieee")
-            product = tl.dot(high_half, x_high, product, input_precision="ieee")
+            product = tl.dot(_widened(w & 15, zero, type_), x, input_precision="ieee")
+            product = tl.dot(_widened(w >> 4, zero, type_), x_high, product, input_precision="ieee")
         else:
             column = tile * TILE + byte
             w = tl.load(at, mask=is_channel[:, None] & (column < k)[None, :], other=0)
@@ -181,70 +177,23 @@ def _sums(  # type: ignore[no-untyped-def]
     tl.store(outs, tl.sum(acc, 1).to(out_ptr.dtype.element_ty), mask=is_channel)
 
 
-WIDEN: tl.constexpr = tl.constexpr(
-    """{
-    .reg .b32 a, b, c, d, one;
-    mov.b32 one, ONE;
-    prmt.b32 a, $4, 0, 0x4140;
-    prmt.b32 b, $4, 0, 0x4342;
-    shr.b32 c, a, 4;
-    shr.b32 d, b, 4;
-    lop3.b32 a, a, 0x000F000F, POWER, 0xEA;
-    lop3.b32 b, b, 0x000F000F, POWER, 0xEA;
-    lop3.b32 c, c, 0x000F000F, POWER, 0xEA;
-    lop3.b32 d, d, 0x000F000F, POWER, 0xEA;
-    fma.rn.TYPE $0, a, one, $5;
-    fma.rn.TYPE $1, b, one, $6;
-    fma.rn.TYPE $2, c, one, $5;
-    fma.rn.TYPE $3, d, one, $6;
-}"""
-)
-"""Four bytes, $4, to four low nibbles, $0 and $1, and four high ones: 12 instructions for 8 weights,
-where element by element each takes 5 (counted on sm_90). 0xEA is (a and b) or c."""
-
-
-def _widening(power: int, one: int, type_: str) -> tl.constexpr:
-    text = WIDEN.value.replace("POWER", f"0x{power:04X}{power:04X}")
-    return tl.constexpr(text.replace("ONE", f"0x{one:04X}{one:04X}").replace("TYPE", type_))
-
-
-WIDEN_BF16: tl.constexpr = _widening(0x4300, 0x3F80, "bf16x2")
-WIDEN_FP16: tl.constexpr = _widening(0x6400, 0x3C00, "f16x2")
-
-
 @triton.jit
-def _widened(w, zero, type_: tl.constexpr, ASSEMBLY: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Low and high nibbles less zero, exactly: a power of two's bits with a nibble's below are their sum."""
+def _widened(nibble, zero, type_: tl.constexpr):  # type: ignore[no-untyped-def]
+    """nibble - zero, exactly: the bits of 2ᵖ (p bits of mantissa) with the nibble's are 2ᵖ + nibble.
+
+    By assembly, two weights a register and 1.5 instructions each for these 5, products were 2 to 3%
+    faster on an H100: it is not what they wait for.
+    """
     if type_ == tl.bfloat16:
+        wide = (nibble.to(tl.int16) | 0x4300).to(type_, bitcast=True)
         power = 128.0
     elif type_ == tl.float16:
+        wide = (nibble.to(tl.int16) | 0x6400).to(type_, bitcast=True)
         power = 1024.0
     else:
+        wide = (nibble.to(tl.int32) | 0x4B000000).to(tl.float32, bitcast=True)
         power = 8388608.0
-    origin = (zero + power + tl.zeros((1, 1), tl.float32)).to(type_)
-    if ASSEMBLY and type_ == tl.bfloat16:
-        low, high = tl.inline_asm_elementwise(
-            WIDEN_BF16, "=r,=r,=r,=r,r,r,r", [w, -origin], (tl.bfloat16, tl.bfloat16), True, 4
-        )
-    elif ASSEMBLY and type_ == tl.float16:
-        low, high = tl.inline_asm_elementwise(
-            WIDEN_FP16, "=r,=r,=r,=r,r,r,r", [w, -origin], (tl.float16, tl.float16), True, 4
-        )
-    else:
-        low = _power_with(w & 15, type_) - origin
-        high = _power_with(w >> 4, type_) - origin
-    return low, high
-
-
-@triton.jit
-def _power_with(nibble, type_: tl.constexpr):  # type: ignore[no-untyped-def]
-    if type_ == tl.bfloat16:
-        bits = nibble.to(tl.int16) | 0x4300
-    elif type_ == tl.float16:
-        bits = nibble.to(tl.int16) | 0x6400
-    else:
-        bits = nibble.to(tl.int32) | 0x4B000000
-    return bits.to(type_, bitcast=True)
+    return wide - (zero + power + tl.zeros((1, 1), tl.float32)).to(type_)
 
 
 @triton.jit
@@ -383,8 +332,6 @@ def _matmul(
             *w_strides,
             NIBBLES=nibbles,
             HAS_ZEROS=zero is not None,
-            # Triton's interpreter runs none.
-            ASSEMBLY=not triton.knobs.runtime.interpret,
             TILE=tile,
             BLOCK_N=settings.block_n,
             BLOCK_M=settings.block_m,

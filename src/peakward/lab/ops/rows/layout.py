@@ -62,7 +62,7 @@ def ahead(columns: int, *, itemsize: int, inputs: int, programs: int) -> RowSett
     """Tiles of whole rows for programs that go through many, loaded two tiles ahead, or one.
 
     On an H100, of `rms_norm` and `layer_norm` backward, bf16 and 1,024 to 8,192 columns, these are the
-    fastest or within 5% of them (results/2026-11-22-h100-kernels.md has what they reach).
+    fastest or within 5% of them (results/2026-11-22-h100-kernel-sweep-rms_norm and -layer_norm).
     """
     return RowSettings(
         rows=max(1, 4096 // columns),
