@@ -3,9 +3,10 @@
 The weight is the left operand of a product, its rows those of the tile, so that few rows of x are its
 narrow side (as in Marlin, Frantar et al. 2024, arXiv:2408.11743). A nibble becomes a float by its bits:
 set below those of a power of two it is that power plus the nibble, less which, and less the zero, one
-subtraction leaves it exact. A scale multiplies its group's product rather than its elements. For one row of x there is a kernel of weights
-of 8 bits without products of tiles. Where the rows alone do not fill the GPU, columns are split over
-programs, and a second kernel adds their results, always in the same order.
+subtraction leaves it exact. A scale multiplies its group's product rather than its elements. For one
+row of x there is a kernel of weights of 8 bits without products of tiles. Where the rows alone do not
+fill the GPU, columns are split over programs, and a second kernel adds their results, always in the
+same order.
 """
 
 from typing import NamedTuple

@@ -63,7 +63,8 @@ def _forward_blocks(head_dim: int, dtype: torch.dtype, capability: int) -> Block
         return Blocks(32, 32, 4, 2) if head_dim <= 128 else Blocks(32, 16, 8, 2)
     if head_dim > 128:
         return Blocks(64, 32, 8, 2) if capability < 90 else Blocks(128, 64, 8, 2)
-    # From here on by sweeps on an H100, bf16, 4,096 causal (results/2026-11-22-h100-kernel-sweep-flash_attention).
+    # From here on by sweeps on an H100, bf16, 4,096 causal
+    # (results/2026-11-22-h100-kernel-sweep-flash_attention).
     if capability < 90:
         return Blocks(128, 64, 4 if head_dim == 64 else 8, 3)
     if head_dim <= 32 or head_dim == 128:
