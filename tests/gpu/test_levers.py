@@ -189,7 +189,7 @@ def held_after_forward(case):
         )
         with prepare(deeper) as step:
             step.step()
-            ids, targets = step._batches[0][0]
+            ids, targets = step._source.again()[0]
             before = torch.cuda.memory_allocated()
             with step._autocast():
                 loss = step.model(ids, targets)

@@ -6,6 +6,7 @@ import msgspec
 
 from peakward.catalogue.cached import cache_obstacle
 from peakward.catalogue.experts import experts_obstacle
+from peakward.catalogue.feeding import feeding_obstacle
 from peakward.catalogue.flash import flash_obstacle
 from peakward.catalogue.names import look_up
 from peakward.records.case import Configuration, DeviceType, ModelCase, Pass
@@ -232,6 +233,7 @@ def case_obstacle(
             return reason
     return (
         cache_obstacle(case)
+        or feeding_obstacle(case)
         or experts_obstacle(case, compute_capability=compute_capability)
         or flash_obstacle(case, compute_capability=compute_capability)
     )

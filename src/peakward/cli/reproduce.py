@@ -13,8 +13,8 @@ from peakward.records.model_shape import ModelShape
 def to_command(case: Case, model: str | None = None) -> str | None:
     """The `peakward bench` line whose one case equals `case`; None where no options say it.
 
-    Operators, pieces of code, live steps, batches of varying length and shapes that differ from a
-    named model in more than its sizes, or whose names do not say so, have none: their study, or
+    Operators, pieces of code, live steps, batches of varying length or of text, and shapes that differ
+    from a named model in more than its sizes, or whose names do not say so, have none: their study, or
     Python, reproduces them.
 
     Args:
@@ -26,9 +26,10 @@ def to_command(case: Case, model: str | None = None) -> str | None:
     said = (case.model.name.partition(":")[0], *(() if model is None else (model,)))
     names = [name for name in said if name != "None"]  # As a value tyro reads that as none given.
     model_words = next(filter(None, (_model_words(case.model, name) for name in names)), None)
-    if model_words is None or case.workload.varying_seq_lens or case.workload.padding != "none":
+    work = case.workload
+    if model_words is None or work.varying_seq_lens or work.padding != "none" or work.data:
         return None
-    words = ["peakward", "bench", *model_words, *_workload_words(case.workload)]
+    words = ["peakward", "bench", *model_words, *_workload_words(work)]
     words += _configuration_words(case.configuration)
     if case.memory_limit_bytes is not None:
         words += ["--memory-limit", repr(case.memory_limit_bytes / GIB)]

@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from peakward.records.data import TextData
 from peakward.records.model_shape import ModelShape
 
 ModulePass = Literal["forward", "forward_backward", "train_step"]
@@ -55,7 +56,7 @@ MicroPrecision = Literal["fp64", "fp32", "tf32", "bf16"]
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One step's work. Its tokens are uniform random ids drawn from `seed`."""
+    """One step's work. Its tokens are uniform random ids drawn from `seed`, unless `data` says otherwise."""
 
     batch_size: int
     """Sequences in one micro-batch."""
@@ -69,6 +70,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     padding: Padding = "none"
     """`to-seq-len` pads every batch of a varying length to `seq_len`, so that shapes never change."""
     seed: int = 0
+    data: TextData | None = None
+    """Real text that a loader reads while steps run; None: random tokens that lie on the device."""
 
     @property
     def trains(self) -> bool:
@@ -165,6 +168,7 @@ Case = BuiltCase | StepCase
 
 YOUNGER_FIELDS: dict[str, dict[str, object]] = {
     "model": {"n_experts": 1, "n_active_experts": 1},
+    "workload": {"data": None},
     "configuration": {"loss": "torch"},
 }
 """Left out of a key at these values, so that older records keep the keys they are stored under."""

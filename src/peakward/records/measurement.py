@@ -6,6 +6,7 @@ import msgspec
 
 from peakward.records.case import Case
 from peakward.records.environment import Environment
+from peakward.records.feeding import Feeding
 from peakward.records.protocol import Protocol
 
 Status = Literal["ok", "oom", "timeout", "crashed", "invalid"]
@@ -167,5 +168,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Counted on the instantiated model."""
     piece: PieceWork | None = None
     """Of a `MicroCase`."""
+    feeding: Feeding | None = None
+    """Of a case with `Workload.data`."""
     loss: float | None = None
     """After the last timed step: finite, or the case is `invalid`. None for `forward`."""

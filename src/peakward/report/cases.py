@@ -8,6 +8,7 @@ from peakward.records.case import (
     StepCase,
     Workload,
 )
+from peakward.records.data import TextData
 from peakward.records.model_shape import ModelShape
 from peakward.report.format import format_cell
 
@@ -56,7 +57,32 @@ def workload(work: Workload) -> str:
         lengths = sorted(work.varying_seq_lens)
         padding = " padded" if work.padding == "to-seq-len" else ""
         words.append(f"lengths {lengths[0]} to {lengths[-1]}{padding}")
+    if work.data is not None:
+        words += [feed(work.data), loader(work.data)]
     return ", ".join(words)
+
+
+def feed(data: TextData) -> str:
+    """Text, tokenizer and when it runs: "kjv by gpt2 on the fly". Of a path the last part."""
+    names = (each.name.rpartition("/")[2] for each in (data.text, data.tokenizer))
+    return f"{' by '.join(names)} {data.tokenise.replace('-', ' ')}"
+
+
+def loader(data: TextData) -> str:
+    """Workers, copies and ranks: "2 workers, pinned, non-blocking"."""
+    words = [f"{data.n_workers} worker{'' if data.n_workers == 1 else 's'}", *copies(data)]
+    if data.n_ranks > 1:
+        words.append(f"rank 0 of {data.n_ranks}, sampler {data.sampler}")
+    return ", ".join(words)
+
+
+def copies(data: TextData) -> tuple[str, ...]:
+    """What is not the default about the way to the device."""
+    return tuple(
+        name
+        for name, chosen in (("pinned", data.pin_memory), ("non-blocking", data.non_blocking))
+        if chosen
+    )
 
 
 def settings(case: ModelCase) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ from peakward.records.case import (
     StepCase,
     Workload,
 )
+from peakward.records.data import Source, TextData
 from peakward.records.errors import PeakwardError
 
 
@@ -118,12 +119,14 @@ def test_the_words_are_the_ones_a_user_would_write():
 def test_what_no_options_say_has_no_command():
     plain = ModelCase(model=model("tiny"), workload=Workload(batch_size=1, seq_len=8), device="cpu")
     varying = msgspec.structs.replace(plain.workload, varying_seq_lens=(4, 8))
+    fed = msgspec.structs.replace(plain.workload, data=TextData(text=Source("python-topics")))
     wider = msgspec.structs.replace(plain.model, vocab_size=12)
     unnamed = msgspec.structs.replace(plain.model, name="mine")
     headed = msgspec.structs.replace(plain.model, head_dim=34)
     resized = msgspec.structs.replace(plain.model, n_layers=1)  # But still named "tiny".
     others = [
         msgspec.structs.replace(plain, workload=varying),
+        msgspec.structs.replace(plain, workload=fed),
         *(
             msgspec.structs.replace(plain, model=shape)
             for shape in (wider, unnamed, headed, resized)

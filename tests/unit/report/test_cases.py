@@ -4,7 +4,8 @@ import pytest
 from peakward.catalogue.models import model as catalogued
 from peakward.prediction.parameters import n_parameters
 from peakward.records.case import MicroCase, OperatorCase, StepCase
-from peakward.report.cases import label, model, settings, workload
+from peakward.records.data import Source, TextData
+from peakward.report.cases import label, loader, model, settings, workload
 
 
 def test_a_model_case_says_its_work_and_settings(studies):
@@ -69,3 +70,16 @@ def test_the_optimizer_is_named_only_where_it_runs(studies):
 def test_a_piece_of_code_is_named_by_its_subject_sizes_and_way():
     case = MicroCase(subject="softmax", piece="three passes", sizes=(256, 1024), device="cpu")
     assert label(case) == "softmax 256 × 1024, three passes, fp32"
+
+
+def test_a_loader_says_its_text_and_settings(studies):
+    data = TextData(
+        text=Source("/home/me/books", "0"),
+        tokenizer=Source("gpt2"),
+        tokenise="on-the-fly",
+        n_workers=1,
+    )
+    work = msgspec.structs.replace(studies.BASELINE.workload, data=data)
+    assert workload(work) == "4 × 512 train_step, books by gpt2 on the fly, 1 worker"
+    more = msgspec.structs.replace(data, n_workers=2, pin_memory=True, non_blocking=True, n_ranks=4)
+    assert loader(more) == "2 workers, pinned, non-blocking, rank 0 of 4, sampler per-rank"

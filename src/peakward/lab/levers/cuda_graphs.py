@@ -1,13 +1,13 @@
 """Lever `cuda-graphs`: forward, backward and optimiser of a step as one launch."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-MicroBatches = Sequence[tuple[Tensor, ...]]
-"""Of a step: ids, and where there is a loss targets."""
+from peakward.lab.data.resident import MicroBatches
+
 N_REHEARSALS = 3
 """Before capture, on a side stream: lazy initialisation may not happen inside (torch's notes)."""
 

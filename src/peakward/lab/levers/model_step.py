@@ -6,16 +6,19 @@ from contextlib import AbstractContextManager
 import torch
 from torch import Tensor
 
+from peakward.lab.data.feed import Feed
 from peakward.lab.data.random_tokens import micro_batches, new_tokens
+from peakward.lab.data.resident import MicroBatches, Resident
 from peakward.lab.inference.cache import KVCache
 from peakward.lab.levers import checkpointing, compilation, fp8, model_ranges, optimizer, precision
-from peakward.lab.levers.cuda_graphs import CapturedStep, MicroBatches, set_up
+from peakward.lab.levers.cuda_graphs import CapturedStep, set_up
 from peakward.lab.levers.marks import Mark, unmarked
 from peakward.lab.models import decoder
 from peakward.lab.ops.attention.api import implementation
 from peakward.lab.ops.loss import api as loss
 from peakward.records.case import ModelCase
 from peakward.records.case_memory import Purpose
+from peakward.records.feeding import Feeding
 
 N_BATCHES = 8
 """Steps before the batches repeat: enough that no step finds its ids in the cache."""
@@ -40,12 +43,8 @@ class ModelStep:
         self.output: Tensor | None = None
         """The last step's loss, or its logits where it takes none."""
         self._apply_levers()
-        batches = new_tokens if case.workload.caches else micro_batches
-        self._batches = batches(
-            case.workload, case.model.vocab_size, case.device, n_steps=N_BATCHES
-        )
+        self._source = _source(case)
         self._cache = self._held(dtype) if case.workload.caches else None
-        self._next = 0
         self._captured = (
             CapturedStep(self._run, self._rehearse) if configuration.cuda_graphs else None
         )
@@ -82,8 +81,7 @@ class ModelStep:
 
     def step(self, mark: Mark = unmarked) -> None:
         """One whole step: all micro-batches and the optimiser."""
-        batches = self._batches[self._next % len(self._batches)]
-        self._next += 1
+        batches = self._source()
         self.output = None  # Or the logits of two steps would be held at once.
         if self._captured is not None:
             self.output = self._captured(batches)
@@ -92,7 +90,7 @@ class ModelStep:
 
     @property
     def uncaptured(self) -> Callable[[Mark], None] | None:
-        """Where steps are replayed from a graph, one on the next batch that is not, and marks its
+        """Where steps are replayed from a graph, one on a batch that is not, and marks its
         phases; None where they are not, or where lengths vary and with them what a step launches."""
         if self._captured is None or self.case.workload.varying_seq_lens:
             return None
@@ -126,20 +124,24 @@ class ModelStep:
             "parameters": [*parameters, *self.model.buffers()],
             "gradients": [each.grad for each in parameters if each.grad is not None],
             "optimizer_state": moments,
-            "inputs": [tensor for step in self._batches for batch in step for tensor in batch],
+            "inputs": self._source.held(),
             "cache": [] if self._cache is None else list(self._cache.buffers()),
         }
 
     def rewind(self) -> None:
         """Take the batches from the first one again."""
-        self._next = 0
+        self._source.rewind()
+
+    def feeding(self, n_steps: int) -> Feeding | None:
+        """What it took to feed the last `n_steps` steps; None where batches lie on the device."""
+        return self._source.use(n_steps) if isinstance(self._source, Feed) else None
 
     def release(self) -> None:
         """Let go of every tensor and graph, whoever still holds the step."""
         self.__dict__.clear()
 
     def _run_uncaptured(self, mark: Mark) -> None:
-        self._run(self._batches[self._next % len(self._batches)], mark)
+        self._run(self._source.again(), mark)
 
     def _run(self, batches: MicroBatches, mark: Mark = unmarked) -> Tensor:
         if self.case.configuration.compile in ("reduce-overhead", "max-autotune"):
@@ -193,3 +195,11 @@ class ModelStep:
 
     def _autocast(self) -> AbstractContextManager[None]:
         return precision.autocast(self.case.configuration.precision, self.case.device)
+
+
+def _source(case: ModelCase) -> Feed | Resident:
+    work = case.workload
+    if work.data is not None:
+        return Feed(case)
+    batches = new_tokens if work.caches else micro_batches
+    return Resident(batches(work, case.model.vocab_size, case.device, n_steps=N_BATCHES))

@@ -1,5 +1,6 @@
 """A case, built on its device with its levers applied, ready to run steps."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -7,6 +8,7 @@ import torch
 
 from peakward.catalogue.cached import cache_obstacle
 from peakward.catalogue.experts import experts_obstacle
+from peakward.catalogue.feeding import feeding_obstacle, workers_obstacle
 from peakward.catalogue.flash import flash_obstacle
 from peakward.lab.levers import precision
 from peakward.lab.levers.model_step import ModelStep
@@ -72,3 +74,11 @@ def _check(case: ModelCase) -> None:
     reason = flash_obstacle(case, compute_capability=capability)
     if reason is not None:
         raise PeakwardError(f"expected settings that go with Peakward's attention: {reason}")
+    reason = feeding_obstacle(case)
+    if reason is not None:
+        raise PeakwardError(f"expected settings that go with a loader of text: {reason}")
+    if case.workload.data is not None:
+        n_cores = os.cpu_count() or 1
+        reason = workers_obstacle(case.workload.data.n_workers, n_cores)
+        if reason is not None:
+            raise PeakwardError(reason)

@@ -69,6 +69,7 @@ def measurement(
         n_parameters=answer.n_parameters,
         loss=answer.loss,
         piece=answer.piece,
+        feeding=answer.feeding,
     )
 
 

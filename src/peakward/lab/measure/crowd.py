@@ -5,8 +5,9 @@ than the core it takes: beside others that took 77% of two cores, a step of 3 ms
 (OpenMP's threads spin while they wait; under OMP_WAIT_POLICY=passive the same step took 6 ms.)
 """
 
+import multiprocessing
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from time import perf_counter
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -24,7 +25,8 @@ BUSY_COLUMNS = (0, 1, 2, 5, 6, 7)
 
 
 class Reading(NamedTuple):
-    """Seconds so far: of the clock, of our cores at work, and of this process on any core."""
+    """Seconds so far: of the clock, of our cores at work, and of this process and the workers of its
+    loader on any core."""
 
     clock_s: float
     busy_s: float
@@ -79,7 +81,20 @@ def _read(cores: Collection[int]) -> Reading | None:
         return None
     own = os.times()
     own_s = own.user + own.system + own.children_user + own.children_system
-    return Reading(perf_counter(), busy_s(stat, cores), own_s)
+    workers = (each.pid for each in multiprocessing.active_children() if each.pid is not None)
+    return Reading(perf_counter(), busy_s(stat, cores), own_s + processes_s(workers))
+
+
+def processes_s(pids: Iterable[int]) -> float:
+    """Seconds that processes which are still alive have worked, user and system."""
+    stats = (proc.read(f"/proc/{pid}/stat") for pid in pids)
+    return sum(map(process_s, filter(None, stats)))
+
+
+def process_s(stat: str) -> float:
+    """Of /proc/PID/stat (proc(5)): fields 14 and 15. The name, field 2, may hold blanks."""
+    columns = stat.rpartition(")")[2].split()
+    return (int(columns[11]) + int(columns[12])) / USER_HZ
 
 
 def busy_s(stat: str, cores: Collection[int]) -> float:

@@ -10,6 +10,7 @@ from typing import Protocol as Interface
 import msgspec
 
 from peakward.lab.levers.marks import Mark
+from peakward.lab.levers.model_step import ModelStep
 from peakward.lab.levers.piece_step import PieceStep
 from peakward.lab.measure import compile_report, memory
 from peakward.lab.measure.messages import (
@@ -92,6 +93,10 @@ def measure(request: MeasureRequest, bench: Bench) -> Measured:
             on_warmup=report(bench, "warming up", protocol.warmup_steps),
             on_timed=report(bench, "timing", protocol.max_steps),
         )
+        # Before the phases, whose steps are fed as well.
+        feeding = (
+            prepared.feeding(len(timing.run.steps_s)) if isinstance(prepared, ModelStep) else None
+        )
         loss = checked_loss(prepared.loss(), timing)
         phases = (
             time_phases(prepared.step, clock, step_s=median(timing.run.steps_s))
@@ -112,6 +117,7 @@ def measure(request: MeasureRequest, bench: Bench) -> Measured:
         n_parameters=n_parameters,
         loss=loss,
         piece=work,
+        feeding=feeding,
     )
 
 

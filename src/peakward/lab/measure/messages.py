@@ -10,6 +10,7 @@ import msgspec
 from peakward.records.calibration import MatmulRate
 from peakward.records.case import BuiltCase, DeviceType, ModelCase, OperatorCase
 from peakward.records.case_memory import MemoryMarks
+from peakward.records.feeding import Feeding
 from peakward.records.lever import NumericsClass
 from peakward.records.measurement import (
     CompileReport,
@@ -148,6 +149,7 @@ class Measured(Message, frozen=True, kw_only=True):
     n_parameters: int | None
     loss: float | None
     piece: PieceWork | None = None
+    feeding: Feeding | None = None
 
 
 class Turn(Message, frozen=True, kw_only=True):

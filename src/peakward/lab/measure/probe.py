@@ -68,6 +68,11 @@ def compiler() -> tuple[str, ...] | None:
     return None if shutil.which(words[0]) is None else tuple(words)
 
 
+def has_tokenizers() -> bool:
+    """Whether the package of byte-pair encodings, of the extra `data`, is installed."""
+    return importlib.util.find_spec("tokenizers") is not None
+
+
 def has_compiler() -> bool:
     """Whether torch inductor will find one."""
     return compiler() is not None

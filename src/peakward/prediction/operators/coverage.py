@@ -54,6 +54,8 @@ def expect_covered(case: ModelCase, compute_capability: ComputeCapability) -> No
         expect("pass of a mixture of experts", case.workload.pass_, *get_args(ModulePass))
         _expect_mixture(case, compute_capability)
     expect("varying_seq_lens", case.workload.varying_seq_lens, ())
+    # What a step waits for a loader is not known beforehand.
+    expect("data", None if case.workload.data is None else "a loader of text", None)
     _expect_sizes(case)
     if case.device == "cuda":
         _expect_gpu(configuration.precision, compute_capability)

@@ -12,6 +12,7 @@ from peakward.lab.levers.model_step import ModelStep
 from peakward.lab.levers.optimizer import LEARNING_RATE
 from peakward.lab.levers.prepare import prepare
 from peakward.records.case import Configuration, ModelCase, OperatorCase, Workload
+from peakward.records.data import Source, TextData
 from peakward.records.errors import PeakwardError
 
 ROUNDOFF = {
@@ -168,7 +169,7 @@ def test_passes_with_a_cache(shape, setting, attention, pass_, make_case):
 def test_a_prefill_gives_the_last_logits_of_a_forward_pass(make_case):
     with prepare(make_case(pass_="prefill")) as step:
         step.step()
-        expected = step.model(step._batches[0][0][0])[:, -1:]
+        expected = step.model(step._source.held()[0])[:, -1:]
         assert error((step.output,), (expected.detach(),)) <= 2.0**-24 * (16 * 3 + 2) ** 0.5
 
 
@@ -433,4 +434,37 @@ def test_fp8_has_no_experts(make_case):
 def test_graphs_and_experts_that_the_host_waits_for_exclude_each_other(setting, make_case):
     case = make_case(shape=EXPERTS, precision=setting, cuda_graphs=True)
     with pytest.raises(PeakwardError, match=f"bf16-mixed or bf16, got {setting}"), prepare(case):
+        pass
+
+
+FED = TextData(text=Source("python-topics"))
+
+
+def test_a_fed_step_is_that_of_the_loaders_batches(make_case, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    found = {}
+    for name, data in (("fed", FED), ("live", msgspec.structs.replace(FED, tokenise="on-the-fly"))):
+        with prepare(make_case(shape={"vocab_size": 300}, workload={"data": data})) as step:
+            losses = []
+            for _ in range(3):
+                step.step()
+                losses.append(step.loss())
+            found[name] = losses
+            assert len(step.feeding(3).wait_s) == 3
+            assert len(step.held()["inputs"]) == 2
+    assert found["fed"] == found["live"]
+    with prepare(make_case()) as step:
+        step.step()
+        assert step.feeding(1) is None
+
+
+@pytest.mark.parametrize(
+    ("workload", "said"),
+    [
+        ({"data": msgspec.structs.replace(FED, pin_memory=True)}, "need a GPU to copy to, got cpu"),
+        ({"data": msgspec.structs.replace(FED, n_workers=4000)}, "loader workers on"),
+    ],
+)
+def test_a_loader_that_cannot_be(make_case, workload, said):
+    with pytest.raises(PeakwardError, match=said), prepare(make_case(workload=workload)):
         pass

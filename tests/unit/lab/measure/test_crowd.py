@@ -1,5 +1,8 @@
 """Other work on our cores, from the kernel's counters."""
 
+import multiprocessing
+import time
+
 import pytest
 
 from peakward.lab.measure import crowd
@@ -62,3 +65,29 @@ def test_real_counters_grow_with_our_own_work():
     assert total > 0
     assert after.own_s > before.own_s
     assert after.busy_s >= before.busy_s
+
+
+def test_a_process_is_read_by_the_columns_behind_its_name():
+    stat = "7 (a (b) c) S 1 7 7 0 -1 4194304 1 0 0 0 250 50 9 9 20 0 1 0 5 0 0"
+    assert crowd.process_s(stat) == 300 / crowd.USER_HZ
+
+
+def _work(seconds):
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+    time.sleep(60)
+
+
+def test_the_workers_of_a_loader_are_our_own():
+    before = crowd._read({0, 1})
+    worker = multiprocessing.get_context("fork").Process(target=_work, args=(0.3,), daemon=True)
+    worker.start()
+    try:
+        while crowd.processes_s([worker.pid]) < 0.25:
+            time.sleep(0.02)
+        after = crowd._read({0, 1})
+        assert after.own_s - before.own_s >= 0.25
+    finally:
+        worker.kill()
+        worker.join()

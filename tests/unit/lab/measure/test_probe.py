@@ -155,3 +155,9 @@ def test_utilisation_and_memory_without_a_visible_process():
 
 def test_nothing_is_busy_without_a_gpu():
     assert probe.busy_reason(None) is None
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_has_tokenizers_does_not_import_them(monkeypatch, found):
+    monkeypatch.setattr(probe.importlib.util, "find_spec", lambda name: object() if found else None)
+    assert probe.has_tokenizers() is found

@@ -4,6 +4,7 @@ import pytest
 
 from peakward.prediction.operators.op_graph import op_graph
 from peakward.records.case import Configuration, ModelCase, Workload
+from peakward.records.data import Source, TextData
 from peakward.records.errors import PeakwardError
 from peakward.records.model_shape import ModelShape
 
@@ -67,6 +68,7 @@ CUDA_REFUSED = {
         EXPERTS, {"compile": "default", "precision": "bf16"}, device="cuda"
     ),
     "varying_seq_lens": case(workload={"varying_seq_lens": (4, 8)}, device="cuda"),
+    "data": case(workload={"data": TextData(text=Source("kjv"))}, device="cuda"),
 }
 
 

@@ -1,0 +1,38 @@
+"""What was made from text, kept on disk by the hash of what made it. Imports no torch."""
+
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+
+from peakward.records.errors import PeakwardError
+
+
+def folder() -> Path:
+    """`peakward` in the user's cache: $XDG_CACHE_HOME, else ~/.cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "peakward"
+
+
+def entry(kind: str, identity: str, suffix: str) -> Path:
+    """Where what that identity makes is kept, whether it is there or not."""
+    name = hashlib.sha256(identity.encode()).hexdigest()[:24]
+    return folder() / kind / f"{name}{suffix}"
+
+
+def write(path: Path, content: bytes | memoryview) -> None:
+    """Put the file there, whole or not at all; two writers of one path write the same.
+
+    Raises:
+        PeakwardError: the folder cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=".")
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        Path(scratch).replace(path)
+    except OSError as error:
+        raise PeakwardError(
+            f"expected a cache folder that can be written, got {path.parent}: {error.strerror}; "
+            "set XDG_CACHE_HOME to another"
+        ) from error

