@@ -21,7 +21,7 @@ from peakward.studies.scope import Scope, micro
 
 GIB = 2**30
 NANO = msgspec.structs.replace(
-    micro(), name="nano", vocab_size=64, n_layers=2, d_model=32, d_ff=64, head_dim=8
+    micro(), name="nano", vocab_size=320, n_layers=2, d_model=32, d_ff=64, head_dim=8
 )
 TINY_GRID = Scope("small", models=(NANO,), seq_lens=(16,), batch_size=1, max_timed_s=0.1)
 
@@ -67,6 +67,21 @@ def test_a_study_that_measures_nothing_is_stored_like_any_other(tmp_path):
     study, seen = run("scaling", TINY_GRID, tmp_path / "a.db")
     check(study)
     assert (seen, study.measurements) == ([], ())
+
+
+def test_steps_are_fed_by_loaders(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    study, _ = run("data-loading", TINY_GRID, tmp_path / "a.db")
+    check(study)
+    assert {each.status for each in study.measurements} == {"ok"}
+    fed = {each.case.workload.data: each for each in study.measurements if each.feeding}
+    assert len(fed) == 6 and len(study.measurements) == 7
+    assert {data.n_workers for data in fed} == {0, 2}
+    for each in fed.values():
+        times = each.runs[0].steps_s
+        assert len(each.feeding.wait_s) == len(each.feeding.copy_s) == len(times)
+        assert 0 < sum(each.feeding.wait_s) < sum(times)
+    assert len({each.feeding.text_digest for each in fed.values()}) == 1
 
 
 @pytest.mark.full

@@ -8,7 +8,7 @@ from typing import Annotated, get_args
 import msgspec
 import tyro
 
-from peakward.cli import machine, options, output, session, values, watch
+from peakward.cli import machine, options, output, session, text_options, values, watch
 from peakward.cli.machine import Machine
 from peakward.cli.vocabulary import (
     ResultOptions,
@@ -36,6 +36,9 @@ class Uses(msgspec.Struct, frozen=True, kw_only=True):
     precisions: int | None = 0
     limits_bytes: int | None = 0
     timeout_s: int | None = None
+    text: int = 0
+    tokenizer: int = 0
+    workers: int | None = 0
 
 
 _NONE = Uses(models=0, seq_lens=0, batch_size=0, timeout_s=0)
@@ -57,6 +60,7 @@ USES = {
     "fusion": _PIECES,
     "layout": _PIECES,
     "vectorization": _PIECES,
+    "data-loading": Uses(text=1, tokenizer=1, workers=None),
     "hierarchy": _NONE,
     "scaling": _NONE,
 }
@@ -67,6 +71,9 @@ _OPTIONS = {
     "precisions": "--precision",
     "limits_bytes": "--memory-limit",
     "timeout_s": "--timeout",
+    "text": "--data",
+    "tokenizer": "--tokenizer",
+    "workers": "--workers",
 }
 
 
@@ -93,6 +100,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Memory limits in GiB, for a study of what fits."""
     timeout: Annotated[str | None, option("TIME", "10m")] = None
     """Longest time for one case, as 90s or 5m."""
+    data: Annotated[str | None, option("PATH|NAME", "python-topics")] = None
+    """Text to load: python-topics, kjv, shakespeare, a file in UTF-8 or a folder of .txt and .md files."""
+    tokenizer: Annotated[str | None, option("NAME|FILE", "bpe where its package is")] = None
+    """Of that text: bytes, bpe (learned from it), gpt2, or a Hugging Face tokenizer.json."""
+    workers: Annotated[str | None, option("N,…", "the study's")] = None
+    """Processes that load text; 0 is none."""
     device: Annotated[str | None, option("cpu|cuda", "cuda where there is one")] = None
     """Where it runs."""
     shape: Shapes = ShapeOptions()
@@ -113,11 +126,12 @@ def main(given: Options, command: str) -> int:
     scope = _scope(given, here)
     _refuse_unused(names, scope)
     _refuse_unfit(scope, here)
-    setting = Setting(scope=scope, environment=here.environment, has_compiler=here.has_compiler)
-    n_planned = sum(len(module.plan(setting)) for module in modules)
+    setting = _setting(scope, here)
+    planned = [case for module in modules for case, _ in module.plan(setting)]
+    text_options.refuse_unfit(planned)
     targets = output.targets(given.results)
     with (
-        watch.cases("study", (), total=n_planned) as watching,
+        watch.cases("study", (), total=len(planned)) as watching,
         session.for_studies(names, given.results.db, here, watching) as opened,
     ):
         found = _carry_out(names, opened, scope, command)
@@ -164,7 +178,24 @@ def _scope(given: Options, here: Machine) -> Scope:
         wanted["limits_bytes"] = tuple(options.memory_limits(given.memory_limit))
     if given.timeout is not None:
         wanted["timeout_s"] = values.duration_s(given.timeout, "--timeout")
+    if given.data is not None:
+        wanted["text"] = text_options.text(given.data)
+    if given.tokenizer is not None:
+        wanted["tokenizer"] = text_options.tokenizer(given.tokenizer)
+    if given.workers is not None:
+        wanted["workers"] = text_options.workers(given.workers, here.environment.n_cores)
     return msgspec.structs.replace(scope, **wanted)
+
+
+def _setting(scope: Scope, here: Machine) -> Setting:
+    from peakward.lab.measure import probe
+
+    return Setting(
+        scope=scope,
+        environment=here.environment,
+        has_compiler=here.has_compiler,
+        has_tokenizers=probe.has_tokenizers(),
+    )
 
 
 def _refuse_unused(names: Sequence[str], scope: Scope) -> None:

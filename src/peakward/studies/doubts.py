@@ -98,12 +98,12 @@ def _count(quantity: str, measurements: list[Measurement]) -> Evidence:
 
 
 def _is_timed(measurement: Measurement) -> bool:
-    """Whether its times are meant to be steady: a cold start and changing lengths are not."""
+    """Whether its times are meant to be steady: a cold start, changing lengths and steps that wait for a
+    loader are not."""
     case, protocol = measurement.case, measurement.protocol
-    changing = (
-        isinstance(case, ModelCase)
-        and case.workload.varying_seq_lens
-        and case.workload.padding == "none"
+    changing = isinstance(case, ModelCase) and (
+        (case.workload.varying_seq_lens and case.workload.padding == "none")
+        or case.workload.data is not None
     )
     steady = protocol.warmup_steps != 0 and not changing
     return measurement.status == "ok" and protocol.max_steps >= FEWEST_STEPS and steady

@@ -9,6 +9,7 @@ from peakward.records.case_memory import CaseMemory
 from peakward.records.measurement import Interval, Measurement
 from peakward.records.profile import CaseProfile
 from peakward.records.protocol import Protocol
+from peakward.stats.batch_means import mean_interval
 
 Planned = tuple[Case, Protocol]
 
@@ -85,12 +86,21 @@ def median_s(measurement: Measurement | None) -> float | None:
 
 
 def step_s(measurement: Measurement | None) -> float | None:
-    """Seconds a step: the median; the mean where lengths vary, since no one length is typical."""
+    """Seconds a step: the median; the mean where lengths vary, since no one length is typical, and where
+    a loader feeds, whose workers hand batches over in bursts."""
     if measurement is None or measurement.status != "ok" or measurement.summary is None:
         return None
     summary, work = measurement.summary, getattr(measurement.case, "workload", None)
-    varies = work is not None and work.varying_seq_lens
+    varies = work is not None and (work.varying_seq_lens or work.data is not None)
     return summary.mean_s if varies else summary.median_s.estimate
+
+
+def mean_s(measurement: Measurement | None) -> Interval | None:
+    """Mean step time in seconds, with an interval that holds where steps depend on one another; None
+    unless the case ended `ok`, with at least 20 steps."""
+    if measurement is None or measurement.status != "ok" or not measurement.runs:
+        return None
+    return mean_interval(measurement.runs[0].steps_s)
 
 
 def tokens_per_s(measurement: Measurement | None) -> float | None:

@@ -81,6 +81,10 @@ STUDIES: dict[str, Entry] = {
             question="What do loops in Python cost a matrix product, against NumPy and torch?",
         ),
         Entry(
+            name="data-loading",
+            question="When does loading real text hold up a step, and what do workers and pinning gain?",
+        ),
+        Entry(
             name="hierarchy",
             question="How fast and how far is each level of memory, and what does a move take?",
             measures="device",

@@ -6,6 +6,7 @@ import msgspec
 
 from peakward.catalogue.models import model
 from peakward.records.case import DeviceType, Precision
+from peakward.records.data import Source
 from peakward.records.model_shape import ModelShape
 
 ScopeName = Literal["small", "corners", "full"]
@@ -30,6 +31,11 @@ class Scope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Timed seconds a case, in place of the study's own bound."""
     timeout_s: float | None = None
     """Wall seconds a case, model building and compilation included."""
+    text: Source | None = None
+    tokenizer: Source | None = None
+    """For the study of loading text."""
+    workers: tuple[int, ...] = ()
+    """Of a loader, for that study."""
 
 
 class Grid(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -24,6 +24,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     scope: Scope
     environment: Environment
     has_compiler: bool
+    has_tokenizers: bool = False
+    """Whether the package of byte-pair encodings is installed."""
 
     @property
     def device(self) -> DeviceType:
@@ -66,6 +68,11 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 def read_setting(lab: "Sweep", scope: Scope) -> Setting:
     """The setting of a live lab."""
-    from peakward.lab.measure.probe import has_compiler
+    from peakward.lab.measure import probe
 
-    return Setting(scope=scope, environment=lab.environment, has_compiler=has_compiler())
+    return Setting(
+        scope=scope,
+        environment=lab.environment,
+        has_compiler=probe.has_compiler(),
+        has_tokenizers=probe.has_tokenizers(),
+    )

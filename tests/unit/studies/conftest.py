@@ -22,6 +22,7 @@ from peakward.records.case_memory import (
     StepClock,
 )
 from peakward.records.environment import Environment
+from peakward.records.feeding import Feeding
 from peakward.records.measurement import (
     CompileReport,
     FirstStep,
@@ -100,9 +101,45 @@ def true_step_s(case: Case) -> float:
         step_s /= 1.0 if case.attention == "naive" else FUSED_GAIN
     else:
         flops = (step_flops(case) or 0) + recomputed_flops(case)
-        step_s = flops / RATE[case.configuration.precision]
+        step_s = flops / RATE[case.configuration.precision] * (1 + waited(case) + copied(case))
         compiled = case.configuration.compile
     return step_s / (1.0 if compiled == "none" else COMPILED_GAIN)
+
+
+def waited(case: Case) -> float:
+    """For data, over the step's own time: half of it where the step itself tokenises, else a fiftieth."""
+    data = case.workload.data if isinstance(case, ModelCase) else None
+    if data is None:
+        return 0.0
+    return 0.5 if data.tokenise == "on-the-fly" and data.n_workers == 0 else 0.02
+
+
+def copied(case: Case) -> float:
+    """To the device, over the step's own time: a tenth where copies block."""
+    data = case.workload.data if isinstance(case, ModelCase) else None
+    return 0.0 if data is None or data.non_blocking else 0.1
+
+
+def feeding(case: Case, n_steps: int) -> Feeding | None:
+    """Of a text of a thousand sequences; a GPU idles while the host waits."""
+    if not isinstance(case, ModelCase) or (data := case.workload.data) is None:
+        return None
+    own_s = true_step_s(case) / (1 + waited(case) + copied(case))
+    wait_s = (own_s * waited(case),) * n_steps
+    n_rank = 1000 // (data.n_ranks if data.sampler == "per-rank" else 1)
+    return Feeding(
+        wait_s=wait_s,
+        copy_s=(own_s * copied(case),) * n_steps,
+        idle_s=wait_s if case.device == "cuda" else None,
+        first_wait_s=1.0,
+        text_bytes=4000 * case.workload.seq_len,
+        text_digest="0123456789abcdef",
+        n_tokens=1000 * (case.workload.seq_len + 1),
+        vocab_size=257,
+        n_sequences=1000,
+        n_rank_sequences=n_rank,
+        n_shared_sequences=0 if data.sampler == "per-rank" else n_rank,
+    )
 
 
 def true_held_bytes(case: Case) -> int | None:
@@ -479,7 +516,8 @@ def measurement(
         return bare
     step_s = true_step_s(case) * factor
     cold = protocol.warmup_steps == 0
-    steps = (step_s * (91 if cold else 1),) + (step_s,) * 9
+    n_steps = max(10, protocol.min_steps)
+    steps = (step_s * (91 if cold else 1),) + (step_s,) * (n_steps - 1)
     n_warmup = 3 if protocol.warmup_steps is None else protocol.warmup_steps
     compiled = getattr(getattr(case, "configuration", case), "compile", "none") != "none"
     peak = true_peak_bytes(case)
@@ -500,6 +538,7 @@ def measurement(
             held_for_backward_bytes=true_held_bytes(case),
         ),
         piece=piece_work(case) if isinstance(case, MicroCase) else None,
+        feeding=feeding(case, n_steps),
         compile=CompileReport(
             compile_s=COMPILE_S, n_graphs=2, n_graph_breaks=1, n_recompiles=0, reasons=("a print",)
         )

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from peakward.records.data import Source, TextData
 from peakward.records.measurement import Validity
 from peakward.records.protocol import Protocol
 from peakward.studies.cases import model_case, with_work
@@ -89,3 +90,9 @@ def test_changing_lengths_are_meant_to_be_unsteady(made):
     padded = msgspec.structs.replace(found, case=with_work(case, padding="to-seq-len"))
     assert one("ratio", changing).text == "It is 2.00×."
     assert "unstable" in one("ratio", padded).text
+
+
+def test_steps_that_wait_for_a_loader_are_meant_to_be_unsteady(made):
+    found = made(1)
+    case = with_work(found.case, data=TextData(text=Source("python-topics")))
+    assert one("ratio", msgspec.structs.replace(found, case=case)).text == "It is 2.00×."

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from peakward.records.data import Source, TextData
 from peakward.records.protocol import Protocol
 from peakward.studies import readings
 from peakward.studies.cases import model_case, with_work
@@ -86,3 +87,14 @@ def test_ratios_of_the_unknown_are_unknown():
     assert readings.ratio(None, 3.0) is None
     assert readings.ratio(6.0, None) is None
     assert readings.ratio(6.0, 0.0) is None
+
+
+def test_of_a_loader_the_rate_follows_from_the_mean_over_bursts(case, measure, setting):
+    fed = with_work(case, data=TextData(text=Source("python-topics")))
+    made = measure(fed, Protocol(warmup_steps=0, min_steps=20), setting().environment)
+    assert readings.tokens_per_s(made) == pytest.approx(2 * 128 / made.summary.mean_s)
+    interval = readings.mean_s(made)
+    assert interval.estimate == pytest.approx(made.summary.mean_s)
+    assert interval.low < made.summary.median_s.estimate < interval.high
+    assert readings.mean_s(msgspec.structs.replace(made, status="oom")) is None
+    assert readings.mean_s(measure(fed, Protocol(), setting().environment)) is None, "ten steps"
