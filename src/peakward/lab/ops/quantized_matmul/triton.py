@@ -48,8 +48,8 @@ class Sums(NamedTuple):
 def settings_for(
     *, m: int, n: int, n_tiles: int, tile_bytes: int, nibbles: bool, n_multiprocessors: int
 ) -> Products | Sums:
-    """By a sweep on an H100 at 4,096 × 14,336, 4,096² and 8,192² (results/2026-11-22-h100-kernel-sweep-quantized_matmul):
-    everywhere some two programs a multiprocessor were the fastest.
+    """By a sweep on an H100 (results/2026-11-22-h100-kernel-sweep-quantized_matmul): at 4,096 × 14,336,
+    4,096² and 8,192² some two programs a multiprocessor were the fastest.
 
     Args:
         n_tiles: of columns.
