@@ -26,6 +26,13 @@ NANO = msgspec.structs.replace(
 TINY_GRID = Scope("small", models=(NANO,), seq_lens=(16,), batch_size=1, max_timed_s=0.1)
 
 
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    """Where tokens are kept, also by workers."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
 def run(name: str, scope: Scope, path: Path) -> tuple[Study, list[Measurement]]:
     """The study, and every measurement that the sweep handed over."""
     seen: list[Measurement] = []
@@ -69,8 +76,7 @@ def test_a_study_that_measures_nothing_is_stored_like_any_other(tmp_path):
     assert (seen, study.measurements) == ([], ())
 
 
-def test_steps_are_fed_by_loaders(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def test_steps_are_fed_by_loaders(tmp_path, cache):
     study, _ = run("data-loading", TINY_GRID, tmp_path / "a.db")
     check(study)
     assert {each.status for each in study.measurements} == {"ok"}
@@ -82,6 +88,7 @@ def test_steps_are_fed_by_loaders(tmp_path, monkeypatch):
         assert len(each.feeding.wait_s) == len(each.feeding.copy_s) == len(times)
         assert 0 < sum(each.feeding.wait_s) < sum(times)
     assert len({each.feeding.text_digest for each in fed.values()}) == 1
+    assert list((cache / "peakward" / "tokens").glob("*.ids.npy")), "made by the workers"
 
 
 @pytest.mark.full

@@ -68,7 +68,9 @@ def _digest(documents: Iterable[str]) -> str:
 
 def _of_path(path: Path) -> list[Document]:
     if path.is_dir():
-        files = [each for each in path.rglob("*") if each.suffix in (".txt", ".md")]
+        files = [
+            each for each in path.rglob("*") if each.suffix in (".txt", ".md") and each.is_file()
+        ]
         if not files:
             raise PeakwardError(f"expected .txt or .md files under {path}, got none: name another")
         return [(str(each.relative_to(path)), _of_file(each)) for each in files]

@@ -42,22 +42,22 @@ def waits(cells: Sequence[Cell]) -> Iterator[Conclusion]:
         fields: dict[str, str | Evidence] = {
             "feed": feed(group[0].data),
             "workers": evidence("workers", group[0].data.n_workers, "count", *sources),
+            "processes": _processes(group),
             "most": evidence("largest share", _share(most), "share", most.measurement),
             "where": place(resident(most.case)),
             "limit": evidence("limit", BOTTLENECK, "share", *sources),
             "starved": evidence("cases held up", len(starved), "count", *sources),
             "all": evidence("cases", len(group), "count", *sources),
         }
-        text = (
-            "{feed}, {workers} loader workers: the device waits {most} of a step for data ({where})"
-        )
+        text = "{feed}, {workers} {processes}: the device waits {most} of a step for data ({where})"
         if len(group) > 1:
             text += ", at least {least}"
             fields["least"] = evidence("least share", _share(least), "share", least.measurement)
         text += "; the loader is the bottleneck, above {limit}, in {starved} of {all}"
         slowest = max(group, key=lambda each: each.over_resident or 0.0)
         if slowest.over_resident is not None:
-            text += ", and steps take up to {over} their time on resident tokens"
+            text += f", and steps take {'up to ' if len(group) > 1 else ''}"
+            text += "{over} their time on resident tokens"
             both = (slowest.measurement, slowest.base)
             fields["over"] = evidence("over resident", slowest.over_resident, "ratio", *both)
         yield say(text + ".", **fields)
@@ -90,7 +90,7 @@ def workers(cells: Sequence[Cell]) -> Iterator[Conclusion]:
         n = group[0].data.n_workers
         if n:
             pairs = _against(group, cells, n_workers=0)
-            yield from _compared(f"{n} workers ({feed(group[0].data)})", "none", pairs)
+            yield from _compared(f"{n} {_processes(group)} ({feed(group[0].data)})", "none", pairs)
 
 
 def copies(cells: Sequence[Cell]) -> Iterator[Conclusion]:
@@ -191,6 +191,11 @@ def _groups(cells: Iterable[Cell], key: Callable[[Cell], tuple[object, ...]]) ->
     for each in cells:
         found.setdefault(key(each), []).append(each)
     return list(found.values())
+
+
+def _processes(group: Sequence[Cell]) -> str:
+    """By the number that all of them have."""
+    return "loader worker" if group[0].data.n_workers == 1 else "loader workers"
 
 
 def _share(cell: Cell) -> float:

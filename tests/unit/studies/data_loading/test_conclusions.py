@@ -2,6 +2,8 @@
 
 import re
 
+from peakward.studies.scope import Scope
+
 
 def said(made, *arguments, **options):
     return [each.text for each in made(*arguments, **options).conclusions]
@@ -23,12 +25,12 @@ def test_workers_gain_where_the_step_tokenised(made):
     texts = said(made)
     # 1.6 over 1.12 with pageable copies, 1.5 over 1.02 with copies that let the host go on.
     assert (
-        "With 8 workers (python-topics by bytes on the fly) steps run at 1.45× the speed that they have "
-        "with none (1.43× to 1.47×); of 8 cases 8 are faster and 0 slower, their intervals apart."
+        "With 8 loader workers (python-topics by bytes on the fly) steps run at 1.45× the speed that they "
+        "have with none (1.43× to 1.47×); of 8 cases 8 are faster and 0 slower, their intervals apart."
     ) in texts
     assert (
-        "With 8 workers (python-topics by bytes cached) steps run at 1.00× the speed that they have with "
-        "none (1.00× to 1.00×); of 8 cases 0 are faster and 0 slower, their intervals apart."
+        "With 8 loader workers (python-topics by bytes cached) steps run at 1.00× the speed that they "
+        "have with none (1.00× to 1.00×); of 8 cases 0 are faster and 0 slower, their intervals apart."
     ) in texts
 
 
@@ -42,13 +44,22 @@ def test_copies_are_compared_where_a_gpu_takes_them(made):
 def test_one_pair_has_no_range(made):
     texts = said(made, "cpu", "small")
     assert (
-        "With 2 workers (python-topics by bytes on the fly) steps run at 1.43× the speed that they have "
-        "with none, their intervals apart."
+        "With 2 loader workers (python-topics by bytes on the fly) steps run at 1.43× the speed that they "
+        "have with none, their intervals apart."
     ) in texts
     assert (
         "With the quickest of the loaders (python-topics by bytes on the fly) steps run at 0.893× the "
         "speed that they have with resident tokens, their intervals apart."
     ) in texts
+
+
+def test_one_worker_is_one(made):
+    texts = said(made, "cpu", Scope("small", workers=(1,)))
+    assert texts[0] == (
+        "python-topics by bytes cached, 1 loader worker: the device waits 1.79% of a step for data "
+        "(micro 2 × 64 train_step); the loader is the bottleneck, above 5.00%, in 0 of 1, and steps take "
+        "1.12× their time on resident tokens."
+    )
 
 
 def test_what_one_process_makes_is_held_against_the_step(made):
