@@ -4,7 +4,16 @@ import json
 import subprocess
 import sys
 
-TORCH_FREE_ROOMS = ("records", "catalogue", "stats", "prediction", "traces", "store", "report")
+TORCH_FREE_ROOMS = (
+    "records",
+    "catalogue",
+    "stats",
+    "prediction",
+    "diagnose",
+    "traces",
+    "store",
+    "report",
+)
 LAZY_ROOMS = ("tune", "studies", "cli")
 """They reach the lab, but only when a command needs it: their modules too load without torch."""
 

@@ -10,9 +10,13 @@ import tyro
 from peakward.catalogue import devices
 from peakward.cli import output, values
 from peakward.cli.vocabulary import ViewOptions, Views, option
+from peakward.diagnose.examine import examine
+from peakward.diagnose.signals import Signals
+from peakward.prediction.planning.site import site
 from peakward.records.device import Device
 from peakward.records.errors import PeakwardError
-from peakward.records.profile import WorkPhase
+from peakward.records.finding import Diagnosis
+from peakward.records.profile import Profile, WorkPhase
 from peakward.report import profile as pages
 from peakward.report.document import Document
 
@@ -47,15 +51,28 @@ def main(options: Options, _command: str) -> int:
     from peakward.traces.trace import Trace
 
     traces = [Trace.open(Path(name)) for name in options.files]
+    on = [_device(each) for each in traces]
     found = [
-        each.profile(phase=phase, range_name=options.range, device=_device(each)) for each in traces
+        each.profile(phase=phase, range_name=options.range, device=device)
+        for each, device in zip(traces, on, strict=True)
     ]
-    whole = _together([pages.whole(each) for each in found], traces)
+    told = [diagnosed(each, device) for each, device in zip(found, on, strict=True)]
+    both = list(zip(found, told, strict=True))
+    whole = _together([pages.whole(*each) for each in both], traces)
     screen = (
-        whole if options.kernels else _together([pages.summary(each) for each in found], traces)
+        whole if options.kernels else _together([pages.summary(*each) for each in both], traces)
     )
-    output.show(found, targets, as_json=options.views.json, document=whole, screen=screen)
+    records = [*found, *(each for each in told if each is not None)]
+    output.show(records, targets, as_json=options.views.json, document=whole, screen=screen)
     return 0
+
+
+def diagnosed(found: Profile, device: Device | None) -> Diagnosis | None:
+    """What the rules say of a trace; None of a part, whose rest they would take for idle."""
+    if found.selection is not None:
+        return None
+    here = None if device is None else site(device)
+    return examine(Signals(subject=found.source, profile=found, site=here))
 
 
 def _device(trace: "Trace") -> Device | None:

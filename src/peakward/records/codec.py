@@ -6,7 +6,7 @@ import msgspec
 
 from peakward.records.errors import PeakwardError
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 """1: the first. 2: a study holds the profiles of its cases. 3: a calibration may hold rates, a shape
 several experts, and a run names its steps. 4: a study holds forecasts, rates may hold latencies.
 5: plans have their model's parameters, a predicted phase its waits. 6: a study

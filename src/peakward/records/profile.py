@@ -252,6 +252,27 @@ class RangeWork(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Sum of durations."""
 
 
+class HostCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Calls of one name on the host."""
+
+    name: str
+    n: int
+    sum_ns: int
+    longest_ns: int
+
+
+class HostWork(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the host was seen to call, beside launching work."""
+
+    calls: tuple[HostCall, ...]
+    """Into the CUDA or HIP runtime and driver, by plain name, the longest in sum first."""
+    n_python: int
+    """Calls of Python functions in the trace; 0: no Python stacks were recorded."""
+    collections: HostCall | None
+    """Of Python's garbage collector that the program itself asked for (`gc.collect`): automatic ones
+    leave no mark in a trace. None where there are none."""
+
+
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One trace file, analysed: all of it, or the work of one phase or range."""
 
@@ -290,6 +311,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """What the trace could not say, and how much of it is missing."""
     ranges: tuple[RangeWork, ...] = ()
     """Where the trace has Peakward's ranges of blocks and attention; by name, as in the model."""
+    host: HostWork | None = None
+    """None in profiles from before it was kept."""
 
     @property
     def is_of_host(self) -> bool:

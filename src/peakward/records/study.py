@@ -7,6 +7,7 @@ import msgspec
 from peakward.records.calibration import Calibration
 from peakward.records.case_memory import CaseMemory
 from peakward.records.environment import Environment
+from peakward.records.finding import Diagnosis
 from peakward.records.measurement import Measurement
 from peakward.records.plan import Forecast
 from peakward.records.prediction import Prediction
@@ -121,6 +122,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     profiles: tuple[CaseProfile, ...] = ()
     memory: tuple[CaseMemory, ...] = ()
     """What the memory of its cases was held for."""
+    diagnoses: tuple[Diagnosis, ...] = ()
+    """For `run`: what the rules say of its cases. Empty in studies stored before there were rules."""
     best_command: str | None = None
     """For `run`: reproduces the best composition found."""
     steps: tuple[str, ...] | None = None

@@ -31,6 +31,7 @@ from peakward.traces.category_rules import Category
 from peakward.traces.copies import transfers
 from peakward.traces.critical_path import critical_path
 from peakward.traces.grouping import by_name, by_phase, by_phase_and_category, by_phase_and_name
+from peakward.traces.host_calls import host_calls
 from peakward.traces.host_work import host_breakdown, is_of_host, operator_rows, with_host_work
 from peakward.traces.idle import idle
 from peakward.traces.kernel_names import short_name
@@ -245,6 +246,7 @@ class Trace:
             unnamed_share=int(table.gpu.duration_ns[kernels & other].sum()) / max(kernel_ns, 1),
             incomplete=incomplete(table, self.launches, self.phases),
             ranges=self.ranges(),
+            host=host_calls(table),
         )
 
 

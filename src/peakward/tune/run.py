@@ -28,6 +28,7 @@ from peakward.tune import costs, profiles
 from peakward.tune.bench import Bench, Obstacle
 from peakward.tune.budget import Budget
 from peakward.tune.costs import N_PROCESSES
+from peakward.tune.diagnoses import diagnosed
 from peakward.tune.laboratory import Laboratory
 from peakward.tune.ladder import Ladder
 from peakward.tune.ledger import Ledger, Listener
@@ -158,6 +159,7 @@ def investigate(
     except KeyboardInterrupt:
         stopped = True
     study = _study(asked, held, calibration, measured, ledger)
+    recorded = _recorded(measured, store)
     study = msgspec.structs.replace(
         study,
         started_at=started.isoformat(timespec="seconds"),
@@ -165,7 +167,14 @@ def investigate(
         complete=not (stopped or ledger.skipped),
         interrupted=stopped or explained.interrupted or any(map(interrupted, ledger.trials)),
         profiles=explained.made,
-        memory=_recorded(measured, store),
+        memory=recorded,
+        diagnoses=diagnosed(
+            measured,
+            profiles=explained.made,
+            memory=recorded,
+            forecasts=study.forecasts,
+            here=_site(sweep.environment, calibration),
+        ),
         notes=(*study.notes, *explained.notes),
     )
     store.add_study(study)

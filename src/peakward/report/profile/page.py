@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 
+from peakward.records.finding import Diagnosis
 from peakward.records.profile import Job, Profile
 from peakward.records.study import Table
+from peakward.report import findings
 from peakward.report.document import (
     Block,
     Document,
@@ -25,24 +27,26 @@ LEAST_CAUSE = 0.01
 """An idle cause below this share is not named in the headline."""
 
 
-def summary(found: Profile) -> Document:
-    """Where the time went, on one screen."""
+def summary(found: Profile, diagnosis: Diagnosis | None = None) -> Document:
+    """Where the time went and what held it back, on one screen; a part of a trace has no diagnosis."""
     blocks: tuple[Block, ...] = (
         *_opening(found),
         TableBlock(table=time_tables.time(found)),
         *_filled(time_tables.idle(found)),
         *_filled(work_tables.categories(found)),
         *_filled(work_tables.top(found, TOP)),
+        *(() if diagnosis is None else findings.brief(diagnosis)),
     )
     return Document(
         title=found.source, headline=_headline(found), blocks=(*blocks, *_missing(found))
     )
 
 
-def whole(found: Profile) -> Document:
-    """Everything that the profile holds."""
+def whole(found: Profile, diagnosis: Diagnosis | None = None) -> Document:
+    """Everything that the profile holds, and what the rules say of it."""
     several = _filled(time_tables.devices(found)) if len(found.breakdown.devices) > 1 else ()
     sections = (
+        Section(title="Findings", blocks=() if diagnosis is None else findings.blocks(diagnosis)),
         Section(title="Time", blocks=(TableBlock(table=time_tables.time(found)), *several)),
         Section(
             title="Idle",

@@ -19,7 +19,17 @@ from peakward.report.document import (
     TableBlock,
 )
 from peakward.report.format import format_cell
-from peakward.report.run import floor, foretold, levers, memory, numerics, plots, summary, where
+from peakward.report.run import (
+    findings,
+    floor,
+    foretold,
+    levers,
+    memory,
+    numerics,
+    plots,
+    summary,
+    where,
+)
 from peakward.report.run.figures import figures
 from peakward.report.run.investigation import Investigation, Point, read
 
@@ -41,6 +51,7 @@ def document(study: Study) -> Document:
                 _floor(study, found),
                 foretold.section(study, found),
                 where.section(study, found),
+                findings.section(study, found),
                 memory.section(study, found),
                 _levers(study, found),
                 _composition(study, found),

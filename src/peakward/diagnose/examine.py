@@ -1,0 +1,65 @@
+"""All rules over what is known of a case or a trace."""
+
+import msgspec
+
+from peakward.diagnose.gains import gains
+from peakward.diagnose.rulebook import RULES, Rule
+from peakward.diagnose.signals import Signals
+from peakward.diagnose.symptom import Symptom
+from peakward.diagnose.time_parts import TimeParts
+from peakward.records.finding import Abstention, Diagnosis, Finding
+
+WHOLE = 1 - 1e-9
+"""A share from which on nothing would be left, so that there is no bound."""
+
+
+def examine(signals: Signals) -> Diagnosis:
+    """What the rules find, ranked; which could not judge; which found nothing."""
+    verdicts = [(rule, rule.judge(signals)) for rule in RULES]
+    seen = [(rule, each) for rule, each in verdicts if isinstance(each, Symptom)]
+    ranked = sorted(seen, key=lambda each: -_share(each[1], signals.time))
+    left = dict(signals.time.parts) if signals.time is not None else {}
+    time = signals.time
+    return Diagnosis(
+        subject=signals.subject,
+        case=signals.case,
+        whole_s=None if time is None else time.whole_s,
+        basis=None if time is None else time.basis,
+        findings=tuple(_finding(rule, each, signals, left) for rule, each in ranked),
+        abstentions=tuple(each for _, each in verdicts if isinstance(each, Abstention)),
+        clean=tuple(rule.code for rule, each in verdicts if each is None),
+    )
+
+
+def _share(symptom: Symptom, time: TimeParts | None) -> float:
+    if symptom.share is not None:
+        return symptom.share
+    return 0.0 if time is None else time.share(dict(symptom.parts))
+
+
+def _finding(rule: Rule, symptom: Symptom, signals: Signals, left: dict[str, float]) -> Finding:
+    """The finding; what it is about is taken from what is left for those after it."""
+    held_s = sum(symptom.parts.values()) if symptom.parts else None
+    beyond_s = 0.0
+    for part, seconds in symptom.parts.items():
+        taken = min(seconds, left.get(part, 0.0))
+        left[part] = left.get(part, 0.0) - taken
+        beyond_s += taken
+    share = _share(symptom, signals.time)
+    bound = None
+    if held_s is not None and symptom.is_all and share < WHOLE:
+        bound = 1 / (1 - share)
+    known = symptom.share is not None or held_s is not None
+    found = Finding(
+        code=rule.code,
+        title=rule.title,
+        cause=symptom.cause,
+        evidence=symptom.evidence,
+        advice=symptom.advice,
+        held_back_s=held_s,
+        beyond_s=None if held_s is None else beyond_s,
+        share=share if known else None,
+        bound=bound,
+        held_back_bytes=symptom.held_back_bytes,
+    )
+    return msgspec.structs.replace(found, gains=gains(symptom.levers, signals, bound))

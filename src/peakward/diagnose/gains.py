@@ -1,0 +1,66 @@
+"""What the levers of a finding are predicted to give, no more than its bound."""
+
+from peakward.catalogue.levers import changes, lever, obstacle
+from peakward.diagnose.signals import Signals
+from peakward.prediction.planning.changes import Base, change
+from peakward.records.finding import LeverGain
+from peakward.records.measurement import Interval
+
+
+def gains(names: tuple[str, ...], signals: Signals, bound: float | None) -> tuple[LeverGain, ...]:
+    """Of each lever that changes the case and applies to it, the greatest gain first.
+
+    Without a case every lever stays, and no gain is computed.
+    """
+    found = [_gain(name, signals, bound) for name in names if _applies(name, signals)]
+    return tuple(sorted(found, key=lambda each: -(each.gain.estimate if each.gain else 0.0)))
+
+
+def capped(predicted: Interval | None, bound: float | None) -> Interval | None:
+    """No end above Amdahl's bound."""
+    if predicted is None or bound is None:
+        return predicted
+    return Interval(
+        estimate=min(predicted.estimate, bound),
+        low=min(predicted.low, bound),
+        high=min(predicted.high, bound),
+        level=predicted.level,
+    )
+
+
+def _applies(name: str, signals: Signals) -> bool:
+    if signals.case is None:
+        return True
+    stated = None if signals.device is None else signals.device.compute_capability
+    capability = None if stated is None else stated.value
+    reason = obstacle(lever(name), signals.case, compute_capability=capability, has_compiler=True)
+    return reason is None and changes(lever(name), signals.case)
+
+
+def _gain(name: str, signals: Signals, bound: float | None) -> LeverGain:
+    case, told, here = signals.case, signals.forecast, signals.site
+    if case is None:
+        return _without(name, "no case: a trace does not say what would run instead")
+    if told is None or here is None:
+        return _without(name, "the device is not catalogued, or is a CPU")
+    found = change((lever(name),), Base(case, told), here)
+    if found.speedup is None and found.needed_bytes is None:
+        reason = "; ".join(each.reason for each in found.absent) or "its step time is not predicted"
+        return _without(name, reason)
+    saved = None
+    if found.needed_bytes is not None and told.needed_bytes is not None:
+        saved = told.needed_bytes - found.needed_bytes
+    rates = "the datasheet" if told.time is None else told.time.source
+    return LeverGain(
+        lever=name,
+        predicted=found.speedup,
+        gain=capped(found.speedup, bound),
+        saved_bytes=saved,
+        source=f"prediction for {here.device.name}, rates: {rates}",
+    )
+
+
+def _without(name: str, reason: str) -> LeverGain:
+    return LeverGain(
+        lever=name, predicted=None, gain=None, saved_bytes=None, source=f"not computed: {reason}"
+    )

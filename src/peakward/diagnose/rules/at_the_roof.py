@@ -1,0 +1,52 @@
+"""One operator dominates, and is near its roof
+
+Sees: operators of one name and shape with their share of the device's roofline, by the datasheet.
+Costs: nothing is lost: the work itself is what takes the time.
+Example: a vocabulary of 128,000 whose product with the hidden states is most of a small model's step.
+Lever: a narrower type; beside it only fewer FLOPs (sparsity, low rank, a smaller vocabulary).
+Wrong when: the operator need not run at all.
+"""
+
+from peakward.diagnose.kernels import all_work
+from peakward.diagnose.signals import Signals
+from peakward.diagnose.symptom import Symptom, Verdict, abstain, number
+
+CODE = "PREC002"
+NEAR = 0.6
+"""Of the datasheet's roof: large square products reach some 0.6 to 0.8 of it."""
+DOMINATES = 0.3
+"""Of the time."""
+NARROWER = ("tf32", "bf16-mixed", "bf16", "fp8")
+
+
+def judge(signals: Signals) -> Verdict:
+    """By the rates of operators whose shapes the trace recorded."""
+    gpu, time = signals.gpu, signals.time
+    if gpu is None or time is None:
+        return abstain(CODE, "a profile of GPU work")
+    known = [each for each in gpu.operators if each.roof_share is not None]
+    if not known:
+        return abstain(CODE, "operators' shapes on a catalogued device")
+    work_ns = sum(each.total_ns for each in gpu.kernels)
+    work = all_work(time)
+    top = max(known, key=lambda each: each.kernel_ns)
+    share = min(top.kernel_ns / max(work_ns, 1), 1.0)
+    held = {name: seconds * share for name, seconds in work.items()}
+    if (top.roof_share or 0.0) < NEAR or time.share(held) < DOMINATES:
+        return None
+    at = gpu.operators.index(top)
+    return Symptom(
+        cause=f"{top.name} of {top.dims} runs at the rate that the device can give.",
+        evidence=(
+            number(
+                "share of its roof",
+                top.roof_share or 0.0,
+                "share",
+                f"profile operators[{at}].roof_share",
+            ),
+            number("its kernels", top.kernel_ns * 1e-9, "s", f"profile operators[{at}].kernel_ns"),
+        ),
+        advice="fewer FLOPs (sparsity, low rank, smaller sizes) or a narrower type; nothing else helps",
+        levers=NARROWER,
+        parts=held,
+    )

@@ -1,0 +1,90 @@
+"""Sizes keep products from their fast kernels
+
+Sees: sizes of the case's model whose rows are no multiple of 16 bytes in the type of its products; in a
+trace matmul kernels that say so themselves (align1, align2).
+Costs: tensor cores want 16-byte rows; other kernels, or padding, stand in at a fraction of the rate.
+Example: GPT-2's vocabulary of 50,257 in bf16; 50,304 is faster, and larger.
+Lever: none; pad the vocabulary, choose head dimensions of 64 or 128.
+Wrong when: the library pads inside; the time counted is all of these products, not what is lost.
+"""
+
+import re
+
+from peakward.diagnose.kernels import all_work, chosen, parts, shown
+from peakward.diagnose.signals import Signals
+from peakward.diagnose.symptom import WORTH_SHARE, Symptom, Verdict, abstain, number
+from peakward.records.case import ModelCase
+
+CODE = "PREC004"
+ROW_BYTES = 16
+"""What cuBLAS and CUTLASS ask of rows for their fastest kernels."""
+WIDTHS = {"fp32": 4, "tf32": 4, "bf16-mixed": 2, "fp16-mixed": 2, "bf16": 2, "fp8": 1}
+UNALIGNED = re.compile(r"(?:bf16|f16|fp16|h\w*gemm).*align[12](?:_|$|\b)")
+SIZES = ("vocab_size", "d_model", "d_ff", "head_dim")
+MATMULS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::linear")
+
+
+def judge(signals: Signals) -> Verdict:
+    """By the case's shape where there is one, else by the names of kernels."""
+    if signals.case is not None:
+        return _of_case(signals, signals.case)
+    gpu, time = signals.gpu, signals.time
+    if gpu is None or time is None:
+        return abstain(CODE, "a case, or a profile of GPU kernels")
+    groups = chosen(
+        gpu, lambda each: each.category == "matmul" and bool(UNALIGNED.search(each.name))
+    )
+    held = parts(time, groups)
+    if not groups:
+        return abstain(CODE, "a case, or kernels that name their alignment")
+    if time.share(held) < WORTH_SHARE:
+        return None
+    return Symptom(
+        cause="Operands' rows are no multiple of 16 bytes, so a slower kernel was chosen.",
+        evidence=shown(groups, signals.steps),
+        advice="pad the vocabulary and other sizes to a multiple of 8 elements, better 64",
+        parts=held,
+    )
+
+
+def _of_case(signals: Signals, case: ModelCase) -> Verdict:
+    if case.device != "cuda":
+        return abstain(CODE, "a case on a GPU")
+    step = ROW_BYTES // WIDTHS[case.configuration.precision]
+    sizes = {name: int(getattr(case.model, name)) for name in SIZES}
+    awkward = {name: size for name, size in sizes.items() if size % step}
+    if not awkward:
+        return None
+    held = _products(signals, set(awkward.values()))
+    time = signals.time
+    if time is not None and held and time.share(held) < WORTH_SHARE:
+        return None
+    return Symptom(
+        cause=f"Rows of {', '.join(name.replace('_', ' ') for name in awkward)} are no multiple of 16 bytes.",
+        evidence=tuple(
+            number(name.replace("_", " "), size, "count", f"case model.{name}")
+            for name, size in awkward.items()
+        ),
+        advice=f"sizes that are multiples of {step} elements, better of 64",
+        parts=held,
+        is_all=bool(held),
+    )
+
+
+def _products(signals: Signals, sizes: set[int]) -> dict[str, float]:
+    """The share of the work that is products with such a size, as that share of all matmul kernels."""
+    gpu, time = signals.gpu, signals.time
+    if gpu is None or time is None:
+        return {}
+    ns = sum(
+        each.kernel_ns
+        for each in gpu.operators
+        if each.name in MATMULS and sizes & {int(size) for size in re.findall(r"\d+", each.dims)}
+    )
+    matmuls = chosen(gpu, lambda each: each.category == "matmul")
+    whole_ns = sum(each.total_ns for each in matmuls)
+    if not ns or not whole_ns:
+        return {}
+    share = min(ns / whole_ns, 1.0)
+    known = all_work(time)
+    return {name: known[name] * share for name in parts(time, matmuls)}

@@ -1,0 +1,33 @@
+"""The GPU waits for the next batch
+
+Sees: idle time of the GPU whose cause is that the host was waiting for its data loader.
+Costs: nothing runs until the batch is there; the loss grows with every speed-up of the rest.
+Example: a loader with `num_workers=0` that tokenises text between two steps.
+Lever: none; workers, pinned memory and non-blocking copies are the program's own.
+Wrong when: the trace holds the first batch of an epoch alone, which starts the workers.
+"""
+
+from peakward.diagnose.signals import Signals
+from peakward.diagnose.symptom import WORTH_SHARE, Symptom, Verdict, abstain, number
+
+CODE = "HOST001"
+CAUSE = "data_loading"
+
+
+def judge(signals: Signals) -> Verdict:
+    """By the idle cause `data_loading`."""
+    idle, time = signals.idle, signals.time
+    if idle is None or time is None:
+        return abstain(CODE, "a profile of GPU work with its idle causes")
+    parts = time.idle(CAUSE)
+    if time.share(parts) < WORTH_SHARE:
+        return None
+    stored = f"profile idle.together.by_cause_ns.{CAUSE}"
+    waited_ns = idle.together.by_cause_ns[CAUSE]
+    return Symptom(
+        cause="The host asks its data loader for a batch that is not ready, with nothing launched ahead.",
+        evidence=(number("GPU idle for the next batch, profiled", waited_ns * 1e-9, "s", stored),),
+        advice="give the loader workers and prefetching, pin its memory, copy with non_blocking=True, "
+        "and move tokenising out of the step",
+        parts=parts,
+    )

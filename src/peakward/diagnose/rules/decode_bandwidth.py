@@ -1,0 +1,45 @@
+"""Decoding reads all weights for every token: bandwidth-bound
+
+Sees: a decode step that takes no more than twice the least time for reading weights and cache.
+Costs: a token a sequence is computed for one reading of every weight, far below the ridge.
+Example: batch 1 in bf16 on any GPU.
+Lever: bf16 halves what is read; flash-decode reads the cache well. Beyond the levers: quantised weights,
+speculative decoding, a larger batch.
+Wrong when: latency is as low as it must be.
+"""
+
+from peakward.diagnose.kernels import all_work
+from peakward.diagnose.signals import Signals
+from peakward.diagnose.symptom import Symptom, Verdict, abstain, number
+
+CODE = "GEN002"
+NEAR = 0.5
+"""Of the floor's rate: from here on what is read, and not how, is what takes the time."""
+
+
+def judge(signals: Signals) -> Verdict:
+    """By the measured step and the forecast's floor."""
+    case, told, step_s = signals.case, signals.forecast, signals.step_s
+    if case is not None and case.workload.pass_ != "decode":
+        return None
+    if case is None or told is None or told.time is None or told.floor_s is None or step_s is None:
+        return abstain(CODE, "a measured decode step on a catalogued device")
+    read_s = sum(each.device_s for each in told.time.operators if each.bound == "memory")
+    if told.floor_s < NEAR * step_s or read_s < NEAR * told.time.device_s:
+        return None
+    return Symptom(
+        cause="Weights and cache are read once for each token, at a rate that memory can hardly better.",
+        evidence=(
+            number("step", step_s, "s", "measurement summary.median_s"),
+            number("least time on this device", told.floor_s, "s", "forecast floor_s"),
+            number(
+                "of the predicted time, bound by memory",
+                read_s / told.time.device_s,
+                "share",
+                "forecast time.operators",
+            ),
+        ),
+        advice="quantise weights and cache, decode speculatively, or serve more sequences at once",
+        levers=("bf16", "flash-decode", "sdpa"),
+        parts={} if signals.time is None else all_work(signals.time),
+    )

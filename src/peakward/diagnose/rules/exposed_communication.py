@@ -1,0 +1,48 @@
+"""Communication is not hidden behind compute
+
+Sees: time in which a collective ran and no kernel computed beside it.
+Costs: the GPU's arithmetic stands still while gradients or parameters travel, or another rank is late.
+Example: gradients reduced after the backward pass and not in buckets during it.
+Lever: none of one GPU; buckets, overlap, prefetching of shards, accumulation.
+Wrong when: the time is spent waiting for a straggler: compare the ranks' traces.
+"""
+
+from peakward.diagnose.kernels import chosen, parts
+from peakward.diagnose.signals import Signals
+from peakward.diagnose.symptom import WORTH_SHARE, Symptom, Verdict, abstain, number
+
+CODE = "COMM001"
+
+
+def judge(signals: Signals) -> Verdict:
+    """By the breakdown of the GPU's time."""
+    gpu, time = signals.gpu, signals.time
+    if gpu is None or time is None:
+        return abstain(CODE, "a profile of GPU work")
+    together = gpu.breakdown.together
+    if not together.communication_ns:
+        return None
+    alone = together.exposed_communication_ns / together.communication_ns
+    groups = chosen(gpu, lambda each: each.category == "communication")
+    held = {name: seconds * alone for name, seconds in parts(time, groups).items()}
+    if time.share(held) < WORTH_SHARE:
+        return None
+    first = tuple(
+        number(each.name, each.exposed_ns * 1e-9, "s", f"profile collectives[{at}].exposed_ns")
+        for at, each in enumerate(gpu.collectives[:2])
+    )
+    return Symptom(
+        cause="Collectives run while nothing computes beside them.",
+        evidence=(
+            number(
+                "exposed, of all communication",
+                alone,
+                "share",
+                "profile breakdown.together.exposed_communication_ns over communication_ns",
+            ),
+            *first,
+        ),
+        advice="reduce in buckets during backward, prefetch shards, accumulate gradients, and see "
+        "whether a rank is late",
+        parts=held,
+    )

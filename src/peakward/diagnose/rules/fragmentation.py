@@ -1,0 +1,49 @@
+"""The allocator holds much more memory than is used
+
+Sees: the most that the allocator reserved against the most that was allocated, where at least half of
+the device's memory is reserved.
+Costs: blocks lie free in pieces too small for what is asked, and the step runs out of memory early.
+Example: sequences of ever new lengths, each with blocks of its own sizes.
+Lever: none; expandable segments, or padding to a few lengths.
+Wrong when: the peak of a first step (compiling, autotuning) left the reserve behind.
+"""
+
+from peakward.diagnose.memory_use import SCARCE_SHARE
+from peakward.diagnose.signals import Signals
+from peakward.diagnose.symptom import Symptom, Verdict, abstain, number
+
+CODE = "MEM004"
+LEAST_SHARE = 0.2
+"""Of what is reserved. Segments are cut in 2 and 20 MiB and more, so some of it is always free."""
+
+
+def judge(signals: Signals) -> Verdict:
+    """By the measured maxima of the allocator."""
+    use = None if signals.measurement is None else signals.measurement.memory
+    limit = signals.limit_bytes
+    if use is None or use.peak_reserved_bytes is None or limit is None:
+        return abstain(CODE, "a measured peak of reserved memory on a known device")
+    unused = use.peak_reserved_bytes - use.peak_allocated_bytes
+    scarce = use.peak_reserved_bytes >= SCARCE_SHARE * limit
+    if not scarce or unused < LEAST_SHARE * use.peak_reserved_bytes:
+        return None
+    return Symptom(
+        cause="Free blocks of the allocator do not fit what is asked for next.",
+        evidence=(
+            number(
+                "reserved",
+                use.peak_reserved_bytes,
+                "bytes",
+                "measurement memory.peak_reserved_bytes",
+            ),
+            number(
+                "allocated",
+                use.peak_allocated_bytes,
+                "bytes",
+                "measurement memory.peak_allocated_bytes",
+            ),
+        ),
+        advice="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or fewer different shapes",
+        held_back_bytes=unused,
+        share=min(unused / limit, 1.0),
+    )

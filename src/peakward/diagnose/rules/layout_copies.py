@@ -1,0 +1,40 @@
+"""Tensors are copied only to lie otherwise in memory
+
+Sees: torch's copy kernel for strided operands with equal types, and its concatenation kernel, in
+forward and backward.
+Costs: a copy moves every byte twice and computes nothing; a strided one reaches a part of the bandwidth.
+Example: `x.transpose(1, 2).contiguous()` before every product; separate Q, K and V that are joined.
+Lever: sdpa and flash take strided heads; compile fuses the copy with its neighbours.
+Wrong when: the copy makes many later products faster than it costs.
+"""
+
+import re
+
+from peakward.diagnose.kernels import MODEL_PHASES, chosen, parts, shown
+from peakward.diagnose.signals import Signals
+from peakward.diagnose.symptom import WORTH_SHARE, Symptom, Verdict, abstain
+
+CODE = "BW002"
+STRIDED = re.compile(r"^elementwise_kernel<.*direct_copy_kernel|^CatArrayBatchedCopy")
+"""`vectorized_…` copies contiguous tensors and `unrolled_…` casts: neither is about layout."""
+
+
+def judge(signals: Signals) -> Verdict:
+    """By the kernels' names; operators of the host do not say how their operands lie."""
+    gpu, time = signals.gpu, signals.time
+    if gpu is None or time is None:
+        return abstain(CODE, "a profile of GPU kernels")
+    groups = chosen(
+        gpu, lambda each: each.phase in MODEL_PHASES and bool(STRIDED.search(each.name))
+    )
+    held = parts(time, groups)
+    if time.share(held) < WORTH_SHARE:
+        return None
+    return Symptom(
+        cause="Results of transposes, slices or splits are made contiguous by a copy of their own.",
+        evidence=shown(groups, signals.steps),
+        advice="pack Q, K and V into one projection, order dimensions as the next product wants them, "
+        "and leave out .contiguous()",
+        levers=("compile", "sdpa", "flash", "flash-hopper"),
+        parts=held,
+    )

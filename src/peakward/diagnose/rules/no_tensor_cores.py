@@ -1,0 +1,57 @@
+"""Matrix products run on ordinary cores
+
+Sees: matmul kernels whose names say that they multiply on CUDA cores (sgemm, simt, ffma), on a device
+whose datasheet has a tensor-core type at twice the rate or more.
+Costs: on an H100 fp32 on CUDA cores has 67 TFLOP/s where tf32 has 495 and bf16 989 (datasheet).
+Example: an fp32 model with torch's default `torch.backends.cuda.matmul.allow_tf32 = False`.
+Lever: tf32, bf16-mixed, fp16-mixed, bf16.
+Wrong when: the numbers need fp32's 24 bits; the lever's numerics check says so.
+"""
+
+import re
+
+from peakward.diagnose.kernels import chosen, parts, shown
+from peakward.diagnose.signals import Signals
+from peakward.diagnose.symptom import WORTH_SHARE, Symptom, Verdict, abstain
+from peakward.records.device import Device
+
+CODE = "PREC001"
+ON_CUDA_CORES = re.compile(r"sgemm|dgemm|simt|ffma|gemm_f32f32_f32f32_f32_|gemmSN|gemmk1")
+TENSOR_CORES = re.compile(r"tensorop|tf32|s1688|mma_|hmma|wgmma")
+LEAST_RATIO = 2.0
+"""Of a tensor-core type's rate to fp32's, from which on the device has such cores to speak of."""
+
+
+def judge(signals: Signals) -> Verdict:
+    """By the names of kernels, whose endings libraries choose."""
+    gpu, time, device = signals.gpu, signals.time, signals.device
+    if gpu is None or time is None:
+        return abstain(CODE, "a profile of GPU kernels")
+    if device is None:
+        return abstain(CODE, "the device's rates: it is not catalogued")
+    if not _has_tensor_cores(device):
+        return None
+    groups = chosen(
+        gpu,
+        lambda each: (
+            each.category == "matmul"
+            and bool(ON_CUDA_CORES.search(each.name))
+            and not TENSOR_CORES.search(each.name)
+        ),
+    )
+    held = parts(time, groups)
+    if time.share(held) < WORTH_SHARE:
+        return None
+    return Symptom(
+        cause="Operands in fp32 are multiplied in fp32, which no tensor core does.",
+        evidence=shown(groups, signals.steps),
+        advice='torch.set_float32_matmul_precision("high") for tf32, or autocast to bf16',
+        levers=("tf32", "bf16-mixed", "fp16-mixed", "bf16"),
+        parts=held,
+    )
+
+
+def _has_tensor_cores(device: Device) -> bool:
+    peaks = {name: each.value for name, each in device.peak_flops_per_s.items()}
+    narrow = max(peaks.get(name, 0.0) for name in ("tf32", "fp16", "bf16"))
+    return narrow >= LEAST_RATIO * peaks.get("fp32", float("inf"))

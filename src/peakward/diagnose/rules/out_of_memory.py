@@ -1,0 +1,77 @@
+"""It does not fit into memory
+
+Sees: a measured case that ran out of memory, or a forecast that needs more than the device has; what
+the predicted peak is held for; the size of a layer's score matrix where attention makes one.
+Costs: the case does not run at all.
+Example: naive attention over 16,384 tokens: 1 GiB of fp32 scores for a layer and each head.
+Lever: an attention without score matrix, checkpointing, bf16, the fused loss: those that save memory.
+Wrong when: another program holds the device's memory.
+"""
+
+from peakward.diagnose.memory_use import peak_use, scores_bytes
+from peakward.diagnose.signals import Signals
+from peakward.diagnose.symptom import Symptom, Verdict, abstain, number
+from peakward.records.finding import Evidence
+
+CODE = "MEM001"
+ATTENTION = ("sdpa", "sdpa-cudnn", "flash", "flash-hopper", "flash-decode")
+OTHERS = ("checkpointing", "bf16", "bf16-mixed", "fused-loss")
+ADVICE = {
+    "activations": "checkpoint blocks, or accumulate gradients over smaller batches",
+    "parameters": "store the weights in fewer bits, or shard them",
+    "gradients": "shard them over devices",
+    "optimizer_state": "shard the optimiser, or keep its moments in fewer bits",
+    "cache": "fewer key heads (GQA), a paged or int8 cache, or a sliding window",
+    "temporaries": "fuse what makes them, or a smaller batch",
+}
+
+
+def judge(signals: Signals) -> Verdict:
+    """By the measurement's status, else by the forecast."""
+    told, made = signals.forecast, signals.measurement
+    failed = made is not None and made.status == "oom"
+    if made is None and (told is None or told.fits is None):
+        return abstain(CODE, "a measurement, or a forecast of memory")
+    if not failed and (made is not None or told is None or told.fits is not False):
+        return None
+    use, scores = peak_use(signals), scores_bytes(signals)
+    most = None if use is None else max(use.by_purpose, key=lambda name: use.by_purpose[name])
+    held = (
+        "what it holds is not known"
+        if most is None
+        else f"most is held for {most.replace('_', ' ')}"
+    )
+    needed = None if told is None else told.needed_bytes
+    limit = signals.limit_bytes
+    return Symptom(
+        cause=f"The step needs more memory than there is; {held}.",
+        evidence=(*_evidence(signals, most), *_scores(scores)),
+        advice="an attention that keeps no score matrix"
+        if scores is not None and use is not None and 2 * scores > use.peak_bytes
+        else ADVICE.get(most or "", "a smaller batch or a shorter sequence"),
+        levers=(*ATTENTION, *OTHERS),
+        held_back_bytes=None if needed is None or limit is None else max(needed - limit, 0),
+        share=1.0,
+    )
+
+
+def _evidence(signals: Signals, most: str | None) -> tuple[Evidence, ...]:
+    found = []
+    told, use, limit = signals.forecast, peak_use(signals), signals.limit_bytes
+    if told is not None and told.needed_bytes is not None:
+        found.append(
+            number("needed, predicted", told.needed_bytes, "bytes", "forecast needed_bytes")
+        )
+    if limit is not None:
+        found.append(number("there is", limit, "bytes", "case memory_limit_bytes, or the device's"))
+    if use is not None and most is not None:
+        name = f"held for {most.replace('_', ' ')} at the peak"
+        found.append(number(name, use.by_purpose[most], "bytes", use.stored))
+    return tuple(found)
+
+
+def _scores(n_bytes: int | None) -> tuple[Evidence, ...]:
+    if n_bytes is None:
+        return ()
+    stored = "case batch_size × n_heads × seq_len²"
+    return (number("score matrix of one layer", n_bytes, "bytes", stored),)

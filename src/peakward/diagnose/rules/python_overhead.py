@@ -1,0 +1,54 @@
+"""The program's own Python keeps the GPU waiting
+
+Sees: idle time on the way to the next launch, while the host's part of the critical path lies mostly
+outside the framework's operators and the driver's calls.
+Costs: the GPU is idle for as long as Python loops, logs or builds lists between two operators.
+Example: a loop over the sequences of a batch with Python arithmetic between small operators.
+Lever: compile and cuda-graphs take the Python of a step away where it can be traced or captured.
+Wrong when: the path's time lies in extensions that record no operators, which look like Python here.
+"""
+
+from peakward.diagnose.launching import PYTHON, dispatch_parts
+from peakward.diagnose.signals import Signals
+from peakward.diagnose.symptom import Symptom, Verdict, abstain, number
+
+CODE = "HOST003"
+LEAST_SHARE = 0.1
+"""As of launching: some gaps of a step are always the host's."""
+
+
+def judge(signals: Signals) -> Verdict:
+    """By the idle causes of launching, and what the critical path says the host was in."""
+    found, gpu = dispatch_parts(signals), signals.gpu
+    if found is None or found.python_share is None or gpu is None or gpu.path is None:
+        return abstain(CODE, "a critical path and idle causes of GPU work")
+    if signals.time is None or signals.time.share(found.python) < LEAST_SHARE:
+        return None
+    longest = next((each for each in gpu.path.shares if each.kind == PYTHON), None)
+    where = (
+        ()
+        if longest is None
+        else (
+            number(
+                f"longest under one range: {longest.name or 'none'}",
+                longest.ns * 1e-9,
+                "s",
+                f"profile path.shares[{PYTHON}, {longest.name}].ns",
+            ),
+        )
+    )
+    return Symptom(
+        cause="Between two launches the host is in Python that is no operator's.",
+        evidence=(
+            number(
+                "the host's time on the critical path that is Python",
+                found.python_share,
+                "share",
+                "profile path.by_kind_ns.host over host + operator + call",
+            ),
+            *where,
+        ),
+        advice="vectorise loops over tensors, move bookkeeping out of the step, compile what remains",
+        levers=("compile", "cuda-graphs"),
+        parts=found.python,
+    )

@@ -1,0 +1,101 @@
+"""Each new token recomputes all before it
+
+Sees: in a trace without a backward pass, products of one weight whose number of rows grows by the same
+step eight times or more.
+Costs: generating n tokens takes n²/2 rows of every product where a cache takes n.
+Example: `for _ in range(n): logits = model(tokens)` with the tokens growing.
+Lever: none sets it; keep keys and values in a cache (the pass `decode` of a case does).
+Wrong when: prompts of evenly growing lengths were processed one after another.
+"""
+
+import itertools
+import re
+
+from peakward.diagnose.kernels import all_work
+from peakward.diagnose.signals import Signals
+from peakward.diagnose.symptom import WORTH_SHARE, Symptom, Verdict, abstain, number
+from peakward.records.profile import OperatorRate
+
+CODE = "GEN001"
+PRODUCTS = ("aten::mm", "aten::addmm", "aten::linear")
+LEAST_RUN = 8
+"""Growing lengths in a row: no batch of a data set has them by chance."""
+
+
+def judge(signals: Signals) -> Verdict:
+    """By operators' shapes."""
+    profile, time = signals.profile, signals.time
+    if profile is None or time is None:
+        return abstain(CODE, "a profile")
+    products = [each for each in profile.operators if each.name in PRODUCTS]
+    if not products:
+        return abstain(CODE, "shapes of matrix products")
+    if any(each.phase == "backward" for each in profile.kernels):
+        return None
+    growing = _growing(products)
+    rows = [_split(each)[0] for each in growing]
+    if not rows:
+        return None
+    whole_ns = sum(each.total_ns for each in profile.kernels)
+    # All but the rows of the newest tokens need not have been computed.
+    ns = sum(
+        each.kernel_ns * (1 - _step(rows) / row) for each, row in zip(growing, rows, strict=True)
+    )
+    share = min(ns / max(whole_ns, 1), 1.0)
+    held = {name: seconds * share for name, seconds in all_work(time).items()}
+    if time.share(held) < WORTH_SHARE:
+        return None
+    return Symptom(
+        cause="Keys and values of earlier tokens are not kept, so every pass computes them again.",
+        evidence=(
+            number(
+                "lengths that follow one another",
+                len(set(rows)),
+                "count",
+                "profile operators[].dims",
+            ),
+            number("rows of the first", min(rows), "count", "profile operators[].dims"),
+            number("rows of the last", max(rows), "count", "profile operators[].dims"),
+        ),
+        advice="keep keys and values in a cache and pass the newest token alone",
+        parts=held,
+        is_all=False,
+    )
+
+
+def _split(each: OperatorRate) -> tuple[int, str]:
+    """The rows of the first matrix, and the shapes without them; 0 where there is none."""
+    matrices = re.findall(r"(\d+)×(\d+)", each.dims)
+    if not matrices:
+        return 0, ""
+    (rows, inner), *others = matrices
+    return int(rows), f"{each.name} {inner} {others[:1]}"
+
+
+def _growing(products: list[OperatorRate]) -> list[OperatorRate]:
+    by_weight: dict[str, list[tuple[int, OperatorRate]]] = {}
+    for each in products:
+        rows, rest = _split(each)
+        by_weight.setdefault(rest, []).append((rows, each))
+    found: list[OperatorRate] = []
+    for group in by_weight.values():
+        lengths = sorted({rows for rows, _ in group if rows})
+        if _longest_run(lengths) >= LEAST_RUN:
+            found += [each for rows, each in group if rows]
+    return found
+
+
+def _longest_run(lengths: list[int]) -> int:
+    """Of numbers one equal step apart."""
+    steps = [after - before for before, after in itertools.pairwise(lengths)]
+    longest = run = 1 if lengths else 0
+    for at, step in enumerate(steps):
+        run = run + 1 if at and step == steps[at - 1] else 2
+        longest = max(longest, run)
+    return longest
+
+
+def _step(rows: list[int]) -> int:
+    """The smallest growth."""
+    lengths = sorted(set(rows))
+    return min(after - before for before, after in itertools.pairwise(lengths))

@@ -1,0 +1,50 @@
+"""The host stops to wait for the GPU inside the loop
+
+Sees: idle time of the GPU during a call that waits for it and until the next launch after one, and the
+calls with the operator and the line around them.
+Costs: the host cannot launch ahead, so that the GPU runs dry after every wait.
+Example: `loss.item()`, `tensor.cpu()`, `print(loss)` or `if mask.any():` in each step.
+Lever: none; read scalars every hundred steps, or keep the decision on the GPU.
+Wrong when: the wait is the benchmark's own, around each of a few profiled steps.
+"""
+
+from peakward.diagnose.signals import Signals
+from peakward.diagnose.symptom import WORTH_SHARE, Symptom, Verdict, abstain, number
+
+CODE = "HOST004"
+CAUSES = ("synchronisation", "after_synchronisation")
+N_PLACES = 3
+
+
+def judge(signals: Signals) -> Verdict:
+    """By the idle causes of synchronisation; the waits say where."""
+    idle, time, gpu = signals.idle, signals.time, signals.gpu
+    if idle is None or time is None or gpu is None:
+        return abstain(CODE, "a profile of GPU work with its idle causes")
+    parts = time.idle(*CAUSES)
+    if time.share(parts) < WORTH_SHARE:
+        return None
+    seen_ns = sum(idle.together.by_cause_ns.get(cause, 0) for cause in CAUSES)
+    places = tuple(
+        number(
+            f"{each.operator or each.call} at {each.python or each.range or 'an unknown place'}, calls",
+            each.n,
+            "count",
+            f"profile waits[{at}].n",
+        )
+        for at, each in enumerate(gpu.waits[:N_PLACES])
+    )
+    return Symptom(
+        cause="A call waits until the GPU has done all before it, and nothing was launched to follow.",
+        evidence=(
+            number(
+                "GPU idle in a wait and until the next launch, profiled",
+                seen_ns * 1e-9,
+                "s",
+                "profile idle.together.by_cause_ns.synchronisation + after_synchronisation",
+            ),
+            *places,
+        ),
+        advice="defer .item(), .cpu() and printing to every so many steps; keep conditions on the GPU",
+        parts=parts,
+    )

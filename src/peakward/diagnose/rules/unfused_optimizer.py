@@ -1,0 +1,50 @@
+"""The optimiser makes many passes over its state
+
+Sees: elementwise kernels in the optimiser's phase.
+Costs: AdamW by formulas moves parameters, gradients and moments through memory once for each; fused
+they are read once and written once.
+Example: `torch.optim.AdamW(..., foreach=True)`, the default: some ten passes a parameter.
+Lever: fused-optimizer, triton-optimizer.
+Wrong when: the trace's optimiser is one that has no fused form.
+"""
+
+from peakward.diagnose.kernels import chosen, parts, shown
+from peakward.diagnose.signals import Signals
+from peakward.diagnose.symptom import WORTH_SHARE, Symptom, Verdict, abstain, number
+
+CODE = "BW003"
+UNFUSED = ("elementwise", "reduction", "copy")
+
+
+def judge(signals: Signals) -> Verdict:
+    """By the optimiser's phase."""
+    profile, time, case = signals.profile, signals.time, signals.case
+    if case is not None and (
+        case.workload.pass_ != "train_step"
+        or case.configuration.optimizer in ("adamw-fused", "adamw-triton")
+    ):
+        return None
+    if profile is None or time is None:
+        return abstain(CODE, "a profile")
+    if not any(each.phase == "optimizer" for each in profile.kernels):
+        return abstain(CODE, "work that is known to be the optimiser's")
+    groups = chosen(profile, lambda each: each.phase == "optimizer" and each.category in UNFUSED)
+    held = parts(time, groups)
+    if time.share(held) < WORTH_SHARE:
+        return None
+    n = sum(each.n for each in groups) / (signals.steps or 1)
+    return Symptom(
+        cause="Each formula of the update is a kernel of its own over all parameters.",
+        evidence=(
+            number(
+                "such kernels a step" if signals.steps else "such kernels",
+                n,
+                "count",
+                "profile kernels[optimizer].n",
+            ),
+            *shown(groups, signals.steps),
+        ),
+        advice="torch.optim.AdamW(..., fused=True), or a fused step of another library",
+        levers=("fused-optimizer", "triton-optimizer"),
+        parts=held,
+    )

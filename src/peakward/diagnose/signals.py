@@ -1,0 +1,85 @@
+"""What a rule may see: stored records, each None where there is none."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from peakward.diagnose.time_parts import TimeParts, time_parts
+from peakward.prediction.planning.site import Site
+from peakward.records.case import Configuration, ModelCase
+from peakward.records.case_memory import CaseMemory
+from peakward.records.device import Device
+from peakward.records.measurement import Measurement
+from peakward.records.plan import Forecast
+from peakward.records.profile import HostWork, Idle, Profile
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signals:
+    """All that is known of one case, or of one trace."""
+
+    subject: str
+    case: ModelCase | None = None
+    measurement: Measurement | None = None
+    profile: Profile | None = None
+    n_steps: int | None = None
+    """In the profile; None: as many as it marks itself."""
+    memory: CaseMemory | None = None
+    site: Site | None = None
+    """The catalogued device, by its calibration where there is one."""
+    forecast: Forecast | None = None
+
+    @property
+    def gpu(self) -> Profile | None:
+        """A profile with GPU work in it."""
+        profile = self.profile
+        seen = profile is not None and not profile.is_of_host and profile.breakdown.span_ns
+        return profile if seen else None
+
+    @property
+    def idle(self) -> Idle | None:
+        """Why the GPU was idle."""
+        return None if self.gpu is None else self.gpu.idle
+
+    @property
+    def host(self) -> HostWork | None:
+        """What the host was seen to call."""
+        return None if self.profile is None else self.profile.host
+
+    @property
+    def device(self) -> Device | None:
+        """The catalogued device."""
+        return None if self.site is None else self.site.device
+
+    @property
+    def configuration(self) -> Configuration | None:
+        """How the case is carried out."""
+        return None if self.case is None else self.case.configuration
+
+    @property
+    def steps(self) -> int | None:
+        """Steps in the profile."""
+        if self.n_steps is not None:
+            return self.n_steps
+        return None if self.profile is None else self.profile.n_steps
+
+    @property
+    def step_s(self) -> float | None:
+        """The median of unprofiled steps."""
+        summary = None if self.measurement is None else self.measurement.summary
+        return None if summary is None else summary.median_s.estimate
+
+    @property
+    def limit_bytes(self) -> int | None:
+        """Memory that the case may take: its own limit, or what the device has."""
+        if self.case is not None and self.case.memory_limit_bytes is not None:
+            return self.case.memory_limit_bytes
+        if self.site is not None:
+            return self.site.limit_bytes(None)
+        if self.measurement is None or self.measurement.environment.device_type != "cuda":
+            return None
+        return self.measurement.environment.device_memory_bytes
+
+    @cached_property
+    def time(self) -> TimeParts | None:
+        """Where the step's time goes; None without a profile that saw any work."""
+        return time_parts(self.profile, n_steps=self.steps, step_s=self.step_s)

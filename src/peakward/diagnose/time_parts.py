@@ -1,0 +1,71 @@
+"""Where one step's time goes: by idle cause, and by kernel of each phase, in seconds that add up.
+
+The durations of kernels hardly change under a profiler; the time between them does, for the profiler
+slows the host. Where the step was also measured without one, the idle time is what that median leaves
+beside the kernels, split in the proportions that the profile saw; else it is the profile's own, less
+what the profiler is known to have taken itself.
+"""
+
+from typing import NamedTuple
+
+from peakward.records.finding import Basis
+from peakward.records.profile import Profile
+
+PROFILER = "profiler"
+
+
+class TimeParts(NamedTuple):
+    """Seconds of one step of one device, or of the span where steps are not known."""
+
+    whole_s: float
+    basis: Basis
+    parts: dict[str, float]
+    """`idle.<cause>` and `work.<phase>.<kernel>`: no moment is in two of them, and they add up to no
+    more than the whole."""
+
+    def idle(self, *causes: str) -> dict[str, float]:
+        """Of these causes."""
+        return {f"idle.{each}": self.parts.get(f"idle.{each}", 0.0) for each in causes}
+
+    def share(self, parts: dict[str, float]) -> float:
+        """Of the whole."""
+        return sum(parts.values()) / self.whole_s if self.whole_s else 0.0
+
+
+def work_part(phase: str | None, name: str) -> str:
+    """The name of a kernel's part."""
+    return f"work.{phase}.{name}"
+
+
+def time_parts(
+    profile: Profile | None, *, n_steps: int | None, step_s: float | None
+) -> TimeParts | None:
+    """The parts; None where nothing was seen to run.
+
+    Args:
+        profile: of a GPU's work, or of the host's operators.
+        n_steps: that the profile holds.
+        step_s: the median of unprofiled steps.
+    """
+    if profile is None or not profile.breakdown.together.busy_ns:
+        return None
+    together = profile.breakdown.together
+    # Of several devices the mean one; of several streams at once, each moment once.
+    per_step = 1e-9 / (n_steps or 1) / max(len(profile.breakdown.devices), 1)
+    busy_s = together.busy_ns * per_step
+    work_ns = sum(each.total_ns for each in profile.kernels)
+    work: dict[str, float] = {}
+    for each in profile.kernels:
+        part = work_part(each.phase, each.name)
+        work[part] = work.get(part, 0.0) + each.total_ns / work_ns * busy_s
+    by_cause = {} if profile.idle is None else profile.idle.together.by_cause_ns
+    seen = {cause: ns * per_step for cause, ns in by_cause.items() if cause != PROFILER}
+    measured = step_s is not None and n_steps is not None
+    if measured and step_s is not None:
+        whole_s = max(step_s, busy_s)
+        scale = (whole_s - busy_s) / (sum(seen.values()) or 1.0)
+    else:
+        whole_s, scale = together.span_ns * per_step - by_cause.get(PROFILER, 0) * per_step, 1.0
+    idle = {f"idle.{cause}": seconds * scale for cause, seconds in seen.items()}
+    basis: Basis = "profiled step" if n_steps else "profiled span"
+    return TimeParts(whole_s, "measured step" if measured else basis, idle | work)

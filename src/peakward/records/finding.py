@@ -1,0 +1,87 @@
+"""What holds a step back, told from stored numbers: findings, and what could not be judged."""
+
+from typing import Literal
+
+import msgspec
+
+from peakward.records.case import Case
+from peakward.records.measurement import Interval
+
+Quantity = Literal["text", "count", "s", "bytes", "ratio", "share", "flops_per_s"]
+"""Of `records.study.Unit` those that evidence comes in."""
+Basis = Literal["measured step", "profiled step", "profiled span"]
+"""What shares are of: an unprofiled median; one of several profiled steps; all that was recorded."""
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A stored number that a finding stands on."""
+
+    name: str
+    value: float
+    unit: Quantity
+    stored: str
+    """Where it is: the record and the path in it, as `profile idle.together.by_cause_ns.host_bound`;
+    `case …` also of what follows from the case alone."""
+
+
+class LeverGain(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a lever is predicted to do about a finding."""
+
+    lever: str
+    predicted: Interval | None
+    """Step time without over step time with the lever, whatever it changes beside the finding."""
+    gain: Interval | None
+    """`predicted`, no end of it above the finding's bound: what the lever can give through this
+    finding. None: not computed."""
+    saved_bytes: int | None
+    """Less memory needed, by the same prediction."""
+    source: str
+    """What it was predicted by, or why it was not computed."""
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One thing that holds the step back."""
+
+    code: str
+    """Family (HOST, MEM, BW, PREC, ATTN, COMM, GEN, NUM, DEV) and three digits; never given anew."""
+    title: str
+    cause: str
+    evidence: tuple[Evidence, ...]
+    advice: str
+    """What to change in the program, beside or instead of the levers."""
+    gains: tuple[LeverGain, ...] = ()
+    """Of each lever that applies, the greatest first."""
+    held_back_s: float | None = None
+    """The time that this is about: of one step, or of the whole span where steps are not known."""
+    beyond_s: float | None = None
+    """What of it no finding ranked above is about. These add up to no more than the whole."""
+    share: float | None = None
+    """`held_back_s` of the whole time, or `held_back_bytes` of the memory that there is."""
+    bound: float | None = None
+    """Amdahl's: the speed-up if that time were 0. None where the time that a lever could take away is
+    not known."""
+    held_back_bytes: int | None = None
+
+
+class Abstention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A rule that could not judge."""
+
+    code: str
+    missing: tuple[str, ...]
+    """The signals that it needs and did not have."""
+
+
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the rules say of one case or one trace."""
+
+    subject: str
+    """The case's label or the trace's file."""
+    case: Case | None
+    whole_s: float | None
+    """What shares of time are of; None without times."""
+    basis: Basis | None
+    findings: tuple[Finding, ...]
+    """What holds back the greatest share first."""
+    abstentions: tuple[Abstention, ...]
+    clean: tuple[str, ...]
+    """Codes of the rules that looked and found nothing."""

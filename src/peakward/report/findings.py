@@ -1,0 +1,170 @@
+"""What the rules found, as blocks: ranked, each with its evidence, cause and levers."""
+
+from collections.abc import Sequence
+
+from peakward.records.finding import Diagnosis, Finding, LeverGain
+from peakward.records.measurement import Interval
+from peakward.records.study import Cell, Column, Table
+from peakward.records.trial import Trial
+from peakward.report.columns import without_empty
+from peakward.report.document import Block, Items, Note, Paragraph, TableBlock
+from peakward.report.format import format_cell, format_spread
+
+OF = {
+    "measured step": "the measured step; idle time is what it leaves beside the kernels",
+    "profiled step": "a profiled step, whose idle time a profiler makes longer",
+    "profiled span": "the recorded span, whose idle time a profiler makes longer",
+}
+"""What shares of time are of, by `Diagnosis.basis`."""
+
+
+def brief(found: Diagnosis) -> tuple[Block, ...]:
+    """The ranking, and what could not be judged."""
+    return (*_ranking(found), *_missing(found))
+
+
+def blocks(found: Diagnosis, trials: Sequence[Trial] = ()) -> tuple[Block, ...]:
+    """Everything; a trial of a lever on this very case stands beside what was predicted."""
+    levers = without_empty(lever_table(found, trials))
+    return (
+        *_ranking(found),
+        *((Items(texts=tuple(map(told, found.findings))),) if found.findings else ()),
+        *((TableBlock(table=levers),) if levers.rows else ()),
+        *(Note(text=text) for text in _not_computed(found)),
+        *_missing(found),
+    )
+
+
+def _ranking(found: Diagnosis) -> tuple[Block, ...]:
+    if not found.findings:
+        n = len(found.clean)
+        text = f"Nothing found by the {n} rule{'' if n == 1 else 's'} that could judge."
+        return (Paragraph(text=text),)
+    return (TableBlock(table=without_empty(ranking(found))),)
+
+
+def ranking(found: Diagnosis) -> Table:
+    """One row a finding, what holds back most first."""
+    of = "" if found.basis is None else f"Shares of time are of {OF[found.basis]}. "
+    return Table(
+        title="What holds it back",
+        columns=(
+            Column(name="code", unit="name"),
+            Column(name="finding", unit="name"),
+            Column(name="time", unit="s"),
+            Column(name="memory", unit="bytes"),
+            Column(name="share", unit="share"),
+            Column(name="not above", unit="s"),
+            Column(name="at most", unit="ratio"),
+        ),
+        rows=tuple(
+            (
+                each.code,
+                each.title,
+                each.held_back_s,
+                each.held_back_bytes,
+                each.share,
+                each.beyond_s,
+                each.bound,
+            )
+            for each in found.findings
+        ),
+        note=f"{of}Not above: less what a finding above is about too. At most: the speed-up if that "
+        "time were nothing (Amdahl).",
+    )
+
+
+def told(found: Finding) -> str:
+    """A finding in sentences: cause, evidence with its place, advice."""
+    seen = "; ".join(
+        f"{each.name} {format_cell(each.value, each.unit)} ({each.stored})"
+        for each in found.evidence
+    )
+    names = ", ".join(each.lever for each in found.gains)
+    pull = f" Levers: {names}." if names else ""
+    evidence = f" Evidence: {seen}." if seen else ""
+    return f"{found.code}: {found.cause}{evidence} To do: {found.advice}.{pull}"
+
+
+def lever_table(found: Diagnosis, trials: Sequence[Trial]) -> Table:
+    """Levers with what they are predicted to give, and what a trial on this case gave."""
+    rows = [
+        _row(finding, each, trials, found)
+        for finding in found.findings
+        for each in finding.gains
+        if each.predicted or each.saved_bytes is not None or _trial(each, trials, found)
+    ]
+    return Table(
+        title="Levers of these findings",
+        columns=(
+            Column(name="code", unit="name"),
+            Column(name="lever", unit="name"),
+            Column(name="through this"),
+            Column(name="whole step"),
+            Column(name="measured"),
+            Column(name="memory saved", unit="bytes"),
+        ),
+        rows=tuple(rows),
+        note="Speed-ups with their intervals. Through this: predicted, cut at what the finding is about. "
+        "Whole step: predicted, with all that the lever changes beside it. Measured: in pairs.",
+    )
+
+
+def _row(
+    finding: Finding, each: LeverGain, trials: Sequence[Trial], found: Diagnosis
+) -> tuple[Cell, ...]:
+    tried = _trial(each, trials, found)
+    ratio = None if tried is None or tried.time_ratio is None else _inverted(tried.time_ratio)
+    return (
+        finding.code,
+        each.lever,
+        _spread(each.gain),
+        _spread(each.predicted),
+        _spread(ratio),
+        each.saved_bytes,
+    )
+
+
+def _inverted(ratio: Interval) -> Interval:
+    """A ratio of times as a speed-up."""
+    return Interval(
+        estimate=1 / ratio.estimate, low=1 / ratio.high, high=1 / ratio.low, level=ratio.level
+    )
+
+
+def _spread(interval: Interval | None) -> str | None:
+    return None if interval is None else format_spread(interval, "ratio")
+
+
+def _trial(each: LeverGain, trials: Sequence[Trial], found: Diagnosis) -> Trial | None:
+    """Of this lever on this very case; confirmed before screened."""
+    made = [
+        trial
+        for trial in trials
+        if trial.lever == each.lever and trial.base == found.case and trial.time_ratio is not None
+    ]
+    return max(made, key=lambda trial: trial.stage == "confirmed", default=None)
+
+
+def _not_computed(found: Diagnosis) -> tuple[str, ...]:
+    by_reason: dict[str, dict[str, None]] = {}
+    for finding in found.findings:
+        for each in finding.gains:
+            if each.predicted is None and each.source.startswith("not computed"):
+                by_reason.setdefault(each.source, {})[each.lever] = None
+    return tuple(
+        f"Gain of {', '.join(names)} {reason.rstrip('.')}." for reason, names in by_reason.items()
+    )
+
+
+def _missing(found: Diagnosis) -> tuple[Block, ...]:
+    """By signal, so that it is said what to record next time."""
+    by_signal: dict[str, list[str]] = {}
+    for each in found.abstentions:
+        for signal in each.missing:
+            by_signal.setdefault(signal, []).append(each.code)
+    if not by_signal:
+        return ()
+    said = "; ".join(f"{signal} ({', '.join(codes)})" for signal, codes in by_signal.items())
+    n = len(found.abstentions)
+    return (Note(text=f"Not judged, {n} rule{'' if n == 1 else 's'}, for want of: {said}."),)

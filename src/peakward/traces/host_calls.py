@@ -1,0 +1,47 @@
+"""What the host called: the GPU's runtime and driver, and Python's garbage collector."""
+
+import re
+
+import numpy as np
+from numpy.typing import NDArray
+
+from peakward.records.profile import HostCall, HostWork
+from peakward.traces.by_name import by_name
+from peakward.traces.calls import plain_name
+from peakward.traces.table import HostKind, Table
+
+COLLECT = re.compile(r"<built-in (?:function|method) collect(?: of module.*)?>$")
+"""How torch's profiler names a call of `gc.collect`."""
+
+
+def host_calls(table: Table) -> HostWork:
+    """Calls into the runtime by name, and collections."""
+    host = table.host
+    python = np.flatnonzero(host.kind == HostKind.PYTHON)
+    collects = by_name(table.names, host.name[python], lambda name: bool(COLLECT.search(name)))
+    return HostWork(
+        calls=_calls(table),
+        n_python=len(python),
+        collections=_call(table, "gc.collect", python[collects == 1]),
+    )
+
+
+def _calls(table: Table) -> tuple[HostCall, ...]:
+    host = table.host
+    calls = np.flatnonzero(host.kind == HostKind.CALL)
+    by_plain: dict[str, list[NDArray[np.intp]]] = {}
+    for name in np.unique(host.name[calls]).tolist():
+        rows = calls[host.name[calls] == name]
+        by_plain.setdefault(plain_name(table.names[name]), []).append(rows)
+    made = (_call(table, name, np.concatenate(rows)) for name, rows in by_plain.items())
+    found = [each for each in made if each is not None]
+    return tuple(sorted(found, key=lambda each: (-each.sum_ns, each.name)))
+
+
+def _call(table: Table, name: str, rows: NDArray[np.intp]) -> HostCall | None:
+    if not len(rows):
+        return None
+    durations = table.host.duration_ns[rows]
+    return HostCall(
+        name=name, n=len(rows), sum_ns=int(durations.sum()), longest_ns=int(durations.max())
+    )
