@@ -2,7 +2,7 @@
 
 import msgspec
 
-from peakward.diagnose.gains import gains
+from peakward.diagnose.gains import fastest_first, gains, smallest_first
 from peakward.diagnose.rulebook import RULES, Rule
 from peakward.diagnose.signals import Signals
 from peakward.diagnose.symptom import Symptom
@@ -62,4 +62,6 @@ def _finding(rule: Rule, symptom: Symptom, signals: Signals, left: dict[str, flo
         bound=bound,
         held_back_bytes=symptom.held_back_bytes,
     )
-    return msgspec.structs.replace(found, gains=gains(symptom.levers, signals, bound))
+    levers = gains(symptom.levers, signals, bound)
+    order = smallest_first if rule.code.startswith("MEM") else fastest_first
+    return msgspec.structs.replace(found, gains=order(levers))

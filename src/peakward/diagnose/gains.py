@@ -2,18 +2,29 @@
 
 from peakward.catalogue.levers import changes, lever, obstacle
 from peakward.diagnose.signals import Signals
-from peakward.prediction.planning.changes import Base, change
+from peakward.prediction.planning.changes import LEAST_GAIN, Base, change
 from peakward.records.finding import LeverGain
 from peakward.records.measurement import Interval
 
 
 def gains(names: tuple[str, ...], signals: Signals, bound: float | None) -> tuple[LeverGain, ...]:
-    """Of each lever that changes the case and applies to it, the greatest gain first.
+    """Of each lever that changes the case and applies to it, in the order given.
 
     Without a case every lever stays, and no gain is computed.
     """
-    found = [_gain(name, signals, bound) for name in names if _applies(name, signals)]
-    return tuple(sorted(found, key=lambda each: -(each.gain.estimate if each.gain else 0.0)))
+    return tuple(_gain(name, signals, bound) for name in names if _applies(name, signals))
+
+
+def fastest_first(found: tuple[LeverGain, ...]) -> tuple[LeverGain, ...]:
+    """Less those that are predicted to be no reason to pull them."""
+    kept = [each for each in found if each.gain is None or each.gain.estimate >= LEAST_GAIN]
+    return tuple(sorted(kept, key=lambda each: -(each.gain.estimate if each.gain else 0.0)))
+
+
+def smallest_first(found: tuple[LeverGain, ...]) -> tuple[LeverGain, ...]:
+    """By the memory that is left to need, less those that are predicted to save none."""
+    kept = [each for each in found if each.saved_bytes is None or each.saved_bytes > 0]
+    return tuple(sorted(kept, key=lambda each: -(each.saved_bytes or 0)))
 
 
 def capped(predicted: Interval | None, bound: float | None) -> Interval | None:

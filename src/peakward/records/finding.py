@@ -50,7 +50,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     advice: str
     """What to change in the program, beside or instead of the levers."""
     gains: tuple[LeverGain, ...] = ()
-    """Of each lever that applies, the greatest first."""
+    """Of each lever that applies and is not predicted to be of no use, the best first: of findings
+    about time the fastest, about memory (MEM) the one that saves most."""
     held_back_s: float | None = None
     """The time that this is about: of one step, or of the whole span where steps are not known."""
     beyond_s: float | None = None

@@ -16,8 +16,8 @@ from peakward.diagnose.symptom import WORTH_SHARE, Symptom, Verdict, abstain
 from peakward.records.device import Device
 
 CODE = "PREC001"
-ON_CUDA_CORES = re.compile(r"sgemm|dgemm|simt|ffma|gemm_f32f32_f32f32_f32_|gemmSN|gemmk1")
-TENSOR_CORES = re.compile(r"tensorop|tf32|s1688|mma_|hmma|wgmma")
+ON_CUDA_CORES = re.compile(r"sgemm|simt|ffma")
+"""cuBLAS's own, CUTLASS's and xmma's: every fp32 product of the stored profiles has one of them."""
 LEAST_RATIO = 2.0
 """Of a tensor-core type's rate to fp32's, from which on the device has such cores to speak of."""
 
@@ -33,11 +33,7 @@ def judge(signals: Signals) -> Verdict:
         return None
     groups = chosen(
         gpu,
-        lambda each: (
-            each.category == "matmul"
-            and bool(ON_CUDA_CORES.search(each.name))
-            and not TENSOR_CORES.search(each.name)
-        ),
+        lambda each: each.category == "matmul" and bool(ON_CUDA_CORES.search(each.name)),
     )
     held = parts(time, groups)
     if time.share(held) < WORTH_SHARE:

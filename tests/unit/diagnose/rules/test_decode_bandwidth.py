@@ -1,0 +1,42 @@
+"""Decoding at the rate of memory."""
+
+import msgspec
+import pytest
+
+from peakward.diagnose.symptom import Symptom
+
+from .made import SHAPE, abstains, case, foretold, judge, measurement, profile, signals
+
+BIG = msgspec.structs.replace(
+    SHAPE, n_layers=32, d_model=4096, d_ff=11008, n_heads=32, n_kv_heads=32, head_dim=128
+)
+DECODE = case(
+    shape=BIG,
+    workload={"batch_size": 1, "pass_": "decode"},
+    precision="bf16",
+    attention="sdpa",
+    cuda_graphs=True,
+)
+
+
+def taking(times_the_floor, of=DECODE):
+    told = foretold(of)
+    step_s = told.forecast.floor_s * times_the_floor
+    return foretold(of, profile=profile(), measurement=measurement(of, step_s))
+
+
+@pytest.mark.parametrize("times", [1.1, 1.9])
+def test_near_the_floor(times):
+    found = judge("GEN002", taking(times))
+    assert isinstance(found, Symptom)
+    assert found.evidence[0].value / found.evidence[1].value == pytest.approx(times)
+
+
+def test_silent_far_from_it_and_of_other_passes():
+    assert judge("GEN002", taking(10)) is None
+    assert judge("GEN002", taking(1.1, case())) is None
+
+
+def test_without_a_measurement():
+    assert abstains("GEN002", foretold(DECODE))
+    assert abstains("GEN002", signals())

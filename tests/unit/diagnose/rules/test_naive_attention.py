@@ -1,0 +1,60 @@
+"""A score matrix in memory."""
+
+import pytest
+
+from peakward.diagnose.symptom import Symptom
+from peakward.records.profile import RangeWork
+
+from .made import MS, PRODUCTS, abstains, case, judge, kernel, profile, signals
+
+SOFTMAX = "softmax_warp_forward<float>"
+
+
+def scoring(ms, name=SOFTMAX, **others):
+    return profile(PRODUCTS, kernel(name, ms, "softmax"), **others)
+
+
+@pytest.mark.parametrize("ms", [10, 100])
+def test_without_ranges_the_softmax_and_no_bound(ms):
+    for of in (None, case()):
+        found = judge("ATTN001", signals(scoring(ms), case=of))
+        assert isinstance(found, Symptom)
+        assert sum(found.parts.values()) == pytest.approx(ms * 1e-3)
+        assert not found.is_all
+
+
+def test_with_ranges_all_of_it():
+    inside = (
+        RangeWork(
+            name="peakward::attention.softmax",
+            direction="forward",
+            category="softmax",
+            n=1,
+            total_ns=10 * MS,
+        ),
+        RangeWork(
+            name="peakward::attention.scores",
+            direction="forward",
+            category="matmul",
+            n=1,
+            total_ns=25 * MS,
+        ),
+    )
+    found = judge("ATTN001", signals(scoring(10, ranges=inside), case=case()))
+    assert sum(found.parts.values()) == pytest.approx(0.035)
+    assert found.is_all
+
+
+def test_silent_of_the_loss_of_fused_attention_and_of_little():
+    loss = scoring(50, "cunn_SoftMaxForwardSmem<float, LogSoftMaxForwardEpilogue, long>")
+    assert judge("ATTN001", signals(loss)) is None
+    both = profile(
+        PRODUCTS, kernel(SOFTMAX, 50, "softmax"), kernel("flash_fwd_kernel", 9, "attention")
+    )
+    assert judge("ATTN001", signals(both)) is None
+    assert judge("ATTN001", signals(scoring(50), case=case(attention="sdpa"))) is None
+    assert judge("ATTN001", signals(scoring(1))) is None
+
+
+def test_without_a_profile():
+    assert abstains("ATTN001", signals())

@@ -1,0 +1,34 @@
+"""What does not fit."""
+
+import pytest
+
+from peakward.diagnose.symptom import Symptom
+
+from .made import abstains, case, foretold, judge, measurement, signals
+
+
+@pytest.mark.parametrize("seq_len", [16384, 32768])
+def test_long_naive_attention_is_told_by_its_scores(seq_len):
+    given = foretold(case(workload={"batch_size": 4, "seq_len": seq_len}))
+    found = judge("MEM001", given)
+    assert isinstance(found, Symptom)
+    assert found.held_back_bytes > 0
+    scores = next(each for each in found.evidence if "score matrix" in each.name)
+    assert scores.value == 4 * 12 * seq_len**2 * 4
+    assert {"sdpa", "checkpointing"} <= set(found.levers)
+
+
+def test_a_measured_oom_counts_without_a_forecast():
+    failed = measurement(case(), status="oom", summary=None)
+    found = judge("MEM001", signals(case=case(), measurement=failed, site=None))
+    assert isinstance(found, Symptom)
+    assert found.held_back_bytes is None
+
+
+def test_silent_where_it_ran_or_fits():
+    assert judge("MEM001", signals(case=case(), measurement=measurement(case()))) is None
+    assert judge("MEM001", foretold(case())) is None
+
+
+def test_without_either():
+    assert abstains("MEM001", signals())

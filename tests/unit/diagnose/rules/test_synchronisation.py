@@ -1,0 +1,37 @@
+"""Waits in the loop."""
+
+import pytest
+
+from peakward.diagnose.symptom import Symptom
+from peakward.records.profile import Waiting
+
+from .made import MS, abstains, judge, profile, signals
+
+ITEM = Waiting(
+    call="cudaStreamSynchronize",
+    operator="aten::_local_scalar_dense",
+    range=None,
+    python="train.py(12): step",
+    n=3,
+    sum_ns=5 * MS,
+    gpu_idle_ns=5 * MS,
+    longest_ns=2 * MS,
+)
+
+
+@pytest.mark.parametrize("ms", [10, 100])
+def test_the_wait_and_what_follows_it(ms):
+    idle = {"synchronisation": ms / 2, "after_synchronisation": ms / 2}
+    found = judge("HOST004", signals(profile(idle=idle, waits=(ITEM,))))
+    assert isinstance(found, Symptom)
+    assert sum(found.parts.values()) == pytest.approx(ms * 1e-3)
+    assert "train.py(12): step" in found.evidence[1].name
+    assert found.evidence[1].stored == "profile waits[0].n"
+
+
+def test_a_wait_while_the_gpu_works_costs_nothing():
+    assert judge("HOST004", signals(profile(waits=(ITEM,)))) is None
+
+
+def test_without_idle_causes():
+    assert abstains("HOST004", signals())

@@ -1,0 +1,35 @@
+"""An update of many passes."""
+
+import pytest
+
+from peakward.diagnose.symptom import Symptom
+
+from .made import PRODUCTS, abstains, case, judge, kernel, profile, signals
+
+
+def updating(ms, category="elementwise"):
+    return profile(
+        PRODUCTS, kernel("multi_tensor_apply_kernel", ms, category, phase="optimizer", n=400)
+    )
+
+
+@pytest.mark.parametrize("ms", [10, 100])
+def test_the_share_of_its_passes(ms):
+    for of in (None, case()):
+        found = judge("BW003", signals(updating(ms), case=of))
+        assert isinstance(found, Symptom)
+        assert sum(found.parts.values()) == pytest.approx(ms * 1e-3)
+        assert found.evidence[0].value == 400
+
+
+def test_silent_where_little_fused_or_no_update():
+    assert judge("BW003", signals(updating(1))) is None
+    assert judge("BW003", signals(updating(100, category="optimizer"))) is None
+    assert judge("BW003", signals(updating(100), case=case(optimizer="adamw-fused"))) is None
+    forward = case(workload={"pass_": "forward"})
+    assert judge("BW003", signals(updating(100), case=forward)) is None
+
+
+def test_without_a_phase_of_the_optimiser():
+    assert abstains("BW003", signals(profile()))
+    assert abstains("BW003", signals())

@@ -1,0 +1,30 @@
+"""A loss that is not finite."""
+
+import pytest
+
+from peakward.diagnose.symptom import Symptom
+
+from .made import abstains, case, judge, measurement, signals
+
+
+def failed(precision, loss):
+    of = case(precision=precision)
+    reason = f"expected a finite loss, got {loss} after 12 steps"
+    return signals(case=of, measurement=measurement(of, status="invalid", reason=reason))
+
+
+@pytest.mark.parametrize(("precision", "loss"), [("fp16-mixed", "inf"), ("bf16", "nan")])
+def test_in_a_narrow_type(precision, loss):
+    found = judge("NUM001", failed(precision, loss))
+    assert isinstance(found, Symptom)
+    assert loss in found.cause and precision in found.cause
+
+
+def test_fp32_is_not_narrow():
+    assert judge("NUM001", failed("fp32", "nan")) is None
+
+
+def test_a_finite_loss_says_nothing_about_a_run():
+    of = case(precision="bf16")
+    assert abstains("NUM001", signals(case=of, measurement=measurement(of)))
+    assert abstains("NUM001", signals())

@@ -1,0 +1,116 @@
+"""All rules together: ranking, overlap, bounds, abstention."""
+
+import pytest
+
+from peakward.diagnose.examine import examine
+from peakward.diagnose.rulebook import RULES
+from peakward.records import codec
+from peakward.records.finding import Diagnosis
+from peakward.records.profile import HostCall
+
+from .rules.made import (
+    MS,
+    PRODUCTS,
+    case,
+    foretold,
+    host,
+    kernel,
+    measurement,
+    of_host,
+    profile,
+    signals,
+)
+
+CAST = kernel("unrolled_elementwise_kernel<direct_copy_kernel_cuda<float>>", 50, "copy")
+
+
+def codes(found: Diagnosis) -> list[str]:
+    return [each.code for each in found.findings]
+
+
+def test_every_rule_finds_abstains_or_is_clean():
+    for given in (signals(), signals(profile()), signals(of_host()), signals(profile(CAST))):
+        found = examine(given)
+        said = [*codes(found), *(each.code for each in found.abstentions), *found.clean]
+        assert sorted(said) == sorted(rule.code for rule in RULES)
+
+
+def test_nothing_is_found_in_a_clean_profile():
+    assert examine(signals(profile())).findings == ()
+
+
+def test_what_holds_back_most_is_first():
+    found = examine(signals(profile(CAST, PRODUCTS, idle={"host_bound": 100, "data_loading": 20})))
+    assert codes(found) == ["HOST002", "BW001", "PREC003", "HOST001"]
+    shares = [each.share for each in found.findings]
+    assert shares == sorted(shares, reverse=True)
+
+
+def test_what_two_are_about_counts_once():
+    by_code = {each.code: each for each in examine(signals(profile(CAST, PRODUCTS))).findings}
+    assert by_code["BW001"].beyond_s == pytest.approx(0.05)
+    assert by_code["PREC003"].held_back_s == pytest.approx(0.05)
+    assert by_code["PREC003"].beyond_s == 0
+
+
+def test_together_they_are_never_more_than_the_whole():
+    calls = (HostCall(name="cudaFree", n=9, sum_ns=400 * MS, longest_ns=1),)
+    busy = profile(
+        CAST,
+        kernel("softmax_warp_forward<float>", 80, "softmax"),
+        kernel("elementwise_kernel<direct_copy_kernel_cuda<float>>", 60, "copy"),
+        idle={"host_bound": 100, "synchronisation": 50, "after_synchronisation": 40},
+        host=host(*calls),
+    )
+    found = examine(signals(busy))
+    assert len(found.findings) >= 6
+    assert sum(each.held_back_s for each in found.findings) > found.whole_s
+    assert sum(each.beyond_s for each in found.findings) <= found.whole_s * (1 + 1e-12)
+
+
+def test_the_bound_is_amdahls():
+    (found,) = examine(signals(profile(idle={"data_loading": 300}))).findings
+    assert found.share == pytest.approx(0.75)
+    assert found.bound == pytest.approx(4.0)
+
+
+def test_a_part_of_what_a_lever_takes_away_bounds_nothing():
+    softmax = profile(PRODUCTS, kernel("softmax_warp_forward<float>", 10, "softmax"))
+    (found,) = examine(signals(softmax)).findings
+    assert (found.code, found.bound) == ("ATTN001", None)
+
+
+def test_idle_time_is_that_of_the_measured_step():
+    of = case()
+    slow = profile(idle={"data_loading": 300})
+    given = signals(slow, case=of, measurement=measurement(of, 0.15), n_steps=1)
+    found = examine(given)
+    assert (found.whole_s, found.basis) == (0.15, "measured step")
+    assert found.findings[0].held_back_s == pytest.approx(0.05)
+
+
+def test_gains_are_predicted_and_cut_at_the_bound():
+    of = case(workload={"batch_size": 16})
+    slow = profile(
+        kernel("nvjet_sm90_tst_128x128_64x6_1x1_h_bz_TNT", 500),
+        kernel("cutlass_80_simt_sgemm_128x128_8x4_nt_align1", 50),
+    )
+    found = examine(foretold(of, profile=slow))
+    of_cores = next(each for each in found.findings if each.code == "PREC001")
+    assert of_cores.gains
+    for each in of_cores.gains:
+        assert each.predicted.estimate > of_cores.bound == pytest.approx(1.1)
+        assert each.gain.high == each.gain.estimate == of_cores.bound
+        assert each.source.startswith("prediction for NVIDIA H100")
+
+
+def test_without_a_case_no_gain_is_computed():
+    found = examine(signals(profile(idle={"host_bound": 100})))
+    for each in found.findings[0].gains:
+        assert each.gain is None
+        assert each.source.startswith("not computed: no case")
+
+
+def test_the_record_is_written_and_read():
+    found = examine(foretold(case(), profile=profile(CAST)))
+    assert codec.from_json(codec.to_json(found), Diagnosis) == found

@@ -1,0 +1,56 @@
+"""Where a step's time goes."""
+
+import pytest
+
+from peakward.diagnose.time_parts import time_parts
+
+from .rules.made import MS, kernel, profile
+
+TWO = (kernel("a", 30), kernel("b", 10, phase="backward"))
+
+
+def test_idle_and_work_add_up_to_the_whole():
+    found = time_parts(profile(*TWO, idle={"host_bound": 60}), n_steps=None, step_s=None)
+    assert found.whole_s == pytest.approx(0.1)
+    assert found.parts["work.backward.b"] == pytest.approx(0.01)
+    assert sum(found.parts.values()) == pytest.approx(found.whole_s)
+    assert found.basis == "profiled span"
+
+
+def test_of_several_steps_one():
+    found = time_parts(profile(*TWO, idle={"host_bound": 60}), n_steps=4, step_s=None)
+    assert found.whole_s == pytest.approx(0.025)
+    assert found.basis == "profiled step"
+
+
+def test_what_the_profiler_took_is_no_part_of_it():
+    idle = {"host_bound": 60, "profiler": 100}
+    found = time_parts(profile(*TWO, idle=idle), n_steps=1, step_s=None)
+    assert found.whole_s == pytest.approx(0.1)
+    assert "idle.profiler" not in found.parts
+
+
+def test_a_measured_step_leaves_its_own_idle_time():
+    idle = {"host_bound": 60, "data_loading": 20}
+    found = time_parts(profile(*TWO, idle=idle), n_steps=1, step_s=0.06)
+    assert found.whole_s == 0.06
+    assert found.parts["idle.host_bound"] == pytest.approx(0.015)
+    assert found.parts["idle.data_loading"] == pytest.approx(0.005)
+
+
+def test_a_step_shorter_than_its_kernels_has_no_idle_time():
+    found = time_parts(profile(*TWO, idle={"host_bound": 60}), n_steps=1, step_s=0.03)
+    assert found.whole_s == pytest.approx(0.04)
+    assert found.parts["idle.host_bound"] == 0
+
+
+def test_work_at_once_on_two_streams_counts_once():
+    both = profile(*TWO, busy_ns=20 * MS, span_ns=20 * MS)
+    found = time_parts(both, n_steps=1, step_s=None)
+    assert sum(found.parts.values()) == pytest.approx(0.02)
+    assert found.parts["work.forward.a"] == pytest.approx(0.015)
+
+
+def test_without_work_there_is_nothing():
+    assert time_parts(None, n_steps=None, step_s=None) is None
+    assert time_parts(profile(busy_ns=0), n_steps=1, step_s=None) is None
