@@ -17,6 +17,7 @@ What the command line does, from Python:
 
     trace = pw.trace("step.json.gz")
     print(trace.breakdown().together, trace.kernels()[:10])
+    print(pw.findings(trace).findings)
 
     print(pw.memory("snapshot.pickle").report().devices[0].peak)
 
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
         case,
         compare,
         device,
+        findings,
         floor,
         html,
         lever,
@@ -78,6 +80,7 @@ __all__ = [
     "case",
     "compare",
     "device",
+    "findings",
     "floor",
     "html",
     "lever",

@@ -19,6 +19,7 @@ from peakward.predictions import DB, floor, plan, plan_serving, predict
 from peakward.records.calibration import Calibration
 from peakward.records.case import Case, Configuration, DeviceType, ModelCase, Pass, Workload
 from peakward.records.errors import PeakwardError
+from peakward.records.finding import Diagnosis
 from peakward.records.inference import ServingWorkload
 from peakward.records.measurement import Measurement
 from peakward.records.model_shape import ModelShape
@@ -33,6 +34,8 @@ from peakward.store.database import Store
 
 if TYPE_CHECKING:
     import torch
+
+    from peakward.traces.trace import Trace
 
 __all__ = [
     "Configuration",
@@ -50,6 +53,7 @@ __all__ = [
     "case",
     "compare",
     "device",
+    "findings",
     "floor",
     "html",
     "lever",
@@ -148,6 +152,14 @@ def calibrate(device: DeviceType | None = None, *, db: str = DB) -> Calibration:
         measured = calibrate_in_full(opened.sweep.workers, here.device)
         opened.store.add_calibration(measured)
     return measured
+
+
+def findings(trace: "Trace") -> Diagnosis:
+    """What holds a trace back, and what could not be judged from it alone: `peakward trace`."""
+    from peakward.cli.trace import device_of, diagnosed
+
+    device = device_of(trace)
+    return diagnosed(trace.profile(device=device), device)
 
 
 def run(

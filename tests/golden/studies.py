@@ -12,6 +12,8 @@ from peakward.records.case_memory import (
     StepClock,
 )
 from peakward.records.environment import Environment
+from peakward.records.finding import Abstention, Diagnosis, Finding, LeverGain
+from peakward.records.finding import Evidence as FindingEvidence
 from peakward.records.measurement import (
     CompileReport,
     Interval,
@@ -351,7 +353,7 @@ def profile(case: ModelCase, span_ms: float, work, causes) -> CaseProfile:
         trace="0123456789abcdef.json.gz",
         profile=Profile(
             **dict.fromkeys(Profile.__struct_fields__, ())
-            | dict.fromkeys(("rank", "world_size", "selection", "path"))
+            | dict.fromkeys(("rank", "world_size", "selection", "path", "host"))
             | {"source": "0123456789abcdef.json.gz", "format": "torch"}
             | {"n_steps": N_PROFILED, "unnamed_share": 0.0}
             | {"breakdown": Breakdown(devices=(together,), together=together, span_ns=span_ns)}
@@ -443,6 +445,67 @@ def recorded() -> CaseMemory:
     )
 
 
+def diagnosis() -> Diagnosis:
+    """Of the baseline: two findings, one with a gain cut at its bound, and what could not be judged."""
+    guess = Interval(estimate=5.6, low=5.1, high=6.2, level=0.9)
+    source = "prediction for NVIDIA H200, rates: calibrated"
+    cores = Finding(
+        code="PREC001",
+        title="Matrix products run on ordinary cores",
+        cause="Operands in fp32 are multiplied in fp32, which no tensor core does.",
+        evidence=(
+            FindingEvidence(
+                name="sm80_xmma_gemm_f32f32_f32f32_f32_nt_n, backward, a step",
+                value=0.543,
+                unit="s",
+                stored="profile kernels[backward, sm80_xmma_gemm_f32f32_f32f32_f32_nt_n].total_ns",
+            ),
+        ),
+        advice='torch.set_float32_matmul_precision("high") for tf32, or autocast to bf16',
+        gains=(
+            LeverGain(
+                lever="bf16",
+                predicted=guess,
+                gain=msgspec.structs.replace(guess, high=5.7),
+                saved_bytes=29 * GIB,
+                source=source,
+            ),
+            LeverGain(
+                lever="tf32",
+                predicted=Interval(estimate=3.2, low=3.0, high=3.4, level=0.9),
+                gain=Interval(estimate=3.2, low=3.0, high=3.4, level=0.9),
+                saved_bytes=0,
+                source=source,
+            ),
+        ),
+        held_back_s=0.828,
+        beyond_s=0.828,
+        share=0.825,
+        bound=5.7,
+    )
+    memory = Finding(
+        code="MEM004",
+        title="The allocator holds much more memory than is used",
+        cause="Free blocks of the allocator do not fit what is asked for next.",
+        evidence=(),
+        advice="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or fewer different shapes",
+        share=0.2,
+        held_back_bytes=28 * GIB,
+    )
+    return Diagnosis(
+        subject="2.7B 4 × 512 train_step",
+        case=BASELINE,
+        whole_s=1.004,
+        basis="measured step",
+        findings=(cores, memory),
+        abstentions=(
+            Abstention(code="HOST006", missing=("Python stacks in the profile",)),
+            Abstention(code="PREC002", missing=("operators' shapes on a catalogued device",)),
+        ),
+        clean=("HOST001", "HOST002"),
+    )
+
+
 def run_study() -> Study:
     """`peakward run --model 2.7B` on an H200, complete."""
     return Study(
@@ -483,6 +546,7 @@ def run_study() -> Study:
         trials=trials(),
         profiles=profiles(),
         memory=(recorded(),),
+        diagnoses=(diagnosis(),),
         best_command=(
             "peakward bench --model 2.7B --batch-size 4 --seq-len 512 --pass train_step "
             "--precision bf16 --attention sdpa --compile default --optimizer adamw-fused --device cuda"

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from peakward.catalogue.devices import device
+from peakward.cli.trace import diagnosed
 from peakward.records import codec
+from peakward.records.finding import Diagnosis
 from peakward.records.profile import Profile
 from peakward.report import markdown
 from peakward.report import profile as pages
@@ -24,10 +26,19 @@ def found(request):
     return codec.from_json(codec.to_json(profile), Profile)
 
 
+@pytest.fixture
+def told(found):
+    """What the rules say of it, written and read again."""
+    on = None if found.is_of_host else device("h200-141")
+    return codec.from_json(codec.to_json(diagnosed(found, on)), Diagnosis)
+
+
 @pytest.mark.parametrize("width", [100, 80])
-def test_one_screen(found, width, snapshot):
-    assert on_terminal(pages.summary(found), width) == snapshot(extension_class=in_files("txt"))
+def test_one_screen(found, told, width, snapshot):
+    assert on_terminal(pages.summary(found, told), width) == snapshot(
+        extension_class=in_files("txt")
+    )
 
 
-def test_everything(found, snapshot):
-    assert markdown.render(pages.whole(found)) == snapshot(extension_class=in_files("md"))
+def test_everything(found, told, snapshot):
+    assert markdown.render(pages.whole(found, told)) == snapshot(extension_class=in_files("md"))

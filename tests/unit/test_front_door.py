@@ -48,6 +48,13 @@ def test_whatever_a_command_does_python_does():
             assert name in pw.__all__
 
 
+def test_findings_of_a_trace_are_those_of_the_command_line():
+    name = Path(__file__).parents[1] / "data" / "traces" / "h200_decoder_compiled.json.gz"
+    found = pw.findings(pw.trace(name))
+    assert [each.code for each in found.findings] == ["HOST002"]
+    assert found.findings[0].bound == pytest.approx(1 / (1 - found.findings[0].share))
+
+
 def test_a_case_is_what_the_command_line_would_make():
     case = pw.case("tiny", batch_size=2, seq_len=16, levers=("sdpa", "bf16"), device="cpu")
     assert case.configuration == Configuration(attention="sdpa", precision="bf16")

@@ -51,12 +51,16 @@ def main(options: Options, _command: str) -> int:
     from peakward.traces.trace import Trace
 
     traces = [Trace.open(Path(name)) for name in options.files]
-    on = [_device(each) for each in traces]
+    on = [device_of(each) for each in traces]
     found = [
         each.profile(phase=phase, range_name=options.range, device=device)
         for each, device in zip(traces, on, strict=True)
     ]
-    told = [diagnosed(each, device) for each, device in zip(found, on, strict=True)]
+    told = [
+        # The rest of the trace would look idle to the rules.
+        None if each.selection is not None else diagnosed(each, device)
+        for each, device in zip(found, on, strict=True)
+    ]
     both = list(zip(found, told, strict=True))
     whole = _together([pages.whole(*each) for each in both], traces)
     screen = (
@@ -67,15 +71,13 @@ def main(options: Options, _command: str) -> int:
     return 0
 
 
-def diagnosed(found: Profile, device: Device | None) -> Diagnosis | None:
-    """What the rules say of a trace; None of a part, whose rest they would take for idle."""
-    if found.selection is not None:
-        return None
+def diagnosed(found: Profile, device: Device | None) -> Diagnosis:
+    """What the rules say of a whole trace, by itself."""
     here = None if device is None else site(device)
     return examine(Signals(subject=found.source, profile=found, site=here))
 
 
-def _device(trace: "Trace") -> Device | None:
+def device_of(trace: "Trace") -> Device | None:
     """The catalogued device that the trace was taken on, where all of its GPUs are of that model."""
     return devices.match_all((each.name, each.memory_bytes) for each in trace.table.devices)
 

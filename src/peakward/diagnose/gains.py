@@ -49,12 +49,12 @@ def _applies(name: str, signals: Signals) -> bool:
 
 
 def _gain(name: str, signals: Signals, bound: float | None) -> LeverGain:
-    case, told, here = signals.case, signals.forecast, signals.site
+    case, told, here, pulled = signals.case, signals.forecast, signals.site, lever(name)
     if case is None:
         return _without(name, "no case: a trace does not say what would run instead")
     if told is None or here is None:
         return _without(name, "the device is not catalogued, or is a CPU")
-    found = change((lever(name),), Base(case, told), here)
+    found = change((pulled,), Base(case, told), here)
     if found.speedup is None and found.needed_bytes is None:
         reason = "; ".join(each.reason for each in found.absent) or "its step time is not predicted"
         return _without(name, reason)

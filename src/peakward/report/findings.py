@@ -54,7 +54,7 @@ def ranking(found: Diagnosis) -> Table:
             Column(name="time", unit="s"),
             Column(name="memory", unit="bytes"),
             Column(name="share", unit="share"),
-            Column(name="not above", unit="s"),
+            Column(name="added", unit="s"),
             Column(name="at most", unit="ratio"),
         ),
         rows=tuple(
@@ -69,8 +69,8 @@ def ranking(found: Diagnosis) -> Table:
             )
             for each in found.findings
         ),
-        note=f"{of}Not above: less what a finding above is about too. At most: the speed-up if that "
-        "time were nothing (Amdahl).",
+        note=f"{of}Added: less what a finding above is about too. At most: the speed-up if that time "
+        "were nothing (Amdahl).",
     )
 
 
@@ -105,8 +105,9 @@ def lever_table(found: Diagnosis, trials: Sequence[Trial]) -> Table:
             Column(name="memory saved", unit="bytes"),
         ),
         rows=tuple(rows),
-        note="Speed-ups with their intervals. Through this: predicted, cut at what the finding is about. "
-        "Whole step: predicted, with all that the lever changes beside it. Measured: in pairs.",
+        note="Speed-ups with their intervals, of predictions 90%, of measurements 95%. Through this: "
+        "predicted, cut at what the finding is about. Whole step: predicted, with all that the lever "
+        "changes beside it. Measured: in pairs, on this very case.",
     )
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from peakward.cli.main import main
 from peakward.records import codec
+from peakward.records.finding import Diagnosis
 from peakward.records.profile import Profile
 
 TRACES = Path(__file__).parents[2] / "data" / "traces"
@@ -55,6 +56,34 @@ def test_the_record_is_json(capsysbinary):
     assert main(["trace", COMPILED, "--json", "--phase", "backward"]) == 0
     found = codec.from_json(capsysbinary.readouterr().out, Profile)
     assert {each.phase for each in found.kernels} == {"backward"}
+
+
+def test_findings_and_missing_signals_stand_on_the_screen(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    assert main(["trace", COMPILED]) == 0
+    said = capsys.readouterr().out
+    assert "HOST002  The host launches work too slowly" in said
+    assert "Not judged" in said and "a case (MEM002, BW004, PREC004)" in said
+
+
+def test_evidence_and_advice_are_asked_for(capsys):
+    assert main(["trace", COMPILED, "--kernels"]) == 0
+    said = capsys.readouterr().out
+    assert "Levers: compile, cuda-graphs." in said
+    assert "profile idle.together.by_cause_ns.host_bound" in "".join(said.split("\n"))
+
+
+def test_a_part_of_a_trace_is_not_diagnosed(capsys):
+    assert main(["trace", COMPILED, "--phase", "backward"]) == 0
+    assert "Not judged" not in capsys.readouterr().out
+
+
+def test_the_diagnosis_follows_the_profile_in_json(capsysbinary):
+    assert main(["trace", COMPILED, "--json"]) == 0
+    profile, diagnosis = capsysbinary.readouterr().out.splitlines()
+    assert codec.from_json(profile, Profile).host is not None
+    found = codec.from_json(diagnosis, Diagnosis)
+    assert [each.code for each in found.findings] == ["HOST002"]
 
 
 def test_files_hold_everything(in_tmp, capsys):

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from peakward.catalogue.levers import LEVERS
 from peakward.diagnose.handbook import page
 from peakward.diagnose.rulebook import PARTS, RULES
 
@@ -21,8 +20,3 @@ def test_the_page_in_docs_is_current():
 def test_every_rule_says_every_part(rule):
     assert list(rule.told) == list(PARTS)
     assert rule.title and not rule.title.endswith(".")
-
-
-def test_the_page_has_every_lever_that_it_names_in_full():
-    names = {each.name for each in LEVERS}
-    assert {"compile", "cuda-graphs", "fused-optimizer"} <= names

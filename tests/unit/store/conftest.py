@@ -108,7 +108,7 @@ def profile(id: str = "p1", **fields: Any) -> CaseProfile:
         "profile": Profile(
             **dict.fromkeys(Profile.__struct_fields__, ())
             | {"source": "t.json.gz", "format": "torch", "unnamed_share": 0.0}
-            | dict.fromkeys(("rank", "world_size", "n_steps", "selection", "idle", "path"))
+            | dict.fromkeys(("rank", "world_size", "n_steps", "selection", "idle", "path", "host"))
             | {"breakdown": Breakdown(devices=(), together=together, span_ns=0)}
         ),
     }

@@ -20,8 +20,10 @@ LEAST_SHARE = 0.5
 def judge(signals: Signals) -> Verdict:
     """By the recorded memory of the case, else the predicted."""
     case, use, limit = signals.case, peak_use(signals), signals.limit_bytes
-    if case is None or use is None or limit is None:
-        return abstain(CODE, "a case on a known device, with its memory recorded or predicted")
+    if case is None:
+        return abstain(CODE, "a case")
+    if use is None or limit is None:
+        return abstain(CODE, "memory, recorded or predicted, and how much there is")
     held = use.by_purpose.get("activations", 0)
     kept = case.workload.trains and case.configuration.checkpointing == "none"
     if not kept or use.peak_bytes < SCARCE_SHARE * limit or held < LEAST_SHARE * use.peak_bytes:

@@ -25,8 +25,10 @@ CAUSES = ("host_bound", "after_synchronisation", "synchronisation")
 def judge(signals: Signals) -> Verdict:
     """By the host's calls."""
     host, time, steps = signals.host, signals.time, signals.steps
-    if host is None or time is None or steps is None or signals.idle is None:
-        return abstain(CODE, "a profile of GPU work with marked steps and the host's calls")
+    if time is None or signals.idle is None:
+        return abstain(CODE, "a profile of GPU work")
+    if host is None or steps is None:
+        return abstain(CODE, "marked steps and the host's calls in the profile")
     calls = [each for each in host.calls if TO_DRIVER.match(each.name)]
     n, took_s = sum(each.n for each in calls), sum(each.sum_ns for each in calls) * 1e-9 / steps
     idle = time.idle(*CAUSES)

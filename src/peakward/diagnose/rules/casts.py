@@ -24,7 +24,7 @@ def judge(signals: Signals) -> Verdict:
     """By the kernels' names; of the host's operators only the copy is seen, whatever it is for."""
     gpu, time = signals.gpu, signals.time
     if gpu is None or time is None:
-        return abstain(CODE, "a profile of GPU kernels")
+        return abstain(CODE, "a profile of GPU work")
     groups = chosen(gpu, lambda each: each.phase in MODEL_PHASES and bool(CASTS.search(each.name)))
     held = parts(time, groups)
     if time.share(held) < WORTH_SHARE:

@@ -18,7 +18,7 @@ def judge(signals: Signals) -> Verdict:
     """By the idle cause `data_loading`."""
     idle, time = signals.idle, signals.time
     if idle is None or time is None:
-        return abstain(CODE, "a profile of GPU work with its idle causes")
+        return abstain(CODE, "a profile of GPU work")
     parts = time.idle(CAUSE)
     if time.share(parts) < WORTH_SHARE:
         return None

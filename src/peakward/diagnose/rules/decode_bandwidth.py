@@ -22,8 +22,10 @@ def judge(signals: Signals) -> Verdict:
     case, told, step_s = signals.case, signals.forecast, signals.step_s
     if case is not None and case.workload.pass_ != "decode":
         return None
-    if case is None or told is None or told.time is None or told.floor_s is None or step_s is None:
-        return abstain(CODE, "a measured decode step on a catalogued device")
+    if case is None or step_s is None:
+        return abstain(CODE, "a measurement")
+    if told is None or told.time is None or told.floor_s is None:
+        return abstain(CODE, "a forecast: the device is not catalogued, or is a CPU")
     read_s = sum(each.device_s for each in told.time.operators if each.bound == "memory")
     if told.floor_s < NEAR * step_s or read_s < NEAR * told.time.device_s:
         return None

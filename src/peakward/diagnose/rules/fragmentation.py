@@ -19,10 +19,11 @@ LEAST_SHARE = 0.2
 
 def judge(signals: Signals) -> Verdict:
     """By the measured maxima of the allocator."""
-    use = None if signals.measurement is None else signals.measurement.memory
-    limit = signals.limit_bytes
+    if signals.measurement is None:
+        return abstain(CODE, "a measurement")
+    use, limit = signals.measurement.memory, signals.limit_bytes
     if use is None or use.peak_reserved_bytes is None or limit is None:
-        return abstain(CODE, "a measured peak of reserved memory on a known device")
+        return abstain(CODE, "reserved memory, and how much there is")
     unused = use.peak_reserved_bytes - use.peak_allocated_bytes
     scarce = use.peak_reserved_bytes >= SCARCE_SHARE * limit
     if not scarce or unused < LEAST_SHARE * use.peak_reserved_bytes:

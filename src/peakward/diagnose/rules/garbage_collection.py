@@ -17,8 +17,10 @@ CAUSES = ("host_bound", "after_synchronisation")
 def judge(signals: Signals) -> Verdict:
     """By the calls; collections that Python starts by itself leave no mark and so are not judged."""
     host, time, gpu = signals.host, signals.time, signals.gpu
-    if gpu is None or time is None or host is None or not host.n_python:
-        return abstain(CODE, "a profile of GPU work with Python stacks")
+    if gpu is None or time is None:
+        return abstain(CODE, "a profile of GPU work")
+    if host is None or not host.n_python:
+        return abstain(CODE, "Python stacks in the profile")
     if host.collections is None:
         return abstain(CODE, "a mark of automatic collections, which traces do not have")
     idle = time.idle(*CAUSES)

@@ -18,9 +18,11 @@ def judge(signals: Signals) -> Verdict:
     """By the measurement's report of compilation."""
     if signals.configuration is not None and signals.configuration.compile == "none":
         return None
-    report = None if signals.measurement is None else signals.measurement.compile
+    if signals.measurement is None:
+        return abstain(CODE, "a measurement")
+    report = signals.measurement.compile
     if report is None:
-        return abstain(CODE, "the compiler's report of a measured case")
+        return abstain(CODE, "the compiler's report")
     if not report.n_graph_breaks and not report.n_recompiles:
         return None
     why = "; ".join(report.reasons[:N_REASONS])

@@ -22,7 +22,7 @@ def judge(signals: Signals) -> Verdict:
     """By the idle causes `host_bound` and `launch_latency`, less what the program's Python takes."""
     found, gpu = dispatch_parts(signals), signals.gpu
     if found is None or gpu is None or signals.time is None:
-        return abstain(CODE, "a profile of GPU work with its idle causes")
+        return abstain(CODE, "a profile of GPU work")
     if signals.time.share(found.operators) < LEAST_SHARE:
         return None
     together, steps = gpu.breakdown.together, signals.steps

@@ -23,7 +23,7 @@ def judge(signals: Signals) -> Verdict:
     """By the kernels' names; operators of the host do not say how their operands lie."""
     gpu, time = signals.gpu, signals.time
     if gpu is None or time is None:
-        return abstain(CODE, "a profile of GPU kernels")
+        return abstain(CODE, "a profile of GPU work")
     groups = chosen(
         gpu, lambda each: each.phase in MODEL_PHASES and bool(STRIDED.search(each.name))
     )

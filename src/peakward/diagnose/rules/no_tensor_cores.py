@@ -26,7 +26,7 @@ def judge(signals: Signals) -> Verdict:
     """By the names of kernels, whose endings libraries choose."""
     gpu, time, device = signals.gpu, signals.time, signals.device
     if gpu is None or time is None:
-        return abstain(CODE, "a profile of GPU kernels")
+        return abstain(CODE, "a profile of GPU work")
     if device is None:
         return abstain(CODE, "the device's rates: it is not catalogued")
     if not _has_tensor_cores(device):

@@ -31,7 +31,7 @@ def judge(signals: Signals) -> Verdict:
     told, made = signals.forecast, signals.measurement
     failed = made is not None and made.status == "oom"
     if made is None and (told is None or told.fits is None):
-        return abstain(CODE, "a measurement, or a forecast of memory")
+        return abstain(CODE, "a measurement")
     if not failed and (made is not None or told is None or told.fits is not False):
         return None
     use, scores = peak_use(signals), scores_bytes(signals)

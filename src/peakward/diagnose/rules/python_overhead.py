@@ -20,8 +20,10 @@ LEAST_SHARE = 0.1
 def judge(signals: Signals) -> Verdict:
     """By the idle causes of launching, and what the critical path says the host was in."""
     found, gpu = dispatch_parts(signals), signals.gpu
-    if found is None or found.python_share is None or gpu is None or gpu.path is None:
-        return abstain(CODE, "a critical path and idle causes of GPU work")
+    if found is None or gpu is None:
+        return abstain(CODE, "a profile of GPU work")
+    if found.python_share is None or gpu.path is None:
+        return abstain(CODE, "a critical path")
     if signals.time is None or signals.time.share(found.python) < LEAST_SHARE:
         return None
     longest = next((each for each in gpu.path.shares if each.kind == PYTHON), None)

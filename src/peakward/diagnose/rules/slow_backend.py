@@ -28,7 +28,7 @@ def judge(signals: Signals) -> Verdict:
     """By kernels and operators' names."""
     gpu, time, device = signals.gpu, signals.time, signals.device
     if gpu is None or time is None:
-        return abstain(CODE, "a profile of GPU kernels")
+        return abstain(CODE, "a profile of GPU work")
     capability = None if device is None else device.compute_capability
     if capability is None:
         return abstain(CODE, "the device's compute capability")

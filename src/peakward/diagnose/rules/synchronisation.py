@@ -20,7 +20,7 @@ def judge(signals: Signals) -> Verdict:
     """By the idle causes of synchronisation; the waits say where."""
     idle, time, gpu = signals.idle, signals.time, signals.gpu
     if idle is None or time is None or gpu is None:
-        return abstain(CODE, "a profile of GPU work with its idle causes")
+        return abstain(CODE, "a profile of GPU work")
     parts = time.idle(*CAUSES)
     if time.share(parts) < WORTH_SHARE:
         return None

@@ -18,7 +18,7 @@ def judge(signals: Signals) -> Verdict:
     """By the measurement."""
     made = signals.measurement
     if made is None or made.validity is None:
-        return abstain(CODE, "a measurement with its verdict")
+        return abstain(CODE, "a measurement")
     clock = None if made.telemetry is None else made.telemetry.sm_clock_mhz
     if made.validity.verdict != "throttled":
         return None

@@ -22,7 +22,7 @@ def judge(signals: Signals) -> Verdict:
     if case is not None and case.configuration.precision not in NARROW:
         return None
     if case is None or made is None:
-        return abstain(CODE, "a measured case in a narrow type")
+        return abstain(CODE, "a measurement")
     if NOT_FINITE not in (made.reason or ""):
         return abstain(CODE, "losses, activations or gradients over a run")
     return Symptom(

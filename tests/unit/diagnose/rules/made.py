@@ -5,8 +5,10 @@ from typing import Any
 import msgspec
 
 from peakward.catalogue.devices import device
+from peakward.catalogue.levers import lever
 from peakward.diagnose.rulebook import RULES
 from peakward.diagnose.signals import Signals
+from peakward.diagnose.symptom import Symptom
 from peakward.prediction.planning.forecast import forecast
 from peakward.prediction.planning.site import site
 from peakward.records.case import ModelCase, Workload
@@ -192,8 +194,11 @@ def foretold(of: ModelCase, **others: Any) -> Signals:
 
 
 def judge(code: str, given: Signals):
-    """What the rule of that code says."""
-    return next(each for each in RULES if each.code == code).judge(given)
+    """What the rule of that code says, by levers that there are."""
+    found = next(each for each in RULES if each.code == code).judge(given)
+    for name in found.levers if isinstance(found, Symptom) else ():
+        lever(name)
+    return found
 
 
 def abstains(code: str, given: Signals) -> bool:

@@ -1,0 +1,47 @@
+"""The diagnoses of an investigation's cases."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from peakward.catalogue.devices import device
+from peakward.prediction.planning.forecast import forecast
+from peakward.prediction.planning.site import site
+from peakward.tune.diagnoses import diagnosed
+
+
+@pytest.fixture(scope="module")
+def studies():
+    path = Path(__file__).parents[2] / "golden" / "studies.py"
+    spec = importlib.util.spec_from_file_location("studies", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_each_measured_case_by_its_own_records(studies):
+    study, here = studies.run_study(), site(device("h200-141"))
+    told = [forecast(each.case, here) for each in study.measurements]
+    baseline, best = diagnosed(
+        study.measurements,
+        profiles=study.profiles,
+        memory=study.memory,
+        forecasts=told,
+        here=here,
+    )
+    assert (baseline.case, best.case) == (studies.BASELINE, studies.BEST)
+    assert baseline.whole_s == 1.004 or baseline.basis == "measured step"
+    first = {each.code: each for each in baseline.findings}
+    assert {each.lever for each in first["BW003"].gains} <= {"fused-optimizer", "triton-optimizer"}
+    assert all(each.gain is not None for each in first["BW003"].gains)
+    assert {"HOST007", "DEV001"} <= {each.code for each in best.findings}
+
+
+def test_what_was_not_profiled_is_judged_by_what_there_is(studies):
+    study = studies.run_study()
+    _, best = diagnosed(study.measurements, profiles=(), memory=(), forecasts=(), here=None)
+    assert [each.code for each in best.findings] == ["DEV001", "HOST007"]
+    assert best.whole_s is None
+    missing = {each.code for each in best.abstentions}
+    assert {"HOST001", "BW001", "MEM002"} <= missing
