@@ -1,15 +1,18 @@
 """Kernels of a profile that a rule is about: their parts of the time, and evidence of them."""
 
+import re
 from collections.abc import Callable, Iterable
 
 from peakward.diagnose.symptom import number
 from peakward.diagnose.time_parts import TimeParts, work_part
 from peakward.records.finding import Evidence
-from peakward.records.profile import Group, Profile, RangeWork
+from peakward.records.profile import Group, OperatorRate, Profile, RangeWork
 
 MODEL_PHASES = ("forward", "backward", "other")
 """All but the optimiser."""
 N_SHOWN = 3
+PRODUCT = re.compile(r"^aten::(?:\w*mm|linear|matmul)$")
+"""Operators that are matrix products."""
 
 
 def chosen(profile: Profile, wanted: Callable[[Group], bool]) -> tuple[Group, ...]:
@@ -39,13 +42,41 @@ def of_ranges(time: TimeParts, profile: Profile, ranges: Iterable[RangeWork]) ->
         wanted[key] = wanted.get(key, 0) + each.total_ns
     found: dict[str, float] = {}
     for (phase, category), ns in wanted.items():
-        groups = chosen(profile, lambda it, p=phase, c=category: (it.phase, it.category) == (p, c))  # type: ignore[misc]
-        whole_ns = sum(each.total_ns for each in groups)
-        if whole_ns:
-            share = min(ns / whole_ns, 1.0)
-            for name, seconds in parts(time, groups).items():
-                found[name] = found.get(name, 0.0) + seconds * share
+        groups = [it for it in profile.kernels if (it.phase, it.category) == (phase, category)]
+        for name, seconds in _share_of(time, groups, ns).items():
+            found[name] = found.get(name, 0.0) + seconds
     return found
+
+
+def of_operators(
+    time: TimeParts, profile: Profile, operators: Iterable[OperatorRate]
+) -> dict[str, float]:
+    """The work of operators, as an amount of all kernels of the category that they are of, each its
+    share; operators that are neither products nor attention, of everything."""
+    by_category: dict[str | None, float] = {}
+    for each in operators:
+        category = _category(each.name)
+        by_category[category] = by_category.get(category, 0.0) + each.kernel_ns
+    found: dict[str, float] = {}
+    for category, ns in by_category.items():
+        groups = [it for it in profile.kernels if category in (None, it.category)]
+        for name, seconds in _share_of(time, groups, ns).items():
+            found[name] = found.get(name, 0.0) + seconds
+    return found
+
+
+def _category(operator: str) -> str | None:
+    if "attention" in operator:
+        return "attention" if "_math" not in operator else None
+    return "matmul" if PRODUCT.search(operator) else None
+
+
+def _share_of(time: TimeParts, groups: Iterable[Group], ns: float) -> dict[str, float]:
+    """So much of these kernels' time, taken evenly from each."""
+    kernels = tuple(groups)
+    whole_ns = sum(each.total_ns for each in kernels)
+    share = min(ns / whole_ns, 1.0) if whole_ns else 0.0
+    return {name: seconds * share for name, seconds in parts(time, kernels).items()}
 
 
 def shown(groups: Iterable[Group], n_steps: int | None) -> tuple[Evidence, ...]:

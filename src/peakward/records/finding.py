@@ -57,7 +57,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     beyond_s: float | None = None
     """What of it no finding ranked above is about. These add up to no more than the whole."""
     share: float | None = None
-    """`held_back_s` of the whole time, or `held_back_bytes` of the memory that there is."""
+    """`held_back_s` of the whole time, or `held_back_bytes` of the memory that there is; 1 of what
+    keeps the case from running at all."""
     bound: float | None = None
     """Amdahl's: the speed-up if that time were 0. None where the time that a lever could take away is
     not known."""

@@ -90,7 +90,7 @@ def test_predicted_stands_beside_measured_on_the_same_base(studies):
         "1.087× (1.082–1.092×)",
     )
     assert rows["sdpa"][2:4] == (None, None)
-    assert rows["sdpa"][4].startswith("1.06×")
+    assert rows["sdpa"][4].startswith("1.06")
 
 
 def test_why_a_gain_was_not_computed_is_said():

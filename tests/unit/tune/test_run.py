@@ -143,6 +143,14 @@ def test_what_was_recorded_of_its_cases_is_in_the_study(studies):
     assert run(device, "bf16").memory == ()
 
 
+def test_each_measured_case_is_diagnosed(studies):
+    device = Device(studies, lambda case: 0.5 if case.configuration.precision == "bf16" else 1.0)
+    study = run(device, "bf16")
+    assert [each.case for each in study.diagnoses] == [each.case for each in study.measurements]
+    for each in study.diagnoses:
+        assert each.findings or each.clean
+
+
 def test_where_nothing_is_kept_the_baseline_is_the_best(studies):
     study = run(Device(studies, lambda case: 1.0), "bf16", "sdpa")
     assert study.steps == ()

@@ -7,7 +7,7 @@ Lever: a narrower type; beside it only fewer FLOPs (sparsity, low rank, a smalle
 Wrong when: the operator need not run at all.
 """
 
-from peakward.diagnose.kernels import all_work
+from peakward.diagnose.kernels import of_operators
 from peakward.diagnose.signals import Signals
 from peakward.diagnose.symptom import Symptom, Verdict, abstain, number
 
@@ -27,11 +27,8 @@ def judge(signals: Signals) -> Verdict:
     known = [each for each in gpu.operators if each.roof_share is not None]
     if not known:
         return abstain(CODE, "operators' shapes on a catalogued device")
-    work_ns = sum(each.total_ns for each in gpu.kernels)
-    work = all_work(time)
     top = max(known, key=lambda each: each.kernel_ns)
-    share = min(top.kernel_ns / max(work_ns, 1), 1.0)
-    held = {name: seconds * share for name, seconds in work.items()}
+    held = of_operators(time, gpu, (top,))
     if (top.roof_share or 0.0) < NEAR or time.share(held) < DOMINATES:
         return None
     at = gpu.operators.index(top)

@@ -10,7 +10,7 @@ Wrong when: the library pads inside; the time counted is all of these products, 
 
 import re
 
-from peakward.diagnose.kernels import all_work, chosen, parts, shown
+from peakward.diagnose.kernels import PRODUCT, chosen, of_operators, parts, shown
 from peakward.diagnose.signals import Signals
 from peakward.diagnose.symptom import WORTH_SHARE, Symptom, Verdict, abstain, number
 from peakward.records.case import ModelCase
@@ -21,7 +21,6 @@ ROW_BYTES = 16
 WIDTHS = {"fp32": 4, "tf32": 4, "bf16-mixed": 2, "fp16-mixed": 2, "bf16": 2, "fp8": 1}
 UNALIGNED = re.compile(r"(?:bf16|f16|fp16|h\w*gemm).*align[12](?:_|$|\b)")
 SIZES = ("vocab_size", "d_model", "d_ff", "head_dim")
-MATMULS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::linear")
 
 
 def judge(signals: Signals) -> Verdict:
@@ -72,19 +71,14 @@ def _of_case(signals: Signals, case: ModelCase) -> Verdict:
 
 
 def _products(signals: Signals, sizes: set[int]) -> dict[str, float]:
-    """The share of the work that is products with such a size, as that share of all matmul kernels."""
+    """The work of products with such a size."""
     gpu, time = signals.gpu, signals.time
     if gpu is None or time is None:
         return {}
-    ns = sum(
-        each.kernel_ns
+    found = [
+        each
         for each in gpu.operators
-        if each.name in MATMULS and sizes & {int(size) for size in re.findall(r"\d+", each.dims)}
-    )
-    matmuls = chosen(gpu, lambda each: each.category == "matmul")
-    whole_ns = sum(each.total_ns for each in matmuls)
-    if not ns or not whole_ns:
-        return {}
-    share = min(ns / whole_ns, 1.0)
-    known = all_work(time)
-    return {name: known[name] * share for name in parts(time, matmuls)}
+        if PRODUCT.search(each.name)
+        and sizes & {int(size) for size in re.findall(r"\d+", each.dims)}
+    ]
+    return of_operators(time, gpu, found)

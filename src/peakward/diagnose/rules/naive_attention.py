@@ -14,7 +14,8 @@ import re
 from peakward.diagnose.kernels import MODEL_PHASES, chosen, of_ranges, parts, shown
 from peakward.diagnose.signals import Signals
 from peakward.diagnose.symptom import WORTH_SHARE, Symptom, Verdict, abstain, number
-from peakward.records.profile import Group
+from peakward.records.finding import Evidence
+from peakward.records.profile import Group, RangeWork
 
 CODE = "ATTN001"
 LEVERS = ("sdpa", "sdpa-cudnn", "flash", "flash-hopper", "flash-decode")
@@ -37,32 +38,26 @@ def judge(signals: Signals) -> Verdict:
     if not softmax or (signals.case is None and fused):
         return None
     inside = [each for each in profile.ranges if each.name in PARTS]
-    held = of_ranges(time, profile, inside) or parts(time, softmax)
+    by_range = of_ranges(time, profile, inside)
+    held = by_range or parts(time, softmax)
     if time.share(held) < WORTH_SHARE:
         return None
-    whole_ns = sum(each.total_ns for each in inside)
-    of_parts = (
-        ()
-        if not inside
-        else (
-            number(
-                "scores, softmax and values, a step"
-                if signals.steps
-                else "scores, softmax and values",
-                whole_ns * 1e-9 / (signals.steps or 1),
-                "s",
-                "profile ranges[peakward::attention.*].total_ns",
-            ),
-        )
-    )
     return Symptom(
         cause="Scores and probabilities go through memory between three operators.",
-        evidence=(*of_parts, *shown(softmax, signals.steps)),
+        evidence=(*_of_ranges(inside, signals.steps), *shown(softmax, signals.steps)),
         advice="torch.nn.functional.scaled_dot_product_attention, or any kernel without a score matrix",
         levers=LEVERS,
         parts=held,
-        is_all=bool(inside),
+        is_all=bool(by_range),
     )
+
+
+def _of_ranges(inside: list[RangeWork], n_steps: int | None) -> tuple[Evidence, ...]:
+    if not inside:
+        return ()
+    name = "scores, softmax and values" + (", a step" if n_steps else "")
+    seconds = sum(each.total_ns for each in inside) * 1e-9 / (n_steps or 1)
+    return (number(name, seconds, "s", "profile ranges[peakward::attention.*].total_ns"),)
 
 
 def _is_softmax(group: Group) -> bool:

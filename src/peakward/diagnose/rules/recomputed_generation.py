@@ -11,7 +11,9 @@ Wrong when: prompts of evenly growing lengths were processed one after another.
 import itertools
 import re
 
-from peakward.diagnose.kernels import all_work
+import msgspec
+
+from peakward.diagnose.kernels import of_operators
 from peakward.diagnose.signals import Signals
 from peakward.diagnose.symptom import WORTH_SHARE, Symptom, Verdict, abstain, number
 from peakward.records.profile import OperatorRate
@@ -36,13 +38,12 @@ def judge(signals: Signals) -> Verdict:
     rows = [_split(each)[0] for each in growing]
     if not rows:
         return None
-    whole_ns = sum(each.total_ns for each in profile.kernels)
     # All but the rows of the newest tokens need not have been computed.
-    ns = sum(
-        each.kernel_ns * (1 - _step(rows) / row) for each, row in zip(growing, rows, strict=True)
-    )
-    share = min(ns / max(whole_ns, 1), 1.0)
-    held = {name: seconds * share for name, seconds in all_work(time).items()}
+    wasted = [
+        msgspec.structs.replace(each, kernel_ns=round(each.kernel_ns * (1 - _step(rows) / row)))
+        for each, row in zip(growing, rows, strict=True)
+    ]
+    held = of_operators(time, profile, wasted)
     if time.share(held) < WORTH_SHARE:
         return None
     return Symptom(

@@ -10,6 +10,8 @@ Wrong when: the wait is the benchmark's own, around each of a few profiled steps
 
 from peakward.diagnose.signals import Signals
 from peakward.diagnose.symptom import WORTH_SHARE, Symptom, Verdict, abstain, number
+from peakward.records.finding import Evidence
+from peakward.records.profile import Waiting
 
 CODE = "HOST004"
 CAUSES = ("synchronisation", "after_synchronisation")
@@ -25,15 +27,6 @@ def judge(signals: Signals) -> Verdict:
     if time.share(parts) < WORTH_SHARE:
         return None
     seen_ns = sum(idle.together.by_cause_ns.get(cause, 0) for cause in CAUSES)
-    places = tuple(
-        number(
-            f"{each.operator or each.call} at {each.python or each.range or 'an unknown place'}, calls",
-            each.n,
-            "count",
-            f"profile waits[{at}].n",
-        )
-        for at, each in enumerate(gpu.waits[:N_PLACES])
-    )
     return Symptom(
         cause="A call waits until the GPU has done all before it, and nothing was launched to follow.",
         evidence=(
@@ -43,8 +36,22 @@ def judge(signals: Signals) -> Verdict:
                 "s",
                 "profile idle.together.by_cause_ns.synchronisation + after_synchronisation",
             ),
-            *places,
+            *_places(gpu.waits),
         ),
         advice="defer .item(), .cpu() and printing to every so many steps; keep conditions on the GPU",
         parts=parts,
+    )
+
+
+def _places(waits: tuple[Waiting, ...]) -> tuple[Evidence, ...]:
+    """Those that left the GPU idle longest; what is right after one counts as none."""
+    worst = sorted(enumerate(waits), key=lambda each: -each[1].gpu_idle_ns)
+    return tuple(
+        number(
+            f"{each.operator or each.call} at {each.python or each.range or 'an unknown place'}, calls",
+            each.n,
+            "count",
+            f"profile waits[{at}].n",
+        )
+        for at, each in worst[:N_PLACES]
     )

@@ -64,6 +64,7 @@ def test_the_sections_in_order(run_study):
     assert titles(document(run_study)) == [
         "How fast it could run, and how fast it runs",
         "Where the time goes",
+        "Findings",
         "Memory",
         "Levers",
         "Best composition",
@@ -115,6 +116,7 @@ def test_nothing_tried_and_ended_early(run_study):
         predictions=(),
         profiles=(),
         memory=(),
+        diagnoses=(),
         best_command=None,
         notes=(),
     )
