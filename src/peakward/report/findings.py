@@ -9,6 +9,7 @@ from peakward.records.trial import Trial
 from peakward.report.columns import without_empty
 from peakward.report.document import Block, Items, Note, Paragraph, TableBlock
 from peakward.report.format import format_cell, format_spread
+from peakward.stats.pairs import inverted
 
 OF = {
     "measured step": "the measured step; idle time is what it leaves beside the kernels",
@@ -115,7 +116,7 @@ def _row(
     finding: Finding, each: LeverGain, trials: Sequence[Trial], found: Diagnosis
 ) -> tuple[Cell, ...]:
     tried = _trial(each, trials, found)
-    ratio = None if tried is None or tried.time_ratio is None else _inverted(tried.time_ratio)
+    ratio = None if tried is None or tried.time_ratio is None else inverted(tried.time_ratio)
     return (
         finding.code,
         each.lever,
@@ -123,13 +124,6 @@ def _row(
         _spread(each.predicted),
         _spread(ratio),
         each.saved_bytes,
-    )
-
-
-def _inverted(ratio: Interval) -> Interval:
-    """A ratio of times as a speed-up."""
-    return Interval(
-        estimate=1 / ratio.estimate, low=1 / ratio.high, high=1 / ratio.low, level=ratio.level
     )
 
 

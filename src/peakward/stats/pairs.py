@@ -58,3 +58,10 @@ def judge_time(interval: Interval, *, threshold: float = 0.01) -> TrialVerdict:
     if interval.high < 1 and interval.estimate <= worth_having:
         return "kept"
     return "rejected" if interval.low > worth_having else "inconclusive"
+
+
+def inverted(ratio: Interval) -> Interval:
+    """A ratio of times as a speed-up."""
+    return Interval(
+        estimate=1 / ratio.estimate, low=1 / ratio.high, high=1 / ratio.low, level=ratio.level
+    )

@@ -114,3 +114,14 @@ def test_without_a_case_no_gain_is_computed():
 def test_the_record_is_written_and_read():
     found = examine(foretold(case(), profile=profile(CAST)))
     assert codec.from_json(codec.to_json(found), Diagnosis) == found
+
+
+def test_evidence_names_the_record_that_it_is_in():
+    of = case(workload={"batch_size": 48, "seq_len": 1024})
+    slow = profile(CAST, PRODUCTS, idle={"host_bound": 100, "synchronisation": 20})
+    made = measurement(of, status="oom", summary=None)
+    found = examine(foretold(of, profile=slow, measurement=made, n_steps=1))
+    records = ("profile ", "measurement ", "forecast ", "memory ", "case ")
+    stored = [each.stored for finding in found.findings for each in finding.evidence]
+    assert len(stored) > 6
+    assert all(each.startswith(records) for each in stored)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from peakward.records.measurement import Interval
 from peakward.records.trial import Pair, TrialVerdict
-from peakward.stats.pairs import judge_time, ratio_interval
+from peakward.stats.pairs import inverted, judge_time, ratio_interval
 
 
 def pairs_of(*ratios: float, base_s: float = 0.01) -> list[Pair]:
@@ -111,3 +111,8 @@ def test_kept_is_faster_and_slower_is_rejected(ends: list[float], threshold: flo
         assert verdict == "rejected"
     if low <= 1 - threshold and high >= 1:
         assert verdict == "inconclusive"
+
+
+def test_an_inverted_ratio_keeps_its_ends_in_order():
+    interval = inverted(Interval(estimate=0.5, low=0.4, high=0.8))
+    assert (interval.low, interval.estimate, interval.high) == (1.25, 2.0, 2.5)

@@ -11,6 +11,7 @@ from peakward.records.measurement import Interval, Measurement
 from peakward.records.prediction import Prediction
 from peakward.records.study import Study
 from peakward.records.trial import Trial
+from peakward.stats.pairs import inverted
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,13 +81,6 @@ class Investigation(msgspec.Struct, frozen=True, kw_only=True):
         ratio = self.baseline.step_s / self.best.step_s
         inside = speedup.interval.low <= ratio <= speedup.interval.high
         return None if inside or abs(ratio / speedup.estimate - 1) < 0.02 else ratio
-
-
-def inverted(ratio: Interval) -> Interval:
-    """A ratio of times as a speed-up."""
-    return Interval(
-        estimate=1 / ratio.estimate, low=1 / ratio.high, high=1 / ratio.low, level=ratio.level
-    )
 
 
 def read(study: Study) -> Investigation:

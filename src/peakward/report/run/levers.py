@@ -12,8 +12,8 @@ from peakward.report.reasons import brief
 from peakward.report.run.investigation import (
     Investigation,
     cumulative_speedups,
-    inverted,
 )
+from peakward.stats.pairs import inverted
 
 
 def lever_table(study: Study, read: Investigation) -> Table:

@@ -2,8 +2,7 @@ import msgspec
 import pytest
 
 from peakward.records.errors import PeakwardError
-from peakward.records.measurement import Interval
-from peakward.report.run.investigation import cumulative_speedups, inverted, read
+from peakward.report.run.investigation import cumulative_speedups, read
 
 replace = msgspec.structs.replace
 
@@ -97,8 +96,3 @@ def test_cumulative_speedups_end_where_a_ratio_is_unknown(run_study):
     first, second, third = cumulative_speedups((steps[0], unknown, steps[2]))
     assert first == pytest.approx(1 / 0.1712)
     assert second is third is None
-
-
-def test_an_inverted_ratio_keeps_its_ends_in_order():
-    interval = inverted(Interval(estimate=0.5, low=0.4, high=0.8))
-    assert (interval.low, interval.estimate, interval.high) == (1.25, 2.0, 2.5)
