@@ -1,6 +1,6 @@
 """The levers: what each changes in a case, when it applies, what it may do to the numbers."""
 
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import msgspec
 
@@ -8,13 +8,23 @@ from peakward.catalogue.cached import cache_obstacle
 from peakward.catalogue.experts import experts_obstacle
 from peakward.catalogue.feeding import feeding_obstacle
 from peakward.catalogue.flash import flash_obstacle
+from peakward.catalogue.from_outside import outside_obstacle
 from peakward.catalogue.names import look_up
-from peakward.records.case import Configuration, DeviceType, ModelCase, Pass
+from peakward.records.case import (
+    Configuration,
+    ConfiguredCase,
+    DeviceType,
+    ModelCase,
+    ModuleCase,
+    Pass,
+)
 from peakward.records.lever import Lever, NumericsClass
 
 SIXTEEN_BIT = ("bf16-mixed", "fp16-mixed", "bf16", "fp8")
 WITHOUT_DECODE: tuple[Pass, ...] = ("forward", "forward_backward", "train_step", "prefill")
 """Passes whose queries are as many as their keys."""
+
+Leverable = TypeVar("Leverable", bound=ModelCase | ModuleCase)
 
 LEVERS: tuple[Lever, ...] = (
     Lever(
@@ -188,13 +198,13 @@ def lever(name: str) -> Lever:
     return look_up("a lever", name, {each.name: each for each in LEVERS})
 
 
-def pull(lever: Lever, case: ModelCase) -> ModelCase:
+def pull(lever: Lever, case: Leverable) -> Leverable:
     """The case with the lever resolved into it."""
     configuration: Configuration = msgspec.structs.replace(case.configuration, **dict(lever.sets))
     return msgspec.structs.replace(case, configuration=configuration)
 
 
-def numerics_class(lever: Lever, candidate: ModelCase) -> NumericsClass:
+def numerics_class(lever: Lever, candidate: ConfiguredCase) -> NumericsClass:
     """What pulling the lever may do to the numbers of this candidate.
 
     A compiler fuses, and so rounds, a recomputed block otherwise than a kept one.
@@ -203,34 +213,43 @@ def numerics_class(lever: Lever, candidate: ModelCase) -> NumericsClass:
     return "reordered" if lever.numerics == "exact" and compiled else lever.numerics
 
 
-def changes(lever: Lever, case: ModelCase) -> bool:
+def changes(lever: Lever, case: ConfiguredCase) -> bool:
     """Whether pulling the lever makes another case of it."""
     return pull(lever, case) != case
 
 
 def obstacle(
     lever: Lever,
-    case: ModelCase,
+    case: ConfiguredCase,
     *,
     compute_capability: tuple[int, int] | None,
     has_compiler: bool,
 ) -> str | None:
-    """Why the lever cannot apply to the case on this machine, or None where it can."""
-    return _unmet(
-        lever, pull(lever, case), compute_capability=compute_capability, has_compiler=has_compiler
+    """Why the lever cannot apply to the case on this machine, or None where it can. Of a module of the
+    user's, that it cannot from outside is said before what the machine lacks."""
+    candidate = pull(lever, case)
+    outside = outside_obstacle(candidate) if isinstance(candidate, ModuleCase) else None
+    return outside or _unmet(
+        lever, candidate, compute_capability=compute_capability, has_compiler=has_compiler
     )
 
 
 def case_obstacle(
-    case: ModelCase, *, compute_capability: tuple[int, int] | None, has_compiler: bool
+    case: ConfiguredCase, *, compute_capability: tuple[int, int] | None, has_compiler: bool
 ) -> str | None:
     """Why a setting of the case cannot apply on this machine, or None. Defaults always can."""
+    if isinstance(case, ModuleCase) and (outside := outside_obstacle(case)) is not None:
+        return outside
     for field in Configuration.__struct_fields__:
         reason = setting_obstacle(
             field, case, compute_capability=compute_capability, has_compiler=has_compiler
         )
         if reason is not None:
             return reason
+    if isinstance(case, ModuleCase):
+        return None
+    if case.configuration.attention == "as-written":
+        return "attention as-written needs a module of your own: the decoder's is naive"
     return (
         cache_obstacle(case)
         or feeding_obstacle(case)
@@ -241,7 +260,7 @@ def case_obstacle(
 
 def setting_obstacle(
     field: str,
-    case: ModelCase,
+    case: ConfiguredCase,
     *,
     compute_capability: tuple[int, int] | None,
     has_compiler: bool = True,
@@ -268,7 +287,7 @@ def _needs(field: str, value: Any, device: DeviceType) -> Lever | Needs | None:
 
 def _unmet(
     needs: Lever | Needs,
-    case: ModelCase,
+    case: ConfiguredCase,
     *,
     compute_capability: tuple[int, int] | None,
     has_compiler: bool,

@@ -1,16 +1,19 @@
 """What of this machine decides whether a case can run at all."""
 
 from collections.abc import Iterable
-from typing import cast, get_args
+from typing import TYPE_CHECKING, cast, get_args
 
 import msgspec
 
 from peakward.catalogue import levers as lever_catalogue
 from peakward.cli import values
-from peakward.records.case import DeviceType, ModelCase
+from peakward.records.case import ConfiguredCase, DeviceType, ModuleCase, Workload
 from peakward.records.environment import Environment
 from peakward.records.errors import PeakwardError
 from peakward.records.lever import Lever
+
+if TYPE_CHECKING:
+    from peakward.lab.measure.isolated import Workers
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +46,7 @@ def this_machine(requested: str | None) -> Machine:
     )
 
 
-def lever_obstacle(lever: Lever, case: ModelCase, machine: Machine) -> str | None:
+def lever_obstacle(lever: Lever, case: ConfiguredCase, machine: Machine) -> str | None:
     """Why the lever cannot apply to the case here, or why the case could then not run, or None."""
     unmet = lever_catalogue.obstacle(
         lever,
@@ -54,14 +57,16 @@ def lever_obstacle(lever: Lever, case: ModelCase, machine: Machine) -> str | Non
     return unmet or case_obstacle(lever_catalogue.pull(lever, case), machine)
 
 
-def after_precision(levers: Iterable[Lever], case: ModelCase) -> tuple[ModelCase, ...]:
+def after_precision(levers: Iterable[Lever], case: ConfiguredCase) -> tuple[ConfiguredCase, ...]:
     """The case under each precision that the levers bring: what another lever may need."""
     return tuple(
         lever_catalogue.pull(each, case) for each in levers if "precision" in dict(each.sets)
     )
 
 
-def applicable(levers: tuple[Lever, ...], case: ModelCase, machine: Machine) -> tuple[Lever, ...]:
+def applicable(
+    levers: tuple[Lever, ...], case: ConfiguredCase, machine: Machine
+) -> tuple[Lever, ...]:
     """The levers, each asked for by name: all must be able to apply, to the case or after the others.
 
     Raises:
@@ -75,16 +80,30 @@ def applicable(levers: tuple[Lever, ...], case: ModelCase, machine: Machine) -> 
     return levers
 
 
-def case_obstacle(case: ModelCase, machine: Machine) -> str | None:
+def case_obstacle(case: ConfiguredCase, machine: Machine) -> str | None:
     """Why a setting of the case cannot apply here, or None."""
     return lever_catalogue.case_obstacle(
         case, compute_capability=machine.compute_capability, has_compiler=machine.has_compiler
     )
 
 
+def check_modules(cases: Iterable[ConfiguredCase], workers: "Workers") -> None:
+    """Build each user's module once and run it as it is, before anything is measured.
+
+    Raises:
+        PeakwardError: one that cannot be built or run, with what is wrong.
+    """
+    checked: dict[tuple[str, Workload], ModuleCase] = {}
+    for case in cases:
+        if isinstance(case, ModuleCase):
+            checked.setdefault((case.source, case.workload), case)
+    for case in checked.values():
+        workers.check(case)
+
+
 def runnable(
-    cases: tuple[ModelCase, ...], machine: Machine
-) -> tuple[tuple[ModelCase, ...], tuple[str, ...]]:
+    cases: tuple[ConfiguredCase, ...], machine: Machine
+) -> tuple[tuple[ConfiguredCase, ...], tuple[str, ...]]:
     """The cases that can run here, and why the others cannot, each reason once.
 
     Raises:

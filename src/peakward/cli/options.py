@@ -9,8 +9,18 @@ import msgspec
 from peakward.catalogue import levers as lever_catalogue
 from peakward.catalogue import models
 from peakward.cli import model_names, values
+from peakward.cli.module_names import expect_shape, is_source, module_case
 from peakward.cli.vocabulary import ShapeOptions, WorkOptions
-from peakward.records.case import Configuration, DeviceType, ModelCase, Pass, Workload
+from peakward.records.case import (
+    AS_WRITTEN,
+    Configuration,
+    ConfiguredCase,
+    DeviceType,
+    ModelCase,
+    ModuleCase,
+    Pass,
+    Workload,
+)
 from peakward.records.errors import PeakwardError
 from peakward.records.lever import Lever
 from peakward.records.model_shape import ModelShape
@@ -56,7 +66,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 
 def cases(
     options: WorkOptions, device: DeviceType, *, start: dict[str, Any] | None = None
-) -> tuple[ModelCase, ...]:
+) -> tuple[ConfiguredCase, ...]:
     """The grid that the options span, model outermost; `start` holds settings made elsewhere.
 
     Raises:
@@ -66,29 +76,62 @@ def cases(
     limit = options.memory_limit
     limits: list[int] | list[None] = [None] if limit is None else memory_limits(limit)
     grid = product(
-        shapes(options, DEFAULTS[device].model),
+        _names(options, DEFAULTS[device].model),
         _workloads(options, DEFAULTS[device]),
-        _configurations(options, start or {}),
+        _settings(options, start or {}),
         limits,
     )
-    planned = []
-    for shape, workload, configuration, limit_bytes in grid:
-        check_length(shape, workload.seq_len)
-        planned.append(
-            ModelCase(
-                model=shape,
-                workload=workload,
-                configuration=configuration,
-                device=device,
-                memory_limit_bytes=limit_bytes,
-            )
-        )
-        if len(planned) > MAX_CASES:
+    planned: list[ConfiguredCase] = []
+    for name, workload, settings_, limit_bytes in grid:
+        if len(planned) == MAX_CASES:
             raise PeakwardError(f"expected at most {MAX_CASES:,} cases, got more: shorten a list")
+        make = _module_case if is_source(name) else _model_case
+        planned.append(make(name, options, workload, settings_, (device, limit_bytes)))
     return tuple(planned)
 
 
-def single(options: WorkOptions, device: DeviceType, start: dict[str, Any]) -> ModelCase:
+def _model_case(
+    name: str,
+    options: WorkOptions,
+    workload: Workload,
+    settings_: dict[str, Any],
+    where: tuple[DeviceType, int | None],
+) -> ModelCase:
+    shape = _custom(model_names.model(name), options)
+    check_length(shape, workload.seq_len)
+    return ModelCase(
+        model=shape,
+        workload=workload,
+        configuration=Configuration(**settings_),
+        device=where[0],
+        memory_limit_bytes=where[1],
+    )
+
+
+def _module_case(
+    name: str,
+    options: WorkOptions,
+    workload: Workload,
+    settings_: dict[str, Any],
+    where: tuple[DeviceType, int | None],
+) -> ModuleCase:
+    for part in SHAPE_BOUNDS:
+        if getattr(options, part) is not None:
+            raise PeakwardError(
+                f"expected no --{part.replace('_', '-')} with the module {name}, got one: its sizes are its "
+                "own"
+            )
+    configuration: Configuration = msgspec.structs.replace(AS_WRITTEN, **settings_)
+    return module_case(
+        name,
+        workload,
+        configuration=configuration,
+        device=where[0],
+        memory_limit_bytes=where[1],
+    )
+
+
+def single(options: WorkOptions, device: DeviceType, start: dict[str, Any]) -> ConfiguredCase:
     """The one case of a command that takes no grid."""
     found = cases(options, device, start=start)
     if len(found) > 1:
@@ -99,10 +142,19 @@ def single(options: WorkOptions, device: DeviceType, start: dict[str, Any]) -> M
     return found[0]
 
 
-def without_twins(planned: Iterable[ModelCase]) -> tuple[ModelCase, ...]:
+def single_shape(options: WorkOptions, device: DeviceType, start: dict[str, Any]) -> ModelCase:
+    """The one case, of a shape, of a command that takes no grid and no modules."""
+    for name in _names(options, DEFAULTS[device].model):
+        expect_shape(name)
+    found = single(options, device, start)
+    assert isinstance(found, ModelCase)
+    return found
+
+
+def without_twins(planned: Iterable[ConfiguredCase]) -> tuple[ConfiguredCase, ...]:
     """The cases less those that run as an earlier one does: where nothing is compiled, its scope
     changes nothing."""
-    kept: dict[ModelCase, ModelCase] = {}
+    kept: dict[ConfiguredCase, ConfiguredCase] = {}
     for case in planned:
         configuration = case.configuration
         if configuration.compile == "none":
@@ -113,8 +165,11 @@ def without_twins(planned: Iterable[ModelCase]) -> tuple[ModelCase, ...]:
 
 def shapes(options: ShapeOptions, default: str) -> tuple[ModelShape, ...]:
     """The named models, with the parts of the shape that the options override."""
-    names = values.split(default if options.model is None else options.model, "--model")
-    return tuple(_custom(model_names.model(name), options) for name in names)
+    return tuple(_custom(model_names.model(name), options) for name in _names(options, default))
+
+
+def _names(options: ShapeOptions, default: str) -> tuple[str, ...]:
+    return values.split(default if options.model is None else options.model, "--model")
 
 
 def settings(texts: Iterable[str], option: str) -> dict[str, Any]:
@@ -160,7 +215,8 @@ def _value(field: str, text: str) -> str | bool:
     return values.one_of(text, _CHOICES[field], f"a value of {option}")
 
 
-def _configurations(options: WorkOptions, start: dict[str, Any]) -> list[Configuration]:
+def _settings(options: WorkOptions, start: dict[str, Any]) -> list[dict[str, Any]]:
+    """Of each configuration, the fields that are not as the baseline has them."""
     axes: list[list[tuple[str, Any]]] = []
     for field in Configuration.__struct_fields__:
         text = getattr(options, field)
@@ -173,7 +229,7 @@ def _configurations(options: WorkOptions, start: dict[str, Any]) -> list[Configu
         fields = dict(start)
         for field, value in choice:
             _merge(fields, {field: value}, "--" + field.replace("_", "-"))
-        made.append(Configuration(**fields))
+        made.append(fields)
     return made
 
 

@@ -72,7 +72,7 @@ def main(given: Options, command: str) -> int:
     if given.serving.output_len is not None:
         return _serve(given, where, command)
     serving.refuse_without_output(given.serving)
-    case = options.single(given.case, "cuda", options.settings(given.lever, "--lever"))
+    case = options.single_shape(given.case, "cuda", options.settings(given.lever, "--lever"))
     expect_to_apply(case)
     targets = output.targets(given.views)
     found = plan(case, where, command=command)

@@ -2,10 +2,19 @@
 
 import shlex
 
+from peakward.cli.module_names import is_source
 from peakward.cli.options import SHAPE_BOUNDS, shapes
 from peakward.cli.values import GIB
 from peakward.cli.vocabulary import ShapeOptions
-from peakward.records.case import Case, Configuration, ModelCase, Workload
+from peakward.records.case import (
+    AS_WRITTEN,
+    Case,
+    Configuration,
+    ConfiguredCase,
+    ModelCase,
+    ModuleCase,
+    Workload,
+)
 from peakward.records.errors import PeakwardError
 from peakward.records.model_shape import ModelShape
 
@@ -13,14 +22,16 @@ from peakward.records.model_shape import ModelShape
 def to_command(case: Case, model: str | None = None) -> str | None:
     """The `peakward bench` line whose one case equals `case`; None where no options say it.
 
-    Operators, pieces of code, live steps, batches of varying length or of text, and shapes that differ
-    from a named model in more than its sizes, or whose names do not say so, have none: their study, or
-    Python, reproduces them.
+    Operators, pieces of code, live steps and modules, batches of varying length or of text, and shapes
+    that differ from a named model in more than its sizes, or whose names do not say so, have none: their
+    study, or Python, reproduces them.
 
     Args:
         model: what `--model` said where the case was made. A shape from a file needs it: its name
             is the folder's, and does not say where that is.
     """
+    if isinstance(case, ModuleCase):
+        return _module_command(case)
     if not isinstance(case, ModelCase):
         return None
     said = (case.model.name.partition(":")[0], *(() if model is None else (model,)))
@@ -29,8 +40,19 @@ def to_command(case: Case, model: str | None = None) -> str | None:
     work = case.workload
     if model_words is None or work.varying_seq_lens or work.padding != "none" or work.data:
         return None
-    words = ["peakward", "bench", *model_words, *_workload_words(work)]
-    words += _configuration_words(case.configuration)
+    return _command(case, model_words, Configuration())
+
+
+def _module_command(case: ModuleCase) -> str | None:
+    """Finds the same case for as long as its source is as it was."""
+    if not is_source(case.source):
+        return None
+    return _command(case, ["--model", case.source], AS_WRITTEN)
+
+
+def _command(case: ConfiguredCase, model_words: list[str], start: Configuration) -> str:
+    words = ["peakward", "bench", *model_words, *_workload_words(case.workload)]
+    words += _configuration_words(case.configuration, start)
     if case.memory_limit_bytes is not None:
         words += ["--memory-limit", repr(case.memory_limit_bytes / GIB)]
     return shlex.join([*words, "--device", case.device])
@@ -77,11 +99,11 @@ def _workload_words(workload: Workload) -> list[str]:
     return words
 
 
-def _configuration_words(configuration: Configuration) -> list[str]:
+def _configuration_words(configuration: Configuration, start: Configuration) -> list[str]:
     words = []
     for field in Configuration.__struct_fields__:
         value = getattr(configuration, field)
-        if value != getattr(Configuration(), field):
+        if value != getattr(start, field):
             text = ("on" if value else "off") if isinstance(value, bool) else value
             words += ["--" + field.replace("_", "-"), text]
     return words

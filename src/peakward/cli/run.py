@@ -12,7 +12,7 @@ from peakward.cli import machine, options, output, session, values, watch
 from peakward.cli.machine import Machine
 from peakward.cli.reproduce import to_command
 from peakward.cli.vocabulary import CaseOptions, Cases, ResultOptions, Results, option
-from peakward.records.case import DeviceType, ModelCase
+from peakward.records.case import ConfiguredCase, DeviceType
 from peakward.records.lever import Lever
 from peakward.records.plan import Forecast
 from peakward.records.prediction import Prediction
@@ -63,6 +63,7 @@ def main(given: Options, command: str) -> int:
         watch.budget("run", asked.budget_s) as watching,
         session.opened(given.results.db, here, watching) as opened,
     ):
+        machine.check_modules((asked.case,), opened.sweep.workers)
         study = investigate(
             asked,
             opened.sweep,
@@ -94,7 +95,7 @@ def _asked(given: Options, here: Machine, command: str) -> Investigation:
     )
 
 
-def _levers(names: tuple[str, ...], case: ModelCase, here: Machine) -> tuple[Lever, ...]:
+def _levers(names: tuple[str, ...], case: ConfiguredCase, here: Machine) -> tuple[Lever, ...]:
     return machine.applicable(options.levers(names), case, here) if names else LEVERS
 
 
@@ -117,7 +118,10 @@ def _dry_run(asked: Investigation, here: Machine, db: str) -> int:
 
 
 def expectation(
-    case: ModelCase, floor: Prediction, forecast: Forecast | None, fitting: Sequence[str]
+    case: ConfiguredCase,
+    floor: Prediction | None,
+    forecast: Forecast | None,
+    fitting: Sequence[str],
 ) -> str:
     """What the machine allows and what is predicted, said before anything is measured; `fitting` are the
     levers each of which makes fit what does not."""
@@ -137,8 +141,10 @@ def _memory(forecast: Forecast, needed_bytes: int, fitting: Sequence[str]) -> st
     return f"{there_is}, but would with {' or '.join(fitting)}" if fitting else there_is
 
 
-def _ceiling(case: ModelCase, prediction: Prediction) -> str:
+def _ceiling(case: ConfiguredCase, prediction: Prediction | None) -> str:
     """What the machine allows, said before anything is measured."""
+    if prediction is None:
+        return "no floor: what the maths of a module needs is not known"
     if prediction.floor_s is None:
         return f"no floor: the {prediction.compute_type} matmul rate of this machine is unknown"
     tokens_per_s = case.workload.tokens_per_step / prediction.floor_s

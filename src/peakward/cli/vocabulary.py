@@ -17,7 +17,8 @@ class ShapeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     model: Annotated[str | None, option("NAMES", "small; on a CPU tiny; in a study its own")] = None
     """Presets: tiny, small, medium, large, xl, 2.7B, gpt2, and others (any wrong name lists them); or
-    a Hugging Face config.json, its folder, or ORG/NAME in the local cache."""
+    a Hugging Face config.json, its folder, or ORG/NAME in the local cache. In run and bench also a
+    module: py:package.module:factory, or hf: and a configuration of transformers."""
     n_layers: Annotated[str | None, option("N", "the preset's")] = None
     """Blocks, in place of the preset's."""
     d_model: Annotated[str | None, option("N", "the preset's")] = None
@@ -53,7 +54,7 @@ class WorkOptions(ShapeOptions, frozen=True, kw_only=True):
     """fp32, tf32, bf16-mixed, fp16-mixed, bf16 or fp8."""
     attention: Annotated[str | None, option("NAME,…", "naive")] = None
     """naive, sdpa, or one backend of it: sdpa-cudnn, sdpa-flash, sdpa-efficient, sdpa-math; or
-    Peakward's own kernels: flash, flash-hopper, flash-decode."""
+    Peakward's own kernels: flash, flash-hopper, flash-decode. Of a module: as-written."""
     compile: Annotated[str | None, option("MODE,…", "none")] = None
     """none, or a mode of torch.compile: default, reduce-overhead, max-autotune."""
     compile_scope: Annotated[str | None, option("SCOPE,…", "block")] = None

@@ -19,7 +19,7 @@ Conventions, which every figure derived from these inherits:
 
 from peakward.prediction.parameters import active_block_matmul_parameters
 from peakward.prediction.phases import OPERATOR_PHASES, PHASES, mean_over_lengths
-from peakward.records.case import Case, MicroCase, ModelCase, OperatorCase, StepCase
+from peakward.records.case import Case, MicroCase, ModelCase, ModuleCase, OperatorCase, StepCase
 from peakward.records.measurement import Phase
 from peakward.records.model_shape import ModelShape
 
@@ -48,9 +48,10 @@ def step_flops(case: Case) -> float | None:
     """Model FLOPs of one step, over all its micro-batches; of varying lengths the mean.
 
     Returns:
-        None for a `StepCase`, whose maths is not known, and a `MicroCase`, whose measurement tells.
+        None for a `StepCase` and a `ModuleCase`, whose maths is not known, and a `MicroCase`, whose
+        measurement tells.
     """
-    if isinstance(case, StepCase | MicroCase):
+    if isinstance(case, StepCase | MicroCase | ModuleCase):
         return None
     if isinstance(case, OperatorCase):
         pairs = attended_pairs(case.seq_len, window=None)

@@ -1,4 +1,4 @@
-"""What is run: a model's pass, one operator, or a small piece of code.
+"""What is run: a pass of a model or of a user's module, one operator, or a small piece of code.
 
 A case is a value: hashable, and equal cases have equal keys, so a result can be found again.
 Levers are resolved into it (`catalogue.levers`), never named by it.
@@ -18,7 +18,7 @@ Pass = Literal[ModulePass, "prefill", "decode"]
 OperatorPass = Literal["forward", "backward", "forward_backward"]
 """`backward` goes again and again through one graph, which is kept."""
 Precision = Literal["fp32", "tf32", "bf16-mixed", "fp16-mixed", "bf16", "fp8"]
-Attention = Literal[
+DecoderAttention = Literal[
     "naive",
     "sdpa",
     "sdpa-cudnn",
@@ -30,7 +30,9 @@ Attention = Literal[
     "flash-decode",
 ]
 """`sdpa…` are torch's, `flash…` Peakward's own kernels."""
-OperatorAttention = Literal[Attention, "flex"]
+Attention = Literal[DecoderAttention, "as-written"]
+"""`as-written` is what a module of the user's does by itself."""
+OperatorAttention = Literal[DecoderAttention, "flex"]
 """`flex` is torch's FlexAttention, compiled by itself."""
 Compile = Literal["none", "default", "reduce-overhead", "max-autotune"]
 CompileScope = Literal["block", "model"]
@@ -117,6 +119,36 @@ class ModelCase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     memory_limit_bytes: int | None = None
     """The case is `oom` where it needs more: reserved bytes on CUDA, the process's data on a CPU."""
 
+    @property
+    def name(self) -> str:
+        """The model's, for tables."""
+        return self.model.name
+
+
+AS_WRITTEN = Configuration(attention="as-written")
+"""The baseline of a module of the user's: nothing about it is chosen here but the optimiser."""
+
+
+class ModuleCase(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="module"
+):
+    """A pass of a module of the user's, built from its source by whoever runs it."""
+
+    source: str
+    """`py:package.module:factory`, `hf:` and a configuration of transformers, or `live:` and the name of
+    a module that lives in one process alone."""
+    fingerprint: str
+    """Of the source's files or configuration, so that a result is found again for the same code alone."""
+    workload: Workload
+    configuration: Configuration = AS_WRITTEN
+    device: DeviceType
+    memory_limit_bytes: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The source, for tables."""
+        return self.source
+
 
 class OperatorCase(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="operator"
@@ -161,7 +193,9 @@ class StepCase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     tokens_per_step: float | None = None
 
 
-BuiltCase = ModelCase | OperatorCase | MicroCase
+ConfiguredCase = ModelCase | ModuleCase
+"""What levers apply to: a workload, carried out under a configuration."""
+BuiltCase = ConfiguredCase | OperatorCase | MicroCase
 """What a worker can build from its description."""
 Case = BuiltCase | StepCase
 

@@ -2,8 +2,10 @@
 
 from peakward.records.case import (
     Case,
+    ConfiguredCase,
     MicroCase,
     ModelCase,
+    ModuleCase,
     OperatorCase,
     StepCase,
     Workload,
@@ -16,8 +18,8 @@ from peakward.report.format import format_cell
 def label(case: Case) -> str:
     """The case in one line: "2.7B 4 × 512 train_step, bf16, sdpa"."""
     match case:
-        case ModelCase():
-            words = (f"{case.model.name} {workload(case.workload)}", *settings(case))
+        case ModelCase() | ModuleCase():
+            words = (f"{case.name} {workload(case.workload)}", *settings(case))
         case OperatorCase():
             shape = f"{case.batch_size} × {case.n_heads} × {case.seq_len} × {case.head_dim}"
             compiled = () if case.compile == "none" else (f"compile {case.compile}",)
@@ -85,7 +87,7 @@ def copies(data: TextData) -> tuple[str, ...]:
     )
 
 
-def settings(case: ModelCase) -> tuple[str, ...]:
+def settings(case: ConfiguredCase) -> tuple[str, ...]:
     """How the work is carried out: precision, attention, compilation, then what else is at work."""
     configuration = case.configuration
     compiled = {"none": "eager", "default": "compile"}.get(
@@ -93,7 +95,9 @@ def settings(case: ModelCase) -> tuple[str, ...]:
     )
     if configuration.compile != "none" and configuration.compile_scope == "model":
         compiled += " of the whole model"
-    words = [configuration.precision, f"{configuration.attention} attention", compiled]
+    attention = configuration.attention
+    attended = "attention as written" if attention == "as-written" else f"{attention} attention"
+    words = [configuration.precision, attended, compiled]
     if configuration.cuda_graphs:
         words.append("cuda-graphs")
     if case.workload.pass_ == "train_step":

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from peakward.records.calibration import Calibration
-from peakward.records.case import Case, ModelCase
+from peakward.records.case import Case, ConfiguredCase, ModelCase
 from peakward.records.measurement import Measurement
 from peakward.records.protocol import Protocol
 from peakward.records.study import Cell, Column, Conclusion, Study, Table
@@ -122,7 +122,7 @@ def _setting_cells(planned: Planned) -> tuple[str | None, ...]:
     warmup = "until steady" if steps is None else str(steps)
     limit = getattr(case, "memory_limit_bytes", None)
     conditions = (None if limit is None else format_cell(limit, "bytes"), warmup)
-    if not isinstance(case, ModelCase):
+    if not isinstance(case, ConfiguredCase):
         return (*(None,) * 7, *conditions)
     how = case.configuration
     scope = " of the whole model" if how.compile != "none" and how.compile_scope == "model" else ""
@@ -139,7 +139,7 @@ def _setting_cells(planned: Planned) -> tuple[str | None, ...]:
 
 
 def _size(case: Case) -> tuple[Cell, ...]:
-    return size_cells(case) if isinstance(case, ModelCase) else (label(case), None)
+    return size_cells(case) if isinstance(case, ConfiguredCase) else (label(case), None)
 
 
 def _row(measurement: Measurement | None) -> tuple[Cell, ...]:
@@ -163,17 +163,21 @@ def _time_cells(measurement: Measurement | None) -> tuple[Cell, ...]:
 
 def compare(plan: Sequence[Planned], readings: Readings) -> tuple[Conclusion, ...]:
     """For each model and workload that ran in several configurations, the fastest and the slowest."""
-    groups: dict[object, list[tuple[ModelCase, Measurement, float]]] = {}
+    groups: dict[object, list[tuple[ConfiguredCase, Measurement, float]]] = {}
     for case, protocol in plan:
         found = readings.find((case, protocol))
         step_s = median_s(found)
-        if isinstance(case, ModelCase) and found is not None and step_s is not None:
-            group = (case.model, case.workload, case.memory_limit_bytes, protocol)
+        if isinstance(case, ConfiguredCase) and found is not None and step_s is not None:
+            group = (_model(case), case.workload, case.memory_limit_bytes, protocol)
             groups.setdefault(group, []).append((case, found, step_s))
     return tuple(_compare(group) for group in groups.values() if len(group) > 1)
 
 
-def _compare(group: list[tuple[ModelCase, Measurement, float]]) -> Conclusion:
+def _model(case: ConfiguredCase) -> object:
+    return case.model if isinstance(case, ModelCase) else (case.source, case.fingerprint)
+
+
+def _compare(group: list[tuple[ConfiguredCase, Measurement, float]]) -> Conclusion:
     """A winner only where its interval lies apart from that of the next."""
     ranked = sorted(group, key=lambda each: each[2])
     fastest, second, slowest = ranked[0], ranked[1], ranked[-1]

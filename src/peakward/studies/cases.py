@@ -7,6 +7,7 @@ import msgspec
 from peakward.prediction.parameters import n_parameters
 from peakward.records.case import (
     Configuration,
+    ConfiguredCase,
     DeviceType,
     ModelCase,
     OperatorCase,
@@ -57,14 +58,14 @@ def under_limit(case: Limited, limit_bytes: int | None) -> Limited:
 SIZE_COLUMNS = (Column(name="model"), Column(name="workload"))
 
 
-def size_cells(case: ModelCase) -> tuple[Cell, ...]:
+def size_cells(case: ConfiguredCase) -> tuple[Cell, ...]:
     """Cells for `SIZE_COLUMNS`."""
-    return (case.model.name, workload(case.workload))
+    return (case.name, workload(case.workload))
 
 
-def place(case: ModelCase) -> str:
+def place(case: ConfiguredCase) -> str:
     """For a sentence: "tiny 2 × 128 train_step"."""
-    return f"{case.model.name} {workload(case.workload)}"
+    return f"{case.name} {workload(case.workload)}"
 
 
 def sizes(shapes: tuple[ModelShape, ...]) -> Table:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from peakward.records.case import DeviceType, MicroCase, ModelCase, StepCase
+from peakward.records.case import DeviceType, MicroCase, ModelCase, ModuleCase, StepCase
 from peakward.records.case_memory import CaseMemory
 from peakward.records.measurement import Measurement
 from peakward.records.profile import CaseProfile
@@ -49,7 +49,7 @@ class Recorder:
         if (
             measurement is None
             or measurement.status != "ok"
-            or isinstance(planned[0], MicroCase | StepCase)
+            or isinstance(planned[0], MicroCase | ModuleCase | StepCase)
         ):
             return
         first_step = self._lab.workers.first_step(planned[0])

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from peakward.records.case import ModelCase
+from peakward.records.case import ConfiguredCase
 from peakward.records.lever import Lever, NumericsClass
 from peakward.records.trial import NumericsVerdict, Trial
 from peakward.tune.costs import N_MORE_PROCESSES, N_PROCESSES, SCREEN, TURN, again_s
@@ -23,19 +23,19 @@ class Laboratory:
         self._sweep, self._store = sweep, store
         self._key = sweep.environment.key
 
-    def screen(self, lever: Lever, base: ModelCase, candidate: ModelCase) -> Trial:
+    def screen(self, lever: Lever, base: ConfiguredCase, candidate: ConfiguredCase) -> Trial:
         """A quick look: one short measurement of each arm, one after the other."""
         start_s = time.monotonic()
         ours, theirs = (self._sweep.measure(case, SCREEN) for case in (base, candidate))
         return screened(lever.name, ours, theirs, wall_s=time.monotonic() - start_s)
 
-    def seen_s(self, case: ModelCase) -> float | None:
+    def seen_s(self, case: ConfiguredCase) -> float | None:
         """What a turn of the case should take, by what its screening took; None where it had none."""
         found = self._store.measurement(case, SCREEN, self._key)
         return None if found is None else again_s(found)
 
     def check(
-        self, declared: NumericsClass, base: ModelCase, candidate: ModelCase
+        self, declared: NumericsClass, base: ConfiguredCase, candidate: ConfiguredCase
     ) -> NumericsVerdict:
         """Whether the candidate computes what its class promises.
 
@@ -46,7 +46,7 @@ class Laboratory:
 
     def confirm(
         self,
-        cases: Sequence[ModelCase],
+        cases: Sequence[ConfiguredCase],
         comparisons: Sequence[Comparison],
         *,
         affords_more: Callable[[], bool],
@@ -62,7 +62,7 @@ class Laboratory:
         if len(found) == len(comparisons):
             return tuple(found)
         start_s = time.monotonic()
-        rounds: list[dict[ModelCase, Turn]] = []
+        rounds: list[dict[ConfiguredCase, Turn]] = []
         n_wanted = N_PROCESSES
         trials: tuple[Trial, ...] = ()
         while len(rounds) < n_wanted:
@@ -86,8 +86,8 @@ class Laboratory:
         return trials
 
     def _round(
-        self, cases: Sequence[ModelCase], number: int
-    ) -> tuple["TurnsTimed", tuple[ModelCase, ...]]:
+        self, cases: Sequence[ConfiguredCase], number: int
+    ) -> tuple["TurnsTimed", tuple[ConfiguredCase, ...]]:
         """One process's turns, and the order in which it took the cases."""
         # Each process draws its own memory layout and its own host speed.
         self._sweep.workers.close()

@@ -7,30 +7,30 @@ from typing import Self
 import msgspec
 
 from peakward.catalogue.levers import pull
-from peakward.records.case import ModelCase
+from peakward.records.case import ConfiguredCase
 from peakward.records.lever import Lever
 
 
 class Ladder(msgspec.Struct, frozen=True, kw_only=True):
     """Levers in the order in which they are pulled."""
 
-    base: ModelCase
+    base: ConfiguredCase
     levers: tuple[Lever, ...] = ()
 
     @property
-    def cases(self) -> tuple[ModelCase, ...]:
+    def cases(self) -> tuple[ConfiguredCase, ...]:
         """The base, then the case on each rung."""
         return tuple(
             accumulate(self.levers, lambda case, lever: pull(lever, case), initial=self.base)
         )
 
     @property
-    def top(self) -> ModelCase:
+    def top(self) -> ConfiguredCase:
         """All levers pulled."""
         return self.cases[-1]
 
     @property
-    def rungs(self) -> tuple[tuple[Lever, ModelCase, ModelCase], ...]:
+    def rungs(self) -> tuple[tuple[Lever, ConfiguredCase, ConfiguredCase], ...]:
         """Each lever with the case below it and the one that it makes."""
         cases = self.cases
         return tuple(zip(self.levers, cases[:-1], cases[1:], strict=True))

@@ -14,7 +14,7 @@ from peakward.prediction.planning.forecast import forecast
 from peakward.prediction.planning.relief import relief
 from peakward.prediction.planning.site import Site, site
 from peakward.records.calibration import Calibration
-from peakward.records.case import ModelCase
+from peakward.records.case import ConfiguredCase, ModelCase
 from peakward.records.case_memory import CaseMemory
 from peakward.records.device import Device
 from peakward.records.environment import Environment
@@ -47,7 +47,7 @@ HEADLINE = Protocol(max_timed_s=3.0)
 class Investigation(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked."""
 
-    case: ModelCase
+    case: ConfiguredCase
     """The start: the model, the workload and the user's own configuration or the baseline."""
     levers: tuple[Lever, ...]
     budget_s: float
@@ -55,11 +55,11 @@ class Investigation(msgspec.Struct, frozen=True, kw_only=True):
     """Reproduces the investigation."""
     obstacle: Obstacle
     """Why a lever cannot apply to a case on this machine, or None."""
-    to_command: Callable[[ModelCase], str | None]
+    to_command: Callable[[ConfiguredCase], str | None]
     """The command line that measures a case."""
 
 
-def calibrated(sweep: "Sweep", store: "Store", case: ModelCase) -> Calibration:
+def calibrated(sweep: "Sweep", store: "Store", case: ConfiguredCase) -> Calibration:
     """This machine's ceilings, measured now where the store has none."""
     known = store.calibration(sweep.environment.key)
     if known is None:
@@ -69,32 +69,43 @@ def calibrated(sweep: "Sweep", store: "Store", case: ModelCase) -> Calibration:
 
 
 def predicted(
-    case: ModelCase, environment: Environment, calibration: Calibration | None
-) -> Prediction:
-    """The case's floor on this machine."""
+    case: ConfiguredCase, environment: Environment, calibration: Calibration | None
+) -> Prediction | None:
+    """The case's floor on this machine; None of a user's module, whose maths is not known."""
+    if not isinstance(case, ModelCase):
+        return None
     return floor(case, calibration=calibration, device=_device(environment))
 
 
+def _floor_s(ceiling: Prediction | None) -> float | None:
+    return None if ceiling is None else ceiling.floor_s
+
+
 def foretold(
-    case: ModelCase, environment: Environment, calibration: Calibration | None
+    case: ConfiguredCase, environment: Environment, calibration: Calibration | None
 ) -> Forecast | None:
-    """Time and memory of the case on this machine; None on a CPU or a device that is not catalogued.
+    """Time and memory of the case on this machine; None on a CPU or a device that is not catalogued, and
+    of a user's module, which `pw.predict` predicts where it is.
 
     By the calibration where it is a full one (`peakward devices calibrate`), else by the datasheet.
     """
     here = _site(environment, calibration)
-    return None if here is None or case.device != "cuda" else forecast(case, here)
+    if here is None or case.device != "cuda" or not isinstance(case, ModelCase):
+        return None
+    return forecast(case, here)
 
 
 def levers_that_fit(
-    case: ModelCase,
+    case: ConfiguredCase,
     told: Forecast | None,
     environment: Environment,
     calibration: Calibration | None,
 ) -> tuple[str, ...]:
     """Of a case that is predicted not to fit this machine, those that each make it fit."""
     here = _site(environment, calibration)
-    return () if here is None or told is None else relief(case, told, here)
+    if here is None or told is None or not isinstance(case, ModelCase):
+        return ()
+    return relief(case, told, here)
 
 
 def _site(environment: Environment, calibration: Calibration | None) -> Site | None:
@@ -112,7 +123,7 @@ def investigate(
     store: "Store",
     *,
     on_stage: Listener,
-    on_prediction: Callable[[Prediction, Forecast | None, tuple[str, ...]], None],
+    on_prediction: Callable[[Prediction | None, Forecast | None, tuple[str, ...]], None],
 ) -> Study:
     """Carry out the whole loop and store what it found.
 
@@ -129,7 +140,7 @@ def investigate(
     on_prediction(ceiling, told, levers_that_fit(asked.case, told, sweep.environment, calibration))
     on_stage("measuring the baseline")
     measured = [sweep.measure(asked.case, HEADLINE)]
-    guess = costs.learned(costs.guessed(asked.case, ceiling.floor_s), measured[0])
+    guess = costs.learned(costs.guessed(asked.case, _floor_s(ceiling)), measured[0])
     # For the best, measured as the baseline was, and the profiles of both in one process.
     reserve_s = measured[0].wall_s + 2 * guess.profile_s(asked.case) - guess.start_s
     ledger = Ledger(budget, reserve_s=min(reserve_s, asked.budget_s / 4), announce=on_stage)
@@ -213,13 +224,13 @@ def _study(
     ledger: Ledger,
 ) -> Study:
     environment, best = measured[0].environment, held.top
-    cases = [each.case for each in measured if isinstance(each.case, ModelCase)]
+    cases = [each.case for each in measured if isinstance(each.case, ConfiguredCase)]
     undone = "; ".join(dict.fromkeys(ledger.skipped))
     limits = [f"Not done in its {asked.budget_s:.0f} s: {undone}."] if undone else []
     return Study(
         id=uuid.uuid4().hex,
         name="run",
-        title=f"{best.model.name}, {best.workload.pass_} at "
+        title=f"{best.name}, {best.workload.pass_} at "
         f"{best.workload.batch_size} × {best.workload.seq_len}",
         command=asked.command,
         environment=environment,
@@ -228,7 +239,11 @@ def _study(
         complete=False,
         measurements=tuple(measured),
         calibration=calibration,
-        predictions=tuple(predicted(case, environment, calibration) for case in cases),
+        predictions=tuple(
+            ceiling
+            for case in cases
+            if (ceiling := predicted(case, environment, calibration)) is not None
+        ),
         forecasts=tuple(
             found
             for case in cases
@@ -250,7 +265,7 @@ def planned(
     what is left of the budget.
     """
     known = calibration is not None or _device(environment) is not None
-    floor_s = predicted(asked.case, environment, calibration).floor_s if known else None
+    floor_s = _floor_s(predicted(asked.case, environment, calibration)) if known else None
     guess = costs.guessed(asked.case, floor_s)
     steps = [] if calibration is not None else [("measure this machine's ceilings", 15.0)]
     baseline_s = guess.start_s + guess.arm_s + HEADLINE.max_timed_s

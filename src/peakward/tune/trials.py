@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from peakward.records.case import ModelCase
+from peakward.records.case import ConfiguredCase
 from peakward.records.lever import Lever
 from peakward.records.measurement import Interval, Measurement, Status
 from peakward.records.trial import NumericsVerdict, Pair, Trial, TrialVerdict
@@ -28,17 +28,19 @@ class Comparison(NamedTuple):
 
     name: str
     """The lever's, or "composition"."""
-    base: ModelCase
-    candidate: ModelCase
+    base: ConfiguredCase
+    candidate: ConfiguredCase
     numerics: NumericsVerdict | None
 
     @property
-    def key(self) -> tuple[str, ModelCase, ModelCase]:
+    def key(self) -> tuple[str, ConfiguredCase, ConfiguredCase]:
         """Under which its trial is stored."""
         return self.name, self.base, self.candidate
 
 
-def refused(lever: Lever, base: ModelCase, candidate: ModelCase, key: str, reason: str) -> Trial:
+def refused(
+    lever: Lever, base: ConfiguredCase, candidate: ConfiguredCase, key: str, reason: str
+) -> Trial:
     """A lever that cannot apply here."""
     return _trial(
         lever.name, base, candidate, key, stage="refused", verdict="rejected", reason=reason
@@ -47,7 +49,7 @@ def refused(lever: Lever, base: ModelCase, candidate: ModelCase, key: str, reaso
 
 def judged(
     comparison: Comparison,
-    rounds: Sequence[Mapping[ModelCase, "Turn"]],
+    rounds: Sequence[Mapping[ConfiguredCase, "Turn"]],
     key: str,
     wall_s: float,
 ) -> Trial:
@@ -75,7 +77,7 @@ def judged(
 
 
 def failed_beside(
-    comparison: Comparison, key: str, culprit: ModelCase | None, status: Status, reason: str
+    comparison: Comparison, key: str, culprit: ConfiguredCase | None, status: Status, reason: str
 ) -> Trial:
     """The trial where a case failed before all were timed: its candidate's failure, or that of
     another case, which says nothing about its lever. What Ctrl-C ended, it ended for all."""
@@ -109,8 +111,8 @@ def misjudged(trial: Trial, numerics: NumericsVerdict) -> Trial:
 def screened(name: str, base: Measurement, candidate: Measurement, *, wall_s: float) -> Trial:
     """What one short measurement of each arm says: enough to drop a lever, not to keep one."""
     ours, theirs = base.case, candidate.case
-    assert isinstance(ours, ModelCase)
-    assert isinstance(theirs, ModelCase)
+    assert isinstance(ours, ConfiguredCase)
+    assert isinstance(theirs, ConfiguredCase)
     peaks = [
         each.memory.peak_allocated_bytes if each.memory else None for each in (base, candidate)
     ]
@@ -198,8 +200,8 @@ def _screening(ratio: Interval, verdict: str) -> str:
 
 def _trial(
     name: str,
-    base: ModelCase,
-    candidate: ModelCase,
+    base: ConfiguredCase,
+    candidate: ConfiguredCase,
     key: str,
     *,
     stage: str,

@@ -2,18 +2,16 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import huggingface_hub
 import msgspec
 import pytest
 
+from peakward.catalogue.hugging_face import files
 from peakward.catalogue.models import MODELS
 from peakward.catalogue.models import model as preset
-from peakward.cli import model_names
-from peakward.cli.model_names import hub_cache, model
+from peakward.cli.model_names import model
 from peakward.records.errors import PeakwardError
 
 SETTINGS = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "vocab_size": 100}
@@ -103,28 +101,6 @@ def test_a_folder_comes_before_the_cache(hub, in_tmp):
 
 
 @pytest.mark.parametrize(
-    "variables",
-    [
-        {},
-        {"XDG_CACHE_HOME": "/xdg"},
-        {"XDG_CACHE_HOME": "/xdg", "HF_HOME": "~/home"},
-        {"HF_HOME": "$ROOT/home", "ROOT": "/root"},
-        {"HF_HOME": "/home", "HUGGINGFACE_HUB_CACHE": "/old"},
-        {"HF_HOME": "/home", "HUGGINGFACE_HUB_CACHE": "/old", "HF_HUB_CACHE": "~/new"},
-    ],
-    ids=str,
-)
-def test_the_cache_is_where_the_client_has_it(variables, monkeypatch):
-    for variable in ("HF_HOME", "HUGGINGFACE_HUB_CACHE", "XDG_CACHE_HOME", "HF_HUB_CACHE"):
-        monkeypatch.delenv(variable, raising=False)
-    for variable, value in variables.items():
-        monkeypatch.setenv(variable, value)
-    program = "from huggingface_hub import constants; print(constants.HF_HUB_CACHE)"
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
-    assert hub_cache() == Path(said.stdout.decode().strip())
-
-
-@pytest.mark.parametrize(
     ("name", "line"),
     [
         ("smal", "expected a model, got 'smal': perhaps small"),
@@ -160,7 +136,7 @@ def test_a_name_of_nothing_is_refused(name, line, hub, in_tmp):
         (b"\xff\xfe\xfa", "no JSON object"),
         (b"[" * 100_000, "no JSON object"),
         (b'{"vocab_size": ' + b"9" * 5000 + b"}", "no JSON object"),
-        (b" " * (model_names.MAX_BYTES + 1), "at most 16,777,216 bytes"),
+        (b" " * (files.MAX_BYTES + 1), "at most 16,777,216 bytes"),
         (b"{}", "expected a model_type of gpt2, .*, got mine without one"),
         (b'{"model_type": "llama", "vocab_size": 1e400}', "vocab_size of mine"),
     ],

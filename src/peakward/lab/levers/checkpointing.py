@@ -43,15 +43,19 @@ def _policy(_context: object, op: object, *_args: object, **_kwargs: object) -> 
     return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
 
 
+selective = partial(create_selective_checkpoint_contexts, _policy)
+"""The contexts of a checkpoint that keeps what is dear to recompute."""
+
+
 class Recomputed(nn.Module):
     """A run of blocks of which only the input is kept (and, selectively, the dear results)."""
 
-    def __init__(self, blocks: tuple[nn.Module, ...], *, selective: bool) -> None:
+    def __init__(self, blocks: tuple[nn.Module, ...], *, keeps_dear: bool) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
         self.options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
-        if selective:
-            self.options["context_fn"] = partial(create_selective_checkpoint_contexts, _policy)
+        if keeps_dear:
+            self.options["context_fn"] = selective
 
     def _run(self, x: Tensor, *shared: Tensor | None) -> Tensor:
         for block in self.blocks:
@@ -72,4 +76,4 @@ def apply(model: Decoder, mode: Checkpointing) -> None:
     run = math.ceil(math.sqrt(len(model.blocks))) if mode == "sqrt" else 1
     blocks = tuple(model.blocks)
     runs = (blocks[start : start + run] for start in range(0, len(blocks), run))
-    model.blocks = nn.ModuleList(Recomputed(each, selective=mode == "selective") for each in runs)
+    model.blocks = nn.ModuleList(Recomputed(each, keeps_dear=mode == "selective") for each in runs)

@@ -1,6 +1,6 @@
 """A pass of the reference decoder, built on its device with its levers applied, ready to run steps."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 import torch
@@ -8,29 +8,26 @@ from torch import Tensor
 
 from peakward.lab.data.feed import Feed
 from peakward.lab.data.random_tokens import micro_batches, new_tokens
-from peakward.lab.data.resident import MicroBatches, Resident
+from peakward.lab.data.resident import Resident
 from peakward.lab.inference.cache import KVCache
-from peakward.lab.levers import checkpointing, compilation, fp8, model_ranges, optimizer, precision
-from peakward.lab.levers.cuda_graphs import CapturedStep, set_up
-from peakward.lab.levers.marks import Mark, unmarked
+from peakward.lab.levers import checkpointing, compilation, fp8, model_ranges, precision
+from peakward.lab.levers.configured_step import N_BATCHES, ConfiguredStep
 from peakward.lab.models import decoder
 from peakward.lab.ops.attention.api import implementation
 from peakward.lab.ops.loss import api as loss
 from peakward.records.case import ModelCase
 from peakward.records.case_memory import Purpose
-from peakward.records.feeding import Feeding
-
-N_BATCHES = 8
-"""Steps before the batches repeat: enough that no step finds its ids in the cache."""
 
 
-class ModelStep:
+class ModelStep(ConfiguredStep):
     """One pass of the reference decoder over the next micro-batches, again and again."""
+
+    case: ModelCase
+    model: decoder.Decoder
 
     def __init__(self, case: ModelCase, dtype: torch.dtype) -> None:
         configuration = case.configuration
-        self.case = case
-        self.model = decoder.build(
+        model = decoder.build(
             case.model,
             attention=implementation(configuration.attention),
             loss=loss.implementation(configuration.loss),
@@ -38,32 +35,12 @@ class ModelStep:
             dtype=dtype,
             seed=case.workload.seed,
         )
-        self.n_parameters = sum(each.numel() for each in self.model.parameters())
-        self.times_phases = not configuration.cuda_graphs
-        self.output: Tensor | None = None
-        """The last step's loss, or its logits where it takes none."""
-        self._apply_levers()
-        self._source = _source(case)
-        self._cache = self._held(dtype) if case.workload.caches else None
-        self._captured = (
-            CapturedStep(self._run, self._rehearse) if configuration.cuda_graphs else None
-        )
-
-    def _apply_levers(self) -> None:
-        case, configuration = self.case, self.case.configuration
         if configuration.precision == "fp8":
-            fp8.apply(self.model)
-        checkpointing.apply(self.model, configuration.checkpointing)
-        compilation.apply(self.model, configuration.compile, configuration.compile_scope)
-        self.optimizer: torch.optim.Optimizer | None = None
-        if case.workload.pass_ == "train_step":
-            self.optimizer = optimizer.adamw(
-                self.model, configuration.optimizer, capturable=configuration.cuda_graphs
-            )
-        self.model.train(case.workload.trains)
-        self._scaler = torch.amp.GradScaler(
-            case.device, enabled=configuration.precision == "fp16-mixed"
-        )
+            fp8.apply(model)
+        checkpointing.apply(model, configuration.checkpointing)
+        compilation.apply(model, configuration.compile, configuration.compile_scope)
+        super().__init__(case, model, _source(case))
+        self._cache = self._held(dtype) if case.workload.caches else None
 
     def _held(self, dtype: torch.dtype) -> KVCache:
         """The cache before every step: of `prefill` empty, of `decode` one token short of full."""
@@ -79,127 +56,26 @@ class ModelStep:
             cache.fill(work.seq_len - 1, seed=work.seed)
         return cache
 
-    def step(self, mark: Mark = unmarked) -> None:
-        """One whole step: all micro-batches and the optimiser."""
-        batches = self._source()
-        self.output = None  # Or the logits of two steps would be held at once.
-        if self._captured is not None:
-            self.output = self._captured(batches)
-        else:
-            self.output = self._run(batches, mark)
-
-    @property
-    def uncaptured(self) -> Callable[[Mark], None] | None:
-        """Where steps are replayed from a graph, one on a batch that is not, and marks its
-        phases; None where they are not, or where lengths vary and with them what a step launches."""
-        if self._captured is None or self.case.workload.varying_seq_lens:
-            return None
-        return self._run_uncaptured
-
     def ranged(self) -> AbstractContextManager[None]:
         """While it lasts, steps open the ranges of `ranges` inside the model."""
         return model_ranges.ranged(self.model)
 
-    def loss(self) -> float | None:
-        """Of the last step; waits for it. None where it takes none."""
-        if self.output is None or not self.case.workload.trains:
-            return None
-        return float(self.output)
-
-    def held_for_backward_bytes(self) -> None:
-        """None: of a model, recorded memory tells what is held and for what."""
-
-    def gradients(self) -> tuple[Tensor, ...]:
-        """Of the last step, one for each parameter, without the loss scale."""
-        scale = 1.0 if self.optimizer is not None else self._scaler.get_scale()
-        found = (each.grad for each in self.model.parameters())
-        return tuple(each / scale for each in found if each is not None)
-
     def held(self) -> dict[Purpose, list[Tensor]]:
         """The tensors that it holds between steps, by what they are for."""
-        parameters = list(self.model.parameters())
-        state = () if self.optimizer is None else self.optimizer.state.values()
-        moments = [each for kept in state for each in kept.values() if isinstance(each, Tensor)]
-        return {
-            "parameters": [*parameters, *self.model.buffers()],
-            "gradients": [each.grad for each in parameters if each.grad is not None],
-            "optimizer_state": moments,
-            "inputs": self._source.held(),
-            "cache": [] if self._cache is None else list(self._cache.buffers()),
-        }
+        cached = [] if self._cache is None else list(self._cache.buffers())
+        return {**super().held(), "cache": cached}
 
-    def rewind(self) -> None:
-        """Take the batches from the first one again."""
-        self._source.rewind()
+    def _output_of(self, batch: Sequence[Tensor]) -> Tensor:
+        return self.model(batch[0], cache=self._cache)
 
-    def feeding(self, n_steps: int) -> Feeding | None:
-        """What it took to feed the last `n_steps` steps; None where batches lie on the device."""
-        return self._source.use(n_steps) if isinstance(self._source, Feed) else None
-
-    def release(self) -> None:
-        """Let go of every tensor and graph, whoever still holds the step."""
-        self.__dict__.clear()
-
-    def _run_uncaptured(self, mark: Mark) -> None:
-        self._run(self._source.again(), mark)
-
-    def _run(self, batches: MicroBatches, mark: Mark = unmarked) -> Tensor:
-        if self.case.configuration.compile in ("reduce-overhead", "max-autotune"):
-            torch.compiler.cudagraph_mark_step_begin()
-        if self.case.workload.trains:
-            output = self._backward(batches, mark)
-            self._optimize(mark)
-        else:
-            output = self._forward(batches, mark)
-        mark(None)
-        return output
-
-    def _rehearse(self, batches: MicroBatches) -> None:
-        """A step that changes nothing, but after which a capture finds everything in place."""
-        if not self.case.workload.trains:
-            self._forward(batches, unmarked)
-            return
-        self._backward(batches, unmarked)
-        if self.optimizer is not None and not self.optimizer.state:
-            set_up(self.optimizer)
-        self.model.zero_grad(set_to_none=True)
-
-    def _forward(self, batches: MicroBatches, mark: Mark) -> Tensor:
-        with torch.no_grad():
-            for ids, *_ in batches:
-                mark("forward")
-                with self._autocast():
-                    logits = self.model(ids, cache=self._cache)
-        return logits
-
-    def _backward(self, batches: MicroBatches, mark: Mark) -> Tensor:
-        self.model.zero_grad(set_to_none=True)
-        losses = []
-        for ids, targets in batches:
-            mark("forward")
-            with self._autocast():
-                loss = self.model(ids, targets) / len(batches)
-            mark("backward")
-            self._scaler.scale(loss).backward()
-            losses.append(loss.detach())
-        return sum(losses[1:], losses[0])
-
-    def _optimize(self, mark: Mark) -> None:
-        if self.optimizer is None:
-            return
-        mark("optimizer")
-        if self._scaler.is_enabled():
-            self._scaler.unscale_(self.optimizer)
-        self._scaler.step(self.optimizer)
-        self._scaler.update()
-
-    def _autocast(self) -> AbstractContextManager[None]:
-        return precision.autocast(self.case.configuration.precision, self.case.device)
+    def _loss_of(self, batch: Sequence[Tensor]) -> Tensor:
+        ids, targets = batch
+        return self.model(ids, targets)
 
 
 def _source(case: ModelCase) -> Feed | Resident:
     work = case.workload
     if work.data is not None:
         return Feed(case)
-    batches = new_tokens if work.caches else micro_batches
-    return Resident(batches(work, case.model.vocab_size, case.device, n_steps=N_BATCHES))
+    drawn = new_tokens if work.caches else micro_batches
+    return Resident(drawn(work, case.model.vocab_size, case.device, n_steps=N_BATCHES))

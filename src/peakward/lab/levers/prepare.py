@@ -12,12 +12,21 @@ from peakward.catalogue.feeding import feeding_obstacle, workers_obstacle
 from peakward.catalogue.flash import flash_obstacle
 from peakward.lab.levers import precision
 from peakward.lab.levers.model_step import ModelStep
+from peakward.lab.levers.module_step import ModuleStep, prepared_module
 from peakward.lab.levers.operator_step import AttentionStep
 from peakward.lab.levers.piece_step import PieceStep
-from peakward.records.case import BuiltCase, MicroCase, ModelCase, OperatorCase
+from peakward.lab.models import module_source
+from peakward.records.case import (
+    BuiltCase,
+    ConfiguredCase,
+    MicroCase,
+    ModelCase,
+    ModuleCase,
+    OperatorCase,
+)
 from peakward.records.errors import PeakwardError
 
-PreparedStep = ModelStep | AttentionStep | PieceStep
+PreparedStep = ModelStep | ModuleStep | AttentionStep | PieceStep
 
 
 @contextmanager
@@ -35,6 +44,11 @@ def prepare(case: BuiltCase) -> Iterator[PreparedStep]:
         with precision.fp32_matmuls("tf32" if case.precision == "tf32" else "fp32"):
             yield PieceStep(case)
         return
+    check_together(case)
+    if isinstance(case, ModuleCase):
+        with prepared_module(case, module_source.build(case)) as module_step:
+            yield module_step
+        return
     _check(case)
     setting = case.configuration.precision
     with precision.fp32_matmuls(setting):
@@ -45,7 +59,11 @@ def prepare(case: BuiltCase) -> Iterator[PreparedStep]:
             step.release()
 
 
-def _check(case: ModelCase) -> None:
+def check_together(case: ConfiguredCase) -> None:
+    """
+    Raises:
+        PeakwardError: levers that exclude each other.
+    """
     configuration = case.configuration
     if configuration.cuda_graphs and configuration.compile in ("reduce-overhead", "max-autotune"):
         raise PeakwardError(
@@ -64,6 +82,11 @@ def _check(case: ModelCase) -> None:
             "expected a step without host decisions for cuda-graphs, got fp16-mixed, whose loss "
             "scaling decides on the host: use bf16-mixed"
         )
+
+
+def _check(case: ModelCase) -> None:
+    if case.configuration.attention == "as-written":
+        raise PeakwardError("expected an attention of the decoder's, got as-written: use naive")
     capability = torch.cuda.get_device_capability() if case.device == "cuda" else None
     reason = experts_obstacle(case, compute_capability=capability)
     if reason is not None:

@@ -23,6 +23,7 @@ from peakward.lab.measure.messages import (
     Answer,
     Calibrated,
     CalibrateRequest,
+    CheckRequest,
     Event,
     Failed,
     FirstStepProfiled,
@@ -44,7 +45,15 @@ from peakward.lab.measure.messages import (
 from peakward.lab.measure.new_file import written_beside
 from peakward.lab.measure.process import WorkerProcess
 from peakward.records.calibration import Calibration
-from peakward.records.case import Case, DeviceType, ModelCase, OperatorCase, StepCase
+from peakward.records.case import (
+    Case,
+    ConfiguredCase,
+    DeviceType,
+    ModelCase,
+    ModuleCase,
+    OperatorCase,
+    StepCase,
+)
 from peakward.records.environment import Environment
 from peakward.records.errors import PeakwardError
 from peakward.records.lever import NumericsClass
@@ -151,7 +160,7 @@ class Workers:
 
     def turns(
         self,
-        cases: Sequence[ModelCase],
+        cases: Sequence[ConfiguredCase],
         protocol: Protocol,
         *,
         on_event: OnEvent | None = None,
@@ -172,7 +181,7 @@ class Workers:
         return ended.answer
 
     def numerics(
-        self, base: ModelCase, candidate: ModelCase, declared: NumericsClass
+        self, base: ConfiguredCase, candidate: ConfiguredCase, declared: NumericsClass
     ) -> NumericsVerdict:
         """Whether the candidate computes what its class promises; "not computed" on a failure.
 
@@ -188,6 +197,21 @@ class Workers:
             return NumericsVerdict(declared=declared, verdict="not computed", reason=reason)
         assert isinstance(answer, NumericsChecked)
         return answer.verdict
+
+    def check(self, case: ModuleCase) -> None:
+        """Build the module and run its step as it is, before anything else is made of it.
+
+        Raises:
+            PeakwardError: its source, its batch or its loss is not what is needed. That it runs out
+                of memory, or worse, is a result, which its measurement will have.
+            KeyboardInterrupt: Ctrl-C.
+        """
+        self.environment(case.device)
+        answer = self._ask(CheckRequest(case=case), TIMEOUT_S).answer
+        if isinstance(answer, Failed):
+            _raise_if_interrupted(answer)
+            if answer.status == "invalid":
+                raise PeakwardError(answer.reason)
 
     def calibrate(self, device_type: DeviceType) -> Calibration:
         """Measure the device's ceilings: the quick calibration, which has no rates.
@@ -240,7 +264,7 @@ class Workers:
 
     def profile(
         self,
-        case: ModelCase | OperatorCase,
+        case: ConfiguredCase | OperatorCase,
         path: Path,
         *,
         n_steps: int = 3,

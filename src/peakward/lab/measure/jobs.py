@@ -27,7 +27,14 @@ from peakward.lab.measure.telemetry import Watch
 from peakward.lab.measure.timer import Report, Timing, time_phases, time_steps
 from peakward.lab.micro.piece import COMPILED
 from peakward.lab.micro.work import piece_work
-from peakward.records.case import BuiltCase, MicroCase, ModelCase, OperatorCase
+from peakward.records.case import (
+    BuiltCase,
+    ConfiguredCase,
+    MicroCase,
+    ModelCase,
+    ModuleCase,
+    OperatorCase,
+)
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import MemoryUse
 from peakward.records.protocol import Protocol
@@ -143,7 +150,7 @@ def time_turns(request: TurnsRequest, bench: Bench) -> TurnsTimed:
     return TurnsTimed(turns=tuple(turns))
 
 
-def _turn(case: ModelCase, protocol: Protocol, i: int, bench: Bench) -> Turn:
+def _turn(case: ConfiguredCase, protocol: Protocol, i: int, bench: Bench) -> Turn:
     clock, watch = bench.site.clock(case.device), bench.site.watch(case.device)
     with built(case, bench, i) as (prepared, meter):
         timing = time_steps(
@@ -198,7 +205,7 @@ def report(bench: Bench, stage: Stage, total: int | None, turn: int | None = Non
 
 def _compiles(case: BuiltCase) -> bool:
     match case:
-        case ModelCase():
+        case ModelCase() | ModuleCase():
             return case.configuration.compile != "none"
         case OperatorCase():
             return case.compile != "none"

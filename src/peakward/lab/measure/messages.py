@@ -8,7 +8,14 @@ from typing import Literal
 import msgspec
 
 from peakward.records.calibration import MatmulRate
-from peakward.records.case import BuiltCase, DeviceType, ModelCase, OperatorCase
+from peakward.records.case import (
+    BuiltCase,
+    ConfiguredCase,
+    DeviceType,
+    ModelCase,
+    ModuleCase,
+    OperatorCase,
+)
 from peakward.records.case_memory import MemoryMarks
 from peakward.records.feeding import Feeding
 from peakward.records.lever import NumericsClass
@@ -52,16 +59,22 @@ class MeasureRequest(Message, frozen=True, kw_only=True):
 class TurnsRequest(Message, frozen=True, kw_only=True):
     """Time cases one after another."""
 
-    cases: tuple[ModelCase, ...]
+    cases: tuple[ConfiguredCase, ...]
     protocol: Protocol
 
 
 class NumericsRequest(Message, frozen=True, kw_only=True):
     """Check the candidate's numbers against its class."""
 
-    base: ModelCase
-    candidate: ModelCase
+    base: ConfiguredCase
+    candidate: ConfiguredCase
     declared: NumericsClass
+
+
+class CheckRequest(Message, frozen=True, kw_only=True):
+    """Build a user's module and run it once, to tell what is wrong with it."""
+
+    case: ModuleCase
 
 
 class CalibrateRequest(Message, frozen=True, kw_only=True):
@@ -86,7 +99,7 @@ class FirstStepRequest(Message, frozen=True, kw_only=True):
 class ProfileRequest(Message, frozen=True, kw_only=True):
     """Write a trace of some steps of a case."""
 
-    case: ModelCase | OperatorCase
+    case: ConfiguredCase | OperatorCase
     path: str
     """Of the gzipped file to write, absolute; on the way, files beside it are written too."""
     n_steps: int
@@ -106,6 +119,7 @@ Request = (
     MeasureRequest
     | TurnsRequest
     | NumericsRequest
+    | CheckRequest
     | CalibrateRequest
     | RatesRequest
     | FirstStepRequest
@@ -177,6 +191,10 @@ class NumericsChecked(Message, frozen=True, kw_only=True):
     verdict: NumericsVerdict
 
 
+class Checked(Message, frozen=True, kw_only=True):
+    """Answer to `CheckRequest`: nothing was wrong."""
+
+
 class Calibrated(Message, frozen=True, kw_only=True):
     """Answer to `CalibrateRequest`."""
 
@@ -229,6 +247,7 @@ Answer = (
     Measured
     | TurnsTimed
     | NumericsChecked
+    | Checked
     | Calibrated
     | RatesMeasured
     | FirstStepProfiled
@@ -243,6 +262,7 @@ Reply = (
     | Measured
     | TurnsTimed
     | NumericsChecked
+    | Checked
     | Calibrated
     | RatesMeasured
     | FirstStepProfiled

@@ -19,6 +19,7 @@ from typing import BinaryIO
 
 import msgspec
 
+from peakward.lab.levers.module_check import check
 from peakward.lab.levers.prepare import prepare as prepare_case
 from peakward.lab.measure import failure, jobs
 from peakward.lab.measure.calibration.ceilings import ceilings
@@ -28,6 +29,8 @@ from peakward.lab.measure.memory_record import record_memory
 from peakward.lab.measure.messages import (
     Answer,
     CalibrateRequest,
+    Checked,
+    CheckRequest,
     Event,
     Failed,
     FirstStepRequest,
@@ -107,6 +110,11 @@ def _handle(request: Request, bench: jobs.Bench) -> Answer:
             bench.site.enter(request.base.device)
             verdict = verify(request.base, request.candidate, request.declared)
             return NumericsChecked(verdict=verdict)
+        case CheckRequest():
+            bench.tell(Event(stage="building"))
+            bench.site.enter(request.case.device)
+            check(request.case)
+            return Checked()
         case CalibrateRequest():
             bench.tell(Event(stage="calibrating"))
             bench.site.enter(request.device_type)
@@ -133,7 +141,13 @@ def _device_type(request: Request) -> DeviceType:
             return request.cases[0].device
         case NumericsRequest():
             return request.base.device
-        case MeasureRequest() | FirstStepRequest() | ProfileRequest() | MemoryRequest():
+        case (
+            CheckRequest()
+            | MeasureRequest()
+            | FirstStepRequest()
+            | ProfileRequest()
+            | MemoryRequest()
+        ):
             return request.case.device
 
 

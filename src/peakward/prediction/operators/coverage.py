@@ -9,6 +9,7 @@ from peakward.prediction.operators.attention_backend import ComputeCapability
 from peakward.records.case import (
     Attention,
     Checkpointing,
+    DecoderAttention,
     Loss,
     ModelCase,
     ModulePass,
@@ -30,7 +31,7 @@ _ON_CPU: dict[str, tuple[str, ...]] = {
 }
 _ON_CUDA: dict[str, tuple[str, ...]] = {
     "precision": get_args(Precision),
-    "attention": get_args(Attention),
+    "attention": get_args(DecoderAttention),
     "checkpointing": get_args(Checkpointing),
     "compile": ("none", "default"),
     "optimizer": get_args(Optimizer),

@@ -5,7 +5,7 @@ import operator
 
 import msgspec
 
-from peakward.records.case import ModelCase
+from peakward.records.case import ConfiguredCase
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Interval, Measurement
 from peakward.records.prediction import Prediction
@@ -18,7 +18,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     """One configuration of the model under study, with all that is known of it."""
 
     name: str
-    case: ModelCase
+    case: ConfiguredCase
     measurement: Measurement | None
     """None where the budget ended before it was measured by itself."""
     prediction: Prediction | None
@@ -89,7 +89,7 @@ def read(study: Study) -> Investigation:
     Raises:
         PeakwardError: it is not an investigation of a model: no measurement, or of something else.
     """
-    cases = [each.case for each in study.measurements if isinstance(each.case, ModelCase)]
+    cases = [each.case for each in study.measurements if isinstance(each.case, ConfiguredCase)]
     if not cases:
         raise PeakwardError(
             f"expected a study of a model with its baseline, got {study.id} ({study.name}) without one: "
@@ -124,7 +124,7 @@ def _by_id(trials: tuple[Trial, ...], ids: tuple[str, ...]) -> tuple[Trial, ...]
 
 
 def _steps(
-    trials: tuple[Trial, ...], *, baseline: ModelCase, measured: ModelCase
+    trials: tuple[Trial, ...], *, baseline: ConfiguredCase, measured: ConfiguredCase
 ) -> tuple[Trial, ...]:
     """Of a study that does not name its steps, the chain of kept trials that ends in the case measured
     last.
@@ -149,7 +149,7 @@ def _steps(
     return tuple(chain)
 
 
-def _forward(kept: list[Trial], baseline: ModelCase) -> tuple[Trial, ...]:
+def _forward(kept: list[Trial], baseline: ConfiguredCase) -> tuple[Trial, ...]:
     chain: list[Trial] = []
     current = baseline
     for trial in kept:
@@ -159,7 +159,9 @@ def _forward(kept: list[Trial], baseline: ModelCase) -> tuple[Trial, ...]:
     return tuple(chain)
 
 
-def _direct(trials: tuple[Trial, ...], baseline: ModelCase, best: ModelCase) -> Trial | None:
+def _direct(
+    trials: tuple[Trial, ...], baseline: ConfiguredCase, best: ConfiguredCase
+) -> Trial | None:
     made = [
         trial
         for trial in trials
@@ -168,7 +170,7 @@ def _direct(trials: tuple[Trial, ...], baseline: ModelCase, best: ModelCase) -> 
     return max(made, key=lambda trial: trial.stage == "confirmed", default=None)
 
 
-def _point(name: str, case: ModelCase, study: Study) -> Point:
+def _point(name: str, case: ConfiguredCase, study: Study) -> Point:
     return Point(
         name=name,
         case=case,

@@ -1,6 +1,6 @@
 """The report of `peakward run`, laid out."""
 
-from peakward.records.model_shape import ModelShape
+from peakward.records.case import ConfiguredCase, ModuleCase
 from peakward.records.study import Plot, Study, Table
 from peakward.report import provenance
 from peakward.report.cases import model, settings, workload
@@ -69,7 +69,7 @@ def document(study: Study) -> Document:
 
 def _title(study: Study, found: Investigation) -> str:
     case = found.baseline.case
-    return f"{case.model.name} {workload(case.workload)} on {study.environment.device_name}"
+    return f"{case.name} {workload(case.workload)} on {study.environment.device_name}"
 
 
 def _result(study: Study, found: Investigation) -> str:
@@ -131,7 +131,7 @@ def _facts(study: Study, found: Investigation) -> Facts:
     work = case.workload
     tokens = format_cell(work.tokens_per_step, "count")
     facts = {
-        "model": _model(case.model, found),
+        "model": _model(case, found),
         "workload": f"{workload(work)}: {tokens} tokens a step",
         "baseline": ", ".join(settings(case)),
     }
@@ -144,10 +144,13 @@ def _facts(study: Study, found: Investigation) -> Facts:
     return Facts(facts=tuple(Fact(name=name, value=value) for name, value in facts.items()))
 
 
-def _model(shape: ModelShape, found: Investigation) -> str:
+def _model(case: ConfiguredCase, found: Investigation) -> str:
     counts = [point.measurement.n_parameters for point in found.points if point.measurement]
     count = next((count for count in counts if count is not None), None)
-    return model(shape, count)
+    if isinstance(case, ModuleCase):
+        counted = "" if count is None else f", {count:,} parameters"
+        return f"{case.source}{counted} (fingerprint {case.fingerprint})"
+    return model(case.model, count)
 
 
 def _floor(study: Study, found: Investigation) -> Section:

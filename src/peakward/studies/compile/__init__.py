@@ -5,7 +5,7 @@ compile time and the number of steps that pays it back; graph breaks and recompi
 reasons. Then steps whose sequence length changes, for compile and for CUDA graphs of the step.
 """
 
-from peakward.records.case import MicroCase, ModelCase, OperatorCase, StepCase
+from peakward.records.case import MicroCase, ModelCase, ModuleCase, OperatorCase, StepCase
 from peakward.studies.compile import conclusions, grid, shapes, tables
 from peakward.studies.parts import Parts
 from peakward.studies.readings import Planned, Readings
@@ -29,7 +29,7 @@ def _autotunes(planned: Planned) -> bool:
     match case:
         case OperatorCase():
             return case.compile == "max-autotune"
-        case ModelCase():
+        case ModelCase() | ModuleCase():
             return case.configuration.compile == "max-autotune"
         case MicroCase() | StepCase():
             return False

@@ -147,7 +147,7 @@ def test_another_model_breaks_every_class(declared):
 
 
 def test_a_nan_breaks_the_class(monkeypatch):
-    real = room._outputs
+    real = room.outputs
 
     def poisoned(step):
         outputs = real(step)
@@ -155,7 +155,7 @@ def test_a_nan_breaks_the_class(monkeypatch):
             outputs["gradients"][0].view(-1)[0] = torch.nan
         return outputs
 
-    monkeypatch.setattr(room, "_outputs", poisoned)
+    monkeypatch.setattr(room, "outputs", poisoned)
     found = verify(case(), case(attention="sdpa"), "reordered")
     assert (found.verdict, found.reason) == ("violated", "gradients")
 

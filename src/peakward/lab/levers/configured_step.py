@@ -1,0 +1,177 @@
+"""A pass of a model over its micro-batches as a configuration has it, step after step."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+
+import torch
+from torch import Tensor, nn
+
+from peakward.lab.data.feed import Feed
+from peakward.lab.data.resident import MicroBatches, Resident
+from peakward.lab.levers import optimizer, precision
+from peakward.lab.levers.cuda_graphs import CapturedStep, set_up
+from peakward.lab.levers.marks import Mark, unmarked
+from peakward.records.case import ConfiguredCase
+from peakward.records.case_memory import Purpose
+from peakward.records.feeding import Feeding
+
+N_BATCHES = 8
+"""Steps before the batches repeat: enough that no step finds its ids in the cache."""
+
+
+class ConfiguredStep(ABC):
+    """One pass over the next micro-batches, again and again.
+
+    Args:
+        case: whose configuration says how; the model has what it sets inside the model already.
+        model: on the case's device.
+        source: gives each step its micro-batches.
+    """
+
+    def __init__(self, case: ConfiguredCase, model: nn.Module, source: Feed | Resident) -> None:
+        configuration = case.configuration
+        self.case, self.model = case, model
+        self.n_parameters = sum(each.numel() for each in model.parameters())
+        self.times_phases = not configuration.cuda_graphs
+        self.output: Tensor | None = None
+        """The last step's loss, or its logits where it takes none."""
+        self.optimizer: torch.optim.Optimizer | None = None
+        if case.workload.pass_ == "train_step":
+            self.optimizer = optimizer.adamw(
+                model, configuration.optimizer, capturable=configuration.cuda_graphs
+            )
+        model.train(case.workload.trains)
+        self._scaler = torch.amp.GradScaler(
+            case.device, enabled=configuration.precision == "fp16-mixed"
+        )
+        self._source = source
+        self._captured = (
+            CapturedStep(self._run, self._rehearse) if configuration.cuda_graphs else None
+        )
+
+    @abstractmethod
+    def _output_of(self, batch: Sequence[Tensor]) -> Tensor:
+        """Of one micro-batch, without a loss."""
+
+    @abstractmethod
+    def _loss_of(self, batch: Sequence[Tensor]) -> Tensor:
+        """Of one micro-batch."""
+
+    def step(self, mark: Mark = unmarked) -> None:
+        """One whole step: all micro-batches and the optimiser."""
+        batches = self._source()
+        self.output = None  # Or the logits of two steps would be held at once.
+        if self._captured is not None:
+            self.output = self._captured(batches)
+        else:
+            self.output = self._run(batches, mark)
+
+    @property
+    def uncaptured(self) -> Callable[[Mark], None] | None:
+        """Where steps are replayed from a graph, one on a batch that is not, and marks its
+        phases; None where they are not, or where lengths vary and with them what a step launches."""
+        if self._captured is None or self.case.workload.varying_seq_lens:
+            return None
+        return self._run_uncaptured
+
+    @abstractmethod
+    def ranged(self) -> AbstractContextManager[None]:
+        """While it lasts, steps open the ranges of `ranges` inside the model."""
+
+    def loss(self) -> float | None:
+        """Of the last step; waits for it. None where it takes none."""
+        if self.output is None or not self.case.workload.trains:
+            return None
+        return float(self.output)
+
+    def held_for_backward_bytes(self) -> int | None:
+        """None: of a model, recorded memory tells what is held and for what."""
+        return None
+
+    def gradients(self) -> tuple[Tensor, ...]:
+        """Of the last step, one for each parameter, without the loss scale."""
+        scale = 1.0 if self.optimizer is not None else self._scaler.get_scale()
+        found = (each.grad for each in self.model.parameters())
+        return tuple(each / scale for each in found if each is not None)
+
+    def held(self) -> dict[Purpose, list[Tensor]]:
+        """The tensors that it holds between steps, by what they are for."""
+        parameters = list(self.model.parameters())
+        state = () if self.optimizer is None else self.optimizer.state.values()
+        moments = [each for kept in state for each in kept.values() if isinstance(each, Tensor)]
+        return {
+            "parameters": [*parameters, *self.model.buffers()],
+            "gradients": [each.grad for each in parameters if each.grad is not None],
+            "optimizer_state": moments,
+            "inputs": self._source.held(),
+            "cache": [],
+        }
+
+    def rewind(self) -> None:
+        """Take the batches from the first one again."""
+        self._source.rewind()
+
+    def feeding(self, n_steps: int) -> Feeding | None:
+        """What it took to feed the last `n_steps` steps; None where batches lie on the device."""
+        return self._source.use(n_steps) if isinstance(self._source, Feed) else None
+
+    def release(self) -> None:
+        """Let go of every tensor and graph, whoever still holds the step."""
+        self.__dict__.clear()
+
+    def _run_uncaptured(self, mark: Mark) -> None:
+        self._run(self._source.again(), mark)
+
+    def _run(self, batches: MicroBatches, mark: Mark = unmarked) -> Tensor:
+        if self.case.configuration.compile in ("reduce-overhead", "max-autotune"):
+            torch.compiler.cudagraph_mark_step_begin()
+        if self.case.workload.trains:
+            output = self._backward(batches, mark)
+            self._optimize(mark)
+        else:
+            output = self._forward(batches, mark)
+        mark(None)
+        return output
+
+    def _rehearse(self, batches: MicroBatches) -> None:
+        """A step that changes nothing, but after which a capture finds everything in place."""
+        if not self.case.workload.trains:
+            self._forward(batches, unmarked)
+            return
+        self._backward(batches, unmarked)
+        if self.optimizer is not None and not self.optimizer.state:
+            set_up(self.optimizer)
+        self.model.zero_grad(set_to_none=True)
+
+    def _forward(self, batches: MicroBatches, mark: Mark) -> Tensor:
+        with torch.no_grad():
+            for batch in batches:
+                mark("forward")
+                with self._autocast():
+                    output = self._output_of(batch)
+        return output
+
+    def _backward(self, batches: MicroBatches, mark: Mark) -> Tensor:
+        self.model.zero_grad(set_to_none=True)
+        losses = []
+        for batch in batches:
+            mark("forward")
+            with self._autocast():
+                loss = self._loss_of(batch) / len(batches)
+            mark("backward")
+            self._scaler.scale(loss).backward()
+            losses.append(loss.detach())
+        return sum(losses[1:], losses[0])
+
+    def _optimize(self, mark: Mark) -> None:
+        if self.optimizer is None:
+            return
+        mark("optimizer")
+        if self._scaler.is_enabled():
+            self._scaler.unscale_(self.optimizer)
+        self._scaler.step(self.optimizer)
+        self._scaler.update()
+
+    def _autocast(self) -> AbstractContextManager[None]:
+        return precision.autocast(self.case.configuration.precision, self.case.device)

@@ -1,0 +1,75 @@
+"""What is wrong with a user's module, its batch or its loss, told before anything is measured."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from peakward.lab.levers.module_step import ModuleStep
+from peakward.lab.models import module_source
+from peakward.lab.models.given_module import GivenModule
+from peakward.lab.models.python_source import raise_as_bad_input
+from peakward.records.case import AS_WRITTEN, ModuleCase
+from peakward.records.errors import PeakwardError
+
+N_CALLS = 3
+"""The first may make what stays; the others must be alike."""
+
+
+def check(case: ModuleCase) -> None:
+    """Build the module and run it as it is.
+
+    Raises:
+        PeakwardError: see `check_given`, and `module_source.build`.
+    """
+    check_given(case, module_source.build(case))
+
+
+def check_given(case: ModuleCase, given: GivenModule) -> None:
+    """Run the module as it is, eager and in fp32. It is moved, and gets gradients.
+
+    Raises:
+        PeakwardError: the batch does not fit it, nothing can be gone backward from, or the shapes of
+            what it computes change from call to call.
+    """
+    plain = ModuleCase(
+        source=case.source,
+        fingerprint=case.fingerprint,
+        workload=case.workload,
+        configuration=AS_WRITTEN,
+        device=case.device,
+    )
+    step = ModuleStep(plain, given, torch.float32)
+    seen = []
+    try:
+        for _ in range(N_CALLS):
+            with ShapesSeen() as shapes:
+                step.step()
+            seen.append(shapes.seen)
+            step.rewind()
+    except Exception as error:  # noqa: BLE001  a user's code may raise anything
+        raise_as_bad_input(error, f"a batch, and a loss, that fit {case.source} on {case.device}")
+    if seen[1] != seen[2]:
+        raise PeakwardError(
+            f"expected a step of the same shapes at every call, got other ones of {case.source} on the same "
+            "batch: let nothing it computes depend on a counter or a random number"
+        )
+
+
+class ShapesSeen(TorchDispatchMode):
+    """The operators that torch dispatches, and the shapes of what they give."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, tuple[torch.Size, ...]]] = []
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        shapes = tuple(each.shape for each in tree_leaves(result) if isinstance(each, Tensor))
+        self.seen.append((str(func), shapes))
+        return result

@@ -1,0 +1,117 @@
+"""Levers that reach into a user's module from outside: its blocks recomputed, compiled, in ranges."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.attention import sdpa_kernel
+from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import checkpoint
+
+from peakward.lab.levers.checkpointing import selective
+from peakward.lab.levers.compilation import is_compiled
+from peakward.lab.levers.ranges import opened
+from peakward.lab.models.repeated_blocks import repeated_blocks
+from peakward.lab.ops.attention.sdpa import BACKENDS
+from peakward.records.case import Attention, Checkpointing, Compile, CompileScope
+from peakward.records.errors import PeakwardError
+
+
+def recompute(module: nn.Module, mode: Checkpointing) -> None:
+    """Checkpoint each of the repeated blocks, in place. What they draw, as dropout does, is drawn again
+    alike; names of parameters stay.
+
+    Raises:
+        PeakwardError: the module repeats no blocks.
+    """
+    if mode == "none":
+        return
+    blocks = repeated_blocks(module)
+    if blocks is None:
+        raise PeakwardError(
+            f"expected a module that repeats blocks in a ModuleList, to checkpoint each, got "
+            f"{type(module).__name__} without: call torch.utils.checkpoint in its code"
+        )
+    options: dict[str, Any] = {"use_reentrant": False}
+    if mode == "selective":
+        options["context_fn"] = selective
+    for block in blocks:
+        block.forward = partial(checkpoint, block.forward, **options)
+
+
+def compile_in_place(module: nn.Module, mode: Compile, scope: CompileScope) -> None:
+    """Compile the repeated blocks, of a module without any the whole."""
+    if mode == "none":
+        return
+    blocks = repeated_blocks(module) if scope == "block" else None
+    for part in [module] if blocks is None else blocks:
+        part.compile(mode=None if mode == "default" else mode)
+
+
+def attention_backend(attention: Attention) -> AbstractContextManager[None]:
+    """Inside, torch's attention runs on the named backend alone, where one is named."""
+    backend = BACKENDS.get(attention)
+    return nullcontext() if backend is None else sdpa_kernel(backend)
+
+
+class SdpaCalls(TorchFunctionMode):
+    """Counts calls of torch's scaled_dot_product_attention."""
+
+    n = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.n += func is F.scaled_dot_product_attention
+        return func(*args, **(kwargs or {}))
+
+
+def expect_sdpa(attention: Attention, forward: Callable[[], object]) -> None:
+    """Refuse a backend for a module that never asks for one: it would be as it was, by another name.
+
+    Raises:
+        PeakwardError: the forward pass never calls torch's attention.
+    """
+    if BACKENDS.get(attention) is None:
+        return
+    with torch.no_grad(), SdpaCalls() as seen:
+        forward()
+    if not seen.n:
+        raise PeakwardError(
+            f"expected a module that calls torch's scaled_dot_product_attention, for {attention}, got one "
+            "that does not: call it in the module's attention"
+        )
+
+
+@contextmanager
+def ranged(module: nn.Module) -> Iterator[None]:
+    """While it lasts, the repeated blocks run in the ranges of `ranges`; a module compiled as a whole
+    is left as it is, and not compiled again."""
+    blocks = None if is_compiled(module) else repeated_blocks(module)
+    with ExitStack() as changes:
+        for number, block in enumerate(blocks or ()):
+            changes.enter_context(_ranged_block(block, f"block {number}"))
+        yield
+
+
+@contextmanager
+def _ranged_block(block: nn.Module, name: str) -> Iterator[None]:
+    """Around the call of what is compiled, not in it."""
+    attribute = "_compiled_call_impl" if is_compiled(block) else "forward"
+    held = vars(block).get(attribute)
+    within = getattr(block, attribute)
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        with opened(name):
+            return within(*args, **kwargs)
+
+    setattr(block, attribute, called)
+    try:
+        yield
+    finally:
+        if held is None:
+            delattr(block, attribute)
+        else:
+            setattr(block, attribute, held)

@@ -1,0 +1,109 @@
+"""A module from a factory in Python: `package.module:factory`."""
+
+import importlib
+import inspect
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Never
+
+import torch
+
+from peakward.lab.models.given_module import GivenModule, given
+from peakward.records.errors import PeakwardError
+
+OFFERED = ("batch_size", "seq_len", "device")
+"""What a factory is told, by name, of those that it takes."""
+
+
+def build(path: str, *, batch_size: int, seq_len: int, device: str, seed: int) -> GivenModule:
+    """What the factory gives under that random seed.
+
+    A factory that takes `batch_size`, `seq_len` or `device` by these names is told them.
+
+    Raises:
+        PeakwardError: it cannot be imported, raises, wants other arguments or gives no module.
+    """
+    factory = _factory(path)
+    offered = {"batch_size": batch_size, "seq_len": seq_len, "device": device}
+    arguments = {name: offered[name] for name in _wanted(factory, path)}
+    torch.manual_seed(seed)
+    try:
+        made = factory(**arguments)
+    except (Exception, SystemExit) as error:  # noqa: BLE001  a user's code may raise anything
+        raise_as_bad_input(error, f"a factory {path} that returns")
+    return given(made)
+
+
+def raise_as_bad_input(error: BaseException, expected: str) -> Never:
+    """Raise what a user's code raised as bad input, with its last line and place; but not that memory
+    ran out, which is a result.
+
+    Raises:
+        PeakwardError: always, but where memory ran out.
+    """
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or "allocate memory" in str(error):
+        raise error
+    if isinstance(error, PeakwardError):
+        raise error
+    said = " ".join("".join(traceback.format_exception_only(error)).split())[:200]
+    raise PeakwardError(f"expected {expected}, got {said}{_place(error)}") from error
+
+
+def _place(error: BaseException) -> str:
+    """The innermost line of the working directory's code, or else of any."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames:
+        return ""
+    folder = str(Path.cwd())
+    ours = [each for each in frames if each.filename.startswith(folder)]
+    ours = [each for each in ours if "site-packages" not in each.filename] or list(frames)
+    return f" ({Path(ours[-1].filename).name}:{ours[-1].lineno}, in {ours[-1].name})"
+
+
+def _factory(path: str) -> Callable[..., object]:
+    name, colon, attribute = path.partition(":")
+    if not (name and colon and attribute):
+        raise PeakwardError(
+            f"expected py:package.module:factory, got {path!r}: for example py:model:build"
+        )
+    # Last, so that a file in the working directory cannot pass for a module of torch's.
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            raise PeakwardError(
+                f"expected a module {name} that can be imported from the working directory, got none: "
+                "run the command in the folder that holds it, or install it"
+            ) from None
+        raise_as_bad_input(error, f"a module {name} that can be imported")
+    except (Exception, SystemExit) as error:  # noqa: BLE001  a user's code may raise anything
+        raise_as_bad_input(error, f"a module {name} that can be imported")
+    found: Any = module
+    for part in attribute.split("."):
+        found = getattr(found, part, None)
+    if not callable(found):
+        kind = "nothing by that name" if found is None else type(found).__name__
+        raise PeakwardError(f"expected a function {attribute} in {name}, got {kind}")
+    return found
+
+
+def _wanted(factory: Callable[..., object], path: str) -> list[str]:
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):  # One written in C.
+        return []
+    named = [
+        each for each in parameters if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+    ]
+    unknown = [each for each in named if each.name not in OFFERED and each.default is each.empty]
+    if unknown or any(each.kind is each.POSITIONAL_ONLY for each in named):
+        names = ", ".join(each.name for each in unknown or named)
+        raise PeakwardError(
+            f"expected a factory {path} that takes none but {', '.join(OFFERED)}, got one that takes "
+            f"{names}: give the others defaults"
+        )
+    return [each.name for each in named if each.name in OFFERED]

@@ -1,0 +1,27 @@
+"""The blocks that a module repeats, found in its tree."""
+
+from torch import nn
+
+
+def repeated_blocks(module: nn.Module) -> nn.ModuleList | nn.Sequential | None:
+    """The longest list of modules of one class, of those that lie in no other such list; None without.
+
+    A block's own lists, as of experts, lie in the list of blocks, which goes before them.
+    """
+    found: list[nn.ModuleList | nn.Sequential] = []
+    _search(module, found)
+    return max(found, key=len, default=None)
+
+
+def _search(module: nn.Module, found: list[nn.ModuleList | nn.Sequential]) -> None:
+    if isinstance(module, nn.ModuleList | nn.Sequential) and _alike(module):
+        found.append(module)
+        return
+    for child in module.children():
+        _search(child, found)
+
+
+def _alike(blocks: nn.ModuleList | nn.Sequential) -> bool:
+    """Several of one class, each of more parts than one: no list of mere layers."""
+    kinds = {type(each) for each in blocks}
+    return len(blocks) > 1 and len(kinds) == 1 and any(True for _ in blocks[0].children())

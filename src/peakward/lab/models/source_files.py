@@ -1,0 +1,74 @@
+"""Which files of the working directory a Python module is made of. Nothing is imported or run."""
+
+import ast
+import hashlib
+import importlib.metadata
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from peakward.records.errors import PeakwardError
+
+
+def fingerprint(module: str) -> str:
+    """16 digits, of the content of the module's files in the working directory and of the versions of the
+    packages that these import. What a name computed while running imports is not seen.
+
+    Raises:
+        PeakwardError: a file that is no Python.
+    """
+    folder, digest = Path.cwd(), hashlib.sha256()
+    imported: dict[str, None] = {module: None}
+    seen: set[Path] = set()
+    for name in imported_from(folder, imported):
+        for path in _files(folder, name):
+            if path not in seen:
+                seen.add(path)
+                digest.update(str(path.relative_to(folder)).encode())
+                digest.update(hashlib.sha256(path.read_bytes()).digest())
+    for package in sorted({name.partition(".")[0] for name in imported} - sys.stdlib_module_names):
+        try:
+            version = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        digest.update(f"{package} {version}".encode())
+    return digest.hexdigest()[:16]
+
+
+def imported_from(folder: Path, imported: dict[str, None]) -> Iterator[str]:
+    """Each name of `imported`, which grows by what the files of each of them in the folder import."""
+    done: set[str] = set()
+    while left := [name for name in imported if name not in done]:
+        for name in left:
+            done.add(name)
+            for path in _files(folder, name):
+                imported.update(dict.fromkeys(_imports(path, folder)))
+            yield name
+
+
+def _files(folder: Path, name: str) -> Iterator[Path]:
+    """Of the module or package in the folder, and of the packages around it."""
+    parts = name.split(".")
+    for end in range(1, len(parts) + 1):
+        base = folder.joinpath(*parts[:end])
+        yield from filter(Path.is_file, (base.with_suffix(".py"), base / "__init__.py"))
+
+
+def _imports(path: Path, folder: Path) -> Iterator[str]:
+    """Dotted names that any import statement of the file may mean, those in functions too."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError) as error:
+        line = f":{error.lineno}" if isinstance(error, SyntaxError) else ""
+        raise PeakwardError(
+            f"expected Python that can be imported, got {error} in {path.name}{line}"
+        ) from None
+    package = path.parent.relative_to(folder).parts
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else ()
+            base = ".".join((*above, *filter(None, (node.module,))))
+            yield from filter(None, (base,))
+            yield from (".".join(filter(None, (base, each.name))) for each in node.names)

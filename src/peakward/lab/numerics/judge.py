@@ -1,0 +1,148 @@
+"""Whether what a candidate computes errs no more than its numerics class allows, against an fp64 oracle."""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from peakward.lab.levers.configured_step import ConfiguredStep
+from peakward.records.errors import PeakwardError
+from peakward.records.lever import NumericsClass
+from peakward.records.trial import NumericsError, NumericsVerdict
+
+UNIT_ROUNDOFF = {
+    "fp32": 2.0**-24,
+    "tf32": 2.0**-11,
+    "fp16-mixed": 2.0**-11,
+    "bf16-mixed": 2.0**-8,
+    "bf16": 2.0**-8,
+    "fp8": 2.0**-4,
+}
+"""Half the distance from 1 to the next number of the type that matmuls round their operands to."""
+
+Outputs = dict[str, tuple[Tensor, ...]]
+
+
+class Subject(NamedTuple):
+    """What is verified, whatever it is a step of."""
+
+    oracle: Callable[[], Outputs]
+    """Of the base, in fp64."""
+    base: Callable[[], Outputs]
+    candidate: Callable[[], Outputs]
+    roundoff: float
+    """Of the candidate's matmul operands."""
+    n_layers: int | None
+    """None where the depth, and with it a bound on rounding, is not known."""
+
+
+def judge(subject: Subject, declared: NumericsClass) -> NumericsVerdict:
+    """Compare logits, or where the pass trains loss and gradients, and parameters after two updates.
+
+    Errors are ‖x − oracle‖ / ‖oracle‖ over all elements of a quantity, in fp64. Bounds by class:
+
+    - exact: the candidate equals the base bit for bit (so its error may not exceed the base's).
+    - reordered: twice the base's error.
+    - approximate: u·√(16·layers + 2), u the unit roundoff of the candidate's matmul operands. A
+      gradient has passed, a layer, some 48 roundings on its way forward and back (two operands and
+      the result of six matmuls each way, norms, rotation, activation and two additions), and one
+      rounding of root mean square u/√3 adds to the others as independent errors do. bf16 on 4
+      layers, by width: gradients 0.75e-2 at 128, 1.4e-2 at 768, 2.8e-2 at 2560; bound 3.2e-2.
+
+    What two updates moved the parameters by is compared too, but not for an approximate lever:
+    AdamW moves a parameter by the rate times the gradient's sign, which rounding turns where the
+    gradient is near zero, and bf16 parameters round most of the move away.
+
+    The loss is one number, which may agree by luck, so its bound is never under the candidate's u.
+    """
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(declared == "exact", warn_only=True)
+    try:
+        oracle, expected, got = subject.oracle(), subject.base(), subject.candidate()
+    finally:
+        torch.use_deterministic_algorithms(before)
+    equal = all(
+        torch.equal(mine, theirs)
+        for name in expected
+        for mine, theirs in zip(got[name], expected[name], strict=True)
+    )
+    errors = tuple(
+        _error(name, oracle, expected, got, _bound(name, subject, declared))
+        for name in oracle
+        if not (name == "updates" and declared == "approximate")
+    )
+    broken: list[str] = [each.quantity for each in errors if not each.candidate_error <= each.bound]
+    if declared == "exact" and not equal:
+        broken = ["not bitwise equal"]
+    return NumericsVerdict(
+        declared=declared,
+        verdict="violated" if broken else "holds",
+        reason=", ".join(broken) or None,
+        errors=errors,
+    )
+
+
+def outputs(step: ConfiguredStep) -> Outputs:
+    """What the first step from the initial weights computes, and the second leaves, by quantity.
+
+    A step before them may be spent on capture and its warm-up, so the state is put back. Two
+    updates, because in the first AdamW's rates of decay cancel against its correction.
+    """
+    initial = [each.detach().clone() for each in step.model.parameters()]
+    step.step()
+    with torch.no_grad():
+        for parameter, value in zip(step.model.parameters(), initial, strict=True):
+            parameter.copy_(value)
+        for state in step.optimizer.state.values() if step.optimizer is not None else ():
+            for value in state.values():
+                value.zero_()
+    step.rewind()
+    step.step()
+    assert step.output is not None
+    if not step.case.workload.trains:
+        return {"logits": (step.output.clone(),)}
+    found: Outputs = {
+        "loss": (step.output.clone(),),
+        "gradients": tuple(each.clone() for each in step.gradients()),
+    }
+    if step.optimizer is not None:
+        step.step()
+        found["parameters"] = tuple(each.detach() for each in step.model.parameters())
+        moved = zip(found["parameters"], initial, strict=True)
+        found["updates"] = tuple(after - before for after, before in moved)
+    return found
+
+
+def _distance(values: tuple[Tensor, ...], oracle: tuple[Tensor, ...]) -> float:
+    squared = sum(
+        float((a.double() - b).square().sum()) for a, b in zip(values, oracle, strict=True)
+    )
+    norm = sum(float(b.square().sum()) for b in oracle)
+    return math.sqrt(squared / norm)
+
+
+def _bound(name: str, subject: Subject, declared: NumericsClass) -> tuple[float, float]:
+    """(factor on the base's error, least bound)."""
+    if declared != "approximate":
+        return (1.0 if declared == "exact" else 2.0), (subject.roundoff if name == "loss" else 0.0)
+    if subject.n_layers is None:
+        raise PeakwardError(
+            "expected a module that repeats blocks in a ModuleList, whose number the bound on rounding is "
+            "reckoned from, got none"
+        )
+    return 0.0, subject.roundoff * math.sqrt(16 * subject.n_layers + 2)
+
+
+def _error(
+    name: str, oracle: Outputs, base: Outputs, candidate: Outputs, bound: tuple[float, float]
+) -> NumericsError:
+    factor, least = bound
+    base_error = _distance(base[name], oracle[name])
+    return NumericsError(
+        quantity=name,  # type: ignore[arg-type]
+        candidate_error=_distance(candidate[name], oracle[name]),
+        base_error=base_error,
+        bound=max(factor * base_error, least),
+    )

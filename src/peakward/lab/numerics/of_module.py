@@ -1,0 +1,106 @@
+"""What a user's module computes, with levers and without, and in fp64.
+
+The oracle is the module itself with parameters, buffers and inputs in fp64, and with what its code
+casts to a narrower type left in fp64 too (transformers takes norms and angles in fp32). All run in
+eval mode, for what dropout drops would be no error, on the first 4 of its repeated blocks, and on
+2 × 256 tokens where these are drawn; a batch that came with the module is taken whole.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from peakward.lab.levers import precision
+from peakward.lab.levers.module_step import ModuleStep, prepared_module
+from peakward.lab.models.given_module import GivenModule
+from peakward.lab.models.python_source import raise_as_bad_input
+from peakward.lab.models.repeated_blocks import repeated_blocks
+from peakward.lab.numerics.judge import UNIT_ROUNDOFF, Outputs, Subject, outputs
+from peakward.records.case import AS_WRITTEN, ModuleCase, Workload
+from peakward.records.errors import PeakwardError
+
+MAX_LAYERS, MAX_BATCH, MAX_SEQ_LEN = 4, 2, 256
+Build = Callable[[ModuleCase], GivenModule]
+
+
+def few_tokens(workload: Workload) -> Workload:
+    """At most 2 × 256 of them."""
+    return msgspec.structs.replace(
+        workload,
+        batch_size=min(workload.batch_size, MAX_BATCH),
+        seq_len=min(workload.seq_len, MAX_SEQ_LEN),
+    )
+
+
+def of_module(base: ModuleCase, candidate: ModuleCase, build: Build) -> Subject:
+    """To be judged; `build` gives the module anew for a case, with the same weights each time."""
+    given = build(base)
+    drawn = given.vocab_size is not None
+    blocks = repeated_blocks(given.module)
+    initial = tuple(each.detach().cpu() for each in given.module.parameters())
+
+    def ready(case: ModuleCase) -> tuple[ModuleCase, GivenModule]:
+        work = few_tokens(case.workload) if drawn else case.workload
+        reduced: ModuleCase = msgspec.structs.replace(case, workload=work, memory_limit_bytes=None)
+        made = build(case)
+        _expect_same(made, initial, case.source)
+        return reduced, made
+
+    return Subject(
+        oracle=lambda: _oracle(*ready(base)),
+        base=lambda: _outputs(*ready(base)),
+        candidate=lambda: _outputs(*ready(candidate)),
+        roundoff=UNIT_ROUNDOFF[candidate.configuration.precision],
+        n_layers=None if blocks is None else min(len(blocks), MAX_LAYERS),
+    )
+
+
+def _outputs(case: ModuleCase, given: GivenModule) -> Outputs:
+    with prepared_module(case, given, max_blocks=MAX_LAYERS) as step:
+        step.model.eval()
+        return outputs(step)
+
+
+def _oracle(case: ModuleCase, given: GivenModule) -> Outputs:
+    plain = msgspec.structs.replace(case, configuration=AS_WRITTEN)
+    with precision.fp32_matmuls("fp32"):
+        try:
+            step = ModuleStep(plain, given, torch.float64, max_blocks=MAX_LAYERS)
+            step.model.eval()
+            with InDouble():
+                return outputs(step)
+        except Exception as error:  # noqa: BLE001  a user's code may raise anything
+            raise_as_bad_input(
+                error, "a module that runs in fp64 on its first blocks, for an oracle"
+            )
+
+
+def _expect_same(given: GivenModule, initial: tuple[Tensor, ...], source: str) -> None:
+    now = tuple(given.module.parameters())
+    same = len(now) == len(initial) and all(
+        torch.equal(mine.detach().cpu(), theirs) for mine, theirs in zip(now, initial, strict=True)
+    )
+    if not same:
+        raise PeakwardError(
+            f"expected the same weights each time that {source} is built under one seed of torch, got "
+            "others: seed what else draws them"
+        )
+
+
+class InDouble(TorchDispatchMode):
+    """What is cast from fp64 to a narrower type stays in fp64."""
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if func is torch.ops.aten._to_copy.default and args[0].dtype == torch.float64:
+            wanted = kwargs.get("dtype")
+            if wanted is not None and wanted.is_floating_point:
+                kwargs["dtype"] = torch.float64
+        return func(*args, **kwargs)
