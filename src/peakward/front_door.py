@@ -5,8 +5,10 @@ finds what the other measured.
 """
 
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
+
+import msgspec
 
 from peakward.catalogue.devices import device
 from peakward.catalogue.levers import LEVERS, lever
@@ -14,10 +16,21 @@ from peakward.catalogue.models import validate
 from peakward.cli import comparison, machine, options, session, values
 from peakward.cli.model_names import model
 from peakward.cli.reproduce import to_command
+from peakward.cli.vocabulary import WorkOptions
 from peakward.cli.watch import Watch
 from peakward.predictions import DB, floor, plan, plan_serving, predict
 from peakward.records.calibration import Calibration
-from peakward.records.case import Case, Configuration, DeviceType, ModelCase, Pass, Workload
+from peakward.records.case import (
+    Case,
+    Configuration,
+    ConfiguredCase,
+    DeviceType,
+    ModelCase,
+    ModuleCase,
+    ModulePass,
+    Pass,
+    Workload,
+)
 from peakward.records.errors import PeakwardError
 from peakward.records.finding import Diagnosis
 from peakward.records.inference import ServingWorkload
@@ -42,6 +55,7 @@ __all__ = [
     "Measurement",
     "ModelCase",
     "ModelShape",
+    "ModuleCase",
     "PeakwardError",
     "Protocol",
     "ServingWorkload",
@@ -61,6 +75,7 @@ __all__ = [
     "measure",
     "measure_step",
     "model",
+    "module_case",
     "plan",
     "plan_serving",
     "predict",
@@ -118,7 +133,42 @@ def case(
     )
 
 
-def measure(case: ModelCase, protocol: Protocol | None = None) -> Measurement:
+def module_case(
+    source: str,
+    *,
+    batch_size: int,
+    seq_len: int,
+    pass_: ModulePass = "train_step",
+    levers: Iterable[str] = (),
+    memory_limit_bytes: int | None = None,
+    device: DeviceType | None = None,
+) -> ModuleCase:
+    """A pass of a module of yours, which a worker process builds from its source.
+
+    Args:
+        source: "py:package.module:factory", importable from the working directory; or "hf:" and a
+            configuration of transformers: a file, its folder, or "org/name" in the local cache.
+        levers, memory_limit_bytes, device: as of `case`.
+
+    Raises:
+        PeakwardError: as `case`; or no such configuration. What is wrong with the module itself is
+            told by what runs it.
+    """
+    work = WorkOptions(model=source, batch_size=str(batch_size), seq_len=str(seq_len), pass_=pass_)
+    where = machine.this_machine(None).device if device is None else device
+    if isinstance(levers, str):
+        raise PeakwardError(f"expected a sequence of levers, got {levers!r}: write ({levers!r},)")
+    found = options.single(work, where, options.settings(levers, "levers"))
+    if not isinstance(found, ModuleCase):
+        raise PeakwardError(
+            f"expected the source of a module, py: or hf:, got {source!r}: of a shape make a `case`"
+        )
+    if memory_limit_bytes is not None:
+        values.whole(str(memory_limit_bytes), "memory_limit_bytes", low=2**20, high=2**50)
+    return msgspec.structs.replace(found, memory_limit_bytes=memory_limit_bytes)
+
+
+def measure(case: ConfiguredCase, protocol: Protocol | None = None) -> Measurement:
     """Measure one case in a worker process; nothing is stored. A failure is a status."""
     from peakward.lab.measure.isolated import Workers
 
@@ -163,15 +213,26 @@ def findings(trace: "Trace") -> Diagnosis:
 
 
 def run(
-    case: ModelCase,
+    case: "ConfiguredCase | torch.nn.Module",
+    batch: "torch.Tensor | Sequence[Any] | Mapping[str, Any] | None" = None,
     *,
+    loss: "Callable[[Any], torch.Tensor] | None" = None,
+    pass_: ModulePass = "train_step",
     levers: Sequence[str] | None = None,
     budget_s: float | None = None,
     db: str = DB,
 ) -> Study:
-    """Find what makes the case faster: `peakward run`.
+    """Find what makes the case faster: `peakward run`; or a live module, in this process.
+
+    A live module is never run itself nor changed: each lever has a copy of it. Random states and torch's
+    settings are put back.
 
     Args:
+        case: a case, or a module; the three that follow are a module's alone.
+        batch: a tensor, or a sequence or mapping of inputs, on the module's device; the first tensor is
+            (batch_size, seq_len, …).
+        loss: of the module's output; without it the output is the loss, or has it as `.loss`.
+        pass_: `train_step` steps with AdamW.
         levers: names to try; None tries all that apply here.
         budget_s: about how long it may take; what was not confirmed in it says so. None is the
             command line's default: 15 minutes, on a CPU 100 s.
@@ -184,6 +245,16 @@ def run(
 
     if isinstance(levers, str):
         raise PeakwardError(f"expected a sequence of levers, got {levers!r}: write ({levers!r},)")
+    if not isinstance(case, ConfiguredCase):
+        from peakward.live_modules import run_module
+
+        return run_module(
+            case, batch, loss=loss, pass_=pass_, levers=levers, budget_s=budget_s, db=db
+        )
+    if batch is not None or loss is not None:
+        raise PeakwardError(
+            "expected no batch or loss beside a case, got one: its workload says both"
+        )
     if budget_s is None:
         budget_s = values.duration_s(DEFAULT_BUDGET[case.device], "budget_s")
     here = machine.this_machine(case.device)
@@ -197,6 +268,7 @@ def run(
         to_command=to_command,
     )
     with session.opened(db, here, Watch()) as opened:
+        machine.check_modules((case,), opened.sweep.workers)
         return investigate(
             asked,
             opened.sweep,
@@ -207,7 +279,7 @@ def run(
 
 
 def bench(
-    cases: Sequence[ModelCase], protocols: Sequence[Protocol] = (Protocol(),), *, db: str = DB
+    cases: Sequence[ConfiguredCase], protocols: Sequence[Protocol] = (Protocol(),), *, db: str = DB
 ) -> Study:
     """Measure every case by every protocol: `peakward bench`. What `db` holds is not run again."""
     from peakward.studies.bench import bench as measured
@@ -221,6 +293,7 @@ def bench(
     here = machine.this_machine(cases[0].device)
     kept, reasons = machine.runnable(tuple(cases), here)
     with session.opened(db, here, Watch()) as opened:
+        machine.check_modules(kept, opened.sweep.workers)
         return measured(
             opened.sweep,
             kept,
@@ -291,7 +364,7 @@ def _command(case: Case) -> str:
     return to_command(case) or "# from Python: no option of the command line says this case"
 
 
-def _run_command(case: ModelCase, levers: Sequence[str] | None, budget_s: float) -> str:
+def _run_command(case: ConfiguredCase, levers: Sequence[str] | None, budget_s: float) -> str:
     command = _command(case).replace("peakward bench", "peakward run", 1)
     chosen = "" if levers is None else f" --lever {','.join(levers)}"
     return f"{command}{chosen} --budget {budget_s:g}s"

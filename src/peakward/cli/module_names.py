@@ -51,5 +51,5 @@ def expect_shape(name: str) -> None:
     if is_source(name):
         raise PeakwardError(
             f"expected the shape of a model, got the module {name}: `peakward run` and `peakward bench` "
-            "measure modules, and `pw.predict(module, device)` predicts them"
+            "measure modules, `pw.module_case` names them, `pw.predict(module, device)` predicts them"
         )

@@ -78,7 +78,8 @@ class Laboratory:
             if len(rounds) < n_wanted:
                 continue
             wall_s = time.monotonic() - start_s
-            trials = tuple(judged(each, rounds, self._key, wall_s) for each in comparisons)
+            where = self._sweep.workers.rounds
+            trials = tuple(judged(each, rounds, self._key, wall_s, where) for each in comparisons)
             doubtful = any(trial.verdict == "inconclusive" for trial in trials)
             if n_wanted == N_PROCESSES and doubtful and affords_more():
                 n_wanted += N_MORE_PROCESSES

@@ -52,8 +52,9 @@ def judged(
     rounds: Sequence[Mapping[ConfiguredCase, "Turn"]],
     key: str,
     wall_s: float,
+    where: str = "processes",
 ) -> Trial:
-    """The verdict from a pair of each process."""
+    """The verdict from a pair of each process, or of each round `where` all share one."""
     name, base, candidate, numerics = comparison
     pairs = tuple(
         Pair(process=i, base_s=turns[base].median_s, candidate_s=turns[candidate].median_s)
@@ -69,7 +70,7 @@ def judged(
         pairs=pairs,
         time_ratio=ratio,
         verdict=verdict,
-        reason="; ".join((_said(verdict, len(rounds)), *doubts)),
+        reason="; ".join((_said(verdict, f"{len(rounds)} {where}"), *doubts)),
         base_peak_bytes=max(turns[base].peak_bytes for turns in rounds),
         candidate_peak_bytes=max(turns[candidate].peak_bytes for turns in rounds),
         wall_s=wall_s,
@@ -89,13 +90,13 @@ def failed_beside(
     return msgspec.structs.replace(trial, reason=f"not timed, for {whose} failed: {reason}")
 
 
-def _said(verdict: str, n_processes: int) -> str:
+def _said(verdict: str, rounds: str) -> str:
     shown = {
         "kept": "faster in the interval",
         "rejected": f"a gain of {LEAST_GAIN:.0%} is outside the interval",
         "inconclusive": f"the interval holds both a gain of {LEAST_GAIN:.0%} and less",
     }
-    return f"{shown[verdict]} (a pair in each of {n_processes} processes)"
+    return f"{shown[verdict]} (a pair in each of {rounds})"
 
 
 def misjudged(trial: Trial, numerics: NumericsVerdict) -> Trial:

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 
-def fingerprint(step: Callable[[], object], model: nn.Module | None) -> str:
+def fingerprint(step: Callable[..., object], model: nn.Module | None) -> str:
     """16 digits, of the source of the step and of the model's class, and of its parameters' content."""
     digest = hashlib.sha256(source(step).encode())
     if model is not None:

@@ -82,16 +82,16 @@ def measure_step(
         raise PeakwardError(
             "expected a protocol without fresh_process for a live step, got one with it"
         )
-    place = _device(device, model)
+    place = place_of(device, model)
     case = StepCase(
         name=name,
         fingerprint=fingerprint(step, model),
-        device=_type(place),
+        device=type_of(place),
         tokens_per_step=tokens_per_step,
     )
     watch = assemble.Stopwatch()
     with _current(place):
-        gpu = _gpu(case.device)
+        gpu = gpu_of(case.device)
         uuid = None if gpu is None else nvml.uuid(gpu)
         environment = probe.environment(case.device, uuid=uuid)
         busy = _busy_reason(gpu)
@@ -138,14 +138,19 @@ def _measured(
     )
 
 
-def _device(device: str | torch.device | None, model: nn.Module | None) -> torch.device:
+def place_of(device: str | torch.device | None, model: nn.Module | None) -> torch.device:
+    """Where a live step runs."""
     if device is not None:
         return torch.device(device)
     first = next(model.parameters(), None) if model is not None else None
     return torch.device("cpu") if first is None else first.device
 
 
-def _type(device: torch.device) -> DeviceType:
+def type_of(device: torch.device) -> DeviceType:
+    """
+    Raises:
+        PeakwardError: neither cpu nor cuda.
+    """
     if device.type not in ("cpu", "cuda"):
         raise PeakwardError(f"expected a step on cpu or cuda, got one on {device.type}")
     return "cuda" if device.type == "cuda" else "cpu"
@@ -155,7 +160,7 @@ def _current(device: torch.device) -> AbstractContextManager[object]:
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
-def _gpu(device_type: DeviceType) -> nvml.Gpu | None:
+def gpu_of(device_type: DeviceType) -> nvml.Gpu | None:
     """torch's current device, as NVML knows it."""
     if device_type == "cpu":
         return None

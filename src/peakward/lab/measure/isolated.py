@@ -90,6 +90,14 @@ class Workers:
     `raise_if_stopping`, raises KeyboardInterrupt.
     """
 
+    rounds = "processes"
+    """What the rounds of a confirmation are."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What could not be isolated."""
+        return ()
+
     def __init__(self, *, argv: Sequence[str] = WORKER, on_event: OnEvent = ignore) -> None:
         self._argv = argv
         self._on_event = on_event
@@ -156,6 +164,7 @@ class Workers:
             watch,
             answer,
             doubts=() if doubt is None else (doubt,),
+            notes=self.notes,
         )
 
     def turns(

@@ -1,0 +1,71 @@
+"""A module of the user's as it lives in this process: `pw.run(module, batch)`."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from peakward.catalogue.levers import LEVERS
+from peakward.cli import machine, options, values
+from peakward.records.case import ModulePass
+from peakward.records.errors import PeakwardError
+from peakward.records.study import Study
+from peakward.store.database import Store
+from peakward.tune.run import Investigation, investigate
+
+if TYPE_CHECKING:
+    import torch
+
+COMMAND = (
+    "# from Python: pw.run of a live {name}. In processes of its own, from a factory: "
+    "peakward run --model py:package.module:factory"
+)
+
+
+def run_module(
+    module: "torch.nn.Module",
+    batch: "torch.Tensor | Sequence[Any] | Mapping[str, Any] | None",
+    *,
+    loss: "Callable[[Any], torch.Tensor] | None",
+    pass_: ModulePass,
+    levers: Sequence[str] | None,
+    budget_s: float | None,
+    db: str,
+) -> Study:
+    """What `run` does of a case, in this process and on copies of the module.
+
+    Raises:
+        PeakwardError: as `run`; or the module, the batch or the loss is not what is needed.
+    """
+    from peakward.cli.run import DEFAULT_BUDGET
+    from peakward.lab.measure.live import LiveWorkers, live_case
+    from peakward.lab.measure.sweep import Sweep
+    from peakward.lab.models.given_module import given
+
+    values.one_of(pass_, get_args(ModulePass), "a pass")
+    if batch is None:
+        raise PeakwardError(
+            "expected a batch to run a live module on, got none: pw.run(module, batch)"
+        )
+    taken = given((module, batch, loss))
+    case = live_case(taken, pass_)
+    here = machine.this_machine(case.device)
+    machine.runnable((case,), here)
+    if budget_s is None:
+        budget_s = values.duration_s(DEFAULT_BUDGET[case.device], "budget_s")
+    asked = Investigation(
+        case=case,
+        levers=LEVERS if levers is None else machine.applicable(options.levers(levers), case, here),
+        budget_s=budget_s,
+        command=COMMAND.format(name=type(module).__name__),
+        obstacle=lambda lever, base: machine.lever_obstacle(lever, base, here),
+        to_command=lambda _best: None,
+    )
+    with Store.open(Path(db)) as store, LiveWorkers(taken) as workers:
+        machine.check_modules((case,), workers)
+        return investigate(
+            asked,
+            Sweep(store, workers, here.environment),
+            store,
+            on_stage=lambda _stage: None,
+            on_prediction=lambda _floor, _forecast, _fitting: None,
+        )
