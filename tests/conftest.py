@@ -1,8 +1,14 @@
 """What every test may lean on."""
 
+import importlib
+import json
 import os
 import shlex
+import shutil
+import sys
+from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from hypothesis import settings
@@ -32,3 +38,51 @@ def in_tmp(tmp_path, monkeypatch):
     """An empty working directory, where the default database goes."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+USER_MODULES = Path(__file__).parent / "data" / "modules"
+TINY_CONFIGURATIONS = {
+    "llama": {
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 5,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 64,
+    },
+    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64},
+}
+
+
+@pytest.fixture
+def at_user_modules(in_tmp, monkeypatch):
+    """A working directory with a module of a user's, `tiny_gpt`, and configurations of transformers."""
+    shutil.copy(USER_MODULES / "tiny_gpt.py", in_tmp)
+    for kind, sizes in TINY_CONFIGURATIONS.items():
+        (in_tmp / kind).mkdir()
+        content = {"model_type": kind, "vocab_size": 50, "bos_token_id": 1, "eos_token_id": 2}
+        (in_tmp / kind / "config.json").write_text(json.dumps(content | sizes))
+    monkeypatch.setattr(sys, "path", [*sys.path, str(in_tmp)])
+    monkeypatch.delitem(sys.modules, "tiny_gpt", raising=False)
+    yield in_tmp
+    sys.modules.pop("tiny_gpt", None)
+
+
+@pytest.fixture
+def tiny_gpt(at_user_modules):
+    """That module of Python, imported."""
+    return importlib.import_module("tiny_gpt")
+
+
+@pytest.fixture
+def make_module_case(at_user_modules):
+    """make_module_case(source, pass_=, workload=, device=, **configuration's fields)"""
+    from peakward.cli.module_names import module_case
+    from peakward.records.case import AS_WRITTEN, Workload
+
+    def make(source, *, pass_="train_step", workload=None, device="cpu", **settings):
+        work = Workload(**{"batch_size": 2, "seq_len": 16, **(workload or {})}, pass_=pass_)
+        configuration = msgspec.structs.replace(AS_WRITTEN, **settings)
+        return module_case(source, work, configuration=configuration, device=device)
+
+    return make

@@ -14,7 +14,7 @@ from peakward.prediction.planning.forecast import forecast
 from peakward.prediction.planning.relief import relief
 from peakward.prediction.planning.site import Site, site
 from peakward.records.calibration import Calibration
-from peakward.records.case import ConfiguredCase, ModelCase
+from peakward.records.case import ConfiguredCase, ModelCase, ModuleCase
 from peakward.records.case_memory import CaseMemory
 from peakward.records.device import Device
 from peakward.records.environment import Environment
@@ -42,6 +42,12 @@ if TYPE_CHECKING:
 
 HEADLINE = Protocol(max_timed_s=3.0)
 """Baseline and best: their medians and phases stand in the report's first lines."""
+
+
+NOT_PREDICTED = (
+    "Floor, MFU and a prediction: not computed, for what the maths of a user's module needs is not known "
+    "from its source; `pw.predict(module, device, inputs=...)` predicts its step on a GPU."
+)
 
 
 class Investigation(msgspec.Struct, frozen=True, kw_only=True):
@@ -227,6 +233,7 @@ def _study(
     cases = [each.case for each in measured if isinstance(each.case, ConfiguredCase)]
     undone = "; ".join(dict.fromkeys(ledger.skipped))
     limits = [f"Not done in its {asked.budget_s:.0f} s: {undone}."] if undone else []
+    limits += [NOT_PREDICTED] if isinstance(best, ModuleCase) else []
     return Study(
         id=uuid.uuid4().hex,
         name="run",

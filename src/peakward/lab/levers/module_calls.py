@@ -59,7 +59,7 @@ class DrawnTokens:
                 f"expected logits of (batch_size, seq_len, vocabulary) = {tuple(targets.shape)} and a "
                 f"vocabulary, got {tuple(logits.shape)}: return (module, batch, loss)"
             )
-        return self._of_logits(nn.Identity(), logits, targets)
+        return scalar(self._of_logits(nn.Identity(), logits, targets))
 
 
 class GivenBatch:

@@ -1,0 +1,67 @@
+"""A user's own module, from the command line to its report."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+
+def peakward(*words, cwd):
+    return subprocess.run(
+        [sys.executable, "-m", "peakward", *words],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        cwd=cwd,
+    )
+
+
+SIZES = ("--batch-size", "2", "--seq-len", "16", "--device", "cpu")
+
+
+def test_a_grid_of_modules_is_measured_and_found_again(at_user_modules):
+    pytest.importorskip("transformers")
+    models = ["py:tiny_gpt:build", "hf:llama"]
+    words = (
+        "bench",
+        "--model",
+        ",".join(models),
+        "--pass",
+        "forward,train_step",
+        *SIZES,
+        "--steps",
+        "2",
+    )
+    done = peakward(*words, "--json", cwd=at_user_modules)
+    assert done.returncode == 0, done.stderr
+    study = json.loads(done.stdout)
+    found = [(each["case"]["source"], each["status"]) for each in study["record"]["measurements"]]
+    assert found == [(each, "ok") for each in models for _ in range(2)]
+    planned = peakward(*words, "--dry-run", cwd=at_user_modules)
+    assert planned.stdout.count("(stored)") == 4
+    path = at_user_modules / "tiny_gpt.py"
+    path.write_text(path.read_text() + "\n# changed")
+    assert peakward(*words, "--dry-run", cwd=at_user_modules).stdout.count("(stored)") == 2
+
+
+def test_a_run_names_what_cannot_be_done_from_outside(at_user_modules):
+    words = ("run", "--model", "py:tiny_gpt:build", *SIZES, "--budget", "12s")
+    done = peakward(*words, cwd=at_user_modules)
+    assert done.returncode == 0, done.stderr
+    said = " ".join(done.stdout.split())
+    assert "py:tiny_gpt:build 2 × 16 train_step" in said
+    assert "attention as written" in said
+    assert "flash (attention flash is called by the module: call" in said
+    assert "Floor, MFU and a prediction: not computed" in said
+
+
+@pytest.mark.parametrize("factory", ["raises", "growing"])
+def test_bad_input_ends_with_code_2_and_one_line(factory, at_user_modules):
+    source = f"py:tiny_gpt:{factory}"
+    done = peakward("bench", "--model", source, *SIZES, cwd=at_user_modules)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("peakward: expected ")
+    assert done.stderr.count("\n") == 1

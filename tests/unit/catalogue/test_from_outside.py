@@ -1,0 +1,54 @@
+"""What can be done to a module from outside."""
+
+import msgspec
+import pytest
+
+from peakward.catalogue.from_outside import outside_obstacle
+from peakward.catalogue.levers import LEVERS, pull
+from peakward.records.case import AS_WRITTEN, ModuleCase, Workload
+
+OF_A_FACTORY = {
+    "tf32", "bf16-mixed", "fp16-mixed", "bf16", "sdpa-cudnn", "compile", "cuda-graphs",
+    "fused-optimizer", "triton-optimizer", "checkpointing",
+}  # fmt: skip
+
+
+def case(source, work=None, **settings):
+    return ModuleCase(
+        source=source,
+        fingerprint="0",
+        workload=Workload(batch_size=2, seq_len=8, **(work or {})),
+        configuration=msgspec.structs.replace(AS_WRITTEN, **settings),
+        device="cuda",
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ("py:model:build", OF_A_FACTORY),
+        ("live:GPT", OF_A_FACTORY),
+        ("hf:org/name", OF_A_FACTORY | {"sdpa", "fused-loss"}),
+    ],
+)
+def test_the_levers_of_each_source(source, names):
+    base = case(source)
+    assert outside_obstacle(base) is None
+    assert {each.name for each in LEVERS if outside_obstacle(pull(each, base)) is None} == names
+
+
+@pytest.mark.parametrize(
+    ("work", "settings", "line"),
+    [
+        ({"pass_": "decode"}, {}, "the pass decode needs the decoder's key-value cache"),
+        ({"varying_seq_lens": (4, 8)}, {}, "varying lengths"),
+        (
+            {},
+            {"cuda_graphs": True, "checkpointing": "every-block"},
+            "cuda-graphs need a step that puts no",
+        ),
+        ({}, {"checkpointing": "sqrt"}, "checkpointing sqrt takes the loop over the blocks"),
+    ],
+)
+def test_what_needs_the_decoder(work, settings, line):
+    assert outside_obstacle(case("py:model:build", work, **settings)).startswith(line)

@@ -1,0 +1,32 @@
+"""What is wrong with a user's module, told before anything is measured."""
+
+import pytest
+
+from peakward.lab.levers.module_check import check
+from peakward.records.errors import PeakwardError
+
+
+@pytest.mark.parametrize(
+    "source", ["py:tiny_gpt:build", "py:tiny_gpt:with_batch", "py:tiny_gpt:as_object"]
+)
+@pytest.mark.parametrize("pass_", ["forward", "train_step"])
+def test_nothing_is_wrong(source, pass_, make_module_case):
+    check(make_module_case(source, pass_=pass_))
+
+
+@pytest.mark.parametrize(
+    ("factory", "line"),
+    [
+        ("few_ids", r"got IndexError: .* \(tiny_gpt.py:\d+, in forward\)"),
+        (
+            "no_scalar",
+            r"expected a loss of one element to go backward from, got a tensor of \(2, 16\)",
+        ),
+        ("frozen", "expected a loss that depends on a parameter that requires a gradient"),
+        ("growing", "expected a step of the same shapes at every call, got other ones"),
+    ],
+)
+def test_each_fault_has_its_line(factory, line, make_module_case):
+    with pytest.raises(PeakwardError, match=line) as caught:
+        check(make_module_case(f"py:tiny_gpt:{factory}"))
+    assert "\n" not in str(caught.value)

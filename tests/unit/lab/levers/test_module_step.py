@@ -1,0 +1,97 @@
+"""A pass of a user's module, with levers."""
+
+import pytest
+import torch
+
+from peakward.lab.levers.module_step import ModuleStep
+from peakward.lab.levers.prepare import prepare
+from peakward.records.errors import PeakwardError
+
+SOURCES = ["py:tiny_gpt:build", "py:tiny_gpt:with_batch", "hf:llama", "hf:gpt2"]
+
+
+@pytest.fixture(params=SOURCES)
+def source(request):
+    if request.param.startswith("hf:"):
+        pytest.importorskip("transformers")
+    return request.param
+
+
+@pytest.mark.parametrize("pass_", ["forward", "forward_backward", "train_step"])
+def test_every_source_runs_every_pass(source, pass_, make_module_case):
+    with prepare(make_module_case(source, pass_=pass_)) as step:
+        assert isinstance(step, ModuleStep)
+        phases = []
+        before = [each.detach().clone() for each in step.model.parameters()]
+        step.step(phases.append)
+        trains, steps = pass_ != "forward", pass_ == "train_step"
+        assert phases == [
+            "forward",
+            *(["backward"] if trains else []),
+            *(["optimizer"] if steps else []),
+            None,
+        ]
+        assert (step.loss() is not None) == trains
+        assert bool(step.gradients()) == trains
+        moved = any(
+            not torch.equal(a, b) for a, b in zip(before, step.model.parameters(), strict=True)
+        )
+        assert moved == steps
+        assert step.model.training == trains
+
+
+@pytest.mark.parametrize(
+    ("settings", "dtype"), [({}, torch.float32), ({"precision": "bf16"}, torch.bfloat16)]
+)
+def test_parameters_are_of_the_precision(settings, dtype, source, make_module_case):
+    with prepare(make_module_case(source, **settings)) as step:
+        step.step()
+        assert {each.dtype for each in step.model.parameters()} == {dtype}
+
+
+def test_transformers_computes_its_angles_from_fp32(make_module_case):
+    pytest.importorskip("transformers")
+    with prepare(make_module_case("hf:llama", precision="bf16")) as step:
+        assert {each.dtype for each in step.model.buffers()} == {torch.float32}
+
+
+def test_gradients_of_micro_batches_are_averaged(make_module_case):
+    """Dropout apart, n times the same micro-batch is that micro-batch."""
+    found = []
+    for n in (1, 3):
+        case = make_module_case("py:tiny_gpt:with_batch", workload={"accumulate": n})
+        with prepare(case) as step:
+            step.model.eval()
+            step.step()
+            found.append(step.gradients())
+    assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-7) for a, b in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("factory", "settings", "line"),
+    [
+        ("half", {}, "expected a module with parameters in fp32, got .* in float16"),
+        ("on_meta", {}, "expected parameters with values, got embedding.weight on the device meta"),
+        ("build", {"attention": "flash"}, "attention flash is called by the module: call"),
+        ("build", {"attention": "sdpa"}, "attention sdpa is the module's to call"),
+        ("build", {"precision": "fp8"}, "precision fp8 is a choice of each layer"),
+        ("naive", {"attention": "sdpa-math"}, "expected a module that calls torch's scaled_dot"),
+    ],
+)
+def test_what_cannot_be_is_refused(factory, settings, line, make_module_case):
+    case = make_module_case(f"py:tiny_gpt:{factory}", **settings)
+    with pytest.raises(PeakwardError, match=line), prepare(case):
+        pass
+
+
+def test_torch_s_settings_are_as_before(make_module_case):
+    before = torch.get_float32_matmul_precision()
+    backends = torch.backends.cuda.math_sdp_enabled(), torch.backends.cuda.flash_sdp_enabled()
+    with prepare(make_module_case("py:tiny_gpt:build", attention="sdpa-math")) as step:
+        assert not torch.backends.cuda.flash_sdp_enabled()
+        step.step()
+    assert torch.get_float32_matmul_precision() == before
+    assert (
+        torch.backends.cuda.math_sdp_enabled(),
+        torch.backends.cuda.flash_sdp_enabled(),
+    ) == backends

@@ -1,0 +1,150 @@
+"""A live module under levers, and as it was afterwards."""
+
+import copy
+import random
+import threading
+
+import msgspec
+import pytest
+import torch
+
+from peakward.catalogue.levers import lever, pull
+from peakward.lab.measure.live import SHARED, LiveWorkers, live_case
+from peakward.lab.models.given_module import given
+from peakward.records.errors import PeakwardError
+from peakward.records.protocol import Protocol
+
+QUICK = Protocol(warmup_steps=1, min_steps=2, max_steps=2, phases=False)
+
+
+@pytest.fixture
+def live(tiny_gpt):
+    torch.manual_seed(0)
+    return given((tiny_gpt.build(), torch.zeros(2, 16).long(), tiny_gpt.scored))
+
+
+def state(module):
+    """All of a module that a lever could have touched, and of torch's settings and random states."""
+    return (
+        {name: each.clone() for name, each in module.state_dict().items()},
+        {
+            name: None if each.grad is None else each.grad.clone()
+            for name, each in module.named_parameters()
+        },
+        [dict(vars(each)) for each in module.modules()],
+        [
+            (
+                each.training,
+                dict(each._forward_hooks),
+                dict(each._backward_hooks),
+                each.forward.__func__,
+            )
+            for each in module.modules()
+        ],
+        [each.requires_grad for each in module.parameters()],
+        (
+            torch.get_float32_matmul_precision(),
+            torch.is_grad_enabled(),
+            torch.are_deterministic_algorithms_enabled(),
+            torch.backends.cuda.flash_sdp_enabled(),
+            torch.backends.cuda.math_sdp_enabled(),
+            torch.get_default_dtype(),
+        ),
+        torch.get_rng_state(),
+        random.getstate(),
+    )
+
+
+def same(before, after):
+    flat_before, flat_after = (torch.utils._pytree.tree_leaves(each) for each in (before, after))
+    assert len(flat_before) == len(flat_after)
+    for mine, theirs in zip(flat_before, flat_after, strict=True):
+        equal = torch.equal(mine, theirs) if isinstance(mine, torch.Tensor) else mine == theirs
+        assert equal, (mine, theirs)
+
+
+@pytest.mark.parametrize(
+    ("names", "declared", "training"),
+    [
+        (("bf16",), "approximate", True),
+        (("bf16-mixed",), "approximate", False),
+        (("fused-optimizer", "checkpointing"), "reordered", True),
+    ],
+)
+def test_the_user_s_module_is_never_left_altered(names, declared, training, live):
+    module = live.module
+    module.train(training)
+    module.blocks[0].requires_grad_(False)
+    module.head.weight.grad = torch.ones_like(module.head.weight)
+    module.register_forward_hook(lambda *_: None)
+    before = state(module)
+    case = base = live_case(live, "train_step")
+    for name in names:
+        case = pull(lever(name), case)
+    with LiveWorkers(live) as workers:
+        workers.check(case)
+        found = workers.measure(case, QUICK)
+        turns = workers.turns((base, case), QUICK)
+        verdict = workers.numerics(base, case, declared)
+    assert (found.status, turns.status) == ("ok", "ok")
+    assert len(turns.turns) == 2
+    assert verdict.verdict == "holds"
+    assert SHARED in found.validity.reasons
+    same(before, state(module))
+
+
+def test_a_failure_is_a_status_and_leaves_the_module(live, monkeypatch):
+    before = state(live.module)
+    kind = type(live.module)
+    case = live_case(live, "train_step")
+
+    def fails(self, ids):
+        raise RuntimeError("CUDA out of memory. Tried to allocate")
+
+    with LiveWorkers(live) as workers:
+        with monkeypatch.context() as broken:
+            broken.setattr(kind, "forward", fails)
+            assert workers.measure(case, QUICK).status == "oom"
+            assert workers.turns((case, case), QUICK).failed == 0
+            assert workers.numerics(case, case, "exact").verdict == "not computed"
+        assert workers.measure(case, QUICK).status == "ok"
+    same(before, state(live.module))
+
+
+def test_the_case_is_of_the_module_s_content(live):
+    case = live_case(live, "forward")
+    assert (case.source, case.workload.batch_size, case.workload.seq_len) == ("live:GPT", 2, 16)
+    assert live_case(live, "forward") == case
+    other = copy.deepcopy(live.module)
+    with torch.no_grad():
+        other.head.weight[0, 0] += 1
+    changed = live_case(given((other, live.args, live.loss)), "forward")
+    assert changed == msgspec.structs.replace(case, fingerprint=changed.fingerprint) != case
+
+
+def test_wrong_places_and_batches_are_refused(tiny_gpt):
+    ids = torch.zeros(2, 16).long()
+    with pytest.raises(
+        PeakwardError, match=r"expected a batch on the module's device cpu, got .* on meta"
+    ):
+        live_case(given((tiny_gpt.build(), ids.to("meta"), tiny_gpt.scored)), "forward")
+    model = tiny_gpt.build()
+    model.head.to("meta")
+    with pytest.raises(
+        PeakwardError, match="expected a module on one device, got one on cpu, meta"
+    ):
+        live_case(given((model, ids, tiny_gpt.scored)), "forward")
+    with pytest.raises(PeakwardError, match="expected a step on cpu or cuda, got one on meta"):
+        live_case(given((tiny_gpt.on_meta(), ids.to("meta"))), "forward")
+    with pytest.raises(
+        PeakwardError, match=r"whose first tensor is \(batch_size, seq_len, …\), got \(3,\)"
+    ):
+        live_case(given((tiny_gpt.build(), torch.zeros(3).long())), "forward")
+
+
+def test_a_module_that_cannot_be_copied_says_so(live):
+    live.module.lock = threading.Lock()
+    case = live_case(live, "forward")
+    line = r"expected a module that copy\.deepcopy can copy"
+    with LiveWorkers(live) as workers, pytest.raises(PeakwardError, match=line):
+        workers.check(case)

@@ -1,0 +1,67 @@
+"""What a factory may return, and what it may not."""
+
+import pytest
+import torch
+
+from peakward.lab.models.given_module import given
+from peakward.records.errors import PeakwardError
+
+
+def test_a_module_alone_is_called_on_drawn_ids(tiny_gpt):
+    found = given(tiny_gpt.build())
+    assert (found.vocab_size, found.args, found.loss) == (tiny_gpt.VOCAB_SIZE, (), None)
+
+
+@pytest.mark.parametrize(
+    ("batch", "args", "kwargs"),
+    [
+        (torch.zeros(2, 3), 1, []),
+        ((torch.zeros(2, 3), torch.zeros(1)), 2, []),
+        ({"ids": torch.zeros(2, 3)}, 0, ["ids"]),
+    ],
+)
+def test_a_batch_is_a_tensor_a_sequence_or_a_mapping(batch, args, kwargs, tiny_gpt):
+    found = given((tiny_gpt.build(), batch, tiny_gpt.scored))
+    assert (len(found.args), list(found.kwargs), found.vocab_size) == (args, kwargs, None)
+    assert found.loss is tiny_gpt.scored
+
+
+def test_an_object_says_it_by_its_attributes(tiny_gpt):
+    found = given(tiny_gpt.as_object())
+    assert list(found.kwargs) == ["ids"]
+    assert found.loss is tiny_gpt.scored
+
+
+@pytest.mark.parametrize(
+    ("factory", "line"),
+    [
+        ("no_module", "expected a torch.nn.Module, got int"),
+        ("of_no_range", "expected a module that says the range of its token ids, got GPT without"),
+        (
+            "compiled",
+            "expected a plain module, got OptimizedModule in the module itself: .*_orig_mod",
+        ),
+        ("compiled_inside", r"got one that `.compile\(\)` was called on in blocks.1"),
+        ("wrapped", "got DataParallel in the module itself: give what it wraps, its `.module`"),
+    ],
+)
+def test_what_is_no_plain_module_is_refused(factory, line, tiny_gpt):
+    with pytest.raises(PeakwardError, match=line):
+        given(getattr(tiny_gpt, factory)())
+
+
+@pytest.mark.parametrize(
+    ("batch", "loss", "line"),
+    [
+        ("text", None, "expected a batch that holds tensors, got str"),
+        ((1, 2), None, "expected a batch that holds tensors, got tuple"),
+        (
+            torch.zeros(2, 3),
+            4,
+            "expected a loss that is a function of the module's output, got int",
+        ),
+    ],
+)
+def test_what_is_no_batch_or_loss_is_refused(batch, loss, line, tiny_gpt):
+    with pytest.raises(PeakwardError, match=line):
+        given((tiny_gpt.build(), batch, loss))

@@ -1,0 +1,79 @@
+"""Whether the numbers of levers on a user's module hold, and what breaks them."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from peakward.catalogue.levers import lever, pull
+from peakward.lab.levers import optimizer
+from peakward.lab.numerics.of_module import InDouble
+from peakward.lab.numerics.verify import verify
+from peakward.records.errors import PeakwardError
+
+PY, HF = ["py:tiny_gpt:build", "py:tiny_gpt:with_batch"], ["hf:llama", "hf:gpt2"]
+
+
+@pytest.fixture(params=[*PY, *HF])
+def source(request):
+    if request.param.startswith("hf:"):
+        pytest.importorskip("transformers")
+    return request.param
+
+
+@pytest.mark.parametrize("name", ["bf16-mixed", "bf16", "fused-optimizer", "checkpointing"])
+def test_a_lever_s_numbers_hold(name, source, make_module_case):
+    base = make_module_case(source)
+    found = verify(base, pull(lever(name), base), lever(name).numerics)
+    assert (found.verdict, found.reason) == ("holds", None)
+    quantities = {each.quantity for each in found.errors}
+    assert {"loss", "gradients", "parameters"} <= quantities
+
+
+@pytest.mark.parametrize("kind", HF)
+def test_transformers_attentions_agree(kind, make_module_case):
+    pytest.importorskip("transformers")
+    base = make_module_case(kind, pass_="forward", attention="naive")
+    found = verify(base, pull(lever("sdpa"), base), "reordered")
+    assert found.verdict == "holds"
+    assert all(each.base_error > 0 for each in found.errors)
+
+
+def test_the_oracle_is_in_fp64_where_the_module_casts_to_fp32(make_module_case):
+    """Llama takes norms and angles in fp32: its oracle would err as much as its base, which it does not."""
+    pytest.importorskip("transformers")
+    base = make_module_case("hf:llama", pass_="forward")
+    (error,) = verify(base, base, "reordered").errors
+    assert 0 < error.base_error < 64 * 2.0**-24
+    with InDouble():
+        cast = torch.ones(2, dtype=torch.float64).float()
+        assert F.softmax(cast, 0, dtype=torch.float32).dtype == torch.float64
+
+
+def test_a_wrong_optimiser_violates_its_class(make_module_case, monkeypatch):
+    real = optimizer.adamw
+
+    def wrong(model, implementation, *, capturable):
+        made = real(model, implementation, capturable=capturable)
+        if implementation == "adamw-fused":
+            made.param_groups[0].update(betas=(0.1, 0.2))
+        return made
+
+    monkeypatch.setattr(optimizer, "adamw", wrong)
+    base = make_module_case("py:tiny_gpt:build")
+    found = verify(base, pull(lever("fused-optimizer"), base), "reordered")
+    assert found.verdict == "violated"
+
+
+def test_other_weights_each_time_are_not_computed(make_module_case):
+    base = make_module_case("py:tiny_gpt:unseeded")
+    with pytest.raises(
+        PeakwardError, match="expected the same weights each time that py:tiny_gpt:unseeded"
+    ):
+        verify(base, pull(lever("bf16"), base), "approximate")
+
+
+def test_without_blocks_no_bound_is_known(make_module_case):
+    base = make_module_case("py:tiny_gpt:without_blocks")
+    with pytest.raises(PeakwardError, match="whose number the bound on rounding is reckoned from"):
+        verify(base, pull(lever("bf16"), base), "approximate")
+    assert verify(base, pull(lever("fused-optimizer"), base), "reordered").verdict == "holds"
