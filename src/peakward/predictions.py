@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from peakward.catalogue.devices import device, match
 from peakward.cli import machine, values
 from peakward.cli import plan as planning
@@ -16,7 +18,7 @@ from peakward.prediction.planning.module import module_forecast
 from peakward.prediction.planning.plan import plan as planned
 from peakward.prediction.planning.serving import serving_plan
 from peakward.records.calibration import Calibration
-from peakward.records.case import ModelCase
+from peakward.records.case import ConfiguredCase, ModelCase, ModuleCase
 from peakward.records.errors import PeakwardError
 from peakward.records.inference import ServingWorkload
 from peakward.records.model_shape import ModelShape
@@ -50,7 +52,7 @@ def floor(case: ModelCase, on: str | None = None, *, db: str = DB) -> Prediction
 
 
 def predict(
-    case: "ModelCase | torch.nn.Module",
+    case: "ConfiguredCase | torch.nn.Module",
     on: str,
     *,
     inputs: "Sequence[Any] | Mapping[str, Any]" = (),
@@ -61,7 +63,8 @@ def predict(
     """What a case, or any module of PyTorch, would need on a catalogued device. Nothing is run.
 
     Args:
-        case: with `device="cuda"`; or a module, on whatever device its tensors are.
+        case: with `device="cuda"`; or that of a module (`module_case`), eager and with its own attention; or
+            a module itself, on whatever device its tensors are.
         on: a device's key, such as "h100-sxm-80".
         inputs: of a module, by position or by name; only their shapes and types are used.
         calibration: of such a device (`calibrate`); its datasheet without.
@@ -82,6 +85,15 @@ def predict(
         _expect_known(settings, inputs)
         (where,) = planning.sites((key,), calibration=calibration, group=group, prices=prices)
         return forecast(case, where)
+    if isinstance(case, ModuleCase):
+        from peakward.lab.levers.module_prediction import capture_case
+
+        _expect_known(settings, inputs)
+        (where,) = planning.sites((key,), calibration=calibration, group=None, prices=prices)
+        told: Forecast = msgspec.structs.replace(
+            module_forecast(capture_case(case), where), case=case
+        )
+        return told
     import torch
 
     from peakward.lab.models.module_capture import capture_module

@@ -42,7 +42,7 @@ class ModuleStep(ConfiguredStep):
         if blocks is not None and max_blocks is not None:
             del blocks[max_blocks:]
         self.n_blocks = 0 if blocks is None else len(blocks)
-        _place(module, case.device, dtype, keeps_buffers=given.keeps_buffers)
+        place(module, case.device, dtype, keeps_buffers=given.keeps_buffers)
         self._calls: Calls
         if given.vocab_size is None:
             self._calls = GivenBatch(given, dtype)
@@ -110,8 +110,8 @@ def _expect_fp32(module: nn.Module) -> None:
             )
 
 
-def _place(module: nn.Module, device: str, dtype: torch.dtype, *, keeps_buffers: bool) -> None:
-    """On the device, its floats in that type; of 16 bits the parameters alone, if it asks so."""
+def place(module: nn.Module, device: str, dtype: torch.dtype, *, keeps_buffers: bool) -> None:
+    """Move the module, in place, and cast its floats; to 16 bits its parameters alone, if it asks so."""
     if not (keeps_buffers and dtype.itemsize < 4):
         module.to(device, dtype)
         return

@@ -5,6 +5,7 @@ Every arm is a copy of the module, made for it and dropped after it; the user's 
 """
 
 import copy
+import hashlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
@@ -20,7 +21,7 @@ from peakward.lab.levers.module_step import ModuleStep, prepared_module
 from peakward.lab.levers.prepare import check_together
 from peakward.lab.measure import compile_report, failure, jobs, memory, nvml
 from peakward.lab.measure.conversation import OnEvent
-from peakward.lab.measure.fingerprint import fingerprint
+from peakward.lab.measure.fingerprint import fingerprint, source
 from peakward.lab.measure.in_process import gpu_of, type_of
 from peakward.lab.measure.isolated import Ended, Workers, ignore
 from peakward.lab.measure.messages import (
@@ -65,7 +66,7 @@ def live_case(given: GivenModule, pass_: ModulePass) -> ModuleCase:
 
     Raises:
         PeakwardError: the module lies on several devices, or the batch on another than it; the batch's
-            first tensor is not (batch_size, seq_len, …); or the module cannot be copied.
+            first tensor is not (batch_size, seq_len, …).
     """
     device = type_of(_place(given))
     first = _tensors(given)[0]
@@ -78,11 +79,19 @@ def live_case(given: GivenModule, pass_: ModulePass) -> ModuleCase:
         precision = "tf32"
     return ModuleCase(
         source=f"live:{type(given.module).__name__}",
-        fingerprint=fingerprint(given.loss or type(given.module).forward, given.module),
+        fingerprint=_fingerprint(given),
         workload=Workload(batch_size=first.shape[0], seq_len=first.shape[1], pass_=pass_),
         configuration=msgspec.structs.replace(AS_WRITTEN, precision=precision),
         device=device,
     )
+
+
+def _fingerprint(given: GivenModule) -> str:
+    """Of the code of all its modules and of the loss, and of the parameters' content."""
+    kinds = dict.fromkeys(type(each) for each in given.module.modules())
+    digest = hashlib.sha256("".join(map(source, kinds)).encode())
+    digest.update(fingerprint(given.loss or type(given.module).forward, given.module).encode())
+    return digest.hexdigest()[:16]
 
 
 def _tensors(given: GivenModule) -> list[Tensor]:

@@ -13,6 +13,7 @@ import torch
 from peakward.lab.models.given_module import GivenModule, given
 from peakward.records.errors import PeakwardError
 
+PACKAGE = Path(__file__).parents[2]
 OFFERED = ("batch_size", "seq_len", "device")
 """What a factory is told, by name, of those that it takes."""
 
@@ -37,15 +38,16 @@ def build(path: str, *, batch_size: int, seq_len: int, device: str, seed: int) -
 
 
 def raise_as_bad_input(error: BaseException, expected: str) -> Never:
-    """Raise what a user's code raised as bad input, with its last line and place; but not that memory
-    ran out, which is a result.
+    """Raise what a user's code raised as bad input, with its last line and place. That memory ran out,
+    which is a result, and what our own code raised, which is a fault of ours, is raised as it is.
 
     Raises:
-        PeakwardError: always, but where memory ran out.
+        PeakwardError: with these exceptions, always.
     """
     if isinstance(error, torch.OutOfMemoryError | MemoryError) or "allocate memory" in str(error):
         raise error
-    if isinstance(error, PeakwardError):
+    frames = traceback.extract_tb(error.__traceback__)
+    if isinstance(error, PeakwardError) or (frames and _is_ours(frames[-1])):
         raise error
     said = " ".join("".join(traceback.format_exception_only(error)).split())[:200]
     raise PeakwardError(f"expected {expected}, got {said}{_place(error)}") from error
@@ -57,9 +59,19 @@ def _place(error: BaseException) -> str:
     if not frames:
         return ""
     folder = str(Path.cwd())
-    ours = [each for each in frames if each.filename.startswith(folder)]
-    ours = [each for each in ours if "site-packages" not in each.filename] or list(frames)
-    return f" ({Path(ours[-1].filename).name}:{ours[-1].lineno}, in {ours[-1].name})"
+    theirs = [
+        each
+        for each in frames
+        if each.filename.startswith(folder)
+        and "site-packages" not in each.filename
+        and not _is_ours(each)
+    ]
+    last = (theirs or frames)[-1]
+    return f" ({Path(last.filename).name}:{last.lineno}, in {last.name})"
+
+
+def _is_ours(frame: traceback.FrameSummary) -> bool:
+    return Path(frame.filename).is_relative_to(PACKAGE)
 
 
 def _factory(path: str) -> Callable[..., object]:

@@ -122,6 +122,16 @@ def test_the_case_is_of_the_module_s_content(live):
     assert changed == msgspec.structs.replace(case, fingerprint=changed.fingerprint) != case
 
 
+def test_the_case_is_of_the_code_of_every_part(live, tiny_gpt, monkeypatch):
+    before = live_case(live, "forward")
+
+    class Block(tiny_gpt.Block):
+        """Another one."""
+
+    live.module.blocks[1].__class__ = Block
+    assert live_case(live, "forward").fingerprint != before.fingerprint
+
+
 def test_wrong_places_and_batches_are_refused(tiny_gpt):
     ids = torch.zeros(2, 16).long()
     with pytest.raises(

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from peakward.lab.models import given_module
 from peakward.lab.models.python_source import build, raise_as_bad_input
 from peakward.records.errors import PeakwardError
 
@@ -55,6 +56,13 @@ def test_a_module_that_misses_another_names_that_one(at_user_modules):
     (at_user_modules / "needy.py").write_text("import nowhere_to_be_found")
     with pytest.raises(PeakwardError, match=r"No module named 'nowhere_to_be_found' \(needy.py:1"):
         built("needy:build")
+
+
+def test_a_fault_of_ours_is_no_bad_input():
+    with pytest.raises(AttributeError) as caught:
+        given_module._expect_plain(3)
+    with pytest.raises(AttributeError):
+        raise_as_bad_input(caught.value, "anything")
 
 
 def test_memory_that_ran_out_is_no_bad_input():
