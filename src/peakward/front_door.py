@@ -268,7 +268,7 @@ def run(
         to_command=to_command,
     )
     with session.opened(db, here, Watch()) as opened:
-        machine.check_modules((case,), opened.sweep.workers)
+        machine.check_modules((case,), opened.sweep)
         return investigate(
             asked,
             opened.sweep,
@@ -293,7 +293,7 @@ def bench(
     here = machine.this_machine(cases[0].device)
     kept, reasons = machine.runnable(tuple(cases), here)
     with session.opened(db, here, Watch()) as opened:
-        machine.check_modules(kept, opened.sweep.workers)
+        machine.check_modules(kept, opened.sweep)
         return measured(
             opened.sweep,
             kept,

@@ -61,10 +61,11 @@ def run_module(
         to_command=lambda _best: None,
     )
     with Store.open(Path(db)) as store, LiveWorkers(taken) as workers:
-        machine.check_modules((case,), workers)
+        sweep = Sweep(store, workers, here.environment)
+        machine.check_modules((case,), sweep)
         return investigate(
             asked,
-            Sweep(store, workers, here.environment),
+            sweep,
             store,
             on_stage=lambda _stage: None,
             on_prediction=lambda _floor, _forecast, _fitting: None,

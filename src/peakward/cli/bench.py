@@ -59,7 +59,7 @@ def main(given: Options, command: str) -> int:
         watch.cases("bench", names) as watching,
         session.opened(given.results.db, here, watching) as opened,
     ):
-        machine.check_modules(cases, opened.sweep.workers)
+        machine.check_modules(cases, opened.sweep)
         study = bench(
             opened.sweep,
             cases,

@@ -13,7 +13,7 @@ from peakward.records.errors import PeakwardError
 from peakward.records.lever import Lever
 
 if TYPE_CHECKING:
-    from peakward.lab.measure.isolated import Workers
+    from peakward.lab.measure.sweep import Sweep
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,7 +87,7 @@ def case_obstacle(case: ConfiguredCase, machine: Machine) -> str | None:
     )
 
 
-def check_modules(cases: Iterable[ConfiguredCase], workers: "Workers") -> None:
+def check_modules(cases: Iterable[ConfiguredCase], sweep: "Sweep") -> None:
     """Build each user's module once and run it as it is, before anything is measured.
 
     Raises:
@@ -98,7 +98,7 @@ def check_modules(cases: Iterable[ConfiguredCase], workers: "Workers") -> None:
         if isinstance(case, ModuleCase):
             checked.setdefault((case.source, case.workload), case)
     for case in checked.values():
-        workers.check(case)
+        sweep.workers.check(case)
 
 
 def runnable(

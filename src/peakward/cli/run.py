@@ -63,7 +63,7 @@ def main(given: Options, command: str) -> int:
         watch.budget("run", asked.budget_s) as watching,
         session.opened(given.results.db, here, watching) as opened,
     ):
-        machine.check_modules((asked.case,), opened.sweep.workers)
+        machine.check_modules((asked.case,), opened.sweep)
         study = investigate(
             asked,
             opened.sweep,

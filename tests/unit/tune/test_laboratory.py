@@ -23,6 +23,8 @@ DEAD = "died"
 class Device:
     """A sweep, its workers and its store in one. A process is a median for each case."""
 
+    rounds = "processes"
+
     def __init__(self, *processes):
         self.processes = list(processes)
         self.environment = SimpleNamespace(key="here")
@@ -161,3 +163,10 @@ def test_a_turn_is_reckoned_by_the_screening():
     assert laboratory.seen_s(BF16) == pytest.approx(4.0)
     device.measurement = lambda case, protocol, key: None
     assert laboratory.seen_s(SDPA) is None
+
+
+def test_a_verdict_says_what_its_rounds_were(monkeypatch):
+    """Those of a live module are no processes."""
+    monkeypatch.setattr(Device, "rounds", "rounds of one process")
+    _, trials = confirmed(process(), process(), process())
+    assert all("(a pair in each of 3 rounds of one process)" in each.reason for each in trials)

@@ -28,6 +28,8 @@ def studies():
 class Device:
     """Sweep, workers and store in one."""
 
+    rounds = "processes"
+
     def __init__(self, studies, step_s):
         self.studies, self.step_s = studies, step_s
         self.environment, self.workers, self.store = studies.H200, self, self
