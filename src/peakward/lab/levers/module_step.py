@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from peakward.catalogue.from_outside import outside_obstacle
+from peakward.lab.data.resident import Resident
 from peakward.lab.levers import module_levers, precision
 from peakward.lab.levers.configured_step import ConfiguredStep
 from peakward.lab.levers.module_calls import Calls, DrawnTokens, GivenBatch
@@ -54,7 +55,7 @@ class ModuleStep(ConfiguredStep):
         )
         module_levers.recompute(module, configuration.checkpointing)
         module_levers.compile_in_place(module, configuration.compile, configuration.compile_scope)
-        super().__init__(case, module, batches)
+        super().__init__(case, module, Resident(batches))
 
     def ranged(self) -> AbstractContextManager[None]:
         """While it lasts, steps open the ranges of `ranges` around the repeated blocks."""

@@ -10,7 +10,7 @@ from typing import Protocol as Interface
 import msgspec
 
 from peakward.lab.levers.marks import Mark
-from peakward.lab.levers.model_step import ModelStep
+from peakward.lab.levers.configured_step import ConfiguredStep
 from peakward.lab.levers.piece_step import PieceStep
 from peakward.lab.measure import compile_report, memory
 from peakward.lab.measure.messages import (
@@ -102,7 +102,7 @@ def measure(request: MeasureRequest, bench: Bench) -> Measured:
         )
         # Before the phases, whose steps are fed as well.
         feeding = (
-            prepared.feeding(len(timing.run.steps_s)) if isinstance(prepared, ModelStep) else None
+            prepared.feeding(len(timing.run.steps_s)) if isinstance(prepared, ConfiguredStep) else None
         )
         loss = checked_loss(prepared.loss(), timing)
         phases = (
