@@ -13,6 +13,7 @@ from peakward.records.environment import Environment
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Measurement, Verdict
 from peakward.records.study import Study
+from peakward.stats.validity import MIN_STEPS
 
 BEST_FIRST: tuple[Verdict, ...] = ("stable", "unstable", "throttled")
 
@@ -60,9 +61,14 @@ def merged(measurements: Iterable[Stored]) -> list[Merged]:
     by_case: dict[ModelCase, list[Stored]] = {}
     for each in measurements:
         case = each.measurement.case
-        if isinstance(case, ModelCase) and each.measurement.status == "ok":
+        if isinstance(case, ModelCase) and is_timed(each.measurement):
             by_case.setdefault(case, []).append(each)
     return [_merge(case, each) for case, each in by_case.items()]
+
+
+def is_timed(measurement: Measurement) -> bool:
+    """Whether it ran, for as many steps as a time needs: a recording of memory is of one."""
+    return measurement.status == "ok" and measurement.protocol.max_steps >= MIN_STEPS
 
 
 def median_s(measurement: Measurement) -> float:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from accuracy.measured import Stored, device_key, median_s
+from accuracy.measured import Stored, device_key, is_timed, median_s
 from accuracy.records import Merged, Predicted, Refusal, Replayed
 from accuracy.seen import seen
 from peakward.catalogue.devices import device
@@ -15,6 +15,7 @@ from peakward.records import codec
 from peakward.records.calibration import Calibration
 from peakward.records.case import ModelCase, case_key
 from peakward.records.errors import PeakwardError
+from peakward.records.measurement import Measurement
 from peakward.records.step_time import StepTime
 from peakward.report.cases import label
 
@@ -58,13 +59,19 @@ def replay(cases: Iterable[Merged], on: Site) -> tuple[list[Replayed], list[Refu
 def not_replayed(measurements: Iterable[Stored]) -> list[Refusal]:
     """What is no case to predict: operators alone, and cases that did not run."""
     counts = Counter(
-        f"the case ended {each.measurement.status}: no time was measured"
-        if isinstance(each.measurement.case, ModelCase)
-        else "an operator alone, not a step"
+        _why_not(each.measurement)
         for each in measurements
-        if each.measurement.status != "ok" or not isinstance(each.measurement.case, ModelCase)
+        if not is_timed(each.measurement) or not isinstance(each.measurement.case, ModelCase)
     )
     return [Refusal(reason=each, n=n) for each, n in counts.most_common()]
+
+
+def _why_not(measurement: Measurement) -> str:
+    if not isinstance(measurement.case, ModelCase):
+        return "an operator alone, not a step"
+    if measurement.status != "ok":
+        return f"the case ended {measurement.status}: no time was measured"
+    return "memory alone was measured, in a single step"
 
 
 def _replayed(each: Merged, calibrated: StepTime, datasheet: StepTime, key: str) -> Replayed:
