@@ -34,12 +34,14 @@ from peakward.records.case import (
 from peakward.records.errors import PeakwardError
 from peakward.records.finding import Diagnosis
 from peakward.records.inference import ServingWorkload
+from peakward.records.lever import NumericsClass
 from peakward.records.measurement import Measurement
 from peakward.records.model_shape import ModelShape
 from peakward.records.plan import Plan
 from peakward.records.protocol import Protocol
 from peakward.records.serving_plan import ServingPlan
 from peakward.records.study import Study
+from peakward.records.trial import Objective
 from peakward.report import documents, serving_plan
 from peakward.report import plan as pages
 from peakward.report.document import Document
@@ -220,9 +222,13 @@ def run(
     pass_: ModulePass = "train_step",
     levers: Sequence[str] | None = None,
     budget_s: float | None = None,
+    objective: Objective = "latency",
+    max_memory_bytes: int | None = None,
+    numerics: NumericsClass = "approximate",
     db: str = DB,
 ) -> Study:
-    """Find what makes the case faster: `peakward run`; or a live module, in this process.
+    """Find what makes the case faster, or what else is sought: `peakward run`; or a live module, in this
+    process.
 
     A live module is never run itself nor changed: each lever has a copy of it. Random states and torch's
     settings are put back.
@@ -236,20 +242,34 @@ def run(
         levers: names to try; None tries all that apply here.
         budget_s: about how long it may take; what was not confirmed in it says so. None is the
             command line's default: 15 minutes, on a CPU 100 s.
+        objective: what levers are judged by; throughput also tries larger batches.
+        max_memory_bytes: nothing is kept whose peak allocated memory is above it.
+        numerics: the class beyond which no lever is tried.
 
     Raises:
         PeakwardError: a setting of the case or a named lever that cannot apply here.
     """
-    from peakward.cli.run import DEFAULT_BUDGET
+    from peakward.cli.run import DEFAULT_BUDGET, aim, allowed
     from peakward.tune.run import Investigation, investigate
 
     if isinstance(levers, str):
         raise PeakwardError(f"expected a sequence of levers, got {levers!r}: write ({levers!r},)")
+    device = case.device if isinstance(case, ConfiguredCase) else None
+    here = machine.this_machine(device)
+    most = None if max_memory_bytes is None else repr(max_memory_bytes / values.GIB)
+    sought = aim(objective, most, numerics, here)
     if not isinstance(case, ConfiguredCase):
         from peakward.live_modules import run_module
 
         return run_module(
-            case, batch, loss=loss, pass_=pass_, levers=levers, budget_s=budget_s, db=db
+            case,
+            batch,
+            loss=loss,
+            pass_=pass_,
+            levers=levers,
+            budget_s=budget_s,
+            sought=sought,
+            db=db,
         )
     if batch is not None or loss is not None:
         raise PeakwardError(
@@ -257,15 +277,17 @@ def run(
         )
     if budget_s is None:
         budget_s = values.duration_s(DEFAULT_BUDGET[case.device], "budget_s")
-    here = machine.this_machine(case.device)
     machine.runnable((case,), here)
+    named = None if levers is None else allowed(options.levers(levers), case, here, sought)
     asked = Investigation(
         case=case,
-        levers=LEVERS if levers is None else machine.applicable(options.levers(levers), case, here),
+        levers=LEVERS if named is None else named,
         budget_s=budget_s,
-        command=_run_command(case, levers, budget_s),
+        command=_run_command(case, levers, budget_s)
+        + _aim_words(objective, max_memory_bytes, numerics),
         obstacle=lambda lever, base: machine.lever_obstacle(lever, base, here),
         to_command=to_command,
+        aim=sought,
     )
     with session.opened(db, here, Watch()) as opened:
         machine.check_modules((case,), opened.sweep)
@@ -368,3 +390,10 @@ def _run_command(case: ConfiguredCase, levers: Sequence[str] | None, budget_s: f
     command = _command(case).replace("peakward bench", "peakward run", 1)
     chosen = "" if levers is None else f" --lever {','.join(levers)}"
     return f"{command}{chosen} --budget {budget_s:g}s"
+
+
+def _aim_words(objective: Objective, max_memory_bytes: int | None, numerics: NumericsClass) -> str:
+    words = "" if objective == "latency" else f" --objective {objective}"
+    if max_memory_bytes is not None:
+        words += f" --max-memory {max_memory_bytes / values.GIB!r}"
+    return words + ("" if numerics == "approximate" else f" --numerics {numerics}")

@@ -10,6 +10,7 @@ from peakward.records.case import ModulePass
 from peakward.records.errors import PeakwardError
 from peakward.records.study import Study
 from peakward.store.database import Store
+from peakward.tune.aim import Aim
 from peakward.tune.run import Investigation, investigate
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def run_module(
     pass_: ModulePass,
     levers: Sequence[str] | None,
     budget_s: float | None,
+    sought: Aim,
     db: str,
 ) -> Study:
     """What `run` does of a case, in this process and on copies of the module.
@@ -36,7 +38,7 @@ def run_module(
     Raises:
         PeakwardError: as `run`; or the module, the batch or the loss is not what is needed.
     """
-    from peakward.cli.run import DEFAULT_BUDGET
+    from peakward.cli.run import DEFAULT_BUDGET, allowed
     from peakward.lab.measure.live import LiveWorkers, live_case
     from peakward.lab.measure.sweep import Sweep
     from peakward.lab.models.given_module import given
@@ -54,11 +56,12 @@ def run_module(
         budget_s = values.duration_s(DEFAULT_BUDGET[case.device], "budget_s")
     asked = Investigation(
         case=case,
-        levers=LEVERS if levers is None else machine.applicable(options.levers(levers), case, here),
+        levers=LEVERS if levers is None else allowed(options.levers(levers), case, here, sought),
         budget_s=budget_s,
         command=COMMAND.format(name=type(module).__name__),
         obstacle=lambda lever, base: machine.lever_obstacle(lever, base, here),
         to_command=lambda _best: None,
+        aim=sought,
     )
     with Store.open(Path(db)) as store, LiveWorkers(taken) as workers:
         sweep = Sweep(store, workers, here.environment)

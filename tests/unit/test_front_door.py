@@ -141,6 +141,20 @@ def test_the_record_of_a_run_names_the_line_that_repeats_it():
     )
 
 
+def test_so_does_that_of_what_a_run_sought():
+    assert front_door._aim_words("latency", None, "approximate") == ""
+    assert front_door._aim_words("memory", 2**29, "exact") == (
+        " --objective memory --max-memory 0.5 --numerics exact"
+    )
+
+
+def test_a_lever_beyond_the_class_asked_for_is_refused_before_anything_runs(in_tmp):
+    case = pw.case("tiny", batch_size=1, seq_len=8, device="cpu")
+    with pytest.raises(pw.PeakwardError, match="sdpa is reordered, and --numerics exact"):
+        pw.run(case, levers=("sdpa",), numerics="exact")
+    assert list(in_tmp.iterdir()) == []
+
+
 def test_calibrate_is_the_full_calibration(tmp_path, monkeypatch):
     measured = Calibration(
         environment=probe.environment("cpu"),

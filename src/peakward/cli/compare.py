@@ -51,7 +51,7 @@ def main(options: Options, command: str) -> int:
         as_json=options.results.json,
         document=comparison_report.document(
             title=study.title,
-            headline=study.conclusions[0].text,
+            headline=f"{comparison.verdict(found)}. {study.conclusions[0].text}",
             sides=(_side("before", before), _side("after", after)),
             tables=study.tables,
             notes=study.notes,

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from peakward.records.case import Case
+from peakward.records.case import Case, StepCase
 from peakward.records.environment import Environment
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Interval, Measurement
@@ -73,7 +73,7 @@ def changes(before: Study, after: Study, *, threshold: float) -> tuple[Change, .
     planned = before.name != "run"
     old, new = _by_plan(before.measurements), _by_plan(after.measurements)
     return tuple(
-        _change(measured, new[plan], threshold) if plan in new else _missing(measured, after)
+        change(measured, new[plan], threshold) if plan in new else _missing(measured, after)
         for plan, measured in old.items()
         if plan in new or (planned and measured.status == "ok")
     )
@@ -115,12 +115,18 @@ def study(
 
 def _by_plan(measurements: Iterable[Measurement]) -> dict[_Plan, Measurement]:
     return {
-        (each.case, each.protocol.warmup_steps, each.protocol.fresh_process): each
+        (_known_as(each.case), each.protocol.warmup_steps, each.protocol.fresh_process): each
         for each in measurements
     }
 
 
-def _change(before: Measurement, after: Measurement, threshold: float) -> Change:
+def _known_as(case: Case) -> Case:
+    """A live step goes by its name: that its code changed is why the two are compared."""
+    return msgspec.structs.replace(case, fingerprint="") if isinstance(case, StepCase) else case
+
+
+def change(before: Measurement, after: Measurement, threshold: float) -> Change:
+    """What became of a case that was measured before and after."""
     ran = before.status == "ok", after.status == "ok"
     if ran != (True, True):
         verdict: Verdict = {
@@ -212,6 +218,14 @@ def _memory_ratio(change: Change) -> float | None:
     if before is None or after is None or not before.peak_allocated_bytes:
         return None
     return after.peak_allocated_bytes / before.peak_allocated_bytes
+
+
+def verdict(found: tuple[Change, ...]) -> str:
+    """The line that a reader of a pull request needs first."""
+    n = len(regressions(found))
+    if not n:
+        return "No regression"
+    return f"{n} regression{'' if n == 1 else 's'}"
 
 
 def _conclusion(found: tuple[Change, ...]) -> Conclusion:

@@ -9,13 +9,20 @@ import tyro
 
 from peakward.cli import output, stored
 from peakward.cli.vocabulary import ResultOptions, Results, option
+from peakward.records.errors import PeakwardError
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """Show a stored study again: terminal, Markdown, HTML or JSON."""
+    """Show a stored study again: terminal, Markdown, HTML or JSON.
 
-    study: Annotated[str, tyro.conf.Positional, option("STUDY", "last")] = "last"
+    With --ledger: what was predicted of every lever that was ever tried, and what was measured, over
+    all runs of `--db`, or of the databases and JSON files of studies that are named.
+    """
+
+    studies: Annotated[tuple[str, ...], tyro.conf.Positional, option("STUDY", "last")] = ()
     """An id, the beginning of one, or "last"; or a JSON file, or a database (its last study)."""
+    ledger: bool = False
+    """Show by lever and device how predictions fared; STUDY is then any number of files."""
     list: bool = False
     """List the stored studies, newest first."""
     results: Results = ResultOptions()
@@ -23,14 +30,35 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 def main(options: Options, _command: str) -> int:
     """Print, and write the files asked for."""
+    if options.list and options.ledger:
+        raise PeakwardError("expected --list or --ledger, got both")
     if options.list:
         _list(Path(options.results.db), as_json=options.results.json)
         return 0
     targets = output.targets(options.results)
-    output.show_study(
-        stored.load(options.study, options.results.db), targets, as_json=options.results.json
-    )
+    if options.ledger:
+        _ledger(options, targets)
+        return 0
+    study = stored.load(_only(options.studies), options.results.db)
+    output.show_study(study, targets, as_json=options.results.json)
     return 0
+
+
+def _ledger(options: Options, targets: tuple[output.Target, ...]) -> None:
+    # Here, since reading trials loads what makes them, which no other report needs.
+    from peakward.cli import lever_ledger
+    from peakward.report.lever_ledger import document
+
+    found = lever_ledger.load(options.studies, options.results.db)
+    output.show((found,), targets, as_json=options.results.json, document=document(found))
+
+
+def _only(studies: tuple[str, ...]) -> str:
+    if len(studies) > 1:
+        raise PeakwardError(
+            f"expected one study, got {len(studies)}: name one, or add --ledger to read all of them"
+        )
+    return studies[0] if studies else "last"
 
 
 def _list(db: Path, *, as_json: bool) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import msgspec
 import tyro
@@ -13,10 +13,13 @@ from peakward.cli.machine import Machine
 from peakward.cli.reproduce import to_command
 from peakward.cli.vocabulary import CaseOptions, Cases, ResultOptions, Results, option
 from peakward.records.case import ConfiguredCase, DeviceType
-from peakward.records.lever import Lever
+from peakward.records.errors import PeakwardError
+from peakward.records.lever import Lever, NumericsClass
 from peakward.records.plan import Forecast
 from peakward.records.prediction import Prediction
+from peakward.records.trial import Objective
 from peakward.report.format import format_cell, format_duration, format_spread
+from peakward.tune.aim import Aim
 from peakward.tune.run import Investigation, investigate, planned
 
 DEFAULT_BUDGET: dict[DeviceType, str] = {"cpu": "100s", "cuda": "15m"}
@@ -44,6 +47,14 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         tyro.conf.arg(metavar="TIME", help_behavior_hint="(default: 15m; on a CPU 100s)"),
     ] = None
     """How long it may take, as 90s, 5m or 1h; what was not confirmed in it says so."""
+    objective: Annotated[str, option("NAME", "latency")] = "latency"
+    """What to seek: latency (the shortest step), throughput (the same levers, then larger batches),
+    memory (the least peak), or energy (the least joules of a step, on a GPU)."""
+    max_memory: Annotated[str | None, option("GIB", "none")] = None
+    """Keep nothing whose peak is above this many GiB; while the start is above it, seek memory. The
+    start itself runs all the same, which it does not under --memory-limit."""
+    numerics: Annotated[str, option("CLASS", "approximate")] = "approximate"
+    """Try no lever that changes the numbers more: exact, reordered or approximate (all levers)."""
     dry_run: bool = False
     """List what would be run and how long it should take; run nothing."""
     case: Cases = CaseOptions()
@@ -85,18 +96,54 @@ def _asked(given: Options, here: Machine, command: str) -> Investigation:
     case = options.single(given.case, here.device, start)
     machine.runnable((case,), here)
     budget = DEFAULT_BUDGET[here.device] if given.budget is None else given.budget
+    sought = aim(given.objective, given.max_memory, given.numerics, here)
     return Investigation(
         case=case,
-        levers=_levers(given.lever, case, here),
+        levers=_levers(given.lever, case, here, sought),
         budget_s=values.duration_s(budget, "--budget"),
         command=command,
         obstacle=lambda lever, base: machine.lever_obstacle(lever, base, here),
         to_command=lambda best: to_command(best, given.case.model),
+        aim=sought,
     )
 
 
-def _levers(names: tuple[str, ...], case: ConfiguredCase, here: Machine) -> tuple[Lever, ...]:
-    return machine.applicable(options.levers(names), case, here) if names else LEVERS
+def aim(objective: str, max_memory: str | None, numerics: str, here: Machine) -> Aim:
+    """What to seek, from its options.
+
+    Raises:
+        PeakwardError: a value that is not one, or energy on a device that does not count it.
+    """
+    wanted = values.one_of(objective, get_args(Objective), "an objective")
+    if wanted == "energy" and here.device == "cpu":
+        raise PeakwardError(
+            "expected a GPU, whose driver counts energy, for --objective energy, got a CPU: "
+            "seek latency, or run it on a GPU"
+        )
+    limit = None if max_memory is None else values.memory_bytes(max_memory, "--max-memory")
+    kind = values.one_of(numerics, get_args(NumericsClass), "a numerics class")
+    return Aim(objective=wanted, max_memory_bytes=limit, numerics=kind)  # type: ignore[arg-type]
+
+
+def _levers(
+    names: tuple[str, ...], case: ConfiguredCase, here: Machine, sought: Aim
+) -> tuple[Lever, ...]:
+    return allowed(options.levers(names), case, here, sought) if names else LEVERS
+
+
+def allowed(
+    levers: tuple[Lever, ...], case: ConfiguredCase, here: Machine, sought: Aim
+) -> tuple[Lever, ...]:
+    """The levers, each asked for by name: all must be able to apply, and be within what is sought.
+
+    Raises:
+        PeakwardError: one that is not; an explicit request is never skipped.
+    """
+    for lever in levers:
+        reason = sought.obstacle(lever, case)
+        if reason is not None:
+            raise PeakwardError(f"expected levers within what is sought: {lever.name} {reason}")
+    return machine.applicable(levers, case, here)
 
 
 def _dry_run(asked: Investigation, here: Machine, db: str) -> int:

@@ -27,18 +27,28 @@ def load(reference: str, db: str) -> Study:
     return _from_database(Path(db), reference)
 
 
-def _from_file(path: Path) -> Study:
+def is_database(path: Path) -> bool:
+    """Whether the file is a database, and so no JSON.
+
+    Raises:
+        PeakwardError: it cannot be read.
+    """
     try:
         with path.open("rb") as file:
-            is_database = file.read(len(_SQLITE_MAGIC)) == _SQLITE_MAGIC
-        return _from_database(path, "last") if is_database else _from_json(path)
+            return file.read(len(_SQLITE_MAGIC)) == _SQLITE_MAGIC
     except OSError as error:
         raise PeakwardError(f"expected a readable file, got {path}: {error.strerror}") from error
+
+
+def _from_file(path: Path) -> Study:
+    return _from_database(path, "last") if is_database(path) else _from_json(path)
 
 
 def _from_json(path: Path) -> Study:
     try:
         return codec.from_json(path.read_bytes(), Study)
+    except OSError as error:
+        raise PeakwardError(f"expected a readable file, got {path}: {error.strerror}") from error
     except PeakwardError as error:
         raise PeakwardError(f"{path}: {error}") from error
 

@@ -1,8 +1,14 @@
-"""The report of `peakward compare`: tables that the comparison computed, under its verdict."""
+"""The report of `peakward compare`, fit for a comment: the verdict, what changed, the rest folded."""
+
+import msgspec
 
 from peakward.records.study import Table
 from peakward.report import provenance
+from peakward.report.columns import without_empty
 from peakward.report.document import Document, Fact, Facts, Items, Section, TableBlock
+
+FOLDED = {"inconclusive": "Inconclusive", "same": "Unchanged"}
+"""Verdicts of cases that need not be read, and the section of each."""
 
 
 def document(
@@ -16,19 +22,37 @@ def document(
     """Two studies beside each other.
 
     `headline` is the verdict in one line; `sides` name what stands on each side of it (study,
-    environment, time); `notes` say what could not be compared.
+    environment, time); `notes` say what could not be compared. Of the tables, which have a column
+    "verdict", rows with one of `FOLDED` are folded away, as is all that stands below.
     """
+    conventions = provenance.conventions()
     sections = (
-        Section(
-            title="Comparison",
-            blocks=tuple(TableBlock(table=each, sortable=True) for each in tables),
+        Section(title="Changed", blocks=_blocks(tables, None)),
+        *(
+            Section(title=title, blocks=_blocks(tables, verdict), folded=True)
+            for verdict, title in FOLDED.items()
         ),
-        Section(title="Notes", blocks=(Items(texts=notes),) if notes else ()),
-        provenance.conventions(),
+        Section(title="What was compared", blocks=(Facts(facts=sides),), folded=True),
+        Section(title="Notes", blocks=(Items(texts=notes),) if notes else (), folded=True),
+        msgspec.structs.replace(conventions, folded=True),
     )
     return Document(
         title=title,
         headline=headline,
-        blocks=(Facts(facts=sides),),
         sections=tuple(section for section in sections if section.blocks),
     )
+
+
+def _blocks(tables: tuple[Table, ...], verdict: str | None) -> tuple[TableBlock, ...]:
+    found = [_rows(each, verdict) for each in tables]
+    return tuple(
+        TableBlock(table=without_empty(each), sortable=True) for each in found if each.rows
+    )
+
+
+def _rows(table: Table, verdict: str | None) -> Table:
+    """Those of that verdict; None: of all that are not folded."""
+    place = [column.name for column in table.columns].index("verdict")
+    folded = [str(row[place]) if row[place] in FOLDED else None for row in table.rows]
+    rows = (row for row, of in zip(table.rows, folded, strict=True) if of == verdict)
+    return msgspec.structs.replace(table, title="", rows=tuple(rows))

@@ -1,7 +1,7 @@
 """Base against candidate, from pairs run next to each other."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import fmean, stdev
 
 from peakward.records.measurement import Interval
@@ -24,7 +24,24 @@ def ratio_interval(pairs: Sequence[Pair], *, level: float = 0.95) -> Interval:
     """
     if len(pairs) < 2:
         raise ValueError(f"expected at least two pairs, got {len(pairs)}")
-    logs = _observations(pairs)
+    logs = _observations((pair.process, pair.candidate_s / pair.base_s) for pair in pairs)
+    return _interval(logs, level)
+
+
+def energy_interval(pairs: Sequence[Pair], *, level: float = 0.95) -> Interval | None:
+    """Candidate's energy of a step over base's, as `ratio_interval`; None where there are fewer than two
+    pairs, or one lacks a side."""
+    counted = [
+        (pair.process, pair.candidate_j / pair.base_j)
+        for pair in pairs
+        if pair.base_j and pair.candidate_j
+    ]
+    if len(counted) < max(2, len(pairs)):
+        return None
+    return _interval(_observations(counted), level)
+
+
+def _interval(logs: Sequence[float], level: float) -> Interval:
     centre = fmean(logs)
     t = student_t_quantile((1 + level) / 2, len(logs) - 1)
     half_width = t * stdev(logs) / math.sqrt(len(logs))
@@ -36,10 +53,11 @@ def ratio_interval(pairs: Sequence[Pair], *, level: float = 0.95) -> Interval:
     )
 
 
-def _observations(pairs: Sequence[Pair]) -> list[float]:
+def _observations(ratios: Iterable[tuple[int, float]]) -> list[float]:
+    """Logarithms of each process's ratios."""
     by_process: dict[int, list[float]] = {}
-    for pair in pairs:
-        by_process.setdefault(pair.process, []).append(math.log(pair.candidate_s / pair.base_s))
+    for process, ratio in ratios:
+        by_process.setdefault(process, []).append(math.log(ratio))
     if len(by_process) == 1:
         return next(iter(by_process.values()))
     return [fmean(logs) for logs in by_process.values()]

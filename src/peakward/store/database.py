@@ -11,6 +11,7 @@ from peakward.records.calibration import Calibration
 from peakward.records.case import Case, ConfiguredCase
 from peakward.records.case_memory import CaseMemory
 from peakward.records.codec import R, from_json
+from peakward.records.environment import Environment
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Measurement
 from peakward.records.profile import CaseProfile
@@ -176,6 +177,20 @@ class Store:
             " ORDER BY stage = 'confirmed' DESC, stage = 'screened' DESC, created DESC, rowid DESC",
             (lever, key_of_case(base), key_of_case(candidate), environment_key),
         )
+
+    def trials(self) -> tuple[tuple[str, Trial], ...]:
+        """All that are stored by themselves, each with when it was stored, the oldest first. Screenings
+        are in their studies alone."""
+        with told_in_one_line(self._path):
+            found = self._connection.execute(
+                "SELECT created, record FROM trial ORDER BY created, rowid"
+            ).fetchall()
+        return tuple((created, from_json(record.encode(), Trial)) for created, record in found)
+
+    def environment(self, key: str) -> Environment | None:
+        """Of that key, as any measurement there has it."""
+        found = self._first(Measurement, "measurement WHERE environment_key = ?", (key,))
+        return None if found is None else found.environment
 
     def calibration(self, environment_key: str) -> Calibration | None:
         """The latest calibration."""

@@ -31,10 +31,10 @@ class Climb(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """Of the held ladder's time over the lowest case's; 1 where none was timed."""
+        """Of the held ladder over the lowest case, of what is sought; 1 where none was timed."""
         n_timed = len(self.held.levers) - self.n_untimed
         whole = (*self.rungs[:1], *self.wholes)[n_timed - 1] if n_timed else None
-        return whole.time_ratio.estimate if whole and whole.time_ratio else 1.0
+        return whole.ratio.estimate if whole and whole.ratio else 1.0
 
     @property
     def mended(self) -> Ladder:

@@ -17,6 +17,9 @@ TURN = Protocol(
 )
 """One case of a confirmation: its median is one observation, so its own interval need not be narrow,
 and after three steps what is left of a warm-up is in all cases (screening tested each for it)."""
+COUNTED_SCREEN = msgspec.structs.replace(SCREEN, max_steps=5000, max_timed_s=1.0)
+COUNTED_TURN = msgspec.structs.replace(TURN, max_steps=5000, max_timed_s=1.0)
+"""Where energy is compared: long enough for its counter, which half a second is not always."""
 N_PROCESSES, N_MORE_PROCESSES = 3, 2
 """Of a confirmation, and more where three were inconclusive. Simulated with 0.3% noise within a
 process: a lever without effect is kept in 0.0, 1.6, 3.8 and 4.1% of trials at 0.3, 1, 2 and 4% noise

@@ -2,13 +2,26 @@
 
 import time
 from collections.abc import Callable, Sequence
+from statistics import geometric_mean
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from peakward.records.case import ConfiguredCase
 from peakward.records.lever import Lever, NumericsClass
-from peakward.records.trial import NumericsVerdict, Trial
-from peakward.tune.costs import N_MORE_PROCESSES, N_PROCESSES, SCREEN, TURN, again_s
-from peakward.tune.trials import Comparison, failed_beside, judged, screened
+from peakward.records.trial import Foretold, NumericsVerdict, Trial
+from peakward.tune.aim import Aim
+from peakward.tune.costs import (
+    COUNTED_SCREEN,
+    COUNTED_TURN,
+    N_MORE_PROCESSES,
+    N_PROCESSES,
+    SCREEN,
+    TURN,
+    again_s,
+)
+from peakward.tune.expectations import Expectations
+from peakward.tune.trials import Comparison, failed_beside, held_to, judged, screened
 
 if TYPE_CHECKING:
     from peakward.lab.measure.messages import Turn, TurnsTimed
@@ -17,21 +30,32 @@ if TYPE_CHECKING:
 
 
 class Laboratory:
-    """Tries levers through a sweep, which keeps what it measured."""
+    """Tries levers through a sweep, which keeps what it measured.
 
-    def __init__(self, sweep: "Sweep", store: "Store") -> None:
-        self._sweep, self._store = sweep, store
+    What a lever is expected to do is written down before its candidate is timed, and takes nothing from
+    measurements of cases: of a lever that was screened it is the same when it is confirmed.
+    """
+
+    def __init__(
+        self, sweep: "Sweep", store: "Store", expectations: Expectations, aim: Aim
+    ) -> None:
+        self._sweep, self._store, self._expectations, self._aim = sweep, store, expectations, aim
+        counted = aim.objective == "energy"
+        self._screen = COUNTED_SCREEN if counted else SCREEN
+        self._turn = COUNTED_TURN if counted else TURN
         self._key = sweep.environment.key
 
     def screen(self, lever: Lever, base: ConfiguredCase, candidate: ConfiguredCase) -> Trial:
         """A quick look: one short measurement of each arm, one after the other."""
+        foretold = self._expectations.foretold(base, candidate)
         start_s = time.monotonic()
-        ours, theirs = (self._sweep.measure(case, SCREEN) for case in (base, candidate))
-        return screened(lever.name, ours, theirs, wall_s=time.monotonic() - start_s)
+        ours, theirs = (self._sweep.measure(case, self._screen) for case in (base, candidate))
+        trial = screened(lever.name, ours, theirs, wall_s=time.monotonic() - start_s)
+        return self._aim.weighed(msgspec.structs.replace(trial, foretold=foretold))
 
     def seen_s(self, case: ConfiguredCase) -> float | None:
         """What a turn of the case should take, by what its screening took; None where it had none."""
-        found = self._store.measurement(case, SCREEN, self._key)
+        found = self._store.measurement(case, self._screen, self._key)
         return None if found is None else again_s(found)
 
     def check(
@@ -52,15 +76,20 @@ class Laboratory:
         affords_more: Callable[[], bool],
     ) -> tuple[Trial, ...]:
         """The comparisons, from all cases timed in turn in each of three processes, and in two more
-        where one of them cannot tell and `affords_more` has the time.
+        where one of them cannot tell, or is faster than can be, and `affords_more` has the time.
 
         Every second process goes through the cases backwards, so that what drifts while a process
         lives shows as a spread between processes and not as a gain.
         """
         known = [self._store.trial(*each.key, self._key) for each in comparisons]
-        found = [each for each in known if each is not None and each.stage == "confirmed"]
+        found = [
+            self._aim.weighed(each)
+            for each in known
+            if each is not None and each.stage == "confirmed" and self._aim.can_judge(each)
+        ]
         if len(found) == len(comparisons):
             return tuple(found)
+        told = [self._expectations.foretold(each.base, each.candidate) for each in comparisons]
         start_s = time.monotonic()
         rounds: list[dict[ConfiguredCase, Turn]] = []
         n_wanted = N_PROCESSES
@@ -78,13 +107,28 @@ class Laboratory:
             if len(rounds) < n_wanted:
                 continue
             wall_s = time.monotonic() - start_s
-            where = self._sweep.workers.rounds
-            trials = tuple(judged(each, rounds, self._key, wall_s, where) for each in comparisons)
+            trials = tuple(
+                self._judged(each, foretold, rounds, wall_s)
+                for each, foretold in zip(comparisons, told, strict=True)
+            )
             doubtful = any(trial.verdict == "inconclusive" for trial in trials)
             if n_wanted == N_PROCESSES and doubtful and affords_more():
                 n_wanted += N_MORE_PROCESSES
         self._keep(trials, final=len(rounds) > N_PROCESSES)
         return trials
+
+    def _judged(
+        self,
+        comparison: Comparison,
+        foretold: Foretold,
+        rounds: "Sequence[dict[ConfiguredCase, Turn]]",
+        wall_s: float,
+    ) -> Trial:
+        base_s = geometric_mean(turns[comparison.base].median_s for turns in rounds)
+        bound = self._expectations.bound(comparison.base, comparison.candidate, base_s)
+        where = self._sweep.workers.rounds
+        trial = held_to(judged(comparison, rounds, self._key, wall_s, where), bound)
+        return self._aim.weighed(msgspec.structs.replace(trial, foretold=foretold))
 
     def _round(
         self, cases: Sequence[ConfiguredCase], number: int
@@ -93,7 +137,7 @@ class Laboratory:
         # Each process draws its own memory layout and its own host speed.
         self._sweep.workers.close()
         order = tuple(cases) if number % 2 == 0 else tuple(reversed(cases))
-        return self._sweep.workers.turns(order, TURN), order
+        return self._sweep.workers.turns(order, self._turn), order
 
     def _keep(self, trials: Sequence[Trial], *, final: bool) -> None:
         """Store what is settled. An inconclusive trial that had no time for more processes is not:

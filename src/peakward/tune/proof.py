@@ -197,4 +197,4 @@ class Proof:
 
 
 def _ratio(trial: Trial) -> float:
-    return trial.time_ratio.estimate if trial.time_ratio else 1.0
+    return trial.ratio.estimate if trial.ratio else 1.0

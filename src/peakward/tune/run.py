@@ -24,11 +24,13 @@ from peakward.records.plan import Forecast
 from peakward.records.prediction import Prediction
 from peakward.records.protocol import Protocol
 from peakward.records.study import Study
-from peakward.tune import costs, profiles
+from peakward.tune import costs, growth, profiles
+from peakward.tune.aim import Aim
 from peakward.tune.bench import Bench, Obstacle
 from peakward.tune.budget import Budget
 from peakward.tune.costs import N_PROCESSES
 from peakward.tune.diagnoses import diagnosed
+from peakward.tune.expectations import Expectations
 from peakward.tune.laboratory import Laboratory
 from peakward.tune.ladder import Ladder
 from peakward.tune.ledger import Ledger, Listener
@@ -63,6 +65,11 @@ class Investigation(msgspec.Struct, frozen=True, kw_only=True):
     """Why a lever cannot apply to a case on this machine, or None."""
     to_command: Callable[[ConfiguredCase], str | None]
     """The command line that measures a case."""
+    aim: Aim = Aim()
+
+    def forbids(self, lever: Lever, base: ConfiguredCase) -> str | None:
+        """Why the lever is not to be tried on the base, or None."""
+        return self.aim.obstacle(lever, base) or self.obstacle(lever, base)
 
 
 def calibrated(sweep: "Sweep", store: "Store", case: ConfiguredCase) -> Calibration:
@@ -150,18 +157,22 @@ def investigate(
     # For the best, measured as the baseline was, and the profiles of both in one process.
     reserve_s = measured[0].wall_s + 2 * guess.profile_s(asked.case) - guess.start_s
     ledger = Ledger(budget, reserve_s=min(reserve_s, asked.budget_s / 4), announce=on_stage)
-    bench = Bench(Laboratory(sweep, store), ledger, guess, asked.obstacle, sweep.environment.key)
+    profiler = profiles.Profiler(sweep.workers, store, sweep.environment.key)
+    expected = Expectations(sweep.environment, calibration, profiler.known)
+    laboratory = Laboratory(sweep, store, expected, asked.aim)
+    bench = Bench(laboratory, ledger, guess, asked.forbids, sweep.environment.key)
     held, stopped = Ladder(base=asked.case), False
-    explained = profiles.Profiles()
+    explained, larger = profiles.Profiles(), growth.Growth()
     try:
         runs = measured[0].status == "ok"
-        search, proof = Search(bench), Proof(bench, base_runs=runs)
+        search = Search(bench, seeks_memory=asked.aim.seeks_memory)
+        proof = Proof(bench, base_runs=runs)
         held = proof.prove(search.climb(asked.case, asked.levers, base_runs=runs))
         if held.levers:
             measured.append(_best_measured(held, sweep, on_stage))
         explained = profiles.affordable(
             measured,
-            profiles.Profiler(sweep.workers, store, sweep.environment.key),
+            profiler,
             budget=budget,
             costs=guess,
             on_stage=on_stage,
@@ -173,6 +184,15 @@ def investigate(
             if not held.levers and best_alone.levers:
                 held = best_alone
                 measured.append(_best_measured(held, sweep, on_stage))
+            if asked.aim.objective == "throughput" and isinstance(held.top, ModelCase):
+                larger = growth.grown(
+                    held.top,
+                    bench,
+                    sweep,
+                    HEADLINE,
+                    here=_site(sweep.environment, calibration),
+                    max_memory_bytes=asked.aim.max_memory_bytes,
+                )
     except KeyboardInterrupt:
         stopped = True
     study = _study(asked, held, calibration, measured, ledger)
@@ -192,10 +212,27 @@ def investigate(
             forecasts=study.forecasts,
             here=_site(sweep.environment, calibration),
         ),
-        notes=(*study.notes, *explained.notes),
+        notes=(
+            *study.notes,
+            *explained.notes,
+            *asked.aim.missed(_peak_bytes(measured[-1])),
+            *_not_grown(asked),
+        ),
     )
+    study = growth.entered(study, larger, asked.to_command, asked.aim.max_memory_bytes)
     store.add_study(study)
     return study
+
+
+def _not_grown(asked: Investigation) -> tuple[str, ...]:
+    """What a reader must know where larger batches would have been tried of a decoder."""
+    if asked.aim.objective != "throughput" or isinstance(asked.case, ModelCase):
+        return ()
+    return ("Larger batches of a user's module were not tried: whether they fit is not predicted.",)
+
+
+def _peak_bytes(measured: Measurement) -> int | None:
+    return None if measured.memory is None else measured.memory.peak_allocated_bytes
 
 
 def _recorded(measured: Sequence[Measurement], store: "Store") -> tuple[CaseMemory, ...]:
@@ -259,7 +296,7 @@ def _study(
         trials=ledger.trials,
         steps=_steps(held, ledger),
         best_command=asked.to_command(best),
-        notes=tuple(limits),
+        notes=(*asked.aim.notes(), *limits),
     )
 
 
@@ -280,7 +317,7 @@ def planned(
     applicable = [
         lever
         for lever in asked.levers
-        if changes(lever, asked.case) and asked.obstacle(lever, asked.case) is None
+        if changes(lever, asked.case) and asked.forbids(lever, asked.case) is None
     ]
     ladder = Ladder(base=asked.case)
     for lever in applicable:

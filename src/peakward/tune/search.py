@@ -18,14 +18,14 @@ RIVAL_LOSSES = 2
 class Search:
     """Climbs a ladder of levers; nothing is kept by it, `proof.Proof` does that."""
 
-    def __init__(self, bench: Bench) -> None:
-        self._bench, self._ledger = bench, bench.ledger
+    def __init__(self, bench: Bench, *, seeks_memory: bool = False) -> None:
+        self._bench, self._ledger, self._seeks_memory = bench, bench.ledger, seeks_memory
         self._wrong: set[str] = set()
         """Levers whose numbers do not hold."""
         self._lost_on: dict[str, set[ConfiguredCase]] = {}
         """Of each lever, the compositions on which it lost to a rival."""
         self._ratios: dict[str, float] = {}
-        """Of each lever's latest screening, candidate's time over base's."""
+        """Of each lever's latest screening, candidate over base of what is sought."""
 
     def climb(self, base: ConfiguredCase, levers: Sequence[Lever], *, base_runs: bool) -> Ladder:
         """The levers that gained, each when screened on top of those before it, with sound numbers.
@@ -63,7 +63,7 @@ class Search:
 
         What compiles waits until nothing else gains, for then every further screening compiles too
         (6 s instead of 2 for `small` on an H200). A lever that saves memory is left out, unless
-        the base does not run and it does.
+        memory is sought, or the base does not run and it does.
         """
         ladder = Ladder(base=base)
         quick = [each for each in levers if each.needs != "compiler"]
@@ -80,7 +80,12 @@ class Search:
         """Each lever on top of those that gained, by the order of their latest gains."""
         for lever in sorted(levers, key=lambda each: self._ratios.get(each.name, 1.0)):
             idle = lever.saves == "memory" and (base_runs or ladder.levers)
-            if idle or lever in ladder.levers or lever.name in self._wrong or self._lost(lever):
+            if (
+                (idle and not self._seeks_memory)
+                or lever in ladder.levers
+                or lever.name in self._wrong
+                or self._lost(lever)
+            ):
                 continue
             trial = self._on_top(lever, ladder)
             if trial is None:
@@ -136,8 +141,8 @@ class Search:
             return None
         trial = self._bench.tries.screen(lever, base, candidate)
         self._ledger.add(trial)
-        if trial.time_ratio is not None:
-            self._ratios[lever.name] = trial.time_ratio.estimate
+        if trial.ratio is not None:
+            self._ratios[lever.name] = trial.ratio.estimate
         return trial
 
 

@@ -9,8 +9,8 @@ import msgspec
 from peakward.records.case import ConfiguredCase
 from peakward.records.lever import Lever
 from peakward.records.measurement import Interval, Measurement, Status
-from peakward.records.trial import NumericsVerdict, Pair, Trial, TrialVerdict
-from peakward.stats.pairs import judge_time, ratio_interval
+from peakward.records.trial import Bound, NumericsVerdict, Pair, Trial, TrialVerdict
+from peakward.stats.pairs import energy_interval, judge_time, ratio_interval
 
 if TYPE_CHECKING:
     from peakward.lab.measure.messages import Turn
@@ -57,7 +57,13 @@ def judged(
     """The verdict from a pair of each process, or of each round `where` all share one."""
     name, base, candidate, numerics = comparison
     pairs = tuple(
-        Pair(process=i, base_s=turns[base].median_s, candidate_s=turns[candidate].median_s)
+        Pair(
+            process=i,
+            base_s=turns[base].median_s,
+            candidate_s=turns[candidate].median_s,
+            base_j=turns[base].energy_j,
+            candidate_j=turns[candidate].energy_j,
+        )
         for i, turns in enumerate(rounds)
     )
     ratio = ratio_interval(pairs)
@@ -69,12 +75,32 @@ def judged(
         _trial(name, base, candidate, key, stage="confirmed", numerics=numerics),
         pairs=pairs,
         time_ratio=ratio,
+        energy_ratio=energy_interval(pairs),
         verdict=verdict,
-        reason="; ".join((_said(verdict, f"{len(rounds)} {where}"), *doubts)),
+        reason="; ".join((said(verdict, f"{len(rounds)} {where}"), *doubts)),
         base_peak_bytes=max(turns[base].peak_bytes for turns in rounds),
         candidate_peak_bytes=max(turns[candidate].peak_bytes for turns in rounds),
         wall_s=wall_s,
     )
+
+
+def held_to(trial: Trial, bound: Bound | None) -> Trial:
+    """The trial with its bound. A gain beyond it is kept by nobody: it is an error of ours."""
+    if bound is None or trial.time_ratio is None:
+        return trial
+    broken = trial.time_ratio.high < bound.least_time_ratio
+    held = msgspec.structs.replace(trial, bound=msgspec.structs.replace(bound, broken=broken))
+    if not broken:
+        return held
+    what = {
+        "profile": "the phases that it leaves alone take",
+        "floor": "the arithmetic takes at the device's peak",
+    }
+    reason = (
+        f"faster than can be: {what[bound.basis]} {bound.least_time_ratio:.3f} of the base's step, and "
+        f"it measured {trial.time_ratio.estimate:.3f} in {len(trial.pairs)} processes: an error of ours"
+    )
+    return msgspec.structs.replace(held, verdict="inconclusive", reason=reason)
 
 
 def failed_beside(
@@ -90,9 +116,10 @@ def failed_beside(
     return msgspec.structs.replace(trial, reason=f"not timed, for {whose} failed: {reason}")
 
 
-def _said(verdict: str, rounds: str) -> str:
+def said(verdict: str, rounds: str, gain: str = "faster") -> str:
+    """Why, of pairs: `gain` is what a kept one is, `rounds` where they were taken: "3 processes"."""
     shown = {
-        "kept": "faster in the interval",
+        "kept": f"{gain} in the interval",
         "rejected": f"a gain of {LEAST_GAIN:.0%} is outside the interval",
         "inconclusive": f"the interval holds both a gain of {LEAST_GAIN:.0%} and less",
     }
@@ -130,6 +157,7 @@ def screened(name: str, base: Measurement, candidate: Measurement, *, wall_s: fl
     if base.summary is None:
         return _failed(trial, base, "inconclusive")
     ratio = _apart(base.summary.median_s, candidate.summary.median_s)
+    base_j, candidate_j = _energy_j(base), _energy_j(candidate)
     steady = all(each.validity and each.validity.verdict == "stable" for each in (base, candidate))
     lost = steady and judge_time(ratio, threshold=LEAST_GAIN) == "rejected"
     verdict = "rejected" if lost else "inconclusive"
@@ -140,9 +168,12 @@ def screened(name: str, base: Measurement, candidate: Measurement, *, wall_s: fl
                 process=0,
                 base_s=base.summary.median_s.estimate,
                 candidate_s=candidate.summary.median_s.estimate,
+                base_j=base_j,
+                candidate_j=candidate_j,
             ),
         ),
         time_ratio=ratio,
+        energy_ratio=_once(base_j, candidate_j),
         verdict=verdict,
         reason=_screening(ratio, verdict),
     )
@@ -172,7 +203,7 @@ def _failed(trial: Trial, arm: Measurement, verdict: TrialVerdict) -> Trial:
 
 def promising(trial: Trial) -> bool:
     """Whether a screening saw a gain that is worth confirming."""
-    ratio = trial.time_ratio
+    ratio = trial.ratio
     return (
         trial.verdict == "inconclusive" and ratio is not None and ratio.estimate <= 1 - LEAST_GAIN
     )
@@ -189,6 +220,19 @@ def _apart(base: Interval, candidate: Interval) -> Interval:
         low=candidate.low / base.high,
         high=candidate.high / base.low,
     )
+
+
+def _energy_j(measured: Measurement) -> float | None:
+    return None if measured.telemetry is None else measured.telemetry.energy_per_step_j
+
+
+def _once(base_j: float | None, candidate_j: float | None) -> Interval | None:
+    """The ratio of what was counted once on each side: nobody knows how it varies, so that it has no
+    width."""
+    if not base_j or not candidate_j:
+        return None
+    ratio = candidate_j / base_j
+    return Interval(estimate=ratio, low=ratio, high=ratio)
 
 
 def _screening(ratio: Interval, verdict: str) -> str:

@@ -4,12 +4,17 @@ import msgspec
 import pytest
 
 from peakward.catalogue.devices import device
+from peakward.catalogue.levers import lever
 from peakward.catalogue.models import model
-from peakward.cli.run import expectation
+from peakward.cli.machine import this_machine
+from peakward.cli.main import main
+from peakward.cli.run import aim, allowed, expectation
 from peakward.prediction.floor import floor
 from peakward.prediction.planning.forecast import forecast
 from peakward.prediction.planning.site import site
 from peakward.records.case import ModelCase, Workload
+from peakward.records.errors import PeakwardError
+from peakward.tune.aim import Aim
 
 CARD = device("rtx-4090-24")
 
@@ -45,3 +50,44 @@ def test_on_a_device_that_nobody_catalogued_the_floor_stands_alone(said):
     )
     unknown = msgspec.structs.replace(floor(case, calibration=None, device=CARD), floor_s=None)
     assert expectation(case, unknown, None, ()).startswith("no floor: ")
+
+
+def test_what_is_sought_is_read_and_by_default_is_the_shortest_step():
+    here = this_machine("cpu")
+    assert aim("latency", None, "approximate", here) == Aim()
+    found = aim("throughput", "0.5", "exact", here)
+    assert found == Aim(objective="throughput", max_memory_bytes=2**29, numerics="exact")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("speed", None, "exact"), "expected an objective, got 'speed'"),
+        (("latency", None, "rough"), "expected a numerics class, got 'rough'"),
+        (("latency", "much", "exact"), "for --max-memory, got 'much'"),
+        (("energy", None, "exact"), "expected a GPU"),
+    ],
+)
+def test_what_cannot_be_sought_is_refused(given, said):
+    with pytest.raises(PeakwardError) as refused:
+        aim(*given, this_machine("cpu"))
+    assert said in str(refused.value)
+
+
+def test_a_lever_named_beyond_the_class_asked_for_is_refused():
+    case = ModelCase(model=model("tiny"), workload=Workload(batch_size=1, seq_len=8), device="cpu")
+    here, strict = this_machine("cpu"), Aim(numerics="exact")
+    with pytest.raises(PeakwardError, match="within what is sought: sdpa is reordered"):
+        allowed((lever("sdpa"),), case, here, strict)
+    recompute = (lever("checkpointing"),)
+    assert allowed(recompute, case, here, strict) == recompute
+
+
+def test_a_dry_run_plans_what_is_within_the_class(in_tmp, micro, capsys):
+    words = ["run", "--dry-run", *micro, "--numerics"]
+    assert main([*words, "exact"]) == 0
+    strict = capsys.readouterr().out
+    assert main([*words, "reordered"]) == 0
+    assert "screen sdpa" in capsys.readouterr().out
+    assert "screen checkpointing" in strict
+    assert "screen sdpa" not in strict

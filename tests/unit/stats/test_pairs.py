@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from peakward.records.measurement import Interval
 from peakward.records.trial import Pair, TrialVerdict
-from peakward.stats.pairs import inverted, judge_time, ratio_interval
+from peakward.stats.pairs import energy_interval, inverted, judge_time, ratio_interval
 
 
 def pairs_of(*ratios: float, base_s: float = 0.01) -> list[Pair]:
@@ -116,3 +116,18 @@ def test_kept_is_faster_and_slower_is_rejected(ends: list[float], threshold: flo
 def test_an_inverted_ratio_keeps_its_ends_in_order():
     interval = inverted(Interval(estimate=0.5, low=0.4, high=0.8))
     assert (interval.low, interval.estimate, interval.high) == (1.25, 2.0, 2.5)
+
+
+def test_energy_is_compared_as_time_is_where_every_pair_has_it() -> None:
+    times = [(1.0, 0.5), (1.1, 0.6), (0.9, 0.4)]
+    pairs = [
+        Pair(process=i, base_s=2.0, candidate_s=2.0, base_j=base, candidate_j=candidate)
+        for i, (base, candidate) in enumerate(times)
+    ]
+    as_times = [
+        Pair(process=i, base_s=base, candidate_s=candidate)
+        for i, (base, candidate) in enumerate(times)
+    ]
+    assert energy_interval(pairs) == ratio_interval(as_times)
+    assert energy_interval([*pairs, as_times[0]]) is None
+    assert energy_interval(pairs[:1]) is None

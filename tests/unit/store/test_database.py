@@ -143,6 +143,20 @@ def test_a_trial_is_found_by_lever_base_candidate_and_environment(
         assert store.trial("bf16", base, candidate, "there") is None
 
 
+def test_all_trials_come_oldest_first_and_their_environment_by_its_key(
+    make: SimpleNamespace, path: Path
+) -> None:
+    measured = make.measurement()
+    trials = [make.trial("t1"), make.trial("t2", environment_key=measured.environment.key)]
+    with Store.open(path) as store:
+        for each in trials:
+            store.add_trial(each)
+        store.add_measurement(measured)
+        assert [trial for _, trial in store.trials()] == trials
+        assert store.environment(measured.environment.key) == measured.environment
+        assert store.environment("here") is None
+
+
 def test_the_latest_calibration_of_an_environment_counts(make: SimpleNamespace, path: Path) -> None:
     late, early = make.calibration(started_at=LATER), make.calibration()
     with Store.open(path) as store:

@@ -8,6 +8,9 @@ import pytest
 
 from peakward.catalogue.levers import lever, pull
 from peakward.lab.measure.messages import Turn, TurnsTimed
+from peakward.records.measurement import Interval
+from peakward.records.trial import Bound, Foretold
+from peakward.tune.aim import Aim
 from peakward.tune.laboratory import Laboratory
 from peakward.tune.trials import Comparison
 
@@ -18,10 +21,11 @@ BF16 = pull(lever("bf16"), SDPA)
 CASES = (BASE, SDPA, BF16)
 RUNGS = (Comparison("sdpa", BASE, SDPA, None), Comparison("bf16", SDPA, BF16, None))
 DEAD = "died"
+FORETOLD = Foretold(time_ratio=Interval(estimate=0.7, low=0.6, high=0.9, level=0.9))
 
 
 class Device:
-    """A sweep, its workers and its store in one. A process is a median for each case."""
+    """A sweep, its workers, its store and what it expects in one. A process is a median for each case."""
 
     rounds = "processes"
 
@@ -29,7 +33,7 @@ class Device:
         self.processes = list(processes)
         self.environment = SimpleNamespace(key="here")
         self.workers = self
-        self.asked, self.stored = [], []
+        self.asked, self.stored, self.told, self.least = [], [], [], None
 
     def close(self):
         self.asked.append("|")
@@ -49,6 +53,14 @@ class Device:
             None,
         )
 
+    def foretold(self, base, candidate):
+        assert (base, candidate) not in {(e.base, e.candidate) for e in self.stored}
+        self.told.append((base, candidate, len(self.asked)))
+        return FORETOLD
+
+    def bound(self, base, candidate, base_s):
+        return None if self.least is None else Bound(least_time_ratio=self.least, basis="floor")
+
     def add_trial(self, trial):
         self.stored.append(trial)
 
@@ -57,9 +69,10 @@ def process(base=1.0, sdpa=0.8, bf16=0.4):
     return {BASE: base, SDPA: sdpa, BF16: bf16}
 
 
-def confirmed(*processes, comparisons=RUNGS, affords_more=lambda: True):
+def confirmed(*processes, comparisons=RUNGS, affords_more=lambda: True, least=None):
     device = Device(*processes)
-    laboratory = Laboratory(device, device)
+    device.least = least
+    laboratory = Laboratory(device, device, device, Aim())
     return device, laboratory.confirm(CASES, comparisons, affords_more=affords_more)
 
 
@@ -148,7 +161,9 @@ def test_a_base_that_fails_is_no_fault_of_its_lever():
 def test_what_the_store_has_is_not_run_again():
     device, trials = confirmed(process(), process(), process())
     device.asked.clear()
-    again = Laboratory(device, device).confirm(CASES, RUNGS, affords_more=lambda: True)
+    again = Laboratory(device, device, device, Aim()).confirm(
+        CASES, RUNGS, affords_more=lambda: True
+    )
     assert again == trials
     assert device.asked == []
 
@@ -158,7 +173,7 @@ def test_a_turn_is_reckoned_by_the_screening():
     device.measurement = lambda case, protocol, key: SimpleNamespace(
         wall_s=10.0, compile=SimpleNamespace(compile_s=9.0) if case == BF16 else None
     )
-    laboratory = Laboratory(device, device)
+    laboratory = Laboratory(device, device, device, Aim())
     assert laboratory.seen_s(SDPA) == 10.0
     assert laboratory.seen_s(BF16) == pytest.approx(4.0)
     device.measurement = lambda case, protocol, key: None
@@ -170,3 +185,30 @@ def test_a_verdict_says_what_its_rounds_were(monkeypatch):
     monkeypatch.setattr(Device, "rounds", "rounds of one process")
     _, trials = confirmed(process(), process(), process())
     assert all("(a pair in each of 3 rounds of one process)" in each.reason for each in trials)
+
+
+def test_what_is_foretold_is_written_down_before_anything_is_timed():
+    device, trials = confirmed(process(), process(), process())
+    assert device.told == [(BASE, SDPA, 0), (SDPA, BF16, 0)]
+    assert [trial.foretold for trial in trials] == [FORETOLD] * 2
+
+
+def test_a_gain_beyond_the_bound_is_repeated_and_then_called_our_error():
+    device, (sdpa, bf16) = confirmed(*[process()] * 5, least=0.6)
+    assert len(sdpa.pairs) == 5, "two more processes"
+    assert (sdpa.verdict, sdpa.bound.broken) == ("kept", False)
+    assert (bf16.verdict, bf16.bound.broken) == ("inconclusive", True)
+    assert "an error of ours" in bf16.reason
+    assert bf16 in device.stored
+
+
+def test_a_gain_beyond_the_bound_that_does_not_stand_is_judged_by_all_pairs():
+    _, (_, bf16) = confirmed(*[process()] * 3, *[process(bf16=0.72)] * 2, least=0.6)
+    assert bf16.bound.broken is False
+    assert "ours" not in bf16.reason
+
+
+def test_without_time_to_repeat_it_a_gain_beyond_the_bound_is_not_settled():
+    device, (sdpa, bf16) = confirmed(*[process()] * 3, affords_more=lambda: False, least=0.6)
+    assert bf16.bound.broken
+    assert device.stored == [sdpa]

@@ -12,6 +12,7 @@ from peakward.records.errors import PeakwardError
 from peakward.records.trial import NumericsVerdict
 from peakward.report.run import page
 from peakward.report.run.investigation import read
+from peakward.tune.aim import Aim
 from peakward.tune.run import Investigation, foretold, investigate
 
 
@@ -79,7 +80,7 @@ class Device:
     def raise_if_stopping(self): ...
 
 
-def run(device, *names):
+def run(device, *names, aim=Aim()):  # noqa: B008
     asked = Investigation(
         case=device.studies.BASELINE,
         levers=tuple(lever(name) for name in names),
@@ -87,6 +88,7 @@ def run(device, *names):
         command="peakward run",
         obstacle=lambda pulled, case: None,
         to_command=lambda case: "+".join(map(str, msgspec.structs.astuple(case.configuration))),
+        aim=aim,
     )
     return investigate(
         asked,
@@ -206,3 +208,40 @@ def test_on_a_cpu_and_on_an_unknown_device_nothing_but_the_floor_is_foretold(stu
     unknown = msgspec.structs.replace(studies.H200, device_name="NVIDIA H200 NVL")
     assert foretold(studies.BASELINE, unknown, None) is None
     assert foretold(studies.BASELINE, studies.H200, None).time.source == "datasheet"
+
+
+def test_levers_beyond_the_class_are_refused_and_the_report_says_so(studies):
+    study = run(Device(studies, lambda case: 0.1), "bf16", "sdpa", aim=Aim(numerics="reordered"))
+    (refused,) = [trial for trial in study.trials if trial.stage == "refused"]
+    assert (refused.lever, refused.reason) == (
+        "bf16",
+        "is approximate, and --numerics reordered was asked for",
+    )
+    assert any("class reordered" in note for note in study.notes)
+
+
+def test_where_throughput_is_sought_larger_batches_follow_and_the_fastest_is_the_command(studies):
+    """Twice the batch in less than twice the time."""
+
+    def step_s(case):
+        return 1.0 + 0.2 * case.workload.batch_size
+
+    study = run(Device(studies, step_s), aim=Aim(objective="throughput"))
+    grown = [m.case for m in study.measurements if m.case.workload.batch_size > 4]
+    assert grown
+    (table,) = study.tables
+    assert [row[0] for row in table.rows] == [4, *(each.workload.batch_size for each in grown)]
+    (said,) = study.conclusions
+    assert f"at a batch size of {grown[-1].workload.batch_size}" in said.text
+    assert {id_ for each in said.evidence for id_ in each.from_ids} <= {
+        m.id for m in study.measurements
+    }
+    shown = [section.title for section in page.document(study).sections]
+    assert "Larger batches" in shown
+    assert read(study).best is None, "levers are judged at the batch that was asked for"
+
+
+def test_by_default_no_batch_but_the_asked_one_is_measured(studies):
+    study = run(Device(studies, lambda case: 0.1))
+    assert {m.case.workload.batch_size for m in study.measurements} == {4}
+    assert study.tables == ()

@@ -122,7 +122,15 @@ def name_of(case):
 class Investigated:
     """What a search and a proof find in a world."""
 
-    def __init__(self, world, *, total_s=1e9, reserve_s=0.0, obstacle=lambda pulled, case: None):
+    def __init__(
+        self,
+        world,
+        *,
+        total_s=1e9,
+        reserve_s=0.0,
+        obstacle=lambda pulled, case: None,
+        seeks_memory=False,
+    ):
         self.world = world
         self.ledger = Ledger(
             Budget(total_s, clock=lambda: world.now_s),
@@ -132,7 +140,8 @@ class Investigated:
         # A case takes 1 s in its turn.
         costs = Costs(start_s=1.0, arm_s=1.0, compile_s=0.0)
         bench = Bench(world, self.ledger, costs, obstacle, "here")
-        self.search, self.proof = Search(bench), Proof(bench, base_runs=world.runs(BASE))
+        self.search = Search(bench, seeks_memory=seeks_memory)
+        self.proof = Proof(bench, base_runs=world.runs(BASE))
 
     def compose(self, base, levers):
         ladder = self.search.climb(base, levers, base_runs=self.world.runs(base))

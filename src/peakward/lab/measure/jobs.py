@@ -9,8 +9,8 @@ from typing import Protocol as Interface
 
 import msgspec
 
-from peakward.lab.levers.marks import Mark
 from peakward.lab.levers.configured_step import ConfiguredStep
+from peakward.lab.levers.marks import Mark
 from peakward.lab.levers.piece_step import PieceStep
 from peakward.lab.measure import compile_report, memory
 from peakward.lab.measure.messages import (
@@ -102,7 +102,9 @@ def measure(request: MeasureRequest, bench: Bench) -> Measured:
         )
         # Before the phases, whose steps are fed as well.
         feeding = (
-            prepared.feeding(len(timing.run.steps_s)) if isinstance(prepared, ConfiguredStep) else None
+            prepared.feeding(len(timing.run.steps_s))
+            if isinstance(prepared, ConfiguredStep)
+            else None
         )
         loss = checked_loss(prepared.loss(), timing)
         phases = (
@@ -164,10 +166,12 @@ def _turn(case: ConfiguredCase, protocol: Protocol, i: int, bench: Bench) -> Tur
         checked_loss(prepared.loss(), timing)
         use = meter.use()
     memory.check_fits(use, case.memory_limit_bytes)
+    sensed = watch.telemetry(len(timing.run.steps_s))
     return Turn(
         median_s=median(timing.run.steps_s),
         peak_bytes=use.peak_allocated_bytes,
         doubts=doubts(timing, watch),
+        energy_j=None if sensed is None else sensed.energy_per_step_j,
     )
 
 

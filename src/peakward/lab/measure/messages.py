@@ -173,6 +173,8 @@ class Turn(Message, frozen=True, kw_only=True):
     peak_bytes: int
     doubts: tuple[str, ...] = ()
     """What else ran while it was timed."""
+    energy_j: float | None = None
+    """Of a step; None where the device does not count it, or ran too short for its counter."""
 
 
 class TurnsTimed(Message, frozen=True, kw_only=True):

@@ -100,7 +100,8 @@ def read(study: Study) -> Investigation:
         if study.steps is None
         else _by_id(study.trials, study.steps)
     )
-    last = steps[-1].candidate if steps else cases[-1]
+    # A study that names its steps may hold larger batches after its best.
+    last = steps[-1].candidate if steps else cases[-1 if study.steps is None else 0]
     best = None if last == cases[0] else _point("best", last, study)
     return Investigation(
         baseline=_point("baseline", cases[0], study),

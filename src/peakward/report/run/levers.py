@@ -26,6 +26,7 @@ def lever_table(study: Study, read: Investigation) -> Table:
             Column(name="stage"),
             Column(name="verdict"),
             spread_column("speed-up"),
+            Column(name="predicted", unit="ratio"),
             Column(name="memory change", unit="share"),
             Column(name="numerics"),
             Column(name="reason"),
@@ -92,6 +93,15 @@ def inapplicable(study: Study) -> str | None:
     return f"Not applicable here: {'; '.join(groups)}." if groups else None
 
 
+def impossible(study: Study) -> tuple[str, ...]:
+    """A sentence for each gain beyond what the rest of the step leaves room for."""
+    return tuple(
+        f"Not believed: {trial.lever} measured {trial.reason}."
+        for trial in study.trials
+        if trial.bound is not None and trial.bound.broken
+    )
+
+
 def _cannot_apply(trial: Trial) -> bool:
     """Refused outright; a lever refused for its numerics keeps its row, for they were computed."""
     return trial.stage == "refused" and trial.numerics is None
@@ -150,10 +160,17 @@ def _row(trial: Trial, read: Investigation) -> tuple[Cell, ...]:
         None if trial.stage == "refused" else trial.stage,
         verdict(trial),
         format_spread(ratio, "ratio") if ratio else failed,
+        _predicted(trial),
         memory_change(trial),
         trial.numerics.verdict if trial.numerics else None,
         brief(trial.reason),
     )
+
+
+def _predicted(trial: Trial) -> float | None:
+    """The speed-up that was foretold."""
+    told = trial.foretold.time_ratio if trial.foretold else None
+    return None if told is None else 1 / told.estimate
 
 
 def memory_change(trial: Trial) -> float | None:

@@ -20,12 +20,14 @@ from peakward.report.document import (
 )
 from peakward.report.format import format_cell
 from peakward.report.run import (
+    batches,
     findings,
     floor,
     foretold,
     levers,
     memory,
     numerics,
+    pareto,
     plots,
     summary,
     where,
@@ -55,6 +57,8 @@ def document(study: Study) -> Document:
                 memory.section(study, found),
                 _levers(study, found),
                 _composition(study, found),
+                batches.section(study),
+                pareto.section(study, found),
                 _validity(found),
                 _numerics(study, found),
                 provenance.notes(study),
@@ -82,7 +86,22 @@ def _result(study: Study, found: Investigation) -> str:
         drifted = found.alone is not None
         times = f"{faster}, {speedup.basis}" if drifted else f"{faster}, {times}"
     kept = " + ".join(trial.lever for trial in found.steps)
-    return f"{times}, with {kept}" if kept else times
+    said = "; ".join((*_saved(found), times))
+    return f"{said}, with {kept}" if kept else said
+
+
+def _saved(found: Investigation) -> tuple[str, ...]:
+    """Of what the steps were kept for beside time."""
+    judged = {trial.judged_by for trial in found.steps}
+    said = []
+    uses = [point.measurement and point.measurement.memory for point in found.points]
+    if "memory" in judged and all(uses):
+        peaks = (format_cell(use.peak_allocated_bytes, "bytes") for use in uses if use)
+        said.append(f"{' → '.join(peaks)} of peak memory")
+    if "energy" in judged and found.direct and found.direct.energy_ratio:
+        ratio = format_cell(found.direct.energy_ratio.estimate, "ratio")
+        said.append(f"{ratio} the baseline's energy a step")
+    return tuple(said)
 
 
 def _time(point: Point) -> str:
@@ -123,7 +142,12 @@ def _warnings(study: Study, found: Investigation) -> tuple[str, ...]:
         for ratio in (found.alone,)
         if ratio is not None
     ]
-    return (*apart, *shaky, *(() if study.complete else (early,)))
+    return (
+        *levers.impossible(study),
+        *apart,
+        *shaky,
+        *(() if study.complete else (early,)),
+    )
 
 
 def _facts(study: Study, found: Investigation) -> Facts:

@@ -6,12 +6,13 @@ import msgspec
 import pytest
 
 from peakward.lab.measure import jobs
+from peakward.lab.measure.crowd import Crowd
 from peakward.lab.measure.messages import MeasureRequest, TurnsRequest
 from peakward.lab.measure.site import Site
 from peakward.lab.measure.timer import Timing
 from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.errors import PeakwardError
-from peakward.records.measurement import Run
+from peakward.records.measurement import Run, Telemetry
 from peakward.records.protocol import Protocol
 
 PROTOCOL = Protocol(warmup_steps=1, min_steps=5, max_steps=5)
@@ -125,6 +126,19 @@ def test_cases_take_turns_one_resident_at_a_time(make_bench, case):
     assert len(found.turns) == 3
     assert all(turn.median_s > 0 for turn in found.turns)
     assert [each.turn for each in events if each.stage == "building"] == [0, 1, 2]
+
+
+def test_a_turn_has_the_energy_that_its_sensors_counted(make_bench, case, monkeypatch):
+    class Sensors(Crowd):
+        def telemetry(self, n_steps, /):
+            return Telemetry(energy_per_step_j=2.0 * n_steps)
+
+    bench, _, _ = make_bench()
+    request = in_turn(case, "none")
+    assert jobs.time_turns(request, bench).turns[0].energy_j is None, "a CPU counts none"
+    monkeypatch.setattr(bench.site, "watch", lambda device: Sensors())
+    (turn,) = jobs.time_turns(request, bench).turns
+    assert turn.energy_j == 2.0 * request.protocol.max_steps
 
 
 def test_the_case_that_failed_is_the_last_one_told(make_bench, case):

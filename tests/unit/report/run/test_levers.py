@@ -2,10 +2,12 @@ import msgspec
 import pytest
 
 from peakward.records.measurement import Interval
+from peakward.records.trial import Bound, Foretold
 from peakward.report.run.investigation import read
 from peakward.report.run.levers import (
     base_name,
     composition_table,
+    impossible,
     inapplicable,
     lever_table,
     unconfirmed,
@@ -28,6 +30,7 @@ def test_what_a_row_says(run_study):
         "confirmed",
         "kept",
         "1.122× (1.117–1.127×)",
+        None,
         pytest.approx(26 / 27 - 1),
         "holds",
         "faster in the interval (5 pairs, 2 processes)",
@@ -100,3 +103,22 @@ def test_what_was_not_confirmed_is_said(run_study):
 
 def test_a_refusal_is_not_called_a_rejection(run_study):
     assert [verdict(trial) for trial in run_study.trials[1:3]] == ["inconclusive", "refused"]
+
+
+def test_what_was_foretold_stands_beside_what_was_measured(run_study):
+    told = Foretold(time_ratio=Interval(estimate=0.5, low=0.4, high=0.6))
+    trials = (msgspec.structs.replace(run_study.trials[0], foretold=told), *run_study.trials[1:])
+    study = msgspec.structs.replace(run_study, trials=trials)
+    table = lever_table(study, read(study))
+    assert table.columns[5].name == "predicted"
+    assert table.rows[0][5] == pytest.approx(2.0)
+
+
+def test_a_gain_that_cannot_be_is_said_and_not_believed(run_study):
+    bound = Bound(least_time_ratio=0.9, basis="floor", broken=True)
+    broken = msgspec.structs.replace(
+        run_study.trials[0], bound=bound, reason="faster than can be: 0.5"
+    )
+    study = msgspec.structs.replace(run_study, trials=(broken, *run_study.trials[1:]))
+    assert impossible(run_study) == ()
+    assert impossible(study) == (f"Not believed: {broken.lever} measured faster than can be: 0.5.",)

@@ -2,6 +2,7 @@ import msgspec
 import pytest
 
 from peakward.records.errors import PeakwardError
+from peakward.records.measurement import Interval
 from peakward.report.document import Command, Facts, Figures, Note, Paragraph, PlotBlock, TableBlock
 from peakward.report.run import document
 
@@ -68,6 +69,7 @@ def test_the_sections_in_order(run_study):
         "Memory",
         "Levers",
         "Best composition",
+        "What else could be had",
         "Validity",
         "Numerics",
         "Notes",
@@ -173,3 +175,22 @@ def test_ceilings_that_something_else_disturbed_are_noted(run_study):
     assert [each.split(":")[0] for each in items.texts] == [
         "When the ceilings were measured, other work took 40% of the cores"
     ]
+
+
+def test_what_was_kept_for_memory_is_said_first(run_study):
+    by_memory = tuple(
+        msgspec.structs.replace(trial, judged_by="memory") for trial in run_study.trials
+    )
+    headline = document(msgspec.structs.replace(run_study, trials=by_memory)).headline
+    assert headline.startswith("58.9 GiB → 25.7 GiB of peak memory; ")
+    assert headline.endswith(document(run_study).headline)
+
+
+def test_what_was_kept_for_energy_is_said_first(run_study):
+    half = Interval(estimate=0.5, low=0.4, high=0.6)
+    by_energy = tuple(
+        msgspec.structs.replace(trial, judged_by="energy", energy_ratio=half)
+        for trial in run_study.trials
+    )
+    headline = document(msgspec.structs.replace(run_study, trials=by_energy)).headline
+    assert headline.startswith("0.500× the baseline's energy a step; ")

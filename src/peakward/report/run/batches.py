@@ -1,0 +1,18 @@
+"""What larger batches gave, where tokens/s were sought."""
+
+from peakward.records.study import Study
+from peakward.report.document import Items, Section, TableBlock
+
+TITLE = "Throughput by batch size"
+"""Of the table that such a study holds."""
+
+
+def section(study: Study) -> Section:
+    """Empty where none was measured."""
+    tables = [table for table in study.tables if table.title == TITLE]
+    said = tuple(each.text for each in study.conclusions) if tables else ()
+    blocks = (
+        *(TableBlock(table=table) for table in tables),
+        *((Items(texts=said),) if said else ()),
+    )
+    return Section(title="Larger batches", blocks=blocks)

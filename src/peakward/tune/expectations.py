@@ -1,0 +1,111 @@
+"""What is expected of levers on this machine: their predicted effect, and what none can exceed."""
+
+from collections.abc import Callable
+from functools import cache
+
+from peakward.catalogue import devices
+from peakward.prediction.floor import floor
+from peakward.prediction.planning.forecast import forecast
+from peakward.prediction.planning.foretold import foretold
+from peakward.prediction.planning.site import site
+from peakward.records.calibration import Calibration
+from peakward.records.case import ConfiguredCase, ModelCase
+from peakward.records.environment import Environment
+from peakward.records.plan import Absent
+from peakward.records.profile import CaseProfile
+from peakward.records.trial import Bound, Foretold
+
+_UNTOUCHED: dict[str, tuple[str, ...]] = {
+    "optimizer": ("forward", "backward"),
+    "attention": ("optimizer",),
+    "loss": ("optimizer",),
+    "checkpointing": ("optimizer",),
+}
+"""Of each field of a configuration whose change leaves whole phases as they are, these phases. What no
+evidence put into a phase counts as touched."""
+NS = 1e-9
+
+
+class Expectations:
+    """Forecasts and bounds of one machine's cases.
+
+    Forecasts go by the calibration where it is a full one, else by the datasheet, as those of the study
+    do; nothing here is measured.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        calibration: Calibration | None,
+        profile_of: Callable[[ConfiguredCase], CaseProfile | None],
+    ) -> None:
+        self._device = devices.match(environment.device_name, environment.device_memory_bytes)
+        self._why_none = _why_none(environment, known=self._device is not None)
+        self._calibration, self._profile_of = calibration, profile_of
+        here = None if self._device is None else site(self._device, calibration=calibration)
+        self._forecast = cache(lambda case: forecast(case, here) if here is not None else None)
+
+    def foretold(self, base: ConfiguredCase, candidate: ConfiguredCase) -> Foretold:
+        """The predicted effect, or why there is none."""
+        reason = self._why_none or "the step of a user's module is not predicted from its source"
+        if self._why_none is None and isinstance(base, ModelCase):
+            before, after = self._forecast(base), self._forecast(candidate)
+            if before is not None and after is not None:
+                return foretold(before, after)
+        gaps = (Absent(figure=figure, reason=reason) for figure in ("time", "memory"))
+        return Foretold(absent=tuple(gaps))
+
+    def bound(self, base: ConfiguredCase, candidate: ConfiguredCase, base_s: float) -> Bound | None:
+        """The least ratio of the candidate's step time to `base_s`: by the base's stored profile where
+        the change leaves phases alone, by the candidate's arithmetic in any case; the stricter."""
+        by_profile_s, by_floor_s = self._untouched_s(base, candidate), self._arithmetic_s(candidate)
+        found: list[Bound] = []
+        if by_profile_s is not None:
+            found.append(Bound(least_time_ratio=by_profile_s / base_s, basis="profile"))
+        if by_floor_s is not None:
+            found.append(Bound(least_time_ratio=by_floor_s / base_s, basis="floor"))
+        return max(found, key=lambda each: each.least_time_ratio, default=None)
+
+    def _untouched_s(self, base: ConfiguredCase, candidate: ConfiguredCase) -> float | None:
+        """Of a step, the kernels in phases that the change leaves as they are."""
+        phases = _phases_left_alone(base, candidate)
+        profile = self._profile_of(base) if phases else None
+        if profile is None or profile.profile.is_of_host:
+            return None
+        total_ns = sum(
+            group.total_ns for group in profile.profile.categories if group.phase in phases
+        )
+        return total_ns * NS / profile.n_steps
+
+    def _arithmetic_s(self, case: ConfiguredCase) -> float | None:
+        """Its products at the datasheet's peak, where the device has one; else at the best rate that
+        was measured. Traffic is left out: of a small case it may stay in a cache. None of a user's module,
+        of whose products only it knows."""
+        if not isinstance(case, ModelCase):
+            return None
+        if self._device is None and self._calibration is None:
+            return None
+        calibration = None if self._device is not None else self._calibration
+        times = [
+            phase.compute_s
+            for phase in floor(case, calibration=calibration, device=self._device).phases
+        ]
+        return None if None in times else sum(each for each in times if each is not None)
+
+
+def _why_none(environment: Environment, *, known: bool) -> str | None:
+    if environment.device_type != "cuda":
+        return "steps on a CPU are not predicted"
+    return None if known else f"{environment.device_name} is not in the catalogue of devices"
+
+
+def _phases_left_alone(base: ConfiguredCase, candidate: ConfiguredCase) -> tuple[str, ...]:
+    if base.workload != candidate.workload:
+        return ()
+    changed = [
+        field
+        for field in type(base.configuration).__struct_fields__
+        if getattr(base.configuration, field) != getattr(candidate.configuration, field)
+    ]
+    left = [_UNTOUCHED.get(field, ()) for field in changed]
+    return tuple(phase for phase in left[0] if all(phase in each for each in left)) if left else ()

@@ -1,0 +1,86 @@
+"""The configurations among which there is something to choose."""
+
+import pytest
+
+from peakward.catalogue.levers import lever, pull
+from peakward.catalogue.models import model
+from peakward.records.case import ModelCase, Workload
+from peakward.records.trial import NumericsVerdict, Pair, Trial
+from peakward.report.run.investigation import read
+from peakward.report.run.pareto import front, section, seen
+
+BASE = ModelCase(model=model("tiny"), workload=Workload(batch_size=1, seq_len=8), device="cpu")
+
+
+def trial(name, seconds, peak, *, base=BASE, stage="confirmed", numerics="reordered", **fields):
+    pair = Pair(process=0, base_s=1.0, candidate_s=seconds, **fields)
+    return Trial(
+        id=name,
+        lever=name,
+        base=base,
+        candidate=pull(lever(name), base),
+        environment_key="here",
+        stage=stage,
+        verdict="inconclusive",
+        reason="",
+        pairs=(pair,),
+        base_peak_bytes=100,
+        candidate_peak_bytes=peak,
+        numerics=numerics and NumericsVerdict(declared=numerics, verdict="holds"),
+    )
+
+
+def kept(*trials):
+    return [(one.step_s, one.peak_bytes, one.numerics) for one in front(seen(trials, BASE))]
+
+
+def test_what_is_slower_and_larger_is_not_shown():
+    assert kept(trial("sdpa", 0.8, 90), trial("bf16", 0.9, 95)) == [
+        (0.8, 90, "reordered"),
+        (1.0, 100, "exact"),
+    ]
+
+
+def test_slower_but_smaller_is():
+    assert [one[:2] for one in kept(trial("sdpa", 0.8, 90), trial("checkpointing", 1.2, 50))] == [
+        (0.8, 90),
+        (1.0, 100),
+        (1.2, 50),
+    ]
+
+
+def test_the_weakest_class_on_the_way_counts():
+    first = trial("bf16", 0.5, 60, numerics="approximate")
+    second = trial("sdpa", 0.4, 50, base=first.candidate)
+    assert kept(first, second)[0] == (0.4, 50, "approximate")
+
+
+def test_what_was_not_checked_counts_as_approximate_and_what_does_not_hold_is_out():
+    assert kept(trial("sdpa", 0.5, 50, numerics=None))[0] == (0.5, 50, "approximate")
+    wrong = trial("sdpa", 0.5, 50)
+    wrong = type(wrong)(
+        **{name: getattr(wrong, name) for name in wrong.__struct_fields__}
+        | {"numerics": NumericsVerdict(declared="reordered", verdict="violated")}
+    )
+    assert kept(wrong) == []
+
+
+def test_a_hair_faster_beats_nothing():
+    assert len(kept(trial("sdpa", 0.995, 100, numerics="approximate"))) == 1
+
+
+def test_energy_counts_where_both_have_it():
+    frugal = trial("checkpointing", 1.2, 100, numerics="exact", base_j=10.0, candidate_j=5.0)
+    assert len(kept(frugal)) == 2
+    assert len(kept(trial("checkpointing", 1.2, 100, numerics="exact"))) == 1
+
+
+def test_confirmed_times_take_the_place_of_screened_ones():
+    assert kept(trial("sdpa", 0.7, 90), trial("sdpa", 0.5, 90, stage="screened"))[0][0] == 0.7
+
+
+def test_the_section_of_a_run(run_study):
+    (block,) = section(run_study, read(run_study)).blocks
+    assert block.table.rows[-1][0] == "baseline"
+    times = [row[1] for row in block.table.rows]
+    assert times == pytest.approx(sorted(times))

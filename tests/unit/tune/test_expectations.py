@@ -1,0 +1,79 @@
+"""What a machine's levers are expected to do, and the least times that bound their gains."""
+
+import importlib.util
+from pathlib import Path
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+
+from peakward.catalogue.levers import lever, pull
+from peakward.tune.expectations import Expectations
+
+
+@pytest.fixture(scope="module")
+def studies():
+    """The hand-made records of the golden reports."""
+    path = Path(__file__).parents[2] / "golden" / "studies.py"
+    spec = importlib.util.spec_from_file_location("studies", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def profile(**phases_ns):
+    """Two profiled steps with so much kernel time in each phase."""
+    groups = tuple(SimpleNamespace(phase=name, total_ns=ns) for name, ns in phases_ns.items())
+    inner = SimpleNamespace(is_of_host=False, categories=groups)
+    return SimpleNamespace(n_steps=2, profile=inner)
+
+
+def expected(environment, calibration=None, found=None):
+    return Expectations(environment, calibration, lambda case: found)
+
+
+def test_on_a_catalogued_gpu_both_ratios_are_foretold(studies):
+    here = expected(studies.H200, studies.CALIBRATION)
+    told = here.foretold(studies.BASELINE, pull(lever("bf16"), studies.BASELINE))
+    assert told.time_ratio.low < told.time_ratio.estimate < told.time_ratio.high < 1
+    assert 0.3 < told.memory_ratio < 0.8, "bf16 has half the bytes of nearly everything"
+    assert told.absent == ()
+
+
+def test_elsewhere_the_reason_stands_in_their_place(studies):
+    cpu = msgspec.structs.replace(studies.H200, device_type="cpu", device_name="A CPU")
+    other = msgspec.structs.replace(studies.H200, device_name="Unheard-of GPU")
+    candidate = pull(lever("bf16"), studies.BASELINE)
+    for where, reason in ((cpu, "on a CPU"), (other, "Unheard-of GPU is not in the catalogue")):
+        told = expected(where, studies.CALIBRATION).foretold(studies.BASELINE, candidate)
+        assert told.time_ratio is told.memory_ratio is None
+        assert [gap.figure for gap in told.absent] == ["time", "memory"]
+        assert all(reason in gap.reason for gap in told.absent)
+
+
+def test_a_change_of_the_optimiser_is_bound_by_the_other_phases(studies):
+    found = profile(forward=2e9, backward=3e9, optimizer=5e9, other=4e9)
+    here = expected(studies.H200, found=found)
+    fused = pull(lever("fused-optimizer"), studies.BASELINE)
+    bound = here.bound(studies.BASELINE, fused, base_s=10.0)
+    assert (bound.basis, bound.least_time_ratio) == ("profile", pytest.approx(2.5 / 10))
+    both = pull(lever("sdpa"), fused)
+    assert here.bound(studies.BASELINE, both, base_s=10.0).basis == "floor", (
+        "no phase is left alone"
+    )
+
+
+def test_any_change_is_bound_by_the_arithmetic_at_the_peak(studies):
+    here = expected(studies.H200)
+    bf16 = pull(lever("bf16"), studies.BASELINE)
+    narrow, wide = (here.bound(studies.BASELINE, case, 1.0) for case in (bf16, studies.BASELINE))
+    assert narrow.basis == wide.basis == "floor"
+    assert 0 < narrow.least_time_ratio < wide.least_time_ratio
+    assert here.bound(studies.BASELINE, bf16, 0.5).least_time_ratio == pytest.approx(
+        2 * narrow.least_time_ratio
+    )
+
+
+def test_without_a_rate_there_is_no_bound(studies):
+    other = msgspec.structs.replace(studies.H200, device_name="Unheard-of GPU")
+    assert expected(other).bound(studies.BASELINE, studies.BASELINE, 1.0) is None
