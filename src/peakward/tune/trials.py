@@ -1,7 +1,8 @@
 """What a trial says: of two screenings, or of cases timed in turn."""
 
+import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -68,7 +69,7 @@ def judged(
     )
     ratio = ratio_interval(pairs)
     verdict = judge_time(ratio, threshold=LEAST_GAIN)
-    doubts = dict.fromkeys(
+    doubts = _each_once(
         doubt for turns in rounds for case in (base, candidate) for doubt in turns[case].doubts
     )
     return msgspec.structs.replace(
@@ -82,6 +83,17 @@ def judged(
         candidate_peak_bytes=max(turns[candidate].peak_bytes for turns in rounds),
         wall_s=wall_s,
     )
+
+
+def _each_once(doubts: Iterable[str]) -> list[str]:
+    """Of those that differ in their figures alone the first, with how many more there were."""
+    alike: dict[str, list[str]] = {}
+    for doubt in doubts:
+        alike.setdefault(re.sub(r"[\d.]+", "#", doubt), []).append(doubt)
+    return [
+        first if not more else f"{first}, and in {len(more)} turns more alike"
+        for first, *more in alike.values()
+    ]
 
 
 def held_to(trial: Trial, bound: Bound | None) -> Trial:
