@@ -60,6 +60,12 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, tag="command"):
     text: str
 
 
+class Code(msgspec.Struct, frozen=True, kw_only=True, tag="code"):
+    """Lines of Python to be copied into a program, verbatim."""
+
+    text: str
+
+
 class TableBlock(msgspec.Struct, frozen=True, kw_only=True, tag="table"):
     """A table; `sortable` ones let a reader of the page order the rows."""
 
@@ -73,7 +79,7 @@ class PlotBlock(msgspec.Struct, frozen=True, kw_only=True, tag="plot"):
     plot: Plot
 
 
-Block = Paragraph | Note | Facts | Figures | Items | Command | TableBlock | PlotBlock
+Block = Paragraph | Note | Facts | Figures | Items | Command | Code | TableBlock | PlotBlock
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ from peakward.records.study import Cell, Column, Plot, Table
 from peakward.report import plot_text
 from peakward.report.document import (
     Block,
+    Code,
     Command,
     Document,
     Facts,
@@ -68,6 +69,8 @@ def _block(block: Block) -> str:
             return _figures(figures)
         case Command(text=text):
             return _fenced(text, "sh")
+        case Code(text=text):
+            return _fenced(text, "python")
         case TableBlock(table=table):
             return _table(table)
         case PlotBlock(plot=plot):

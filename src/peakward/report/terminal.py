@@ -11,6 +11,7 @@ from peakward.records.study import Plot
 from peakward.report import plot_text
 from peakward.report.document import (
     Block,
+    Code,
     Command,
     Document,
     Facts,
@@ -56,6 +57,8 @@ def _block(block: Block, width: int) -> Iterator[RenderableType]:
         case Command(text=text):
             for line in shell_lines(text, width - 2):
                 yield Padding(Text(line, style="bold", overflow="fold"), (0, 0, 0, 2))
+        case Code(text=text):
+            yield Padding(Text(text, overflow="fold"), (0, 0, 0, 2))
         case TableBlock(table=table):
             yield from lay_out(table, width)
         case PlotBlock(plot=plot):

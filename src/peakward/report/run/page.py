@@ -24,6 +24,7 @@ from peakward.report.run import (
     findings,
     floor,
     foretold,
+    in_code,
     levers,
     memory,
     numerics,
@@ -57,6 +58,7 @@ def document(study: Study) -> Document:
                 memory.section(study, found),
                 _levers(study, found),
                 _composition(study, found),
+                _in_code(found),
                 batches.section(study),
                 pareto.section(study, found),
                 _validity(found),
@@ -207,6 +209,14 @@ def _composition(study: Study, found: Investigation) -> Section:
         blocks += _tables(levers.composition_table(found)) if found.steps else ()
         blocks += _again("best", study)
     return Section(title="Best composition", blocks=tuple(blocks))
+
+
+def _in_code(found: Investigation) -> Section:
+    base = found.baseline.case
+    best = None if found.best is None else found.best.case
+    if not isinstance(base, ModuleCase) or not isinstance(best, ModuleCase):
+        return Section(title="In your own code", blocks=())
+    return in_code.section(base, best)
 
 
 def _reproduction(study: Study, found: Investigation) -> Section:

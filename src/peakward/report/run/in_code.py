@@ -1,0 +1,107 @@
+"""The best composition of a user's module as lines for the user's own program."""
+
+from peakward.records.case import Configuration, ModuleCase
+from peakward.report.document import Block, Code, Paragraph, Section
+
+_BACKENDS = {
+    "sdpa-cudnn": "CUDNN_ATTENTION",
+    "sdpa-flash": "FLASH_ATTENTION",
+    "sdpa-efficient": "EFFICIENT_ATTENTION",
+    "sdpa-math": "MATH",
+}
+_AUTOCAST = {"bf16-mixed": "bfloat16", "fp16-mixed": "float16"}
+_OPTIMIZERS = {
+    "adamw-fused": "torch.optim.AdamW(model.parameters(), lr=lr, fused=True)",
+    "adamw-foreach": "torch.optim.AdamW(model.parameters(), lr=lr, foreach=True)",
+    "adamw-loop": "torch.optim.AdamW(model.parameters(), lr=lr, foreach=False)",
+    "adamw-triton": "TritonAdamW(model.parameters(), lr=lr)",
+}
+
+
+def section(base: ModuleCase, best: ModuleCase) -> Section:
+    """Of what the best sets otherwise than the base; `blocks` is the list of the module's repeated ones."""
+    before, now = base.configuration, best.configuration
+    chosen = {
+        name: getattr(now, name)
+        for name in Configuration.__struct_fields__
+        if getattr(now, name) != getattr(before, name)
+    }
+    once = [*_imports(chosen), *_once(chosen)]
+    each = _each_step(chosen, best)
+    blocks: list[Block] = []
+    if once:
+        blocks += [Paragraph(text="Once, in this order, when the model is there:")]
+        blocks += [Code(text="\n".join(once))]
+    if each:
+        blocks += [Paragraph(text="In each step:"), Code(text="\n".join(each))]
+    return Section(title="In your own code", blocks=tuple(blocks))
+
+
+def _imports(chosen: dict[str, object]) -> list[str]:
+    lines = ["import torch"]
+    if "checkpointing" in chosen:
+        lines = ["from functools import partial", "", *lines]
+        lines += ["from torch.utils.checkpoint import checkpoint"]
+    if chosen.get("checkpointing") == "selective":
+        lines += ["from peakward.lab.levers.checkpointing import selective"]
+    if chosen.get("optimizer") == "adamw-triton":
+        lines += ["from peakward.lab.ops.adamw.api import TritonAdamW"]
+    if chosen.get("attention") in _BACKENDS:
+        lines += ["from torch.nn.attention import SDPBackend, sdpa_kernel"]
+    if chosen.get("loss") == "fused":
+        lines += ["from peakward.lab.ops.cross_entropy.api import cross_entropy"]
+    return [*lines, ""]
+
+
+def _once(chosen: dict[str, object]) -> list[str]:
+    lines = []
+    if chosen.get("precision") == "tf32":
+        lines.append('torch.set_float32_matmul_precision("high")')
+    if chosen.get("precision") == "bf16":
+        lines.append("model.to(torch.bfloat16)")
+    if chosen.get("attention") == "sdpa":
+        lines.append('model.set_attn_implementation("sdpa")')
+    if chosen.get("checkpointing", "none") != "none":
+        context = ", context_fn=selective" if chosen["checkpointing"] == "selective" else ""
+        again = f"partial(checkpoint, block.forward, use_reentrant=False{context})"
+        lines += ["for block in blocks:", f"    block.forward = {again}"]
+    if chosen.get("compile", "none") != "none":
+        mode = "" if chosen["compile"] == "default" else f'mode="{chosen["compile"]}"'
+        whole = chosen.get("compile_scope") == "model"
+        lines += (
+            [f"model.compile({mode})"]
+            if whole
+            else ["for block in blocks:", f"    block.compile({mode})"]
+        )
+    if "optimizer" in chosen:
+        lines.append(f"optimizer = {_OPTIMIZERS[str(chosen['optimizer'])]}")
+    if chosen.get("precision") == "fp16-mixed":
+        lines.append('scaler = torch.amp.GradScaler("cuda")')
+    return lines
+
+
+def _each_step(chosen: dict[str, object], best: ModuleCase) -> list[str]:
+    contexts = []
+    if chosen.get("precision") in _AUTOCAST:
+        dtype = _AUTOCAST[str(chosen["precision"])]
+        contexts.append(f'torch.autocast("{best.device}", torch.{dtype})')
+    if chosen.get("attention") in _BACKENDS:
+        contexts.append(f"sdpa_kernel(SDPBackend.{_BACKENDS[str(chosen['attention'])]})")
+    lines = []
+    if contexts:
+        lines += [f"with {', '.join(contexts)}:", "    ...  # forward pass and loss, as they were"]
+    if chosen.get("loss") == "fused":
+        lines += ["loss = cross_entropy(logits, targets)"]
+    if chosen.get("precision") == "fp16-mixed" and best.workload.trains:
+        lines += [
+            "scaler.scale(loss).backward()",
+            "scaler.step(optimizer)",
+            "scaler.update()",
+        ]
+    if chosen.get("cuda_graphs"):
+        lines += [
+            "# The whole step as one graph: run it three times on a side stream, capture it with",
+            "# torch.cuda.graph on tensors that stay where they are, then copy each batch into them and",
+            "# replay. The optimiser needs capturable=True.",
+        ]
+    return lines

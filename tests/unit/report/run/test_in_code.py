@@ -1,0 +1,109 @@
+"""The lines are run: what they set is what the levers set."""
+
+import msgspec
+import pytest
+import torch
+from torch import nn
+
+from peakward.records.case import AS_WRITTEN, ModuleCase, Workload
+from peakward.report.document import Code
+from peakward.report.run import in_code
+
+WORK = Workload(batch_size=2, seq_len=4)
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outer = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        return x + self.outer(self.inner(x).relu())
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(3))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def case(**settings):
+    return ModuleCase(
+        source="py:m:f",
+        fingerprint="0",
+        workload=WORK,
+        configuration=msgspec.structs.replace(AS_WRITTEN, **settings),
+        device="cpu",
+    )
+
+
+def codes(**settings):
+    blocks = in_code.section(case(), case(**settings)).blocks
+    return [each.text for each in blocks if isinstance(each, Code)]
+
+
+def run(code, **names):
+    space = {**names, "lr": 1e-3}
+    exec(code, space)
+    return space
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return Model()
+
+
+def test_nothing_chosen_needs_no_lines():
+    assert not [each for each in codes() if each.strip() not in ("", "import torch")]
+
+
+def test_a_fused_optimizer_is_made(model):
+    (once,) = codes(optimizer="adamw-fused")
+    assert run(once, model=model)["optimizer"].defaults["fused"]
+
+
+@pytest.mark.parametrize("mode", ["every-block", "selective"])
+def test_blocks_are_recomputed(model, mode):
+    (once,) = codes(checkpointing=mode)
+    x = torch.randn(2, 4, 8)
+    plain = torch.autograd.grad(model(x).sum(), model.parameters())
+    run(once, model=model, blocks=model.blocks)
+    calls = []
+    model.blocks[0].inner.register_forward_hook(lambda *_: calls.append(1))
+    again = torch.autograd.grad(model(x).sum(), model.parameters())
+    assert len(calls) == 2
+    assert all(map(torch.equal, plain, again))
+
+
+def test_blocks_are_compiled(model):
+    (once,) = codes(compile="default")
+    run(once, model=model, blocks=model.blocks)
+    assert all(each._compiled_call_impl is not None for each in model.blocks)
+
+
+def test_types(model):
+    (once,) = codes(precision="bf16")
+    run(once, model=model)
+    assert {each.dtype for each in model.parameters()} == {torch.bfloat16}
+    before = torch.get_float32_matmul_precision()
+    (once,) = codes(precision="tf32")
+    try:
+        run(once)
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def test_autocast_and_a_backend_are_around_the_forward_pass(model):
+    once, each = codes(precision="bf16-mixed", attention="sdpa-math")
+    inner = nn.Linear(8, 8)
+    space = run(once, model=model)
+    step = each.replace("...", "seen = inner(x)")
+    assert run(step, **space, inner=inner, x=torch.randn(2, 8))["seen"].dtype == torch.bfloat16
+    assert "sdpa_kernel(SDPBackend.MATH)" in each
