@@ -21,6 +21,8 @@ INT8_TILE = 128
 """Columns of a tile: of a weight in 8 bits; in 4 bits it is a group."""
 MOST_SPLITS = 32
 BLOCK_SUM = 256
+FLYING_BYTES = 24 << 10
+"""Of a program's weights on their way: three tiles of 128 columns in 4 bits, for 128 channels."""
 PROGRAMS = 2
 """Of a multiprocessor, that columns are split for where rows of the weight make fewer."""
 
@@ -60,7 +62,9 @@ def settings_for(
     if m == 1 and not nibbles:
         settings = Sums(1, 16, max(1, 512 // tile_bytes), num_warps=4, num_stages=3)
     elif nibbles:
-        settings = Products(1, 128, block_m, num_warps=8, num_stages=3)
+        block_n = 128
+        num_stages = max(3, min(8, FLYING_BYTES // (block_n * tile_bytes)))
+        settings = Products(1, block_n, block_m, num_warps=8, num_stages=num_stages)
     else:
         settings = Products(1, 32 if block_m <= 16 else 64, block_m, num_warps=4, num_stages=5)
     rows, step_tiles = (1, settings.block_tiles) if isinstance(settings, Sums) else (block_m, 1)
