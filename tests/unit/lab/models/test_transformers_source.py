@@ -3,6 +3,7 @@
 import importlib.util
 
 import pytest
+import torch
 
 from peakward.lab.models.transformers_source import build, fingerprint
 from peakward.records.errors import PeakwardError
@@ -55,3 +56,23 @@ def test_without_transformers_the_line_that_brings_it(at_user_modules, monkeypat
     for ask in (fingerprint, lambda name: build(name, "as-written", device="cpu", seed=0)):
         with pytest.raises(PeakwardError, match=r"run `pip install 'transformers>=5.0'`"):
             ask("llama")
+
+
+def test_weights_beside_the_configuration_are_the_model_s(at_user_modules):
+    pytest.importorskip("transformers")
+    safetensors = pytest.importorskip("safetensors.torch")
+    random = build("llama", "as-written", device="cpu", seed=0).module
+    before = fingerprint("llama")
+    held = {name: torch.full_like(each, 0.25) for name, each in random.state_dict().items()}
+    path = at_user_modules / "llama" / "model.safetensors"
+    safetensors.save_file(held, path, metadata={"format": "pt"})
+    found = build("llama", "as-written", device="cpu", seed=0).module
+    assert all((each == 0.25).all() for each in found.parameters())
+    trained = fingerprint("llama")
+    assert trained != before
+    safetensors.save_file({k: v + 1 for k, v in held.items()}, path, metadata={"format": "pt"})
+    assert fingerprint("llama") != trained
+    held.pop("lm_head.weight")
+    safetensors.save_file(held, path, metadata={"format": "pt"})
+    with pytest.raises(PeakwardError, match=r"beyond 1 of them, lm_head\.weight among them"):
+        build("llama", "as-written", device="cpu", seed=0)
