@@ -9,7 +9,7 @@ import torch
 from peakward.catalogue.models import model
 from peakward.lab.ops.decode_attention import triton as decode
 from peakward.lab.ops.flash_attention.hopper import settings as hopper
-from peakward.lab.ops.flash_attention.triton.problem import parts, problem_of
+from peakward.lab.ops.flash_attention.rule import Rule
 from peakward.lab.ops.flash_attention.triton.settings import backward_settings_for
 from peakward.prediction.memory import own_attention
 from peakward.prediction.memory.peak import peak_memory
@@ -32,15 +32,32 @@ def case(head_dim=64, precision="bf16", attention="flash", **configuration):
 
 @pytest.mark.parametrize("head_dim", [16, 40, 64, 80, 128, 136, 256])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_the_portable_kernels_sums(head_dim, precision):
+def test_the_portable_kernels_keep_a_figure_a_row(head_dim, precision, monkeypatch):
     made = case(head_dim, precision)
-    dtype = DTYPES[precision]
-    blocks = backward_settings_for(head_dim, dtype, 90).by_keys
-    q = torch.empty(2, made.model.n_heads, 70, head_dim, dtype=dtype, device="meta")
-    sums = portable._sums_like(problem_of(q, q, None), q, None, blocks.queries)
-    delta = q.new_empty(q.shape[:3], dtype=torch.float32)
-    assert own_attention.scratch(plan(made)) == (delta.nbytes, sums.nbytes)
-    assert own_attention.width(head_dim) == sum(parts(head_dim))
+    q = torch.empty(2, made.model.n_heads, 70, head_dim, dtype=DTYPES[precision], device="meta")
+    lse = q.new_empty(q.shape[:3], dtype=torch.float32)
+    kept = []
+    started = []
+    monkeypatch.setattr(
+        portable, "delta_of", lambda *_: kept.append(torch.empty_like(lse)) or kept[0]
+    )
+    for name in ("_launch_by_keys", "_launch_by_queries"):
+        monkeypatch.setattr(portable, name, lambda *_, name=name: started.append(name))
+    gradients = portable.backward(
+        q,
+        None,
+        q,
+        q,
+        q,
+        q,
+        lse,
+        None,
+        Rule(True, None, 1.0),
+        settings=backward_settings_for(head_dim, q.dtype, 90),
+    )
+    assert [each.shape for each in gradients] == [q.shape] * 3
+    assert own_attention.scratch(plan(made)) == tuple(each.nbytes for each in kept)
+    assert started == ["_launch_by_keys", "_launch_by_queries"]
 
 
 @pytest.mark.parametrize("head_dim", [64, 128])

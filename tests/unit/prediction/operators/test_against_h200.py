@@ -15,7 +15,7 @@ import pytest
 
 from peakward.prediction.operators.coverage import OWN_ATTENTION
 from peakward.prediction.operators.op_graph import op_graph
-from peakward.records.case import Attention, Checkpointing, ModelCase, Precision
+from peakward.records.case import Checkpointing, DecoderAttention, ModelCase, Precision
 from peakward.records.errors import PeakwardError
 from peakward.records.op_graph import OpGraph
 
@@ -76,7 +76,10 @@ def test_what_torch_refused_is_refused_by_the_name_of_the_kernel(refused):
     ("setting", "values"),
     [
         ("precision", get_args(Precision)),
-        ("attention", tuple(each for each in get_args(Attention) if each not in OWN_ATTENTION)),
+        (
+            "attention",
+            tuple(each for each in get_args(DecoderAttention) if each not in OWN_ATTENTION),
+        ),
         ("checkpointing", get_args(Checkpointing)),
     ],
 )
