@@ -19,6 +19,9 @@ from peakward.diagnose.rules import (
     host_copies,
     launch_bound,
     layout_copies,
+    loop_collections,
+    loop_pauses,
+    loop_waits,
     memory_bound,
     naive_attention,
     no_tensor_cores,
@@ -67,6 +70,6 @@ _ORDER = (
     graph_breaks, out_of_memory, activations, allocator_calls, fragmentation, memory_bound,
     layout_copies, unfused_optimizer, padding, no_tensor_cores, at_the_roof, casts, awkward_sizes,
     naive_attention, slow_backend, exposed_communication, recomputed_generation, decode_bandwidth,
-    unstable_numbers, throttled_clock,
+    unstable_numbers, throttled_clock, loop_waits, loop_collections, loop_pauses,
 )  # fmt: skip
 RULES: tuple[Rule, ...] = tuple(_rule(each) for each in _ORDER)

@@ -3,14 +3,20 @@
 from dataclasses import dataclass
 from functools import cached_property
 
+from peakward.diagnose.loop_parts import loop_parts
 from peakward.diagnose.time_parts import TimeParts, time_parts
 from peakward.prediction.planning.site import Site
 from peakward.records.case import Configuration, ModelCase
 from peakward.records.case_memory import CaseMemory
 from peakward.records.device import Device
+from peakward.records.loop import LoopTimes
 from peakward.records.measurement import Measurement
 from peakward.records.plan import Forecast
 from peakward.records.profile import HostWork, Idle, Profile
+
+LEAST_LOOP_STEPS = 20
+"""A mean over fewer says little of a wait that comes once in eight steps, as that for several workers
+does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +30,8 @@ class Signals:
     n_steps: int | None = None
     """In the profile; None: as many as it marks itself."""
     memory: CaseMemory | None = None
+    loop: LoopTimes | None = None
+    """Of a live loop, of which the profile is a window."""
     site: Site | None = None
     """The catalogued device, by its calibration where there is one."""
     forecast: Forecast | None = None
@@ -39,6 +47,12 @@ class Signals:
     def idle(self) -> Idle | None:
         """Why the GPU was idle."""
         return None if self.gpu is None else self.gpu.idle
+
+    @property
+    def watched(self) -> LoopTimes | None:
+        """The loop's times, of steps enough to speak of."""
+        loop = self.loop
+        return loop if loop is not None and loop.n_steps >= LEAST_LOOP_STEPS else None
 
     @property
     def host(self) -> HostWork | None:
@@ -81,5 +95,7 @@ class Signals:
 
     @cached_property
     def time(self) -> TimeParts | None:
-        """Where the step's time goes; None without a profile that saw any work."""
+        """Where the step's time goes; None without a profile that saw any work, or a loop's steps."""
+        if self.watched is not None:
+            return loop_parts(self.profile, n_steps=self.steps, loop=self.watched)
         return time_parts(self.profile, n_steps=self.steps, step_s=self.step_s)

@@ -9,8 +9,9 @@ from peakward.records.measurement import Interval
 
 Quantity = Literal["text", "count", "s", "bytes", "ratio", "share", "flops_per_s"]
 """Of `records.study.Unit` those that evidence comes in."""
-Basis = Literal["measured step", "profiled step", "profiled span"]
-"""What shares are of: an unprofiled median; one of several profiled steps; all that was recorded."""
+Basis = Literal["measured step", "watched step", "profiled step", "profiled span"]
+"""What shares are of: an unprofiled median; the mean unprofiled step of a live loop; one of several
+profiled steps; all that was recorded."""
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -13,6 +13,7 @@ from peakward.stats.pairs import inverted
 
 OF = {
     "measured step": "the measured step; idle time is what it leaves beside the kernels",
+    "watched step": "the loop's mean unprofiled step",
     "profiled step": "a profiled step, whose idle time a profiler makes longer",
     "profiled span": "the recorded span, whose idle time a profiler makes longer",
 }

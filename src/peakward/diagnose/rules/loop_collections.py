@@ -1,0 +1,52 @@
+"""Python's garbage collector stops the loop
+
+Sees: the time of all collections in a live loop's unprofiled steps, automatic ones included, by the
+interpreter's own callbacks; on a GPU no more of it than the GPU was idle for on the way to a launch.
+Costs: a full collection walks every object of the process, and every thread of Python waits.
+Example: `gc.collect()` in each step, or millions of small objects that automatic collections walk.
+Lever: none; `gc.freeze()` after building the model, `gc.disable()` with a collection every so often.
+Wrong when: the collections ran while the GPU had work queued; at most their own time is counted.
+"""
+
+from peakward.diagnose.loop_parts import COLLECTING, COLLECTING_IN_PAUSES, WATCHED
+from peakward.diagnose.signals import Signals
+from peakward.diagnose.symptom import WORTH_SHARE, Symptom, Verdict, abstain, number
+from peakward.diagnose.time_parts import TimeParts
+from peakward.records.loop import LoopTimes
+
+CODE = "LOOP002"
+CAUSES = ("host_bound", "after_synchronisation")
+
+
+def judge(signals: Signals) -> Verdict:
+    """By the callbacks."""
+    loop, time = signals.watched, signals.time
+    if loop is None or time is None:
+        return abstain(CODE, WATCHED)
+    if signals.gpu is None:
+        parts = {name: time.parts[name] for name in (COLLECTING, COLLECTING_IN_PAUSES)}
+    else:
+        parts = _idle(loop, time)
+    if time.share(parts) < WORTH_SHARE:
+        return None
+    return Symptom(
+        cause="Python walks its objects to find those that nothing refers to, and the loop waits.",
+        evidence=(
+            number("collections", loop.n_collections, "count", "loop n_collections"),
+            number("time in them", loop.collected_s, "s", "loop collected_s"),
+            number("the longest", loop.longest_collection_s, "s", "loop longest_collection_s"),
+            number("unprofiled steps, which took", loop.total_s, "s", "loop total_s"),
+        ),
+        advice="call gc.collect() seldom and between epochs; gc.freeze() after building the model, and "
+        "a higher gc.set_threshold(), make automatic collections rarer and shorter",
+        parts=parts,
+    )
+
+
+def _idle(loop: LoopTimes, time: TimeParts) -> dict[str, float]:
+    """On a GPU: of its idle time in a typical step, no more than a step's collections took."""
+    idle = time.idle(*CAUSES)
+    idle_s = sum(idle.values())
+    collected_s = (loop.collected_s - loop.pauses.collected_s) / loop.n_steps
+    share = min(collected_s / idle_s, 1.0) if idle_s else 0.0
+    return {name: seconds * share for name, seconds in idle.items()}

@@ -1,0 +1,59 @@
+"""Some steps take several times as long as the others
+
+Sees: steps of a live loop that took at least three times the median, and what they took beyond it; how
+much of that was waiting for data, and how much Python's garbage collector.
+Costs: the mean step is longer than the typical one; with several ranks all of them wait.
+Example: a checkpoint written in the loop every fifty steps, an evaluation, a recompilation, a loader's epoch.
+Lever: none; write checkpoints beside the loop, keep shapes fixed, keep the loader's workers.
+Wrong when: the pause is work that was wanted, as an evaluation is; or the machine is shared with others.
+"""
+
+from peakward.diagnose.loop_parts import (
+    COLLECTING_IN_PAUSES,
+    PAUSING,
+    WAITING_IN_PAUSES,
+    WATCHED,
+    host_runs_ahead,
+)
+from peakward.diagnose.signals import Signals
+from peakward.diagnose.symptom import WORTH_SHARE, Symptom, Verdict, abstain, number
+
+CODE = "LOOP003"
+LEAST = 2
+"""One may be anything."""
+
+
+def judge(signals: Signals) -> Verdict:
+    """By the host's clock, where that is the device's too."""
+    loop, time, gpu = signals.watched, signals.time, signals.gpu
+    if loop is None or time is None:
+        return abstain(CODE, WATCHED)
+    if gpu is not None and host_runs_ahead(gpu, n_steps=signals.steps, loop=loop):
+        return abstain(CODE, "steps that the host's clock can tell: it runs ahead of the GPU")
+    parts = {name: time.parts[name] for name in (WAITING_IN_PAUSES, COLLECTING_IN_PAUSES, PAUSING)}
+    pauses = loop.pauses
+    if pauses.n < LEAST or time.share(parts) < WORTH_SHARE:
+        return None
+    return Symptom(
+        cause=_cause(waited=pauses.waited_s, collected=pauses.collected_s, all_s=pauses.beyond_s),
+        evidence=(
+            number("such steps", pauses.n, "count", "loop pauses.n"),
+            number("of", loop.n_steps, "count", "loop n_steps"),
+            number("beyond the median, in sum", pauses.beyond_s, "s", "loop pauses.beyond_s"),
+            number("of that waiting for data", pauses.waited_s, "s", "loop pauses.waited_s"),
+            number("of that collecting", pauses.collected_s, "s", "loop pauses.collected_s"),
+            number("the longest step", pauses.longest_s, "s", "loop pauses.longest_s"),
+        ),
+        advice="look at what the loop does in these steps alone: checkpoints, evaluation, logging, new "
+        "shapes, the loader's next epoch",
+        parts=parts,
+    )
+
+
+def _cause(*, waited: float, collected: float, all_s: float) -> str:
+    most = max(waited, collected, all_s - waited - collected)
+    if most == waited:
+        return "Now and then a step waits for data for longer than it computes."
+    if most == collected:
+        return "Now and then Python's garbage collector takes longer than a step."
+    return "Now and then a step does what the others do not, and it was neither waiting nor collecting."
