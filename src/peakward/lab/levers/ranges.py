@@ -7,6 +7,7 @@
 | `peakward::forward`, `::backward`, `::optimizer` | a phase, once for each micro-batch |
 | `peakward::block N` | a call of block N of the reference decoder |
 | `peakward::attention` | a call of any attention implementation |
+| `peakward::data_load` | in a watched loop, the loader's `next` |
 | `peakward::attention.scores`, `.softmax`, `.values` | a part of naive attention |
 
 Ranges are the host's. What it launches inside them belongs to them; what the backward pass does

@@ -1,0 +1,172 @@
+"""A user's own loop, its steps timed where they run, and now and then a window of them profiled.
+
+A step that is not profiled costs two readings of the clock and some arithmetic: nothing is waited for.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext, suppress
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Protocol, Self, TypeVar
+
+from peakward.lab.measure.live.collector import Collector
+from peakward.lab.measure.live.pulse import Pulse
+from peakward.lab.measure.live.window import Window, is_profiled
+from peakward.records.loop import LoopTimes
+
+T = TypeVar("T")
+END: Any = object()
+OTHERS = "another profiler of torch is active: no window is taken while it is"
+NESTED = "another watch of this process is active: this one stays quiet"
+
+_WATCHING = threading.Lock()
+"""torch has one profiler a process, and so there is one watch."""
+
+
+class Reader(Protocol):
+    """Who is given the windows."""
+
+    def is_ready(self) -> bool:
+        """Whether to take another: not while it reads the last one, nor where it failed to."""
+
+    def read(self, trace: Path, times: LoopTimes) -> None:
+        """Read this one, without keeping the loop."""
+
+
+class LiveLoop:
+    """Inside its `with` block `step` is called at the end of each step.
+
+    Nothing that goes wrong in here reaches the loop: it is said once, and the rest is quiet. What the
+    loop itself raises passes.
+    """
+
+    def __init__(
+        self,
+        *,
+        every: int,
+        n_steps: int,
+        with_stack: bool,
+        folder: Path,
+        reader: Reader,
+        say: Callable[[str], None],
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
+        self._every, self._n_window_steps, self._with_stack = every, n_steps, with_stack
+        self._folder, self._reader, self._say, self._clock = folder, reader, say, clock
+        self._pulse, self._collector = Pulse(), Collector(clock)
+        self._window: Window | None = None
+        self._n_recorded: int | None = None
+        self._n, self._due = 0, every
+        self._n_windows, self._windows_s = 0, 0.0
+        self._began_s = self._waited_s = 0.0
+        self._is_on = self._draws = self._has_warned = False
+
+    def __enter__(self) -> Self:
+        if not _WATCHING.acquire(blocking=False):
+            self._say(NESTED)
+            return self
+        self._is_on = True
+        self._collector.start()
+        self._began_s = self._clock()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._end()
+
+    def step(self) -> None:
+        """A step has ended."""
+        now_s = self._clock()
+        if not self._is_on:
+            return
+        in_window = self._window is not None
+        try:
+            self._ended(now_s - self._began_s)
+        except Exception as error:  # noqa: BLE001  whatever it is, the loop goes on
+            self._fail(error)
+        self._began_s = self._clock()
+        if in_window or self._window is not None:
+            self._windows_s += self._began_s - now_s
+
+    def batches(self, loader: Iterable[T]) -> Iterator[T]:
+        """What the loader gives, the wait for each timed: two readings of the clock more."""
+        self._draws = True
+        source: Iterator[T] | None = None
+        while True:
+            began_s, collected_s = self._clock(), self._collector.total_s()
+            with self._drawing():
+                source = iter(loader) if source is None else source
+                batch = next(source, END)
+            collected_s = self._collector.total_s() - collected_s
+            self._waited_s += self._clock() - began_s - collected_s
+            if batch is END:
+                return
+            yield batch
+
+    def times(self) -> LoopTimes:
+        """Of all steps until now."""
+        return self._pulse.times(
+            draws=self._draws, n_windows=self._n_windows, windows_s=self._windows_s
+        )
+
+    def _ended(self, step_s: float) -> None:
+        self._n += 1
+        waited_s, self._waited_s = self._waited_s, 0.0
+        collections_s = self._collector.taken_s()
+        if self._window is not None:
+            self._go_on(self._window)
+            return
+        self._pulse.add(step_s, waited_s=waited_s, collections_s=collections_s)
+        if self._n >= self._due and self._reader.is_ready():
+            self._open()
+
+    def _open(self) -> None:
+        if is_profiled():
+            self._due = self._n + self._every
+            if not self._has_warned:
+                self._has_warned = True
+                self._say(OTHERS)
+            return
+        self._n_recorded = None
+        self._window = Window(with_stack=self._with_stack)
+
+    def _go_on(self, window: Window) -> None:
+        """The step that has just ended was the one of attaching, or was recorded."""
+        if self._n_recorded is None:
+            window.start()
+            self._n_recorded = 0
+            return
+        self._n_recorded += 1
+        if self._n_recorded < self._n_window_steps:
+            window.next_step()
+            return
+        self._window = None
+        window.close()
+        path = self._folder / f"window-{self._n_windows}.json"
+        window.write(path)
+        self._n_windows += 1
+        self._due = self._n + self._every
+        self._reader.read(path, self.times())
+
+    def _drawing(self) -> AbstractContextManager[object]:
+        return nullcontext() if self._window is None else self._window.waiting_for_data()
+
+    def _fail(self, error: Exception) -> None:
+        said = " ".join(str(error).split()) or "no reason given"
+        self._say(f"{type(error).__name__}: {said}; your loop goes on, the watch ends here")
+        self._end()
+
+    def _end(self) -> None:
+        """Everything as before."""
+        if not self._is_on:
+            return
+        self._is_on = False
+        window, self._window = self._window, None
+        try:
+            self._collector.stop()
+            if window is not None:
+                # After a failure of the device, say, it cannot be stopped; that is said elsewhere.
+                with suppress(Exception):
+                    window.close()
+        finally:
+            _WATCHING.release()

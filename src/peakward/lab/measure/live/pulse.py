@@ -1,0 +1,100 @@
+"""The times of a loop's steps as they come, in bounded memory."""
+
+from statistics import median, quantiles
+
+import msgspec
+
+from peakward.records.loop import LoopTimes, Pauses
+from peakward.stats.trend import trend
+
+SAMPLE = 512
+"""Steps kept at least, once there were as many: their median repeats to 5% of the spread."""
+FIRST = 3
+"""Left out: the first steps allocate the optimiser's state, choose kernels and compile."""
+PAUSE = 3.0
+"""Times the median, from which on a step is a pause."""
+LEAST = 8
+"""Steps whose median can be spoken of."""
+REFRESH = 32
+"""Steps between two looks at the median, which takes 40 µs of a full sample."""
+LEAST_TREND = 5
+
+
+class Pulse:
+    """Every `stride`-th step is kept; where the sample is full, every second of it goes."""
+
+    def __init__(self) -> None:
+        self._seen = 0
+        self._n, self._total_s, self._waited_s = 0, 0.0, 0.0
+        self._n_collections, self._collected_s, self._longest_collection_s = 0, 0.0, 0.0
+        self._sample: list[float] = []
+        self._stride = 1
+        self._median_s: float | None = None
+        self._pauses = Pauses()
+
+    def add(
+        self, step_s: float, *, waited_s: float = 0.0, collections_s: tuple[float, ...] = ()
+    ) -> None:
+        """One step.
+
+        Args:
+            step_s: its time.
+            waited_s: of that, for data, without collections.
+            collections_s: of that, each of the garbage collector's.
+        """
+        self._seen += 1
+        if self._seen <= FIRST:
+            return
+        self._n += 1
+        self._total_s += step_s
+        self._waited_s += waited_s
+        collected_s = sum(collections_s)
+        if collections_s:
+            self._n_collections += len(collections_s)
+            self._collected_s += collected_s
+            self._longest_collection_s = max(self._longest_collection_s, *collections_s)
+        if self._median_s is not None and step_s >= PAUSE * self._median_s:
+            self._pause(step_s, step_s - self._median_s, waited_s, collected_s)
+        self._keep(step_s)
+
+    def times(self, *, draws: bool, n_windows: int, windows_s: float) -> LoopTimes:
+        """Of all steps until now; `draws`: whether batches are drawn through the watch."""
+        sample = self._sample
+        moved = trend(sample) if len(sample) >= LEAST_TREND else None
+        quarters = quantiles(sample, n=4) if len(sample) >= 4 else None
+        return LoopTimes(
+            n_steps=self._n,
+            total_s=self._total_s,
+            median_s=median(sample) if sample else None,
+            spread_s=None if quarters is None else quarters[2] - quarters[0],
+            change=None if moved is None else moved.change,
+            change_p_value=None if moved is None else moved.p_value,
+            waited_s=self._waited_s if draws else None,
+            n_collections=self._n_collections,
+            collected_s=self._collected_s,
+            longest_collection_s=self._longest_collection_s,
+            pauses=self._pauses,
+            n_windows=n_windows,
+            windows_s=windows_s,
+        )
+
+    def _pause(self, step_s: float, beyond_s: float, waited_s: float, collected_s: float) -> None:
+        waited_s = min(waited_s, beyond_s)
+        before = self._pauses
+        self._pauses = msgspec.structs.replace(
+            before,
+            n=before.n + 1,
+            beyond_s=before.beyond_s + beyond_s,
+            waited_s=before.waited_s + waited_s,
+            collected_s=before.collected_s + min(collected_s, beyond_s - waited_s),
+            longest_s=max(before.longest_s, step_s),
+        )
+
+    def _keep(self, step_s: float) -> None:
+        if self._n % self._stride == 0:
+            self._sample.append(step_s)
+            if len(self._sample) == 2 * SAMPLE:
+                self._stride *= 2
+                self._sample = self._sample[1::2]
+        if self._n == LEAST or self._n % REFRESH == 0:
+            self._median_s = median(self._sample)

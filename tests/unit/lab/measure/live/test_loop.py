@@ -1,0 +1,227 @@
+"""A live loop's watch: what a step costs, when windows are taken, and that the loop never suffers."""
+
+import gc
+from itertools import count
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from peakward.lab.measure.live import loop as module
+from peakward.lab.measure.live.loop import NESTED, OTHERS, LiveLoop
+from peakward.lab.measure.live.window import is_profiled
+
+
+class Reader:
+    """Keeps what it is given."""
+
+    def __init__(self):
+        self.ready, self.read_ = True, []
+
+    def is_ready(self):
+        return self.ready
+
+    def read(self, trace, times):
+        self.read_.append((trace, times))
+
+
+class Clock:
+    """Counts its readings."""
+
+    def __init__(self):
+        self._ticks, self.n = count(), 0
+
+    def __call__(self):
+        self.n += 1
+        return float(next(self._ticks))
+
+
+@pytest.fixture(autouse=True)
+def without_collections():
+    enabled = gc.isenabled()
+    gc.disable()
+    yield
+    assert module._WATCHING.acquire(blocking=False), "a watch was left on"
+    module._WATCHING.release()
+    if enabled:
+        gc.enable()
+
+
+@pytest.fixture
+def made(tmp_path):
+    """made(**settings): a loop with a reader, a clock and what it said."""
+
+    def make(**settings):
+        reader, clock, said = Reader(), Clock(), []
+        settings = {"every": 10, "n_steps": 2, "with_stack": False} | settings
+        live = LiveLoop(folder=tmp_path, reader=reader, say=said.append, clock=clock, **settings)
+        return live, reader, clock, said
+
+    return make
+
+
+def test_a_plain_step_reads_the_clock_twice_and_waits_for_nothing(made, monkeypatch):
+    def refuse():
+        raise AssertionError("a plain step waited for the GPU")
+
+    monkeypatch.setattr(torch.cuda, "synchronize", refuse)
+    live, reader, clock, _ = made(every=1000)
+    with live:
+        before = clock.n
+        for _ in range(100):
+            live.step()
+        assert clock.n == before + 200
+    assert live.times().total_s == 97.0, "a tick each, but for the first three"
+    assert not reader.read_
+
+
+def test_a_batch_reads_it_twice_more(made):
+    live, _, clock, _ = made(every=1000)
+    with live:
+        before = clock.n
+        assert list(live.batches(range(50))) == list(range(50))
+        assert clock.n == before + 2 * 51, "and once more to learn that there is none"
+
+
+def test_a_wait_is_told_apart_from_a_collection_in_it(made):
+    def batches():
+        for i in range(4):
+            gc.collect()
+            yield i
+
+    live, _, _, _ = made(every=1000)
+    with live:
+        for _ in live.batches(batches()):
+            live.step()
+    found = live.times()
+    assert (found.n_steps, found.waited_s, found.collected_s) == (1, 2.0, 1.0)
+
+
+def test_what_was_not_drawn_is_not_known(made):
+    live, _, _, _ = made()
+    with live:
+        live.step()
+    assert live.times().waited_s is None
+
+
+def test_windows_come_every_so_many_steps(made):
+    live, reader, _, said = made()
+    seen = []
+    with live:
+        for _ in range(40):
+            torch.ones(2).exp()
+            live.step()
+            seen.append(is_profiled())
+    recorded = [i + 1 for i, each in enumerate(seen) if each]
+    assert recorded == [11, 12, 24, 25, 37, 38], "attached in 11, recorded 12 and 13"
+    assert [path.name for path, _ in reader.read_] == [f"window-{i}.json" for i in range(3)]
+    times = reader.read_[-1][1]
+    assert (times.n_steps, times.n_windows) == (30 - 3, 3)
+    assert live.times().windows_s == 3 * 4.0, (
+        "a tick for attaching, one for each boundary of a step"
+    )
+    assert said == []
+
+
+def test_no_window_while_the_last_one_is_being_read(made):
+    live, reader, _, _ = made()
+    reader.ready = False
+    with live:
+        for _ in range(30):
+            live.step()
+        assert not reader.read_
+        reader.ready = True
+        for _ in range(4):
+            live.step()
+        assert len(reader.read_) == 1
+
+
+def test_an_exception_passes_and_closes_the_profiler(made):
+    live, _, _, _ = made()
+    callbacks = list(gc.callbacks)
+    with pytest.raises(ZeroDivisionError), live:
+        for _ in range(11):
+            live.step()
+        assert is_profiled()
+        _ = 1 / 0
+    assert not is_profiled()
+    assert gc.callbacks == callbacks
+
+
+def test_ctrl_c_passes_while_a_profiler_is_attached(made):
+    live, _, _, _ = made()
+    with pytest.raises(KeyboardInterrupt), live:
+        for _ in range(10):
+            live.step()
+        raise KeyboardInterrupt
+    assert not is_profiled()
+
+
+def test_a_loaders_exception_passes(made):
+    def broken():
+        yield 1
+        raise ValueError("damaged")
+
+    live, _, _, said = made()
+    with pytest.raises(ValueError, match="damaged"), live:
+        for _ in live.batches(broken()):
+            live.step()
+    assert said == []
+
+
+def test_an_error_of_ours_is_said_once_and_the_loop_goes_on(made, monkeypatch):
+    def fails(*_given, **_named):
+        raise RuntimeError("no\nprofiler here")
+
+    monkeypatch.setattr(module, "Window", fails)
+    live, _, _, said = made()
+    callbacks = list(gc.callbacks)
+    with live:
+        for _ in range(50):
+            live.step()
+        assert gc.callbacks == callbacks
+        assert list(live.batches([1, 2])) == [1, 2]
+    assert said == [
+        "RuntimeError: no profiler here; your loop goes on, the watch ends here",
+    ]
+    assert live.times().n_steps == 10 - 3
+
+
+def test_an_error_in_a_window_closes_it(made):
+    live, reader, _, said = made()
+    reader.read = lambda *_: 1 / 0
+    with live:
+        for _ in range(30):
+            live.step()
+            torch.ones(2)
+        assert not is_profiled()
+    assert len(said) == 1
+
+
+def test_a_watch_inside_another_is_quiet(made):
+    outer, _, _, _ = made()
+    inner, reader, _, said = made(every=5)
+    with outer:
+        with inner:
+            for _ in range(9):
+                inner.step()
+        assert said == [NESTED]
+        for _ in range(3 + 1):
+            outer.step()
+    assert (inner.times().n_steps, outer.times().n_steps) == (0, 1)
+    assert not reader.read_
+
+
+def test_another_profiler_keeps_its_place(made):
+    live, reader, _, said = made()
+    with live:
+        with profile(activities=[ProfilerActivity.CPU]) as theirs:
+            for _ in range(35):
+                torch.ones(2).exp()
+                live.step()
+        assert said == [OTHERS]
+        assert not reader.read_
+        for _ in range(10):
+            live.step()
+    assert sum(each.name == "aten::exp" for each in theirs.events()) == 35
+    assert len(reader.read_) == 1, "once it has ended"
