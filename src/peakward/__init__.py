@@ -19,6 +19,11 @@ What the command line does, from Python:
     print(trace.breakdown().together, trace.kernels()[:10])
     print(pw.findings(trace).findings)
 
+    with pw.watch(every=100) as watch:
+        for batch in watch.batches(loader):
+            ...
+            watch.step()
+
     print(pw.memory("snapshot.pickle").report().devices[0].peak)
 
 Names are loaded when one is first used: importing this package loads neither torch nor anything
@@ -59,6 +64,7 @@ if TYPE_CHECKING:
         predict,
         run,
         study,
+        watch,
     )
     from peakward.traces.memory.memory import memory
     from peakward.traces.trace import trace
@@ -99,6 +105,7 @@ __all__ = [
     "run",
     "study",
     "trace",
+    "watch",
 ]
 
 

@@ -17,7 +17,7 @@ from peakward.cli import comparison, machine, options, session, values
 from peakward.cli.model_names import model
 from peakward.cli.reproduce import to_command
 from peakward.cli.vocabulary import WorkOptions
-from peakward.cli.watch import Watch
+from peakward.cli.watch import Watch as Quiet
 from peakward.predictions import DB, floor, plan, plan_serving, predict
 from peakward.records.calibration import Calibration
 from peakward.records.case import (
@@ -45,7 +45,9 @@ from peakward.records.trial import Objective
 from peakward.report import documents, serving_plan
 from peakward.report import plan as pages
 from peakward.report.document import Document
+from peakward.report.watch import Announcer
 from peakward.store.database import Store
+from peakward.tune.watch import Watch
 
 if TYPE_CHECKING:
     import torch
@@ -83,6 +85,7 @@ __all__ = [
     "predict",
     "run",
     "study",
+    "watch",
 ]
 
 
@@ -200,7 +203,7 @@ def calibrate(device: DeviceType | None = None, *, db: str = DB) -> Calibration:
     from peakward.lab.measure.calibration.full import calibrate_in_full
 
     here = machine.this_machine(device)
-    with session.opened(db, here, Watch()) as opened:
+    with session.opened(db, here, Quiet()) as opened:
         measured = calibrate_in_full(opened.sweep.workers, here.device)
         opened.store.add_calibration(measured)
     return measured
@@ -212,6 +215,43 @@ def findings(trace: "Trace") -> Diagnosis:
 
     device = device_of(trace)
     return diagnosed(trace.profile(device=device), device)
+
+
+def watch(
+    *,
+    every: int = 100,
+    n_steps: int = 3,
+    on_findings: Callable[[Diagnosis], object] | None = None,
+    with_stack: bool = False,
+) -> Watch:
+    """Findings about a training loop of your own while it runs: call `step()` at each step's end.
+
+        with pw.watch(every=100) as watch:
+            for batch in watch.batches(loader):
+                ...
+                watch.step()
+
+    Steps between windows cost two readings of the clock, and two more where `batches` times the
+    wait for data; nothing is synchronised. What goes wrong in the watch is said once on stderr and
+    leaves the loop alone. One watch a process, and no other profiler of torch in the same loop.
+
+    Args:
+        every: steps from the end of one profiled window to the next.
+        n_steps: in a window; the step before it, in which the profiler attaches itself, is slower too.
+        on_findings: called with the `Diagnosis` of each window that shows any, in a thread of the
+            watch's own; by default a table is printed on stderr where a finding is new.
+        with_stack: record Python's stacks in windows: waits then say their line, and a window's
+            steps take several times as long.
+
+    Raises:
+        PeakwardError: a window of no steps or of more than 20, or as long as what is between two.
+    """
+    return Watch(
+        every=every,
+        n_steps=n_steps,
+        with_stack=with_stack,
+        on_findings=Announcer() if on_findings is None else on_findings,
+    )
 
 
 def run(
@@ -289,7 +329,7 @@ def run(
         to_command=to_command,
         aim=sought,
     )
-    with session.opened(db, here, Watch()) as opened:
+    with session.opened(db, here, Quiet()) as opened:
         machine.check_modules((case,), opened.sweep)
         return investigate(
             asked,
@@ -314,7 +354,7 @@ def bench(
         )
     here = machine.this_machine(cases[0].device)
     kept, reasons = machine.runnable(tuple(cases), here)
-    with session.opened(db, here, Watch()) as opened:
+    with session.opened(db, here, Quiet()) as opened:
         machine.check_modules(kept, opened.sweep)
         return measured(
             opened.sweep,
@@ -337,7 +377,7 @@ def study(
     known = study_entry(name)
     here = machine.this_machine(device)
     scope = Scope("full") if full else default_scope(here.device)
-    with session.for_studies((known.name,), db, here, Watch()) as opened:
+    with session.for_studies((known.name,), db, here, Quiet()) as opened:
         return execute(
             name,
             opened.sweep,

@@ -1,0 +1,49 @@
+"""What was found in a watched loop, while it runs: a few lines among the loop's own."""
+
+import msgspec
+
+from peakward.records.finding import Diagnosis
+from peakward.report.columns import without_empty
+from peakward.report.document import Document, Items, TableBlock
+from peakward.report.findings import ranking
+from peakward.report.format import format_duration
+
+WIDTH = 100
+"""Where stderr is no terminal."""
+
+
+def document(found: Diagnosis) -> Document:
+    """The ranking, and what to do about each; what could not be judged is left to whoever asks."""
+    n = len(found.findings)
+    step = "" if found.whole_s is None else f", of a step of {format_duration(found.whole_s)}"
+    table = msgspec.structs.replace(ranking(found), note=None)
+    return Document(
+        title="peakward watch",
+        headline=f"{n} finding{'' if n == 1 else 's'}{step}",
+        blocks=(
+            TableBlock(table=without_empty(table)),
+            Items(texts=tuple(f"{each.code}: {each.advice}." for each in found.findings)),
+        ),
+    )
+
+
+class Announcer:
+    """Prints findings on stderr where one is new: the same table every hundred steps says nothing."""
+
+    def __init__(self) -> None:
+        self._said: set[str] = set()
+
+    def __call__(self, found: Diagnosis) -> None:
+        codes = {each.code for each in found.findings}
+        if codes <= self._said:
+            return
+        self._said |= codes
+        # Here, so that `import peakward` stays quick.
+        from rich.console import Console
+
+        from peakward.report import terminal
+
+        console = Console(stderr=True)
+        if not console.is_terminal:
+            console = Console(stderr=True, width=WIDTH)
+        terminal.render(document(found), console)

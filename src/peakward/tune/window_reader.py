@@ -1,0 +1,59 @@
+"""The process that reads one window of a watched loop: `python -m peakward.tune.window_reader TRACE`.
+
+It takes the loop's times as JSON from stdin and writes a `Reading` to stdout. Imports no torch.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from peakward.catalogue import devices
+from peakward.diagnose.examine import examine
+from peakward.diagnose.signals import Signals
+from peakward.prediction.planning.site import site
+from peakward.records import codec
+from peakward.records.errors import PeakwardError
+from peakward.records.loop import LoopTimes, Reading
+from peakward.traces.trace import Trace
+
+NICENESS = 10
+"""The loop, its loader's workers and autograd's threads come first."""
+
+
+def reading(trace: Path, times: LoopTimes) -> Reading:
+    """The window analysed and examined.
+
+    Raises:
+        PeakwardError: the trace cannot be read, or lacks its steps.
+    """
+    opened = Trace.open(trace)
+    device = devices.match_all((each.name, each.memory_bytes) for each in opened.table.devices)
+    profile = opened.profile(device=device)
+    if profile.n_steps is None:
+        raise PeakwardError(f"expected a window with its steps marked, got none in {trace.name}")
+    here = None if device is None else site(device)
+    return Reading(
+        profile=profile,
+        device=None if device is None else device.key,
+        diagnosis=examine(
+            Signals(subject="the watched loop", profile=profile, loop=times, site=here)
+        ),
+    )
+
+
+def main(trace: str) -> int:
+    """Ctrl-C is for the loop, which then ends this process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(NICENESS)
+    times = codec.from_json(sys.stdin.buffer.read(), LoopTimes)
+    try:
+        sys.stdout.buffer.write(codec.to_json(reading(Path(trace), times)))
+    except PeakwardError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

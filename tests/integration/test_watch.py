@@ -1,0 +1,95 @@
+"""`pw.watch` around a real training loop on the CPU: a planted fault is found while it runs."""
+
+import gc
+import threading
+import time
+from itertools import count, cycle
+from pathlib import Path
+
+import pytest
+import torch
+
+import peakward as pw
+from peakward.lab.measure.live.window import is_profiled
+
+LONGEST_S = 120.0
+"""Within which a window is read even on a crowded machine."""
+OF_THE_MACHINE = {"LOOP003"}
+"""Steps that another program held up are pauses too, and no fault of the loop."""
+
+
+def batches(wait_s):
+    made = [torch.randn(64, 128) for _ in range(8)]
+    for x in cycle(made):
+        if wait_s:
+            time.sleep(wait_s)
+        yield x
+
+
+def trained(watch, *, wait_s=0.0, until):
+    """Steps until it is so, or LONGEST_S; how many there were."""
+    model = torch.nn.Sequential(
+        torch.nn.Linear(128, 512), torch.nn.ReLU(), torch.nn.Linear(512, 128)
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, fused=True)
+    began_s, steps = time.perf_counter(), count(1)
+    for x in watch.batches(batches(wait_s)):
+        optimizer.zero_grad()
+        (model(x) - x).square().mean().backward()
+        optimizer.step()
+        watch.step()
+        n = next(steps)
+        if until(n) or time.perf_counter() - began_s > LONGEST_S:
+            return n
+    return 0
+
+
+@pytest.fixture(autouse=True)
+def as_before():
+    """Nothing of the watch stays."""
+    callbacks, threads = list(gc.callbacks), threading.active_count()
+    yield
+    assert gc.callbacks == callbacks
+    assert threading.active_count() == threads
+    assert not is_profiled()
+
+
+def test_a_slow_loader_is_found_while_the_loop_runs():
+    told, during = [], []
+    with pw.watch(every=25, on_findings=told.append) as watch:
+        trained(watch, wait_s=0.01, until=lambda _: bool(told))
+        during.extend(told)
+        folder = Path(watch._folder.name)
+    assert during, "the finding did not come while the loop ran"
+    first = next(each for each in during[0].findings if each.code == "LOOP001")
+    assert first.share > 0.3
+    assert during[0].basis == "watched step"
+    assert watch.profile.n_steps == 3
+    assert watch.profile.is_of_host
+    assert watch.times.waited_s > 0.01 * watch.times.n_steps
+    assert "LOOP001" in [each.code for each in watch.findings]
+    assert not folder.exists()
+
+
+def test_the_same_loop_without_it_gives_none():
+    told = []
+    with pw.watch(every=25, on_findings=told.append) as watch:
+        trained(watch, until=lambda n: n > 200 and watch.profile is not None)
+    assert watch.profile is not None
+    assert {"LOOP001", "LOOP002"} <= set(watch.diagnosis().clean)
+    assert {each.code for found in told for each in found.findings} <= OF_THE_MACHINE
+
+
+def test_ctrl_c_ends_the_loop_at_once(capsys):
+    began_s = None
+    watch = pw.watch(every=10)
+    with pytest.raises(KeyboardInterrupt), watch:
+        for n in count(1):
+            torch.ones(4).exp()
+            watch.step()
+            if n == 14:
+                assert not watch._reader.is_ready(), "the window is being read"
+                began_s = time.perf_counter()
+                raise KeyboardInterrupt
+    assert time.perf_counter() - began_s < 60.0
+    assert "Traceback" not in capsys.readouterr().err
