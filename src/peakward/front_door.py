@@ -233,7 +233,7 @@ def watch(
 
     Steps between windows cost two readings of the clock, and two more where `batches` times the
     wait for data; nothing is synchronised. What goes wrong in the watch is said once on stderr and
-    leaves the loop alone. One watch a process, and no other profiler of torch in the same loop.
+    leaves the loop alone. One watch a process; a profiler of your own goes before its windows.
 
     Args:
         every: steps from the end of one profiled window to the next.

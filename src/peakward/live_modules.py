@@ -39,7 +39,7 @@ def run_module(
         PeakwardError: as `run`; or the module, the batch or the loss is not what is needed.
     """
     from peakward.cli.run import DEFAULT_BUDGET, allowed
-    from peakward.lab.measure.live import LiveWorkers, live_case
+    from peakward.lab.measure.live_module import LiveWorkers, live_case
     from peakward.lab.measure.sweep import Sweep
     from peakward.lab.models.given_module import given
 

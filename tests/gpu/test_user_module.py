@@ -9,7 +9,7 @@ from peakward.catalogue.from_outside import outside_obstacle
 from peakward.catalogue.levers import LEVERS, numerics_class, obstacle, pull
 from peakward.lab.levers.module_check import check
 from peakward.lab.levers.prepare import prepare
-from peakward.lab.measure.live import LiveWorkers, live_case
+from peakward.lab.measure.live_module import LiveWorkers, live_case
 from peakward.lab.models.given_module import given
 from peakward.lab.numerics.verify import verify
 from peakward.records.protocol import Protocol

@@ -78,6 +78,7 @@ class WindowReader:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            process_group=0,  # Ctrl-C is for the loop, which then ends this process
         ) as process:
             self._process = process
             try:

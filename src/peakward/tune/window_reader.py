@@ -4,7 +4,6 @@ It takes the loop's times as JSON from stdin and writes a `Reading` to stdout. I
 """
 
 import os
-import signal
 import sys
 from pathlib import Path
 
@@ -43,8 +42,7 @@ def reading(trace: Path, times: LoopTimes) -> Reading:
 
 
 def main(trace: str) -> int:
-    """Ctrl-C is for the loop, which then ends this process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Write the reading, or the reason why there is none to stderr; the exit code."""
     os.nice(NICENESS)
     times = codec.from_json(sys.stdin.buffer.read(), LoopTimes)
     try:

@@ -2,6 +2,18 @@
 
 import gc
 from collections.abc import Callable
+from typing import NamedTuple
+
+
+class Collected(NamedTuple):
+    """Collections, in seconds."""
+
+    n: int
+    total_s: float
+    longest_s: float
+
+
+NONE = Collected(0, 0.0, 0.0)
 
 
 class Collector:
@@ -11,7 +23,7 @@ class Collector:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._began_s: float | None = None
-        self._spans_s: list[float] = []
+        self._since = NONE
 
     def start(self) -> None:
         """From now on."""
@@ -24,18 +36,18 @@ class Collector:
 
     def total_s(self) -> float:
         """Of those that are not taken yet."""
-        return sum(self._spans_s)
+        return self._since.total_s
 
-    def taken_s(self) -> tuple[float, ...]:
-        """Those since the last time, each."""
-        if not self._spans_s:
-            return ()
-        spans, self._spans_s = self._spans_s, []
-        return tuple(spans)
+    def taken(self) -> Collected:
+        """Those since the last time."""
+        since, self._since = self._since, NONE
+        return since
 
     def _called(self, phase: str, _info: dict[str, int]) -> None:
         if phase == "start":
             self._began_s = self._clock()
         elif self._began_s is not None:
-            self._spans_s.append(self._clock() - self._began_s)
-            self._began_s = None
+            span_s, self._began_s = self._clock() - self._began_s, None
+            # Sums, not a list: a worker forked from this process calls this too, and takes nothing.
+            n, total_s, longest_s = self._since
+            self._since = Collected(n + 1, total_s + span_s, max(longest_s, span_s))

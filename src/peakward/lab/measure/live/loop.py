@@ -11,8 +11,9 @@ from time import perf_counter
 from typing import Any, Protocol, Self, TypeVar
 
 from peakward.lab.measure.live.collector import Collector
+from peakward.lab.measure.live.others import OtherProfilers
 from peakward.lab.measure.live.pulse import Pulse
-from peakward.lab.measure.live.window import Window, is_profiled
+from peakward.lab.measure.live.window import Window
 from peakward.records.loop import LoopTimes
 
 T = TypeVar("T")
@@ -55,6 +56,7 @@ class LiveLoop:
         self._every, self._n_window_steps, self._with_stack = every, n_steps, with_stack
         self._folder, self._reader, self._say, self._clock = folder, reader, say, clock
         self._pulse, self._collector = Pulse(), Collector(clock)
+        self._others = OtherProfilers(self._make_room)
         self._window: Window | None = None
         self._n_recorded: int | None = None
         self._n, self._due = 0, every
@@ -67,7 +69,11 @@ class LiveLoop:
             self._say(NESTED)
             return self
         self._is_on = True
-        self._collector.start()
+        try:
+            self._others.start()
+            self._collector.start()
+        except Exception as error:  # noqa: BLE001  the loop goes on without
+            self._fail(error)
         self._began_s = self._clock()
         return self
 
@@ -112,23 +118,21 @@ class LiveLoop:
     def _ended(self, step_s: float) -> None:
         self._n += 1
         waited_s, self._waited_s = self._waited_s, 0.0
-        collections_s = self._collector.taken_s()
+        collected = self._collector.taken()
         if self._window is not None:
             self._go_on(self._window)
             return
-        self._pulse.add(step_s, waited_s=waited_s, collections_s=collections_s)
+        self._pulse.add(step_s, waited_s=waited_s, collected=collected)
         if self._n >= self._due and self._reader.is_ready():
             self._open()
 
     def _open(self) -> None:
-        if is_profiled():
-            self._due = self._n + self._every
-            if not self._has_warned:
-                self._has_warned = True
-                self._say(OTHERS)
+        if self._others.any_attached():
+            self._postpone()
             return
         self._n_recorded = None
-        self._window = Window(with_stack=self._with_stack)
+        with self._others.ours():
+            self._window = Window(with_stack=self._with_stack)
 
     def _go_on(self, window: Window) -> None:
         """The step that has just ended was the one of attaching, or was recorded."""
@@ -148,6 +152,23 @@ class LiveLoop:
         self._due = self._n + self._every
         self._reader.read(path, self.times())
 
+    def _make_room(self) -> None:
+        """Another profiler is about to attach itself, perhaps in the middle of a step."""
+        window, self._window = self._window, None
+        if window is None:
+            return
+        # The other's caller is not to hear of it.
+        with suppress(Exception):
+            window.close()
+        self._postpone()
+
+    def _postpone(self) -> None:
+        """For another profiler's sake."""
+        self._due = self._n + self._every
+        if not self._has_warned:
+            self._has_warned = True
+            self._say(OTHERS)
+
     def _drawing(self) -> AbstractContextManager[object]:
         return nullcontext() if self._window is None else self._window.waiting_for_data()
 
@@ -164,6 +185,7 @@ class LiveLoop:
         window, self._window = self._window, None
         try:
             self._collector.stop()
+            self._others.stop()
             if window is not None:
                 # After a failure of the device, say, it cannot be stopped; that is said elsewhere.
                 with suppress(Exception):

@@ -4,6 +4,7 @@ from statistics import median, quantiles
 
 import msgspec
 
+from peakward.lab.measure.live.collector import NONE, Collected
 from peakward.records.loop import LoopTimes, Pauses
 from peakward.stats.trend import trend
 
@@ -32,15 +33,13 @@ class Pulse:
         self._median_s: float | None = None
         self._pauses = Pauses()
 
-    def add(
-        self, step_s: float, *, waited_s: float = 0.0, collections_s: tuple[float, ...] = ()
-    ) -> None:
+    def add(self, step_s: float, *, waited_s: float = 0.0, collected: Collected = NONE) -> None:
         """One step.
 
         Args:
             step_s: its time.
             waited_s: of that, for data, without collections.
-            collections_s: of that, each of the garbage collector's.
+            collected: of that, by the garbage collector.
         """
         self._seen += 1
         if self._seen <= FIRST:
@@ -48,13 +47,11 @@ class Pulse:
         self._n += 1
         self._total_s += step_s
         self._waited_s += waited_s
-        collected_s = sum(collections_s)
-        if collections_s:
-            self._n_collections += len(collections_s)
-            self._collected_s += collected_s
-            self._longest_collection_s = max(self._longest_collection_s, *collections_s)
+        self._n_collections += collected.n
+        self._collected_s += collected.total_s
+        self._longest_collection_s = max(self._longest_collection_s, collected.longest_s)
         if self._median_s is not None and step_s >= PAUSE * self._median_s:
-            self._pause(step_s, step_s - self._median_s, waited_s, collected_s)
+            self._pause(step_s, step_s - self._median_s, waited_s, collected.total_s)
         self._keep(step_s)
 
     def times(self, *, draws: bool, n_windows: int, windows_s: float) -> LoopTimes:

@@ -1,19 +1,13 @@
 """A few steps of a live loop under torch's profiler."""
 
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 
 import torch
-from torch._C._autograd import _profiler_enabled
 from torch.profiler import ProfilerActivity
 from torch.profiler import profile as Profiler
 
 from peakward.lab.levers.ranges import opened
-
-
-def is_profiled() -> bool:
-    """Whether a profiler of torch's records in this thread: there can be one only."""
-    return _profiler_enabled()
 
 
 class Window:
@@ -48,7 +42,7 @@ class Window:
 
     def waiting_for_data(self) -> AbstractContextManager[object]:
         """The range in which the loop draws a batch."""
-        return opened("data_load") if self._is_recording else ExitStack()
+        return opened("data_load") if self._is_recording else nullcontext()
 
     def close(self) -> None:
         """Detach, from whatever state."""

@@ -5,7 +5,7 @@ from itertools import count
 
 import pytest
 
-from peakward.lab.measure.live.collector import Collector
+from peakward.lab.measure.live.collector import NONE, Collector
 
 
 @pytest.fixture
@@ -26,8 +26,8 @@ def test_each_collection_is_two_readings(collector):
     gc.collect()
     gc.collect(0)
     assert collector.total_s() == 2.0
-    assert collector.taken_s() == (1.0, 1.0)
-    assert collector.taken_s() == ()
+    assert collector.taken() == (2, 2.0, 1.0)
+    assert collector.taken() == NONE
 
 
 def test_afterwards_the_interpreter_is_as_before(collector):
@@ -38,9 +38,9 @@ def test_afterwards_the_interpreter_is_as_before(collector):
     collector.stop()
     assert gc.callbacks == before
     gc.collect()
-    assert collector.taken_s() == ()
+    assert collector.taken() == NONE
 
 
 def test_one_that_began_before_is_not_counted(collector):
     collector._called("stop", {})
-    assert collector.taken_s() == ()
+    assert collector.taken() == NONE

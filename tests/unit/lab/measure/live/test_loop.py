@@ -5,11 +5,11 @@ from itertools import count
 
 import pytest
 import torch
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import ProfilerActivity, profile, schedule
 
 from peakward.lab.measure.live import loop as module
 from peakward.lab.measure.live.loop import NESTED, OTHERS, LiveLoop
-from peakward.lab.measure.live.window import is_profiled
+from peakward.lab.measure.live.others import is_profiled
 
 
 class Reader:
@@ -225,3 +225,41 @@ def test_another_profiler_keeps_its_place(made):
             live.step()
     assert sum(each.name == "aten::exp" for each in theirs.events()) == 35
     assert len(reader.read_) == 1, "once it has ended"
+
+
+@pytest.mark.parametrize(("first", "last"), [(11, 11), (12, 12), (11, 20), (12, 20)])
+def test_a_window_makes_room_for_another_profiler(made, first, last):
+    """Where it is being attached (11) or records (12): torch would end the process otherwise."""
+    live, reader, _, said = made()
+    theirs = profile(activities=[ProfilerActivity.CPU])
+    with live:
+        for n in range(1, last + 16):
+            if n == first:
+                theirs.start()
+            torch.ones(2).exp()
+            if n == last:
+                theirs.stop()
+            live.step()
+    assert sum(each.name == "aten::exp" for each in theirs.events()) == last - first + 1
+    assert said == [OTHERS]
+    assert len(reader.read_) == 1, "after it"
+
+
+@pytest.mark.parametrize(("wait", "warmup"), [(9, 6), (3, 4), (12, 1), (0, 9)])
+def test_a_profiler_with_a_schedule_loses_no_cycle(made, wait, warmup):
+    live, _, _, said = made()
+    seen = []
+    theirs = profile(
+        activities=[ProfilerActivity.CPU],
+        schedule=schedule(wait=wait, warmup=warmup, active=2, repeat=2),
+        on_trace_ready=lambda it: seen.append(
+            sum(each.name == "aten::exp" for each in it.events())
+        ),
+    )
+    with theirs, live:
+        for _ in range(60):
+            torch.ones(2).exp()
+            theirs.step()
+            live.step()
+    assert seen == [2, 2]
+    assert said == [OTHERS]

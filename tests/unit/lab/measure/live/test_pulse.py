@@ -5,6 +5,7 @@ from statistics import median
 
 import pytest
 
+from peakward.lab.measure.live.collector import Collected
 from peakward.lab.measure.live.pulse import FIRST, SAMPLE, Pulse
 
 
@@ -53,15 +54,15 @@ def test_before_a_median_is_known_nothing_is_a_pause():
 
 def test_what_a_pause_was_is_no_more_than_it_took():
     pulse = fed(*[1.0] * 20)
-    pulse.add(5.0, waited_s=4.5, collections_s=(0.2, 0.1))
-    pulse.add(5.0, waited_s=1.0, collections_s=(2.0,))
+    pulse.add(5.0, waited_s=4.5, collected=Collected(2, 0.3, 0.2))
+    pulse.add(5.0, waited_s=1.0, collected=Collected(1, 2.0, 2.0))
     found = times(pulse).pauses
     assert (found.beyond_s, found.waited_s, found.collected_s) == (8.0, 5.0, 2.0)
 
 
 def test_waits_and_collections_are_summed():
     pulse = fed(1.0)
-    pulse.add(1.0, waited_s=0.25, collections_s=(0.25, 0.5))
+    pulse.add(1.0, waited_s=0.25, collected=Collected(2, 0.75, 0.5))
     pulse.add(1.0, waited_s=0.5)
     found = times(pulse)
     assert (found.waited_s, found.collected_s) == (0.75, 0.75)

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from peakward.lab.measure.live.window import Window, is_profiled
+from peakward.lab.measure.live.others import is_profiled
+from peakward.lab.measure.live.window import Window
 from peakward.traces.trace import Trace
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from peakward.catalogue.levers import lever, pull
-from peakward.lab.measure.live import SHARED, LiveWorkers, live_case
+from peakward.lab.measure.live_module import SHARED, LiveWorkers, live_case
 from peakward.lab.models.given_module import given
 from peakward.records.errors import PeakwardError
 from peakward.records.protocol import Protocol
