@@ -16,6 +16,7 @@ import torch
 import peakward as pw
 from peakward.lab.measure.live.others import is_profiled
 
+WAIT_S = 0.05
 LONGEST_S = 120.0
 """Within which a window is read even on a crowded machine."""
 OF_THE_MACHINE = {"LOOP003"}
@@ -23,7 +24,7 @@ OF_THE_MACHINE = {"LOOP003"}
 
 
 def batches(wait_s):
-    made = [torch.randn(64, 128) for _ in range(8)]
+    made = [torch.randn(128, 512) for _ in range(8)]
     for x in cycle(made):
         if wait_s:
             time.sleep(wait_s)
@@ -31,9 +32,10 @@ def batches(wait_s):
 
 
 def trained(watch, *, wait_s=0.0, until):
-    """Steps until it is so, or LONGEST_S; how many there were."""
+    """Steps until it is so, or LONGEST_S; how many there were. Nearly all of one is products, so that
+    what another program takes from it is seldom 3% of anything else."""
     model = torch.nn.Sequential(
-        torch.nn.Linear(128, 512), torch.nn.ReLU(), torch.nn.Linear(512, 128)
+        torch.nn.Linear(512, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 512)
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, fused=True)
     began_s, steps = time.perf_counter(), count(1)
@@ -61,16 +63,16 @@ def as_before():
 def test_a_slow_loader_is_found_while_the_loop_runs():
     told, during = [], []
     with pw.watch(every=25, on_findings=told.append) as watch:
-        trained(watch, wait_s=0.01, until=lambda _: bool(told))
+        trained(watch, wait_s=WAIT_S, until=lambda _: bool(told))
         during.extend(told)
         folder = Path(watch._folder.name)
     assert during, "the finding did not come while the loop ran"
     first = next(each for each in during[0].findings if each.code == "LOOP001")
-    assert first.share > 0.3
+    assert first.share > 0.2
     assert during[0].basis == "watched step"
     assert watch.profile.n_steps == 3
     assert watch.profile.is_of_host
-    assert watch.times.waited_s > 0.01 * watch.times.n_steps
+    assert watch.times.waited_s > WAIT_S * watch.times.n_steps
     assert "LOOP001" in [each.code for each in watch.findings]
     assert not folder.exists()
 
@@ -78,7 +80,7 @@ def test_a_slow_loader_is_found_while_the_loop_runs():
 def test_the_same_loop_without_it_gives_none():
     told = []
     with pw.watch(every=25, on_findings=told.append) as watch:
-        trained(watch, until=lambda n: n > 200 and watch.profile is not None)
+        trained(watch, until=lambda n: n > 80 and watch.profile is not None)
     assert watch.profile is not None
     assert {"LOOP001", "LOOP002"} <= set(watch.diagnosis().clean)
     assert {each.code for found in told for each in found.findings} <= OF_THE_MACHINE

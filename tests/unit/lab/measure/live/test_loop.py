@@ -5,6 +5,7 @@ from itertools import count
 
 import pytest
 import torch
+from torch.autograd.profiler import profile as Kineto
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from peakward.lab.measure.live import loop as module
@@ -263,3 +264,13 @@ def test_a_profiler_with_a_schedule_loses_no_cycle(made, wait, warmup):
             live.step()
     assert seen == [2, 2]
     assert said == [OTHERS]
+
+
+def test_a_torch_without_what_it_wraps_ends_the_watch_alone(made, monkeypatch):
+    live, reader, _, said = made()
+    monkeypatch.setattr(live._others, "start", lambda: Kineto.no_such_method)
+    with live:
+        for _ in range(30):
+            live.step()
+    assert len(said) == 1 and "no_such_method" in said[0]
+    assert not reader.read_
