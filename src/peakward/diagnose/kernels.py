@@ -13,6 +13,13 @@ MODEL_PHASES = ("forward", "backward", "other")
 N_SHOWN = 3
 PRODUCT = re.compile(r"^aten::(?:\w*mm|linear|matmul)$")
 """Operators that are matrix products."""
+BY_NAME = (
+    ("matmul", PRODUCT),
+    ("softmax", re.compile(r"^aten::_(?:safe_)?softmax(?:_backward_data)?$")),
+    ("copy", re.compile(r"^aten::(?:copy_|clone|fill_|zero_)$")),
+    ("elementwise", re.compile(r"^aten::(?:add|sub|mul|div|where|masked_fill|tril|triu)_?$")),
+)
+"""What the kernels of an operator are, where its name settles it."""
 
 
 def chosen(profile: Profile, wanted: Callable[[Group], bool]) -> tuple[Group, ...]:
@@ -52,7 +59,7 @@ def of_operators(
     time: TimeParts, profile: Profile, operators: Iterable[OperatorRate]
 ) -> dict[str, float]:
     """The work of operators, as an amount of all kernels of the category that they are of, each its
-    share; operators that are neither products nor attention, of everything."""
+    share; operators whose names settle no category, of everything."""
     by_category: dict[str | None, float] = {}
     for each in operators:
         category = _category(each.name)
@@ -68,7 +75,7 @@ def of_operators(
 def _category(operator: str) -> str | None:
     if "attention" in operator:
         return "attention" if "_math" not in operator else None
-    return "matmul" if PRODUCT.search(operator) else None
+    return next((category for category, names in BY_NAME if names.search(operator)), None)
 
 
 def _share_of(time: TimeParts, groups: Iterable[Group], ns: float) -> dict[str, float]:

@@ -1,17 +1,19 @@
 """Attention writes its score matrix to memory
 
 Sees: softmax as a kernel of its own in forward or backward (the loss's logarithm apart), and with
-Peakward's ranges the whole time of scores, softmax and values.
+Peakward's ranges, or the shapes of operators, the whole time of scores, softmax and values.
 Costs: scores of batch × heads × length² are written and read some five times; a fused kernel keeps them
 on the chip.
 Example: `softmax(q @ k.T / sqrt(d)) @ v` written out.
 Lever: sdpa, sdpa-cudnn, flash, flash-hopper; of decode flash-decode.
-Wrong when: the softmax is a router's or a classifier's, where no case says what attention is.
+Wrong when: the softmax is a router's or a classifier's, where neither a case nor shapes say what
+attention is.
 """
 
 import re
 
-from peakward.diagnose.kernels import MODEL_PHASES, chosen, of_ranges, parts, shown
+from peakward.diagnose.kernels import MODEL_PHASES, chosen, of_operators, of_ranges, parts, shown
+from peakward.diagnose.score_matrices import SOFTMAX, of_score_matrices
 from peakward.diagnose.signals import Signals
 from peakward.diagnose.symptom import WORTH_SHARE, Symptom, Verdict, abstain, number
 from peakward.records.finding import Evidence
@@ -24,7 +26,8 @@ OF_LOSS = re.compile(r"[Ll]og_?[Ss]oft_?[Mm]ax")
 
 
 def judge(signals: Signals) -> Verdict:
-    """By the case where there is one, and the softmax kernels."""
+    """By the case where there is one, and the softmax kernels; a trace with shapes tells a router's or a
+    classifier's from attention's, and what else works on the scores."""
     if signals.configuration is not None and signals.configuration.attention not in (
         "naive",
         "sdpa-math",
@@ -35,11 +38,14 @@ def judge(signals: Signals) -> Verdict:
         return abstain(CODE, "a profile")
     softmax = chosen(profile, _is_softmax)
     fused = any(each.category == "attention" for each in profile.kernels)
-    if not softmax or (signals.case is None and fused):
-        return None
     inside = [each for each in profile.ranges if each.name in PARTS]
+    shaped = any(SOFTMAX.search(each.name) for each in profile.operators)
+    on_scores = of_score_matrices(profile.operators)
+    unknown = signals.case is None and not on_scores and (shaped or fused)
+    if not softmax or unknown:
+        return None
     by_range = of_ranges(time, profile, inside)
-    held = by_range or parts(time, softmax)
+    held = by_range or of_operators(time, profile, on_scores) or parts(time, softmax)
     if time.share(held) < WORTH_SHARE:
         return None
     return Symptom(

@@ -3,7 +3,7 @@
 import pytest
 
 from peakward.diagnose.symptom import Symptom
-from peakward.records.profile import RangeWork
+from peakward.records.profile import OperatorRate, RangeWork
 
 from .made import MS, PRODUCTS, abstains, case, judge, kernel, profile, signals
 
@@ -58,3 +58,45 @@ def test_silent_of_the_loss_of_fused_attention_and_of_little():
 
 def test_without_a_profile():
     assert abstains("ATTN001", signals())
+
+
+def by_shapes(*operators):
+    return tuple(
+        OperatorRate(
+            name=name,
+            dims=dims,
+            dtype="float",
+            n=1,
+            flops=None,
+            n_bytes=None,
+            kernel_ns=ms * MS,
+            flops_per_s=None,
+            bytes_per_s=None,
+            roof_share=None,
+        )
+        for name, dims, ms in operators
+    )
+
+
+def test_by_shapes_beside_fused_attention():
+    """Half of the layers: the products on scores count, and those of the fused half do not."""
+    operators = by_shapes(
+        ("aten::bmm", "8×512×32, 8×32×512", 20),
+        ("aten::_softmax", "2×4×512×512", 10),
+        ("aten::bmm", "8×512×512, 8×512×32", 15),
+        ("aten::mm", "1024×128, 128×512", 30),
+    )
+    seen = profile(
+        PRODUCTS,
+        kernel(SOFTMAX, 10, "softmax"),
+        kernel("flash_fwd_kernel", 9, "attention"),
+        operators=operators,
+    )
+    found = judge("ATTN001", signals(seen))
+    assert sum(found.parts.values()) == pytest.approx(0.045)
+    assert not found.is_all
+
+
+def test_silent_of_a_router_whose_shapes_are_known():
+    operators = by_shapes(("aten::_softmax", "1024×8", 50))
+    assert judge("ATTN001", signals(scoring(50, operators=operators))) is None
