@@ -1,0 +1,77 @@
+"""Generation of tokens, one after another."""
+
+import msgspec
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from faults.lab import Lab, Step
+from faults.records import Fault, Seen
+from peakward.catalogue.models import model
+from peakward.records.case import Configuration, ModelCase, Workload
+
+PROMPT = 16
+N_TOKENS = 48
+
+
+def generated(lab: Lab, n_tokens: int, *, n_recomputed: int, name: str) -> Seen:
+    """GPT-2 with random weights writes so many tokens in each step, the first of them without a cache."""
+    n_embd = 2048 if lab.device == "cuda" else 768
+    config = GPT2Config(
+        vocab_size=1024,
+        n_embd=n_embd,
+        n_layer=2,
+        n_head=n_embd // 64,
+        n_positions=256,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+
+    def build() -> Step:
+        with torch.device(lab.device):
+            made = GPT2LMHeadModel(config).eval()
+            prompt = torch.randint(config.vocab_size, (1, PROMPT))
+
+        @torch.no_grad()
+        def step() -> None:
+            ids, past, new = prompt, None, prompt
+            for at in range(n_tokens):
+                cached = at >= n_recomputed
+                given = ids if past is None else new
+                out = made(given, past_key_values=past, use_cache=cached)
+                past = out.past_key_values if cached else None
+                new = out.logits[:, -1:].argmax(-1)
+                ids = torch.cat((ids, new), 1)
+
+        return step
+
+    return lab.traced(build, name=name)
+
+
+def _recomputed(lab: Lab, n_tokens: float) -> Seen:
+    return generated(lab, N_TOKENS, n_recomputed=int(n_tokens), name=f"generation-{n_tokens:g}")
+
+
+def _decode(lab: Lab, n_sequences: float) -> Seen:
+    """Without the fault, if it is one, prompts go through instead."""
+    work = (
+        Workload(batch_size=int(n_sequences), seq_len=1024, pass_="decode")
+        if n_sequences
+        else Workload(batch_size=8, seq_len=1024, pass_="prefill")
+    )
+    good = Configuration(precision="bf16", attention="sdpa", cuda_graphs=True)
+    case = ModelCase(model=model("2.7B"), workload=work, configuration=good, device=lab.device)
+    # A token and a prompt are not the same work.
+    return msgspec.structs.replace(lab.case(case), step_s=None)
+
+
+FAULTS = (
+    Fault(
+        "GEN001",
+        "generation without a cache",
+        f"of {N_TOKENS} tokens",
+        (12, 24, 48),
+        _recomputed,
+        "any",
+    ),
+    Fault("GEN002", "decoding of few sequences", "sequences", (1, 4), _decode),
+)
