@@ -9,7 +9,7 @@ from peakward.records.measurement import Interval
 
 Quantity = Literal["text", "count", "s", "bytes", "ratio", "share", "flops_per_s"]
 """Of `records.study.Unit` those that evidence comes in."""
-Basis = Literal["measured step", "watched step", "profiled step", "profiled span"]
+Basis = Literal["measured step", "watched step", "profiled step", "profiled span", "profiled work"]
 """What shares are of: an unprofiled median; the mean unprofiled step of a live loop; one of several
 profiled steps; all that was recorded."""
 

@@ -15,6 +15,7 @@ OF = {
     "measured step": "the measured step; idle time is what it leaves beside the kernels",
     "watched step": "the loop's mean unprofiled step",
     "profiled step": "a profiled step, whose idle time a profiler makes longer",
+    "profiled work": "what the step's work took under the profiler, longer than the step without it",
     "profiled span": "the recorded span, whose idle time a profiler makes longer",
 }
 """What shares of time are of, by `Diagnosis.basis`."""

@@ -38,10 +38,11 @@ def test_a_measured_step_leaves_its_own_idle_time():
     assert found.parts["idle.data_loading"] == pytest.approx(0.005)
 
 
-def test_a_step_shorter_than_its_kernels_has_no_idle_time():
+def test_a_step_shorter_than_its_kernels_has_no_idle_time_and_says_so():
     found = time_parts(profile(*TWO, idle={"host_bound": 60}), n_steps=1, step_s=0.03)
     assert found.whole_s == pytest.approx(0.04)
     assert found.parts["idle.host_bound"] == 0
+    assert found.basis == "profiled work"
 
 
 def test_work_at_once_on_two_streams_counts_once():
