@@ -75,6 +75,36 @@ def tiny_gpt(at_user_modules):
 
 
 @pytest.fixture
+def make_step(tiny_gpt):
+    """make_step(fed=, device=, **parts of `Given`): that module with an optimizer and the step of a script
+    around them, of a batch where it is fed."""
+    import torch
+
+    from peakward.lab.levers.given_step import Given
+
+    def make(*, fed=False, device="cpu", sdpa=True, **parts):
+        torch.manual_seed(0)
+        model = tiny_gpt.GPT(sdpa=sdpa).to(device)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        ids = torch.randint(tiny_gpt.VOCAB_SIZE, (2, 16), device=device)
+
+        def train(batch):
+            loss = tiny_gpt.scored(model(batch.to(device)))
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss
+
+        def step():
+            return train(ids)
+
+        made = {"step": train if fed else step, "model": model, "optimizer": optimizer}
+        return Given(**(made | parts))
+
+    return make
+
+
+@pytest.fixture
 def make_module_case(at_user_modules):
     """make_module_case(source, pass_=, workload=, device=, **configuration's fields)"""
     from peakward.cli.module_names import module_case

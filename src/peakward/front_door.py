@@ -74,6 +74,7 @@ __all__ = [
     "findings",
     "floor",
     "html",
+    "investigate",
     "lever",
     "markdown",
     "measure",
@@ -290,7 +291,8 @@ def run(
         PeakwardError: a setting of the case or a named lever that cannot apply here.
     """
     from peakward.cli.run import DEFAULT_BUDGET, aim, allowed
-    from peakward.tune.run import Investigation, investigate
+    from peakward.tune.run import Investigation
+    from peakward.tune.run import investigate as investigated
 
     if isinstance(levers, str):
         raise PeakwardError(f"expected a sequence of levers, got {levers!r}: write ({levers!r},)")
@@ -331,13 +333,59 @@ def run(
     )
     with session.opened(db, here, Quiet()) as opened:
         machine.check_modules((case,), opened.sweep)
-        return investigate(
+        return investigated(
             asked,
             opened.sweep,
             opened.store,
             on_stage=lambda _stage: None,
             on_prediction=lambda _floor, _forecast, _fitting: None,
         )
+
+
+def investigate(
+    step: Callable[..., object],
+    *,
+    name: str | None = None,
+    model: "torch.nn.Module | None" = None,
+    optimizer: "torch.optim.Optimizer | None" = None,
+    loader: Iterable[Any] | None = None,
+    tokens_per_step: float | None = None,
+    budget_s: float | None = None,
+    db: str = DB,
+) -> Study:
+    """Find what holds back a training step given as a function, and what makes it faster; in this process.
+
+    What can be set around a call is tried: tf32, and the kernels of torch's attention. Everything else is
+    named with what to change. Parameters, optimiser, random states, the loader's generators and torch's
+    settings are as before afterwards; what else the step touches is not put back.
+
+    Args:
+        step: runs one whole step, again and again; called with the loader's next batch where there is one.
+        name: for the report; the function's without.
+        model: what the step trains. Without it what is trained stays trained, and no lever's numbers can
+            be verified, so that none is kept.
+        optimizer: what the step steps.
+        loader: a DataLoader, or another iterable that can be begun again; the wait for it is in the step
+            and timed apart.
+        tokens_per_step: for rates.
+        budget_s, db: as of `run`.
+
+    Raises:
+        PeakwardError: a step that raises, that does other work at each call, or that is compiled or
+            captured already; a loader that ends; a setting that cannot be.
+    """
+    from peakward.live_steps import investigate_step
+
+    return investigate_step(
+        step,
+        name=name,
+        model=model,
+        optimizer=optimizer,
+        loader=loader,
+        tokens_per_step=tokens_per_step,
+        budget_s=budget_s,
+        db=db,
+    )
 
 
 def bench(

@@ -1,6 +1,6 @@
 """What can be done to a user's module from outside, and what must be changed in its own code."""
 
-from peakward.records.case import Configuration, ModuleCase
+from peakward.records.case import AS_WRITTEN, Configuration, ModuleCase, StepCase
 
 INSIDE: dict[tuple[str, str | bool], str] = {
     (
@@ -37,6 +37,57 @@ TRANSFORMERS_ALONE: dict[tuple[str, str | bool], str] = {
 }
 """Likewise, of a module from a factory; transformers' models are built with either attention, and
 their logits are scored here."""
+
+
+OF_A_STEP: dict[tuple[str, str | bool], str] = {
+    ("precision", "bf16-mixed"): (
+        "is of the forward pass: call it and the loss in torch.autocast(device, torch.bfloat16) in the step"
+    ),
+    ("precision", "fp16-mixed"): (
+        "is of the forward pass: call it and the loss in torch.autocast(device, torch.float16), and step "
+        "through a torch.amp.GradScaler"
+    ),
+    ("precision", "bf16"): (
+        "is of the parameters: build the model and its optimizer after model.to(torch.bfloat16), in a fresh "
+        "process"
+    ),
+    ("precision", "fp8"): INSIDE["precision", "fp8"],
+    ("attention", "sdpa"): TRANSFORMERS_ALONE["attention", "sdpa"],
+    ("attention", "flash"): INSIDE["attention", "flash"],
+    ("attention", "flash-hopper"): INSIDE["attention", "flash-hopper"],
+    ("attention", "flash-decode"): INSIDE["attention", "flash-decode"],
+    ("compile", "default"): (
+        "outlasts the call: call .compile() on each repeated block of the model before the loop, in a fresh "
+        "process"
+    ),
+    ("cuda_graphs", True): (
+        "needs inputs at fixed addresses: capture the step by torch.cuda.graph in a fresh process, on "
+        "buffers that each batch is copied to"
+    ),
+    ("optimizer", "adamw-fused"): (
+        "is the optimizer's: make it with fused=True, its state built anew"
+    ),
+    ("optimizer", "adamw-triton"): (
+        "is another optimizer: make peakward.lab.ops.adamw.api.TritonAdamW in its place, its state built anew"
+    ),
+    ("loss", "fused"): (
+        "is called by the step: call peakward.lab.ops.cross_entropy in the place of its loss"
+    ),
+    ("checkpointing", "every-block"): (
+        "is called by the model: call torch.utils.checkpoint around each block in its forward pass"
+    ),
+}
+"""Likewise, of a step given as a function: all but what torch's own settings turn on around the call."""
+
+
+def step_obstacle(case: StepCase) -> str | None:
+    """Why a setting cannot be applied around the call of a live step, or None."""
+    for field in Configuration.__struct_fields__:
+        value = getattr(case.configuration, field)
+        if value != getattr(AS_WRITTEN, field) and (field, value) in OF_A_STEP:
+            written = "on" if value is True else value
+            return f"{field.replace('_', '-')} {written} {OF_A_STEP[field, value]}"
+    return None
 
 
 def outside_obstacle(case: ModuleCase) -> str | None:

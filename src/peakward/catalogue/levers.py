@@ -8,15 +8,15 @@ from peakward.catalogue.cached import cache_obstacle
 from peakward.catalogue.experts import experts_obstacle
 from peakward.catalogue.feeding import feeding_obstacle
 from peakward.catalogue.flash import flash_obstacle
-from peakward.catalogue.from_outside import outside_obstacle
+from peakward.catalogue.from_outside import outside_obstacle, step_obstacle
 from peakward.catalogue.names import look_up
 from peakward.records.case import (
     Configuration,
-    ConfiguredCase,
     DeviceType,
-    ModelCase,
+    LeverCase,
     ModuleCase,
     Pass,
+    StepCase,
 )
 from peakward.records.lever import Lever, NumericsClass
 
@@ -24,7 +24,7 @@ SIXTEEN_BIT = ("bf16-mixed", "fp16-mixed", "bf16", "fp8")
 WITHOUT_DECODE: tuple[Pass, ...] = ("forward", "forward_backward", "train_step", "prefill")
 """Passes whose queries are as many as their keys."""
 
-Leverable = TypeVar("Leverable", bound=ModelCase | ModuleCase)
+Leverable = TypeVar("Leverable", bound=LeverCase)
 
 LEVERS: tuple[Lever, ...] = (
     Lever(
@@ -158,6 +158,28 @@ LEVERS: tuple[Lever, ...] = (
 )
 
 
+_BACKENDS: tuple[tuple[str, tuple[DeviceType, ...]], ...] = (
+    ("flash", ("cpu", "cuda")),
+    ("efficient", ("cuda",)),
+    ("math", ("cpu", "cuda")),
+)
+AROUND_A_CALL: tuple[Lever, ...] = (
+    *(each for each in LEVERS if each.name in ("tf32", "sdpa-cudnn")),
+    *(
+        Lever(
+            name=f"sdpa-{backend}",
+            summary=f"scaled_dot_product_attention on its {backend} kernel",
+            sets=(("attention", f"sdpa-{backend}"),),
+            numerics="reordered",
+            device_types=device_types,
+        )
+        for backend, device_types in _BACKENDS
+    ),
+)
+"""What is set around the call of a live step, and taken back after it. The last three choose a kernel for
+attention that the user wrote; where the attention is ours to choose, these are settings and no levers."""
+
+
 class Needs(msgspec.Struct, frozen=True, kw_only=True):
     """What a setting that no lever brings needs; the fields are those of `Lever`."""
 
@@ -195,7 +217,7 @@ def lever(name: str) -> Lever:
     Raises:
         PeakwardError: no such lever; names the nearest ones.
     """
-    return look_up("a lever", name, {each.name: each for each in LEVERS})
+    return look_up("a lever", name, {each.name: each for each in (*LEVERS, *AROUND_A_CALL)})
 
 
 def pull(lever: Lever, case: Leverable) -> Leverable:
@@ -204,7 +226,7 @@ def pull(lever: Lever, case: Leverable) -> Leverable:
     return msgspec.structs.replace(case, configuration=configuration)
 
 
-def numerics_class(lever: Lever, candidate: ConfiguredCase) -> NumericsClass:
+def numerics_class(lever: Lever, candidate: LeverCase) -> NumericsClass:
     """What pulling the lever may do to the numbers of this candidate.
 
     A compiler fuses, and so rounds, a recomputed block otherwise than a kept one.
@@ -213,14 +235,14 @@ def numerics_class(lever: Lever, candidate: ConfiguredCase) -> NumericsClass:
     return "reordered" if lever.numerics == "exact" and compiled else lever.numerics
 
 
-def changes(lever: Lever, case: ConfiguredCase) -> bool:
+def changes(lever: Lever, case: LeverCase) -> bool:
     """Whether pulling the lever makes another case of it."""
     return pull(lever, case) != case
 
 
 def obstacle(
     lever: Lever,
-    case: ConfiguredCase,
+    case: LeverCase,
     *,
     compute_capability: tuple[int, int] | None,
     has_compiler: bool,
@@ -228,17 +250,16 @@ def obstacle(
     """Why the lever cannot apply to the case on this machine, or None where it can. Of a module of the
     user's, that it cannot from outside is said before what the machine lacks."""
     candidate = pull(lever, case)
-    outside = outside_obstacle(candidate) if isinstance(candidate, ModuleCase) else None
-    return outside or _unmet(
+    return _outside(candidate) or _unmet(
         lever, candidate, compute_capability=compute_capability, has_compiler=has_compiler
     )
 
 
 def case_obstacle(
-    case: ConfiguredCase, *, compute_capability: tuple[int, int] | None, has_compiler: bool
+    case: LeverCase, *, compute_capability: tuple[int, int] | None, has_compiler: bool
 ) -> str | None:
     """Why a setting of the case cannot apply on this machine, or None. Defaults always can."""
-    if isinstance(case, ModuleCase) and (outside := outside_obstacle(case)) is not None:
+    if (outside := _outside(case)) is not None:
         return outside
     for field in Configuration.__struct_fields__:
         reason = setting_obstacle(
@@ -246,7 +267,7 @@ def case_obstacle(
         )
         if reason is not None:
             return reason
-    if isinstance(case, ModuleCase):
+    if isinstance(case, ModuleCase | StepCase):
         return None
     if case.configuration.attention == "as-written":
         return "attention as-written needs a module of your own: the decoder's is naive"
@@ -258,9 +279,16 @@ def case_obstacle(
     )
 
 
+def _outside(case: LeverCase) -> str | None:
+    """Why a setting cannot be applied to what the user wrote, or None."""
+    if isinstance(case, StepCase):
+        return step_obstacle(case)
+    return outside_obstacle(case) if isinstance(case, ModuleCase) else None
+
+
 def setting_obstacle(
     field: str,
-    case: ConfiguredCase,
+    case: LeverCase,
     *,
     compute_capability: tuple[int, int] | None,
     has_compiler: bool = True,
@@ -287,21 +315,27 @@ def _needs(field: str, value: Any, device: DeviceType) -> Lever | Needs | None:
 
 def _unmet(
     needs: Lever | Needs,
-    case: ConfiguredCase,
+    case: LeverCase,
     *,
     compute_capability: tuple[int, int] | None,
     has_compiler: bool,
 ) -> str | None:
-    pass_, device, precision = case.workload.pass_, case.device, case.configuration.precision
+    device, precision = case.device, case.configuration.precision
+    # What a live step does, and in which types, is its own to know: where a kernel refuses, it raises.
+    live = isinstance(case, StepCase)
+    pass_ = None if isinstance(case, StepCase) else case.workload.pass_
     least = needs.min_compute_capability
     reasons = (
-        (pass_ not in needs.passes, f"needs the pass {' or '.join(needs.passes)}, got {pass_}"),
+        (
+            pass_ is not None and pass_ not in needs.passes,
+            f"needs the pass {' or '.join(needs.passes)}, got {pass_}",
+        ),
         (
             device not in needs.device_types,
             f"needs {' or '.join(needs.device_types)}, got {device}",
         ),
         (
-            needs.needs_precision and precision not in needs.needs_precision,
+            not live and needs.needs_precision and precision not in needs.needs_precision,
             f"needs the precision {' or '.join(needs.needs_precision)}, got {precision}",
         ),
         (

@@ -7,7 +7,7 @@ import msgspec
 
 from peakward.catalogue import levers as lever_catalogue
 from peakward.cli import values
-from peakward.records.case import ConfiguredCase, DeviceType, ModuleCase, Workload
+from peakward.records.case import DeviceType, LeverCase, ModuleCase, Workload
 from peakward.records.environment import Environment
 from peakward.records.errors import PeakwardError
 from peakward.records.lever import Lever
@@ -46,7 +46,7 @@ def this_machine(requested: str | None) -> Machine:
     )
 
 
-def lever_obstacle(lever: Lever, case: ConfiguredCase, machine: Machine) -> str | None:
+def lever_obstacle(lever: Lever, case: LeverCase, machine: Machine) -> str | None:
     """Why the lever cannot apply to the case here, or why the case could then not run, or None."""
     unmet = lever_catalogue.obstacle(
         lever,
@@ -57,16 +57,14 @@ def lever_obstacle(lever: Lever, case: ConfiguredCase, machine: Machine) -> str 
     return unmet or case_obstacle(lever_catalogue.pull(lever, case), machine)
 
 
-def after_precision(levers: Iterable[Lever], case: ConfiguredCase) -> tuple[ConfiguredCase, ...]:
+def after_precision(levers: Iterable[Lever], case: LeverCase) -> tuple[LeverCase, ...]:
     """The case under each precision that the levers bring: what another lever may need."""
     return tuple(
         lever_catalogue.pull(each, case) for each in levers if "precision" in dict(each.sets)
     )
 
 
-def applicable(
-    levers: tuple[Lever, ...], case: ConfiguredCase, machine: Machine
-) -> tuple[Lever, ...]:
+def applicable(levers: tuple[Lever, ...], case: LeverCase, machine: Machine) -> tuple[Lever, ...]:
     """The levers, each asked for by name: all must be able to apply, to the case or after the others.
 
     Raises:
@@ -80,14 +78,14 @@ def applicable(
     return levers
 
 
-def case_obstacle(case: ConfiguredCase, machine: Machine) -> str | None:
+def case_obstacle(case: LeverCase, machine: Machine) -> str | None:
     """Why a setting of the case cannot apply here, or None."""
     return lever_catalogue.case_obstacle(
         case, compute_capability=machine.compute_capability, has_compiler=machine.has_compiler
     )
 
 
-def check_modules(cases: Iterable[ConfiguredCase], sweep: "Sweep") -> None:
+def check_modules(cases: Iterable[LeverCase], sweep: "Sweep") -> None:
     """Build each user's module once and run it as it is, before anything is measured.
 
     Raises:
@@ -102,8 +100,8 @@ def check_modules(cases: Iterable[ConfiguredCase], sweep: "Sweep") -> None:
 
 
 def runnable(
-    cases: tuple[ConfiguredCase, ...], machine: Machine
-) -> tuple[tuple[ConfiguredCase, ...], tuple[str, ...]]:
+    cases: tuple[LeverCase, ...], machine: Machine
+) -> tuple[tuple[LeverCase, ...], tuple[str, ...]]:
     """The cases that can run here, and why the others cannot, each reason once.
 
     Raises:

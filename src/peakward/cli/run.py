@@ -12,7 +12,7 @@ from peakward.cli import machine, options, output, session, values, watch
 from peakward.cli.machine import Machine
 from peakward.cli.reproduce import to_command
 from peakward.cli.vocabulary import CaseOptions, Cases, ResultOptions, Results, option
-from peakward.records.case import ConfiguredCase, DeviceType
+from peakward.records.case import ConfiguredCase, DeviceType, LeverCase
 from peakward.records.errors import PeakwardError
 from peakward.records.lever import Lever, NumericsClass
 from peakward.records.plan import Forecast
@@ -165,7 +165,7 @@ def _dry_run(asked: Investigation, here: Machine, db: str) -> int:
 
 
 def expectation(
-    case: ConfiguredCase,
+    case: LeverCase,
     floor: Prediction | None,
     forecast: Forecast | None,
     fitting: Sequence[str],
@@ -188,13 +188,14 @@ def _memory(forecast: Forecast, needed_bytes: int, fitting: Sequence[str]) -> st
     return f"{there_is}, but would with {' or '.join(fitting)}" if fitting else there_is
 
 
-def _ceiling(case: ConfiguredCase, prediction: Prediction | None) -> str:
+def _ceiling(case: LeverCase, prediction: Prediction | None) -> str:
     """What the machine allows, said before anything is measured."""
     if prediction is None:
         return "no floor: what the maths of a module needs is not known"
     if prediction.floor_s is None:
         return f"no floor: the {prediction.compute_type} matmul rate of this machine is unknown"
-    tokens_per_s = case.workload.tokens_per_step / prediction.floor_s
+    assert case.tokens_per_step is not None
+    tokens_per_s = case.tokens_per_step / prediction.floor_s
     return (
         f"at most {format_cell(tokens_per_s, 'tokens_per_s')}: "
         f"a step's floor here is {format_cell(prediction.floor_s, 's')}"

@@ -124,6 +124,11 @@ class ModelCase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         """The model's, for tables."""
         return self.model.name
 
+    @property
+    def tokens_per_step(self) -> float:
+        """The workload's."""
+        return self.workload.tokens_per_step
+
 
 AS_WRITTEN = Configuration(attention="as-written")
 """The baseline of a module of the user's: nothing about it is chosen here but the optimiser."""
@@ -148,6 +153,11 @@ class ModuleCase(
     def name(self) -> str:
         """The source, for tables."""
         return self.source
+
+    @property
+    def tokens_per_step(self) -> float:
+        """The workload's."""
+        return self.workload.tokens_per_step
 
 
 class OperatorCase(
@@ -188,16 +198,31 @@ class StepCase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     name: str
     fingerprint: str
-    """Of the function's source, and of the module's parameters where one was given."""
+    """Of the function's source, and of the module's parameters where one was given; of a step that was
+    investigated no other has it, for what a function holds cannot be told."""
     device: DeviceType
     tokens_per_step: float | None = None
+    configuration: Configuration = AS_WRITTEN
+    """Only precision (fp32 or tf32) and attention can be set around a call; of the rest nothing is known."""
+
+    @property
+    def memory_limit_bytes(self) -> None:
+        """It has none: the process is the user's own."""
 
 
 ConfiguredCase = ModelCase | ModuleCase
-"""What levers apply to: a workload, carried out under a configuration."""
+"""A workload, carried out under a configuration."""
 BuiltCase = ConfiguredCase | OperatorCase | MicroCase
 """What a worker can build from its description."""
+LeverCase = ConfiguredCase | StepCase
+"""What some lever at least can be tried on."""
 Case = BuiltCase | StepCase
+
+
+def same_work(one: LeverCase, other: LeverCase) -> bool:
+    """Whether they differ in nothing but their configurations."""
+    alike: LeverCase = msgspec.structs.replace(one, configuration=other.configuration)
+    return alike == other
 
 
 YOUNGER_FIELDS: dict[str, dict[str, object]] = {
@@ -217,4 +242,6 @@ def case_key(case: Case) -> str:
         for part, younger in YOUNGER_FIELDS.items():
             fields = content[part].items()
             content[part] = dict(each for each in fields if each not in younger.items())
+    if isinstance(normal, StepCase) and normal.configuration == AS_WRITTEN:
+        del content["configuration"]
     return hashlib.sha256(msgspec.json.encode(content)).hexdigest()[:16]

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from peakward.records.case import ConfiguredCase
+from peakward.records.case import LeverCase
 from peakward.records.measurement import Interval
 from peakward.records.trial import TrialVerdict
 
@@ -52,7 +52,7 @@ class Miss(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Its id."""
     lever: str
     device: str
-    base: ConfiguredCase
+    base: LeverCase
     verdict: TrialVerdict
     predicted: Interval
     measured: Interval

@@ -6,7 +6,7 @@ import msgspec
 
 from peakward.records.case import Case
 from peakward.records.environment import Environment
-from peakward.records.feeding import Feeding
+from peakward.records.feeding import Feeding, LoaderWait
 from peakward.records.protocol import Protocol
 
 Status = Literal["ok", "oom", "timeout", "crashed", "invalid"]
@@ -170,5 +170,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Of a `MicroCase`."""
     feeding: Feeding | None = None
     """Of a case with `Workload.data`."""
+    loader: LoaderWait | None = None
+    """Of a live step with a loader of the user's."""
     loss: float | None = None
     """After the last timed step: finite, or the case is `invalid`. None for `forward`."""

@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from peakward.records.case import ConfiguredCase
+from peakward.records.case import LeverCase
 from peakward.records.lever import NumericsClass
 from peakward.records.measurement import Interval, Status
 from peakward.records.plan import Absent
@@ -73,8 +73,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     id: str
     lever: str
-    base: ConfiguredCase
-    candidate: ConfiguredCase
+    base: LeverCase
+    candidate: LeverCase
     environment_key: str
     stage: Literal["refused", "screened", "confirmed"]
     """`refused`: the lever cannot apply here, or its numerics forbid it; nothing was timed."""

@@ -2,7 +2,7 @@
 
 from peakward.records.case import (
     Case,
-    ConfiguredCase,
+    LeverCase,
     MicroCase,
     ModelCase,
     ModuleCase,
@@ -29,7 +29,7 @@ def label(case: Case) -> str:
             shape = " × ".join(map(str, case.sizes))
             words = (f"{case.subject} {shape}", case.piece, case.precision)
         case StepCase():
-            return case.name
+            return ", ".join((case.name, *settings(case)[1:]))
     if case.memory_limit_bytes is not None:
         words += (f"at most {format_cell(case.memory_limit_bytes, 'bytes')}",)
     return ", ".join(words)
@@ -87,9 +87,13 @@ def copies(data: TextData) -> tuple[str, ...]:
     )
 
 
-def settings(case: ConfiguredCase) -> tuple[str, ...]:
-    """How the work is carried out: precision, attention, compilation, then what else is at work."""
+def settings(case: LeverCase) -> tuple[str, ...]:
+    """How the work is carried out: precision, attention, compilation, then what else is at work. Of a
+    live step, what is set around it."""
     configuration = case.configuration
+    if isinstance(case, StepCase):
+        around = (configuration.precision, configuration.attention)
+        return ("as written", *(each for each in around if each not in ("fp32", "as-written")))
     compiled = {"none": "eager", "default": "compile"}.get(
         configuration.compile, f"compile {configuration.compile}"
     )

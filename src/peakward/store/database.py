@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from peakward.records.calibration import Calibration
-from peakward.records.case import Case, ConfiguredCase
+from peakward.records.case import Case, LeverCase
 from peakward.records.case_memory import CaseMemory
 from peakward.records.codec import R, from_json
 from peakward.records.environment import Environment
@@ -168,7 +168,7 @@ class Store:
         return next((each for each in stored if not _gave_up_sooner(each, protocol)), None)
 
     def trial(
-        self, lever: str, base: ConfiguredCase, candidate: ConfiguredCase, environment_key: str
+        self, lever: str, base: LeverCase, candidate: LeverCase, environment_key: str
     ) -> Trial | None:
         """The latest trial of the furthest stage: confirmed before screened before refused."""
         return self._first(

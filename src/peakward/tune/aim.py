@@ -3,7 +3,7 @@
 import msgspec
 
 from peakward.catalogue.levers import numerics_class, pull
-from peakward.records.case import ConfiguredCase
+from peakward.records.case import LeverCase
 from peakward.records.lever import Lever, NumericsClass
 from peakward.records.measurement import Interval
 from peakward.records.trial import Objective, Trial, TrialVerdict
@@ -31,7 +31,7 @@ class Aim(msgspec.Struct, frozen=True, kw_only=True):
         """Whether levers that save memory and no time have a place in the search."""
         return self.objective == "memory" or self.max_memory_bytes is not None
 
-    def obstacle(self, lever: Lever, base: ConfiguredCase) -> str | None:
+    def obstacle(self, lever: Lever, base: LeverCase) -> str | None:
         """Why the lever is not to be tried on the base, or None."""
         kind = numerics_class(lever, pull(lever, base))
         if STRICTEST_FIRST.index(kind) <= STRICTEST_FIRST.index(self.numerics):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from peakward.catalogue.levers import numerics_class, pull
-from peakward.records.case import ConfiguredCase
+from peakward.records.case import LeverCase
 from peakward.records.lever import Lever, NumericsClass
 from peakward.records.trial import NumericsVerdict, Trial
 from peakward.tune.costs import N_PROCESSES, Costs
@@ -12,26 +12,26 @@ from peakward.tune.ladder import Ladder
 from peakward.tune.ledger import Ledger
 from peakward.tune.trials import Comparison, misjudged, refused
 
-Obstacle = Callable[[Lever, ConfiguredCase], str | None]
+Obstacle = Callable[[Lever, LeverCase], str | None]
 
 
 class Tries(Protocol):
     """What `laboratory.Laboratory` does."""
 
-    def screen(self, lever: Lever, base: ConfiguredCase, candidate: ConfiguredCase) -> Trial:
+    def screen(self, lever: Lever, base: LeverCase, candidate: LeverCase) -> Trial:
         """A quick look."""
 
-    def seen_s(self, case: ConfiguredCase) -> float | None:
+    def seen_s(self, case: LeverCase) -> float | None:
         """How long a screened case's turn should take."""
 
     def check(
-        self, declared: NumericsClass, base: ConfiguredCase, candidate: ConfiguredCase
+        self, declared: NumericsClass, base: LeverCase, candidate: LeverCase
     ) -> NumericsVerdict:
         """The numbers."""
 
     def confirm(
         self,
-        cases: Sequence[ConfiguredCase],
+        cases: Sequence[LeverCase],
         comparisons: Sequence[Comparison],
         *,
         affords_more: Callable[[], bool],
@@ -52,24 +52,22 @@ class Bench:
     ) -> None:
         self.tries, self.ledger, self.costs = tries, ledger, costs
         self.obstacle, self.environment_key = obstacle, environment_key
-        self._numerics: dict[
-            tuple[NumericsClass, ConfiguredCase, ConfiguredCase], NumericsVerdict
-        ] = {}
+        self._numerics: dict[tuple[NumericsClass, LeverCase, LeverCase], NumericsVerdict] = {}
 
     def stands(self, ladder: Ladder) -> bool:
         """Whether each lever can be pulled where it stands."""
         return all(self.obstacle(lever, below) is None for lever, below, _ in ladder.rungs)
 
-    def screen_s(self, base: ConfiguredCase, candidate: ConfiguredCase) -> float:
+    def screen_s(self, base: LeverCase, candidate: LeverCase) -> float:
         """How long a screening should take."""
         return self.costs.screen_s(candidate, base_s=self.tries.seen_s(base))
 
-    def turns_s(self, cases: Iterable[ConfiguredCase], n_processes: int = N_PROCESSES) -> float:
+    def turns_s(self, cases: Iterable[LeverCase], n_processes: int = N_PROCESSES) -> float:
         """How long all cases in turn should take, in each of some processes."""
         once_s = sum(self.tries.seen_s(case) or self.costs.turn_s(case) for case in cases)
         return n_processes * (self.costs.start_s + once_s)
 
-    def checks_s(self, pulled: Iterable[tuple[Lever, ConfiguredCase, ConfiguredCase]]) -> float:
+    def checks_s(self, pulled: Iterable[tuple[Lever, LeverCase, LeverCase]]) -> float:
         """How long it should take to check levers, each from a base to a candidate."""
         return sum(
             self.costs.check_s(candidate)
@@ -77,7 +75,7 @@ class Bench:
             if (numerics_class(lever, candidate), base, candidate) not in self._numerics
         )
 
-    def holds(self, lever: Lever, base: ConfiguredCase) -> bool:
+    def holds(self, lever: Lever, base: LeverCase) -> bool:
         """Whether the lever's numbers hold on the base; where they do not, its trial says so."""
         candidate = pull(lever, base)
         numerics = self.checked(numerics_class(lever, candidate), base, candidate)
@@ -89,7 +87,7 @@ class Bench:
         return False
 
     def checked(
-        self, declared: NumericsClass, base: ConfiguredCase, candidate: ConfiguredCase
+        self, declared: NumericsClass, base: LeverCase, candidate: LeverCase
     ) -> NumericsVerdict:
         """Whether the candidate computes what its class promises; asked once."""
         key = declared, base, candidate

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from peakward.records.case import ConfiguredCase
+from peakward.records.case import LeverCase
 from peakward.records.measurement import Measurement
 from peakward.records.protocol import Protocol
 
@@ -47,31 +47,31 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
     compile_s: float
     """On top of it, the first time a configuration compiles."""
 
-    def screen_s(self, candidate: ConfiguredCase, *, base_s: float | None = None) -> float:
+    def screen_s(self, candidate: LeverCase, *, base_s: float | None = None) -> float:
         """One candidate screened; it should take as long as its base, where that is known."""
         return (base_s or self.arm_s + SCREEN.max_timed_s) + self._compiling_s(candidate)
 
-    def turn_s(self, case: ConfiguredCase) -> float:
+    def turn_s(self, case: LeverCase) -> float:
         """A case in its turn, as far as it was not screened yet."""
         # It warms up for 3 steps and is timed for 5, one that is screened for some ten.
         return self.arm_s / 2 + TURN.max_timed_s + AGAIN * self._compiling_s(case)
 
-    def check_s(self, candidate: ConfiguredCase) -> float:
+    def check_s(self, candidate: LeverCase) -> float:
         """Its numbers against an oracle's: models of few layers, but compiled anew for their shapes."""
         return CHECK_S + self._compiling_s(candidate)
 
-    def profile_s(self, case: ConfiguredCase) -> float:
+    def profile_s(self, case: LeverCase) -> float:
         """Some steps of one case profiled, in a process of their own.
 
         A profiler makes a step longer, by half of its time to be on the safe side.
         """
         return self.start_s + 1.5 * self.arm_s + AGAIN * self._compiling_s(case) + ANALYSE_S
 
-    def _compiling_s(self, case: ConfiguredCase) -> float:
+    def _compiling_s(self, case: LeverCase) -> float:
         return self.compile_s if case.configuration.compile != "none" else 0.0
 
 
-def guessed(case: ConfiguredCase, floor_s: float | None) -> Costs:
+def guessed(case: LeverCase, floor_s: float | None) -> Costs:
     """Before anything ran: a warm-up is some ten steps, none faster than its floor.
 
     Start and compilation on a GPU as seen on an H200 with 16 cores (8.8 and 7 to 8 s, 2026-11-21);

@@ -9,7 +9,7 @@ from peakward.prediction.planning.forecast import forecast
 from peakward.prediction.planning.foretold import foretold
 from peakward.prediction.planning.site import site
 from peakward.records.calibration import Calibration
-from peakward.records.case import ConfiguredCase, ModelCase
+from peakward.records.case import LeverCase, ModelCase, same_work
 from peakward.records.environment import Environment
 from peakward.records.plan import Absent
 from peakward.records.profile import CaseProfile
@@ -37,7 +37,7 @@ class Expectations:
         self,
         environment: Environment,
         calibration: Calibration | None,
-        profile_of: Callable[[ConfiguredCase], CaseProfile | None],
+        profile_of: Callable[[LeverCase], CaseProfile | None],
     ) -> None:
         self._device = devices.match(environment.device_name, environment.device_memory_bytes)
         self._why_none = _why_none(environment, known=self._device is not None)
@@ -45,7 +45,7 @@ class Expectations:
         here = None if self._device is None else site(self._device, calibration=calibration)
         self._forecast = cache(lambda case: forecast(case, here) if here is not None else None)
 
-    def foretold(self, base: ConfiguredCase, candidate: ConfiguredCase) -> Foretold:
+    def foretold(self, base: LeverCase, candidate: LeverCase) -> Foretold:
         """The predicted effect, or why there is none."""
         reason = self._why_none or "the step of a user's module is not predicted from its source"
         if self._why_none is None and isinstance(base, ModelCase):
@@ -55,7 +55,7 @@ class Expectations:
         gaps = (Absent(figure=figure, reason=reason) for figure in ("time", "memory"))
         return Foretold(absent=tuple(gaps))
 
-    def bound(self, base: ConfiguredCase, candidate: ConfiguredCase, base_s: float) -> Bound | None:
+    def bound(self, base: LeverCase, candidate: LeverCase, base_s: float) -> Bound | None:
         """The least ratio of the candidate's step time to `base_s`: by the base's stored profile where
         the change leaves phases alone, by the candidate's arithmetic in any case; the stricter."""
         by_profile_s, by_floor_s = self._untouched_s(base, candidate), self._arithmetic_s(candidate)
@@ -66,7 +66,7 @@ class Expectations:
             found.append(Bound(least_time_ratio=by_floor_s / base_s, basis="floor"))
         return max(found, key=lambda each: each.least_time_ratio, default=None)
 
-    def _untouched_s(self, base: ConfiguredCase, candidate: ConfiguredCase) -> float | None:
+    def _untouched_s(self, base: LeverCase, candidate: LeverCase) -> float | None:
         """Of a step, the kernels in phases that the change leaves as they are."""
         phases = _phases_left_alone(base, candidate)
         profile = self._profile_of(base) if phases else None
@@ -77,7 +77,7 @@ class Expectations:
         )
         return total_ns * NS / profile.n_steps
 
-    def _arithmetic_s(self, case: ConfiguredCase) -> float | None:
+    def _arithmetic_s(self, case: LeverCase) -> float | None:
         """Its products at the datasheet's peak, where the device has one; else at the best rate that
         was measured. Traffic is left out: of a small case it may stay in a cache. None of a user's module,
         of whose products only it knows."""
@@ -99,8 +99,8 @@ def _why_none(environment: Environment, *, known: bool) -> str | None:
     return None if known else f"{environment.device_name} is not in the catalogue of devices"
 
 
-def _phases_left_alone(base: ConfiguredCase, candidate: ConfiguredCase) -> tuple[str, ...]:
-    if base.workload != candidate.workload:
+def _phases_left_alone(base: LeverCase, candidate: LeverCase) -> tuple[str, ...]:
+    if not same_work(base, candidate):
         return ()
     changed = [
         field

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from peakward.records.case import ConfiguredCase
+from peakward.records.case import LeverCase
 from peakward.records.lever import Lever, NumericsClass
 from peakward.records.trial import Foretold, NumericsVerdict, Trial
 from peakward.tune.aim import Aim
@@ -45,7 +45,7 @@ class Laboratory:
         self._turn = COUNTED_TURN if counted else TURN
         self._key = sweep.environment.key
 
-    def screen(self, lever: Lever, base: ConfiguredCase, candidate: ConfiguredCase) -> Trial:
+    def screen(self, lever: Lever, base: LeverCase, candidate: LeverCase) -> Trial:
         """A quick look: one short measurement of each arm, one after the other."""
         foretold = self._expectations.foretold(base, candidate)
         start_s = time.monotonic()
@@ -53,13 +53,13 @@ class Laboratory:
         trial = screened(lever.name, ours, theirs, wall_s=time.monotonic() - start_s)
         return self._aim.weighed(msgspec.structs.replace(trial, foretold=foretold))
 
-    def seen_s(self, case: ConfiguredCase) -> float | None:
+    def seen_s(self, case: LeverCase) -> float | None:
         """What a turn of the case should take, by what its screening took; None where it had none."""
         found = self._store.measurement(case, self._screen, self._key)
         return None if found is None else again_s(found)
 
     def check(
-        self, declared: NumericsClass, base: ConfiguredCase, candidate: ConfiguredCase
+        self, declared: NumericsClass, base: LeverCase, candidate: LeverCase
     ) -> NumericsVerdict:
         """Whether the candidate computes what its class promises.
 
@@ -70,7 +70,7 @@ class Laboratory:
 
     def confirm(
         self,
-        cases: Sequence[ConfiguredCase],
+        cases: Sequence[LeverCase],
         comparisons: Sequence[Comparison],
         *,
         affords_more: Callable[[], bool],
@@ -91,7 +91,7 @@ class Laboratory:
             return tuple(found)
         told = [self._expectations.foretold(each.base, each.candidate) for each in comparisons]
         start_s = time.monotonic()
-        rounds: list[dict[ConfiguredCase, Turn]] = []
+        rounds: list[dict[LeverCase, Turn]] = []
         n_wanted = N_PROCESSES
         trials: tuple[Trial, ...] = ()
         while len(rounds) < n_wanted:
@@ -121,7 +121,7 @@ class Laboratory:
         self,
         comparison: Comparison,
         foretold: Foretold,
-        rounds: "Sequence[dict[ConfiguredCase, Turn]]",
+        rounds: "Sequence[dict[LeverCase, Turn]]",
         wall_s: float,
     ) -> Trial:
         base_s = geometric_mean(turns[comparison.base].median_s for turns in rounds)
@@ -131,8 +131,8 @@ class Laboratory:
         return self._aim.weighed(msgspec.structs.replace(trial, foretold=foretold))
 
     def _round(
-        self, cases: Sequence[ConfiguredCase], number: int
-    ) -> tuple["TurnsTimed", tuple[ConfiguredCase, ...]]:
+        self, cases: Sequence[LeverCase], number: int
+    ) -> tuple["TurnsTimed", tuple[LeverCase, ...]]:
         """One process's turns, and the order in which it took the cases."""
         # Each process draws its own memory layout and its own host speed.
         self._sweep.workers.close()

@@ -7,30 +7,30 @@ from typing import Self
 import msgspec
 
 from peakward.catalogue.levers import pull
-from peakward.records.case import ConfiguredCase
+from peakward.records.case import LeverCase
 from peakward.records.lever import Lever
 
 
 class Ladder(msgspec.Struct, frozen=True, kw_only=True):
     """Levers in the order in which they are pulled."""
 
-    base: ConfiguredCase
+    base: LeverCase
     levers: tuple[Lever, ...] = ()
 
     @property
-    def cases(self) -> tuple[ConfiguredCase, ...]:
+    def cases(self) -> tuple[LeverCase, ...]:
         """The base, then the case on each rung."""
         return tuple(
             accumulate(self.levers, lambda case, lever: pull(lever, case), initial=self.base)
         )
 
     @property
-    def top(self) -> ConfiguredCase:
+    def top(self) -> LeverCase:
         """All levers pulled."""
         return self.cases[-1]
 
     @property
-    def rungs(self) -> tuple[tuple[Lever, ConfiguredCase, ConfiguredCase], ...]:
+    def rungs(self) -> tuple[tuple[Lever, LeverCase, LeverCase], ...]:
         """Each lever with the case below it and the one that it makes."""
         cases = self.cases
         return tuple(zip(self.levers, cases[:-1], cases[1:], strict=True))

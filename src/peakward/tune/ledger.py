@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from peakward.records.case import ConfiguredCase
+from peakward.records.case import LeverCase
 from peakward.records.trial import Trial
 from peakward.tune.budget import Budget
 from peakward.tune.trials import interrupted
@@ -16,7 +16,7 @@ class Undone(NamedTuple):
 
     what: str
     lever: str | None = None
-    base: ConfiguredCase | None = None
+    base: LeverCase | None = None
     """What its trial would have been of."""
     confirming: bool = False
 
@@ -32,7 +32,7 @@ class Ledger:
         """Kept back for the investigation's end."""
         self._budget = budget
         self._undone: list[Undone] = []
-        self._trials: dict[tuple[str, ConfiguredCase, ConfiguredCase], Trial] = {}
+        self._trials: dict[tuple[str, LeverCase, LeverCase], Trial] = {}
 
     @property
     def trials(self) -> tuple[Trial, ...]:
@@ -44,7 +44,7 @@ class Ledger:
         """What was not done for want of time and not made up for later, or ended by Ctrl-C; once each."""
         return list(dict.fromkeys(each.what for each in self._undone if not self._made_up(each)))
 
-    def known(self, name: str, base: ConfiguredCase) -> Trial | None:
+    def known(self, name: str, base: LeverCase) -> Trial | None:
         """The lever's latest trial on the base."""
         made = (each for each in reversed(self.trials) if (each.lever, each.base) == (name, base))
         return next(made, None)
@@ -66,7 +66,7 @@ class Ledger:
         return self._budget.allows(cost_s, reserve_s=self.reserve_s)
 
     def affords(
-        self, cost_s: float, what: str, lever: str | None = None, base: ConfiguredCase | None = None
+        self, cost_s: float, what: str, lever: str | None = None, base: LeverCase | None = None
     ) -> bool:
         """Whether it fits; announced if so, noted as left undone if not, until the lever has a trial
         on the base."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from peakward.records.case import ConfiguredCase
+from peakward.records.case import LeverCase
 from peakward.records.lever_ledger import Errors, LeverEntry, LeverLedger, Miss, Unpredicted
 from peakward.records.measurement import Interval
 from peakward.records.trial import Pair, Trial
@@ -46,7 +46,7 @@ def lever_ledger(tried: Iterable[Tried], sources: Sequence[str]) -> LeverLedger:
     )
 
 
-_Compared = tuple[str, ConfiguredCase, ConfiguredCase, str]
+_Compared = tuple[str, LeverCase, LeverCase, str]
 
 
 def _each_once(tried: Iterable[Tried]) -> list[Tried]:

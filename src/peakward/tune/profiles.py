@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from peakward.catalogue import devices
-from peakward.records.case import ConfiguredCase, OperatorCase
+from peakward.records.case import LeverCase, OperatorCase
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Measurement
 from peakward.records.profile import CaseProfile
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from peakward.lab.measure.isolated import Workers
     from peakward.store.database import Store
 
-ProfiledCase = ConfiguredCase | OperatorCase
+ProfiledCase = LeverCase | OperatorCase
 N_STEPS = 3
 TIMEOUT_S = 600.0
 INTERRUPTED = "interrupted"
@@ -126,7 +126,7 @@ def affordable(
     made: list[CaseProfile] = []
     notes: list[str] = []
     for each in reversed(measured):
-        if each.status != "ok" or not isinstance(each.case, ConfiguredCase):
+        if each.status != "ok" or not isinstance(each.case, LeverCase):
             continue
         cost_s = 0.0 if profiler.known(each.case) else costs.profile_s(each.case)
         if not budget.allows(cost_s):

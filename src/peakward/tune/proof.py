@@ -6,7 +6,7 @@ import msgspec
 
 from peakward.catalogue import levers as catalogue
 from peakward.catalogue.levers import numerics_class
-from peakward.records.case import ConfiguredCase
+from peakward.records.case import LeverCase
 from peakward.records.lever import Lever, NumericsClass
 from peakward.records.trial import Trial
 from peakward.tune import trials
@@ -50,7 +50,7 @@ class Proof:
         self._enter(climb)
         return self._whole(climb)
 
-    def prove_alone(self, base: ConfiguredCase) -> Ladder:
+    def prove_alone(self, base: LeverCase) -> Ladder:
         """Levers that look faster on the base and are no rung on it: each against the base.
 
         Returns:
@@ -77,7 +77,7 @@ class Proof:
         best = min(kept, key=_ratio, default=None)
         return Ladder(base=base, levers=(catalogue.lever(best.lever),) if best else ())
 
-    def _confirmed_alone(self, base: ConfiguredCase, worthy: Sequence[Trial]) -> tuple[Trial, ...]:
+    def _confirmed_alone(self, base: LeverCase, worthy: Sequence[Trial]) -> tuple[Trial, ...]:
         rungs = [(catalogue.lever(each.lever), each.candidate) for each in worthy]
         sound = [
             self._compared(lever, base, top)
@@ -167,19 +167,17 @@ class Proof:
             ladder = ladder.first(len(ladder.levers) - 1)
         return ladder
 
-    def _alone_s(self, base: ConfiguredCase, screened: Sequence[Trial]) -> float:
+    def _alone_s(self, base: LeverCase, screened: Sequence[Trial]) -> float:
         pulled = [(catalogue.lever(each.lever), base, each.candidate) for each in screened]
         cases = (base, *(each.candidate for each in screened))
         return self._bench.checks_s(pulled) + self._bench.turns_s(cases)
 
-    def _compared(
-        self, lever: Lever, base: ConfiguredCase, candidate: ConfiguredCase
-    ) -> Comparison:
+    def _compared(self, lever: Lever, base: LeverCase, candidate: LeverCase) -> Comparison:
         numerics = self._bench.checked(numerics_class(lever, candidate), base, candidate)
         return Comparison(lever.name, base, candidate, numerics)
 
     def _confirm(
-        self, cases: Sequence[ConfiguredCase], comparisons: Sequence[Comparison]
+        self, cases: Sequence[LeverCase], comparisons: Sequence[Comparison]
     ) -> tuple[Trial, ...]:
         more_s = self._bench.turns_s(cases, N_MORE_PROCESSES)
         return self._bench.tries.confirm(

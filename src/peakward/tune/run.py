@@ -14,7 +14,7 @@ from peakward.prediction.planning.forecast import forecast
 from peakward.prediction.planning.relief import relief
 from peakward.prediction.planning.site import Site, site
 from peakward.records.calibration import Calibration
-from peakward.records.case import ConfiguredCase, ModelCase, ModuleCase
+from peakward.records.case import LeverCase, ModelCase, ModuleCase, StepCase
 from peakward.records.case_memory import CaseMemory
 from peakward.records.device import Device
 from peakward.records.environment import Environment
@@ -52,10 +52,16 @@ NOT_PREDICTED = (
 )
 
 
+OF_A_STEP = (
+    "Floor, MFU and a prediction: not computed, for a step given as a function does not say what its maths "
+    "is. Levers were set around its call alone; what each of the others needs stands beside it."
+)
+
+
 class Investigation(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked."""
 
-    case: ConfiguredCase
+    case: LeverCase
     """The start: the model, the workload and the user's own configuration or the baseline."""
     levers: tuple[Lever, ...]
     budget_s: float
@@ -63,16 +69,16 @@ class Investigation(msgspec.Struct, frozen=True, kw_only=True):
     """Reproduces the investigation."""
     obstacle: Obstacle
     """Why a lever cannot apply to a case on this machine, or None."""
-    to_command: Callable[[ConfiguredCase], str | None]
+    to_command: Callable[[LeverCase], str | None]
     """The command line that measures a case."""
     aim: Aim = Aim()
 
-    def forbids(self, lever: Lever, base: ConfiguredCase) -> str | None:
+    def forbids(self, lever: Lever, base: LeverCase) -> str | None:
         """Why the lever is not to be tried on the base, or None."""
         return self.aim.obstacle(lever, base) or self.obstacle(lever, base)
 
 
-def calibrated(sweep: "Sweep", store: "Store", case: ConfiguredCase) -> Calibration:
+def calibrated(sweep: "Sweep", store: "Store", case: LeverCase) -> Calibration:
     """This machine's ceilings, measured now where the store has none."""
     known = store.calibration(sweep.environment.key)
     if known is None:
@@ -82,7 +88,7 @@ def calibrated(sweep: "Sweep", store: "Store", case: ConfiguredCase) -> Calibrat
 
 
 def predicted(
-    case: ConfiguredCase, environment: Environment, calibration: Calibration | None
+    case: LeverCase, environment: Environment, calibration: Calibration | None
 ) -> Prediction | None:
     """The case's floor on this machine; None of a user's module, whose maths is not known."""
     if not isinstance(case, ModelCase):
@@ -95,7 +101,7 @@ def _floor_s(ceiling: Prediction | None) -> float | None:
 
 
 def foretold(
-    case: ConfiguredCase, environment: Environment, calibration: Calibration | None
+    case: LeverCase, environment: Environment, calibration: Calibration | None
 ) -> Forecast | None:
     """Time and memory of the case on this machine; None on a CPU or a device that is not catalogued, and
     of a user's module, which `pw.predict` predicts where it is.
@@ -109,7 +115,7 @@ def foretold(
 
 
 def levers_that_fit(
-    case: ConfiguredCase,
+    case: LeverCase,
     told: Forecast | None,
     environment: Environment,
     calibration: Calibration | None,
@@ -267,15 +273,15 @@ def _study(
     ledger: Ledger,
 ) -> Study:
     environment, best = measured[0].environment, held.top
-    cases = [each.case for each in measured if isinstance(each.case, ConfiguredCase)]
+    cases = [each.case for each in measured if isinstance(each.case, LeverCase)]
     undone = "; ".join(dict.fromkeys(ledger.skipped))
     limits = [f"Not done in its {asked.budget_s:.0f} s: {undone}."] if undone else []
     limits += [NOT_PREDICTED] if isinstance(best, ModuleCase) else []
+    limits += [OF_A_STEP] if isinstance(best, StepCase) else []
     return Study(
         id=uuid.uuid4().hex,
         name="run",
-        title=f"{best.name}, {best.workload.pass_} at "
-        f"{best.workload.batch_size} × {best.workload.seq_len}",
+        title=_title(best),
         command=asked.command,
         environment=environment,
         started_at="",
@@ -298,6 +304,13 @@ def _study(
         best_command=asked.to_command(best),
         notes=(*asked.aim.notes(), *limits),
     )
+
+
+def _title(case: LeverCase) -> str:
+    if isinstance(case, StepCase):
+        return f"{case.name}, a step given as a function"
+    work = case.workload
+    return f"{case.name}, {work.pass_} at {work.batch_size} × {work.seq_len}"
 
 
 def planned(

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from peakward.catalogue.levers import pull
-from peakward.records.case import ConfiguredCase
+from peakward.records.case import LeverCase
 from peakward.records.lever import Lever
 from peakward.records.trial import Trial
 from peakward.tune import trials
@@ -22,12 +22,12 @@ class Search:
         self._bench, self._ledger, self._seeks_memory = bench, bench.ledger, seeks_memory
         self._wrong: set[str] = set()
         """Levers whose numbers do not hold."""
-        self._lost_on: dict[str, set[ConfiguredCase]] = {}
+        self._lost_on: dict[str, set[LeverCase]] = {}
         """Of each lever, the compositions on which it lost to a rival."""
         self._ratios: dict[str, float] = {}
         """Of each lever's latest screening, candidate over base of what is sought."""
 
-    def climb(self, base: ConfiguredCase, levers: Sequence[Lever], *, base_runs: bool) -> Ladder:
+    def climb(self, base: LeverCase, levers: Sequence[Lever], *, base_runs: bool) -> Ladder:
         """The levers that gained, each when screened on top of those before it, with sound numbers.
 
         Where numbers do not hold, the climb is made again without the lever.
@@ -43,7 +43,7 @@ class Search:
             self._wrong.add(wrong.name)
             self._lost_on.clear()
 
-    def alone(self, base: ConfiguredCase, levers: Sequence[Lever]) -> None:
+    def alone(self, base: LeverCase, levers: Sequence[Lever]) -> None:
         """Screen on the base what was not yet, and note what cannot apply to it nor ever could."""
         for lever in levers:
             candidate = pull(lever, base)
@@ -56,7 +56,7 @@ class Search:
                 key = self._bench.environment_key
                 self._ledger.add(trials.refused(lever, base, candidate, key, reason))
 
-    def _climb(self, base: ConfiguredCase, levers: Sequence[Lever], *, base_runs: bool) -> Ladder:
+    def _climb(self, base: LeverCase, levers: Sequence[Lever], *, base_runs: bool) -> Ladder:
         """Passes over the levers for as long as one gains: what hides behind one bottleneck shows
         once it is gone (a launch-bound step gains nothing from CUDA graphs while its matmuls are
         slow).
@@ -111,7 +111,7 @@ class Search:
             return higher
         return ladder
 
-    def _rescued(self, foot: Lever, base: ConfiguredCase) -> bool:
+    def _rescued(self, foot: Lever, base: LeverCase) -> bool:
         trial = self._ledger.known(foot.name, base) or self._screened(foot, base)
         return trial is not None and trials.rescues(trial)
 
@@ -130,7 +130,7 @@ class Search:
         return self._screened(lever, base, ladder, then_s=then_s)
 
     def _screened(
-        self, lever: Lever, base: ConfiguredCase, on: Ladder | None = None, *, then_s: float = 0.0
+        self, lever: Lever, base: LeverCase, on: Ladder | None = None, *, then_s: float = 0.0
     ) -> Trial | None:
         """Its trial, where there is time for it and for what must follow."""
         candidate = pull(lever, base)

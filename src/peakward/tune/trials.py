@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from peakward.records.case import ConfiguredCase
+from peakward.records.case import LeverCase
 from peakward.records.lever import Lever
 from peakward.records.measurement import Interval, Measurement, Status
 from peakward.records.trial import Bound, NumericsVerdict, Pair, Trial, TrialVerdict
@@ -29,19 +29,17 @@ class Comparison(NamedTuple):
 
     name: str
     """The lever's, or "composition"."""
-    base: ConfiguredCase
-    candidate: ConfiguredCase
+    base: LeverCase
+    candidate: LeverCase
     numerics: NumericsVerdict | None
 
     @property
-    def key(self) -> tuple[str, ConfiguredCase, ConfiguredCase]:
+    def key(self) -> tuple[str, LeverCase, LeverCase]:
         """Under which its trial is stored."""
         return self.name, self.base, self.candidate
 
 
-def refused(
-    lever: Lever, base: ConfiguredCase, candidate: ConfiguredCase, key: str, reason: str
-) -> Trial:
+def refused(lever: Lever, base: LeverCase, candidate: LeverCase, key: str, reason: str) -> Trial:
     """A lever that cannot apply here."""
     return _trial(
         lever.name, base, candidate, key, stage="refused", verdict="rejected", reason=reason
@@ -50,7 +48,7 @@ def refused(
 
 def judged(
     comparison: Comparison,
-    rounds: Sequence[Mapping[ConfiguredCase, "Turn"]],
+    rounds: Sequence[Mapping[LeverCase, "Turn"]],
     key: str,
     wall_s: float,
     where: str = "processes",
@@ -116,7 +114,7 @@ def held_to(trial: Trial, bound: Bound | None) -> Trial:
 
 
 def failed_beside(
-    comparison: Comparison, key: str, culprit: ConfiguredCase | None, status: Status, reason: str
+    comparison: Comparison, key: str, culprit: LeverCase | None, status: Status, reason: str
 ) -> Trial:
     """The trial where a case failed before all were timed: its candidate's failure, or that of
     another case, which says nothing about its lever. What Ctrl-C ended, it ended for all."""
@@ -151,8 +149,8 @@ def misjudged(trial: Trial, numerics: NumericsVerdict) -> Trial:
 def screened(name: str, base: Measurement, candidate: Measurement, *, wall_s: float) -> Trial:
     """What one short measurement of each arm says: enough to drop a lever, not to keep one."""
     ours, theirs = base.case, candidate.case
-    assert isinstance(ours, ConfiguredCase)
-    assert isinstance(theirs, ConfiguredCase)
+    assert isinstance(ours, LeverCase)
+    assert isinstance(theirs, LeverCase)
     peaks = [
         each.memory.peak_allocated_bytes if each.memory else None for each in (base, candidate)
     ]
@@ -257,8 +255,8 @@ def _screening(ratio: Interval, verdict: str) -> str:
 
 def _trial(
     name: str,
-    base: ConfiguredCase,
-    candidate: ConfiguredCase,
+    base: LeverCase,
+    candidate: LeverCase,
     key: str,
     *,
     stage: str,

@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from peakward.catalogue.from_outside import outside_obstacle
-from peakward.catalogue.levers import LEVERS, pull
-from peakward.records.case import AS_WRITTEN, ModuleCase, Workload
+from peakward.catalogue.from_outside import outside_obstacle, step_obstacle
+from peakward.catalogue.levers import AROUND_A_CALL, LEVERS, pull
+from peakward.records.case import AS_WRITTEN, ModuleCase, StepCase, Workload
 
 OF_A_FACTORY = {
     "tf32", "bf16-mixed", "fp16-mixed", "bf16", "sdpa-cudnn", "compile", "cuda-graphs",
@@ -52,3 +52,13 @@ def test_the_levers_of_each_source(source, names):
 )
 def test_what_needs_the_decoder(work, settings, line):
     assert outside_obstacle(case("py:model:build", work, **settings)).startswith(line)
+
+
+def test_around_a_live_step_torch_s_own_settings_are_set_and_no_other():
+    """Every other lever says what to change."""
+    step = StepCase(name="step", fingerprint="0", device="cuda")
+    assert step_obstacle(step) is None
+    levers = dict.fromkeys((*LEVERS, *AROUND_A_CALL))
+    reasons = {each: step_obstacle(pull(each, step)) for each in levers}
+    assert {each for each, reason in reasons.items() if reason is None} == set(AROUND_A_CALL)
+    assert all(": " in reason for reason in reasons.values() if reason is not None)

@@ -6,7 +6,7 @@ import sys
 import msgspec
 import pytest
 
-from peakward.records.case import Configuration, ModelCase, StepCase, Workload, case_key
+from peakward.records.case import Configuration, ModelCase, StepCase, Workload, case_key, same_work
 from peakward.records.codec import from_json
 from peakward.records.model_shape import ModelShape
 
@@ -108,3 +108,17 @@ def test_an_integer_in_a_float_field_is_the_same_case() -> None:
 def test_tokens_of_a_step(lengths: tuple[int, ...], accumulate: int, tokens: float) -> None:
     workload = Workload(batch_size=4, seq_len=16, varying_seq_lens=lengths, accumulate=accumulate)
     assert workload.tokens_per_step == tokens
+
+
+def test_a_live_step_as_it_is_has_the_key_of_before_it_had_settings() -> None:
+    step = StepCase(name="step", fingerprint="f", device="cpu", tokens_per_step=64)
+    assert case_key(step) == "11a8dde178a213f1"
+    around = msgspec.structs.replace(step.configuration, attention="sdpa-math")
+    assert case_key(msgspec.structs.replace(step, configuration=around)) != case_key(step)
+
+
+def test_the_same_work_is_all_but_the_configuration() -> None:
+    other = msgspec.structs.replace(CASE, configuration=Configuration(precision="bf16"))
+    assert same_work(CASE, other)
+    assert not same_work(CASE, STEP)
+    assert not same_work(CASE, msgspec.structs.replace(CASE, device="cuda"))

@@ -3,11 +3,13 @@
 import importlib.util
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from peakward.catalogue.devices import device
 from peakward.prediction.planning.forecast import forecast
 from peakward.prediction.planning.site import site
+from peakward.records.case import StepCase
 from peakward.tune.diagnoses import diagnosed
 
 
@@ -45,3 +47,22 @@ def test_what_was_not_profiled_is_judged_by_what_there_is(studies):
     assert best.whole_s is None
     missing = {each.code for each in best.abstentions}
     assert {"HOST001", "BW001", "MEM002"} <= missing
+
+
+def test_of_a_live_step_findings_stand_and_gains_are_not_computed(studies):
+    study = studies.run_study()
+    step = StepCase(name="step", fingerprint="", device="cuda")
+    measured = msgspec.structs.replace(study.measurements[0], case=step)
+    profiles = tuple(
+        msgspec.structs.replace(each, case=step)
+        for each in study.profiles
+        if each.case == studies.BASELINE
+    )
+    (told,) = diagnosed(
+        (measured,), profiles=profiles, memory=(), forecasts=(), here=site(device("h200-141"))
+    )
+    assert (told.case, told.subject) == (step, "step")
+    gains = [gain for each in told.findings for gain in each.gains]
+    assert gains
+    assert all(each.gain is each.saved_bytes is None for each in gains)
+    assert {each.source.partition(":")[0] for each in gains} == {"not computed"}

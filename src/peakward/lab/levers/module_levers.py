@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.attention import sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
@@ -19,6 +19,8 @@ from peakward.lab.models.repeated_blocks import repeated_blocks
 from peakward.lab.ops.attention.sdpa import BACKENDS
 from peakward.records.case import Attention, Checkpointing, Compile, CompileScope
 from peakward.records.errors import PeakwardError
+
+_SDPA = F.scaled_dot_product_attention
 
 
 def recompute(module: nn.Module, mode: Checkpointing) -> None:
@@ -59,13 +61,35 @@ def attention_backend(attention: Attention) -> AbstractContextManager[None]:
 
 
 class SdpaCalls(TorchFunctionMode):
-    """Counts calls of torch's scaled_dot_product_attention."""
+    """Sees calls of torch's scaled_dot_product_attention."""
 
-    n = 0
+    def __init__(self) -> None:
+        super().__init__()
+        self.n = 0
+        self.dtypes: set[torch.dtype] = set()
+        """That queries came in, or that autocast casts them to."""
+        self.longest = 0
+        """Of the sums in it: over head_dim, or over keys."""
+        self.drops = False
+        """Whether a call drops probabilities at random."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.n += func is F.scaled_dot_product_attention
-        return func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if func is _SDPA:
+            self._see(args, kwargs)
+        return func(*args, **kwargs)
+
+    def _see(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        call = dict(zip(("query", "key", "value", "attn_mask", "dropout_p"), args, strict=False))
+        call |= kwargs
+        query: Tensor = call["query"]
+        kind = query.device.type
+        self.n += 1
+        self.dtypes.add(
+            torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else query.dtype
+        )
+        self.longest = max(self.longest, query.shape[-1], call["key"].shape[-2])
+        self.drops = self.drops or call.get("dropout_p", 0.0) > 0
 
 
 def expect_sdpa(attention: Attention, forward: Callable[[], object]) -> None:

@@ -17,12 +17,13 @@ from peakward.lab.levers.operator_step import AttentionStep
 from peakward.lab.levers.piece_step import PieceStep
 from peakward.lab.models import module_source
 from peakward.records.case import (
-    BuiltCase,
+    Case,
     ConfiguredCase,
     MicroCase,
     ModelCase,
     ModuleCase,
     OperatorCase,
+    StepCase,
 )
 from peakward.records.errors import PeakwardError
 
@@ -30,12 +31,18 @@ PreparedStep = ModelStep | ModuleStep | AttentionStep | PieceStep
 
 
 @contextmanager
-def prepare(case: BuiltCase) -> Iterator[PreparedStep]:
+def prepare(case: Case) -> Iterator[PreparedStep]:
     """Build the case; on leaving, global torch settings are as they were.
 
     Raises:
-        PeakwardError: levers that exclude each other, or a piece of code that cannot run here.
+        PeakwardError: levers that exclude each other, a piece of code that cannot run here, or a live step,
+            which cannot be built.
     """
+    if isinstance(case, StepCase):
+        raise PeakwardError(
+            f"expected a case that can be built from its description, got the live step {case.name!r}: "
+            "use investigate, or measure_step, where it lives"
+        )
     if isinstance(case, OperatorCase):
         with precision.fp32_matmuls(case.precision):
             yield AttentionStep(case)

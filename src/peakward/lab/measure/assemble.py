@@ -70,6 +70,7 @@ def measurement(
         loss=answer.loss,
         piece=answer.piece,
         feeding=answer.feeding,
+        loader=answer.loader,
     )
 
 

@@ -5,8 +5,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from peakward.lab.levers.given_step import Given, GivenStep
 from peakward.lab.measure import assemble, failure, nvml, probe
 from peakward.lab.measure.clock import clock_for
 from peakward.lab.measure.crowd import Crowd
@@ -29,24 +30,6 @@ SHARED = (
     "the optimizer and the random states were not isolated"
 )
 UNKNOWN = "in process: no model was given, so what the step trained stays trained"
-
-
-class _Step:
-    """The user's step, keeping the loss that it may return but not the graph behind it."""
-
-    def __init__(self, step: Callable[[], object]) -> None:
-        self._step = step
-        self._last: object = None
-
-    def __call__(self) -> None:
-        result = self._step()
-        self._last = result.detach() if isinstance(result, Tensor) else result
-
-    def loss(self) -> float | None:
-        """What the last step returned, where that is one number."""
-        if isinstance(self._last, Tensor) and self._last.numel() == 1:
-            return float(self._last)
-        return float(self._last) if isinstance(self._last, int | float) else None
 
 
 def measure_step(
@@ -96,7 +79,8 @@ def measure_step(
         environment = probe.environment(case.device, uuid=uuid)
         busy = _busy_reason(gpu)
         with restored(model, optimizer):
-            answer = _measured(_Step(step), protocol, case.device, gpu, model)
+            live = GivenStep(Given(step=step, model=model), None)
+            answer = _measured(live, protocol, case.device, gpu)
     notes = (SHARED,) if model is not None else (SHARED, UNKNOWN)
     return assemble.measurement(
         case,
@@ -110,17 +94,16 @@ def measure_step(
 
 
 def _measured(
-    step: _Step,
+    step: GivenStep,
     protocol: Protocol,
     device_type: DeviceType,
     gpu: nvml.Gpu | None,
-    model: nn.Module | None,
 ) -> Measured | Failed:
     watch = Sampler(gpu) if device_type == "cuda" else Crowd()
     meter = CudaMeter(None, None) if device_type == "cuda" else CpuMeter()
     try:
         with meter:
-            timing = time_steps(step, protocol, clock_for(device_type), watch=watch)
+            timing = time_steps(step.step, protocol, clock_for(device_type), watch=watch)
             loss = checked_loss(step.loss(), timing)
             use = meter.use()
     except Exception as error:  # noqa: BLE001  a step may raise anything: it is the result
@@ -133,7 +116,7 @@ def _measured(
         memory=use,
         telemetry=watch.telemetry(len(timing.run.steps_s)),
         compile=None,
-        n_parameters=None if model is None else sum(each.numel() for each in model.parameters()),
+        n_parameters=step.n_parameters,
         loss=loss,
     )
 

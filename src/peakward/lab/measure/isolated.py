@@ -47,8 +47,8 @@ from peakward.lab.measure.process import WorkerProcess
 from peakward.records.calibration import Calibration
 from peakward.records.case import (
     Case,
-    ConfiguredCase,
     DeviceType,
+    LeverCase,
     ModelCase,
     ModuleCase,
     OperatorCase,
@@ -143,11 +143,7 @@ class Workers:
             PeakwardError: a step case, which only exists in the process that made it, or a case on
                 a device that is not here.
         """
-        if isinstance(case, StepCase):
-            raise PeakwardError(
-                f"expected a case that can be built elsewhere, got the live step {case.name!r}: "
-                "use measure_step"
-            )
+        self._expect_buildable(case)
         watch = assemble.Stopwatch()
         environment = self.environment(case.device)
         doubt = self._busy_reason(case.device)
@@ -167,9 +163,20 @@ class Workers:
             notes=self.notes,
         )
 
+    def _expect_buildable(self, case: Case) -> None:
+        """
+        Raises:
+            PeakwardError: what is asked cannot be built where it would be answered.
+        """
+        if isinstance(case, StepCase):
+            raise PeakwardError(
+                f"expected a case that can be built elsewhere, got the live step {case.name!r}: "
+                "use measure_step"
+            )
+
     def turns(
         self,
-        cases: Sequence[ConfiguredCase],
+        cases: Sequence[LeverCase],
         protocol: Protocol,
         *,
         on_event: OnEvent | None = None,
@@ -190,7 +197,7 @@ class Workers:
         return ended.answer
 
     def numerics(
-        self, base: ConfiguredCase, candidate: ConfiguredCase, declared: NumericsClass
+        self, base: LeverCase, candidate: LeverCase, declared: NumericsClass
     ) -> NumericsVerdict:
         """Whether the candidate computes what its class promises; "not computed" on a failure.
 
@@ -273,7 +280,7 @@ class Workers:
 
     def profile(
         self,
-        case: ConfiguredCase | OperatorCase,
+        case: LeverCase | OperatorCase,
         path: Path,
         *,
         n_steps: int = 3,

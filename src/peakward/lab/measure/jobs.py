@@ -10,6 +10,7 @@ from typing import Protocol as Interface
 import msgspec
 
 from peakward.lab.levers.configured_step import ConfiguredStep
+from peakward.lab.levers.given_step import GivenStep
 from peakward.lab.levers.marks import Mark
 from peakward.lab.levers.piece_step import PieceStep
 from peakward.lab.measure import compile_report, memory
@@ -28,12 +29,13 @@ from peakward.lab.measure.timer import Report, Timing, time_phases, time_steps
 from peakward.lab.micro.piece import COMPILED
 from peakward.lab.micro.work import piece_work
 from peakward.records.case import (
-    BuiltCase,
-    ConfiguredCase,
+    Case,
+    LeverCase,
     MicroCase,
     ModelCase,
     ModuleCase,
     OperatorCase,
+    StepCase,
 )
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import MemoryUse
@@ -71,7 +73,7 @@ class Prepared(Interface):
         """`MemoryUse.held_for_backward_bytes`, from a forward pass of its own after the last step."""
 
 
-Prepare = Callable[[BuiltCase], AbstractContextManager[Prepared]]
+Prepare = Callable[[Case], AbstractContextManager[Prepared]]
 
 
 class Bench(NamedTuple):
@@ -106,6 +108,9 @@ def measure(request: MeasureRequest, bench: Bench) -> Measured:
             if isinstance(prepared, ConfiguredStep)
             else None
         )
+        loader = (
+            prepared.waited(len(timing.run.steps_s)) if isinstance(prepared, GivenStep) else None
+        )
         loss = checked_loss(prepared.loss(), timing)
         phases = (
             time_phases(prepared.step, clock, step_s=median(timing.run.steps_s))
@@ -127,6 +132,7 @@ def measure(request: MeasureRequest, bench: Bench) -> Measured:
         loss=loss,
         piece=work,
         feeding=feeding,
+        loader=loader,
     )
 
 
@@ -152,7 +158,7 @@ def time_turns(request: TurnsRequest, bench: Bench) -> TurnsTimed:
     return TurnsTimed(turns=tuple(turns))
 
 
-def _turn(case: ConfiguredCase, protocol: Protocol, i: int, bench: Bench) -> Turn:
+def _turn(case: LeverCase, protocol: Protocol, i: int, bench: Bench) -> Turn:
     clock, watch = bench.site.clock(case.device), bench.site.watch(case.device)
     with built(case, bench, i) as (prepared, meter):
         timing = time_steps(
@@ -189,7 +195,7 @@ def checked_loss(loss: float | None, timing: Timing) -> float | None:
 
 @contextmanager
 def built(
-    case: BuiltCase, bench: Bench, turn: int | None = None
+    case: Case, bench: Bench, turn: int | None = None
 ) -> Iterator[tuple[Prepared, memory.Meter]]:
     """The case on its device, under its memory limit, for as long as the block lasts."""
     bench.tell(Event(stage="building", turn=turn))
@@ -207,7 +213,7 @@ def report(bench: Bench, stage: Stage, total: int | None, turn: int | None = Non
     return lambda n: bench.tell(Event(stage=stage, done=n, total=total, turn=turn))
 
 
-def _compiles(case: BuiltCase) -> bool:
+def _compiles(case: Case) -> bool:
     match case:
         case ModelCase() | ModuleCase():
             return case.configuration.compile != "none"
@@ -215,3 +221,5 @@ def _compiles(case: BuiltCase) -> bool:
             return case.compile != "none"
         case MicroCase():
             return case.piece == COMPILED
+        case StepCase():
+            return False

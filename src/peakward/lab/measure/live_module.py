@@ -7,9 +7,8 @@ Every arm is a copy of the module, made for it and dropped after it; the user's 
 import copy
 import hashlib
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from functools import cached_property
 
 import msgspec
 import torch
@@ -19,46 +18,29 @@ from torch.utils._pytree import tree_leaves
 from peakward.lab.levers.module_check import check_given
 from peakward.lab.levers.module_step import ModuleStep, prepared_module
 from peakward.lab.levers.prepare import check_together
-from peakward.lab.measure import compile_report, failure, jobs, memory, nvml
-from peakward.lab.measure.conversation import OnEvent
 from peakward.lab.measure.fingerprint import fingerprint, source
-from peakward.lab.measure.in_process import gpu_of, type_of
-from peakward.lab.measure.isolated import Ended, Workers, ignore
-from peakward.lab.measure.messages import (
-    Answer,
-    Checked,
-    CheckRequest,
-    Event,
-    Failed,
-    MeasureRequest,
-    NumericsChecked,
-    NumericsRequest,
-    ProfileRequest,
-    Request,
-    TurnsRequest,
-)
-from peakward.lab.measure.profile import profile
-from peakward.lab.measure.site import Site
+from peakward.lab.measure.in_process import type_of
+from peakward.lab.measure.messages import NumericsRequest
 from peakward.lab.measure.snapshot import restored
+from peakward.lab.measure.this_process import PROFILED, ThisProcess
 from peakward.lab.models.given_module import GivenModule
 from peakward.lab.models.python_source import raise_as_bad_input
 from peakward.lab.numerics.judge import judge
 from peakward.lab.numerics.of_module import of_module
 from peakward.records.case import (
     AS_WRITTEN,
-    BuiltCase,
-    DeviceType,
+    Case,
     ModuleCase,
     ModulePass,
     Workload,
 )
 from peakward.records.errors import PeakwardError
+from peakward.records.trial import NumericsVerdict
 
 SHARED = (
     "in process: the user's own module stays resident beside the copy that is measured, and the "
     "allocator's and the compiler's caches were not isolated"
 )
-PROFILED = "in process: a profiler was attached before, and stays so"
 
 
 def live_case(given: GivenModule, pass_: ModulePass) -> ModuleCase:
@@ -117,100 +99,32 @@ def _place(given: GivenModule) -> torch.device:
     return place
 
 
-class LiveSite(Site):
-    """This process, whose devices the user's own code uses too."""
+class LiveWorkers(ThisProcess):
+    """Each request on a copy of the module."""
 
-    def __init__(self, place: torch.device) -> None:
-        self._place = place
-
-    @cached_property
-    def _gpu(self) -> nvml.Gpu | None:
-        return gpu_of(type_of(self._place))
-
-    def enter(self, device_type: DeviceType) -> None:
-        """It is in use already."""
-
-    def meter(self, device_type: DeviceType) -> memory.Meter:
-        """Of all that the process allocates."""
-        return memory.CudaMeter(None, None) if device_type == "cuda" else memory.CpuMeter()
-
-    def limited(self, _case: BuiltCase) -> AbstractContextManager[None]:
-        """A limit would be the user's own code's too."""
-        return nullcontext()
-
-    def leave(self, device_type: DeviceType) -> bool:
-        """Give back what an arm left. Compiled code of the user's is compiled again when next called."""
-        compile_report.reset()
-        memory.release(device_type)
-        return True
-
-
-class LiveWorkers(Workers):
-    """Measures, times in turn, verifies and profiles in this process; only what needs no module, as a
-    calibration, still goes to a worker."""
-
-    rounds = "rounds of one process"
-
-    def __init__(self, given: GivenModule, *, on_event: OnEvent = ignore) -> None:
-        super().__init__(on_event=on_event)
-        self._given, self._place = given, _place(given)
-        self._site = LiveSite(self._place)
-        self._profiled = False
+    def __init__(self, given: GivenModule) -> None:
+        super().__init__(_place(given))
+        self._given = given
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What its records say of all of them."""
         return (SHARED, PROFILED) if self._profiled else (SHARED,)
 
-    def _busy_reason(self, device_type: DeviceType) -> None:
-        """What runs beside is the user's own to know."""
+    def _kept(self) -> AbstractContextManager[None]:
+        return restored(self._given.module, None)
 
-    def _ask(
-        self,
-        request: Request,
-        timeout_s: float,
-        *,
-        fresh: bool = False,
-        on_event: OnEvent | None = None,
-    ) -> Ended:
-        told: list[Event] = []
-        bench = jobs.Bench(self._site, self._prepare, told.append)
-        current = torch.cuda.device(self._place) if self._place.type == "cuda" else nullcontext()
-        with current, restored(self._given.module, None):
-            try:
-                answer = self._answer(request, bench)
-            except Exception as error:  # noqa: BLE001  a module may raise anything: it is the result
-                status, reason = failure.of_exception(error)
-                answer = Failed(status=status, reason=reason)
-        if answer is None:
-            return super()._ask(request, timeout_s, fresh=fresh, on_event=on_event)
-        self._site.leave(type_of(self._place))
-        return Ended(answer, told[-1].turn if told else None)
+    def _judged(self, request: NumericsRequest) -> NumericsVerdict:
+        base, candidate = request.base, request.candidate
+        assert isinstance(base, ModuleCase)
+        assert isinstance(candidate, ModuleCase)
+        return judge(of_module(base, candidate, self._copy), request.declared)
 
-    def _answer(self, request: Request, bench: jobs.Bench) -> Answer | None:
-        """None for what needs no module."""
-        match request:
-            case MeasureRequest():
-                return jobs.measure(request, bench)
-            case TurnsRequest():
-                return jobs.time_turns(request, bench)
-            case NumericsRequest():
-                base, candidate = request.base, request.candidate
-                assert isinstance(base, ModuleCase)
-                assert isinstance(candidate, ModuleCase)
-                subject = of_module(base, candidate, self._copy)
-                return NumericsChecked(verdict=judge(subject, request.declared))
-            case CheckRequest():
-                check_given(request.case, self._copy(request.case))
-                return Checked()
-            case ProfileRequest():
-                self._profiled = request.case.device == "cuda"
-                return profile(request, bench)
-            case _:
-                return None
+    def _check(self, case: ModuleCase) -> None:
+        check_given(case, self._copy(case))
 
     @contextmanager
-    def _prepare(self, case: BuiltCase) -> Iterator[ModuleStep]:
+    def _prepare(self, case: Case) -> Iterator[ModuleStep]:
         assert isinstance(case, ModuleCase)
         check_together(case)
         with prepared_module(case, self._copy(case)) as step:

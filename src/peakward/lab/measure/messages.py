@@ -9,15 +9,15 @@ import msgspec
 
 from peakward.records.calibration import MatmulRate
 from peakward.records.case import (
-    BuiltCase,
-    ConfiguredCase,
+    Case,
     DeviceType,
+    LeverCase,
     ModelCase,
     ModuleCase,
     OperatorCase,
 )
 from peakward.records.case_memory import MemoryMarks
-from peakward.records.feeding import Feeding
+from peakward.records.feeding import Feeding, LoaderWait
 from peakward.records.lever import NumericsClass
 from peakward.records.measurement import (
     CompileReport,
@@ -52,22 +52,22 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class MeasureRequest(Message, frozen=True, kw_only=True):
     """Measure one case."""
 
-    case: BuiltCase
+    case: Case
     protocol: Protocol
 
 
 class TurnsRequest(Message, frozen=True, kw_only=True):
     """Time cases one after another."""
 
-    cases: tuple[ConfiguredCase, ...]
+    cases: tuple[LeverCase, ...]
     protocol: Protocol
 
 
 class NumericsRequest(Message, frozen=True, kw_only=True):
     """Check the candidate's numbers against its class."""
 
-    base: ConfiguredCase
-    candidate: ConfiguredCase
+    base: LeverCase
+    candidate: LeverCase
     declared: NumericsClass
 
 
@@ -99,7 +99,7 @@ class FirstStepRequest(Message, frozen=True, kw_only=True):
 class ProfileRequest(Message, frozen=True, kw_only=True):
     """Write a trace of some steps of a case."""
 
-    case: ConfiguredCase | OperatorCase
+    case: LeverCase | OperatorCase
     path: str
     """Of the gzipped file to write, absolute; on the way, files beside it are written too."""
     n_steps: int
@@ -164,6 +164,7 @@ class Measured(Message, frozen=True, kw_only=True):
     loss: float | None
     piece: PieceWork | None = None
     feeding: Feeding | None = None
+    loader: LoaderWait | None = None
 
 
 class Turn(Message, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from peakward.lab.measure.clock import Clock
 from peakward.lab.measure.jobs import Bench, Prepared, built, report
 from peakward.lab.measure.messages import Event, Profiled, ProfileRequest
 from peakward.lab.measure.timer import collector_paused, run_steps
-from peakward.records.case import ConfiguredCase, OperatorCase
+from peakward.records.case import LeverCase, OperatorCase, StepCase
 
 WARMUP_STEPS = 4
 """For each length of batch: torch's `reduce-overhead` first runs a graph, then records it, and
@@ -108,11 +108,12 @@ def write(profiler: Profiler, path: Path) -> None:
     plain.unlink()
 
 
-def _activities(case: ConfiguredCase | OperatorCase) -> list[ProfilerActivity]:
+def _activities(case: LeverCase | OperatorCase) -> list[ProfilerActivity]:
     cuda = [ProfilerActivity.CUDA] if case.device == "cuda" else []
     return [ProfilerActivity.CPU, *cuda]
 
 
-def _n_lengths(case: ConfiguredCase | OperatorCase) -> int:
-    varying = () if isinstance(case, OperatorCase) else case.workload.varying_seq_lens
-    return max(1, len(set(varying)))
+def _n_lengths(case: LeverCase | OperatorCase) -> int:
+    if isinstance(case, OperatorCase | StepCase):
+        return 1
+    return max(1, len(set(case.workload.varying_seq_lens)))

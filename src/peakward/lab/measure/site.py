@@ -10,7 +10,7 @@ from peakward.lab.measure import compile_report, memory, nvml
 from peakward.lab.measure.clock import Clock, clock_for
 from peakward.lab.measure.crowd import Crowd
 from peakward.lab.measure.telemetry import Sampler, Watch
-from peakward.records.case import BuiltCase, DeviceType
+from peakward.records.case import Case, DeviceType
 from peakward.records.errors import PeakwardError
 
 
@@ -68,7 +68,7 @@ class Site:
             return memory.CudaMeter(self._gpu, self._idle_bytes)
         return memory.CpuMeter()
 
-    def limited(self, case: BuiltCase) -> AbstractContextManager[None]:
+    def limited(self, case: Case) -> AbstractContextManager[None]:
         """The case's memory limit, for as long as the block lasts."""
         context = self.context_bytes() if case.device == "cuda" else None
         return memory.limited(case.device, case.memory_limit_bytes, context_bytes=context)

@@ -50,7 +50,7 @@ from peakward.lab.measure.messages import (
 from peakward.lab.measure.profile import profile
 from peakward.lab.measure.site import Site
 from peakward.lab.numerics.verify import verify
-from peakward.records.case import DeviceType
+from peakward.records.case import ConfiguredCase, DeviceType
 
 OOM_SCORE = "500"
 """Of 1000: where memory runs out, the kernel takes the worker before the user's other processes."""
@@ -108,7 +108,10 @@ def _handle(request: Request, bench: jobs.Bench) -> Answer:
         case NumericsRequest():
             bench.tell(Event(stage="verifying"))
             bench.site.enter(request.base.device)
-            verdict = verify(request.base, request.candidate, request.declared)
+            base, candidate = request.base, request.candidate
+            assert isinstance(base, ConfiguredCase)
+            assert isinstance(candidate, ConfiguredCase)
+            verdict = verify(base, candidate, request.declared)
             return NumericsChecked(verdict=verdict)
         case CheckRequest():
             bench.tell(Event(stage="building"))

@@ -52,7 +52,7 @@ def given(made: object) -> GivenModule:
             f"expected a torch.nn.Module, got {type(module).__name__}: return a module, (module, batch), "
             "(module, batch, loss), or an object with these as attributes"
         )
-    _expect_plain(module)
+    expect_plain(module)
     if loss is not None and not callable(loss):
         raise PeakwardError(
             f"expected a loss that is a function of the module's output, got {type(loss).__name__}"
@@ -86,8 +86,12 @@ def _inputs(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (batch,), {}
 
 
-def _expect_plain(module: nn.Module) -> None:
-    """A compiler or a wrapper around or in it would be measured in place of the module."""
+def expect_plain(module: nn.Module) -> None:
+    """A compiler or a wrapper around or in it would be measured in place of the module.
+
+    Raises:
+        PeakwardError: there is one.
+    """
     wrappers = (
         nn.DataParallel,
         nn.parallel.DistributedDataParallel,

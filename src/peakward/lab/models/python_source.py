@@ -47,7 +47,9 @@ def raise_as_bad_input(error: BaseException, expected: str) -> Never:
     if isinstance(error, torch.OutOfMemoryError | MemoryError) or "allocate memory" in str(error):
         raise error
     frames = traceback.extract_tb(error.__traceback__)
-    if isinstance(error, PeakwardError) or (frames and _is_ours(frames[-1])):
+    if isinstance(error, PeakwardError) or (
+        frames and _is_ours(frames[-1]) and _raised(frames[-1])
+    ):
         raise error
     said = " ".join("".join(traceback.format_exception_only(error)).split())[:200]
     raise PeakwardError(f"expected {expected}, got {said}{_place(error)}") from error
@@ -72,6 +74,11 @@ def _place(error: BaseException) -> str:
 
 def _is_ours(frame: traceback.FrameSummary) -> bool:
     return Path(frame.filename).is_relative_to(PACKAGE)
+
+
+def _raised(frame: traceback.FrameSummary) -> bool:
+    """Whether an error that ends in this frame is its own: a watcher of operators only calls them."""
+    return frame.name not in ("__torch_function__", "__torch_dispatch__")
 
 
 def _factory(path: str) -> Callable[..., object]:

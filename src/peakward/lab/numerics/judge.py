@@ -115,11 +115,14 @@ def outputs(step: ConfiguredStep) -> Outputs:
     return found
 
 
-def _distance(values: tuple[Tensor, ...], oracle: tuple[Tensor, ...]) -> float:
+def distance(values: tuple[Tensor, ...], oracle: tuple[Tensor, ...]) -> float:
+    """‖values − oracle‖ / ‖oracle‖ over all elements, in fp64."""
     squared = sum(
-        float((a.double() - b).square().sum()) for a, b in zip(values, oracle, strict=True)
+        float((a.double() - b.double()).square().sum()) for a, b in zip(values, oracle, strict=True)
     )
-    norm = sum(float(b.square().sum()) for b in oracle)
+    norm = sum(float(b.double().square().sum()) for b in oracle)
+    if norm == 0:
+        return math.inf if squared else 0.0
     return math.sqrt(squared / norm)
 
 
@@ -139,10 +142,10 @@ def _error(
     name: str, oracle: Outputs, base: Outputs, candidate: Outputs, bound: tuple[float, float]
 ) -> NumericsError:
     factor, least = bound
-    base_error = _distance(base[name], oracle[name])
+    base_error = distance(base[name], oracle[name])
     return NumericsError(
         quantity=name,  # type: ignore[arg-type]
-        candidate_error=_distance(candidate[name], oracle[name]),
+        candidate_error=distance(candidate[name], oracle[name]),
         base_error=base_error,
         bound=max(factor * base_error, least),
     )

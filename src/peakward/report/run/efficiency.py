@@ -36,7 +36,7 @@ def efficiency(point: Point) -> Efficiency:
         raise PeakwardError(_impossible(point, mfu), exit_code=1)
     return Efficiency(
         step_s=step_s,
-        tokens_per_s=quotient(point.case.workload.tokens_per_step, step_s),
+        tokens_per_s=quotient(point.case.tokens_per_step, step_s),
         flops_per_s=rate,
         mfu=mfu,
         ceiling_share=quotient(rate, measured_matmul_rate(prediction)),

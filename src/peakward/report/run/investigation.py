@@ -5,7 +5,7 @@ import operator
 
 import msgspec
 
-from peakward.records.case import ConfiguredCase
+from peakward.records.case import LeverCase
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Interval, Measurement
 from peakward.records.prediction import Prediction
@@ -18,7 +18,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     """One configuration of the model under study, with all that is known of it."""
 
     name: str
-    case: ConfiguredCase
+    case: LeverCase
     measurement: Measurement | None
     """None where the budget ended before it was measured by itself."""
     prediction: Prediction | None
@@ -89,7 +89,7 @@ def read(study: Study) -> Investigation:
     Raises:
         PeakwardError: it is not an investigation of a model: no measurement, or of something else.
     """
-    cases = [each.case for each in study.measurements if isinstance(each.case, ConfiguredCase)]
+    cases = [each.case for each in study.measurements if isinstance(each.case, LeverCase)]
     if not cases:
         raise PeakwardError(
             f"expected a study of a model with its baseline, got {study.id} ({study.name}) without one: "
@@ -125,7 +125,7 @@ def _by_id(trials: tuple[Trial, ...], ids: tuple[str, ...]) -> tuple[Trial, ...]
 
 
 def _steps(
-    trials: tuple[Trial, ...], *, baseline: ConfiguredCase, measured: ConfiguredCase
+    trials: tuple[Trial, ...], *, baseline: LeverCase, measured: LeverCase
 ) -> tuple[Trial, ...]:
     """Of a study that does not name its steps, the chain of kept trials that ends in the case measured
     last.
@@ -150,7 +150,7 @@ def _steps(
     return tuple(chain)
 
 
-def _forward(kept: list[Trial], baseline: ConfiguredCase) -> tuple[Trial, ...]:
+def _forward(kept: list[Trial], baseline: LeverCase) -> tuple[Trial, ...]:
     chain: list[Trial] = []
     current = baseline
     for trial in kept:
@@ -160,9 +160,7 @@ def _forward(kept: list[Trial], baseline: ConfiguredCase) -> tuple[Trial, ...]:
     return tuple(chain)
 
 
-def _direct(
-    trials: tuple[Trial, ...], baseline: ConfiguredCase, best: ConfiguredCase
-) -> Trial | None:
+def _direct(trials: tuple[Trial, ...], baseline: LeverCase, best: LeverCase) -> Trial | None:
     made = [
         trial
         for trial in trials
@@ -171,7 +169,7 @@ def _direct(
     return max(made, key=lambda trial: trial.stage == "confirmed", default=None)
 
 
-def _point(name: str, case: ConfiguredCase, study: Study) -> Point:
+def _point(name: str, case: LeverCase, study: Study) -> Point:
     return Point(
         name=name,
         case=case,

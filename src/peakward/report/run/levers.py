@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from peakward.records.case import ConfiguredCase
+from peakward.records.case import LeverCase
 from peakward.records.study import Cell, Column, Study, Table
 from peakward.records.trial import Trial
 from peakward.report.cases import settings
@@ -135,7 +135,7 @@ def _whole(read: Investigation) -> str | None:
     return None
 
 
-def base_name(case: ConfiguredCase, read: Investigation) -> str:
+def base_name(case: LeverCase, read: Investigation) -> str:
     """`baseline`, the step of the composition that ends in the case, or what sets it apart."""
     if case == read.baseline.case:
         return "baseline"

@@ -1,6 +1,8 @@
 """The report of `peakward run`, laid out."""
 
-from peakward.records.case import ConfiguredCase, ModuleCase
+from statistics import fmean
+
+from peakward.records.case import LeverCase, ModuleCase, StepCase
 from peakward.records.study import Plot, Study, Table
 from peakward.report import provenance
 from peakward.report.cases import model, settings, workload
@@ -75,7 +77,8 @@ def document(study: Study) -> Document:
 
 def _title(study: Study, found: Investigation) -> str:
     case = found.baseline.case
-    return f"{case.name} {workload(case.workload)} on {study.environment.device_name}"
+    work = "" if isinstance(case, StepCase) else f" {workload(case.workload)}"
+    return f"{case.name}{work} on {study.environment.device_name}"
 
 
 def _result(study: Study, found: Investigation) -> str:
@@ -154,11 +157,10 @@ def _warnings(study: Study, found: Investigation) -> tuple[str, ...]:
 
 def _facts(study: Study, found: Investigation) -> Facts:
     case = found.baseline.case
-    work = case.workload
-    tokens = format_cell(work.tokens_per_step, "count")
     facts = {
-        "model": _model(case, found),
-        "workload": f"{workload(work)}: {tokens} tokens a step",
+        "step" if isinstance(case, StepCase) else "model": _model(case, found),
+        "workload": _work(case),
+        **_waited(found),
         "baseline": ", ".join(settings(case)),
     }
     if found.best is not None:
@@ -170,12 +172,36 @@ def _facts(study: Study, found: Investigation) -> Facts:
     return Facts(facts=tuple(Fact(name=name, value=value) for name, value in facts.items()))
 
 
-def _model(case: ConfiguredCase, found: Investigation) -> str:
+def _work(case: LeverCase) -> str:
+    said = "a step given as a function" if isinstance(case, StepCase) else workload(case.workload)
+    if case.tokens_per_step is None:
+        return said
+    return f"{said}: {format_cell(case.tokens_per_step, 'count')} tokens a step"
+
+
+def _waited(found: Investigation) -> dict[str, str]:
+    """What a live step's own loader cost."""
+    measured = found.baseline.measurement
+    if measured is None or measured.loader is None or not measured.loader.wait_s:
+        return {}
+    waits = measured.loader
+    mean = format_cell(fmean(waits.wait_s), "s")
+    first = format_cell(waits.first_wait_s, "s")
+    idle = ""
+    if waits.idle_s is not None:
+        idle = f", the GPU idle for {format_cell(fmean(waits.idle_s), 's')} of it"
+    return {"loader": f"{mean} of a step waited for its batch (mean){idle}; {first} for the first"}
+
+
+def _model(case: LeverCase, found: Investigation) -> str:
     counts = [point.measurement.n_parameters for point in found.points if point.measurement]
     count = next((count for count in counts if count is not None), None)
     if isinstance(case, ModuleCase):
         counted = "" if count is None else f", {count:,} parameters"
         return f"{case.source}{counted} (fingerprint {case.fingerprint})"
+    if isinstance(case, StepCase):
+        counted = "" if count is None else f", {count:,} parameters"
+        return f"{case.name}{counted}"
     return model(case.model, count)
 
 

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from peakward.records.case import ConfiguredCase
+from peakward.records.case import LeverCase, same_work
 from peakward.records.lever import NumericsClass
 from peakward.records.study import Column, Study, Table
 from peakward.records.trial import Trial
@@ -19,7 +19,7 @@ NEAR = 0.01
 class Seen(NamedTuple):
     """A configuration that was timed."""
 
-    case: ConfiguredCase
+    case: LeverCase
     step_s: float
     peak_bytes: int
     step_j: float | None
@@ -39,15 +39,15 @@ def section(study: Study, read: Investigation) -> Section:
     )
 
 
-def seen(trials: tuple[Trial, ...], baseline: ConfiguredCase) -> tuple[Seen, ...]:
+def seen(trials: tuple[Trial, ...], baseline: LeverCase) -> tuple[Seen, ...]:
     """Each configuration once, by the furthest trial of it; those whose numbers do not hold are none.
 
     Walked in the order of the trials: a base was a candidate of one before, or is the baseline.
     """
-    numerics: dict[ConfiguredCase, NumericsClass] = {baseline: "exact"}
-    found: dict[ConfiguredCase, Seen] = {}
+    numerics: dict[LeverCase, NumericsClass] = {baseline: "exact"}
+    found: dict[LeverCase, Seen] = {}
     for trial in sorted(trials, key=lambda each: each.stage == "confirmed"):
-        if not trial.pairs or trial.candidate.workload != baseline.workload:
+        if not trial.pairs or not same_work(trial.candidate, baseline):
             continue
         if trial.numerics is not None and trial.numerics.verdict != "holds":
             found.pop(trial.candidate, None)
@@ -67,9 +67,7 @@ def front(found: tuple[Seen, ...]) -> tuple[Seen, ...]:
     return tuple(sorted(kept, key=lambda each: each.step_s))
 
 
-def _seen(
-    trial: Trial, case: ConfiguredCase, kind: NumericsClass, *, of_candidate: bool
-) -> Seen | None:
+def _seen(trial: Trial, case: LeverCase, kind: NumericsClass, *, of_candidate: bool) -> Seen | None:
     peak = trial.candidate_peak_bytes if of_candidate else trial.base_peak_bytes
     if peak is None:
         return None

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from peakward.lab.measure.in_process import SHARED, UNKNOWN, _Step, measure_step
+from peakward.lab.measure.in_process import SHARED, UNKNOWN, measure_step
 from peakward.records.case import StepCase
 from peakward.records.errors import PeakwardError
 from peakward.records.protocol import Protocol
@@ -109,13 +109,6 @@ def test_without_a_model_the_record_says_what_is_not_restored():
     found = measure_step(lambda: None, name="any", protocol=PROTOCOL)
     assert {SHARED, UNKNOWN} <= set(found.validity.reasons)
     assert found.n_parameters is None
-
-
-def test_the_graph_behind_the_loss_is_let_go(trained):
-    step = _Step(trained[2])
-    step()
-    assert step._last.grad_fn is None
-    assert step.loss() > 0
 
 
 def test_what_cannot_be_done_in_process_is_refused():

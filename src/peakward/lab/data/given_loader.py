@@ -1,0 +1,95 @@
+"""Batches from a loader of the user's, with the time that each step waited for its own."""
+
+from collections.abc import Iterable, Iterator
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from peakward.records.case import DeviceType
+from peakward.records.errors import PeakwardError
+from peakward.records.feeding import LoaderWait
+
+_END = object()
+
+
+class GivenLoader:
+    """Calling it gives the next batch as the loader gives it; at an epoch's end the loader begins again.
+
+    On a GPU an event stands before the wait and one behind it, as in `data.feed.Feed`.
+    """
+
+    def __init__(self, loader: Iterable[Any], device_type: DeviceType) -> None:
+        self._loader, self._device_type = loader, device_type
+        self._shapes: list[torch.Size] | None = None
+        self.rewind()
+
+    def __call__(self) -> Any:
+        """
+        Raises:
+            PeakwardError: the loader has no more batches, or one of other shapes than those before.
+        """
+        began = perf_counter()
+        before = self._event()
+        batch = self._next()
+        after = self._event()
+        self._wait_s.append(perf_counter() - began)
+        if before is not None and after is not None:
+            self._waits.append((before, after))
+        self._expect_same_shapes(batch)
+        return batch
+
+    def rewind(self) -> None:
+        """Begin an epoch, and no times."""
+        self._loaded: Iterator[Any] | None = None
+        self._wait_s: list[float] = []
+        self._waits: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+
+    def waited(self, n_steps: int) -> LoaderWait:
+        """Of the last `n_steps` steps; waits for the device to have reached them."""
+        idle_s = None
+        if self._waits:
+            torch.cuda.synchronize()
+            times_ms = [before.elapsed_time(after) for before, after in self._waits[-n_steps:]]
+            idle_s = tuple(1e-3 * each for each in times_ms)
+        return LoaderWait(
+            wait_s=tuple(self._wait_s[-n_steps:]), idle_s=idle_s, first_wait_s=self._wait_s[0]
+        )
+
+    def _next(self) -> Any:
+        if self._loaded is not None:
+            batch = next(self._loaded, _END)
+            if batch is not _END:
+                return batch
+        self._loaded = iter(self._loader)  # which starts its workers
+        batch = next(self._loaded, _END)
+        if batch is _END:
+            raise PeakwardError(
+                f"expected a loader with a batch for every step, got one that ended after "
+                f"{len(self._wait_s)} and had none when it was begun again: give one whose data set can be "
+                "read again"
+            )
+        return batch
+
+    def _expect_same_shapes(self, batch: Any) -> None:
+        shapes = [each.shape for each in tree_leaves(batch) if isinstance(each, Tensor)]
+        if self._shapes is None:
+            self._shapes = shapes
+        if shapes != self._shapes:
+            raise PeakwardError(
+                f"expected batches of the same shapes, got {_said(shapes)} after {_said(self._shapes)}: "
+                "make the loader with drop_last=True, and pad its sequences to one length"
+            )
+
+    def _event(self) -> torch.cuda.Event | None:
+        if self._device_type == "cpu":
+            return None
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+
+def _said(shapes: list[torch.Size]) -> str:
+    return ", ".join(str(tuple(each)) for each in shapes) or "no tensors"

@@ -1,0 +1,107 @@
+"""A live step under levers, in this process: every call is of the user's own function, on what it holds."""
+
+import hashlib
+import uuid
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import msgspec
+import torch
+
+from peakward.lab.data.loader_state import kept_loader
+from peakward.lab.levers.given_step import Given, GivenStep, given_step
+from peakward.lab.levers.module_levers import SdpaCalls
+from peakward.lab.levers.step_check import check_step
+from peakward.lab.measure import memory
+from peakward.lab.measure.fingerprint import fingerprint
+from peakward.lab.measure.in_process import SHARED, UNKNOWN, place_of, type_of
+from peakward.lab.measure.messages import NumericsRequest
+from peakward.lab.measure.snapshot import restored
+from peakward.lab.measure.this_process import PROFILED, LiveSite, ThisProcess
+from peakward.lab.measure.torch_settings import kept_settings
+from peakward.lab.numerics.of_step import judge_step
+from peakward.records.case import AS_WRITTEN, Case, DeviceType, ModuleCase, StepCase
+from peakward.records.errors import PeakwardError
+from peakward.records.trial import NumericsVerdict
+
+
+def live_case(given: Given, *, name: str, tokens_per_step: float | None) -> StepCase:
+    """The case that stands for the step, unlike any other: what the function holds, as its data, cannot be
+    told, so that no stored result may pass for its own."""
+    device = type_of(_place(given))
+    tf32 = device == "cuda" and torch.get_float32_matmul_precision() != "highest"
+    code = f"{fingerprint(given.step, given.model)} {uuid.uuid4()}"
+    return StepCase(
+        name=name,
+        fingerprint=hashlib.sha256(code.encode()).hexdigest()[:16],
+        device=device,
+        tokens_per_step=tokens_per_step,
+        configuration=msgspec.structs.replace(AS_WRITTEN, precision="tf32" if tf32 else "fp32"),
+    )
+
+
+def _place(given: Given) -> torch.device:
+    """Where the model is; without one, on the GPU where the process uses one."""
+    if given.model is None and torch.cuda.is_initialized():
+        return torch.device("cuda", torch.cuda.current_device())
+    return place_of(None, given.model)
+
+
+class StepSite(LiveSite):
+    """This process, in which what the user compiled beside the step stays compiled."""
+
+    def leave(self, device_type: DeviceType) -> bool:
+        memory.release(device_type)
+        return True
+
+
+class StepWorkers(ThisProcess):
+    """Each request from the state that the step was given in.
+
+    Args:
+        base: the step as it is.
+    """
+
+    def __init__(self, given: Given, base: StepCase) -> None:
+        super().__init__(_place(given), StepSite)
+        self._given, self._base = given, base
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What its records say of all of them."""
+        held = (SHARED,) if self._given.model is not None else (SHARED, UNKNOWN)
+        return (*held, PROFILED) if self._profiled else held
+
+    def check_step(self) -> SdpaCalls:
+        """What the step calls of torch's attention, the step being fit to be measured.
+
+        Raises:
+            PeakwardError: see `step_check.check_step`.
+        """
+        current = torch.cuda.device(self._place) if self._place.type == "cuda" else nullcontext()
+        with current, self._kept():
+            return check_step(self._given, self._base.device)
+
+    def _expect_buildable(self, _case: Case) -> None:
+        """It lives here."""
+
+    @contextmanager
+    def _kept(self) -> Iterator[None]:
+        given = self._given
+        with kept_settings(), kept_loader(given.loader), restored(given.model, given.optimizer):
+            yield
+
+    def _prepare(self, case: Case) -> AbstractContextManager[GivenStep]:
+        assert isinstance(case, StepCase)
+        return given_step(case, self._base, self._given)
+
+    def _judged(self, request: NumericsRequest) -> NumericsVerdict:
+        base, candidate = request.base, request.candidate
+        assert isinstance(base, StepCase)
+        assert isinstance(candidate, StepCase)
+        return judge_step(
+            self._given, self._base, base, candidate, declared=request.declared, kept=self._kept
+        )
+
+    def _check(self, case: ModuleCase) -> None:
+        raise PeakwardError(f"expected the live step, got the module {case.source}")

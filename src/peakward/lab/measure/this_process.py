@@ -1,0 +1,136 @@
+"""Cases under levers in this process: what `isolated.Workers` does where nothing can be sent elsewhere."""
+
+from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
+
+import torch
+
+from peakward.lab.measure import compile_report, failure, jobs, memory, nvml
+from peakward.lab.measure.conversation import OnEvent
+from peakward.lab.measure.in_process import gpu_of, type_of
+from peakward.lab.measure.isolated import Ended, Workers
+from peakward.lab.measure.jobs import Prepared
+from peakward.lab.measure.messages import (
+    Answer,
+    Checked,
+    CheckRequest,
+    Event,
+    Failed,
+    MeasureRequest,
+    NumericsChecked,
+    NumericsRequest,
+    ProfileRequest,
+    Request,
+    TurnsRequest,
+)
+from peakward.lab.measure.profile import profile
+from peakward.lab.measure.site import Site
+from peakward.records.case import Case, DeviceType, ModuleCase
+from peakward.records.trial import NumericsVerdict
+
+PROFILED = "in process: a profiler was attached before, and stays so"
+
+
+class LiveSite(Site):
+    """This process, whose devices the user's own code uses too."""
+
+    def __init__(self, place: torch.device) -> None:
+        self._place = place
+
+    @cached_property
+    def _gpu(self) -> nvml.Gpu | None:
+        return gpu_of(type_of(self._place))
+
+    def enter(self, device_type: DeviceType) -> None:
+        """It is in use already."""
+
+    def meter(self, device_type: DeviceType) -> memory.Meter:
+        """Of all that the process allocates."""
+        return memory.CudaMeter(None, None) if device_type == "cuda" else memory.CpuMeter()
+
+    def limited(self, _case: Case) -> AbstractContextManager[None]:
+        """A limit would be the user's own code's too."""
+        return nullcontext()
+
+    def leave(self, device_type: DeviceType) -> bool:
+        """Give back what an arm left. Compiled code of the user's is compiled again when next called."""
+        compile_report.reset()
+        memory.release(device_type)
+        return True
+
+
+class ThisProcess(Workers, ABC):
+    """Measures, times in turn, verifies and profiles in this process; only what needs nothing of the
+    user's, as a calibration, still goes to a worker.
+
+    Args:
+        place: where it runs.
+        site: what it gives back after each request.
+    """
+
+    rounds = "rounds of one process"
+
+    def __init__(self, place: torch.device, site: type[LiveSite] = LiveSite) -> None:
+        super().__init__()
+        self._place, self._site = place, site(place)
+        self._profiled = False
+
+    @abstractmethod
+    def _kept(self) -> AbstractContextManager[None]:
+        """On leaving, what is the user's is as it was."""
+
+    @abstractmethod
+    def _prepare(self, case: Case) -> AbstractContextManager[Prepared]:
+        """The case, ready to run steps."""
+
+    @abstractmethod
+    def _judged(self, request: NumericsRequest) -> NumericsVerdict:
+        """Whether the candidate's numbers hold."""
+
+    @abstractmethod
+    def _check(self, case: ModuleCase) -> None:
+        """Raise what is wrong with the case."""
+
+    def _busy_reason(self, device_type: DeviceType) -> None:
+        """What runs beside is the user's own to know."""
+
+    def _ask(
+        self,
+        request: Request,
+        timeout_s: float,
+        *,
+        fresh: bool = False,
+        on_event: OnEvent | None = None,
+    ) -> Ended:
+        told: list[Event] = []
+        bench = jobs.Bench(self._site, self._prepare, told.append)
+        current = torch.cuda.device(self._place) if self._place.type == "cuda" else nullcontext()
+        with current, self._kept():
+            try:
+                answer = self._answer(request, bench)
+            except Exception as error:  # noqa: BLE001  a user's code may raise anything: it is the result
+                status, reason = failure.of_exception(error)
+                answer = Failed(status=status, reason=reason)
+        if answer is None:
+            return super()._ask(request, timeout_s, fresh=fresh, on_event=on_event)
+        self._site.leave(type_of(self._place))
+        return Ended(answer, told[-1].turn if told else None)
+
+    def _answer(self, request: Request, bench: jobs.Bench) -> Answer | None:
+        """None for what needs nothing of the user's."""
+        match request:
+            case MeasureRequest():
+                return jobs.measure(request, bench)
+            case TurnsRequest():
+                return jobs.time_turns(request, bench)
+            case NumericsRequest():
+                return NumericsChecked(verdict=self._judged(request))
+            case CheckRequest():
+                self._check(request.case)
+                return Checked()
+            case ProfileRequest():
+                self._profiled = request.case.device == "cuda"
+                return profile(request, bench)
+            case _:
+                return None

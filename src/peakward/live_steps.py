@@ -1,0 +1,85 @@
+"""A training step of the user's as it lives in this process: `pw.investigate(step)`."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from peakward.catalogue.levers import AROUND_A_CALL, LEVERS
+from peakward.cli import machine, values
+from peakward.records.case import LeverCase
+from peakward.records.errors import PeakwardError
+from peakward.records.lever import Lever
+from peakward.records.study import Study
+from peakward.store.database import Store
+from peakward.tune.run import Investigation, investigate
+
+if TYPE_CHECKING:
+    import torch
+
+COMMAND = "# from Python: pw.investigate of the live step {name}"
+NO_ATTENTION = (
+    "is of torch's scaled_dot_product_attention, which the step never calls: call it there"
+)
+
+
+def investigate_step(
+    step: Callable[..., object],
+    *,
+    name: str | None,
+    model: "torch.nn.Module | None",
+    optimizer: "torch.optim.Optimizer | None",
+    loader: Iterable[Any] | None,
+    tokens_per_step: float | None,
+    budget_s: float | None,
+    db: str,
+) -> Study:
+    """What `run` does of a case, of the step itself, whose state is put back.
+
+    Raises:
+        PeakwardError: the step, its loader or a setting is not what is needed.
+    """
+    from peakward.cli.run import DEFAULT_BUDGET
+    from peakward.lab.levers.given_step import Given
+    from peakward.lab.levers.step_check import expect_step
+    from peakward.lab.measure.live_step import StepWorkers, live_case
+    from peakward.lab.measure.sweep import Sweep
+
+    given = Given(step=step, model=model, optimizer=optimizer, loader=loader)
+    expect_step(given)
+    _expect_settings(tokens_per_step, budget_s)
+    called = name or str(getattr(step, "__qualname__", type(step).__name__))
+    case = live_case(given, name=called, tokens_per_step=tokens_per_step)
+    here = machine.this_machine(case.device)
+    workers = StepWorkers(given, case)
+    attends = workers.check_step().n > 0
+
+    def obstacle(lever: Lever, base: LeverCase) -> str | None:
+        named = dict(lever.sets).get("attention")
+        if lever in AROUND_A_CALL and named is not None and not attends:
+            return NO_ATTENTION
+        return machine.lever_obstacle(lever, base, here)
+
+    asked = Investigation(
+        case=case,
+        levers=tuple(dict.fromkeys((*LEVERS, *AROUND_A_CALL))),
+        budget_s=values.duration_s(DEFAULT_BUDGET[case.device], "budget_s")
+        if budget_s is None
+        else budget_s,
+        command=COMMAND.format(name=called),
+        obstacle=obstacle,
+        to_command=lambda _best: None,
+    )
+    with Store.open(Path(db)) as store, workers:
+        return investigate(
+            asked,
+            Sweep(store, workers, here.environment),
+            store,
+            on_stage=lambda _stage: None,
+            on_prediction=lambda _floor, _forecast, _fitting: None,
+        )
+
+
+def _expect_settings(tokens_per_step: float | None, budget_s: float | None) -> None:
+    for name, value in (("tokens_per_step", tokens_per_step), ("budget_s", budget_s)):
+        if value is not None and not value > 0:
+            raise PeakwardError(f"expected {name} above 0, got {value!r}")

@@ -1,0 +1,82 @@
+"""A live step on a GPU: levers around its call run, their numbers hold, and nothing stays."""
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+import peakward as pw
+from peakward.catalogue.levers import AROUND_A_CALL, lever, numerics_class, pull
+from peakward.lab.measure.live_step import StepWorkers, live_case
+from peakward.records.protocol import Protocol
+
+pytestmark = pytest.mark.gpu
+QUICK = Protocol(warmup_steps=2, min_steps=3, max_steps=3, phases=False)
+IN_16_BITS = ("sdpa-cudnn", "sdpa-flash")
+
+
+@pytest.mark.parametrize("name", [each.name for each in AROUND_A_CALL])
+def test_a_lever_around_the_call_holds(name, make_step):
+    """cuDNN's and torch's flash kernels take 16 bits alone: under autocast they run, in fp32 they refuse."""
+    given = make_step(device="cuda")
+    plain = given.step
+
+    def mixed():
+        with torch.autocast("cuda", torch.bfloat16):
+            return plain()
+
+    sixteen = name in IN_16_BITS
+    if sixteen:
+        given = make_step(device="cuda", step=mixed, model=given.model, optimizer=given.optimizer)
+    before = {key: each.clone() for key, each in given.model.state_dict().items()}
+    settings = torch.get_float32_matmul_precision(), torch.backends.cuda.math_sdp_enabled()
+    case = live_case(given, name="step", tokens_per_step=32)
+    candidate = pull(lever(name), case)
+    with StepWorkers(given, case) as workers:
+        assert workers.check_step().n == 2
+        turns = workers.turns((case, candidate), QUICK)
+        verdict = workers.numerics(case, candidate, numerics_class(lever(name), candidate))
+    assert (turns.status, turns.reason) == ("ok", None)
+    assert verdict.verdict == "holds", verdict
+    assert all(torch.equal(before[key], x) for key, x in given.model.state_dict().items())
+    assert settings == (
+        torch.get_float32_matmul_precision(),
+        torch.backends.cuda.math_sdp_enabled(),
+    )
+
+
+def test_tf32_is_seen_in_the_numbers(make_step):
+    given = make_step(device="cuda")
+    case = live_case(given, name="step", tokens_per_step=None)
+    with StepWorkers(given, case) as workers:
+        verdict = workers.numerics(case, pull(lever("tf32"), case), "approximate")
+    assert max(each.candidate_error for each in verdict.errors) > 2.0**-20
+
+
+def test_a_kernel_that_refuses_is_a_status(make_step):
+    given = make_step(device="cuda")
+    case = live_case(given, name="step", tokens_per_step=None)
+    with StepWorkers(given, case) as workers:
+        turns = workers.turns((case, pull(lever("sdpa-flash"), case)), QUICK)
+    assert (turns.status, turns.failed) == ("crashed", 1)
+
+
+def test_the_whole_of_it(make_step, in_tmp):
+    ids = torch.randint(50, (8, 16))
+    given = make_step(fed=True, device="cuda")
+    study = pw.investigate(
+        given.step,
+        model=given.model,
+        optimizer=given.optimizer,
+        loader=DataLoader(ids, batch_size=2, pin_memory=True),
+        tokens_per_step=32,
+        budget_s=60.0,
+    )
+    measured = study.measurements[0]
+    assert measured.status == "ok"
+    assert len(measured.loader.idle_s) == len(measured.loader.wait_s)
+    assert study.profiles[0].profile.breakdown.together.busy_ns > 0
+    assert "HOST" in "".join(each.code for each in study.diagnoses[0].findings)
+    assert {"tf32", "sdpa-efficient"} <= {
+        each.lever for each in study.trials if each.stage != "refused"
+    }
+    assert "of a step waited for its batch" in pw.markdown(study)

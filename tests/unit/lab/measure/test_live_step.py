@@ -1,0 +1,114 @@
+"""A live step under levers, and all that is the user's as it was afterwards."""
+
+import copy
+import random
+
+import torch
+from torch.utils._pytree import tree_leaves
+from torch.utils.data import DataLoader
+
+from peakward.catalogue.levers import lever, pull
+from peakward.lab.measure.in_process import SHARED, UNKNOWN
+from peakward.lab.measure.live_step import StepWorkers, live_case
+from peakward.records.protocol import Protocol
+
+QUICK = Protocol(warmup_steps=1, min_steps=2, max_steps=2, phases=False)
+
+
+def state(given):
+    """Of model, optimizer, loader, random states and torch's settings."""
+    return (
+        {name: each.clone() for name, each in given.model.state_dict().items()},
+        [None if each.grad is None else each.grad.clone() for each in given.model.parameters()],
+        [(each.training, sorted(vars(each))) for each in given.model.modules()],
+        [len(each._post_accumulate_grad_hooks or ()) for each in given.model.parameters()],
+        copy.deepcopy(given.optimizer.state_dict()),
+        None if given.loader is None else given.loader.generator.get_state(),
+        torch.get_rng_state(),
+        random.getstate(),
+        torch.get_float32_matmul_precision(),
+        torch.is_grad_enabled(),
+        torch.backends.cuda.flash_sdp_enabled(),
+        torch.backends.cuda.math_sdp_enabled(),
+        torch.get_default_dtype(),
+    )
+
+
+def same(before, after):
+    for mine, theirs in zip(tree_leaves(before), tree_leaves(after), strict=True):
+        tensors = isinstance(mine, torch.Tensor)
+        assert torch.equal(mine, theirs) if tensors else mine == theirs
+
+
+def fed(make_step):
+    ids = torch.randint(50, (6, 16), generator=torch.Generator().manual_seed(3))
+    generator = torch.Generator().manual_seed(4)
+    return make_step(
+        fed=True, loader=DataLoader(ids, batch_size=2, shuffle=True, generator=generator)
+    )
+
+
+def test_whatever_is_asked_the_user_s_is_as_before(make_step, in_tmp):
+    for given in (make_step(), fed(make_step)):
+        given.step(torch.zeros(2, 16).long()) if given.loader else given.step()
+        before = state(given)
+        case = live_case(given, name="mine", tokens_per_step=32.0)
+        candidate = pull(lever("sdpa-math"), case)
+        with StepWorkers(given, case) as workers:
+            attention = workers.check_step()
+            found = workers.measure(case, QUICK)
+            turns = workers.turns((case, candidate), QUICK)
+            verdict = workers.numerics(case, candidate, "reordered")
+            profiled = workers.profile(case, in_tmp / f"{case.fingerprint}.json.gz", n_steps=1)
+        assert (found.status, turns.status, verdict.verdict) == ("ok", "ok", "holds")
+        assert attention.n == 2
+        assert found.loss > 0
+        assert found.n_parameters == sum(each.numel() for each in given.model.parameters())
+        assert profiled.n_steps == 1
+        assert (found.loader is None) == (given.loader is None)
+        assert SHARED in found.validity.reasons
+        assert UNKNOWN not in found.validity.reasons
+        same(before, state(given))
+
+
+def test_the_waits_of_the_timed_steps_are_kept(make_step):
+    given = fed(make_step)
+    case = live_case(given, name="mine", tokens_per_step=None)
+    with StepWorkers(given, case) as workers:
+        waits = workers.measure(case, QUICK).loader
+    assert len(waits.wait_s) == 2
+    assert waits.first_wait_s > 0
+    assert waits.idle_s is None
+
+
+def test_a_failure_is_a_status(make_step):
+    given = make_step()
+    case = live_case(given, name="mine", tokens_per_step=None)
+    before = state(given)
+
+    def fails(*_):
+        raise RuntimeError("CUDA out of memory. Tried to allocate")
+
+    with StepWorkers(given, case) as workers:
+        given.model.blocks[1].forward = fails
+        assert workers.measure(case, QUICK).status == "oom"
+        assert workers.turns((case, case), QUICK).failed == 0
+        assert workers.numerics(case, case, "exact").verdict == "not computed"
+        del given.model.blocks[1].forward
+        assert workers.measure(case, QUICK).status == "ok"
+    same(before, state(given))
+
+
+def test_no_two_cases_are_one(make_step):
+    """What a function holds cannot be told: a stored result must not pass for another's."""
+    given = make_step()
+    one, other = (live_case(given, name="mine", tokens_per_step=None) for _ in range(2))
+    assert one != other
+    assert (one.name, one.device) == (other.name, other.device) == ("mine", "cpu")
+
+
+def test_without_a_model_the_record_says_what_is_not_restored(make_step):
+    given = make_step(model=None)
+    case = live_case(given, name="mine", tokens_per_step=None)
+    with StepWorkers(given, case) as workers:
+        assert UNKNOWN in workers.measure(case, QUICK).validity.reasons

@@ -1,0 +1,94 @@
+"""`pw.investigate` of a live step: a study as `run` makes it, in this process."""
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+import peakward as pw
+from peakward.cli.main import main
+from peakward.lab.measure import probe
+from peakward.records.calibration import Calibration, MatmulRate
+
+
+@pytest.fixture
+def calibrated(at_user_modules):
+    """A database that knows this machine's ceilings, so that no worker is started for them."""
+    known = Calibration(
+        environment=probe.environment("cpu"),
+        started_at="2026-01-01T00:00:00+00:00",
+        wall_s=1.0,
+        matmul=(MatmulRate(compute_type="fp32", size=512, flops_per_s=1e12),),
+        copy_bytes_per_s=1e11,
+        copy_size_bytes=2**30,
+    )
+    with pw.Store.open(at_user_modules / "peakward.db") as store:
+        store.add_calibration(known)
+    return at_user_modules
+
+
+def test_a_step_is_measured_profiled_diagnosed_and_reported(make_step, calibrated, capsys):
+    given = make_step()
+    before = {name: each.clone() for name, each in given.model.state_dict().items()}
+    study = pw.investigate(
+        given.step,
+        name="my step",
+        model=given.model,
+        optimizer=given.optimizer,
+        tokens_per_step=32,
+        budget_s=20.0,
+    )
+    assert (study.name, study.measurements[0].status) == ("run", "ok")
+    assert study.measurements[0].case.name == "my step"
+    (profile,) = [each for each in study.profiles if each.case == study.measurements[0].case]
+    assert {group.phase for group in profile.profile.phases} >= {"forward", "backward", "optimizer"}
+    assert study.diagnoses[0].case == study.measurements[0].case
+    assert study.predictions == study.forecasts == ()
+    stages = {each.lever: each.stage for each in study.trials if each.lever != "composition"}
+    assert {"sdpa-math", "sdpa-flash"} <= {each for each in stages if stages[each] != "refused"}
+    told = {each.lever: each.reason for each in study.trials if each.stage == "refused"}
+    assert "model.to(torch.bfloat16), in a fresh process" in told["bf16"]
+    assert "call .compile()" in told["compile"]
+    assert told["tf32"] == "needs cuda, got cpu"
+    assert all(torch.equal(before[name], x) for name, x in given.model.state_dict().items())
+    report = pw.markdown(study)
+    assert "my step on" in report
+    assert "pw.investigate of the live step my step" in report
+    assert "what a step given as a function would run instead is not known" in report
+    capsys.readouterr()
+    assert main(["report", study.id, "--db", "peakward.db"]) == 0
+    assert "my step" in capsys.readouterr().out
+
+
+def test_the_wait_for_a_loader_is_told_apart(make_step, calibrated):
+    loader = DataLoader(torch.randint(50, (6, 16)), batch_size=2)
+    given = make_step(fed=True)
+    study = pw.investigate(
+        given.step, model=given.model, optimizer=given.optimizer, loader=loader, budget_s=5.0
+    )
+    assert len(study.measurements[0].loader.wait_s) == len(study.measurements[0].runs[0].steps_s)
+    assert "of a step waited for its batch (mean)" in pw.markdown(study)
+
+
+def test_a_step_without_attention_of_torch_s_says_what_to_call(make_step, calibrated):
+    given = make_step(sdpa=False)
+    study = pw.investigate(given.step, model=given.model, optimizer=given.optimizer, budget_s=5.0)
+    told = {each.lever: each.reason for each in study.trials if each.stage == "refused"}
+    assert "which the step never calls" in told["sdpa-math"]
+    assert "call torch.nn.functional.scaled_dot_product_attention instead" in told["sdpa"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"step": lambda: 1 / 0}, "got ZeroDivisionError: division by zero"),
+        ({"step": torch.compile(lambda: None)}, "not compiled"),
+        ({"step": print, "loader": iter(())}, "a loader that can be begun again"),
+        ({"step": print, "loader": []}, "a batch for every step"),
+        ({"step": lambda: None, "budget_s": 0}, "expected budget_s above 0, got 0"),
+        ({"step": lambda: None, "tokens_per_step": -1}, "expected tokens_per_step above 0"),
+    ],
+)
+def test_bad_input_is_one_line(settings, line, calibrated):
+    with pytest.raises(pw.PeakwardError, match=line) as caught:
+        pw.investigate(settings.pop("step"), **settings)
+    assert "\n" not in str(caught.value)
