@@ -15,6 +15,8 @@ What the command line does, from Python:
     print(study.best_command)
     print(pw.markdown(study))
 
+    study = pw.investigate(step, model=model, optimizer=optimizer)  # a training step of your own
+
     trace = pw.trace("step.json.gz")
     print(trace.breakdown().together, trace.kernels()[:10])
     print(pw.findings(trace).findings)

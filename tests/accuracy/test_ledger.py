@@ -10,6 +10,7 @@ from peakward.records import codec
 from peakward.records.calibration import Calibration
 from peakward.records.study import Study
 from peakward.tune.expectations import Expectations
+from peakward.tune.forecasts import Forecasts
 from peakward.tune.lever_ledger import Tried, lever_ledger
 from peakward.tune.trials import held_to
 
@@ -31,7 +32,8 @@ def tried():
     found = []
     for study in read("*-run-*.json", Study):
         device = study.environment.device_name
-        here = Expectations(study.environment, newest[device], lambda case: None)
+        forecasts = Forecasts(study.environment, newest[device], capture=lambda case: None)
+        here = Expectations(forecasts, lambda case: None)
         for trial in study.trials:
             if trial.stage == "refused":
                 continue

@@ -60,6 +60,23 @@ def test_a_kernel_that_refuses_is_a_status(make_step):
     assert (turns.status, turns.failed) == ("crashed", 1)
 
 
+@pytest.mark.parametrize("levers", [("bf16-mixed",), ("checkpointing",)])
+def test_a_module_is_foretold_in_a_run(levers, make_module_case, in_tmp):
+    """What was foretold stands in the study, and in the same worker the module is then measured."""
+    case = make_module_case(
+        "py:tiny_gpt:build", device="cuda", workload={"batch_size": 8, "seq_len": 64}
+    )
+    study = pw.run(case, levers=levers, budget_s=60.0)
+    assert study.measurements[0].status == "ok"
+    if not study.forecasts:
+        assert any("is not in the catalogue of devices" in note for note in study.notes)
+        return
+    assert study.forecasts[0].case == case
+    assert study.forecasts[0].step_s is not None
+    assert "Predicted and measured" in pw.markdown(study)
+    assert all(each.foretold.time_ratio is not None for each in study.trials if each.foretold)
+
+
 def test_the_whole_of_it(make_step, in_tmp):
     ids = torch.randint(50, (8, 16))
     given = make_step(fed=True, device="cuda")

@@ -6,6 +6,10 @@ import sys
 
 import pytest
 
+from peakward.catalogue.levers import lever, pull
+from peakward.lab.measure.isolated import Workers
+from peakward.records.errors import PeakwardError
+
 
 def peakward(*words, cwd):
     return subprocess.run(
@@ -54,7 +58,8 @@ def test_a_run_names_what_cannot_be_done_from_outside(at_user_modules):
     assert "py:tiny_gpt:build 2 × 16 train_step" in said
     assert "attention as written" in said
     assert "flash (attention flash is called by the module: call" in said
-    assert "Floor, MFU and a prediction: not computed" in said
+    assert "Floor and MFU: not computed" in said
+    assert "Prediction of the baseline: not computed: steps on a CPU are not predicted" in said
 
 
 @pytest.mark.parametrize("factory", ["raises", "growing"])
@@ -65,3 +70,13 @@ def test_bad_input_ends_with_code_2_and_one_line(factory, at_user_modules):
     assert done.stdout == ""
     assert done.stderr.startswith("peakward: expected ")
     assert done.stderr.count("\n") == 1
+
+
+def test_a_worker_captures_a_module_s_operators(make_module_case):
+    case = make_module_case("py:tiny_gpt:build", pass_="train_step")
+    with Workers() as workers:
+        found = workers.capture(case)
+        with pytest.raises(PeakwardError, match="compile default is not seen"):
+            workers.capture(pull(lever("compile"), case))
+    assert found.n_parameters > 0
+    assert {each.phase for each in found.graph.operators} == {"forward", "backward", "optimizer"}

@@ -1,19 +1,14 @@
 """What is expected of levers on this machine: their predicted effect, and what none can exceed."""
 
 from collections.abc import Callable
-from functools import cache
 
-from peakward.catalogue import devices
 from peakward.prediction.floor import floor
-from peakward.prediction.planning.forecast import forecast
 from peakward.prediction.planning.foretold import foretold
-from peakward.prediction.planning.site import site
-from peakward.records.calibration import Calibration
 from peakward.records.case import LeverCase, ModelCase, same_work
-from peakward.records.environment import Environment
 from peakward.records.plan import Absent
 from peakward.records.profile import CaseProfile
 from peakward.records.trial import Bound, Foretold
+from peakward.tune.forecasts import Forecasts
 
 _UNTOUCHED: dict[str, tuple[str, ...]] = {
     "optimizer": ("forward", "backward"),
@@ -29,29 +24,26 @@ NS = 1e-9
 class Expectations:
     """Forecasts and bounds of one machine's cases.
 
-    Forecasts go by the calibration where it is a full one, else by the datasheet, as those of the study
-    do; nothing here is measured.
+    Forecasts are those of the study; nothing here is measured.
     """
 
     def __init__(
         self,
-        environment: Environment,
-        calibration: Calibration | None,
+        forecasts: Forecasts,
         profile_of: Callable[[LeverCase], CaseProfile | None],
     ) -> None:
-        self._device = devices.match(environment.device_name, environment.device_memory_bytes)
-        self._why_none = _why_none(environment, known=self._device is not None)
-        self._calibration, self._profile_of = calibration, profile_of
-        here = None if self._device is None else site(self._device, calibration=calibration)
-        self._forecast = cache(lambda case: forecast(case, here) if here is not None else None)
+        self._forecasts = forecasts
+        self._device = None if forecasts.here is None else forecasts.here.device
+        self._calibration, self._profile_of = forecasts.calibration, profile_of
 
     def foretold(self, base: LeverCase, candidate: LeverCase) -> Foretold:
         """The predicted effect, or why there is none."""
-        reason = self._why_none or "the step of a user's module is not predicted from its source"
-        if self._why_none is None and isinstance(base, ModelCase):
-            before, after = self._forecast(base), self._forecast(candidate)
-            if before is not None and after is not None:
-                return foretold(before, after)
+        before = self._forecasts.of(base)
+        after = None if before is None else self._forecasts.of(candidate)
+        if before is not None and after is not None:
+            return foretold(before, after)
+        reason = self._forecasts.why_none(base if before is None else candidate)
+        assert reason is not None
         gaps = (Absent(figure=figure, reason=reason) for figure in ("time", "memory"))
         return Foretold(absent=tuple(gaps))
 
@@ -91,12 +83,6 @@ class Expectations:
             for phase in floor(case, calibration=calibration, device=self._device).phases
         ]
         return None if None in times else sum(each for each in times if each is not None)
-
-
-def _why_none(environment: Environment, *, known: bool) -> str | None:
-    if environment.device_type != "cuda":
-        return "steps on a CPU are not predicted"
-    return None if known else f"{environment.device_name} is not in the catalogue of devices"
 
 
 def _phases_left_alone(base: LeverCase, candidate: LeverCase) -> tuple[str, ...]:

@@ -10,9 +10,8 @@ import msgspec
 from peakward.catalogue import devices
 from peakward.catalogue.levers import changes, pull
 from peakward.prediction.floor import floor
-from peakward.prediction.planning.forecast import forecast
 from peakward.prediction.planning.relief import relief
-from peakward.prediction.planning.site import Site, site
+from peakward.prediction.planning.site import Site
 from peakward.records.calibration import Calibration
 from peakward.records.case import LeverCase, ModelCase, ModuleCase, StepCase
 from peakward.records.case_memory import CaseMemory
@@ -31,6 +30,7 @@ from peakward.tune.budget import Budget
 from peakward.tune.costs import N_PROCESSES
 from peakward.tune.diagnoses import diagnosed
 from peakward.tune.expectations import Expectations
+from peakward.tune.forecasts import Forecasts
 from peakward.tune.laboratory import Laboratory
 from peakward.tune.ladder import Ladder
 from peakward.tune.ledger import Ledger, Listener
@@ -46,12 +46,7 @@ HEADLINE = Protocol(max_timed_s=3.0)
 """Baseline and best: their medians and phases stand in the report's first lines."""
 
 
-NOT_PREDICTED = (
-    "Floor, MFU and a prediction: not computed, for what the maths of a user's module needs is not known "
-    "from its source; `pw.predict(module, device, inputs=...)` predicts its step on a GPU."
-)
-
-
+NO_FLOOR = "Floor and MFU: not computed, for what the maths of a user's module needs is not known."
 OF_A_STEP = (
     "Floor, MFU and a prediction: not computed, for a step given as a function does not say what its maths "
     "is. Levers were set around its call alone; what each of the others needs stands beside it."
@@ -100,36 +95,15 @@ def _floor_s(ceiling: Prediction | None) -> float | None:
     return None if ceiling is None else ceiling.floor_s
 
 
-def foretold(
-    case: LeverCase, environment: Environment, calibration: Calibration | None
-) -> Forecast | None:
-    """Time and memory of the case on this machine; None on a CPU or a device that is not catalogued, and
-    of a user's module, which `pw.predict` predicts where it is.
-
-    By the calibration where it is a full one (`peakward devices calibrate`), else by the datasheet.
-    """
-    here = _site(environment, calibration)
-    if here is None or case.device != "cuda" or not isinstance(case, ModelCase):
-        return None
-    return forecast(case, here)
-
-
 def levers_that_fit(
     case: LeverCase,
     told: Forecast | None,
-    environment: Environment,
-    calibration: Calibration | None,
+    here: Site | None,
 ) -> tuple[str, ...]:
     """Of a case that is predicted not to fit this machine, those that each make it fit."""
-    here = _site(environment, calibration)
     if here is None or told is None or not isinstance(case, ModelCase):
         return ()
     return relief(case, told, here)
-
-
-def _site(environment: Environment, calibration: Calibration | None) -> Site | None:
-    device = _device(environment)
-    return None if device is None else site(device, calibration=calibration)
 
 
 def _device(environment: Environment) -> Device | None:
@@ -155,8 +129,9 @@ def investigate(
     on_stage("measuring this machine's ceilings")
     calibration = calibrated(sweep, store, asked.case)
     ceiling = predicted(asked.case, sweep.environment, calibration)
-    told = foretold(asked.case, sweep.environment, calibration)
-    on_prediction(ceiling, told, levers_that_fit(asked.case, told, sweep.environment, calibration))
+    forecasts = Forecasts(sweep.environment, calibration, sweep.workers.capture)
+    told = forecasts.of(asked.case)
+    on_prediction(ceiling, told, levers_that_fit(asked.case, told, forecasts.here))
     on_stage("measuring the baseline")
     measured = [sweep.measure(asked.case, HEADLINE)]
     guess = costs.learned(costs.guessed(asked.case, _floor_s(ceiling)), measured[0])
@@ -164,7 +139,7 @@ def investigate(
     reserve_s = measured[0].wall_s + 2 * guess.profile_s(asked.case) - guess.start_s
     ledger = Ledger(budget, reserve_s=min(reserve_s, asked.budget_s / 4), announce=on_stage)
     profiler = profiles.Profiler(sweep.workers, store, sweep.environment.key)
-    expected = Expectations(sweep.environment, calibration, profiler.known)
+    expected = Expectations(forecasts, profiler.known)
     laboratory = Laboratory(sweep, store, expected, asked.aim)
     bench = Bench(laboratory, ledger, guess, asked.forbids, sweep.environment.key)
     held, stopped = Ladder(base=asked.case), False
@@ -196,12 +171,12 @@ def investigate(
                     bench,
                     sweep,
                     HEADLINE,
-                    here=_site(sweep.environment, calibration),
+                    here=forecasts.here,
                     max_memory_bytes=asked.aim.max_memory_bytes,
                 )
     except KeyboardInterrupt:
         stopped = True
-    study = _study(asked, held, calibration, measured, ledger)
+    study = _study(asked, held, forecasts, measured, ledger)
     recorded = _recorded(measured, store)
     study = msgspec.structs.replace(
         study,
@@ -216,7 +191,7 @@ def investigate(
             profiles=explained.made,
             memory=recorded,
             forecasts=study.forecasts,
-            here=_site(sweep.environment, calibration),
+            here=forecasts.here,
         ),
         notes=(
             *study.notes,
@@ -268,16 +243,16 @@ def _steps(held: Ladder, ledger: Ledger) -> tuple[str, ...]:
 def _study(
     asked: Investigation,
     held: Ladder,
-    calibration: Calibration,
+    forecasts: Forecasts,
     measured: Sequence[Measurement],
     ledger: Ledger,
 ) -> Study:
     environment, best = measured[0].environment, held.top
+    calibration = forecasts.calibration
     cases = [each.case for each in measured if isinstance(each.case, LeverCase)]
     undone = "; ".join(dict.fromkeys(ledger.skipped))
     limits = [f"Not done in its {asked.budget_s:.0f} s: {undone}."] if undone else []
-    limits += [NOT_PREDICTED] if isinstance(best, ModuleCase) else []
-    limits += [OF_A_STEP] if isinstance(best, StepCase) else []
+    limits += _unknown(held, forecasts)
     return Study(
         id=uuid.uuid4().hex,
         name="run",
@@ -294,16 +269,29 @@ def _study(
             for case in cases
             if (ceiling := predicted(case, environment, calibration)) is not None
         ),
-        forecasts=tuple(
-            found
-            for case in cases
-            if (found := foretold(case, environment, calibration)) is not None
-        ),
+        forecasts=tuple(found for case in cases if (found := forecasts.of(case)) is not None),
         trials=ledger.trials,
         steps=_steps(held, ledger),
         best_command=asked.to_command(best),
         notes=(*asked.aim.notes(), *limits),
     )
+
+
+def _unknown(held: Ladder, forecasts: Forecasts) -> list[str]:
+    """What is not computed of the user's own code, and why."""
+    if isinstance(held.top, StepCase):
+        return [OF_A_STEP]
+    if not isinstance(held.top, ModuleCase):
+        return []
+    named = {"baseline": held.base} | ({"best": held.top} if held.levers else {})
+    return [
+        NO_FLOOR,
+        *(
+            f"Prediction of the {name}: not computed: {why}."
+            for name, case in named.items()
+            if (why := forecasts.why_none(case)) is not None
+        ),
+    ]
 
 
 def _title(case: LeverCase) -> str:

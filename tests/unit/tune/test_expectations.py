@@ -9,6 +9,7 @@ import pytest
 
 from peakward.catalogue.levers import lever, pull
 from peakward.tune.expectations import Expectations
+from peakward.tune.forecasts import Forecasts
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +30,8 @@ def profile(**phases_ns):
 
 
 def expected(environment, calibration=None, found=None):
-    return Expectations(environment, calibration, lambda case: found)
+    forecasts = Forecasts(environment, calibration, capture=lambda case: None)
+    return Expectations(forecasts, lambda case: found)
 
 
 def test_on_a_catalogued_gpu_both_ratios_are_foretold(studies):

@@ -13,7 +13,7 @@ from peakward.records.trial import NumericsVerdict
 from peakward.report.run import page
 from peakward.report.run.investigation import read
 from peakward.tune.aim import Aim
-from peakward.tune.run import Investigation, foretold, investigate
+from peakward.tune.run import Investigation, investigate
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +59,9 @@ class Device:
 
     def numerics(self, base, candidate, declared):
         return NumericsVerdict(declared=declared, verdict="holds")
+
+    def capture(self, case):
+        raise PeakwardError("no module here")
 
     def profile(self, case, *where, n_steps=None, timeout_s=None):
         if n_steps is None:
@@ -202,12 +205,67 @@ def test_what_is_predicted_before_is_told_and_kept(studies):
     assert study.predictions == (floor,)
 
 
-def test_on_a_cpu_and_on_an_unknown_device_nothing_but_the_floor_is_foretold(studies):
-    on_cpu = msgspec.structs.replace(studies.BASELINE, device="cpu")
-    assert foretold(on_cpu, studies.H200, None) is None
-    unknown = msgspec.structs.replace(studies.H200, device_name="NVIDIA H200 NVL")
-    assert foretold(studies.BASELINE, unknown, None) is None
-    assert foretold(studies.BASELINE, studies.H200, None).time.source == "datasheet"
+class WithModules(Device):
+    """Whose module's operators can be had."""
+
+    def capture(self, case):
+        from peakward.lab.levers.module_prediction import capture_case
+
+        return capture_case(case)
+
+
+def of_module(device, case, *names):
+    asked = Investigation(
+        case=case,
+        levers=tuple(lever(name) for name in names),
+        budget_s=1e6,
+        command="peakward run",
+        obstacle=lambda pulled, base: None,
+        to_command=lambda case: None,
+    )
+    heard = []
+    study = investigate(
+        asked,
+        device,
+        device,
+        on_stage=lambda stage: None,
+        on_prediction=lambda *said: heard.append((*said, len(device.measured))),
+    )
+    return study, heard
+
+
+def test_a_module_is_foretold_by_its_operators_before_it_is_measured(studies, make_module_case):
+    large = {"batch_size": 64, "seq_len": 64}  # Or cuBLAS's workspace would be all of the peak.
+    case = make_module_case("py:tiny_gpt:build", device="cuda", workload=large)
+    device = WithModules(studies, lambda each: 0.1 if each == case else 0.08)
+    study, ((floor, told, fitting, n_measured),) = of_module(
+        device, case, "bf16-mixed", "checkpointing", "fused-optimizer"
+    )
+    assert (floor, fitting, n_measured) == (None, (), 0)
+    assert told.case == case
+    assert told.step_s.low < told.step_s.estimate < told.step_s.high
+    assert study.forecasts[0] == told
+    by_lever = {each.lever: each.foretold for each in study.trials if each.base == case}
+    assert by_lever["bf16-mixed"].time_ratio is not None
+    assert by_lever["bf16-mixed"].memory_ratio is not None
+    assert by_lever["checkpointing"].time_ratio.estimate >= 1
+    assert by_lever["checkpointing"].memory_ratio < 1
+    gaps = by_lever["fused-optimizer"].absent
+    assert {each.figure for each in gaps} == {"time", "memory"}
+    assert "steps with AdamW over lists" in gaps[0].reason
+    assert "Predicted and measured" in [each.title for each in page.document(study).sections]
+    assert not any("Prediction of the baseline" in note for note in study.notes)
+    assert any(note.startswith("Floor and MFU: not computed") for note in study.notes)
+
+
+def test_why_a_module_has_no_forecast_is_said(studies, make_module_case):
+    case = make_module_case("py:tiny_gpt:build", device="cuda")
+    study, ((_, told, _, _),) = of_module(Device(studies, lambda each: 0.1), case, "bf16-mixed")
+    assert told is None
+    assert study.forecasts == ()
+    (trial,) = study.trials
+    assert {each.reason for each in trial.foretold.absent} == {"no module here"}
+    assert "Prediction of the baseline: not computed: no module here." in study.notes
 
 
 def test_levers_beyond_the_class_are_refused_and_the_report_says_so(studies):

@@ -23,6 +23,8 @@ from peakward.lab.measure.messages import (
     Answer,
     Calibrated,
     CalibrateRequest,
+    Captured,
+    CaptureRequest,
     CheckRequest,
     Event,
     Failed,
@@ -58,6 +60,7 @@ from peakward.records.environment import Environment
 from peakward.records.errors import PeakwardError
 from peakward.records.lever import NumericsClass
 from peakward.records.measurement import FirstStep, Measurement
+from peakward.records.module_capture import ModuleCapture
 from peakward.records.protocol import Protocol
 from peakward.records.rates import Absence, Rates, Subject
 from peakward.records.trial import NumericsVerdict
@@ -228,6 +231,24 @@ class Workers:
             _raise_if_interrupted(answer)
             if answer.status == "invalid":
                 raise PeakwardError(answer.reason)
+
+    def capture(self, case: ModuleCase) -> ModuleCapture:
+        """The operators of one step of the case on its module, for a prediction; nothing is computed.
+
+        Raises:
+            PeakwardError: a setting that a capture does not see, a module whose operators depend on values,
+                or the capture failed.
+            KeyboardInterrupt: Ctrl-C.
+        """
+        answer = self._ask(CaptureRequest(case=case), TIMEOUT_S).answer
+        if isinstance(answer, Failed):
+            _raise_if_interrupted(answer)
+            said = (
+                answer.reason if answer.status == "invalid" else f"{answer.status}: {answer.reason}"
+            )
+            raise PeakwardError(said)
+        assert isinstance(answer, Captured)
+        return answer.capture
 
     def calibrate(self, device_type: DeviceType) -> Calibration:
         """Measure the device's ceilings: the quick calibration, which has no rates.

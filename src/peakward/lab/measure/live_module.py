@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from peakward.lab.levers.module_check import check_given
+from peakward.lab.levers.module_prediction import capture_given, expect_seen
 from peakward.lab.levers.module_step import ModuleStep, prepared_module
 from peakward.lab.levers.prepare import check_together
 from peakward.lab.measure.fingerprint import fingerprint, source
@@ -35,6 +36,7 @@ from peakward.records.case import (
     Workload,
 )
 from peakward.records.errors import PeakwardError
+from peakward.records.module_capture import ModuleCapture
 from peakward.records.trial import NumericsVerdict
 
 SHARED = (
@@ -119,6 +121,10 @@ class LiveWorkers(ThisProcess):
         assert isinstance(base, ModuleCase)
         assert isinstance(candidate, ModuleCase)
         return judge(of_module(base, candidate, self._copy), request.declared)
+
+    def _captured(self, case: ModuleCase) -> ModuleCapture:
+        expect_seen(case)  # Before anything is copied.
+        return capture_given(case, self._copy(case))
 
     def _check(self, case: ModuleCase) -> None:
         check_given(case, self._copy(case))

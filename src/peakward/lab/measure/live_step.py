@@ -22,6 +22,7 @@ from peakward.lab.measure.torch_settings import kept_settings
 from peakward.lab.numerics.of_step import judge_step
 from peakward.records.case import AS_WRITTEN, Case, DeviceType, ModuleCase, StepCase
 from peakward.records.errors import PeakwardError
+from peakward.records.module_capture import ModuleCapture
 from peakward.records.trial import NumericsVerdict
 
 
@@ -102,6 +103,9 @@ class StepWorkers(ThisProcess):
         return judge_step(
             self._given, self._base, base, candidate, declared=request.declared, kept=self._kept
         )
+
+    def _captured(self, case: ModuleCase) -> ModuleCapture:
+        raise PeakwardError(f"expected the live step, got the module {case.source}")
 
     def _check(self, case: ModuleCase) -> None:
         raise PeakwardError(f"expected the live step, got the module {case.source}")

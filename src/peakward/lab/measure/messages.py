@@ -29,6 +29,7 @@ from peakward.records.measurement import (
     Status,
     Telemetry,
 )
+from peakward.records.module_capture import ModuleCapture
 from peakward.records.protocol import Protocol
 from peakward.records.rates import Rates, Subject
 from peakward.records.trial import NumericsVerdict
@@ -77,6 +78,12 @@ class CheckRequest(Message, frozen=True, kw_only=True):
     case: ModuleCase
 
 
+class CaptureRequest(Message, frozen=True, kw_only=True):
+    """Watch the operators of a user's module on tensors without values."""
+
+    case: ModuleCase
+
+
 class CalibrateRequest(Message, frozen=True, kw_only=True):
     """Measure this device's ceilings."""
 
@@ -120,6 +127,7 @@ Request = (
     | TurnsRequest
     | NumericsRequest
     | CheckRequest
+    | CaptureRequest
     | CalibrateRequest
     | RatesRequest
     | FirstStepRequest
@@ -198,6 +206,12 @@ class Checked(Message, frozen=True, kw_only=True):
     """Answer to `CheckRequest`: nothing was wrong."""
 
 
+class Captured(Message, frozen=True, kw_only=True):
+    """Answer to `CaptureRequest`."""
+
+    capture: ModuleCapture
+
+
 class Calibrated(Message, frozen=True, kw_only=True):
     """Answer to `CalibrateRequest`."""
 
@@ -251,6 +265,7 @@ Answer = (
     | TurnsTimed
     | NumericsChecked
     | Checked
+    | Captured
     | Calibrated
     | RatesMeasured
     | FirstStepProfiled
@@ -266,6 +281,7 @@ Reply = (
     | TurnsTimed
     | NumericsChecked
     | Checked
+    | Captured
     | Calibrated
     | RatesMeasured
     | FirstStepProfiled

@@ -13,6 +13,8 @@ from peakward.lab.measure.isolated import Ended, Workers
 from peakward.lab.measure.jobs import Prepared
 from peakward.lab.measure.messages import (
     Answer,
+    Captured,
+    CaptureRequest,
     Checked,
     CheckRequest,
     Event,
@@ -27,6 +29,7 @@ from peakward.lab.measure.messages import (
 from peakward.lab.measure.profile import profile
 from peakward.lab.measure.site import Site
 from peakward.records.case import Case, DeviceType, ModuleCase
+from peakward.records.module_capture import ModuleCapture
 from peakward.records.trial import NumericsVerdict
 
 PROFILED = "in process: a profiler was attached before, and stays so"
@@ -89,6 +92,10 @@ class ThisProcess(Workers, ABC):
         """Whether the candidate's numbers hold."""
 
     @abstractmethod
+    def _captured(self, case: ModuleCase) -> ModuleCapture:
+        """The operators of the case."""
+
+    @abstractmethod
     def _check(self, case: ModuleCase) -> None:
         """Raise what is wrong with the case."""
 
@@ -129,6 +136,8 @@ class ThisProcess(Workers, ABC):
             case CheckRequest():
                 self._check(request.case)
                 return Checked()
+            case CaptureRequest():
+                return Captured(capture=self._captured(request.case))
             case ProfileRequest():
                 self._profiled = request.case.device == "cuda"
                 return profile(request, bench)

@@ -20,6 +20,7 @@ from typing import BinaryIO
 import msgspec
 
 from peakward.lab.levers.module_check import check
+from peakward.lab.levers.module_prediction import capture_case
 from peakward.lab.levers.prepare import prepare as prepare_case
 from peakward.lab.measure import failure, jobs
 from peakward.lab.measure.calibration.ceilings import ceilings
@@ -29,6 +30,8 @@ from peakward.lab.measure.memory_record import record_memory
 from peakward.lab.measure.messages import (
     Answer,
     CalibrateRequest,
+    Captured,
+    CaptureRequest,
     Checked,
     CheckRequest,
     Event,
@@ -118,6 +121,9 @@ def _handle(request: Request, bench: jobs.Bench) -> Answer:
             bench.site.enter(request.case.device)
             check(request.case)
             return Checked()
+        case CaptureRequest():
+            bench.tell(Event(stage="building"))
+            return Captured(capture=capture_case(request.case))
         case CalibrateRequest():
             bench.tell(Event(stage="calibrating"))
             bench.site.enter(request.device_type)
@@ -146,6 +152,7 @@ def _device_type(request: Request) -> DeviceType:
             return request.base.device
         case (
             CheckRequest()
+            | CaptureRequest()
             | MeasureRequest()
             | FirstStepRequest()
             | ProfileRequest()

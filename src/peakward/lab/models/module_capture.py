@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
     UnsupportedOperatorException,
 )
-from torch.func import functional_call
+from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -195,7 +195,13 @@ class _Step:
             self._optimizer = torch.optim.AdamW(self._trained(), foreach=True)
 
     def run(self, mark: Callable[[Phase | None], None]) -> None:
-        """One step, its phases told to `mark`."""
+        """One step, its phases told to `mark`. The module has the stand-ins for all of it: what is
+        recomputed in the backward pass takes them too."""
+        standing_in = {**self._parameters, **self._buffers}
+        with _reparametrize_module(self._asked.module, standing_in, tie_weights=True):
+            self._run(mark)
+
+    def _run(self, mark: Callable[[Phase | None], None]) -> None:
         self.line.enter("forward")
         for each in self._trained():
             each.grad = None
@@ -224,9 +230,7 @@ class _Step:
 
     def _called(self) -> Any:
         args, kwargs = self._given
-        return functional_call(
-            self._asked.module, {**self._parameters, **self._buffers}, args, kwargs
-        )
+        return self._asked.module(*args, **kwargs)
 
     def _mixed(self) -> Any:
         if self._asked.autocast is None:

@@ -158,3 +158,16 @@ def test_a_module_that_cannot_be_copied_says_so(live):
     line = r"expected a module that copy\.deepcopy can copy"
     with LiveWorkers(live) as workers, pytest.raises(PeakwardError, match=line):
         workers.check(case)
+
+
+def test_its_operators_are_captured_from_a_copy(live):
+    before = state(live.module)
+    case = live_case(live, "train_step")
+    with LiveWorkers(live) as workers:
+        plain = workers.capture(case)
+        recomputed = workers.capture(pull(lever("checkpointing"), case))
+        with pytest.raises(PeakwardError, match="compile default is not seen"):
+            workers.capture(pull(lever("compile"), case))
+    assert plain.n_parameters == sum(each.numel() for each in live.module.parameters())
+    assert len(recomputed.graph.operators) > len(plain.graph.operators)
+    same(before, state(live.module))

@@ -60,7 +60,7 @@ def test_a_module_that_misses_another_names_that_one(at_user_modules):
 
 def test_a_fault_of_ours_is_no_bad_input():
     with pytest.raises(AttributeError) as caught:
-        given_module._expect_plain(3)
+        given_module.expect_plain(3)
     with pytest.raises(AttributeError):
         raise_as_bad_input(caught.value, "anything")
 

@@ -1,0 +1,29 @@
+"""What a capture of a module's operators sees of a case, and what it does not."""
+
+from peakward.records.case import ModuleCase
+
+SEEN: dict[str, tuple[str | bool, str]] = {
+    "attention": ("as-written", "a capture has the attention that a CPU dispatches"),
+    "compile": ("none", "a capture sees operators as the module's code calls them, not what fuses"),
+    "cuda_graphs": (False, "a capture runs each operator by itself"),
+    "optimizer": ("adamw-foreach", "a capture steps with AdamW over lists"),
+    "loss": ("torch", "a capture takes torch's cross-entropy"),
+}
+"""Of each setting the one that a capture sees, and why it sees no other."""
+
+
+def unseen(case: ModuleCase) -> str | None:
+    """Why a capture of the module would be of another case, or None where it is of this one."""
+    configuration, work = case.configuration, case.workload
+    for field, (seen, why) in SEEN.items():
+        value = getattr(configuration, field)
+        if value != seen and not (field == "optimizer" and work.pass_ != "train_step"):
+            written = "on" if value is True else value
+            return f"{field.replace('_', '-')} {written} is not seen by operators: {why}"
+    if configuration.precision in ("tf32", "fp8"):
+        return f"{configuration.precision} is not seen by operators: fp32 and 16-bit operands are"
+    if configuration.precision == "fp16-mixed" and work.pass_ == "train_step":
+        return "the loss scaling of fp16-mixed is not seen by operators: take bf16-mixed"
+    if work.accumulate != 1:
+        return f"{work.accumulate} micro-batches are not seen by operators: a capture runs one"
+    return f"{work.pass_} is no pass of any module: take forward" if work.caches else None
