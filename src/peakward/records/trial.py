@@ -27,7 +27,8 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class NumericsError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How far one quantity lies from the fp64 oracle, as ‖x − oracle‖ / ‖oracle‖."""
+    """How far one quantity lies from the fp64 oracle, as ‖x − oracle‖ / ‖oracle‖. Of a live step the oracle
+    is the step without the lever, and the base the same called again."""
 
     quantity: Literal["logits", "loss", "gradients", "parameters", "updates"]
     candidate_error: float

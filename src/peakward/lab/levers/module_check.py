@@ -65,11 +65,14 @@ class ShapesSeen(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.seen: list[tuple[str, tuple[torch.Size, ...]]] = []
+        self.device_types: set[str] = set()
+        """Where these lie."""
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        shapes = tuple(each.shape for each in tree_leaves(result) if isinstance(each, Tensor))
-        self.seen.append((str(func), shapes))
+        given = [each for each in tree_leaves(result) if isinstance(each, Tensor)]
+        self.seen.append((str(func), tuple(each.shape for each in given)))
+        self.device_types.update(each.device.type for each in given)
         return result

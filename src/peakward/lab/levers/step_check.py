@@ -49,13 +49,15 @@ def check_step(given: Given, device_type: DeviceType) -> SdpaCalls:
     """Call the step three times; what it calls of torch's attention.
 
     Raises:
-        PeakwardError: it raises, or does other work at each call; a model was given, and it leaves neither
-            gradients nor an output by which levers could be verified; its loader is empty the second time.
+        PeakwardError: it raises, does other work at each call, or computes on another device; a model was
+            given, and it leaves neither gradients nor an output by which levers could be verified; its
+            loader is empty the second time.
     """
     feed = None if given.loader is None else GivenLoader(given.loader, device_type)
     step = GivenStep(given, feed)
     seen = []
     attention = SdpaCalls()
+    places: set[str] = set()
     try:
         with attention:
             step.step()  # Which may make what stays, as an optimizer's state.
@@ -63,6 +65,7 @@ def check_step(given: Given, device_type: DeviceType) -> SdpaCalls:
             with ShapesSeen() as shapes:
                 step.step()
             seen.append(shapes.seen)
+            places |= shapes.device_types
         if given.model is not None:
             with gradients_seen(given.model) as gradients:
                 step.step()
@@ -71,6 +74,7 @@ def check_step(given: Given, device_type: DeviceType) -> SdpaCalls:
             feed()
     except Exception as error:  # noqa: BLE001  a user's code may raise anything
         raise_as_bad_input(error, "a step that runs again and again")
+    _expect_place(places, device_type)
     if seen[0] != seen[1]:
         raise PeakwardError(
             "expected a step of the same shapes at every call, got other ones at its third call than at its "
@@ -83,6 +87,20 @@ def check_step(given: Given, device_type: DeviceType) -> SdpaCalls:
             "neither: return the loss, or leave the model out, without which levers are not verified"
         )
     return attention
+
+
+def _expect_place(places: set[str], device_type: DeviceType) -> None:
+    """Or its times would be those of another device, or of launches alone."""
+    if device_type == "cpu" and "cuda" in places:
+        raise PeakwardError(
+            "expected a step that computes on the CPU, where its model is or, without one, CUDA was not in "
+            "use, got one that computes on a GPU too: give the model that it trains there as model="
+        )
+    if device_type == "cuda" and "cuda" not in places:
+        raise PeakwardError(
+            "expected a step that computes on the GPU, where its model is or, without one, CUDA is in use, "
+            "got one that computes on the CPU alone: give the model that it trains there as model="
+        )
 
 
 def _expect_eager(given: Given) -> None:

@@ -18,7 +18,7 @@ from peakward.lab.measure.in_process import SHARED, UNKNOWN, place_of, type_of
 from peakward.lab.measure.messages import NumericsRequest
 from peakward.lab.measure.snapshot import restored
 from peakward.lab.measure.this_process import PROFILED, LiveSite, ThisProcess
-from peakward.lab.measure.torch_settings import kept_settings
+from peakward.lab.measure.torch_settings import kept_settings, matmul_precision
 from peakward.lab.numerics.of_step import judge_step
 from peakward.records.case import AS_WRITTEN, Case, DeviceType, ModuleCase, StepCase
 from peakward.records.errors import PeakwardError
@@ -28,9 +28,13 @@ from peakward.records.trial import NumericsVerdict
 
 def live_case(given: Given, *, name: str, tokens_per_step: float | None) -> StepCase:
     """The case that stands for the step, unlike any other: what the function holds, as its data, cannot be
-    told, so that no stored result may pass for its own."""
+    told, so that no stored result may pass for its own.
+
+    Raises:
+        PeakwardError: it runs on neither cpu nor cuda, or as `matmul_precision`.
+    """
     device = type_of(_place(given))
-    tf32 = device == "cuda" and torch.get_float32_matmul_precision() != "highest"
+    tf32 = device == "cuda" and matmul_precision() != "highest"
     code = f"{fingerprint(given.step, given.model)} {uuid.uuid4()}"
     return StepCase(
         name=name,

@@ -8,11 +8,27 @@ import torch
 
 from peakward.records.errors import PeakwardError
 
+
+def matmul_precision() -> str:
+    """Of fp32 matmuls: highest, high or medium.
+
+    Raises:
+        PeakwardError: it was set by `fp32_precision`, beside which torch cannot tell what a lever changes.
+    """
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError as error:
+        raise PeakwardError(
+            "expected the precision of fp32 matmuls set by torch.set_float32_matmul_precision, got it set by "
+            "torch.backends…fp32_precision: use the former, for torch mixes the two up"
+        ) from error
+
+
 _CUDA, _CUDNN = torch.backends.cuda, torch.backends.cudnn
 _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
     (torch.is_grad_enabled, torch.set_grad_enabled),
     (torch.get_default_dtype, torch.set_default_dtype),
-    (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    (matmul_precision, torch.set_float32_matmul_precision),
     (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
     (_CUDA.flash_sdp_enabled, _CUDA.enable_flash_sdp),
     (_CUDA.mem_efficient_sdp_enabled, _CUDA.enable_mem_efficient_sdp),
@@ -29,16 +45,8 @@ def kept_settings() -> Iterator[None]:
     of attention are set as they were.
 
     Raises:
-        PeakwardError: the precision of fp32 matmuls was set by `fp32_precision`, beside which torch cannot
-            tell the setting that a lever changes.
+        PeakwardError: as `matmul_precision`.
     """
-    try:
-        torch.get_float32_matmul_precision()
-    except RuntimeError as error:
-        raise PeakwardError(
-            "expected the precision of fp32 matmuls set by torch.set_float32_matmul_precision, got it set by "
-            "torch.backends…fp32_precision: use the former, for torch mixes the two up"
-        ) from error
     before = [(put, get()) for get, put in _SETTINGS]
     try:
         yield

@@ -110,3 +110,22 @@ def test_a_loader_that_ends():
 def test_a_model_by_which_nothing_can_be_verified():
     with pytest.raises(PeakwardError, match="leaves gradients of the model, or returns its loss"):
         check_step(Given(step=lambda: None, model=torch.nn.Linear(2, 2)), "cpu")
+
+
+def test_a_step_on_another_device_than_it_would_be_timed_by(make_step, monkeypatch):
+    with pytest.raises(
+        PeakwardError, match=r"computes on the GPU, .* on the CPU alone: give the model"
+    ):
+        check_step(make_step(), "cuda")
+
+    class OnGpu(step_check.ShapesSeen):
+        def __exit__(self, *error):
+            self.device_types.add("cuda")
+            return super().__exit__(*error)
+
+    monkeypatch.setattr(step_check, "ShapesSeen", OnGpu)
+    with pytest.raises(
+        PeakwardError, match=r"computes on the CPU, .* on a GPU too: give the model"
+    ):
+        check_step(make_step(), "cpu")
+    check_step(make_step(), "cuda")

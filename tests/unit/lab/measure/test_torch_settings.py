@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from peakward.lab.measure.torch_settings import kept_settings
+from peakward.lab.measure.torch_settings import kept_settings, matmul_precision
+from peakward.records.errors import PeakwardError
 
 
 def settings():
@@ -29,3 +30,13 @@ def test_all_are_put_back_though_the_block_raises():
         assert all(mine != theirs for mine, theirs in zip(settings(), before, strict=True))
         raise ValueError("then")
     assert settings() == before
+
+
+def test_a_precision_that_torch_cannot_tell_is_refused(monkeypatch):
+    def mixed():
+        raise RuntimeError("you have used mix of the legacy and new APIs")
+
+    assert matmul_precision() == "highest"
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", mixed)
+    with pytest.raises(PeakwardError, match="got it set by torch"), kept_settings():
+        raise AssertionError("not reached")
