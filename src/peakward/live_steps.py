@@ -11,7 +11,7 @@ from peakward.records.errors import PeakwardError
 from peakward.records.lever import Lever
 from peakward.records.study import Study
 from peakward.store.database import Store
-from peakward.tune.run import Investigation, investigate
+from peakward.tune.run import HEADLINE, Investigation, investigate
 
 if TYPE_CHECKING:
     import torch
@@ -70,9 +70,14 @@ def investigate_step(
         to_command=lambda _best: None,
     )
     with Store.open(Path(db)) as store, workers:
+        sweep = Sweep(store, workers, here.environment)
+        # The investigation finds it stored.
+        measured = sweep.measure(case, HEADLINE)
+        if measured.status == "invalid":
+            raise PeakwardError(measured.reason or "expected a step that can be measured")
         return investigate(
             asked,
-            Sweep(store, workers, here.environment),
+            sweep,
             store,
             on_stage=lambda _stage: None,
             on_prediction=lambda _floor, _forecast, _fitting: None,

@@ -35,7 +35,7 @@ def test_a_step_is_measured_profiled_diagnosed_and_reported(make_step, calibrate
         model=given.model,
         optimizer=given.optimizer,
         tokens_per_step=32,
-        budget_s=20.0,
+        budget_s=300.0,  # Far more than it takes: no time decides what is done.
     )
     assert (study.name, study.measurements[0].status) == ("run", "ok")
     assert study.measurements[0].case.name == "my step"
@@ -84,6 +84,8 @@ def test_a_step_without_attention_of_torch_s_says_what_to_call(make_step, calibr
         ({"step": torch.compile(lambda: None)}, "not compiled"),
         ({"step": print, "loader": iter(())}, "a loader that can be begun again"),
         ({"step": print, "loader": []}, "a batch for every step"),
+        ({"step": torch.sum, "loader": [torch.ones(2)] * 9 + [torch.ones(1)]}, "drop_last=True"),
+        ({"step": lambda: float("nan")}, "expected a finite loss, got nan"),
         ({"step": lambda: None, "budget_s": 0}, "expected budget_s above 0, got 0"),
         ({"step": lambda: None, "tokens_per_step": -1}, "expected tokens_per_step above 0"),
     ],

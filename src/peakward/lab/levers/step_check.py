@@ -3,6 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -54,19 +55,28 @@ def check_step(given: Given, device_type: DeviceType) -> SdpaCalls:
             loader is empty the second time.
     """
     feed = None if given.loader is None else GivenLoader(given.loader, device_type)
-    step = GivenStep(given, feed)
+
+    def taken() -> GivenStep:
+        """The step on its next batch, which is fetched here: what a loader does is no part of it."""
+        if feed is None:
+            return GivenStep(given, None)
+        return GivenStep(replace(given, step=functools.partial(given.step, feed())), None)
+
     seen = []
     attention = SdpaCalls()
     places: set[str] = set()
     try:
+        step = taken()
         with attention:
             step.step()  # Which may make what stays, as an optimizer's state.
         for _ in range(2):
+            step = taken()
             with ShapesSeen() as shapes:
                 step.step()
             seen.append(shapes.seen)
             places |= shapes.device_types
         if given.model is not None:
+            step = taken()
             with gradients_seen(given.model) as gradients:
                 step.step()
         if feed is not None:

@@ -129,3 +129,15 @@ def test_a_step_on_another_device_than_it_would_be_timed_by(make_step, monkeypat
     ):
         check_step(make_step(), "cpu")
     check_step(make_step(), "cuda")
+
+
+def test_what_a_loader_does_is_no_part_of_the_step(make_step):
+    """Its sampler draws at some calls and not at others."""
+
+    class Loader:
+        def __iter__(self):
+            for n in itertools.count():
+                torch.randperm(n)
+                yield torch.zeros(2, 16).long()
+
+    assert check_step(make_step(fed=True, loader=Loader()), "cpu").n == 2
