@@ -30,7 +30,7 @@ def case(head_dim=64, precision="bf16", attention="flash", **configuration):
     )
 
 
-@pytest.mark.parametrize("head_dim", [16, 40, 64, 80, 128, 136, 256])
+@pytest.mark.parametrize("head_dim", [16, 40, 64, 80, 128, 192, 256])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_the_portable_kernels_keep_a_figure_a_row(head_dim, precision, monkeypatch):
     made = case(head_dim, precision)

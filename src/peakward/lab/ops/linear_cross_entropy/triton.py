@@ -50,7 +50,7 @@ def settings_for(dtype: torch.dtype, capability: int) -> Settings:
 
 def gradient_settings_for(dtype: torch.dtype, capability: int) -> Settings:
     """As `settings_for`, of tiles that are written too: smaller ones, two to a multiprocessor, so that
-    one writes while the other multiplies (H100, widths 768 to 4096: 1.1 to 1.3 times as fast)."""
+    one writes while the other multiplies (H100, widths 768 to 4096: 1.1 to 1.2 times as fast)."""
     whole = settings_for(dtype, capability)
     if dtype == torch.float32 or capability < 90:
         return whole

@@ -51,7 +51,8 @@ def settings_for(
     *, m: int, n: int, n_tiles: int, tile_bytes: int, nibbles: bool, n_multiprocessors: int
 ) -> Products | Sums:
     """By a sweep on an H100 (results/2026-11-22-h100-kernel-sweep-quantized_matmul): at 4,096 × 14,336,
-    4,096² and 8,192² some two programs a multiprocessor were the fastest.
+    4,096² and 8,192² some two programs a multiprocessor were the fastest with 4 bits; narrower ones,
+    and more of them, with 8, which was swept at the first alone.
 
     Args:
         n_tiles: of columns.
