@@ -30,7 +30,12 @@ def section(base: ModuleCase, best: ModuleCase) -> Section:
     each = _each_step(chosen, best)
     blocks: list[Block] = []
     if once:
-        blocks += [Paragraph(text="Once, in this order, when the model is there:")]
+        blocks += [
+            Paragraph(
+                text="Once, in this order, when the model is there; `blocks` are the ones that it repeats, "
+                "`lr` is your learning rate:"
+            )
+        ]
         blocks += [Code(text="\n".join(once))]
     if each:
         blocks += [Paragraph(text="In each step:"), Code(text="\n".join(each))]
@@ -81,15 +86,20 @@ def _once(chosen: dict[str, object]) -> list[str]:
 
 
 def _each_step(chosen: dict[str, object], best: ModuleCase) -> list[str]:
-    contexts = []
+    lines = []
     if chosen.get("precision") in _AUTOCAST:
         dtype = _AUTOCAST[str(chosen["precision"])]
-        contexts.append(f'torch.autocast("{best.device}", torch.{dtype})')
+        lines += [
+            f'with torch.autocast("{best.device}", torch.{dtype}):',
+            "    ...  # forward pass and loss, as they were",
+        ]
     if chosen.get("attention") in _BACKENDS:
-        contexts.append(f"sdpa_kernel(SDPBackend.{_BACKENDS[str(chosen['attention'])]})")
-    lines = []
-    if contexts:
-        lines += [f"with {', '.join(contexts)}:", "    ...  # forward pass and loss, as they were"]
+        # The backward pass too: what is recomputed there chooses its kernel again.
+        lines = [
+            f"with sdpa_kernel(SDPBackend.{_BACKENDS[str(chosen['attention'])]}):",
+            *(f"    {line}" for line in lines),
+            "    ...  # and all else of forward and backward",
+        ]
     if chosen.get("loss") == "fused":
         lines += ["loss = cross_entropy(logits, targets)"]
     if chosen.get("precision") == "fp16-mixed" and best.workload.trains:

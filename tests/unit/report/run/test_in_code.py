@@ -104,6 +104,8 @@ def test_autocast_and_a_backend_are_around_the_forward_pass(model):
     once, each = codes(precision="bf16-mixed", attention="sdpa-math")
     inner = nn.Linear(8, 8)
     space = run(once, model=model)
-    step = each.replace("...", "seen = inner(x)")
+    step = each.replace("...", "seen = inner(x)", 1)
     assert run(step, **space, inner=inner, x=torch.randn(2, 8))["seen"].dtype == torch.bfloat16
-    assert "sdpa_kernel(SDPBackend.MATH)" in each
+    outer, *within = each.splitlines()
+    assert outer == "with sdpa_kernel(SDPBackend.MATH):"
+    assert all(line.startswith("    ") for line in within)
