@@ -11,7 +11,6 @@ from peakward.lab.ops.flash_attention import api
 from peakward.lab.ops.flash_attention.rule import Packing
 
 kernel = pytest.importorskip("peakward.lab.ops.flash_attention.triton")
-from peakward.lab.ops.flash_attention.triton.backward import refuse_wrong  # noqa: E402
 from peakward.lab.ops.flash_attention.triton.settings import (  # noqa: E402
     BackwardSettings,
     Blocks,
@@ -34,7 +33,7 @@ AWKWARD = [
 AT_SIZE = [
     *(
         Case(n_batches=2, n_heads=4, n_kv_heads=2, q_len=1000, k_len=1000, head_dim=head_dim)
-        for head_dim in (16, 40, 64, 80, 96, 128, 192, 256)
+        for head_dim in (16, 40, 64, 80, 96, 128, 136, 160, 192, 256)
     ),
     Case(n_heads=2, n_kv_heads=2, q_len=1024, k_len=1024, head_dim=64),
     Case(n_heads=2, n_kv_heads=2, q_len=1024, k_len=1024, head_dim=128, causal=False),
@@ -143,15 +142,6 @@ def test_any_shape_is_as_close(device, q_len, k_len, head_dim, causal, alibi, se
     drawn = draw(case, torch.float32, seed)
     got, lse = ours(drawn, case)
     assert_agrees(got, lse, drawn, case)
-
-
-def test_gradients_that_were_wrong_on_a_gpu_are_refused_there():
-    for head_dim in (129, 160):
-        with pytest.raises(ValueError, match=f"up to 128, or from 161 to 256.*got {head_dim}"):
-            refuse_wrong(head_dim, "cuda")
-        refuse_wrong(head_dim, "cpu")
-    for head_dim in (16, 128, 161, 192, 256):
-        refuse_wrong(head_dim, "cuda")
 
 
 def test_log_sum_exp_has_a_gradient(device):

@@ -36,10 +36,6 @@ def flash_obstacle(case: ModelCase, *, compute_capability: tuple[int, int] | Non
     if shape.head_dim not in taken.head_dims:
         got = shape.head_dim
         return f"attention {attention} needs a head_dim {taken.head_dims_in_words}, got {got}"
-    trains = case.workload.trains
-    if attention == "flash" and trains and 128 < shape.head_dim <= 160:
-        got = shape.head_dim
-        return f"attention flash has no verified gradients of a head_dim from 129 to 160, got {got}"
     if shape.positions == "alibi":
         # The decoder hands a bias over, (heads, queries, keys); the kernels take slopes.
         return f"attention {attention} needs positions without a bias on the scores, got alibi"

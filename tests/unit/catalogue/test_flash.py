@@ -42,13 +42,6 @@ def test_flash_is_refused_with_the_reason(changes, says):
     assert says in stopped("flash", **changes)
 
 
-@pytest.mark.parametrize("head_dim", [129, 160])
-def test_gradients_that_were_wrong_on_a_gpu_are_refused(head_dim):
-    assert f"129 to 160, got {head_dim}" in stopped("flash", head_dim=head_dim)
-    assert stopped("flash", head_dim=head_dim, pass_="forward") is None
-    assert stopped("flash", head_dim=192) is None
-
-
 @pytest.mark.parametrize("changes", [{"precision": "fp32"}, {"window": 8}, {"capability": (12, 0)}])
 def test_flash_takes_any_type_and_window_and_younger_gpus(changes):
     assert stopped("flash", **changes) is None

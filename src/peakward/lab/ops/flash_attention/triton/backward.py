@@ -37,10 +37,6 @@ from peakward.lab.ops.flash_attention.triton.settings import (
     backward_settings_for,
 )
 
-WRONG_ON_A_GPU = range(129, 161)
-"""Head dimensions whose second part is of 16 or 32: of 160 dq was wrong by half on an H100, in blocks
-that are no longer taken; with those that are, none of them has been right on a GPU yet."""
-
 
 class _Call(NamedTuple):
     """What both passes are handed."""
@@ -79,11 +75,7 @@ def backward(
         dout: as `out`, the last dimension contiguous.
         dlse: as `lse`, contiguous; None where it has no gradient.
         out, lse: what `forward` gave.
-
-    Raises:
-        ValueError: a head dimension that is not known to be right on a GPU.
     """
-    refuse_wrong(q.shape[-1], q.device.type)
     problem = problem_of(q, k, packing)
     chosen = settings or backward_settings_for(problem.head_dim, q.dtype, capability())
     call = _Call(
@@ -104,18 +96,6 @@ def backward(
     _launch_by_keys(call, dk, dv)
     _launch_by_queries(call, dq)
     return dq, dk, dv
-
-
-def refuse_wrong(head_dim: int, device_type: str) -> None:
-    """
-    Raises:
-        ValueError: see `WRONG_ON_A_GPU`.
-    """
-    if device_type == "cuda" and head_dim in WRONG_ON_A_GPU:
-        raise ValueError(
-            "flash_attention: expected a head dimension up to 128, or from 161 to 256, for gradients on a "
-            f"GPU, got {head_dim}: those of 160 were wrong there; pad the heads with zeros to 192"
-        )
 
 
 def _launch_by_keys(call: _Call, dk: Tensor, dv: Tensor) -> None:
