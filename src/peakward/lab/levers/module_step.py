@@ -50,9 +50,11 @@ class ModuleStep(ConfiguredStep):
         else:
             self._calls = DrawnTokens(given, losses.implementation(configuration.loss))
         batches = self._calls.batches(case.workload, case.device)
-        module_levers.expect_sdpa(
-            configuration.attention, lambda: self._calls.output(module, batches[0][0])
-        )
+        # In the types that steps run in: cuDNN's kernel takes 16-bit ones alone.
+        with precision.autocast(configuration.precision, case.device):
+            module_levers.expect_sdpa(
+                configuration.attention, lambda: self._calls.output(module, batches[0][0])
+            )
         module_levers.recompute(module, configuration.checkpointing)
         module_levers.compile_in_place(module, configuration.compile, configuration.compile_scope)
         super().__init__(case, module, Resident(batches))

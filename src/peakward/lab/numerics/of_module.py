@@ -93,13 +93,14 @@ def _expect_same(given: GivenModule, initial: tuple[Tensor, ...], source: str) -
 
 
 class InDouble(TorchDispatchMode):
-    """What is cast from fp64 to a narrower type stays in fp64."""
+    """What is cast to a floating type is in fp64: what was in fp64 stays, and whole numbers meet it there
+    (positions times frequencies in transformers' rotation are a product that takes no two types)."""
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = dict(kwargs or {})
-        if func is torch.ops.aten._to_copy.default and args[0].dtype == torch.float64:
+        if func is torch.ops.aten._to_copy.default:
             wanted = kwargs.get("dtype")
             if wanted is not None and wanted.is_floating_point:
                 kwargs["dtype"] = torch.float64
