@@ -6,12 +6,23 @@ element i + head_dim/2. Cosines and sines are (seq_len, head_dim / 2), or (batch
 hand over the first half.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from peakward.lab.ops.launchable import require_floats, require_launchable
+
+
+class _Heads(NamedTuple):
+    """How many a tensor holds, and how many of them, from the first, are turned."""
+
+    n_all: int
+    n_turned: int
+
+    def of(self, x: Tensor) -> Tensor:
+        """(batch, heads, seq_len, head_dim): x, or a view of the projection that x is."""
+        return x if x.dim() == 4 else x.view(*x.shape[:2], self.n_all, -1).transpose(1, 2)
 
 
 def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -30,7 +41,7 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def rope_(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """x turned in place, and returned; otherwise as `rope`. What made x must not need its values
     for its own gradient, which autograd checks."""
-    return _turn(x, cos, sin, x.shape[1])
+    return _turn(x, cos, sin, _Heads(x.shape[1], x.shape[1]))
 
 
 def rope_qkv_(qkv: Tensor, cos: Tensor, sin: Tensor, *, n_heads: int, n_kv_heads: int) -> Tensor:
@@ -49,40 +60,47 @@ def rope_qkv_(qkv: Tensor, cos: Tensor, sin: Tensor, *, n_heads: int, n_kv_heads
         raise ValueError(
             f"rope_qkv_: expected (batch, seq_len, {n_all}·head_dim), got {tuple(qkv.shape)}"
         )
-    batch, seq_len, width = qkv.shape
-    heads = qkv.view(batch, seq_len, n_all, width // n_all).transpose(1, 2)
-    turned = _turn(heads, cos, sin, n_heads + n_kv_heads)
-    return turned.transpose(1, 2).view(batch, seq_len, width)
+    return _turn(qkv, cos, sin, _Heads(n_all, n_heads + n_kv_heads))
 
 
-def _turn(x: Tensor, cos: Tensor, sin: Tensor, n_turned: int) -> Tensor:
-    """x, turned in place.
+def _turn(x: Tensor, cos: Tensor, sin: Tensor, heads: _Heads) -> Tensor:
+    """x turned in place.
 
     Compiled, with gradients, by way of a new tensor which takes its place: Dynamo does not know
     `mark_dirty` in torch 2.11.
     """
     if not (torch.is_grad_enabled() and x.requires_grad):
-        _rope_(x, cos, sin, n_turned)
+        _rope_(heads.of(x), cos, sin, heads.n_turned)
         return x
     if torch.compiler.is_compiling():
-        return x.copy_(_rope(x, cos, sin, n_turned, False))
-    return _InPlace.apply(x, cos, sin, n_turned)
+        apart = heads.of(x)
+        apart.copy_(_rope(apart, cos, sin, heads.n_turned, False))
+        return x
+    return _InPlace.apply(x, cos, sin, heads)
 
 
 class _InPlace(torch.autograd.Function):
-    """torch takes no gradient formula of an operator that writes to its input."""
+    """torch takes no gradient formula of an operator that writes to its input.
+
+    Of the projection, not of its heads: to what writes to a view autograd hands a copy of the gradient,
+    and copies its result (8 × 4,096 × 48 heads of 128 on an H100: 2.0 ms, of which 0.3 are the turn).
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, n_turned: int) -> Tensor:
+    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, heads: _Heads) -> Tensor:
         ctx.save_for_backward(cos, sin)
-        ctx.n_turned = n_turned
+        ctx.heads = heads
         ctx.mark_dirty(x)
-        _rope_(x, cos, sin, n_turned)
+        _rope_(heads.of(x), cos, sin, heads.n_turned)
         return x
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        return _rope(*gradients, *ctx.saved_tensors, ctx.n_turned, True), None, None, None
+        (gradient,) = gradients
+        apart = ctx.heads.of(gradient)
+        turned = _rope(apart, *ctx.saved_tensors, ctx.heads.n_turned, True)
+        back = turned if gradient.dim() == 4 else turned.transpose(1, 2).flatten(-2)
+        return back, None, None, None
 
 
 @torch.library.custom_op("peakward::rope_", mutates_args=("x",))
@@ -90,8 +108,9 @@ def _rope_(x: Tensor, cos: Tensor, sin: Tensor, n_turned: int) -> None:
     cos, sin = _checked(x, cos, sin)
     from peakward.lab.ops.rope import triton
 
+    turned = x[:, :n_turned]
     with torch.cuda.device_of(x):
-        triton.turn(x, x, cos, sin, n_turned=n_turned, inverse=False)
+        triton.turn(turned, turned, cos, sin, n_turned=n_turned, inverse=False)
 
 
 @torch.library.custom_op("peakward::rope", mutates_args=())
