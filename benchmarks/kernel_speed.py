@@ -48,14 +48,19 @@ def main(arguments: list[str]) -> None:
     # Every shape is compiled anew, and counts against the limit of recompilations.
     torch._dynamo.config.recompile_limit = 1 << 10
     torch._dynamo.config.accumulated_recompile_limit = 1 << 12
+    # A backward pass is timed again and again on what one forward pass kept.
+    torch._functorch.config.donated_buffer = False
     pynvml.nvmlInit()
     gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
     copy_bytes_per_s = None if options.build_only else copy_rate()
     clocks_hz: list[int] = []
     outcomes: list[Outcome] = []
     left: list[str] = []
+    held = names_in(options.without)
     for contest in chosen(options.only, options.part, sweep=options.sweep):
-        name = f"{contest.operator} {' '.join(map(str, contest.shape.values()))}"
+        name = named(contest)
+        if name in held:
+            continue
         if monotonic() > deadline:
             left.append(name)
         elif copy_bytes_per_s is None:
@@ -76,6 +81,16 @@ def chosen(operators: Sequence[str], part: tuple[int, int], *, sweep: bool) -> I
     for operator in operators:
         module = importlib.import_module(f"kernels.{operator}")
         yield from islice(module.sweep() if sweep else module.contests(), first - 1, None, step)
+
+
+def named(contest: Contest | Outcome) -> str:
+    return f"{contest.operator} {' '.join(map(str, contest.shape.values()))}"
+
+
+def names_in(report: Path | None) -> set[str]:
+    if report is None:
+        return set()
+    return {named(each) for each in msgspec.json.decode(report.read_bytes(), type=Report).outcomes}
 
 
 def reported(
@@ -121,6 +136,9 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
         default=(1, 1),
         metavar="1/4",
         help="every fourth contest of an operator, from the first on",
+    )
+    parser.add_argument(
+        "--without", type=Path, help="leave out the contests that this report holds"
     )
     parser.add_argument("--rounds", type=rounds, default=5)
     parser.add_argument("--calls", type=int, default=10)
