@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from peakward.lab.levers import module_levers
+from peakward.lab.levers.module_levers import SdpaCalls
 from peakward.lab.levers.module_step import ModuleStep
 from peakward.lab.levers.prepare import prepare
 from peakward.records.errors import PeakwardError
@@ -95,3 +97,17 @@ def test_torch_s_settings_are_as_before(make_module_case):
         torch.backends.cuda.math_sdp_enabled(),
         torch.backends.cuda.flash_sdp_enabled(),
     ) == backends
+
+
+def test_attention_is_looked_for_in_the_types_that_steps_run_in(make_module_case, monkeypatch):
+    """cuDNN's kernel, which takes 16-bit ones alone, refuses a call in others."""
+    asked = []
+
+    def expect(_attention, forward):
+        with SdpaCalls() as seen:
+            forward()
+        asked.append(seen.dtypes)
+
+    monkeypatch.setattr(module_levers, "expect_sdpa", expect)
+    with prepare(make_module_case("py:tiny_gpt:build", precision="bf16-mixed")):
+        assert asked == [{torch.bfloat16}]

@@ -47,6 +47,10 @@ def test_the_oracle_is_in_fp64_where_the_module_casts_to_fp32(make_module_case):
     with InDouble():
         cast = torch.ones(2, dtype=torch.float64).float()
         assert F.softmax(cast, 0, dtype=torch.float32).dtype == torch.float64
+        positions = torch.arange(2)[:, None].float()
+        assert (positions @ cast[None]).dtype == torch.float64, (
+            "as transformers 5.17 has its angles"
+        )
 
 
 def test_a_wrong_optimiser_violates_its_class(make_module_case, monkeypatch):
