@@ -44,5 +44,6 @@ def _is_by_token(operator: Operator) -> bool:
 
 
 def _broadcasts(operator: Operator) -> bool:
-    large = {each.shape for each in operator.inputs if each.n_elements > 1}
-    return len(large) > 1
+    """Also over a tensor of one element on the device, such as a scale of fp8: torch keeps its vectorised
+    kernels for operands that lie alike and for Python's numbers, which are no operands here."""
+    return len({each.shape for each in operator.inputs}) > 1

@@ -47,5 +47,6 @@ def test_rotation_multiplies_and_negates_halves_of_heads(name, scattered):
 
 def test_what_is_broadcast_is_scattered_wherever_it_is():
     assert share("add", PLAIN, None, inputs=(X, tensor(128, 3072))) == 1.0
-    assert share("add", PLAIN, None, inputs=(X, tensor())) == 0.0
+    assert share("div", PLAIN, None, inputs=(X, tensor())) == 1.0
+    assert share("add", PLAIN, None, inputs=(X,)) == 0.0
     assert share("add", GATED, "blocks.*", inputs=(X, X)) == 0.0
