@@ -291,7 +291,7 @@ def run(
         PeakwardError: a setting of the case or a named lever that cannot apply here.
     """
     from peakward.cli.run import DEFAULT_BUDGET, aim, allowed
-    from peakward.tune.run import Investigation
+    from peakward.tune.investigation import Investigation
     from peakward.tune.run import investigate as investigated
 
     if isinstance(levers, str):

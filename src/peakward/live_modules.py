@@ -11,7 +11,8 @@ from peakward.records.errors import PeakwardError
 from peakward.records.study import Study
 from peakward.store.database import Store
 from peakward.tune.aim import Aim
-from peakward.tune.run import Investigation, investigate
+from peakward.tune.investigation import Investigation
+from peakward.tune.run import investigate
 
 if TYPE_CHECKING:
     import torch

@@ -11,7 +11,9 @@ from peakward.records.errors import PeakwardError
 from peakward.records.lever import Lever
 from peakward.records.study import Study
 from peakward.store.database import Store
-from peakward.tune.run import HEADLINE, Investigation, investigate
+from peakward.tune.costs import HEADLINE
+from peakward.tune.investigation import Investigation
+from peakward.tune.run import investigate
 
 if TYPE_CHECKING:
     import torch

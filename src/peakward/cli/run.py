@@ -20,7 +20,9 @@ from peakward.records.prediction import Prediction
 from peakward.records.trial import Objective
 from peakward.report.format import format_cell, format_duration, format_spread
 from peakward.tune.aim import Aim
-from peakward.tune.run import Investigation, investigate, planned
+from peakward.tune.dry_run import planned
+from peakward.tune.investigation import Investigation
+from peakward.tune.run import investigate
 
 DEFAULT_BUDGET: dict[DeviceType, str] = {"cpu": "100s", "cuda": "15m"}
 """On a CPU the whole command then ends within two minutes on two cores."""

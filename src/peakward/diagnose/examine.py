@@ -22,7 +22,7 @@ def examine(signals: Signals) -> Diagnosis:
     time = signals.time
     return Diagnosis(
         subject=signals.subject,
-        case=signals.case,
+        case=signals.configured,
         whole_s=None if time is None else time.whole_s,
         basis=None if time is None else time.basis,
         findings=tuple(_finding(rule, each, signals, left) for rule, each in ranked),

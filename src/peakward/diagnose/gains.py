@@ -10,7 +10,8 @@ from peakward.records.measurement import Interval
 def gains(names: tuple[str, ...], signals: Signals, bound: float | None) -> tuple[LeverGain, ...]:
     """Of each lever that changes the case and applies to it, in the order given.
 
-    Without a case every lever stays, and no gain is computed.
+    Without a case every lever stays, and no gain is computed; nor is it here of a user's module, of which
+    only a capture tells.
     """
     return tuple(_gain(name, signals, bound) for name in names if _applies(name, signals))
 
@@ -40,24 +41,27 @@ def capped(predicted: Interval | None, bound: float | None) -> Interval | None:
 
 
 def _applies(name: str, signals: Signals) -> bool:
-    if signals.case is None:
+    case = signals.configured
+    if case is None:
         return True
     stated = None if signals.device is None else signals.device.compute_capability
     capability = None if stated is None else stated.value
-    reason = obstacle(lever(name), signals.case, compute_capability=capability, has_compiler=True)
-    return reason is None and changes(lever(name), signals.case)
+    reason = obstacle(lever(name), case, compute_capability=capability, has_compiler=True)
+    return reason is None and changes(lever(name), case)
 
 
 def _gain(name: str, signals: Signals, bound: float | None) -> LeverGain:
     case, told, here, pulled = signals.case, signals.forecast, signals.site, lever(name)
+    if signals.module is not None:
+        return without(name, "of a module, its operators under the lever are not known")
     if case is None:
-        return _without(name, "no case: a trace does not say what would run instead")
+        return without(name, "no case: a trace does not say what would run instead")
     if told is None or here is None:
-        return _without(name, "the device is not catalogued, or is a CPU")
+        return without(name, "the device is not catalogued, or is a CPU")
     found = change((pulled,), Base(case, told), here)
     if found.speedup is None and found.needed_bytes is None:
         reason = "; ".join(each.reason for each in found.absent) or "its step time is not predicted"
-        return _without(name, reason)
+        return without(name, reason)
     saved = None
     if found.needed_bytes is not None and told.needed_bytes is not None:
         saved = told.needed_bytes - found.needed_bytes
@@ -71,7 +75,8 @@ def _gain(name: str, signals: Signals, bound: float | None) -> LeverGain:
     )
 
 
-def _without(name: str, reason: str) -> LeverGain:
+def without(name: str, reason: str) -> LeverGain:
+    """Whose gain is not computed."""
     return LeverGain(
         lever=name, predicted=None, gain=None, saved_bytes=None, source=f"not computed: {reason}"
     )

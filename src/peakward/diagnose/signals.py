@@ -6,7 +6,7 @@ from functools import cached_property
 from peakward.diagnose.loop_parts import loop_parts
 from peakward.diagnose.time_parts import TimeParts, time_parts
 from peakward.prediction.planning.site import Site
-from peakward.records.case import Configuration, ModelCase
+from peakward.records.case import Configuration, ConfiguredCase, ModelCase, ModuleCase
 from peakward.records.case_memory import CaseMemory
 from peakward.records.device import Device
 from peakward.records.loop import LoopTimes
@@ -25,6 +25,8 @@ class Signals:
 
     subject: str
     case: ModelCase | None = None
+    module: ModuleCase | None = None
+    """In its place a module of the user's, whose settings are known and whose shape is not."""
     measurement: Measurement | None = None
     profile: Profile | None = None
     n_steps: int | None = None
@@ -65,9 +67,14 @@ class Signals:
         return None if self.site is None else self.site.device
 
     @property
+    def configured(self) -> ConfiguredCase | None:
+        """The case or the module."""
+        return self.module if self.case is None else self.case
+
+    @property
     def configuration(self) -> Configuration | None:
-        """How the case is carried out."""
-        return None if self.case is None else self.case.configuration
+        """How it is carried out."""
+        return None if self.configured is None else self.configured.configuration
 
     @property
     def steps(self) -> int | None:
@@ -85,8 +92,8 @@ class Signals:
     @property
     def limit_bytes(self) -> int | None:
         """Memory that the case may take: its own limit, or what the device has."""
-        if self.case is not None and self.case.memory_limit_bytes is not None:
-            return self.case.memory_limit_bytes
+        if self.configured is not None and self.configured.memory_limit_bytes is not None:
+            return self.configured.memory_limit_bytes
         if self.site is not None:
             return self.site.limit_bytes(None)
         if self.measurement is None or self.measurement.environment.device_type != "cuda":

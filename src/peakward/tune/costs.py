@@ -6,6 +6,8 @@ from peakward.records.case import LeverCase
 from peakward.records.measurement import Measurement
 from peakward.records.protocol import Protocol
 
+HEADLINE = Protocol(max_timed_s=3.0)
+"""Baseline and best: their medians and phases stand in the report's first lines."""
 SCREEN = Protocol(min_steps=5, max_steps=50, max_timed_s=0.5, phases=False)
 """Enough to see a gain of a few per cent; what survives is confirmed in pairs."""
 TURN = Protocol(

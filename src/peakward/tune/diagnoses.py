@@ -6,14 +6,14 @@ import msgspec
 
 from peakward.diagnose.examine import examine
 from peakward.diagnose.signals import Signals
-from peakward.prediction.planning.site import Site
-from peakward.records.case import Case, ModelCase, StepCase
+from peakward.records.case import Case, LeverCase, ModelCase, ModuleCase, StepCase
 from peakward.records.case_memory import CaseMemory
 from peakward.records.finding import Diagnosis, Finding
 from peakward.records.measurement import Measurement
-from peakward.records.plan import Forecast
 from peakward.records.profile import CaseProfile
 from peakward.report.cases import label
+from peakward.tune import module_gains
+from peakward.tune.forecasts import Forecasts
 
 
 def diagnosed(
@@ -21,34 +21,42 @@ def diagnosed(
     *,
     profiles: Sequence[CaseProfile],
     memory: Sequence[CaseMemory],
-    forecasts: Sequence[Forecast],
-    here: Site | None,
+    forecasts: Forecasts,
 ) -> tuple[Diagnosis, ...]:
-    """One for each measured case of a model, profiled or not, and for each of a live step."""
+    """One for each measured case of a model, a user's module or a live step, profiled or not."""
     by_profile = {each.case: each for each in profiles}
     by_memory: dict[Case, CaseMemory] = {each.case: each for each in memory}
-    by_forecast = {each.case: each for each in forecasts}
     found = []
     for each in measured:
         case = each.case
-        if not isinstance(case, ModelCase | StepCase):
+        if not isinstance(case, LeverCase):
             continue
-        made = by_profile.get(case)
-        told = examine(
-            Signals(
-                subject=label(case),
-                # What levers give is predicted of a decoder alone.
-                case=case if isinstance(case, ModelCase) else None,
-                measurement=each,
-                profile=None if made is None else made.profile,
-                n_steps=None if made is None else made.n_steps,
-                memory=by_memory.get(case),
-                site=here if case.device == "cuda" else None,
-                forecast=by_forecast.get(case),
-            )
-        )
-        found.append(told if isinstance(case, ModelCase) else _of_step(told, case))
+        told = examine(_signals(each, case, by_profile.get(case), by_memory.get(case), forecasts))
+        if isinstance(case, ModuleCase):
+            told = module_gains.filled_in(told, case, forecasts)
+        found.append(_of_step(told, case) if isinstance(case, StepCase) else told)
     return tuple(found)
+
+
+def _signals(
+    measured: Measurement,
+    case: LeverCase,
+    made: CaseProfile | None,
+    memory: CaseMemory | None,
+    forecasts: Forecasts,
+) -> Signals:
+    """All that is known of the case; of a live step neither what it is nor what it would take."""
+    return Signals(
+        subject=label(case),
+        case=case if isinstance(case, ModelCase) else None,
+        module=case if isinstance(case, ModuleCase) else None,
+        measurement=measured,
+        profile=None if made is None else made.profile,
+        n_steps=None if made is None else made.n_steps,
+        memory=memory,
+        site=forecasts.here if case.device == "cuda" else None,
+        forecast=forecasts.of(case),
+    )
 
 
 def _of_step(told: Diagnosis, case: StepCase) -> Diagnosis:

@@ -60,28 +60,35 @@ class Profiler:
 
     def __init__(self, workers: "Workers", store: "Store", environment_key: str) -> None:
         self._workers, self._store, self._key = workers, store, environment_key
+        self._failed: dict[ProfiledCase, NotProfiled] = {}
 
     def known(self, case: ProfiledCase) -> CaseProfile | None:
         """From the store alone."""
         return self._store.profile(case, N_STEPS, self._key)
+
+    def settled(self, case: ProfiledCase) -> bool:
+        """Whether nothing more would be run for it."""
+        return case in self._failed or self.known(case) is not None
 
     def profile(
         self, case: ProfiledCase, *, timeout_s: float = TIMEOUT_S
     ) -> CaseProfile | NotProfiled:
         """The stored profile, or a new one, its trace kept beside the database.
 
-        A failure is not stored: the next run tries again.
+        A failure is not stored: the next run tries again, this one does not.
 
         Raises:
             KeyboardInterrupt: Ctrl-C came twice; what was profiled is stored.
         """
-        found: CaseProfile | NotProfiled | None = self.known(case)
+        found: CaseProfile | NotProfiled | None = self.known(case) or self._failed.get(case)
         if found is None:
             try:
                 found = self._made(case, timeout_s)
             except PeakwardError as error:
                 found = NotProfiled(case=case, reason=str(error))
             self._workers.raise_if_stopping()
+        if isinstance(found, NotProfiled):
+            self._failed[case] = found
         return found
 
     def _made(self, case: ProfiledCase, timeout_s: float) -> CaseProfile | NotProfiled:
@@ -128,7 +135,7 @@ def affordable(
     for each in reversed(measured):
         if each.status != "ok" or not isinstance(each.case, LeverCase):
             continue
-        cost_s = 0.0 if profiler.known(each.case) else costs.profile_s(each.case)
+        cost_s = 0.0 if profiler.settled(each.case) else costs.profile_s(each.case)
         if not budget.allows(cost_s):
             about = format_duration(cost_s)
             left = f"about {about} did not fit into what was left of {budget.total_s:.0f} s"

@@ -1,36 +1,23 @@
 """The diagnoses of an investigation's cases."""
 
-import importlib.util
-from pathlib import Path
-
 import msgspec
-import pytest
 
-from peakward.catalogue.devices import device
-from peakward.prediction.planning.forecast import forecast
-from peakward.prediction.planning.site import site
 from peakward.records.case import StepCase
 from peakward.tune.diagnoses import diagnosed
+from peakward.tune.forecasts import Forecasts
 
 
-@pytest.fixture(scope="module")
-def studies():
-    path = Path(__file__).parents[2] / "golden" / "studies.py"
-    spec = importlib.util.spec_from_file_location("studies", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def forecasts(studies, capture=None, **environment):
+    return Forecasts(msgspec.structs.replace(studies.H200, **environment), None, capture)
 
 
 def test_each_measured_case_by_its_own_records(studies):
-    study, here = studies.run_study(), site(device("h200-141"))
-    told = [forecast(each.case, here) for each in study.measurements]
+    study = studies.run_study()
     baseline, best = diagnosed(
         study.measurements,
         profiles=study.profiles,
         memory=study.memory,
-        forecasts=told,
-        here=here,
+        forecasts=forecasts(studies),
     )
     assert (baseline.case, best.case) == (studies.BASELINE, studies.BEST)
     assert baseline.whole_s == 1.004 or baseline.basis == "measured step"
@@ -42,7 +29,8 @@ def test_each_measured_case_by_its_own_records(studies):
 
 def test_what_was_not_profiled_is_judged_by_what_there_is(studies):
     study = studies.run_study()
-    _, best = diagnosed(study.measurements, profiles=(), memory=(), forecasts=(), here=None)
+    here = forecasts(studies, device_name="a device that nobody knows")
+    _, best = diagnosed(study.measurements, profiles=(), memory=(), forecasts=here)
     assert [each.code for each in best.findings] == ["DEV001", "HOST007"]
     assert best.whole_s is None
     missing = {each.code for each in best.abstentions}
@@ -58,9 +46,7 @@ def test_of_a_live_step_findings_stand_and_gains_are_not_computed(studies):
         for each in study.profiles
         if each.case == studies.BASELINE
     )
-    (told,) = diagnosed(
-        (measured,), profiles=profiles, memory=(), forecasts=(), here=site(device("h200-141"))
-    )
+    (told,) = diagnosed((measured,), profiles=profiles, memory=(), forecasts=forecasts(studies))
     assert (told.case, told.subject) == (step, "step")
     gains = [gain for each in told.findings for gain in each.gains]
     assert gains

@@ -1,7 +1,5 @@
 """What a machine's levers are expected to do, and the least times that bound their gains."""
 
-import importlib.util
-from pathlib import Path
 from types import SimpleNamespace
 
 import msgspec
@@ -10,16 +8,6 @@ import pytest
 from peakward.catalogue.levers import lever, pull
 from peakward.tune.expectations import Expectations
 from peakward.tune.forecasts import Forecasts
-
-
-@pytest.fixture(scope="module")
-def studies():
-    """The hand-made records of the golden reports."""
-    path = Path(__file__).parents[2] / "golden" / "studies.py"
-    spec = importlib.util.spec_from_file_location("studies", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def profile(**phases_ns):

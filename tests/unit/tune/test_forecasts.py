@@ -1,25 +1,11 @@
 """Forecasts of a machine's cases, each made once."""
 
-import importlib.util
-from pathlib import Path
-
 import msgspec
-import pytest
 
 from peakward.lab.levers.module_prediction import capture_case
 from peakward.records.case import StepCase
 from peakward.records.errors import PeakwardError
 from peakward.tune.forecasts import Forecasts
-
-
-@pytest.fixture(scope="module")
-def studies():
-    """The hand-made records of the golden reports."""
-    path = Path(__file__).parents[2] / "golden" / "studies.py"
-    spec = importlib.util.spec_from_file_location("studies", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def unasked(case):

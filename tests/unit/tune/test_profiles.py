@@ -84,7 +84,7 @@ def test_what_is_stored_is_not_profiled_again(store):
         (PeakwardError("expected a GPU, got none"), "expected a GPU, got none", False),
     ],
 )
-def test_a_failure_is_said_and_tried_again(store, failure, reason, interrupted):
+def test_a_failure_is_said_and_tried_again_by_the_next_run(store, failure, reason, interrupted):
     hands = Hands(failure)
     profiler = Profiler(hands, store, "here")
     found = profiler.profile(case())
@@ -92,7 +92,9 @@ def test_a_failure_is_said_and_tried_again(store, failure, reason, interrupted):
     assert (found.reason, found.interrupted) == (reason, interrupted)
     assert reason in found.note
     assert "tiny 1 × 8" in found.note
-    assert isinstance(profiler.profile(case()), CaseProfile)
+    assert profiler.profile(case()) is found, "not again in this run"
+    assert len(hands.asked) == 1
+    assert isinstance(Profiler(hands, store, "here").profile(case()), CaseProfile)
 
 
 def test_ctrl_c_twice_ends_the_run_with_the_profile_stored(store):

@@ -31,6 +31,7 @@ def judge(signals: Signals) -> Verdict:
     if signals.configuration is not None and signals.configuration.attention not in (
         "naive",
         "sdpa-math",
+        "as-written",
     ):
         return None
     profile, time = signals.profile, signals.time

@@ -18,15 +18,15 @@ NOT_FINITE = "expected a finite loss"
 
 def judge(signals: Signals) -> Verdict:
     """By the measurement; a finite loss of a few steps says nothing about a long run."""
-    case, made = signals.case, signals.measurement
-    if case is not None and case.configuration.precision not in NARROW:
+    how, made = signals.configuration, signals.measurement
+    if how is not None and how.precision not in NARROW:
         return None
-    if case is None or made is None:
+    if how is None or made is None:
         return abstain(CODE, "a measurement")
     if NOT_FINITE not in (made.reason or ""):
         return abstain(CODE, "losses, activations or gradients over a run")
     return Symptom(
-        cause=f"In {case.configuration.precision}: {made.reason}.",
+        cause=f"In {how.precision}: {made.reason}.",
         evidence=(),
         advice="keep norms, softmax and sums in fp32, scale the loss in fp16, and try the case in fp32",
         levers=("bf16-mixed",),

@@ -95,6 +95,8 @@ class Workers:
 
     rounds = "processes"
     """What the rounds of a confirmation are."""
+    profiles_apart = True
+    """Whether nothing is timed in a process that a profiler was attached to."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -231,6 +233,9 @@ class Workers:
             _raise_if_interrupted(answer)
             if answer.status == "invalid":
                 raise PeakwardError(answer.reason)
+        if case.device == "cpu":
+            # A CPU's peak is what resident memory grows by: after the same steps, next to nothing.
+            self.close()
 
     def capture(self, case: ModuleCase) -> ModuleCapture:
         """The operators of one step of the case on its module, for a prediction; nothing is computed.

@@ -73,6 +73,7 @@ class ThisProcess(Workers, ABC):
     """
 
     rounds = "rounds of one process"
+    profiles_apart = False
 
     def __init__(self, place: torch.device, site: type[LiveSite] = LiveSite) -> None:
         super().__init__()

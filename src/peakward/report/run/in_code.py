@@ -17,6 +17,8 @@ _OPTIMIZERS = {
     "adamw-triton": "TritonAdamW(model.parameters(), lr=lr)",
 }
 
+IMPORT = "import torch"
+
 
 def section(base: ModuleCase, best: ModuleCase) -> Section:
     """Of what the best sets otherwise than the base; `blocks` is the list of the module's repeated ones."""
@@ -26,10 +28,11 @@ def section(base: ModuleCase, best: ModuleCase) -> Section:
         for name in Configuration.__struct_fields__
         if getattr(now, name) != getattr(before, name)
     }
-    once = [*_imports(chosen), *_once(chosen)]
+    imports, settings = _imports(chosen), _once(chosen)
+    once = [*imports, "", *settings] if settings else imports
     each = _each_step(chosen, best)
     blocks: list[Block] = []
-    if once:
+    if once != [IMPORT]:
         blocks += [
             Paragraph(
                 text="Once, in this order, when the model is there; `blocks` are the ones that it repeats, "
@@ -43,7 +46,7 @@ def section(base: ModuleCase, best: ModuleCase) -> Section:
 
 
 def _imports(chosen: dict[str, object]) -> list[str]:
-    lines = ["import torch"]
+    lines = [IMPORT]
     if "checkpointing" in chosen:
         lines = ["from functools import partial", "", *lines]
         lines += ["from torch.utils.checkpoint import checkpoint"]
@@ -55,7 +58,7 @@ def _imports(chosen: dict[str, object]) -> list[str]:
         lines += ["from torch.nn.attention import SDPBackend, sdpa_kernel"]
     if chosen.get("loss") == "fused":
         lines += ["from peakward.lab.ops.cross_entropy.api import cross_entropy"]
-    return [*lines, ""]
+    return lines
 
 
 def _once(chosen: dict[str, object]) -> list[str]:

@@ -1,0 +1,137 @@
+"""The stages of an investigation, each with what it found."""
+
+from typing import TYPE_CHECKING
+
+from peakward.records.case import ModelCase
+from peakward.records.measurement import Measurement
+from peakward.tune import costs, growth, profiles
+from peakward.tune.bench import Bench
+from peakward.tune.budget import Budget
+from peakward.tune.costs import HEADLINE
+from peakward.tune.expectations import Expectations
+from peakward.tune.forecasts import Forecasts
+from peakward.tune.investigation import Investigation
+from peakward.tune.laboratory import Laboratory
+from peakward.tune.ladder import Ladder
+from peakward.tune.ledger import Ledger, Listener
+from peakward.tune.proof import Proof
+from peakward.tune.search import Search
+
+if TYPE_CHECKING:
+    from peakward.lab.measure.sweep import Sweep
+    from peakward.store.database import Store
+
+MOST_RESERVED = 1 / 4
+"""Of the budget, for what explains a result rather than finds it."""
+
+
+class Course:
+    """What was done so far; whatever ends it, what was found until then stands.
+
+    Args:
+        baseline: measured, whatever became of it.
+        floor_s: of the baseline; None where it is not known.
+    """
+
+    def __init__(
+        self,
+        asked: Investigation,
+        baseline: Measurement,
+        sweep: "Sweep",
+        store: "Store",
+        forecasts: Forecasts,
+        *,
+        floor_s: float | None,
+        budget: Budget,
+        on_stage: Listener,
+    ) -> None:
+        self.asked, self.forecasts, self.budget = asked, forecasts, budget
+        self.measured = [baseline]
+        """The baseline, then the best composition where one was held."""
+        self.held = Ladder(base=asked.case)
+        """What was kept."""
+        self.explained = profiles.Profiles()
+        self.larger = growth.Growth()
+        self.stopped = False
+        """By Ctrl-C."""
+        self._sweep, self._on_stage = sweep, on_stage
+        self._runs = baseline.status == "ok"
+        self._costs = costs.learned(costs.guessed(asked.case, floor_s), baseline)
+        self.ledger = Ledger(budget, reserve_s=self._end_s(), announce=on_stage)
+        self._profiler = profiles.Profiler(sweep.workers, store, sweep.environment.key)
+        expected = Expectations(forecasts, self._profiler.known)
+        laboratory = Laboratory(sweep, store, expected, asked.aim)
+        self._bench = Bench(
+            laboratory, self.ledger, self._costs, asked.forbids, sweep.environment.key
+        )
+        self._search = Search(self._bench, seeks_memory=asked.aim.seeks_memory)
+        self._proof = Proof(self._bench, base_runs=self._runs)
+
+    def carry_out(self) -> None:
+        """All stages, as far as the budget goes."""
+        try:
+            self._profile_the_baseline()
+            self._compose()
+            self._explain()
+            if not self.explained.interrupted:
+                self._spend_the_rest()
+        except KeyboardInterrupt:
+            self.stopped = True
+
+    def _end_s(self) -> float:
+        """For the best, measured as the baseline was, and profiled in the same process."""
+        case, baseline = self.asked.case, self.measured[0]
+        wanted_s = baseline.wall_s + self._costs.profile_s(case) - self._costs.start_s
+        return min(wanted_s, MOST_RESERVED * self.asked.budget_s)
+
+    def _profile_the_baseline(self) -> None:
+        """Before any lever: what the step spends is what the bounds of its levers rest on. Not where the
+        profiler would stay attached to what is timed after it."""
+        cost_s = self._costs.profile_s(self.asked.case)
+        apart = self._sweep.workers.profiles_apart
+        if apart and cost_s <= MOST_RESERVED * self.asked.budget_s:
+            self._explain()
+        if self.explained.interrupted:
+            raise KeyboardInterrupt
+
+    def _explain(self) -> None:
+        self.explained = profiles.affordable(
+            self.measured,
+            self._profiler,
+            budget=self.budget,
+            costs=self._costs,
+            on_stage=self._on_stage,
+        )
+
+    def _compose(self) -> None:
+        """The composition that was found and held, and its measurement."""
+        found = self._search.climb(self.asked.case, self.asked.levers, base_runs=self._runs)
+        self.held = self._proof.prove(found)
+        if self.held.levers:
+            self._measure_the_best()
+
+    def _spend_the_rest(self) -> None:
+        """On the levers alone, and on larger batches where throughput is sought."""
+        self.ledger.reserve_s = 0.0
+        case = self.asked.case
+        self._search.alone(case, self.asked.levers)
+        best_alone = self._proof.prove_alone(case) if self._runs else self.held
+        if not self.held.levers and best_alone.levers:
+            self.held = best_alone
+            self._measure_the_best()
+        if self.asked.aim.objective == "throughput" and isinstance(self.held.top, ModelCase):
+            self.larger = growth.grown(
+                self.held.top,
+                self._bench,
+                self._sweep,
+                HEADLINE,
+                here=self.forecasts.here,
+                max_memory_bytes=self.asked.aim.max_memory_bytes,
+            )
+
+    def _measure_the_best(self) -> None:
+        """In a process as young as the baseline's: after a dozen cases one measured 12.6 ms where fresh
+        ones gave 8 to 9 (host-bound, H200 machine, 2026-11-21)."""
+        self._on_stage("measuring the best composition")
+        self._sweep.workers.close()
+        self.measured.append(self._sweep.measure(self.held.top, HEADLINE))

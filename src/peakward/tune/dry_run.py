@@ -1,0 +1,58 @@
+"""What an investigation would do, and how long each part should take; nothing is run."""
+
+from peakward.catalogue import devices
+from peakward.catalogue.levers import pull
+from peakward.records.calibration import Calibration
+from peakward.records.environment import Environment
+from peakward.tune import costs
+from peakward.tune.ceilings import floor_of
+from peakward.tune.costs import HEADLINE, N_PROCESSES, Costs
+from peakward.tune.investigation import Investigation
+from peakward.tune.ladder import Ladder
+
+CALIBRATE_S = 15.0
+"""Of the quick calibration, with its process; some 10 s were seen."""
+
+
+def planned(
+    asked: Investigation, environment: Environment, calibration: Calibration | None
+) -> list[tuple[str, float]]:
+    """What would be done, and seconds.
+
+    As if every lever gained on top of those before it; what then gains alone is tried last, with
+    what is left of the budget.
+    """
+    guess = _guessed(asked, environment, calibration)
+    baseline_s = guess.start_s + guess.arm_s + HEADLINE.max_timed_s
+    profile_s = guess.profile_s(asked.case)
+    first = [] if calibration is not None else [("measure this machine's ceilings", CALIBRATE_S)]
+    screenings, ladder = _climbed(asked, guess)
+    turns_s = N_PROCESSES * (guess.start_s + sum(map(guess.turn_s, ladder.cases)))
+    return [
+        *first,
+        ("measure the baseline", baseline_s),
+        ("profile the baseline", profile_s),
+        *screenings,
+        ("check the numbers of what gained", sum(map(guess.check_s, ladder.cases[1:]))),
+        ("confirm the composition and each of its levers", turns_s),
+        ("measure the best composition", baseline_s),
+        ("profile the best composition", profile_s),
+    ]
+
+
+def _guessed(
+    asked: Investigation, environment: Environment, calibration: Calibration | None
+) -> Costs:
+    device = devices.match(environment.device_name, environment.device_memory_bytes)
+    known = calibration is not None or device is not None
+    found = floor_of(asked.case, environment, calibration) if known else None
+    return costs.guessed(asked.case, None if found is None else found.floor_s)
+
+
+def _climbed(asked: Investigation, guess: Costs) -> tuple[list[tuple[str, float]], Ladder]:
+    """A screening of each lever on top of those before it, and the ladder of all that save time."""
+    steps, ladder = [], Ladder(base=asked.case)
+    for lever in asked.applicable:
+        steps.append((f"screen {lever.name}", guess.screen_s(pull(lever, ladder.top))))
+        ladder = ladder.in_place(lever) if lever.saves == "time" else ladder
+    return steps, ladder

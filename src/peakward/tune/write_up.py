@@ -1,0 +1,132 @@
+"""What an investigation found, as the study that a report shows."""
+
+import uuid
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from peakward.records.case import LeverCase, ModelCase, ModuleCase, StepCase
+from peakward.records.case_memory import CaseMemory
+from peakward.records.measurement import Measurement
+from peakward.records.study import Study
+from peakward.tune import growth
+from peakward.tune.ceilings import floor_of
+from peakward.tune.course import Course
+from peakward.tune.diagnoses import diagnosed
+from peakward.tune.forecasts import Forecasts
+from peakward.tune.investigation import Investigation
+from peakward.tune.ladder import Ladder
+from peakward.tune.ledger import Ledger
+from peakward.tune.trials import interrupted
+
+if TYPE_CHECKING:
+    from peakward.store.database import Store
+
+NO_FLOOR = "Floor and MFU: not computed, for what the maths of a user's module needs is not known."
+OF_A_STEP = (
+    "Floor, MFU and a prediction: not computed, for a step given as a function does not say what its maths "
+    "is. Levers were set around its call alone; what each of the others needs stands beside it."
+)
+NOT_GROWN = "Larger batches of a user's module were not tried: whether they fit is not predicted."
+
+
+def study(course: Course, store: "Store", started_at: str) -> Study:
+    """The record of the whole; the store gives what was recorded of its cases' memory before."""
+    asked, ledger = course.asked, course.ledger
+    measured, best = course.measured, course.held.top
+    cases = [each.case for each in measured if isinstance(each.case, LeverCase)]
+    environment, forecasts = measured[0].environment, course.forecasts
+    floors = (floor_of(case, environment, forecasts.calibration) for case in cases)
+    told = tuple(found for case in cases if (found := forecasts.of(case)) is not None)
+    recorded = _recorded(measured, store)
+    written = Study(
+        id=uuid.uuid4().hex,
+        name="run",
+        title=_title(best),
+        command=asked.command,
+        environment=environment,
+        started_at=started_at,
+        wall_s=course.budget.spent_s(),
+        complete=not (course.stopped or ledger.skipped),
+        measurements=tuple(measured),
+        calibration=forecasts.calibration,
+        predictions=tuple(each for each in floors if each is not None),
+        forecasts=told,
+        trials=ledger.trials,
+        profiles=course.explained.made,
+        memory=recorded,
+        diagnoses=diagnosed(
+            measured,
+            profiles=course.explained.made,
+            memory=recorded,
+            forecasts=forecasts,
+        ),
+        best_command=asked.to_command(best),
+        steps=_steps(course.held, ledger),
+        interrupted=course.stopped
+        or course.explained.interrupted
+        or any(map(interrupted, ledger.trials)),
+        notes=_notes(course),
+    )
+    return growth.entered(written, course.larger, asked.to_command, asked.aim.max_memory_bytes)
+
+
+def _title(case: LeverCase) -> str:
+    if isinstance(case, StepCase):
+        return f"{case.name}, a step given as a function"
+    work = case.workload
+    return f"{case.name}, {work.pass_} at {work.batch_size} × {work.seq_len}"
+
+
+def _recorded(measured: Sequence[Measurement], store: "Store") -> tuple[CaseMemory, ...]:
+    """What an earlier `study memory` of this machine recorded of these cases."""
+    return tuple(
+        found
+        for each in measured
+        if isinstance(each.case, ModelCase)
+        and (found := store.memory(each.case, each.environment.key)) is not None
+    )
+
+
+def _steps(held: Ladder, ledger: Ledger) -> tuple[str, ...]:
+    """The ids of its rungs' trials."""
+    made = (ledger.known(lever.name, below) for lever, below, _ in held.rungs)
+    return tuple(trial.id for trial in made if trial is not None)
+
+
+def _notes(course: Course) -> tuple[str, ...]:
+    """What a reader must know: what was sought, what was not done or not computed, and why."""
+    asked, last = course.asked, course.measured[-1]
+    undone = "; ".join(course.ledger.skipped)
+    peak_bytes = None if last.memory is None else last.memory.peak_allocated_bytes
+    return (
+        *asked.aim.notes(),
+        *([f"Not done in its {asked.budget_s:.0f} s: {undone}."] if undone else ()),
+        *_unknown(course.held, course.forecasts),
+        *course.explained.notes,
+        *asked.aim.missed(peak_bytes),
+        *_not_grown(asked),
+    )
+
+
+def _unknown(held: Ladder, forecasts: Forecasts) -> list[str]:
+    """What is not computed of the user's own code, and why."""
+    if isinstance(held.top, StepCase):
+        return [OF_A_STEP]
+    if not isinstance(held.top, ModuleCase):
+        return []
+    named = {"baseline": held.base} | ({"best": held.top} if held.levers else {})
+    return [
+        NO_FLOOR,
+        *(
+            f"Prediction of the {name}: not computed: {why}."
+            for name, case in named.items()
+            if (why := forecasts.why_none(case)) is not None
+        ),
+    ]
+
+
+def _not_grown(asked: Investigation) -> tuple[str, ...]:
+    """Where larger batches would have been tried of a decoder."""
+    if asked.aim.objective != "throughput" or isinstance(asked.case, ModelCase):
+        return ()
+    return (NOT_GROWN,)
