@@ -4,15 +4,17 @@
     python benchmarks/planted_faults.py --device cuda --out results/DATE-NAME-planted-faults.json
 
 Needs transformers, no network. The file is written after each program: the same command goes on where
-it was ended, and runs again what had failed.
+it was ended, and runs again what had failed; where a program has changed since, name another file.
 """
 
 import argparse
 import shlex
+import signal
 import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,6 +35,8 @@ from peakward.report import markdown
 from peakward.store.database import Store
 
 Run = tuple[Clean | Fault, float]
+LIMIT_S = 150
+"""Of one program: many times what any should take."""
 
 
 class Options(NamedTuple):
@@ -62,7 +66,9 @@ def main() -> None:
         known = msgspec.json.decode(options.out.read_bytes(), type=Planted)
         if known.environment.key != environment.key:
             parser.error(f"expected results of this machine in {options.out}, got another's")
-        ran = {each.label: each for each in known.ran if each.failed is None}
+        current = {_ran(*each).label for each in _runs(PROGRAMS, ())}
+        kept = (each for each in known.ran if each.failed is None and each.label in current)
+        ran = {each.label: each for each in kept}
     with (
         tempfile.TemporaryDirectory(prefix="peakward-") as scratch,
         Store.open(Path(scratch) / "peakward.db") as store,
@@ -124,12 +130,32 @@ def _ran(program: Clean | Fault, strength: float) -> Ran:
 
 def _attempt(empty: Ran, program: Clean | Fault, lab: Lab) -> Ran:
     try:
-        is_clean = isinstance(program, Clean)
-        seen = program.observe(lab) if is_clean else program.observe(lab, empty.strength)
+        with _at_most(LIMIT_S):
+            is_clean = isinstance(program, Clean)
+            seen = program.observe(lab) if is_clean else program.observe(lab, empty.strength)
     except Exception as error:  # noqa: BLE001  one program must not end the rest: it is told
         lines = str(error).strip().splitlines() or [""]
-        return msgspec.structs.replace(empty, failed=f"{type(error).__name__}: {lines[0]}")
-    return msgspec.structs.replace(empty, seen=seen)
+        failed = f"{type(error).__name__}: {lines[0]}"
+    else:
+        return msgspec.structs.replace(empty, seen=seen)
+    lab.release()  # Here, where nothing holds the frames of what failed.
+    return msgspec.structs.replace(empty, failed=failed)
+
+
+@contextmanager
+def _at_most(limit_s: int) -> Iterator[None]:
+    """Raises TimeoutError in what is inside, at its next line of Python."""
+
+    def late(*_: object) -> None:
+        raise TimeoutError(f"took more than {limit_s} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(limit_s)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _write(

@@ -5,9 +5,11 @@ from faults import (
     bandwidth,
     communication,
     compiling,
+    device,
     generation,
     host,
     memory,
+    numbers,
     precision,
 )
 from faults.clean import CLEAN
@@ -22,5 +24,7 @@ FAULTS: tuple[Fault, ...] = (
     *attention.FAULTS,
     *communication.FAULTS,
     *generation.FAULTS,
+    *numbers.FAULTS,
+    *device.FAULTS,
 )
 PROGRAMS: tuple[Clean | Fault, ...] = (*CLEAN, *FAULTS)

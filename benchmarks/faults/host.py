@@ -103,14 +103,18 @@ def _beside(lab: Lab, before: Step, name: str, *, with_stack: bool = False) -> S
 
 
 def _waits(lab: Lab, n: float) -> Seen:
-    """`.item()` after that many layers of each forward pass, then after the loss."""
-    sizes = SIZES[lab.device]._replace(seq_len=256, n_layers=8)
+    """`.item()` after the loss, then in the forward pass, where it drains a queue of short kernels: after
+    blocks, and after products in them."""
+    sizes = SIZES[lab.device]._replace(
+        d_model=2048, n_heads=16, n_layers=8, batch_size=8, seq_len=256
+    )
 
     def build() -> Step:
         made: Decoder = decoder(sizes, lab.device)
-        for block in list(made.blocks)[: max(int(n) - 1, 0)]:
-            block.register_forward_hook(
-                lambda _block, _given, x: bool(x[0, 0, 0].item() > 1e9) or None
+        inside = [each for it in made.blocks for each in (it.qkv, it.out, it.up)]
+        for each in (*made.blocks, *inside)[: max(int(n) - 1, 0)]:
+            each.register_forward_hook(
+                lambda _each, _given, x: bool(x[0, 0, 0].item() > 1e9) or None
             )
         after = Tensor.item if n else (lambda _loss: None)
         return training(made, tokens(sizes, lab.device), after=after)
@@ -148,7 +152,7 @@ FAULTS = (
         _loading,
         "any",
     ),
-    Fault("HOST002", "a batch in small pieces", "pieces", (16, 64, 256), _pieces),
+    Fault("HOST002", "a batch in small pieces", "pieces", (16, 32, 64), _pieces),
     Fault(
         "HOST003",
         "Python arithmetic in the step",
@@ -157,7 +161,7 @@ FAULTS = (
         _python,
         "any",
     ),
-    Fault("HOST004", "item() in the step", "calls", (1, 4, 9), _waits),
+    Fault("HOST004", "item() in the step", "calls", (1, 9, 33), _waits),
     Fault("HOST005", "a table on the host", "MiB", (64, 256, 1024), _crossing),
     Fault("HOST006", "gc.collect() in the step", "million objects", (1, 2, 8), _collector, "any"),
     Fault("MEM003", "empty_cache() in the step", "calls", (1, 3, 5), _emptied),

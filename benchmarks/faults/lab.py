@@ -6,7 +6,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import torch
+from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, schedule
 from torch.profiler import profile as profiler
 
@@ -14,9 +16,11 @@ from faults.reading import of_trace
 from faults.records import Seen
 from peakward.catalogue import devices
 from peakward.lab.measure import in_process
+from peakward.lab.measure.live_module import LiveWorkers, live_case
 from peakward.lab.measure.profile import write
 from peakward.lab.measure.sweep import Sweep
-from peakward.records.case import DeviceType, ModelCase
+from peakward.lab.models.given_module import given
+from peakward.records.case import DeviceType, ModelCase, Precision
 from peakward.records.case_memory import CaseMemory
 from peakward.records.errors import PeakwardError
 from peakward.records.profile import CaseProfile
@@ -57,7 +61,7 @@ class Lab:
             write(profiled(step, self.device, with_stack=with_stack), path)
             seen = of_trace(path)
         del step
-        self._release()
+        self.release()
         return Seen(
             profile=seen.profile, n_steps=seen.n_steps, device=self.device_key, step_s=step_s
         )
@@ -65,9 +69,23 @@ class Lab:
     def measured(self, step: Step, *, name: str, protocol: Protocol) -> Seen:
         """A live step by the in-process runner: its times and its memory."""
         found = in_process.measure_step(step, name=name, device=self.device, protocol=protocol)
-        self._release()
+        self.release()
         _must_run(found.status, found.reason)
         return Seen(measurement=found, device=self.device_key)
+
+    def module(self, module: nn.Module, batch: Tensor, *, precision: Precision) -> Seen:
+        """A module whose output is its loss, as `pw.run(module, batch)` measures it; that its loss is not
+        finite is a result."""
+        taken = given((module, batch))
+        case = live_case(taken, "train_step")
+        how = msgspec.structs.replace(case.configuration, precision=precision)
+        case = msgspec.structs.replace(case, configuration=how)
+        with LiveWorkers(taken) as workers:
+            made = workers.measure(case, PROTOCOL)
+        self.release()
+        if made.status != "invalid":
+            _must_run(made.status, made.reason)
+        return Seen(module=case, measurement=made, device=self.device_key)
 
     def case(
         self,
@@ -119,7 +137,9 @@ class Lab:
         torch.cuda.synchronize()
         return (time.perf_counter() - start) / TIMED_STEPS
 
-    def _release(self) -> None:
+    def release(self) -> None:
+        """What the last program left: what was compiled for it, too."""
+        torch.compiler.reset()
         gc.collect()
         if self.device == "cuda":
             torch.cuda.empty_cache()

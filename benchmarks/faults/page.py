@@ -19,12 +19,6 @@ READ_FIRST = (
     "clean program, and the planted rule's in the same program without the fault.",
 )
 
-NOT_PLANTED = {
-    "NUM001": "no step of the runner's cases loses its loss in a few steps, and none is made to",
-    "DEV001": "the clock is the machine's: no program lowers it, and it is not ours to set",
-}
-"""Rules that only their unit tests judge."""
-
 
 def document(found: Planted) -> Document:
     """The report."""
@@ -101,7 +95,7 @@ def _why(found: Planted, code: str) -> str:
     if missing:
         return f"lacked {', '.join(sorted(missing))}"
     skipped = {each.reason for each in found.skipped if each.planted == code}
-    return "; ".join(sorted(skipped)) or NOT_PLANTED.get(code, "")
+    return "; ".join(sorted(skipped))
 
 
 def _clean(every: Iterable[Verdict]) -> TableBlock:

@@ -86,8 +86,9 @@ def _odd_sizes(lab: Lab, more: float) -> Seen:
         width = 4 * sizes.d_model + 1
         for block in list(made.blocks)[: max(int(more) - 1, 0)]:
             like = block.up.weight
-            block.up = nn.Linear(sizes.d_model, width, bias=False).to(like)
-            block.down = nn.Linear(width, sizes.d_model, bias=False).to(like)
+            kind = {"bias": False, "device": like.device, "dtype": like.dtype}
+            block.up = nn.Linear(sizes.d_model, width, **kind)
+            block.down = nn.Linear(width, sizes.d_model, **kind)
         return training(made, tokens(sizes, lab.device))
 
     return lab.traced(build, name=f"odd-sizes-{more:g}")

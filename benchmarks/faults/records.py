@@ -9,7 +9,7 @@ from peakward.catalogue import devices
 from peakward.diagnose.signals import Signals
 from peakward.prediction.planning.forecast import forecast
 from peakward.prediction.planning.site import site
-from peakward.records.case import DeviceType, ModelCase
+from peakward.records.case import DeviceType, ModelCase, ModuleCase
 from peakward.records.case_memory import CaseMemory
 from peakward.records.environment import Environment
 from peakward.records.finding import Abstention
@@ -27,6 +27,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """What the rules may see of a program that was run: the records of `diagnose.signals`."""
 
     case: ModelCase | None = None
+    module: ModuleCase | None = None
     measurement: Measurement | None = None
     profile: Profile | None = None
     n_steps: int | None = None
@@ -43,6 +44,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
         return Signals(
             subject=subject,
             case=self.case,
+            module=self.module,
             measurement=self.measurement,
             profile=self.profile,
             n_steps=self.n_steps,

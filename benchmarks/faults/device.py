@@ -1,0 +1,36 @@
+"""Work under which a GPU lowers its own clock."""
+
+import msgspec
+import torch
+
+from faults.lab import PROTOCOL, Lab
+from faults.records import Fault, Seen
+
+SIDE = 8192
+N_PRODUCTS = 16
+"""20 to 30 ms a step on an H100."""
+SUSTAINED = msgspec.structs.replace(PROTOCOL, max_steps=200, max_timed_s=3.0)
+"""Until the cap holds: it regulates by tenths of a second."""
+
+
+def _capped(lab: Lab, share: float) -> Seen:
+    """Products of matrices of which so many rows are random. What switches no transistor draws no power:
+    of zeros, the same products stay below the cap."""
+    torch.manual_seed(0)
+    a, b, out = (torch.zeros(SIDE, SIDE, dtype=torch.bfloat16, device=lab.device) for _ in range(3))
+    n_rows = int(share * SIDE)
+    for each in (a, b):
+        each[:n_rows].normal_()
+
+    def step() -> None:
+        for _ in range(N_PRODUCTS):
+            torch.mm(a, b, out=out)
+
+    seen = lab.measured(step, name=f"products, {share:g} random", protocol=SUSTAINED)
+    summary = None if seen.measurement is None else seen.measurement.summary
+    return msgspec.structs.replace(
+        seen, step_s=None if summary is None else summary.median_s.estimate
+    )
+
+
+FAULTS = (Fault("DEV001", "products at the power cap", "of the rows random", (0.5, 1.0), _capped),)
