@@ -1,48 +1,65 @@
-"""A recorded step on the clock of its kernels, as rows of a table: a phase each."""
+"""A recorded step on the clock of its kernels, as rows of two tables, a phase each. As one, it was wider
+than a page of 1,200 pixels by a third."""
 
-from peakward.records.case_memory import CaseMemory
+from collections.abc import Iterator
+
+from peakward.records.case_memory import CaseMemory, PeakMoment, PhasePeak
 from peakward.records.study import Cell, Column
 
-COLUMNS = (
+PEAKS_TITLE = "Peaks on the clock of the kernels"
+PEAK_COLUMNS = (
     Column(name="phase"),
     Column(name="peak", unit="bytes"),
     Column(name="at", unit="s"),
     Column(name="operator", unit="name"),
     Column(name="kernel at work", unit="name"),
+)
+PEAKS_NOTE = (
+    "Of the recorded step, since it began: when it was at its peak, with the operator that the host was in "
+    "and the kernel that the device ran."
+)
+QUEUE_TITLE = "How far the host was ahead at these peaks"
+QUEUE_COLUMNS = (
+    Column(name="phase"),
     Column(name="category"),
     Column(name="queued", unit="s"),
     Column(name="host ahead", unit="s"),
     Column(name="kernels from", unit="s"),
     Column(name="kernels to", unit="s"),
 )
-NOTE = (
-    "Of the recorded step, since it began: at its peak the operator that the host was in, the kernel that "
-    "the device ran, how long that had been queued, and how long until all that was launched before had "
-    "run; kernels are from the first start to the last end of what the phase launched. The profiler and "
-    "the stacks that were taken slow the host: a step that is timed has its host further ahead."
+QUEUE_NOTE = (
+    "How long the kernel at work, of that category, had been queued, and how long until all that was "
+    "launched before had run; kernels are from the first start to the last end of what the phase launched. "
+    "The profiler and the stacks that were taken slow the host: a step that is timed has its host further "
+    "ahead."
 )
 
 
-def rows(memory: CaseMemory) -> list[tuple[Cell, ...]]:
-    """For `COLUMNS`; none of a step that has no clock."""
+def peak_rows(memory: CaseMemory) -> list[tuple[Cell, ...]]:
+    """For `PEAK_COLUMNS`; none of a step that has no clock."""
+    return [
+        (peak.phase, peak.allocated_bytes, at.at_s, at.operator, at.kernel)
+        for peak, at in _moments(memory)
+    ]
+
+
+def queue_rows(memory: CaseMemory) -> list[tuple[Cell, ...]]:
+    """For `QUEUE_COLUMNS`; none of a step that has no clock."""
     if memory.clock is None:
         return []
-    kernels = {each.phase: each for each in memory.clock.kernels}
-    found: list[tuple[Cell, ...]] = []
-    for peak, moment in zip(memory.phases, memory.clock.peaks, strict=True):
-        work = kernels.get(peak.phase)
-        found.append(
-            (
-                peak.phase,
-                peak.allocated_bytes,
-                moment.at_s,
-                moment.operator,
-                moment.kernel,
-                moment.category,
-                moment.queued_s,
-                moment.host_ahead_s,
-                None if work is None else work.begin_s,
-                None if work is None else work.end_s,
-            )
+    kernels = {each.phase: (each.begin_s, each.end_s) for each in memory.clock.kernels}
+    return [
+        (
+            peak.phase,
+            at.category,
+            at.queued_s,
+            at.host_ahead_s,
+            *kernels.get(peak.phase, (None, None)),
         )
-    return found
+        for peak, at in _moments(memory)
+    ]
+
+
+def _moments(memory: CaseMemory) -> Iterator[tuple[PhasePeak, PeakMoment]]:
+    if memory.clock is not None:
+        yield from zip(memory.phases, memory.clock.peaks, strict=True)

@@ -87,10 +87,18 @@ def test_predicted_stands_beside_measured_on_the_same_base(studies):
     assert rows["compile"][2:5] == (
         "1.30× (1.20–1.30×)",
         "1.50× (1.20–1.80×)",
-        "1.087× (1.082–1.092×)",
+        "1.087× (1.082–1.092×) screened",
     )
     assert rows["sdpa"][2:4] == (None, None)
     assert rows["sdpa"][4].startswith("1.06")
+    assert rows["sdpa"][4].endswith("screened")
+
+
+def test_what_was_confirmed_is_said_to_be_measured_in_pairs(studies):
+    confirmed = next(each for each in studies.trials() if each.stage == "confirmed" and each.pairs)
+    found = diagnosis(finding(gain(confirmed.lever)), case=confirmed.base)
+    (row,) = lever_table(found, (confirmed,)).rows
+    assert row[4].endswith(")")
 
 
 def test_why_a_gain_was_not_computed_is_said():

@@ -19,7 +19,7 @@ LEAST_SHARE = 0.5
 
 def judge(signals: Signals) -> Verdict:
     """By the recorded memory of the case, else the predicted."""
-    case, use, limit = signals.case, peak_use(signals), signals.limit_bytes
+    case, use, limit = signals.configured, peak_use(signals), signals.limit_bytes
     if case is None:
         return abstain(CODE, "a case")
     if use is None or limit is None:

@@ -29,13 +29,13 @@ def judge(signals: Signals) -> Verdict:
         return _of_case(signals, signals.case)
     gpu, time = signals.gpu, signals.time
     if gpu is None or time is None:
-        return abstain(CODE, "a case")
+        return abstain(CODE, "the model's sizes")
     groups = chosen(
         gpu, lambda each: each.category == "matmul" and bool(UNALIGNED.search(each.name))
     )
     held = parts(time, groups)
     if not groups:
-        return abstain(CODE, "a case")
+        return abstain(CODE, "the model's sizes")
     if time.share(held) < WORTH_SHARE:
         return None
     return Symptom(

@@ -19,7 +19,7 @@ NEAR = 0.5
 
 def judge(signals: Signals) -> Verdict:
     """By the measured step and the forecast's floor."""
-    case, told, step_s = signals.case, signals.forecast, signals.step_s
+    case, told, step_s = signals.configured, signals.forecast, signals.step_s
     if case is not None and case.workload.pass_ != "decode":
         return None
     if case is None or step_s is None:

@@ -21,7 +21,7 @@ def judge(signals: Signals) -> Verdict:
     """By the workload; a trace does not say what is padding."""
     case, time = signals.case, signals.time
     if case is None:
-        return abstain(CODE, "a case")
+        return abstain(CODE, "how long the sequences in a batch are")
     work = case.workload
     if work.padding == "none" or not work.varying_seq_lens:
         return None

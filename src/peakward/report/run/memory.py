@@ -15,7 +15,7 @@ _CATEGORIES = tuple(each.removesuffix("_bytes") for each in MemorySplit.__struct
 
 def section(study: Study, read: Investigation) -> Section:
     """Empty where no memory was predicted and no lever's measured or recorded."""
-    tables = (_peaks(study, read), _levers(study, read), _clocks(study, read))
+    tables = (_peaks(study, read), _levers(study, read), *_clocks(study, read))
     return Section(
         title="Memory",
         blocks=tuple(TableBlock(table=without_empty(each)) for each in tables if each.rows),
@@ -83,17 +83,22 @@ def _levers(study: Study, read: Investigation) -> Table:
     )
 
 
-def _clocks(study: Study, read: Investigation) -> Table:
+def _clocks(study: Study, read: Investigation) -> tuple[Table, Table]:
     """Of the configurations that a recording of this machine is stored of."""
     recorded = {each.case: each for each in study.memory}
-    return Table(
-        title="Peaks on the clock of the kernels",
-        columns=(Column(name="configuration", unit="name"), *step_clock.COLUMNS),
-        rows=tuple(
-            (point.name, *row)
-            for point in read.points
-            if point.case in recorded
-            for row in step_clock.rows(recorded[point.case])
+    known = [(point.name, recorded[point.case]) for point in read.points if point.case in recorded]
+    name = Column(name="configuration", unit="name")
+    return (
+        Table(
+            title=step_clock.PEAKS_TITLE,
+            columns=(name, *step_clock.PEAK_COLUMNS),
+            rows=tuple((of, *row) for of, each in known for row in step_clock.peak_rows(each)),
+            note=step_clock.PEAKS_NOTE,
         ),
-        note=step_clock.NOTE,
+        Table(
+            title=step_clock.QUEUE_TITLE,
+            columns=(name, *step_clock.QUEUE_COLUMNS),
+            rows=tuple((of, *row) for of, each in known for row in step_clock.queue_rows(each)),
+            note=step_clock.QUEUE_NOTE,
+        ),
     )

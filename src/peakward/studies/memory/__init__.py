@@ -41,7 +41,7 @@ def parts(readings: Readings, setting: Setting) -> Parts:
             tables.residual(cells),
             *tables.modules(last),
             *tables.largest(last),
-            tables.clocks(last),
+            *tables.clocks(last),
             tables.predicted(cells),
             levers.table(last),
         ),

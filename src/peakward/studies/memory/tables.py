@@ -168,18 +168,22 @@ def largest(cells: Sequence[Cell]) -> tuple[Table, ...]:
     )
 
 
-def clocks(cells: Sequence[Cell]) -> Table:
-    """The peak of each phase on the clock of the kernels."""
-    return Table(
-        title="Peaks on the clock of the kernels",
-        columns=(*COLUMNS, *step_clock.COLUMNS),
-        rows=tuple(
-            (*cells_of(cell), *row)
-            for cell in cells
-            if cell.memory is not None
-            for row in step_clock.rows(cell.memory)
+def clocks(cells: Sequence[Cell]) -> tuple[Table, Table]:
+    """The peak of each phase on the clock of the kernels, and how far the host was ahead."""
+    known = [(cells_of(cell), cell.memory) for cell in cells if cell.memory is not None]
+    return (
+        Table(
+            title=step_clock.PEAKS_TITLE,
+            columns=(*COLUMNS, *step_clock.PEAK_COLUMNS),
+            rows=tuple((*of, *row) for of, each in known for row in step_clock.peak_rows(each)),
+            note=step_clock.PEAKS_NOTE,
         ),
-        note=step_clock.NOTE,
+        Table(
+            title=step_clock.QUEUE_TITLE,
+            columns=(*COLUMNS, *step_clock.QUEUE_COLUMNS),
+            rows=tuple((*of, *row) for of, each in known for row in step_clock.queue_rows(each)),
+            note=step_clock.QUEUE_NOTE,
+        ),
     )
 
 

@@ -73,15 +73,12 @@ def test_predictions_stand_beside_what_was_measured(cells, rows):
 
 
 def test_peaks_on_the_clock_of_the_kernels(cells, rows):
-    found = rows(tables.clocks(longest(cells)))
-    assert len(found) == 3 * len(longest(cells))
-    forward, backward, _ = found[:3]
-    assert forward["workload"] == "4 × 1024 train_step"
-    assert (forward["phase"], forward["kernel at work"], forward["queued"]) == (
-        "forward",
-        None,
-        None,
-    )
+    at_peak, queue = (rows(each) for each in tables.clocks(longest(cells)))
+    assert len(at_peak) == len(queue) == 3 * len(longest(cells))
+    assert at_peak[0]["workload"] == "4 × 1024 train_step"
+    assert (at_peak[0]["phase"], at_peak[0]["kernel at work"]) == ("forward", None)
+    assert (queue[0]["phase"], queue[0]["queued"]) == ("forward", None)
+    backward = at_peak[1] | queue[1]
     assert backward["peak"] == longest(cells)[0].memory.phases[1].allocated_bytes
     assert (backward["at"], backward["operator"], backward["host ahead"]) == (
         1e-3,
@@ -98,7 +95,7 @@ def test_a_step_without_a_clock_has_no_rows_and_says_why(setting, gathered):
         changed = msgspec.structs.replace(each, clock=None, not_joined="got 3 for 4")
         readings.add_memory(changed)
     cells = read(readings, here)
-    assert not tables.clocks(longest(cells)).rows
+    assert not any(each.rows for each in tables.clocks(longest(cells)))
     said = [each for each in memory.parts(readings, here).notes if "got 3 for 4" in each]
     assert len(said) == len(longest(cells))
     assert said[0].startswith("small 4 × 1024 train_step in fp32: its memory is not joined")
