@@ -21,6 +21,7 @@ from peakward.report.document import (
     TableBlock,
 )
 from peakward.report.format import format_cell
+from peakward.report.reasons import brief
 from peakward.report.run import (
     batches,
     findings,
@@ -83,7 +84,11 @@ def _title(study: Study, found: Investigation) -> str:
 
 def _result(study: Study, found: Investigation) -> str:
     if found.best is None:
-        return f"{_time(found.baseline)} a step; {_kept_nothing(study)}"
+        step_s = found.baseline.step_s
+        step = (
+            "the baseline gave no time" if step_s is None else f"{format_cell(step_s, 's')} a step"
+        )
+        return f"{step}; {_kept_nothing(study)}"
     times = f"{_time(found.baseline)} → {_time(found.best)} a step"
     if (speedup := found.speedup) is not None:
         faster = f"{format_cell(speedup.estimate, 'ratio')} the baseline's speed"
@@ -123,8 +128,9 @@ def _kept_nothing(study: Study) -> str:
 
 def _opening(study: Study, found: Investigation) -> tuple[Block, ...]:
     bars = plots.step_times(found)
+    shown = figures(found)
     return (
-        Figures(figures=figures(found)),
+        *((Figures(figures=shown),) if shown else ()),
         *(Note(text=text) for text in _warnings(study, found)),
         _facts(study, found),
         *_plots(bars),
@@ -147,7 +153,13 @@ def _warnings(study: Study, found: Investigation) -> tuple[str, ...]:
         for ratio in (found.alone,)
         if ratio is not None
     ]
+    failed = [
+        f"The {point.name} gave no time: {made.status}{f': {brief(made.reason)}' if made.reason else ''}."
+        for point in found.points
+        if (made := point.measurement) is not None and made.status != "ok"
+    ]
     return (
+        *failed,
         *levers.impossible(study),
         *apart,
         *shaky,

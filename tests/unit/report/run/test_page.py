@@ -143,6 +143,27 @@ def test_a_baseline_that_ran_out_of_memory(run_study):
     tables = [block.table for block in blocks(shown, shown.sections[0].title)
               if isinstance(block, TableBlock)]  # fmt: skip
     assert tables[0].rows[0][1] == "oom"
+    warned = [block.text for block in shown.blocks if isinstance(block, Note)]
+    assert "The baseline gave no time: oom: no room." in warned
+
+
+def test_where_nothing_ran_the_reason_stands_on_top(run_study):
+    nan = "expected a finite loss, got nan after 8 steps"
+    failed = replace(
+        run_study.measurements[0],
+        status="invalid",
+        reason=nan,
+        summary=None,
+        phases=(),
+        memory=None,
+    )
+    bare = replace(
+        run_study, measurements=(failed,), trials=(), steps=(), profiles=(), diagnoses=(), memory=()
+    )
+    shown = document(bare)
+    assert shown.headline == "the baseline gave no time; no lever was tried"
+    assert isinstance(shown.blocks[0], Note)
+    assert shown.blocks[0].text == f"The baseline gave no time: invalid: {nan}."
 
 
 def test_an_impossible_mfu_is_raised_not_printed(run_study):
