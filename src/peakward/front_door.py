@@ -225,7 +225,8 @@ def watch(
     on_findings: Callable[[Diagnosis], object] | None = None,
     with_stack: bool = False,
 ) -> Watch:
-    """Findings about a training loop of your own while it runs: call `step()` at each step's end.
+    """Findings about a training loop of your own while it runs: call `step()` at each step's end. Where
+    nothing does, a step ends where the loop's optimizer has stepped.
 
         with pw.watch(every=100) as watch:
             for batch in watch.batches(loader):

@@ -15,15 +15,22 @@ from peakward.tune.reading import WindowReader
 
 if TYPE_CHECKING:
     from peakward.lab.measure.live.loop import LiveLoop
+    from peakward.lab.measure.live.optimizer_steps import OptimizerSteps
 
 T = TypeVar("T")
+LEAST_HEARD = 2
+NO_STEPS = (
+    "no steps were seen: call watch.step() at the end of each (`with pw.watch() as watch:`), for no "
+    "optimizer of torch stepped twice"
+)
 MAX_WINDOW_STEPS = 20
 EXIT_WAIT_S = 60.0
 """For the last window, where the loop ended by itself; where it raised, nothing is waited for."""
 
 
 class Watch:
-    """Inside its `with` block call `step()` at the end of each step; use it for one loop.
+    """Inside its `with` block call `step()` at the end of each step; where nothing does, a step ends with
+    that of the loop's optimizer. Use it for one loop.
 
     Every `every` steps a window of `n_steps` is profiled, read in another process and examined. Where
     that finds anything, `on_findings` is called with the `Diagnosis`, in a thread of the watch's own.
@@ -57,11 +64,17 @@ class Watch:
         self._reading: Reading | None = None
         self._told: set[str] = set()
         self._has_failed = False
+        self._optimizers: OptimizerSteps | None = None
+        self._is_marked = False
+        """Whether the loop calls `step()`."""
+        self._n_heard = 0
+        """Steps of its optimizer, while it does not."""
 
     def __enter__(self) -> Self:
         if self._loop is not None:
             raise PeakwardError("expected a watch of its own for each loop, got one used before")
         from peakward.lab.measure.live.loop import LiveLoop
+        from peakward.lab.measure.live.optimizer_steps import OptimizerSteps
 
         self._folder = tempfile.TemporaryDirectory(
             prefix="peakward-watch-", ignore_cleanup_errors=True
@@ -75,11 +88,17 @@ class Watch:
             say=_say,
         )
         self._loop.__enter__()
+        self._optimizers = OptimizerSteps(self._optimizer_stepped)
+        self._optimizers.__enter__()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_error: object) -> None:
         assert self._loop is not None and self._folder is not None
+        assert self._optimizers is not None
+        self._optimizers.__exit__()
         self._loop.__exit__()
+        if kind is None and not self._is_marked and self._n_heard < LEAST_HEARD:
+            _say(NO_STEPS)
         try:
             if not self._reader.finish(EXIT_WAIT_S if kind is None else 0.0) and kind is None:
                 _say(f"the last window was not read within {EXIT_WAIT_S:.0f} s, and is left out")
@@ -92,7 +111,16 @@ class Watch:
         """A step of the loop has ended."""
         if self._loop is None:
             raise PeakwardError("expected a watch inside its with block, got step() before it")
+        self._is_marked = True
         self._loop.step()
+
+    def _optimizer_stepped(self) -> None:
+        """The first says nothing: `step()` may follow it."""
+        if self._loop is None or self._is_marked:
+            return
+        self._n_heard += 1
+        if self._n_heard >= LEAST_HEARD:
+            self._loop.step()
 
     def batches(self, loader: Iterable[T]) -> Iterator[T]:
         """The loader's batches, with the wait for each timed: `for batch in watch.batches(loader):`."""

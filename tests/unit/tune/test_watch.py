@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import torch
 
 from peakward.records.errors import PeakwardError
 from peakward.records.finding import Finding
@@ -79,6 +80,41 @@ def test_a_loop_too_short_for_a_window_is_judged_by_its_times():
     assert codes[0] == "LOOP001"
     assert [each.code for each in told[0].findings] == codes
     assert watch.diagnosis().basis == "watched step"
+
+
+def optimizer():
+    parameter = torch.nn.Parameter(torch.ones(2))
+    parameter.grad = torch.ones(2)
+    return torch.optim.SGD([parameter], lr=0.1)
+
+
+def test_a_loop_that_marks_no_steps_is_watched_by_its_optimizer(capsys):
+    told, update = [], optimizer()
+    with made(told) as watch:
+        for _ in watch.batches(starved(40)):
+            update.step()
+    assert watch.times.n_steps >= 30
+    assert watch.findings[0].code == "LOOP001"
+    assert told
+    assert capsys.readouterr().err == ""
+
+
+def test_steps_that_are_marked_are_not_counted_twice():
+    update = optimizer()
+    with made() as marked:
+        for _ in range(30):
+            update.step()
+            marked.step()
+    with made() as plain:
+        for _ in range(30):
+            plain.step()
+    assert marked.times.n_steps == plain.times.n_steps
+
+
+def test_a_loop_without_steps_is_told_how_to_mark_them(capsys):
+    with made():
+        optimizer().step()
+    assert "call watch.step() at the end of each" in capsys.readouterr().err
 
 
 def test_a_loop_too_short_for_anything_is_not_judged():
