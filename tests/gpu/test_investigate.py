@@ -77,6 +77,16 @@ def test_a_module_is_foretold_in_a_run(levers, make_module_case, in_tmp):
     assert all(each.foretold.time_ratio is not None for each in study.trials if each.foretold)
 
 
+def test_a_module_has_findings_by_its_profile(make_module_case, in_tmp):
+    """Small as it is, the host is what it waits for."""
+    case = make_module_case("py:tiny_gpt:build", device="cuda")
+    study = pw.run(case, levers=("bf16-mixed",), budget_s=90.0)
+    told = study.diagnoses[0]
+    assert (told.case, told.basis) == (case, "measured step")
+    assert "HOST" in "".join(each.code for each in told.findings)
+    assert study.profiles[0].case == case
+
+
 def test_the_whole_of_it(make_step, in_tmp):
     ids = torch.randint(50, (8, 16))
     given = make_step(fed=True, device="cuda")

@@ -36,6 +36,15 @@ def test_trials_hold_what_was_foretold_and_their_bounds(db):
     assert ledger.entries[0].memory.p90 < 0.05
 
 
+def test_a_first_run_bounds_gains_by_its_own_profile(db):
+    """Which is taken before any lever is tried: the optimiser's leave forward and backward alone."""
+    study = pw.run(case(), levers=("fused-optimizer",), budget_s=180.0, db=db)
+    (trial,) = [each for each in study.trials if each.lever == "fused-optimizer"]
+    assert trial.stage == "confirmed"
+    assert trial.bound.basis == "profile"
+    assert not trial.bound.broken
+
+
 def test_energy_is_counted_on_both_sides_of_each_pair(db):
     study = run(db, objective="energy")
     (trial,) = [each for each in study.trials if each.lever == "bf16"]

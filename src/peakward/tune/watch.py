@@ -111,15 +111,15 @@ class Watch:
         """A step of the loop has ended."""
         if self._loop is None:
             raise PeakwardError("expected a watch inside its with block, got step() before it")
-        self._is_marked = True
+        if not self._is_marked and self._optimizers is not None:
+            self._is_marked = True
+            self._optimizers.__exit__()
         self._loop.step()
 
     def _optimizer_stepped(self) -> None:
         """The first says nothing: `step()` may follow it."""
-        if self._loop is None or self._is_marked:
-            return
         self._n_heard += 1
-        if self._n_heard >= LEAST_HEARD:
+        if self._loop is not None and self._n_heard >= LEAST_HEARD:
             self._loop.step()
 
     def batches(self, loader: Iterable[T]) -> Iterator[T]:
