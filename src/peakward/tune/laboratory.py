@@ -21,7 +21,8 @@ from peakward.tune.costs import (
     again_s,
 )
 from peakward.tune.expectations import Expectations
-from peakward.tune.trials import Comparison, failed_beside, held_to, judged, screened
+from peakward.tune.screening import screened
+from peakward.tune.trials import Comparison, failed_beside, held_to, judged
 
 if TYPE_CHECKING:
     from peakward.lab.measure.messages import Turn, TurnsTimed

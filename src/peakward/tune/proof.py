@@ -15,6 +15,7 @@ from peakward.tune.climb import Climb
 from peakward.tune.costs import N_MORE_PROCESSES
 from peakward.tune.ladder import Ladder
 from peakward.tune.ledger import Undone
+from peakward.tune.screening import promising
 from peakward.tune.trials import Comparison
 
 WEAKEST_FIRST: tuple[NumericsClass, ...] = ("approximate", "reordered", "exact")
@@ -60,7 +61,7 @@ class Proof:
             (
                 trial
                 for trial in self._ledger.trials
-                if trial.base == base and trial.stage == "screened" and trials.promising(trial)
+                if trial.base == base and trial.stage == "screened" and promising(trial)
             ),
             key=_ratio,
         )

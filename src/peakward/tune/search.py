@@ -9,6 +9,7 @@ from peakward.records.trial import Trial
 from peakward.tune import trials
 from peakward.tune.bench import Bench
 from peakward.tune.ladder import Ladder
+from peakward.tune.screening import promising, rescues
 
 RIVAL_LOSSES = 2
 """On how many compositions a lever may lose to what sets the same before it is given up. Of the
@@ -90,7 +91,7 @@ class Search:
             trial = self._on_top(lever, ladder)
             if trial is None:
                 continue
-            if trials.rescues(trial) or trials.promising(trial):
+            if rescues(trial) or promising(trial):
                 ladder = self._with(lever, ladder, base_runs=base_runs)
             elif trial.verdict == "rejected" and _rivals(lever, ladder):
                 self._lost_on.setdefault(lever.name, set()).add(ladder.top)
@@ -113,7 +114,7 @@ class Search:
 
     def _rescued(self, foot: Lever, base: LeverCase) -> bool:
         trial = self._ledger.known(foot.name, base) or self._screened(foot, base)
-        return trial is not None and trials.rescues(trial)
+        return trial is not None and rescues(trial)
 
     def _on_top(self, lever: Lever, ladder: Ladder) -> Trial | None:
         """The lever on the ladder's top, screened there if it was not yet, with time left to check

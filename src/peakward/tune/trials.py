@@ -1,4 +1,4 @@
-"""What a trial says: of two screenings, or of cases timed in turn."""
+"""What a trial says of cases timed in turn, or of why they were not."""
 
 import re
 import uuid
@@ -9,8 +9,8 @@ import msgspec
 
 from peakward.records.case import LeverCase
 from peakward.records.lever import Lever
-from peakward.records.measurement import Interval, Measurement, Status
-from peakward.records.trial import Bound, NumericsVerdict, Pair, Trial, TrialVerdict
+from peakward.records.measurement import Status
+from peakward.records.trial import Bound, NumericsVerdict, Pair, Trial
 from peakward.stats.pairs import energy_interval, judge_time, ratio_interval
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Comparison(NamedTuple):
 
 def refused(lever: Lever, base: LeverCase, candidate: LeverCase, key: str, reason: str) -> Trial:
     """A lever that cannot apply here."""
-    return _trial(
+    return trial_of(
         lever.name, base, candidate, key, stage="refused", verdict="rejected", reason=reason
     )
 
@@ -71,7 +71,7 @@ def judged(
         doubt for turns in rounds for case in (base, candidate) for doubt in turns[case].doubts
     )
     return msgspec.structs.replace(
-        _trial(name, base, candidate, key, stage="confirmed", numerics=numerics),
+        trial_of(name, base, candidate, key, stage="confirmed", numerics=numerics),
         pairs=pairs,
         time_ratio=ratio,
         energy_ratio=energy_interval(pairs),
@@ -119,7 +119,7 @@ def failed_beside(
     """The trial where a case failed before all were timed: its candidate's failure, or that of
     another case, which says nothing about its lever. What Ctrl-C ended, it ended for all."""
     name, base, candidate, numerics = comparison
-    trial = _trial(name, base, candidate, key, stage="confirmed", numerics=numerics)
+    trial = trial_of(name, base, candidate, key, stage="confirmed", numerics=numerics)
     if culprit in (None, candidate) or reason.startswith(INTERRUPTED):
         return msgspec.structs.replace(trial, status=status, reason=reason)
     whose = "its base" if culprit == base else "a case timed with it"
@@ -146,114 +146,12 @@ def misjudged(trial: Trial, numerics: NumericsVerdict) -> Trial:
     return msgspec.structs.replace(judged, verdict="inconclusive", reason=reason)
 
 
-def screened(name: str, base: Measurement, candidate: Measurement, *, wall_s: float) -> Trial:
-    """What one short measurement of each arm says: enough to drop a lever, not to keep one."""
-    ours, theirs = base.case, candidate.case
-    assert isinstance(ours, LeverCase)
-    assert isinstance(theirs, LeverCase)
-    peaks = [
-        each.memory.peak_allocated_bytes if each.memory else None for each in (base, candidate)
-    ]
-    trial = msgspec.structs.replace(
-        _trial(name, ours, theirs, base.environment.key, stage="screened"),
-        base_peak_bytes=peaks[0],
-        candidate_peak_bytes=peaks[1],
-        wall_s=wall_s,
-    )
-    if candidate.summary is None:
-        return _failed(trial, candidate, "rejected")
-    if base.status == "oom":
-        return msgspec.structs.replace(trial, reason="runs where the base is out of memory")
-    if base.summary is None:
-        return _failed(trial, base, "inconclusive")
-    ratio = _apart(base.summary.median_s, candidate.summary.median_s)
-    base_j, candidate_j = _energy_j(base), _energy_j(candidate)
-    steady = all(each.validity and each.validity.verdict == "stable" for each in (base, candidate))
-    lost = steady and judge_time(ratio, threshold=LEAST_GAIN) == "rejected"
-    verdict = "rejected" if lost else "inconclusive"
-    return msgspec.structs.replace(
-        trial,
-        pairs=(
-            Pair(
-                process=0,
-                base_s=base.summary.median_s.estimate,
-                candidate_s=candidate.summary.median_s.estimate,
-                base_j=base_j,
-                candidate_j=candidate_j,
-            ),
-        ),
-        time_ratio=ratio,
-        energy_ratio=_once(base_j, candidate_j),
-        verdict=verdict,
-        reason=_screening(ratio, verdict),
-    )
-
-
 def interrupted(trial: Trial) -> bool:
     """Whether Ctrl-C ended an arm of it: it says nothing about the lever."""
     return trial.reason.startswith(INTERRUPTED)
 
 
-def rescues(trial: Trial) -> bool:
-    """Whether the candidate was seen to run where the base does not fit."""
-    return trial.stage == "screened" and trial.status == "ok" and not trial.pairs
-
-
-def _failed(trial: Trial, arm: Measurement, verdict: TrialVerdict) -> Trial:
-    """The trial with one arm's failure; one that Ctrl-C ended is no verdict on the lever."""
-    reason = arm.reason or arm.status
-    stopped = reason.startswith(INTERRUPTED)
-    return msgspec.structs.replace(
-        trial,
-        status=arm.status,
-        verdict="inconclusive" if stopped else verdict,
-        reason=reason,
-    )
-
-
-def promising(trial: Trial) -> bool:
-    """Whether a screening saw a gain that is worth confirming."""
-    ratio = trial.ratio
-    return (
-        trial.verdict == "inconclusive" and ratio is not None and ratio.estimate <= 1 - LEAST_GAIN
-    )
-
-
-def _apart(base: Interval, candidate: Interval) -> Interval:
-    """The ratio of two medians measured apart, as wide as their own intervals allow.
-
-    What changed between the two measurements is not in it: such an interval may reject, and only
-    pairs may keep.
-    """
-    return Interval(
-        estimate=candidate.estimate / base.estimate,
-        low=candidate.low / base.high,
-        high=candidate.high / base.low,
-    )
-
-
-def _energy_j(measured: Measurement) -> float | None:
-    return None if measured.telemetry is None else measured.telemetry.energy_per_step_j
-
-
-def _once(base_j: float | None, candidate_j: float | None) -> Interval | None:
-    """The ratio of what was counted once on each side: nobody knows how it varies, so that it has no
-    width."""
-    if not base_j or not candidate_j:
-        return None
-    ratio = candidate_j / base_j
-    return Interval(estimate=ratio, low=ratio, high=ratio)
-
-
-def _screening(ratio: Interval, verdict: str) -> str:
-    if verdict == "rejected":
-        return f"a gain of {LEAST_GAIN:.0%} is outside the interval"
-    if ratio.estimate <= 1 - LEAST_GAIN:
-        return "faster when screened; not confirmed"
-    return f"no gain of {LEAST_GAIN:.0%} when screened; the interval does not rule one out"
-
-
-def _trial(
+def trial_of(
     name: str,
     base: LeverCase,
     candidate: LeverCase,
@@ -264,6 +162,7 @@ def _trial(
     reason: str = "",
     numerics: NumericsVerdict | None = None,
 ) -> Trial:
+    """A new one, of which nothing was measured yet."""
     return Trial(
         id=uuid.uuid4().hex,
         lever=name,

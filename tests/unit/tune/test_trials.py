@@ -1,105 +1,14 @@
-"""What screenings say of a lever."""
-
-import msgspec
-import pytest
+"""What a trial of cases timed in turn says."""
 
 from peakward.catalogue.levers import lever, pull
 from peakward.lab.measure.messages import Turn
 from peakward.records.case import ModelCase, Workload
-from peakward.records.environment import Environment
-from peakward.records.measurement import Interval, Measurement, Summary, Validity
-from peakward.records.protocol import Protocol
 from peakward.tune import trials
-from peakward.tune.trials import interrupted, promising, rescues
 
 from .world import SHAPE
 
 BASE = ModelCase(model=SHAPE, workload=Workload(batch_size=2, seq_len=16), device="cpu")
 SDPA = lever("sdpa")
-HERE = Environment(
-    device_type="cpu",
-    device_name="x",
-    device_memory_bytes=1,
-    n_cores=2,
-    python="3",
-    system="Linux",
-    peakward="0",
-)
-
-
-def measured(case, median_s, half_width_s, status="ok"):
-    summary = Summary(
-        median_s=Interval(
-            estimate=median_s, low=median_s - half_width_s, high=median_s + half_width_s
-        ),
-        mean_s=median_s,
-        sd_s=0.0,
-        min_s=median_s,
-        n=5,
-    )
-    return Measurement(
-        id="m",
-        case=case,
-        protocol=Protocol(),
-        environment=HERE,
-        started_at="",
-        wall_s=1.0,
-        status=status,
-        reason=None if status == "ok" else "needed 9 GiB",
-        summary=summary if status == "ok" else None,
-        validity=Validity(verdict="stable") if status == "ok" else None,
-    )
-
-
-def screened(base, candidate):
-    return trials.screened("sdpa", base, candidate, wall_s=1.0)
-
-
-def test_a_screened_ratio_is_as_wide_as_both_medians_allow():
-    trial = screened(measured(BASE, 1.0, 0.1), measured(pull(SDPA, BASE), 0.5, 0.05))
-    assert trial.time_ratio.estimate == 0.5
-    assert trial.time_ratio.low == pytest.approx(0.45 / 1.1)
-    assert trial.time_ratio.high == pytest.approx(0.55 / 0.9)
-    assert trial.verdict == "inconclusive", "screening keeps nothing"
-    assert promising(trial)
-
-
-def test_a_slower_candidate_is_rejected_and_not_promising():
-    trial = screened(measured(BASE, 1.0, 0.01), measured(pull(SDPA, BASE), 1.2, 0.01))
-    assert trial.verdict == "rejected"
-    assert not promising(trial)
-
-
-def test_an_unsteady_arm_rejects_nothing():
-    unsteady = msgspec.structs.replace(
-        measured(pull(SDPA, BASE), 3.0, 0.01), validity=Validity(verdict="unstable")
-    )
-    assert screened(measured(BASE, 1.0, 0.01), unsteady).verdict == "inconclusive"
-
-
-def test_a_candidate_that_does_not_run_keeps_its_status_and_reason():
-    trial = screened(measured(BASE, 1.0, 0.1), measured(pull(SDPA, BASE), 1.0, 0, status="oom"))
-    assert (trial.status, trial.verdict, trial.reason) == ("oom", "rejected", "needed 9 GiB")
-
-
-@pytest.mark.parametrize("arm", ["base", "candidate"])
-def test_what_ctrl_c_ended_says_nothing_of_the_lever(arm):
-    stopped = msgspec.structs.replace(
-        measured(BASE, 1.0, 0, status="crashed"), reason="interrupted by Ctrl-C"
-    )
-    whole = measured(BASE, 1.0, 0.1)
-    base, candidate = (stopped, whole) if arm == "base" else (whole, stopped)
-    trial = screened(base, msgspec.structs.replace(candidate, case=pull(SDPA, BASE)))
-    assert trial.verdict == "inconclusive"
-    assert interrupted(trial)
-    assert not rescues(trial)
-    assert not promising(trial)
-
-
-def test_only_a_base_without_memory_is_rescued():
-    candidate = measured(pull(SDPA, BASE), 1.0, 0.1)
-    assert rescues(screened(measured(BASE, 1.0, 0, status="oom"), candidate))
-    assert not rescues(screened(measured(BASE, 1.0, 0, status="timeout"), candidate))
 
 
 def test_doubts_that_differ_in_their_figures_alone_are_said_once():
