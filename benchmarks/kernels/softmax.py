@@ -9,12 +9,12 @@ from kernels.rows import (
     BF16_SHAPES,
     backward_of,
     built,
-    candidates,
     compiled_backward_in_every_mode,
     compiled_in_every_mode,
     random_rows,
     swept,
 )
+from peakward.lab.ops.rows.layout import RowSettings, power_of_two
 from peakward.lab.ops.softmax.api import softmax
 from peakward.lab.ops.softmax.triton import settings_for
 from peakward.lab.ops.softmax.triton import softmax as launch
@@ -26,6 +26,14 @@ SHAPES = (
     (8192, 8192, torch.float32),
     (4096, 50257, torch.bfloat16),
 )
+SWEPT = (
+    (8192, 16384),
+    (4096, 32768),
+    (4096, 50257),
+    (2048, 65536),
+    (512, 262144),
+)
+"""Where the 16 bits of a row are held makes a difference, and rows that begin inside a vector."""
 
 
 def theirs(x: torch.Tensor) -> torch.Tensor:
@@ -61,11 +69,17 @@ def contests() -> Iterator[Contest]:
 
 def sweep() -> Iterator[Contest]:
     """Our kernels at several settings."""
-    for n_rows, width in BF16_SHAPES:
+    for n_rows, width in SWEPT:
         x = random_rows(n_rows, width, dtype=torch.bfloat16)
         y, gradient = theirs(x), random_rows(n_rows, width, dtype=torch.bfloat16, seed=1)
-        pieces = (4096, 8192, 16384) if width > 16384 else ()
-        options = candidates(width, pieces=pieces)
+        whole = power_of_two(width)
+        pieces = tuple(each for each in (8192, 16384, 32768) if width > 32768)
+        options = tuple(
+            RowSettings(rows=1, columns=columns, warps=warps)
+            for columns in (whole, *pieces)
+            for warps in (4, 8, 16, 32)
+            if 16 <= columns // (32 * warps) <= 64
+        )
         yield Contest(
             operator="softmax",
             shape={"rows": n_rows, "width": width, "pass": "forward"},

@@ -1,13 +1,16 @@
 """The softmax kernels against their reference in fp64, beside torch's own."""
 
 import math
+import re
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ahead_of_time import compiled
 from oracle import assert_as_close_as, assert_same_specials
+from peakward.lab.ops.rows.layout import RowSettings
 from peakward.lab.ops.softmax import reference
 from peakward.lab.ops.softmax.api import softmax
 from rows import IN_PIECES, LAYOUTS, SHAPES, WHOLE, assert_sum_as_close_as, drawn, poisoned
@@ -53,15 +56,30 @@ def test_is_as_close_to_fp64_as_torch_is(device, dtypes, shape, layout, seed):
 
 
 @pytest.mark.parametrize("chosen", [*WHOLE, *IN_PIECES])
-def test_tiles_of_every_kind(device, dtypes, chosen):
+@pytest.mark.parametrize("width", [96, 97])
+def test_tiles_of_every_kind(device, dtypes, chosen, width):
     torch.manual_seed(0)
     for dtype in dtypes:
-        x, gradient = torch.randn(9, 100).to(dtype), torch.randn(9, 100).to(dtype)
+        x, gradient = torch.randn(9, width).to(dtype), torch.randn(9, width).to(dtype)
         exact = reference.softmax(x.double(), torch.float64)
         with poisoned():
             y = kernel.softmax(x, dtype, chosen)
             back = kernel.softmax_backward(gradient, y, dtype, chosen)
         assert_as_close_as(torch.softmax(x, -1), y, exact)
+        assert_gradient_of(y, gradient, back)
+
+
+@pytest.mark.parametrize(("width", "padding"), [(3, 0), (3, 8), (8, 0), (15, 0), (15, 8)])
+def test_rows_of_few_whole_vectors_or_none(device, dtypes, width, padding):
+    torch.manual_seed(0)
+    for dtype in dtypes:
+        both = torch.randn(2, 16, width + padding).to(dtype)
+        x, gradient = both[..., :width]
+        one = RowSettings(rows=1, columns=32, warps=4)
+        with poisoned():
+            y = kernel.softmax(x, dtype, one)
+            back = kernel.softmax_backward(gradient, y, dtype, one)
+        assert_as_close_as(torch.softmax(x, -1), y, torch.softmax(x.double(), -1))
         assert_gradient_of(y, gradient, back)
 
 
@@ -85,6 +103,19 @@ def test_specials_stand_where_torch_has_them(device, dtypes, chosen):
             torch._softmax_backward_data(gradient, theirs, -1, dtype),
             kernel.softmax_backward(gradient, theirs, dtype, chosen),
         )
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+def test_compiled_for_a_gpu_odd_rows_are_moved_by_whole_vectors_but_for_their_edges(
+    capability, tmp_path
+):
+    compiled("softmax_odd", capability, ptx=tmp_path)
+    # The edges of a row: its inputs once, its outputs once; in pieces inputs are read twice.
+    for name, edges, vectors in (("_forward_rows", 2, 16), ("_backward_in_pieces", 3, 10)):
+        words = re.findall(r"(?:ld|st)\.global[\w.:]*", (tmp_path / f"{name}.ptx").read_text())
+        assert len([word for word in words if word.endswith(".v4.b32")]) == vectors
+        assert len([word for word in words if word.endswith(".b16")]) == edges
+        assert len(words) == vectors + edges
 
 
 def test_another_type_is_given_as_torch_gives_it(device, dtypes):

@@ -3,9 +3,9 @@
 import torch
 
 from launch import Launch
-from peakward.lab.ops.softmax.triton import MOST_COLUMNS, softmax, softmax_backward
+from peakward.lab.ops.softmax.triton import softmax, softmax_backward
 
-WIDTHS = (1000, 8192, 32768, 65536)
+WIDTHS = (1000, 8192, 32768, 65536, 131072)
 
 
 def _forward(width: int, dtype: torch.dtype) -> None:
@@ -20,10 +20,8 @@ def _backward(width: int, dtype: torch.dtype) -> None:
 LAUNCHES = {
     f"{name} {width} {dtype}": Launch(
         lambda start=start, width=width, dtype=dtype: start(width, dtype),
-        registers=64 if width <= MOST_COLUMNS else 128,
+        registers=64,
         shared_bytes=1024,
-        # What 32 warps hold just not of two inputs: cheaper than a second reading.
-        stack_bytes=40 if (name, width) == ("backward", 32768) else 0,
     )
     for name, start in {"forward": _forward, "backward": _backward}.items()
     for width in WIDTHS

@@ -88,6 +88,18 @@ def alignment(*extents: int) -> int:
     return math.gcd(16, *extents)
 
 
+def vector(itemsize: int, width: int, *strides: int) -> int:
+    """Elements of 16 bytes, where rows begin or end inside of such a vector, in all tensors alike; else
+    1, for rows without edges (`vectors`).
+
+    Args:
+        strides: of the rows of every tensor.
+    """
+    n = ACCESS_BYTES // itemsize
+    begins = {each % n for each in strides}
+    return n if len(begins) == 1 and (begins != {0} or width % n) else 1
+
+
 def as_rows(x: Tensor) -> Tensor:
     """x (…, width) as (rows, width) with columns next to each other: a copy only where x's strides
     allow no such view."""

@@ -10,6 +10,7 @@ from peakward.lab.ops.rows.layout import (
     multiprocessors,
     power_of_two,
     tiles,
+    vector,
 )
 
 
@@ -44,6 +45,15 @@ def test_alignment_is_of_all_extents():
     assert alignment(1000) == 8
     assert alignment(4096, 0, 4096) == 16
     assert alignment(4096, 17) == 1
+
+
+def test_rows_have_edges_where_all_begin_or_end_alike_inside_a_vector():
+    assert vector(2, 50257, 50257) == 8
+    assert vector(4, 50257, 50257, 50257) == 4
+    assert vector(2, 1003, 1003, 1011) == 8
+    assert vector(2, 1003, 1008) == 8
+    assert vector(2, 1003, 1003, 1004) == 1
+    assert vector(2, 1000, 1000) == 1
 
 
 def test_rows_are_a_view_where_one_stride_addresses_them():
