@@ -8,10 +8,11 @@ from torch import Tensor
 
 from kernels.contest import OURS, Contest
 from kernels.rows import (
+    BACKWARD_SHAPES,
     BF16_SHAPES,
+    ahead_candidates,
     backward_of,
     built,
-    candidates,
     compiled_backward_in_every_mode,
     compiled_in_every_mode,
     random_rows,
@@ -22,8 +23,6 @@ from peakward.lab.ops.rms_norm import triton as kernel
 
 EPS = 1e-6
 DTYPE = torch.bfloat16
-PIPELINES = ((1, 1), (1, 3), (2, 2), (4, 2))
-"""Programs a multiprocessor and stages, to sweep."""
 
 
 def ours(x: Tensor, weight: Tensor) -> Tensor:
@@ -80,24 +79,12 @@ def contests() -> Iterator[Contest]:
 
 
 def sweep() -> Iterator[Contest]:
-    """Our kernels at several settings."""
-    for n_rows, width in BF16_SHAPES:
+    """Our backward pass at several settings; the forward pass was settled in the first sweep."""
+    for n_rows, width in BACKWARD_SHAPES:
         x, gradient = (random_rows(n_rows, width, dtype=DTYPE, seed=seed) for seed in (0, 1))
         weight = random_rows(width, dtype=DTYPE, seed=2)
         r = kernel.rms_norm(x, None, weight, EPS).r
-        pieces = (4096, 8192, 16384) if width > 8192 else ()
-        options = candidates(width, pieces=pieces, pipelines=PIPELINES)
-        yield Contest(
-            operator="rms_norm",
-            shape={"rows": n_rows, "width": width, "pass": "forward"},
-            arms=swept(
-                lambda settings, x=x, w=weight: kernel.rms_norm(x, None, w, EPS, settings).y,
-                options,
-                kernel.settings_for(width, x.element_size()),
-            ),
-            n_bytes=2 * x.nbytes,
-        )
-        shared = [each for each in options if each.programs or each.columns < width]
+        default = kernel.backward_settings_for(width, x.element_size(), x.device)
         yield Contest(
             operator="rms_norm",
             shape={"rows": n_rows, "width": width, "pass": "backward"},
@@ -105,8 +92,8 @@ def sweep() -> Iterator[Contest]:
                 lambda settings, g=gradient, x=x, w=weight, r=r: kernel.rms_norm_backward(
                     g, None, x, w, r, settings
                 ),
-                tuple(shared),
-                kernel.backward_settings_for(width, x.element_size(), x.device),
+                ahead_candidates(width, default),
+                default,
             ),
             n_bytes=3 * x.nbytes,
         )

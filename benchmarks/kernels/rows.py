@@ -92,29 +92,32 @@ def swept(
     return {**arms, OURS: built(lambda: call(default))}
 
 
-def candidates(
-    width: int,
-    *,
-    pieces: tuple[int, ...] = (),
-    pipelines: tuple[tuple[int, int], ...] = ((1, 3), (2, 2)),
-) -> tuple[RowSettings, ...]:
-    """Whole rows, 1 or 4 a tile, and pieces of the sizes given, with 8 to 64 elements a thread.
-
-    One tile a program, and pipelined: over so many programs a multiprocessor, in so many stages.
-    """
+def candidates(width: int) -> tuple[RowSettings, ...]:
+    """Whole rows, 1 or 4 a tile, one tile a program, with 8 to 64 elements a thread."""
     whole = power_of_two(width)
+    return tuple(
+        RowSettings(rows, whole, rows * whole // (32 * each))
+        for each in (8, 16, 32, 64)
+        for rows in ((1, 4) if whole <= 4096 else (1,))
+        if 2 <= rows * whole // (32 * each) <= 32
+    )
+
+
+BACKWARD_SHAPES = ((32768, 1024), (32768, 2560), (16384, 4096), (8192, 16384))
+"""Rows and columns of norms whose backward passes are swept."""
+
+
+def ahead_candidates(width: int, default: RowSettings) -> tuple[RowSettings, ...]:
+    """For norms' backward passes, around the default: rows of a tile, programs a multiprocessor, tiles
+    ahead. From 16,384 columns on there is room for one program and nothing ahead."""
     multiprocessors = torch.cuda.get_device_properties(0).multi_processor_count
-    chosen = []
-    for columns in (whole, *(each for each in pieces if each < width)):
-        for each in (8, 16, 32, 64):
-            for rows in (1, 4) if whole <= 4096 else (1,):
-                warps = rows * columns // (32 * each)
-                if not 2 <= warps <= 32:
-                    continue
-                tile = RowSettings(rows, columns, warps)
-                chosen.append(tile)
-                chosen += [
-                    tile._replace(programs=count * multiprocessors, stages=stages)
-                    for count, stages in pipelines
-                ]
-    return tuple(chosen)
+    if width >= 16384:
+        whole = RowSettings(1, power_of_two(width), 8, multiprocessors)
+        return tuple(whole._replace(warps=warps) for warps in (8, 16, 32))
+    more = min(2 * default.warps, default.columns // 256)
+    return tuple(
+        RowSettings(rows, default.columns, warps, count * multiprocessors, stages)
+        for rows, warps in ((default.rows, default.warps), (2 * default.rows, more))
+        for count, stages in ((1, 3), (1, 4), (1, 6), (2, 3), (2, 4), (4, 3))
+        if rows == default.rows or (count < 4 and stages < 6)
+    )

@@ -61,11 +61,7 @@ def sweep() -> Iterator[Contest]:
     for n_rows, d_ff in SHAPES:
         x = random_rows(n_rows, 2 * d_ff, dtype=DTYPE)
         gradient = random_rows(n_rows, d_ff, dtype=DTYPE, seed=1)
-        options = tuple(
-            each
-            for columns in (512, 1024, 2048, 4096)
-            for each in candidates(columns, pipelines=())
-        )
+        options = tuple(each for columns in (512, 1024, 2048, 4096) for each in candidates(columns))
         yield Contest(
             operator="swiglu",
             shape={"rows": n_rows, "d_ff": d_ff, "pass": "forward"},

@@ -5,7 +5,7 @@ import torch
 from launch import Launch
 from peakward.lab.ops.layer_norm.triton import layer_norm, layer_norm_backward
 
-WIDTHS = (1000, 8192, 16384, 65536)
+WIDTHS = (512, 1000, 8192, 16384, 65536)
 
 
 def _forward(width: int, dtype: torch.dtype, added: bool) -> None:

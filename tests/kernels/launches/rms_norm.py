@@ -5,10 +5,10 @@ import torch
 from launch import Launch
 from peakward.lab.ops.rms_norm.triton import rms_norm, rms_norm_backward
 
-WIDTHS = (1000, 8192, 16384, 32768, 65536)
+WIDTHS = (512, 1000, 8192, 16384, 32768, 65536)
 SPILLED_BYTES = {
     ("forward", 32768): 72,
-    ("backward", 16384): 184,
+    ("backward", 16384): 40,
     ("backward", 32768): 16,
     ("backward", 65536): 16,
 }
@@ -34,7 +34,7 @@ LAUNCHES = {
         stack_bytes=SPILLED_BYTES.get((name, width), 0),
     )
     for name, start, registers, shared_bytes in (
-        ("forward", _forward, 80, 1024),
+        ("forward", _forward, 96, 2048),
         ("backward", _backward, 255, 128 << 10),
     )
     for width in WIDTHS

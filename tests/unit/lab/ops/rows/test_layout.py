@@ -5,6 +5,7 @@ import torch
 
 from peakward.lab.ops.rows.layout import (
     RowSettings,
+    ahead,
     alignment,
     as_rows,
     multiprocessors,
@@ -39,6 +40,15 @@ def test_programs_share_tiles_out_and_are_no_more_than_these():
     assert RowSettings(4, 1024, 4).grid(9) == (3,)
     assert RowSettings(1, 1024, 4, programs=8).grid(100) == (8,)
     assert RowSettings(1, 1024, 4, programs=8).grid(5) == (5,)
+
+
+@pytest.mark.parametrize("columns", [1, 128, 256, 512, 1024, 4096, 16384])
+def test_loaded_ahead_a_thread_has_32_elements_of_rows_that_its_warps_lie_along(columns):
+    chosen = ahead(columns, itemsize=2, inputs=2, programs=132)
+    n_threads = 32 * chosen.warps
+    assert chosen.rows * columns in (32 * n_threads, 16 * n_threads)
+    assert chosen.warps * 256 <= max(columns, 256)
+    assert chosen.warps * chosen.programs >= 4 * 132
 
 
 def test_alignment_is_of_all_extents():

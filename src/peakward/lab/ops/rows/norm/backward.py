@@ -14,6 +14,10 @@ from torch import Tensor
 
 from peakward.lab.ops.rows.layout import RowSettings, alignment, as_rows, multiprocessors
 from peakward.lab.ops.rows.triton import column_sums
+from peakward.lab.ops.rows.vectors import packed
+
+HELD_COLUMNS: tl.constexpr = tl.constexpr(8192)
+"""Of a weight in registers beside its gradient's sum; a wider one is loaded for every tile from the L1."""
 
 
 class Gradients(NamedTuple):
@@ -48,32 +52,41 @@ def _backward(  # type: ignore[no-untyped-def]
     s_gradient_stride *= ALIGN
     x_stride *= ALIGN
     column = tl.arange(0, COLUMNS)[None, :]
-    if weight_ptr is not None:
+    if weight_ptr is not None and COLUMNS <= HELD_COLUMNS:
         weight = tl.load(weight_ptr + column, mask=column < width, other=0.0)
-    weight_total = tl.zeros((ROWS, COLUMNS), tl.float32)
-    bias_total = tl.zeros((ROWS, COLUMNS), tl.float32)
+    weight_total = tl.zeros((COLUMNS,), tl.float32)
+    bias_total = tl.zeros((COLUMNS,), tl.float32)
     n_tiles = tl.cdiv(n_rows, ROWS)
     for tile in tl.range(tl.program_id(0), n_tiles, tl.num_programs(0), num_stages=STAGES):
         row = (tile * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None]
         inside = (row < n_rows) & (column < width)
-        g = tl.load(g_ptr + row * g_stride + column, mask=inside, other=0.0).to(tl.float32)
-        x = tl.load(x_ptr + row * x_stride + column, mask=inside, other=0.0).to(tl.float32)
+        loaded_g = tl.load(g_ptr + row * g_stride + column, mask=inside, other=0.0)
+        loaded_x = tl.load(x_ptr + row * x_stride + column, mask=inside, other=0.0)
         r = tl.load(r_ptr + row, mask=row < n_rows, other=0.0)
+        mean, shift = 0.0, 0.0
         if mean_ptr is not None:
             mean = tl.load(mean_ptr + row, mask=row < n_rows, other=0.0)
-            x = tl.where(column < width, (x - mean) * r, 0.0)
-        else:
-            x *= r
+        g, x = loaded_g.to(tl.float32), (loaded_x.to(tl.float32) - mean) * r
         if weight_partial_ptr is not None:
-            weight_total += g * x
+            weight_total += tl.sum(g * x, 0)
         if bias_partial_ptr is not None:
-            bias_total += g
+            bias_total += tl.sum(g, 0)
         if weight_ptr is not None:
-            g *= weight.to(tl.float32)
-        along_x = tl.sum(g * x, 1, keep_dims=True) / width
+            if COLUMNS > HELD_COLUMNS:
+                weight = tl.load(weight_ptr + column, mask=column < width, other=0.0)
+            g *= packed(weight).to(tl.float32)
         if mean_ptr is not None:
-            g -= tl.sum(g, 1, keep_dims=True) / width
-        out = r * (g - x * along_x)
+            # In one reduction, for which the warps wait once.
+            shift, along_x = tl.split(tl.sum(tl.join(g, g * x), 1))
+            shift, along_x = shift[:, None] / width, along_x[:, None] / width
+        else:
+            along_x = tl.sum(g * x, 1, keep_dims=True) / width
+        g, x = packed(loaded_g).to(tl.float32), (packed(loaded_x).to(tl.float32) - mean) * r
+        if weight_ptr is not None:
+            if COLUMNS > HELD_COLUMNS:
+                weight = tl.load(weight_ptr + column, mask=column < width, other=0.0)
+            g *= packed(weight).to(tl.float32)
+        out = r * (g - shift - x * along_x)
         if s_gradient_ptr is not None:
             at = s_gradient_ptr + row * s_gradient_stride + column
             out += tl.load(at, mask=inside, other=0.0).to(tl.float32)
@@ -81,9 +94,9 @@ def _backward(  # type: ignore[no-untyped-def]
     at = tl.program_id(0) * width + tl.arange(0, COLUMNS)
     inside = tl.arange(0, COLUMNS) < width
     if weight_partial_ptr is not None:
-        tl.store(weight_partial_ptr + at, tl.sum(weight_total, 0), mask=inside)
+        tl.store(weight_partial_ptr + at, weight_total, mask=inside)
     if bias_partial_ptr is not None:
-        tl.store(bias_partial_ptr + at, tl.sum(bias_total, 0), mask=inside)
+        tl.store(bias_partial_ptr + at, bias_total, mask=inside)
 
 
 @triton.jit(do_not_specialize=["n_rows"])
