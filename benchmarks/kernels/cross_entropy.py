@@ -15,8 +15,8 @@ VOCABULARIES = (10_000, 32_000, 50_257, 128_256, 151_936)
 SWEPT = ((8192, 10_000), (8192, 32_000), (8192, 50_257), (4096, 128_256))
 CUTS = tuple(
     triton.Settings(block=num_warps * per_warp, num_warps=num_warps)
-    for num_warps in (2, 4, 8, 16, 32)
-    for per_warp in (512, 1024, 2048)
+    for num_warps in (4, 8, 16, 32)
+    for per_warp in (512, 1024)
 )
 OPTIONS = {"ignore_index": -100, "label_smoothing": 0.0}
 

@@ -1,11 +1,15 @@
 """The cross-entropy kernels against the reference in fp64, and against torch's own in their type."""
 
+import re
+from collections import Counter
+
 import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ahead_of_time import compiled
 from oracle import assert_as_close_as, assert_same_specials
 from peakward.lab.ops.cross_entropy import reference
 
@@ -41,7 +45,7 @@ def exact(logits, targets, **options):
 @settings(max_examples=7, deadline=None)
 @given(
     n_tokens=st.sampled_from([1, 2, 5]),
-    vocab=st.sampled_from([1, 17, 127, 1000, 4096, 4099]),
+    vocab=st.sampled_from([1, 5, 17, 127, 1000, 4096, 4099]),
     dtype_number=st.integers(0, 2),
     label_smoothing=st.sampled_from([0.0, 0.1]),
     padding=st.sampled_from([0, 0, 3, 8]),
@@ -64,6 +68,23 @@ def test_is_as_close_to_fp64_as_torch_is(
         *(zip(*each, strict=True) for each in (theirs, mine, expected)), strict=True
     ):
         assert_as_close_as(*map(torch.stack, results))
+
+
+def test_compiled_for_a_gpu_rows_are_moved_by_whole_vectors_but_for_their_edges(tmp_path):
+    compiled("cross_entropy", 90, ptx=tmp_path)
+    for kernel, loads, stores, single_stores in (
+        # Whole blocks, and the last under a mask; a row's loss, log-sum-exp, maximum and sum.
+        ("forward", 8, 0, 4),
+        # The edges.
+        ("backward", 2, 2, 1),
+        # A row's loss, its log-sum-exp, the edges.
+        ("both", 12, 4, 3),
+    ):
+        text = (tmp_path / f"_cross_entropy_{kernel}.ptx").read_text()
+        words = Counter(re.findall(r"(?:ld|st)\.global[\w.:]*", text))
+        assert words["ld.global.v4.b32"] == loads
+        assert words["st.global.v4.b32"] == stores
+        assert words["st.global.b32"] == single_stores
 
 
 def test_settings_with_more_warps_give_the_same(device, dtypes):

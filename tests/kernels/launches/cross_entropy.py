@@ -21,19 +21,19 @@ LAUNCHES = {
         lambda: _start(8192, 32_000, torch.bfloat16, 0.1), registers=64, shared_bytes=512
     ),
     "bf16 odd": Launch(
-        lambda: _start(8192, 50_257, torch.bfloat16), registers=96, shared_bytes=512
+        lambda: _start(8192, 50_257, torch.bfloat16), registers=64, shared_bytes=512
     ),
     "bf16 few rows": Launch(
         lambda: _start(256, 128_256, torch.bfloat16), registers=64, shared_bytes=512
     ),
     "bf16 odd long": Launch(
-        lambda: _start(2048, 151_937, torch.bfloat16), registers=96, shared_bytes=512
+        lambda: _start(2048, 151_937, torch.bfloat16), registers=64, shared_bytes=512
     ),
-    "fp32": Launch(lambda: _start(8192, 32_000, torch.float32), registers=80, shared_bytes=512),
+    "fp32": Launch(lambda: _start(8192, 32_000, torch.float32), registers=64, shared_bytes=512),
     "fp32 smoothed": Launch(
-        lambda: _start(64, 1000, torch.float32, 0.1), registers=80, shared_bytes=512
+        lambda: _start(64, 1000, torch.float32, 0.1), registers=64, shared_bytes=512
     ),
     "fp32 long": Launch(
-        lambda: _start(256, 151_936, torch.float32), registers=80, shared_bytes=512
+        lambda: _start(256, 151_936, torch.float32), registers=64, shared_bytes=512
     ),
 }

@@ -3,7 +3,7 @@
 A program streams a row. Every thread keeps the maximum and the sum of exponentials of its own
 16-byte vectors (Milakov & Gimelshein 2018, algorithm 3, a vector of VECTOR logits a step instead of
 one: 1 + 1/VECTOR exponentials a logit), so that threads meet once, at the row's end. What a row of
-odd length begins or ends with inside a vector is loaded under a mask, all between without one.
+odd length begins or ends with inside a vector, its edges, is taken in by itself (`rows.vectors`).
 """
 
 from typing import NamedTuple
@@ -12,6 +12,8 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from peakward.lab.ops.rows.vectors import edges, whole_vectors
 
 VECTOR_BYTES = 16
 N_MULTIPROCESSORS = 132
@@ -28,97 +30,74 @@ class Settings(NamedTuple):
     num_warps: int
 
 
-def settings_for(n_tokens: int, vocab: int, itemsize: int, *, aligned: bool) -> Settings:
-    """Enough warps a row that all rows together fill the multiprocessors."""
-    num_warps = 4 if n_tokens >= 1024 or vocab <= 8192 else 16
-    return Settings(_block(num_warps, itemsize, aligned), num_warps)
+def settings_for(n_tokens: int, vocab: int, itemsize: int) -> Settings:
+    """Enough warps a row that all rows together fill the multiprocessors. Four vectors a thread; with 4
+    warps for 8 an H100 took 107 µs for 101 of 8,192 × 10,000, 192 for 189 of 8,192 × 32,000."""
+    return _settings(8 if n_tokens >= 1024 or vocab <= 8192 else 16, 4, itemsize)
 
 
-def settings_of_both(vocab: int, itemsize: int, *, aligned: bool) -> Settings:
+def gradient_settings_for(itemsize: int) -> Settings:
+    """Two vectors a thread: on an H100 within 1% of the fastest from 10,000 to 128,256 logits, where four
+    are up to 5% slower."""
+    return _settings(4, 2, itemsize)
+
+
+def settings_of_both(vocab: int, itemsize: int) -> Settings:
     """For rows that are read twice: few in work, each with many warps, so that they are in the L2
-    still. A multiprocessor holds 32 warps of the kernel: two rows, or one of those of which two each
-    would be more than 40 MiB of an H100's 50."""
-    num_warps = 16 if 2 * N_MULTIPROCESSORS * vocab * itemsize <= 40 << 20 else 32
-    block = min(_block(num_warps, itemsize, aligned), triton.next_power_of_2(vocab))
-    return Settings(max(block, num_warps * 32 * VECTOR_BYTES // itemsize), num_warps)
+    still: all that a GPU works at, 48 warps a multiprocessor, in 28 MiB of an H100's 50 (16 warps a
+    row: 431 µs for 8's 521 of 8,192 × 32,000; 8: 144 for 16's 213 of 8,192 × 10,000)."""
+    rows_bytes = N_MULTIPROCESSORS * vocab * itemsize
+    fitting = (each for each in (8, 16) if 48 // each * rows_bytes <= 28 << 20)
+    num_warps = next(fitting, 32)
+    return _settings(num_warps, 4 if num_warps == 32 else 2, itemsize)
 
 
-def _block(num_warps: int, itemsize: int, aligned: bool) -> int:
-    """Four 16-byte loads a thread, two where rows begin inside a vector: the addresses of single
-    logits fill registers (124 of them with four, on sm_90)."""
-    return num_warps * 32 * (4 if aligned else 2) * VECTOR_BYTES // itemsize
+def _settings(num_warps: int, vectors: int, itemsize: int) -> Settings:
+    return Settings(num_warps * 32 * vectors * VECTOR_BYTES // itemsize, num_warps)
 
 
 @triton.jit
-def _take_in(x, top, total, plain, SMOOTHS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """x of [LANES, VECTOR] into the running maximum, the sum of exp(x - maximum) and of x, a lane."""
+def _take_in(x, top, total):  # type: ignore[no-untyped-def]
+    """x of [LANES, VECTOR] into the running maximum and the sum of exp(x - maximum), a lane."""
     best = tl.maximum(top, tl.max(x, axis=1))
-    total = total * tl.exp(top - best) + tl.sum(tl.exp(x - best[:, None]), axis=1)
-    if SMOOTHS:
-        plain -= tl.sum(-x, axis=1)  # See `_take_in_masked`.
-    return best, total, plain
+    return best, total * tl.exp(top - best) + tl.sum(tl.exp(x - best[:, None]), axis=1)
 
 
 @triton.jit
-def _take_in_masked(at_ptr, offset, begin, end, top, total, plain, SMOOTHS: tl.constexpr):  # type: ignore[no-untyped-def]
-    inside = (offset >= begin) & (offset < end)
-    x = tl.load(at_ptr + offset, mask=inside, other=-float("inf")).to(tl.float32)
-    top, total, _ = _take_in(x, top, total, plain, False)
-    if SMOOTHS:
-        # Triton 3.6 fails on a loop that adds a reduction to what a branch goes on with
-        # (OptimizeThreadLocality, `loopResult.hasOneUse()`); it looks for additions alone. Kept by
-        # element the sum took 72 registers in place of 40.
-        plain -= tl.sum(tl.where(inside, -x, 0.0), axis=1)
-    return top, total, plain
-
-
-@triton.jit
-def _row(  # type: ignore[no-untyped-def]
-    logits_ptr,
-    row,
-    stride,
-    vocab,
-    ALIGNED: tl.constexpr,
-    SMOOTHS: tl.constexpr,
-    LANES: tl.constexpr,
-    VECTOR: tl.constexpr,
-):
-    """The maximum of a row, Σ exp(x - maximum) and Σ x."""
+def _row(logits_ptr, at, vocab, SMOOTHS: tl.constexpr, LANES: tl.constexpr, VECTOR: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The maximum of the row from `at` on, Σ exp(x - maximum) and Σ x."""
     BLOCK: tl.constexpr = LANES * VECTOR
-    # Counted from the vector that the row begins in: every block is a whole number of them.
-    first = row * stride // VECTOR
-    at_ptr = logits_ptr + first * VECTOR
-    begin = (row * stride - first * VECTOR).to(tl.int32)
-    end = begin + vocab
-    if ALIGNED:
-        begin = 0
-        end = vocab
-    offset = tl.arange(0, LANES)[:, None] * VECTOR + tl.arange(0, VECTOR)[None, :]
+    first, n_inside = whole_vectors(at, vocab, VECTOR)
+    inside_ptr = logits_ptr + first
+    lane = tl.arange(0, LANES)[:, None] * VECTOR
+    offset = lane + tl.arange(0, VECTOR)[None, :]
+    column, on_edge = edges(at, vocab, VECTOR)
+    edge = tl.load(logits_ptr + at + column, mask=on_edge, other=-float("inf")).to(tl.float32)
     top = tl.full([LANES], LOWEST, tl.float32)
     total = tl.zeros([LANES], tl.float32)
     plain = tl.zeros([LANES], tl.float32)
-    unmasked_from = 0
-    if not ALIGNED:
-        top, total, plain = _take_in_masked(at_ptr, offset, begin, end, top, total, plain, SMOOTHS)
-        unmasked_from = BLOCK
-    unmasked_to = end // BLOCK * BLOCK
-    for start in range(unmasked_from, unmasked_to, BLOCK):
-        x = tl.load(at_ptr + start + offset).to(tl.float32)
-        top, total, plain = _take_in(x, top, total, plain, SMOOTHS)
-    if (unmasked_to < end) & (unmasked_to >= unmasked_from):
-        top, total, plain = _take_in_masked(
-            at_ptr, unmasked_to + offset, begin, end, top, total, plain, SMOOTHS
-        )
-    best = tl.max(top, axis=0)
-    return best, tl.sum(total * tl.exp(top - best), axis=0), tl.sum(plain, axis=0)
+    unmasked_to = n_inside // BLOCK * BLOCK
+    for start in range(0, unmasked_to, BLOCK):
+        x = tl.load(inside_ptr + start + offset).to(tl.float32)
+        top, total = _take_in(x, top, total)
+        if SMOOTHS:
+            plain += tl.sum(x, axis=1)
+    for start in range(unmasked_to, n_inside, BLOCK):
+        inside = start + lane < n_inside
+        x = tl.load(inside_ptr + start + offset, mask=inside, other=-float("inf")).to(tl.float32)
+        top, total = _take_in(x, top, total)
+        if SMOOTHS:
+            plain += tl.sum(tl.where(inside, x, 0.0), axis=1)
+    best = tl.maximum(tl.max(top, axis=0), tl.max(edge, axis=0))
+    sums = tl.sum(total * tl.exp(top - best), axis=0) + tl.sum(tl.exp(edge - best), axis=0)
+    return best, sums, tl.sum(plain, axis=0) + tl.sum(tl.where(on_edge, edge, 0.0), axis=0)
 
 
 @triton.jit
 def _loss(  # type: ignore[no-untyped-def]
     logits_ptr,
     target,
-    row,
-    stride,
+    at,
     vocab,
     best,
     total,
@@ -132,7 +111,7 @@ def _loss(  # type: ignore[no-untyped-def]
     0 of an ignored row, NaN of a target that is not in the vocabulary.
     """
     known = (target >= 0) & (target < vocab)
-    x = tl.load(logits_ptr + row * stride + target, mask=known, other=float("nan")).to(tl.float32)
+    x = tl.load(logits_ptr + at + target, mask=known, other=float("nan")).to(tl.float32)
     loss = tl.log(total) - (x - best)
     if SMOOTHS:
         # Of a target's logit of -inf the mean is -inf too, and the difference of the two NaN.
@@ -152,16 +131,16 @@ def _cross_entropy_forward(  # type: ignore[no-untyped-def]
     vocab,
     ignore_index,
     smoothing,
-    ALIGNED: tl.constexpr,
     SMOOTHS: tl.constexpr,
     LANES: tl.constexpr,
     VECTOR: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     target = tl.load(targets_ptr + row)
-    best, total, plain = _row(logits_ptr, row, stride, vocab, ALIGNED, SMOOTHS, LANES, VECTOR)
+    at = row * stride
+    best, total, plain = _row(logits_ptr, at, vocab, SMOOTHS, LANES, VECTOR)
     loss = _loss(
-        logits_ptr, target, row, stride, vocab, best, total, plain, smoothing, ignore_index, SMOOTHS
+        logits_ptr, target, at, vocab, best, total, plain, smoothing, ignore_index, SMOOTHS
     )
     tl.store(losses_ptr + row, loss)
     tl.store(lse_ptr + row, best + tl.log(total))
@@ -197,33 +176,57 @@ def _weight(target, vocab, scale, ignore_index):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _write_block(  # type: ignore[no-untyped-def]
+def _slope(x, column, target, best, weight, g, smoothing, vocab, counts):  # type: ignore[no-untyped-def]
+    """exp(x - best)·weight - q·g of logits in some columns; zeros in a row that does not count."""
+    q = smoothing / vocab + tl.where(column == target.to(tl.int32), 1 - smoothing, 0.0)
+    return tl.where(counts, tl.exp(x.to(tl.float32) - best) * weight - q * g, 0.0)
+
+
+@triton.jit
+def _write_inside(  # type: ignore[no-untyped-def]
     from_ptr,
     to_ptr,
-    offset,
-    begin,
-    end,
-    hit,
+    at,
+    start,
+    target,
     best,
     weight,
     g,
     smoothing,
     vocab,
     counts,
-    MASKED: tl.constexpr,
+    LANES: tl.constexpr,
+    VECTOR: tl.constexpr,
 ):
-    """exp(x - best)·weight - q·g of a block of a row; zeros in a row that does not count."""
-    inside = (offset >= begin) & (offset < end)
-    if MASKED:
-        x = tl.load(from_ptr + offset, mask=inside, other=0.0).to(tl.float32)
-    else:
-        x = tl.load(from_ptr + offset).to(tl.float32)
-    q = smoothing / vocab + tl.where(offset == hit, 1 - smoothing, 0.0)
-    slope = tl.where(counts, tl.exp(x - best) * weight - q * g, 0.0).to(to_ptr.dtype.element_ty)
-    if MASKED:
-        tl.store(to_ptr + offset, slope, mask=inside)
-    else:
-        tl.store(to_ptr + offset, slope)
+    """The gradient of a block of whole vectors of the row from `at` on."""
+    first, n_inside = whole_vectors(at, vocab, VECTOR)
+    lane = start + tl.arange(0, LANES)[:, None] * VECTOR
+    offset = lane + tl.arange(0, VECTOR)[None, :]
+    inside = lane < n_inside
+    x = tl.load(from_ptr + first + offset, mask=inside, other=0.0)
+    column = (first - at).to(tl.int32) + offset
+    slope = _slope(x, column, target, best, weight, g, smoothing, vocab, counts)
+    tl.store(to_ptr + first + offset, slope.to(to_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _write_edges(  # type: ignore[no-untyped-def]
+    from_ptr,
+    to_ptr,
+    at,
+    target,
+    best,
+    weight,
+    g,
+    smoothing,
+    vocab,
+    counts,
+    VECTOR: tl.constexpr,
+):
+    column, on_edge = edges(at, vocab, VECTOR)
+    x = tl.load(from_ptr + at + column, mask=on_edge, other=0.0)
+    slope = _slope(x, column, target, best, weight, g, smoothing, vocab, counts)
+    tl.store(to_ptr + at + column, slope.to(to_ptr.dtype.element_ty), mask=on_edge)
 
 
 @triton.jit
@@ -240,7 +243,6 @@ def _cross_entropy_backward(  # type: ignore[no-untyped-def]
     n_parts,
     ignore_index,
     smoothing,
-    ALIGNED: tl.constexpr,
     HAS_GRAD_LSE: tl.constexpr,
     LANES: tl.constexpr,
     VECTOR: tl.constexpr,
@@ -248,7 +250,6 @@ def _cross_entropy_backward(  # type: ignore[no-untyped-def]
     """A block of a row: logits and gradient of one stride, or the same."""
     BLOCK: tl.constexpr = LANES * VECTOR
     row = (tl.program_id(0) // n_parts).to(tl.int64)
-    start = tl.program_id(0) % n_parts * BLOCK
     target = tl.load(targets_ptr + row)
     best = tl.load(sums_ptr + 2 * row)
     total = tl.load(sums_ptr + 2 * row + 1)
@@ -260,47 +261,12 @@ def _cross_entropy_backward(  # type: ignore[no-untyped-def]
         h = tl.load(grad_lse_ptr + row).to(tl.float32)
         counts = counts | (h != 0)
     weight = tl.div_rn(g + h, total)
-    first = row * stride // VECTOR
-    begin = (row * stride - first * VECTOR).to(tl.int32)
-    if ALIGNED:
-        begin = 0
-    end = begin + vocab
-    offset = start + tl.arange(0, LANES)[:, None] * VECTOR + tl.arange(0, VECTOR)[None, :]
-    from_ptr = logits_ptr + first * VECTOR
-    to_ptr = gradient_ptr + first * VECTOR
-    hit = tl.where(target == ignore_index, -1, begin + target)
-    if (start >= begin) & (start + BLOCK <= end):
-        _write_block(
-            from_ptr,
-            to_ptr,
-            offset,
-            begin,
-            end,
-            hit,
-            best,
-            weight,
-            g,
-            smoothing,
-            vocab,
-            counts,
-            False,
-        )
-    else:
-        _write_block(
-            from_ptr,
-            to_ptr,
-            offset,
-            begin,
-            end,
-            hit,
-            best,
-            weight,
-            g,
-            smoothing,
-            vocab,
-            counts,
-            True,
-        )
+    shared = (target, best, weight, g, smoothing, vocab, counts)
+    at = row * stride
+    part = tl.program_id(0) % n_parts
+    _write_inside(logits_ptr, gradient_ptr, at, part * BLOCK, *shared, LANES, VECTOR)
+    if part == 0:
+        _write_edges(logits_ptr, gradient_ptr, at, *shared, VECTOR)
 
 
 @triton.jit
@@ -313,7 +279,6 @@ def _cross_entropy_both(  # type: ignore[no-untyped-def]
     vocab,
     ignore_index,
     smoothing,
-    ALIGNED: tl.constexpr,
     SMOOTHS: tl.constexpr,
     LANES: tl.constexpr,
     VECTOR: tl.constexpr,
@@ -322,59 +287,22 @@ def _cross_entropy_both(  # type: ignore[no-untyped-def]
     BLOCK: tl.constexpr = LANES * VECTOR
     row = tl.program_id(0).to(tl.int64)
     target = tl.load(targets_ptr + row)
-    best, total, plain = _row(logits_ptr, row, stride, vocab, ALIGNED, SMOOTHS, LANES, VECTOR)
+    at = row * stride
+    best, total, plain = _row(logits_ptr, at, vocab, SMOOTHS, LANES, VECTOR)
     loss = _loss(
-        logits_ptr, target, row, stride, vocab, best, total, plain, smoothing, ignore_index, SMOOTHS
+        logits_ptr, target, at, vocab, best, total, plain, smoothing, ignore_index, SMOOTHS
     )
     tl.store(losses_ptr + row, loss)
     tl.store(lse_ptr + row, best + tl.log(total))
     counts = target != ignore_index
     g = _weight(target, vocab, 1.0, ignore_index)
     weight = tl.div_rn(g, total)
-    first = row * stride // VECTOR
-    begin = (row * stride - first * VECTOR).to(tl.int32)
-    if ALIGNED:
-        begin = 0
-    end = begin + vocab
-    at_ptr = logits_ptr + first * VECTOR
-    hit = tl.where(counts, begin + target, -1)
-    lanes = tl.arange(0, LANES)[:, None] * VECTOR + tl.arange(0, VECTOR)[None, :]
+    shared = (target, best, weight, g, smoothing, vocab, counts)
     # Every thread must have read the target's logit before one writes over it.
     tl.debug_barrier()
-    for start in range(0, end, BLOCK):
-        offset = start + lanes
-        if (start >= begin) & (start + BLOCK <= end):
-            _write_block(
-                at_ptr,
-                at_ptr,
-                offset,
-                begin,
-                end,
-                hit,
-                best,
-                weight,
-                g,
-                smoothing,
-                vocab,
-                counts,
-                False,
-            )
-        else:
-            _write_block(
-                at_ptr,
-                at_ptr,
-                offset,
-                begin,
-                end,
-                hit,
-                best,
-                weight,
-                g,
-                smoothing,
-                vocab,
-                counts,
-                True,
-            )
+    for start in range(0, vocab, BLOCK):
+        _write_inside(logits_ptr, logits_ptr, at, start, *shared, LANES, VECTOR)
+    _write_edges(logits_ptr, logits_ptr, at, *shared, VECTOR)
 
 
 def forward(
@@ -430,6 +358,7 @@ def losses(
     n_tokens, vocab = logits.shape
     if not n_tokens:
         return
+    chosen = settings or settings_for(n_tokens, vocab, logits.element_size())
     _cross_entropy_forward[(n_tokens,)](
         logits,
         targets,
@@ -441,7 +370,7 @@ def losses(
         ignore_index,
         label_smoothing,
         SMOOTHS=label_smoothing > 0,
-        **_cut(logits, settings),
+        **_cut(chosen, logits),
     )
 
 
@@ -471,10 +400,8 @@ def gradient(
 ) -> None:
     """`reference.gradient` into `out`: of the logits' type and strides, or the logits themselves."""
     n_tokens, vocab = logits.shape
-    cut = _cut(logits, settings)
-    block = cut["LANES"] * cut["VECTOR"]
-    # A row that begins inside a vector may end in one vector more than its length says.
-    n_parts = triton.cdiv(vocab + (0 if cut["ALIGNED"] else cut["VECTOR"] - 1), block)
+    chosen = settings or gradient_settings_for(logits.element_size())
+    n_parts = triton.cdiv(vocab, chosen.block)
     if not n_tokens:
         return
     _cross_entropy_backward[(n_tokens * n_parts,)](
@@ -491,7 +418,7 @@ def gradient(
         ignore_index,
         label_smoothing,
         HAS_GRAD_LSE=grad_lse is not None,
-        **cut,
+        **_cut(chosen, logits),
     )
 
 
@@ -513,8 +440,7 @@ def losses_and_gradient(
     n_tokens, vocab = logits.shape
     if not n_tokens:
         return
-    aligned = _aligned(logits)
-    chosen = settings or settings_of_both(vocab, logits.element_size(), aligned=aligned)
+    chosen = settings or settings_of_both(vocab, logits.element_size())
     _cross_entropy_both[(n_tokens,)](
         logits,
         targets,
@@ -525,7 +451,7 @@ def losses_and_gradient(
         ignore_index,
         label_smoothing,
         SMOOTHS=label_smoothing > 0,
-        **_cut(logits, chosen),
+        **_cut(chosen, logits),
     )
 
 
@@ -533,20 +459,11 @@ def _fp32(like: Tensor, *shape: int) -> Tensor:
     return torch.empty(shape, dtype=torch.float32, device=like.device)
 
 
-def _aligned(logits: Tensor) -> bool:
-    """Whether every row begins at a vector, if the first one does."""
-    return logits.stride(0) * logits.element_size() % VECTOR_BYTES == 0
-
-
-def _cut(logits: Tensor, settings: Settings | None) -> dict[str, int | bool]:
+def _cut(settings: Settings, logits: Tensor) -> dict[str, int]:
     """How a launch cuts the rows."""
-    (n_tokens, vocab), itemsize = logits.shape, logits.element_size()
-    aligned = _aligned(logits)
-    chosen = settings or settings_for(n_tokens, vocab, itemsize, aligned=aligned)
-    vector = VECTOR_BYTES // itemsize
+    vector = VECTOR_BYTES // logits.element_size()
     return {
-        "ALIGNED": aligned,
-        "LANES": chosen.block // vector,
+        "LANES": settings.block // vector,
         "VECTOR": vector,
-        "num_warps": chosen.num_warps,
+        "num_warps": settings.num_warps,
     }
