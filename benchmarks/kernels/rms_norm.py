@@ -10,9 +10,11 @@ from kernels.contest import OURS, Contest
 from kernels.rows import (
     BACKWARD_SHAPES,
     BF16_SHAPES,
+    FORWARD_SHAPES,
     ahead_candidates,
     backward_of,
     built,
+    candidates,
     compiled_backward_in_every_mode,
     compiled_in_every_mode,
     random_rows,
@@ -79,7 +81,20 @@ def contests() -> Iterator[Contest]:
 
 
 def sweep() -> Iterator[Contest]:
-    """Our backward pass at several settings; the forward pass was settled in the first sweep."""
+    """Our kernels at several settings."""
+    for n_rows, width in FORWARD_SHAPES:
+        x = random_rows(n_rows, width, dtype=DTYPE)
+        weight = random_rows(width, dtype=DTYPE, seed=2)
+        yield Contest(
+            operator="rms_norm",
+            shape={"rows": n_rows, "width": width, "pass": "forward"},
+            arms=swept(
+                lambda settings, x=x, w=weight: kernel.rms_norm(x, None, w, EPS, settings).y,
+                candidates(width),
+                kernel.settings_for(width, x.element_size()),
+            ),
+            n_bytes=2 * x.nbytes,
+        )
     for n_rows, width in BACKWARD_SHAPES:
         x, gradient = (random_rows(n_rows, width, dtype=DTYPE, seed=seed) for seed in (0, 1))
         weight = random_rows(width, dtype=DTYPE, seed=2)

@@ -103,6 +103,8 @@ def candidates(width: int) -> tuple[RowSettings, ...]:
     )
 
 
+FORWARD_SHAPES = ((32768, 2560), (32768, 5000), (8192, 16384), (2048, 65536))
+"""Rows and columns of norms whose forward passes are swept."""
 BACKWARD_SHAPES = ((32768, 1024), (32768, 2560), (16384, 4096), (8192, 16384))
 """Rows and columns of norms whose backward passes are swept."""
 

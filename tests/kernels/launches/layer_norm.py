@@ -5,7 +5,7 @@ import torch
 from launch import Launch
 from peakward.lab.ops.layer_norm.triton import layer_norm, layer_norm_backward
 
-WIDTHS = (512, 1000, 8192, 16384, 65536)
+WIDTHS = (512, 1000, 8192, 16384, 32768, 65536, 131072)
 
 
 def _forward(width: int, dtype: torch.dtype, added: bool) -> None:
@@ -27,7 +27,7 @@ def _launch(name: str, width: int, dtype: torch.dtype, added: bool) -> Launch:
         lambda: start(width, dtype, added),
         registers=registers,
         shared_bytes=129 << 10,
-        stack_bytes=24 if name == "forward" else 0,
+        stack_bytes=8 if name == "forward" else 0,
     )
 
 

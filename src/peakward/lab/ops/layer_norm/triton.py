@@ -15,7 +15,8 @@ from peakward.lab.ops.rows.layout import (
 from peakward.lab.ops.rows.norm.backward import Gradients, gradients
 from peakward.lab.ops.rows.norm.forward import normalise
 
-MOST_COLUMNS = 32768
+MOST_COLUMNS = 65536
+"""Of a row in the registers of 32 warps, of 16 bits; half as many of 32, or with a residual."""
 MOST_COLUMNS_BACKWARD = 8192
 """Of rows whose sums for the gradients of weight and bias stay in registers beside them."""
 PIECE = 8192
@@ -30,18 +31,12 @@ class Normalised(NamedTuple):
     r: Tensor
 
 
-def settings_for(width: int, itemsize: int, device: torch.device) -> RowSettings:
+def settings_for(width: int, itemsize: int, inputs: int = 1) -> RowSettings:
     """Forward: one program a tile, whose occupancy hides what a row waits for."""
-    most = MOST_COLUMNS // (2 if itemsize == 4 else 1)
-    if width > most:
-        return RowSettings(
-            rows=1, columns=PIECE, warps=32, programs=multiprocessors(device), stages=1
-        )
-    chosen = tiles(width, itemsize=itemsize, most_columns=most)
-    if chosen.columns == most // 2:
-        # Of one tile a program 242 µs, so 191 (H100, 8,192 × 16,384 of bf16).
-        return chosen._replace(warps=8, programs=4 * multiprocessors(device), stages=2)
-    return chosen
+    most = MOST_COLUMNS // inputs // (2 if itemsize == 4 else 1)
+    if width <= most:
+        return tiles(width, itemsize=itemsize, most_columns=most)
+    return RowSettings(rows=1, columns=PIECE, warps=16)
 
 
 def backward_settings_for(
@@ -63,7 +58,8 @@ def layer_norm(
     settings: RowSettings | None = None,
 ) -> Normalised:
     """As `reference.layer_norm` and `add_layer_norm`; the arguments are those of `normalise`."""
-    chosen = settings or settings_for(x.shape[-1], x.element_size(), x.device)
+    inputs = 1 + (residual is not None)
+    chosen = settings or settings_for(x.shape[-1], x.element_size(), inputs)
     return Normalised(*normalise(x, residual, weight, bias, eps, chosen, centred=True))
 
 

@@ -15,7 +15,8 @@ from peakward.lab.ops.rows.layout import (
 from peakward.lab.ops.rows.norm.backward import gradients
 from peakward.lab.ops.rows.norm.forward import normalise
 
-MOST_COLUMNS = 32768
+MOST_COLUMNS = 65536
+"""Of a row in the registers of 32 warps, of 16 bits; half as many of 32, or with a residual."""
 MOST_COLUMNS_BACKWARD = 16384
 """Of rows whose sums for the weight's gradient stay in registers beside them."""
 PIECE = 8192
@@ -29,9 +30,9 @@ class Normalised(NamedTuple):
     """(rows,) of fp32."""
 
 
-def settings_for(width: int, itemsize: int) -> RowSettings:
+def settings_for(width: int, itemsize: int, inputs: int = 1) -> RowSettings:
     """Forward: one program a tile, whose occupancy hides what a row waits for."""
-    most = MOST_COLUMNS // (2 if itemsize == 4 else 1)
+    most = MOST_COLUMNS // inputs // (2 if itemsize == 4 else 1)
     if width <= most:
         return tiles(width, itemsize=itemsize, most_columns=most)
     return RowSettings(rows=1, columns=PIECE, warps=32)
@@ -58,7 +59,8 @@ def rms_norm(
     settings: RowSettings | None = None,
 ) -> Normalised:
     """As `reference.rms_norm` and `add_rms_norm`; the arguments are those of `normalise`."""
-    chosen = settings or settings_for(x.shape[-1], x.element_size())
+    inputs = 1 + (residual is not None)
+    chosen = settings or settings_for(x.shape[-1], x.element_size(), inputs)
     y, s, _, r = normalise(x, residual, weight, None, eps, chosen, centred=False)
     return Normalised(y, s, r)
 

@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from peakward.lab.ops.rows.layout import RowSettings, alignment, as_rows
+from peakward.lab.ops.rows.vectors import packed
 
 
 @triton.jit(do_not_specialize=["n_rows"])
@@ -23,48 +24,45 @@ def _forward(  # type: ignore[no-untyped-def]
     s_ptr,
     mean_ptr,
     r_ptr,
-    n_rows,
     width,
     x_stride,
     residual_stride,
     eps,
     ALIGN: tl.constexpr,
+    n_rows,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
-    STAGES: tl.constexpr,
 ):
     width *= ALIGN
     x_stride *= ALIGN
     residual_stride *= ALIGN
     column = tl.arange(0, COLUMNS)[None, :]
-    n_tiles = tl.cdiv(n_rows, ROWS)
-    for tile in tl.range(tl.program_id(0), n_tiles, tl.num_programs(0), num_stages=STAGES):
-        row = (tile * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None]
-        inside = (row < n_rows) & (column < width)
-        x = tl.load(x_ptr + row * x_stride + column, mask=inside, other=0.0).to(tl.float32)
-        if residual_ptr is not None:
-            at = residual_ptr + row * residual_stride + column
-            added = tl.load(at, mask=inside, other=0.0).to(tl.float32)
-            s = (x + added).to(s_ptr.dtype.element_ty)
-            tl.store(s_ptr + row * width + column, s, mask=inside)
-            x = s.to(tl.float32)
-        if mean_ptr is not None:
-            mean = tl.sum(x, 1, keep_dims=True) / width
-            x = tl.where(column < width, x - mean, 0.0)
-        r = tl.div_rn(1.0, tl.sqrt_rn(tl.sum(x * x, 1, keep_dims=True) / width + eps))
-        if mean_ptr is not None:
-            tl.store(mean_ptr + row, mean, mask=row < n_rows)
-        tl.store(r_ptr + row, r, mask=row < n_rows)
-        y = x * r
-        # Only now, from the L1: held since before the row, they cost a third of the occupancy.
-        if weight_ptr is not None:
-            y *= tl.load(weight_ptr + column, mask=column < width).to(tl.float32)
-        if bias_ptr is not None:
-            y += tl.load(bias_ptr + column, mask=column < width).to(tl.float32)
-        tl.store(y_ptr + row * width + column, y.to(y_ptr.dtype.element_ty), mask=inside)
+    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None]
+    inside = (row < n_rows) & (column < width)
+    s = tl.load(x_ptr + row * x_stride + column, mask=inside, other=0.0)
+    if residual_ptr is not None:
+        at = residual_ptr + row * residual_stride + column
+        added = tl.load(at, mask=inside, other=0.0).to(tl.float32)
+        s = (s.to(tl.float32) + added).to(s_ptr.dtype.element_ty)
+        tl.store(s_ptr + row * width + column, s, mask=inside)
+    x = s.to(tl.float32)
+    mean = 0.0
+    if mean_ptr is not None:
+        mean = tl.sum(x, 1, keep_dims=True) / width
+        x = tl.where(column < width, packed(s).to(tl.float32) - mean, 0.0)
+        tl.store(mean_ptr + row, mean, mask=row < n_rows)
+    r = tl.div_rn(1.0, tl.sqrt_rn(tl.sum(x * x, 1, keep_dims=True) / width + eps))
+    tl.store(r_ptr + row, r, mask=row < n_rows)
+    y = (packed(s).to(tl.float32) - mean) * r
+    # Only now, from the L1: held since before the row, they cost a third of the occupancy.
+    if weight_ptr is not None:
+        y *= tl.load(weight_ptr + column, mask=column < width).to(tl.float32)
+    if bias_ptr is not None:
+        y += tl.load(bias_ptr + column, mask=column < width).to(tl.float32)
+    tl.store(y_ptr + row * width + column, y.to(y_ptr.dtype.element_ty), mask=inside)
 
 
-@triton.jit(do_not_specialize=["n_rows"])
+@triton.jit
 def _forward_in_pieces(  # type: ignore[no-untyped-def]
     x_ptr,
     residual_ptr,
@@ -74,71 +72,68 @@ def _forward_in_pieces(  # type: ignore[no-untyped-def]
     s_ptr,
     mean_ptr,
     r_ptr,
-    n_rows,
     width,
     x_stride,
     residual_stride,
     eps,
     ALIGN: tl.constexpr,
     COLUMNS: tl.constexpr,
-    STAGES: tl.constexpr,
 ):
     width *= ALIGN
     x_stride *= ALIGN
     residual_stride *= ALIGN
     column = tl.arange(0, COLUMNS)
-    for row in tl.range(tl.program_id(0), n_rows, tl.num_programs(0)):
-        wide_row = tl.cast(row, tl.int64)
-        x_row = x_ptr + wide_row * x_stride
-        out_row = wide_row * width
-        squares = tl.zeros((COLUMNS,), tl.float32)
-        # Of each lane: how many, their mean, and in `squares` their squared distances from it.
-        count = tl.zeros((COLUMNS,), tl.float32)
-        lane_mean = tl.zeros((COLUMNS,), tl.float32)
-        for start in tl.range(0, width, COLUMNS, num_stages=STAGES):
-            at = start + column
-            inside = at < width
-            x = tl.load(x_row + at, mask=inside, other=0.0, eviction_policy="evict_last")
-            x = x.to(tl.float32)
-            if residual_ptr is not None:
-                residual_row = residual_ptr + wide_row * residual_stride
-                s = (x + tl.load(residual_row + at, mask=inside, other=0.0).to(tl.float32)).to(
-                    s_ptr.dtype.element_ty
-                )
-                tl.store(s_ptr + out_row + at, s, mask=inside)
-                x = s.to(tl.float32)
-            if mean_ptr is not None:
-                count += tl.where(inside, 1.0, 0.0)
-                distance = tl.where(inside, x - lane_mean, 0.0)
-                lane_mean += distance / tl.maximum(count, 1.0)
-                squares += tl.where(inside, distance * (x - lane_mean), 0.0)
-            else:
-                squares += x * x
+    row = tl.program_id(0).to(tl.int64)
+    x_row = x_ptr + row * x_stride
+    out_row = row * width
+    squares = tl.zeros((COLUMNS,), tl.float32)
+    # Of each lane: how many, their mean, and in `squares` their squared distances from it.
+    count = tl.zeros((COLUMNS,), tl.float32)
+    lane_mean = tl.zeros((COLUMNS,), tl.float32)
+    for start in tl.range(0, width, COLUMNS):
+        at = start + column
+        inside = at < width
+        x = tl.load(x_row + at, mask=inside, other=0.0, eviction_policy="evict_last")
+        x = x.to(tl.float32)
+        if residual_ptr is not None:
+            residual_row = residual_ptr + row * residual_stride
+            s = (x + tl.load(residual_row + at, mask=inside, other=0.0).to(tl.float32)).to(
+                s_ptr.dtype.element_ty
+            )
+            tl.store(s_ptr + out_row + at, s, mask=inside)
+            x = s.to(tl.float32)
         if mean_ptr is not None:
-            mean = tl.sum(count * lane_mean, 0) / width
-            # What the first sum's rounding lost.
-            mean += tl.sum(count * (lane_mean - mean), 0) / width
-            squares += count * (lane_mean - mean) * (lane_mean - mean)
-        r = tl.div_rn(1.0, tl.sqrt_rn(tl.sum(squares, 0) / width + eps))
+            count += tl.where(inside, 1.0, 0.0)
+            distance = tl.where(inside, x - lane_mean, 0.0)
+            lane_mean += distance / tl.maximum(count, 1.0)
+            squares += tl.where(inside, distance * (x - lane_mean), 0.0)
+        else:
+            squares += x * x
+    if mean_ptr is not None:
+        mean = tl.sum(count * lane_mean, 0) / width
+        # What the first sum's rounding lost.
+        mean += tl.sum(count * (lane_mean - mean), 0) / width
+        squares += count * (lane_mean - mean) * (lane_mean - mean)
+    r = tl.div_rn(1.0, tl.sqrt_rn(tl.sum(squares, 0) / width + eps))
+    if mean_ptr is not None:
+        tl.store(mean_ptr + row, mean)
+    tl.store(r_ptr + row, r)
+    for start in tl.range(0, width, COLUMNS):
+        at = start + column
+        inside = at < width
+        if residual_ptr is not None:
+            x = tl.load(s_ptr + out_row + at, mask=inside)
+        else:
+            x = tl.load(x_row + at, mask=inside, eviction_policy="evict_first")
+        y = x.to(tl.float32)
         if mean_ptr is not None:
-            tl.store(mean_ptr + wide_row, mean)
-        tl.store(r_ptr + wide_row, r)
-        for start in tl.range(0, width, COLUMNS, num_stages=STAGES):
-            at = start + column
-            inside = at < width
-            if residual_ptr is not None:
-                x = tl.load(s_ptr + out_row + at, mask=inside)
-            else:
-                x = tl.load(x_row + at, mask=inside, eviction_policy="evict_first")
-            y = x.to(tl.float32)
-            if mean_ptr is not None:
-                y -= mean
-            y *= r
-            if weight_ptr is not None:
-                y *= tl.load(weight_ptr + at, mask=inside).to(tl.float32)
-            if bias_ptr is not None:
-                y += tl.load(bias_ptr + at, mask=inside).to(tl.float32)
-            tl.store(y_ptr + out_row + at, y.to(y_ptr.dtype.element_ty), mask=inside)
+            y -= mean
+        y *= r
+        if weight_ptr is not None:
+            y *= tl.load(weight_ptr + at, mask=inside).to(tl.float32)
+        if bias_ptr is not None:
+            y += tl.load(bias_ptr + at, mask=inside).to(tl.float32)
+        tl.store(y_ptr + out_row + at, y.to(y_ptr.dtype.element_ty), mask=inside)
 
 
 def normalise(
@@ -170,13 +165,10 @@ def normalise(
     strides = (x.stride(0), added.stride(0))
     align = alignment(width, *strides)
     tensors = (x, None if residual is None else added, weight, bias, y, s, mean, r)
-    shared = (*tensors, n_rows, width // align, *(each // align for each in strides), eps, align)
+    shared = (*tensors, width // align, *(each // align for each in strides), eps, align)
     if settings.columns >= width:
-        _forward[settings.grid(n_rows)](
-            *shared, settings.rows, settings.columns, settings.stages, num_warps=settings.warps
-        )
+        grid = (triton.cdiv(n_rows, settings.rows),)
+        _forward[grid](*shared, n_rows, settings.rows, settings.columns, num_warps=settings.warps)
     else:
-        _forward_in_pieces[settings.grid(n_rows)](
-            *shared, settings.columns, settings.stages, num_warps=settings.warps
-        )
+        _forward_in_pieces[(n_rows,)](*shared, settings.columns, num_warps=settings.warps)
     return y, s, r if mean is None else mean, r
