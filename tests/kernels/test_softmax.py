@@ -55,7 +55,7 @@ def test_is_as_close_to_fp64_as_torch_is(device, dtypes, shape, layout, seed):
         assert_gradient_of(*(torch.cat(each) for each in zip(*gradients, strict=True)))
 
 
-@pytest.mark.parametrize("chosen", [*WHOLE, *IN_PIECES])
+@pytest.mark.parametrize("chosen", [*WHOLE, *IN_PIECES, RowSettings(1, 65536, 32)])
 @pytest.mark.parametrize("width", [96, 97])
 def test_tiles_of_every_kind(device, dtypes, chosen, width):
     torch.manual_seed(0)

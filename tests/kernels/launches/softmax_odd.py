@@ -5,16 +5,25 @@ import torch
 from launch import Launch
 from peakward.lab.ops.softmax.triton import softmax, softmax_backward
 
-WIDTH = 50257
+WIDTHS = (1001, 50257)
 
 
-def _rows() -> torch.Tensor:
-    return torch.empty(4, WIDTH, dtype=torch.bfloat16, device="meta")
+def _rows(width: int) -> torch.Tensor:
+    return torch.empty(4, width, dtype=torch.bfloat16, device="meta")
+
+
+def _forward(width: int) -> None:
+    softmax(_rows(width), torch.bfloat16)
+
+
+def _backward(width: int) -> None:
+    softmax_backward(_rows(width), _rows(width), torch.bfloat16)
 
 
 LAUNCHES = {
-    "forward": Launch(lambda: softmax(_rows(), torch.bfloat16), registers=64, shared_bytes=1024),
-    "backward": Launch(
-        lambda: softmax_backward(_rows(), _rows(), torch.bfloat16), registers=64, shared_bytes=1024
-    ),
+    f"{name} {width}": Launch(
+        lambda start=start, width=width: start(width), registers=64, shared_bytes=1024
+    )
+    for name, start in {"forward": _forward, "backward": _backward}.items()
+    for width in WIDTHS
 }

@@ -18,6 +18,8 @@ from peakward.lab.ops.rows.vectors import edges, packed, whole_vectors
 
 MOST_COLUMNS = 65536
 """Of a row in the registers of 32 warps, of 16 bits; half as many of 32, or of two inputs."""
+BOTH_COLUMNS: tl.constexpr = tl.constexpr(32768)
+"""Of two inputs' rows in registers; of a wider one's the gradient is read again, from the L1."""
 PIECE = 8192
 
 
@@ -181,15 +183,23 @@ def _backward_rows(  # type: ignore[no-untyped-def]
     g_first, n_inside = whole_vectors(g_row, width, VECTOR)
     y_first, _ = whole_vectors(y_row, width, VECTOR)
     inside = column < n_inside
-    g = tl.load(g_ptr + g_first + column, mask=inside, other=0.0)
     y = tl.load(y_ptr + y_first + column, mask=inside, other=0.0)
+    if COLUMNS > BOTH_COLUMNS:
+        # By their hints the compiler tells this load from the one below, and keeps both.
+        g = tl.load(g_ptr + g_first + column, mask=inside, other=0.0, eviction_policy="evict_last")
+    else:
+        g = tl.load(g_ptr + g_first + column, mask=inside, other=0.0)
     shift = tl.sum(g.to(tl.float32) * y.to(tl.float32), 0)
     if VECTOR > 1:
         edge, on_edge = edges(g_row, width, VECTOR)
         g_edge = tl.load(g_ptr + g_row + edge, mask=on_edge, other=0.0).to(tl.float32)
         y_edge = tl.load(y_ptr + y_row + edge, mask=on_edge, other=0.0).to(tl.float32)
         shift += tl.sum(g_edge * y_edge, 0)
-    out = packed(y).to(tl.float32) * (packed(g).to(tl.float32) - shift)
+    if COLUMNS > BOTH_COLUMNS:
+        g = tl.load(g_ptr + g_first + column, mask=inside, eviction_policy="evict_first")
+    else:
+        g = packed(g)
+    out = packed(y).to(tl.float32) * (g.to(tl.float32) - shift)
     first, _ = whole_vectors(out_row, width, VECTOR)
     tl.store(out_ptr + first + column, out.to(out_ptr.dtype.element_ty), mask=inside)
     if VECTOR > 1:
@@ -245,13 +255,20 @@ def _backward_in_pieces(  # type: ignore[no-untyped-def]
         tl.store(out_ptr + out_row + edge, out_edge, mask=on_edge)
 
 
-def settings_for(width: int, itemsize: int, inputs: int = 1) -> RowSettings:
+def settings_for(
+    width: int, itemsize: int, inputs: int = 1, *, has_edges: bool = False
+) -> RowSettings:
     """Forward with one input, backward with two."""
     most = MOST_COLUMNS // inputs // (2 if itemsize == 4 else 1)
-    if width <= most:
-        return tiles(width, itemsize=itemsize, inputs=inputs, most_columns=most)
-    # H100, 2,048 rows of 65,536: 220 µs for 252 forward, 302 for 401 backward.
-    return RowSettings(rows=1, columns=PIECE * inputs, warps=16 * inputs)
+    if width > most:
+        # H100, 2,048 rows of 65,536: 220 µs for 252 forward, 302 for 401 backward.
+        return RowSettings(rows=1, columns=PIECE * inputs, warps=16 * inputs)
+    chosen = tiles(width, itemsize=itemsize, inputs=inputs, most_columns=most)
+    if has_edges and chosen.rows > 1 and width > 128:
+        # Of rows that share a tile nothing is known to be a whole vector.
+        warps = max(1, chosen.warps // chosen.rows)
+        return RowSettings(rows=1, columns=chosen.columns, warps=warps)
+    return chosen
 
 
 def softmax(x: Tensor, dtype: torch.dtype, settings: RowSettings | None = None) -> Tensor:
@@ -260,8 +277,9 @@ def softmax(x: Tensor, dtype: torch.dtype, settings: RowSettings | None = None) 
     if x.numel() == 0:
         return y
     rows = as_rows(x)
-    chosen = settings or settings_for(rows.shape[1], x.element_size())
-    _launch((_forward_tiles, _forward_rows, _forward_in_pieces), (rows,), y, chosen)
+    n_vector = _vector(rows, out=y)
+    chosen = settings or settings_for(rows.shape[1], x.element_size(), has_edges=n_vector > 1)
+    _launch((_forward_tiles, _forward_rows, _forward_in_pieces), (rows,), y, chosen, n_vector)
     return y
 
 
@@ -274,9 +292,17 @@ def softmax_backward(
         return out
     g, y = as_rows(gradient), as_rows(y)
     itemsize = max(g.element_size(), y.element_size())
-    chosen = settings or settings_for(y.shape[1], itemsize, inputs=2)
-    _launch((_backward_tiles, _backward_rows, _backward_in_pieces), (g, y), out, chosen)
+    n_vector = _vector(g, y, out=out)
+    chosen = settings or settings_for(y.shape[1], itemsize, inputs=2, has_edges=n_vector > 1)
+    _launch((_backward_tiles, _backward_rows, _backward_in_pieces), (g, y), out, chosen, n_vector)
     return out
+
+
+def _vector(*inputs: Tensor, out: Tensor) -> int:
+    """As `layout.vector`; out is contiguous."""
+    itemsize = min(each.element_size() for each in (*inputs, out))
+    width = inputs[0].shape[1]
+    return vector(itemsize, width, *(each.stride(0) for each in inputs), width)
 
 
 def _launch(
@@ -284,6 +310,7 @@ def _launch(
     inputs: tuple[Tensor, ...],
     out: Tensor,
     settings: RowSettings,
+    n_vector: int,
 ) -> None:
     """Of the kernels of tiles, of rows and of pieces of rows the one that the settings are for."""
     n_rows, width = inputs[0].shape
@@ -295,8 +322,7 @@ def _launch(
         kernel = of_tiles
         cut: tuple[int, ...] = (n_rows, settings.rows, settings.columns)
     else:
-        itemsize = min(each.element_size() for each in (*inputs, out))
         kernel = of_rows if settings.columns >= width else of_pieces
-        cut = (settings.columns, vector(itemsize, width, *strides, width))
+        cut = (settings.columns, n_vector)
     grid = (triton.cdiv(n_rows, settings.rows),)
     kernel[grid](*inputs, out, *extents, *cut, num_warps=settings.warps)
