@@ -11,6 +11,9 @@ import triton.language as tl
 
 COMPILED: tl.constexpr = tl.constexpr(not triton.knobs.runtime.interpret)
 
+PAIRS_FROM: tl.constexpr = tl.constexpr(2048)
+"""Elements, of which each of 1,024 threads has two; fewer are no burden."""
+
 
 @triton.jit
 def whole_vectors(at, width, VECTOR: tl.constexpr):  # type: ignore[no-untyped-def]
@@ -38,7 +41,7 @@ def packed(x):  # type: ignore[no-untyped-def]
     converted again, twice the registers: of 65,536 columns and 32 warps 144 bytes a thread were spilled,
     of which this leaves none.
     """
-    if COMPILED and x.dtype.primitive_bitwidth == 16:
+    if COMPILED and x.dtype.primitive_bitwidth == 16 and x.numel >= PAIRS_FROM:
         x = tl.inline_asm_elementwise(
             "mov.b32 $0, $1;", "=r,r", [x], dtype=x.dtype, is_pure=False, pack=2
         )
