@@ -229,7 +229,10 @@ class Unstarted:
 @pytest.fixture
 def unstarted(monkeypatch):
     for module, names in (
-        (triton, ("_partials", "_combine", "_gradient")),
+        (
+            triton,
+            tuple(f"_linear_cross_entropy_{each}" for each in ("partials", "combine", "gradient")),
+        ),
         (rows, ("_cross_entropy_both", "_cross_entropy_mean")),
     ):
         for name in names:

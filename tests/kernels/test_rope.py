@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oracle import assert_as_close_as, assert_same_specials
-from peakward.lab.models.decoder import rotate
 from peakward.lab.ops.rope import reference
 from peakward.lab.ops.rope.api import rope, rope_, rope_qkv_
+from peakward.lab.ops.rotation.api import rotate
 from rows import poisoned
 
 pytest.importorskip("peakward.lab.ops.rope.triton")

@@ -20,6 +20,22 @@ INSIDE: dict[tuple[str, str | bool], str] = {
         "flash-decode",
     ): "is called by the module: call peakward.lab.ops.decode_attention in its attention",
     (
+        "rope",
+        "fused",
+    ): "is called by the module: call peakward.lab.ops.rope in its attention",
+    (
+        "swiglu",
+        "fused",
+    ): "is called by the module: call peakward.lab.ops.swiglu in its feed-forward network",
+    (
+        "loss",
+        "chunked",
+    ): "has the output layer in it: call peakward.lab.ops.linear_cross_entropy in the module, in their place",
+    (
+        "loss",
+        "recomputed",
+    ): "has the output layer in it: call peakward.lab.ops.linear_cross_entropy in the module, in their place",
+    (
         "checkpointing",
         "sqrt",
     ): "takes the loop over the blocks: use every-block, or checkpoint runs in it",
@@ -73,6 +89,14 @@ OF_A_STEP: dict[tuple[str, str | bool], str] = {
     ("loss", "fused"): (
         "is called by the step: call peakward.lab.ops.cross_entropy in the place of its loss"
     ),
+    ("loss", "chunked"): INSIDE["loss", "chunked"],
+    ("loss", "recomputed"): INSIDE["loss", "recomputed"],
+    ("norm", "fused"): (
+        'outlasts the call: call peakward.lab.levers.fused_norms.apply(model, "fused") before the loop, in '
+        "a fresh process"
+    ),
+    ("rope", "fused"): INSIDE["rope", "fused"],
+    ("swiglu", "fused"): INSIDE["swiglu", "fused"],
     ("checkpointing", "every-block"): (
         "is called by the model: call torch.utils.checkpoint around each block in its forward pass"
     ),

@@ -9,6 +9,7 @@ from peakward.catalogue.experts import experts_obstacle
 from peakward.catalogue.feeding import feeding_obstacle
 from peakward.catalogue.flash import flash_obstacle
 from peakward.catalogue.from_outside import outside_obstacle, step_obstacle
+from peakward.catalogue.fused import fused_obstacle
 from peakward.catalogue.names import look_up
 from peakward.records.case import (
     Configuration,
@@ -148,6 +149,50 @@ LEVERS: tuple[Lever, ...] = (
         min_compute_capability=(8, 0),
     ),
     Lever(
+        name="fused-norm",
+        summary="RMSNorm or LayerNorm in Peakward's own kernel, the residual's addition with it",
+        sets=(("norm", "fused"),),
+        numerics="reordered",
+        device_types=("cuda",),
+        min_compute_capability=(8, 0),
+    ),
+    Lever(
+        name="fused-rope",
+        summary="queries and keys turned in one pass, where the projection left them",
+        sets=(("rope", "fused"),),
+        numerics="reordered",
+        device_types=("cuda",),
+        min_compute_capability=(8, 0),
+    ),
+    Lever(
+        name="fused-swiglu",
+        summary="SwiGLU in one pass each way, of which the projection alone is kept",
+        sets=(("swiglu", "fused"),),
+        numerics="reordered",
+        device_types=("cuda",),
+        min_compute_capability=(8, 0),
+    ),
+    Lever(
+        name="chunked-loss",
+        summary="output layer and cross-entropy by chunks of tokens: never all logits at once",
+        sets=(("loss", "chunked"),),
+        numerics="reordered",
+        saves="memory",
+        passes=("forward_backward", "train_step"),
+        device_types=("cuda",),
+        min_compute_capability=(8, 0),
+    ),
+    Lever(
+        name="recomputed-loss",
+        summary="cross-entropy without logits in the forward pass, computed again in backward",
+        sets=(("loss", "recomputed"),),
+        numerics="reordered",
+        saves="memory",
+        passes=("forward_backward", "train_step"),
+        device_types=("cuda",),
+        min_compute_capability=(8, 0),
+    ),
+    Lever(
         name="checkpointing",
         summary="every block's activations recomputed in backward",
         sets=(("checkpointing", "every-block"),),
@@ -276,6 +321,7 @@ def case_obstacle(
         or feeding_obstacle(case)
         or experts_obstacle(case, compute_capability=compute_capability)
         or flash_obstacle(case, compute_capability=compute_capability)
+        or fused_obstacle(case)
     )
 
 

@@ -29,7 +29,7 @@ MAX_DRAFT = 1024
 OF_STEPS_ALONE = (
     *("pass_", "accumulate", "attention", "compile", "compile_scope", "cuda_graphs", "optimizer"),
     "checkpointing",
-    "loss",
+    *("loss", "norm", "rope", "swiglu"),
 )
 """Options that say how a step is carried out, of which a floor knows nothing."""
 

@@ -66,6 +66,12 @@ class WorkOptions(ShapeOptions, frozen=True, kw_only=True):
     checkpointing: Annotated[str | None, option("POLICY,…", "none")] = None
     """none, sqrt, every-block or selective."""
     loss: Annotated[str | None, option("NAME,…", "torch")] = None
+    """torch, or Peakward's own kernels: fused; with the output layer in it chunked or recomputed."""
+    norm: Annotated[str | None, option("NAME,…", "torch")] = None
+    """torch, or Peakward's own kernel, the residual's addition with it: fused."""
+    rope: Annotated[str | None, option("NAME,…", "torch")] = None
+    """torch, or Peakward's own kernel: fused."""
+    swiglu: Annotated[str | None, option("NAME,…", "torch")] = None
     """torch, or Peakward's own kernel: fused."""
     memory_limit: Annotated[str | None, option("GIB,…", "none")] = None
     """A case that needs more memory than this many GiB ends as `oom`."""

@@ -1,6 +1,6 @@
 """What the levers of a finding are predicted to give, no more than its bound."""
 
-from peakward.catalogue.levers import changes, lever, obstacle
+from peakward.catalogue.levers import case_obstacle, changes, lever, obstacle, pull
 from peakward.diagnose.signals import Signals
 from peakward.prediction.planning.changes import LEAST_GAIN, Base, change
 from peakward.records.finding import LeverGain
@@ -46,8 +46,11 @@ def _applies(name: str, signals: Signals) -> bool:
         return True
     stated = None if signals.device is None else signals.device.compute_capability
     capability = None if stated is None else stated.value
-    reason = obstacle(lever(name), case, compute_capability=capability, has_compiler=True)
-    return reason is None and changes(lever(name), case)
+    pulled = lever(name)
+    reason = obstacle(
+        pulled, case, compute_capability=capability, has_compiler=True
+    ) or case_obstacle(pull(pulled, case), compute_capability=capability, has_compiler=True)
+    return reason is None and changes(pulled, case)
 
 
 def _gain(name: str, signals: Signals, bound: float | None) -> LeverGain:

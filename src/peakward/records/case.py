@@ -38,8 +38,11 @@ Compile = Literal["none", "default", "reduce-overhead", "max-autotune"]
 CompileScope = Literal["block", "model"]
 Optimizer = Literal["adamw-loop", "adamw-foreach", "adamw-fused", "adamw-triton"]
 Checkpointing = Literal["none", "sqrt", "every-block", "selective"]
-Loss = Literal["torch", "fused"]
-"""Of logits: torch's cross-entropy, or Peakward's own kernel, which writes the gradient over them."""
+Loss = Literal["torch", "fused", "chunked", "recomputed"]
+"""Of logits: torch's cross-entropy, or Peakward's own kernel, which writes the gradient over them. Or with
+the output layer in it, so that there never are all logits: by chunks of tokens, or computed once more."""
+Written = Literal["torch", "fused"]
+"""How norms, RoPE or SwiGLU run: as torch's operators, or in a kernel of Peakward's own."""
 Padding = Literal["none", "to-seq-len"]
 DeviceType = Literal["cpu", "cuda"]
 MicroSubject = Literal[
@@ -107,6 +110,11 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     checkpointing: Checkpointing = "none"
     loss: Loss = "torch"
     """How passes that train take it."""
+    norm: Written = "torch"
+    """RMSNorm and LayerNorm; fused, where both are of one type, with the residual's addition before it."""
+    rope: Written = "torch"
+    """Fused, queries and keys are turned where the projection left them."""
+    swiglu: Written = "torch"
 
 
 class ModelCase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="model"):
@@ -225,10 +233,16 @@ def same_work(one: LeverCase, other: LeverCase) -> bool:
     return alike == other
 
 
-YOUNGER_FIELDS: dict[str, dict[str, object]] = {
-    "model": {"n_experts": 1, "n_active_experts": 1},
-    "workload": {"data": None},
-    "configuration": {"loss": "torch"},
+_KERNELS: dict[str, object] = {"norm": "torch", "rope": "torch", "swiglu": "torch"}
+"""Of a configuration; younger than any kind of case."""
+YOUNGER_FIELDS: dict[type, dict[str, dict[str, object]]] = {
+    ModelCase: {
+        "model": {"n_experts": 1, "n_active_experts": 1},
+        "workload": {"data": None},
+        "configuration": {"loss": "torch", **_KERNELS},
+    },
+    ModuleCase: {"configuration": _KERNELS},
+    StepCase: {"configuration": _KERNELS},
 }
 """Left out of a key at these values, so that older records keep the keys they are stored under."""
 
@@ -238,10 +252,9 @@ def case_key(case: Case) -> str:
     # Decoded once, so that an integer given for a float is that float: 64 and 64.0 are equal.
     normal = msgspec.json.decode(msgspec.json.encode(case), type=Case)
     content = msgspec.to_builtins(normal)
-    if isinstance(normal, ModelCase):
-        for part, younger in YOUNGER_FIELDS.items():
-            fields = content[part].items()
-            content[part] = dict(each for each in fields if each not in younger.items())
+    for part, younger in YOUNGER_FIELDS.get(type(normal), {}).items():
+        fields = content[part].items()
+        content[part] = dict(each for each in fields if each not in younger.items())
     if isinstance(normal, StepCase) and normal.configuration == AS_WRITTEN:
         del content["configuration"]
     return hashlib.sha256(msgspec.json.encode(content)).hexdigest()[:16]

@@ -2,6 +2,7 @@
 
 from peakward.records.case import (
     Case,
+    Configuration,
     LeverCase,
     MicroCase,
     ModelCase,
@@ -87,6 +88,16 @@ def copies(data: TextData) -> tuple[str, ...]:
     )
 
 
+def fused_parts(configuration: Configuration) -> tuple[str, ...]:
+    """What runs in a kernel of Peakward's own: "fused norm"."""
+    parts = {
+        "norm": configuration.norm,
+        "RoPE": configuration.rope,
+        "SwiGLU": configuration.swiglu,
+    }
+    return tuple(f"{how} {part}" for part, how in parts.items() if how != "torch")
+
+
 def settings(case: LeverCase) -> tuple[str, ...]:
     """How the work is carried out: precision, attention, compilation, then what else is at work. Of a
     live step, what is set around it."""
@@ -110,4 +121,5 @@ def settings(case: LeverCase) -> tuple[str, ...]:
         words.append(f"checkpointing {configuration.checkpointing}")
     if configuration.loss != "torch":
         words.append(f"{configuration.loss} loss")
+    words += fused_parts(configuration)
     return tuple(words)

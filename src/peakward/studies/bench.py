@@ -8,7 +8,7 @@ from peakward.records.case import Case, ConfiguredCase, ModelCase
 from peakward.records.measurement import Measurement
 from peakward.records.protocol import Protocol
 from peakward.records.study import Cell, Column, Conclusion, Study, Table
-from peakward.report.cases import label, settings
+from peakward.report.cases import fused_parts, label, settings
 from peakward.report.columns import spread_column
 from peakward.report.format import format_cell, format_spread
 from peakward.studies.cases import SIZE_COLUMNS, place, size_cells
@@ -74,6 +74,7 @@ SETTINGS = (
     "optimizer",
     "checkpointing",
     "loss",
+    "own kernels",
     "memory limit",
     "warm-up steps",
 )
@@ -123,7 +124,7 @@ def _setting_cells(planned: Planned) -> tuple[str | None, ...]:
     limit = getattr(case, "memory_limit_bytes", None)
     conditions = (None if limit is None else format_cell(limit, "bytes"), warmup)
     if not isinstance(case, ConfiguredCase):
-        return (*(None,) * 7, *conditions)
+        return (*(None,) * 8, *conditions)
     how = case.configuration
     scope = " of the whole model" if how.compile != "none" and how.compile_scope == "model" else ""
     return (
@@ -134,6 +135,7 @@ def _setting_cells(planned: Planned) -> tuple[str | None, ...]:
         how.optimizer if case.workload.pass_ == "train_step" else None,
         how.checkpointing,
         how.loss if how.loss != "torch" else None,  # torch's goes without saying.
+        ", ".join(fused_parts(how)) or None,
         *conditions,
     )
 

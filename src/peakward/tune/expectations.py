@@ -14,6 +14,9 @@ _UNTOUCHED: dict[str, tuple[str, ...]] = {
     "optimizer": ("forward", "backward"),
     "attention": ("optimizer",),
     "loss": ("optimizer",),
+    "norm": ("optimizer",),
+    "rope": ("optimizer",),
+    "swiglu": ("optimizer",),
     "checkpointing": ("optimizer",),
 }
 """Of each field of a configuration whose change leaves whole phases as they are, these phases. What no

@@ -9,7 +9,7 @@ from peakward.records.case import AS_WRITTEN, ModuleCase, StepCase, Workload
 
 OF_A_FACTORY = {
     "tf32", "bf16-mixed", "fp16-mixed", "bf16", "sdpa-cudnn", "compile", "cuda-graphs",
-    "fused-optimizer", "triton-optimizer", "checkpointing",
+    "fused-optimizer", "triton-optimizer", "fused-norm", "checkpointing",
 }  # fmt: skip
 
 

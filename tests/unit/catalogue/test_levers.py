@@ -100,7 +100,10 @@ def test_nothing_stands_in_the_way_of_a_recent_gpu_that_trains_in_16_bits(pulled
     assert applies(pulled, case(pass_=pulled.passes[-1], precision="bf16-mixed")) is None
 
 
-@pytest.mark.parametrize("name", ["fused-optimizer", "fused-loss", "checkpointing"])
+LOSSES = ("fused-loss", "chunked-loss", "recomputed-loss")
+
+
+@pytest.mark.parametrize("name", ["fused-optimizer", *LOSSES, "checkpointing"])
 def test_refused_where_the_pass_lacks_what_it_changes(name: str) -> None:
     assert "needs the pass" in str(applies(lever(name), case(pass_="forward")))
 
@@ -109,7 +112,7 @@ def test_refused_where_the_pass_lacks_what_it_changes(name: str) -> None:
 def test_what_makes_a_pass_with_a_cache_faster(pass_: str) -> None:
     at = case(pass_=pass_, precision="bf16-mixed")
     found = {each.name for each in LEVERS if applies(each, at) is None}
-    without = {"fused-optimizer", "triton-optimizer", "fused-loss", "checkpointing"}
+    without = {"fused-optimizer", "triton-optimizer", *LOSSES, "checkpointing"}
     without |= {"flash", "flash-hopper"} if pass_ == "decode" else {"flash-decode"}
     assert found == {each.name for each in LEVERS} - without
 
@@ -131,7 +134,10 @@ def test_an_optimizer_lever_needs_an_optimizer() -> None:
         "sdpa-cudnn",
         "flash",
         "flash-hopper",
-        "fused-loss",
+        *LOSSES,
+        "fused-norm",
+        "fused-rope",
+        "fused-swiglu",
         "cuda-graphs",
     ],
 )

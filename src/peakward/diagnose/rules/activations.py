@@ -4,7 +4,8 @@ Sees: what the peak of a training step is held for, recorded or predicted, where
 device's memory is taken.
 Costs: the batch or the sequence cannot grow, though the weights would leave room.
 Example: a decoder of 12 layers at 64 × 1,024 tokens without checkpointing.
-Lever: checkpointing, which recomputes each block for a third more FLOPs; flash attention; fused loss.
+Lever: checkpointing, which recomputes each block for a third more FLOPs; flash attention; fused SwiGLU and
+norms, which keep less; a loss that keeps no logits.
 Wrong when: memory is taken on purpose, by the largest batch that fits.
 """
 
@@ -13,6 +14,10 @@ from peakward.diagnose.signals import Signals
 from peakward.diagnose.symptom import Symptom, Verdict, abstain, number
 
 CODE = "MEM002"
+LEVERS = (
+    *("checkpointing", "sdpa", "flash", "flash-hopper", "fused-swiglu", "fused-norm"),
+    *("fused-loss", "chunked-loss", "recomputed-loss", "bf16-mixed"),
+)
 LEAST_SHARE = 0.5
 """Of the peak: from here on no other purpose takes more."""
 
@@ -36,7 +41,7 @@ def judge(signals: Signals) -> Verdict:
             number("there is", limit, "bytes", "case memory_limit_bytes, or the device's"),
         ),
         advice="checkpoint every block or every √L-th, or accumulate over smaller micro-batches",
-        levers=("checkpointing", "sdpa", "flash", "flash-hopper", "fused-loss", "bf16-mixed"),
+        levers=LEVERS,
         held_back_bytes=held,
         share=min(held / limit, 1.0),
     )

@@ -5,7 +5,7 @@ and that no compiler fused.
 Costs: each reads and writes its tensors through memory for a FLOP or two an element, far below the
 ridge of any GPU: arithmetic units stand still.
 Example: RMSNorm, RoPE and SwiGLU written out in eager mode: a dozen kernels where two would do.
-Lever: compile; the fused kernels for attention and for the loss.
+Lever: compile; the fused kernels for attention, norms, RoPE, SwiGLU and the loss.
 Wrong when: the work is one pass that nothing could be fused into.
 """
 
@@ -16,6 +16,7 @@ from peakward.records.profile import Group
 
 CODE = "BW001"
 CATEGORIES = ("elementwise", "normalisation", "reduction", "softmax", "loss", "copy")
+FUSED = ("fused-norm", "fused-rope", "fused-swiglu", "fused-loss")
 LEAST_SHARE = 0.15
 """Fusion takes away only a part of it: of less, hardly the 3% that a finding is worth."""
 
@@ -44,7 +45,7 @@ def judge(signals: Signals) -> Verdict:
             *shown(groups, signals.steps),
         ),
         advice="fuse: compile the block, or use fused norms, attention and loss",
-        levers=("compile", "sdpa", "flash", "flash-hopper", "fused-loss"),
+        levers=("compile", "sdpa", "flash", "flash-hopper", *FUSED),
         parts=held,
     )
 

@@ -4,7 +4,8 @@ Sees: a measured case that ran out of memory, or a forecast that needs more than
 the predicted peak is held for; the size of a layer's score matrix where attention makes one.
 Costs: the case does not run at all.
 Example: naive attention over 16,384 tokens: 1 GiB of fp32 scores for a layer and each head.
-Lever: an attention without score matrix, checkpointing, bf16, the fused loss: those that save memory.
+Lever: an attention without score matrix, checkpointing, bf16, a loss without all logits, fused SwiGLU:
+those that save memory.
 Wrong when: another program holds the device's memory.
 """
 
@@ -15,7 +16,10 @@ from peakward.records.finding import Evidence
 
 CODE = "MEM001"
 ATTENTION = ("sdpa", "sdpa-cudnn", "flash", "flash-hopper", "flash-decode")
-OTHERS = ("checkpointing", "bf16", "bf16-mixed", "fused-loss")
+OTHERS = (
+    *("checkpointing", "bf16", "bf16-mixed", "fused-loss", "chunked-loss", "recomputed-loss"),
+    *("fused-swiglu", "fused-norm"),
+)
 ADVICE = {
     "activations": "checkpoint blocks, or accumulate gradients over smaller batches",
     "parameters": "store the weights in fewer bits, or shard them",

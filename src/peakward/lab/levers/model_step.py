@@ -10,11 +10,20 @@ from peakward.lab.data.feed import Feed
 from peakward.lab.data.random_tokens import micro_batches, new_tokens
 from peakward.lab.data.resident import Resident
 from peakward.lab.inference.cache import KVCache
-from peakward.lab.levers import checkpointing, compilation, fp8, model_ranges, precision
+from peakward.lab.levers import (
+    checkpointing,
+    compilation,
+    fp8,
+    fused_norms,
+    model_ranges,
+    precision,
+)
 from peakward.lab.levers.configured_step import N_BATCHES, ConfiguredStep
 from peakward.lab.models import decoder
 from peakward.lab.ops.attention.api import implementation
+from peakward.lab.ops.gating import api as gating
 from peakward.lab.ops.loss import api as loss
+from peakward.lab.ops.rotation import api as rotation
 from peakward.records.case import ModelCase
 from peakward.records.case_memory import Purpose
 
@@ -31,12 +40,15 @@ class ModelStep(ConfiguredStep):
             case.model,
             attention=implementation(configuration.attention),
             loss=loss.implementation(configuration.loss),
+            rotation=rotation.IMPLEMENTATIONS[configuration.rope],
+            gating=gating.IMPLEMENTATIONS[configuration.swiglu],
             device=case.device,
             dtype=dtype,
             seed=case.workload.seed,
         )
         if configuration.precision == "fp8":
             fp8.apply(model)
+        fused_norms.apply(model, configuration.norm)
         checkpointing.apply(model, configuration.checkpointing)
         compilation.apply(model, configuration.compile, configuration.compile_scope)
         super().__init__(case, model, _source(case))

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from peakward.catalogue.from_outside import outside_obstacle
 from peakward.lab.data.resident import Resident
-from peakward.lab.levers import module_levers, precision
+from peakward.lab.levers import fused_norms, module_levers, precision
 from peakward.lab.levers.configured_step import ConfiguredStep
 from peakward.lab.levers.module_calls import Calls, DrawnTokens, GivenBatch
 from peakward.lab.models.given_module import GivenModule
@@ -55,6 +55,7 @@ class ModuleStep(ConfiguredStep):
             module_levers.expect_sdpa(
                 configuration.attention, lambda: self._calls.output(module, batches[0][0])
             )
+        fused_norms.apply(module, configuration.norm)
         module_levers.recompute(module, configuration.checkpointing)
         module_levers.compile_in_place(module, configuration.compile, configuration.compile_scope)
         super().__init__(case, module, Resident(batches))

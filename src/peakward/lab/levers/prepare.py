@@ -10,6 +10,7 @@ from peakward.catalogue.cached import cache_obstacle
 from peakward.catalogue.experts import experts_obstacle
 from peakward.catalogue.feeding import feeding_obstacle, workers_obstacle
 from peakward.catalogue.flash import flash_obstacle
+from peakward.catalogue.fused import fused_obstacle
 from peakward.lab.levers import precision
 from peakward.lab.levers.model_step import ModelStep
 from peakward.lab.levers.module_step import ModuleStep, prepared_module
@@ -104,6 +105,9 @@ def _check(case: ModelCase) -> None:
     reason = flash_obstacle(case, compute_capability=capability)
     if reason is not None:
         raise PeakwardError(f"expected settings that go with Peakward's attention: {reason}")
+    reason = fused_obstacle(case)
+    if reason is not None:
+        raise PeakwardError(f"expected settings that go with Peakward's kernels: {reason}")
     reason = feeding_obstacle(case)
     if reason is not None:
         raise PeakwardError(f"expected settings that go with a loader of text: {reason}")

@@ -7,17 +7,22 @@ apart, in fewer and larger matmuls.
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from peakward.lab.models.experts import MixtureOfExperts
+from peakward.lab.models.norms import FusedNorm, of_sum
 from peakward.lab.ops.attention.api import AttentionFn
 from peakward.lab.ops.attention.mask import first_in_reach
+from peakward.lab.ops.gating import api as gating_api
+from peakward.lab.ops.gating.api import GatingFn
 from peakward.lab.ops.loss import api as loss_api
 from peakward.lab.ops.loss.api import LossFn
+from peakward.lab.ops.rotation import api as rotation_api
+from peakward.lab.ops.rotation.api import RotationFn
 from peakward.records.model_shape import ModelShape
 
 if TYPE_CHECKING:
@@ -29,6 +34,15 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu-tanh": lambda x: F.gelu(x, approximate="tanh"),
     "relu": F.relu,
 }
+
+
+class Computation(NamedTuple):
+    """Of each part of a block that has several implementations one; norms are modules, replaced as such."""
+
+    attention: AttentionFn
+    rotation: RotationFn
+    gating: GatingFn
+
 
 INITIAL_DEVIATION = 0.02
 """Of a weight that is drawn (Radford et al. 2019, GPT-2)."""
@@ -53,13 +67,6 @@ def rotation(
     position = torch.arange(start, start + seq_len, device=like.device, dtype=dtype)
     angle = torch.outer(position, shape.rope_theta**-exponent)
     return angle.cos().to(like.dtype), angle.sin().to(like.dtype)
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """x (batch, heads, seq_len, head_dim), its element i turned with element i + head_dim/2."""
-    low, high = x.chunk(2, dim=-1)
-    turned = torch.cat((low * cos - high * sin, high * cos + low * sin), dim=-1)
-    return turned.to(x.dtype)
 
 
 def sinusoids(shape: ModelShape, seq_len: int, like: Tensor, start: int = 0) -> Tensor:
@@ -97,9 +104,9 @@ def alibi(shape: ModelShape, seq_len: int, like: Tensor, start: int = 0) -> Tens
 class SelfAttention(nn.Module):
     """Causal multi-head, grouped-query or multi-query attention."""
 
-    def __init__(self, shape: ModelShape, attention: AttentionFn) -> None:
+    def __init__(self, shape: ModelShape, how: Computation) -> None:
         super().__init__()
-        self.shape, self.attention = shape, attention
+        self.shape, self.attention, self.rotation = shape, how.attention, how.rotation
         heads = shape.n_heads + 2 * shape.n_kv_heads
         self.qkv = nn.Linear(shape.d_model, heads * shape.head_dim, bias=shape.qkv_bias)
         self.out = nn.Linear(shape.n_heads * shape.head_dim, shape.d_model, bias=shape.bias)
@@ -112,50 +119,59 @@ class SelfAttention(nn.Module):
         bias: Tensor | None,
         kept: "LayerCache | None",
     ) -> Tensor:
-        shape = self.shape
         batch, seq_len, _ = x.shape
-        packed = self.qkv(x).view(batch, seq_len, -1, shape.head_dim).transpose(1, 2)
-        q, k, v = packed.split((shape.n_heads, shape.n_kv_heads, shape.n_kv_heads), dim=1)
-        if cos is not None and sin is not None:
-            q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        q, k, v = self._projected(x, cos, sin)
         if kept is not None:
-            k, v = kept.extend(k, v, window=shape.window)
-        mixed = self.attention(q, k, v, window=shape.window, bias=bias)
+            k, v = kept.extend(k, v, window=self.shape.window)
+        mixed = self.attention(q, k, v, window=self.shape.window, bias=bias)
         return self.out(mixed.transpose(1, 2).reshape(batch, seq_len, -1))
+
+    def _projected(
+        self, x: Tensor, cos: Tensor | None, sin: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values (batch, heads, seq_len, head_dim), the first two turned."""
+        shape = self.shape
+        packed = self.qkv(x).unflatten(-1, (-1, shape.head_dim)).transpose(1, 2)
+        if cos is not None and sin is not None:
+            return self.rotation(packed, cos, sin, shape.n_heads, shape.n_kv_heads)
+        q, k, v = packed.split((shape.n_heads, shape.n_kv_heads, shape.n_kv_heads), dim=1)
+        return q, k, v
 
 
 class FeedForward(nn.Module):
     """act(x·W_up)·W_down, or gated: (act(x·W_gate) ⊙ x·W_up)·W_down (Shazeer 2020)."""
 
-    def __init__(self, shape: ModelShape) -> None:
+    def __init__(self, shape: ModelShape, gating: GatingFn) -> None:
         super().__init__()
-        self.gated, self.activation = shape.gated, ACTIVATIONS[shape.activation]
+        self.gated, self.activation, self.gating = (
+            shape.gated,
+            ACTIVATIONS[shape.activation],
+            gating,
+        )
         width = 2 * shape.d_ff if shape.gated else shape.d_ff
         self.up = nn.Linear(shape.d_model, width, bias=shape.bias)
         self.down = nn.Linear(shape.d_ff, shape.d_model, bias=shape.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.up(x)
-        if not self.gated:
-            return self.down(self.activation(x))
-        gate, up = x.chunk(2, dim=-1)
-        return self.down(self.activation(gate) * up)
+        gated = self.gating(self.activation, x) if self.gated else self.activation(x)
+        return self.down(gated)
 
 
-def feed_forward(shape: ModelShape) -> nn.Module:
+def feed_forward(shape: ModelShape, gating: GatingFn) -> nn.Module:
     """One network, or where the shape has several a mixture of them."""
     if shape.n_experts == 1:
-        return FeedForward(shape)
-    return MixtureOfExperts(shape, ACTIVATIONS[shape.activation])
+        return FeedForward(shape, gating)
+    return MixtureOfExperts(shape, ACTIVATIONS[shape.activation], gating)
 
 
 class Block(nn.Module):
     """Pre-norm attention and feed-forward, each added to the residual stream."""
 
-    def __init__(self, shape: ModelShape, attention: AttentionFn) -> None:
+    def __init__(self, shape: ModelShape, how: Computation) -> None:
         super().__init__()
-        self.attention_norm, self.attention = norm(shape), SelfAttention(shape, attention)
-        self.ff_norm, self.ff = norm(shape), feed_forward(shape)
+        self.attention_norm, self.attention = norm(shape), SelfAttention(shape, how)
+        self.ff_norm, self.ff = norm(shape), feed_forward(shape, how.gating)
 
     def forward(
         self,
@@ -165,6 +181,11 @@ class Block(nn.Module):
         bias: Tensor | None,
         kept: "LayerCache | None" = None,
     ) -> Tensor:
+        if isinstance(self.ff_norm, FusedNorm):
+            x, normed = of_sum(
+                self.ff_norm, x, self.attention(self.attention_norm(x), cos, sin, bias, kept)
+            )
+            return x + self.ff(normed)
         x = x + self.attention(self.attention_norm(x), cos, sin, bias, kept)
         return x + self.ff(self.ff_norm(x))
 
@@ -186,14 +207,20 @@ class Decoder(nn.Module):
     """Token ids to logits, or with targets to the mean cross-entropy."""
 
     def __init__(
-        self, shape: ModelShape, attention: AttentionFn, loss: LossFn = loss_api.of_torch
+        self,
+        shape: ModelShape,
+        attention: AttentionFn,
+        *,
+        loss: LossFn = loss_api.of_torch,
+        rotation: RotationFn = rotation_api.of_torch,
+        gating: GatingFn = gating_api.of_torch,
     ) -> None:
         super().__init__()
-        self.shape = shape
+        self.shape, how = shape, Computation(attention, rotation, gating)
         self.embedding = nn.Embedding(shape.vocab_size, shape.d_model)
         if shape.positions == "learned":
             self.position_embedding = nn.Embedding(shape.max_seq_len, shape.d_model)
-        self.blocks = nn.ModuleList(Block(shape, attention) for _ in range(shape.n_layers))
+        self.blocks = nn.ModuleList(Block(shape, how) for _ in range(shape.n_layers))
         self.readout = Readout(shape, loss)
         if shape.tied_head:
             self.readout.head.weight = self.embedding.weight
@@ -247,13 +274,15 @@ def build(
     *,
     attention: AttentionFn,
     loss: LossFn = loss_api.of_torch,
+    rotation: RotationFn = rotation_api.of_torch,
+    gating: GatingFn = gating_api.of_torch,
     device: str,
     dtype: torch.dtype,
     seed: int,
 ) -> Decoder:
     """A decoder with initialised weights on its device, without a second copy anywhere."""
     with torch.device("meta"):
-        model = Decoder(shape, attention, loss)
+        model = Decoder(shape, attention, loss=loss, rotation=rotation, gating=gating)
     made: dict[Tensor, nn.Parameter] = {}  # A tied head's weight is met twice, and made once.
     for module in model.modules():
         for name, planned in list(module.named_parameters(recurse=False)):

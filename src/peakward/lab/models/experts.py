@@ -5,11 +5,10 @@ MegaBlocks (Gale et al. 2023): every token reaches the experts that it chose, ho
 chose them too, with neither a capacity nor padding.
 """
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 
+from peakward.lab.ops.gating.api import Activation, GatingFn
 from peakward.lab.ops.grouped_matmul.api import grouped_matmul
 from peakward.records.model_shape import ModelShape
 
@@ -29,9 +28,10 @@ class GroupedLinear(nn.Module):
 class MixtureOfExperts(nn.Module):
     """Σ over a token's chosen experts e of g_e · feed-forward_e(x), the g_e summing to 1."""
 
-    def __init__(self, shape: ModelShape, activation: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, shape: ModelShape, activation: Activation, gating: GatingFn) -> None:
         super().__init__()
-        self.gated, self.activation, self.n_active = shape.gated, activation, shape.n_active_experts
+        self.gated, self.n_active = shape.gated, shape.n_active_experts
+        self.activation, self.gating = activation, gating
         width = 2 * shape.d_ff if shape.gated else shape.d_ff
         self.router = nn.Linear(shape.d_model, shape.n_experts, bias=False)
         self.up = GroupedLinear(shape.n_experts, shape.d_model, width)
@@ -65,7 +65,5 @@ class MixtureOfExperts(nn.Module):
     def _experts(self, x: Tensor, ends: Tensor) -> Tensor:
         """`decoder.FeedForward` of each group of rows: x (n, d_model) → the same shape."""
         x = self.up(x, ends)
-        if not self.gated:
-            return self.down(self.activation(x), ends)
-        gate, up = x.chunk(2, dim=-1)
-        return self.down(self.activation(gate) * up, ends)
+        gated = self.gating(self.activation, x) if self.gated else self.activation(x)
+        return self.down(gated, ends)

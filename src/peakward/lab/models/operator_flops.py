@@ -57,6 +57,16 @@ def _own_attention_backward(shapes: Shapes) -> int:
     return _attention(query, 3, 2)(shapes)
 
 
+def _linear_cross_entropy(n_products: int) -> Callable[[Shapes], int]:
+    """Of (tokens, d) and (vocab, d), or as large ones."""
+
+    def formula(shapes: Shapes) -> int:
+        (n_tokens, width), (vocab, _) = shapes[:2]
+        return n_products * 2 * n_tokens * width * vocab
+
+    return formula
+
+
 _FUSED = (
     "flash_attention_for_cpu",
     "flash_attention",
@@ -76,6 +86,9 @@ _FORMULAS: dict[str, Callable[[Shapes], int]] = {
     "peakward.decode_attention": _attention(0, 1, 1),
     "peakward.flash_attention": _attention(0, 1, 1),
     "peakward.flash_attention_backward": _own_attention_backward,
+    "peakward.linear_cross_entropy_chunked": _linear_cross_entropy(3),
+    "peakward.linear_cross_entropy_recomputed": _linear_cross_entropy(1),
+    "peakward.linear_cross_entropy_recomputed_backward": _linear_cross_entropy(3),
 }
 
 _ARITHMETIC = frozenset(

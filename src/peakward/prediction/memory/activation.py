@@ -8,7 +8,7 @@ from peakward.records.op_graph import ITEM_BYTES
 
 
 class SavedActivation(NamedTuple):
-    """What came out of the first product, and its activation."""
+    """What came out of the first product, and its activation; of Peakward's SwiGLU the first is all."""
 
     widened: int
     activated: int
@@ -17,6 +17,8 @@ class SavedActivation(NamedTuple):
 def forward(line: Timeline, plan: Plan, widened: int, rows: int) -> tuple[SavedActivation, int]:
     """The activation, and what goes into the second product: its product with the other half."""
     width = _width(plan, rows)
+    if plan.swiglu == "fused":
+        return SavedActivation(widened, widened), line.op(width, widened)
     activated = line.op(width, widened)
     product = line.op(width, activated, widened) if plan.shape.gated else activated
     return SavedActivation(widened, activated), product
@@ -26,6 +28,8 @@ def backward(line: Timeline, plan: Plan, saved: SavedActivation, product: int, r
     """Gradient of what goes into the second product → of what came out of the first."""
     width = _width(plan, rows)
     line.saved(*saved)
+    if plan.swiglu == "fused":
+        return line.op(2 * width, product, saved.widened)
     if not plan.shape.gated:
         kept = saved.activated if plan.shape.activation == "relu" else saved.widened
         return line.op(width, product, kept)

@@ -21,12 +21,15 @@ class Mixed(NamedTuple):
 def forward(line: Timeline, plan: Plan, packed: int) -> Mixed:
     """Queries, keys and values of one projection → (batch, seq, heads · head_dim)."""
     shape, q, k = plan.shape, packed, packed
-    rotated = shape.positions == "rope"
-    if rotated:
+    if plan.turned_apart:
         q = rotation.forward(line, plan, shape.n_heads, packed)
         k = rotation.forward(line, plan, shape.n_kv_heads, packed)
-    if plan.from_cache:  # What was written to it is let go of.
-        k = packed
+    elif shape.positions == "rope" and plan.differentiated:
+        q = k = packed = line.op(_width(plan, shape.n_heads + 2 * shape.n_kv_heads), packed)
+    if (
+        plan.from_cache
+    ):  # What was written to it is let go of; of queries made anew the projection too.
+        k = packed = q if plan.turned_apart else packed
     naive = plan.attention == "naive"
     run = naive_attention.forward if naive else fused_attention.forward
     saved, mixed = run(line, plan, q, k, packed)
@@ -44,12 +47,14 @@ def backward(line: Timeline, plan: Plan, saved: SavedScores | SavedFused, gradie
         q, k, v = naive_attention.backward(line, plan, saved, gradient)
     else:
         q, k, v = fused_attention.backward(line, plan, saved, gradient)
-    if shape.positions == "rope":
+    if plan.turned_apart:
         k = rotation.backward(line, plan, shape.n_kv_heads, k)
         q = rotation.backward(line, plan, shape.n_heads, q)
     width = _width(plan, shape.n_heads + 2 * shape.n_kv_heads)
     joined = line.op(width, q, k, v)
-    return line.op(width, joined)  # Head by head, copied token by token.
+    copied = line.op(width, joined)  # Head by head, copied token by token.
+    turned_at_once = shape.positions == "rope" and not plan.turned_apart
+    return line.op(width, copied) if turned_at_once else copied
 
 
 def _copied(plan: Plan) -> bool:
@@ -58,8 +63,7 @@ def _copied(plan: Plan) -> bool:
     by row."""
     if plan.seq == 1:  # Of one token any layout will do.
         return False
-    rotated = plan.shape.positions == "rope"
-    return plan.attention == "naive" or (rotated and plan.attention != "efficient")
+    return plan.attention == "naive" or (plan.turned_apart and plan.attention != "efficient")
 
 
 def _width(plan: Plan, heads: int) -> int:

@@ -39,6 +39,8 @@ def forward(line: Timeline, plan: Plan, x: int) -> tuple[SavedBlock, int]:
     ff, y = _feed_forward(line, plan, normed)
     behind = line.op(plan.hidden.n_bytes, between, y)
     line.use(x)
+    if plan.norm == "fused":
+        line.use(normed)  # A local of the block.
     return SavedBlock(until, ff), behind
 
 
@@ -55,7 +57,10 @@ def backward(line: Timeline, plan: Plan, saved: SavedBlock, gradient: int) -> in
     """Gradient behind the block → before it, added to in place (`InputBuffer::accumulate`)."""
     rows, parts = plan.tokens, saved.until
     x = _feed_forward_backward(line, plan, saved.ff, gradient)
-    line.use(norms.backward(line, plan, parts.ff_norm, x), gradient)
+    if plan.sums_in_norm:
+        gradient = norms.backward(line, plan, parts.ff_norm, x, gradient)
+    else:
+        line.use(norms.backward(line, plan, parts.ff_norm, x), gradient)
     narrow = _narrow(line, plan, gradient)
     mixed = linear.backward(line, parts.out, narrow, rows, plan.compute)
     packed = attention.backward(line, plan, parts.attention, mixed)
@@ -89,8 +94,13 @@ def _until_feed_forward(line: Timeline, plan: Plan, x: int) -> tuple[SavedAttent
     mixed = attention.forward(line, plan, packed)
     out, y = linear.forward(line, layer.out, mixed.result, rows, plan.compute)
     line.use(normed, *mixed.held)
-    between = line.op(plan.hidden.n_bytes, x, y)
-    ff_norm, normed = norms.forward(line, plan, between)
+    if plan.sums_in_norm:
+        ff_norm, normed, between = norms.forward_of_sum(line, plan, x, y)
+    else:
+        between = line.op(plan.hidden.n_bytes, x, y)
+        ff_norm, normed = norms.forward(line, plan, between)
+        if plan.norm == "fused":
+            line.use(y)  # An argument of what adds and normalises.
     return SavedAttention(attention_norm, qkv, mixed.saved, out, ff_norm), between, normed
 
 

@@ -27,14 +27,14 @@ def forward(line: Timeline, plan: Plan, q: int, k: int, packed: int) -> tuple[Sa
     """Queries and keys, dense or inside `packed`, and values inside it → (batch, heads, seq,
     head_dim)."""
     heads, square = _heads(plan), _square(plan)
-    if q == packed and (plan.seq > 1 or plan.batch > 1):
+    if not plan.turned_apart and (plan.seq > 1 or plan.batch > 1):
         q = line.op(heads, packed)
     v = packed
     repeated: tuple[int, ...] = ()
     if plan.shape.n_kv_heads < plan.shape.n_heads:
         n_bytes = heads // plan.seq * plan.keys
         k, v = repeated = line.op(n_bytes, k), line.op(n_bytes, packed)
-    elif k == packed and not plan.from_cache:
+    elif not plan.turned_apart and not plan.from_cache:
         k = line.op(heads, packed)
     score = ITEM_BYTES[plan.compute]
     (product,) = line.dear((square * score,), q, k)

@@ -2,8 +2,9 @@
 
 from typing import NamedTuple
 
-from peakward.prediction.memory import linear, norms
+from peakward.prediction.memory import linear, linear_loss, norms
 from peakward.prediction.memory.linear import SavedLinear
+from peakward.prediction.memory.linear_loss import SavedLoss
 from peakward.prediction.memory.norms import SavedNorm
 from peakward.prediction.memory.timeline import Timeline
 from peakward.prediction.operators import readout
@@ -16,9 +17,9 @@ class SavedReadout(NamedTuple):
     """What the loss needs of the forward pass."""
 
     norm: SavedNorm
-    head: SavedLinear
+    head: SavedLinear | SavedLoss
     likelihoods: int
-    """Of Peakward's loss the logits themselves."""
+    """Of Peakward's loss the logits themselves; of one with the output layer in it there are none."""
     sums: tuple[int, ...] = ()
     """What it keeps of each row."""
 
@@ -34,6 +35,9 @@ def forward(line: Timeline, plan: Plan, x: int) -> tuple[SavedNorm, SavedLinear,
 
 def loss(line: Timeline, plan: Plan, x: int) -> SavedReadout:
     """The residual stream → log-likelihoods, with the fp32 logits there until the loss is made."""
+    if plan.loss_has_head:
+        norm, normed = norms.forward(line, plan, x)
+        return SavedReadout(norm, linear_loss.forward(line, plan, normed), normed)
     norm, head, logits = forward(line, plan, x)
     if plan.loss == "fused":
         row = plan.tokens * ITEM_BYTES[FLOAT]
@@ -48,7 +52,10 @@ def loss(line: Timeline, plan: Plan, x: int) -> SavedReadout:
 
 def loss_backward(line: Timeline, plan: Plan, saved: SavedReadout) -> int:
     """The gradient of the logits in the compute type: through the loss's choice of a likelihood in
-    each row, then through the log-softmax, each as large as the fp32 logits."""
+    each row, then through the log-softmax, each as large as the fp32 logits. Of a loss with the output
+    layer in it that of the normalised stream."""
+    if isinstance(saved.head, SavedLoss):
+        return linear_loss.backward(line, plan, saved.head)
     if plan.loss == "fused":
         line.ops((), saved.likelihoods, *line.saved(*saved.sums))
         return saved.likelihoods
@@ -62,9 +69,10 @@ def loss_backward(line: Timeline, plan: Plan, saved: SavedReadout) -> int:
 
 
 def backward(line: Timeline, plan: Plan, saved: SavedReadout, gradient: int) -> int:
-    """From the gradient of the logits to that of the residual stream."""
-    x = linear.backward(line, saved.head, gradient, plan.tokens, plan.stored)
-    return norms.backward(line, plan, saved.norm, x)
+    """From what `loss_backward` gave to the gradient of the residual stream."""
+    if isinstance(saved.head, SavedLinear):
+        gradient = linear.backward(line, saved.head, gradient, plan.tokens, plan.stored)
+    return norms.backward(line, plan, saved.norm, gradient)
 
 
 def _wide(plan: Plan) -> int:

@@ -10,7 +10,7 @@ from peakward.prediction.operators import (
     own_attention,
     rotation,
 )
-from peakward.prediction.operators.heads import keys, new_keys, queries
+from peakward.prediction.operators.heads import keys, new_keys, projected, queries
 from peakward.prediction.operators.layout import Strides, dense, is_view, swapped
 from peakward.prediction.operators.plan import Kernel, Plan
 from peakward.prediction.operators.tape import Tape, tensor
@@ -42,9 +42,12 @@ _BACKWARD: dict[Kernel, Callable[[Tape, Plan], None]] = {
 
 def forward(tape: Tape, plan: Plan) -> Operand:
     """What the first projection gave → (batch, seq, heads · head_dim)."""
-    if plan.shape.positions == "rope":
+    if plan.turned_apart:
         for each in (queries(plan), new_keys(plan)):
             rotation.forward(tape, each, plan.stored)
+    elif plan.shape.positions == "rope":
+        in_place = not plan.differentiated
+        rotation.own_forward(tape, projected(plan), plan.stored, in_place=in_place)
     if plan.cached:
         _write_to_cache(tape, new_keys(plan))
     strides = _FORWARD[plan.attention](tape, plan)
@@ -60,11 +63,14 @@ def backward(tape: Tape, plan: Plan) -> Operand:
     """Gradient of (batch, seq, heads · head_dim) → of what the first projection gave."""
     q, k = queries(plan), keys(plan)
     _BACKWARD[plan.attention](tape, plan)
-    if plan.shape.positions == "rope":
+    if plan.turned_apart:
         for each in (k, q):
             rotation.backward(tape, each, plan.stored)
     joined = tape.joined(q, k, k, along=1)
-    return _side_by_side(tape, joined, dense(joined.shape))
+    together = _side_by_side(tape, joined, dense(joined.shape))
+    if plan.shape.positions == "rope" and not plan.turned_apart:
+        rotation.own_backward(tape, joined, plan.stored)
+    return together
 
 
 def _side_by_side(tape: Tape, x: Operand, strides: Strides) -> Operand:

@@ -45,7 +45,11 @@ def backward(tape: Tape, plan: Plan) -> None:
     """Gradient of the residual stream behind the block → before it; also of all parameters."""
     second = _feed_forward(plan)
     second.backward(tape, plan, _gradient(tape, plan, second.result(plan)))
-    _norm_backward(tape, plan, f"{BLOCK}.ff_norm")
+    if plan.sums_in_norm:
+        with tape.module(f"{BLOCK}.ff_norm"):
+            norms.backward(tape, plan, sums=True)
+    else:
+        _norm_backward(tape, plan, f"{BLOCK}.ff_norm")
     _attention_backward(tape, plan)
 
 
@@ -60,9 +64,11 @@ def _until_feed_forward(tape: Tape, plan: Plan) -> None:
     linear.forward(tape, layer.qkv, normed)
     with tape.module(f"{BLOCK}.attention"):
         mixed = attention.forward(tape, plan)
-    _add(tape, plan, linear.forward(tape, layer.out, mixed))
+    attended = linear.forward(tape, layer.out, mixed)
+    if not plan.sums_in_norm:
+        _add(tape, plan, attended)
     with tape.module(f"{BLOCK}.ff_norm"):
-        norms.forward(tape, plan)
+        norms.forward(tape, plan, sums=plan.sums_in_norm)
 
 
 def _add(tape: Tape, plan: Plan, x: Operand) -> None:

@@ -4,6 +4,7 @@ from typing import get_args
 
 from peakward.catalogue.experts import experts_obstacle
 from peakward.catalogue.flash import flash_obstacle
+from peakward.catalogue.fused import fused_obstacle
 from peakward.catalogue.levers import setting_obstacle
 from peakward.prediction.operators.attention_backend import ComputeCapability
 from peakward.records.case import (
@@ -16,6 +17,7 @@ from peakward.records.case import (
     Optimizer,
     Precision,
     Workload,
+    Written,
 )
 from peakward.records.errors import PeakwardError
 
@@ -27,7 +29,7 @@ _ON_CPU: dict[str, tuple[str, ...]] = {
     "checkpointing": ("none", "sqrt", "every-block"),
     "compile": ("none",),
     "optimizer": _TORCH_ADAMW,
-    "loss": ("torch",),
+    **dict.fromkeys(("loss", "norm", "rope", "swiglu"), ("torch",)),
 }
 _ON_CUDA: dict[str, tuple[str, ...]] = {
     "precision": get_args(Precision),
@@ -36,6 +38,7 @@ _ON_CUDA: dict[str, tuple[str, ...]] = {
     "compile": ("none", "default"),
     "optimizer": get_args(Optimizer),
     "loss": get_args(Loss),
+    **dict.fromkeys(("norm", "rope", "swiglu"), get_args(Written)),
 }
 _CAPTURABLE = tuple(each for each in get_args(Precision) if each != "fp16-mixed")
 """Loss scaling decides on the host."""
@@ -99,9 +102,11 @@ def _expect_gpu(precision: Precision, compute_capability: ComputeCapability) -> 
 
 def _expect_own_kernels(case: ModelCase, compute_capability: ComputeCapability) -> None:
     """Peakward's own kernels run where their levers apply."""
-    reason = setting_obstacle("loss", case, compute_capability=compute_capability)
-    if reason is not None:
-        raise PeakwardError(f"expected settings that go with Peakward's loss: {reason}")
+    for field in ("loss", "norm", "rope", "swiglu"):
+        reason = setting_obstacle(field, case, compute_capability=compute_capability)
+        reason = reason or fused_obstacle(case)
+        if reason is not None:
+            raise PeakwardError(f"expected settings that go with Peakward's {field}: {reason}")
     if case.configuration.attention not in OWN_ATTENTION:
         return
     reason = setting_obstacle(

@@ -28,11 +28,16 @@ def all_keys(plan: Plan) -> Operand:
     return tensor(plan.compute, plan.batch, plan.shape.n_heads, plan.keys, plan.shape.head_dim)
 
 
+def projected(plan: Plan) -> Operand:
+    """(batch, heads + 2 · kv_heads, seq, head_dim): queries, keys and values of one projection."""
+    return _heads(plan, plan.shape.n_heads + 2 * plan.shape.n_kv_heads)
+
+
 def like_queries(plan: Plan) -> Strides:
     """Of a new tensor in the queries' layout: head by head where RoPE made them anew, else row by
     row, as the projection gave them."""
     shape = queries(plan).shape
-    return dense(shape) if plan.shape.positions == "rope" else by_rows(shape)
+    return dense(shape) if plan.turned_apart else by_rows(shape)
 
 
 def packed(plan: Plan) -> Strides:

@@ -23,7 +23,7 @@ def forward(tape: Tape, plan: Plan) -> Strides:
     """
     shape = plan.shape
     q, k = queries(plan), all_keys(plan)
-    rotated = shape.positions == "rope"
+    rotated = plan.turned_apart
     grouped = shape.n_heads != shape.n_kv_heads
     if grouped:
         for _ in ("keys", "values"):

@@ -1,6 +1,7 @@
 """RMSNorm and LayerNorm over the residual stream, as torch's CPU and as CUDA carries them out.
 
-RMSNorm is taken apart on a CPU and one operator on CUDA; LayerNorm is one on both.
+RMSNorm is taken apart on a CPU and one operator on CUDA; LayerNorm is one on both. Peakward's own are one
+operator each way, which makes the residual's sum too where both of its terms are of one type.
 """
 
 from peakward.prediction.operators.plan import Plan
@@ -8,9 +9,12 @@ from peakward.prediction.operators.tape import FLOAT, Tape, tensor
 from peakward.records.op_graph import Operand
 
 
-def forward(tape: Tape, plan: Plan) -> Operand:
-    """x (batch, seq, d_model) → the same, over the last dimension."""
-    if plan.shape.norm == "layernorm":
+def forward(tape: Tape, plan: Plan, *, sums: bool = False) -> Operand:
+    """x (batch, seq, d_model) → the same, over the last dimension; in Peakward's kernel of a sum, which
+    is a result too."""
+    if plan.norm == "fused":
+        _own(tape, plan, sums=sums)
+    elif plan.shape.norm == "layernorm":
         _layer_norm(tape, plan)
     elif plan.device == "cuda":
         _fused_rms_norm(tape, plan)
@@ -19,15 +23,45 @@ def forward(tape: Tape, plan: Plan) -> Operand:
     return plan.hidden
 
 
-def backward(tape: Tape, plan: Plan) -> Operand:
-    """Gradient of y → of x, both (batch, seq, d_model) in x's type; also of the parameters."""
-    if plan.shape.norm == "layernorm":
+def backward(tape: Tape, plan: Plan, *, sums: bool = False) -> Operand:
+    """Gradient of y → of x, both (batch, seq, d_model) in x's type; also of the parameters. Of a norm that
+    summed, the sum's own gradient is added in the same kernel."""
+    if plan.norm == "fused":
+        _own_backward(tape, plan, sums=sums)
+    elif plan.shape.norm == "layernorm":
         _layer_norm_backward(tape, plan)
     elif plan.device == "cuda":
         _fused_rms_norm_backward(tape, plan)
     else:
         _rms_norm_in_parts_backward(tape, plan)
     return plan.hidden
+
+
+def _own(tape: Tape, plan: Plan, *, sums: bool) -> None:
+    x = plan.hidden
+    total = x if sums else tensor(plan.stored, 0)
+    inputs = (x, x) if sums else (x,)
+    tape.own(_own_name(plan), (*inputs, *_parameters(plan)), (x, total, *_own_rows(plan)))
+
+
+def _own_backward(tape: Tape, plan: Plan, *, sums: bool) -> None:
+    x, parameters = plan.hidden, _parameters(plan)
+    gradients = (x, x) if sums else (x,)
+    inputs = (*gradients, x, *parameters, *_own_rows(plan))
+    tape.own(f"{_own_name(plan)}_backward", inputs, (x, *parameters))
+
+
+def _own_name(plan: Plan) -> str:
+    return "add_layer_norm" if plan.shape.norm == "layernorm" else "add_rms_norm"
+
+
+def _parameters(plan: Plan) -> tuple[Operand, ...]:
+    return (_weight(plan),) * (2 if plan.shape.norm == "layernorm" else 1)
+
+
+def _own_rows(plan: Plan) -> tuple[Operand, ...]:
+    """The reciprocal deviation of each position, and in LayerNorm before it the mean."""
+    return (tensor(FLOAT, plan.tokens),) * (2 if plan.shape.norm == "layernorm" else 1)
 
 
 def _layer_norm(tape: Tape, plan: Plan) -> None:

@@ -14,7 +14,7 @@ from peakward.prediction.operators.attention_backend import (
 )
 from peakward.prediction.operators.coverage import expect_covered
 from peakward.prediction.operators.tape import BFLOAT, FLOAT, HALF, tensor
-from peakward.records.case import Attention, DeviceType, Loss, ModelCase, Precision
+from peakward.records.case import Attention, DeviceType, Loss, ModelCase, Precision, Written
 from peakward.records.model_shape import ModelShape
 from peakward.records.op_graph import Operand
 
@@ -65,6 +65,9 @@ class Plan(NamedTuple):
     differentiated: bool
     """A backward pass follows."""
     loss: Loss
+    norm: Written
+    rope: Written
+    swiglu: Written
     groups_in_one_kernel: bool
     """torch multiplies all experts in one kernel, where their widths allow it."""
 
@@ -87,6 +90,21 @@ class Plan(NamedTuple):
     def masked(self) -> bool:
         """Not each query attends to each key: of one over several keys, all are in its reach."""
         return self.keys == self.seq
+
+    @property
+    def turned_apart(self) -> bool:
+        """RoPE makes queries and keys anew, head by head; else they lie as the projection laid them."""
+        return self.shape.positions == "rope" and self.rope == "torch"
+
+    @property
+    def sums_in_norm(self) -> bool:
+        """The sum with attention's result is made by the norm behind it."""
+        return self.norm == "fused" and not self.autocast
+
+    @property
+    def loss_has_head(self) -> bool:
+        """The product with the output layer is the loss's own, and no logits come out of it."""
+        return self.loss in ("chunked", "recomputed")
 
     @property
     def of_readout(self) -> "Plan":
@@ -127,6 +145,9 @@ def plan(case: ModelCase, compute_capability: ComputeCapability = HOPPER) -> Pla
         device=case.device,
         differentiated=workload.trains,
         loss=case.configuration.loss,
+        norm=case.configuration.norm,
+        rope=case.configuration.rope,
+        swiglu=case.configuration.swiglu,
         groups_in_one_kernel=compute == BFLOAT
         and (case.device == "cpu" or compute_capability[0] in CAPABILITIES),
     )

@@ -1,6 +1,6 @@
 """Final norm, head and mean cross-entropy."""
 
-from peakward.prediction.operators import linear, norms
+from peakward.prediction.operators import linear, linear_loss, norms
 from peakward.prediction.operators.linear import Linear
 from peakward.prediction.operators.plan import Plan
 from peakward.prediction.operators.tape import FLOAT, INT, Tape, tensor
@@ -13,11 +13,17 @@ def logits(tape: Tape, plan: Plan) -> None:
     plan = plan.of_readout
     with tape.module("readout.norm"):
         normed = norms.forward(tape, plan)
-    linear.forward(tape, head(plan), normed)
+    if not plan.loss_has_head:
+        linear.forward(tape, head(plan), normed)
 
 
 def loss(tape: Tape, plan: Plan) -> None:
     """The logits → the mean cross-entropy, divided by the number of micro-batches."""
+    if plan.loss_has_head:
+        with tape.module("readout"):
+            linear_loss.forward(tape, plan)
+        tape.pointwise("div", tensor(FLOAT))
+        return
     if plan.loss == "fused":
         _own_loss(tape, plan)
         return
@@ -35,6 +41,12 @@ def backward(tape: Tape, plan: Plan) -> None:
     scalar, targets, rows = tensor(FLOAT), tensor(INT, plan.tokens), _rows(plan)
     tape.call("ones_like", (scalar,), (scalar,), bytes_read=0)
     tape.pointwise("div", scalar)
+    if plan.loss_has_head:
+        with tape.module("readout"):
+            linear_loss.backward(tape, plan)
+        with tape.module("readout.norm"):
+            norms.backward(tape, plan)
+        return
     gradient = _logits(plan, plan.compute)
     with tape.module("readout"):
         if plan.loss == "fused":

@@ -1,4 +1,8 @@
-"""RoPE's turn of queries or keys: element i with element i + head_dim/2."""
+"""RoPE's turn of queries or keys: element i with element i + head_dim/2.
+
+Peakward's own is one pass over queries, keys and values where they lie side by side, in place where no
+gradient is asked for.
+"""
 
 from peakward.prediction.operators.tape import Tape, of_type, tensor
 from peakward.records.op_graph import Operand
@@ -27,6 +31,17 @@ def backward(tape: Tape, gradient: Operand, angle_dtype: str) -> Operand:
             tape.cast(tape.pointwise("mul", wide, angle), half.dtype)
         tape.pointwise("add", half, half)
     return tape.joined(half, half, along=3)
+
+
+def own_forward(tape: Tape, packed: Operand, angle_dtype: str, *, in_place: bool) -> None:
+    """Queries, keys and values (batch, heads, seq, head_dim) → the same, the first two turned."""
+    angle = _angle(packed, angle_dtype)
+    tape.own("rope_" if in_place else "rope", (packed, angle, angle), (packed,))
+
+
+def own_backward(tape: Tape, packed: Operand, angle_dtype: str) -> None:
+    """Gradient of all three → the same before the turn."""
+    own_forward(tape, packed, angle_dtype, in_place=False)
 
 
 def _half(x: Operand) -> Operand:

@@ -9,6 +9,7 @@ from peakward.prediction.time import grouped_products, kernels, own_kernels
 from peakward.prediction.time.device_model import DeviceModel
 from peakward.prediction.time.fused import fused_s
 from peakward.prediction.time.kernels import KERNELS, Kernel
+from peakward.prediction.time.linear_loss import loss_time
 from peakward.prediction.time.products import (
     TF32_TRANSPOSED_SLOWDOWN,
     UNALIGNED_SLOWDOWN,
@@ -48,6 +49,8 @@ def cost(operator: Operator, setting: Setting, on: DeviceModel) -> OperatorCost:
         return _attention(operator, on)
     if name in own_kernels.ATTENTION:
         return _own_attention(operator, setting, on)
+    if name in own_kernels.LINEAR_LOSS:
+        return _linear_loss(operator, setting, on)
     if operator.flops:
         raise ValueError(f"expected a product or attention, got {operator.name} with FLOPs")
     if operator.fused:
@@ -100,6 +103,18 @@ def _grouped_product(operator: Operator, on: DeviceModel) -> OperatorCost:
     if start_s > max(compute_s, memory_s):
         bound = "launch"
     return OperatorCost(start_s + max(compute_s, memory_s), grouped_products.LAUNCHES, bound)
+
+
+def _linear_loss(operator: Operator, setting: Setting, on: DeviceModel) -> OperatorCost:
+    """In tf32 where cuBLAS multiplies, as the recomputed loss's own kernels do not."""
+    dtype = operator.inputs[0].dtype
+    kind = _TYPES.get(dtype, dtype)
+    if kind == "fp32" and setting.tf32 and operator.name.endswith("chunked"):
+        kind = "tf32"
+    model = on.products.get(kind)
+    if model is None:
+        return OperatorCost(None, 1.0, "compute")
+    return OperatorCost(*loss_time(operator, model, on))
 
 
 def _attention(operator: Operator, on: DeviceModel) -> OperatorCost:

@@ -4,6 +4,7 @@ No stored result has a step with them yet: until one does, a step's interval is 
 share of it says (`errors_seen`), and its record names them.
 """
 
+from peakward.prediction.operators.linear_loss import PRODUCTS
 from peakward.prediction.operators.tape import FLOAT
 from peakward.prediction.time.kernels import Kernel
 from peakward.records.op_graph import ITEM_BYTES, Operator
@@ -17,12 +18,25 @@ ATTENTION = frozenset(
     }
 )
 """At the rates that calibration found for torch's kernels."""
+LINEAR_LOSS = frozenset(PRODUCTS)
+"""Products at the rates of cuBLAS, between passes over a chunk of logits (`time.linear_loss`)."""
 PASSES: dict[str, Kernel] = {
+    "peakward.add_layer_norm": Kernel(1.0),
+    "peakward.add_layer_norm_backward": Kernel(1.2, 3),
+    "peakward.add_rms_norm": Kernel(1.0),
+    "peakward.add_rms_norm_backward": Kernel(1.2, 2),
+    "peakward.linear_cross_entropy_chunked_backward": Kernel(1.0, 3),
+    "peakward.rope": Kernel(1.0),
+    "peakward.rope_": Kernel(1.0),
+    "peakward.swiglu": Kernel(1.0),
+    "peakward.swiglu_backward": Kernel(1.0),
     "peakward.cross_entropy_over_logits": Kernel(1.0, 2),
     "peakward.cross_entropy_backward_over_logits": Kernel(1.0),
 }
-"""Kernels that move their operands once, as fast as an addition does; the loss's mean is a launch."""
-OPERATORS = ATTENTION | PASSES.keys()
+"""Kernels that move their operands once, as fast as an addition does; the loss's mean is a launch. A
+norm's gradients by themselves reach 0.76 to 0.90 of a copy (`2026-11-22-h100-kernel-speed-rms_norm`); those
+of its parameters are summed by another launch each."""
+OPERATORS = ATTENTION | LINEAR_LOSS | PASSES.keys()
 """All that torch calls as one operator."""
 NEVER_MEASURED = OPERATORS
 ATTENTION_LAUNCHES: dict[AttentionPass, float] = {"forward": 2.0, "backward": 5.0}

@@ -56,6 +56,8 @@ def _imports(chosen: dict[str, object]) -> list[str]:
         lines += ["from peakward.lab.ops.adamw.api import TritonAdamW"]
     if chosen.get("attention") in _BACKENDS:
         lines += ["from torch.nn.attention import SDPBackend, sdpa_kernel"]
+    if "norm" in chosen:
+        lines += ["from peakward.lab.levers import fused_norms"]
     if chosen.get("loss") == "fused":
         lines += ["from peakward.lab.ops.cross_entropy.api import cross_entropy"]
     return lines
@@ -67,6 +69,8 @@ def _once(chosen: dict[str, object]) -> list[str]:
         lines.append('torch.set_float32_matmul_precision("high")')
     if chosen.get("precision") == "bf16":
         lines.append("model.to(torch.bfloat16)")
+    if "norm" in chosen:
+        lines.append('fused_norms.apply(model, "fused")')
     if chosen.get("attention") == "sdpa":
         lines.append('model.set_attn_implementation("sdpa")')
     if chosen.get("checkpointing", "none") != "none":

@@ -7,6 +7,7 @@ import torch
 
 from peakward.lab.models import decoder
 from peakward.lab.ops.attention import reference
+from peakward.lab.ops.rotation.api import rotate
 
 EPS64 = torch.finfo(torch.float64).eps
 
@@ -71,7 +72,7 @@ def test_rope_turns_complex_numbers(make_shape):
     turn = torch.polar(torch.ones(9, 3, dtype=torch.float64), torch.arange(9)[:, None] * rate)
     turned = torch.complex(x[..., :3], x[..., 3:]) * turn
     expected = torch.cat((turned.real, turned.imag), dim=-1)
-    assert close(decoder.rotate(x, cos, sin), expected, roundings=10)
+    assert close(rotate(x, cos, sin), expected, roundings=10)
 
 
 def test_rope_angles_are_not_rounded_to_bf16(make_shape):

@@ -7,10 +7,12 @@ from itertools import accumulate
 
 import msgspec
 import pytest
+import torch
 from torch.profiler import ProfilerActivity, profile
 
 from peakward.catalogue.models import model
 from peakward.lab.levers.prepare import prepare
+from peakward.lab.ops.linear_cross_entropy import chunked, recomputed
 from peakward.prediction.memory import block, naive_attention
 from peakward.prediction.memory.step import timeline
 from peakward.prediction.operators import experts
@@ -107,6 +109,53 @@ def test_a_step_holds_at_most_what_is_predicted(monkeypatch, changes, settings):
         monkeypatch.setattr(room, "sums_in_fp32", lambda _plan: False)  # Autocast's of CUDA does.
     case = ModelCase(
         model=msgspec.structs.replace(SHAPE, **changes),
+        workload=Workload(batch_size=2, seq_len=128, pass_="forward_backward"),
+        configuration=Configuration(**settings),
+        device="cpu",
+    )
+    check(case)
+
+
+FUSED = {"norm": "fused", "rope": "fused", "swiglu": "fused"}
+OWN = [
+    *(
+        ({"norm": norm}, {**FUSED, "precision": precision, "checkpointing": mode})
+        for norm in ("rmsnorm", "layernorm")
+        for precision in ("fp32", "bf16-mixed", "bf16")
+        for mode in ("none", "every-block", "selective")
+    ),
+    *(({"n_kv_heads": 2}, {**FUSED, "precision": precision}) for precision in ("fp32", "bf16")),
+    (EXPERTS, {"swiglu": "fused"}),
+    (GPT2, {"norm": "fused", "precision": "bf16-mixed"}),
+    *(
+        ({"tied_head": tied}, {"norm": "fused", "loss": loss, "precision": precision})
+        for tied in (False, True)
+        for loss in ("chunked", "recomputed")
+        for precision in ("fp32", "bf16-mixed", "bf16")
+        if (loss, precision) != ("chunked", "bf16")
+    ),
+]
+"""Of the chunked loss in bf16 a CPU scales the weight's gradient on a copy in fp32."""
+
+
+@pytest.fixture
+def unstarted(monkeypatch):
+    """Kernels are handed their tensors and left alone: the interpreter's own are nobody's memory. So are
+    products, which a CPU makes of copies in 16 bits."""
+    function = pytest.importorskip("triton.runtime.interpreter").InterpretedFunction
+    monkeypatch.setattr(function, "__getitem__", lambda *_: lambda *_, **__: None)
+    monkeypatch.setattr(torch, "mm", lambda *_, **__: None)
+    for room in (chunked, recomputed):
+        monkeypatch.setattr(room, "add_product", lambda *_, **__: None)
+
+
+@pytest.mark.usefixtures("unstarted")
+@pytest.mark.parametrize(("changes", "settings"), OWN)
+def test_peakward_s_own_kernels_hold_what_is_predicted(monkeypatch, changes, settings):
+    monkeypatch.setattr(naive_attention, "SOFTMAX_TEMPORARIES", 0)
+    wide = {} if "loss" not in settings else {"vocab_size": 6_000}
+    case = ModelCase(
+        model=msgspec.structs.replace(SHAPE, **changes, **wide),
         workload=Workload(batch_size=2, seq_len=128, pass_="forward_backward"),
         configuration=Configuration(**settings),
         device="cpu",

@@ -22,6 +22,7 @@ def linear_cross_entropy(
     implementation: str,
     ignore_index: int = -100,
     workspace_bytes: int | None = None,
+    loss_dtype: torch.dtype | None = None,
 ) -> Tensor:
     """torch.nn.functional.cross_entropy(hidden @ weight.T, targets), the mean, in torch's type: that
     of hidden, fp32 under autocast (which casts hidden and weight as it does for a product).
@@ -37,15 +38,16 @@ def linear_cross_entropy(
         implementation: one of `IMPLEMENTATIONS`. `recomputed` takes widths of whole 16 bytes.
         workspace_bytes: at most so many hold a chunk's logits or their gradient, though 128 rows or
             columns are always taken; as many as the weight's, and at least 256 MiB, if not given.
+        loss_dtype: of the result, in place of torch's.
 
     Raises:
         ValueError: no such implementation, or inputs of another shape, type, stride or device.
     """
     if torch.is_autocast_enabled(hidden.device.type):
         dtype = torch.get_autocast_dtype(hidden.device.type)
-        hidden, weight, loss_dtype = hidden.to(dtype), weight.to(dtype), torch.float32
-    else:
-        loss_dtype = hidden.dtype
+        hidden, weight = hidden.to(dtype), weight.to(dtype)
+        loss_dtype = loss_dtype or torch.float32
+    loss_dtype = loss_dtype or hidden.dtype
     _require(hidden, weight, targets, implementation)
     n_bytes = default_bytes(weight) if workspace_bytes is None else workspace_bytes
     if implementation == "recomputed":
@@ -232,6 +234,7 @@ def _keep_gradients(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...
     _, count, d_hidden, d_weight = output
     ctx.save_for_backward(d_hidden, d_weight, count)
     ctx.mark_non_differentiable(count, d_hidden, d_weight)
+    ctx.set_materialize_grads(False)  # Or zeros as large as both gradients would be made for them.
 
 
 def _scale_gradients(ctx: Any, grad_loss: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
@@ -245,6 +248,7 @@ def _keep_inputs(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) 
     _, sums, count = output
     ctx.save_for_backward(hidden, weight, targets, sums, count)
     ctx.mark_non_differentiable(sums, count)
+    ctx.set_materialize_grads(False)
 
 
 def _compute_gradients(ctx: Any, grad_loss: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:

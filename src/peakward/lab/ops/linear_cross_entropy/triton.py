@@ -1,9 +1,9 @@
 """A projection onto the vocabulary whose logits stay in the registers that they were computed in.
 
-`_partials` computes a tile of logits and leaves of every row of it the maximum and the sum of
-exponentials, 8 bytes for block_vocab logits; `_combine` puts a row's together (Wijmans et al. 2024,
+`…_partials` computes a tile of logits and leaves of every row of it the maximum and the sum of
+exponentials, 8 bytes for block_vocab logits; `…_combine` puts a row's together (Wijmans et al. 2024,
 "Cut Your Losses in Large-Vocabulary Language Models", algorithm 2, without its locks: a tile has a
-place of its own, so that the result is the same every time). `_gradient` computes a tile again and
+place of its own, so that the result is the same every time). `…_gradient` computes a tile again and
 stores its gradient.
 """
 
@@ -120,7 +120,7 @@ def _logits(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _partials(  # type: ignore[no-untyped-def]
+def _linear_cross_entropy_partials(  # type: ignore[no-untyped-def]
     hidden,
     weight,
     targets_ptr,
@@ -158,7 +158,7 @@ def _partials(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _combine(  # type: ignore[no-untyped-def]
+def _linear_cross_entropy_combine(  # type: ignore[no-untyped-def]
     partials_ptr,
     picked_ptr,
     targets_ptr,
@@ -192,7 +192,7 @@ def _combine(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _gradient(  # type: ignore[no-untyped-def]
+def _linear_cross_entropy_gradient(  # type: ignore[no-untyped-def]
     hidden,
     weight,
     gradient,
@@ -264,7 +264,7 @@ def losses(
     sums = partials.new_empty(n_tokens, 2)
     if not n_tokens:
         return each, sums
-    _partials[(triton.cdiv(n_tokens, cut.block_tokens) * n_tiles,)](
+    _linear_cross_entropy_partials[(triton.cdiv(n_tokens, cut.block_tokens) * n_tiles,)](
         _matrix(hidden, cut.block_tokens, cut.block_width, cut),
         _matrix(weight, cut.block_vocab, cut.block_width, cut),
         targets,
@@ -275,7 +275,7 @@ def losses(
         width,
         **_meta(cut),
     )
-    _combine[(triton.cdiv(n_tokens, COMBINED_TOKENS),)](
+    _linear_cross_entropy_combine[(triton.cdiv(n_tokens, COMBINED_TOKENS),)](
         partials,
         picked,
         targets,
@@ -313,7 +313,7 @@ def gradient(
     (n_tokens, width), n_columns = hidden.shape, out.shape[1]
     cut = settings or gradient_settings_for(hidden.dtype, _capability())
     n_tiles = triton.cdiv(n_tokens, cut.block_tokens) * triton.cdiv(n_columns, cut.block_vocab)
-    _gradient[(n_tiles,)](
+    _linear_cross_entropy_gradient[(n_tiles,)](
         _matrix(hidden, cut.block_tokens, cut.block_width, cut),
         _matrix(weight, cut.block_vocab, cut.block_width, cut),
         _matrix(out, cut.block_tokens, cut.block_vocab, cut),

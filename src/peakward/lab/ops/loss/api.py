@@ -1,12 +1,14 @@
 """The mean cross-entropy behind the output layer, by the name of its implementation."""
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from peakward.lab.ops.cross_entropy.api import cross_entropy_over_logits
+from peakward.lab.ops.linear_cross_entropy.api import linear_cross_entropy
 
 LossFn = Callable[[nn.Module, Tensor, Tensor], Tensor]
 """loss(head, hidden, targets): of (batch, seq_len, d) and (batch, seq_len) of int64, by a layer without a
@@ -28,7 +30,32 @@ def fused(head: nn.Module, hidden: Tensor, targets: Tensor) -> Tensor:
     )
 
 
-IMPLEMENTATIONS: dict[str, LossFn] = {"torch": of_torch, "fused": fused}
+def with_head(head: nn.Module, hidden: Tensor, targets: Tensor, *, implementation: str) -> Tensor:
+    """With the output layer's product in it, so that all logits are never there at once.
+
+    Raises:
+        ValueError: a head that is no linear layer; and what `linear_cross_entropy` raises.
+    """
+    if not isinstance(head, nn.Linear):
+        raise ValueError(
+            f"loss: expected a linear layer for the head of {implementation}, got "
+            f"{type(head).__name__}; of logits that are there take fused"
+        )
+    return linear_cross_entropy(
+        hidden.flatten(0, 1),
+        head.weight,
+        targets.flatten(),
+        implementation=implementation,
+        loss_dtype=torch.float32,
+    )
+
+
+IMPLEMENTATIONS: dict[str, LossFn] = {
+    "torch": of_torch,
+    "fused": fused,
+    "chunked": partial(with_head, implementation="chunked"),
+    "recomputed": partial(with_head, implementation="recomputed"),
+}
 
 
 def implementation(name: str) -> LossFn:

@@ -1,6 +1,6 @@
 """Rotary position embedding of heads, in place or not, apart or inside a fused projection.
 
-The convention is `models.decoder.rotate`'s and transformers': element i of a head is turned with
+The convention is `rotation.api.rotate`'s and transformers': element i of a head is turned with
 element i + head_dim/2. Cosines and sines are (seq_len, head_dim / 2), or (batch, seq_len, head_dim /
 2), as `models.decoder.rotation` makes them; of transformers', which hold them twice side by side,
 hand over the first half.
@@ -25,23 +25,25 @@ class _Heads(NamedTuple):
         return x if x.dim() == 4 else x.view(*x.shape[:2], self.n_all, -1).transpose(1, 2)
 
 
-def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def rope(x: Tensor, cos: Tensor, sin: Tensor, *, n_turned: int | None = None) -> Tensor:
     """x turned, as a new tensor laid out as x is.
 
     Args:
         x: (batch, heads, seq_len, head_dim) of any strides, in fp32, fp16 or bf16.
         cos, sin: see above; of any of these types. They get no gradient.
+        n_turned: heads from the first, the others are left as they are; all if not given.
 
     Raises:
         ValueError: shapes or types that do not fit, or a device that the kernel cannot run on.
     """
-    return _rope(x, cos, sin, x.shape[1], False)
+    return _rope(x, cos, sin, x.shape[1] if n_turned is None else n_turned, False)
 
 
-def rope_(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def rope_(x: Tensor, cos: Tensor, sin: Tensor, *, n_turned: int | None = None) -> Tensor:
     """x turned in place, and returned; otherwise as `rope`. What made x must not need its values
     for its own gradient, which autograd checks."""
-    return _turn(x, cos, sin, _Heads(x.shape[1], x.shape[1]))
+    n_all = x.shape[1]
+    return _turn(x, cos, sin, _Heads(n_all, n_all if n_turned is None else n_turned))
 
 
 def rope_qkv_(qkv: Tensor, cos: Tensor, sin: Tensor, *, n_heads: int, n_kv_heads: int) -> Tensor:

@@ -10,7 +10,7 @@ def rope(
     """Element i of a head turned with element i + head_dim/2: low·cos - high·sin and high·cos +
     low·sin, in at least fp32, rounded once to x's dtype.
 
-    So do `models.decoder.rotate` and transformers' `apply_rotary_pos_emb`, whose cosines and sines
+    So do `rotation.api.rotate` and transformers' `apply_rotary_pos_emb`, whose cosines and sines
     are these twice side by side. The paper itself turns neighbours, 2i with 2i + 1.
 
     Args:

@@ -13,7 +13,7 @@ from peakward.lab.ops.rows.layout import RowSettings, alignment, tiles
 
 
 @triton.jit(do_not_specialize=["n_rows", "n_turned"])
-def _turn(  # type: ignore[no-untyped-def]
+def _rope_turn(  # type: ignore[no-untyped-def]
     x_ptr,
     y_ptr,
     cos_ptr,
@@ -105,7 +105,7 @@ def turn(
         [each // align for each in angles_in_order],
     )
     n_rows = sizes[0] * sizes[1] * sizes[2]
-    _turn[(triton.cdiv(n_rows, chosen.rows),)](
+    _rope_turn[(triton.cdiv(n_rows, chosen.rows),)](
         x,
         y,
         cos,

@@ -15,7 +15,7 @@ MOST_ROWS = 512
 
 
 @triton.jit(do_not_specialize=["n_rows"])
-def _column_sums(  # type: ignore[no-untyped-def]
+def _column_sum(  # type: ignore[no-untyped-def]
     partial_ptr, out_ptr, n_rows, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
@@ -33,7 +33,7 @@ def column_sums(partial: Tensor, dtype: torch.dtype) -> Tensor:
     n_rows, width = partial.shape
     out = torch.empty(width, dtype=dtype, device=partial.device)
     rows = min(power_of_two(n_rows), MOST_ROWS)
-    _column_sums[(triton.cdiv(width, COLUMNS),)](
+    _column_sum[(triton.cdiv(width, COLUMNS),)](
         partial, out, n_rows, width, rows, COLUMNS, num_warps=max(4, rows // 32)
     )
     return out

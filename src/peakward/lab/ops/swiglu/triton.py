@@ -36,7 +36,7 @@ def _divided(x, by, EXACT: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=["n_rows"])
-def _forward(  # type: ignore[no-untyped-def]
+def _swiglu_forward(  # type: ignore[no-untyped-def]
     x_ptr,
     y_ptr,
     n_rows,
@@ -62,7 +62,7 @@ def _forward(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=["n_rows"])
-def _backward(  # type: ignore[no-untyped-def]
+def _swiglu_backward(  # type: ignore[no-untyped-def]
     g_ptr,
     x_ptr,
     out_ptr,
@@ -108,7 +108,7 @@ def swiglu(x: Tensor, settings: RowSettings | None = None) -> Tensor:
     rows = as_rows(x)
     chosen = settings or settings_for(width, x.element_size())
     align = alignment(width, rows.stride(0))
-    _forward[_grid(len(rows), width, chosen)](
+    _swiglu_forward[_grid(len(rows), width, chosen)](
         rows,
         y,
         len(rows),
@@ -132,7 +132,7 @@ def swiglu_backward(gradient: Tensor, x: Tensor, settings: RowSettings | None = 
     chosen = settings or settings_for(width, x.element_size(), inputs=3)
     strides = (g.stride(0), rows.stride(0))
     align = alignment(width, *strides)
-    _backward[_grid(len(rows), width, chosen)](
+    _swiglu_backward[_grid(len(rows), width, chosen)](
         g,
         rows,
         out,

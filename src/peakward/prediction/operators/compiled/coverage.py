@@ -26,9 +26,10 @@ def expect_covered(case: ModelCase, plan: Plan) -> None:
     _expect("pass of compiled blocks", case.workload.pass_, *get_args(ModulePass))
     _expect("compile_scope", configuration.compile_scope, "block")
     _expect("checkpointing of compiled blocks", configuration.checkpointing, "none")
-    _expect("loss of compiled blocks", configuration.loss, "torch")
+    for field in ("loss", "norm", "rope", "swiglu"):
+        _expect(f"{field} of compiled blocks", getattr(configuration, field), "torch")
     _expect("precision of compiled blocks", configuration.precision, *precisions)
-    _expect("norm of compiled blocks", shape.norm, "rmsnorm")
+    _expect("kind of norm of compiled blocks", shape.norm, "rmsnorm")
     _expect("positions of compiled blocks", shape.positions, "rope")
     windowed = shape.window is not None and shape.window < plan.seq
     _expect("window of compiled blocks", shape.window if windowed else None, None)

@@ -11,9 +11,9 @@ pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu has
 
 def outcome(name, dtype):
     generator = torch.Generator().manual_seed(0)
-    hidden = torch.randn(2, 7, 12, generator=generator).to(dtype).requires_grad_()
-    head = nn.Linear(12, 33, bias=False)
-    head.weight.data = torch.randn(33, 12, generator=generator)
+    hidden = torch.randn(2, 7, 16, generator=generator).to(dtype).requires_grad_()
+    head = nn.Linear(16, 33, bias=False)
+    head.weight.data = torch.randn(33, 16, generator=generator)
     head = head.to(dtype)
     targets = torch.randint(33, (2, 7), generator=generator)
     targets[0, :3] = -100
@@ -22,8 +22,9 @@ def outcome(name, dtype):
     return [loss.detach(), hidden.grad, head.weight.grad]
 
 
-def test_it_is_torchs():
-    found, base = outcome("fused", torch.float32), outcome("torch", torch.float32)
+@pytest.mark.parametrize("name", ["fused", "chunked", "recomputed"])
+def test_it_is_torchs(name):
+    found, base = outcome(name, torch.float32), outcome("torch", torch.float32)
     for mine, plain, exact in zip(found, base, outcome("torch", torch.float64), strict=True):
         bound = 2 * (plain.double() - exact).norm() + 2.0**-23 * exact.norm()
         assert (mine.double() - exact).norm() <= bound
@@ -35,5 +36,12 @@ def test_of_16_bit_logits_it_is_in_fp32(name):
 
 
 def test_an_unknown_name_is_refused():
-    with pytest.raises(ValueError, match="the loss of torch, fused, got 'fsed'"):
+    with pytest.raises(ValueError, match="the loss of torch, fused, chunked, recomputed, got 'fsed'"):
         implementation("fsed")
+
+
+@pytest.mark.parametrize("name", ["chunked", "recomputed"])
+def test_logits_that_are_there_are_refused_to_a_loss_that_makes_them(name):
+    logits, targets = torch.zeros(2, 7, 33), torch.zeros(2, 7, dtype=torch.int64)
+    with pytest.raises(ValueError, match=f"a linear layer for the head of {name}, got Identity"):
+        implementation(name)(nn.Identity(), logits, targets)

@@ -23,7 +23,7 @@ REFUSED = {
     "compile_scope": case(configuration={"compile_scope": "model"}),
     "checkpointing of compiled blocks": case(configuration={"checkpointing": "every-block"}),
     "precision of compiled blocks": case(configuration={"precision": "fp8"}),
-    "norm of compiled blocks": case({"norm": "layernorm"}),
+    "kind of norm of compiled blocks": case({"norm": "layernorm"}),
     "positions of compiled blocks": case({"positions": "learned"}),
     "window of compiled blocks": case({"window": 8}),
     "activation of compiled blocks": case({"activation": "gelu"}),

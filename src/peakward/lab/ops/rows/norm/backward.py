@@ -27,7 +27,7 @@ class Gradients(NamedTuple):
 
 
 @triton.jit(do_not_specialize=["n_rows"])
-def _backward(  # type: ignore[no-untyped-def]
+def _row_norm_bwd(  # type: ignore[no-untyped-def]
     g_ptr,
     s_gradient_ptr,
     x_ptr,
@@ -100,7 +100,7 @@ def _backward(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=["n_rows"])
-def _backward_in_pieces(  # type: ignore[no-untyped-def]
+def _row_norm_bwd_in_pieces(  # type: ignore[no-untyped-def]
     g_ptr,
     s_gradient_ptr,
     x_ptr,
@@ -167,7 +167,7 @@ def _backward_in_pieces(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=["n_rows"])
-def _parameter_gradients(  # type: ignore[no-untyped-def]
+def _row_norm_bwd_parameters(  # type: ignore[no-untyped-def]
     g_ptr,
     x_ptr,
     mean_ptr,
@@ -237,12 +237,12 @@ def gradients(
     extents = (n_rows, width // align, *(each // align for each in strides), align)
     (n_programs,) = settings.grid(n_rows)
     if settings.columns < width:
-        _backward_in_pieces[(n_programs,)](
+        _row_norm_bwd_in_pieces[(n_programs,)](
             *tensors, *extents, settings.columns, settings.stages, num_warps=settings.warps
         )
         return Gradients(out, *parameter_gradients(g, x, weight, bias, mean, r))
     partial = [None if each is None else r.new_empty(n_programs, width) for each in (weight, bias)]
-    _backward[(n_programs,)](
+    _row_norm_bwd[(n_programs,)](
         *tensors,
         *partial,
         *extents,
@@ -272,7 +272,7 @@ def parameter_gradients(
     n_blocks = triton.cdiv(width, columns)
     n_parts = min(triton.cdiv(n_rows, rows), triton.cdiv(4 * multiprocessors(x.device), n_blocks))
     partial = [None if each is None else r.new_empty(n_parts, width) for each in (weight, bias)]
-    _parameter_gradients[(n_blocks, n_parts)](
+    _row_norm_bwd_parameters[(n_blocks, n_parts)](
         g,
         x,
         mean,

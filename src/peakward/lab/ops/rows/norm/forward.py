@@ -15,7 +15,7 @@ from peakward.lab.ops.rows.vectors import packed
 
 
 @triton.jit(do_not_specialize=["n_rows"])
-def _forward(  # type: ignore[no-untyped-def]
+def _row_norm_fwd(  # type: ignore[no-untyped-def]
     x_ptr,
     residual_ptr,
     weight_ptr,
@@ -63,7 +63,7 @@ def _forward(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _forward_in_pieces(  # type: ignore[no-untyped-def]
+def _row_norm_fwd_in_pieces(  # type: ignore[no-untyped-def]
     x_ptr,
     residual_ptr,
     weight_ptr,
@@ -168,7 +168,9 @@ def normalise(
     shared = (*tensors, width // align, *(each // align for each in strides), eps, align)
     if settings.columns >= width:
         grid = (triton.cdiv(n_rows, settings.rows),)
-        _forward[grid](*shared, n_rows, settings.rows, settings.columns, num_warps=settings.warps)
+        _row_norm_fwd[grid](
+            *shared, n_rows, settings.rows, settings.columns, num_warps=settings.warps
+        )
     else:
-        _forward_in_pieces[(n_rows,)](*shared, settings.columns, num_warps=settings.warps)
+        _row_norm_fwd_in_pieces[(n_rows,)](*shared, settings.columns, num_warps=settings.warps)
     return y, s, r if mean is None else mean, r
