@@ -7,11 +7,13 @@ from peakward.records.step_time import StepTime
 
 
 def said(times: Iterable[StepTime | Change | None]) -> str | None:
-    """Which operators, and what that does to intervals; None where there are none."""
-    names = sorted({name for time in times if time is not None for name in time.never_measured})
+    """Which operators, by one name with their gradients, and what that does to intervals; None where
+    there are none."""
+    found = {name for time in times if time is not None for name in time.never_measured}
+    names = sorted({each.removeprefix("peakward.").replace("_backward", "") for each in found})
     if not names:
         return None
     return (
-        f"No stored result has timed {', '.join(names)}: of what they take a half to twice is in the "
-        "intervals."
+        f"No stored result has timed Peakward's {', '.join(names)}: of what they and their gradients take a "
+        "half to twice is in the intervals."
     )

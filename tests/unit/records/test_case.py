@@ -6,7 +6,15 @@ import sys
 import msgspec
 import pytest
 
-from peakward.records.case import Configuration, ModelCase, StepCase, Workload, case_key, same_work
+from peakward.records.case import (
+    Configuration,
+    ModelCase,
+    ModuleCase,
+    StepCase,
+    Workload,
+    case_key,
+    same_work,
+)
 from peakward.records.codec import from_json
 from peakward.records.model_shape import ModelShape
 
@@ -71,6 +79,21 @@ def test_a_loss_that_older_records_do_not_name_is_torchs_and_in_no_key() -> None
     assert from_json(stored, ModelCase) == CASE
     fused = msgspec.structs.replace(CASE, configuration=Configuration(loss="fused"))
     assert case_key(fused) != case_key(CASE)
+
+
+MODULE_KEY = "d5c7316f4a1dd418"
+
+
+def test_settings_that_older_records_do_not_name_are_in_no_key() -> None:
+    """A module's have named the loss since there were any."""
+    module = ModuleCase(
+        source="py:a:b", fingerprint="1", workload=Workload(batch_size=4, seq_len=16), device="cpu"
+    )
+    assert case_key(module) == MODULE_KEY
+    for case in (CASE, module):
+        for field in ("norm", "rope", "swiglu"):
+            fused = msgspec.structs.replace(case.configuration, **{field: "fused"})
+            assert case_key(msgspec.structs.replace(case, configuration=fused)) != case_key(case)
 
 
 def test_the_key_is_the_same_in_another_process() -> None:

@@ -27,21 +27,26 @@ def loss_time(operator: Operator, model: ProductModel, on: DeviceModel) -> LossT
     """Of one of `PRODUCTS`; the model is of the type that it multiplies in."""
     hidden, weight = operator.inputs[:2]
     (n_tokens, width), vocab = hidden.shape, weight.shape[0]
-    sizes = ((n_tokens, vocab, width), (n_tokens, width, vocab), (vocab, width, n_tokens))
-    products = sizes[: PRODUCTS[operator.name]]
-    compute_s = sum(model.compute_s(*each) for each in products)
-    if model.kernel.item_bytes == 2 and not model.aligned(width):
-        compute_s *= UNALIGNED_SLOWDOWN
+    slowdown = 1.0 if model.kernel.item_bytes > 2 or model.aligned(width) else UNALIGNED_SLOWDOWN
+    logits = (n_tokens, vocab, width)
+    if PRODUCTS[operator.name] == 1:  # Its logits never reach memory.
+        compute_s = slowdown * model.compute_s(*logits)
+        memory_s = on.traffic.time_s(operator.bytes_read + operator.bytes_written)
+        return LossTime(model.start_s + max(compute_s, memory_s), 3.0, _bound(compute_s, memory_s))
     chunked = operator.name.endswith("chunked")
-    n_chunks = chunks(hidden, weight, of_tokens=chunked)[0] if len(products) > 1 else 1
-    # Made in the forward pass of the recomputed loss, logits never reach memory.
-    logits_bytes = n_tokens * vocab * ITEM_BYTES[hidden.dtype] if len(products) > 1 else 0
-    total = weight if chunked else hidden
-    again_bytes = (n_chunks - 1) * 2 * total.n_elements * ITEM_BYTES[FLOAT]
-    moved = operator.bytes_read + operator.bytes_written + (2 + 2 * chunked) * logits_bytes
-    memory_s = on.traffic.time_s(moved + again_bytes)
-    starts_s = n_chunks * len(products) * model.start_s
-    passes_s = on.traffic.time_s(2 * logits_bytes) if chunked else 0.0
-    bound: Literal["compute", "memory"] = "compute" if compute_s + passes_s > memory_s else "memory"
-    n_launches = n_chunks * (PRODUCT_LAUNCHES * len(products) + chunked) + 1
-    return LossTime(starts_s + max(compute_s + passes_s, memory_s), n_launches, bound)
+    n_chunks, _ = chunks(hidden, weight, of_tokens=chunked)
+    sizes = (logits, (n_tokens, width, vocab), (vocab, width, n_tokens))
+    products_s = sum(
+        max(slowdown * model.compute_s(*each), model.memory_s(*each)) for each in sizes
+    )
+    logits_bytes = n_tokens * vocab * ITEM_BYTES[hidden.dtype]
+    total_bytes = (weight if chunked else hidden).n_elements * ITEM_BYTES[FLOAT]
+    passes_bytes = 2 * logits_bytes * chunked + 2 * (n_chunks - 1) * total_bytes
+    passes_s = on.traffic.time_s(passes_bytes)
+    starts_s = n_chunks * len(sizes) * model.start_s
+    n_launches = n_chunks * (len(sizes) * PRODUCT_LAUNCHES + chunked) + 1
+    return LossTime(starts_s + products_s + passes_s, n_launches, _bound(products_s, passes_s))
+
+
+def _bound(compute_s: float, memory_s: float) -> Literal["compute", "memory"]:
+    return "compute" if compute_s > memory_s else "memory"

@@ -57,6 +57,36 @@ def test_a_lever_keeps_what_its_class_promises(pass_, changed, declared):
     assert all(each.candidate_error <= each.bound for each in found.errors)
 
 
+FUSED = {"norm": "fused", "rope": "fused", "swiglu": "fused"}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu has them compiled")
+@pytest.mark.parametrize(
+    "changed",
+    [
+        *({field: "fused"} for field in FUSED),
+        {"loss": "chunked"},
+        {"loss": "recomputed"},
+        {**FUSED, "loss": "chunked", "checkpointing": "every-block"},
+    ],
+    ids=str,
+)
+def test_peakward_s_own_kernels_reorder(changed):
+    """In Triton's interpreter, which rounds each product of a rotation as torch does on a CPU."""
+    base = case("forward_backward")
+    found = verify(base, case("forward_backward", **changed), "reordered")
+    assert found.verdict == "holds", found
+    differs = any(each.candidate_error != each.base_error for each in found.errors)
+    assert differs == (changed != {"rope": "fused"})
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu has them compiled")
+@pytest.mark.parametrize("pass_", ["forward", "prefill", "decode"])
+def test_they_reorder_passes_without_gradients(pass_):
+    found = verify(case(pass_), case(pass_, **FUSED), "reordered")
+    assert found.verdict == "holds", found
+
+
 @pytest.mark.parametrize("pass_", ["prefill", "decode"])
 @pytest.mark.parametrize(
     ("changed", "declared"),

@@ -6,8 +6,10 @@ import pytest
 
 from peakward.catalogue.models import model
 from peakward.lab.levers.capture import capture
+from peakward.prediction.memory.peak import peak_memory
 from peakward.prediction.operators.op_graph import op_graph
 from peakward.records.case import Configuration, ModelCase, Workload
+from peakward.records.errors import PeakwardError
 
 SHAPE = msgspec.structs.replace(
     model("tiny"),
@@ -70,3 +72,91 @@ def test_it_is_what_a_step_shows(setting):
     closed = seen(op_graph(case("cuda", *setting)))
     captured = seen(capture(case("cpu", *setting)))
     assert (closed - captured, captured - closed) == (set(), set())
+
+
+def test_by_hand():
+    """Of 28 tokens in bf16: a norm and a sum's, the turn of 12 heads of 64, and a gate of 24."""
+    found = {(each.name, each.phase): each for each in op_graph(case("cuda", {}, BF16)).operators}
+    x, weight, rows = 28 * 64 * 2, 64 * 2, 28 * 4
+    moved = {
+        key[0].removeprefix("peakward."): (each.bytes_read, each.bytes_written, each.count)
+        for key, each in found.items()
+        if key[1] == "backward"
+    }
+    assert moved["add_rms_norm_backward"] in (
+        (3 * x + weight + rows, x + weight, 3),  # And what went past the sum.
+        (2 * x + weight + rows, x + weight, 3),
+    )
+    packed, angles = 28 * 12 * 64 * 2, 2 * 14 * 32 * 2
+    assert moved["rope"] == (packed + angles, packed, 3)
+    assert moved["swiglu_backward"] == (28 * 24 * 2 * 3, 28 * 48 * 2, 3)
+    turned = found["peakward.rope", "forward"]
+    assert (turned.bytes_read, turned.bytes_written) == (packed + angles, packed)
+
+
+def launches(configuration):
+    """Operators of a block's forward and backward passes, the products' apart."""
+    graph = op_graph(case("cuda", {}, {**PLAIN, "norm": "torch", **BF16, **configuration}))
+    return sum(
+        each.count
+        for each in graph.operators
+        if (each.module or "").startswith("blocks") and not each.name.endswith("mm")
+    )
+
+
+def test_each_spares_launches():
+    """A norm's sum both ways; of RoPE ten passes each way and, with these, a copy of the heads; three
+    of a gate and three of its gradient."""
+    plain = launches({})
+    assert plain - launches({"norm": "fused"}) == 3 * 2
+    assert plain - launches({"swiglu": "fused"}) == 3 * (2 + 4 - 2)
+    assert plain - launches({"rope": "fused"}) > 3 * 20
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16-mixed"])
+def test_a_loss_with_the_output_layer_in_it_never_holds_all_logits(precision):
+    """Of 65,536 tokens and a vocabulary of 50,000, at 256 MiB a chunk."""
+    wide = {"vocab_size": 50_000}
+    peaks = {
+        loss: peak_memory(
+            case(
+                "cuda",
+                wide,
+                {"precision": precision, "loss": loss},
+                {"batch_size": 64, "seq_len": 1024, "pass_": "forward_backward"},
+            )
+        )
+        for loss in ("torch", "fused", "chunked", "recomputed")
+    }
+    logits = 65_536 * 50_000 * (4 if precision == "fp32" else 2)
+    assert peaks["fused"].peak.logits_bytes == logits
+    for loss in ("chunked", "recomputed"):
+        assert peaks[loss].peak.logits_bytes <= 256 << 20
+        assert peaks[loss].peak_bytes < peaks["fused"].peak_bytes - 0.8 * logits
+
+
+def test_a_fused_gate_keeps_its_projection_and_its_result_alone():
+    work = {"batch_size": 16, "seq_len": 1024, "pass_": "forward_backward"}
+    kept = [
+        peak_memory(case("cuda", {"d_ff": 512}, {**BF16, "swiglu": how}, work)).peak
+        for how in ("torch", "fused")
+    ]
+    activated = 3 * 16_384 * 512 * 2
+    assert kept[0].activations_bytes - kept[1].activations_bytes == activated
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        (case("cpu"), "expected (norm|rope|swiglu|attention) .* for operators in closed form, got"),
+        (
+            case("cuda", {}, {"compile": "default", **PLAIN, **NAIVE}),
+            "expected norm of compiled blocks torch .*, got fused",
+        ),
+        (case("cuda", GPT2, {"swiglu": "torch"}), "Peakward's .*: rope fused needs positions of rope"),
+        (case("cuda", {}, CHUNKED, {"pass_": "forward"}), "Peakward's loss: loss chunked needs the pass"),
+    ],
+)  # fmt: skip
+def test_what_it_does_not_go_with_is_refused(made, says):
+    with pytest.raises(PeakwardError, match=says):
+        op_graph(made)

@@ -86,6 +86,22 @@ def test_a_step_with_a_kernel_that_was_never_measured_says_so_and_is_wider():
     assert wide.low < narrow.low and wide.high > narrow.high
 
 
+def test_norms_rope_and_swiglu_move_their_operands_once():
+    x = tensor(4096, 768, dtype="bfloat16")
+    for name, factor, n_launches in (
+        ("add_rms_norm", 1.0, 1),
+        ("add_rms_norm_backward", 1.2, 2),
+        ("rope", 1.0, 1),
+        ("swiglu_backward", 1.0, 1),
+    ):
+        found = cost(made(name, [x, x], [x], 0), of_case(CASE), device())
+        assert found.device_s == pytest.approx(factor * (3 * x.n_bytes / 1e12 + 2 * US))
+        assert found.n_launches == n_launches
+    fused = {"norm": "fused", "rope": "fused", "swiglu": "fused"}
+    step = step_time(case("small", precision="bf16", **fused), device())
+    assert {"peakward.add_rms_norm", "peakward.rope", "peakward.swiglu"} < set(step.never_measured)
+
+
 def test_the_loss_moves_its_operands_once_and_was_never_measured():
     rows, n = tensor(4096, 50_000, dtype="bfloat16"), "cross_entropy_backward_over_logits"
     found = cost(made(n, [rows], [rows], 0), of_case(CASE), device())

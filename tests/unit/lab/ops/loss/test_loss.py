@@ -36,7 +36,9 @@ def test_of_16_bit_logits_it_is_in_fp32(name):
 
 
 def test_an_unknown_name_is_refused():
-    with pytest.raises(ValueError, match="the loss of torch, fused, chunked, recomputed, got 'fsed'"):
+    with pytest.raises(
+        ValueError, match="the loss of torch, fused, chunked, recomputed, got 'fsed'"
+    ):
         implementation("fsed")
 
 

@@ -1,0 +1,101 @@
+"""The norms of any module in Peakward's kernels, from outside; in Triton's interpreter."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from peakward.lab.levers import fused_norms
+from peakward.lab.levers.prepare import prepare
+from peakward.lab.models.norms import FusedLayerNorm, FusedRMSNorm
+from peakward.lab.numerics.verify import verify
+from peakward.records.errors import PeakwardError
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu has them compiled")
+
+
+def tree():
+    return nn.ModuleDict(
+        {
+            "rms": nn.RMSNorm(8),
+            "layers": nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)),
+            "over two": nn.LayerNorm((4, 8)),
+            "batch": nn.BatchNorm1d(8),
+        }
+    )
+
+
+def test_norms_over_a_last_dimension_are_replaced_and_nothing_else():
+    module = tree()
+    names = [name for name, _ in module.named_parameters()]
+    fused_norms.apply(module, "fused")
+    assert type(module["rms"]) is FusedRMSNorm
+    assert type(module["layers"][1]) is FusedLayerNorm
+    assert type(module["over two"]) is nn.LayerNorm
+    assert [name for name, _ in module.named_parameters()] == names
+
+
+def test_torchs_are_left_as_they_are():
+    module = tree()
+    fused_norms.apply(module, "torch")
+    assert type(module["rms"]) is nn.RMSNorm
+
+
+def test_a_copy_is_changed_and_not_the_original():
+    module = tree()
+    fused_norms.apply(copy.deepcopy(module), "fused")
+    assert type(module["rms"]) is nn.RMSNorm
+    assert "forward" not in vars(module["rms"])
+
+
+class RMSNorm(nn.Module):
+    """Like transformers', but of the user's own: what it computes is not known."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.variance_epsilon = nn.Parameter(torch.ones(8)), 1e-6
+
+
+def test_a_module_without_a_known_norm_is_refused():
+    module = nn.Sequential(nn.Linear(2, 2), RMSNorm())
+    with pytest.raises(PeakwardError, match=r"an nn.RMSNorm.*got Sequential without: call"):
+        fused_norms.apply(module, "fused")
+
+
+def test_transformers_norms_compute_what_they_did():
+    llama = pytest.importorskip("transformers.models.llama.modeling_llama")
+    norm, x = llama.LlamaRMSNorm(24, eps=1e-5), torch.randn(3, 24)
+    norm.weight.data = torch.randn(24)
+    expected = norm(x)
+    assert fused_norms._fuse(norm)
+    torch.testing.assert_close(norm(x), expected, rtol=2.0**-20, atol=2.0**-20)
+    half = norm(x.half())
+    assert half.dtype == torch.float32  # As of the product of a weight in fp32.
+
+
+def test_gemmas_norm_is_another_formula_and_left_alone():
+    gemma = pytest.importorskip("transformers.models.gemma.modeling_gemma")
+    assert not fused_norms._fuse(gemma.GemmaRMSNorm(24))
+
+
+@pytest.mark.parametrize("source", ["py:tiny_gpt:build", "hf:llama", "hf:gpt2"])
+def test_the_numbers_of_a_users_module_hold(source, make_module_case):
+    if source.startswith("hf:"):
+        pytest.importorskip("transformers")
+    base = make_module_case(source, pass_="forward_backward")
+    candidate = make_module_case(source, pass_="forward_backward", norm="fused")
+    found = verify(base, candidate, "reordered")
+    assert (found.verdict, found.reason) == ("holds", None)
+    assert any(each.candidate_error != each.base_error for each in found.errors)
+
+
+def test_a_step_of_it_runs_with_blocks_recomputed(make_module_case):
+    settings = {"norm": "fused", "checkpointing": "every-block"}
+    losses = []
+    for chosen in ({}, settings):
+        with prepare(make_module_case("py:tiny_gpt:build", **chosen)) as step:
+            step.model.eval()
+            step.step()
+            losses.append(step.loss())
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
