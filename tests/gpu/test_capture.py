@@ -40,6 +40,7 @@ FP32, BF16, FP16, FP8, MIXED = (
 )
 SDPA, EFFICIENT, MATH = ({"attention": each} for each in ("sdpa", "sdpa-efficient", "sdpa-math"))
 FLASH, HOPPER = ({"attention": each} for each in ("flash", "flash-hopper"))
+OWN = {"norm": "fused", "rope": "fused", "swiglu": "fused"}
 RECOMPUTED, SELECTIVE = ({"checkpointing": each} for each in ("every-block", "selective"))
 FORWARD, PREFILL, DECODE = ({"pass_": each} for each in ("forward", "prefill", "decode"))
 EXPERTS = {"n_experts": 4, "n_active_experts": 4}
@@ -102,6 +103,29 @@ GRID = {
     "fused loss": ({}, {**FP32, "loss": "fused"}, {}),
     "fused loss, mixed": ({}, {**MIXED, "loss": "fused"}, {"workload": {"accumulate": 2}}),
     "fused loss, fp16, gpt2": (GPT2, {**FP16, "loss": "fused"}, {}),
+    "chunked loss": ({}, {**FP32, "loss": "chunked"}, {}),
+    "chunked loss, mixed": (
+        {"tied_head": True},
+        {**MIXED, "loss": "chunked"},
+        {"workload": {"accumulate": 2}},
+    ),
+    "recomputed loss": ({}, {**BF16, "loss": "recomputed"}, {}),
+    "recomputed loss, fp16": ({}, {**FP16, "loss": "recomputed"}, {}),
+    "norm": ({}, {**BF16, "norm": "fused"}, {}),
+    "norm, mixed": ({"norm": "layernorm"}, {**MIXED, "norm": "fused"}, {}),
+    "norm, fp8": ({}, {**FP8, **SDPA, "norm": "fused"}, {}),
+    "rope": ({}, {**FP32, "rope": "fused"}, {}),
+    "rope, sdpa": ({}, {**SDPA, **BF16, "rope": "fused"}, {}),
+    "rope, sdpa, grouped": ({"n_kv_heads": 1}, {**SDPA, **MIXED, "rope": "fused"}, {}),
+    "rope, efficient": ({}, {**EFFICIENT, **MIXED, "rope": "fused"}, {}),
+    "rope, math": ({}, {**MATH, **BF16, "rope": "fused"}, {}),
+    "rope, flash, forward": ({}, {**FLASH, **BF16, "rope": "fused"}, FORWARD),
+    "rope, decode": ({"n_kv_heads": 1}, {**SDPA, **BF16, "rope": "fused"}, DECODE),
+    "rope, prefill": ({}, {**SDPA, **MIXED, "rope": "fused"}, PREFILL),
+    "swiglu": ({}, {**MIXED, "swiglu": "fused"}, {}),
+    "swiglu, experts": (ROUTED, {**BF16, "swiglu": "fused"}, {}),
+    "own kernels throughout": ({}, {**BF16, **FLASH, **OWN, "loss": "recomputed"}, {}),
+    "own kernels, selective": ({}, {**MIXED, **FLASH, **OWN, **SELECTIVE}, {}),
     "flash-decode": ({}, {**BF16, "attention": "flash-decode"}, DECODE),
     "flash-decode, grouped, window": (
         {"n_kv_heads": 1, "window": 5},

@@ -6,6 +6,7 @@ import torch
 
 from peakward.catalogue.levers import case_obstacle
 from peakward.lab.levers.prepare import prepare
+from peakward.lab.numerics.verify import verify
 from peakward.lab.ops.attention import reference
 from peakward.lab.ops.attention.api import implementation
 
@@ -14,6 +15,8 @@ pytestmark = pytest.mark.gpu
 NARROW = ("bf16-mixed", "fp16-mixed", "bf16", "fp8")
 ANY_TYPE = ("naive", "sdpa", "sdpa-efficient", "sdpa-math")
 ATTENTION = (*ANY_TYPE, "sdpa-cudnn", "sdpa-flash")
+LOSSES = ("fused", "chunked", "recomputed")
+PARTS = ("norm", "rope", "swiglu")
 
 
 def skip_what_the_lever_refuses(case):
@@ -60,16 +63,69 @@ def test_own_decode_attention(setting, options, make_case, check):
 @pytest.mark.parametrize("setting", ["fp32", "tf32", *NARROW])
 @pytest.mark.parametrize("options", [{}, {"compile": "default"}, {"checkpointing": "every-block"}])
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_own_loss(setting, options, accumulate, make_case, check):
+@pytest.mark.parametrize("loss", LOSSES)
+def test_own_loss(loss, setting, options, accumulate, make_case, check):
     workload = {"accumulate": accumulate}
-    case = make_case(precision=setting, loss="fused", workload=workload, **options)
+    case = make_case(precision=setting, loss=loss, workload=workload, **options)
     with prepare(case) as step:
         check(step)
 
 
-def test_own_loss_in_a_graph(make_case, check):
-    with prepare(make_case(precision="bf16", loss="fused", cuda_graphs=True)) as step:
+@pytest.mark.parametrize("loss", LOSSES)
+def test_own_loss_in_a_graph(loss, make_case, check):
+    with prepare(make_case(precision="bf16", loss=loss, cuda_graphs=True)) as step:
         check(step)
+
+
+@pytest.mark.parametrize("setting", ["fp32", "tf32", *NARROW])
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("pass_", ["train_step", "forward", "prefill", "decode"])
+def test_own_norm_rope_and_swiglu(part, setting, pass_, make_case, check):
+    workload = {"batch_size": 16}  # Of the sides of fp8 matrices cuBLAS takes multiples of 16.
+    with prepare(
+        make_case(precision=setting, pass_=pass_, workload=workload, **{part: "fused"})
+    ) as step:
+        check(step)
+
+
+@pytest.mark.parametrize("setting", ["fp32", "bf16-mixed", "bf16", "fp8"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"compile": "default"},
+        {"compile": "default", "checkpointing": "selective"},
+        {"cuda_graphs": True},
+        {"checkpointing": "every-block", "loss": "chunked"},
+        {"compile": "default", "cuda_graphs": True, "loss": "recomputed"},
+    ],
+    ids=str,
+)
+def test_all_of_them_together(setting, options, make_case, check):
+    attention = "sdpa" if setting == "fp32" else "flash"
+    fused = dict.fromkeys(PARTS, "fused")
+    with prepare(make_case(precision=setting, attention=attention, **fused, **options)) as step:
+        check(step)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"norm": "layernorm"}, {"n_experts": 4, "n_active_experts": 4}]
+)
+@pytest.mark.parametrize("setting", ["fp32", "bf16"])
+def test_of_other_models(changes, setting, make_case, check):
+    with prepare(
+        make_case(shape=changes, precision=setting, **dict.fromkeys(PARTS, "fused"))
+    ) as step:
+        check(step)
+
+
+@pytest.mark.parametrize("part", [*PARTS, "loss"])
+@pytest.mark.parametrize("setting", ["fp32", "bf16-mixed", "bf16"])
+def test_their_numbers_hold(part, setting, make_case):
+    """By the class that the lever declares."""
+    for how in LOSSES if part == "loss" else ("fused",):
+        base = make_case(precision=setting)
+        found = verify(base, make_case(precision=setting, **{part: how}), "reordered")
+        assert (found.verdict, found.reason) == ("holds", None), found
 
 
 @pytest.mark.parametrize("mode", ["sqrt", "every-block", "selective"])

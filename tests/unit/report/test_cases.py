@@ -52,6 +52,10 @@ def test_a_workload_says_micro_batches_and_lengths(studies):
         ("compile", "max-autotune", "compile max-autotune"),
         ("cuda_graphs", True, "cuda-graphs"),
         ("checkpointing", "sqrt", "checkpointing sqrt"),
+        ("loss", "chunked", "chunked loss"),
+        ("norm", "fused", "fused norm"),
+        ("rope", "fused", "fused RoPE"),
+        ("swiglu", "fused", "fused SwiGLU"),
     ],
 )
 def test_each_setting_is_named(studies, field, value, words):

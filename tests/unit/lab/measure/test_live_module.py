@@ -69,6 +69,12 @@ def same(before, after):
         (("bf16",), "approximate", True),
         (("bf16-mixed",), "approximate", False),
         (("fused-optimizer", "checkpointing"), "reordered", True),
+        pytest.param(
+            ("fused-norm",),
+            "reordered",
+            False,
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="needs the interpreter"),
+        ),
     ],
 )
 def test_the_user_s_module_is_never_left_altered(names, declared, training, live):

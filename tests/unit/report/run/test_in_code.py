@@ -68,6 +68,13 @@ def test_a_fused_optimizer_is_made(model):
     assert run(once, model=model)["optimizer"].defaults["fused"]
 
 
+def test_norms_are_fused():
+    (once,) = codes(norm="fused")
+    model = nn.Sequential(nn.LayerNorm(8))
+    run(once, model=model)
+    assert type(model[0]).__name__ == "FusedLayerNorm"
+
+
 @pytest.mark.parametrize("mode", ["every-block", "selective"])
 def test_blocks_are_recomputed(model, mode):
     (once,) = codes(checkpointing=mode)
