@@ -9,7 +9,9 @@ those that save memory.
 Wrong when: another program holds the device's memory.
 """
 
-from peakward.diagnose.memory_use import peak_use, scores_bytes
+import math
+
+from peakward.diagnose.memory_use import PeakUse, peak_use, scores_bytes
 from peakward.diagnose.signals import Signals
 from peakward.diagnose.symptom import Symptom, Verdict, abstain, number
 from peakward.records.finding import Evidence
@@ -47,16 +49,38 @@ def judge(signals: Signals) -> Verdict:
     )
     needed = None if told is None else told.needed_bytes
     limit = signals.limit_bytes
+    logits = _logits_bytes(signals)
     return Symptom(
         cause=f"The step needs more memory than there is; {held}.",
-        evidence=(*_evidence(signals, most), *_scores(scores)),
-        advice="an attention that keeps no score matrix"
-        if scores is not None and use is not None and 2 * scores > use.peak_bytes
-        else ADVICE.get(most or "", "a smaller batch or a shorter sequence"),
+        evidence=(*_evidence(signals, most), *_scores(scores), *_logits(logits)),
+        advice=_advice(use, most, scores, logits),
         levers=(*ATTENTION, *OTHERS),
         held_back_bytes=None if needed is None or limit is None else max(needed - limit, 0),
         share=1.0,
     )
+
+
+def _advice(use: PeakUse | None, most: str | None, scores: int | None, logits: int | None) -> str:
+    """Of what takes half of the peak by itself, else of what takes the most."""
+    peak_bytes = math.inf if use is None else use.peak_bytes
+    if scores is not None and 2 * scores > peak_bytes:
+        return "an attention that keeps no score matrix"
+    if logits is not None and 2 * logits > peak_bytes:
+        return "a loss that has the output layer in it and never all logits"
+    return ADVICE.get(most or "", "a smaller batch or a shorter sequence")
+
+
+def _logits_bytes(signals: Signals) -> int | None:
+    """At the predicted peak, with their gradient and copies; None where nothing is predicted."""
+    told = None if signals.forecast is None else signals.forecast.memory
+    return None if told is None else told.peak.logits_bytes
+
+
+def _logits(n_bytes: int | None) -> tuple[Evidence, ...]:
+    if not n_bytes:
+        return ()
+    stored = "forecast memory.peak.logits_bytes"
+    return (number("logits and their gradient, predicted", n_bytes, "bytes", stored),)
 
 
 def _evidence(signals: Signals, most: str | None) -> tuple[Evidence, ...]:

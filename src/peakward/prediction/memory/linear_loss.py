@@ -3,8 +3,8 @@ all logits, but a workspace with a chunk of them."""
 
 from typing import NamedTuple
 
-from peakward.prediction.memory.timeline import Timeline
-from peakward.prediction.operators.linear_loss import chunks, operands
+from peakward.prediction.memory.timeline import Category, Timeline
+from peakward.prediction.operators.linear_loss import chunks, kept, operands
 from peakward.prediction.operators.plan import Plan
 from peakward.prediction.operators.tape import FLOAT, of_type
 from peakward.records.op_graph import ITEM_BYTES
@@ -22,38 +22,52 @@ class SavedLoss(NamedTuple):
 def forward(line: Timeline, plan: Plan, normed: int) -> SavedLoss:
     """The normalised stream → the loss."""
     given = _cast(line, plan, normed)
-    x, weight = operands(plan)
-    row, one = plan.tokens * ITEM_BYTES[FLOAT], ITEM_BYTES[FLOAT]
-    if plan.loss == "recomputed":
-        n_tiles = -(-weight.shape[0] // _TILE.get(plan.compute, 256))
-        *_, sums, count = line.ops((2 * n_tiles * row, 2 * row, one, 2 * row, one), *given)
-        line.use(normed)
-        return SavedLoss((*given, sums, count))
-    kept = line.ops((x.n_bytes, of_type(weight, FLOAT).n_bytes, one), *given)
-    rows = line.ops((2 * row, one), *given, *kept)
-    _, workspace_bytes = chunks(x, weight, of_tokens=True)
-    line.op(workspace_bytes, *given, *kept, *rows, normed, category="logits")
-    return SavedLoss(kept)
+    made = line.ops((each.n_bytes for each in kept(plan)), *given)
+    *rows_bytes, chunk_bytes = scratch(plan)
+    rows = line.ops(rows_bytes, *given, *made)
+    line.op(chunk_bytes, *given, *made, *rows, category=_category(plan))
+    line.use(normed)
+    return SavedLoss(made if plan.loss == "chunked" else (*given, *made))
 
 
 def backward(line: Timeline, plan: Plan, saved: SavedLoss) -> int:
     """From the loss to the gradient of the normalised stream; also of the weight."""
     x, weight = operands(plan)
-    kept = line.saved(*saved.kept)
-    if plan.loss == "recomputed":
-        total = line.op(of_type(x, FLOAT).n_bytes, *kept)
-        _, workspace_bytes = chunks(x, weight, of_tokens=False)
-        own = line.op(weight.n_bytes, total, *kept)
-        chunk = line.op(workspace_bytes, total, own, *kept, category="logits")
-        made = total if plan.compute == FLOAT else line.op(x.n_bytes, total, own, chunk, *kept)
-    else:
-        made = line.op(x.n_bytes, *kept)
-        own = line.op(weight.n_bytes, made, *kept)
+    given = line.saved(*saved.kept)
+    *sums_bytes, chunk_bytes = scratch_backward(plan)
+    sums = line.ops(sums_bytes, *given)
+    chunk = line.op(chunk_bytes, *given, *sums, category="logits")
+    made, own = line.ops((x.n_bytes, weight.n_bytes), *given, *sums, chunk)
     if plan.stored == plan.compute:
         line.gradients(own)
         return made
     line.gradient(of_type(weight, plan.stored).n_bytes, own, made)
     return line.op(of_type(x, plan.stored).n_bytes, made)
+
+
+def scratch(plan: Plan) -> tuple[int, ...]:
+    """Bytes that the forward pass has for the meantime; the last are of a chunk of logits, or of what
+    each tile of them gave."""
+    x, weight = operands(plan)
+    row = plan.tokens * ITEM_BYTES[FLOAT]
+    if plan.loss == "chunked":
+        return 2 * row, chunks(x, weight, of_tokens=True)[1]
+    n_tiles = -(-weight.shape[0] // _TILE.get(plan.compute, 256))
+    return 2 * row, 2 * n_tiles * row
+
+
+def scratch_backward(plan: Plan) -> tuple[int, ...]:
+    """Of the backward pass: the stream's gradient as it is summed, in fp32, and a chunk's gradient, of
+    which the chunked one has none left to make."""
+    if plan.loss == "chunked":
+        return (0,)
+    x, weight = operands(plan)
+    total = () if plan.compute == FLOAT else (of_type(x, FLOAT).n_bytes,)
+    return (*total, chunks(x, weight, of_tokens=False)[1])
+
+
+def _category(plan: Plan) -> Category:
+    return "logits" if plan.loss == "chunked" else "temporaries"
 
 
 def _cast(line: Timeline, plan: Plan, normed: int) -> tuple[int, ...]:

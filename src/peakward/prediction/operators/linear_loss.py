@@ -24,9 +24,14 @@ _NAME = "linear_cross_entropy"
 
 def forward(tape: Tape, plan: Plan) -> None:
     """The normed residual stream → the mean cross-entropy."""
-    x, weight = operands(plan)
-    for each in (x, weight):
+    for each in operands(plan):
         tape.cast(of_type(each, plan.stored), plan.compute)
+    call(tape, plan)
+
+
+def call(tape: Tape, plan: Plan) -> None:
+    """The operator itself, of operands in the compute type."""
+    x, weight = operands(plan)
     scalar, targets = tensor(FLOAT), _targets(plan)
     flops = 2 * x.n_elements * weight.shape[0]
     if plan.loss == "chunked":
@@ -39,6 +44,12 @@ def forward(tape: Tape, plan: Plan) -> None:
 
 def backward(tape: Tape, plan: Plan) -> None:
     """From the loss to the gradient of the normed residual stream; also of the weight."""
+    for each in call_backward(tape, plan):
+        tape.cast(each, plan.stored)
+
+
+def call_backward(tape: Tape, plan: Plan) -> tuple[Operand, Operand]:
+    """The operator's own gradient: of both operands, in the compute type."""
     x, weight = operands(plan)
     scalar = tensor(FLOAT)
     if plan.loss == "chunked":
@@ -48,8 +59,15 @@ def backward(tape: Tape, plan: Plan) -> None:
         kept = (x, weight, _targets(plan), _row_sums(plan), scalar, scalar)
         flops = 3 * 2 * x.n_elements * weight.shape[0]
         tape.own(f"{_NAME}_recomputed_backward", kept, (x, weight), flops=flops)
-    for each in (x, weight):
-        tape.cast(each, plan.stored)
+    return x, weight
+
+
+def kept(plan: Plan) -> tuple[Operand, ...]:
+    """What the operator makes for the backward pass, beside its operands in the recomputed one."""
+    x, weight = operands(plan)
+    if plan.loss == "chunked":
+        return x, of_type(weight, FLOAT), tensor(FLOAT)
+    return _row_sums(plan), tensor(FLOAT)
 
 
 def operands(plan: Plan) -> tuple[Operand, Operand]:

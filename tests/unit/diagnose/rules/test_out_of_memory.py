@@ -1,7 +1,9 @@
 """What does not fit."""
 
+import msgspec
 import pytest
 
+from peakward.catalogue.models import model
 from peakward.diagnose.symptom import Symptom
 
 from .made import abstains, case, foretold, judge, measurement, signals
@@ -32,3 +34,15 @@ def test_silent_where_it_ran_or_fits():
 
 def test_without_either():
     assert abstains("MEM001", signals())
+
+
+def test_logits_that_take_half_of_the_peak_are_told_by_the_loss_that_never_has_them():
+    work = {"batch_size": 256, "seq_len": 512}
+    shape = msgspec.structs.replace(model("llama-3-8b"), n_layers=1)
+    given = foretold(case(shape=shape, workload=work, attention="sdpa", precision="bf16"))
+    found = judge("MEM001", given)
+    assert isinstance(found, Symptom)
+    logits = next(each for each in found.evidence if "logits" in each.name)
+    assert logits.value >= 256 * 512 * 128_256 * 2
+    assert found.advice.startswith("a loss that has the output layer in it")
+    assert {"chunked-loss", "recomputed-loss"} <= set(found.levers)

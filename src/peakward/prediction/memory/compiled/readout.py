@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from peakward.prediction.memory.compiled import linear, norms
+from peakward.prediction.memory.compiled import linear, linear_loss, norms
 from peakward.prediction.memory.compiled.graph import Buffer, Graph
 from peakward.prediction.memory.compiled.linear import SavedLinear
 from peakward.prediction.memory.compiled.norms import Normed, SavedNorm
@@ -16,14 +16,16 @@ class SavedReadout(NamedTuple):
     """What the forward graph gives beside the loss."""
 
     norm: SavedNorm
-    head: SavedLinear
-    logits: Buffer
+    head: SavedLinear | None
+    """None of a loss with the output layer in it."""
     rows: tuple[Buffer, ...]
+    """The logits and of each row a maximum and a sum; of a loss with the output layer in it what it keeps."""
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
         """All that is kept but the residual stream, which its caller has."""
-        return (self.norm.statistics, *self.head.buffers, self.logits, *self.rows)
+        head = () if self.head is None else self.head.buffers
+        return (self.norm.statistics, *head, *self.rows)
 
 
 def logits(line: Timeline, plan: Plan, x: int, *, tuning: bool) -> int:
@@ -39,10 +41,14 @@ def loss(line: Timeline, plan: Plan, x: int, *, tuning: bool) -> SavedReadout:
     """The residual stream → what the backward pass takes; the loss itself is a scalar."""
     graph, stream = Graph(), Buffer(plan.hidden, x)
     norm, normed = norms.forward(graph, plan, stream)
+    if plan.loss_has_head:
+        saved = SavedReadout(norm, None, linear_loss.forward(graph, plan, normed))
+        graph.run(line, *saved.buffers, tuning=tuning)
+        return saved
     head, made = linear.forward(graph, readout.head(plan), normed, plan.tokens, category="logits")
     row = tensor(FLOAT, plan.tokens, 1)
     rows = graph.fused_several(made, writes=(row, row))
-    saved = SavedReadout(norm, head, made, rows)
+    saved = SavedReadout(norm, head, (made, *rows))
     graph.run(line, *saved.buffers, tuning=tuning)
     return saved
 
@@ -50,13 +56,7 @@ def loss(line: Timeline, plan: Plan, x: int, *, tuning: bool) -> SavedReadout:
 def backward(line: Timeline, plan: Plan, saved: SavedReadout, *, tuning: bool) -> int:
     """From the loss to the gradient of the residual stream; also of the parameters."""
     graph = Graph()
-    like = tensor(plan.compute, plan.batch, plan.seq, plan.shape.vocab_size)
-    of_logits = graph.fused(
-        saved.logits, *saved.rows, writes=like, over=saved.logits, category="logits"
-    )
-    narrow = linear.of_weight(graph, saved.head, of_logits)
-    gradient = linear.of_input(graph, saved.head, of_logits, plan.tokens)
-    head = linear.widened(graph, saved.head, narrow)
+    gradient, head = _of_normed(graph, plan, saved)
     norm = Normed(saved.norm, gradient)
     x = graph.fused(*norm.reads, writes=plan.hidden)
     (parts,) = norms.parts_of_weights(graph, plan, norm)
@@ -65,3 +65,15 @@ def backward(line: Timeline, plan: Plan, saved: SavedReadout, *, tuning: bool) -
     graph.run(line, x, head, weight, tuning=tuning)
     line.gradients(*(each.place for each in (head, weight)))
     return x.place
+
+
+def _of_normed(graph: Graph, plan: Plan, saved: SavedReadout) -> tuple[Buffer, Buffer]:
+    """The gradients of the normalised stream, in the compute type, and of the weight."""
+    if saved.head is None:
+        return linear_loss.backward(graph, plan, saved.rows)
+    like = tensor(plan.compute, plan.batch, plan.seq, plan.shape.vocab_size)
+    made, *_ = saved.rows
+    of_logits = graph.fused(*saved.rows, writes=like, over=made, category="logits")
+    narrow = linear.of_weight(graph, saved.head, of_logits)
+    gradient = linear.of_input(graph, saved.head, of_logits, plan.tokens)
+    return gradient, linear.widened(graph, saved.head, narrow)

@@ -1,5 +1,6 @@
 """Final norm, head and mean cross-entropy in compiled code."""
 
+from peakward.prediction.operators import linear_loss
 from peakward.prediction.operators.compiled import linear, norms
 from peakward.prediction.operators.compiled.norms import Normed
 from peakward.prediction.operators.plan import Plan
@@ -14,11 +15,18 @@ def logits(tape: Tape, plan: Plan) -> None:
     """The residual stream → (batch, seq, vocab_size) in the compute type."""
     with tape.module("readout.norm"):
         normed = norms.forward(tape, plan)
-    linear.forward(tape, head(plan), normed)
+    if not plan.loss_has_head:
+        linear.forward(tape, head(plan), normed)
 
 
 def loss(tape: Tape, plan: Plan) -> None:
     """The logits → the mean cross-entropy, which eager code divides by the number of micro-batches."""
+    if plan.loss_has_head:
+        with tape.module("readout"):
+            linear.cast(tape, head(plan).weight, plan.compute)
+            linear_loss.call(tape, plan)
+        tape.pointwise("div", _SCALAR)
+        return
     row, targets = _row(plan), _targets(plan)
     with tape.module("readout"):
         names = ("_log_softmax", *_casts(plan))
@@ -32,20 +40,29 @@ def loss(tape: Tape, plan: Plan) -> None:
 
 def backward(tape: Tape, plan: Plan) -> None:
     """From the loss to the gradient of the residual stream; also of the parameters."""
-    row = _row(plan)
     tape.call("ones_like", (_SCALAR,), (_SCALAR,), bytes_read=0)
     tape.pointwise("div", _SCALAR)
-    with tape.module("readout"):
-        names = ("_log_softmax", "_log_softmax_backward_data", "nll_loss_backward")
-        inputs = (_targets(plan), _SCALAR, _SCALAR, _logits(plan), row, row)
-        tape.fused("inner_reduction", (*names, *_casts(plan)), inputs, (_logits(plan),))
-    norm = Normed(linear.backward(tape, head(plan), _logits(plan)))
+    norm = Normed(_of_normed(tape, plan))
     with tape.module("readout.norm"):
         summed = (norm,) if norms.mixes(plan) else ()
         norms.backward(tape, plan, norm, narrowed=False, summed=summed)
         if not summed:
             norms.sum_parts(tape, plan, norm)
         norms.finish(tape, plan, added=False)
+
+
+def _of_normed(tape: Tape, plan: Plan) -> Operand:
+    """From the loss's gradient to that of the normalised stream, in the compute type; also of the weight."""
+    with tape.module("readout"):
+        if plan.loss_has_head:
+            x, weight = linear_loss.call_backward(tape, plan)
+            linear.cast(tape, weight, plan.stored)
+            return x
+        row = _row(plan)
+        names = ("_log_softmax", "_log_softmax_backward_data", "nll_loss_backward")
+        inputs = (_targets(plan), _SCALAR, _SCALAR, _logits(plan), row, row)
+        tape.fused("inner_reduction", (*names, *_casts(plan)), inputs, (_logits(plan),))
+    return linear.backward(tape, head(plan), _logits(plan))
 
 
 def _casts(plan: Plan) -> tuple[str, ...]:
