@@ -1,6 +1,7 @@
 """Which levers together: the fastest that can be had one by one, and then what makes it fit."""
 
 from collections.abc import Iterable, Iterator
+from itertools import combinations
 from typing import NamedTuple
 
 from peakward.catalogue.levers import LEVERS, lever
@@ -62,11 +63,18 @@ def _smaller(fast: tuple[Lever, ...], base: Base, on: Site) -> Iterator[tuple[Le
     """The same with what saves memory, alone and together; also without compiled code and graphs,
     whose need is not known as well."""
     savers = [each for each in LEVERS if each.saves == "memory"]
+    pairs = [pair for pair in combinations(savers, 2) if _together(*pair)]
     narrow = lever(SMALLEST_PRECISION)
     for start in dict.fromkeys((fast, _without(fast, "compile", "cuda_graphs"))):
         for levers in (start, _with(start, narrow)):
             tried = [levers, *(_with(levers, each) for each in savers)]
+            tried += [_with(_with(levers, one), other) for one, other in pairs]
             yield from (each for each in tried if each and obstacle(each, base.case, on) is None)
+
+
+def _together(one: Lever, other: Lever) -> bool:
+    """Whether they set no field both."""
+    return dict(one.sets).keys().isdisjoint(dict(other.sets))
 
 
 def _without(kept: tuple[Lever, ...], *fields: str) -> tuple[Lever, ...]:
