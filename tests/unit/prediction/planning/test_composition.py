@@ -53,6 +53,23 @@ def test_what_does_not_fit_is_made_to_fit_at_the_least_cost():
     assert found.change.step_s is not None
 
 
+def test_two_savers_of_memory_go_together_where_one_is_not_enough():
+    """Logits of 65,536 tokens and 128,256 words, and the activations of 8 wide blocks."""
+    shape = msgspec.structs.replace(model("llama-3-8b"), n_layers=8)
+    asked = msgspec.structs.replace(
+        case(precision="bf16", attention="sdpa"),
+        model=shape,
+        workload=Workload(batch_size=16, seq_len=4096),
+    )
+    found = composed(asked)
+    assert {"chunked-loss", "checkpointing"} <= set(found.change.levers)
+    assert found.change.fits
+    for without in ({"loss": "torch"}, {"checkpointing": "none"}):
+        settings = msgspec.structs.replace(found.case.configuration, **without)
+        one = msgspec.structs.replace(found.case, configuration=settings)
+        assert forecast(one, H100).fits is False
+
+
 def test_where_nothing_makes_it_fit_the_fastest_is_told_as_it_is():
     found = composed(case("llama-3-8b", seq_len=4096), site(device("t4-16")))
     assert found is None  # No times are known there.
