@@ -6,7 +6,13 @@ import torch
 
 from launch import Launch
 from peakward.lab.ops.flash_attention.hopper import backward, forward
-from peakward.lab.ops.flash_attention.hopper.settings import THREE, TWO
+from peakward.lab.ops.flash_attention.hopper.settings import (
+    CARRIED,
+    CARRIED_DEEP,
+    CARRIED_THREE,
+    THREE,
+    TWO,
+)
 from peakward.lab.ops.flash_attention.rule import Rule
 
 # A program has a multiprocessor to itself: 384 or 512 threads with its 65,536 registers among them,
@@ -39,9 +45,15 @@ LAUNCHES = {
     "forward 128": _launch(partial(_forward, 128, True, TWO), 168),
     "forward 128 not causal": _launch(partial(_forward, 128, False, TWO), 168),
     "forward 64": _launch(partial(_forward, 64, True, TWO), 168),
-    "forward 64 of three": _launch(partial(_forward, 64, True, THREE), 128),
-    # 160 registers a thread are 24 too few for what is in flight; it ran at 0.93 of cuDNN's speed so.
-    "forward 64 of three not causal": _launch(partial(_forward, 64, False, THREE), 128, 96),
+    "forward 64 pairs": _launch(partial(_forward, 64, True, TWO._replace(pairs=True)), 168),
+    "forward 64 carried": _launch(partial(_forward, 64, True, CARRIED_DEEP), 168),
+    "forward 128 carried": _launch(partial(_forward, 128, True, CARRIED), 168),
+    "forward 128 carried not causal": _launch(partial(_forward, 128, False, CARRIED), 168),
+    # 160 registers a thread are too few for a mask's columns beside what is in flight; of the loop
+    # without a mask nothing is spilled.
+    "forward 64 of three": _launch(partial(_forward, 64, True, THREE), 128, 72),
+    "forward 64 of three not causal": _launch(partial(_forward, 64, False, THREE), 128, 72),
+    "forward 64 of three carried": _launch(partial(_forward, 64, True, CARRIED_THREE), 128, 72),
     # 104 and 48 bytes are spilled; what of it is read again in the loop was not looked into.
     "backward 64": _launch(partial(_backward, 64, True), 168, 128),
     "backward 128": _launch(partial(_backward, 128, True), 168, 64),

@@ -27,7 +27,12 @@ from peakward.lab.ops.flash_attention.hopper.dq_sums import add, rounded
 from peakward.lab.ops.flash_attention.hopper.refusals import require, require_unordered
 from peakward.lab.ops.flash_attention.hopper.ring import barriers, ring, tiles_of
 from peakward.lab.ops.flash_attention.hopper.row_terms import row_terms
-from peakward.lab.ops.flash_attention.hopper.schedule import announcements, heads_at_once, place
+from peakward.lab.ops.flash_attention.hopper.schedule import (
+    announcements,
+    draw,
+    heads_at_once,
+    place,
+)
 from peakward.lab.ops.flash_attention.hopper.settings import KEYS, ROWS, n_programs, queries_for
 from peakward.lab.ops.flash_attention.rule import Packing, Rule
 
@@ -105,7 +110,7 @@ def _bring(  # type: ignore[no-untyped-def]
         # Early keys are seen by the most queries: what takes longest is started first.
         block, head = place(index, n_k_blocks, heads_at_once, n_all_heads)
         turns.announce(block, head, turn)
-        index = gl.num_programs(0) + gl.atomic_add(counter, 1)
+        index = draw(counter)
         batch = head // sizes.n_kv_heads
         kv_head = head % sizes.n_kv_heads
         first = _first_block(block, q_len, k_len, sizes)

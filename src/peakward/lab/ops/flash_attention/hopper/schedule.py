@@ -60,6 +60,16 @@ def announcements(n_takers: gl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @gluon.jit
+def draw(counter):  # type: ignore[no-untyped-def]
+    """The next tile that nobody works on; each program's first is that of its own number.
+
+    Nothing else is told by the counter, so nothing need be ordered with it: fences around it keep the
+    warp that copies from copying.
+    """
+    return gl.num_programs(0) + gl.atomic_add(counter, 1, sem="relaxed")
+
+
+@gluon.jit
 def place(index, n_blocks, heads_at_once, n_heads):  # type: ignore[no-untyped-def]
     """(block, head) of a tile: all blocks of as many heads as share the L2, then the next heads.
 

@@ -20,10 +20,21 @@ class ForwardSettings(NamedTuple):
     stages: int
     registers: int
     """A thread of a warpgroup beyond the first; 24 are the copying warp's, the first takes the rest."""
+    pairs: bool = False
+    """Weights wait for their product two to a register."""
+    q_stages: int = 1
+    """Tiles of queries, for each warpgroup, on their way or in use."""
+    carried: bool = False
+    """A tile's last product is asked for with the next one's first; takes two `q_stages` to pay."""
 
 
 TWO = ForwardSettings(warpgroups=2, stages=2, registers=240)
 THREE = ForwardSettings(warpgroups=3, stages=2, registers=160)
+CARRIED = TWO._replace(pairs=True, q_stages=2, carried=True)
+CARRIED_DEEP = CARRIED._replace(stages=4)
+"""For head dimension 64: of 128, queries and results leave room for two."""
+CARRIED_THREE = CARRIED_DEEP._replace(warpgroups=3, registers=160)
+"""Not measured yet: `benchmarks/kernels/flash_attention_hopper_sweep.py` takes it apart."""
 LONG = 16
 """Tiles of keys to a tile of queries, on average, from which three warpgroups pay."""
 
