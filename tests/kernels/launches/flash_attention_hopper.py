@@ -49,6 +49,9 @@ LAUNCHES = {
     "forward 64 carried": _launch(partial(_forward, 64, True, CARRIED_DEEP), 168),
     "forward 128 carried": _launch(partial(_forward, 128, True, CARRIED), 168),
     "forward 128 carried not causal": _launch(partial(_forward, 128, False, CARRIED), 168),
+    "forward 80": _launch(partial(_forward, 80, True, TWO), 168),
+    "forward 80 carried": _launch(partial(_forward, 80, True, CARRIED), 168),
+    "forward 96 carried": _launch(partial(_forward, 96, True, CARRIED), 168),
     # 160 registers a thread are too few for a mask's columns beside what is in flight; of the loop
     # without a mask nothing is spilled.
     "forward 64 of three": _launch(partial(_forward, 64, True, THREE), 128, 72),

@@ -28,15 +28,48 @@ def _scores(q, ks, step, sizes, SCORES: gl.constexpr):  # type: ignore[no-untype
     """Asks for the products of the rows with a tile of keys."""
     none = gl.zeros([sizes.rows, sizes.keys], gl.float32, layout=SCORES)
     k = ks.tile(step).reshape([sizes.keys, sizes.d])
-    return warpgroup_mma(q, k.permute((1, 0)), none, use_acc=False, is_async=True)
+    if sizes.rest:
+        main = k.slice(0, sizes.main, 1).permute((1, 0))
+        rest = k.slice(sizes.main, sizes.rest, 1).permute((1, 0))
+        coming = warpgroup_mma(q.slice(0, sizes.main, 1), main, none, use_acc=False, is_async=True)
+        coming = warpgroup_mma(q.slice(sizes.main, sizes.rest, 1), rest, coming, is_async=True)
+    else:
+        coming = warpgroup_mma(q, k.permute((1, 0)), none, use_acc=False, is_async=True)
+    return coming
 
 
 @gluon.jit
-def _weighted(weights, vs, step, out, sizes, WEIGHTS: gl.constexpr):  # type: ignore[no-untyped-def]
+def _weighted(weights, vs, step, out, rest, sizes, WEIGHTS: gl.constexpr):  # type: ignore[no-untyped-def]
     """Asks for what a tile of values adds to the result."""
     v = vs.tile(step).reshape([sizes.keys, sizes.d])
     left = unpacked(weights, v.dtype, WEIGHTS, sizes.pairs)
-    return warpgroup_mma(left, v, out, is_async=True)
+    if sizes.rest:
+        out_coming = warpgroup_mma(left, v.slice(0, sizes.main, 1), out, is_async=True)
+        LEFT: gl.constexpr = gl.DotOperandLayout(
+            operand_index=0, parent=rest.type.layout, k_width=2
+        )
+        left = gl.convert_layout(left, LEFT, assert_trivial=True)
+        rest_coming = warpgroup_mma(left, v.slice(sizes.main, sizes.rest, 1), rest, is_async=True)
+    else:
+        out_coming = warpgroup_mma(left, v, out, is_async=True)
+        rest_coming = rest
+    return out_coming, rest_coming
+
+
+@gluon.jit
+def _wait_scores(coming, sizes):  # type: ignore[no-untyped-def]
+    """Of products asked for in their order, what comes after them: one with the values, or two."""
+    return warpgroup_mma_wait(2 if sizes.rest else 1, deps=[coming])
+
+
+@gluon.jit
+def _wait_weighted(out_coming, rest_coming, sizes):  # type: ignore[no-untyped-def]
+    if sizes.rest:
+        out, rest = warpgroup_mma_wait(0, deps=[out_coming, rest_coming])
+    else:
+        out = warpgroup_mma_wait(0, deps=[out_coming])
+        rest = rest_coming
+    return out, rest
 
 
 @gluon.jit
@@ -76,6 +109,7 @@ def _attend_to(  # type: ignore[no-untyped-def]
     my_turn,
     q,
     out,
+    rest,
     maximum,
     total,
     weights,
@@ -98,25 +132,28 @@ def _attend_to(  # type: ignore[no-untyped-def]
         asked += 1
         scores_coming = _scores(q, ks, step + 1, sizes, SCORES)
         vs.wait_full(step)
-        out_coming = _weighted(weights, vs, step, out, sizes, WEIGHTS)
+        out_coming, rest_coming = _weighted(weights, vs, step, out, rest, sizes, WEIGHTS)
         mbarrier.arrive(my_turn.index((WARPGROUP + 1) % sizes.warpgroups), count=1)
-        scores = warpgroup_mma_wait(1, deps=[scores_coming])
+        scores = _wait_scores(scores_coming, sizes)
         ks.release(step + 1)
         if MASKED:
             first_key = (count - 1 - j) * sizes.keys
             scores = masked(scores, first_row, first_key, q_len, k_len, sizes, SCORES)
         maximum, weights32, total, shrink = exponentials(scores, maximum, total, scale, MASKED)
-        out = warpgroup_mma_wait(0, deps=[out_coming])
+        out, rest = _wait_weighted(out_coming, rest_coming, sizes)
         vs.release(step)
         out = out * gl.convert_layout(shrink, gl.SliceLayout(1, out.type.layout))[:, None]
+        if sizes.rest:
+            rest = rest * gl.convert_layout(shrink, gl.SliceLayout(1, rest.type.layout))[:, None]
         weights = packed(weights32, q.dtype, WEIGHTS, sizes.pairs)
         step += 1
-    return step, asked, out, maximum, total, weights
+    return step, asked, out, rest, maximum, total, weights
 
 
 @gluon.jit
 def _finish(  # type: ignore[no-untyped-def]
     out,
+    rest,
     maximum,
     total,
     out_ptr,
@@ -128,16 +165,21 @@ def _finish(  # type: ignore[no-untyped-def]
     n_heads,
     sizes,
     SCORES: gl.constexpr,
-    OUT: gl.constexpr,
 ):
     """Writes the rows' results and log-sum-exp."""
     inverse = gl.where(total == 0.0, 0.0, 1.0 / total)
     rows = first_row + gl.arange(0, sizes.rows, layout=gl.SliceLayout(1, SCORES))
     lse = (maximum + gl.log2(total)) * LN2
     gl.store(lse_ptr + head.to(gl.int64) * q_len + rows, lse, mask=rows < q_len)
-    out = out * gl.convert_layout(inverse, gl.SliceLayout(1, OUT))[:, None]
+    out = out * gl.convert_layout(inverse, gl.SliceLayout(1, out.type.layout))[:, None]
     tma.store_wait(0)
-    out_tile.reshape([sizes.rows, sizes.d]).store(out.to(out_tile.dtype))
+    tile = out_tile.reshape([sizes.rows, sizes.d])
+    if sizes.rest:
+        rest = rest * gl.convert_layout(inverse, gl.SliceLayout(1, rest.type.layout))[:, None]
+        tile.slice(0, sizes.main, 1).store(out.to(tile.dtype))
+        tile.slice(sizes.main, sizes.rest, 1).store(rest.to(tile.dtype))
+    else:
+        tile.store(out.to(tile.dtype))
     fence_async_shared()
     place = [head // n_heads, head % n_heads, first_row, 0]
     tma.async_copy_shared_to_global(out_ptr, place, out_tile)
@@ -165,7 +207,10 @@ def _one_by_one(  # type: ignore[no-untyped-def]
         version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, sizes.keys, 16]
     )
     OUT: gl.constexpr = gl.NVMMADistributedLayout(
-        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, sizes.d, 16]
+        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, sizes.main, 16]
+    )
+    REST: gl.constexpr = gl.NVMMADistributedLayout(
+        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, sizes.rest or 16, 16]
     )
     WEIGHTS: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=OUT, k_width=2)
     turn = 0
@@ -177,7 +222,8 @@ def _one_by_one(  # type: ignore[no-untyped-def]
         q = qs.tile(own).reshape([sizes.rows, sizes.d])
         count = n_blocks(block, q_len, k_len, sizes)
         first_row = (block * sizes.warpgroups + WARPGROUP) * sizes.rows
-        out = gl.zeros([sizes.rows, sizes.d], gl.float32, layout=OUT)
+        out = gl.zeros([sizes.rows, sizes.main], gl.float32, layout=OUT)
+        rest = gl.zeros([sizes.rows, sizes.rest or 16], gl.float32, layout=REST)
         cut = _n_cut(count, first_row, q_len, k_len, sizes)
         qs.wait_full(own)
         ks.wait_full(step)
@@ -186,22 +232,23 @@ def _one_by_one(  # type: ignore[no-untyped-def]
         maximum, weights, total = _first(
             scores, first_row, (count - 1) * sizes.keys, q_len, k_len, scale, q.dtype, sizes, SCORES, WEIGHTS
         )  # fmt: skip
-        step, asked, out, maximum, total, weights = _attend_to(
-            1, cut, count, step, asked, my_turn, q, out, maximum, total, weights, ks, vs,
+        step, asked, out, rest, maximum, total, weights = _attend_to(
+            1, cut, count, step, asked, my_turn, q, out, rest, maximum, total, weights, ks, vs,
             scale, first_row, q_len, k_len, sizes, True, WARPGROUP, SCORES, WEIGHTS,
         )  # fmt: skip
-        step, asked, out, maximum, total, weights = _attend_to(
-            cut, count, count, step, asked, my_turn, q, out, maximum, total, weights, ks, vs,
+        step, asked, out, rest, maximum, total, weights = _attend_to(
+            cut, count, count, step, asked, my_turn, q, out, rest, maximum, total, weights, ks, vs,
             scale, first_row, q_len, k_len, sizes, False, WARPGROUP, SCORES, WEIGHTS,
         )  # fmt: skip
         qs.release(own)
         vs.wait_full(step)
-        out = warpgroup_mma_wait(0, deps=[_weighted(weights, vs, step, out, sizes, WEIGHTS)])
+        out_coming, rest_coming = _weighted(weights, vs, step, out, rest, sizes, WEIGHTS)
+        out, rest = _wait_weighted(out_coming, rest_coming, sizes)
         vs.release(step)
         step += 1
         _finish(
-            out, maximum, total, out_ptr, lse_ptr, out_tiles.index(WARPGROUP), head, first_row, q_len,
-            n_heads, sizes, SCORES, OUT,
+            out, rest, maximum, total, out_ptr, lse_ptr, out_tiles.index(WARPGROUP), head, first_row, q_len,
+            n_heads, sizes, SCORES,
         )  # fmt: skip
         turn += 1
         block, head = turns.take(turn)
@@ -245,7 +292,10 @@ def _one_into_the_next(  # type: ignore[no-untyped-def]
         version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, sizes.keys, 16]
     )
     OUT: gl.constexpr = gl.NVMMADistributedLayout(
-        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, sizes.d, 16]
+        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, sizes.main, 16]
+    )
+    REST: gl.constexpr = gl.NVMMADistributedLayout(
+        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, sizes.rest or 16, 16]
     )
     WEIGHTS: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=OUT, k_width=2)
     turn = 0
@@ -266,14 +316,15 @@ def _one_into_the_next(  # type: ignore[no-untyped-def]
     while block >= 0:
         own = turn * sizes.warpgroups + WARPGROUP
         q = qs.tile(own).reshape([sizes.rows, sizes.d])
-        out = gl.zeros([sizes.rows, sizes.d], gl.float32, layout=OUT)
+        out = gl.zeros([sizes.rows, sizes.main], gl.float32, layout=OUT)
+        rest = gl.zeros([sizes.rows, sizes.rest or 16], gl.float32, layout=REST)
         cut = _n_cut(count, first_row, q_len, k_len, sizes)
-        step, asked, out, maximum, total, weights = _attend_to(
-            1, cut, count, step, asked, my_turn, q, out, maximum, total, weights, ks, vs,
+        step, asked, out, rest, maximum, total, weights = _attend_to(
+            1, cut, count, step, asked, my_turn, q, out, rest, maximum, total, weights, ks, vs,
             scale, first_row, q_len, k_len, sizes, True, WARPGROUP, SCORES, WEIGHTS,
         )  # fmt: skip
-        step, asked, out, maximum, total, weights = _attend_to(
-            cut, count, count, step, asked, my_turn, q, out, maximum, total, weights, ks, vs,
+        step, asked, out, rest, maximum, total, weights = _attend_to(
+            cut, count, count, step, asked, my_turn, q, out, rest, maximum, total, weights, ks, vs,
             scale, first_row, q_len, k_len, sizes, False, WARPGROUP, SCORES, WEIGHTS,
         )  # fmt: skip
         qs.release(own)
@@ -290,13 +341,13 @@ def _one_into_the_next(  # type: ignore[no-untyped-def]
             q = qs.tile(own).reshape([sizes.rows, sizes.d])
             scores_coming = _scores(q, ks, step + 1, sizes, SCORES)
             vs.wait_full(step)
-            out_coming = _weighted(weights, vs, step, out, sizes, WEIGHTS)
+            out_coming, rest_coming = _weighted(weights, vs, step, out, rest, sizes, WEIGHTS)
             mbarrier.arrive(my_turn.index((WARPGROUP + 1) % sizes.warpgroups), count=1)
-            scores = warpgroup_mma_wait(1, deps=[scores_coming])
+            scores = _wait_scores(scores_coming, sizes)
             ks.release(step + 1)
             # ptxas waits for both products before the exponentials in any case, and would leave this
             # release behind them.
-            out = warpgroup_mma_wait(0, deps=[out_coming])
+            out, rest = _wait_weighted(out_coming, rest_coming, sizes)
             vs.release(step)
             next_maximum, next_weights, next_total = _first(
                 scores, next_row, (next_count - 1) * sizes.keys, q_len, k_len, scale, q.dtype, sizes, SCORES,
@@ -304,11 +355,12 @@ def _one_into_the_next(  # type: ignore[no-untyped-def]
             )  # fmt: skip
         else:
             vs.wait_full(step)
-            out = warpgroup_mma_wait(0, deps=[_weighted(weights, vs, step, out, sizes, WEIGHTS)])
+            out_coming, rest_coming = _weighted(weights, vs, step, out, rest, sizes, WEIGHTS)
+            out, rest = _wait_weighted(out_coming, rest_coming, sizes)
             next_maximum, next_weights, next_total = maximum, weights, total
         _finish(
-            out, maximum, total, out_ptr, lse_ptr, out_tiles.index(WARPGROUP), head, first_row, q_len,
-            n_heads, sizes, SCORES, OUT,
+            out, rest, maximum, total, out_ptr, lse_ptr, out_tiles.index(WARPGROUP), head, first_row, q_len,
+            n_heads, sizes, SCORES,
         )  # fmt: skip
         block, head, count, first_row = next_block, next_head, next_count, next_row
         maximum, weights, total = next_maximum, next_weights, next_total

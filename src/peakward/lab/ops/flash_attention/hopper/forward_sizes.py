@@ -13,16 +13,23 @@ class Sizes:
     keys: gl.constexpr
     rows: gl.constexpr
     d: gl.constexpr
+    """Columns of a tile, a power of two: beyond head_dim the copy engine fills in zeros."""
+    main: gl.constexpr
+    rest: gl.constexpr
+    """Columns that products take: of head dimension 80, 64 and 16 in place of 128."""
     warpgroups: gl.constexpr
     pairs: gl.constexpr
     carried: gl.constexpr
 
     @gluon.constexpr_function
-    def __init__(self, causal, keys, rows, d, warpgroups, pairs, carried):  # type: ignore[no-untyped-def]
+    def __init__(self, causal, keys, rows, head_dim, warpgroups, pairs, carried):  # type: ignore[no-untyped-def]
         self.causal = gl.constexpr(causal)
         self.keys = gl.constexpr(keys)
         self.rows = gl.constexpr(rows)
-        self.d = gl.constexpr(d)
+        width = 64 if head_dim == 64 else 128
+        self.d = gl.constexpr(width)
+        self.main = gl.constexpr(width if head_dim == width else 64)
+        self.rest = gl.constexpr(0 if head_dim == width else head_dim - 64)
         self.warpgroups = gl.constexpr(warpgroups)
         self.pairs = gl.constexpr(pairs)
         self.carried = gl.constexpr(carried)
