@@ -33,7 +33,15 @@ from peakward.lab.ops.flash_attention.hopper.schedule import (
     heads_at_once,
     place,
 )
-from peakward.lab.ops.flash_attention.hopper.settings import KEYS, ROWS, n_programs, queries_for
+from peakward.lab.ops.flash_attention.hopper.settings import (
+    EACH,
+    KEYS,
+    ROWS,
+    BackwardSettings,
+    n_programs,
+    queries_for,
+)
+from peakward.lab.ops.flash_attention.hopper.softmax import packed, unpacked
 from peakward.lab.ops.flash_attention.rule import Packing, Rule
 
 LOG2E = math.log2(math.e)
@@ -54,9 +62,11 @@ class Sizes:
     n_kv_heads: gl.constexpr
     group: gl.constexpr
     """Heads that share keys and values."""
+    pairs: gl.constexpr
+    ahead: gl.constexpr
 
     @gluon.constexpr_function
-    def __init__(self, causal, queries, keys, rows, d, n_kv_heads, group):  # type: ignore[no-untyped-def]
+    def __init__(self, causal, queries, keys, rows, d, n_kv_heads, group, pairs, ahead):  # type: ignore[no-untyped-def]
         self.causal = gl.constexpr(causal)
         self.queries = gl.constexpr(queries)
         self.keys = gl.constexpr(keys)
@@ -64,6 +74,8 @@ class Sizes:
         self.d = gl.constexpr(d)
         self.n_kv_heads = gl.constexpr(n_kv_heads)
         self.group = gl.constexpr(group)
+        self.pairs = gl.constexpr(pairs)
+        self.ahead = gl.constexpr(ahead)
 
 
 @gluon.jit
@@ -147,6 +159,123 @@ def _bring(  # type: ignore[no-untyped-def]
 
 
 @gluon.jit
+def _scores(own_k, qs, step, sizes, SCORES: gl.constexpr):  # type: ignore[no-untyped-def]
+    """Asks for the products of the warpgroup's keys with a tile of queries."""
+    none = gl.zeros([sizes.rows, sizes.queries], gl.float32, layout=SCORES)
+    q = qs.tile(step).reshape([sizes.queries, sizes.d])
+    return warpgroup_mma(own_k, q.permute((1, 0)), none, use_acc=False, is_async=True)
+
+
+@gluon.jit
+def _step(  # type: ignore[no-untyped-def]
+    scores,
+    dk,
+    dv,
+    j,
+    step,
+    whole,
+    keys,
+    half_ptr,
+    k_tile,
+    v_tile,
+    qs,
+    douts,
+    lses,
+    deltas,
+    dscores_tile,
+    dscores_full,
+    dscores_empty,
+    scale,
+    q_len,
+    k_len,
+    sizes,
+    WARPGROUP: gl.constexpr,
+    GIVEN: gl.constexpr,
+    MORE: gl.constexpr,
+):
+    """A tile of queries. GIVEN: its scores are there. MORE: gives those of the next one."""
+    SCORES: gl.constexpr = scores.type.layout
+    SUMS: gl.constexpr = dk.type.layout
+    LEFT: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=SUMS, k_width=2)
+    # dq's tile is halved between the warpgroups along its longer side, 128: queries, or head_dim.
+    ALONG_D: gl.constexpr = sizes.queries == sizes.rows
+    DQ: gl.constexpr = SCORES if ALONG_D else SUMS
+    DQ_COLUMNS: gl.constexpr = sizes.queries if ALONG_D else sizes.d
+    # A zero that the compiler does not know for one: else it computes the addresses of all
+    # operands of all products ahead of the loop, and spills them (240 bytes a thread).
+    zero = gl.inline_asm_elementwise(
+        "mov.b32 $0, 0;", "=r", [], dtype=gl.int32, is_pure=False, pack=1
+    )
+    k = k_tile.index(zero).reshape([sizes.keys, sizes.d])
+    own_k = k.slice(WARPGROUP * sizes.rows, sizes.rows, 0)
+    v = v_tile.index(zero).reshape([sizes.keys, sizes.d])
+    own_v = v.slice(WARPGROUP * sizes.rows, sizes.rows, 0)
+    q = qs.tile(step).reshape([sizes.queries, sizes.d])
+    dout = douts.tile(step).reshape([sizes.queries, sizes.d])
+    none = gl.zeros([sizes.rows, sizes.queries], gl.float32, layout=SCORES)
+    if not GIVEN:
+        qs.wait_full(step)
+        scores = _scores(own_k, qs, step, sizes, SCORES)
+    douts.wait_full(step)
+    dweights = warpgroup_mma(own_v, dout.permute((1, 0)), none, use_acc=False, is_async=True)
+    if not GIVEN:
+        scores = warpgroup_mma_wait(1, deps=[scores])
+    of_queries: gl.constexpr = gl.SliceLayout(0, SCORES)
+    lse = lses.index(step % qs.n_tiles).reshape([sizes.queries]).load(of_queries)
+    weights = gl.exp2(scores * scale - lse[None, :])
+    if j < whole:
+        seen = (keys < k_len)[:, None]
+        if sizes.causal:
+            row = j * sizes.queries + (k_len - q_len)
+            queries = row + gl.arange(0, sizes.queries, layout=of_queries)
+            seen = seen & (keys[:, None] <= queries[None, :])
+        weights = gl.where(seen, weights, 0.0)
+    # Kept in 16 bits from here: in 32 they do not fit beside their gradients.
+    if sizes.pairs:
+        pairs = packed(weights, q.dtype, LEFT, True)
+        dweights, pairs = warpgroup_mma_wait(0, deps=[dweights, pairs])
+        left = unpacked(pairs, q.dtype, LEFT, True)
+        rounded_weights = unpacked(pairs, q.dtype, SCORES, True)
+    else:
+        rounded_weights = weights.to(q.dtype)
+        dweights, rounded_weights = warpgroup_mma_wait(0, deps=[dweights, rounded_weights])
+        left = gl.convert_layout(rounded_weights, LEFT)
+    dv_coming = warpgroup_mma(left, dout, dv, is_async=True)
+    delta = deltas.index(step % qs.n_tiles).reshape([sizes.queries]).load(of_queries)
+    dscores = (rounded_weights.to(gl.float32) * (dweights - delta[None, :])).to(q.dtype)
+    mbarrier.wait(dscores_empty.index(0), (step & 1) ^ 1)
+    dscores_tile.slice(WARPGROUP * sizes.rows, sizes.rows, 0).store(dscores)
+    fence_async_shared()
+    mbarrier.arrive(dscores_full.index(0), count=1)
+    dk_coming = warpgroup_mma(gl.convert_layout(dscores, LEFT), q, dk, is_async=True)
+    if MORE:
+        qs.wait_full(step + 1)
+    mbarrier.wait(dscores_full.index(0), step & 1)
+    none = gl.zeros([sizes.rows, DQ_COLUMNS], gl.float32, layout=DQ)
+    if ALONG_D:
+        left = k.slice(WARPGROUP * sizes.rows, sizes.rows, 1).permute((1, 0))
+        dq = warpgroup_mma(left, dscores_tile, none, use_acc=False, is_async=True)
+    else:
+        left = dscores_tile.slice(WARPGROUP * sizes.rows, sizes.rows, 1).permute((1, 0))
+        dq = warpgroup_mma(left, k, none, use_acc=False, is_async=True)
+    dv, dk = warpgroup_mma_wait(1, deps=[dv_coming, dk_coming])
+    douts.release(step)
+    qs.release(step)
+    if MORE:
+        # Multiplied while dq is added. With dk's left side still in registers they would be too few,
+        # and ptxas would wait for each product by itself.
+        scores = _scores(own_k, qs, step + 1, sizes, SCORES)
+        dq = warpgroup_mma_wait(1, deps=[dq])
+    else:
+        dq = warpgroup_mma_wait(0, deps=[dq])
+    mbarrier.arrive(dscores_empty.index(0), count=1)
+    add(dq, half_ptr, sizes.rows, DQ_COLUMNS, DQ)
+    if MORE:
+        scores = warpgroup_mma_wait(0, deps=[scores])
+    return scores, dk, dv
+
+
+@gluon.jit
 def _differentiate(  # type: ignore[no-untyped-def]
     WARPGROUP: gl.constexpr,
     dk_out,
@@ -178,12 +307,7 @@ def _differentiate(  # type: ignore[no-untyped-def]
     SUMS: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, sizes.d, 16]
     )
-    LEFT: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=SUMS, k_width=2)
-    # dq's tile is halved between the warpgroups along its longer side, 128: queries, or head_dim.
-    ALONG_D: gl.constexpr = sizes.queries == sizes.rows
-    DQ: gl.constexpr = SCORES if ALONG_D else SUMS
-    DQ_COLUMNS: gl.constexpr = sizes.queries if ALONG_D else sizes.d
-    HALF: gl.constexpr = sizes.rows * DQ_COLUMNS
+    HALF: gl.constexpr = sizes.queries * sizes.d // 2
     turn = 0
     step = 0
     block, head = turns.take(turn)
@@ -204,67 +328,33 @@ def _differentiate(  # type: ignore[no-untyped-def]
         q_head += head % sizes.n_kv_heads * sizes.group
         half_ptr = dq_ptr + ((q_head.to(gl.int64) * n_q_blocks + first) * 2 + WARPGROUP) * HALF
         j = first
-        for _ in range(sizes.group * (n_q_blocks - first)):
-            # A zero that the compiler does not know for one: else it computes the addresses of all
-            # operands of all products ahead of the loop, and spills them (240 bytes a thread).
-            zero = gl.inline_asm_elementwise(
-                "mov.b32 $0, 0;", "=r", [], dtype=gl.int32, is_pure=False, pack=1
-            )
-            k = k_tile.index(zero).reshape([sizes.keys, sizes.d])
+        n_steps = sizes.group * (n_q_blocks - first)
+        scores = gl.zeros([sizes.rows, sizes.queries], gl.float32, layout=SCORES)
+        if sizes.ahead:
+            # Every key is seen by a query: there is a step.
+            n_steps -= 1
+            k = k_tile.index(0).reshape([sizes.keys, sizes.d])
             own_k = k.slice(WARPGROUP * sizes.rows, sizes.rows, 0)
-            v = v_tile.index(zero).reshape([sizes.keys, sizes.d])
-            own_v = v.slice(WARPGROUP * sizes.rows, sizes.rows, 0)
-            q = qs.tile(step).reshape([sizes.queries, sizes.d])
-            dout = douts.tile(step).reshape([sizes.queries, sizes.d])
-            none = gl.zeros([sizes.rows, sizes.queries], gl.float32, layout=SCORES)
             qs.wait_full(step)
-            scores = warpgroup_mma(own_k, q.permute((1, 0)), none, use_acc=False, is_async=True)
-            douts.wait_full(step)
-            dweights = warpgroup_mma(
-                own_v, dout.permute((1, 0)), none, use_acc=False, is_async=True
-            )
-            scores = warpgroup_mma_wait(1, deps=[scores])
-            of_queries: gl.constexpr = gl.SliceLayout(0, SCORES)
-            lse = lses.index(step % qs.n_tiles).reshape([sizes.queries]).load(of_queries)
-            weights = gl.exp2(scores * scale - lse[None, :])
-            if j < whole:
-                seen = (keys < k_len)[:, None]
-                if sizes.causal:
-                    row = j * sizes.queries + (k_len - q_len)
-                    queries = row + gl.arange(0, sizes.queries, layout=of_queries)
-                    seen = seen & (keys[:, None] <= queries[None, :])
-                weights = gl.where(seen, weights, 0.0)
-            # Kept in 16 bits from here: in 32 they do not fit beside their gradients.
-            weights = weights.to(q.dtype)
-            dweights, weights = warpgroup_mma_wait(0, deps=[dweights, weights])
-            dv_coming = warpgroup_mma(gl.convert_layout(weights, LEFT), dout, dv, is_async=True)
-            delta = deltas.index(step % qs.n_tiles).reshape([sizes.queries]).load(of_queries)
-            dscores = (weights.to(gl.float32) * (dweights - delta[None, :])).to(q.dtype)
-            mbarrier.wait(dscores_empty.index(0), (step & 1) ^ 1)
-            dscores_tile.slice(WARPGROUP * sizes.rows, sizes.rows, 0).store(dscores)
-            fence_async_shared()
-            mbarrier.arrive(dscores_full.index(0), count=1)
-            dk_coming = warpgroup_mma(gl.convert_layout(dscores, LEFT), q, dk, is_async=True)
-            mbarrier.wait(dscores_full.index(0), step & 1)
-            none = gl.zeros([sizes.rows, DQ_COLUMNS], gl.float32, layout=DQ)
-            if ALONG_D:
-                left = k.slice(WARPGROUP * sizes.rows, sizes.rows, 1).permute((1, 0))
-                dq = warpgroup_mma(left, dscores_tile, none, use_acc=False, is_async=True)
-            else:
-                left = dscores_tile.slice(WARPGROUP * sizes.rows, sizes.rows, 1).permute((1, 0))
-                dq = warpgroup_mma(left, k, none, use_acc=False, is_async=True)
-            dv, dk = warpgroup_mma_wait(1, deps=[dv_coming, dk_coming])
-            douts.release(step)
-            qs.release(step)
-            dq = warpgroup_mma_wait(0, deps=[dq])
-            mbarrier.arrive(dscores_empty.index(0), count=1)
-            add(dq, half_ptr, sizes.rows, DQ_COLUMNS, DQ)
+            scores = warpgroup_mma_wait(0, deps=[_scores(own_k, qs, step, sizes, SCORES)])
+        for _ in range(n_steps):
+            scores, dk, dv = _step(
+                scores, dk, dv, j, step, whole, keys, half_ptr, k_tile, v_tile, qs, douts, lses, deltas,
+                dscores_tile, dscores_full, dscores_empty, scale, q_len, k_len, sizes, WARPGROUP, sizes.ahead,
+                sizes.ahead,
+            )  # fmt: skip
             step += 1
             j += 1
             half_ptr += 2 * HALF
             if j == n_q_blocks:
                 j = first
                 half_ptr += first * 2 * HALF
+        if sizes.ahead:
+            scores, dk, dv = _step(
+                scores, dk, dv, j, step, whole, keys, half_ptr, k_tile, v_tile, qs, douts, lses, deltas,
+                dscores_tile, dscores_full, dscores_empty, scale, q_len, k_len, sizes, WARPGROUP, True, False,
+            )  # fmt: skip
+            step += 1
         mbarrier.arrive(kv_empty.index(0), count=1)
         tma.store_wait(0)
         dv_tile = out_tiles.index(2 * WARPGROUP)
@@ -313,6 +403,8 @@ def _attention_backward(  # type: ignore[no-untyped-def]
     ROWS: gl.constexpr,
     D: gl.constexpr,
     STAGES: gl.constexpr,
+    PAIRS: gl.constexpr,
+    AHEAD: gl.constexpr,
 ):
     qs = ring(q, STAGES, 2)
     douts = ring(dout, STAGES, 2)
@@ -329,7 +421,7 @@ def _attention_backward(  # type: ignore[no-untyped-def]
     out_tiles = tiles_of(dk, 4)
     turns = announcements(2)
     fence_async_shared()
-    sizes = Sizes(CAUSAL, QUERIES, KEYS, ROWS, D, N_KV_HEADS, GROUP)
+    sizes = Sizes(CAUSAL, QUERIES, KEYS, ROWS, D, N_KV_HEADS, GROUP, PAIRS, AHEAD)
     bring = (
         q, dout, k, v, lse, delta, qs, douts, lses, deltas, k_tile, v_tile, kv_full, kv_empty, turns, counter,
         q_len, k_len, n_k_blocks, n_q_blocks, n_tiles, heads_at_once, n_all_heads, sizes,
@@ -360,6 +452,7 @@ def backward(
     slopes: Tensor | None,
     rule: Rule,
     packing: Packing | None = None,
+    settings: BackwardSettings = EACH,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """dq, dk, dv, laid out as torch.empty_like of q, k and v.
 
@@ -409,6 +502,8 @@ def backward(
         ROWS=ROWS,
         D=d,
         STAGES=STAGES,
+        PAIRS=settings.pairs,
+        AHEAD=settings.ahead,
         num_warps=4,
     )
     rounded(dq_sums, dq, queries, rule.scale)

@@ -28,6 +28,20 @@ class ForwardSettings(NamedTuple):
     """A tile's last product is asked for with the next one's first; takes two `q_stages` to pay."""
 
 
+class BackwardSettings(NamedTuple):
+    """How weights wait for their product and their gradients."""
+
+    pairs: bool = False
+    """Two to a register; else each is rounded by itself, at a quarter of the rate."""
+    ahead: bool = False
+    """The scores of a tile of queries are multiplied while the one before it adds its dq."""
+
+
+EACH = BackwardSettings()
+PAIRS = BackwardSettings(pairs=True)
+AHEAD = BackwardSettings(pairs=True, ahead=True)
+
+
 TWO = ForwardSettings(warpgroups=2, stages=2, registers=240)
 THREE = ForwardSettings(warpgroups=3, stages=2, registers=160)
 CARRIED = TWO._replace(pairs=True, q_stages=2, carried=True)
