@@ -78,10 +78,10 @@ def arms(shape: Shape, *, flex: bool) -> dict[str, Callable[[], Attention]]:
     if on_hopper(shape):
         found = {OURS: partial(_ours, shape, "hopper"), "peakward triton": portable}
     if shape.window is None:
-        found["cudnn"] = partial(_sdpa, shape, SDPBackend.CUDNN_ATTENTION)
-        found["flash"] = partial(_sdpa, shape, SDPBackend.FLASH_ATTENTION)
+        found["cudnn"] = partial(sdpa, shape, SDPBackend.CUDNN_ATTENTION)
+        found["flash"] = partial(sdpa, shape, SDPBackend.FLASH_ATTENTION)
         if shape.head_dim == 80:
-            found["efficient"] = partial(_sdpa, shape, SDPBackend.EFFICIENT_ATTENTION)
+            found["efficient"] = partial(sdpa, shape, SDPBackend.EFFICIENT_ATTENTION)
     if flex or shape.window is not None:
         found["flex"] = partial(_flex, shape)
     return found
@@ -176,7 +176,7 @@ def _ours(shape: Shape, implementation: str) -> Attention:
     )
 
 
-def _sdpa(shape: Shape, backend: SDPBackend) -> Attention:
+def sdpa(shape: Shape, backend: SDPBackend) -> Attention:
     def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         with sdpa_kernel(backend):
             return F.scaled_dot_product_attention(
