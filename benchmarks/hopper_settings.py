@@ -15,7 +15,7 @@ from pathlib import Path
 from time import monotonic
 
 Finding = dict[str, str | int]
-AT_ONCE = 16
+AT_ONCE = 18
 """Processes that check: each holds a context and 2 GiB of scores in fp64 at most."""
 
 
@@ -72,9 +72,7 @@ def checked(check_s: float) -> list[Finding]:
             out, errors = process.communicate(timeout=max(1.0, started + check_s - monotonic()))
             said = f"ended with {process.returncode}: {errors[-300:]}" if process.returncode else ""
         except subprocess.TimeoutExpired:
-            process.kill()
-            # A kernel that hangs keeps its process until the driver has taken it down.
-            out, _ = process.communicate(timeout=20)
+            out = ended(process)
             said = f"nothing more within {check_s:g} s"
         lines = [json.loads(each) for each in out.splitlines() if each.startswith("{")]
         found += [{"pass": pass_, "setting": name, **each} for each in lines]
@@ -85,6 +83,15 @@ def checked(check_s: float) -> list[Finding]:
                 {"pass": pass_, "setting": name, "head_dim": each, "wrong": said} for each in rest
             ]
     return found
+
+
+def ended(process: subprocess.Popen[str]) -> str:
+    """What it has printed. Where a kernel hangs, its process goes once the driver has taken it down."""
+    process.kill()
+    try:
+        return process.communicate(timeout=10)[0]
+    except subprocess.TimeoutExpired:
+        return ""
 
 
 def check(pass_: str, name: str) -> None:

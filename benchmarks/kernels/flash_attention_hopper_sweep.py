@@ -20,6 +20,7 @@ from peakward.lab.ops.flash_attention.api import flash_attention
 from peakward.lab.ops.flash_attention.hopper import backward, forward
 from peakward.lab.ops.flash_attention.hopper.settings import (
     AHEAD,
+    AHEAD_DEEP,
     CARRIED,
     CARRIED_DEEP,
     CARRIED_THREE,
@@ -57,6 +58,7 @@ OF_64: dict[str, ForwardSettings] = {
     "three carried stages 4": CARRIED_THREE,
 }
 BACKWARD: dict[str, BackwardSettings] = {"each": EACH, "pairs": PAIRS, "ahead": AHEAD}
+BACKWARD_OF_64 = {"ahead keys 2": AHEAD_DEEP}
 HEAD_DIMS = (64, 80, 96, 128)
 SEQ_LENS = (512, 1024, 2048, 4096, 16_384)
 
@@ -81,18 +83,22 @@ def forward_settings(head_dim: int) -> dict[str, ForwardSettings]:
     return OF_128 | OF_64 if head_dim == 64 else OF_128
 
 
+def backward_settings(head_dim: int) -> dict[str, BackwardSettings]:
+    return BACKWARD | BACKWARD_OF_64 if head_dim == 64 else BACKWARD
+
+
 def names() -> Iterator[tuple[str, str]]:
     """(pass, setting) of all that is to be checked."""
     for name in forward_settings(64):
         yield "forward", name
-    for name in BACKWARD:
+    for name in backward_settings(64):
         yield "backward", name
 
 
 def check_each(pass_: str, name: str) -> Iterator[tuple[int, str]]:
     """By head dimension what is wrong with a setting, or "" where it is right."""
-    head_dims = (64, 128) if pass_ == "backward" else HEAD_DIMS if name in OF_128 else (64,)
-    for head_dim in head_dims:
+    of_all = HEAD_DIMS if pass_ == "forward" else (64, 128)
+    for head_dim in of_all if name in OF_128 | BACKWARD else (64,):
         try:
             yield head_dim, _wrong(pass_, name, head_dim)
         except Exception as error:  # noqa: BLE001 (whatever it is, it is the finding)
@@ -140,14 +146,15 @@ def _forwards(name: str, expected: Expected) -> str:
 def _backwards(name: str, expected: Expected) -> str:
     case, (q, k, v, dout, *_), exactly, _, theirs = expected
     out, lse = forward(q, k, v, None, case.rule)
+    settings = backward_settings(case.head_dim)[name]
     arguments = (dout, None, q, k, v, out, lse, None, case.rule)
-    gradients = backward(*arguments, settings=BACKWARD[name])
+    gradients = backward(*arguments, settings=settings)
     said = "".join(
         _far(which, mine, getattr(theirs, which), getattr(exactly, which))
         for which, mine in zip(("dq", "dk", "dv"), gradients, strict=True)
     )
     for _ in range(REPEATS):
-        again = backward(*arguments, settings=BACKWARD[name])
+        again = backward(*arguments, settings=settings)
         if not all(map(torch.equal, again[1:], gradients[1:])):
             return said + " dk or dv differ from call to call"
     return said
@@ -195,7 +202,7 @@ def forward_contest(shape: Shape, wrong: Collection[tuple[str, str, int]]) -> Co
 
 def backward_contest(shape: Shape, wrong: Collection[tuple[str, str, int]]) -> Contest:
     arms: dict[str, Callable[[], Arm]] = {"cudnn": partial(_cudnn_backward, shape)}
-    for name, settings in BACKWARD.items():
+    for name, settings in backward_settings(shape.head_dim).items():
         if ("backward", name, shape.head_dim) not in wrong:
             arms[OURS if settings == EACH else name] = partial(_backward, shape, settings)
     return _contest(shape, "backward", arms)

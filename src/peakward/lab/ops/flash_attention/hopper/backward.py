@@ -99,10 +99,8 @@ def _bring(  # type: ignore[no-untyped-def]
     douts,
     lses,
     deltas,
-    k_tile,
-    v_tile,
-    kv_full,
-    kv_empty,
+    ks,
+    v_tiles,
     turns,
     counter,
     q_len,
@@ -122,19 +120,19 @@ def _bring(  # type: ignore[no-untyped-def]
         # Early keys are seen by the most queries: what takes longest is started first.
         block, head = place(index, n_k_blocks, heads_at_once, n_all_heads)
         turns.announce(block, head, turn)
-        index = draw(counter)
         batch = head // sizes.n_kv_heads
         kv_head = head % sizes.n_kv_heads
         first = _first_block(block, q_len, k_len, sizes)
-        mbarrier.wait(kv_empty.index(0), (turn & 1) ^ 1)
-        mbarrier.expect(kv_full.index(0), k.block_type.nbytes + v.block_type.nbytes)
+        ks.wait_empty(turn)
+        full = ks.filled(turn)
+        mbarrier.expect(full, k.block_type.nbytes + v.block_type.nbytes)
         key = block * sizes.keys
+        tma.async_copy_global_to_shared(k, [batch, kv_head, key, 0], full, ks.tile(turn))
         tma.async_copy_global_to_shared(
-            k, [batch, kv_head, key, 0], kv_full.index(0), k_tile.index(0)
+            v, [batch, kv_head, key, 0], full, v_tiles.index(turn % ks.n_tiles)
         )
-        tma.async_copy_global_to_shared(
-            v, [batch, kv_head, key, 0], kv_full.index(0), v_tile.index(0)
-        )
+        # The answer takes most of a microsecond: it comes while these tiles do.
+        index = draw(counter)
         for member in range(sizes.group):
             own = kv_head * sizes.group + member
             for j in range(first, n_q_blocks):
@@ -176,8 +174,9 @@ def _step(  # type: ignore[no-untyped-def]
     whole,
     keys,
     half_ptr,
-    k_tile,
-    v_tile,
+    ks,
+    v_tiles,
+    turn,
     qs,
     douts,
     lses,
@@ -206,9 +205,10 @@ def _step(  # type: ignore[no-untyped-def]
     zero = gl.inline_asm_elementwise(
         "mov.b32 $0, 0;", "=r", [], dtype=gl.int32, is_pure=False, pack=1
     )
-    k = k_tile.index(zero).reshape([sizes.keys, sizes.d])
+    slot = turn % ks.n_tiles + zero
+    k = ks.tiles.index(slot).reshape([sizes.keys, sizes.d])
     own_k = k.slice(WARPGROUP * sizes.rows, sizes.rows, 0)
-    v = v_tile.index(zero).reshape([sizes.keys, sizes.d])
+    v = v_tiles.index(slot).reshape([sizes.keys, sizes.d])
     own_v = v.slice(WARPGROUP * sizes.rows, sizes.rows, 0)
     q = qs.tile(step).reshape([sizes.queries, sizes.d])
     dout = douts.tile(step).reshape([sizes.queries, sizes.d])
@@ -285,10 +285,8 @@ def _differentiate(  # type: ignore[no-untyped-def]
     douts,
     lses,
     deltas,
-    k_tile,
-    v_tile,
-    kv_full,
-    kv_empty,
+    ks,
+    v_tiles,
     dscores_tile,
     dscores_full,
     dscores_empty,
@@ -323,7 +321,7 @@ def _differentiate(  # type: ignore[no-untyped-def]
             last_key = (block + 1) * sizes.keys - 1
             whole = (last_key - (k_len - q_len) + sizes.queries - 1) // sizes.queries
         whole = gl.where((block + 1) * sizes.keys > k_len, n_q_blocks, whole)
-        mbarrier.wait(kv_full.index(0), turn & 1)
+        ks.wait_full(turn)
         q_head = head // sizes.n_kv_heads * sizes.n_kv_heads * sizes.group
         q_head += head % sizes.n_kv_heads * sizes.group
         half_ptr = dq_ptr + ((q_head.to(gl.int64) * n_q_blocks + first) * 2 + WARPGROUP) * HALF
@@ -333,13 +331,13 @@ def _differentiate(  # type: ignore[no-untyped-def]
         if sizes.ahead:
             # Every key is seen by a query: there is a step.
             n_steps -= 1
-            k = k_tile.index(0).reshape([sizes.keys, sizes.d])
+            k = ks.tile(turn).reshape([sizes.keys, sizes.d])
             own_k = k.slice(WARPGROUP * sizes.rows, sizes.rows, 0)
             qs.wait_full(step)
             scores = warpgroup_mma_wait(0, deps=[_scores(own_k, qs, step, sizes, SCORES)])
         for _ in range(n_steps):
             scores, dk, dv = _step(
-                scores, dk, dv, j, step, whole, keys, half_ptr, k_tile, v_tile, qs, douts, lses, deltas,
+                scores, dk, dv, j, step, whole, keys, half_ptr, ks, v_tiles, turn, qs, douts, lses, deltas,
                 dscores_tile, dscores_full, dscores_empty, scale, q_len, k_len, sizes, WARPGROUP, sizes.ahead,
                 sizes.ahead,
             )  # fmt: skip
@@ -351,17 +349,17 @@ def _differentiate(  # type: ignore[no-untyped-def]
                 half_ptr += first * 2 * HALF
         if sizes.ahead:
             scores, dk, dv = _step(
-                scores, dk, dv, j, step, whole, keys, half_ptr, k_tile, v_tile, qs, douts, lses, deltas,
+                scores, dk, dv, j, step, whole, keys, half_ptr, ks, v_tiles, turn, qs, douts, lses, deltas,
                 dscores_tile, dscores_full, dscores_empty, scale, q_len, k_len, sizes, WARPGROUP, True, False,
             )  # fmt: skip
             step += 1
-        mbarrier.arrive(kv_empty.index(0), count=1)
+        ks.release(turn)
         tma.store_wait(0)
         dv_tile = out_tiles.index(2 * WARPGROUP)
         dk_tile = out_tiles.index(2 * WARPGROUP + 1)
-        dv_tile.reshape([sizes.rows, sizes.d]).store(dv.to(k_tile.dtype))
+        dv_tile.reshape([sizes.rows, sizes.d]).store(dv.to(dv_tile.dtype))
         # The scale is in base 2 here, and dscores are by the natural exponential.
-        dk_tile.reshape([sizes.rows, sizes.d]).store((dk * (scale * LN2)).to(k_tile.dtype))
+        dk_tile.reshape([sizes.rows, sizes.d]).store((dk * (scale * LN2)).to(dv_tile.dtype))
         fence_async_shared()
         at = [head // sizes.n_kv_heads, head % sizes.n_kv_heads, first_key, 0]
         tma.async_copy_shared_to_global(dv_out, at, dv_tile)
@@ -405,15 +403,15 @@ def _attention_backward(  # type: ignore[no-untyped-def]
     STAGES: gl.constexpr,
     PAIRS: gl.constexpr,
     AHEAD: gl.constexpr,
+    KV_STAGES: gl.constexpr,
 ):
     qs = ring(q, STAGES, 2)
     douts = ring(dout, STAGES, 2)
     lses = tiles_of(lse, STAGES)
     deltas = tiles_of(delta, STAGES)
-    k_tile = tiles_of(k, 1)
-    v_tile = tiles_of(v, 1)
-    kv_full = barriers(1, 1)
-    kv_empty = barriers(1, 2)
+    # Values come and go with the keys.
+    ks = ring(k, KV_STAGES, 2)
+    v_tiles = tiles_of(v, KV_STAGES)
     DSCORES: gl.constexpr = gl.NVMMASharedLayout.get_default_for([KEYS, QUERIES], q.dtype)
     dscores_tile = gl.allocate_shared_memory(q.dtype, [KEYS, QUERIES], DSCORES)
     dscores_full = barriers(1, 2)
@@ -423,11 +421,11 @@ def _attention_backward(  # type: ignore[no-untyped-def]
     fence_async_shared()
     sizes = Sizes(CAUSAL, QUERIES, KEYS, ROWS, D, N_KV_HEADS, GROUP, PAIRS, AHEAD)
     bring = (
-        q, dout, k, v, lse, delta, qs, douts, lses, deltas, k_tile, v_tile, kv_full, kv_empty, turns, counter,
+        q, dout, k, v, lse, delta, qs, douts, lses, deltas, ks, v_tiles, turns, counter,
         q_len, k_len, n_k_blocks, n_q_blocks, n_tiles, heads_at_once, n_all_heads, sizes,
     )  # fmt: skip
     differentiate = (
-        dk, dv, dq_ptr, qs, douts, lses, deltas, k_tile, v_tile, kv_full, kv_empty, dscores_tile,
+        dk, dv, dq_ptr, qs, douts, lses, deltas, ks, v_tiles, dscores_tile,
         dscores_full, dscores_empty, out_tiles, turns, scale, q_len, k_len, n_q_blocks, sizes,
     )  # fmt: skip
     gl.warp_specialize(
@@ -504,6 +502,7 @@ def backward(
         STAGES=STAGES,
         PAIRS=settings.pairs,
         AHEAD=settings.ahead,
+        KV_STAGES=settings.kv_stages,
         num_warps=4,
     )
     rounded(dq_sums, dq, queries, rule.scale)

@@ -35,11 +35,14 @@ class BackwardSettings(NamedTuple):
     """Two to a register; else each is rounded by itself, at a quarter of the rate."""
     ahead: bool = False
     """The scores of a tile of queries are multiplied while the one before it adds its dq."""
+    kv_stages: int = 1
+    """Tiles of keys and values on their way or in use; of head dimension 128 one fits."""
 
 
 EACH = BackwardSettings()
 PAIRS = BackwardSettings(pairs=True)
 AHEAD = BackwardSettings(pairs=True, ahead=True)
+AHEAD_DEEP = AHEAD._replace(kv_stages=2)
 
 
 TWO = ForwardSettings(warpgroups=2, stages=2, registers=240)
