@@ -36,6 +36,7 @@ from peakward.lab.ops.flash_attention.hopper.schedule import (
 from peakward.lab.ops.flash_attention.hopper.settings import (
     EACH,
     KEYS,
+    L2_BYTES,
     ROWS,
     BackwardSettings,
     n_programs,
@@ -490,7 +491,7 @@ def backward(
         n_k_blocks,
         n_q_blocks,
         n_tiles,
-        heads_at_once(2 * q_len * d * q.element_size() * group, n_all_heads),
+        heads_at_once(2 * q_len * d * q.element_size() * group, n_all_heads, L2_BYTES),
         n_all_heads,
         N_KV_HEADS=n_kv_heads,
         GROUP=group,

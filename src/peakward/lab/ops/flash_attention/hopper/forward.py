@@ -135,7 +135,7 @@ def forward(
         n_heads // n_kv_heads,
         n_q_blocks,
         n_tiles,
-        heads_at_once(kv_bytes * n_kv_heads // n_heads, n_all_heads),
+        heads_at_once(kv_bytes * n_kv_heads // n_heads, n_all_heads, chosen.l2_bytes),
         n_all_heads,
         CAUSAL=rule.causal,
         KEYS=KEYS,

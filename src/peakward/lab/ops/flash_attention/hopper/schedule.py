@@ -12,9 +12,6 @@ from triton.language.core import _aggregate as aggregate
 
 from peakward.lab.ops.flash_attention.hopper.ring import barriers
 
-L2_BYTES = 16 << 20
-"""What of the L2 (50 MiB on an H100) the heads that are worked on at once may take."""
-
 
 @aggregate
 class Announcements:
@@ -82,6 +79,6 @@ def place(index, n_blocks, heads_at_once, n_heads):  # type: ignore[no-untyped-d
     return rest // width, section * heads_at_once + rest % width
 
 
-def heads_at_once(bytes_per_head: int, n_heads: int) -> int:
-    """Heads whose tensors, of so many bytes each, stay in the L2 together."""
-    return min(n_heads, max(1, L2_BYTES // max(1, bytes_per_head)))
+def heads_at_once(bytes_per_head: int, n_heads: int, l2_bytes: int) -> int:
+    """Heads whose tensors, of so many bytes each, stay in so much of the L2 together."""
+    return min(n_heads, max(1, l2_bytes // max(1, bytes_per_head)))

@@ -9,6 +9,8 @@ KEYS = 128
 drawn from a counter); 256 do not fit the registers."""
 ROWS = 64
 """Of queries, or of keys in the backward pass, for each warpgroup: what one product takes."""
+L2_BYTES = 16 << 20
+"""What of the L2 (50 MiB on an H100) the heads that are worked on at once may take."""
 H100_MULTIPROCESSORS = 132
 """For compiling where there is no GPU."""
 
@@ -26,6 +28,9 @@ class ForwardSettings(NamedTuple):
     """Tiles of queries, for each warpgroup, on their way or in use."""
     carried: bool = False
     """A tile's last product is asked for with the next one's first; takes two `q_stages` to pay."""
+    l2_bytes: int = L2_BYTES
+    """Of keys and values of the heads that are worked on at once. Heaviest tiles come first, and with
+    them all keys of these heads: with few heads that is soon over, and memory evenly used."""
 
 
 class BackwardSettings(NamedTuple):
