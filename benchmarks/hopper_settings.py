@@ -15,8 +15,8 @@ from pathlib import Path
 from time import monotonic
 
 Finding = dict[str, str | int]
-AT_ONCE = 18
-"""Processes that check: each holds a context and 2 GiB of scores in fp64 at most."""
+AT_ONCE = 16
+"""Processes that check: each holds a context and 3 GiB of scores in fp64 at most."""
 
 
 def main(arguments: list[str]) -> None:

@@ -19,7 +19,8 @@ from kernels.flash_attention import OPERATOR, Shape, flops, inputs, sdpa, shape_
 from peakward.lab.ops.flash_attention.hopper import backward, forward
 from peakward.lab.ops.flash_attention.hopper.settings import (
     AHEAD,
-    AHEAD_DEEP,
+    AHEAD_QUADS,
+    AHEAD_QUADS_DEEP,
     CARRIED,
     CARRIED_DEEP,
     CARRIED_THREE,
@@ -49,9 +50,7 @@ OF_128: dict[str, ForwardSettings] = {
 }
 """For whatever head dimension; beyond 64 shared memory holds no more stages."""
 OF_64: dict[str, ForwardSettings] = {
-    "two stages 4": TWO_PAIRS._replace(stages=4),
     "two queries 2 stages 4": TWO_PAIRS._replace(q_stages=2, stages=4),
-    "carried stages 3": CARRIED._replace(stages=3),
     "carried stages 4": CARRIED_DEEP,
     "carried stages 4 4 MiB": CARRIED_DEEP._replace(l2_bytes=4 << 20),
     "three": THREE,
@@ -59,8 +58,13 @@ OF_64: dict[str, ForwardSettings] = {
     "three carried stages 2": CARRIED_THREE._replace(stages=2),
     "three carried stages 4": CARRIED_THREE,
 }
-BACKWARD: dict[str, BackwardSettings] = {"each": EACH, "pairs": PAIRS, "ahead": AHEAD}
-BACKWARD_OF_64 = {"ahead keys 2": AHEAD_DEEP}
+BACKWARD: dict[str, BackwardSettings] = {
+    "each": EACH,
+    "pairs": PAIRS,
+    "ahead": AHEAD,
+    "ahead quads": AHEAD_QUADS,
+}
+BACKWARD_OF_64 = {"ahead quads keys 2": AHEAD_QUADS_DEEP}
 HEAD_DIMS = (64, 80, 96, 128)
 SEQ_LENS = (512, 1024, 2048, 4096, 16_384)
 

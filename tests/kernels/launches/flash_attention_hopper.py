@@ -8,7 +8,8 @@ from launch import Launch
 from peakward.lab.ops.flash_attention.hopper import backward, forward
 from peakward.lab.ops.flash_attention.hopper.settings import (
     AHEAD,
-    AHEAD_DEEP,
+    AHEAD_QUADS,
+    AHEAD_QUADS_DEEP,
     CARRIED,
     CARRIED_DEEP,
     CARRIED_THREE,
@@ -66,7 +67,9 @@ LAUNCHES = {
     "backward 64 pairs": _launch(partial(_backward, 64, True, PAIRS), 168, 104),
     # Of these nothing is spilled in the loop.
     "backward 64 ahead": _launch(partial(_backward, 64, True, AHEAD), 168, 104),
-    "backward 64 ahead deep": _launch(partial(_backward, 64, True, AHEAD_DEEP), 168, 104),
+    "backward 64 quads deep": _launch(partial(_backward, 64, True, AHEAD_QUADS_DEEP), 168, 104),
+    "backward 64 quads": _launch(partial(_backward, 64, True, AHEAD_QUADS), 168, 104),
+    "backward 128 quads": _launch(partial(_backward, 128, True, AHEAD_QUADS), 168, 80),
     "backward 128 ahead": _launch(partial(_backward, 128, True, AHEAD), 168, 80),
     "backward 128 pairs": _launch(partial(_backward, 128, True, PAIRS), 168, 64),
     "backward 128": _launch(partial(_backward, 128, True), 168, 64),

@@ -506,5 +506,5 @@ def backward(
         KV_STAGES=settings.kv_stages,
         num_warps=4,
     )
-    rounded(dq_sums, dq, queries, rule.scale)
+    rounded(dq_sums, dq, queries, rule.scale, quads=settings.quads)
     return dq, dk, dv

@@ -42,12 +42,15 @@ class BackwardSettings(NamedTuple):
     """The scores of a tile of queries are multiplied while the one before it adds its dq."""
     kv_stages: int = 1
     """Tiles of keys and values on their way or in use; of head dimension 128 one fits."""
+    quads: bool = False
+    """dq's sums are read four at a time when they are rounded."""
 
 
 EACH = BackwardSettings()
 PAIRS = BackwardSettings(pairs=True)
 AHEAD = BackwardSettings(pairs=True, ahead=True)
-AHEAD_DEEP = AHEAD._replace(kv_stages=2)
+AHEAD_QUADS = AHEAD._replace(quads=True)
+AHEAD_QUADS_DEEP = AHEAD_QUADS._replace(kv_stages=2)
 
 
 TWO = ForwardSettings(warpgroups=2, stages=2, registers=240)
