@@ -106,6 +106,8 @@ def check(pass_: str, name: str) -> None:
 
 
 def time(options: argparse.Namespace) -> None:
+    import pynvml
+
     from kernel_speed import copy_rate, line, reported, write
     from kernels.duel import carry_out as contend
     from kernels.flash_attention_hopper_sweep import contests
@@ -114,6 +116,7 @@ def time(options: argparse.Namespace) -> None:
     deadline = monotonic() + options.budget_s
     found = json.loads(options.out.with_suffix(".checks.json").read_text())
     wrong = {(each["pass"], each["setting"], each["head_dim"]) for each in found if each["wrong"]}
+    pynvml.nvmlInit()
     copy_bytes_per_s = copy_rate()
     outcomes: list[Outcome] = []
     left: list[str] = []

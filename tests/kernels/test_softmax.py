@@ -110,8 +110,8 @@ def test_compiled_for_a_gpu_odd_rows_are_moved_by_whole_vectors_but_for_their_ed
     capability, tmp_path
 ):
     compiled("softmax_odd", capability, ptx=tmp_path)
-    # The edges of a row: its inputs once, its outputs once; in pieces inputs are read twice.
-    for name, edges, vectors in (("_forward_rows", 2, 16), ("_backward_in_pieces", 3, 10)):
+    # The edges of a row: its inputs once, its outputs once; of so wide a row the gradient is read twice.
+    for name, edges, vectors in (("_forward_rows", 2, 16), ("_backward_rows", 3, 32)):
         words = re.findall(r"(?:ld|st)\.global[\w.:]*", (tmp_path / f"{name}.ptx").read_text())
         assert len([word for word in words if word.endswith(".v4.b32")]) == vectors
         assert len([word for word in words if word.endswith(".b16")]) == edges

@@ -27,7 +27,8 @@ def _launch(name: str, width: int, dtype: torch.dtype, added: bool) -> Launch:
         lambda: start(width, dtype, added),
         registers=registers,
         shared_bytes=129 << 10,
-        stack_bytes=8 if name == "forward" else 0,
+        # Of rows of 16,384 columns, held whole: the pieces that spill nothing took 591 µs for 355 (H100).
+        stack_bytes=208 if (name, width) == ("backward", 16384) else 8,
     )
 
 

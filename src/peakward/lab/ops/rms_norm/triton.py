@@ -47,8 +47,8 @@ def backward_settings_for(
         return RowSettings(rows=1, columns=most // 2, warps=8, programs=programs, stages=3)
     if columns > most // 2:
         # Neither registers nor shared memory hold a second row beside the sums.
-        return RowSettings(rows=1, columns=columns, warps=8, programs=programs)
-    return ahead(columns, itemsize=itemsize, inputs=inputs, programs=programs)
+        return RowSettings(rows=1, columns=columns, warps=columns // 1024, programs=programs)
+    return ahead(columns, itemsize=itemsize, inputs=inputs, multiprocessors=programs)
 
 
 def rms_norm(

@@ -19,6 +19,8 @@ IN_FLIGHT_BYTES = 64
 """Of a thread's loads, all inputs together."""
 MOST_WARPS = 32
 LEAST_WARPS = 4
+WARPS_AHEAD = 8
+"""Of a multiprocessor, where programs go through many tiles."""
 AHEAD_BYTES = 96 << 10
 """Of shared memory, of which an A100 has 163 KiB for a program."""
 
@@ -58,24 +60,21 @@ def tiles(width: int, *, itemsize: int, inputs: int = 1, most_columns: int) -> R
     return RowSettings(rows=rows, columns=columns, warps=warps)
 
 
-def ahead(columns: int, *, itemsize: int, inputs: int, programs: int) -> RowSettings:
+def ahead(columns: int, *, itemsize: int, inputs: int, multiprocessors: int) -> RowSettings:
     """Tiles of whole rows for programs that go through many, loaded two tiles ahead, or one.
 
     A thread has 32 elements, and warps lie side by side along a row: sums over the rows of a tile are
-    then a thread's own. Where they cannot be four there are more programs of fewer.
+    then a thread's own. A multiprocessor has eight warps, in as many programs as they make.
 
-    On an H100, of `rms_norm` and `layer_norm` backward, bf16 and 1,024 to 8,192 columns, these are the
-    fastest or within 5% of them (results/2026-11-22-h100-kernel-sweep-rms_norm and -layer_norm).
-
-    Args:
-        programs: of four warps or more.
+    On an H100, of `rms_norm` and `layer_norm` backward, bf16 and 1,024 to 4,096 columns, these are
+    within 3% of the fastest (results/2026-11-22-h100-kernel-sweep-rms_norm and -layer_norm).
     """
     warps = max(1, min(LEAST_WARPS, columns // 256), columns // 1024)
     return RowSettings(
         rows=max(1, 1024 * warps // columns),
         columns=columns,
         warps=warps,
-        programs=programs * max(1, LEAST_WARPS // warps),
+        programs=multiprocessors * max(1, WARPS_AHEAD // warps),
         stages=3 if 3 * inputs * columns * itemsize <= AHEAD_BYTES else 2,
     )
 

@@ -44,7 +44,7 @@ def test_programs_share_tiles_out_and_are_no_more_than_these():
 
 @pytest.mark.parametrize("columns", [1, 128, 256, 512, 1024, 4096, 16384])
 def test_loaded_ahead_a_thread_has_32_elements_of_rows_that_its_warps_lie_along(columns):
-    chosen = ahead(columns, itemsize=2, inputs=2, programs=132)
+    chosen = ahead(columns, itemsize=2, inputs=2, multiprocessors=132)
     n_threads = 32 * chosen.warps
     assert chosen.rows * columns in (32 * n_threads, 16 * n_threads)
     assert chosen.warps * 256 <= max(columns, 256)
