@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from accuracy.tables import Columns, table
 from faults.judge import COUNTS, counts, largest_is_first
-from faults.records import Planted, Verdict
+from faults.records import OF_THE_MACHINE, Planted, Verdict
 from peakward.diagnose.rulebook import RULES
 from peakward.report.document import Document, Fact, Facts, Items, Section, TableBlock
 
@@ -16,7 +16,9 @@ READ_FIRST = (
     "costs memory, or keeps a case from running, always counts.",
     "A rule that lacks a signal abstains: that is neither found nor missed.",
     "Rank is that of the planted finding among all of the program. A false alarm is any finding in a "
-    "clean program, and the planted rule's in the same program without the fault.",
+    "clean program, and the planted rule's in the same program without the fault. That the device "
+    f"lowered its clock ({', '.join(OF_THE_MACHINE)}) is a finding of the machine and no alarm of the "
+    "program's: it stands among all findings.",
 )
 
 
