@@ -106,7 +106,7 @@ def reported(
         torch=str(torch.__version__),
         triton=triton.__version__,
         cudnn=torch.backends.cudnn.version(),
-        clock_hz=(min(clocks_hz, default=0), max(clocks_hz, default=0)),
+        clock_hz=(min(clocks_hz), max(clocks_hz)) if clocks_hz else None,
         copy_bytes_per_s=copy_bytes_per_s,
         n_rounds=options.rounds,
         n_calls=options.calls,

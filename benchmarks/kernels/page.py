@@ -9,11 +9,14 @@ from kernels.results import Arm, Outcome, Report
 
 def markdown(report: Report) -> str:
     """What an engineer would forward."""
-    least, most = (each / 1e6 for each in report.clock_hz)
+    clock = ""
+    if report.clock_hz is not None:
+        least, most = (each / 1e6 for each in report.clock_hz)
+        clock = f"multiprocessor clock {least:.0f}–{most:.0f} MHz; "
     head = (
         f"# Kernels on {report.device}\n\n"
         f"driver {report.driver}, torch {report.torch}, triton {report.triton}, cuDNN {report.cudnn}; "
-        f"multiprocessor clock {least:.0f}–{most:.0f} MHz; copy {report.copy_bytes_per_s / 1e9:,.0f} GB/s\n\n"
+        f"{clock}copy {report.copy_bytes_per_s / 1e9:,.0f} GB/s\n\n"
         f"Times are medians of {report.n_rounds} rounds of {report.n_calls} calls each, in turns, from a "
         "cold L2. *Against the best* is the fastest peer's time over ours, with its 95% interval over "
         "rounds: above 1 ours is faster. *Of a copy* is the time of a copy that moves as many bytes, over "

@@ -41,8 +41,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     torch: str
     triton: str
     cudnn: int | None
-    clock_hz: tuple[int, int]
-    """Of the multiprocessors, the least and the most seen between contests."""
+    clock_hz: tuple[int, int] | None
+    """Of the multiprocessors, the least and the most seen between contests; None where not looked at."""
     copy_bytes_per_s: float
     """Read and written, of 2 GiB, in the same job."""
     n_rounds: int
