@@ -4,6 +4,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from statistics import quantiles
 from typing import Literal
 
 import msgspec
@@ -11,7 +12,7 @@ import msgspec
 from peakward.records.case import Case, StepCase
 from peakward.records.environment import Environment
 from peakward.records.errors import PeakwardError
-from peakward.records.measurement import Interval, Measurement
+from peakward.records.measurement import Interval, Measurement, Summary
 from peakward.records.study import Cell, Column, Conclusion, Evidence, Study, Table
 from peakward.report.cases import label
 from peakward.report.format import format_cell
@@ -138,7 +139,7 @@ def change(before: Measurement, after: Measurement, threshold: float) -> Change:
         return Change(before=before, after=after, ratio=None, verdict=verdict, reason=reason)
     if before.summary is None or after.summary is None:
         return Change(before=before, after=after, ratio=None, verdict="not measured")
-    ratio = median_ratio(before.summary.median_s, after.summary.median_s)
+    ratio = median_ratio(_known(before, before.summary), _known(after, after.summary))
     doubt = _doubt(before) or _doubt(after)
     return Change(
         before=before,
@@ -146,6 +147,19 @@ def change(before: Measurement, after: Measurement, threshold: float) -> Change:
         ratio=ratio,
         verdict="inconclusive" if doubt else judge_change(ratio, threshold=threshold),
         reason=doubt,
+    )
+
+
+def _known(measurement: Measurement, summary: Summary) -> Interval:
+    """The median, as well as it is known. A bootstrap takes steps for draws from one level; where they
+    drift, or come in two modes, the next run's median may be any that this one saw."""
+    median_s, validity = summary.median_s, measurement.validity
+    steps_s = [each for run in measurement.runs for each in run.steps_s]
+    if validity is None or validity.verdict != "unstable" or len(steps_s) < MIN_STEPS:
+        return median_s
+    cuts = quantiles(steps_s, n=20, method="inclusive")
+    return msgspec.structs.replace(
+        median_s, low=min(median_s.low, cuts[0]), high=max(median_s.high, cuts[-1])
     )
 
 
@@ -247,7 +261,8 @@ def _notes(
     notes = [
         f"Slower or faster: the whole 95% interval of the ratio lies beyond {share}; same: within it. "
         "The interval is that of two medians, each taken in its own run, so it does not know what "
-        "varies between runs.",
+        "varies between runs. A time that is unstable counts as anything from the 5th to the 95th "
+        "percentile of its steps.",
     ]
     apart = differences(before.environment, after.environment)
     notes += [f"The environments differ: {'; '.join(apart)}."] if apart else []

@@ -5,7 +5,7 @@ import pytest
 
 from peakward.cli import comparison
 from peakward.records.errors import PeakwardError
-from peakward.records.measurement import Validity
+from peakward.records.measurement import Run, Validity
 from peakward.records.protocol import Protocol
 
 
@@ -46,6 +46,21 @@ def test_what_cannot_carry_a_verdict_is_inconclusive_with_its_reason(make_study,
         "4 timed steps, 5 needed",
         "throttled: clock fell to 900 MHz",
     ]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "change"), [("stable", "slower"), ("unstable", "inconclusive")]
+)
+def test_an_unstable_time_is_known_no_better_than_its_steps(
+    verdict, change, make_study, make_measurement
+):
+    """Its median's own interval is narrow, but half of its steps were as fast as before."""
+    steps_s = (1e-3,) * 9 + (1.4e-3,) * 10
+    two_modes = Validity(verdict=verdict, reasons=("two modes",))
+    after = make_measurement(
+        8, 1.4e-3, validity=two_modes, runs=(Run(warmup_s=(), steps_s=steps_s),)
+    )
+    assert verdicts(make_study(make_measurement(8)), make_study(after)) == [change]
 
 
 def test_only_measurements_with_the_same_warm_up_meet(make_study, make_measurement):
