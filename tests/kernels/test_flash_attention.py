@@ -138,7 +138,16 @@ def test_is_as_close_at_size_with_the_settings_that_are_chosen(case):
     seed=st.integers(0, 99),
 )
 def test_any_shape_is_as_close(device, q_len, k_len, head_dim, causal, alibi, seed):
-    case = Case(q_len=q_len, k_len=k_len, head_dim=head_dim, causal=causal, alibi=alibi)
+    # Of a single head and query all elements err by the rounding of the same weight, torch's by another.
+    case = Case(
+        n_batches=2,
+        n_heads=3,
+        q_len=q_len,
+        k_len=k_len,
+        head_dim=head_dim,
+        causal=causal,
+        alibi=alibi,
+    )
     drawn = draw(case, torch.float32, seed)
     got, lse = ours(drawn, case)
     assert_agrees(got, lse, drawn, case)
