@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kernels.contest import OURS, Arm, Contest
 from peakward.lab.ops.quantized_matmul import api, reference, triton
-from peakward.lab.ops.quantized_matmul.triton import Products, Sums
+from peakward.lab.ops.quantized_matmul.triton import Settings
 
 WIDTHS = (
     (4096, 4096),
@@ -25,6 +25,43 @@ AUTOTUNED = ((4096, 14336),)
 """Where a compiled peer may choose among templates too: it takes long."""
 ROWS = (1, 4, 16, 64)
 GROUP = 128
+SWEPT = ((4096, 4096), (4096, 14336), (8192, 8192))
+TRIED = {
+    (4, 128, 1): (
+        Settings(1, 32, 8, warps_k=8, warps_n=1, n_stages=1),
+        Settings(1, 32, 8, warps_k=8, warps_n=1, n_stages=3),
+        Settings(1, 32, 8, warps_k=16, warps_n=1, n_stages=1),
+        Settings(1, 16, 8, warps_k=8, warps_n=1, n_stages=1),
+        Settings(1, 16, 8, warps_k=8, warps_n=1, n_stages=4),
+    ),
+    (4, 32, 1): (
+        Settings(1, 32, 8, warps_k=8, warps_n=1, n_stages=1),
+        Settings(1, 32, 8, warps_k=8, warps_n=1, n_stages=3),
+        Settings(1, 16, 8, warps_k=8, warps_n=1, n_stages=1),
+    ),
+    (4, 128, 16): (
+        Settings(1, 32, 16, warps_k=8, warps_n=1, n_stages=1),
+        Settings(1, 32, 16, warps_k=4, warps_n=1, n_stages=1),
+        Settings(1, 32, 16, warps_k=4, warps_n=1, n_stages=3),
+        Settings(1, 16, 16, warps_k=8, warps_n=1, n_stages=1),
+    ),
+    (4, 32, 16): (
+        Settings(1, 32, 16, warps_k=8, warps_n=1, n_stages=1),
+        Settings(1, 32, 16, warps_k=4, warps_n=1, n_stages=1),
+        Settings(1, 32, 16, warps_k=4, warps_n=1, n_stages=3),
+        Settings(1, 16, 16, warps_k=8, warps_n=1, n_stages=1),
+    ),
+    (4, 128, 64): (
+        Settings(1, 32, 32, warps_k=4, warps_n=2, n_stages=1),
+        Settings(1, 16, 32, warps_k=2, warps_n=4, n_stages=1),
+    ),
+    (8, 4096, 1): (
+        Settings(1, 16, 8, warps_k=8, warps_n=1, n_stages=1),
+        Settings(1, 16, 8, warps_k=8, warps_n=1, n_stages=3),
+        Settings(1, 32, 8, warps_k=8, warps_n=1, n_stages=1),
+    ),
+}
+"""By bits, group and rows of x: what a sweep starts the kernel with."""
 
 
 def contests() -> Iterable[Contest]:
@@ -40,12 +77,10 @@ def contests() -> Iterable[Contest]:
 
 
 def sweep() -> Iterable[Contest]:
-    """Our kernels at other settings; the one named peakward has its own choice."""
-    for k, n in ((4096, 14336), (4096, 4096), (8192, 8192)):
-        for m in (1, 16, 64):
-            yield _swept(m, k, n, bits=4)
-    for m in (1, 16):
-        yield _swept(m, 4096, 14336, bits=8)
+    """Our kernel at other settings; the one named peakward has its own choice."""
+    for bits, group, m in TRIED:
+        for k, n in SWEPT if (group, m) in ((128, 1), (128, 16)) else SWEPT[1:2]:
+            yield _swept(m, k, n, bits=bits, group=group)
 
 
 def _shared(make: Callable[[], list[Tensor]]) -> Callable[[], list[Tensor]]:
@@ -93,7 +128,9 @@ def _int4(m: int, k: int, n: int, *, group: int, zeros: bool) -> Contest:
 
     def dequantized(dtype: torch.dtype) -> Tensor:
         _, held, scale, *zero = get()
-        return reference.int4_dequantized(held, scale, zero[0] if zero else None, dtype)
+        return reference.int4_dequantized(
+            held, scale, zero[0] if zero else None, dtype, group=group
+        )
 
     def tinygemm() -> Arm:
         x, held, scale, *zero = get()
@@ -156,57 +193,41 @@ def _int8(m: int, k: int, n: int) -> Contest:
     )
 
 
-def _swept(m: int, k: int, n: int, *, bits: int) -> Contest:
+def _swept(m: int, k: int, n: int, *, bits: int, group: int) -> Contest:
     if bits == 4:
-        get = _shared(partial(_int4_inputs, m, k, n, group=GROUP, zeros=False))
-        launch, tile_bytes = triton.int4_matmul, GROUP // 2
+        get = _shared(partial(_int4_inputs, m, k, n, group=group, zeros=False))
+        launch, defined = triton.int4_matmul, reference.int4_matmul
     else:
         get = _shared(partial(_int8_inputs, m, k, n))
-        launch, tile_bytes = triton.int8_matmul, triton.INT8_TILE
+        launch, defined = triton.int8_matmul, reference.int8_matmul
     chosen = triton.settings_for(
         m=m,
         n=n,
         n_tiles=k // 128,
-        tile_bytes=tile_bytes,
         nibbles=bits == 4,
+        dtype=torch.bfloat16,
         n_multiprocessors=triton.H100_MULTIPROCESSORS,
     )
 
-    def at(settings: Products | Sums) -> Arm:
+    def at(settings: Settings) -> Arm:
         return partial(launch, *get(), settings=settings)
 
-    tried = [each for each in _tried(m, n, bits) if each != chosen]
-    arms = {
-        f"{type(each).__name__} {' '.join(map(str, each))}": partial(at, each) for each in tried
-    }
+    tried = [each for each in TRIED[bits, group, m] if each != chosen]
     return Contest(
         operator="quantized_matmul",
         shape={
-            "weight": f"int{bits}",
+            "weight": f"int{bits}, {group}",
             "m": m,
             "k": k,
             "n": n,
-            "chosen": f"{type(chosen).__name__} {' '.join(map(str, chosen))}",
+            "chosen": " ".join(map(str, chosen)),
         },
-        arms={OURS: lambda: at(chosen), **arms},
+        arms={
+            OURS: lambda: at(chosen),
+            **{" ".join(map(str, each)): partial(at, each) for each in tried},
+        },
         n_bytes=(
-            _moved_of(GROUP, False, m, k, n) if bits == 4 else n * k + 2 * n + 2 * m * (k + n)
+            _moved_of(group, False, m, k, n) if bits == 4 else n * k + 2 * n + 2 * m * (k + n)
         ),
+        exact=lambda: defined(get()[0].double(), *get()[1:]),
     )
-
-
-def _tried(m: int, n: int, bits: int) -> Iterable[Products | Sums]:
-    block_m = min(64, max(16, triton.triton.next_power_of_2(m)))
-    for block_n, warps in ((32, 4), (64, 4), (64, 8), (128, 4), (128, 8)):
-        programs = -(-n // block_n)
-        for waves in (1, 2, 4):
-            splits = max(1, min(16, waves * triton.H100_MULTIPROCESSORS // programs))
-            if splits > 1 or waves == 1:
-                for stages in (3, 5):
-                    yield Products(splits, block_n, block_m, warps, stages)
-    if m > 1 or bits == 4:
-        return
-    for block_n, block_tiles, warps in ((8, 8, 4), (16, 4, 4), (16, 8, 4), (16, 16, 8), (32, 8, 8)):
-        programs = -(-n // block_n)
-        for splits in {1, max(1, min(8, 4 * triton.H100_MULTIPROCESSORS // programs))}:
-            yield Sums(splits, block_n, block_tiles, warps, 3)

@@ -5,7 +5,7 @@
 Runs every launch of `tests/kernels/launches/NAME.py` on CPU tensors, in a process of its own because
 the suite's has Triton's interpreter: the launches are those of the product, types and alignment
 specialised as there, and end before the GPU would be asked. Under another Triton on the path, with
-that one. Each kernel's PTX is left in FOLDER, as KERNEL.ptx.
+that one. Each kernel's PTX, of its first launch, is left in FOLDER, as KERNEL.ptx.
 """
 
 import importlib.util
@@ -80,7 +80,9 @@ def _compiles(self, *args, config, **options):
 
 def _taken(kernel: Any) -> dict[str, Any]:
     if len(sys.argv) > 3:
-        (Path(sys.argv[3]) / f"{kernel.metadata.name}.ptx").write_text(kernel.asm["ptx"])
+        ptx = Path(sys.argv[3]) / f"{kernel.metadata.name}.ptx"
+        if not ptx.exists():
+            ptx.write_text(kernel.asm["ptx"])
     with tempfile.NamedTemporaryFile(suffix=".cubin") as cubin:
         cubin.write(kernel.asm["cubin"])
         cubin.flush()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from peakward.lab.ops.launchable import FLOATS, require_floats, require_launchable
-from peakward.lab.ops.quantized_matmul.reference import INT4_GROUPS
+from peakward.lab.ops.quantized_matmul.reference import INT4_GROUPS, INT4_TILE
 
 LEAST_INT8_GROUP = 32
 
@@ -54,9 +54,8 @@ def int4_matmul(x: Tensor, weight: Tensor, scale: Tensor, zero: Tensor | None = 
 
     Args:
         x: (..., k) in fp32, fp16 or bf16.
-        weight: (k / group, n, group / 2) of uint8, contiguous: see `reference.packed`; groups of 32,
-            64 or 128.
-        scale: (k / group, n) of a float, contiguous.
+        weight: (⌈k / 128⌉, n, 16) of int32, contiguous: see `reference.packed`.
+        scale: (k / group, n) of a float, contiguous; the group 32, 64 or 128.
         zero: (k / group, n) of uint8, contiguous; None: 8 everywhere.
 
     Returns:
@@ -67,15 +66,22 @@ def int4_matmul(x: Tensor, weight: Tensor, scale: Tensor, zero: Tensor | None = 
     """
     op = "int4_matmul"
     require_floats(op, x=x, scale=scale)
-    packed = weight.dtype == torch.uint8 and weight.dim() == 3 and weight.is_contiguous()
-    if not packed or 2 * weight.shape[2] not in INT4_GROUPS:
-        halves = ", ".join(str(each // 2) for each in INT4_GROUPS)
+    k = x.shape[-1] if x.dim() else 0
+    tiles = -(-k // INT4_TILE)
+    words = weight.dtype == torch.int32 and weight.dim() == 3 and weight.is_contiguous()
+    if not words or not k or weight.shape[::2] != (tiles, INT4_TILE // 8):
         raise ValueError(
-            f"{op}: expected a contiguous weight of (k / group, n, group / 2) in uint8, the last of "
-            f"{halves}, got {tuple(weight.shape)} in {weight.dtype} with strides {weight.stride()}"
+            f"{op}: expected a contiguous weight of ({tiles}, n, {INT4_TILE // 8}) in int32 for x of "
+            f"(..., {k}), k at least 1, got {tuple(weight.shape)} in {weight.dtype} with strides "
+            f"{weight.stride()}"
         )
-    groups, n, half = weight.shape
-    _require_width(op, x, groups * 2 * half)
+    n = weight.shape[1]
+    groups = len(scale) if scale.dim() == 2 else 0
+    if not groups or k % groups or k // groups not in INT4_GROUPS:
+        raise ValueError(
+            f"{op}: expected a scale of ({k} / group, {n}), the group one of "
+            f"{', '.join(map(str, INT4_GROUPS))} that divides {k}, got {tuple(scale.shape)}"
+        )
     for name, each, types in (("scale", scale, FLOATS), ("zero", zero, (torch.uint8,))):
         if each is None:
             continue

@@ -4,6 +4,8 @@ import torch
 from torch import Tensor
 
 INT4_GROUPS = (32, 64, 128)
+INT4_TILE = 128
+"""Columns that are packed together."""
 
 
 def int8_weight(weight: Tensor, *, group: int | None = None) -> tuple[Tensor, Tensor]:
@@ -38,7 +40,7 @@ def int4_weight(weight: Tensor, *, group: int) -> tuple[Tensor, Tensor]:
     grouped = _grouped(weight, _int4(group))
     scale = grouped.abs().amax(-1) / 7
     stored = _rounded(grouped, scale).clamp(-7, 7) + 8
-    return packed(stored.view(weight.shape).to(torch.uint8), group=group), scale.t().contiguous()
+    return packed(stored.view(weight.shape)), scale.t().contiguous()
 
 
 def int4_weight_with_zeros(weight: Tensor, *, group: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -57,32 +59,37 @@ def int4_weight_with_zeros(weight: Tensor, *, group: int) -> tuple[Tensor, Tenso
     scale = (most - least) / 15
     zero = _rounded(-least[..., None], scale)[..., 0].clamp(0, 15)
     stored = (_rounded(grouped, scale) + zero[..., None]).clamp(0, 15)
-    whole = packed(stored.view(weight.shape).to(torch.uint8), group=group)
+    whole = packed(stored.view(weight.shape))
     return whole, scale.t().contiguous(), zero.to(torch.uint8).t().contiguous()
 
 
-def packed(stored: Tensor, *, group: int) -> Tensor:
-    """Two columns a byte, group by group.
+def packed(stored: Tensor) -> Tensor:
+    """Eight columns a word, by tiles of 128 columns whatever the group.
 
-    The low nibble of byte j of a group is its column j, the high one its column j + group/2: a shift
-    of a whole tile gives half of its columns in their order, and what a tile of rows needs of a group
-    is contiguous.
+    Word 4 t + i of a channel's tile has columns 32 i + 8 t, … + 7 of it: of 16 bytes that a lane loads,
+    each word is of another 32 columns, in which the lane's neighbours have the others. Even columns lie
+    in the lower half of the word and odd ones in the upper, so that one shift and one mask leave two
+    neighbours in the halves of a register, where a product on tensor cores wants them.
 
     Args:
-        stored: (n, k) of uint8, below 16.
+        stored: (n, k) of whole numbers from 0 to 15.
 
     Returns:
-        (k / group, n, group / 2) of uint8.
+        (⌈k / 128⌉, n, 16) of int32; what is beyond k is 0.
     """
     n, k = stored.shape
-    low, high = stored.view(n, k // group, 2, group // 2).unbind(2)
-    return (low | (high << 4)).transpose(0, 1).contiguous()
+    padded = torch.nn.functional.pad(stored.long(), (0, -k % INT4_TILE))
+    numbers = padded.view(n, -1, 4, 4, 4, 2).permute(1, 0, 3, 2, 5, 4)
+    words = (numbers.flatten(-2) << _nibble_shifts(stored.device)).sum(-1)
+    return words.flatten(2).to(torch.int32)
 
 
 def unpacked(weight: Tensor) -> Tensor:
-    """What `packed` was given: (n, k) of uint8."""
-    halves = torch.stack((weight & 15, weight >> 4), 2)
-    return halves.permute(1, 0, 2, 3).flatten(1)
+    """What `packed` was given, with what it padded: (n, 128 · tiles) of uint8."""
+    tiles, n, _ = weight.shape
+    numbers = weight[..., None] >> _nibble_shifts(weight.device) & 15
+    numbers = numbers.view(tiles, n, 4, 4, 2, 4).permute(1, 0, 3, 2, 5, 4)
+    return numbers.reshape(n, tiles * INT4_TILE).to(torch.uint8)
 
 
 def int8_dequantized(weight: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
@@ -92,12 +99,12 @@ def int8_dequantized(weight: Tensor, scale: Tensor, dtype: torch.dtype) -> Tenso
 
 
 def int4_dequantized(
-    weight: Tensor, scale: Tensor, zero: Tensor | None, dtype: torch.dtype
+    weight: Tensor, scale: Tensor, zero: Tensor | None, dtype: torch.dtype, *, group: int
 ) -> Tensor:
     """What a packed weight stands for, (n, k) in `dtype`."""
     wide = torch.promote_types(dtype, torch.float32)
-    stored = unpacked(weight).to(wide)
-    k = stored.shape[1]
+    k = group * len(scale)
+    stored = unpacked(weight)[:, :k].to(wide)
     origin = 8 if zero is None else _by_column(zero, k, wide)
     return ((stored - origin) * _by_column(scale, k, wide)).to(dtype)
 
@@ -109,7 +116,12 @@ def int8_matmul(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
 
 def int4_matmul(x: Tensor, weight: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
     """x (m, k) times the transposed weight: (m, n) in x's dtype. Without zeros they are 8."""
-    return x @ int4_dequantized(weight, scale, zero, x.dtype).mT
+    group = x.shape[-1] // len(scale)
+    return x @ int4_dequantized(weight, scale, zero, x.dtype, group=group).mT
+
+
+def _nibble_shifts(device: torch.device) -> Tensor:
+    return torch.arange(0, 32, 4, dtype=torch.int32, device=device)
 
 
 def _int4(group: int) -> int:
