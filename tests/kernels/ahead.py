@@ -5,7 +5,7 @@
 Runs every launch of `tests/kernels/launches/NAME.py` on CPU tensors, in a process of its own because
 the suite's has Triton's interpreter: the launches are those of the product, types and alignment
 specialised as there, and end before the GPU would be asked. Under another Triton on the path, with
-that one. Each kernel's PTX, of its first launch, is left in FOLDER, as KERNEL.ptx.
+that one. Each kernel's PTX is added to KERNEL.ptx in FOLDER, launch after launch.
 """
 
 import importlib.util
@@ -80,9 +80,8 @@ def _compiles(self, *args, config, **options):
 
 def _taken(kernel: Any) -> dict[str, Any]:
     if len(sys.argv) > 3:
-        ptx = Path(sys.argv[3]) / f"{kernel.metadata.name}.ptx"
-        if not ptx.exists():
-            ptx.write_text(kernel.asm["ptx"])
+        with (Path(sys.argv[3]) / f"{kernel.metadata.name}.ptx").open("a") as ptx:
+            ptx.write(kernel.asm["ptx"])
     with tempfile.NamedTemporaryFile(suffix=".cubin") as cubin:
         cubin.write(kernel.asm["cubin"])
         cubin.flush()

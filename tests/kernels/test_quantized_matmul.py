@@ -283,10 +283,13 @@ def test_columns_are_split_where_channels_do_not_fill_the_gpu():
     assert splits(8192) == 1
 
 
-@pytest.mark.parametrize("capability", [80, 90])
-def test_lanes_load_what_they_multiply(capability, tmp_path):
-    compiled("quantized_matmul", capability, ptx=tmp_path)
-    products, _, sums = (tmp_path / "_products.ptx").read_text().rpartition("mma.sync")
-    exchanges = ("shfl", "bar.sync", "shared.b")
-    assert any(each in sums for each in exchanges)
-    assert not any(each in products for each in exchanges)
+def test_lanes_load_what_they_multiply(tmp_path):
+    compiled("quantized_matmul", 90, ptx=tmp_path)
+    _, *launches = (tmp_path / "_products.ptx").read_text().split(".entry")
+    exchanges = ("shfl", "bar.sync", "shared.b", "shared.v")
+    on_tensor_cores = [each for each in launches if "mma.sync" in each]
+    assert len(on_tensor_cores) == len(launches) - 2  # fp32 has none.
+    for launch in on_tensor_cores:
+        products, _, sums = launch.rpartition("mma.sync")
+        assert any(each in sums for each in exchanges)
+        assert not any(each in products for each in exchanges)

@@ -126,18 +126,21 @@ def _products(  # type: ignore[no-untyped-def]
     acc = tl.zeros((WARPS, CHANNELS, ROWS), tl.float32)
     group = (low + s_tile) // tiles_per_scale * GROUPS + s_group
     scale = _of_groups(scale_ptr, group, s_channel, n, n_groups)
+    zero = _of_groups(zero_ptr, group, s_channel, n, n_groups) if HAS_ZEROS else scale
     for tile in tl.range(low, high, WARPS_K, num_stages=STAGES):
         w = _words(w_at + tile * w_step, w_column, is_w, w_end - tile * COUNT)
         is_column = x_column < end - tile * TILE
         x = tl.load(x_at + tile * TILE, mask=is_x & is_column, other=0.0)
-        zero = scale
-        if HAS_ZEROS:
-            zero = _of_groups(zero_ptr, group, s_channel, n, n_groups)
-        # Ahead of its use, since Triton does not load ahead what is no operand of a product.
+        # Ahead of their use: Triton loads ahead operands of products alone, and would lay those out
+        # by zeros of 8 bits.
         group = (tile + WARPS_K + s_tile) // tiles_per_scale * GROUPS + s_group
         next_scale = _of_groups(scale_ptr, group, s_channel, n, n_groups)
+        next_zero = next_scale
+        if HAS_ZEROS:
+            next_zero = _of_groups(zero_ptr, group, s_channel, n, n_groups)
         acc = _added(acc, x, w, scale, zero, power, NIBBLES, LANE, HAS_ZEROS, GROUPS)
         scale = next_scale
+        zero = next_zero
     total = tl.sum(acc.reshape(WARPS_K, WARPS_N * CHANNELS, ROWS), 0)
     at = tl.arange(0, WARPS_N * CHANNELS)
     channel = first + at // CHANNELS * CHANNELS + at % 8 * (CHANNELS // 8) + at % CHANNELS // 8
@@ -162,9 +165,6 @@ def _added(  # type: ignore[no-untyped-def]
     GROUPS: tl.constexpr,
 ):
     """acc (WARPS, CHANNELS, ROWS) and every warp's tile of the weight times its tile of x."""
-    EIGHT: tl.constexpr = 8 + (
-        2**23 if x.dtype == tl.float32 else 2**10 if x.dtype == tl.float16 else 2**7
-    )
     WARPS: tl.constexpr = acc.shape[0]
     CHANNELS: tl.constexpr = acc.shape[1]
     ROWS: tl.constexpr = acc.shape[2]
@@ -177,12 +177,12 @@ def _added(  # type: ignore[no-untyped-def]
         if not NIBBLES:
             wide = _of_bytes(ws[quarter], power, x.dtype, CHANNELS, WARPS)
         elif HAS_ZEROS:
-            zero = zeros[quarter].permute(3, 0, 1, 2).to(tl.int32)
-            zero = _floats(zero * 0x00010001, power, x.dtype)
-            wide = _of_nibbles(ws[quarter], zero, power, x.dtype, CHANNELS, WARPS)
+            # 16 more than a nibble less its zero, of whole numbers, so that what is left to take from
+            # the float is a constant: with a zero there, half of the subtractions were of one weight.
+            more = 0x00100010 - zeros[quarter].permute(3, 0, 1, 2).to(tl.int32) * 0x00010001
+            wide = _of_nibbles(ws[quarter], more, 16, power, x.dtype, CHANNELS, WARPS)
         else:
-            zero = tl.full((1,), EIGHT, x.dtype)
-            wide = _of_nibbles(ws[quarter], zero, power, x.dtype, CHANNELS, WARPS)
+            wide = _of_nibbles(ws[quarter], None, 8, power, x.dtype, CHANNELS, WARPS)
         product = tl.dot(wide, xs[quarter], product, input_precision="ieee")
         if (quarter + 1) * GROUPS % 4 == 0:
             acc += product * _factors(scales[quarter], CHANNELS, ROWS, WARPS)
@@ -372,14 +372,34 @@ def _factors(scale, CHANNELS: tl.constexpr, ROWS: tl.constexpr, WARPS: tl.conste
 
 @triton.jit
 def _of_nibbles(  # type: ignore[no-untyped-def]
-    words, zero, power, type_: tl.constexpr, CHANNELS: tl.constexpr, WARPS: tl.constexpr
+    words,
+    more,
+    LESS: tl.constexpr,
+    power,
+    type_: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    WARPS: tl.constexpr,
 ):
-    """The 8 numbers of each word less their zero, (WARPS, CHANNELS, 32)."""
-    column0 = _floats(words & 0x000F000F, power, type_) - zero
-    column2 = _floats(words >> 4 & 0x000F000F, power, type_) - zero
-    column4 = _floats(words >> 8 & 0x000F000F, power, type_) - zero
-    column6 = _floats(words >> 12 & 0x000F000F, power, type_) - zero
-    wide = tl.join(tl.join(column0, column4), tl.join(column2, column6))
+    """The 8 numbers of each word, and `more` in both halves if any, less LESS: (WARPS, CHANNELS, 32)."""
+    bits: tl.constexpr = 23 if type_ == tl.float32 else 10 if type_ == tl.float16 else 7
+    less = tl.full((1,), 2**bits + LESS, type_)
+    column0 = words & 0x000F000F
+    column2 = words >> 4 & 0x000F000F
+    column4 = words >> 8 & 0x000F000F
+    column6 = words >> 12 & 0x000F000F
+    if more is not None:
+        if type_ != tl.float32:
+            # Added with the rest: no instruction of its own.
+            more += power
+            power = 0
+        column0 += more
+        column2 += more
+        column4 += more
+        column6 += more
+    wide = tl.join(
+        tl.join(_floats(column0, power, type_) - less, _floats(column4, power, type_) - less),
+        tl.join(_floats(column2, power, type_) - less, _floats(column6, power, type_) - less),
+    )
     return wide.permute(1, 0, 2, 6, 3, 5, 4).reshape(WARPS, CHANNELS, 32)
 
 
