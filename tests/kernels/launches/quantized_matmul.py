@@ -13,14 +13,15 @@ K, N = 4096, 14336
 def _int4(
     m: int,
     *,
+    n: int = N,
     group: int = 128,
     zeros: bool = False,
     dtype: torch.dtype = torch.bfloat16,
 ) -> None:
     with torch.device("meta"):
-        weight = torch.empty(K // 128, N, 16, dtype=torch.int32)
-        scale = torch.empty(K // group, N, dtype=dtype)
-        zero = torch.empty(K // group, N, dtype=torch.uint8) if zeros else None
+        weight = torch.empty(K // 128, n, 16, dtype=torch.int32)
+        scale = torch.empty(K // group, n, dtype=dtype)
+        zero = torch.empty(K // group, n, dtype=torch.uint8) if zeros else None
         int4_matmul(torch.empty(m, K, dtype=dtype), weight, scale, zero)
 
 
@@ -35,6 +36,7 @@ LAUNCHES = {
     "int4 1": Launch(partial(_int4, 1), registers=104, shared_bytes=8 << 10),
     "int4 1 group 32": Launch(partial(_int4, 1, group=32), registers=128, shared_bytes=8 << 10),
     "int4 16": Launch(partial(_int4, 16), registers=128, shared_bytes=16 << 10),
+    "int4 split": Launch(partial(_int4, 1, n=512), registers=104, shared_bytes=8 << 10),
     "int4 64": Launch(partial(_int4, 64), registers=224, shared_bytes=32 << 10),
     "int4 zeros 16": Launch(
         partial(_int4, 16, zeros=True, group=32), registers=224, shared_bytes=16 << 10
