@@ -12,11 +12,11 @@ from peakward.lab.ops.quantized_matmul import api, reference
 kernel = pytest.importorskip("peakward.lab.ops.quantized_matmul.triton")
 
 
-def cut(n_splits, *, wide=False):
-    """Of warps that share columns, or of ones with other channels, twice the channels and rows."""
-    if wide:
-        return kernel.Settings(n_splits, 32, 16, warps_k=1, warps_n=2, n_stages=2)
-    return kernel.Settings(n_splits, 16, 8, warps_k=2, warps_n=1, n_stages=1)
+def cut(n_splits, *, shared=False):
+    """Of warps that share columns, or that share x."""
+    if shared:
+        return kernel.Shared(n_splits, rows=32, warps=4, n_stages=2)
+    return kernel.Direct(n_splits, channels=16, rows=8, warps=2, n_stages=1)
 
 
 def drawn(m, n, k, dtype, seed):
@@ -32,17 +32,17 @@ def drawn(m, n, k, dtype, seed):
     group=st.sampled_from([32, 64, 128]),
     zeros=st.booleans(),
     n_splits=st.sampled_from([1, 3]),
-    wide=st.booleans(),
+    shared=st.booleans(),
     seed=st.integers(0, 99),
 )
 def test_int4_is_as_close_to_fp64_as_torch_is(
-    dtypes, device, m, n, groups, group, zeros, n_splits, wide, seed
+    dtypes, device, m, n, groups, group, zeros, n_splits, shared, seed
 ):
     for dtype in dtypes:
         x, weight = drawn(m, n, groups * group, dtype, seed)
         quantise = reference.int4_weight_with_zeros if zeros else reference.int4_weight
         held = quantise(weight, group=group)
-        mine = kernel.int4_matmul(x, *held, settings=cut(n_splits, wide=wide))
+        mine = kernel.int4_matmul(x, *held, settings=cut(n_splits, shared=shared))
         theirs = reference.int4_matmul(x, *held)
         assert_as_close_as(theirs, mine, reference.int4_matmul(x.double(), *held))
 
@@ -53,16 +53,16 @@ def test_int4_is_as_close_to_fp64_as_torch_is(
     n=st.sampled_from([5, 37]),
     k=st.sampled_from([1, 127, 256, 500]),
     n_splits=st.sampled_from([1, 3]),
-    wide=st.booleans(),
+    shared=st.booleans(),
     seed=st.integers(0, 99),
 )
 def test_int8_channels_are_as_close_to_fp64_as_torch_is(
-    dtypes, device, m, n, k, n_splits, wide, seed
+    dtypes, device, m, n, k, n_splits, shared, seed
 ):
     for dtype in dtypes:
         x, weight = drawn(m, n, k, dtype, seed)
         held = reference.int8_weight(weight)
-        mine = kernel.int8_matmul(x, *held, settings=cut(n_splits, wide=wide))
+        mine = kernel.int8_matmul(x, *held, settings=cut(n_splits, shared=shared))
         assert_as_close_as(
             reference.int8_matmul(x, *held), mine, reference.int8_matmul(x.double(), *held)
         )
@@ -149,15 +149,15 @@ def test_zeros_pay_where_a_group_has_one_sign():
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-@pytest.mark.parametrize("m", [1, 3])
+@pytest.mark.parametrize("m, shared", [(1, False), (3, False), (3, True)])
 @pytest.mark.parametrize("bits", [4, 8])
-def test_nan_and_infinity_reach_what_torch_lets_them_reach(dtypes, device, value, m, bits):
+def test_nan_and_infinity_reach_what_torch_lets_them_reach(dtypes, device, value, m, shared, bits):
     for dtype in dtypes:
         x, weight = drawn(m, 20, 256, dtype, seed=0)
         # No stored zero: which times infinity is NaN for torch and here alike, but says less.
         weight = weight.sign() * (0.5 + weight.abs())
         x[0, 7] = value
-        run = cut(2)
+        run = cut(2, shared=shared)
         if bits == 8:
             held = reference.int8_weight(weight)
             mine, theirs = (
@@ -176,7 +176,8 @@ def test_nan_and_infinity_reach_what_torch_lets_them_reach(dtypes, device, value
 
 @pytest.mark.parametrize("m", [1, 3])
 @pytest.mark.parametrize("n_splits", [1, 5])
-def test_every_output_is_written(device, m, n_splits, monkeypatch):
+@pytest.mark.parametrize("shared", [False, True])
+def test_every_output_is_written(device, m, n_splits, shared, monkeypatch):
     empty = torch.empty
 
     def poisoned(*size, **options):
@@ -185,7 +186,9 @@ def test_every_output_is_written(device, m, n_splits, monkeypatch):
     x, weight = drawn(m, 37, 192, torch.float32, seed=0)
     held = reference.int4_weight(weight, group=64)
     monkeypatch.setattr(torch, "empty", poisoned)
-    first, second = (kernel.int4_matmul(x, *held, settings=cut(n_splits)) for _ in range(2))
+    first, second = (
+        kernel.int4_matmul(x, *held, settings=cut(n_splits, shared=shared)) for _ in range(2)
+    )
     assert first.isfinite().all()
     assert torch.equal(first, second)
 
@@ -263,33 +266,68 @@ def test_groups_that_do_not_fit_are_refused():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("nibbles", [True, False])
+@pytest.mark.parametrize("group", [32, 128])
 @pytest.mark.parametrize("m", [0, 1, 4, 16, 64, 200])
 @pytest.mark.parametrize("n, n_tiles", [(5000, 33), (4096, 32), (128256, 32), (64, 1)])
-def test_settings_leave_every_warp_work(m, n, n_tiles, nibbles, dtype):
+def test_settings_leave_every_warp_work(m, n, n_tiles, group, dtype):
     found = kernel.settings_for(
-        m=m, n=n, n_tiles=n_tiles, nibbles=nibbles, dtype=dtype, n_multiprocessors=132
+        m=m, n=n, n_tiles=n_tiles, group=group, dtype=dtype, n_multiprocessors=132
     )
-    assert 1 <= found.n_splits <= max(1, n_tiles // found.warps_k)
+    takes = found.warps if isinstance(found, kernel.Direct) else 1
+    assert 1 <= found.n_splits <= max(1, n_tiles // takes)
+
+
+def test_programs_of_eight_warps_wait_in_turns_where_all_are_resident():
+    def stages(n):
+        return kernel.settings_for(
+            m=16, n=n, n_tiles=32, group=128, dtype=torch.bfloat16, n_multiprocessors=132
+        )[-2:]
+
+    assert stages(8192) == (8, 1)
+    assert stages(14336) == (4, 3)
+
+
+@pytest.mark.parametrize("m, programs", [(17, 1), (32, 1), (33, 1), (64, 1), (65, 2)])
+def test_programs_of_more_than_sixteen_rows_share_them(m, programs):
+    found = kernel.settings_for(
+        m=m, n=14336, n_tiles=32, group=128, dtype=torch.bfloat16, n_multiprocessors=132
+    )
+    assert isinstance(found, kernel.Shared)
+    assert -(-m // found.rows) == programs
 
 
 def test_columns_are_split_where_channels_do_not_fill_the_gpu():
     def splits(n):
         return kernel.settings_for(
-            m=4, n=n, n_tiles=64, nibbles=True, dtype=torch.bfloat16, n_multiprocessors=132
+            m=4, n=n, n_tiles=64, group=128, dtype=torch.bfloat16, n_multiprocessors=132
         ).n_splits
 
     assert splits(512) > 2
     assert splits(8192) == 1
 
 
-def test_lanes_load_what_they_multiply(tmp_path):
-    compiled("quantized_matmul", 90, ptx=tmp_path)
-    _, *launches = (tmp_path / "_products.ptx").read_text().split(".entry")
+@pytest.fixture(scope="module")
+def ptx(tmp_path_factory):
+    """A folder of what the kernels are compiled to."""
+    folder = tmp_path_factory.mktemp("ptx")
+    compiled("quantized_matmul", 90, ptx=folder)
+    return folder
+
+
+def test_lanes_load_what_they_multiply(ptx):
+    _, *launches = (ptx / "direct_products.ptx").read_text().split(".entry")
+    in_turns = [each for each in launches if "mma.sync" in each and "cp.async" not in each]
+    assert len(in_turns) >= 5
     exchanges = ("shfl", "bar.sync", "shared.b", "shared.v")
-    on_tensor_cores = [each for each in launches if "mma.sync" in each]
-    assert len(on_tensor_cores) == len(launches) - 2  # fp32 has none.
-    for launch in on_tensor_cores:
+    for launch in in_turns:
         products, _, sums = launch.rpartition("mma.sync")
         assert any(each in sums for each in exchanges)
         assert not any(each in products for each in exchanges)
+
+
+def test_lanes_that_share_x_exchange_nothing_of_the_weight(ptx):
+    _, *launches = (ptx / "shared_products.ptx").read_text().split(".entry")
+    assert len(launches) >= 4
+    for launch in launches:
+        assert "wgmma" in launch
+        assert "shfl" not in launch
