@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kernels.contest import OURS, Arm, Contest
 from peakward.lab.ops.quantized_matmul import api, reference, triton
-from peakward.lab.ops.quantized_matmul.triton import Settings
+from peakward.lab.ops.quantized_matmul.triton import Direct, Shared
 
 WIDTHS = (
     (4096, 4096),
@@ -25,41 +25,16 @@ AUTOTUNED = ((4096, 14336),)
 """Where a compiled peer may choose among templates too: it takes long."""
 ROWS = (1, 4, 16, 64)
 GROUP = 128
-SWEPT = ((4096, 4096), (4096, 14336), (8192, 8192))
-TRIED = {
-    (4, 128, 1): (
-        Settings(1, 32, 8, warps_k=8, warps_n=1, n_stages=1),
-        Settings(1, 32, 8, warps_k=8, warps_n=1, n_stages=3),
-        Settings(1, 32, 8, warps_k=16, warps_n=1, n_stages=1),
-        Settings(1, 16, 8, warps_k=8, warps_n=1, n_stages=1),
-        Settings(1, 16, 8, warps_k=8, warps_n=1, n_stages=4),
-    ),
-    (4, 32, 1): (
-        Settings(1, 32, 8, warps_k=8, warps_n=1, n_stages=1),
-        Settings(1, 32, 8, warps_k=8, warps_n=1, n_stages=3),
-        Settings(1, 16, 8, warps_k=8, warps_n=1, n_stages=1),
-    ),
-    (4, 128, 16): (
-        Settings(1, 32, 16, warps_k=8, warps_n=1, n_stages=1),
-        Settings(1, 32, 16, warps_k=4, warps_n=1, n_stages=1),
-        Settings(1, 32, 16, warps_k=4, warps_n=1, n_stages=3),
-        Settings(1, 16, 16, warps_k=8, warps_n=1, n_stages=1),
-    ),
-    (4, 32, 16): (
-        Settings(1, 32, 16, warps_k=8, warps_n=1, n_stages=1),
-        Settings(1, 32, 16, warps_k=4, warps_n=1, n_stages=1),
-        Settings(1, 32, 16, warps_k=4, warps_n=1, n_stages=3),
-        Settings(1, 16, 16, warps_k=8, warps_n=1, n_stages=1),
-    ),
-    (4, 128, 64): (
-        Settings(1, 32, 32, warps_k=4, warps_n=2, n_stages=1),
-        Settings(1, 16, 32, warps_k=2, warps_n=4, n_stages=1),
-    ),
-    (8, 4096, 1): (
-        Settings(1, 16, 8, warps_k=8, warps_n=1, n_stages=1),
-        Settings(1, 16, 8, warps_k=8, warps_n=1, n_stages=3),
-        Settings(1, 32, 8, warps_k=8, warps_n=1, n_stages=1),
-    ),
+SWEPT = ((4096, 14336), (8192, 8192))
+TRIED: dict[tuple[int, int, int], tuple[Direct | Shared, ...]] = {
+    (4, 128, 1): (Shared(1, 8, 8, 4), Shared(2, 8, 8, 4)),
+    (4, 128, 4): (Direct(1, 16, 8, 8, 1), Shared(2, 8, 8, 4)),
+    (4, 128, 16): (Shared(1, 16, 8, 4), Shared(2, 16, 8, 4), Shared(1, 16, 4, 4)),
+    (4, 32, 16): (Shared(1, 16, 8, 4), Shared(2, 16, 8, 4)),
+    (4, 128, 32): (Shared(1, 32, 8, 4), Shared(2, 32, 8, 4), Shared(1, 32, 4, 4)),
+    (4, 128, 64): (Shared(1, 64, 8, 4), Shared(1, 64, 4, 4), Shared(2, 64, 4, 4)),
+    (8, 4096, 16): (Direct(1, 16, 16, 8, 1), Shared(1, 16, 8, 4), Shared(2, 16, 8, 4)),
+    (8, 4096, 64): (Shared(1, 64, 4, 4), Shared(2, 64, 4, 4)),
 }
 """By bits, group and rows of x: what a sweep starts the kernel with."""
 
@@ -79,7 +54,7 @@ def contests() -> Iterable[Contest]:
 def sweep() -> Iterable[Contest]:
     """Our kernel at other settings; the one named peakward has its own choice."""
     for bits, group, m in TRIED:
-        for k, n in SWEPT if (group, m) in ((128, 1), (128, 16)) else SWEPT[1:2]:
+        for k, n in SWEPT if (bits, group) == (4, 128) and m >= 16 else SWEPT[:1]:
             yield _swept(m, k, n, bits=bits, group=group)
 
 
@@ -204,12 +179,12 @@ def _swept(m: int, k: int, n: int, *, bits: int, group: int) -> Contest:
         m=m,
         n=n,
         n_tiles=k // 128,
-        nibbles=bits == 4,
+        group=min(group, 128),
         dtype=torch.bfloat16,
         n_multiprocessors=triton.H100_MULTIPROCESSORS,
     )
 
-    def at(settings: Settings) -> Arm:
+    def at(settings: Direct | Shared) -> Arm:
         return partial(launch, *get(), settings=settings)
 
     tried = [each for each in TRIED[bits, group, m] if each != chosen]
@@ -220,14 +195,18 @@ def _swept(m: int, k: int, n: int, *, bits: int, group: int) -> Contest:
             "m": m,
             "k": k,
             "n": n,
-            "chosen": " ".join(map(str, chosen)),
+            "chosen": _named(chosen),
         },
         arms={
             OURS: lambda: at(chosen),
-            **{" ".join(map(str, each)): partial(at, each) for each in tried},
+            **{_named(each): partial(at, each) for each in tried},
         },
         n_bytes=(
             _moved_of(group, False, m, k, n) if bits == 4 else n * k + 2 * n + 2 * m * (k + n)
         ),
         exact=lambda: defined(get()[0].double(), *get()[1:]),
     )
+
+
+def _named(settings: Direct | Shared) -> str:
+    return f"{type(settings).__name__.lower()} {' '.join(map(str, settings))}"
