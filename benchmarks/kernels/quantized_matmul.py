@@ -32,9 +32,9 @@ TRIED: dict[tuple[int, int, int], tuple[Direct | Shared, ...]] = {
     (4, 128, 16): (Shared(1, 16, 8, 4), Shared(2, 16, 8, 4), Shared(1, 16, 4, 4)),
     (4, 32, 16): (Shared(1, 16, 8, 4), Shared(2, 16, 8, 4)),
     (4, 128, 32): (Shared(1, 32, 8, 4), Shared(2, 32, 8, 4), Shared(1, 32, 4, 4)),
-    (4, 128, 64): (Shared(1, 64, 8, 4), Shared(1, 64, 4, 4), Shared(2, 64, 4, 4)),
+    (4, 128, 64): (Shared(1, 64, 8, 4), Shared(1, 64, 4, 4), Shared(2, 64, 8, 4)),
     (8, 4096, 16): (Direct(1, 16, 16, 8, 1), Shared(1, 16, 8, 4), Shared(2, 16, 8, 4)),
-    (8, 4096, 64): (Shared(1, 64, 4, 4), Shared(2, 64, 4, 4)),
+    (8, 4096, 64): (Shared(1, 64, 4, 4), Shared(2, 64, 8, 3)),
 }
 """By bits, group and rows of x: what a sweep starts the kernel with."""
 
