@@ -1,7 +1,7 @@
 """Products with few rows of x, of which lanes load what they multiply too.
 
-No shared memory is used, and nothing is exchanged between lanes, until the warps of a program, each
-with other columns, are added up.
+Nothing is exchanged between lanes until the warps of a program, each with other columns, are added up;
+shared memory is used before that only for tiles on their way, where a launch has more than one stage.
 """
 
 import triton
