@@ -25,3 +25,9 @@ def compiled(
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads(done.stdout)
+
+
+def entries(ptx: Path, kernel: str) -> list[str]:
+    """The PTX of each launch of a kernel, in their order."""
+    _, *launches = (ptx / f"{kernel}.ptx").read_text().split(".entry")
+    return launches

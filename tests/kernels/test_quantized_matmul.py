@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ahead_of_time import compiled
+from ahead_of_time import compiled, entries
 from oracle import assert_as_close_as, assert_same_specials
 from peakward.lab.ops.quantized_matmul import api, reference
 
@@ -315,7 +315,7 @@ def ptx(tmp_path_factory):
 
 
 def test_lanes_load_what_they_multiply(ptx):
-    _, *launches = (ptx / "direct_products.ptx").read_text().split(".entry")
+    launches = entries(ptx, "direct_products")
     in_turns = [each for each in launches if "mma.sync" in each and "cp.async" not in each]
     assert len(in_turns) >= 5
     exchanges = ("shfl", "bar.sync", "shared.b", "shared.v")
@@ -326,7 +326,7 @@ def test_lanes_load_what_they_multiply(ptx):
 
 
 def test_lanes_that_share_x_exchange_nothing_of_the_weight(ptx):
-    _, *launches = (ptx / "shared_products.ptx").read_text().split(".entry")
+    launches = entries(ptx, "shared_products")
     assert len(launches) >= 4
     for launch in launches:
         assert "wgmma" in launch

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ahead_of_time import compiled
+from ahead_of_time import compiled, entries
 from oracle import assert_as_close_as, assert_same_specials
 from peakward.lab.ops.rows.layout import RowSettings
 from peakward.lab.ops.softmax import reference
@@ -112,7 +112,7 @@ def test_compiled_for_a_gpu_odd_rows_are_moved_by_whole_vectors_but_for_their_ed
     compiled("softmax_odd", capability, ptx=tmp_path)
     # The edges of a row: its inputs once, its outputs once; of so wide a row the gradient is read twice.
     for name, edges, vectors in (("_forward_rows", 2, 16), ("_backward_rows", 3, 32)):
-        words = re.findall(r"(?:ld|st)\.global[\w.:]*", (tmp_path / f"{name}.ptx").read_text())
+        words = re.findall(r"(?:ld|st)\.global[\w.:]*", entries(tmp_path, name)[-1])
         assert len([word for word in words if word.endswith(".v4.b32")]) == vectors
         assert len([word for word in words if word.endswith(".b16")]) == edges
         assert len(words) == vectors + edges

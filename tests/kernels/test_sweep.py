@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ahead_of_time import compiled
+from ahead_of_time import compiled, entries
 from peakward.lab.ops.sweep import reference
 
 kernel = pytest.importorskip("peakward.lab.ops.sweep.triton")
@@ -33,7 +33,7 @@ def test_programs_read_side_by_side_what_lies_side_by_side(device):
 @pytest.mark.parametrize("capability", [80, 90])
 def test_compiled_for_a_gpu_all_reads_are_of_16_bytes_and_past_the_l1(capability, tmp_path):
     compiled("sweep", capability, ptx=tmp_path)
-    text = (tmp_path / "_sweep.ptx").read_text()
+    text = entries(tmp_path, "_sweep")[-1]
     loads = [word for word in text.split() if word.startswith("ld.global")]
     assert set(loads) == {"ld.global.cg.v4.b32"}
     assert len(loads) == kernel.BLOCK * 4 // (16 * 32 * kernel.N_WARPS)
