@@ -59,10 +59,12 @@ def contests() -> Iterator[Contest]:
 
 
 def sweep() -> Iterator[Contest]:
-    """Our kernel at other settings."""
-    from kernels.flash_attention_sweep import contests as settings
+    """Our kernels at other settings: those for Hopper first, where there is one."""
+    from kernels import flash_attention_hopper_sweep, flash_attention_sweep
 
-    return settings()
+    if torch.cuda.get_device_capability()[0] == 9:
+        yield from flash_attention_hopper_sweep.contests()
+    yield from flash_attention_sweep.contests()
 
 
 def passes(shape: Shape, *, flex: bool = False) -> Iterator[Contest]:

@@ -10,6 +10,9 @@ from oracle import assert_as_close_as, error
 from peakward.lab.ops.flash_attention.api import flash_attention, flash_attention_with_lse
 
 pytest.importorskip("triton")
+from peakward.lab.ops.flash_attention.hopper import backward, forward
+from peakward.lab.ops.flash_attention.hopper.settings import THREE, backward_settings_for
+
 DTYPES = (torch.bfloat16, torch.float16)
 CASES = [
     Case(q_len=1, k_len=1, head_dim=64),
@@ -20,9 +23,12 @@ CASES = [
     Case(n_heads=3, q_len=700, k_len=333, head_dim=128),
     Case(n_heads=2, n_kv_heads=2, q_len=700, k_len=333, head_dim=64, causal=False),
     Case(n_batches=2, n_heads=2, n_kv_heads=2, q_len=17, k_len=2000, head_dim=128, causal=False),
-    # Long enough for three warpgroups, and for more tiles than there are programs.
-    Case(n_batches=2, n_heads=4, n_kv_heads=4, q_len=4300, k_len=4300, head_dim=64),
-    Case(n_heads=2, n_kv_heads=2, q_len=2200, k_len=2200, head_dim=64, causal=False),
+    # More tiles than there are programs: each takes several.
+    Case(n_batches=8, n_heads=4, n_kv_heads=2, q_len=1100, k_len=1100, head_dim=64),
+    Case(n_batches=8, n_heads=4, n_kv_heads=4, q_len=1100, k_len=1100, head_dim=128),
+    # Long enough for three warpgroups.
+    Case(n_batches=5, n_heads=4, n_kv_heads=4, q_len=1400, k_len=8300, head_dim=64),
+    Case(n_heads=2, n_kv_heads=2, q_len=2200, k_len=4200, head_dim=64, causal=False),
 ]
 
 
@@ -54,6 +60,35 @@ def test_is_as_close_to_fp64_as_torch_is(hopper, dtype, case):
     # The scores are exact products of 16-bit values, summed and raised to a power in fp32.
     assert error(lse[seen], exact_lse[seen]) < 1e-5
     assert not got.out[~seen].any()
+
+
+FORWARD = {
+    "three queries 2": THREE._replace(q_stages=2),
+    "three queries 2 stages 4": THREE._replace(q_stages=2, stages=4),
+}
+
+
+@pytest.mark.parametrize("name", FORWARD)
+def test_forward_settings_that_may_yet_be_chosen(hopper, name):
+    case = Case(n_batches=8, n_heads=4, n_kv_heads=2, q_len=1100, k_len=1100, head_dim=64)
+    drawn = draw(case, torch.bfloat16)
+    out, _ = forward(*drawn[:3], None, case.rule, settings=FORWARD[name])
+    assert_as_close_as(torchs(drawn, case).out, out, exact(drawn, case)[0].out)
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("causal", [True, False])
+def test_backward_settings_that_may_yet_be_chosen(hopper, head_dim, causal):
+    case = Case(8, 4, 2, 700, 900, head_dim, causal)
+    drawn = draw(case, torch.bfloat16)
+    q, k, v, dout = drawn[:4]
+    out, lse = forward(q, k, v, None, case.rule)
+    default = backward_settings_for(head_dim)
+    other = default._replace(ahead=not default.ahead)
+    got = backward(dout, None, q, k, v, out, lse, None, case.rule, settings=other)
+    expected = exact(drawn, case)[0][1:]
+    for theirs, mine, oracle in zip(torchs(drawn, case)[1:], got, expected, strict=True):
+        assert_as_close_as(theirs, mine, oracle)
 
 
 def test_the_forward_pass_is_bitwise_repeatable(hopper):

@@ -34,11 +34,11 @@ from peakward.lab.ops.flash_attention.hopper.schedule import (
     place,
 )
 from peakward.lab.ops.flash_attention.hopper.settings import (
-    EACH,
     KEYS,
     L2_BYTES,
     ROWS,
     BackwardSettings,
+    backward_settings_for,
     n_programs,
     queries_for,
 )
@@ -63,11 +63,10 @@ class Sizes:
     n_kv_heads: gl.constexpr
     group: gl.constexpr
     """Heads that share keys and values."""
-    pairs: gl.constexpr
     ahead: gl.constexpr
 
     @gluon.constexpr_function
-    def __init__(self, causal, queries, keys, rows, d, n_kv_heads, group, pairs, ahead):  # type: ignore[no-untyped-def]
+    def __init__(self, causal, queries, keys, rows, d, n_kv_heads, group, ahead):  # type: ignore[no-untyped-def]
         self.causal = gl.constexpr(causal)
         self.queries = gl.constexpr(queries)
         self.keys = gl.constexpr(keys)
@@ -75,7 +74,6 @@ class Sizes:
         self.d = gl.constexpr(d)
         self.n_kv_heads = gl.constexpr(n_kv_heads)
         self.group = gl.constexpr(group)
-        self.pairs = gl.constexpr(pairs)
         self.ahead = gl.constexpr(ahead)
 
 
@@ -232,18 +230,12 @@ def _step(  # type: ignore[no-untyped-def]
             seen = seen & (keys[:, None] <= queries[None, :])
         weights = gl.where(seen, weights, 0.0)
     # Kept in 16 bits from here: in 32 they do not fit beside their gradients.
-    if sizes.pairs:
-        pairs = packed(weights, q.dtype, LEFT, True)
-        dweights, pairs = warpgroup_mma_wait(0, deps=[dweights, pairs])
-        left = unpacked(pairs, q.dtype, LEFT, True)
-        rounded_weights = unpacked(pairs, q.dtype, SCORES, True)
-    else:
-        rounded_weights = weights.to(q.dtype)
-        dweights, rounded_weights = warpgroup_mma_wait(0, deps=[dweights, rounded_weights])
-        left = gl.convert_layout(rounded_weights, LEFT)
-    dv_coming = warpgroup_mma(left, dout, dv, is_async=True)
+    pairs = packed(weights, q.dtype)
+    dweights, pairs = warpgroup_mma_wait(0, deps=[dweights, pairs])
+    dv_coming = warpgroup_mma(unpacked(pairs, q.dtype, LEFT), dout, dv, is_async=True)
     delta = deltas.index(step % qs.n_tiles).reshape([sizes.queries]).load(of_queries)
-    dscores = (rounded_weights.to(gl.float32) * (dweights - delta[None, :])).to(q.dtype)
+    rounded_weights = unpacked(pairs, q.dtype, SCORES).to(gl.float32)
+    dscores = (rounded_weights * (dweights - delta[None, :])).to(q.dtype)
     mbarrier.wait(dscores_empty.index(0), (step & 1) ^ 1)
     dscores_tile.slice(WARPGROUP * sizes.rows, sizes.rows, 0).store(dscores)
     fence_async_shared()
@@ -402,7 +394,6 @@ def _attention_backward(  # type: ignore[no-untyped-def]
     ROWS: gl.constexpr,
     D: gl.constexpr,
     STAGES: gl.constexpr,
-    PAIRS: gl.constexpr,
     AHEAD: gl.constexpr,
     KV_STAGES: gl.constexpr,
 ):
@@ -420,7 +411,7 @@ def _attention_backward(  # type: ignore[no-untyped-def]
     out_tiles = tiles_of(dk, 4)
     turns = announcements(2)
     fence_async_shared()
-    sizes = Sizes(CAUSAL, QUERIES, KEYS, ROWS, D, N_KV_HEADS, GROUP, PAIRS, AHEAD)
+    sizes = Sizes(CAUSAL, QUERIES, KEYS, ROWS, D, N_KV_HEADS, GROUP, AHEAD)
     bring = (
         q, dout, k, v, lse, delta, qs, douts, lses, deltas, ks, v_tiles, turns, counter,
         q_len, k_len, n_k_blocks, n_q_blocks, n_tiles, heads_at_once, n_all_heads, sizes,
@@ -451,7 +442,7 @@ def backward(
     slopes: Tensor | None,
     rule: Rule,
     packing: Packing | None = None,
-    settings: BackwardSettings = EACH,
+    settings: BackwardSettings | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """dq, dk, dv, laid out as torch.empty_like of q, k and v.
 
@@ -465,6 +456,7 @@ def backward(
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     if q.numel() == 0 or k.numel() == 0:
         return dq.zero_(), dk.zero_(), dv.zero_()
+    chosen = settings or backward_settings_for(d)
     queries = queries_for(d)
     n_q_blocks, n_k_blocks = triton.cdiv(q_len, queries), triton.cdiv(k_len, KEYS)
     lse2, delta = row_terms(out, dout, lse, dlse, n_q_blocks * queries)
@@ -501,10 +493,9 @@ def backward(
         ROWS=ROWS,
         D=d,
         STAGES=STAGES,
-        PAIRS=settings.pairs,
-        AHEAD=settings.ahead,
-        KV_STAGES=settings.kv_stages,
+        AHEAD=chosen.ahead,
+        KV_STAGES=chosen.kv_stages,
         num_warps=4,
     )
-    rounded(dq_sums, dq, queries, rule.scale, quads=settings.quads)
+    rounded(dq_sums, dq, queries, rule.scale)
     return dq, dk, dv

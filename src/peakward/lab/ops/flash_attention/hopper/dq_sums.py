@@ -61,7 +61,6 @@ def _attention_round(  # type: ignore[no-untyped-def]
     row_stride,
     QUERIES: gl.constexpr,
     D: gl.constexpr,
-    QUADS: gl.constexpr,
 ):
     ROWS: gl.constexpr = 64
     ALONG_D: gl.constexpr = QUERIES == ROWS
@@ -69,39 +68,27 @@ def _attention_round(  # type: ignore[no-untyped-def]
     half = gl.program_id(0)
     head = gl.program_id(1)
     half_ptr = sums_ptr + (head.to(gl.int64) * n_halves + half) * (ROWS * COLUMNS)
-    # Neighbours along head_dim go to one thread: of a transposed half those are rows.
-    ONE_BY_ONE: gl.constexpr = (
-        gl.BlockedLayout([4, 2], [4, 8], [1, 4], [0, 1])
-        if ALONG_D
-        else gl.BlockedLayout([2, 4], [8, 4], [4, 1], [1, 0])
+    # As they were added, 16 bytes at a time: one by one a warp's loads touch 32 sectors each.
+    ADDED: gl.constexpr = gl.NVMMADistributedLayout(
+        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, COLUMNS, 16]
     )
-    BY_FOURS: gl.constexpr = (
+    row = gl.arange(0, ROWS, layout=gl.SliceLayout(1, ADDED))[:, None]
+    column = gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, ADDED))[None, :]
+    sums = gl.inline_asm_elementwise(
+        LOAD,
+        LOAD_OPERANDS,
+        [half_ptr.to(gl.int64), _quad(row, column) * 16],
+        dtype=gl.float32,
+        is_pure=True,
+        pack=4,
+    )
+    # Neighbours along head_dim go to one thread: of a transposed half those are rows.
+    LAYOUT: gl.constexpr = (
         gl.BlockedLayout([8, 1], [8, 4], [1, 4], [0, 1])
         if ALONG_D
         else gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
     )
-    LAYOUT: gl.constexpr = BY_FOURS if QUADS else ONE_BY_ONE
-    if QUADS:
-        # As they were added, 16 bytes at a time: one by one a warp's loads touch 32 sectors each.
-        ADDED: gl.constexpr = gl.NVMMADistributedLayout(
-            version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, COLUMNS, 16]
-        )
-        row = gl.arange(0, ROWS, layout=gl.SliceLayout(1, ADDED))[:, None]
-        column = gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, ADDED))[None, :]
-        sums = gl.inline_asm_elementwise(
-            LOAD,
-            LOAD_OPERANDS,
-            [half_ptr.to(gl.int64), _quad(row, column) * 16],
-            dtype=gl.float32,
-            is_pure=True,
-            pack=4,
-        )
-        dq = gl.convert_layout((sums * scale).to(out_ptr.dtype.element_ty), LAYOUT)
-    else:
-        row = gl.arange(0, ROWS, layout=gl.SliceLayout(1, LAYOUT))[:, None]
-        column = gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, LAYOUT))[None, :]
-        within = _quad(row, column) * 4 + ((row // 8) % 2) * 2 + column % 2
-        dq = (gl.load(half_ptr + within) * scale).to(out_ptr.dtype.element_ty)
+    dq = gl.convert_layout((sums * scale).to(out_ptr.dtype.element_ty), LAYOUT)
     row = gl.arange(0, ROWS, layout=gl.SliceLayout(1, LAYOUT))[:, None]
     column = gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, LAYOUT))[None, :]
     if ALONG_D:
@@ -119,12 +106,11 @@ def _attention_round(  # type: ignore[no-untyped-def]
     )
 
 
-def rounded(sums: Tensor, dq: Tensor, queries: int, scale: float, *, quads: bool) -> None:
+def rounded(sums: Tensor, dq: Tensor, queries: int, scale: float) -> None:
     """Fills dq, (batch, heads, q_len, head_dim) of any strides, with scale times its sums.
 
     Args:
         sums: (batch, heads, tiles · queries, head_dim) in fp32, ordered as above.
-        quads: whether they are read four at a time.
     """
     batch, n_heads, q_len, d = dq.shape
     n_halves = sums.shape[2] // queries * 2
@@ -138,6 +124,5 @@ def rounded(sums: Tensor, dq: Tensor, queries: int, scale: float, *, quads: bool
         *dq.stride()[:3],
         QUERIES=queries,
         D=d,
-        QUADS=quads,
         num_warps=4,
     )

@@ -18,6 +18,7 @@ from peakward.lab.ops.flash_attention.hopper.ring import barriers, ring, tiles_o
 from peakward.lab.ops.flash_attention.hopper.schedule import announcements, heads_at_once
 from peakward.lab.ops.flash_attention.hopper.settings import (
     KEYS,
+    L2_BYTES,
     ROWS,
     ForwardSettings,
     forward_settings_for,
@@ -64,9 +65,7 @@ def _attention_forward(  # type: ignore[no-untyped-def]
     STAGES: gl.constexpr,
     WARPGROUPS: gl.constexpr,
     REGISTERS: gl.constexpr,
-    PAIRS: gl.constexpr,
     Q_STAGES: gl.constexpr,
-    CARRIED: gl.constexpr,
 ):
     qs = ring(q, Q_STAGES * WARPGROUPS, 1)
     out_tiles = tiles_of(out, WARPGROUPS)
@@ -75,7 +74,7 @@ def _attention_forward(  # type: ignore[no-untyped-def]
     my_turn = barriers(WARPGROUPS, 1)
     turns = announcements(WARPGROUPS)
     fence_async_shared()
-    sizes = Sizes(CAUSAL, KEYS, ROWS, D, WARPGROUPS, PAIRS, CARRIED)
+    sizes = Sizes(CAUSAL, KEYS, ROWS, D, WARPGROUPS)
     brought = (
         q, k, v, qs, ks, vs, turns, counter, q_len, k_len, n_heads, group, n_q_blocks, n_tiles,
         heads_at_once, n_all_heads, sizes,
@@ -135,7 +134,7 @@ def forward(
         n_heads // n_kv_heads,
         n_q_blocks,
         n_tiles,
-        heads_at_once(kv_bytes * n_kv_heads // n_heads, n_all_heads, chosen.l2_bytes),
+        heads_at_once(kv_bytes * n_kv_heads // n_heads, n_all_heads, L2_BYTES),
         n_all_heads,
         CAUSAL=rule.causal,
         KEYS=KEYS,
@@ -144,9 +143,7 @@ def forward(
         STAGES=chosen.stages,
         WARPGROUPS=chosen.warpgroups,
         REGISTERS=chosen.registers,
-        PAIRS=chosen.pairs,
         Q_STAGES=chosen.q_stages,
-        CARRIED=chosen.carried,
         num_warps=4,
     )
     return out, lse

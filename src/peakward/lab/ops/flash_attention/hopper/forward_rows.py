@@ -42,7 +42,7 @@ def _scores(q, ks, step, sizes, SCORES: gl.constexpr):  # type: ignore[no-untype
 def _weighted(weights, vs, step, out, rest, sizes, WEIGHTS: gl.constexpr):  # type: ignore[no-untyped-def]
     """Asks for what a tile of values adds to the result."""
     v = vs.tile(step).reshape([sizes.keys, sizes.d])
-    left = unpacked(weights, v.dtype, WEIGHTS, sizes.pairs)
+    left = unpacked(weights, v.dtype, WEIGHTS)
     if sizes.rest:
         out_coming = warpgroup_mma(left, v.slice(0, sizes.main, 1), out, is_async=True)
         LEFT: gl.constexpr = gl.DotOperandLayout(
@@ -57,12 +57,6 @@ def _weighted(weights, vs, step, out, rest, sizes, WEIGHTS: gl.constexpr):  # ty
 
 
 @gluon.jit
-def _wait_scores(coming, sizes):  # type: ignore[no-untyped-def]
-    """Of products asked for in their order, what comes after them: one with the values, or two."""
-    return warpgroup_mma_wait(2 if sizes.rest else 1, deps=[coming])
-
-
-@gluon.jit
 def _wait_weighted(out_coming, rest_coming, sizes):  # type: ignore[no-untyped-def]
     if sizes.rest:
         out, rest = warpgroup_mma_wait(0, deps=[out_coming, rest_coming])
@@ -70,33 +64,6 @@ def _wait_weighted(out_coming, rest_coming, sizes):  # type: ignore[no-untyped-d
         out = warpgroup_mma_wait(0, deps=[out_coming])
         rest = rest_coming
     return out, rest
-
-
-@gluon.jit
-def _wait_turn(my_turn, asked, WARPGROUP: gl.constexpr):  # type: ignore[no-untyped-def]
-    """Warpgroups ask for products in turns: while one takes exponentials, another multiplies."""
-    mbarrier.wait(my_turn.index(WARPGROUP), (asked & 1) ^ (1 if WARPGROUP == 0 else 0))
-
-
-@gluon.jit
-def _first(  # type: ignore[no-untyped-def]
-    scores,
-    first_row,
-    first_key,
-    q_len,
-    k_len,
-    scale,
-    dtype: gl.constexpr,
-    sizes,
-    SCORES: gl.constexpr,
-    WEIGHTS: gl.constexpr,
-):
-    """The softmax of the first tile of keys: maxima, weights, sums."""
-    maximum = gl.full([sizes.rows], float("-inf"), gl.float32, layout=gl.SliceLayout(1, SCORES))
-    total = gl.zeros([sizes.rows], gl.float32, layout=gl.SliceLayout(1, SCORES))
-    scores = masked(scores, first_row, first_key, q_len, k_len, sizes, SCORES)
-    maximum, weights, total, _ = exponentials(scores, maximum, total, scale, True)
-    return maximum, packed(weights, dtype, WEIGHTS, sizes.pairs), total
 
 
 @gluon.jit
@@ -128,13 +95,15 @@ def _attend_to(  # type: ignore[no-untyped-def]
     """Tiles `start` to `end` of the keys, each with the weights of the tile before it at hand."""
     for j in range(start, end):
         ks.wait_full(step + 1)
-        _wait_turn(my_turn, asked, WARPGROUP)
+        # Warpgroups ask for products in turns: while one takes exponentials, another multiplies.
+        mbarrier.wait(my_turn.index(WARPGROUP), (asked & 1) ^ (1 if WARPGROUP == 0 else 0))
         asked += 1
         scores_coming = _scores(q, ks, step + 1, sizes, SCORES)
         vs.wait_full(step)
         out_coming, rest_coming = _weighted(weights, vs, step, out, rest, sizes, WEIGHTS)
         mbarrier.arrive(my_turn.index((WARPGROUP + 1) % sizes.warpgroups), count=1)
-        scores = _wait_scores(scores_coming, sizes)
+        # What was asked for after them is one product with the values, or two.
+        scores = warpgroup_mma_wait(2 if sizes.rest else 1, deps=[scores_coming])
         ks.release(step + 1)
         if MASKED:
             first_key = (count - 1 - j) * sizes.keys
@@ -145,7 +114,7 @@ def _attend_to(  # type: ignore[no-untyped-def]
         out = out * gl.convert_layout(shrink, gl.SliceLayout(1, out.type.layout))[:, None]
         if sizes.rest:
             rest = rest * gl.convert_layout(shrink, gl.SliceLayout(1, rest.type.layout))[:, None]
-        weights = packed(weights32, q.dtype, WEIGHTS, sizes.pairs)
+        weights = packed(weights32, q.dtype)
         step += 1
     return step, asked, out, rest, maximum, total, weights
 
@@ -186,7 +155,18 @@ def _finish(  # type: ignore[no-untyped-def]
 
 
 @gluon.jit
-def _one_by_one(  # type: ignore[no-untyped-def]
+def _n_cut(count, first_row, q_len, k_len, sizes):  # type: ignore[no-untyped-def]
+    """Tiles, the first at least, in which some row of the warpgroup does not see some key."""
+    if sizes.causal:
+        whole = gl.minimum(k_len, first_row + 1 + k_len - q_len) // sizes.keys
+        whole = gl.minimum(count, gl.maximum(0, whole))
+    else:
+        whole = k_len // sizes.keys
+    return gl.maximum(1, count - whole)
+
+
+@gluon.jit
+def attend(  # type: ignore[no-untyped-def]
     WARPGROUP: gl.constexpr,
     out_ptr,
     lse_ptr,
@@ -202,7 +182,7 @@ def _one_by_one(  # type: ignore[no-untyped-def]
     n_heads,
     sizes,
 ):
-    """Its rows of every tile that is announced, one tile after the other."""
+    """Its rows of every tile that is announced."""
     SCORES: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, sizes.keys, 16]
     )
@@ -229,9 +209,12 @@ def _one_by_one(  # type: ignore[no-untyped-def]
         ks.wait_full(step)
         scores = warpgroup_mma_wait(0, deps=[_scores(q, ks, step, sizes, SCORES)])
         ks.release(step)
-        maximum, weights, total = _first(
-            scores, first_row, (count - 1) * sizes.keys, q_len, k_len, scale, q.dtype, sizes, SCORES, WEIGHTS
-        )  # fmt: skip
+        maximum = gl.full([sizes.rows], float("-inf"), gl.float32, layout=gl.SliceLayout(1, SCORES))
+        total = gl.zeros([sizes.rows], gl.float32, layout=gl.SliceLayout(1, SCORES))
+        first_key = (count - 1) * sizes.keys
+        scores = masked(scores, first_row, first_key, q_len, k_len, sizes, SCORES)
+        maximum, weights32, total, _ = exponentials(scores, maximum, total, scale, True)
+        weights = packed(weights32, q.dtype)
         step, asked, out, rest, maximum, total, weights = _attend_to(
             1, cut, count, step, asked, my_turn, q, out, rest, maximum, total, weights, ks, vs,
             scale, first_row, q_len, k_len, sizes, True, WARPGROUP, SCORES, WEIGHTS,
@@ -253,146 +236,3 @@ def _one_by_one(  # type: ignore[no-untyped-def]
         turn += 1
         block, head = turns.take(turn)
     tma.store_wait(0)
-
-
-@gluon.jit
-def _n_cut(count, first_row, q_len, k_len, sizes):  # type: ignore[no-untyped-def]
-    """Tiles, the first at least, in which some row of the warpgroup does not see some key."""
-    if sizes.causal:
-        whole = gl.minimum(k_len, first_row + 1 + k_len - q_len) // sizes.keys
-        whole = gl.minimum(count, gl.maximum(0, whole))
-    else:
-        whole = k_len // sizes.keys
-    return gl.maximum(1, count - whole)
-
-
-@gluon.jit
-def _one_into_the_next(  # type: ignore[no-untyped-def]
-    WARPGROUP: gl.constexpr,
-    out_ptr,
-    lse_ptr,
-    qs,
-    out_tiles,
-    ks,
-    vs,
-    my_turn,
-    turns,
-    scale,
-    q_len,
-    k_len,
-    n_heads,
-    sizes,
-):
-    """Without a break between tiles: one's last product is asked for with the first of the next.
-
-    Of a tile's first product and softmax, last product and end, 2.8 µs of 5.4 that a tile of 512
-    causal keys took with head dimension 64 on an H100, nothing hid behind another of its own.
-    """
-    SCORES: gl.constexpr = gl.NVMMADistributedLayout(
-        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, sizes.keys, 16]
-    )
-    OUT: gl.constexpr = gl.NVMMADistributedLayout(
-        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, sizes.main, 16]
-    )
-    REST: gl.constexpr = gl.NVMMADistributedLayout(
-        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, sizes.rest or 16, 16]
-    )
-    WEIGHTS: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=OUT, k_width=2)
-    turn = 0
-    asked = 0
-    step = 0
-    # There are no more programs than tiles: the first is one.
-    block, head = turns.take(turn)
-    count = n_blocks(block, q_len, k_len, sizes)
-    first_row = (block * sizes.warpgroups + WARPGROUP) * sizes.rows
-    q = qs.tile(WARPGROUP).reshape([sizes.rows, sizes.d])
-    qs.wait_full(WARPGROUP)
-    ks.wait_full(step)
-    scores = warpgroup_mma_wait(0, deps=[_scores(q, ks, step, sizes, SCORES)])
-    ks.release(step)
-    maximum, weights, total = _first(
-        scores, first_row, (count - 1) * sizes.keys, q_len, k_len, scale, q.dtype, sizes, SCORES, WEIGHTS
-    )  # fmt: skip
-    while block >= 0:
-        own = turn * sizes.warpgroups + WARPGROUP
-        q = qs.tile(own).reshape([sizes.rows, sizes.d])
-        out = gl.zeros([sizes.rows, sizes.main], gl.float32, layout=OUT)
-        rest = gl.zeros([sizes.rows, sizes.rest or 16], gl.float32, layout=REST)
-        cut = _n_cut(count, first_row, q_len, k_len, sizes)
-        step, asked, out, rest, maximum, total, weights = _attend_to(
-            1, cut, count, step, asked, my_turn, q, out, rest, maximum, total, weights, ks, vs,
-            scale, first_row, q_len, k_len, sizes, True, WARPGROUP, SCORES, WEIGHTS,
-        )  # fmt: skip
-        step, asked, out, rest, maximum, total, weights = _attend_to(
-            cut, count, count, step, asked, my_turn, q, out, rest, maximum, total, weights, ks, vs,
-            scale, first_row, q_len, k_len, sizes, False, WARPGROUP, SCORES, WEIGHTS,
-        )  # fmt: skip
-        qs.release(own)
-        turn += 1
-        next_block, next_head = turns.take(turn)
-        next_count = n_blocks(next_block, q_len, k_len, sizes)
-        next_row = (next_block * sizes.warpgroups + WARPGROUP) * sizes.rows
-        if next_block >= 0:
-            own = turn * sizes.warpgroups + WARPGROUP
-            qs.wait_full(own)
-            ks.wait_full(step + 1)
-            _wait_turn(my_turn, asked, WARPGROUP)
-            asked += 1
-            q = qs.tile(own).reshape([sizes.rows, sizes.d])
-            scores_coming = _scores(q, ks, step + 1, sizes, SCORES)
-            vs.wait_full(step)
-            out_coming, rest_coming = _weighted(weights, vs, step, out, rest, sizes, WEIGHTS)
-            mbarrier.arrive(my_turn.index((WARPGROUP + 1) % sizes.warpgroups), count=1)
-            scores = _wait_scores(scores_coming, sizes)
-            ks.release(step + 1)
-            # ptxas waits for both products before the exponentials in any case, and would leave this
-            # release behind them.
-            out, rest = _wait_weighted(out_coming, rest_coming, sizes)
-            vs.release(step)
-            next_maximum, next_weights, next_total = _first(
-                scores, next_row, (next_count - 1) * sizes.keys, q_len, k_len, scale, q.dtype, sizes, SCORES,
-                WEIGHTS,
-            )  # fmt: skip
-        else:
-            vs.wait_full(step)
-            out_coming, rest_coming = _weighted(weights, vs, step, out, rest, sizes, WEIGHTS)
-            out, rest = _wait_weighted(out_coming, rest_coming, sizes)
-            next_maximum, next_weights, next_total = maximum, weights, total
-        _finish(
-            out, rest, maximum, total, out_ptr, lse_ptr, out_tiles.index(WARPGROUP), head, first_row, q_len,
-            n_heads, sizes, SCORES,
-        )  # fmt: skip
-        block, head, count, first_row = next_block, next_head, next_count, next_row
-        maximum, weights, total = next_maximum, next_weights, next_total
-        step += 1
-    tma.store_wait(0)
-
-
-@gluon.jit
-def attend(  # type: ignore[no-untyped-def]
-    WARPGROUP: gl.constexpr,
-    out_ptr,
-    lse_ptr,
-    qs,
-    out_tiles,
-    ks,
-    vs,
-    my_turn,
-    turns,
-    scale,
-    q_len,
-    k_len,
-    n_heads,
-    sizes,
-):
-    """Its rows of every tile that is announced."""
-    if sizes.carried:
-        _one_into_the_next(
-            WARPGROUP, out_ptr, lse_ptr, qs, out_tiles, ks, vs, my_turn, turns, scale, q_len, k_len,
-            n_heads, sizes,
-        )  # fmt: skip
-    else:
-        _one_by_one(
-            WARPGROUP, out_ptr, lse_ptr, qs, out_tiles, ks, vs, my_turn, turns, scale, q_len, k_len,
-            n_heads, sizes,
-        )  # fmt: skip

@@ -18,11 +18,9 @@ class Sizes:
     rest: gl.constexpr
     """Columns that products take: of head dimension 80, 64 and 16 in place of 128."""
     warpgroups: gl.constexpr
-    pairs: gl.constexpr
-    carried: gl.constexpr
 
     @gluon.constexpr_function
-    def __init__(self, causal, keys, rows, head_dim, warpgroups, pairs, carried):  # type: ignore[no-untyped-def]
+    def __init__(self, causal, keys, rows, head_dim, warpgroups):  # type: ignore[no-untyped-def]
         self.causal = gl.constexpr(causal)
         self.keys = gl.constexpr(keys)
         self.rows = gl.constexpr(rows)
@@ -31,8 +29,6 @@ class Sizes:
         self.main = gl.constexpr(width if head_dim == width else 64)
         self.rest = gl.constexpr(0 if head_dim == width else head_dim - 64)
         self.warpgroups = gl.constexpr(warpgroups)
-        self.pairs = gl.constexpr(pairs)
-        self.carried = gl.constexpr(carried)
 
 
 @gluon.jit

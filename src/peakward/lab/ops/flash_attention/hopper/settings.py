@@ -16,62 +16,54 @@ H100_MULTIPROCESSORS = 132
 
 
 class ForwardSettings(NamedTuple):
-    """How many warpgroups share a tile of keys, and how many such tiles are on their way."""
+    """How many warpgroups share a tile of keys, and how many tiles are on their way."""
 
     warpgroups: int
     stages: int
+    """Tiles of keys, and of values, on their way or in use."""
+    q_stages: int
+    """Tiles of queries, for each warpgroup, likewise."""
     registers: int
     """A thread of a warpgroup beyond the first; 24 are the copying warp's, the first takes the rest."""
-    pairs: bool = False
-    """Weights wait for their product two to a register."""
-    q_stages: int = 1
-    """Tiles of queries, for each warpgroup, on their way or in use."""
-    carried: bool = False
-    """A tile's last product is asked for with the next one's first; takes two `q_stages` to pay."""
-    l2_bytes: int = L2_BYTES
-    """Of keys and values of the heads that are worked on at once. Heaviest tiles come first, and with
-    them all keys of these heads: with few heads that is soon over, and memory evenly used."""
 
 
 class BackwardSettings(NamedTuple):
-    """How weights wait for their product and their gradients."""
+    """What is on its way while a tile of queries is worked on."""
 
-    pairs: bool = False
-    """Two to a register; else each is rounded by itself, at a quarter of the rate."""
-    ahead: bool = False
-    """The scores of a tile of queries are multiplied while the one before it adds its dq."""
-    kv_stages: int = 1
+    ahead: bool
+    """The next one's scores: they are multiplied while this one adds its dq."""
+    kv_stages: int
     """Tiles of keys and values on their way or in use; of head dimension 128 one fits."""
-    quads: bool = False
-    """dq's sums are read four at a time when they are rounded."""
 
 
-EACH = BackwardSettings()
-PAIRS = BackwardSettings(pairs=True)
-AHEAD = BackwardSettings(pairs=True, ahead=True)
-AHEAD_QUADS = AHEAD._replace(quads=True)
-AHEAD_QUADS_DEEP = AHEAD_QUADS._replace(kv_stages=2)
-
-
-TWO = ForwardSettings(warpgroups=2, stages=2, registers=240)
-THREE = ForwardSettings(warpgroups=3, stages=2, registers=160)
-CARRIED = TWO._replace(pairs=True, q_stages=2, carried=True)
-CARRIED_DEEP = CARRIED._replace(stages=4)
-"""For head dimension 64: of 128, queries and results leave room for two."""
-CARRIED_THREE = CARRIED_DEEP._replace(warpgroups=3, registers=160)
-"""Not measured yet: `benchmarks/kernels/flash_attention_hopper_sweep.py` takes it apart."""
-LONG = 16
+TWO = ForwardSettings(warpgroups=2, stages=2, q_stages=2, registers=240)
+"""Of one tile of queries in place of two, head dimension 128 took 121 µs for 109 with 512 causal keys,
+435 for 430 with 4,096; 80 took 731 for 710, 96 took 516 for 504. Of beyond 64 no more tiles fit."""
+TWO_DEEP = TWO._replace(stages=4)
+"""Of head dimension 64: 335 µs for 339 with 2,048 causal keys, 608 for 612 with 4,096, but 141 for 139
+with 512."""
+THREE = ForwardSettings(warpgroups=3, stages=2, q_stages=1, registers=160)
+"""For head dimension 64: of a wider one results do not fit 160 registers."""
+LONG = 32
 """Tiles of keys to a tile of queries, on average, from which three warpgroups pay."""
 
 
 def forward_settings_for(head_dim: int, k_len: int, *, causal: bool) -> ForwardSettings:
     """Three warpgroups where registers allow it and a tile's work is long: of head dimension 64,
-    causal, 490 against 431 TFLOP/s at 16,384 tokens, 413 against 389 at 4,096, but 244 against 292
-    at 1,024, where a tile of 192 rows is too much of the whole."""
+    causal, 2.00 ms against 2.29 at 16,384 tokens, 612 µs against 608 at 4,096, and 370 against 335 at
+    2,048, where a tile of 192 rows is too much of the whole."""
     if head_dim > 64:
         return TWO
     n_tiles = k_len / KEYS / (2 if causal else 1)
-    return THREE if n_tiles >= LONG else TWO
+    return THREE if n_tiles >= LONG else TWO_DEEP
+
+
+def backward_settings_for(head_dim: int) -> BackwardSettings:
+    """Of head dimension 64 what took least: causal 4,096 1.69 ms, 1.72 with one tile of keys, 1.70 with
+    one and the scores not ahead. Of 128 no time has been taken: ahead, the loop has 608 and 633
+    instructions (a warpgroup each) and nothing spilled, else 616 and 640, 5 and 7 of them to the stack.
+    """
+    return BackwardSettings(ahead=True, kv_stages=2 if head_dim <= 64 else 1)
 
 
 def n_programs(device: torch.device) -> int:
