@@ -35,7 +35,6 @@ from peakward.lab.ops.flash_attention.hopper.schedule import (
 )
 from peakward.lab.ops.flash_attention.hopper.settings import (
     KEYS,
-    L2_BYTES,
     ROWS,
     BackwardSettings,
     backward_settings_for,
@@ -466,7 +465,9 @@ def backward(
     n_all_heads = batch * n_kv_heads
     n_tiles = n_k_blocks * n_all_heads
     group = n_heads // n_kv_heads
-    _attention_backward[(min(n_programs(q.device), n_tiles),)](
+    most = n_programs(q.device)
+    seen_bytes = 2 * q_len * d * q.element_size() * group
+    _attention_backward[(min(most, n_tiles),)](
         describe("q", q, queries),
         describe("dout", dout, queries),
         describe("k", k, KEYS),
@@ -483,7 +484,7 @@ def backward(
         n_k_blocks,
         n_q_blocks,
         n_tiles,
-        heads_at_once(2 * q_len * d * q.element_size() * group, n_all_heads, L2_BYTES),
+        heads_at_once(seen_bytes, n_all_heads, n_k_blocks, most, causal=rule.causal),
         n_all_heads,
         N_KV_HEADS=n_kv_heads,
         GROUP=group,

@@ -18,7 +18,6 @@ from peakward.lab.ops.flash_attention.hopper.ring import barriers, ring, tiles_o
 from peakward.lab.ops.flash_attention.hopper.schedule import announcements, heads_at_once
 from peakward.lab.ops.flash_attention.hopper.settings import (
     KEYS,
-    L2_BYTES,
     ROWS,
     ForwardSettings,
     forward_settings_for,
@@ -120,7 +119,8 @@ def forward(
     n_all_heads = batch * n_heads
     n_tiles = n_q_blocks * n_all_heads
     kv_bytes = 2 * k_len * d * k.element_size()
-    _attention_forward[(min(n_programs(q.device), n_tiles),)](
+    most = n_programs(q.device)
+    _attention_forward[(min(most, n_tiles),)](
         describe("q", q, ROWS),
         describe("k", k, KEYS),
         describe("v", v, KEYS),
@@ -134,7 +134,9 @@ def forward(
         n_heads // n_kv_heads,
         n_q_blocks,
         n_tiles,
-        heads_at_once(kv_bytes * n_kv_heads // n_heads, n_all_heads, L2_BYTES),
+        heads_at_once(
+            kv_bytes * n_kv_heads // n_heads, n_all_heads, n_q_blocks, most, causal=rule.causal
+        ),
         n_all_heads,
         CAUSAL=rule.causal,
         KEYS=KEYS,

@@ -9,8 +9,6 @@ KEYS = 128
 drawn from a counter); 256 do not fit the registers."""
 ROWS = 64
 """Of queries, or of keys in the backward pass, for each warpgroup: what one product takes."""
-L2_BYTES = 16 << 20
-"""What of the L2 (50 MiB on an H100) the heads that are worked on at once may take."""
 H100_MULTIPROCESSORS = 132
 """For compiling where there is no GPU."""
 
