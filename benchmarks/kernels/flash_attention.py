@@ -92,7 +92,7 @@ def arms(shape: Shape, *, flex: bool) -> dict[str, Callable[[], Attention]]:
 def on_hopper(shape: Shape) -> bool:
     """Whether the kernels made for Hopper can be asked for it, here."""
     return (
-        shape.head_dim in (64, 128)
+        shape.head_dim in (64, 80, 96, 128)
         and shape.window is None
         and shape.dtype in (torch.float16, torch.bfloat16)
         and torch.cuda.get_device_capability()[0] == 9

@@ -133,6 +133,7 @@ GRID = {
         DECODE,
     ),
     "flash-hopper": ({}, {**HOPPER, **BF16}, {}),
+    "flash-hopper, heads of 80": ({"head_dim": 80}, {**HOPPER, **BF16}, {}),
     "flash-hopper, mixed, grouped": ({"n_kv_heads": 1}, {**HOPPER, **MIXED}, {}),
     "experts, in a loop": (EXPERTS, FP32, {}),
     "experts, in a loop, forward": (EXPERTS, {"precision": "tf32"}, FORWARD),

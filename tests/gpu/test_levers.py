@@ -166,6 +166,16 @@ def test_head_dims(head_dim, attention, setting, make_case, check):
         check(step)
 
 
+@pytest.mark.parametrize("head_dim", [64, 80, 96, 128])
+@pytest.mark.parametrize("setting", ["bf16", "bf16-mixed"])
+def test_head_dims_of_the_kernel_for_hopper(head_dim, setting, make_case, check):
+    shape = {"head_dim": head_dim, "d_model": 2 * head_dim}
+    case = make_case(shape=shape, precision=setting, attention="flash-hopper")
+    skip_what_the_lever_refuses(case)
+    with prepare(case) as step:
+        check(step)
+
+
 @pytest.mark.parametrize("attention", ["sdpa-cudnn", "sdpa-flash", "sdpa-efficient", "sdpa-math"])
 @pytest.mark.parametrize("pass_", ["prefill", "decode"])
 def test_every_backend_serves_the_passes_with_a_cache(attention, pass_, make_case, check):

@@ -23,7 +23,11 @@ CASES = [
     Case(n_heads=3, q_len=700, k_len=333, head_dim=128),
     Case(n_heads=2, n_kv_heads=2, q_len=700, k_len=333, head_dim=64, causal=False),
     Case(n_batches=2, n_heads=2, n_kv_heads=2, q_len=17, k_len=2000, head_dim=128, causal=False),
+    Case(n_batches=2, n_heads=4, n_kv_heads=2, q_len=1000, k_len=1000, head_dim=80),
+    Case(n_heads=3, q_len=333, k_len=700, head_dim=96),
+    Case(n_heads=2, n_kv_heads=2, q_len=700, k_len=333, head_dim=80, causal=False),
     # More tiles than there are programs: each takes several.
+    Case(n_batches=8, n_heads=4, n_kv_heads=1, q_len=1100, k_len=1100, head_dim=96),
     Case(n_batches=8, n_heads=4, n_kv_heads=2, q_len=1100, k_len=1100, head_dim=64),
     Case(n_batches=8, n_heads=4, n_kv_heads=4, q_len=1100, k_len=1100, head_dim=128),
     # Long enough for three warpgroups.
@@ -133,7 +137,7 @@ def test_without_keys_or_queries_there_is_nothing(hopper):
 
 REFUSED = {
     "float16 or bfloat16": {"dtype": torch.float32},
-    "head_dim 64 or 128": {"head_dim": 80},
+    r"head_dim of \(64, 80, 96, 128\)": {"head_dim": 72},
     "no window": {"window": 3},
 }
 

@@ -18,7 +18,7 @@ class _Taken(NamedTuple):
 
 _TAKEN: dict[Attention, _Taken] = {
     "flash": _Taken(tuple(range(16, 257)), "from 16 to 256", True, None),
-    "flash-hopper": _Taken((64, 128), "64 or 128", False, (9, 0)),
+    "flash-hopper": _Taken((64, 80, 96, 128), "of 64, 80, 96 or 128", False, (9, 0)),
     "flash-decode": _Taken(tuple(range(1, 257)), "from 1 to 256", True, None),
 }
 

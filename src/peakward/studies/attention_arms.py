@@ -14,7 +14,7 @@ from peakward.studies.setting import Setting
 Precision = Literal["fp32", "bf16"]
 TORCH_TYPES = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16"}
 OURS = ("flash", "flash-hopper")
-HOPPER_HEADS = (64, 128)
+HOPPER_HEADS = (64, 80, 96, 128)
 """Of the implementation `hopper` of `lab.ops.flash_attention`."""
 
 
@@ -140,7 +140,7 @@ def _obstacle_of_ours(found: OperatorCase, setting: Setting) -> str | None:
     if found.precision != "bf16":
         return f"flash-hopper needs a type of 16 bits, got {found.precision}"
     if found.head_dim not in HOPPER_HEADS:
-        return f"flash-hopper needs heads of 64 or 128, got {found.head_dim}"
+        return f"flash-hopper needs heads of 64, 80, 96 or 128, got {found.head_dim}"
     major, _ = setting.compute_capability or (9, 0)
     return None if major == 9 else f"flash-hopper needs compute capability 9, got {major}"
 

@@ -42,6 +42,11 @@ def test_flash_is_refused_with_the_reason(changes, says):
     assert says in stopped("flash", **changes)
 
 
+@pytest.mark.parametrize("head_dim", [64, 80, 96, 128])
+def test_flash_hopper_trains_with_these_heads(head_dim):
+    assert stopped("flash-hopper", head_dim=head_dim) is None
+
+
 @pytest.mark.parametrize("changes", [{"precision": "fp32"}, {"window": 8}, {"capability": (12, 0)}])
 def test_flash_takes_any_type_and_window_and_younger_gpus(changes):
     assert stopped("flash", **changes) is None
@@ -58,7 +63,7 @@ def test_flash_takes_any_type_and_window_and_younger_gpus(changes):
         ),
         ({"precision": "fp32"}, "needs the precision bf16-mixed or fp16-mixed or bf16 or fp8"),
         ({"pass_": "decode"}, "prefill, got decode"),
-        ({"head_dim": 80}, "attention flash-hopper needs a head_dim 64 or 128, got 80"),
+        ({"head_dim": 72}, "flash-hopper needs a head_dim of 64, 80, 96 or 128, got 72"),
         ({"window": 8}, "attention flash-hopper needs a model without a window, got 8"),
         ({"positions": "alibi"}, "positions without a bias on the scores, got alibi"),
     ],

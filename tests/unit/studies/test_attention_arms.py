@@ -45,7 +45,7 @@ def test_a_hopper_gpu_runs_all_in_bf16(arm, why):
     ("arm", "options", "reason"),
     [
         (FLASH_HOPPER, {"precision": "fp32"}, "a type of 16 bits, got fp32"),
-        (FLASH_HOPPER, {"head_dim": 32}, "heads of 64 or 128, got 32"),
+        (FLASH_HOPPER, {"head_dim": 32}, "heads of 64, 80, 96 or 128, got 32"),
         (FLASH_HOPPER, {"capability": "8.0"}, "capability 9, got 8"),
         (FLASH, {"capability": "7.5"}, "capability 8.0"),
         (COMPILED_TF32, {"precision": "fp32", "capability": "7.5"}, "tf32 needs a GPU"),

@@ -1,7 +1,8 @@
 """What the backward passes of Peakward's own attention allocate for the meantime.
 
 The portable kernels keep a figure a row; those for Hopper add dq up in fp32, in whole tiles of
-queries (`lab/ops/flash_attention/hopper/settings.py`).
+queries (`lab/ops/flash_attention/hopper/settings.py`). Of heads of 80 and 96 the portable ones take the
+gradients of both.
 """
 
 import math
@@ -13,6 +14,7 @@ from peakward.records.op_graph import ITEM_BYTES
 _SLOTS = 132
 """Programs that an H100 or H200 runs at once, one a multiprocessor."""
 _ROWS, _LEAST_PART, _MOST_PARTS = 64, 256, 256
+_HOPPER_BACKWARD = (64, 128)
 _COUNTER_BYTES = 4
 """From which programs draw tiles."""
 
@@ -20,7 +22,7 @@ _COUNTER_BYTES = 4
 def scratch(plan: Plan) -> tuple[int, ...]:
     """Bytes of each tensor beside the gradients: figures a row, and dq's sums."""
     heads = plan.batch * plan.shape.n_heads * ITEM_BYTES[FLOAT]
-    if plan.attention != "own-hopper":
+    if plan.attention != "own-hopper" or plan.shape.head_dim not in _HOPPER_BACKWARD:
         return (heads * plan.seq,)
     rows = _rows_in_blocks(plan)
     return (heads * rows, heads * rows, heads * rows * plan.shape.head_dim, _COUNTER_BYTES)

@@ -24,7 +24,11 @@ from triton.language.core import _aggregate as aggregate
 
 from peakward.lab.ops.flash_attention.hopper.descriptors import describe, describe_vectors
 from peakward.lab.ops.flash_attention.hopper.dq_sums import add, rounded
-from peakward.lab.ops.flash_attention.hopper.refusals import require, require_unordered
+from peakward.lab.ops.flash_attention.hopper.refusals import (
+    DIFFERENTIATED,
+    require,
+    require_unordered,
+)
 from peakward.lab.ops.flash_attention.hopper.ring import barriers, ring, tiles_of
 from peakward.lab.ops.flash_attention.hopper.row_terms import row_terms
 from peakward.lab.ops.flash_attention.hopper.schedule import (
@@ -448,7 +452,7 @@ def backward(
     Raises:
         ValueError: what these kernels are not made for (`refusals`).
     """
-    require(q, slopes, rule, packing)
+    require(q, slopes, rule, packing, DIFFERENTIATED)
     require_unordered()
     batch, n_heads, q_len, d = q.shape
     n_kv_heads, k_len = k.shape[1:3]

@@ -13,7 +13,7 @@ from peakward.lab.ops.flash_attention.hopper.descriptors import describe
 from peakward.lab.ops.flash_attention.hopper.forward_loads import bring
 from peakward.lab.ops.flash_attention.hopper.forward_rows import attend
 from peakward.lab.ops.flash_attention.hopper.forward_sizes import Sizes
-from peakward.lab.ops.flash_attention.hopper.refusals import HEAD_DIMS, UNPROVEN, require
+from peakward.lab.ops.flash_attention.hopper.refusals import require
 from peakward.lab.ops.flash_attention.hopper.ring import barriers, ring, tiles_of
 from peakward.lab.ops.flash_attention.hopper.schedule import announcements, heads_at_once
 from peakward.lab.ops.flash_attention.hopper.settings import (
@@ -107,7 +107,7 @@ def forward(
     Raises:
         ValueError: what these kernels are not made for (`refusals`).
     """
-    require(q, slopes, rule, packing, HEAD_DIMS + UNPROVEN if settings else HEAD_DIMS)
+    require(q, slopes, rule, packing)
     batch, n_heads, q_len, d = q.shape
     n_kv_heads, k_len = k.shape[1:3]
     out = torch.empty_like(q)

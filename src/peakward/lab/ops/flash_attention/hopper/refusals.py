@@ -6,9 +6,9 @@ from torch import Tensor
 from peakward.lab.ops.flash_attention.rule import Packing, Rule
 from peakward.lab.ops.launchable import interprets
 
-HEAD_DIMS = (64, 128)
-UNPROVEN = (80, 96)
-"""Forward passes that no GPU has run yet: made only where settings are named."""
+HEAD_DIMS = (64, 80, 96, 128)
+DIFFERENTIATED = (64, 128)
+"""Of the others the portable kernels take the gradients (`operators.differentiating`)."""
 DTYPES = (torch.float16, torch.bfloat16)
 
 
@@ -27,7 +27,7 @@ def require(
     if q.dtype not in DTYPES:
         expected, got = "float16 or bfloat16", str(q.dtype)
     elif q.shape[-1] not in head_dims:
-        expected, got = "head_dim 64 or 128", str(q.shape[-1])
+        expected, got = f"head_dim of {head_dims}", str(q.shape[-1])
     elif slopes is not None:
         expected, got = "no ALiBi slopes", "some"
     elif rule.window is not None:

@@ -1,0 +1,54 @@
+"""Which implementation the operators call, forward and for the gradients."""
+
+import pytest
+import torch
+
+from peakward.lab.ops.flash_attention import operators
+from peakward.lab.ops.flash_attention.api import flash_attention
+
+
+class Recorded:
+    """Gives zeros, and notes who was asked for what."""
+
+    def __init__(self, name, asked):
+        self.name, self.asked = name, asked
+
+    def forward(self, q, *_):
+        self.asked.append(("forward", self.name))
+        return torch.zeros_like(q), q.new_zeros(q.shape[:3], dtype=torch.float32)
+
+    def backward(self, _dout, _dlse, q, k, v, *_):
+        self.asked.append(("backward", self.name))
+        return torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    found = []
+    monkeypatch.setattr(operators, "implementation", lambda name: Recorded(name, found))
+    monkeypatch.setattr(operators, "_require_launchable", lambda *_: None)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "head_dim", "differentiates"),
+    [
+        ("triton", 80, "triton"),
+        ("hopper", 64, "hopper"),
+        ("hopper", 80, "triton"),
+        ("hopper", 96, "triton"),
+        ("hopper", 128, "hopper"),
+    ],
+)
+def test_who_takes_the_gradients(name, head_dim, differentiates, asked):
+    q = torch.zeros(1, 1, 3, head_dim, dtype=torch.bfloat16, requires_grad=True)
+    flash_attention(q, q, q, causal=True, implementation=name).sum().backward()
+    assert asked == [("forward", name), ("backward", differentiates)]
+
+
+def test_head_dims_without_a_backward_pass_are_those_that_it_refuses():
+    pytest.importorskip("triton")
+    from peakward.lab.ops.flash_attention.hopper import refusals
+
+    rest = set(refusals.HEAD_DIMS) - set(refusals.DIFFERENTIATED)
+    assert set(operators.FORWARD_ALONE["hopper"]) == rest
