@@ -3,43 +3,24 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 
-import torch
 from torch.nn.attention import SDPBackend
 
 from kernels.contest import OURS, Arm, Contest
 from kernels.flash_attention import OPERATOR, Shape, flops, inputs, sdpa, shape_of
-from peakward.lab.ops.flash_attention.hopper import backward, forward
+from peakward.lab.ops.flash_attention.hopper import forward
 from peakward.lab.ops.flash_attention.hopper.settings import (
     THREE,
     TWO_DEEP,
-    BackwardSettings,
     ForwardSettings,
-    backward_settings_for,
     forward_settings_for,
 )
 from peakward.lab.ops.flash_attention.rule import Rule
 
 
 def contests() -> Iterator[Contest]:
-    """What decides first."""
-    for seq_len in (4096, 16_384, 1024):
-        yield backward_sweep(shape_of(128, seq_len))
-        yield backward_sweep(shape_of(64, seq_len))
-    yield backward_sweep(Shape(128, 4096, 32, 8, 4))
+    """Causal, long enough for three warpgroups or nearly."""
     for seq_len in (16_384, 8192, 4096):
         yield forward_sweep(shape_of(64, seq_len))
-
-
-def backward_sweep(shape: Shape) -> Contest:
-    """Whether to multiply the next scores ahead."""
-    default = backward_settings_for(shape.head_dim)
-    other = default._replace(ahead=not default.ahead)
-    arms: dict[str, Callable[[], Arm]] = {
-        OURS: partial(_backward, shape, default),
-        "ahead" if other.ahead else "not ahead": partial(_backward, shape, other),
-        "cudnn": partial(_cudnn_backward, shape),
-    }
-    return _contest(shape, "backward", arms)
 
 
 def forward_sweep(shape: Shape) -> Contest:
@@ -52,20 +33,19 @@ def forward_sweep(shape: Shape) -> Contest:
         "three queries 2 stages 4": THREE._replace(q_stages=2, stages=4),
     }
     arms = {name: partial(_forward, shape, each) for name, each in candidates.items()}
-    return _contest(shape, "forward", {**arms, "cudnn": partial(_cudnn_forward, shape)})
+    return _contest(shape, {**arms, "cudnn": partial(_cudnn_forward, shape)})
 
 
-def _contest(shape: Shape, name: str, arms: dict[str, Callable[[], Arm]]) -> Contest:
+def _contest(shape: Shape, arms: dict[str, Callable[[], Arm]]) -> Contest:
     return Contest(
         operator=f"{OPERATOR} settings on hopper",
         shape={
-            "pass": name,
+            "pass": "forward",
             "d": shape.head_dim,
             "seq": shape.seq_len,
-            "heads": f"{shape.n_heads}/{shape.n_kv_heads}",
         },
         arms=arms,
-        flops=flops(shape, name),
+        flops=flops(shape, "forward"),
     )
 
 
@@ -82,17 +62,3 @@ def _cudnn_forward(shape: Shape) -> Arm:
     q, k, v, _ = inputs(shape)
     attention = sdpa(shape, SDPBackend.CUDNN_ATTENTION)
     return lambda: attention(q, k, v)
-
-
-def _backward(shape: Shape, settings: BackwardSettings) -> Arm:
-    q, k, v, dout = inputs(shape)
-    out, lse = forward(q, k, v, None, _rule(shape))
-    return lambda: backward(dout, None, q, k, v, out, lse, None, _rule(shape), settings=settings)
-
-
-def _cudnn_backward(shape: Shape) -> Arm:
-    q, k, v, dout = inputs(shape)
-    for each in (q, k, v):
-        each.requires_grad_()
-    out = sdpa(shape, SDPBackend.CUDNN_ATTENTION)(q, k, v)
-    return lambda: torch.autograd.grad(out, (q, k, v), dout, retain_graph=True)

@@ -40,8 +40,7 @@ from peakward.lab.ops.flash_attention.hopper.schedule import (
 from peakward.lab.ops.flash_attention.hopper.settings import (
     KEYS,
     ROWS,
-    BackwardSettings,
-    backward_settings_for,
+    kv_stages_for,
     n_programs,
     queries_for,
 )
@@ -66,10 +65,9 @@ class Sizes:
     n_kv_heads: gl.constexpr
     group: gl.constexpr
     """Heads that share keys and values."""
-    ahead: gl.constexpr
 
     @gluon.constexpr_function
-    def __init__(self, causal, queries, keys, rows, d, n_kv_heads, group, ahead):  # type: ignore[no-untyped-def]
+    def __init__(self, causal, queries, keys, rows, d, n_kv_heads, group):  # type: ignore[no-untyped-def]
         self.causal = gl.constexpr(causal)
         self.queries = gl.constexpr(queries)
         self.keys = gl.constexpr(keys)
@@ -77,7 +75,6 @@ class Sizes:
         self.d = gl.constexpr(d)
         self.n_kv_heads = gl.constexpr(n_kv_heads)
         self.group = gl.constexpr(group)
-        self.ahead = gl.constexpr(ahead)
 
 
 @gluon.jit
@@ -159,21 +156,22 @@ def _bring(  # type: ignore[no-untyped-def]
 
 
 @gluon.jit
-def _scores(own_k, qs, step, sizes, SCORES: gl.constexpr):  # type: ignore[no-untyped-def]
-    """Asks for the products of the warpgroup's keys with a tile of queries."""
-    none = gl.zeros([sizes.rows, sizes.queries], gl.float32, layout=SCORES)
-    q = qs.tile(step).reshape([sizes.queries, sizes.d])
-    return warpgroup_mma(own_k, q.permute((1, 0)), none, use_acc=False, is_async=True)
+def _seen(keys, j, q_len, k_len, sizes, SCORES: gl.constexpr):  # type: ignore[no-untyped-def]
+    """Which of a tile's queries see which keys: one comparison a weight."""
+    first = gl.zeros([sizes.rows], gl.int32, layout=gl.SliceLayout(1, SCORES))
+    if sizes.causal:
+        first = keys - (k_len - q_len) - j * sizes.queries
+    first = gl.where(keys < k_len, first, sizes.queries)
+    queries = gl.arange(0, sizes.queries, layout=gl.SliceLayout(0, SCORES))
+    return queries[None, :] >= first[:, None]
 
 
 @gluon.jit
 def _step(  # type: ignore[no-untyped-def]
-    scores,
     dk,
     dv,
     j,
     step,
-    whole,
     keys,
     half_ptr,
     ks,
@@ -191,11 +189,10 @@ def _step(  # type: ignore[no-untyped-def]
     k_len,
     sizes,
     WARPGROUP: gl.constexpr,
-    GIVEN: gl.constexpr,
-    MORE: gl.constexpr,
+    SCORES: gl.constexpr,
+    MASKED: gl.constexpr,
 ):
-    """A tile of queries. GIVEN: its scores are there. MORE: gives those of the next one."""
-    SCORES: gl.constexpr = scores.type.layout
+    """What a tile of queries adds to dk, dv and dq."""
     SUMS: gl.constexpr = dk.type.layout
     LEFT: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=SUMS, k_width=2)
     # dq's tile is halved between the warpgroups along its longer side, 128: queries, or head_dim.
@@ -215,23 +212,16 @@ def _step(  # type: ignore[no-untyped-def]
     q = qs.tile(step).reshape([sizes.queries, sizes.d])
     dout = douts.tile(step).reshape([sizes.queries, sizes.d])
     none = gl.zeros([sizes.rows, sizes.queries], gl.float32, layout=SCORES)
-    if not GIVEN:
-        qs.wait_full(step)
-        scores = _scores(own_k, qs, step, sizes, SCORES)
+    qs.wait_full(step)
+    scores = warpgroup_mma(own_k, q.permute((1, 0)), none, use_acc=False, is_async=True)
     douts.wait_full(step)
     dweights = warpgroup_mma(own_v, dout.permute((1, 0)), none, use_acc=False, is_async=True)
-    if not GIVEN:
-        scores = warpgroup_mma_wait(1, deps=[scores])
+    scores = warpgroup_mma_wait(1, deps=[scores])
     of_queries: gl.constexpr = gl.SliceLayout(0, SCORES)
     lse = lses.index(step % qs.n_tiles).reshape([sizes.queries]).load(of_queries)
     weights = gl.exp2(scores * scale - lse[None, :])
-    if j < whole:
-        seen = (keys < k_len)[:, None]
-        if sizes.causal:
-            row = j * sizes.queries + (k_len - q_len)
-            queries = row + gl.arange(0, sizes.queries, layout=of_queries)
-            seen = seen & (keys[:, None] <= queries[None, :])
-        weights = gl.where(seen, weights, 0.0)
+    if MASKED:
+        weights = gl.where(_seen(keys, j, q_len, k_len, sizes, SCORES), weights, 0.0)
     # Kept in 16 bits from here: in 32 they do not fit beside their gradients.
     pairs = packed(weights, q.dtype)
     dweights, pairs = warpgroup_mma_wait(0, deps=[dweights, pairs])
@@ -244,8 +234,6 @@ def _step(  # type: ignore[no-untyped-def]
     fence_async_shared()
     mbarrier.arrive(dscores_full.index(0), count=1)
     dk_coming = warpgroup_mma(gl.convert_layout(dscores, LEFT), q, dk, is_async=True)
-    if MORE:
-        qs.wait_full(step + 1)
     mbarrier.wait(dscores_full.index(0), step & 1)
     none = gl.zeros([sizes.rows, DQ_COLUMNS], gl.float32, layout=DQ)
     if ALONG_D:
@@ -257,18 +245,10 @@ def _step(  # type: ignore[no-untyped-def]
     dv, dk = warpgroup_mma_wait(1, deps=[dv_coming, dk_coming])
     douts.release(step)
     qs.release(step)
-    if MORE:
-        # Multiplied while dq is added. With dk's left side still in registers they would be too few,
-        # and ptxas would wait for each product by itself.
-        scores = _scores(own_k, qs, step + 1, sizes, SCORES)
-        dq = warpgroup_mma_wait(1, deps=[dq])
-    else:
-        dq = warpgroup_mma_wait(0, deps=[dq])
+    dq = warpgroup_mma_wait(0, deps=[dq])
     mbarrier.arrive(dscores_empty.index(0), count=1)
     add(dq, half_ptr, sizes.rows, DQ_COLUMNS, DQ)
-    if MORE:
-        scores = warpgroup_mma_wait(0, deps=[scores])
-    return scores, dk, dv
+    return dk, dv
 
 
 @gluon.jit
@@ -321,34 +301,25 @@ def _differentiate(  # type: ignore[no-untyped-def]
         q_head = head // sizes.n_kv_heads * sizes.n_kv_heads * sizes.group
         q_head += head % sizes.n_kv_heads * sizes.group
         half_ptr = dq_ptr + ((q_head.to(gl.int64) * n_q_blocks + first) * 2 + WARPGROUP) * HALF
-        j = first
-        n_steps = sizes.group * (n_q_blocks - first)
-        scores = gl.zeros([sizes.rows, sizes.queries], gl.float32, layout=SCORES)
-        if sizes.ahead:
-            # Every key is seen by a query: there is a step.
-            n_steps -= 1
-            k = ks.tile(turn).reshape([sizes.keys, sizes.d])
-            own_k = k.slice(WARPGROUP * sizes.rows, sizes.rows, 0)
-            qs.wait_full(step)
-            scores = warpgroup_mma_wait(0, deps=[_scores(own_k, qs, step, sizes, SCORES)])
-        for _ in range(n_steps):
-            scores, dk, dv = _step(
-                scores, dk, dv, j, step, whole, keys, half_ptr, ks, v_tiles, turn, qs, douts, lses, deltas,
-                dscores_tile, dscores_full, dscores_empty, scale, q_len, k_len, sizes, WARPGROUP, sizes.ahead,
-                sizes.ahead,
-            )  # fmt: skip
-            step += 1
-            j += 1
-            half_ptr += 2 * HALF
-            if j == n_q_blocks:
-                j = first
-                half_ptr += first * 2 * HALF
-        if sizes.ahead:
-            scores, dk, dv = _step(
-                scores, dk, dv, j, step, whole, keys, half_ptr, ks, v_tiles, turn, qs, douts, lses, deltas,
-                dscores_tile, dscores_full, dscores_empty, scale, q_len, k_len, sizes, WARPGROUP, True, False,
-            )  # fmt: skip
-            step += 1
+        cut = gl.minimum(gl.maximum(first, whole), n_q_blocks)
+        # Two loops: a mask on a condition is computed on every tile, 256 of head dimension 64's 1,020
+        # instructions.
+        for _ in range(sizes.group):
+            for j in range(first, cut):
+                dk, dv = _step(
+                    dk, dv, j, step, keys, half_ptr, ks, v_tiles, turn, qs, douts, lses, deltas, dscores_tile,
+                    dscores_full, dscores_empty, scale, q_len, k_len, sizes, WARPGROUP, SCORES, True,
+                )  # fmt: skip
+                step += 1
+                half_ptr += 2 * HALF
+            for j in range(cut, n_q_blocks):
+                dk, dv = _step(
+                    dk, dv, j, step, keys, half_ptr, ks, v_tiles, turn, qs, douts, lses, deltas, dscores_tile,
+                    dscores_full, dscores_empty, scale, q_len, k_len, sizes, WARPGROUP, SCORES, False,
+                )  # fmt: skip
+                step += 1
+                half_ptr += 2 * HALF
+            half_ptr += first * 2 * HALF
         ks.release(turn)
         tma.store_wait(0)
         dv_tile = out_tiles.index(2 * WARPGROUP)
@@ -397,7 +368,6 @@ def _attention_backward(  # type: ignore[no-untyped-def]
     ROWS: gl.constexpr,
     D: gl.constexpr,
     STAGES: gl.constexpr,
-    AHEAD: gl.constexpr,
     KV_STAGES: gl.constexpr,
 ):
     qs = ring(q, STAGES, 2)
@@ -414,7 +384,7 @@ def _attention_backward(  # type: ignore[no-untyped-def]
     out_tiles = tiles_of(dk, 4)
     turns = announcements(2)
     fence_async_shared()
-    sizes = Sizes(CAUSAL, QUERIES, KEYS, ROWS, D, N_KV_HEADS, GROUP, AHEAD)
+    sizes = Sizes(CAUSAL, QUERIES, KEYS, ROWS, D, N_KV_HEADS, GROUP)
     bring = (
         q, dout, k, v, lse, delta, qs, douts, lses, deltas, ks, v_tiles, turns, counter,
         q_len, k_len, n_k_blocks, n_q_blocks, n_tiles, heads_at_once, n_all_heads, sizes,
@@ -445,7 +415,6 @@ def backward(
     slopes: Tensor | None,
     rule: Rule,
     packing: Packing | None = None,
-    settings: BackwardSettings | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """dq, dk, dv, laid out as torch.empty_like of q, k and v.
 
@@ -459,7 +428,6 @@ def backward(
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     if q.numel() == 0 or k.numel() == 0:
         return dq.zero_(), dk.zero_(), dv.zero_()
-    chosen = settings or backward_settings_for(d)
     queries = queries_for(d)
     n_q_blocks, n_k_blocks = triton.cdiv(q_len, queries), triton.cdiv(k_len, KEYS)
     lse2, delta = row_terms(out, dout, lse, dlse, n_q_blocks * queries)
@@ -498,8 +466,7 @@ def backward(
         ROWS=ROWS,
         D=d,
         STAGES=STAGES,
-        AHEAD=chosen.ahead,
-        KV_STAGES=chosen.kv_stages,
+        KV_STAGES=kv_stages_for(d),
         num_warps=4,
     )
     rounded(dq_sums, dq, queries, rule.scale)

@@ -25,15 +25,6 @@ class ForwardSettings(NamedTuple):
     """A thread of a warpgroup beyond the first; 24 are the copying warp's, the first takes the rest."""
 
 
-class BackwardSettings(NamedTuple):
-    """What is on its way while a tile of queries is worked on."""
-
-    ahead: bool
-    """The next one's scores: they are multiplied while this one adds its dq."""
-    kv_stages: int
-    """Tiles of keys and values on their way or in use; of head dimension 128 one fits."""
-
-
 TWO = ForwardSettings(warpgroups=2, stages=2, q_stages=2, registers=240)
 """Of one tile of queries in place of two, head dimension 128 took 121 µs for 109 with 512 causal keys,
 435 for 430 with 4,096; 80 took 731 for 710, 96 took 516 for 504. Of beyond 64 no more tiles fit."""
@@ -56,14 +47,6 @@ def forward_settings_for(head_dim: int, k_len: int, *, causal: bool) -> ForwardS
     return THREE if n_tiles >= LONG else TWO_DEEP
 
 
-def backward_settings_for(head_dim: int) -> BackwardSettings:
-    """Of head dimension 64 what took least: causal 4,096 1.69 ms, 1.72 with one tile of keys, 1.70 with
-    one and the scores not ahead. Of 128 no time has been taken: ahead, the loop has 608 and 633
-    instructions (a warpgroup each) and nothing spilled, else 616 and 640, 5 and 7 of them to the stack.
-    """
-    return BackwardSettings(ahead=True, kv_stages=2 if head_dim <= 64 else 1)
-
-
 def n_programs(device: torch.device) -> int:
     """One a multiprocessor: each takes most of its registers and shared memory."""
     if device.type != "cuda":
@@ -75,3 +58,9 @@ def queries_for(head_dim: int) -> int:
     """A tile of queries in the backward pass: with 128 of them, sums for head dimension 128 and the
     scores do not fit a warpgroup's registers together."""
     return 128 if head_dim <= 64 else 64
+
+
+def kv_stages_for(head_dim: int) -> int:
+    """Tiles of keys and values in the backward pass, on their way or in use: of head dimension 64, causal
+    4,096, two took 1.69 ms for 1.72 (when each step still computed a mask); of 128 one fits."""
+    return 2 if head_dim <= 64 else 1
