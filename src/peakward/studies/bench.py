@@ -49,7 +49,7 @@ def bench(
     return carry_out(
         lab,
         name="bench",
-        title=f"{len(plan)} measurements",
+        title="1 measurement" if len(plan) == 1 else f"{len(plan)} measurements",
         command=command,
         calibration=calibration,
         gather=lambda recorder: recorder.measure_all(plan),
