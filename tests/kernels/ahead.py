@@ -1,6 +1,6 @@
 """Compiles an operator's kernels for a GPU that need not be there, and prints what each takes.
 
-    python tests/kernels/ahead.py NAME CAPABILITY [FOLDER]
+    python tests/kernels/ahead.py NAME[,NAME…] CAPABILITY [FOLDER]
 
 Runs every launch of `tests/kernels/launches/NAME.py` on CPU tensors, in a process of its own because
 the suite's has Triton's interpreter: the launches are those of the product, types and alignment
@@ -34,15 +34,19 @@ _RUN = JITFunction.run
 
 
 def compile_all(name: str, capability: int) -> tuple[list[str], list[dict[str, Any]]]:
-    """The launches of `launches/NAME.py` for that capability, and what each kernel of them takes.
+    """The launches of `launches/NAME.py` for that capability, NAME first, and what each kernel of them
+    takes.
 
     Beside each figure of it, under the same name in `limits`, the most that the launch allows.
     """
-    driver.set_active(_pretended(capability))
     spec = importlib.util.spec_from_file_location(name, LAUNCHES / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    launches = {k: v for k, v in module.LAUNCHES.items() if capability in v.capabilities}
+    launches = {
+        f"{name}: {label}": launch
+        for label, launch in module.LAUNCHES.items()
+        if capability in launch.capabilities
+    }
     taken = []
     for label, launch in launches.items():
         compiled: list[Any] = []
@@ -100,6 +104,15 @@ def _taken(kernel: Any) -> dict[str, Any]:
     }
 
 
-if __name__ == "__main__":
-    started, found = compile_all(sys.argv[1], int(sys.argv[2]))
+def main(names: str, capability: int) -> None:
+    driver.set_active(_pretended(capability))
+    started, found = [], []
+    for name in names.split(","):
+        launches, taken = compile_all(name, capability)
+        started += launches
+        found += taken
     print(json.dumps({"triton": triton.__version__, "launches": started, "kernels": found}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))
