@@ -105,9 +105,9 @@ def test_bad_input_is_refused(arguments, message, run):
 
 def test_unequal_losses_are_no_contest(run, monkeypatch):
     """Planted: a decoder without rotations, whose weights fit all the same."""
-    from peakward.lab.models import decoder
+    from peakward.lab.ops.rotation import api
 
-    monkeypatch.setattr(decoder, "rotate", lambda x, cos, sin: x)
+    monkeypatch.setattr(api, "rotate", lambda x, cos, sin: x)
     from against.duel import losses_on_equal_weights
 
     losses_on_equal_weights.cache_clear()
