@@ -1,7 +1,7 @@
 """Functions of torch as CUDA's dispatch has them, where a CPU's takes another way.
 
 While a module is captured its tensors are a CPU's. Two things then differ from CUDA: RMSNorm, which a
-CPU takes apart (`fused_norm`), and mixed precision, whose list of functions that compute in fp32 is
+CPU takes apart (`cuda_rms_norm`), and mixed precision, whose list of functions that compute in fp32 is
 CUDA's own (ATen/autocast_mode.h, AT_FORALL_FP32 and AT_FORALL_FP32_SET_OPT_DTYPE).
 """
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
-from peakward.lab.models.fused_norm import rms_norm
+from peakward.lab.models.cuda_rms_norm import rms_norm
 
 _F = nn.functional
 RMS_NORMS = (torch.rms_norm, _F.rms_norm)

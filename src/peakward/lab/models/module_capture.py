@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from peakward.lab.models.cuda_functions import AsOnCuda
-from peakward.lab.models.fused_norm import AS_ON_CUDA
+from peakward.lab.models.cuda_rms_norm import AS_ON_CUDA
 from peakward.lab.models.lifetimes import LifetimeRecorder
 from peakward.lab.models.op_recorder import OpRecorder
 from peakward.lab.models.operator_flops import is_uncounted

@@ -85,7 +85,7 @@ class _InPlace(torch.autograd.Function):
     """torch takes no gradient formula of an operator that writes to its input.
 
     Of the projection, not of its heads: to what writes to a view autograd hands a copy of the gradient,
-    and copies its result (8 × 4,096 × 48 heads of 128 on an H100: 2.0 ms, of which 0.3 are the turn).
+    and copies its result (8 × 4,096 × 48 heads of 128 on an H100: 2.0 ms, where compiled code took 0.45).
     """
 
     @staticmethod
