@@ -1,14 +1,17 @@
 """All rules over what is known of a case or a trace."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 from peakward.diagnose.gains import fastest_first, gains, smallest_first
 from peakward.diagnose.rulebook import RULES, Rule
 from peakward.diagnose.signals import Signals
-from peakward.diagnose.symptom import Symptom
+from peakward.diagnose.symptom import WORTH_SHARE, Symptom, Verdict
 from peakward.diagnose.time_parts import TimeParts
 from peakward.records.finding import Abstention, Diagnosis, Finding
 
+Seen = tuple[Rule, Symptom]
 WHOLE = 1 - 1e-9
 """A share from which on nothing would be left, so that there is no bound."""
 
@@ -17,7 +20,7 @@ def examine(signals: Signals) -> Diagnosis:
     """What the rules find, ranked; which could not judge; which found nothing."""
     verdicts = [(rule, rule.judge(signals)) for rule in RULES]
     seen = [(rule, each) for rule, each in verdicts if isinstance(each, Symptom)]
-    ranked = sorted(seen, key=lambda each: -_share(each[1], signals.time))
+    ranked = _ranked(seen, signals.time)
     left = dict(signals.time.parts) if signals.time is not None else {}
     time = signals.time
     return Diagnosis(
@@ -27,7 +30,41 @@ def examine(signals: Signals) -> Diagnosis:
         basis=None if time is None else time.basis,
         findings=tuple(_finding(rule, each, signals, left) for rule, each in ranked),
         abstentions=tuple(each for _, each in verdicts if isinstance(each, Abstention)),
-        clean=tuple(rule.code for rule, each in verdicts if each is None),
+        clean=_clean(verdicts, ranked),
+    )
+
+
+def _ranked(seen: Sequence[Seen], time: TimeParts | None) -> list[Seen]:
+    """Those that hold back most first, a general one by what no narrower one explains, and only where
+    that is worth a finding."""
+    narrow = [each for _, each in seen if not each.is_general]
+    weights: list[tuple[float, Seen]] = []
+    for rule, each in seen:
+        weight = _unexplained(each, narrow, time) if each.is_general else _share(each, time)
+        if not each.is_general or weight >= WORTH_SHARE:
+            weights.append((weight, (rule, each)))
+    return [each for _, each in sorted(weights, key=lambda it: -it[0])]
+
+
+def _unexplained(symptom: Symptom, others: Sequence[Symptom], time: TimeParts | None) -> float:
+    """Its share of the time, less what the others are about too."""
+    if time is None:
+        return 0.0
+    left = dict(symptom.parts)
+    for other in others:
+        for part, seconds in other.parts.items():
+            if part in left:
+                left[part] = max(left[part] - seconds, 0.0)
+    return time.share(left)
+
+
+def _clean(verdicts: Sequence[tuple[Rule, Verdict]], found: Sequence[Seen]) -> tuple[str, ...]:
+    """The rules that looked and found nothing, or nothing of their own."""
+    told = {rule.code for rule, _ in found}
+    return tuple(
+        rule.code
+        for rule, each in verdicts
+        if each is None or (isinstance(each, Symptom) and rule.code not in told)
     )
 
 

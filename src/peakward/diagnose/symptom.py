@@ -21,6 +21,8 @@ class Symptom(NamedTuple):
     held_back_bytes: int | None = None
     share: float | None = None
     """Where it does not follow from the parts."""
+    is_general: bool = False
+    """Whether it is about work of a kind, whatever made it: then it counts for what no other explains."""
 
 
 Verdict = Symptom | Abstention | None

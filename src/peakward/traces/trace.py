@@ -37,6 +37,7 @@ from peakward.traces.idle import idle
 from peakward.traces.kernel_names import short_name
 from peakward.traces.launch_delay import launch_delays
 from peakward.traces.launches import launch_rows
+from peakward.traces.left_over import without_left_over
 from peakward.traces.origins import REHEARSAL, Origins, launched, without_rehearsal
 from peakward.traces.overlap import collectives
 from peakward.traces.phase_names import PhaseCode
@@ -77,10 +78,14 @@ class Trace:
 
     @classmethod
     def of(cls, table: Table) -> "Trace":
-        """The trace of a whole table: what a rehearsal in it launched is no work of the steps."""
-        found = None if is_of_host(table) else without_rehearsal(table)
-        if found is None:
+        """The trace of a whole table: neither what earlier steps had left the GPU to do nor what a
+        rehearsal launched is work of the steps."""
+        if is_of_host(table):
             return cls(table)
+        shown = without_left_over(table)
+        found = without_rehearsal(shown)
+        if found is None:
+            return cls(shown)
         steps, origins = found
         trace = cls(steps)
         trace.origins = origins

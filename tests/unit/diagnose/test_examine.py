@@ -41,16 +41,27 @@ def test_nothing_is_found_in_a_clean_profile():
 
 def test_what_holds_back_most_is_first():
     found = examine(signals(profile(CAST, PRODUCTS, idle={"host_bound": 100, "data_loading": 20})))
-    assert codes(found) == ["HOST002", "BW001", "PREC003", "HOST001"]
+    assert codes(found) == ["HOST002", "PREC003", "HOST001"]
     shares = [each.share for each in found.findings]
     assert shares == sorted(shares, reverse=True)
 
 
-def test_what_two_are_about_counts_once():
-    by_code = {each.code: each for each in examine(signals(profile(CAST, PRODUCTS))).findings}
-    assert by_code["BW001"].beyond_s == pytest.approx(0.05)
-    assert by_code["PREC003"].held_back_s == pytest.approx(0.05)
-    assert by_code["PREC003"].beyond_s == 0
+def test_a_general_finding_is_ranked_by_what_no_narrower_one_explains():
+    """And counts once what both are about; its own bound stays that of all that it is about."""
+    sums = kernel("vectorized_elementwise_kernel<CUDAFunctor_add<float>>", 30, "elementwise")
+    found = examine(signals(profile(CAST, sums, PRODUCTS)))
+    assert codes(found) == ["PREC003", "BW001"]
+    narrow, general = found.findings
+    assert narrow.beyond_s == narrow.held_back_s == pytest.approx(0.05)
+    assert general.held_back_s == pytest.approx(0.08)
+    assert general.beyond_s == pytest.approx(0.03)
+    assert general.bound == pytest.approx(1 / (1 - 0.08 / found.whole_s))
+
+
+def test_a_general_finding_with_nothing_of_its_own_is_not_told():
+    found = examine(signals(profile(CAST, PRODUCTS)))
+    assert codes(found) == ["PREC003"]
+    assert "BW001" in found.clean
 
 
 def test_together_they_are_never_more_than_the_whole():
