@@ -1,6 +1,7 @@
 """Programs in which nothing is to be found."""
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -120,7 +121,9 @@ def _evaluated(lab: Lab) -> Seen:
 def _regression(
     name: str, make: Callable[[int], nn.Module], shape: Callable[[int, int], tuple[int, ...]]
 ) -> Clean:
-    """A training loop on random numbers towards others."""
+    """A training loop on random numbers towards others; on a GPU compiled with its loss. Operator by
+    operator 18% of the encoder's step there and 36% of the convolutions' are sums, copies and the loss,
+    as BW001 and BW002 said of them."""
 
     def observe(lab: Lab) -> Seen:
         width, n = (4096, 8192) if lab.device == "cuda" else (512, 256)
@@ -137,8 +140,13 @@ def _regression(
                 wanted = made(given).detach().clone()
             update = optimizer(made)
 
+            def loss() -> Tensor:
+                return F.mse_loss(made(given), wanted)
+
+            compiled = torch.compile(loss) if lab.device == "cuda" else loss
+
             def step() -> None:
-                F.mse_loss(made(given), wanted).backward()
+                compiled().backward()
                 update.step()
                 update.zero_grad(set_to_none=True)
 
@@ -162,9 +170,11 @@ def _encoder(width: int) -> nn.Module:
 
 
 def _convolutions(width: int) -> nn.Module:
+    """Of several widths: two of one width were both of one operator, 36% of the step (PREC002)."""
     n = width // 8
-    layers = nn.Conv2d(n, n, 3, padding=1), nn.ReLU(), nn.Conv2d(n, n, 3, padding=1)
-    return nn.Sequential(*layers)
+    widths = n, n, 2 * n, n, n
+    layers = (nn.Conv2d(*each, 3, padding=1) for each in pairwise(widths))
+    return nn.Sequential(*(it for each in layers for it in (each, nn.ReLU())))
 
 
 CLEAN = (

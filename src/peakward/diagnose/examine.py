@@ -7,7 +7,7 @@ import msgspec
 from peakward.diagnose.gains import fastest_first, gains, smallest_first
 from peakward.diagnose.rulebook import RULES, Rule
 from peakward.diagnose.signals import Signals
-from peakward.diagnose.symptom import WORTH_SHARE, Symptom, Verdict
+from peakward.diagnose.symptom import Symptom, Verdict
 from peakward.diagnose.time_parts import TimeParts
 from peakward.records.finding import Abstention, Diagnosis, Finding
 
@@ -35,23 +35,24 @@ def examine(signals: Signals) -> Diagnosis:
 
 
 def _ranked(seen: Sequence[Seen], time: TimeParts | None) -> list[Seen]:
-    """Those that hold back most first, a general one by what no narrower one explains, and only where
-    that is worth a finding."""
-    narrow = [each for _, each in seen if not each.is_general]
-    weights: list[tuple[float, Seen]] = []
+    """Those that hold back most first; last what loses nothing."""
+    weighed: list[tuple[float, Seen]] = []
     for rule, each in seen:
-        weight = _unexplained(each, narrow, time) if each.is_general else _share(each, time)
-        if not each.is_general or weight >= WORTH_SHARE:
-            weights.append((weight, (rule, each)))
-    return [each for _, each in sorted(weights, key=lambda it: -it[0])]
+        least = each.least_unexplained
+        share = _share(each, time) if least is None else _unexplained(each, seen, time)
+        if least is None or share >= least:
+            weighed.append((share, (rule, each)))
+    return [each for _, each in sorted(weighed, key=lambda it: (it[1][1].is_limit, -it[0]))]
 
 
-def _unexplained(symptom: Symptom, others: Sequence[Symptom], time: TimeParts | None) -> float:
-    """Its share of the time, less what the others are about too."""
+def _unexplained(symptom: Symptom, seen: Sequence[Seen], time: TimeParts | None) -> float:
+    """Its share of the time, less what others that lose some are about too."""
     if time is None:
         return 0.0
     left = dict(symptom.parts)
-    for other in others:
+    for _, other in seen:
+        if other is symptom or other.is_limit:
+            continue
         for part, seconds in other.parts.items():
             if part in left:
                 left[part] = max(left[part] - seconds, 0.0)

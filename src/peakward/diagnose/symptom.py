@@ -21,8 +21,11 @@ class Symptom(NamedTuple):
     held_back_bytes: int | None = None
     share: float | None = None
     """Where it does not follow from the parts."""
-    is_general: bool = False
-    """Whether it is about work of a kind, whatever made it: then it counts for what no other explains."""
+    least_unexplained: float | None = None
+    """Of what is about work of a kind, whatever made it: it is ranked by the share of the time that no
+    other symptom explains, and told from this share on."""
+    is_limit: bool = False
+    """Whether nothing is lost, and this is what the time goes to: ranked after all that lose some."""
 
 
 Verdict = Symptom | Abstention | None

@@ -17,6 +17,7 @@ from .rules.made import (
     kernel,
     measurement,
     of_host,
+    operator,
     profile,
     signals,
 )
@@ -48,20 +49,30 @@ def test_what_holds_back_most_is_first():
 
 def test_a_general_finding_is_ranked_by_what_no_narrower_one_explains():
     """And counts once what both are about; its own bound stays that of all that it is about."""
-    sums = kernel("vectorized_elementwise_kernel<CUDAFunctor_add<float>>", 30, "elementwise")
+    sums = kernel("vectorized_elementwise_kernel<CUDAFunctor_add<float>>", 40, "elementwise")
     found = examine(signals(profile(CAST, sums, PRODUCTS)))
     assert codes(found) == ["PREC003", "BW001"]
     narrow, general = found.findings
     assert narrow.beyond_s == narrow.held_back_s == pytest.approx(0.05)
-    assert general.held_back_s == pytest.approx(0.08)
-    assert general.beyond_s == pytest.approx(0.03)
-    assert general.bound == pytest.approx(1 / (1 - 0.08 / found.whole_s))
+    assert general.held_back_s == pytest.approx(0.09)
+    assert general.beyond_s == pytest.approx(0.04)
+    assert general.bound == pytest.approx(1 / (1 - 0.09 / found.whole_s))
 
 
-def test_a_general_finding_with_nothing_of_its_own_is_not_told():
-    found = examine(signals(profile(CAST, PRODUCTS)))
+@pytest.mark.parametrize("ms", [0, 20])
+def test_a_general_finding_with_little_of_its_own_is_not_told(ms):
+    sums = kernel("vectorized_elementwise_kernel<CUDAFunctor_add<float>>", ms, "elementwise")
+    found = examine(signals(profile(CAST, sums, PRODUCTS)))
     assert codes(found) == ["PREC003"]
     assert "BW001" in found.clean
+
+
+def test_what_loses_nothing_is_last():
+    """A step at its roof that also waits: the wait is what can be mended."""
+    at_roof = operator("aten::mm", "4096×4096, 4096×4096", 95, 0.8)
+    found = examine(signals(profile(PRODUCTS, idle={"data_loading": 20}, operators=(at_roof,))))
+    assert codes(found) == ["HOST001", "PREC002"]
+    assert found.findings[1].share > found.findings[0].share
 
 
 def test_together_they_are_never_more_than_the_whole():

@@ -31,7 +31,7 @@ def diagnosed(path: Path):
         # A compiled step whose profiled host is late; the same as one graph: nothing to find.
         (TRACES / "h200_decoder_compiled.json.gz", ["HOST002"]),
         (TRACES / "h200_decoder_cuda_graphs.json.gz", []),
-        (TRACES / "cpu_decoder.json.gz", ["BW003", "BW001", "ATTN001"]),
+        (TRACES / "cpu_decoder.json.gz", ["BW003", "ATTN001"]),
         (TRACES / "cpu_attention.json.gz", ["ATTN001"]),
         (FOLDER / "a100_ddp_nccl_ns.json.gz", ["HOST002", "COMM001"]),
         (FOLDER / "two_ranks_us_rank0.json.gz", ["COMM001", "HOST002"]),

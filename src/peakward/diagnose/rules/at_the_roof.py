@@ -46,4 +46,5 @@ def judge(signals: Signals) -> Verdict:
         advice="fewer FLOPs (sparsity, low rank, smaller sizes) or a narrower type; nothing else helps",
         levers=NARROWER,
         parts=held,
+        is_limit=True,
     )

@@ -11,6 +11,7 @@ Wrong when: latency is as low as it must be.
 from peakward.diagnose.kernels import all_work
 from peakward.diagnose.signals import Signals
 from peakward.diagnose.symptom import Symptom, Verdict, abstain, number
+from peakward.prediction.floor import floor
 
 CODE = "GEN002"
 NEAR = 0.5
@@ -18,30 +19,26 @@ NEAR = 0.5
 
 
 def judge(signals: Signals) -> Verdict:
-    """By the measured step and the forecast's floor."""
-    case, told, step_s = signals.configured, signals.forecast, signals.step_s
+    """By the measured step and the floor."""
+    case, here, step_s = signals.configured, signals.site, signals.step_s
     if case is not None and case.workload.pass_ != "decode":
         return None
     if case is None or step_s is None:
         return abstain(CODE, "a measurement")
-    if told is None or told.time is None or told.floor_s is None:
-        return abstain(CODE, "a forecast: the device is not catalogued, or is a CPU")
-    read_s = sum(each.device_s for each in told.time.operators if each.bound == "memory")
-    if told.floor_s < NEAR * step_s or read_s < NEAR * told.time.device_s:
+    if signals.case is None or here is None:
+        return abstain(CODE, "the model's sizes on a catalogued device")
+    (least,) = floor(signals.case, calibration=here.calibration, device=here.device).phases
+    if least.bound != "memory" or least.memory_s < NEAR * step_s:
         return None
     return Symptom(
         cause="Weights and cache are read once for each token, at a rate that memory can hardly better.",
         evidence=(
             number("step", step_s, "s", "measurement summary.median_s"),
-            number("least time on this device", told.floor_s, "s", "forecast floor_s"),
-            number(
-                "of the predicted time, bound by memory",
-                read_s / told.time.device_s,
-                "share",
-                "forecast time.operators",
-            ),
+            number("least time for reading them", least.memory_s, "s", "floor phases[0].memory_s"),
+            number("bytes of them", least.bytes, "bytes", "floor phases[0].bytes"),
         ),
         advice="quantise weights and cache, decode speculatively, or serve more sequences at once",
         levers=("bf16", "flash-decode", "sdpa"),
         parts={} if signals.time is None else all_work(signals.time),
+        is_limit=True,
     )

@@ -37,6 +37,24 @@ def test_silent_far_from_it_and_of_other_passes():
     assert judge("GEN002", taking(1.1, case())) is None
 
 
-def test_without_a_measurement():
+def test_of_compiled_steps_too_whose_time_is_not_foretold():
+    config = msgspec.structs.replace(DECODE.configuration, compile="default")
+    compiled = msgspec.structs.replace(DECODE, configuration=config)
+    assert foretold(compiled).forecast.time is None
+    assert isinstance(judge("GEN002", taking(1.7, compiled)), Symptom)
+
+
+def test_silent_where_arithmetic_takes_longer_than_reading():
+    of = case(
+        shape=BIG,
+        workload={"batch_size": 1024, "seq_len": 16, "pass_": "decode"},
+        precision="bf16",
+        attention="sdpa",
+    )
+    assert judge("GEN002", taking(1.1, of)) is None
+
+
+def test_without_a_measurement_or_a_device():
     assert abstains("GEN002", foretold(DECODE))
     assert abstains("GEN002", signals())
+    assert abstains("GEN002", signals(site=None, case=DECODE, measurement=measurement(DECODE)))
