@@ -87,7 +87,7 @@ def precision_sweep(head_dim: int) -> Contest:
     default = forward_settings_for(head_dim, shape.dtype, capability())
     arms: dict[str, Callable[[], Arm]] = {
         precision: partial(_forward, shape, default._replace(precision=precision))
-        for precision in ("tf32x3", "ieee")
+        for precision in ("bf16x6", "tf32x3", "ieee")
     }
     return _contest(
         shape, "forward", {**arms, "torch": partial(_torch, shape)}, exact=partial(_exact, shape)

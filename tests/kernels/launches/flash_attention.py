@@ -81,7 +81,7 @@ LAUNCHES = {
     "backward 80": _launch(_backward, 80, group=1, stack=16),
     "backward 128": _launch(_backward, 128, group=1, stack=320),
     "backward 256": _launch(_backward, 256, group=1, stack=1024),
-    "backward fp32 64": _launch(_backward, 64, FP32, stack=16),
+    "backward fp32 64": _launch(_backward, 64, FP32, stack=32),
     "backward 128, groups": _launch(_backward, 128, stack=320),
     "backward 80 window and slopes": _launch(_backward, 80, rule=WINDOW, slopes=True, stack=600),
     "packed 80": _launch(_packed, 80, stack=320),
