@@ -28,7 +28,8 @@ GROUP = 128
 SWEPT = ((4096, 14336), (8192, 8192))
 TRIED: dict[tuple[int, int, int], tuple[Direct | Shared, ...]] = {
     (4, 128, 1): (Shared(1, 8, 8, 4), Shared(2, 8, 8, 4)),
-    (4, 128, 4): (Direct(1, 16, 8, 8, 1), Shared(2, 8, 8, 4)),
+    (4, 128, 4): (Direct(1, 32, 8, 8, 1), Shared(2, 8, 8, 4)),
+    (4, 128, 8): (Direct(1, 16, 8, 8, 1), Direct(1, 32, 8, 4, 3), Shared(2, 8, 8, 4)),
     (4, 128, 16): (Shared(1, 16, 8, 4), Shared(2, 16, 8, 4), Shared(1, 16, 4, 4)),
     (4, 32, 16): (Shared(1, 16, 8, 4), Shared(2, 16, 8, 4)),
     (4, 128, 32): (Shared(1, 32, 8, 4), Shared(2, 32, 8, 4), Shared(1, 32, 4, 4)),
@@ -179,6 +180,7 @@ def _swept(m: int, k: int, n: int, *, bits: int, group: int) -> Contest:
         m=m,
         n=n,
         n_tiles=k // 128,
+        bits=bits,
         group=min(group, 128),
         dtype=torch.bfloat16,
         n_multiprocessors=triton.H100_MULTIPROCESSORS,

@@ -92,6 +92,7 @@ def _matmul(
         m=m,
         n=n,
         n_tiles=n_tiles,
+        bits=4 if nibbles else 8,
         group=group,
         dtype=x.dtype,
         n_multiprocessors=n_multiprocessors,
