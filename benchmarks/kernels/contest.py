@@ -8,6 +8,7 @@ from torch import Tensor
 Arm = Callable[[], Tensor | tuple[Tensor, ...]]
 """One call, on inputs that are there already; gives what it computed."""
 OURS = "peakward"
+"""Ours; what begins with it is another of ours, and no peer."""
 COPY = "copy"
 """A copy that moves as many bytes as the contest must: nobody's arm, but timed among them."""
 

@@ -66,7 +66,7 @@ def losses() -> Mapping[str, Callable[[], Loss]]:
         OURS: lambda: partial(linear_cross_entropy, implementation="chunked"),
         "torch": lambda: _plain,
         "compiled": lambda: torch.compile(_plain),
-        "recomputed": lambda: partial(linear_cross_entropy, implementation="recomputed"),
+        f"{OURS} recomputed": lambda: partial(linear_cross_entropy, implementation="recomputed"),
     }
     if hasattr(F, "linear_cross_entropy"):
         options = torch.nn.LinearCrossEntropyOptions(allow_retain_graph=True)
