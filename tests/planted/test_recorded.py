@@ -23,8 +23,8 @@ TRACES = Path(__file__).parents[1] / "data" / "traces" / "planted"
         ("optimizer-0", []),
         ("optimizer-1", ["BW003"]),
         ("attention-by-formulas-0", []),
-        ("attention-by-formulas-1", ["ATTN001", "BW001"]),
-        ("attention-by-formulas-4", ["ATTN001", "BW001"]),
+        ("attention-by-formulas-1", ["ATTN001"]),
+        ("attention-by-formulas-4", ["ATTN001"]),
     ],
 )
 def test_what_is_found(name, codes):

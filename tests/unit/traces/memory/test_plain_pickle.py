@@ -270,41 +270,44 @@ def test_a_frame_that_lies_about_its_length_is_not_believed():
         assert read(b"\x80\x04\x95" + struct.pack("<Q", length) + b"K\x07.") == 7
 
 
+PIECE = 1 << 16
+"""A chunk for these, since tracemalloc makes a million objects slow."""
 BOMBS = {
-    "empty lists": b"]" * (8 * CHUNK),
-    "empty lists, kept": b"]\x94" * (4 * CHUNK),
-    "empty dicts": b"}" * (8 * CHUNK),
-    "Nones in lists": (b"](" + b"N" * 998 + b"e") * (8 * CHUNK // 1000),
-    "memo": b"N" + b"\x94" * (16 * CHUNK),
-    "texts": b"\x8c\x01a" * (4 * CHUNK),
-    "tuples": b")\x85\x85" * (4 * CHUNK),
+    "empty lists": b"]" * (16 * PIECE),
+    "empty lists, kept": b"]\x94" * (8 * PIECE),
+    "empty dicts": b"}" * (16 * PIECE),
+    "Nones in lists": (b"](" + b"N" * 998 + b"e") * (16 * PIECE // 1000),
+    "memo": b"N" + b"\x94" * (32 * PIECE),
+    "texts": b"\x8c\x01a" * (8 * PIECE),
+    "tuples": b")\x85\x85" * (8 * PIECE),
     "texts, each across the end of a chunk": (
-        b"X" + struct.pack("<I", CHUNK - 5) + b"a" * (CHUNK - 5)
+        b"X" + struct.pack("<I", PIECE - 5) + b"a" * (PIECE - 5)
     )
-    * 256,
+    * 512,
     "texts of one wide character": (
-        b"X" + struct.pack("<I", 1 << 22) + "\U0001f600".encode() + b"a" * ((1 << 22) - 4)
+        b"X" + struct.pack("<I", 4 * PIECE) + "\U0001f600".encode() + b"a" * (4 * PIECE - 4)
     )
     * 8
-    + b"N" * (2 * CHUNK),
+    + b"N" * (16 * PIECE),
     "integers in dicts": b"".join(
         b"}(" + b"".join(b"J" + struct.pack("<i", n) + b"N" for n in range(100)) + b"u"
-        for _ in range(8 * CHUNK // 602)
+        for _ in range(16 * PIECE // 602)
     ),
 }
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_what_is_held_is_bounded(name):
+def test_what_is_held_is_bounded(name, monkeypatch):
     """By the bound, and what a chunk of opcodes can make: 64 bytes and a slot or two for each."""
-    bound = 32 << 20
+    monkeypatch.setattr(plain_pickle, "CHUNK", PIECE)
+    bound = 8 << 20
     data = b"\x80\x04" + BOMBS[name]
     tracemalloc.start()
-    with pytest.raises(PeakwardError, match=r"fits into 0\.03 GiB"):
+    with pytest.raises(PeakwardError, match=r"fits into 0\.01 GiB"):
         PlainPickle(io.BytesIO(data), Nothing(), bound).read()
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < bound + 100 * CHUNK
+    assert peak < bound + 100 * PIECE
 
 
 def test_stacks_that_grow_by_a_frame_are_bounded_within_a_chunk():
