@@ -8,6 +8,7 @@ from faults import (
     device,
     generation,
     host,
+    loops,
     memory,
     numbers,
     precision,
@@ -25,6 +26,7 @@ FAULTS: tuple[Fault, ...] = (
     *communication.FAULTS,
     *generation.FAULTS,
     *numbers.FAULTS,
+    *loops.FAULTS,
     *device.FAULTS,
 )
 PROGRAMS: tuple[Clean | Fault, ...] = (*CLEAN, *FAULTS)

@@ -3,8 +3,10 @@
 import gc
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import torch
@@ -12,6 +14,7 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, schedule
 from torch.profiler import profile as profiler
 
+import peakward as pw
 from faults.reading import of_trace
 from faults.records import Seen
 from peakward.catalogue import devices
@@ -35,7 +38,17 @@ PROFILED_STEPS = 3
 TIMEOUT_S = 300.0
 PROTOCOL = Protocol(warmup_steps=3, min_steps=5, max_steps=20, max_timed_s=3.0, phases=False)
 
+WATCHED_STEPS = 120
+WATCHED_EVERY = 25
+
 Step = Callable[[], object]
+
+
+class Loop(NamedTuple):
+    """A live loop: its batches without end, and what is done with each."""
+
+    batches: Iterator[Tensor]
+    step: Callable[[Tensor], object]
 
 
 class Lab:
@@ -64,6 +77,25 @@ class Lab:
         self.release()
         return Seen(
             profile=seen.profile, n_steps=seen.n_steps, device=self.device_key, step_s=step_s
+        )
+
+    def watched(self, loop: Loop) -> Seen:
+        """What `pw.watch` saw of so many steps."""
+        steps = count(1)
+        with pw.watch(every=WATCHED_EVERY, on_findings=lambda _found: None) as watched:
+            for batch in watched.batches(loop.batches):
+                loop.step(batch)
+                watched.step()
+                if next(steps) == WATCHED_STEPS:
+                    break
+        times, profile = watched.times, watched.profile
+        self.release()
+        return Seen(
+            profile=profile,
+            n_steps=None if profile is None else profile.n_steps,
+            loop=times,
+            device=self.device_key,
+            step_s=times.total_s / times.n_steps,
         )
 
     def measured(self, step: Step, *, name: str, protocol: Protocol) -> Seen:

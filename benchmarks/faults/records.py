@@ -13,6 +13,7 @@ from peakward.records.case import DeviceType, ModelCase, ModuleCase
 from peakward.records.case_memory import CaseMemory
 from peakward.records.environment import Environment
 from peakward.records.finding import Abstention
+from peakward.records.loop import LoopTimes
 from peakward.records.measurement import Measurement
 from peakward.records.profile import Profile
 
@@ -32,13 +33,14 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     profile: Profile | None = None
     n_steps: int | None = None
     memory: CaseMemory | None = None
+    loop: LoopTimes | None = None
     device: str | None = None
     """Key in the catalogue; None of a CPU, and of what is not catalogued."""
     step_s: float | None = None
     """The median of the program's own steps without a profiler; None where it did not run."""
 
     def signals(self, subject: str) -> Signals:
-        """As `peakward run` and `peakward trace` put them together."""
+        """As `peakward run`, `peakward trace` and `pw.watch` put them together."""
         here = None if self.device is None else site(devices.device(self.device))
         told = self.case is not None and self.case.device == "cuda" and here is not None
         return Signals(
@@ -49,6 +51,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
             profile=self.profile,
             n_steps=self.n_steps,
             memory=self.memory,
+            loop=self.loop,
             site=here,
             forecast=forecast(self.case, here) if told and self.case and here else None,
         )
