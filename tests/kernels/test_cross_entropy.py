@@ -80,7 +80,7 @@ def test_compiled_for_a_gpu_rows_are_moved_by_whole_vectors_but_for_their_edges(
         # A row's loss, its log-sum-exp, the edges.
         ("both", 12, 4, 3),
     ):
-        text = entries(tmp_path, f"_cross_entropy_{kernel}")[-1]
+        text = entries(tmp_path, f"cross_entropy_{kernel}")[-1]
         words = Counter(re.findall(r"(?:ld|st)\.global[\w.:]*", text))
         assert words["ld.global.v4.b32"] == loads
         assert words["st.global.v4.b32"] == stores
