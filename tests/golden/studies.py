@@ -458,7 +458,7 @@ def diagnosis() -> Diagnosis:
                 name="sm80_xmma_gemm_f32f32_f32f32_f32_nt_n, backward, a step",
                 value=0.543,
                 unit="s",
-                stored="profile kernels[backward, sm80_xmma_gemm_f32f32_f32f32_f32_nt_n].total_ns",
+                stored="profile kernels[0].total_ns",
             ),
         ),
         advice='torch.set_float32_matmul_precision("high") for tf32, or autocast to bf16',

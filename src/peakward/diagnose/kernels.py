@@ -86,14 +86,14 @@ def _share_of(time: TimeParts, groups: Iterable[Group], ns: float) -> dict[str, 
     return {name: seconds * share for name, seconds in parts(time, kernels).items()}
 
 
-def shown(groups: Iterable[Group], n_steps: int | None) -> tuple[Evidence, ...]:
-    """Of the first few, how long each takes a step."""
+def shown(profile: Profile, groups: Iterable[Group], n_steps: int | None) -> tuple[Evidence, ...]:
+    """Of the first few of the profile's kernels, how long each takes a step."""
     return tuple(
         number(
             f"{each.name}, {each.phase}, a step" if n_steps else f"{each.name}, {each.phase}",
             each.total_ns * 1e-9 / (n_steps or 1),
             "s",
-            f"profile kernels[{each.phase}, {each.name}].total_ns",
+            f"profile kernels[{profile.kernels.index(each)}].total_ns",
         )
         for each in tuple(groups)[:N_SHOWN]
     )

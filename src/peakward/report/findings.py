@@ -29,10 +29,12 @@ def brief(found: Diagnosis) -> tuple[Block, ...]:
 def blocks(found: Diagnosis, trials: Sequence[Trial] = ()) -> tuple[Block, ...]:
     """Everything; a trial of a lever on this very case stands beside what was predicted."""
     levers = without_empty(lever_table(found, trials))
+    seen = evidence(found)
     return (
         *_ranking(found),
         *((Items(texts=tuple(map(told, found.findings))),) if found.findings else ()),
         *((TableBlock(table=levers),) if levers.rows else ()),
+        *((TableBlock(table=seen),) if seen.rows else ()),
         *(Note(text=text) for text in _not_computed(found)),
         *_missing(found),
     )
@@ -78,15 +80,28 @@ def ranking(found: Diagnosis) -> Table:
 
 
 def told(found: Finding) -> str:
-    """A finding in sentences: cause, evidence with its place, advice."""
-    seen = "; ".join(
-        f"{each.name} {format_cell(each.value, each.unit)} ({each.stored})"
-        for each in found.evidence
-    )
+    """A finding in sentences: cause, advice, levers."""
     names = ", ".join(each.lever for each in found.gains)
     pull = f" Levers: {names}." if names else ""
-    evidence = f" Evidence: {seen}." if seen else ""
-    return f"{found.code}: {found.cause}{evidence} To do: {found.advice}.{pull}"
+    return f"{found.code}: {found.cause} To do: {found.advice}.{pull}"
+
+
+def evidence(found: Diagnosis) -> Table:
+    """What each finding stands on, with its place among the stored numbers."""
+    return Table(
+        title="What they stand on",
+        columns=(
+            Column(name="code", unit="name"),
+            Column(name="seen", unit="name"),
+            Column(name="value"),
+            Column(name="stored as", unit="name"),
+        ),
+        rows=tuple(
+            (finding.code, each.name, format_cell(each.value, each.unit), each.stored)
+            for finding in found.findings
+            for each in finding.evidence
+        ),
+    )
 
 
 def lever_table(found: Diagnosis, trials: Sequence[Trial]) -> Table:

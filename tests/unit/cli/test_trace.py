@@ -70,7 +70,8 @@ def test_evidence_and_advice_are_asked_for(capsys):
     assert main(["trace", COMPILED, "--kernels"]) == 0
     said = capsys.readouterr().out
     assert "Levers: compile, cuda-graphs." in said
-    assert "profile idle.together.by_cause_ns.host_bound" in "".join(said.split("\n"))
+    assert "idle on the way to a launch" in said
+    assert "idle.together.by_cause_ns" in said
 
 
 def test_a_part_of_a_trace_is_not_diagnosed(capsys):

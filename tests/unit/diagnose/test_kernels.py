@@ -60,6 +60,6 @@ def test_a_range_is_a_share_of_the_kernels_of_its_phase_and_category():
 
 
 def test_evidence_is_of_one_step_where_steps_are_known():
-    ((a_step, *_), (in_all, *_)) = shown(SEEN.kernels, 2), shown(SEEN.kernels, None)
+    ((a_step, *_), (in_all, *_)) = (shown(SEEN, SEEN.kernels, n) for n in (2, None))
     assert (a_step.value, in_all.value) == (pytest.approx(0.03), pytest.approx(0.06))
-    assert a_step.stored == "profile kernels[forward, a].total_ns"
+    assert a_step.stored == "profile kernels[0].total_ns"

@@ -5,7 +5,7 @@ import msgspec
 from peakward.records.finding import Abstention, Diagnosis, Evidence, Finding, LeverGain
 from peakward.records.measurement import Interval
 from peakward.report.document import Items, Note, Paragraph, TableBlock
-from peakward.report.findings import blocks, brief, lever_table, ranking, told
+from peakward.report.findings import blocks, brief, evidence, lever_table, ranking, told
 
 GUESS = Interval(estimate=1.5, low=1.2, high=1.8, level=0.9)
 CUT = msgspec.structs.replace(GUESS, estimate=1.3, high=1.3)
@@ -55,9 +55,8 @@ def test_a_finding_is_a_row_and_a_sentence():
     found = diagnosis(finding(gain("compile")))
     ((*row,),) = ranking(found).rows
     assert row == ["HOST002", "Slow launches", 0.2, None, 0.25, 0.1, 1.333]
-    assert told(found.findings[0]) == (
-        "HOST002: The GPU waits. Evidence: idle 200 ms (profile idle). To do: compile. Levers: compile."
-    )
+    assert told(found.findings[0]) == "HOST002: The GPU waits. To do: compile. Levers: compile."
+    assert evidence(found).rows == (("HOST002", "idle", "200 ms", "profile idle"),)
 
 
 def test_missing_signals_are_said_once_each():

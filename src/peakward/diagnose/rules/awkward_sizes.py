@@ -40,7 +40,7 @@ def judge(signals: Signals) -> Verdict:
         return None
     return Symptom(
         cause="Operands' rows are no multiple of 16 bytes, so a slower kernel was chosen.",
-        evidence=shown(groups, signals.steps),
+        evidence=shown(gpu, groups, signals.steps),
         advice="pad the vocabulary and other sizes to a multiple of 8 elements, better 64",
         parts=held,
     )

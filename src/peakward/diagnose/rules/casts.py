@@ -31,7 +31,7 @@ def judge(signals: Signals) -> Verdict:
         return None
     return Symptom(
         cause="Tensors are rewritten in another type before and after the products.",
-        evidence=shown(groups, signals.steps),
+        evidence=shown(gpu, groups, signals.steps),
         advice="compile the block, or keep weights in the type that products are taken in",
         levers=("compile", "bf16"),
         parts=held,

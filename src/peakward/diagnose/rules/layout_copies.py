@@ -32,7 +32,7 @@ def judge(signals: Signals) -> Verdict:
         return None
     return Symptom(
         cause="Results of transposes, slices or splits are made contiguous by a copy of their own.",
-        evidence=shown(groups, signals.steps),
+        evidence=shown(gpu, groups, signals.steps),
         advice="pack Q, K and V into one projection, order dimensions as the next product wants them, "
         "and leave out .contiguous()",
         levers=("compile", "sdpa", "flash", "flash-hopper"),

@@ -43,7 +43,7 @@ def judge(signals: Signals) -> Verdict:
                 "count",
                 "profile kernels[].n",
             ),
-            *shown(groups, signals.steps),
+            *shown(profile, groups, signals.steps),
         ),
         advice="fuse: compile the block, or use fused norms, attention and loss",
         levers=("compile", "sdpa", "flash", "flash-hopper", *FUSED),

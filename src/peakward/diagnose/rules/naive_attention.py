@@ -51,7 +51,7 @@ def judge(signals: Signals) -> Verdict:
         return None
     return Symptom(
         cause="Scores and probabilities go through memory between three operators.",
-        evidence=(*_of_ranges(inside, signals.steps), *shown(softmax, signals.steps)),
+        evidence=(*_of_ranges(inside, signals.steps), *shown(profile, softmax, signals.steps)),
         advice="torch.nn.functional.scaled_dot_product_attention, or any kernel without a score matrix",
         levers=LEVERS,
         parts=held,

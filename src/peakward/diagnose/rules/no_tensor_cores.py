@@ -40,7 +40,7 @@ def judge(signals: Signals) -> Verdict:
         return None
     return Symptom(
         cause="Operands in fp32 are multiplied in fp32, which no tensor core does.",
-        evidence=shown(groups, signals.steps),
+        evidence=shown(gpu, groups, signals.steps),
         advice='torch.set_float32_matmul_precision("high") for tf32, or autocast to bf16',
         levers=("tf32", "bf16-mixed", "fp16-mixed", "bf16"),
         parts=held,

@@ -38,7 +38,7 @@ def judge(signals: Signals) -> Verdict:
         return None
     return Symptom(
         cause="torch chose, or was told, a backend of SDPA that this device has a faster one for.",
-        evidence=shown(groups, signals.steps),
+        evidence=shown(gpu, groups, signals.steps),
         advice="is_causal=True in place of a mask, 16-bit operands, or a backend by torch.nn.attention",
         levers=("sdpa", "sdpa-cudnn", "flash", "flash-hopper", "flash-decode"),
         parts=held,

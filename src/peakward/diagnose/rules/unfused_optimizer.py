@@ -42,7 +42,7 @@ def judge(signals: Signals) -> Verdict:
                 "count",
                 "profile kernels[optimizer].n",
             ),
-            *shown(groups, signals.steps),
+            *shown(profile, groups, signals.steps),
         ),
         advice="torch.optim.AdamW(..., fused=True), or a fused step of another library",
         levers=("fused-optimizer", "triton-optimizer"),
