@@ -50,9 +50,10 @@ def _guessed(
 
 
 def _climbed(asked: Investigation, guess: Costs) -> tuple[list[tuple[str, float]], Ladder]:
-    """A screening of each lever on top of those before it, and the ladder of all that save time."""
+    """A screening of each lever on top of those before it, those that compile last as in the search, and
+    the ladder of all that save time."""
     steps, ladder = [], Ladder(base=asked.case)
-    for lever in asked.applicable:
+    for lever in sorted(asked.applicable, key=lambda each: each.needs == "compiler"):
         steps.append((f"screen {lever.name}", guess.screen_s(pull(lever, ladder.top))))
         ladder = ladder.in_place(lever) if lever.saves == "time" else ladder
     return steps, ladder
