@@ -320,7 +320,7 @@ def ptx(tmp_path_factory):
 
 
 def test_lanes_load_what_they_multiply(ptx):
-    launches = entries(ptx, "direct_products")
+    launches = entries(ptx, "quantized_matmul_direct")
     in_turns = [each for each in launches if "mma.sync" in each and "cp.async" not in each]
     assert len(in_turns) >= 5
     exchanges = ("shfl", "bar.sync", "shared.b", "shared.v")
@@ -331,7 +331,7 @@ def test_lanes_load_what_they_multiply(ptx):
 
 
 def test_lanes_that_share_x_exchange_nothing_of_the_weight(ptx):
-    launches = entries(ptx, "shared_products")
+    launches = entries(ptx, "quantized_matmul_shared")
     assert len(launches) >= 4
     for launch in launches:
         assert "wgmma" in launch

@@ -21,7 +21,7 @@ from peakward.lab.ops.quantized_matmul.triton.words import (
 
 
 @triton.jit
-def direct_products(  # type: ignore[no-untyped-def]
+def quantized_matmul_direct(  # type: ignore[no-untyped-def]
     x_ptr,
     w_ptr,
     scale_ptr,

@@ -4,7 +4,7 @@ import torch
 import triton
 from torch import Tensor
 
-from peakward.lab.ops.quantized_matmul.triton.direct import direct_products
+from peakward.lab.ops.quantized_matmul.triton.direct import quantized_matmul_direct
 from peakward.lab.ops.quantized_matmul.triton.settings import (
     H100_MULTIPROCESSORS,
     Direct,
@@ -12,8 +12,8 @@ from peakward.lab.ops.quantized_matmul.triton.settings import (
     channels_of,
     settings_for,
 )
-from peakward.lab.ops.quantized_matmul.triton.shared import shared_products
-from peakward.lab.ops.quantized_matmul.triton.sums import add_up
+from peakward.lab.ops.quantized_matmul.triton.shared import quantized_matmul_shared
+from peakward.lab.ops.quantized_matmul.triton.sums import quantized_matmul_sums
 from peakward.lab.ops.quantized_matmul.triton.widened import POWERS
 from peakward.lab.ops.quantized_matmul.triton.words import TILE
 
@@ -104,9 +104,9 @@ def _matmul(
     parts = out
     if n_splits > 1:
         parts = torch.empty((n_splits, m, n), dtype=torch.float32, device=x.device)
-    kernel, more = shared_products, {}
+    kernel, more = quantized_matmul_shared, {}
     if isinstance(settings, Direct):
-        kernel, more = direct_products, {"CHANNELS": settings.channels}
+        kernel, more = quantized_matmul_direct, {"CHANNELS": settings.channels}
     grid = (triton.cdiv(n, channels_of(settings)), n_splits, triton.cdiv(m, settings.rows))
     kernel[grid](
         x,
@@ -134,7 +134,7 @@ def _matmul(
         **more,
     )
     if n_splits > 1:
-        add_up[(triton.cdiv(out.numel(), BLOCK_SUM),)](
+        quantized_matmul_sums[(triton.cdiv(out.numel(), BLOCK_SUM),)](
             parts,
             out,
             out.numel(),

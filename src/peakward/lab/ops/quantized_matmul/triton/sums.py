@@ -5,7 +5,7 @@ import triton.language as tl
 
 
 @triton.jit
-def add_up(  # type: ignore[no-untyped-def]
+def quantized_matmul_sums(  # type: ignore[no-untyped-def]
     parts_ptr,
     out_ptr,
     n_elements,
