@@ -10,6 +10,7 @@ SEEN: dict[str, tuple[str | bool, str]] = {
     "loss": ("torch", "a capture takes torch's cross-entropy"),
     "norm": ("torch", "a capture has the norms that the module calls"),
     "rope": ("torch", "a capture has the rotation that the module calls"),
+    "weights": ("dense", "a capture has the products that the module calls"),
     "swiglu": ("torch", "a capture has the activation that the module calls"),
 }
 """Of each setting the one that a capture sees, and why it sees no other."""

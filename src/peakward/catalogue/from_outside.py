@@ -36,6 +36,14 @@ INSIDE: dict[tuple[str, str | bool], str] = {
         "recomputed",
     ): "has the output layer in it: call peakward.lab.ops.linear_cross_entropy in the module, in their place",
     (
+        "weights",
+        "int8",
+    ): "is a choice of each layer: call peakward.lab.ops.quantized_matmul in the place of its product",
+    (
+        "weights",
+        "int4:128",
+    ): "is a choice of each layer: call peakward.lab.ops.quantized_matmul in the place of its product",
+    (
         "checkpointing",
         "sqrt",
     ): "takes the loop over the blocks: use every-block, or checkpoint runs in it",
@@ -97,6 +105,8 @@ OF_A_STEP: dict[tuple[str, str | bool], str] = {
     ),
     ("rope", "fused"): INSIDE["rope", "fused"],
     ("swiglu", "fused"): INSIDE["swiglu", "fused"],
+    ("weights", "int8"): INSIDE["weights", "int8"],
+    ("weights", "int4:128"): INSIDE["weights", "int4:128"],
     ("checkpointing", "every-block"): (
         "is called by the model: call torch.utils.checkpoint around each block in its forward pass"
     ),

@@ -21,9 +21,11 @@ from peakward.records.case import (
 )
 from peakward.records.lever import Lever, NumericsClass
 
+NOT_OF_FP8 = ("fp32", "tf32", "bf16-mixed", "fp16-mixed", "bf16")
 SIXTEEN_BIT = ("bf16-mixed", "fp16-mixed", "bf16", "fp8")
 WITHOUT_DECODE: tuple[Pass, ...] = ("forward", "forward_backward", "train_step", "prefill")
 """Passes whose queries are as many as their keys."""
+WITHOUT_GRADIENTS: tuple[Pass, ...] = ("forward", "prefill", "decode")
 
 Leverable = TypeVar("Leverable", bound=LeverCase)
 
@@ -171,6 +173,26 @@ LEVERS: tuple[Lever, ...] = (
         numerics="reordered",
         device_types=("cuda",),
         min_compute_capability=(8, 0),
+    ),
+    Lever(
+        name="int8-weights",
+        summary="the blocks' matrices in 8 bits with a scale an output, widened as they are multiplied",
+        sets=(("weights", "int8"),),
+        numerics="approximate",
+        passes=WITHOUT_GRADIENTS,
+        device_types=("cuda",),
+        min_compute_capability=(8, 0),
+        needs_precision=NOT_OF_FP8,
+    ),
+    Lever(
+        name="int4-weights",
+        summary="the blocks' matrices in 4 bits with a scale for 128 inputs, widened as they are multiplied",
+        sets=(("weights", "int4:128"),),
+        numerics="approximate",
+        passes=WITHOUT_GRADIENTS,
+        device_types=("cuda",),
+        min_compute_capability=(8, 0),
+        needs_precision=NOT_OF_FP8,
     ),
     Lever(
         name="chunked-loss",

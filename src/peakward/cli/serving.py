@@ -39,8 +39,6 @@ class ServingOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     output_len: Annotated[str | None, option("N", "none: a pass is planned")] = None
     """Serve: `--batch-size` prompts of `--seq-len` tokens, then this many tokens for each."""
-    weights: Annotated[str | None, option("TYPE[:GROUP]", "as --precision")] = None
-    """How weights are stored: fp32, bf16, fp16, fp8, int8, int4; a scale for each GROUP inputs."""
     cache: Annotated[str | None, option("TYPE", "bf16")] = None
     """How keys and values are stored: fp32, bf16, fp16, fp8, int8."""
     draft: Annotated[str | None, option("NAME", "none")] = None
@@ -86,7 +84,7 @@ def planned(
         output_len=values.whole(
             serving.output_len, "--output-len", low=2, high=options.MAX_SEQ_LEN
         ),
-        weights=_weights(serving.weights, compute),
+        weights=_weights(work.weights, compute),
         cache_type=cast(
             CacheType,
             values.one_of(serving.cache or "bf16", get_args(CacheType), "a value of --cache"),

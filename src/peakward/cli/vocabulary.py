@@ -73,6 +73,10 @@ class WorkOptions(ShapeOptions, frozen=True, kw_only=True):
     """torch, or Peakward's own kernel: fused."""
     swiglu: Annotated[str | None, option("NAME,…", "torch")] = None
     """torch, or Peakward's own kernel: fused."""
+    weights: Annotated[str | None, option("TYPE,…", "dense")] = None
+    """The blocks' matrices, of passes without gradients: dense, int8 (a scale for each output) or int4:128
+    (for each 128 inputs). In plan with --output-len all weights: fp32, bf16, fp16, fp8, int8 or int4, as
+    TYPE or TYPE:GROUP; there as --precision where it is not given."""
     memory_limit: Annotated[str | None, option("GIB,…", "none")] = None
     """A case that needs more memory than this many GiB ends as `oom`."""
 

@@ -2,8 +2,8 @@
 
 Counted, each as often as the workload makes it move:
 
-- weights (every matrix, bias and norm, the head included), in the type they are stored in: read
-  once by the forward and once by the backward of every micro-batch;
+- weights (every matrix, bias and norm, the head included), in the type they are stored in, quantised
+  ones with their scales: read once by the forward and once by the backward of every micro-batch;
 - of a block's experts, only those that a token goes to: of n tokens that each choose k of E experts
   uniformly, none goes to a given one with probability (1 - k/E)ⁿ. A router with favourites leaves
   out more, so that few tokens can beat this floor;
@@ -24,6 +24,13 @@ gradients and moments that fit in the last cache; a model as small as that can b
 """
 
 from peakward.prediction.inference.cache import cache_bytes_per_token, held_positions
+from peakward.prediction.matrices import (
+    FORMATS,
+    block_elements,
+    expert_matrices,
+    shared_matrices,
+    sum_bytes,
+)
 from peakward.prediction.parameters import (
     embedding_parameters,
     n_parameters,
@@ -59,8 +66,23 @@ def compulsory_bytes(case: ModelCase) -> dict[Phase, float]:
 
 
 def parameter_bytes(case: ModelCase) -> int:
-    """Bytes of one stored parameter: 2 under `bf16`, else 4, for autocast and fp8 keep fp32 ones."""
+    """Bytes of one stored parameter that is not quantised: 2 under `bf16`, else 4, for autocast and fp8
+    keep fp32 ones."""
     return 2 if case.configuration.precision == "bf16" else 4
+
+
+def quantised_elements(case: ModelCase) -> int:
+    """Of the weights, those that are stored quantised."""
+    return 0 if case.configuration.weights == "dense" else block_elements(case.model)
+
+
+def quantised_bytes(case: ModelCase) -> int:
+    """Of these, with their scales; no mixture of experts has any."""
+    shape, weights = case.model, case.configuration.weights
+    if weights == "dense":
+        return 0
+    matrices = (*shared_matrices(shape), *expert_matrices(shape))
+    return shape.n_layers * sum_bytes(matrices, FORMATS[weights])
 
 
 def _forward_bytes(case: ModelCase) -> float:
@@ -70,7 +92,9 @@ def _forward_bytes(case: ModelCase) -> float:
         n_positions = 1 if workload.pass_ == "decode" else seq_len
         n_tokens = workload.batch_size * n_positions
         read = _weights(shape, n_tokens) + looked_up(shape, n_tokens, n_positions)
-        return read * parameter_bytes(case) + cached_bytes(case) + TOKEN_ID_BYTES * n_tokens
+        read -= quantised_elements(case)
+        weights = read * parameter_bytes(case) + quantised_bytes(case)
+        return weights + cached_bytes(case) + TOKEN_ID_BYTES * n_tokens
 
     return workload.accumulate * mean_over_lengths(workload, micro_batch)
 

@@ -43,6 +43,9 @@ Loss = Literal["torch", "fused", "chunked", "recomputed"]
 the output layer in it, so that there never are all logits: by chunks of tokens, or computed once more."""
 Written = Literal["torch", "fused"]
 """How norms, RoPE or SwiGLU run: as torch's operators, or in a kernel of Peakward's own."""
+StoredWeights = Literal["dense", "int8", "int4:128"]
+"""How the matrices of attention and of the feed-forward networks are stored: in the parameters' type, in 8
+bits with a scale for each output, or in 4 with one for every 128 inputs of an output."""
 Padding = Literal["none", "to-seq-len"]
 DeviceType = Literal["cpu", "cuda"]
 MicroSubject = Literal[
@@ -115,6 +118,8 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     rope: Written = "torch"
     """Fused, queries and keys are turned where the projection left them."""
     swiglu: Written = "torch"
+    weights: StoredWeights = "dense"
+    """Quantised, passes without gradients multiply by them in Peakward's own kernel."""
 
 
 class ModelCase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="model"):
@@ -233,7 +238,12 @@ def same_work(one: LeverCase, other: LeverCase) -> bool:
     return alike == other
 
 
-_KERNELS: dict[str, object] = {"norm": "torch", "rope": "torch", "swiglu": "torch"}
+_KERNELS: dict[str, object] = {
+    "norm": "torch",
+    "rope": "torch",
+    "swiglu": "torch",
+    "weights": "dense",
+}
 """Of a configuration; younger than any kind of case."""
 YOUNGER_FIELDS: dict[type, dict[str, dict[str, object]]] = {
     ModelCase: {

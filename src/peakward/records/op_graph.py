@@ -26,6 +26,7 @@ ITEM_BYTES = {
     "uint64": 8,
     "int64": 8,
     "int32": 4,
+    "int8": 1,
     "uint8": 1,
     "bool": 1,
 }

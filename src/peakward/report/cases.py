@@ -122,4 +122,6 @@ def settings(case: LeverCase) -> tuple[str, ...]:
     if configuration.loss != "torch":
         words.append(f"{configuration.loss} loss")
     words += fused_parts(configuration)
+    if configuration.weights != "dense":
+        words.append(f"{configuration.weights} weights")
     return tuple(words)

@@ -75,6 +75,7 @@ SETTINGS = (
     "checkpointing",
     "loss",
     "own kernels",
+    "weights",
     "memory limit",
     "warm-up steps",
 )
@@ -124,7 +125,7 @@ def _setting_cells(planned: Planned) -> tuple[str | None, ...]:
     limit = getattr(case, "memory_limit_bytes", None)
     conditions = (None if limit is None else format_cell(limit, "bytes"), warmup)
     if not isinstance(case, ConfiguredCase):
-        return (*(None,) * 8, *conditions)
+        return (*(None,) * 9, *conditions)
     how = case.configuration
     scope = " of the whole model" if how.compile != "none" and how.compile_scope == "model" else ""
     return (
@@ -136,6 +137,7 @@ def _setting_cells(planned: Planned) -> tuple[str | None, ...]:
         how.checkpointing,
         how.loss if how.loss != "torch" else None,  # torch's goes without saying.
         ", ".join(fused_parts(how)) or None,
+        how.weights if how.weights != "dense" else None,
         *conditions,
     )
 

@@ -3,8 +3,8 @@
 Sees: a decode step that takes no more than twice the least time for reading weights and cache.
 Costs: a token a sequence is computed for one reading of every weight, far below the ridge.
 Example: batch 1 in bf16 on any GPU.
-Lever: bf16 halves what is read; flash-decode reads the cache well. Beyond the levers: quantised weights,
-speculative decoding, a larger batch.
+Lever: weights in 4 or 8 bits, or bf16, are fewer bytes to read; flash-decode reads the cache well. Beyond
+the levers: a quantised cache, speculative decoding, a larger batch.
 Wrong when: latency is as low as it must be.
 """
 
@@ -38,7 +38,7 @@ def judge(signals: Signals) -> Verdict:
             number("bytes of them", least.bytes, "bytes", "floor phases[0].bytes"),
         ),
         advice="quantise weights and cache, decode speculatively, or serve more sequences at once",
-        levers=("bf16", "flash-decode", "sdpa"),
+        levers=("int4-weights", "int8-weights", "bf16", "flash-decode", "sdpa"),
         parts={} if signals.time is None else all_work(signals.time),
         is_limit=True,
     )

@@ -4,8 +4,8 @@ Sees: a measured case that ran out of memory, or a forecast that needs more than
 the predicted peak is held for; the size of a layer's score matrix where attention makes one.
 Costs: the case does not run at all.
 Example: naive attention over 16,384 tokens: 1 GiB of fp32 scores for a layer and each head.
-Lever: an attention without score matrix, checkpointing, bf16, a loss without all logits, fused SwiGLU:
-those that save memory.
+Lever: an attention without score matrix, checkpointing, bf16, a loss without all logits, fused SwiGLU,
+quantised weights: those that save memory.
 Wrong when: another program holds the device's memory.
 """
 
@@ -20,7 +20,7 @@ CODE = "MEM001"
 ATTENTION = ("sdpa", "sdpa-cudnn", "flash", "flash-hopper", "flash-decode")
 OTHERS = (
     *("checkpointing", "bf16", "bf16-mixed", "fused-loss", "chunked-loss", "recomputed-loss"),
-    *("fused-swiglu", "fused-norm"),
+    *("fused-swiglu", "fused-norm", "int4-weights", "int8-weights"),
 )
 ADVICE = {
     "activations": "checkpoint blocks, or accumulate gradients over smaller batches",

@@ -19,7 +19,7 @@ from peakward.lab.levers import (
     precision,
 )
 from peakward.lab.levers.configured_step import N_BATCHES, ConfiguredStep
-from peakward.lab.models import decoder
+from peakward.lab.models import decoder, quantised_linear
 from peakward.lab.ops.attention.api import implementation
 from peakward.lab.ops.gating import api as gating
 from peakward.lab.ops.loss import api as loss
@@ -42,6 +42,7 @@ class ModelStep(ConfiguredStep):
             loss=loss.implementation(configuration.loss),
             rotation=rotation.IMPLEMENTATIONS[configuration.rope],
             gating=gating.IMPLEMENTATIONS[configuration.swiglu],
+            weights=configuration.weights,
             device=case.device,
             dtype=dtype,
             seed=case.workload.seed,
@@ -52,6 +53,7 @@ class ModelStep(ConfiguredStep):
         checkpointing.apply(model, configuration.checkpointing)
         compilation.apply(model, configuration.compile, configuration.compile_scope)
         super().__init__(case, model, _source(case))
+        self.n_parameters += quantised_linear.n_weights(model)
         self._cache = self._held(dtype) if case.workload.caches else None
 
     def _held(self, dtype: torch.dtype) -> KVCache:

@@ -13,8 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from peakward.lab.models import quantised_linear
 from peakward.lab.models.experts import MixtureOfExperts
 from peakward.lab.models.norms import FusedNorm, of_sum
+from peakward.lab.models.quantised_linear import QuantisedLinear
 from peakward.lab.ops.attention.api import AttentionFn
 from peakward.lab.ops.attention.mask import first_in_reach
 from peakward.lab.ops.gating import api as gating_api
@@ -23,6 +25,7 @@ from peakward.lab.ops.loss import api as loss_api
 from peakward.lab.ops.loss.api import LossFn
 from peakward.lab.ops.rotation import api as rotation_api
 from peakward.lab.ops.rotation.api import RotationFn
+from peakward.records.case import StoredWeights
 from peakward.records.model_shape import ModelShape
 
 if TYPE_CHECKING:
@@ -254,18 +257,25 @@ class Decoder(nn.Module):
         """Normal weights of `INITIAL_DEVIATION`, residual projections that/√(2·layers) (GPT-2), norms 1.
 
         Drawn in fp32 one tensor at a time and then cast, so that equal seeds give equal models in
-        every dtype and no more than one tensor's fp32 copy is ever held.
+        every dtype and no more than one tensor's fp32 copy is ever held. A weight that is only planned is
+        drawn in its turn, and handed to its layer in the type of the others.
         """
-        generator = torch.Generator(self.embedding.weight.device).manual_seed(seed)
+        device, dtype = self.embedding.weight.device, self.embedding.weight.dtype
+        generator = torch.Generator(device).manual_seed(seed)
         scale = 1 / math.sqrt(2 * self.shape.n_layers)
-        for name, parameter in self.named_parameters():
+        for name, parameter in list(self.named_parameters()):
             if parameter.dim() == 1:
                 value = torch.ones if name.endswith("norm.weight") else torch.zeros
                 parameter.data.copy_(value(parameter.shape, device=parameter.device))
                 continue
             residual = name.endswith(("attention.out.weight", "ff.down.weight"))
-            drawn = torch.randn(parameter.shape, generator=generator, device=parameter.device)
-            parameter.data.copy_(drawn.mul_(INITIAL_DEVIATION * (scale if residual else 1.0)))
+            drawn = torch.randn(parameter.shape, generator=generator, device=device)
+            drawn.mul_(INITIAL_DEVIATION * (scale if residual else 1.0))
+            owner = self.get_submodule(name.rpartition(".")[0])
+            if isinstance(owner, QuantisedLinear):
+                owner.keep(drawn.to(dtype))
+            else:
+                parameter.data.copy_(drawn)
             del drawn  # Or it would live on beside the next one.
 
 
@@ -276,6 +286,7 @@ def build(
     loss: LossFn = loss_api.of_torch,
     rotation: RotationFn = rotation_api.of_torch,
     gating: GatingFn = gating_api.of_torch,
+    weights: StoredWeights = "dense",
     device: str,
     dtype: torch.dtype,
     seed: int,
@@ -283,9 +294,12 @@ def build(
     """A decoder with initialised weights on its device, without a second copy anywhere."""
     with torch.device("meta"):
         model = Decoder(shape, attention, loss=loss, rotation=rotation, gating=gating)
+    quantised_linear.apply(model.blocks, weights)
     made: dict[Tensor, nn.Parameter] = {}  # A tied head's weight is met twice, and made once.
     for module in model.modules():
         for name, planned in list(module.named_parameters(recurse=False)):
+            if isinstance(module, QuantisedLinear) and name == "weight":
+                continue  # Or all would be there densely before the first is quantised.
             if planned not in made:
                 weight = torch.empty(planned.shape, device=device, dtype=dtype)
                 made[planned] = nn.Parameter(weight)

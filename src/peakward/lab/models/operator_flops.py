@@ -67,6 +67,12 @@ def _linear_cross_entropy(n_products: int) -> Callable[[Shapes], int]:
     return formula
 
 
+def _quantised_product(shapes: Shapes) -> int:
+    """Of (…, k) and n outputs, each with scales: (groups, n)."""
+    x, _, scale = shapes[:3]
+    return 2 * math.prod(x) * scale[-1]
+
+
 _FUSED = (
     "flash_attention_for_cpu",
     "flash_attention",
@@ -86,6 +92,8 @@ _FORMULAS: dict[str, Callable[[Shapes], int]] = {
     "peakward.decode_attention": _attention(0, 1, 1),
     "peakward.flash_attention": _attention(0, 1, 1),
     "peakward.flash_attention_backward": _own_attention_backward,
+    "peakward.int4_matmul": _quantised_product,
+    "peakward.int8_matmul": _quantised_product,
     "peakward.linear_cross_entropy_chunked": _linear_cross_entropy(3),
     "peakward.linear_cross_entropy_recomputed": _linear_cross_entropy(1),
     "peakward.linear_cross_entropy_recomputed_backward": _linear_cross_entropy(3),

@@ -41,6 +41,9 @@ class Subject(NamedTuple):
     """Of the candidate's matmul operands."""
     n_layers: int | None
     """None where the depth, and with it a bound on rounding, is not known."""
+    rounded: Callable[[], Outputs] | None = None
+    """Of the base, in fp64, each weight that the candidate quantises rounded at random (`weight_steps`);
+    None where it quantises none."""
 
 
 def judge(subject: Subject, declared: NumericsClass) -> NumericsVerdict:
@@ -56,6 +59,10 @@ def judge(subject: Subject, declared: NumericsClass) -> NumericsVerdict:
       rounding of root mean square u/√3 adds to the others as independent errors do. bf16 on 4
       layers, by width: gradients 0.75e-2 at 128, 1.4e-2 at 768, 2.8e-2 at 2560; bound 3.2e-2.
 
+      Where weights are quantised, far more coarsely than the operands of products, what that does is
+      taken from the oracle with its weights rounded at random in the same steps: twice the error of
+      that, as beside the base's, and the bound of the operands' roundings, as independent errors add.
+
     What two updates moved the parameters by is compared too, but not for an approximate lever:
     AdamW moves a parameter by the rate times the gradient's sign, which rounding turns where the
     gradient is near zero, and bf16 parameters round most of the move away.
@@ -67,6 +74,8 @@ def judge(subject: Subject, declared: NumericsClass) -> NumericsVerdict:
     torch.use_deterministic_algorithms(declared == "exact", warn_only=True)
     try:
         oracle, expected, got = subject.oracle(), subject.base(), subject.candidate()
+        asked = subject.rounded if declared == "approximate" else None
+        rounded = {} if asked is None else asked()
     finally:
         torch.use_deterministic_algorithms(before)
     equal = all(
@@ -74,8 +83,11 @@ def judge(subject: Subject, declared: NumericsClass) -> NumericsVerdict:
         for name in expected
         for mine, theirs in zip(got[name], expected[name], strict=True)
     )
+    coarseness = {name: distance(values, oracle[name]) for name, values in rounded.items()}
     errors = tuple(
-        _error(name, oracle, expected, got, _bound(name, subject, declared))
+        _error(
+            name, oracle, expected, got, _bound(name, subject, declared, coarseness.get(name, 0.0))
+        )
         for name in oracle
         if not (name == "updates" and declared == "approximate")
     )
@@ -132,7 +144,9 @@ def distance(values: tuple[Tensor, ...], oracle: tuple[Tensor, ...]) -> float:
     return math.sqrt(squared / norm)
 
 
-def _bound(name: str, subject: Subject, declared: NumericsClass) -> tuple[float, float]:
+def _bound(
+    name: str, subject: Subject, declared: NumericsClass, coarseness: float
+) -> tuple[float, float]:
     """(factor on the base's error, least bound)."""
     if declared != "approximate":
         return (1.0 if declared == "exact" else 2.0), (
@@ -143,7 +157,8 @@ def _bound(name: str, subject: Subject, declared: NumericsClass) -> tuple[float,
             "expected a module that repeats blocks in a ModuleList, whose number the bound on rounding is "
             "reckoned from, got none"
         )
-    return 0.0, subject.roundoff * math.sqrt(16 * subject.n_layers + 2)
+    of_operands = subject.roundoff * math.sqrt(16 * subject.n_layers + 2)
+    return 0.0, math.hypot(of_operands, 2 * coarseness)
 
 
 def _error(

@@ -20,6 +20,7 @@ from peakward.lab.levers import precision
 from peakward.lab.levers.model_step import ModelStep
 from peakward.lab.levers.prepare import prepare
 from peakward.lab.models import module_source
+from peakward.lab.numerics import weight_steps
 from peakward.lab.numerics.judge import UNIT_ROUNDOFF, Outputs, Subject, judge, outputs
 from peakward.lab.numerics.of_module import MAX_LAYERS, few_tokens, of_module
 from peakward.records.case import Configuration, ConfiguredCase, ModelCase, ModuleCase
@@ -64,6 +65,7 @@ def _of_decoder(base: ModelCase, candidate: ModelCase) -> Subject:
         candidate=lambda: _decoder_outputs(candidate),
         roundoff=UNIT_ROUNDOFF[candidate.configuration.precision],
         n_layers=candidate.model.n_layers,
+        rounded=None if candidate.configuration.weights == "dense" else lambda: _rounded(candidate),
     )
 
 
@@ -74,6 +76,17 @@ def _decoder_outputs(case: ModelCase) -> Outputs:
 
 
 def _oracle(case: ModelCase) -> Outputs:
-    plain = msgspec.structs.replace(case, configuration=Configuration())
     with precision.fp32_matmuls("fp32"):
-        return outputs(ModelStep(plain, torch.float64))
+        return outputs(_plain(case))
+
+
+def _rounded(candidate: ModelCase) -> Outputs:
+    """The oracle, its weights rounded at random in the candidate's steps."""
+    step = _plain(candidate)
+    weight_steps.perturb(step.model, candidate.configuration.weights, seed=candidate.workload.seed)
+    return outputs(step)
+
+
+def _plain(case: ModelCase) -> ModelStep:
+    plain = msgspec.structs.replace(case, configuration=Configuration())
+    return ModelStep(plain, torch.float64)

@@ -40,12 +40,26 @@ def model_bytes(case: ModelCase) -> int:
     return n_parameters(case.model) * parameter_bytes(case)
 
 
+def expect_shareable(case: ModelCase, group: Group) -> None:
+    """
+    Raises:
+        PeakwardError: quantised weights under fsdp, whose shards and gathering nothing here knows.
+    """
+    weights = case.configuration.weights
+    if group.parallel == "fsdp" and weights != "dense":
+        raise PeakwardError(
+            f"expected dense weights for fsdp, which shards parameters, got {weights}: take ddp, which "
+            "holds them whole"
+        )
+
+
 def communication(case: ModelCase, time: StepTime, group: Group, device: Device) -> Communication:
     """Of a group of such devices; `time` is of one by itself.
 
     Raises:
-        PeakwardError: no link between so many of these devices.
+        PeakwardError: no link between so many of these devices, or quantised weights under fsdp.
     """
+    expect_shareable(case, group)
     link = device.link
     if link is None or group.n_gpus > link.n_devices.value:
         reach = "none" if link is None else f"{link.name} between {link.n_devices.value:.0f}"

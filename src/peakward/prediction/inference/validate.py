@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import msgspec
 
 from peakward.catalogue import models
-from peakward.prediction.inference.weights import QUANTISED
+from peakward.prediction.matrices import QUANTISED
 from peakward.records.errors import PeakwardError
 from peakward.records.inference import ServingWorkload, Speculation, WeightFormat
 from peakward.records.model_shape import ModelShape

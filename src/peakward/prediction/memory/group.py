@@ -11,7 +11,7 @@ the time the tables and the head, which belong to no block.
 import itertools
 from collections.abc import Iterator, Sequence
 
-from peakward.prediction.communication.step import model_bytes
+from peakward.prediction.communication.step import expect_shareable, model_bytes
 from peakward.prediction.memory.replay import Lived
 from peakward.prediction.memory.step import timeline
 from peakward.prediction.memory.timeline import Tensor
@@ -31,7 +31,10 @@ def tensors_of(case: ModelCase, group: Group | None) -> Lived:
         PeakwardError: a setting that is not covered.
     """
     alone = timeline(case)
-    return alone if group is None else _Shared(alone, case, group)
+    if group is None:
+        return alone
+    expect_shareable(case, group)
+    return _Shared(alone, case, group)
 
 
 class _Shared:

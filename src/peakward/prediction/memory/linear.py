@@ -4,7 +4,8 @@ from typing import NamedTuple
 
 from peakward.prediction.memory.timeline import Category, Timeline
 from peakward.prediction.operators.linear import Linear
-from peakward.prediction.operators.tape import of_type
+from peakward.prediction.operators.quantised_linear import cut
+from peakward.prediction.operators.tape import FLOAT, of_type
 from peakward.records.op_graph import ITEM_BYTES
 
 
@@ -26,10 +27,29 @@ def forward(
     category: Category = "temporaries",
 ) -> tuple[SavedLinear, int]:
     """x (rows, n_in) of `x_type` → (rows, n_out) in the compute type."""
+    if layer.weights != "dense":
+        return _of_quantised(line, layer, x, rows, x_type)
     saved = casts(line, layer, x, rows, x_type)
     size = rows * layer.n_out * ITEM_BYTES[layer.compute]
     (y,) = line.dear((size,), saved.x, *saved.weights, category=category)
     return saved, y
+
+
+def _of_quantised(
+    line: Timeline, layer: Linear, x: int, rows: int, x_type: str
+) -> tuple[SavedLinear, int]:
+    """The product, with sums in fp32 where programs share the inputs, and then the bias, cast."""
+    size = ITEM_BYTES[layer.compute]
+    if x_type != layer.compute:
+        x = line.op(rows * layer.n_in * size, x)
+    bits = 8 if layer.weights == "int8" else 4
+    n_splits = cut(rows, layer.n_in, layer.n_out, bits=bits, compute=layer.compute).n_splits
+    sums = (n_splits * rows * layer.n_out * ITEM_BYTES[FLOAT],) if n_splits > 1 else ()
+    y, *_ = line.ops((rows * layer.n_out * size, *sums), x)
+    if layer.bias:
+        bias = (line.op(layer.n_out * size, y),) if layer.compute != layer.stored else ()
+        y = line.op(rows * layer.n_out * size, y, *bias)
+    return SavedLinear(layer, x, ()), y
 
 
 def casts(line: Timeline, layer: Linear, x: int, rows: int, x_type: str) -> SavedLinear:

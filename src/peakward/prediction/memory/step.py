@@ -6,7 +6,14 @@ The functions of this room follow the decoder's and the levers', line by line, a
 
 import math
 
-from peakward.prediction.memory import block, embedding, optimizer, readout, recomputed
+from peakward.prediction.memory import (
+    block,
+    embedding,
+    optimizer,
+    quantised,
+    readout,
+    recomputed,
+)
 from peakward.prediction.memory.compiled import step as compiled_step
 from peakward.prediction.memory.plan import planned
 from peakward.prediction.memory.timeline import Timeline
@@ -89,7 +96,11 @@ def _micro_batch(line: Timeline, plan: Plan, case: ModelCase, *, first: bool) ->
 
 
 def _build(line: Timeline, plan: Plan) -> None:
-    """The parameters, then for each its values in fp32, one at a time."""
+    """The parameters, then for each its values in fp32, one at a time; of quantised ones nothing is there
+    before its turn (`lab/models/decoder.py`, `build`)."""
+    if plan.weights != "dense":
+        quantised.build(line, plan)
+        return
     for weight in weights(plan):
         for _ in range(weight.n):
             line.keep(line.op(weight.tensor.n_bytes, category="parameters"))

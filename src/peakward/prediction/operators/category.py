@@ -51,6 +51,8 @@ _CATEGORIES: dict[str, Category] = {
     "peakward.decode_attention": "attention",
     "peakward.flash_attention": "attention",
     "peakward.flash_attention_backward": "attention",
+    "peakward.int4_matmul": "matmul",
+    "peakward.int8_matmul": "matmul",
     "peakward.linear_cross_entropy_chunked": "loss",
     "peakward.linear_cross_entropy_chunked_backward": "loss",
     "peakward.linear_cross_entropy_recomputed": "loss",

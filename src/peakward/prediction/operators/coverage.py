@@ -16,6 +16,7 @@ from peakward.records.case import (
     ModulePass,
     Optimizer,
     Precision,
+    StoredWeights,
     Workload,
     Written,
 )
@@ -30,6 +31,7 @@ _ON_CPU: dict[str, tuple[str, ...]] = {
     "compile": ("none",),
     "optimizer": _TORCH_ADAMW,
     **dict.fromkeys(("loss", "norm", "rope", "swiglu"), ("torch",)),
+    "weights": ("dense",),
 }
 _ON_CUDA: dict[str, tuple[str, ...]] = {
     "precision": get_args(Precision),
@@ -39,6 +41,7 @@ _ON_CUDA: dict[str, tuple[str, ...]] = {
     "optimizer": get_args(Optimizer),
     "loss": get_args(Loss),
     **dict.fromkeys(("norm", "rope", "swiglu"), get_args(Written)),
+    "weights": get_args(StoredWeights),
 }
 _CAPTURABLE = tuple(each for each in get_args(Precision) if each != "fp16-mixed")
 """Loss scaling decides on the host."""
@@ -102,11 +105,12 @@ def _expect_gpu(precision: Precision, compute_capability: ComputeCapability) -> 
 
 def _expect_own_kernels(case: ModelCase, compute_capability: ComputeCapability) -> None:
     """Peakward's own kernels run where their levers apply."""
-    for field in ("loss", "norm", "rope", "swiglu"):
+    for field in ("loss", "norm", "rope", "swiglu", "weights"):
         reason = setting_obstacle(field, case, compute_capability=compute_capability)
-        reason = reason or fused_obstacle(case)
         if reason is not None:
             raise PeakwardError(f"expected settings that go with Peakward's {field}: {reason}")
+    if (reason := fused_obstacle(case)) is not None:
+        raise PeakwardError(f"expected settings that go with Peakward's kernels: {reason}")
     if case.configuration.attention not in OWN_ATTENTION:
         return
     reason = setting_obstacle(

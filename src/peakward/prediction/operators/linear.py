@@ -4,6 +4,7 @@ import math
 from typing import NamedTuple
 
 from peakward.prediction.operators.tape import Tape, of_type, tensor, transposed
+from peakward.records.case import StoredWeights
 from peakward.records.op_graph import Operand
 
 
@@ -16,6 +17,7 @@ class Linear(NamedTuple):
     bias: bool
     stored: str
     compute: str
+    weights: StoredWeights = "dense"
 
     @property
     def weight(self) -> Operand:

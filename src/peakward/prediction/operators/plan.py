@@ -14,7 +14,15 @@ from peakward.prediction.operators.attention_backend import (
 )
 from peakward.prediction.operators.coverage import expect_covered
 from peakward.prediction.operators.tape import BFLOAT, FLOAT, HALF, tensor
-from peakward.records.case import Attention, DeviceType, Loss, ModelCase, Precision, Written
+from peakward.records.case import (
+    Attention,
+    DeviceType,
+    Loss,
+    ModelCase,
+    Precision,
+    StoredWeights,
+    Written,
+)
 from peakward.records.model_shape import ModelShape
 from peakward.records.op_graph import Operand
 
@@ -68,6 +76,7 @@ class Plan(NamedTuple):
     norm: Written
     rope: Written
     swiglu: Written
+    weights: StoredWeights
     groups_in_one_kernel: bool
     """torch multiplies all experts in one kernel, where their widths allow it."""
 
@@ -148,6 +157,7 @@ def plan(case: ModelCase, compute_capability: ComputeCapability = HOPPER) -> Pla
         norm=case.configuration.norm,
         rope=case.configuration.rope,
         swiglu=case.configuration.swiglu,
+        weights=case.configuration.weights,
         groups_in_one_kernel=compute == BFLOAT
         and (case.device == "cpu" or compute_capability[0] in CAPABILITIES),
     )

@@ -1,9 +1,9 @@
-"""How the linear layers of the blocks compute: in the compute type, or in fp8."""
+"""How the linear layers of the blocks compute: in the compute type, in fp8, or with quantised weights."""
 
 from collections.abc import Callable
 from typing import NamedTuple
 
-from peakward.prediction.operators import fp8_linear, linear
+from peakward.prediction.operators import fp8_linear, linear, quantised_linear
 from peakward.prediction.operators.linear import Linear
 from peakward.prediction.operators.plan import Plan
 from peakward.prediction.operators.tape import Tape
@@ -11,7 +11,7 @@ from peakward.records.op_graph import Operand
 
 
 class Products(NamedTuple):
-    """The functions of `linear`, or those of `fp8_linear`."""
+    """The functions of `linear`, or those of another kind of layer."""
 
     forward: Callable[[Tape, Linear, Operand], Operand]
     until_saved: Callable[[Tape, Linear, Operand], object]
@@ -21,8 +21,12 @@ class Products(NamedTuple):
 
 _PLAIN = Products(linear.forward, linear.casts, linear.backward)
 _FP8 = Products(fp8_linear.forward, fp8_linear.until_saved, fp8_linear.backward)
+_QUANTISED = _PLAIN._replace(forward=quantised_linear.forward)
+"""Of passes without gradients, which have but a forward one."""
 
 
 def products(plan: Plan) -> Products:
     """Of the blocks; the output layer's are always plain."""
+    if plan.weights != "dense":
+        return _QUANTISED
     return _FP8 if plan.precision == "fp8" else _PLAIN

@@ -1,6 +1,7 @@
 """Which levers together: the fastest that can be had one by one, and then what makes it fit."""
 
 from collections.abc import Iterable, Iterator
+from functools import reduce
 from itertools import combinations
 from typing import NamedTuple
 
@@ -13,9 +14,9 @@ from peakward.records.case import ModelCase
 from peakward.records.lever import Lever
 from peakward.records.plan import Change
 
-SMALLEST_PRECISION = "bf16"
-"""Of all the one with the fewest bytes a parameter: 8 with gradient and moments, where others have
-16."""
+SMALLER = (("bf16",), ("bf16", "int8-weights"), ("bf16", "int4-weights"))
+"""Of parameters fewer bytes: in bf16 8 with gradient and moments, where other precisions have 16; quantised,
+where there is no gradient."""
 
 
 class Composition(NamedTuple):
@@ -64,9 +65,8 @@ def _smaller(fast: tuple[Lever, ...], base: Base, on: Site) -> Iterator[tuple[Le
     whose need is not known as well."""
     savers = [each for each in LEVERS if each.saves == "memory"]
     pairs = [pair for pair in combinations(savers, 2) if _together(*pair)]
-    narrow = lever(SMALLEST_PRECISION)
     for start in dict.fromkeys((fast, _without(fast, "compile", "cuda_graphs"))):
-        for levers in (start, _with(start, narrow)):
+        for levers in (start, *(reduce(_with, map(lever, names), start) for names in SMALLER)):
             tried = [levers, *(_with(levers, each) for each in savers)]
             tried += [_with(_with(levers, one), other) for one, other in pairs]
             yield from (each for each in tried if each and obstacle(each, base.case, on) is None)

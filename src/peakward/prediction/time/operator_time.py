@@ -4,7 +4,7 @@ from typing import Literal, NamedTuple
 
 from peakward.catalogue.experts import CAPABILITIES
 from peakward.prediction.flops import attended_pairs
-from peakward.prediction.operators.tape import BFLOAT
+from peakward.prediction.operators.tape import BFLOAT, FLOAT
 from peakward.prediction.time import grouped_products, kernels, own_kernels
 from peakward.prediction.time.device_model import DeviceModel
 from peakward.prediction.time.fused import fused_s
@@ -14,6 +14,7 @@ from peakward.prediction.time.products import (
     TF32_TRANSPOSED_SLOWDOWN,
     UNALIGNED_SLOWDOWN,
 )
+from peakward.prediction.time.quantised_products import product_time
 from peakward.prediction.time.routing import routing
 from peakward.prediction.time.setting import Setting
 from peakward.records.op_graph import ITEM_BYTES, Operand, Operator
@@ -51,6 +52,8 @@ def cost(operator: Operator, setting: Setting, on: DeviceModel) -> OperatorCost:
         return _own_attention(operator, setting, on)
     if name in own_kernels.LINEAR_LOSS:
         return _linear_loss(operator, setting, on)
+    if name in own_kernels.QUANTISED:
+        return _quantised_product(operator, on)
     if operator.flops:
         raise ValueError(f"expected a product or attention, got {operator.name} with FLOPs")
     if operator.fused:
@@ -115,6 +118,14 @@ def _linear_loss(operator: Operator, setting: Setting, on: DeviceModel) -> Opera
     if model is None:
         return OperatorCost(None, 1.0, "compute")
     return OperatorCost(*loss_time(operator, model, on))
+
+
+def _quantised_product(operator: Operator, on: DeviceModel) -> OperatorCost:
+    dtype = operator.inputs[0].dtype
+    model = on.products.get(_TYPES.get(dtype, dtype))
+    if model is None or dtype == FLOAT:  # Of which the kernel's rate was never looked at.
+        return OperatorCost(None, 1.0, "memory")
+    return OperatorCost(*product_time(operator, model, on))
 
 
 def _attention(operator: Operator, on: DeviceModel) -> OperatorCost:

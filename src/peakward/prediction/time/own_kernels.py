@@ -20,6 +20,8 @@ ATTENTION = frozenset(
 """At the rates that calibration found for torch's kernels."""
 LINEAR_LOSS = frozenset(PRODUCTS)
 """Products at the rates of cuBLAS, between passes over a chunk of logits (`time.linear_loss`)."""
+QUANTISED = frozenset({"peakward.int4_matmul", "peakward.int8_matmul"})
+"""Products at shares of a copy's rate, which an H100 took by themselves (`time.quantised_products`)."""
 PASSES: dict[str, Kernel] = {
     "peakward.add_layer_norm": Kernel(1.0),
     "peakward.add_layer_norm_backward": Kernel(1.2, 3),
@@ -36,7 +38,7 @@ PASSES: dict[str, Kernel] = {
 """Kernels that move their operands once, as fast as an addition does; the loss's mean is a launch. A
 norm's gradients by themselves reach 0.76 to 0.90 of a copy (`2026-11-22-h100-kernel-speed-rms_norm`); those
 of its parameters are summed by another launch each."""
-OPERATORS = ATTENTION | LINEAR_LOSS | PASSES.keys()
+OPERATORS = ATTENTION | LINEAR_LOSS | QUANTISED | PASSES.keys()
 """All that torch calls as one operator."""
 NEVER_MEASURED = OPERATORS
 ATTENTION_LAUNCHES: dict[AttentionPass, float] = {"forward": 2.0, "backward": 5.0}

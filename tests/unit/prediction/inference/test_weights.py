@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peakward.catalogue.models import model
-from peakward.prediction.inference.weights import matrix_bytes, read_bytes, weight_bytes
+from peakward.prediction.inference.weights import read_bytes, weight_bytes
+from peakward.prediction.matrices import matrix_bytes
 from peakward.prediction.parameters import n_active_parameters, n_parameters
 from peakward.prediction.traffic import TOKEN_ID_BYTES, compulsory_bytes
 from peakward.records.case import Configuration, ModelCase, Workload
@@ -17,33 +18,6 @@ from .served import BF16, INT4, INT8, SMALL, SMALL_BLOCK, replace
 
 KEPT = 2 * 50 * 8 + (2 * 3 + 1) * 8
 """Embedding, head and norms of the small shape."""
-
-
-@pytest.mark.parametrize(
-    ("stored", "row_bits"),
-    [
-        (BF16, 300 * 16),
-        (WeightFormat(type="fp32"), 300 * 32),
-        (INT8, 300 * 8 + 16),
-        (WeightFormat(type="fp8"), 300 * 8 + 16),
-        (WeightFormat(type="int8", zero_points=True), 300 * 8 + 16 + 8),
-        (WeightFormat(type="int4"), 300 * 4 + 16),
-        # 300 inputs are two whole groups of 128 and a short one.
-        (INT4, 300 * 4 + 3 * 16),
-        (WeightFormat(type="int4", group_size=128, zero_points=True), 300 * 4 + 3 * (16 + 4)),
-    ],
-)
-def test_a_row_has_its_elements_and_a_scale_a_group(stored: WeightFormat, row_bits: int) -> None:
-    assert matrix_bytes((300, 64), stored) == 64 * row_bits / 8
-
-
-def test_a_matrix_takes_whole_bytes() -> None:
-    assert matrix_bytes((3, 1), WeightFormat(type="int4")) == 4  # 12 bits and a scale
-
-
-def test_int4_in_groups_of_128_with_zero_points_has_4_15625_bits_a_weight() -> None:
-    awq = WeightFormat(type="int4", group_size=128, zero_points=True)
-    assert 8 * matrix_bytes((4096, 14_336), awq) / (4096 * 14_336) == 4.15625
 
 
 def test_a_small_model_by_hand() -> None:

@@ -95,7 +95,7 @@ def unpacked(weight: Tensor) -> Tensor:
 def int8_dequantized(weight: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
     """What an int8 weight stands for, (n, k) in `dtype`."""
     wide = torch.promote_types(dtype, torch.float32)
-    return (weight.to(wide) * _by_column(scale, weight.shape[1], wide)).to(dtype)
+    return (weight.to(wide) * by_column(scale, weight.shape[1], wide)).to(dtype)
 
 
 def int4_dequantized(
@@ -105,8 +105,8 @@ def int4_dequantized(
     wide = torch.promote_types(dtype, torch.float32)
     k = group * len(scale)
     stored = unpacked(weight)[:, :k].to(wide)
-    origin = 8 if zero is None else _by_column(zero, k, wide)
-    return ((stored - origin) * _by_column(scale, k, wide)).to(dtype)
+    origin = 8 if zero is None else by_column(zero, k, wide)
+    return ((stored - origin) * by_column(scale, k, wide)).to(dtype)
 
 
 def int8_matmul(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
@@ -142,6 +142,6 @@ def _rounded(grouped: Tensor, scale: Tensor) -> Tensor:
     return (grouped / scale.masked_fill(scale == 0, 1)[..., None]).round()
 
 
-def _by_column(scale: Tensor, k: int, dtype: torch.dtype) -> Tensor:
+def by_column(scale: Tensor, k: int, dtype: torch.dtype) -> Tensor:
     """(groups, n) as (n, k)."""
     return scale.to(dtype).t().repeat_interleave(k // len(scale), dim=1)

@@ -1,0 +1,130 @@
+"""Linear layers whose weights are kept in 8 or 4 bits, and multiplied as they are kept: for passes without
+gradients alone.
+
+One is an nn.Linear by another class. Its dense weight stays on the meta device, a place in the order in
+which weights are drawn, until `keep` takes the numbers; from then on it has none.
+"""
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor, nn
+
+from peakward.lab.ops.quantized_matmul import reference
+from peakward.lab.ops.quantized_matmul.api import int4_matmul, int8_matmul
+from peakward.records.case import StoredWeights
+
+INT4_GROUP = 128
+"""Inputs that share a scale."""
+SCALE_DTYPE = torch.bfloat16
+CHUNK_ELEMENTS = 1 << 22
+"""Quantised at once, at up to 32 bytes each, so that no large matrix has temporaries of its own size."""
+
+
+class QuantisedLinear(nn.Linear, ABC):
+    """F.linear, of an input in autocast's type where that is on."""
+
+    stored: Tensor
+    scale: Tensor
+
+    @staticmethod
+    @abstractmethod
+    def quantised(weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Of rows (n, in_features): how they are kept, and their scales (groups, n)."""
+
+    @abstractmethod
+    def dequantised(self, dtype: torch.dtype) -> Tensor:
+        """What is kept stands for: (out_features, in_features) in `dtype`."""
+
+    @abstractmethod
+    def product(self, x: Tensor) -> Tensor:
+        """x (…, in_features) times the transposed weight."""
+
+    def keep(self, weight: Tensor) -> None:
+        """Quantise (out_features, in_features), some rows at a time, and forget the place of it."""
+        n_rows = max(1, CHUNK_ELEMENTS // self.in_features)
+        whole: tuple[Tensor, ...] = ()
+        for first in range(0, self.out_features, n_rows):
+            rows = slice(first, first + n_rows)
+            held, scale = self.quantised(weight[rows])
+            parts = held, scale.to(SCALE_DTYPE)
+            whole = whole or tuple(self._like(each) for each in parts)
+            for all_rows, part in zip(whole, parts, strict=True):
+                self._rows_of(all_rows, rows).copy_(part)
+        del self.weight
+        for name, each in zip(("stored", "scale"), whole, strict=True):
+            self.register_buffer(name, each)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(…, in_features) → (…, out_features)."""
+        kind = input.device.type
+        x = input.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else input
+        y = self.product(x)
+        return y if self.bias is None else y + self.bias.to(y.dtype)
+
+    def _like(self, part: Tensor) -> Tensor:
+        """Room for every row of what a part has some of."""
+        shape = list(part.shape)
+        shape[_dimension_of_rows(part)] = self.out_features
+        return part.new_empty(shape)
+
+    def _rows_of(self, whole: Tensor, rows: slice) -> Tensor:
+        return whole[rows] if _dimension_of_rows(whole) == 0 else whole[:, rows]
+
+
+class Int8Linear(QuantisedLinear):
+    """A scale for each output."""
+
+    @staticmethod
+    def quantised(weight: Tensor) -> tuple[Tensor, Tensor]:
+        """(n, in_features) of int8, (1, n)."""
+        return reference.int8_weight(weight)
+
+    def dequantised(self, dtype: torch.dtype) -> Tensor:
+        """(out_features, in_features)."""
+        return reference.int8_dequantized(self.stored, self.scale, dtype)
+
+    def product(self, x: Tensor) -> Tensor:
+        """(…, in_features) → (…, out_features)."""
+        return int8_matmul(x, self.stored, self.scale)
+
+
+class Int4Linear(QuantisedLinear):
+    """A scale for each output and `INT4_GROUP` inputs, which divide in_features."""
+
+    @staticmethod
+    def quantised(weight: Tensor) -> tuple[Tensor, Tensor]:
+        """(in_features / 128, n, 16) of int32, (in_features / 128, n)."""
+        return reference.int4_weight(weight, group=INT4_GROUP)
+
+    def dequantised(self, dtype: torch.dtype) -> Tensor:
+        """(out_features, in_features)."""
+        return reference.int4_dequantized(self.stored, self.scale, None, dtype, group=INT4_GROUP)
+
+    def product(self, x: Tensor) -> Tensor:
+        """(…, in_features) → (…, out_features)."""
+        return int4_matmul(x, self.stored, self.scale)
+
+
+KINDS: dict[StoredWeights, type[QuantisedLinear]] = {"int8": Int8Linear, "int4:128": Int4Linear}
+
+
+def apply(blocks: nn.Module, weights: StoredWeights) -> None:
+    """Turn every linear layer into its quantised form, in place, its weight on the meta device to be kept."""
+    if weights == "dense":
+        return
+    for module in blocks.modules():
+        if type(module) is nn.Linear:
+            module.__class__ = KINDS[weights]
+
+
+def n_weights(module: nn.Module) -> int:
+    """Elements of the quantised weights, which are no parameters."""
+    quantised = (each for each in module.modules() if isinstance(each, QuantisedLinear))
+    return sum(each.in_features * each.out_features for each in quantised)
+
+
+def _dimension_of_rows(kept: Tensor) -> int:
+    """Of the weight's rows in what is kept of it: the first of bytes (n, k), the second of packed tiles
+    and of scales."""
+    return 0 if kept.dtype == torch.int8 else 1

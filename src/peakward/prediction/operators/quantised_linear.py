@@ -1,0 +1,78 @@
+"""A linear layer whose weight is kept in 8 or 4 bits (`lab/models/quantised_linear.py`): one operator, and
+how its launch cuts it up (`lab/ops/quantized_matmul/triton/settings.py`), on a GPU of 132 multiprocessors.
+
+No gradient passes through one.
+"""
+
+from typing import NamedTuple
+
+from peakward.prediction.operators.linear import Linear
+from peakward.prediction.operators.tape import BFLOAT, FLOAT, INT8, INT32, Tape, tensor
+from peakward.records.op_graph import Operand
+
+GROUP, WORDS = 128, 16
+"""Of 4 bits the inputs that share a scale, and the words of 32 bits that hold them."""
+NAMES = {"int8": "int8_matmul", "int4:128": "int4_matmul"}
+_SLOTS = 132
+_TILE = 128
+"""Inputs."""
+_WARPS, _MOST_SPLITS = 8, 32
+
+
+class Kept(NamedTuple):
+    """What stands in the place of a dense weight."""
+
+    stored: Operand
+    scale: Operand
+
+
+class Cut(NamedTuple):
+    """Of a product."""
+
+    rows: int
+    """Of x that one program takes: the weight is read once for so many."""
+    n_splits: int
+    """Programs that share the inputs of an output; more than one leave sums in fp32, added up after."""
+
+
+def kept(layer: Linear) -> Kept:
+    """Of a quantised layer."""
+    if layer.weights == "int8":
+        return Kept(tensor(INT8, layer.n_out, layer.n_in), tensor(BFLOAT, 1, layer.n_out))
+    n_groups = -(-layer.n_in // GROUP)
+    return Kept(tensor(INT32, n_groups, layer.n_out, WORDS), tensor(BFLOAT, n_groups, layer.n_out))
+
+
+def forward(tape: Tape, layer: Linear, x: Operand) -> Operand:
+    """x (…, n_in) → (…, n_out) in the compute type."""
+    y = tensor(layer.compute, *x.shape[:-1], layer.n_out)
+    with tape.module(layer.module):
+        given = (tape.cast(x, layer.compute), *kept(layer))
+        tape.own(NAMES[layer.weights], given, (y,), flops=2 * x.n_elements * layer.n_out)
+        if layer.bias:
+            tape.pointwise("add", y, tape.cast(layer.bias_vector, layer.compute))
+    return y
+
+
+def cut(n_rows: int, n_in: int, n_out: int, *, bits: int, compute: str) -> Cut:
+    """Of n_rows of x in that type, in groups of no fewer than 64 inputs."""
+    n_tiles = -(-n_in // _TILE)
+    rows, channels, warps, shares_x = _program(n_rows, n_out, bits=bits, compute=compute)
+    n_programs = -(-n_out // channels) * -(-n_rows // rows)
+    wanted = 2 * _WARPS if shares_x and rows == 16 else _WARPS
+    least = 4 if shares_x else 2 * warps
+    most = wanted * _SLOTS // max(1, n_programs * warps)
+    return Cut(rows, max(1, min(most, n_tiles // least, _MOST_SPLITS)))
+
+
+def _program(n_rows: int, n_out: int, *, bits: int, compute: str) -> tuple[int, int, int, bool]:
+    """Rows of x, outputs, warps, and whether the warps share x."""
+    if compute == FLOAT:
+        return 8, 16, 4, False
+    if n_rows > 16:
+        return (32 if n_rows <= 32 else 64), 16 * _WARPS, _WARPS, True
+    if n_rows > 8 and bits == 8:
+        return 16, 16 * _WARPS, _WARPS, True
+    rows, channels = 8 if n_rows <= 8 else 16, 32 if n_rows > 4 else 16
+    resident = -(-n_out // channels) <= 2 * _SLOTS
+    return rows, channels, _WARPS if rows == 8 or resident else 4, False
