@@ -47,6 +47,7 @@ EXPERTS = {"n_experts": 4, "n_active_experts": 4}
 """All are active, for otherwise values decide how many rows each has."""
 ROUTED = {"n_experts": 4, "n_active_experts": 2}
 """In one kernel, whose shapes do not tell."""
+WHOLE_GROUPS = {"d_model": 128, "d_ff": 256, "n_heads": 2, "n_kv_heads": 2, "head_dim": 64}
 ODD = {"workload": {"seq_len": 50}}
 GRID = {
     "forward": ({}, FP32, FORWARD),
@@ -126,6 +127,18 @@ GRID = {
     "swiglu, experts": (ROUTED, {**BF16, "swiglu": "fused"}, {}),
     "own kernels throughout": ({}, {**BF16, **FLASH, **OWN, "loss": "recomputed"}, {}),
     "own kernels, selective": ({}, {**MIXED, **FLASH, **OWN, **SELECTIVE}, {}),
+    "int8": ({}, {**BF16, **SDPA, "weights": "int8"}, FORWARD),
+    "int8, mixed, prefill": ({"n_kv_heads": 1}, {**MIXED, "weights": "int8"}, PREFILL),
+    "int8, decode": ({}, {**BF16, **SDPA, "weights": "int8"}, DECODE),
+    "int8, gpt2, decode": (GPT2, {**MIXED, **SDPA, "weights": "int8"}, DECODE),
+    "int4, fp32": (WHOLE_GROUPS, {**FP32, "weights": "int4:128"}, FORWARD),
+    "int4, fp16, prefill": (WHOLE_GROUPS, {**FP16, **SDPA, "weights": "int4:128"}, PREFILL),
+    "int4, decode": (WHOLE_GROUPS, {**BF16, **SDPA, "weights": "int4:128"}, DECODE),
+    "int4, decode, own kernels": (
+        WHOLE_GROUPS,
+        {**BF16, **OWN, "attention": "flash-decode", "weights": "int4:128"},
+        DECODE,
+    ),
     "flash-decode": ({}, {**BF16, "attention": "flash-decode"}, DECODE),
     "flash-decode, grouped, window": (
         {"n_kv_heads": 1, "window": 5},

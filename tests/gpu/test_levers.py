@@ -9,6 +9,7 @@ from peakward.lab.levers.prepare import prepare
 from peakward.lab.numerics.verify import verify
 from peakward.lab.ops.attention import reference
 from peakward.lab.ops.attention.api import implementation
+from peakward.prediction.memory.peak import peak_memory
 
 pytestmark = pytest.mark.gpu
 
@@ -17,6 +18,7 @@ ANY_TYPE = ("naive", "sdpa", "sdpa-efficient", "sdpa-math")
 ATTENTION = (*ANY_TYPE, "sdpa-cudnn", "sdpa-flash")
 LOSSES = ("fused", "chunked", "recomputed")
 PARTS = ("norm", "rope", "swiglu")
+QUANTISED = ("int8", "int4:128")
 
 
 def skip_what_the_lever_refuses(case):
@@ -126,6 +128,52 @@ def test_their_numbers_hold(part, setting, make_case):
         base = make_case(precision=setting)
         found = verify(base, make_case(precision=setting, **{part: how}), "reordered")
         assert (found.verdict, found.reason) == ("holds", None), found
+
+
+@pytest.mark.parametrize("setting", ["fp32", "tf32", "bf16-mixed", "fp16-mixed", "bf16"])
+@pytest.mark.parametrize("options", [{}, {"compile": "default"}, {"cuda_graphs": True}], ids=str)
+@pytest.mark.parametrize("pass_", ["forward", "prefill", "decode"])
+@pytest.mark.parametrize("weights", QUANTISED)
+def test_quantised_weights_err_as_their_steps_say(weights, pass_, options, setting, make_case):
+    base = make_case(precision=setting, pass_=pass_)
+    candidate = make_case(precision=setting, pass_=pass_, weights=weights, **options)
+    found = verify(base, candidate, "approximate")
+    assert (found.verdict, found.reason) == ("holds", None), found
+
+
+@pytest.mark.parametrize("weights", QUANTISED)
+def test_quantised_weights_with_everything_else(weights, make_case):
+    everything = {
+        "attention": "flash-decode",
+        "compile": "default",
+        "compile_scope": "model",
+        "cuda_graphs": True,
+        "weights": weights,
+        **dict.fromkeys(PARTS, "fused"),
+    }
+    base = make_case(precision="bf16", pass_="decode")
+    candidate = make_case(precision="bf16", pass_="decode", **everything)
+    found = verify(base, candidate, "approximate")
+    assert (found.verdict, found.reason) == ("holds", None), found
+
+
+@pytest.mark.parametrize("weights", QUANTISED)
+def test_quantised_weights_and_their_building_hold_what_is_predicted(weights, make_case):
+    """Of matrices far larger than what a step of one token holds; the head is small."""
+    shape = {"d_model": 2048, "d_ff": 8192, "n_heads": 16, "n_kv_heads": 16, "head_dim": 128}
+    case = make_case(shape=shape, precision="bf16", pass_="decode", weights=weights)
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    with prepare(case) as step:
+        step.step()
+        step.step()
+        torch.cuda.synchronize()
+        most = torch.cuda.max_memory_allocated() - before
+    dense = msgspec.structs.replace(
+        case, configuration=msgspec.structs.replace(case.configuration, weights="dense")
+    )
+    assert most == pytest.approx(peak_memory(case).peak.total_bytes, rel=0.02)
+    assert most < peak_memory(dense).peak.total_bytes
 
 
 @pytest.mark.parametrize("mode", ["sqrt", "every-block", "selective"])

@@ -6,6 +6,7 @@ import pytest
 
 from peakward.cli.main import main
 from peakward.records import codec
+from peakward.records.plan import Plan
 from peakward.records.serving_plan import ServingPlan
 
 CASE = ("--model", "llama-3-8b", "--seq-len", "1024", "--output-len", "64")
@@ -50,6 +51,7 @@ def test_weights_are_as_what_they_are_multiplied_in_unless_said(capsysbinary):
         (("--weights", "int3"), "expected a value of --weights, got 'int3'"),
         (("--weights", "int4:0"), "for --weights TYPE:GROUP, got '0'"),
         (("--weights", "bf16:128"), "only quantised weights have scales"),
+        (("--weights", "dense"), "expected a value of --weights, got 'dense'"),
         (("--cache", "int4"), "expected a value of --cache, got 'int4'"),
         (("--precision", "bf16-mixed"), "expected a type to serve in, got 'bf16-mixed'"),
         (("--acceptance", "0.5"), "expected --draft beside --acceptance, got none"),
@@ -72,3 +74,17 @@ def test_bad_input_is_one_line(words, line, capsys):
 def test_options_of_serving_need_something_to_serve(capsys):
     assert main(["plan", "--cache", "fp8"]) == 2
     assert "expected --output-len beside --cache, got none" in capsys.readouterr().err
+
+
+def test_weights_are_said_in_the_words_of_serving_where_a_pass_is_planned(capsysbinary):
+    words = ("--pass", "decode", "--precision", "bf16", "--weights", "int4:128")
+    assert main(["plan", "--model", "llama-3-8b", *words, "--device", "h100-sxm", "--json"]) == 0
+    found = codec.from_json(capsysbinary.readouterr().out, Plan)
+    assert found.case.configuration.weights == "int4:128"
+    assert 5.6e9 < found.devices[0].forecast.memory.peak.parameters_bytes < 5.8e9
+
+
+def test_of_a_pass_the_formats_are_those_that_there_are_products_for(capsys):
+    assert main(["plan", "--pass", "decode", "--weights", "int4"]) == 2
+    assert "expected" in (said := capsys.readouterr().err)
+    assert "int4:128" in said

@@ -8,7 +8,13 @@ import pytest
 from peakward.catalogue.models import model
 from peakward.prediction.parameters import n_parameters
 from peakward.prediction.traffic import compulsory_bytes, parameter_bytes
-from peakward.records.case import Configuration, ModelCase, Precision, Workload
+from peakward.records.case import (
+    Configuration,
+    ModelCase,
+    Precision,
+    StoredWeights,
+    Workload,
+)
 from peakward.records.model_shape import ModelShape
 
 UNTIED = ModelShape(
@@ -121,3 +127,25 @@ def test_adamw_on_the_largest_size_moves_a_known_amount() -> None:
     # 3,406,809,600 parameters · 7 accesses · 2 bytes: 11 ms at 4.26 TB/s.
     at = case(model("2.7B"), precision="bf16", batch_size=4, seq_len=512)
     assert compulsory_bytes(at)["optimizer"] == 47_695_334_400
+
+
+@pytest.mark.parametrize(
+    ("weights", "block_bytes"),
+    [
+        # 4 · 128² and 2 · 128 · 256 elements; a scale of 2 bytes for each of 4 · 128 + 256 + 128 outputs.
+        ("int8", 131_072 + 2 * 896),
+        # The last matrix has two groups of inputs for each of its 128 outputs.
+        ("int4:128", 65_536 + 2 * (896 + 128)),
+    ],
+)
+def test_quantised_weights_are_read_with_their_scales(
+    weights: StoredWeights, block_bytes: int
+) -> None:
+    shape = msgspec.structs.replace(
+        UNTIED, d_model=128, d_ff=256, n_heads=2, n_kv_heads=2, head_dim=64, gated=False
+    )
+    dense = case(shape, "bf16", pass_="decode")
+    settings = msgspec.structs.replace(dense.configuration, weights=weights)
+    quantised = msgspec.structs.replace(dense, configuration=settings)
+    spared = compulsory_bytes(dense)["forward"] - compulsory_bytes(quantised)["forward"]
+    assert spared == 2 * 131_072 - block_bytes

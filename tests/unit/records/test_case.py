@@ -94,6 +94,8 @@ def test_settings_that_older_records_do_not_name_are_in_no_key() -> None:
         for field in ("norm", "rope", "swiglu"):
             fused = msgspec.structs.replace(case.configuration, **{field: "fused"})
             assert case_key(msgspec.structs.replace(case, configuration=fused)) != case_key(case)
+        quantised = msgspec.structs.replace(case.configuration, weights="int8")
+        assert case_key(msgspec.structs.replace(case, configuration=quantised)) != case_key(case)
 
 
 def test_the_key_is_the_same_in_another_process() -> None:

@@ -56,6 +56,7 @@ def test_a_workload_says_micro_batches_and_lengths(studies):
         ("norm", "fused", "fused norm"),
         ("rope", "fused", "fused RoPE"),
         ("swiglu", "fused", "fused SwiGLU"),
+        ("weights", "int4:128", "int4:128 weights"),
     ],
 )
 def test_each_setting_is_named(studies, field, value, words):

@@ -32,6 +32,11 @@ def test_near_the_floor(times):
     assert found.evidence[0].value / found.evidence[1].value == pytest.approx(times)
 
 
+def test_weights_of_fewer_bits_are_what_would_help():
+    found = judge("GEN002", taking(1.1))
+    assert found.levers[:2] == ("int4-weights", "int8-weights")
+
+
 def test_silent_far_from_it_and_of_other_passes():
     assert judge("GEN002", taking(10)) is None
     assert judge("GEN002", taking(1.1, case())) is None

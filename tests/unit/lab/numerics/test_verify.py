@@ -5,7 +5,9 @@ import pytest
 import torch
 
 from peakward.lab.levers import optimizer
+from peakward.lab.models.quantised_linear import KINDS
 from peakward.lab.numerics import verify as room
+from peakward.lab.numerics.judge import judge
 from peakward.lab.numerics.verify import reduced, verify
 from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.model_shape import ModelShape
@@ -226,3 +228,61 @@ def test_the_check_runs_at_full_width_on_little_else():
     assert small.workload.varying_seq_lens == ()
     assert small.memory_limit_bytes is None
     assert reduced(mixed()).model.n_active_experts == 8
+
+
+def quantised(weights, pass_="forward", **configuration):
+    wide = {"d_model": 128, "d_ff": 256, "n_heads": 2, "n_kv_heads": 2, "head_dim": 64}
+    made = case(pass_, precision="fp16-mixed", weights=weights, **configuration)
+    return msgspec.structs.replace(made, model=msgspec.structs.replace(SHAPE, **wide))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu has them compiled")
+@pytest.mark.parametrize(
+    ("weights", "pass_"),
+    [("int8", "forward"), ("int8", "prefill"), ("int4:128", "forward"), ("int4:128", "prefill")],
+)
+def test_quantised_weights_err_as_their_steps_say(weights, pass_):
+    """By half of the bound, which is twice what rounding at random in the same steps makes of it: two draws
+    of 2 to 64 tokens' errors, which differ by up to a fifth at this width."""
+    found = verify(quantised("dense", pass_), quantised(weights, pass_), "approximate")
+    assert found.verdict == "holds", found
+    (error,) = found.errors
+    assert error.candidate_error == pytest.approx(error.bound / 2, rel=0.3)
+    assert error.candidate_error > 5 * error.base_error
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu has them compiled")
+def test_a_decode_step_of_them_holds():
+    shape = msgspec.structs.replace(quantised("int8").model, n_layers=1, d_ff=128)
+    base, candidate = (
+        msgspec.structs.replace(quantised(each, "decode"), model=shape)
+        for each in ("dense", "int4:128")
+    )
+    found = verify(base, candidate, "approximate")
+    assert found.verdict == "holds", found
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu has them compiled")
+@pytest.mark.parametrize("weights", ["int8", "int4:128"])
+def test_weights_of_another_scale_are_told(weights, monkeypatch):
+    """Of int4 by more: its own error hides a smaller one."""
+    kind = KINDS[weights]
+    kept = kind.quantised
+
+    def wrong(weight):
+        held, scale = kept(weight)
+        return held, scale * (1.25 if weights == "int8" else 1.6)
+
+    base, candidate = quantised("dense"), quantised(weights)
+    subject = room._of_decoder(base, candidate)
+    rounded = subject.rounded()
+    monkeypatch.setattr(kind, "quantised", staticmethod(wrong))
+    found = judge(subject._replace(rounded=lambda: rounded), "approximate")
+    assert (found.verdict, found.reason) == ("violated", "logits")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu has them compiled")
+def test_levers_on_top_of_quantised_weights_only_reorder():
+    base = quantised("int8")
+    found = verify(base, quantised("int8", attention="sdpa"), "reordered")
+    assert found.verdict == "holds", found

@@ -122,3 +122,16 @@ def test_a_bridge_between_two_does_not_join_four():
     more = msgspec.structs.replace(group, n_gpus=4)
     with pytest.raises(PeakwardError, match="between 2"):
         communication(of, timed(of, backward=1.0), more, pcie)
+
+
+def test_quantised_weights_are_held_whole():
+    of = case("forward")
+    settings = msgspec.structs.replace(of.configuration, weights="int8")
+    of = msgspec.structs.replace(of, configuration=settings)
+    step = timed(of, forward=1.0)
+    found = communication(of, step, Group(n_gpus=8, parallel="ddp"), device("h100-sxm-80"))
+    assert found.sent_bytes == 0
+    with pytest.raises(
+        PeakwardError, match=r"expected dense weights for fsdp, .* got int8: take ddp"
+    ):
+        communication(of, step, Group(n_gpus=8, parallel="fsdp"), device("h100-sxm-80"))

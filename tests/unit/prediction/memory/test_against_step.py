@@ -16,6 +16,7 @@ from peakward.lab.ops.linear_cross_entropy import chunked, recomputed
 from peakward.prediction.memory import block, naive_attention
 from peakward.prediction.memory.step import timeline
 from peakward.prediction.operators import experts
+from peakward.prediction.operators.quantised_linear import cut
 from peakward.records.case import Configuration, ModelCase, Workload
 
 SHAPE = msgspec.structs.replace(
@@ -116,6 +117,7 @@ def test_a_step_holds_at_most_what_is_predicted(monkeypatch, changes, settings):
     check(case)
 
 
+FUSED_SHAPE = {"norm": "rmsnorm"}
 FUSED = {"norm": "fused", "rope": "fused", "swiglu": "fused"}
 OWN = [
     *(
@@ -160,6 +162,44 @@ def test_peakward_s_own_kernels_hold_what_is_predicted(monkeypatch, changes, set
         configuration=Configuration(**settings),
         device="cpu",
     )
+    check(case)
+
+
+QUANTISED = [
+    ({}, {"weights": "int8"}),
+    ({"n_kv_heads": 2}, {"weights": "int8", "precision": "bf16"}),
+    ({"n_kv_heads": 2, **FUSED_SHAPE}, {**FUSED, "weights": "int4:128", "precision": "bf16"}),
+    (FUSED_SHAPE, {"weights": "int4:128", "precision": "bf16-mixed"}),
+    ({**GPT2, "d_ff": 512}, {"weights": "int4:128"}),
+    (GPT2, {"weights": "int8", "precision": "bf16-mixed"}),
+]
+
+
+@pytest.mark.usefixtures("unstarted")
+@pytest.mark.parametrize(("changes", "settings"), QUANTISED)
+@pytest.mark.parametrize("batch_size", [2, 16])
+def test_quantised_products_hold_what_is_predicted(changes, settings, batch_size):
+    check(
+        ModelCase(
+            model=msgspec.structs.replace(SHAPE, **{"d_ff": 384, **changes}),
+            workload=Workload(batch_size=batch_size, seq_len=128, pass_="prefill"),
+            configuration=Configuration(**settings),
+            device="cpu",
+        )
+    )
+
+
+@pytest.mark.usefixtures("unstarted")
+@pytest.mark.parametrize("weights", ["int8", "int4:128"])
+def test_of_few_rows_the_sums_are_held_that_share_the_inputs(weights):
+    """Of 128 · 80 inputs, in fp32, as of all steps that decode: see `CACHED`."""
+    case = ModelCase(
+        model=msgspec.structs.replace(SHAPE, d_ff=10_240, d_model=512, head_dim=128),
+        workload=Workload(batch_size=16, seq_len=128, pass_="decode"),
+        configuration=Configuration(weights=weights),
+        device="cpu",
+    )
+    assert cut(16, 10_240, 512, bits=8, compute="float32").n_splits == 4
     check(case)
 
 

@@ -6,6 +6,7 @@ from peakward.catalogue.models import model
 from peakward.prediction.communication.step import model_bytes
 from peakward.prediction.memory.peak import peak_memory
 from peakward.records.case import Configuration, ModelCase, Workload
+from peakward.records.errors import PeakwardError
 from peakward.records.plan import Group
 
 FSDP, DDP = (Group(n_gpus=8, parallel=kind) for kind in ("fsdp", "ddp"))
@@ -69,3 +70,14 @@ def test_gradients_that_are_summed_over_micro_batches_wait_whole():
 def test_more_gpus_hold_less():
     sizes = [peak_memory(case(), Group(n_gpus=n, parallel="fsdp")).peak_bytes for n in (2, 4, 8)]
     assert sizes == sorted(sizes, reverse=True)
+
+
+def test_quantised_weights_are_not_sharded():
+    work = Workload(batch_size=1, seq_len=64, pass_="decode")
+    settings = Configuration(precision="bf16", weights="int4:128")
+    asked = ModelCase(
+        model=model("llama-3-8b"), workload=work, configuration=settings, device="cuda"
+    )
+    assert peak_memory(asked, DDP).peak_bytes == peak_memory(asked).peak_bytes
+    with pytest.raises(PeakwardError, match="expected dense weights for fsdp"):
+        peak_memory(asked, FSDP)

@@ -1,0 +1,99 @@
+"""Building a model with quantised weights: never all of them densely."""
+
+import msgspec
+import pytest
+from torch.profiler import ProfilerActivity, profile
+
+from peakward.catalogue.models import model
+from peakward.lab.levers.model_step import ModelStep
+from peakward.lab.levers.precision import parameter_dtype
+from peakward.lab.models import quantised_linear
+from peakward.prediction.memory import quantised
+from peakward.prediction.memory.peak import peak_memory
+from peakward.prediction.memory.plan import planned
+from peakward.prediction.memory.timeline import Timeline
+from peakward.records.case import Configuration, ModelCase, Workload
+
+SHAPE = msgspec.structs.replace(
+    model("tiny"),
+    n_layers=3,
+    d_model=512,
+    d_ff=2048,
+    n_heads=4,
+    n_kv_heads=4,
+    head_dim=128,
+    vocab_size=300,
+)
+
+
+def case(device="cuda", shape=SHAPE, **configuration):
+    return ModelCase(
+        model=shape,
+        workload=Workload(batch_size=1, seq_len=64, pass_="decode"),
+        configuration=Configuration(**configuration),
+        device=device,
+    )
+
+
+def predicted(asked):
+    line = Timeline()
+    quantised.build(line, planned(asked))
+    held = [0] * (len(line.phases) + 1)
+    for each in line.tensors():
+        for now in range(each.made, each.last + 1):
+            held[now] += each.n_bytes
+    return max(held), sum(each.n_bytes for each in line.tensors() if each.category == "parameters")
+
+
+def measured(asked):
+    """The most that building the model held, and what stayed."""
+    dtype = parameter_dtype(asked.configuration.precision)
+    kept = []
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        kept.append(ModelStep(asked, dtype))
+    held = most = 0
+    events = profiler.profiler.kineto_results.events()
+    for each in sorted(events, key=lambda event: event.start_ns()):
+        if each.name() == "[memory]":
+            held += each.nbytes()
+            most = max(most, held)
+    return most, held
+
+
+@pytest.mark.parametrize("weights", ["int8", "int4:128"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_build_holds_at_most_what_is_predicted(weights, precision, monkeypatch):
+    """In chunks of 64 rows and of 16; ids and the cache are some 700 KB beside."""
+    for room in (quantised, quantised_linear):
+        monkeypatch.setattr(room, "CHUNK_ELEMENTS", 1 << 15)
+    settings = {"weights": weights, "precision": precision}
+    most, left = measured(case("cpu", **settings))
+    peak, parameters = predicted(case(**settings))
+    assert peak == pytest.approx(most, rel=0.02)
+    assert 0 <= left - parameters <= 2 * 3 * 4 * 64 * 128 * 4 + 8 * 8
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16-mixed"])
+def test_weights_of_fewer_bits_are_held_as_such(precision):
+    """Of Llama 3 8B some 7 billion weights, in 8 bits or 4.125; a step's cast copies of dense ones apart."""
+    shape = model("llama-3-8b")
+    found = {
+        weights: peak_memory(case(shape=shape, precision=precision, weights=weights)).peak
+        for weights in ("dense", "int8", "int4:128")
+    }
+    n = 32 * (4096 * (4096 + 2 * 1024) + 4096 * 4096 + 3 * 4096 * 14_336)
+    width = 2 if precision == "bf16" else 4
+    for weights, bits in (("int8", 8), ("int4:128", 4.125)):
+        spared = found["dense"].parameters_bytes - found[weights].parameters_bytes
+        assert spared == pytest.approx(n * (width - bits / 8), rel=1e-3)
+        assert found[weights].total_bytes < found["dense"].total_bytes - 0.95 * spared
+
+
+def test_of_the_largest_draw_no_quantised_weight_is_densely_there():
+    """The head's, drawn last, beside all that is kept; the cache of 64 positions is 8 MB more."""
+    shape = model("llama-3-8b")
+    asked = case(shape=shape, precision="bf16", weights="int4:128")
+    found = peak_memory(asked)
+    assert found.phase == "build"
+    head = shape.vocab_size * shape.d_model
+    assert found.peak_bytes - found.peak.parameters_bytes == pytest.approx(4 * head, rel=0.005)
