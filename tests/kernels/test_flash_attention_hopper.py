@@ -10,8 +10,8 @@ from oracle import assert_as_close_as, error
 from peakward.lab.ops.flash_attention.api import flash_attention, flash_attention_with_lse
 
 pytest.importorskip("triton")
-from peakward.lab.ops.flash_attention.hopper import forward
-from peakward.lab.ops.flash_attention.hopper.settings import THREE
+from peakward.lab.ops.flash_attention.hopper import backward, forward
+from peakward.lab.ops.flash_attention.hopper.settings import HALVES, THREE, WHOLE
 
 DTYPES = (torch.bfloat16, torch.float16)
 CASES = [
@@ -64,6 +64,97 @@ def test_is_as_close_to_fp64_as_torch_is(hopper, dtype, case):
     # The scores are exact products of 16-bit values, summed and raised to a power in fp32.
     assert error(lse[seen], exact_lse[seen]) < 1e-5
     assert not got.out[~seen].any()
+
+
+# Head dimensions in two pieces, by what is likeliest to show what is wrong: one tile of keys and one of
+# queries; a mask; rings that turn; tiles cut off; sections of heads. By two pairs of heads and keys' heads,
+# for each of which the kernels are compiled anew.
+IN_PIECES = [
+    Case(n_heads=2, n_kv_heads=2, q_len=128, k_len=128, causal=False),
+    Case(n_heads=2, n_kv_heads=2, q_len=128, k_len=128),
+    Case(n_heads=2, n_kv_heads=2, q_len=1, k_len=1),
+    Case(n_heads=2, n_kv_heads=2, q_len=65, k_len=65),
+    Case(n_heads=2, n_kv_heads=2, q_len=512, k_len=512),
+    Case(n_heads=4, n_kv_heads=2, q_len=333, k_len=700),
+    Case(n_heads=4, n_kv_heads=2, q_len=700, k_len=333),
+    Case(n_heads=2, n_kv_heads=2, q_len=700, k_len=333, causal=False),
+    Case(n_heads=2, n_kv_heads=2, q_len=17, k_len=2000, causal=False),
+    Case(n_batches=2, n_heads=4, n_kv_heads=2, q_len=1000, k_len=1000, causal=False),
+    Case(n_batches=8, n_heads=4, n_kv_heads=2, q_len=1100, k_len=1100),
+]
+
+
+def gradients(drawn, case, settings=None, *, dlse=None):
+    """By the kernels themselves, whoever differentiates for the operators."""
+    inputs = drawn[:3]
+    out, lse = forward(*inputs, None, case.rule)
+    return Results(
+        out,
+        *backward(drawn.dout, dlse, *inputs, out, lse, None, case.rule, settings=settings),
+    )
+
+
+@pytest.mark.parametrize("case", IN_PIECES, ids=str)
+@pytest.mark.parametrize("head_dim", [80, 96])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_gradients_of_head_dims_in_pieces(hopper, dtype, head_dim, case):
+    case = case._replace(head_dim=head_dim)
+    drawn = draw(case, dtype)
+    got, (expected, _) = gradients(drawn, case), exact(drawn, case)
+    for theirs, mine, oracle in zip(torchs(drawn, case), got, expected, strict=True):
+        assert_as_close_as(theirs, mine, oracle)
+
+
+@pytest.mark.parametrize("head_dim", [64, 80, 96, 128])
+@pytest.mark.parametrize("causal", [True, False])
+def test_gradients_of_the_log_sum_exp(hopper, causal, head_dim):
+    """Which torch has none of: within twice what torch errs by without them, in roundings of one kind."""
+    case = Case(n_heads=4, n_kv_heads=2, q_len=300, k_len=333, head_dim=head_dim, causal=causal)
+    drawn = draw(case, torch.bfloat16)
+    got = gradients(drawn, case, dlse=drawn.dlse)
+    (without, _), (expected, _) = exact(drawn, case), exact(drawn, case, with_dlse=True)
+    roundoff = torch.finfo(torch.bfloat16).eps / 2
+    for theirs, mine, plain, oracle in zip(
+        torchs(drawn, case), got, without, expected, strict=True
+    ):
+        assert error(mine, oracle) <= 2 * max(error(theirs, plain), roundoff)
+    assert error(without.dk, expected.dk) > 0.03
+
+
+@pytest.mark.parametrize("head_dim", [64, 80, 96, 128])
+def test_gradients_of_keys_and_values_are_bitwise_repeatable(hopper, head_dim):
+    """Those of queries are sums in the order in which tiles of keys come to an end."""
+    case = Case(n_batches=8, n_heads=4, n_kv_heads=2, q_len=1100, k_len=1100, head_dim=head_dim)
+    drawn = draw(case, torch.bfloat16)
+    first, second = gradients(drawn, case), gradients(drawn, case)
+    assert torch.equal(first.dk, second.dk)
+    assert torch.equal(first.dv, second.dv)
+    assert error(first.dq, second.dq.double()) < torch.finfo(torch.bfloat16).eps
+
+
+BACKWARD = {
+    "80 whole": (80, HALVES._replace(at_once=128)),
+    "64 halves": (64, WHOLE._replace(at_once=64)),
+}
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("name", BACKWARD)
+def test_backward_settings_that_may_yet_be_chosen(hopper, name, causal):
+    head_dim, settings = BACKWARD[name]
+    case = Case(
+        n_batches=8,
+        n_heads=4,
+        n_kv_heads=2,
+        q_len=1100,
+        k_len=1100,
+        head_dim=head_dim,
+        causal=causal,
+    )
+    drawn = draw(case, torch.bfloat16)
+    got, (expected, _) = gradients(drawn, case, settings), exact(drawn, case)
+    for theirs, mine, oracle in zip(torchs(drawn, case), got, expected, strict=True):
+        assert_as_close_as(theirs, mine, oracle)
 
 
 FORWARD = {

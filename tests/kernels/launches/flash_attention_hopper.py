@@ -7,9 +7,11 @@ import torch
 from launch import Launch
 from peakward.lab.ops.flash_attention.hopper import backward, forward
 from peakward.lab.ops.flash_attention.hopper.settings import (
+    HALVES,
     THREE,
     TWO,
     TWO_DEEP,
+    WHOLE,
 )
 from peakward.lab.ops.flash_attention.rule import Rule
 
@@ -28,11 +30,11 @@ def _forward(d: int, causal: bool, settings) -> None:
     forward(*_inputs(d), None, Rule(causal, None, 0.1), settings=settings)
 
 
-def _backward(d: int, causal: bool) -> None:
+def _backward(d: int, causal: bool, settings=None) -> None:
     q, k, v = _inputs(d)
     lse = torch.empty(2, 8, 1024, device="meta")
     rule = Rule(causal, None, 0.1)
-    backward(q, lse, q, k, v, q, lse, None, rule)
+    backward(q, lse, q, k, v, q, lse, None, rule, settings=settings)
 
 
 def _launch(start, registers: int, stack_bytes: int = 0) -> Launch:
@@ -59,4 +61,14 @@ LAUNCHES = {
     "backward 64 not causal": _launch(partial(_backward, 64, False), 168, 40),
     "backward 128": _launch(partial(_backward, 128, True), 168, 80),
     "backward 128 not causal": _launch(partial(_backward, 128, False), 168, 16),
+    # Nothing within the loops; of 96 a few words of addresses, which one warpgroup reads back.
+    "backward 80": _launch(partial(_backward, 80, True), 168, 48),
+    "backward 80 not causal": _launch(partial(_backward, 80, False), 168, 32),
+    "backward 96": _launch(partial(_backward, 96, True), 168, 160),
+    "backward 96 not causal": _launch(partial(_backward, 96, False), 168, 56),
+    # Not chosen, or not yet.
+    "backward 80 whole": _launch(
+        partial(_backward, 80, True, HALVES._replace(at_once=128)), 168, 248
+    ),
+    "backward 64 in halves": _launch(partial(_backward, 64, True, WHOLE._replace(at_once=64)), 168),
 }

@@ -18,7 +18,7 @@ IMPLEMENTATIONS = {
 }
 """Modules by name, loaded when first called."""
 FORWARD_ALONE = {"hopper": (80, 96)}
-"""Head dimensions of which an implementation has no backward pass."""
+"""Head dimensions whose gradients an implementation leaves to "triton"."""
 
 
 class Implementation(Protocol):

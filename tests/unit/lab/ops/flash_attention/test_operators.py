@@ -44,11 +44,3 @@ def test_who_takes_the_gradients(name, head_dim, differentiates, asked):
     q = torch.zeros(1, 1, 3, head_dim, dtype=torch.bfloat16, requires_grad=True)
     flash_attention(q, q, q, causal=True, implementation=name).sum().backward()
     assert asked == [("forward", name), ("backward", differentiates)]
-
-
-def test_head_dims_without_a_backward_pass_are_those_that_it_refuses():
-    pytest.importorskip("triton")
-    from peakward.lab.ops.flash_attention.hopper import refusals
-
-    rest = set(refusals.HEAD_DIMS) - set(refusals.DIFFERENTIATED)
-    assert set(operators.FORWARD_ALONE["hopper"]) == rest

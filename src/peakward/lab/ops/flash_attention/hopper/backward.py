@@ -4,6 +4,9 @@ Transposed throughout (rows are keys), so that weights and their gradients feed 
 and dk from registers; for dq the gradients of the scores go through shared memory, where both
 warpgroups' halves meet. dq is summed in fp32 over tiles of keys, in the order of the registers that
 hold it (`dq_sums`).
+
+Head dimensions 80 and 96 come in two pieces, 64 columns and the rest, each with tiles and products of its
+own: tiles must be powers of two, and 128 columns would fit neither shared memory nor the time.
 """
 
 import math
@@ -17,23 +20,20 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared
 
 from peakward.lab.ops.flash_attention.hopper.backward_loads import bring
 from peakward.lab.ops.flash_attention.hopper.backward_rows import differentiate
-from peakward.lab.ops.flash_attention.hopper.backward_sizes import Sizes
+from peakward.lab.ops.flash_attention.hopper.backward_sizes import Rests, Sizes
 from peakward.lab.ops.flash_attention.hopper.descriptors import describe, describe_vectors
 from peakward.lab.ops.flash_attention.hopper.dq_sums import rounded
-from peakward.lab.ops.flash_attention.hopper.refusals import (
-    DIFFERENTIATED,
-    require,
-    require_unordered,
-)
+from peakward.lab.ops.flash_attention.hopper.refusals import require, require_unordered
 from peakward.lab.ops.flash_attention.hopper.ring import barriers, ring, tiles_of
 from peakward.lab.ops.flash_attention.hopper.row_terms import row_terms
 from peakward.lab.ops.flash_attention.hopper.schedule import announcements, heads_at_once
 from peakward.lab.ops.flash_attention.hopper.settings import (
     KEYS,
     ROWS,
-    kv_stages_for,
+    BackwardSettings,
+    backward_settings_for,
+    columns_of,
     n_programs,
-    queries_for,
 )
 from peakward.lab.ops.flash_attention.rule import Packing, Rule
 
@@ -56,6 +56,12 @@ def _attention_backward(  # type: ignore[no-untyped-def]
     delta,
     dk,
     dv,
+    q_rest,
+    dout_rest,
+    k_rest,
+    v_rest,
+    dk_rest,
+    dv_rest,
     dq_ptr,
     counter,
     scale,
@@ -70,9 +76,11 @@ def _attention_backward(  # type: ignore[no-untyped-def]
     GROUP: gl.constexpr,
     CAUSAL: gl.constexpr,
     QUERIES: gl.constexpr,
+    AT_ONCE: gl.constexpr,
     KEYS: gl.constexpr,
     ROWS: gl.constexpr,
-    D: gl.constexpr,
+    MAIN: gl.constexpr,
+    REST: gl.constexpr,
     STAGES: gl.constexpr,
     KV_STAGES: gl.constexpr,
 ):
@@ -88,15 +96,27 @@ def _attention_backward(  # type: ignore[no-untyped-def]
     dscores_full = barriers(1, 2)
     dscores_empty = barriers(1, 2)
     out_tiles = tiles_of(dk, 4)
+    if REST:
+        rests = Rests(
+            tiles_of(q_rest, STAGES),
+            tiles_of(dout_rest, STAGES),
+            tiles_of(k_rest, KV_STAGES),
+            tiles_of(v_rest, KV_STAGES),
+            tiles_of(dk_rest, 4),
+        )
+    else:
+        rests = Rests(qs.tiles, douts.tiles, ks.tiles, v_tiles, out_tiles)
+        q_rest, dout_rest, k_rest, v_rest, dk_rest, dv_rest = q, dout, k, v, dk, dv
     turns = announcements(2)
     fence_async_shared()
-    sizes = Sizes(CAUSAL, QUERIES, KEYS, ROWS, D, N_KV_HEADS, GROUP)
+    sizes = Sizes(CAUSAL, QUERIES, AT_ONCE, KEYS, ROWS, MAIN, REST, N_KV_HEADS, GROUP)
     brought = (
-        q, dout, k, v, lse, delta, qs, douts, lses, deltas, ks, v_tiles, turns, counter,
-        q_len, k_len, n_k_blocks, n_q_blocks, n_tiles, heads_at_once, n_all_heads, sizes,
+        q, dout, k, v, lse, delta, q_rest, dout_rest, k_rest, v_rest, qs, douts, lses, deltas, ks,
+        v_tiles, rests, turns, counter, q_len, k_len, n_k_blocks, n_q_blocks, n_tiles, heads_at_once,
+        n_all_heads, sizes,
     )  # fmt: skip
     rows = (
-        dk, dv, dq_ptr, qs, douts, lses, deltas, ks, v_tiles, dscores_tile,
+        dk, dv, dk_rest, dv_rest, dq_ptr, qs, douts, lses, deltas, ks, v_tiles, rests, dscores_tile,
         dscores_full, dscores_empty, out_tiles, turns, scale, q_len, k_len, n_q_blocks, sizes,
     )  # fmt: skip
     gl.warp_specialize(
@@ -121,20 +141,22 @@ def backward(
     slopes: Tensor | None,
     rule: Rule,
     packing: Packing | None = None,
+    settings: BackwardSettings | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """dq, dk, dv, laid out as torch.empty_like of q, k and v.
 
     Raises:
         ValueError: what these kernels are not made for (`refusals`).
     """
-    require(q, slopes, rule, packing, DIFFERENTIATED)
+    require(q, slopes, rule, packing)
     require_unordered()
     batch, n_heads, q_len, d = q.shape
     n_kv_heads, k_len = k.shape[1:3]
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     if q.numel() == 0 or k.numel() == 0:
         return dq.zero_(), dk.zero_(), dv.zero_()
-    queries = queries_for(d)
+    chosen = settings or backward_settings_for(d)
+    queries = chosen.queries
     n_q_blocks, n_k_blocks = triton.cdiv(q_len, queries), triton.cdiv(k_len, KEYS)
     lse2, delta = row_terms(out, dout, lse, dlse, n_q_blocks * queries)
     dq_sums = torch.zeros(
@@ -144,16 +166,24 @@ def backward(
     n_tiles = n_k_blocks * n_all_heads
     group = n_heads // n_kv_heads
     most = n_programs(q.device)
+    main, rest = columns_of(d)
+    operands = (
+        ("q", q, queries),
+        ("dout", dout, queries),
+        ("k", k, KEYS),
+        ("v", v, KEYS),
+        ("dk", dk, ROWS),
+        ("dv", dv, ROWS),
+    )
+    mains = [describe(*each, main) for each in operands]
+    rests = [describe(*each, rest) if rest else None for each in operands]
     seen_bytes = 2 * q_len * d * q.element_size() * group
     _attention_backward[(min(most, n_tiles),)](
-        describe("q", q, queries),
-        describe("dout", dout, queries),
-        describe("k", k, KEYS),
-        describe("v", v, KEYS),
+        *mains[:4],
         describe_vectors(lse2, queries),
         describe_vectors(delta, queries),
-        describe("dk", dk, ROWS),
-        describe("dv", dv, ROWS),
+        *mains[4:],
+        *rests,
         dq_sums,
         torch.zeros(1, dtype=torch.int32, device=q.device),
         rule.scale * LOG2E,
@@ -168,11 +198,13 @@ def backward(
         GROUP=group,
         CAUSAL=rule.causal,
         QUERIES=queries,
+        AT_ONCE=chosen.at_once,
         KEYS=KEYS,
         ROWS=ROWS,
-        D=d,
+        MAIN=main,
+        REST=rest,
         STAGES=STAGES,
-        KV_STAGES=kv_stages_for(d),
+        KV_STAGES=chosen.kv_stages,
         num_warps=4,
     )
     rounded(dq_sums, dq, queries, rule.scale)

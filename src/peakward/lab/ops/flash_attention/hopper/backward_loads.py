@@ -9,6 +9,17 @@ from peakward.lab.ops.flash_attention.hopper.schedule import draw, place
 
 
 @gluon.jit
+def _copy(  # type: ignore[no-untyped-def]
+    source, source_rest, batch, head, row, full, main, rest, sizes
+):
+    """Both pieces of a tile."""
+    tma.async_copy_global_to_shared(source, [batch, head, row, 0], full, main)
+    if sizes.rest:
+        place = [batch, head, row, sizes.main]
+        tma.async_copy_global_to_shared(source_rest, place, full, rest)
+
+
+@gluon.jit
 def bring(  # type: ignore[no-untyped-def]
     q,
     dout,
@@ -16,12 +27,17 @@ def bring(  # type: ignore[no-untyped-def]
     v,
     lse,
     delta,
+    q_rest,
+    dout_rest,
+    k_rest,
+    v_rest,
     qs,
     douts,
     lses,
     deltas,
     ks,
     v_tiles,
+    rests,
     turns,
     counter,
     q_len,
@@ -34,6 +50,9 @@ def bring(  # type: ignore[no-untyped-def]
     sizes,
 ):
     """A tile of keys, then the queries that see it, one tile after the other."""
+    RESTS: gl.constexpr = k_rest.block_type.nbytes + v_rest.block_type.nbytes if sizes.rest else 0
+    Q_REST: gl.constexpr = q_rest.block_type.nbytes if sizes.rest else 0
+    DOUT_REST: gl.constexpr = dout_rest.block_type.nbytes if sizes.rest else 0
     turn = 0
     step = 0
     index = gl.program_id(0)
@@ -46,32 +65,38 @@ def bring(  # type: ignore[no-untyped-def]
         first = first_block(block, q_len, k_len, sizes)
         ks.wait_empty(turn)
         full = ks.filled(turn)
-        mbarrier.expect(full, k.block_type.nbytes + v.block_type.nbytes)
+        mbarrier.expect(full, k.block_type.nbytes + v.block_type.nbytes + RESTS)
         key = block * sizes.keys
-        tma.async_copy_global_to_shared(k, [batch, kv_head, key, 0], full, ks.tile(turn))
-        tma.async_copy_global_to_shared(
-            v, [batch, kv_head, key, 0], full, v_tiles.index(turn % ks.n_tiles)
-        )
+        slot = turn % ks.n_tiles
+        _copy(k, k_rest, batch, kv_head, key, full, ks.tile(turn), rests.k.index(slot), sizes)
+        _copy(v, v_rest, batch, kv_head, key, full, v_tiles.index(slot), rests.v.index(slot), sizes)
         # The answer takes most of a microsecond: it comes while these tiles do.
         index = draw(counter)
         for member in range(sizes.group):
             own = kv_head * sizes.group + member
             for j in range(first, n_q_blocks):
                 row = j * sizes.queries
+                slot = step % qs.n_tiles
                 qs.wait_empty(step)
                 full = qs.filled(step)
-                mbarrier.expect(full, q.block_type.nbytes + lse.block_type.nbytes)
-                tma.async_copy_global_to_shared(q, [batch, own, row, 0], full, qs.tile(step))
-                tma.async_copy_global_to_shared(
-                    lse, [batch, own, row], full, lses.index(step % qs.n_tiles)
-                )
+                mbarrier.expect(full, q.block_type.nbytes + lse.block_type.nbytes + Q_REST)
+                _copy(q, q_rest, batch, own, row, full, qs.tile(step), rests.q.index(slot), sizes)
+                tma.async_copy_global_to_shared(lse, [batch, own, row], full, lses.index(slot))
                 douts.wait_empty(step)
                 full = douts.filled(step)
-                mbarrier.expect(full, dout.block_type.nbytes + delta.block_type.nbytes)
-                tma.async_copy_global_to_shared(dout, [batch, own, row, 0], full, douts.tile(step))
-                tma.async_copy_global_to_shared(
-                    delta, [batch, own, row], full, deltas.index(step % qs.n_tiles)
+                mbarrier.expect(full, dout.block_type.nbytes + delta.block_type.nbytes + DOUT_REST)
+                _copy(
+                    dout,
+                    dout_rest,
+                    batch,
+                    own,
+                    row,
+                    full,
+                    douts.tile(step),
+                    rests.dout.index(slot),
+                    sizes,
                 )
+                tma.async_copy_global_to_shared(delta, [batch, own, row], full, deltas.index(slot))
                 step += 1
         turn += 1
     turns.announce(-1, 0, turn)

@@ -9,8 +9,8 @@ DTYPES = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16}
 ALIGNMENT_BYTES = 16
 
 
-def describe(name: str, tensor: Tensor, rows: int) -> TensorDescriptor:
-    """Of (batch, heads, rows, head_dim): tiles of so many rows of one head, 64 or 128 columns wide.
+def describe(name: str, tensor: Tensor, rows: int, columns: int) -> TensorDescriptor:
+    """Of (batch, heads, rows, head_dim): tiles of so many rows of one head, 16 to 128 columns wide.
 
     Raises:
         ValueError: strides or an address that are no multiple of 16 bytes.
@@ -24,7 +24,7 @@ def describe(name: str, tensor: Tensor, rows: int) -> TensorDescriptor:
             f"'hopper', got strides {tensor.stride()} of {size} bytes at {tensor.data_ptr():#x}; "
             "make it contiguous, or take 'triton'"
         )
-    tile = [1, 1, rows, 64 if tensor.shape[-1] == 64 else 128]
+    tile = [1, 1, rows, columns]
     layout = gl.NVMMASharedLayout.get_default_for(tile, DTYPES[tensor.dtype])
     return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), tile, layout)
 

@@ -120,11 +120,12 @@ def forward(
     n_tiles = n_q_blocks * n_all_heads
     kv_bytes = 2 * k_len * d * k.element_size()
     most = n_programs(q.device)
+    width = 64 if d == 64 else 128
     _attention_forward[(min(most, n_tiles),)](
-        describe("q", q, ROWS),
-        describe("k", k, KEYS),
-        describe("v", v, KEYS),
-        describe("out", out, ROWS),
+        describe("q", q, ROWS, width),
+        describe("k", k, KEYS, width),
+        describe("v", v, KEYS, width),
+        describe("out", out, ROWS, width),
         lse,
         torch.zeros(1, dtype=torch.int32, device=q.device),
         rule.scale * LOG2E,

@@ -7,18 +7,10 @@ from peakward.lab.ops.flash_attention.rule import Packing, Rule
 from peakward.lab.ops.launchable import interprets
 
 HEAD_DIMS = (64, 80, 96, 128)
-DIFFERENTIATED = (64, 128)
-"""Of the others the portable kernels take the gradients (`operators.differentiating`)."""
 DTYPES = (torch.float16, torch.bfloat16)
 
 
-def require(
-    q: Tensor,
-    slopes: Tensor | None,
-    rule: Rule,
-    packing: Packing | None,
-    head_dims: tuple[int, ...] = HEAD_DIMS,
-) -> None:
+def require(q: Tensor, slopes: Tensor | None, rule: Rule, packing: Packing | None) -> None:
     """
     Raises:
         ValueError: a type, head dimension or option without a kernel here, or another GPU.
@@ -26,8 +18,8 @@ def require(
     expected: str | None = None
     if q.dtype not in DTYPES:
         expected, got = "float16 or bfloat16", str(q.dtype)
-    elif q.shape[-1] not in head_dims:
-        expected, got = f"head_dim of {head_dims}", str(q.shape[-1])
+    elif q.shape[-1] not in HEAD_DIMS:
+        expected, got = f"head_dim of {HEAD_DIMS}", str(q.shape[-1])
     elif slopes is not None:
         expected, got = "no ALiBi slopes", "some"
     elif rule.window is not None:

@@ -26,17 +26,21 @@ def _attention_row_terms(  # type: ignore[no-untyped-def]
     dout_head,
     dout_row,
     D: tl.constexpr,
+    COLUMNS: tl.constexpr,
     ROWS: tl.constexpr,
 ):
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     head = tl.program_id(1).to(tl.int64)
     inside = row < q_len
     within = row[:, None].to(tl.int64)
-    d = tl.arange(0, D)[None, :]
+    d = tl.arange(0, COLUMNS)[None, :]
+    seen = inside[:, None]
+    if COLUMNS != D:
+        seen &= d < D
     out_ptr += (head // n_heads) * out_batch + (head % n_heads) * out_head
     dout_ptr += (head // n_heads) * dout_batch + (head % n_heads) * dout_head
-    out = tl.load(out_ptr + within * out_row + d, mask=inside[:, None], other=0.0)
-    dout = tl.load(dout_ptr + within * dout_row + d, mask=inside[:, None], other=0.0)
+    out = tl.load(out_ptr + within * out_row + d, mask=seen, other=0.0)
+    dout = tl.load(dout_ptr + within * dout_row + d, mask=seen, other=0.0)
     lse = tl.load(lse_ptr + head * q_len + row, mask=inside, other=0.0)
     delta = tl.sum(out.to(tl.float32) * dout.to(tl.float32), 1)
     if dlse_ptr is not None:
@@ -72,6 +76,7 @@ def row_terms(
         *out.stride()[:3],
         *dout.stride()[:3],
         D=d,
+        COLUMNS=triton.next_power_of_2(d),
         ROWS=ROWS,
     )
     return lse2, delta

@@ -1,4 +1,4 @@
-"""Tile sizes of the forward pass, by what was measured on an H100 (bf16, 16,384 tokens, 2026-11-22)."""
+"""Tile sizes, by what was measured on an H100 (bf16, 16,384 tokens, 2026-11-22)."""
 
 from typing import NamedTuple
 
@@ -54,13 +54,37 @@ def n_programs(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def queries_for(head_dim: int) -> int:
-    """A tile of queries in the backward pass: with 128 of them, sums for head dimension 128 and the
-    scores do not fit a warpgroup's registers together."""
-    return 128 if head_dim <= 64 else 64
+class BackwardSettings(NamedTuple):
+    """What two warpgroups work on, and how much of it is on its way."""
+
+    queries: int
+    """A tile of them."""
+    at_once: int
+    """Of these, those whose scores a warpgroup holds together: of 128, they and their gradients take 128
+    of a thread's 240 registers, and dk and dv as many as head_dim."""
+    kv_stages: int
+    """Tiles of keys and values, on their way or in use."""
 
 
-def kv_stages_for(head_dim: int) -> int:
-    """Tiles of keys and values in the backward pass, on their way or in use: of head dimension 64, causal
-    4,096, two took 1.69 ms for 1.72 (when each step still computed a mask); of 128 one fits."""
-    return 2 if head_dim <= 64 else 1
+WHOLE = BackwardSettings(queries=128, at_once=128, kv_stages=2)
+"""For head dimension 64: causal 4,096, two stages took 1.69 ms for 1.72 (when each step still computed a
+mask)."""
+HALVES = BackwardSettings(queries=128, at_once=64, kv_stages=1)
+"""For 80 and 96, whose sums leave too few registers for the scores of 128 queries. Taken whole 80 reads up
+to 10 spilled words back a step, with a mask up to 31, and the products of 96 wait for one another (C7512);
+in halves 80 spills none within the loops, and one warpgroup of 96 reads up to 11 back. Of 64 there are
+some 8% more instructions in halves, and no spill at all: not timed."""
+NARROW = BackwardSettings(queries=64, at_once=64, kv_stages=1)
+"""For 128: with 128 queries neither registers nor shared memory suffice."""
+
+
+def backward_settings_for(head_dim: int) -> BackwardSettings:
+    if head_dim <= 64:
+        return WHOLE
+    return NARROW if head_dim == 128 else HALVES
+
+
+def columns_of(head_dim: int) -> tuple[int, int]:
+    """Of a tile in the backward pass, which products and copies take apart: both are powers of two, as
+    tiles must be, and nothing is paid beyond head_dim."""
+    return (head_dim, 0) if head_dim in (64, 128) else (64, head_dim - 64)
