@@ -38,20 +38,19 @@ def _ranked(seen: Sequence[Seen], time: TimeParts | None) -> list[Seen]:
     """Those that hold back most first; last what loses nothing."""
     weighed: list[tuple[float, Seen]] = []
     for rule, each in seen:
-        least = each.least_unexplained
-        share = _share(each, time) if least is None else _unexplained(each, seen, time)
-        if least is None or share >= least:
+        share = _unexplained(each, seen, time) if each.narrower else _share(each, time)
+        if share >= each.least_unexplained:
             weighed.append((share, (rule, each)))
     return [each for _, each in sorted(weighed, key=lambda it: (it[1][1].is_limit, -it[0]))]
 
 
 def _unexplained(symptom: Symptom, seen: Sequence[Seen], time: TimeParts | None) -> float:
-    """Its share of the time, less what others that lose some are about too."""
+    """Its share of the time, less what narrower ones are about too."""
     if time is None:
         return 0.0
     left = dict(symptom.parts)
-    for _, other in seen:
-        if other is symptom or other.is_limit:
+    for rule, other in seen:
+        if rule.code not in symptom.narrower:
             continue
         for part, seconds in other.parts.items():
             if part in left:

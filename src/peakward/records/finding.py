@@ -84,7 +84,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """What shares of time are of; None without times."""
     basis: Basis | None
     findings: tuple[Finding, ...]
-    """What holds back the greatest share first."""
+    """Ranked: what holds back most first, a finding about work of a kind by the share that no narrower one
+    explains, and what loses nothing last (`diagnose.examine`)."""
     abstentions: tuple[Abstention, ...]
     clean: tuple[str, ...]
-    """Codes of the rules that looked and found nothing."""
+    """Codes of the rules that looked and found nothing, or nothing that narrower ones do not explain."""

@@ -49,7 +49,7 @@ def _ranking(found: Diagnosis) -> tuple[Block, ...]:
 
 
 def ranking(found: Diagnosis) -> Table:
-    """One row a finding, what holds back most first."""
+    """One row a finding, in their order."""
     of = "" if found.basis is None else f"Shares of time are of {OF[found.basis]}. "
     return Table(
         title="What holds it back",
@@ -75,7 +75,7 @@ def ranking(found: Diagnosis) -> Table:
             for each in found.findings
         ),
         note=f"{of}Added: less what a finding above is about too. At most: the speed-up if that time "
-        "were nothing (Amdahl).",
+        "were nothing (Amdahl). The order is by what each adds to narrower ones; last is what loses nothing.",
     )
 
 

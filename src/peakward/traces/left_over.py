@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from peakward.traces.launches import launch_rows
 from peakward.traces.selection import restricted
 from peakward.traces.steps import step_rows
-from peakward.traces.table import NONE, Table
+from peakward.traces.table import NONE, Ints, Table
 
 
 def without_left_over(table: Table) -> Table:
@@ -34,13 +34,23 @@ def without_left_over(table: Table) -> Table:
 
 
 def _left_over(table: Table) -> NDArray[np.bool_]:
-    """Work of unknown launch that started before any of known launch on its device."""
-    unknown = launch_rows(table) == NONE
-    rows = np.zeros(len(unknown), dtype=bool)
-    for device in np.unique(table.gpu.device):
-        here = table.gpu.device == device
-        known = here & ~unknown
-        if known.any():
-            first_ns = table.gpu.start_ns[known].min()
-            rows |= here & unknown & (table.gpu.start_ns < first_ns)
-    return rows
+    """Work of unknown launch that started before any of known launch on its stream, which runs in the order
+    of launches; of a stream where none is known, on its device."""
+    gpu, unknown = table.gpu, launch_rows(table) == NONE
+    on_stream = np.stack([gpu.process.astype(np.int64), gpu.device.astype(np.int64), gpu.stream])
+    on_device = on_stream[:2]
+    first_ns = _first_known(on_stream, gpu.start_ns, unknown)
+    return unknown & (
+        gpu.start_ns
+        < np.where(first_ns == NONE, _first_known(on_device, gpu.start_ns, unknown), first_ns)
+    )
+
+
+def _first_known(places: Ints, start_ns: Ints, unknown: NDArray[np.bool_]) -> Ints:
+    """For each row when the first work of known launch in its place started; NONE where there is none, which
+    is before every start."""
+    found, of_row = np.unique(places, axis=1, return_inverse=True)
+    first_ns = np.full(found.shape[1], np.iinfo(np.int64).max)
+    np.minimum.at(first_ns, of_row[~unknown], start_ns[~unknown])
+    first_ns[first_ns == np.iinfo(np.int64).max] = NONE
+    return first_ns[of_row]

@@ -4,8 +4,10 @@ import pytest
 
 from peakward.diagnose.examine import examine
 from peakward.diagnose.rulebook import RULES
+from peakward.diagnose.symptom import Symptom
 from peakward.records import codec
 from peakward.records.finding import Diagnosis
+from peakward.records.measurement import Interval, Telemetry, Validity
 from peakward.records.profile import HostCall
 
 from .rules.made import (
@@ -65,6 +67,26 @@ def test_a_general_finding_with_little_of_its_own_is_not_told(ms):
     found = examine(signals(profile(CAST, sums, PRODUCTS)))
     assert codes(found) == ["PREC003"]
     assert "BW001" in found.clean
+
+
+def test_what_is_about_a_share_of_everything_hides_no_general_finding():
+    """A throttled clock, which slows all work, explains no chain of formulas."""
+    sums = kernel("vectorized_elementwise_kernel<CUDAFunctor_add<float>>", 22, "elementwise")
+    throttled = Validity(verdict="throttled", reasons=("power cap",))
+    clock = Interval(estimate=1600.0, low=1500.0, high=1980.0, level=1.0)
+    made = measurement(case(), validity=throttled, telemetry=Telemetry(sm_clock_mhz=clock))
+    found = examine(signals(profile(sums, PRODUCTS), case=case(), measurement=made))
+    assert {"DEV001", "BW001"} <= set(codes(found))
+
+
+def test_narrower_rules_are_rules():
+    sums = kernel("vectorized_elementwise_kernel<CUDAFunctor_add<float>>", 40, "elementwise")
+    (general,) = (
+        each
+        for each in (rule.judge(signals(profile(sums, PRODUCTS))) for rule in RULES)
+        if isinstance(each, Symptom) and each.narrower
+    )
+    assert set(general.narrower) <= {rule.code for rule in RULES}
 
 
 def test_what_loses_nothing_is_last():

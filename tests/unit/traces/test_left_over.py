@@ -59,6 +59,22 @@ def test_each_device_has_its_own_beginning():
     assert {each.name: each.n for each in found.kernels} == {"gemm": 2, "relu": 2, "copy": 1}
 
 
+def test_a_stream_that_is_not_behind_hides_no_other():
+    """A batch is copied ahead while the products of earlier steps still run."""
+    builder = two_steps(n_before=5)
+    builder.launch("copy", 3, gpu=(1005, 1010), call="cudaMemcpyAsync", stream=20)
+    table, _ = builder.table()
+    found = Trace.of(table).profile()
+    assert {each.name: each.n for each in found.kernels} == {"gemm": 2, "relu": 2, "copy": 1}
+
+
+def test_a_stream_of_earlier_steps_alone_is_left_out_with_its_device_s():
+    builder = two_steps(n_before=1).gpu("reduce", 1020, 1030, stream=30)
+    table, _ = builder.table()
+    found = Trace.of(table).profile()
+    assert {each.name: each.n for each in found.kernels} == {"gemm": 2, "relu": 2}
+
+
 def test_a_trace_whose_launches_are_all_unknown_stays():
     """Only the GPU was profiled."""
     builder = Rows().range("ProfilerStep#0", 0, 100).gpu("gemm", 10, 20).gpu("gemm", 30, 40)

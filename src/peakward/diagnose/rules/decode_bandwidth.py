@@ -28,10 +28,14 @@ def judge(signals: Signals) -> Verdict:
     if signals.case is None or here is None:
         return abstain(CODE, "the model's sizes on a catalogued device")
     (least,) = floor(signals.case, calibration=here.calibration, device=here.device).phases
-    if least.bound != "memory" or least.memory_s < NEAR * step_s:
+    if least.bound is None:
+        return abstain(CODE, "the device's rate in the case's type")
+    share = least.memory_s / step_s
+    if least.bound != "memory" or share < NEAR:
         return None
+    work = {} if signals.time is None else all_work(signals.time)
     return Symptom(
-        cause="Weights and cache are read once for each token, at a rate that memory can hardly better.",
+        cause=f"Weights and cache are read once for each token, at full bandwidth {share:.0%} of the step.",
         evidence=(
             number("step", step_s, "s", "measurement summary.median_s"),
             number("least time for reading them", least.memory_s, "s", "floor phases[0].memory_s"),
@@ -39,6 +43,6 @@ def judge(signals: Signals) -> Verdict:
         ),
         advice="quantise weights and cache, decode speculatively, or serve more sequences at once",
         levers=("int4-weights", "int8-weights", "bf16", "flash-decode", "sdpa"),
-        parts={} if signals.time is None else all_work(signals.time),
-        is_limit=True,
+        parts={name: seconds * min(share, 1.0) for name, seconds in work.items()},
+        share=None if work else min(share, 1.0),
     )

@@ -18,6 +18,7 @@ from peakward.records.profile import Group
 CODE = "BW001"
 CATEGORIES = ("elementwise", "normalisation", "reduction", "softmax", "loss", "copy")
 FUSED = ("fused-norm", "fused-rope", "fused-swiglu", "fused-loss")
+NARROWER = ("ATTN001", "BW002", "PREC003")
 LEAST_SHARE = 0.15
 """Fusion takes away only a part of it: of less, hardly the 3% that a finding is worth."""
 
@@ -48,6 +49,7 @@ def judge(signals: Signals) -> Verdict:
         advice="fuse: compile the block, or use fused norms, attention and loss",
         levers=("compile", "sdpa", "flash", "flash-hopper", *FUSED),
         parts=held,
+        narrower=NARROWER,
         least_unexplained=LEAST_SHARE,
     )
 

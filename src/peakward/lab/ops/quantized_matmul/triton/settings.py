@@ -65,8 +65,8 @@ def settings_for(
     elif m > 16:
         settings = Shared(1, 32 if m <= 32 else 64, warps=8, n_stages=4)
     elif m > 8 and (bits == 8 or group < 64):
-        # 49.7 µs for 65.2 of int8, 32.0 for 36.8 of int4 in groups of 32; of 128 29.0 for 29.8, but at
-        # 8,192² 34.2 for 30.0.
+        # In two splits 49.7 µs for 65.2 of int8, 32.0 for 36.8 of int4 in groups of 32, of 16 rows; of groups
+        # of 128 29.0 for 29.8, but at 8,192² 34.2 for 30.0. Other sizes of the former were not timed.
         settings = Shared(1, 16, warps=8, n_stages=4)
     else:
         settings = _direct(m, n, group, n_multiprocessors)
