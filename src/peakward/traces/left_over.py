@@ -13,44 +13,61 @@ from numpy.typing import NDArray
 from peakward.traces.launches import launch_rows
 from peakward.traces.selection import restricted
 from peakward.traces.steps import step_rows
-from peakward.traces.table import NONE, Ints, Table
+from peakward.traces.table import NONE, GpuColumns, Ints, Table
+
+NEVER = np.iinfo(np.int64).max
 
 
 def without_left_over(table: Table) -> Table:
-    """The table without it, and with a sentence on it in `limits`; the table itself where the trace
-    marks no steps, so that nothing is said of one step."""
+    """The table from where each device had done it, and with a sentence on it in `limits`; the table itself
+    where the trace marks no steps, so that nothing is said of one step."""
     if not len(step_rows(table)):
         return table
-    rows = _left_over(table)
-    if not rows.any():
+    left = _left_over(table.gpu, launch_rows(table) == NONE)
+    if not left.any():
         return table
+    # Or the time in which a copy of the next batch had run beside it would be idle.
+    rows = left | (table.gpu.start_ns < _last_end_ns(table.gpu, left))
     duration_ns = table.gpu.duration_ns
+    n_beside = int((rows & ~left).sum())
+    beside = f", and {n_beside:,} of later steps that ran beside them" if n_beside else ""
     said = (
-        f"Left out: {int(rows.sum()):,} pieces of GPU work "
-        f"({int(duration_ns[rows].sum()) / max(int(duration_ns.sum()), 1):.1%} of their time) that ran "
-        "before all whose launch is in the trace: steps before those that it shows had launched them."
+        f"Left out: {int(left.sum()):,} pieces of GPU work "
+        f"({int(duration_ns[left].sum()) / max(int(duration_ns.sum()), 1):.1%} of the time of all) that "
+        f"earlier steps than the trace shows had launched{beside}."
     )
     return replace(restricted(table, ~rows), limits=(*table.limits, said))
 
 
-def _left_over(table: Table) -> NDArray[np.bool_]:
+def _left_over(gpu: GpuColumns, unknown: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Work of unknown launch that started before any of known launch on its stream, which runs in the order
-    of launches; of a stream where none is known, on its device."""
-    gpu, unknown = table.gpu, launch_rows(table) == NONE
-    on_stream = np.stack([gpu.process.astype(np.int64), gpu.device.astype(np.int64), gpu.stream])
-    on_device = on_stream[:2]
-    first_ns = _first_known(on_stream, gpu.start_ns, unknown)
-    return unknown & (
-        gpu.start_ns
-        < np.where(first_ns == NONE, _first_known(on_device, gpu.start_ns, unknown), first_ns)
-    )
+    of launches; of a stream where none is known, before any on its device."""
+    device, stream = _devices(gpu), _streams(gpu)
+    first_ns = _least(stream, np.where(unknown, NEVER, gpu.start_ns))
+    of_device_ns = _least(device, np.where(unknown, NEVER, gpu.start_ns))
+    first_ns = np.where(first_ns == NEVER, of_device_ns, first_ns)
+    found: NDArray[np.bool_] = unknown & (first_ns != NEVER) & (gpu.start_ns < first_ns)
+    return found
 
 
-def _first_known(places: Ints, start_ns: Ints, unknown: NDArray[np.bool_]) -> Ints:
-    """For each row when the first work of known launch in its place started; NONE where there is none, which
-    is before every start."""
-    found, of_row = np.unique(places, axis=1, return_inverse=True)
-    first_ns = np.full(found.shape[1], np.iinfo(np.int64).max)
-    np.minimum.at(first_ns, of_row[~unknown], start_ns[~unknown])
-    first_ns[first_ns == np.iinfo(np.int64).max] = NONE
-    return first_ns[of_row]
+def _last_end_ns(gpu: GpuColumns, left: NDArray[np.bool_]) -> Ints:
+    """For each row when its device had done the last of it; before every start where it had none."""
+    return -_least(_devices(gpu), np.where(left, -gpu.end_ns, NEVER))
+
+
+def _devices(gpu: GpuColumns) -> Ints:
+    """A number for each row's device, of which each process has its own."""
+    places = np.stack([gpu.process, gpu.device])
+    return np.unique(places, axis=1, return_inverse=True)[1].reshape(-1)
+
+
+def _streams(gpu: GpuColumns) -> Ints:
+    places = np.stack([_devices(gpu), gpu.stream])
+    return np.unique(places, axis=1, return_inverse=True)[1].reshape(-1)
+
+
+def _least(place: Ints, value: Ints) -> Ints:
+    """For each row the least value of its place."""
+    least = np.full(int(place.max(initial=0)) + 1, NEVER)
+    np.minimum.at(least, place, value)
+    return least[place]

@@ -28,7 +28,8 @@ def test_it_is_no_work_of_the_steps():
     assert {each.name: each.n for each in found.kernels} == {"gemm": 2, "relu": 2}
     assert found.breakdown.together.span_ns == 400
     (said,) = found.incomplete
-    assert said.startswith("Left out: 3 pieces of GPU work (42.9% of their time)")
+    assert said.startswith("Left out: 3 pieces of GPU work (42.9% of the time of all)")
+    assert said.endswith("had launched.")
 
 
 def test_without_any_the_table_is_as_it_was():
@@ -60,12 +61,16 @@ def test_each_device_has_its_own_beginning():
 
 
 def test_a_stream_that_is_not_behind_hides_no_other():
-    """A batch is copied ahead while the products of earlier steps still run."""
+    """A batch is copied ahead while the products of earlier steps still run: neither that nor the time until
+    they end is of the steps."""
     builder = two_steps(n_before=5)
     builder.launch("copy", 3, gpu=(1005, 1010), call="cudaMemcpyAsync", stream=20)
+    builder.launch("copy", 103, gpu=(1650, 1655), call="cudaMemcpyAsync", stream=20)
     table, _ = builder.table()
     found = Trace.of(table).profile()
     assert {each.name: each.n for each in found.kernels} == {"gemm": 2, "relu": 2, "copy": 1}
+    assert found.breakdown.together.span_ns == 400
+    assert found.incomplete[0].endswith("and 1 of later steps that ran beside them.")
 
 
 def test_a_stream_of_earlier_steps_alone_is_left_out_with_its_device_s():
