@@ -19,6 +19,7 @@ OF = {
     "profiled span": "the recorded span, whose idle time a profiler makes longer",
 }
 """What shares of time are of, by `Diagnosis.basis`."""
+ORDER = " The order is by what each adds to narrower ones; last is what loses nothing."
 
 
 def brief(found: Diagnosis) -> tuple[Block, ...]:
@@ -51,6 +52,7 @@ def _ranking(found: Diagnosis) -> tuple[Block, ...]:
 def ranking(found: Diagnosis) -> Table:
     """One row a finding, in their order."""
     of = "" if found.basis is None else f"Shares of time are of {OF[found.basis]}. "
+    order = ORDER if len(found.findings) > 1 else ""
     return Table(
         title="What holds it back",
         columns=(
@@ -75,7 +77,7 @@ def ranking(found: Diagnosis) -> Table:
             for each in found.findings
         ),
         note=f"{of}Added: less what a finding above is about too. At most: the speed-up if that time "
-        "were nothing (Amdahl). The order is by what each adds to narrower ones; last is what loses nothing.",
+        f"were nothing (Amdahl).{order}",
     )
 
 
