@@ -104,19 +104,22 @@ def exact(drawn: Drawn, case: Case, *, with_dlse: bool = False) -> tuple[Results
     return Results(out.detach(), *gradients), lse.detach()
 
 
-def cancelling(drawn: Drawn, case: Case) -> tuple[Tensor, Tensor]:
+def cancelling(drawn: Drawn, case: Case) -> tuple[Tensor, Tensor, Tensor]:
     """What dq and dk would be if no term cancelled another, in fp64: of dout·v and dout·out, whose
-    difference they are made of, the sums of all products' magnitudes, and so on with q and k."""
+    difference they are made of, the sums of all products' magnitudes, and so on with q and k. And dv with
+    each weight times the score and the log-sum-exp whose difference it is the exponential of."""
     group = case.n_heads // case.n_kv_heads
     q, k, v, dout = (each.double() for each in drawn[:4])
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
     apart = case._replace(n_kv_heads=case.n_heads)
     eye = torch.eye(case.k_len, dtype=torch.float64).expand(*k.shape[:2], -1, -1)
-    weights, _ = by_definition(q, k, eye, drawn.slopes, apart)
+    weights, lse = by_definition(q, k, eye, drawn.slopes, apart)
     terms = dout.abs() @ v.abs().mT + (dout.abs() * (weights @ v).abs()).sum(-1, keepdim=True)
     dscores = case.rule.scale * weights * terms
     dk = (dscores.mT @ q.abs()).unflatten(1, (case.n_kv_heads, group)).sum(2)
-    return dscores @ k.abs(), dk
+    exponents = case.rule.scale * (q @ k.mT).abs() + lse.abs().nan_to_num(posinf=0.0)[..., None]
+    dv = ((weights * (1 + exponents)).mT @ dout.abs()).unflatten(1, (case.n_kv_heads, group)).sum(2)
+    return dscores @ k.abs(), dk, dv
 
 
 def torchs(drawn: Drawn, case: Case) -> Results:
