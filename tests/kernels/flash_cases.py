@@ -107,7 +107,8 @@ def exact(drawn: Drawn, case: Case, *, with_dlse: bool = False) -> tuple[Results
 def cancelling(drawn: Drawn, case: Case) -> tuple[Tensor, Tensor, Tensor]:
     """What dq and dk would be if no term cancelled another, in fp64: of dout·v and dout·out, whose
     difference they are made of, the sums of all products' magnitudes, and so on with q and k. And dv with
-    each weight times the score and the log-sum-exp whose difference it is the exponential of."""
+    each weight times the score and the log-sum-exp whose difference is its exponent: what an error relative
+    to these becomes."""
     group = case.n_heads // case.n_kv_heads
     q, k, v, dout = (each.double() for each in drawn[:4])
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
@@ -118,7 +119,7 @@ def cancelling(drawn: Drawn, case: Case) -> tuple[Tensor, Tensor, Tensor]:
     dscores = case.rule.scale * weights * terms
     dk = (dscores.mT @ q.abs()).unflatten(1, (case.n_kv_heads, group)).sum(2)
     exponents = case.rule.scale * (q @ k.mT).abs() + lse.abs().nan_to_num(posinf=0.0)[..., None]
-    dv = ((weights * (1 + exponents)).mT @ dout.abs()).unflatten(1, (case.n_kv_heads, group)).sum(2)
+    dv = ((weights * exponents).mT @ dout.abs()).unflatten(1, (case.n_kv_heads, group)).sum(2)
     return dscores @ k.abs(), dk, dv
 
 

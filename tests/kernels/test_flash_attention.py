@@ -95,13 +95,16 @@ def assert_agrees(got, lse, drawn, case):
 
 def assert_cancelled(got, expected, drawn, case):
     """Where few keys are seen dq and dk are differences of terms that all but cancel, of one key wholly,
-    and torch's formula subtracts equals, as it does for the exponents of dv's weights, which are computed
-    again from the log-sum-exp: they err by no more than one rounding of these terms."""
+    and torch's formula subtracts equals: they err by no more than one rounding of these terms. The weights
+    of dv are computed again from the log-sum-exp, where torch's formula has them: fp32's rounding of their
+    exponents comes to what is as close as torch's."""
     eps = torch.finfo(got.out.dtype).eps
     dq, dk, dv = cancelling(drawn, case)
     assert float((got.dq.double() - expected.dq).norm()) <= eps * float(dq.norm())
     assert float((got.dk.double() - expected.dk).norm()) <= eps * float(dk.norm())
-    assert float((got.dv.double() - expected.dv).norm()) <= eps * float(dv.norm())
+    theirs = float((torchs(drawn, case).dv.double() - expected.dv).norm())
+    closest = 2 * max(theirs, eps / 2 * float(expected.dv.norm()))
+    assert float((got.dv.double() - expected.dv).norm()) <= closest + 2.0**-23 * float(dv.norm())
 
 
 @pytest.mark.parametrize("case", AWKWARD, ids=str)
