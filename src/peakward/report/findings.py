@@ -56,7 +56,7 @@ def ranking(found: Diagnosis) -> Table:
     return Table(
         title="What holds it back",
         columns=(
-            Column(name="code", unit="name"),
+            Column(name="code"),
             Column(name="finding", unit="name"),
             Column(name="time", unit="s"),
             Column(name="memory", unit="bytes"),
@@ -93,7 +93,7 @@ def evidence(found: Diagnosis) -> Table:
     return Table(
         title="What they stand on",
         columns=(
-            Column(name="code", unit="name"),
+            Column(name="code"),
             Column(name="seen", unit="name"),
             Column(name="value"),
             Column(name="stored as", unit="name"),
@@ -117,8 +117,8 @@ def lever_table(found: Diagnosis, trials: Sequence[Trial]) -> Table:
     return Table(
         title="Levers of these findings",
         columns=(
-            Column(name="code", unit="name"),
-            Column(name="lever", unit="name"),
+            Column(name="code"),
+            Column(name="lever"),
             Column(name="through this"),
             Column(name="whole step"),
             Column(name="measured"),
