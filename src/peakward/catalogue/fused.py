@@ -7,7 +7,7 @@ WHOLE_BYTES = 16
 TYPE_BYTES = {"fp32": 4, "tf32": 4}
 """Of what it multiplies; 2 in other precisions."""
 INT4_GROUP = 128
-"""Inputs that share a scale."""
+"""Inputs that share a scale of int4:128."""
 
 
 def fused_obstacle(case: ModelCase) -> str | None:

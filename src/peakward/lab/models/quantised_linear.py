@@ -10,12 +10,11 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
+from peakward.catalogue.fused import INT4_GROUP
 from peakward.lab.ops.quantized_matmul import reference
 from peakward.lab.ops.quantized_matmul.api import int4_matmul, int8_matmul
 from peakward.records.case import StoredWeights
 
-INT4_GROUP = 128
-"""Inputs that share a scale."""
 SCALE_DTYPE = torch.bfloat16
 CHUNK_ELEMENTS = 1 << 22
 """Quantised at once, at up to 32 bytes each, so that no large matrix has temporaries of its own size."""
