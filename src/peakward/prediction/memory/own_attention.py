@@ -1,8 +1,7 @@
 """What the backward passes of Peakward's own attention allocate for the meantime.
 
 The portable kernels keep a figure a row; those for Hopper add dq up in fp32, in whole tiles of
-queries (`lab/ops/flash_attention/hopper/settings.py`). Of heads of 80 and 96 the portable ones take the
-gradients of both.
+queries (`lab/ops/flash_attention/hopper/settings.py`).
 """
 
 import math
@@ -14,7 +13,6 @@ from peakward.records.op_graph import ITEM_BYTES
 _SLOTS = 132
 """Programs that an H100 or H200 runs at once, one a multiprocessor."""
 _ROWS, _LEAST_PART, _MOST_PARTS = 64, 256, 256
-_HOPPER_BACKWARD = (64, 128)
 _COUNTER_BYTES = 4
 """From which programs draw tiles."""
 
@@ -22,7 +20,7 @@ _COUNTER_BYTES = 4
 def scratch(plan: Plan) -> tuple[int, ...]:
     """Bytes of each tensor beside the gradients: figures a row, and dq's sums."""
     heads = plan.batch * plan.shape.n_heads * ITEM_BYTES[FLOAT]
-    if plan.attention != "own-hopper" or plan.shape.head_dim not in _HOPPER_BACKWARD:
+    if plan.attention != "own-hopper":
         return (heads * plan.seq,)
     rows = _rows_in_blocks(plan)
     return (heads * rows, heads * rows, heads * rows * plan.shape.head_dim, _COUNTER_BYTES)
@@ -53,5 +51,5 @@ def n_parts(plan: Plan) -> int:
 
 def _rows_in_blocks(plan: Plan) -> int:
     """Of the Hopper kernels' tiles of queries."""
-    queries = 128 if plan.shape.head_dim <= 64 else 64
+    queries = 64 if plan.shape.head_dim == 128 else 128
     return -(-plan.seq // queries) * queries

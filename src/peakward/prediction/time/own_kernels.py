@@ -43,9 +43,9 @@ OPERATORS = ATTENTION | LINEAR_LOSS | QUANTISED | PASSES.keys()
 NEVER_MEASURED = OPERATORS
 ATTENTION_LAUNCHES: dict[AttentionPass, float] = {"forward": 2.0, "backward": 5.0}
 """Of the kernel for Hopper, whose programs draw tiles from a counter that is cleared first; backward
-the terms of each row, the two fills, the kernel, and dq out of its sums. The portable ones, which of
-heads of 80 and 96 take the gradients for both, are one launch forward and three backward, and have no
-sums; over a cache it is the kernel and what joins its parts."""
+the terms of each row, the two fills, the kernel, and dq out of its sums. The portable ones
+are one launch forward and three backward, and have no sums; over a cache it is the kernel and what joins
+its parts."""
 _PASSES_OVER_SUMS = 4
 """dq's sums in fp32: zeros, read and written by at least one block of keys, and read in the end."""
 

@@ -10,7 +10,6 @@ from peakward.catalogue.models import model
 from peakward.lab.ops.decode_attention import triton as decode
 from peakward.lab.ops.flash_attention.hopper import refusals
 from peakward.lab.ops.flash_attention.hopper import settings as hopper
-from peakward.lab.ops.flash_attention.operators import differentiating
 from peakward.lab.ops.flash_attention.rule import Rule
 from peakward.lab.ops.flash_attention.triton.settings import backward_settings_for
 from peakward.prediction.memory import own_attention
@@ -63,15 +62,6 @@ def test_the_portable_kernels_keep_a_figure_a_row(head_dim, precision, monkeypat
 
 
 @pytest.mark.parametrize("head_dim", refusals.HEAD_DIMS)
-def test_hoppers_kernel_has_sums_where_it_takes_the_gradients(head_dim):
-    own, portable = (
-        own_attention.scratch(plan(case(head_dim, attention=each)))
-        for each in ("flash-hopper", "flash")
-    )
-    assert (own == portable) == (differentiating("hopper", head_dim) == "triton")
-
-
-@pytest.mark.parametrize("head_dim", [64, 128])
 def test_hoppers_sums(head_dim):
     planned = plan(case(head_dim, attention="flash-hopper"))
     queries = hopper.backward_settings_for(head_dim).queries

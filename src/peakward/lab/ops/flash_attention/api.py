@@ -38,8 +38,7 @@ def flash_attention(
     Returns:
         (batch, heads, q_len, head_dim) in q's type and layout. Its gradients are bitwise the same from
         call to call; of the implementation "hopper" they depend, in their last bits, on the order of
-        additions, and torch.use_deterministic_algorithms(True) refuses them. Those of its head
-        dimensions 80 and 96 "triton" takes.
+        additions, and torch.use_deterministic_algorithms(True) refuses them.
 
     Raises:
         ValueError: tensors that are not as said above, or not on a GPU that the kernels run on.

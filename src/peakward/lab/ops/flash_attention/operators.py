@@ -17,8 +17,6 @@ IMPLEMENTATIONS = {
     "hopper": "peakward.lab.ops.flash_attention.hopper",
 }
 """Modules by name, loaded when first called."""
-FORWARD_ALONE = {"hopper": (80, 96)}
-"""Head dimensions whose gradients an implementation leaves to "triton"."""
 
 
 class Implementation(Protocol):
@@ -60,11 +58,6 @@ def implementation(name: str) -> Implementation:
         names = ", ".join(IMPLEMENTATIONS)
         raise ValueError(f"flash_attention: expected an implementation of {names}, got {name!r}")
     return cast(Implementation, import_module(IMPLEMENTATIONS[name]))
-
-
-def differentiating(name: str, head_dim: int) -> str:
-    """Which implementation takes the gradients of what that one gave: the log-sum-exp is the same."""
-    return "triton" if head_dim in FORWARD_ALONE.get(name, ()) else name
 
 
 @torch.library.custom_op("peakward::flash_attention", mutates_args=())
@@ -206,7 +199,6 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 
 def _differentiate(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
     q, k, v, out, lse, slopes = ctx.saved_tensors
-    *rule, name = ctx.rest
     gradients = attend_backward(
         torch.zeros_like(out) if dout is None else dout,
         dlse,
@@ -216,8 +208,7 @@ def _differentiate(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[
         out,
         lse,
         slopes,
-        *rule,
-        differentiating(name, q.shape[-1]),
+        *ctx.rest,
     )
     return *gradients, *(None,) * 5
 
