@@ -10,6 +10,7 @@ from peakward.catalogue.feeding import feeding_obstacle
 from peakward.catalogue.flash import flash_obstacle
 from peakward.catalogue.from_outside import outside_obstacle, step_obstacle
 from peakward.catalogue.fused import fused_obstacle
+from peakward.catalogue.graphs import graphs_obstacle
 from peakward.catalogue.names import look_up
 from peakward.records.case import (
     Configuration,
@@ -334,12 +335,15 @@ def case_obstacle(
         )
         if reason is not None:
             return reason
-    if isinstance(case, ModuleCase | StepCase):
+    if isinstance(case, StepCase):
         return None
+    if isinstance(case, ModuleCase):
+        return graphs_obstacle(case)
     if case.configuration.attention == "as-written":
         return "attention as-written needs a module of your own: the decoder's is naive"
     return (
-        cache_obstacle(case)
+        graphs_obstacle(case)
+        or cache_obstacle(case)
         or feeding_obstacle(case)
         or experts_obstacle(case, compute_capability=compute_capability)
         or flash_obstacle(case, compute_capability=compute_capability)

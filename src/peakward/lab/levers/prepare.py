@@ -11,6 +11,7 @@ from peakward.catalogue.experts import experts_obstacle
 from peakward.catalogue.feeding import feeding_obstacle, workers_obstacle
 from peakward.catalogue.flash import flash_obstacle
 from peakward.catalogue.fused import fused_obstacle
+from peakward.catalogue.graphs import graphs_obstacle
 from peakward.lab.levers import precision
 from peakward.lab.levers.model_step import ModelStep
 from peakward.lab.levers.module_step import ModuleStep, prepared_module
@@ -72,24 +73,9 @@ def check_together(case: ConfiguredCase) -> None:
     Raises:
         PeakwardError: levers that exclude each other.
     """
-    configuration = case.configuration
-    if configuration.cuda_graphs and configuration.compile in ("reduce-overhead", "max-autotune"):
-        raise PeakwardError(
-            f"expected one kind of CUDA graphs, got cuda-graphs with compile {configuration.compile}, "
-            "which captures its own: use compile default"
-        )
-    if configuration.cuda_graphs and configuration.optimizer == "adamw-loop":
-        # Its capturable form divides by the rate, so the set-up step of rate 0 gives 0/0.
-        raise PeakwardError(
-            "expected an optimiser that cuda-graphs can set up without a step, got adamw-loop: "
-            "use adamw-foreach, adamw-fused or adamw-triton"
-        )
-    scaled = configuration.precision == "fp16-mixed" and case.workload.trains
-    if configuration.cuda_graphs and scaled:
-        raise PeakwardError(
-            "expected a step without host decisions for cuda-graphs, got fp16-mixed, whose loss "
-            "scaling decides on the host: use bf16-mixed"
-        )
+    reason = graphs_obstacle(case)
+    if reason is not None:
+        raise PeakwardError(f"expected settings that go with CUDA graphs: {reason}")
 
 
 def _check(case: ModelCase) -> None:

@@ -383,7 +383,7 @@ def test_parameters_are_counted_once_when_tied(make_case):
 @pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
 def test_two_kinds_of_graphs_exclude_each_other(mode, make_case):
     case = make_case(compile=mode, cuda_graphs=True)
-    with pytest.raises(PeakwardError, match="one kind of CUDA graphs"), prepare(case):
+    with pytest.raises(PeakwardError, match="exclude each other"), prepare(case):
         pass
 
 
@@ -395,7 +395,7 @@ def test_graphs_and_the_looping_optimiser_exclude_each_other(make_case):
 
 def test_graphs_and_loss_scaling_exclude_each_other(make_case):
     case = make_case(precision="fp16-mixed", cuda_graphs=True)
-    with pytest.raises(PeakwardError, match="without host decisions"), prepare(case):
+    with pytest.raises(PeakwardError, match="without decisions on the host"), prepare(case):
         pass
 
 
