@@ -56,14 +56,12 @@ class Course:
         """By Ctrl-C."""
         self._sweep, self._on_stage = sweep, on_stage
         self._runs = baseline.status == "ok"
-        self._costs = costs.learned(costs.guessed(asked.case, floor_s), baseline)
-        self.ledger = Ledger(budget, reserve_s=self._end_s(), announce=on_stage)
+        self.ledger = Ledger(budget, reserve_s=0.0, announce=on_stage)
         self._profiler = profiles.Profiler(sweep.workers, store, sweep.environment.key)
         expected = Expectations(forecasts, self._profiler.known)
         laboratory = Laboratory(sweep, store, expected, asked.aim)
-        self._bench = Bench(
-            laboratory, self.ledger, self._costs, asked.forbids, sweep.environment.key
-        )
+        learned = costs.learned(costs.guessed(asked.case, floor_s), baseline)
+        self._bench = Bench(laboratory, self.ledger, learned, asked.forbids, sweep.environment.key)
         self._search = Search(self._bench, seeks_memory=asked.aim.seeks_memory)
         self._proof = Proof(self._bench, base_runs=self._runs)
 
@@ -79,15 +77,15 @@ class Course:
             self.stopped = True
 
     def _end_s(self) -> float:
-        """For the best, measured as the baseline was, and profiled in the same process."""
+        """For the best, measured as the baseline was but in a new process, and profiled in it."""
         case, baseline = self.asked.case, self.measured[0]
-        wanted_s = baseline.wall_s + self._costs.profile_s(case) - self._costs.start_s
+        wanted_s = baseline.wall_s + self._bench.costs.profile_s(case)
         return min(wanted_s, MOST_RESERVED * self.asked.budget_s)
 
     def _profile_the_baseline(self) -> None:
         """Before any lever: what the step spends is what the bounds of its levers rest on. Not where the
         profiler would stay attached to what is timed after it."""
-        cost_s = self._costs.profile_s(self.asked.case)
+        cost_s = self._bench.costs.profile_s(self.asked.case)
         apart = self._sweep.workers.profiles_apart
         if apart and cost_s <= MOST_RESERVED * self.asked.budget_s:
             self._explain()
@@ -99,12 +97,13 @@ class Course:
             self.measured,
             self._profiler,
             budget=self.budget,
-            costs=self._costs,
+            costs=self._bench.costs,
             on_stage=self._on_stage,
         )
 
     def _compose(self) -> None:
         """The composition that was found and held, and its measurement."""
+        self.ledger.reserve_s = self._end_s()
         found = self._search.climb(self.asked.case, self.asked.levers, base_runs=self._runs)
         self.held = self._proof.prove(found)
         if self.held.levers:

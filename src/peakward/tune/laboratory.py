@@ -59,6 +59,10 @@ class Laboratory:
         found = self._store.measurement(case, self._screen, self._key)
         return None if found is None else again_s(found)
 
+    def start_s(self) -> float | None:
+        """What the latest worker took to start; None before one."""
+        return self._sweep.workers.start_s
+
     def check(
         self, declared: NumericsClass, base: LeverCase, candidate: LeverCase
     ) -> NumericsVerdict:

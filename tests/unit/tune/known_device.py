@@ -16,6 +16,7 @@ class Device:
 
     rounds = "processes"
     profiles_apart = True
+    start_s = None
 
     def __init__(self, studies, step_s):
         self.studies, self.step_s = studies, step_s

@@ -69,6 +69,9 @@ class World:
     def seen_s(self, case):
         return None
 
+    def start_s(self):
+        return None
+
     def confirm(self, cases, comparisons, *, affords_more):
         self.proofs.append([name_of(case) for case in cases])
         self.now_s += 3 * (1.0 + len(cases))

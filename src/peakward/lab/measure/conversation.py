@@ -16,13 +16,15 @@ OnEvent = Callable[[Event], None]
 
 
 class Conversation:
-    """What passes between parent and worker over one request; `last` is the latest event."""
+    """What passes between parent and worker over one request; `last` is the latest event, and `begun_s`
+    when the first came, which says that the device is ready."""
 
     def __init__(self, process: WorkerProcess, interrupts: Interrupts, tell: OnEvent) -> None:
         self._process = process
         self._interrupts = interrupts
         self._tell = tell
         self.last = Event(stage="starting")
+        self.begun_s: float | None = None
         self._oom_kills = proc.oom_kills()
 
     def ask(self, request: Request, deadline_s: float, timeout_s: float) -> Answer:
@@ -34,6 +36,7 @@ class Conversation:
                     return self._killed("crashed", f"interrupted by Ctrl-C while {self._doing()}")
                 reply = self._process.receive(deadline_s - monotonic())
                 if isinstance(reply, Event):
+                    self.begun_s = self.begun_s or monotonic()
                     self.last = reply
                     self._tell(reply)
                 elif reply is not None and not isinstance(reply, Ready | Released):

@@ -103,11 +103,17 @@ class Workers:
         """What could not be isolated."""
         return ()
 
+    @property
+    def start_s(self) -> float | None:
+        """What the latest worker took until torch was imported and its device ready; None before one."""
+        return self._start_s
+
     def __init__(self, *, argv: Sequence[str] = WORKER, on_event: OnEvent = ignore) -> None:
         self._argv = argv
         self._on_event = on_event
         self._interrupts = Interrupts()
         self._process: WorkerProcess | None = None
+        self._start_s: float | None = None
         self._attached = False
         """Whether a profiler is attached to the worker."""
         self._held_bytes = 0
@@ -388,6 +394,7 @@ class Workers:
             if fresh or (self._attached and alone):
                 self.close()
             cold = fresh and isinstance(request, MeasureRequest)
+            is_new = self._process is None
             process = self._process or self._start(tell, cold=cold)
             conversation = Conversation(process, self._interrupts, tell)
             try:
@@ -397,6 +404,8 @@ class Workers:
                 # Whatever broke the conversation: its answer must not meet the next request.
                 self.close()
                 raise
+        if is_new and conversation.begun_s is not None:
+            self._start_s = conversation.begun_s - process.made_s
         self._quiet_since_s = monotonic()
         if released is None or not released.clean or fresh:
             self.close()

@@ -198,8 +198,8 @@ def built(
     case: Case, bench: Bench, turn: int | None = None
 ) -> Iterator[tuple[Prepared, memory.Meter]]:
     """The case on its device, under its memory limit, for as long as the block lasts."""
-    bench.tell(Event(stage="building", turn=turn))
     bench.site.enter(case.device)
+    bench.tell(Event(stage="building", turn=turn))
     with (
         bench.site.limited(case),
         bench.site.meter(case.device) as meter,

@@ -32,6 +32,8 @@ class WorkerProcess:
     """A worker in a session of its own, so that a terminal's Ctrl-C reaches only the parent."""
 
     def __init__(self, argv: Sequence[str], environ: Mapping[str, str]) -> None:
+        self.made_s = monotonic()
+        """When it was begun to be made."""
         request_read, self._requests = os.pipe()
         self._replies, reply_write = os.pipe()
         self._process = subprocess.Popen(

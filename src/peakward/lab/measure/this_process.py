@@ -80,6 +80,11 @@ class ThisProcess(Workers, ABC):
         self._place, self._site = place, site(place)
         self._profiled = False
 
+    @property
+    def start_s(self) -> float:
+        """Nothing: it runs."""
+        return 0.0
+
     @abstractmethod
     def _kept(self) -> AbstractContextManager[None]:
         """On leaving, what is the user's is as it was."""

@@ -109,32 +109,32 @@ def _handle(request: Request, bench: jobs.Bench) -> Answer:
         case TurnsRequest():
             return jobs.time_turns(request, bench)
         case NumericsRequest():
-            bench.tell(Event(stage="verifying"))
             bench.site.enter(request.base.device)
+            bench.tell(Event(stage="verifying"))
             base, candidate = request.base, request.candidate
             assert isinstance(base, ConfiguredCase)
             assert isinstance(candidate, ConfiguredCase)
             verdict = verify(base, candidate, request.declared)
             return NumericsChecked(verdict=verdict)
         case CheckRequest():
-            bench.tell(Event(stage="building"))
             bench.site.enter(request.case.device)
+            bench.tell(Event(stage="building"))
             check(request.case)
             return Checked()
         case CaptureRequest():
             bench.tell(Event(stage="building"))
             return Captured(capture=capture_case(request.case))
         case CalibrateRequest():
-            bench.tell(Event(stage="calibrating"))
             bench.site.enter(request.device_type)
+            bench.tell(Event(stage="calibrating"))
             return ceilings(request.device_type)
         case RatesRequest():
-            bench.tell(Event(stage="calibrating"))
             bench.site.enter(request.device_type)
+            bench.tell(Event(stage="calibrating"))
             return RatesMeasured(rates=rates(request.subject, request.device_type))
         case FirstStepRequest():
-            bench.tell(Event(stage="building"))
             bench.site.enter(request.case.device)
+            bench.tell(Event(stage="building"))
             return profile_first_step(request.case, bench.prepare)
         case ProfileRequest():
             return profile(request, bench)

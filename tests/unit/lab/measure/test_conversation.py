@@ -61,12 +61,15 @@ def test_events_are_told_on_the_way_to_the_answer():
     assert answer == ANSWER
     assert told == events
     assert held.last == events[1]
+    assert held.begun_s <= monotonic()
     assert held.released() == RELEASED
     assert not player.killed
 
 
 def test_news_of_an_earlier_request_is_not_an_answer():
-    assert talk(Player(RELEASED, Ready(), ANSWER))[0] == ANSWER
+    answer, held, _ = talk(Player(RELEASED, Ready(), ANSWER))
+    assert answer == ANSWER
+    assert held.begun_s is None
 
 
 @pytest.mark.parametrize(

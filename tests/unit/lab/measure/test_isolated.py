@@ -79,6 +79,19 @@ def test_a_clean_worker_is_used_again(make_workers, case):
     assert [each.stage for each in events] == ["timing"]
 
 
+def test_the_latest_start_is_known(make_workers, case):
+    workers = make_workers("answer")
+    assert workers.start_s is None
+    workers.measure(case, PROTOCOL)
+    took_s = workers.start_s
+    assert took_s > 0
+    workers.measure(case, PROTOCOL)
+    assert workers.start_s == took_s
+    workers.close()
+    workers.measure(case, PROTOCOL)
+    assert workers.start_s != took_s
+
+
 def test_a_soiled_worker_is_replaced(make_workers, case):
     workers = make_workers("soiled")
     assert workers.measure(case, PROTOCOL).status == "ok"
