@@ -23,6 +23,9 @@ class Tries(Protocol):
     def screen(self, lever: Lever, base: LeverCase, candidate: LeverCase) -> Trial:
         """A quick look."""
 
+    def expected(self, base: LeverCase, candidate: LeverCase) -> float | None:
+        """The predicted ratio of what is sought, candidate over base."""
+
     def seen_s(self, case: LeverCase) -> float | None:
         """How long a screened case's turn should take."""
 

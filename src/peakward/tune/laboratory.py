@@ -54,6 +54,14 @@ class Laboratory:
         trial = screened(lever.name, ours, theirs, wall_s=time.monotonic() - start_s)
         return self._aim.weighed(msgspec.structs.replace(trial, foretold=foretold))
 
+    def expected(self, base: LeverCase, candidate: LeverCase) -> float | None:
+        """The predicted ratio of the candidate to the base: of peak memory where that is the objective,
+        of time otherwise; None where it is not computed."""
+        foretold = self._expectations.foretold(base, candidate)
+        if self._aim.objective == "memory":
+            return foretold.memory_ratio
+        return None if foretold.time_ratio is None else foretold.time_ratio.estimate
+
     def seen_s(self, case: LeverCase) -> float | None:
         """What a turn of the case should take, by what its screening took; None where it had none."""
         found = self._store.measurement(case, self._screen, self._key)

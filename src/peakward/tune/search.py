@@ -78,8 +78,13 @@ class Search:
             ladder = climbed
 
     def _pass(self, ladder: Ladder, levers: Iterable[Lever], *, base_runs: bool) -> Ladder:
-        """Each lever on top of those that gained, by the order of their latest gains."""
-        for lever in sorted(levers, key=lambda each: self._ratios.get(each.name, 1.0)):
+        """Each lever on top of those that gained, in the order of their latest gains, or predicted ones.
+
+        In the catalogue's order a search of 125 s put tf32, 1.07× in a noisy screening, under a decode
+        step of `2.7B` in bf16, and had no time left for CUDA graphs, predicted 2.78× and worth 5.26×.
+        """
+        top = ladder.top
+        for lever in sorted(levers, key=lambda each: self._reckoned(each, top)):
             idle = lever.saves == "memory" and (base_runs or ladder.levers)
             if (
                 (idle and not self._seeks_memory)
@@ -96,6 +101,16 @@ class Search:
             elif trial.verdict == "rejected" and _rivals(lever, ladder):
                 self._lost_on.setdefault(lever.name, set()).add(ladder.top)
         return ladder
+
+    def _reckoned(self, lever: Lever, base: LeverCase) -> float:
+        """What the lever should make of what is sought: 1 where nothing is known."""
+        if lever.name in self._ratios:
+            return self._ratios[lever.name]
+        candidate = pull(lever, base)
+        if candidate == base or self._bench.obstacle(lever, base) is not None:
+            return 1.0
+        expected = self._bench.tries.expected(base, candidate)
+        return 1.0 if expected is None else expected
 
     def _lost(self, lever: Lever) -> bool:
         return len(self._lost_on.get(lever.name, ())) >= RIVAL_LOSSES

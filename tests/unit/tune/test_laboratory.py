@@ -4,6 +4,7 @@ import math
 import random
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from peakward.catalogue.levers import lever, pull
@@ -178,6 +179,15 @@ def test_a_turn_is_reckoned_by_the_screening():
     assert laboratory.seen_s(BF16) == pytest.approx(4.0)
     device.measurement = lambda case, protocol, key: None
     assert laboratory.seen_s(SDPA) is None
+
+
+@pytest.mark.parametrize(("objective", "expected"), [("latency", 0.7), ("memory", 0.4)])
+def test_what_is_sought_is_what_is_expected(objective, expected, monkeypatch):
+    told = msgspec.structs.replace(FORETOLD, memory_ratio=0.4)
+    monkeypatch.setattr(Device, "foretold", lambda self, base, candidate: told)
+    device = Device()
+    laboratory = Laboratory(device, device, device, Aim(objective=objective))
+    assert laboratory.expected(BASE, SDPA) == expected
 
 
 def test_a_verdict_says_what_its_rounds_were(monkeypatch):

@@ -26,6 +26,33 @@ def test_each_lever_is_screened_on_top_of_those_that_gained():
     assert tried(found)[:2] == [("tf32", "base"), ("bf16", "tf32")]
 
 
+def test_what_is_predicted_to_gain_most_is_tried_first():
+    def tells(base, candidate):
+        precision = {"tf32": 1.0, "bf16": 0.9}.get(candidate.configuration.precision, 1.0)
+        return precision * (0.3 if candidate.configuration.cuda_graphs else 1.0)
+
+    found, names = climbed(
+        World(lambda case: 1.0 - 0.5 * case.configuration.cuda_graphs, tells=tells),
+        *("tf32", "bf16", "cuda-graphs"),
+    )
+    assert names == ["cuda-graphs"]
+    assert tried(found)[:3] == [("cuda-graphs", "base"), ("bf16", "True"), ("tf32", "True")]
+
+
+def test_what_was_seen_counts_for_more_than_what_was_predicted():
+    """tf32 gained nothing when screened, whatever was foretold: in the second pass it is the last."""
+
+    def tells(base, candidate):
+        return 0.1 if candidate.configuration.precision == "tf32" else 1.0
+
+    found, _ = climbed(
+        World(lambda case: 1.0 - 0.5 * case.configuration.cuda_graphs, tells=tells),
+        *("tf32", "bf16", "cuda-graphs"),
+    )
+    assert [lever_ for lever_, _ in tried(found)[:3]] == ["tf32", "bf16", "cuda-graphs"]
+    assert tried(found)[3][1] == "True"
+
+
 def test_a_lever_hidden_behind_another_bottleneck_is_found_on_top():
     found, names = climbed(World(two_bottlenecks), "cuda-graphs", "bf16")
     assert names == ["bf16", "cuda-graphs"]

@@ -39,8 +39,9 @@ class World:
         numbers=lambda case: "holds",
         settles=lambda name, base: True,
         dies=lambda case: False,
+        tells=lambda base, candidate: None,
     ):
-        self.time_s, self.runs, self.numbers = time_s, runs, numbers
+        self.time_s, self.runs, self.numbers, self.tells = time_s, runs, numbers, tells
         self.settles, self.dies = settles, dies
         self.proofs = []
         """The cases of each."""
@@ -65,6 +66,9 @@ class World:
     def check(self, declared, base, candidate):
         verdict = self.numbers(candidate)
         return NumericsVerdict(declared=declared, verdict=verdict, reason="logits")
+
+    def expected(self, base, candidate):
+        return self.tells(base, candidate)
 
     def seen_s(self, case):
         return None
