@@ -57,15 +57,15 @@ LAUNCHES = {
         partial(_forward, 64, True, THREE._replace(q_stages=2, stages=4)), 128, 72
     ),
     # Of the loops over queries nothing is spilled without a mask, and with one at most two words.
-    "backward 64": _launch(partial(_backward, 64, True), 168, 88),
-    "backward 64 not causal": _launch(partial(_backward, 64, False), 168, 40),
-    "backward 128": _launch(partial(_backward, 128, True), 168, 80),
-    "backward 128 not causal": _launch(partial(_backward, 128, False), 168, 16),
+    "backward 64": _launch(partial(_backward, 64, True), 168, 72),
+    "backward 64 not causal": _launch(partial(_backward, 64, False), 168, 32),
+    "backward 128": _launch(partial(_backward, 128, True), 168, 24),
+    "backward 128 not causal": _launch(partial(_backward, 128, False), 168, 8),
     # Nothing within the loops; of 96 a few words of addresses, which one warpgroup reads back.
-    "backward 80": _launch(partial(_backward, 80, True), 168, 48),
-    "backward 80 not causal": _launch(partial(_backward, 80, False), 168, 32),
+    "backward 80": _launch(partial(_backward, 80, True), 168, 64),
+    "backward 80 not causal": _launch(partial(_backward, 80, False), 168, 24),
     "backward 96": _launch(partial(_backward, 96, True), 168, 160),
-    "backward 96 not causal": _launch(partial(_backward, 96, False), 168, 56),
+    "backward 96 not causal": _launch(partial(_backward, 96, False), 168, 88),
     # Not chosen, or not yet.
     "backward 80 whole": _launch(
         partial(_backward, 80, True, HALVES._replace(at_once=128)), 168, 248

@@ -1,7 +1,8 @@
 """What the backward passes of Peakward's own attention allocate for the meantime.
 
 The portable kernels keep a figure a row; those for Hopper add dq up in fp32, in whole tiles of
-queries (`lab/ops/flash_attention/hopper/settings.py`).
+queries (`lab/ops/flash_attention/hopper/settings.py`), and have gradients of keys and values of each head
+apart where several share them.
 """
 
 import math
@@ -18,12 +19,17 @@ _COUNTER_BYTES = 4
 
 
 def scratch(plan: Plan) -> tuple[int, ...]:
-    """Bytes of each tensor beside the gradients: figures a row, and dq's sums."""
+    """Bytes of each tensor beside the gradients: figures a row, dq's sums, and shares of dk and dv."""
     heads = plan.batch * plan.shape.n_heads * ITEM_BYTES[FLOAT]
     if plan.attention != "own-hopper":
         return (heads * plan.seq,)
     rows = _rows_in_blocks(plan)
-    return (heads * rows, heads * rows, heads * rows * plan.shape.head_dim, _COUNTER_BYTES)
+    shares: tuple[int, ...] = ()
+    if plan.shape.n_kv_heads < plan.shape.n_heads:
+        share = plan.tokens * plan.shape.n_heads * plan.shape.head_dim * ITEM_BYTES[plan.compute]
+        shares = (share, share)
+    sums = heads * rows * plan.shape.head_dim
+    return (*shares, heads * rows, heads * rows, sums, _COUNTER_BYTES)
 
 
 def parts_bytes(plan: Plan) -> tuple[int, ...]:

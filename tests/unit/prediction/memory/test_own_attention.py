@@ -70,6 +70,18 @@ def test_hoppers_sums(head_dim):
     assert own_attention.scratch(planned) == (a_row, a_row, a_row * head_dim, 4)
 
 
+def test_of_shared_keys_hopper_has_each_heads_gradients_apart():
+    alone = case(64, attention="flash-hopper")
+    shared = msgspec.structs.replace(
+        alone, model=msgspec.structs.replace(alone.model, n_kv_heads=2)
+    )
+    apart = 2 * 70 * alone.model.n_heads * 64 * 2
+    assert own_attention.scratch(plan(shared)) == (
+        *(apart, apart),
+        *own_attention.scratch(plan(alone)),
+    )
+
+
 @pytest.mark.parametrize("compile_", ["none", "default"])
 @pytest.mark.parametrize("attention", ["flash", "flash-hopper"])
 def test_what_is_kept_is_what_cudnns_kernel_keeps(attention, compile_):

@@ -72,7 +72,7 @@ def _attention_backward(  # type: ignore[no-untyped-def]
     n_tiles,
     heads_at_once,
     n_all_heads,
-    N_KV_HEADS: gl.constexpr,
+    N_HEADS: gl.constexpr,
     GROUP: gl.constexpr,
     CAUSAL: gl.constexpr,
     QUERIES: gl.constexpr,
@@ -109,7 +109,7 @@ def _attention_backward(  # type: ignore[no-untyped-def]
         q_rest, dout_rest, k_rest, v_rest, dk_rest, dv_rest = q, dout, k, v, dk, dv
     turns = announcements(2)
     fence_async_shared()
-    sizes = Sizes(CAUSAL, QUERIES, AT_ONCE, KEYS, ROWS, MAIN, REST, N_KV_HEADS, GROUP)
+    sizes = Sizes(CAUSAL, QUERIES, AT_ONCE, KEYS, ROWS, MAIN, REST, N_HEADS, GROUP)
     brought = (
         q, dout, k, v, lse, delta, q_rest, dout_rest, k_rest, v_rest, qs, douts, lses, deltas, ks,
         v_tiles, rests, turns, counter, q_len, k_len, n_k_blocks, n_q_blocks, n_tiles, heads_at_once,
@@ -152,9 +152,11 @@ def backward(
     require_unordered()
     batch, n_heads, q_len, d = q.shape
     n_kv_heads, k_len = k.shape[1:3]
-    dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    dq = torch.empty_like(q)
     if q.numel() == 0 or k.numel() == 0:
-        return dq.zero_(), dk.zero_(), dv.zero_()
+        return dq.zero_(), torch.zeros_like(k), torch.zeros_like(v)
+    group = n_heads // n_kv_heads
+    dk, dv = (torch.empty_like(each) if group == 1 else _apart(each, group) for each in (k, v))
     chosen = settings or backward_settings_for(d)
     queries = chosen.queries
     n_q_blocks, n_k_blocks = triton.cdiv(q_len, queries), triton.cdiv(k_len, KEYS)
@@ -162,9 +164,8 @@ def backward(
     dq_sums = torch.zeros(
         batch, n_heads, n_q_blocks * queries, d, dtype=torch.float32, device=q.device
     )
-    n_all_heads = batch * n_kv_heads
+    n_all_heads = batch * n_heads
     n_tiles = n_k_blocks * n_all_heads
-    group = n_heads // n_kv_heads
     most = n_programs(q.device)
     main, rest = columns_of(d)
     operands = (
@@ -177,7 +178,7 @@ def backward(
     )
     mains = [describe(*each, main) for each in operands]
     rests = [describe(*each, rest) if rest else None for each in operands]
-    seen_bytes = 2 * q_len * d * q.element_size() * group
+    seen_bytes = 2 * q_len * d * q.element_size()
     _attention_backward[(min(most, n_tiles),)](
         *mains[:4],
         describe_vectors(lse2, queries),
@@ -194,7 +195,7 @@ def backward(
         n_tiles,
         heads_at_once(seen_bytes, n_all_heads, n_k_blocks, most, causal=rule.causal),
         n_all_heads,
-        N_KV_HEADS=n_kv_heads,
+        N_HEADS=n_heads,
         GROUP=group,
         CAUSAL=rule.causal,
         QUERIES=queries,
@@ -208,4 +209,18 @@ def backward(
         num_warps=4,
     )
     rounded(dq_sums, dq, queries, rule.scale)
-    return dq, dk, dv
+    if group == 1:
+        return dq, dk, dv
+    return dq, _together(dk, k), _together(dv, v)
+
+
+def _apart(shared: Tensor, group: int) -> Tensor:
+    """Uninitialised gradients of keys or values, those of each head that shares them apart."""
+    batch, n_kv_heads, k_len, d = shared.shape
+    return shared.new_empty(batch, n_kv_heads * group, k_len, d)
+
+
+def _together(apart: Tensor, shared: Tensor) -> Tensor:
+    """Their sums, laid out as torch.empty_like of the shared."""
+    gradient = torch.empty_like(shared)
+    return torch.sum(apart.unflatten(1, (shared.shape[1], -1)), 2, out=gradient)

@@ -60,8 +60,9 @@ def bring(  # type: ignore[no-untyped-def]
         # Early keys are seen by the most queries: what takes longest is started first.
         block, head = place(index, n_k_blocks, heads_at_once, n_all_heads)
         turns.announce(block, head, turn)
-        batch = head // sizes.n_kv_heads
-        kv_head = head % sizes.n_kv_heads
+        batch = head // sizes.n_heads
+        own = head % sizes.n_heads
+        kv_head = own // sizes.group
         first = first_block(block, q_len, k_len, sizes)
         ks.wait_empty(turn)
         full = ks.filled(turn)
@@ -72,31 +73,29 @@ def bring(  # type: ignore[no-untyped-def]
         _copy(v, v_rest, batch, kv_head, key, full, v_tiles.index(slot), rests.v.index(slot), sizes)
         # The answer takes most of a microsecond: it comes while these tiles do.
         index = draw(counter)
-        for member in range(sizes.group):
-            own = kv_head * sizes.group + member
-            for j in range(first, n_q_blocks):
-                row = j * sizes.queries
-                slot = step % qs.n_tiles
-                qs.wait_empty(step)
-                full = qs.filled(step)
-                mbarrier.expect(full, q.block_type.nbytes + lse.block_type.nbytes + Q_REST)
-                _copy(q, q_rest, batch, own, row, full, qs.tile(step), rests.q.index(slot), sizes)
-                tma.async_copy_global_to_shared(lse, [batch, own, row], full, lses.index(slot))
-                douts.wait_empty(step)
-                full = douts.filled(step)
-                mbarrier.expect(full, dout.block_type.nbytes + delta.block_type.nbytes + DOUT_REST)
-                _copy(
-                    dout,
-                    dout_rest,
-                    batch,
-                    own,
-                    row,
-                    full,
-                    douts.tile(step),
-                    rests.dout.index(slot),
-                    sizes,
-                )
-                tma.async_copy_global_to_shared(delta, [batch, own, row], full, deltas.index(slot))
-                step += 1
+        for j in range(first, n_q_blocks):
+            row = j * sizes.queries
+            slot = step % qs.n_tiles
+            qs.wait_empty(step)
+            full = qs.filled(step)
+            mbarrier.expect(full, q.block_type.nbytes + lse.block_type.nbytes + Q_REST)
+            _copy(q, q_rest, batch, own, row, full, qs.tile(step), rests.q.index(slot), sizes)
+            tma.async_copy_global_to_shared(lse, [batch, own, row], full, lses.index(slot))
+            douts.wait_empty(step)
+            full = douts.filled(step)
+            mbarrier.expect(full, dout.block_type.nbytes + delta.block_type.nbytes + DOUT_REST)
+            _copy(
+                dout,
+                dout_rest,
+                batch,
+                own,
+                row,
+                full,
+                douts.tile(step),
+                rests.dout.index(slot),
+                sizes,
+            )
+            tma.async_copy_global_to_shared(delta, [batch, own, row], full, deltas.index(slot))
+            step += 1
         turn += 1
     turns.announce(-1, 0, turn)

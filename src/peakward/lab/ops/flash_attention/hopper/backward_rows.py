@@ -235,30 +235,26 @@ def differentiate(  # type: ignore[no-untyped-def]
             whole = (last_key - (k_len - q_len) + sizes.queries - 1) // sizes.queries
         whole = gl.where((block + 1) * sizes.keys > k_len, n_q_blocks, whole)
         ks.wait_full(turn)
-        q_head = head // sizes.n_kv_heads * sizes.n_kv_heads * sizes.group
-        q_head += head % sizes.n_kv_heads * sizes.group
-        half_ptr = dq_ptr + ((q_head.to(gl.int64) * n_q_blocks + first) * 2 + WARPGROUP) * HALF
+        half_ptr = dq_ptr + ((head.to(gl.int64) * n_q_blocks + first) * 2 + WARPGROUP) * HALF
         cut = gl.minimum(gl.maximum(first, whole), n_q_blocks)
         # Two loops: a mask on a condition is computed on every tile, 256 of head dimension 64's 1,020
         # instructions.
-        for _ in range(sizes.group):
-            for j in range(first, cut):
-                dk, dv, dk_rest, dv_rest = _step(
-                    dk, dv, dk_rest, dv_rest, j, step, keys, half_ptr, ks, v_tiles, rests, turn, qs, douts,
-                    lses, deltas, dscores_tile, dscores_full, dscores_empty, scale, q_len, k_len, sizes,
-                    WARPGROUP, SCORES, True,
-                )  # fmt: skip
-                step += 1
-                half_ptr += 2 * HALF
-            for j in range(cut, n_q_blocks):
-                dk, dv, dk_rest, dv_rest = _step(
-                    dk, dv, dk_rest, dv_rest, j, step, keys, half_ptr, ks, v_tiles, rests, turn, qs, douts,
-                    lses, deltas, dscores_tile, dscores_full, dscores_empty, scale, q_len, k_len, sizes,
-                    WARPGROUP, SCORES, False,
-                )  # fmt: skip
-                step += 1
-                half_ptr += 2 * HALF
-            half_ptr += first * 2 * HALF
+        for j in range(first, cut):
+            dk, dv, dk_rest, dv_rest = _step(
+                dk, dv, dk_rest, dv_rest, j, step, keys, half_ptr, ks, v_tiles, rests, turn, qs, douts,
+                lses, deltas, dscores_tile, dscores_full, dscores_empty, scale, q_len, k_len, sizes,
+                WARPGROUP, SCORES, True,
+            )  # fmt: skip
+            step += 1
+            half_ptr += 2 * HALF
+        for j in range(cut, n_q_blocks):
+            dk, dv, dk_rest, dv_rest = _step(
+                dk, dv, dk_rest, dv_rest, j, step, keys, half_ptr, ks, v_tiles, rests, turn, qs, douts,
+                lses, deltas, dscores_tile, dscores_full, dscores_empty, scale, q_len, k_len, sizes,
+                WARPGROUP, SCORES, False,
+            )  # fmt: skip
+            step += 1
+            half_ptr += 2 * HALF
         ks.release(turn)
         tma.store_wait(0)
         dv_tile = out_tiles.index(2 * WARPGROUP)
@@ -276,10 +272,10 @@ def differentiate(  # type: ignore[no-untyped-def]
         if sizes.rest:
             # Stored last, copied first: the barrier that the compiler puts between stands behind the
             # fence, for the main pieces too.
-            at = [head // sizes.n_kv_heads, head % sizes.n_kv_heads, first_key, sizes.main]
+            at = [head // sizes.n_heads, head % sizes.n_heads, first_key, sizes.main]
             tma.async_copy_shared_to_global(dv_rest_out, at, dv_rest_tile)
             tma.async_copy_shared_to_global(dk_rest_out, at, dk_rest_tile)
-        at = [head // sizes.n_kv_heads, head % sizes.n_kv_heads, first_key, 0]
+        at = [head // sizes.n_heads, head % sizes.n_heads, first_key, 0]
         tma.async_copy_shared_to_global(dv_out, at, dv_tile)
         tma.async_copy_shared_to_global(dk_out, at, dk_tile)
         turn += 1

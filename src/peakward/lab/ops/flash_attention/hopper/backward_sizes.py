@@ -19,12 +19,14 @@ class Sizes:
     main: gl.constexpr
     rest: gl.constexpr
     """Columns that products take: of head dimension 80, 64 and 16."""
-    n_kv_heads: gl.constexpr
+    n_heads: gl.constexpr
     group: gl.constexpr
-    """Heads that share keys and values."""
+    """Heads that share keys and values. Each has tiles of its own: one program for all of them is four
+    times as long over a tile of four, falls out of step with the others that read the same queries, and
+    finds them in the L2 no more (32 heads on 8, 4,096 tokens: 4.12 ms, cuDNN 2.95)."""
 
     @gluon.constexpr_function
-    def __init__(self, causal, queries, at_once, keys, rows, main, rest, n_kv_heads, group):  # type: ignore[no-untyped-def]
+    def __init__(self, causal, queries, at_once, keys, rows, main, rest, n_heads, group):  # type: ignore[no-untyped-def]
         self.causal = gl.constexpr(causal)
         self.queries = gl.constexpr(queries)
         self.at_once = gl.constexpr(at_once)
@@ -33,7 +35,7 @@ class Sizes:
         self.rows = gl.constexpr(rows)
         self.main = gl.constexpr(main)
         self.rest = gl.constexpr(rest)
-        self.n_kv_heads = gl.constexpr(n_kv_heads)
+        self.n_heads = gl.constexpr(n_heads)
         self.group = gl.constexpr(group)
 
 

@@ -16,9 +16,7 @@ L2_BYTES = 16 << 20
 """What of the L2 (50 MiB on an H100) the heads that are worked on at once may take. With 4 or 8 MiB
 16,384 tokens took as long, within 3%."""
 TILES_A_PROGRAM = 2
-"""A causal tile has up to twice the mean's work: begun when little else is left, it is waited for. Of
-32 heads on 8, 4,096 tokens, one head of keys has 32 tiles, and the heaviest of the last two heads, a
-quarter of what a program does in all, began in the last eighth (backward 4.52 ms, cuDNN 2.92)."""
+"""A causal tile has up to twice the mean's work: begun when little else is left, it is waited for."""
 
 
 @aggregate
