@@ -39,7 +39,7 @@ class LeverEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     n_within: int = 0
     """Of those of `time`, measured within the predicted interval."""
     n_decided: int = 0
-    """Of those of `time`, measured more than 1% faster or slower."""
+    """Of those of `time`, measured more than 1% faster or slower, with no interval that holds 1."""
     n_sign_right: int = 0
     """Of those decided, predicted on the same side of 1."""
     memory: Errors | None = None

@@ -76,7 +76,7 @@ def _entry(device: str, lever: str, trials: Sequence[Trial]) -> LeverEntry:
     numerics = Counter(trial.numerics.verdict for trial in trials if trial.numerics)
     timed = [times for trial in trials if (times := _times(trial)) is not None]
     memories = [memory for trial in trials if (memory := _memories(trial)) is not None]
-    decided = [(told, found) for told, found in timed if abs(math.log(found.estimate)) > LEAST_GAIN]
+    decided = [(told, found) for told, found in timed if _is_decided(found)]
     ratios = [(told.estimate, found.estimate) for told, found in timed]
     return LeverEntry(
         lever=lever,
@@ -124,6 +124,12 @@ def _errors(ratios: Sequence[tuple[float, float]]) -> Errors | None:
 
 def _within(told: Interval, found: Interval) -> bool:
     return told.low <= found.estimate <= told.high
+
+
+def _is_decided(found: Interval) -> bool:
+    """An interval that holds 1 says nothing of the side: of a host-bound step's screenings many do."""
+    large = abs(math.log(found.estimate)) > LEAST_GAIN
+    return large and not found.low <= 1 <= found.high
 
 
 def _same_side(told: Interval, found: Interval) -> bool:

@@ -62,6 +62,12 @@ def test_errors_intervals_and_signs():
     assert found.worst[0].error == pytest.approx(0.25)
 
 
+def test_what_the_measurement_cannot_tell_is_neither_right_nor_wrong():
+    unsure = trial("a", 0.95, 1.1, time_ratio=interval(0.95, 0.8, 1.05))
+    (entry,) = ledger(unsure, trial("b", 0.90, 0.75)).entries
+    assert (entry.time.n, entry.n_decided, entry.n_sign_right) == (2, 1, 1)
+
+
 def test_levers_and_devices_are_apart():
     tried = (
         Tried(trial("a"), "B"),
