@@ -19,7 +19,7 @@ what was found."""
 
 
 NEVER_MEASURED = (0.5, 2.0)
-"""Of the predicted time of a kernel that no stored result has: nothing was found, so a half to twice."""
+"""Of the predicted time of a kernel that no stored result bears out: a half to twice."""
 
 
 def interval(
@@ -31,7 +31,7 @@ def interval(
         step_s: what is predicted.
         source: of the rates.
         bound: by what.
-        never_measured_s: of the device's time that of kernels which nobody measured.
+        never_measured_s: of the device's time that of kernels which no stored result bears out.
     """
     low, high = FACTORS[source, bound]
     less_s, more_s = _beyond(step_s, never_measured_s)
@@ -41,7 +41,7 @@ def interval(
 
 
 def _beyond(step_s: float, never_measured_s: float) -> tuple[float, float]:
-    """How much less, and how much more, a step may take by its kernels that nobody measured."""
+    """How much less, and how much more, a step may take by these kernels."""
     low, high = NEVER_MEASURED
     return (1 - low) * min(step_s, never_measured_s), (high - 1) * never_measured_s
 

@@ -1,7 +1,8 @@
 """The time of Peakward's own kernels, beyond what those of torch in their place take.
 
-No stored result has a step with them yet: until one does, a step's interval is as much wider as their
-share of it says (`errors_seen`), and its record names them.
+Where a stored result has timed a kernel at what is predicted of it, its step is as sure as any. Of the
+others a step's interval is as much wider as their share of it says (`errors_seen`), and its record names
+them.
 """
 
 from peakward.prediction.operators.linear_loss import PRODUCTS
@@ -17,7 +18,9 @@ ATTENTION = frozenset(
         "peakward.flash_attention_backward",
     }
 )
-"""At the rates that calibration found for torch's kernels."""
+"""At the rates that calibration found for torch's kernels, whatever the head dimension: on an H100 those
+for Hopper took 0.50 to 1.00 of it forward (head dimension 128 least), 0.63 to 1.02 backward
+(`2026-11-22-h100-kernel-speed-flash_attention*`)."""
 LINEAR_LOSS = frozenset(PRODUCTS)
 """Products at the rates of cuBLAS, between passes over a chunk of logits (`time.linear_loss`)."""
 QUANTISED = frozenset({"peakward.int4_matmul", "peakward.int8_matmul"})
@@ -36,11 +39,26 @@ PASSES: dict[str, Kernel] = {
     "peakward.cross_entropy_backward_over_logits": Kernel(1.0),
 }
 """Kernels that move their operands once, as fast as an addition does; the loss's mean is a launch. A
-norm's gradients by themselves reach 0.76 to 0.90 of a copy (`2026-11-22-h100-kernel-speed-rms_norm`); those
-of its parameters are summed by another launch each."""
+norm's gradients by themselves reach 0.76 to 0.91 of a copy (`2026-11-22-h100-kernel-speed-rms_norm-again`);
+those of its parameters are summed by another launch each."""
+TIMED = frozenset(
+    {
+        "peakward.add_layer_norm",
+        "peakward.add_rms_norm",
+        "peakward.add_rms_norm_backward",
+        "peakward.cross_entropy_backward_over_logits",
+        "peakward.rope",
+        "peakward.rope_",
+        "peakward.swiglu",
+        "peakward.swiglu_backward",
+    }
+)
+"""By themselves on an H100 within 15% of what is predicted, from 150 MiB of traffic on
+(`2026-11-22-h100-kernel-speed-*`). The loss's forward pass is not: over 10,000 logits it takes 1.5 to 2.2
+times it, from 32,000 on at most 1.4."""
 OPERATORS = ATTENTION | LINEAR_LOSS | QUANTISED | PASSES.keys()
 """All that torch calls as one operator."""
-NEVER_MEASURED = OPERATORS
+NEVER_MEASURED = OPERATORS - TIMED
 ATTENTION_LAUNCHES: dict[AttentionPass, float] = {"forward": 2.0, "backward": 5.0}
 """Of the kernel for Hopper, whose programs draw tiles from a counter that is cleared first; backward
 the terms of each row, the two fills, the kernel, and dq out of its sums. The portable ones
