@@ -3,7 +3,7 @@
 One causal head over lengths and head dims, forward, backward and both together.
 """
 
-from peakward.studies.flash import conclusions, over_roof, plots, tables
+from peakward.studies.flash import conclusions, over_roof, plots, tables, under_roof
 from peakward.studies.flash.grid import plan, read
 from peakward.studies.parts import Parts
 from peakward.studies.readings import Readings
@@ -38,6 +38,7 @@ def parts(readings: Readings, setting: Setting) -> Parts:
             "do not, and naive attention is rated by them too: a rate compares times.",
             "The roof is this device's measured square matmul rate in the type of the inputs.",
             *over_roof.causes(cells, readings.calibration),
+            *under_roof.launches(cells),
             "Backward is measured by itself, through one graph that is kept. Compiled is torch.compile "
             "of the naive one; sdpa is the backend that torch chooses, flex torch's FlexAttention with "
             "the causal block mask, flash and flash-hopper are Peakward's kernels.",
