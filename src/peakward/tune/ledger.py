@@ -1,6 +1,6 @@
 """What an investigation has tried, and what its budget left undone."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from peakward.records.case import LeverCase
@@ -19,6 +19,8 @@ class Undone(NamedTuple):
     base: LeverCase | None = None
     """What its trial would have been of."""
     confirming: bool = False
+    screened_on: str | None = None
+    """Of a lever that was not screened, the levers below it in words."""
 
 
 class Ledger:
@@ -41,8 +43,14 @@ class Ledger:
 
     @property
     def skipped(self) -> list[str]:
-        """What was not done for want of time and not made up for later, or ended by Ctrl-C; once each."""
-        return list(dict.fromkeys(each.what for each in self._undone if not self._made_up(each)))
+        """What was not done for want of time and not made up for later, or ended by Ctrl-C; once each,
+        what was to be screened on the same levers together."""
+        left = [each for each in self._undone if not self._made_up(each)]
+        levers: dict[str, dict[str, None]] = {}
+        for each in left:
+            if each.screened_on is not None and each.lever is not None:
+                levers.setdefault(each.screened_on, {})[each.lever] = None
+        return list(dict.fromkeys(_told(each, levers) for each in left))
 
     def known(self, name: str, base: LeverCase) -> Trial | None:
         """The lever's latest trial on the base."""
@@ -66,14 +74,20 @@ class Ledger:
         return self._budget.allows(cost_s, reserve_s=self.reserve_s)
 
     def affords(
-        self, cost_s: float, what: str, lever: str | None = None, base: LeverCase | None = None
+        self,
+        cost_s: float,
+        what: str,
+        lever: str | None = None,
+        base: LeverCase | None = None,
+        *,
+        screened_on: str | None = None,
     ) -> bool:
         """Whether it fits; announced if so, noted as left undone if not, until the lever has a trial
         on the base."""
         if self.allows(cost_s):
             self.announce(what)
             return True
-        self.skip(Undone(what, lever, base))
+        self.skip(Undone(what, lever, base, screened_on=screened_on))
         return False
 
     def _made_up(self, undone: Undone) -> bool:
@@ -81,3 +95,11 @@ class Ledger:
             return False
         trial = self.known(undone.lever, undone.base)
         return trial is not None and (trial.stage == "confirmed" or not undone.confirming)
+
+
+def _told(undone: Undone, levers: Mapping[str, Iterable[str]]) -> str:
+    """In words, with all levers that were to be screened where it was."""
+    if undone.screened_on is None:
+        return undone.what
+    on = f" on {undone.screened_on}" if undone.screened_on else ""
+    return f"screening {', '.join(levers[undone.screened_on])}{on}"

@@ -32,8 +32,8 @@ def screened(name: str, base: Measurement, candidate: Measurement, *, wall_s: fl
     ratio = _apart(base.summary.median_s, candidate.summary.median_s)
     base_j, candidate_j = _energy_j(base), _energy_j(candidate)
     steady = all(each.validity and each.validity.verdict == "stable" for each in (base, candidate))
-    lost = steady and judge_time(ratio, threshold=LEAST_GAIN) == "rejected"
-    verdict = "rejected" if lost else "inconclusive"
+    lost = judge_time(ratio, threshold=LEAST_GAIN) == "rejected"
+    verdict = "rejected" if lost and steady else "inconclusive"
     return msgspec.structs.replace(
         trial,
         pairs=(
@@ -48,7 +48,7 @@ def screened(name: str, base: Measurement, candidate: Measurement, *, wall_s: fl
         time_ratio=ratio,
         energy_ratio=_once(base_j, candidate_j),
         verdict=verdict,
-        reason=_screening(ratio, verdict),
+        reason=_screening(ratio, lost=lost, steady=steady),
     )
 
 
@@ -103,9 +103,10 @@ def _once(base_j: float | None, candidate_j: float | None) -> Interval | None:
     return Interval(estimate=ratio, low=ratio, high=ratio)
 
 
-def _screening(ratio: Interval, verdict: str) -> str:
-    if verdict == "rejected":
-        return f"a gain of {LEAST_GAIN:.0%} is outside the interval"
+def _screening(ratio: Interval, *, lost: bool, steady: bool) -> str:
+    if lost:
+        outside = f"a gain of {LEAST_GAIN:.0%} is outside the interval"
+        return outside if steady else f"{outside}, of times that are not steady"
     if ratio.estimate <= 1 - LEAST_GAIN:
         return "faster when screened; not confirmed"
     return f"no gain of {LEAST_GAIN:.0%} when screened; the interval does not rule one out"

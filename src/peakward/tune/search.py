@@ -153,7 +153,7 @@ class Search:
         names = " + ".join(each.name for each in on.levers) if on is not None else ""
         what = f"screening {lever.name}" + (f" on {names}" if names else "")
         cost_s = self._bench.screen_s(base, candidate) + then_s
-        if not self._ledger.affords(cost_s, what, lever.name, base):
+        if not self._ledger.affords(cost_s, what, lever.name, base, screened_on=names):
             return None
         trial = self._bench.tries.screen(lever, base, candidate)
         self._ledger.add(trial)

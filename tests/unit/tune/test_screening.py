@@ -74,7 +74,9 @@ def test_an_unsteady_arm_rejects_nothing():
     unsteady = msgspec.structs.replace(
         measured(pull(SDPA, BASE), 3.0, 0.01), validity=Validity(verdict="unstable")
     )
-    assert screened(measured(BASE, 1.0, 0.01), unsteady).verdict == "inconclusive"
+    trial = screened(measured(BASE, 1.0, 0.01), unsteady)
+    assert trial.verdict == "inconclusive"
+    assert trial.reason == "a gain of 1% is outside the interval, of times that are not steady"
 
 
 def test_a_candidate_that_does_not_run_keeps_its_status_and_reason():
