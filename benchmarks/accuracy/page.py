@@ -25,7 +25,8 @@ OF_ANOTHER_DEVICE = (
     "The calibrated predictions take this device's calibration, the datasheet's its figures; factors of "
     "operators, shares of the peak and costs of the host are those of an H200. Of an H100 nothing was "
     "fitted but two constants of products of few rows, to captured decode steps: the rows of the kind "
-    "`seen` part them from the cases of which nothing was seen.",
+    "`seen` part them from the cases of which nothing was seen. What other kernels and head dimensions of "
+    "attention take beside the calibrated one is from kernels that an H100 ran by themselves.",
 )
 GENERALITY = (
     "Each model is judged by host costs and interval factors fitted to all others. The factors of "

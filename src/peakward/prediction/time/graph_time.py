@@ -14,7 +14,7 @@ from peakward.prediction.time import queue
 from peakward.prediction.time.device_model import DeviceModel
 from peakward.prediction.time.errors_seen import interval
 from peakward.prediction.time.operator_time import OperatorCost, cost
-from peakward.prediction.time.own_kernels import NEVER_MEASURED
+from peakward.prediction.time.own_kernels import is_guess
 from peakward.prediction.time.queue import Stretch
 from peakward.prediction.time.setting import Setting
 from peakward.records.case import Case
@@ -47,7 +47,7 @@ def graph_time(
     device_s, host_s = sum(p.device_s for p in phases), sum(p.host_s for p in phases)
     bound: Waits = "host" if host_s > device_s else "device"
     step_s = queue.step_s([Stretch(p.n_launches, p.host_s, p.device_s, p.n_waits) for p in phases])
-    guessed = [(op, found) for op, found in timed if op.name in NEVER_MEASURED]
+    guessed = [(op, found) for op, found in timed if is_guess(op, setting, on.compute_capability)]
     guessed_s = sum(op.count * (found.device_s or 0.0) for op, found in guessed)
     return StepTime(
         case=case,

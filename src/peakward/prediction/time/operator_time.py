@@ -6,6 +6,7 @@ from peakward.catalogue.experts import CAPABILITIES
 from peakward.prediction.flops import attended_pairs
 from peakward.prediction.operators.tape import BFLOAT, FLOAT
 from peakward.prediction.time import grouped_products, kernels, own_kernels
+from peakward.prediction.time.attention_kernels import relative_time
 from peakward.prediction.time.device_model import DeviceModel
 from peakward.prediction.time.fused import fused_s
 from peakward.prediction.time.kernels import KERNELS, Kernel
@@ -131,8 +132,9 @@ def _quantised_product(operator: Operator, on: DeviceModel) -> OperatorCost:
 def _attention(operator: Operator, on: DeviceModel) -> OperatorCost:
     q, k = _queries_and_keys(operator)
     seen = 0.5 if operator.causal and q.shape[-2] == k.shape[-2] else 1.0
+    share = seen * _beside_calibrated(operator, _torchs_kernel(operator.name), on)
     n_launches = kernels.ATTENTION_LAUNCHES[_pass_of(operator)]
-    return _attended(operator, on, seen, operator.bytes_read + operator.bytes_written, n_launches)
+    return _attended(operator, on, share, operator.bytes_read + operator.bytes_written, n_launches)
 
 
 def _own_attention(operator: Operator, setting: Setting, on: DeviceModel) -> OperatorCost:
@@ -142,26 +144,41 @@ def _own_attention(operator: Operator, setting: Setting, on: DeviceModel) -> Ope
     seen = 1.0  # Of one query over a cache, which gives what is in reach.
     if operator.causal and n_queries == n_keys:
         seen = attended_pairs(n_queries, window=setting.window) / (n_queries * n_keys)
+    share = seen * _beside_calibrated(operator, own_kernels.attention_kernel(operator, setting), on)
     n_launches = own_kernels.ATTENTION_LAUNCHES[_pass_of(operator)]
-    moved = own_kernels.attention_bytes(operator)
-    return _attended(operator, on, seen, moved, n_launches)
+    return _attended(operator, on, share, own_kernels.attention_bytes(operator), n_launches)
 
 
 def _attended(
-    operator: Operator, on: DeviceModel, seen: float, moved_bytes: int, n_launches: float
+    operator: Operator, on: DeviceModel, share: float, moved_bytes: int, n_launches: float
 ) -> OperatorCost:
-    """Where a share of the score matrix is seen. The record counts every product of the kernel over
-    all of it; a rate is of model FLOPs, without the scores made anew."""
+    """Of a share of the score matrix, at the calibrated kernel's rate. The record counts every product
+    of the kernel over all of it; a rate is of model FLOPs, without the scores made anew."""
     pass_, (q, k) = _pass_of(operator), _queries_and_keys(operator)
     model = on.attention.get((_TYPES.get(q.dtype, q.dtype), pass_))
     if model is None:
         return OperatorCost(None, n_launches, "compute")
-    flops = operator.flops * seen * (4 / 5 if pass_ == "backward" else 1)
+    flops = operator.flops * share * (4 / 5 if pass_ == "backward" else 1)
     # A kernel goes along the keys of each block of queries: it is their number that fills its pipeline.
     compute_s = model.time_s(flops, k.shape[-2])
     memory_s = on.traffic.time_s(moved_bytes)
     bound: Literal["compute", "memory"] = "compute" if compute_s > memory_s else "memory"
     return OperatorCost(max(compute_s, memory_s) + on.traffic.launch_s, n_launches, bound)
+
+
+def _torchs_kernel(name: str) -> str:
+    """Its name in `attention_kernels`. What a CPU dispatched, as of a captured module, a GPU chooses anew."""
+    if "_for_cpu" in name:
+        return "cudnn"
+    return name.removeprefix("aten._scaled_dot_product_").split("_")[0]
+
+
+def _beside_calibrated(operator: Operator, kernel: str, on: DeviceModel) -> float:
+    """1 where that kernel was never timed beside the calibrated one."""
+    q, _ = _queries_and_keys(operator)
+    size, pass_ = ITEM_BYTES[q.dtype], _pass_of(operator)
+    found = relative_time(kernel, pass_, q.shape[-1], size, on.compute_capability)
+    return 1.0 if found is None else found
 
 
 def _pass_of(operator: Operator) -> AttentionPass:

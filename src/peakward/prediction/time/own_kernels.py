@@ -5,9 +5,12 @@ others a step's interval is as much wider as their share of it says (`errors_see
 them.
 """
 
+from peakward.prediction.operators.attention_backend import ComputeCapability
 from peakward.prediction.operators.linear_loss import PRODUCTS
 from peakward.prediction.operators.tape import FLOAT
+from peakward.prediction.time.attention_kernels import relative_time
 from peakward.prediction.time.kernels import Kernel
+from peakward.prediction.time.setting import Setting
 from peakward.records.op_graph import ITEM_BYTES, Operator
 from peakward.records.rates import AttentionPass
 
@@ -18,9 +21,8 @@ ATTENTION = frozenset(
         "peakward.flash_attention_backward",
     }
 )
-"""At the rates that calibration found for torch's kernels, whatever the head dimension: on an H100 those
-for Hopper took 0.50 to 1.00 of it forward (head dimension 128 least), 0.63 to 1.02 backward
-(`2026-11-22-h100-kernel-speed-flash_attention*`)."""
+"""At the rates that calibration found for torch's kernels, times what was timed of them beside those
+(`attention_kernels`); over a cache nothing was."""
 LINEAR_LOSS = frozenset(PRODUCTS)
 """Products at the rates of cuBLAS, between passes over a chunk of logits (`time.linear_loss`)."""
 QUANTISED = frozenset({"peakward.int4_matmul", "peakward.int8_matmul"})
@@ -59,6 +61,7 @@ times it, from 32,000 on at most 1.4."""
 OPERATORS = ATTENTION | LINEAR_LOSS | QUANTISED | PASSES.keys()
 """All that torch calls as one operator."""
 NEVER_MEASURED = OPERATORS - TIMED
+"""Attention but for what `is_guess` finds timed."""
 ATTENTION_LAUNCHES: dict[AttentionPass, float] = {"forward": 2.0, "backward": 5.0}
 """Of the kernel for Hopper, whose programs draw tiles from a counter that is cleared first; backward
 the terms of each row, the two fills, the kernel, and dq out of its sums. The portable ones
@@ -66,6 +69,24 @@ are one launch forward and three backward, and have no sums; over a cache it is 
 its parts."""
 _PASSES_OVER_SUMS = 4
 """dq's sums in fp32: zeros, read and written by at least one block of keys, and read in the end."""
+
+
+def attention_kernel(operator: Operator, setting: Setting) -> str:
+    """Its name in `attention_kernels`."""
+    if operator.name == "peakward.decode_attention":
+        return "own-decode"
+    return "own-hopper" if setting.for_hopper else "own"
+
+
+def is_guess(operator: Operator, setting: Setting, capability: ComputeCapability) -> bool:
+    """Whether no stored result bears out the operator's time. Of the portable attention none does: beside
+    cuDNN's it took 1.0 to 1.5 times its time forward, by the length."""
+    if operator.name in ATTENTION and setting.for_hopper:
+        pass_: AttentionPass = "backward" if operator.name.endswith("_backward") else "forward"
+        q, kernel = operator.inputs[0], attention_kernel(operator, setting)
+        size = ITEM_BYTES[q.dtype]
+        return relative_time(kernel, pass_, q.shape[-1], size, capability) is None
+    return operator.name in NEVER_MEASURED
 
 
 def attention_bytes(operator: Operator) -> int:

@@ -25,6 +25,8 @@ class Setting(NamedTuple):
     """Whether the optimiser's step counts are no tensors of the device."""
     window: int | None
     """Of attention, which Peakward's own kernels keep to."""
+    for_hopper: bool
+    """Whether Peakward's own kernels of attention are."""
 
 
 def of_case(case: ModelCase) -> Setting:
@@ -40,6 +42,7 @@ def of_case(case: ModelCase) -> Setting:
         heads_are_scattered=configuration.attention != "naive",
         counts_steps_on_host=foreach and not configuration.cuda_graphs,
         window=case.model.window,
+        for_hopper=configuration.attention == "flash-hopper",
     )
 
 
@@ -52,4 +55,5 @@ def of_module(capture: ModuleCapture) -> Setting:
         heads_are_scattered=True,
         counts_steps_on_host=True,
         window=None,
+        for_hopper=False,
     )

@@ -2,6 +2,7 @@
 
 import pytest
 
+from peakward.prediction.time.attention_kernels import TIMES
 from peakward.prediction.time.operator_time import cost
 from peakward.prediction.time.setting import of_case
 
@@ -114,6 +115,36 @@ def test_attention_counts_what_the_maths_needs(name, model_share, n_launches):
     found = cost(operator(name, [q, q, q, q], [q], flops=10**9), of_case(CASE), device())
     assert found.device_s == pytest.approx(model_share * 1e-3 + LAUNCH_S)
     assert (found.n_launches, found.bound) == (n_launches, "compute")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "head_dim", "beside"),
+    [
+        ("cudnn", 64, 1.0),
+        ("cudnn", 128, TIMES["cudnn"]["forward"][128]),
+        ("flash", 64, TIMES["flash"]["forward"][64]),
+        ("flash", 256, 1.0),  # which nobody timed
+        ("efficient", 64, 1.0),
+    ],
+)
+def test_on_hopper_kernels_and_head_dims_differ(kernel, head_dim, beside):
+    q = tensor(4, 12, 128, head_dim, dtype="bfloat16")
+    name = f"_scaled_dot_product_{kernel}_attention"
+    found = cost(operator(name, [q, q, q], [q], flops=10**9), of_case(CASE), device())
+    assert found.device_s == pytest.approx(beside / 2 * 1e-3 + LAUNCH_S)
+
+
+def test_what_a_cpu_dispatched_is_what_a_gpu_would_choose():
+    q = tensor(4, 12, 128, 128, dtype="bfloat16")
+    here, there = (
+        cost(
+            operator(f"_scaled_dot_product_{name}", [q, q, q], [q], flops=10**9),
+            of_case(CASE),
+            device(),
+        )
+        for name in ("flash_attention_for_cpu", "cudnn_attention")
+    )
+    assert here.device_s == there.device_s
 
 
 X = tensor(4, 128, 2500)

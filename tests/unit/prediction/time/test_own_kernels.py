@@ -3,9 +3,10 @@
 import msgspec
 import pytest
 
+from peakward.prediction.time.attention_kernels import TIMES, relative_time
 from peakward.prediction.time.errors_seen import FACTORS, speedup
 from peakward.prediction.time.operator_time import cost
-from peakward.prediction.time.own_kernels import NEVER_MEASURED
+from peakward.prediction.time.own_kernels import NEVER_MEASURED, is_guess
 from peakward.prediction.time.setting import of_case
 from peakward.prediction.time.step import step_time
 
@@ -32,16 +33,43 @@ def windowed(window):
     ],
 )
 def test_attention_is_at_the_rate_of_torchs(name, inputs, share, n_launches):
-    found = cost(made(name, inputs, [Q], 10**9), of_case(CASE), device())
+    elsewhere = device(compute_capability=(8, 0))
+    found = cost(made(name, inputs, [Q], 10**9), of_case(CASE), elsewhere)
     assert found.device_s == pytest.approx(share * 1e-3 + 2 * US)
     assert (found.n_launches, found.bound) == (n_launches, "compute")
+
+
+@pytest.mark.parametrize("kernel", ["own", "own-hopper"])
+def test_on_hopper_it_is_at_its_own(kernel):
+    hopper = msgspec.structs.replace(
+        CASE, configuration=msgspec.structs.replace(CASE.configuration, attention="flash-hopper")
+    )
+    setting = of_case(hopper if kernel == "own-hopper" else CASE)
+    for head_dim, of_table in ((64, 64), (72, 80), (80, 80), (128, 128)):
+        q = tensor(4, 12, 128, head_dim, dtype="bfloat16")
+        for name, pass_, share in (
+            ("flash_attention", "forward", 1 / 2),
+            ("flash_attention_backward", "backward", 2 / 5),
+        ):
+            found = cost(made(name, [q] * 5, [q], 10**9), setting, device())
+            beside = TIMES[kernel][pass_][of_table]
+            assert found.device_s == pytest.approx(share * beside * 1e-3 + 2 * US)
+            assert is_guess(made(name, [q] * 5, [q], 1), setting, (9, 0)) == (kernel == "own")
+
+
+def test_of_what_was_never_timed_beside_torchs_nothing_is_known():
+    assert relative_time("own", "forward", 256, 2, (9, 0)) is None
+    assert relative_time("own", "forward", 64, 4, (9, 0)) is None
+    assert relative_time("own", "forward", 64, 2, (8, 0)) is None
+    assert relative_time("efficient", "forward", 64, 2, (9, 0)) is None
 
 
 def test_keys_beyond_a_window_are_skipped():
     forward = made("flash_attention", [Q, Q, Q], [Q], 10**9)
     found = cost(forward, windowed(32), device()).device_s
     pairs = 128 * 32 - 32**2 / 2
-    assert found == pytest.approx(pairs / 128**2 * 1e-3 + 2 * US)
+    beside = TIMES["own"]["forward"][64]
+    assert found == pytest.approx(pairs / 128**2 * beside * 1e-3 + 2 * US)
 
 
 def test_one_token_sees_the_whole_cache():
