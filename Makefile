@@ -11,7 +11,7 @@ check:  ## Lint, format, types, import law.
 	lint-imports
 
 test:  ## The fast tier: under ten minutes on two cores.
-	$(THREADS) pytest -n 2 -m "not gpu and not full"
+	$(THREADS) pytest -n 2 -m "not gpu and not full" --hypothesis-profile=same
 
 test-full:  ## Everything that needs no GPU: soaks, 30 kills.
 	$(THREADS) pytest -n 2 -m "not gpu"
