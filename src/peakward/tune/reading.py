@@ -4,6 +4,7 @@ In a process of its own: reading takes seconds of Python, which in a thread woul
 interpreter's lock from the loop. A thread waits for that process, which needs no lock.
 """
 
+import signal
 import subprocess
 import sys
 import threading
@@ -69,10 +70,11 @@ class WindowReader:
             return
         finally:
             trace.unlink(missing_ok=True)
-        if not self._is_dropped:
+        if found is not None and not self._is_dropped:
             self._on_reading(found)
 
-    def _read(self, trace: Path, times: LoopTimes) -> Reading:
+    def _read(self, trace: Path, times: LoopTimes) -> Reading | None:
+        """None where Ctrl-C met the reader before it had a group of its own: no failure of a window."""
         with subprocess.Popen(
             [*self._command, str(trace)],
             stdin=subprocess.PIPE,
@@ -86,6 +88,8 @@ class WindowReader:
             except BaseException:
                 process.kill()
                 raise
+        if process.returncode == -signal.SIGINT:
+            return None
         if process.returncode:
             last = said.decode(errors="replace").strip().splitlines()[-1:] or ["no reason given"]
             raise PeakwardError(

@@ -81,6 +81,15 @@ def test_a_reader_that_dies_or_babbles_is_a_failure(trace, code, said):
     assert found == [] and said in failed[0]
 
 
+def test_one_that_ctrl_c_met_is_no_failure_and_the_next_is_read(trace):
+    code = "import os, signal; signal.signal(2, signal.SIG_DFL); os.kill(os.getpid(), 2)"
+    reader, found, failed = made(command=saying(code))
+    reader.read(trace, TIMES)
+    assert reader.finish(60.0)
+    assert found == failed == []
+    assert reader.is_ready()
+
+
 def test_one_that_cannot_start_is_a_failure(trace):
     reader, _, failed = made(command=("/no/such/program",))
     reader.read(trace, TIMES)
