@@ -66,7 +66,7 @@ LAUNCHES = {
     "backward 80 not causal": _launch(partial(_backward, 80, False), 168, 24),
     "backward 96": _launch(partial(_backward, 96, True), 168, 160),
     "backward 96 not causal": _launch(partial(_backward, 96, False), 168, 88),
-    # Not chosen, or not yet.
+    # Not chosen.
     "backward 80 whole": _launch(
         partial(_backward, 80, True, HALVES._replace(at_once=128)), 168, 248
     ),

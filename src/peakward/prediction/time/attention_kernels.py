@@ -26,11 +26,11 @@ TIMES: dict[str, dict[AttentionPass, dict[int, float]]] = {
         "backward": {64: 0.85, 80: 0.91, 96: 0.90, 128: 0.79},
     },
 }
-"""Medians over the lengths, which are within 10% of them but for the flash kernels' forward pass at 1,000
-and 512 (1.43 times), Peakward's own portable one's (1.19), and cuDNN's backward pass of 80, from 1.00 at
-512 to 1.22 at 16,384."""
+"""Medians over the lengths. Single lengths lie within 10% of them, but at 512 (up to 1.24 times), for the
+flash kernel of 64 at 1,000 (1.43), for Peakward's portable one of 64 (0.83 to 1.19) and for that for
+Hopper of 64 at 16,384 (0.88)."""
 HOPPER = 9
-ITEM_BYTES = 2
+TIMED_ITEM_BYTES = 2
 
 
 def relative_time(
@@ -41,7 +41,7 @@ def relative_time(
     A head dimension between those of the table is taken for the next, to which kernels pad it.
     """
     known = TIMES.get(kernel)
-    if known is None or capability[0] != HOPPER or item_bytes != ITEM_BYTES:
+    if known is None or capability[0] != HOPPER or item_bytes != TIMED_ITEM_BYTES:
         return None
     wider = [each for each in known[pass_] if each >= head_dim]
     return known[pass_][min(wider)] if wider else None
