@@ -19,7 +19,7 @@ _COUNTER_BYTES = 4
 
 
 def scratch(plan: Plan) -> tuple[int, ...]:
-    """Bytes of each tensor beside the gradients: figures a row, dq's sums, and shares of dk and dv."""
+    """Bytes of each tensor beside the gradients: shares of dk and dv, dq's sums, and figures a row."""
     heads = plan.batch * plan.shape.n_heads * ITEM_BYTES[FLOAT]
     if plan.attention != "own-hopper":
         return (heads * plan.seq,)
@@ -29,7 +29,7 @@ def scratch(plan: Plan) -> tuple[int, ...]:
         share = plan.tokens * plan.shape.n_heads * plan.shape.head_dim * ITEM_BYTES[plan.compute]
         shares = (share, share)
     sums = heads * rows * plan.shape.head_dim
-    return (*shares, heads * rows, heads * rows, sums, _COUNTER_BYTES)
+    return (*shares, sums, _COUNTER_BYTES, heads * rows, heads * rows)
 
 
 def parts_bytes(plan: Plan) -> tuple[int, ...]:

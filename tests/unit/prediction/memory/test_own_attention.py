@@ -9,7 +9,6 @@ import torch
 from peakward.catalogue.models import model
 from peakward.lab.ops.decode_attention import triton as decode
 from peakward.lab.ops.flash_attention.hopper import refusals
-from peakward.lab.ops.flash_attention.hopper import settings as hopper
 from peakward.lab.ops.flash_attention.rule import Rule
 from peakward.lab.ops.flash_attention.triton.settings import backward_settings_for
 from peakward.prediction.memory import own_attention
@@ -18,8 +17,21 @@ from peakward.prediction.operators.plan import plan
 from peakward.records.case import Configuration, ModelCase, Workload
 
 portable = import_module("peakward.lab.ops.flash_attention.triton.backward")
-"""Its package has a function of that name."""
+"""Its package has a function of that name, as Hopper's has."""
+for_hopper = import_module("peakward.lab.ops.flash_attention.hopper.backward")
+dq_sums = import_module("peakward.lab.ops.flash_attention.hopper.dq_sums")
+row_terms = import_module("peakward.lab.ops.flash_attention.hopper.row_terms")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+class Launches:
+    """Stands in for a kernel, and keeps what it is handed."""
+
+    def __init__(self, launched):
+        self.launched = launched
+
+    def __getitem__(self, grid):
+        return lambda *arguments, **_: self.launched.append(arguments)
 
 
 def case(head_dim=64, precision="bf16", attention="flash", **configuration):
@@ -62,12 +74,24 @@ def test_the_portable_kernels_keep_a_figure_a_row(head_dim, precision, monkeypat
 
 
 @pytest.mark.parametrize("head_dim", refusals.HEAD_DIMS)
-def test_hoppers_sums(head_dim):
-    planned = plan(case(head_dim, attention="flash-hopper"))
-    queries = hopper.backward_settings_for(head_dim).queries
-    rows = -(-70 // queries) * queries
-    a_row = 2 * planned.shape.n_heads * rows * 4
-    assert own_attention.scratch(planned) == (a_row, a_row, a_row * head_dim, 4)
+def test_hoppers_sums_and_figures_of_rows(head_dim, monkeypatch):
+    made = case(head_dim, attention="flash-hopper")
+    q = torch.empty(2, made.model.n_heads, 70, head_dim, dtype=torch.bfloat16, device="meta")
+    lse = q.new_empty(q.shape[:3], dtype=torch.float32)
+    launched = []
+    monkeypatch.setattr(for_hopper, "require", lambda *_: None)
+    for module, name in (
+        (for_hopper, "_attention_backward"),
+        (row_terms, "_attention_row_terms"),
+        (dq_sums, "_attention_round"),
+    ):
+        monkeypatch.setattr(module, name, Launches(launched))
+    gradients = for_hopper.backward(q, None, q, q, q, q, lse, None, Rule(True, None, 1.0))
+    assert [each.shape for each in gradients] == [q.shape] * 3
+    lse2, delta, sums, counter = launched[0][4:8]
+    assert own_attention.scratch(plan(made)) == tuple(
+        each.nbytes for each in (sums, counter, lse2, delta)
+    )
 
 
 def test_of_shared_keys_hopper_has_each_heads_gradients_apart():

@@ -26,7 +26,7 @@ from peakward.lab.ops.flash_attention.hopper.dq_sums import rounded
 from peakward.lab.ops.flash_attention.hopper.refusals import require, require_unordered
 from peakward.lab.ops.flash_attention.hopper.ring import barriers, ring, tiles_of
 from peakward.lab.ops.flash_attention.hopper.row_terms import row_terms
-from peakward.lab.ops.flash_attention.hopper.schedule import announcements, heads_at_once
+from peakward.lab.ops.flash_attention.hopper.schedule import announcements, balanced, heads_at_once
 from peakward.lab.ops.flash_attention.hopper.settings import (
     KEYS,
     ROWS,
@@ -160,10 +160,9 @@ def backward(
     chosen = settings or backward_settings_for(d)
     queries = chosen.queries
     n_q_blocks, n_k_blocks = triton.cdiv(q_len, queries), triton.cdiv(k_len, KEYS)
-    lse2, delta = row_terms(out, dout, lse, dlse, n_q_blocks * queries)
-    dq_sums = torch.zeros(
-        batch, n_heads, n_q_blocks * queries, d, dtype=torch.float32, device=q.device
-    )
+    dq_sums = lse.new_empty(batch, n_heads, n_q_blocks * queries, d)
+    counter = lse.new_empty(1, dtype=torch.int32)
+    lse2, delta = row_terms(out, dout, lse, dlse, dq_sums, counter)
     n_all_heads = batch * n_heads
     n_tiles = n_k_blocks * n_all_heads
     most = n_programs(q.device)
@@ -178,7 +177,6 @@ def backward(
     )
     mains = [describe(*each, main) for each in operands]
     rests = [describe(*each, rest) if rest else None for each in operands]
-    seen_bytes = 2 * q_len * d * q.element_size()
     _attention_backward[(min(most, n_tiles),)](
         *mains[:4],
         describe_vectors(lse2, queries),
@@ -186,14 +184,14 @@ def backward(
         *mains[4:],
         *rests,
         dq_sums,
-        torch.zeros(1, dtype=torch.int32, device=q.device),
+        counter,
         rule.scale * LOG2E,
         q_len,
         k_len,
         n_k_blocks,
         n_q_blocks,
         n_tiles,
-        heads_at_once(seen_bytes, n_all_heads, n_k_blocks, most, causal=rule.causal),
+        heads_at_once(0, n_all_heads, least=balanced(n_k_blocks, most)),
         n_all_heads,
         N_HEADS=n_heads,
         GROUP=group,

@@ -72,7 +72,7 @@ def bring(  # type: ignore[no-untyped-def]
         _copy(k, k_rest, batch, kv_head, key, full, ks.tile(turn), rests.k.index(slot), sizes)
         _copy(v, v_rest, batch, kv_head, key, full, v_tiles.index(slot), rests.v.index(slot), sizes)
         # The answer takes most of a microsecond: it comes while these tiles do.
-        index = draw(counter)
+        index = gl.num_programs(0) + draw(counter)
         for j in range(first, n_q_blocks):
             row = j * sizes.queries
             slot = step % qs.n_tiles

@@ -15,7 +15,12 @@ from peakward.lab.ops.flash_attention.hopper.forward_rows import attend
 from peakward.lab.ops.flash_attention.hopper.forward_sizes import Sizes
 from peakward.lab.ops.flash_attention.hopper.refusals import require
 from peakward.lab.ops.flash_attention.hopper.ring import barriers, ring, tiles_of
-from peakward.lab.ops.flash_attention.hopper.schedule import announcements, heads_at_once
+from peakward.lab.ops.flash_attention.hopper.schedule import (
+    L2_BYTES,
+    announcements,
+    balanced,
+    heads_at_once,
+)
 from peakward.lab.ops.flash_attention.hopper.settings import (
     KEYS,
     ROWS,
@@ -117,9 +122,10 @@ def forward(
     chosen = settings or forward_settings_for(d, k_len, causal=rule.causal)
     n_q_blocks = triton.cdiv(q_len, ROWS * chosen.warpgroups)
     n_all_heads = batch * n_heads
-    n_tiles = n_q_blocks * n_all_heads
-    kv_bytes = 2 * k_len * d * k.element_size()
+    kv_bytes = 2 * k_len * d * k.element_size() * n_kv_heads // n_heads
     most = n_programs(q.device)
+    least = balanced(n_q_blocks, most) if rule.causal else 1
+    n_tiles = n_q_blocks * n_all_heads
     width = 64 if d == 64 else 128
     _attention_forward[(min(most, n_tiles),)](
         describe("q", q, ROWS, width),
@@ -135,9 +141,7 @@ def forward(
         n_heads // n_kv_heads,
         n_q_blocks,
         n_tiles,
-        heads_at_once(
-            kv_bytes * n_kv_heads // n_heads, n_all_heads, n_q_blocks, most, causal=rule.causal
-        ),
+        heads_at_once(L2_BYTES // max(1, kv_bytes), n_all_heads, least=least),
         n_all_heads,
         CAUSAL=rule.causal,
         KEYS=KEYS,

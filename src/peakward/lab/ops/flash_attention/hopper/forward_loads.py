@@ -61,6 +61,6 @@ def bring(  # type: ignore[no-untyped-def]
             step += 1
             # The answer takes most of a microsecond: it comes while these tiles do.
             if j == 0:
-                index = draw(counter)
+                index = gl.num_programs(0) + draw(counter)
         turn += 1
     turns.announce(-1, 0, turn)

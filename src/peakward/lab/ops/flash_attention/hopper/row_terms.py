@@ -1,4 +1,5 @@
-"""What the backward pass takes of each query beside its row: its log-sum-exp and Σ out·dout."""
+"""What the backward pass takes of each query beside its row, its log-sum-exp and Σ out·dout; and the zeros
+that it begins with, which apart would be two launches more."""
 
 import torch
 import triton
@@ -16,6 +17,8 @@ def _attention_row_terms(  # type: ignore[no-untyped-def]
     dlse_ptr,
     lse2_ptr,
     delta_ptr,
+    sums_ptr,
+    counter_ptr,
     q_len,
     padded,
     n_heads,
@@ -49,18 +52,31 @@ def _attention_row_terms(  # type: ignore[no-untyped-def]
     lse2 = tl.where(lse == float("-inf"), float("inf"), lse * 1.4426950408889634)
     tl.store(lse2_ptr + head * padded + row, lse2, mask=row < padded)
     tl.store(delta_ptr + head * padded + row, delta, mask=row < padded)
+    # In an order of their own: what counts is that as many are zeroed.
+    sums_ptr += (head * padded + tl.program_id(0) * ROWS) * D
+    zeros = tl.arange(0, ROWS * COLUMNS)
+    tl.store(sums_ptr + zeros, tl.zeros([ROWS * COLUMNS], tl.float32), mask=zeros < ROWS * D)
+    tl.store(counter_ptr, 0)
 
 
 def row_terms(
-    out: Tensor, dout: Tensor, lse: Tensor, dlse: Tensor | None, padded: int
+    out: Tensor,
+    dout: Tensor,
+    lse: Tensor,
+    dlse: Tensor | None,
+    sums: Tensor,
+    counter: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """(lse in base 2, Σ out·dout - dlse), each (batch, heads, padded) in fp32, beyond q_len 0.
 
     Args:
         out, dout: (batch, heads, q_len, head_dim), the last contiguous.
         lse, dlse: contiguous (batch, heads, q_len) in fp32.
+        sums: (batch, heads, padded, head_dim) in fp32, and counter, one of int32: filled with zeros.
+            `padded` is a multiple of ROWS.
     """
     batch, n_heads, q_len, d = out.shape
+    padded = sums.shape[2]
     lse2 = torch.empty(batch, n_heads, padded, dtype=torch.float32, device=out.device)
     delta = torch.empty_like(lse2)
     _attention_row_terms[(triton.cdiv(padded, ROWS), batch * n_heads)](
@@ -70,6 +86,8 @@ def row_terms(
         dlse,
         lse2,
         delta,
+        sums,
+        counter,
         q_len,
         padded,
         n_heads,
