@@ -78,7 +78,7 @@ def test_compiled_for_a_gpu_rows_are_moved_by_whole_vectors_but_for_their_edges(
         # The edges.
         ("backward", 2, 2, 1),
         # A row's loss, its log-sum-exp, the edges.
-        ("both", 12, 4, 3),
+        ("both", 6, 2, 3),
     ):
         text = entries(tmp_path, f"cross_entropy_{kernel}")[-1]
         words = Counter(re.findall(r"(?:ld|st)\.global[\w.:]*", text))
