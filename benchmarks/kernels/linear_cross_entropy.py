@@ -116,7 +116,14 @@ def _both(n_tokens: int, width: int, vocab: int) -> Contest:
 
 
 TILES = tuple(
-    triton.Settings(*blocks, group=group, num_warps=warps, num_stages=stages, described=True)
+    triton.Settings(
+        *blocks,
+        group=group,
+        num_warps=warps,
+        num_stages=stages,
+        described=True,
+        resident=resident,
+    )
     for blocks, warps, stages in (
         ((128, 256, 64), 8, 3),
         ((128, 256, 64), 8, 4),
@@ -129,13 +136,16 @@ TILES = tuple(
         ((64, 256, 64), 4, 3),
     )
     for group in (8, 16)
+    for resident in (False, True)
 )
 
 
 def _tile_arms(call: Callable[[triton.Settings], Tensor]) -> dict[str, Callable[[], Arm]]:
     return {
         f"{each.block_tokens}×{each.block_vocab}×{each.block_width} group {each.group} "
-        f"{each.num_warps} warps {each.num_stages} stages": (lambda each=each: partial(call, each))
+        f"{each.num_warps} warps {each.num_stages} stages{' resident' * each.resident}": (
+            lambda each=each: partial(call, each)
+        )
         for each in TILES
     }
 

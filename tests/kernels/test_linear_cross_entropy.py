@@ -14,6 +14,7 @@ from peakward.lab.ops.linear_cross_entropy import reference
 pytest.importorskip("triton")
 from peakward.lab.ops.cross_entropy.triton import both, online
 from peakward.lab.ops.linear_cross_entropy import api, chunked, recomputed, triton, workspace
+from peakward.lab.ops.linear_cross_entropy.triton import partials, slopes
 
 EACH = pytest.mark.parametrize("implementation", api.IMPLEMENTATIONS)
 N_DRAWS = 3
@@ -181,12 +182,14 @@ def test_a_view_that_no_descriptor_can_be_of(device, dtypes):
     torch.testing.assert_close(ours("chunked")(hidden, shifted, targets), expected)
 
 
-def test_tiles_by_pointers_are_those_by_descriptors(device, dtypes):
+def test_tiles_by_pointers_or_taken_in_turn_are_those_by_descriptors(device, dtypes):
     hidden, weight, targets = drawn(70, 24, 150, torch.float32, n_ignored=3)
     one = torch.ones(())
     results = []
-    for described in (True, False):
-        cut = triton.Settings(32, 64, 16, 2, num_warps=4, num_stages=2, described=described)
+    for described, resident in ((True, False), (False, False), (True, True)):
+        cut = triton.Settings(
+            32, 64, 16, 2, num_warps=4, num_stages=2, described=described, resident=resident
+        )
         each, sums = triton.losses(hidden, weight, targets, ignore_index=-100, settings=cut)
         out = torch.full((70, 80), torch.nan)
         triton.gradient(
@@ -194,8 +197,9 @@ def test_tiles_by_pointers_are_those_by_descriptors(device, dtypes):
             first_column=80, ignore_index=-100, settings=cut,
         )  # fmt: skip
         results.append((each, sums, out))
-    for by_descriptors, by_pointers in zip(*results, strict=True):
+    for by_descriptors, by_pointers, in_turn in zip(*results, strict=True):
         assert torch.equal(by_descriptors[..., :70], by_pointers[..., :70])
+        assert torch.equal(by_descriptors[..., :70], in_turn[..., :70])
     assert results[1][2][:, 70:].isnan().all()
 
 
@@ -230,9 +234,10 @@ class Unstarted:
 def unstarted(monkeypatch):
     for module, names in (
         (
-            triton,
-            tuple(f"_linear_cross_entropy_{each}" for each in ("partials", "combine", "gradient")),
+            partials,
+            ("_linear_cross_entropy_partials", "_linear_cross_entropy_combine"),
         ),
+        (slopes, ("_linear_cross_entropy_gradient",)),
         (both, ("cross_entropy_both",)),
         (online, ("cross_entropy_mean",)),
     ):
