@@ -14,7 +14,7 @@ from peakward.lab.ops.linear_cross_entropy import reference
 pytest.importorskip("triton")
 from peakward.lab.ops.cross_entropy.triton import both, online
 from peakward.lab.ops.linear_cross_entropy import api, chunked, recomputed, triton, workspace
-from peakward.lab.ops.linear_cross_entropy.triton import partials, slopes
+from peakward.lab.ops.linear_cross_entropy.triton import partials, scaling, slopes
 
 EACH = pytest.mark.parametrize("implementation", api.IMPLEMENTATIONS)
 N_DRAWS = 3
@@ -135,6 +135,18 @@ def test_no_tokens(device, dtypes, implementation):
 
 
 @EACH
+@pytest.mark.parametrize("bound", [None, 1])
+def test_an_ignored_row_of_infinities_has_no_gradient(device, dtypes, implementation, bound):
+    """Nor by what lies past the last of 41 words, which products take with zeros."""
+    hidden, weight, targets = drawn(6, 16, 41, torch.float32)
+    hidden[2], targets[2] = torch.inf, -100
+    loss = ours(implementation, workspace_bytes=bound)
+    _, d_hidden, _ = with_gradients(loss, hidden, weight, targets)
+    assert not d_hidden[2].any()
+    assert d_hidden.isfinite().all()
+
+
+@EACH
 @pytest.mark.parametrize("target", [40, -1])
 def test_a_target_outside_the_vocabulary_is_nan(device, dtypes, implementation, target):
     hidden, weight, targets = drawn(4, 16, 40, torch.float32)
@@ -238,6 +250,7 @@ def unstarted(monkeypatch):
             ("_linear_cross_entropy_partials", "_linear_cross_entropy_combine"),
         ),
         (slopes, ("_linear_cross_entropy_gradient",)),
+        (scaling, ("_linear_cross_entropy_scale",)),
         (both, ("cross_entropy_both",)),
         (online, ("cross_entropy_mean",)),
     ):
@@ -292,6 +305,7 @@ def test_a_workspace_is_cut_evenly_and_never_beyond_its_bound():
     )  # Of 23 tiles at most, three chunks.
     assert workspace.chunk_length(8192, 1000, 1) == 128
     assert workspace.chunk_length(17, 1000, 1) == 17
+    assert workspace.chunk_length(200, 1000, 200 * 1000) == 200
     assert workspace.chunk_length(0, 1000, 1) == 0
     weight = torch.empty(128_256, 4096, dtype=torch.bfloat16, device="meta")
     assert workspace.workspace_bytes(weight) == 2 * 128_256 * 4096

@@ -21,6 +21,12 @@ def _start(
     )  # fmt: skip
 
 
+def _scale(dtype: torch.dtype, to: torch.dtype) -> None:
+    one = torch.zeros((), dtype=to, device="meta")
+    x = torch.zeros(4096, 768, dtype=dtype, device="meta")
+    triton.scaled(x, one, one.float(), to)
+
+
 SHARED_BYTES = 227 << 10
 """All that a program may have on an H100."""
 
@@ -28,6 +34,10 @@ LAUNCHES = {
     "bf16": Launch(lambda: _start(torch.bfloat16), registers=255, shared_bytes=SHARED_BYTES),
     "bf16 odd": Launch(
         lambda: _start(torch.bfloat16, 50_257), registers=255, shared_bytes=SHARED_BYTES
+    ),
+    "scale": Launch(lambda: _scale(torch.bfloat16, torch.bfloat16), registers=64, shared_bytes=0),
+    "scale sums": Launch(
+        lambda: _scale(torch.float32, torch.bfloat16), registers=80, shared_bytes=0
     ),
     "fp32": Launch(lambda: _start(torch.float32), registers=255, shared_bytes=SHARED_BYTES),
 }

@@ -57,13 +57,15 @@ def scratch(plan: Plan) -> tuple[int, ...]:
 
 
 def scratch_backward(plan: Plan) -> tuple[int, ...]:
-    """Of the backward pass: the stream's gradient as it is summed, in fp32, and a chunk's gradient, of
-    which the chunked one has none left to make."""
+    """Of the backward pass: the stream's gradient as several chunks are summed, in fp32, and a chunk's
+    gradient, of which the chunked one has none left to make."""
     if plan.loss == "chunked":
         return (0,)
     x, weight = operands(plan)
-    total = () if plan.compute == FLOAT else (of_type(x, FLOAT).n_bytes,)
-    return (*total, chunks(x, weight, of_tokens=False)[1])
+    n_chunks, chunk_bytes = chunks(x, weight, of_tokens=False)
+    if plan.compute == FLOAT or n_chunks == 1:
+        return (chunk_bytes,)
+    return of_type(x, FLOAT).n_bytes, chunk_bytes
 
 
 def _category(plan: Plan) -> Category:

@@ -94,6 +94,8 @@ def chunks(hidden: Operand, weight: Operand, *, of_tokens: bool) -> tuple[int, i
 
 
 def _chunk_length(length: int, row_bytes: int, n_bytes: int) -> int:
+    if length * row_bytes <= n_bytes:
+        return length
     most = max(STEP, n_bytes // row_bytes // STEP * STEP)
     n_chunks = max(1, -(-length // most))
     return min(length, _round_up(-(-length // n_chunks), STEP))

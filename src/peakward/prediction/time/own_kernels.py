@@ -32,7 +32,7 @@ PASSES: dict[str, Kernel] = {
     "peakward.add_layer_norm_backward": Kernel(1.2, 3),
     "peakward.add_rms_norm": Kernel(1.0),
     "peakward.add_rms_norm_backward": Kernel(1.2, 2),
-    "peakward.linear_cross_entropy_chunked_backward": Kernel(1.0, 3),
+    "peakward.linear_cross_entropy_chunked_backward": Kernel(1.0, 2),
     "peakward.rope": Kernel(1.0),
     "peakward.rope_": Kernel(1.0),
     "peakward.swiglu": Kernel(1.0),

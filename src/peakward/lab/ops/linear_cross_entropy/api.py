@@ -141,10 +141,9 @@ def _(  # noqa: PLR0917
 def _chunked_backward(
     d_hidden: Tensor, d_weight: Tensor, count: Tensor, grad_loss: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Both times grad_loss / count, in the type of hidden."""
-    scale = grad_loss.float() / count
-    scaled = torch.empty_like(d_weight, dtype=d_hidden.dtype)
-    return d_hidden * scale, torch.mul(d_weight, scale, out=scaled)
+    from peakward.lab.ops.linear_cross_entropy import chunked
+
+    return chunked.gradients(d_hidden, d_weight, count, grad_loss)
 
 
 @_chunked_backward.register_fake

@@ -12,12 +12,9 @@ import torch
 from torch import Tensor
 
 from peakward.lab.ops.cross_entropy import triton
-from peakward.lab.ops.linear_cross_entropy.workspace import (
-    COLUMNS,
-    add_product,
-    chunk_length,
-    round_up,
-)
+from peakward.lab.ops.linear_cross_entropy import products
+from peakward.lab.ops.linear_cross_entropy.triton import scaled
+from peakward.lab.ops.linear_cross_entropy.workspace import chunk_length, row_length
 
 
 def loss_and_gradients(
@@ -48,22 +45,32 @@ def loss_and_gradients(
     d_weight = losses.new_empty(weight.shape if of_weight else (0, 0))
     if of_weight and not n_tokens:
         d_weight.zero_()
-    columns = round_up(vocab, COLUMNS)
+    columns = row_length(vocab)
     length = chunk_length(n_tokens, columns * hidden.element_size(), n_bytes)
     workspace = hidden.new_empty(length, columns)
     sums = losses.new_empty(length, 2)
     for start in range(0, n_tokens, length or 1):
         chunk = slice(start, min(start + length, n_tokens))
-        logits = workspace[: chunk.stop - start, :vocab]
-        torch.mm(hidden[chunk], weight.mT, out=logits)
-        rows = (logits, targets[chunk], losses[chunk], lse[chunk])
+        rows = workspace[: chunk.stop - start]
+        products.logits(hidden[chunk], weight, rows)
+        of_rows = (rows[:, :vocab], targets[chunk], losses[chunk], lse[chunk])
         if not (of_hidden or of_weight):
-            triton.losses(*rows, sums, ignore_index=ignore_index, label_smoothing=0.0)
+            triton.losses(*of_rows, sums, ignore_index=ignore_index, label_smoothing=0.0)
             continue
-        triton.losses_and_gradient(*rows, ignore_index=ignore_index, label_smoothing=0.0)
+        triton.losses_and_gradient(*of_rows, ignore_index=ignore_index, label_smoothing=0.0)
         if of_hidden:
-            torch.mm(logits, weight, out=d_hidden[chunk])
+            products.to_hidden(rows, weight, d_hidden[chunk], first=True)
         if of_weight:
-            add_product(d_weight, logits.mT, hidden[chunk], first=start == 0)
+            products.to_weight(rows, hidden[chunk], d_weight, first=start == 0)
     triton.mean(losses, targets, loss, count, ignore_index=ignore_index)
     return loss, count, d_hidden, d_weight
+
+
+def gradients(
+    d_hidden: Tensor, d_weight: Tensor, count: Tensor, grad_loss: Tensor
+) -> tuple[Tensor, Tensor]:
+    """`reference.gradients` in the type of hidden."""
+    d_hidden, d_weight = (
+        scaled(each, grad_loss, count, d_hidden.dtype) for each in (d_hidden, d_weight)
+    )
+    return d_hidden, d_weight

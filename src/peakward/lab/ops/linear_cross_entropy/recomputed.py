@@ -3,22 +3,18 @@
 The forward pass writes no logits at all. In the backward pass the log-sum-exp is known, so that
 chunks may run over the vocabulary: a kernel computes a chunk's logits again and stores their gradient
 alone, in a workspace of bounded size, and cuBLAS makes of it a part of d_weight, whole, and one more
-summand of d_hidden, in fp32. A fourth product instead of a pass over the logits; every sum has one
-order, so that results are the same every time. Adding tiles to d_hidden and d_weight from within one
-kernel, as Wijmans et al. (2024) do, would need locks.
+summand of d_hidden, in fp32 where there are several. A fourth product instead of a pass over the
+logits, so that three quarters of the products' rate are the most it can reach; every sum has one order,
+so that results are the same every time. Adding tiles to d_hidden and d_weight from within one kernel,
+as Wijmans et al. (2024) do, would need locks.
 """
 
 import torch
 from torch import Tensor
 
 from peakward.lab.ops.cross_entropy.triton import mean
-from peakward.lab.ops.linear_cross_entropy import triton
-from peakward.lab.ops.linear_cross_entropy.workspace import (
-    COLUMNS,
-    add_product,
-    chunk_length,
-    round_up,
-)
+from peakward.lab.ops.linear_cross_entropy import products, triton
+from peakward.lab.ops.linear_cross_entropy.workspace import chunk_length, row_length
 
 
 def loss(
@@ -58,14 +54,18 @@ def gradients(  # noqa: PLR0917 (what autograd kept)
     """
     n_tokens, vocab = hidden.shape[0], weight.shape[0]
     d_weight = weight.new_empty(weight.shape if of_weight else (0, 0))
-    total = sums.new_empty(hidden.shape if of_hidden else (0, 0))
-    if not n_tokens:
-        return total.to(hidden.dtype), d_weight.zero_()
     length = chunk_length(vocab, n_tokens * hidden.element_size(), n_bytes)
-    workspace = hidden.new_empty(n_tokens, round_up(length, COLUMNS))
+    total = hidden.new_empty(
+        hidden.shape if of_hidden else (0, 0),
+        dtype=hidden.dtype if length == vocab else torch.float32,
+    )
+    if not n_tokens:
+        return total, d_weight.zero_()
+    workspace = hidden.new_empty(n_tokens, row_length(length))
     for start in range(0, vocab, length):
         chunk = slice(start, min(start + length, vocab))
-        slope = workspace[:, : chunk.stop - start]
+        n_words = chunk.stop - start
+        rows = workspace[:, : row_length(n_words)]
         triton.gradient(
             hidden,
             weight,
@@ -73,12 +73,13 @@ def gradients(  # noqa: PLR0917 (what autograd kept)
             sums,
             count,
             grad_loss,
-            slope,
+            rows[:, :n_words],
             first_column=start,
             ignore_index=ignore_index,
         )
+        products.clear_rest(rows, n_words)
         if of_weight:
-            torch.mm(slope.mT, hidden, out=d_weight[chunk])
+            products.to_weight(rows, hidden, d_weight[chunk], first=True)
         if of_hidden:
-            add_product(total, slope, weight[chunk], first=start == 0)
+            products.to_hidden(rows, weight[chunk], total, first=start == 0)
     return total.to(hidden.dtype), d_weight

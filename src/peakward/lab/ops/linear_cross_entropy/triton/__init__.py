@@ -8,6 +8,7 @@ stores what becomes of it.
 """
 
 from peakward.lab.ops.linear_cross_entropy.triton.partials import losses
+from peakward.lab.ops.linear_cross_entropy.triton.scaling import scaled
 from peakward.lab.ops.linear_cross_entropy.triton.settings import (
     Settings,
     gradient_settings_for,
@@ -15,4 +16,4 @@ from peakward.lab.ops.linear_cross_entropy.triton.settings import (
 )
 from peakward.lab.ops.linear_cross_entropy.triton.slopes import gradient
 
-__all__ = ["Settings", "gradient", "gradient_settings_for", "losses", "settings_for"]
+__all__ = ["Settings", "gradient", "gradient_settings_for", "losses", "scaled", "settings_for"]
