@@ -13,7 +13,15 @@ from peakward.lab.ops.linear_cross_entropy import reference
 
 pytest.importorskip("triton")
 from peakward.lab.ops.cross_entropy.triton import both, online
-from peakward.lab.ops.linear_cross_entropy import api, chunked, recomputed, triton, workspace
+from peakward.lab.ops.linear_cross_entropy import (
+    api,
+    chunked,
+    operators,
+    recomputed,
+    triton,
+    whole,
+    workspace,
+)
 from peakward.lab.ops.linear_cross_entropy.triton import partials, scaling, slopes
 
 EACH = pytest.mark.parametrize("implementation", api.IMPLEMENTATIONS)
@@ -147,6 +155,27 @@ def test_an_ignored_row_of_infinities_has_no_gradient(device, dtypes, implementa
 
 
 @EACH
+@pytest.mark.parametrize("bound", [None, 1])
+def test_a_graph_that_is_kept_gives_its_gradients_again(device, dtypes, implementation, bound):
+    hidden, weight, targets = drawn(6, 16, 40, torch.float32)
+    leaves = hidden.requires_grad_(), weight.requires_grad_()
+    loss = ours(implementation, workspace_bytes=bound)(*leaves, targets)
+    first = torch.autograd.grad(loss, leaves, retain_graph=True)
+    assert all(map(torch.equal, first, torch.autograd.grad(loss, leaves)))
+
+
+@EACH
+def test_a_loss_scale_that_hidden_itself_cannot_take(device, dtypes, implementation):
+    """Of two words as likely as each other half of what is infinite in fp16."""
+    hidden = torch.full((1, 16), 16.0, dtype=torch.float16, requires_grad=True)
+    weight = torch.zeros(2, 16, dtype=torch.float16, requires_grad=True)
+    loss = ours(implementation, loss_dtype=torch.float32)(hidden, weight, torch.zeros(1).long())
+    (d_weight,) = torch.autograd.grad(loss, weight, torch.tensor(6144.0))
+    assert (hidden * 6144).isinf().all()
+    assert d_weight.tolist() == [[-49152.0] * 16, [49152.0] * 16]
+
+
+@EACH
 @pytest.mark.parametrize("target", [40, -1])
 def test_a_target_outside_the_vocabulary_is_nan(device, dtypes, implementation, target):
     hidden, weight, targets = drawn(4, 16, 40, torch.float32)
@@ -277,6 +306,21 @@ def test_chunks_of_tokens_stay_within_their_workspace(device, dtypes, unstarted)
     assert GRADIENTS_BYTES + bound <= allocated.peak_bytes <= GRADIENTS_BYTES + bound + ROWS_BYTES
 
 
+def test_all_logits_at_once_leave_no_gradient_of_the_weight_in_fp32(device, dtypes, unstarted):
+    hidden, weight, targets = drawn(N_TOKENS, WIDTH, VOCAB, torch.float32)
+    with Allocated() as allocated:
+        _, count, d_hidden, slope = whole.loss_and_slope(
+            hidden, weight, targets, ignore_index=-100, loss_dtype=torch.float32,
+            of_hidden=True, of_weight=True,
+        )  # fmt: skip
+        assert allocated.largest_bytes == LOGITS_BYTES
+        of_hidden_bytes = N_TOKENS * WIDTH * 4
+        assert allocated.peak_bytes <= LOGITS_BYTES + of_hidden_bytes + ROWS_BYTES
+        whole.gradients(hidden, d_hidden, slope, count, torch.ones(()), vocab=VOCAB, of_weight=True)
+    beside_bytes = 2 * of_hidden_bytes + VOCAB * WIDTH * 4
+    assert allocated.peak_bytes <= LOGITS_BYTES + beside_bytes + ROWS_BYTES
+
+
 def test_recomputing_keeps_no_logits(device, dtypes, unstarted):
     inputs = drawn(N_TOKENS, WIDTH, VOCAB, torch.float32)
     options = {"ignore_index": -100}
@@ -312,19 +356,33 @@ def test_a_workspace_is_cut_evenly_and_never_beyond_its_bound():
     assert workspace.workspace_bytes(weight[:10]) == 256 << 20
 
 
+def test_a_chunk_has_enough_tokens_and_all_logits_may_take_what_d_weight_in_fp32_would():
+    weight = torch.empty(50_257, 768, dtype=torch.bfloat16, device="meta")
+    assert workspace.workspace_bytes(weight) == 256 << 20
+    assert workspace.tokens_bytes(weight) == 4096 * 50_272 * 2
+    assert workspace.chunk_length(8192, 50_272 * 2, workspace.tokens_bytes(weight)) == 4096
+    assert workspace.whole_bytes(weight) == (4096 * 50_272 + 768 * 50_257) * 2
+    assert workspace.whole_bytes(weight.float()) == workspace.tokens_bytes(weight)
+    wide = torch.empty(50_257, 8192, dtype=torch.bfloat16, device="meta")
+    assert workspace.tokens_bytes(wide) == 8192 * 50_257 * 2
+
+
 def test_ops_are_what_they_register(device, dtypes):
     hidden, weight, targets = drawn(3, 16, 40, torch.float32, n_ignored=1)
     leaves = hidden.detach().requires_grad_(), weight.detach().requires_grad_()
     options = (-100, torch.float32, 1 << 20)
-    torch.library.opcheck(api._chunked, (*leaves, targets, *options, True, True))
-    torch.library.opcheck(api._recomputed, (*leaves, targets, *options))
+    torch.library.opcheck(operators.chunked, (*leaves, targets, *options, True, True))
+    torch.library.opcheck(operators.whole, (*leaves, targets, *options[:2], True, True))
+    torch.library.opcheck(operators.recomputed, (*leaves, targets, *options))
     one = torch.ones(())
-    torch.library.opcheck(api._chunked_backward, (hidden, weight, one, one))
+    torch.library.opcheck(operators.chunked_backward, (hidden, weight, one, one))
+    slope = torch.randn(3, 48)
+    torch.library.opcheck(operators.whole_backward, (hidden, hidden, slope, one, one, 40, True))
     _, sums, count = recomputed.loss(
         hidden, weight, targets, ignore_index=-100, loss_dtype=torch.float32
     )
     torch.library.opcheck(
-        api._recomputed_backward,
+        operators.recomputed_backward,
         (hidden, weight, targets, sums, count, one, -100, 1 << 20, True, True),
     )
 

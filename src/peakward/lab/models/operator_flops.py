@@ -67,6 +67,12 @@ def _linear_cross_entropy(n_products: int) -> Callable[[Shapes], int]:
     return formula
 
 
+def _slope_product(shapes: Shapes) -> int:
+    """Of (tokens, d), and of the logits' gradient after the one of these."""
+    (n_tokens, width), _, (_, columns) = shapes[:3]
+    return 2 * n_tokens * width * columns
+
+
 def _quantised_product(shapes: Shapes) -> int:
     """Of (…, k) and n outputs, each with scales: (groups, n)."""
     x, _, scale = shapes[:3]
@@ -95,6 +101,8 @@ _FORMULAS: dict[str, Callable[[Shapes], int]] = {
     "peakward.int4_matmul": _quantised_product,
     "peakward.int8_matmul": _quantised_product,
     "peakward.linear_cross_entropy_chunked": _linear_cross_entropy(3),
+    "peakward.linear_cross_entropy_whole": _linear_cross_entropy(2),
+    "peakward.linear_cross_entropy_whole_backward": _slope_product,
     "peakward.linear_cross_entropy_recomputed": _linear_cross_entropy(1),
     "peakward.linear_cross_entropy_recomputed_backward": _linear_cross_entropy(3),
 }

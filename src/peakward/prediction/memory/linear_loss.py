@@ -1,20 +1,22 @@
 """What Peakward's cross-entropy with the output layer in it holds (`lab/ops/linear_cross_entropy`): never
 all logits, but a workspace with a chunk of them."""
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from peakward.prediction.memory.timeline import Category, Timeline
-from peakward.prediction.operators.linear_loss import chunks, kept, operands
+from peakward.prediction.operators.linear_loss import chunks, is_whole, kept, operands
 from peakward.prediction.operators.plan import Plan
 from peakward.prediction.operators.tape import FLOAT, of_type
 from peakward.records.op_graph import ITEM_BYTES
 
+T = TypeVar("T")
 _TILE = {FLOAT: 64}
 """Columns of logits that one program of the recomputed loss sums up, on Hopper; 256 in 16 bits."""
 
 
 class SavedLoss(NamedTuple):
-    """Of the chunked one the gradients, unscaled; of the recomputed one its operands and its rows' sums."""
+    """Of the chunked one the gradients, unscaled, or the stream, its gradient and that of all logits; of
+    the recomputed one its operands and its rows' sums."""
 
     kept: tuple[int, ...]
 
@@ -27,7 +29,14 @@ def forward(line: Timeline, plan: Plan, normed: int) -> SavedLoss:
     rows = line.ops(rows_bytes, *given, *made)
     line.op(chunk_bytes, *given, *made, *rows, category=_category(plan))
     line.use(normed)
-    return SavedLoss(made if plan.loss == "chunked" else (*given, *made))
+    return SavedLoss((*saved_operands(plan, *given), *made))
+
+
+def saved_operands(plan: Plan, x: T, *weight: T) -> tuple[T, ...]:
+    """What the backward pass takes of the operands."""
+    if is_whole(plan):
+        return (x,)
+    return () if plan.loss == "chunked" else (x, *weight)
 
 
 def backward(line: Timeline, plan: Plan, saved: SavedLoss) -> int:
@@ -50,6 +59,8 @@ def scratch(plan: Plan) -> tuple[int, ...]:
     each tile of them gave."""
     x, weight = operands(plan)
     row = plan.tokens * ITEM_BYTES[FLOAT]
+    if is_whole(plan):
+        return 2 * row, 0
     if plan.loss == "chunked":
         return 2 * row, chunks(x, weight, of_tokens=True)[1]
     n_tiles = -(-weight.shape[0] // _TILE.get(plan.compute, 256))
@@ -58,7 +69,8 @@ def scratch(plan: Plan) -> tuple[int, ...]:
 
 def scratch_backward(plan: Plan) -> tuple[int, ...]:
     """Of the backward pass: the stream's gradient as several chunks are summed, in fp32, and a chunk's
-    gradient, of which the chunked one has none left to make."""
+    gradient, of which the chunked one has none left to make. Of all logits at once the scaled stream has
+    gone before its scaled gradient comes."""
     if plan.loss == "chunked":
         return (0,)
     x, weight = operands(plan)

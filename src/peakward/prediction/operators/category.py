@@ -57,6 +57,8 @@ _CATEGORIES: dict[str, Category] = {
     "peakward.linear_cross_entropy_chunked_backward": "loss",
     "peakward.linear_cross_entropy_recomputed": "loss",
     "peakward.linear_cross_entropy_recomputed_backward": "loss",
+    "peakward.linear_cross_entropy_whole": "loss",
+    "peakward.linear_cross_entropy_whole_backward": "loss",
     "amax": "reduction",
     "inductor.inner_reduction": "reduction",
     "inductor.outer_reduction": "reduction",

@@ -113,7 +113,7 @@ def _linear_loss(operator: Operator, setting: Setting, on: DeviceModel) -> Opera
     """In tf32 where cuBLAS multiplies, as the recomputed loss's own kernels do not."""
     dtype = operator.inputs[0].dtype
     kind = _TYPES.get(dtype, dtype)
-    if kind == "fp32" and setting.tf32 and operator.name.endswith("chunked"):
+    if kind == "fp32" and setting.tf32 and "recomputed" not in operator.name:
         kind = "tf32"
     model = on.products.get(kind)
     if model is None:

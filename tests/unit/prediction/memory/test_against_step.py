@@ -132,7 +132,7 @@ OWN = [
         ({"tied_head": tied}, {"norm": "fused", "loss": loss, "precision": precision})
         for tied in (False, True)
         for loss in ("chunked", "recomputed")
-        for precision in ("fp32", "bf16-mixed", "bf16")
+        for precision in ("fp32", "bf16-mixed", "bf16", "fp16-mixed")
     ),
 ]
 

@@ -13,24 +13,31 @@ from peakward.records.case import Configuration, ModelCase, Workload
 TOKENS, WIDTH, VOCAB = 64 * 1024, 512, 50_000
 
 
-def planned(loss, precision="bf16"):
+def planned(loss, precision="bf16", batch_size=64):
     return plan(
         ModelCase(
             model=msgspec.structs.replace(model("tiny"), d_model=WIDTH, vocab_size=VOCAB),
-            workload=Workload(batch_size=64, seq_len=1024),
+            workload=Workload(batch_size=batch_size, seq_len=1024),
             configuration=Configuration(loss=loss, precision=precision),
             device="cuda",
         )
     )
 
 
-def test_chunks_keep_both_gradients_and_work_in_256_mib():
+def test_chunks_keep_both_gradients_and_work_on_4096_tokens():
     found = planned("chunked")
     assert sum(each.n_bytes for each in kept(found)) == TOKENS * WIDTH * 2 + VOCAB * WIDTH * 4 + 4
     rows, chunk = scratch(found)
-    assert rows == 2 * TOKENS * 4
-    assert 0.9 * 2**28 < chunk <= 2**28
+    assert (rows, chunk) == (2 * TOKENS * 4, 4096 * VOCAB * 2)
     assert scratch_backward(found) == (0,)
+
+
+def test_of_few_tokens_the_gradient_of_all_logits_is_kept():
+    found = planned("chunked", batch_size=4)
+    tokens = 4 * 1024
+    n_bytes = tokens * WIDTH * 2 + tokens * VOCAB * 2 + 4
+    assert sum(each.n_bytes for each in kept(found)) == n_bytes
+    assert (scratch(found), scratch_backward(found)) == ((2 * tokens * 4, 0), (0,))
 
 
 @pytest.mark.parametrize(("precision", "tile"), [("fp32", 64), ("bf16", 256)])

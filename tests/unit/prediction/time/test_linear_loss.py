@@ -37,12 +37,27 @@ def test_without_logits_it_is_one_product():
     assert (told.n_launches, told.bound) == (3.0, "compute")
 
 
-def test_a_chunk_is_multiplied_three_times_and_passed_over_once():
+def test_all_logits_at_once_are_passed_over_once_and_multiplied_again_backward():
+    """Of hidden and its gradient a pass, each of which is read and written."""
     operator, told = found("chunked", "forward")
-    assert operator.flops == 6 * TOKENS * WIDTH * VOCAB
-    sizes = ((TOKENS, VOCAB, WIDTH), (TOKENS, WIDTH, VOCAB), (VOCAB, WIDTH, TOKENS))
+    assert operator.flops == 4 * TOKENS * WIDTH * VOCAB
+    sizes = ((TOKENS, VOCAB, WIDTH), (TOKENS, WIDTH, VOCAB))
     over_logits_s = 2 * TOKENS * VOCAB * 2 / 1e12 + 2 * US
-    expected = 9 * US + sum(waves_s(*each) for each in sizes) + over_logits_s
+    expected = 6 * US + sum(waves_s(*each) for each in sizes) + over_logits_s
+    assert told.device_s == pytest.approx(expected)
+    operator, told = found("chunked", "backward")
+    assert operator.flops == 2 * TOKENS * WIDTH * VOCAB
+    scaled_s = 4 * TOKENS * WIDTH * 2 / 1e12 + 2 * US
+    assert told.device_s == pytest.approx(3 * US + waves_s(VOCAB, WIDTH, TOKENS) + scaled_s)
+
+
+def test_a_chunk_is_multiplied_three_times_and_passed_over_once():
+    """Of 64 times the tokens two chunks, the second of which is added to what is there."""
+    operator, told = found("chunked", "forward", batch_size=128)
+    assert operator.flops == 6 * 16_384 * WIDTH * VOCAB
+    sizes = ((16_384, VOCAB, WIDTH), (16_384, WIDTH, VOCAB), (VOCAB, WIDTH, 16_384))
+    passes_s = 2 * (16_384 * VOCAB * 2 + VOCAB * WIDTH * 4) / 1e12 + 2 * US
+    expected = 18 * US + sum(waves_s(*each) for each in sizes) + passes_s
     assert told.device_s == pytest.approx(expected)
 
 
@@ -67,9 +82,9 @@ def test_a_type_that_nobody_measured_has_no_time():
 
 def test_the_recomputed_ones_own_kernels_have_no_tf32():
     both = {"fp32": device().products["fp32"]}
-    for loss, knows in (("recomputed", True), ("chunked", False)):
+    for loss, kind, knows in (("recomputed", "recomputed", True), ("chunked", "whole", False)):
         made = case("small", loss=loss, precision="tf32")
-        name = f"peakward.linear_cross_entropy_{loss}"
+        name = f"peakward.linear_cross_entropy_{kind}"
         (operator,) = (each for each in op_graph(made).operators if each.name == name)
         told = cost(msgspec.structs.replace(operator), of_case(made), device(products=both))
         assert (told.device_s is not None) == knows

@@ -1,7 +1,7 @@
 """Peakward's cross-entropy with the output layer in it, called from compiled code."""
 
 from peakward.prediction.memory.compiled.graph import Buffer, Graph
-from peakward.prediction.memory.linear_loss import scratch, scratch_backward
+from peakward.prediction.memory.linear_loss import saved_operands, scratch, scratch_backward
 from peakward.prediction.operators.linear_loss import kept, operands
 from peakward.prediction.operators.plan import Plan
 from peakward.prediction.operators.tape import of_type
@@ -14,7 +14,7 @@ def forward(graph: Graph, plan: Plan, normed: Buffer) -> tuple[Buffer, ...]:
     if plan.stored != plan.compute:
         given.append(graph.fused(writes=weight, category="weight_casts"))
     made = graph.operator(*given, writes=kept(plan), scratch=scratch(plan))
-    return made if plan.loss == "chunked" else (*given, *made)
+    return *saved_operands(plan, *given), *made
 
 
 def backward(graph: Graph, plan: Plan, saved: tuple[Buffer, ...]) -> tuple[Buffer, Buffer]:
