@@ -29,7 +29,7 @@ QUANTISED = frozenset({"peakward.int4_matmul", "peakward.int8_matmul"})
 """Products at shares of a copy's rate, which an H100 took by themselves (`time.quantised_products`)."""
 PASSES: dict[str, Kernel] = {
     "peakward.add_layer_norm": Kernel(1.0),
-    "peakward.add_layer_norm_backward": Kernel(1.2, 3),
+    "peakward.add_layer_norm_backward": Kernel(1.2, 2),
     "peakward.add_rms_norm": Kernel(1.0),
     "peakward.add_rms_norm_backward": Kernel(1.2, 2),
     "peakward.linear_cross_entropy_chunked_backward": Kernel(1.0, 2),
@@ -42,7 +42,7 @@ PASSES: dict[str, Kernel] = {
 }
 """Kernels that move their operands once, as fast as an addition does; the loss's mean is a launch. A
 norm's gradients by themselves reach 0.76 to 0.91 of a copy (`2026-11-22-h100-kernel-speed-rms_norm-again`);
-those of its parameters are summed by another launch each."""
+those of its parameters are summed by another launch."""
 TIMED = frozenset(
     {
         "peakward.add_layer_norm",

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from peakward.lab.ops.cross_entropy.triton.rows import loss_of_row, sums_of_row
 from peakward.lab.ops.cross_entropy.triton.settings import Settings, cut, settings_for
+from peakward.lab.ops.dependent import dependent, wait_for_the_one_before
 
 
 @triton.jit
@@ -39,9 +40,17 @@ def cross_entropy_forward(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def cross_entropy_mean(  # type: ignore[no-untyped-def]
-    losses_ptr, targets_ptr, loss_ptr, count_ptr, n_tokens, ignore_index, BLOCK: tl.constexpr
+    losses_ptr,
+    targets_ptr,
+    loss_ptr,
+    count_ptr,
+    n_tokens,
+    ignore_index,
+    BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
     """One program: what a row costs is 12 bytes, and the order of the sum is always the same."""
+    wait_for_the_one_before(DEPENDENT)
     total = tl.zeros([BLOCK], tl.float32)
     count = tl.zeros([BLOCK], tl.int32)
     for start in range(0, n_tokens, BLOCK):
@@ -133,7 +142,15 @@ def mean(
     n_tokens = targets.shape[0]
     block = min(4096, max(128, triton.next_power_of_2(n_tokens)))
     cross_entropy_mean[(1,)](
-        losses, targets, loss, count, n_tokens, ignore_index, BLOCK=block, num_warps=block // 128
+        losses,
+        targets,
+        loss,
+        count,
+        n_tokens,
+        ignore_index,
+        BLOCK=block,
+        num_warps=block // 128,
+        **dependent(),
     )
 
 

@@ -294,8 +294,11 @@ def _summed(
     partial: list[Tensor | None], weight: Tensor | None, bias: Tensor | None
 ) -> tuple[Tensor | None, Tensor | None]:
     """Each parameter's partial sums added, in its type."""
-    own, own_bias = (
-        None if sums is None or each is None else column_sums(sums, each.dtype)
+    parts = [
+        (sums, each.dtype)
         for sums, each in zip(partial, (weight, bias), strict=True)
-    )
+        if sums is not None and each is not None
+    ]
+    found = iter(column_sums(*parts) if parts else ())
+    own, own_bias = (None if each is None else next(found) for each in (weight, bias))
     return own, own_bias
