@@ -74,7 +74,7 @@ def test_compiled_for_a_gpu_rows_are_moved_by_whole_vectors_but_for_their_edges(
     compiled("cross_entropy", 90, ptx=tmp_path)
     for kernel, loads, stores, single_stores in (
         # Whole blocks, and the last under a mask; a row's loss, log-sum-exp, maximum and sum.
-        ("forward", 8, 0, 4),
+        ("forward", 4, 0, 4),
         # The edges.
         ("backward", 2, 2, 1),
         # A row's loss, its log-sum-exp, the edges.

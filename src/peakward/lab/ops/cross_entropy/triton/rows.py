@@ -9,17 +9,35 @@ odd length begins or ends with inside a vector, its edges, is taken in by itself
 import triton
 import triton.language as tl
 
-from peakward.lab.ops.rows.vectors import edges, whole_vectors
+from peakward.lab.ops.rows.vectors import COMPILED, edges, whole_vectors
 
 LOWEST: tl.constexpr = tl.constexpr(-3.4028234663852886e38)
 """fp32's; as the first maximum, where -inf would make -inf - (-inf) of a logit of -inf."""
+LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def _exp(x):  # type: ignore[no-untyped-def]
+    """exp(x), or 0 where that is below 2^-126, for which `tl.exp` has three of a logit's eleven
+    instructions (H100, 16,384 × 10,000 by eight warps: 122 µs for 135)."""
+    if COMPILED:
+        return tl.inline_asm_elementwise(
+            "ex2.approx.ftz.f32 $0, $1;",
+            "=f,f",
+            [x * LOG2_E],
+            dtype=tl.float32,
+            is_pure=True,
+            pack=1,
+        )
+    else:
+        return tl.exp(x)
 
 
 @triton.jit
 def _take_in(x, top, total):  # type: ignore[no-untyped-def]
     """x of [LANES, VECTOR] into the running maximum and the sum of exp(x - maximum), a lane."""
     best = tl.maximum(top, tl.max(x, axis=1))
-    return best, total * tl.exp(top - best) + tl.sum(tl.exp(x - best[:, None]), axis=1)
+    return best, total * _exp(top - best) + tl.sum(_exp(x - best[:, None]), axis=1)
 
 
 @triton.jit
