@@ -49,7 +49,7 @@ def backward_settings_for(
     if columns > most // 2:
         # Spills some 150 bytes a thread: 355 µs where pieces took 591 (H100, 8,192 rows of 16,384).
         return RowSettings(rows=1, columns=columns, warps=8, programs=programs)
-    return ahead(columns, itemsize=itemsize, inputs=inputs, multiprocessors=programs)
+    return ahead(width, itemsize=itemsize, inputs=inputs, multiprocessors=programs)
 
 
 def layer_norm(

@@ -48,7 +48,7 @@ def backward_settings_for(
     if columns > most // 2:
         # Neither registers nor shared memory hold a second row beside the sums.
         return RowSettings(rows=1, columns=columns, warps=columns // 1024, programs=programs)
-    return ahead(columns, itemsize=itemsize, inputs=inputs, multiprocessors=programs)
+    return ahead(width, itemsize=itemsize, inputs=inputs, multiprocessors=programs)
 
 
 def rms_norm(

@@ -18,11 +18,16 @@ ACCESS_BYTES = 16
 IN_FLIGHT_BYTES = 64
 """Of a thread's loads, all inputs together."""
 MOST_WARPS = 32
+SHARING_COLUMNS = 16384
+"""Of a row at most whose program leaves registers for another one, with 64 elements a thread too."""
 LEAST_WARPS = 4
-WARPS_AHEAD = 8
+AHEAD_WARPS = 4
 """Of a multiprocessor, where programs go through many tiles."""
-AHEAD_BYTES = 96 << 10
-"""Of shared memory, of which an A100 has 163 KiB for a program."""
+AHEAD_BYTES = 46 << 10
+"""Of a multiprocessor's loads at least, which are in flight while its programs work: with 40 KB norms'
+gradients took 3% longer (H100), with 64 2%."""
+AHEAD_SHARED_BYTES = 96 << 10
+"""Of which an A100 has 163 KiB for all programs of a multiprocessor."""
 
 
 class RowSettings(NamedTuple):
@@ -55,27 +60,36 @@ def tiles(width: int, *, itemsize: int, inputs: int = 1, most_columns: int) -> R
     """
     columns = min(power_of_two(width), most_columns)
     each = max(ACCESS_BYTES, IN_FLIGHT_BYTES // power_of_two(inputs)) // itemsize
-    warps = min(max(columns // (each * WARP), LEAST_WARPS), MOST_WARPS)
+    warps = columns // (each * WARP)
+    if columns <= SHARING_COLUMNS and 2 * width < math.sqrt(2) * columns:
+        # Of a tile much of which is not there: 5,000 columns are four warps' (LayerNorm 226 µs for 244).
+        warps //= 2
+    warps = min(max(warps, LEAST_WARPS), MOST_WARPS)
     rows = max(1, warps * WARP * each // columns) if columns >= width else 1
     return RowSettings(rows=rows, columns=columns, warps=warps)
 
 
-def ahead(columns: int, *, itemsize: int, inputs: int, multiprocessors: int) -> RowSettings:
-    """Tiles of whole rows for programs that go through many, loaded two tiles ahead, or one.
+def ahead(width: int, *, itemsize: int, inputs: int, multiprocessors: int) -> RowSettings:
+    """Tiles of whole rows for programs that go through many, as many of them loaded ahead as make
+    `AHEAD_BYTES`.
 
     A thread has 32 elements, and warps lie side by side along a row: sums over the rows of a tile are
-    then a thread's own. A multiprocessor has eight warps, in as many programs as they make.
-
-    On an H100, of `rms_norm` and `layer_norm` backward, bf16 and 1,024 to 4,096 columns, these are
-    within 3% of the fastest (results/2026-11-22-h100-kernel-sweep-rms_norm and -layer_norm).
+    then a thread's own. A multiprocessor has four warps, in as many programs as they make: more
+    programs leave more partial sums behind.
     """
+    columns = power_of_two(width)
     warps = max(1, min(LEAST_WARPS, columns // 256), columns // 1024)
+    rows = max(1, 1024 * warps // columns)
+    programs = max(1, AHEAD_WARPS // warps)
+    row_bytes = programs * rows * inputs * itemsize
+    n_ahead = max(2, -(-AHEAD_BYTES // (row_bytes * width)))
+    fitting = AHEAD_SHARED_BYTES // (row_bytes * columns)
     return RowSettings(
-        rows=max(1, 1024 * warps // columns),
+        rows=rows,
         columns=columns,
         warps=warps,
-        programs=multiprocessors * max(1, WARPS_AHEAD // warps),
-        stages=3 if 3 * inputs * columns * itemsize <= AHEAD_BYTES else 2,
+        programs=multiprocessors * programs,
+        stages=1 + max(1, min(n_ahead, fitting)),
     )
 
 

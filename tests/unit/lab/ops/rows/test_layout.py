@@ -18,7 +18,7 @@ from peakward.lab.ops.rows.layout import (
 @pytest.mark.parametrize("inputs", [1, 2, 3, 4])
 @pytest.mark.parametrize("itemsize", [2, 4])
 @pytest.mark.parametrize("width", [1, 17, 1000, 1024, 5000, 8192, 32768])
-def test_a_thread_has_whole_accesses_and_64_bytes_in_flight(width, itemsize, inputs):
+def test_a_thread_has_whole_accesses_and_some_64_bytes_in_flight(width, itemsize, inputs):
     chosen = tiles(width, itemsize=itemsize, inputs=inputs, most_columns=32768)
     for each in (chosen.rows, chosen.columns, chosen.warps):
         assert each == power_of_two(each)
@@ -27,13 +27,15 @@ def test_a_thread_has_whole_accesses_and_64_bytes_in_flight(width, itemsize, inp
     own_bytes = chosen.rows * chosen.columns * itemsize // (32 * chosen.warps)
     assert own_bytes % 16 == 0
     if chosen.warps < 32:
-        assert 32 < own_bytes * inputs <= 64
+        # A power of two of warps that is next to what the row without its padding asks for.
+        assert 16 < own_bytes * inputs * width / chosen.columns <= 64 * 2**0.5
 
 
 def test_short_rows_share_a_tile_and_long_ones_have_several():
     assert tiles(1024, itemsize=2, most_columns=32768) == RowSettings(4, 1024, 4)
     assert tiles(8192, itemsize=2, most_columns=32768) == RowSettings(1, 8192, 8)
     assert tiles(65536, itemsize=2, most_columns=8192) == RowSettings(1, 8192, 8)
+    assert tiles(5000, itemsize=2, most_columns=32768) == RowSettings(1, 8192, 4)
 
 
 def test_programs_share_tiles_out_and_are_no_more_than_these():
@@ -49,6 +51,16 @@ def test_loaded_ahead_a_thread_has_32_elements_of_rows_that_its_warps_lie_along(
     assert chosen.rows * columns in (32 * n_threads, 16 * n_threads)
     assert chosen.warps * 256 <= max(columns, 256)
     assert chosen.warps * chosen.programs >= 4 * 132
+
+
+@pytest.mark.parametrize("inputs", [2, 3])
+@pytest.mark.parametrize("width", [256, 1000, 1536, 2560, 4096, 5120, 8192])
+def test_a_multiprocessor_has_46_kilobytes_in_flight_ahead_and_two_tiles(width, inputs):
+    chosen = ahead(width, itemsize=2, inputs=inputs, multiprocessors=1)
+    tiles_bytes = chosen.programs * chosen.rows * width * inputs * 2
+    n_ahead = chosen.stages - 1
+    assert n_ahead * tiles_bytes >= 46 << 10
+    assert n_ahead == 2 or (n_ahead - 1) * tiles_bytes < 46 << 10
 
 
 def test_alignment_is_of_all_extents():
