@@ -21,6 +21,8 @@ IN_PIECES = (
     RowSettings(rows=1, columns=64, warps=4, programs=2, stages=2),
 )
 """Of rows of 65 to 128 columns."""
+FILLING = RowSettings(rows=1, columns=16384, warps=8, programs=2, stages=2)
+"""Of rows of more than 8,192 columns, whose gradients take all registers."""
 
 
 def drawn(shape: tuple[int, ...], layout: str, dtype: torch.dtype) -> Tensor:

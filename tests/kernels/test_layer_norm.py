@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from oracle import assert_same_specials
 from peakward.lab.ops.layer_norm import reference
 from peakward.lab.ops.layer_norm.api import add_layer_norm, layer_norm
-from rows import IN_PIECES, LAYOUTS, SHAPES, WHOLE, assert_sum_as_close_as, drawn, poisoned
+from rows import FILLING, IN_PIECES, LAYOUTS, SHAPES, WHOLE, assert_sum_as_close_as, drawn, poisoned
 
 EPS = 1e-5
 kernel = pytest.importorskip("peakward.lab.ops.layer_norm.triton")
@@ -118,6 +118,23 @@ def test_tiles_of_every_kind(device, dtypes, chosen, added):
         torch.testing.assert_close(r[:, None], exact_r.float())
         assert_forward(s, weight, bias, y)
         assert_backward(gradient, residual, s, weight, *found)
+
+
+@pytest.mark.parametrize("width", [8200, 9001])
+@pytest.mark.parametrize("added", [False, True])
+@pytest.mark.parametrize("with_weight", [False, True])
+def test_gradients_of_rows_that_fill_the_registers(device, dtypes, width, added, with_weight):
+    torch.manual_seed(0)
+    for dtype in dtypes:
+        x, gradient, more = (torch.randn(5, width).to(dtype) for _ in range(3))
+        weight = torch.randn(width).to(dtype) if with_weight else None
+        residual = more if added else None
+        _, _, mean, r = kernel.layer_norm(x, None, weight, weight, EPS)
+        with poisoned():
+            found = kernel.layer_norm_backward(
+                gradient, residual, x, weight, weight, mean, r, FILLING
+            )
+        assert_backward(gradient, residual, x, weight, *found)
 
 
 @pytest.mark.parametrize("chosen", [WHOLE[0], IN_PIECES[0]])

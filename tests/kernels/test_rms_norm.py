@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from oracle import assert_as_close_as, assert_same_specials
 from peakward.lab.ops.rms_norm import reference
 from peakward.lab.ops.rms_norm.api import add_rms_norm, rms_norm
-from rows import IN_PIECES, LAYOUTS, SHAPES, WHOLE, assert_sum_as_close_as, drawn, poisoned
+from rows import FILLING, IN_PIECES, LAYOUTS, SHAPES, WHOLE, assert_sum_as_close_as, drawn, poisoned
 
 EPS = 1e-5
 kernel = pytest.importorskip("peakward.lab.ops.rms_norm.triton")
@@ -103,6 +103,21 @@ def test_tiles_of_every_kind(device, dtypes, chosen, added):
         assert_as_close_as(F.rms_norm(s, (100,), weight, EPS), y, exact)
         torch.testing.assert_close(r[:, None], exact_r.float())
         assert_backward(gradient, residual, s, weight, r, back, own)
+
+
+@pytest.mark.parametrize("width", [8200, 9001])
+@pytest.mark.parametrize("added", [False, True])
+@pytest.mark.parametrize("with_weight", [False, True])
+def test_gradients_of_rows_that_fill_the_registers(device, dtypes, width, added, with_weight):
+    torch.manual_seed(0)
+    for dtype in dtypes:
+        x, gradient, more = (torch.randn(5, width).to(dtype) for _ in range(3))
+        weight = torch.randn(width).to(dtype) if with_weight else None
+        residual = more if added else None
+        r = kernel.rms_norm(x, None, weight, EPS).r
+        with poisoned():
+            back, own = kernel.rms_norm_backward(gradient, residual, x, weight, r, FILLING)
+        assert_backward(gradient, residual, x, weight, r, back, own)
 
 
 def test_equal_inputs_give_equal_weight_gradients(device):

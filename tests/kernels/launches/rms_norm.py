@@ -10,7 +10,6 @@ SPILLED_BYTES = {
     ("forward", 32768): 8,
     ("forward", 65536): 8,
     ("forward", 131072): 8,
-    ("backward", 16384): 40,
     ("backward", 32768): 16,
     ("backward", 65536): 16,
     ("backward", 131072): 16,
@@ -38,7 +37,7 @@ LAUNCHES = {
     )
     for name, start, registers, shared_bytes in (
         ("forward", _forward, 96, 2048),
-        ("backward", _backward, 255, 128 << 10),
+        ("backward", _backward, 255, 161 << 10),
     )
     for width in WIDTHS
     for dtype, added in ((torch.bfloat16, True), (torch.bfloat16, False), (torch.float32, True))

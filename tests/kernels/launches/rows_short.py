@@ -15,7 +15,7 @@ from peakward.lab.ops.softmax.triton import softmax, softmax_backward
 def _launch(start: Callable[[Tensor, Tensor], object]) -> Launch:
     x = torch.empty(5, 1, dtype=torch.bfloat16, device="meta")
     r = torch.empty(5, device="meta")
-    return Launch(lambda: start(x, r), registers=255, shared_bytes=32 << 10, stack_bytes=128)
+    return Launch(lambda: start(x, r), registers=255, shared_bytes=32 << 10, stack_bytes=208)
 
 
 LAUNCHES = {

@@ -2,23 +2,15 @@
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
-from peakward.lab.ops.rows.layout import (
-    RowSettings,
-    ahead,
-    multiprocessors,
-    power_of_two,
-    tiles,
-)
+from peakward.lab.ops.rows.layout import RowSettings, tiles
 from peakward.lab.ops.rows.norm.backward import Gradients, gradients
 from peakward.lab.ops.rows.norm.forward import normalise
+from peakward.lab.ops.rows.norm.settings import backward_settings_for
 
 MOST_COLUMNS = 65536
 """Of a row in the registers of 32 warps, of 16 bits; half as many of 32, or with a residual."""
-MOST_COLUMNS_BACKWARD = 16384
-"""Of rows whose sums for the gradients of weight and bias stay in registers beside them."""
 PIECE = 8192
 
 
@@ -37,19 +29,6 @@ def settings_for(width: int, itemsize: int, inputs: int = 1) -> RowSettings:
     if width <= most:
         return tiles(width, itemsize=itemsize, most_columns=most)
     return RowSettings(rows=1, columns=PIECE, warps=16)
-
-
-def backward_settings_for(
-    width: int, itemsize: int, device: torch.device, inputs: int = 2
-) -> RowSettings:
-    columns, programs = power_of_two(width), multiprocessors(device)
-    most = MOST_COLUMNS_BACKWARD // (2 if itemsize == 4 else 1)
-    if columns > most:
-        return RowSettings(rows=1, columns=most // 2, warps=8, programs=programs, stages=3)
-    if columns > most // 2:
-        # Spills some 150 bytes a thread: 355 µs where pieces took 591 (H100, 8,192 rows of 16,384).
-        return RowSettings(rows=1, columns=columns, warps=8, programs=programs)
-    return ahead(width, itemsize=itemsize, inputs=inputs, multiprocessors=programs)
 
 
 def layer_norm(

@@ -2,23 +2,15 @@
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
-from peakward.lab.ops.rows.layout import (
-    RowSettings,
-    ahead,
-    multiprocessors,
-    power_of_two,
-    tiles,
-)
+from peakward.lab.ops.rows.layout import RowSettings, tiles
 from peakward.lab.ops.rows.norm.backward import gradients
 from peakward.lab.ops.rows.norm.forward import normalise
+from peakward.lab.ops.rows.norm.settings import backward_settings_for
 
 MOST_COLUMNS = 65536
 """Of a row in the registers of 32 warps, of 16 bits; half as many of 32, or with a residual."""
-MOST_COLUMNS_BACKWARD = 16384
-"""Of rows whose sums for the weight's gradient stay in registers beside them."""
 PIECE = 8192
 
 
@@ -36,19 +28,6 @@ def settings_for(width: int, itemsize: int, inputs: int = 1) -> RowSettings:
     if width <= most:
         return tiles(width, itemsize=itemsize, most_columns=most)
     return RowSettings(rows=1, columns=PIECE, warps=32)
-
-
-def backward_settings_for(
-    width: int, itemsize: int, device: torch.device, inputs: int = 2
-) -> RowSettings:
-    columns, programs = power_of_two(width), multiprocessors(device)
-    most = MOST_COLUMNS_BACKWARD // (2 if itemsize == 4 else 1)
-    if columns > most:
-        return RowSettings(rows=1, columns=most // 2, warps=8, programs=programs, stages=3)
-    if columns > most // 2:
-        # Neither registers nor shared memory hold a second row beside the sums.
-        return RowSettings(rows=1, columns=columns, warps=columns // 1024, programs=programs)
-    return ahead(width, itemsize=itemsize, inputs=inputs, multiprocessors=programs)
 
 
 def rms_norm(

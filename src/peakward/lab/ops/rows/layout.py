@@ -132,3 +132,11 @@ def multiprocessors(device: torch.device) -> int:
     if device.type != "cuda":
         return 4
     return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def shared_bytes(device: torch.device) -> int:
+    """That a program may have; those of an A100 where kernels are interpreted or only compiled."""
+    if device.type != "cuda":
+        return 163 << 10
+    properties = torch.cuda.get_device_properties(device)
+    return int(getattr(properties, "shared_memory_per_block_optin", 48 << 10))

@@ -10,6 +10,7 @@ from peakward.lab.ops.rows.layout import (
     as_rows,
     multiprocessors,
     power_of_two,
+    shared_bytes,
     tiles,
     vector,
 )
@@ -91,5 +92,6 @@ def test_rows_are_a_view_where_one_stride_addresses_them():
     assert expanded.stride(1) == 1
 
 
-def test_a_cpu_stands_for_four_multiprocessors():
+def test_a_cpu_stands_for_four_multiprocessors_of_an_a100():
     assert multiprocessors(torch.device("cpu")) == 4
+    assert shared_bytes(torch.device("cpu")) == 163 << 10

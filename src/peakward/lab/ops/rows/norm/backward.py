@@ -12,12 +12,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from peakward.lab.ops.rows.layout import RowSettings, alignment, as_rows, multiprocessors
+from peakward.lab.ops.rows.layout import (
+    ACCESS_BYTES,
+    WARP,
+    RowSettings,
+    alignment,
+    as_rows,
+    multiprocessors,
+)
+from peakward.lab.ops.rows.norm.settings import HELD_COLUMNS
+from peakward.lab.ops.rows.norm.wide import row_norm_bwd_wide
 from peakward.lab.ops.rows.triton import column_sums
 from peakward.lab.ops.rows.vectors import packed
-
-HELD_COLUMNS: tl.constexpr = tl.constexpr(8192)
-"""Of a weight in registers beside its gradient's sum; a wider one is loaded for every tile from the L1."""
 
 
 class Gradients(NamedTuple):
@@ -52,7 +58,7 @@ def _row_norm_bwd(  # type: ignore[no-untyped-def]
     s_gradient_stride *= ALIGN
     x_stride *= ALIGN
     column = tl.arange(0, COLUMNS)[None, :]
-    if weight_ptr is not None and COLUMNS <= HELD_COLUMNS:
+    if weight_ptr is not None:
         weight = tl.load(weight_ptr + column, mask=column < width, other=0.0)
     weight_total = tl.zeros((COLUMNS,), tl.float32)
     bias_total = tl.zeros((COLUMNS,), tl.float32)
@@ -72,8 +78,6 @@ def _row_norm_bwd(  # type: ignore[no-untyped-def]
         if bias_partial_ptr is not None:
             bias_total += tl.sum(g, 0)
         if weight_ptr is not None:
-            if COLUMNS > HELD_COLUMNS:
-                weight = tl.load(weight_ptr + column, mask=column < width, other=0.0)
             g *= packed(weight).to(tl.float32)
         if mean_ptr is not None:
             # In one reduction, for which the warps wait once.
@@ -83,8 +87,6 @@ def _row_norm_bwd(  # type: ignore[no-untyped-def]
             along_x = tl.sum(g * x, 1, keep_dims=True) / width
         g, x = packed(loaded_g).to(tl.float32), (packed(loaded_x).to(tl.float32) - mean) * r
         if weight_ptr is not None:
-            if COLUMNS > HELD_COLUMNS:
-                weight = tl.load(weight_ptr + column, mask=column < width, other=0.0)
             g *= packed(weight).to(tl.float32)
         out = r * (g - shift - x * along_x)
         if s_gradient_ptr is not None:
@@ -242,14 +244,13 @@ def gradients(
         )
         return Gradients(out, *parameter_gradients(g, x, weight, bias, mean, r))
     partial = [None if each is None else r.new_empty(n_programs, width) for each in (weight, bias)]
-    _row_norm_bwd[(n_programs,)](
-        *tensors,
-        *partial,
-        *extents,
-        settings.rows,
-        settings.columns,
-        settings.stages,
-        num_warps=settings.warps,
+    kernel = _row_norm_bwd
+    cut: tuple[int, ...] = (settings.rows, settings.columns)
+    if settings.columns > HELD_COLUMNS:
+        lanes, vector = WARP * settings.warps, ACCESS_BYTES // x.element_size()
+        kernel, cut = row_norm_bwd_wide, (triton.cdiv(width, lanes * vector), lanes, vector)
+    kernel[(n_programs,)](
+        *tensors, *partial, *extents, *cut, settings.stages, num_warps=settings.warps
     )
     return Gradients(out, *_summed(partial, weight, bias))
 
