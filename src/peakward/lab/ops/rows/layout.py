@@ -43,6 +43,8 @@ class RowSettings(NamedTuple):
     """That share the tiles out among them; None for one a tile."""
     stages: int = 1
     """Tiles of a program in flight at once; more than one through shared memory."""
+    registers: int | None = None
+    """Of a thread at most; None for what the compiler finds best of a program by itself."""
 
     def grid(self, n_rows: int) -> tuple[int]:
         """Programs for so many rows, at least 1."""

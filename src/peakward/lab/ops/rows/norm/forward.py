@@ -169,7 +169,12 @@ def normalise(
     if settings.columns >= width:
         grid = (triton.cdiv(n_rows, settings.rows),)
         _row_norm_fwd[grid](
-            *shared, n_rows, settings.rows, settings.columns, num_warps=settings.warps
+            *shared,
+            n_rows,
+            settings.rows,
+            settings.columns,
+            num_warps=settings.warps,
+            maxnreg=settings.registers,
         )
     else:
         _row_norm_fwd_in_pieces[(n_rows,)](*shared, settings.columns, num_warps=settings.warps)
