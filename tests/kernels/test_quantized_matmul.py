@@ -16,7 +16,7 @@ def cut(n_splits, *, shared=False):
     """Of warps that share columns, or that share x."""
     if shared:
         return kernel.Shared(n_splits, rows=32, warps=4, n_stages=2)
-    return kernel.Direct(n_splits, channels=16, rows=8, warps=2, n_stages=1)
+    return kernel.Direct(n_splits, channels=16, rows=8, warps=2, depth=2)
 
 
 def drawn(m, n, k, dtype, seed):
@@ -287,14 +287,16 @@ def test_settings_leave_every_warp_work(m, n, n_tiles, group, dtype, bits):
     assert 1 <= found.n_splits <= max(1, n_tiles // takes)
 
 
-def test_programs_of_eight_warps_wait_in_turns_where_all_are_resident():
-    def stages(n):
-        return kernel.settings_for(
-            m=16, n=n, n_tiles=32, bits=4, group=128, dtype=torch.bfloat16, n_multiprocessors=132
-        )[-2:]
-
-    assert stages(8192) == (8, 1)
-    assert stages(14336) == (4, 3)
+@pytest.mark.parametrize("m", [1, 8, 16])
+@pytest.mark.parametrize("n", [4096, 5000, 8192, 10240, 14336])
+def test_programs_of_few_rows_are_resident_at_once(n, m):
+    """32 warps of a multiprocessor where a warp has one tile of 16 channels and 8 rows, 16 elsewhere."""
+    found = kernel.settings_for(
+        m=m, n=n, n_tiles=32, bits=4, group=128, dtype=torch.bfloat16, n_multiprocessors=132
+    )
+    n_warps = -(-n // found.channels) * found.n_splits * found.warps
+    resident = 32 if (found.channels, found.rows, found.depth) == (16, 8, 1) else 16
+    assert 8 * 132 <= n_warps <= resident * 132
 
 
 @pytest.mark.parametrize("m, programs", [(17, 1), (32, 1), (33, 1), (64, 1), (65, 2)])
@@ -325,14 +327,27 @@ def ptx(tmp_path_factory):
 
 
 def test_lanes_load_what_they_multiply(ptx):
-    launches = entries(ptx, "quantized_matmul_direct")
-    in_turns = [each for each in launches if "mma.sync" in each and "cp.async" not in each]
-    assert len(in_turns) >= 5
-    exchanges = ("shfl", "bar.sync", "shared.b", "shared.v")
-    for launch in in_turns:
+    launches = [each for each in entries(ptx, "quantized_matmul_direct") if "mma.sync" in each]
+    assert len(launches) >= 8
+    exchanges = ("shfl", "shared.b", "shared.v")
+    for launch in launches:
         products, _, sums = launch.rpartition("mma.sync")
         assert any(each in sums for each in exchanges)
         assert not any(each in products for each in exchanges)
+
+
+def test_x_is_asked_for_before_the_weight(ptx):
+    """By a barrier that no load crosses: what is multiplied is loaded on both sides of it."""
+    for launch in entries(ptx, "quantized_matmul_direct"):
+        products, _, _ = launch.rpartition("mma.sync")
+        if not products:
+            continue
+        assert products.count("bar.sync") == 1
+        of_x, of_weight = products.split("bar.sync")
+        assert "ld.global.cg" not in of_x
+        assert "ld.global.v4" in of_x
+        assert "ld.global.cg.v4" in of_weight
+        assert "ld.global.v4" not in of_weight
 
 
 def test_lanes_that_share_x_exchange_nothing_of_the_weight(ptx):

@@ -31,13 +31,21 @@ def _int8(m: int, *, groups: int = 1, dtype: torch.dtype = torch.bfloat16) -> No
         int8_matmul(torch.empty(m, K, dtype=dtype), weight, torch.empty(groups, N))
 
 
-# 128 registers: two programs of eight warps on a multiprocessor, or four of four.
+# 128 registers: 16 warps on a multiprocessor.
 LAUNCHES = {
-    "int4 1": Launch(partial(_int4, 1), registers=80, shared_bytes=4 << 10),
+    "int4 1": Launch(partial(_int4, 1), registers=128, shared_bytes=8 << 10),
+    "int4 1 of one tile": Launch(partial(_int4, 1, n=8192), registers=80, shared_bytes=8 << 10),
+    "int4 1 of 16 channels": Launch(partial(_int4, 1, n=4096), registers=128, shared_bytes=8 << 10),
     "int4 1 group 32": Launch(partial(_int4, 1, group=32), registers=128, shared_bytes=8 << 10),
-    "int4 16 resident": Launch(partial(_int4, 16, n=8192), registers=128, shared_bytes=16 << 10),
-    "int4 16": Launch(partial(_int4, 16), registers=128, shared_bytes=48 << 10),
-    "int4 split": Launch(partial(_int4, 1, n=512), registers=80, shared_bytes=4 << 10),
+    # Where a thread took more than 128 a wave of programs would not be resident.
+    "int4 zeros 1": Launch(
+        partial(_int4, 1, zeros=True), registers=128, shared_bytes=8 << 10, stack_bytes=24
+    ),
+    "int4 16": Launch(partial(_int4, 16), registers=128, shared_bytes=16 << 10),
+    "int4 16 of 16 channels": Launch(
+        partial(_int4, 16, n=4096), registers=128, shared_bytes=16 << 10
+    ),
+    "int4 split": Launch(partial(_int4, 1, n=512), registers=128, shared_bytes=8 << 10),
     "int4 32": Launch(partial(_int4, 32), registers=128, shared_bytes=56 << 10),
     "int4 64": Launch(partial(_int4, 64), registers=176, shared_bytes=88 << 10),
     "int4 64 group 32": Launch(
@@ -58,13 +66,13 @@ LAUNCHES = {
         partial(_int4, 64, zeros=True, group=32), registers=208, shared_bytes=88 << 10
     ),
     "int4 fp16 4": Launch(
-        partial(_int4, 4, dtype=torch.float16), registers=104, shared_bytes=8 << 10
+        partial(_int4, 4, dtype=torch.float16), registers=128, shared_bytes=8 << 10
     ),
     "int4 fp32 4": Launch(
         partial(_int4, 4, dtype=torch.float32), registers=128, shared_bytes=32 << 10
     ),
-    "int8 1": Launch(partial(_int8, 1), registers=80, shared_bytes=4 << 10),
-    "int8 16": Launch(partial(_int8, 16), registers=144, shared_bytes=64 << 10),
+    "int8 1": Launch(partial(_int8, 1), registers=128, shared_bytes=8 << 10),
+    "int8 16": Launch(partial(_int8, 16), registers=128, shared_bytes=16 << 10),
     "int8 64": Launch(partial(_int8, 64), registers=160, shared_bytes=112 << 10),
     "int8 groups 16": Launch(
         partial(_int8, 16, groups=K // 32), registers=144, shared_bytes=64 << 10

@@ -51,11 +51,11 @@ def test_a_weight_is_read_once_for_every_64_rows(bits):
 
 
 def test_what_columns_are_shared_for_is_added_up_in_a_second_launch():
-    """Of 14,336 columns and 1,024 channels: 64 programs of 8 warps, twice over."""
+    """Of 14,336 columns and 1,024 channels: 64 programs of 8 warps, four times over."""
     m, k, n = 1, 14_336, 1024
     found = told(product(m, k, n, bits=4))
     weight = n * k // 2 + n * k // 128 * 2
-    sums_s = 2 * US + (2 * n * 4 + n * 2) / TB
+    sums_s = 2 * US + (4 * n * 4 + n * 2) / TB
     read_s = (weight + 2 * (k + n)) / (SHARES[4][8] * 10 * TB)
     assert found.device_s == pytest.approx(3 * US + read_s + sums_s)
     assert found.n_launches == 2

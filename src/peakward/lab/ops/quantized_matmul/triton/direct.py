@@ -1,7 +1,8 @@
 """Products with few rows of x, of which lanes load what they multiply too.
 
-Nothing is exchanged between lanes until the warps of a program, each with other columns, are added up;
-shared memory is used before that only for tiles on their way, where a launch has more than one stage.
+Nothing is exchanged between lanes until the warps of a program, each with other columns, are added up.
+What is on its way is in registers, and a warp waits once for all of a step. Left to itself the assembler
+moves half of x's loads behind the wait for the weight, and a step's later tiles behind the first.
 """
 
 import triton
@@ -42,9 +43,9 @@ def quantized_matmul_direct(  # type: ignore[no-untyped-def]
     CHANNELS: tl.constexpr,
     ROWS: tl.constexpr,
     WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
+    DEPTH: tl.constexpr,
 ):
-    """CHANNELS channels of ROWS rows of x, over this split's tiles of columns.
+    """CHANNELS channels of ROWS rows of x, over this split's tiles of columns, DEPTH of a warp at a time.
 
     Lane 4 g + t of a warp has channels g R, …, g R + R - 1 and rows g, g + 8, … of x, R being
     CHANNELS / 8, all in the columns of t. Pointers are of two dimensions, what a lane loads at once
@@ -74,26 +75,44 @@ def quantized_matmul_direct(  # type: ignore[no-untyped-def]
     s_tile, s_group, s_channel = at_scales(first, GROUPS, CHANNELS, WARPS, 1)
 
     acc = tl.zeros((WARPS, CHANNELS, ROWS), tl.float32)
-    group = (low + s_tile) // tiles_per_scale * GROUPS + s_group
-    scale = of_groups(scale_ptr, group, s_channel, n, n_groups)
-    zero = of_groups(zero_ptr, group, s_channel, n, n_groups) if HAS_ZEROS else scale
-    for tile in tl.range(low, high, WARPS, num_stages=STAGES):
-        w = loaded(w_at + tile * w_step, w_column, is_w, w_end - tile * COUNT)
-        is_column = x_column < end - tile * TILE
-        x = tl.load(x_at + tile * TILE, mask=is_x & is_column, other=0.0)
-        # Ahead of their use: Triton loads ahead operands of products alone, and would lay those out
-        # by zeros of 8 bits.
-        group = (tile + WARPS + s_tile) // tiles_per_scale * GROUPS + s_group
-        next_scale = of_groups(scale_ptr, group, s_channel, n, n_groups)
-        next_zero = next_scale
-        if HAS_ZEROS:
-            next_zero = of_groups(zero_ptr, group, s_channel, n, n_groups)
-        xs = _quarters_of_x(x, NIBBLES, ROWS, WARPS)
-        acc = added(
-            acc, xs, w, scale, zero, power, NIBBLES, LANE, HAS_ZEROS, GROUPS, CHANNELS, WARPS
-        )
-        scale = next_scale
-        zero = next_zero
+    scales, zeros = _scales(
+        scale_ptr, zero_ptr, low + s_tile, s_group, s_channel, n, n_groups, tiles_per_scale,
+        GROUPS, HAS_ZEROS, WARPS, DEPTH,
+    )  # fmt: skip
+    for tile in tl.range(low, high, WARPS * DEPTH):
+        xs = ()
+        for depth in tl.static_range(DEPTH):
+            at = tile + depth * WARPS
+            is_column = x_column < end - at * TILE
+            xs += (tl.load(x_at + at * TILE, mask=is_x & is_column, other=0.0),)  # type: ignore[assignment]
+        # Ahead of their use: Triton would lay operands out by zeros of 8 bits.
+        next_scales, next_zeros = _scales(
+            scale_ptr, zero_ptr, tile + WARPS * DEPTH + s_tile, s_group, s_channel, n, n_groups,
+            tiles_per_scale, GROUPS, HAS_ZEROS, WARPS, DEPTH,
+        )  # fmt: skip
+        # No load crosses it, and no product starts without the weight: x is on its way by then.
+        tl.debug_barrier()
+        ws = ()
+        for depth in tl.static_range(DEPTH):
+            at = tile + depth * WARPS
+            ws += (loaded(w_at + at * w_step, w_column, is_w, w_end - at * COUNT),)  # type: ignore[assignment]
+        for depth in tl.static_range(DEPTH):
+            acc = added(
+                acc,
+                _quarters_of_x(xs[depth], NIBBLES, ROWS, WARPS),
+                ws[depth],
+                scales[depth],
+                zeros[depth],
+                power,
+                NIBBLES,
+                LANE,
+                HAS_ZEROS,
+                GROUPS,
+                CHANNELS,
+                WARPS,
+            )
+        scales = next_scales
+        zeros = next_zeros
     total = tl.sum(acc, 0)
     at = tl.arange(0, CHANNELS)
     channel = first + at % 8 * (CHANNELS // 8) + at // 8
@@ -102,6 +121,33 @@ def quantized_matmul_direct(  # type: ignore[no-untyped-def]
     outs = out_ptr + out_row[None, :] * n + channel[:, None]
     inside = (channel < n)[:, None] & (rows < m)[None, :]
     tl.store(outs, total.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _scales(  # type: ignore[no-untyped-def]
+    scale_ptr,
+    zero_ptr,
+    tile,
+    group,
+    channel,
+    n,
+    n_groups,
+    tiles_per_scale,
+    GROUPS: tl.constexpr,
+    HAS_ZEROS: tl.constexpr,
+    WARPS: tl.constexpr,
+    DEPTH: tl.constexpr,
+):
+    """Of DEPTH tiles of each warp; and their zeros, or the scales once more."""
+    scales = ()
+    zeros = ()
+    for depth in tl.static_range(DEPTH):
+        at = (tile + depth * WARPS) // tiles_per_scale * GROUPS + group
+        scale = of_groups(scale_ptr, at, channel, n, n_groups)
+        zero = of_groups(zero_ptr, at, channel, n, n_groups) if HAS_ZEROS else scale
+        scales += (scale,)  # type: ignore[assignment]
+        zeros += (zero,)  # type: ignore[assignment]
+    return scales, zeros
 
 
 @triton.jit

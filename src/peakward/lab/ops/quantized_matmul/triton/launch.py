@@ -104,9 +104,14 @@ def _matmul(
     parts = out
     if n_splits > 1:
         parts = torch.empty((n_splits, m, n), dtype=torch.float32, device=x.device)
-    kernel, more = quantized_matmul_shared, {}
     if isinstance(settings, Direct):
-        kernel, more = quantized_matmul_direct, {"CHANNELS": settings.channels}
+        kernel = quantized_matmul_direct
+        more = {"CHANNELS": settings.channels, "DEPTH": settings.depth}
+        if settings.channels == 32:
+            # As `settings` reckons what is resident; with zeros it would be 140.
+            more["maxnreg"] = 128
+    else:
+        kernel, more = quantized_matmul_shared, {"STAGES": settings.n_stages}
     grid = (triton.cdiv(n, channels_of(settings)), n_splits, triton.cdiv(m, settings.rows))
     kernel[grid](
         x,
@@ -128,7 +133,6 @@ def _matmul(
         HAS_ZEROS=zero is not None,
         ROWS=settings.rows,
         WARPS=settings.warps,
-        STAGES=settings.n_stages,
         num_warps=settings.warps,
         num_stages=1,
         **more,

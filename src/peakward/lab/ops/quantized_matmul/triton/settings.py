@@ -8,10 +8,10 @@ import triton
 H100_MULTIPROCESSORS = 132
 MOST_SPLITS = 32
 WARPS = 8
-"""Of a multiprocessor, that columns are split for where channels make fewer; twice as many of what shares
-16 rows, whose registers allow it (49.7 µs for 55.2), but not 32 (32.8 for 30.7)."""
+"""Of a multiprocessor, that columns are split for where channels make fewer; twice as many of up to 16 rows,
+whose registers allow it (one row of 14,336 × 4,096 24.6 µs for 26.9), but not of 32 (32.8 for 30.7)."""
 CHANNELS = 16
-"""Of a warp whose x is in shared memory."""
+"""Of a warp whose x is in shared memory; of others so many or twice as many."""
 
 
 class Direct(NamedTuple):
@@ -25,8 +25,8 @@ class Direct(NamedTuple):
     """Of x, of a program: 8 or 16."""
     warps: int
     """Of a program, that share its columns."""
-    n_stages: int
-    """Tiles on their way to shared memory; 1: none, loads go to registers and warps wait in turns."""
+    depth: int
+    """Tiles of columns that a warp has on their way at once."""
 
 
 class Shared(NamedTuple):
@@ -61,20 +61,19 @@ def settings_for(
     """
     settings: Direct | Shared
     if dtype == torch.float32:
-        settings = Direct(1, 16, rows=8, warps=4, n_stages=1)
+        settings = Direct(1, 16, rows=8, warps=4, depth=1)
     elif m > 16:
         settings = Shared(1, 32 if m <= 32 else 64, warps=8, n_stages=4)
-    elif m > 8 and (bits == 8 or group < 64):
-        # In two splits 49.7 µs for 65.2 of int8, 32.0 for 36.8 of int4 in groups of 32, of 16 rows; of groups
-        # of 128 29.0 for 29.8, but at 8,192² 34.2 for 30.0. Other sizes of the former were not timed.
+    elif m > 8 and (group < 64 or n > 4 * CHANNELS * WARPS * n_multiprocessors):
+        # 32.0 µs for 36.8 of int4 in groups of 32, of 16 rows; of 128,256 channels 120 for 152.
         settings = Shared(1, 16, warps=8, n_stages=4)
     else:
-        settings = _direct(m, n, group, n_multiprocessors)
+        settings = _direct(m, n, n_tiles, bits, group, n_multiprocessors)
     n_programs = triton.cdiv(n, channels_of(settings)) * triton.cdiv(m, settings.rows)
     n_warps = max(1, n_programs * settings.warps)
     # Of 2 tiles a warp, or of 4 where all warps take the same, at least.
     least = 2 * settings.warps if isinstance(settings, Direct) else 4
-    wanted = 2 * WARPS if isinstance(settings, Shared) and settings.rows == 16 else WARPS
+    wanted = WARPS if settings.rows > 16 or dtype == torch.float32 else 2 * WARPS
     n_splits = min(wanted * n_multiprocessors // n_warps, n_tiles // least, MOST_SPLITS)
     return settings._replace(n_splits=max(1, n_splits))
 
@@ -84,14 +83,22 @@ def channels_of(settings: Direct | Shared) -> int:
     return settings.channels if isinstance(settings, Direct) else CHANNELS * settings.warps
 
 
-def _direct(m: int, n: int, group: int, n_multiprocessors: int) -> Direct:
-    # Of one row 16 channels took 26.2 µs and 32 took 27.4, of four 27.5 and 29.5; of groups of 32 columns
-    # 30.6 and 28.9; of 16 rows, each read once a program, 39.5 and 32.1.
-    channels = 32 if m > 4 or group < 64 else 16
-    settings = Direct(1, channels, rows=8 if m <= 8 else 16, warps=8, n_stages=1)
-    resident = 2 * n_multiprocessors
-    if settings.rows == 16 and triton.cdiv(n, channels) > resident:
-        # Warps that wait in turns were the faster where all are resident at once (30.0 µs against 34.5
-        # at 8,192²), and here, where they are not, the slower (32.1 against 29.8).
-        settings = settings._replace(warps=4, n_stages=3)
-    return settings
+def _direct(m: int, n: int, n_tiles: int, bits: int, group: int, n_multiprocessors: int) -> Direct:
+    """What is resident at once: of 65,536 registers 16 warps of 128 a thread, or 32 of 64.
+
+    Programs that are not leave most of the GPU idle behind them: of 5,000 channels 19.9 µs for 13.9, of
+    14,336 25.6 for 21.0. More warps of a program wait for more: 8 took 30.1 there, and 16 43.9.
+    """
+    filled = triton.cdiv(n, CHANNELS) / n_multiprocessors
+    if m <= 8 and group < 64:
+        # 28.9 µs for 30.6 of 16 channels.
+        return Direct(1, 32, rows=8, warps=8, depth=1)
+    if m <= 8 and bits == 4 and filled > 4:
+        return Direct(1, 32, rows=8, warps=4, depth=2)
+    if m <= 8:
+        return Direct(1, 16, rows=8, warps=8, depth=1 if 2 < filled <= 4 else 2)
+    # A second kernel's start is not worth it below some 64 tiles: 13.0 µs for 15.0 at 4,096², but 30.0
+    # for 28.2 at 14,336 × 4,096. Of int8 16 channels took 43.7 for 53.4 at 8,192².
+    if (filled <= 2 and n_tiles <= 64) or (bits == 8 and filled <= 4):
+        return Direct(1, 16, rows=16, warps=8, depth=1)
+    return Direct(1, 32, rows=16, warps=4, depth=1)
