@@ -26,17 +26,27 @@ AUTOTUNED = ((4096, 14336),)
 ROWS = (1, 4, 16, 64)
 GROUP = 128
 SWEPT = ((4096, 14336), (8192, 8192))
+FEW_ROWS = (
+    Direct(1, 16, 8, 8, 1),
+    Direct(1, 16, 8, 8, 2),
+    Direct(1, 32, 8, 4, 1),
+    Direct(1, 32, 8, 4, 2),
+    Direct(1, 32, 8, 8, 1),
+)
+MORE_ROWS = (
+    Direct(1, 16, 16, 8, 1),
+    Direct(1, 32, 16, 4, 1),
+    Direct(1, 32, 16, 8, 1),
+    Shared(1, 16, 8, 4),
+    Shared(2, 16, 8, 4),
+)
 TRIED: dict[tuple[int, int, int], tuple[Direct | Shared, ...]] = {
-    (4, 128, 1): (Shared(1, 8, 8, 4), Shared(2, 8, 8, 4)),
-    (4, 128, 4): (Direct(1, 32, 8, 8, 1), Shared(2, 8, 8, 4)),
-    (4, 128, 8): (Direct(1, 16, 8, 8, 1), Direct(1, 32, 8, 4, 3), Shared(2, 8, 8, 4)),
-    (4, 128, 16): (Shared(1, 16, 8, 4), Shared(2, 16, 8, 4), Shared(1, 16, 4, 4)),
-    (4, 32, 16): (Shared(1, 16, 8, 4), Shared(2, 16, 8, 4)),
+    **{(4, group, m): FEW_ROWS for group in (128, 32) for m in (1, 8)},
+    **{(4, group, 16): MORE_ROWS for group in (128, 32)},
     (4, 128, 32): (Shared(1, 32, 8, 4), Shared(2, 32, 8, 4), Shared(1, 32, 4, 4)),
     (4, 128, 64): (Shared(1, 64, 8, 4), Shared(1, 64, 4, 4), Shared(2, 64, 8, 4)),
-    (8, 4096, 1): (Direct(1, 32, 8, 8, 1),),
-    (8, 4096, 4): (Direct(1, 16, 8, 8, 1), Direct(1, 32, 8, 8, 1)),
-    (8, 4096, 16): (Direct(1, 16, 16, 8, 1), Shared(1, 16, 8, 4), Shared(2, 16, 8, 4)),
+    (8, 4096, 1): FEW_ROWS,
+    (8, 4096, 16): MORE_ROWS,
     (8, 4096, 64): (Shared(1, 64, 4, 4), Shared(2, 64, 8, 3)),
 }
 """By bits, group and rows of x: what a sweep starts the kernel with."""
