@@ -59,8 +59,10 @@ def _forward(n_tokens: int, vocab: int) -> Contest:
         arms={
             OURS: arm(api.cross_entropy),
             "torch": arm(F.cross_entropy),
-            "compiled": arm(torch.compile(_plain)),
-            "max-autotune": arm(torch.compile(_plain, mode="max-autotune-no-cudagraphs")),
+            "compiled": arm(torch.compile(_plain, dynamic=False)),
+            "max-autotune": arm(
+                torch.compile(_plain, dynamic=False, mode="max-autotune-no-cudagraphs")
+            ),
         },
         n_bytes=_bytes(logits),
     )
@@ -83,7 +85,7 @@ def _backward(n_tokens: int, vocab: int) -> Contest:
         arms={
             OURS: arm(api.cross_entropy),
             "torch": arm(F.cross_entropy),
-            "compiled": arm(torch.compile(_plain)),
+            "compiled": arm(torch.compile(_plain, dynamic=False)),
         },
         n_bytes=2 * _bytes(logits),
     )

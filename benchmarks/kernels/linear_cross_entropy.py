@@ -65,7 +65,7 @@ def losses() -> Mapping[str, Callable[[], Loss]]:
     everyone: dict[str, Callable[[], Loss]] = {
         OURS: lambda: partial(linear_cross_entropy, implementation="chunked"),
         "torch": lambda: _plain,
-        "compiled": lambda: torch.compile(_plain),
+        "compiled": lambda: torch.compile(_plain, dynamic=False),
         f"{OURS} recomputed": lambda: partial(linear_cross_entropy, implementation="recomputed"),
     }
     if hasattr(F, "linear_cross_entropy"):
