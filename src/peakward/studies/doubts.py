@@ -84,7 +84,8 @@ def _shared(n_doubtful: int, n_timed: int) -> str:
     if n_timed == 1:
         return "The time behind it is"
     if n_doubtful == n_timed:
-        return f"{'Both' if n_timed == 2 else f'All {n_timed}'} times behind it are"
+        which = "Both" if n_timed == 2 else f"All {n_timed}"
+        return f"{which} times behind it are"
     return f"{n_doubtful} of the {n_timed} times behind it {'is' if n_doubtful == 1 else 'are'}"
 
 
