@@ -205,6 +205,7 @@ def backward(
         STAGES=STAGES,
         KV_STAGES=chosen.kv_stages,
         num_warps=4,
+        launch_pdl=True,
     )
     rounded(dq_sums, dq, queries, rule.scale)
     if group == 1:

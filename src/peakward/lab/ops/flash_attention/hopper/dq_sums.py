@@ -9,6 +9,7 @@ one a warpgroup: of 128 queries, 64 by head_dim, the main columns first and then
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.language.extra.cuda import gdc_wait
 
 from peakward.lab.ops.flash_attention.hopper.settings import columns_of
 
@@ -84,6 +85,7 @@ def _attention_round(  # type: ignore[no-untyped-def]
     MAIN: gl.constexpr,
     REST: gl.constexpr,
 ):
+    gdc_wait()
     ROWS: gl.constexpr = 64
     D: gl.constexpr = MAIN + REST
     ALONG_D: gl.constexpr = QUERIES == ROWS
@@ -148,4 +150,5 @@ def rounded(sums: Tensor, dq: Tensor, queries: int, scale: float) -> None:
         MAIN=main,
         REST=rest,
         num_warps=4,
+        launch_pdl=True,
     )

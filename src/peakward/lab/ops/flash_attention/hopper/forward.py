@@ -152,5 +152,6 @@ def forward(
         REGISTERS=chosen.registers,
         Q_STAGES=chosen.q_stages,
         num_warps=4,
+        launch_pdl=True,
     )
     return out, lse
