@@ -9,7 +9,8 @@ from torch import Tensor
 
 from kernels.contest import OURS, Arm, Contest
 from peakward.lab.ops.quantized_matmul import api, reference, triton
-from peakward.lab.ops.quantized_matmul.triton import Direct, Shared
+from peakward.lab.ops.quantized_matmul.triton import Direct, Row, Rows, Shared
+from peakward.lab.ops.quantized_matmul.triton.settings import Settings
 
 WIDTHS = (
     (4096, 4096),
@@ -40,13 +41,31 @@ MORE_ROWS = (
     Shared(1, 16, 8, 4),
     Shared(2, 16, 8, 4),
 )
-TRIED: dict[tuple[int, int, int], tuple[Direct | Shared, ...]] = {
+ONE_STEP = ((1, 4, 32), (1, 8, 32), (2, 4, 32), (2, 8, 32), (4, 8, 32), (4, 4, 16), (8, 8, 16))
+"""Channels, warps and tiles of a program that asks for whole rows of 4,096 columns, or halves, at once."""
+MORE_BYTES = (
+    Rows(1, channels=16),
+    Rows(1, channels=64),
+    Rows(1, n_stages=3),
+    Rows(1, n_stages=8),
+    Rows(1, channels=64, warps=8),
+    Rows(2),
+    Direct(1, 16, 16, 8, 1),
+)
+TRIED: dict[tuple[int, int, int], tuple[Settings, ...]] = {
     **{(4, group, m): FEW_ROWS for group in (128, 32) for m in (1, 8)},
     **{(4, group, 16): MORE_ROWS for group in (128, 32)},
     (4, 128, 32): (Shared(1, 32, 8, 4), Shared(2, 32, 8, 4), Shared(1, 32, 4, 4)),
     (4, 128, 64): (Shared(1, 64, 8, 4), Shared(1, 64, 4, 4), Shared(2, 64, 8, 4)),
-    (8, 4096, 1): FEW_ROWS,
-    (8, 4096, 16): MORE_ROWS,
+    (8, 4096, 1): (
+        *(Row(1, channels, warps, tiles, 1) for channels, warps, tiles in ONE_STEP),
+        Row(1, n_stages=5),
+        Row(1, channels=8),
+        Row(1, channels=32),
+        Rows(1),
+    ),
+    (8, 4096, 4): (Rows(1, warps=2), *MORE_BYTES),
+    (8, 4096, 16): MORE_BYTES,
     (8, 4096, 64): (Shared(1, 64, 4, 4), Shared(2, 64, 8, 3)),
 }
 """By bits, group and rows of x: what a sweep starts the kernel with."""
@@ -185,20 +204,21 @@ def _swept(m: int, k: int, n: int, *, bits: int, group: int) -> Contest:
     if bits == 4:
         get = _shared(partial(_int4_inputs, m, k, n, group=group, zeros=False))
         launch, defined = triton.int4_matmul, reference.int4_matmul
+        settings_for = triton.word_settings_for
     else:
         get = _shared(partial(_int8_inputs, m, k, n))
         launch, defined = triton.int8_matmul, reference.int8_matmul
-    chosen = triton.settings_for(
+        settings_for = triton.byte_settings_for
+    chosen = settings_for(
         m=m,
         n=n,
         n_tiles=k // 128,
-        bits=bits,
         group=min(group, 128),
         dtype=torch.bfloat16,
         n_multiprocessors=triton.H100_MULTIPROCESSORS,
     )
 
-    def at(settings: Direct | Shared) -> Arm:
+    def at(settings: Settings) -> Arm:
         return partial(launch, *get(), settings=settings)
 
     tried = [each for each in TRIED[bits, group, m] if each != chosen]
@@ -222,5 +242,5 @@ def _swept(m: int, k: int, n: int, *, bits: int, group: int) -> Contest:
     )
 
 
-def _named(settings: Direct | Shared) -> str:
+def _named(settings: Settings) -> str:
     return f"{type(settings).__name__.lower()} {' '.join(map(str, settings))}"

@@ -19,6 +19,13 @@ def cut(n_splits, *, shared=False):
     return kernel.Direct(n_splits, channels=16, rows=8, warps=2, depth=2)
 
 
+def bytes_cut(m, n_splits):
+    """Along rows of a weight of 8 bits."""
+    if m == 1:
+        return kernel.Row(n_splits, channels=4, warps=1, tiles=2, n_stages=2)
+    return kernel.Rows(n_splits, channels=16, rows=16, warps=1, n_stages=2)
+
+
 def drawn(m, n, k, dtype, seed):
     torch.manual_seed(seed)
     return torch.randn(m, k).to(dtype), torch.randn(n, k) / k**0.5
@@ -66,16 +73,17 @@ def test_int4_is_as_close_to_fp64_as_torch_is(
     n=st.sampled_from([5, 37]),
     k=st.sampled_from([1, 127, 256, 500]),
     n_splits=st.sampled_from([1, 3]),
-    shared=st.booleans(),
+    by=st.sampled_from(["words", "shared words", "bytes"]),
     seed=st.integers(0, 99),
 )
 def test_int8_channels_are_as_close_to_fp64_as_torch_is(
-    dtypes, device, m, n, k, n_splits, shared, seed
+    dtypes, device, m, n, k, n_splits, by, seed
 ):
+    chosen = bytes_cut(m, n_splits) if by == "bytes" else cut(n_splits, shared=by != "words")
     for dtype in dtypes:
         x, weight = drawn(m, n, k, dtype, seed)
         held = reference.int8_weight(weight)
-        mine = kernel.int8_matmul(x, *held, settings=cut(n_splits, shared=shared))
+        mine = kernel.int8_matmul(x, *held, settings=chosen)
         assert_product(reference.int8_matmul(x, *held), mine, reference.int8_matmul, x, held)
 
 
@@ -86,18 +94,21 @@ def test_sums_of_small_integers_are_exact(dtypes, device, m, n, k):
     for dtype in dtypes:
         x = torch.randint(-1, 2, (m, k)).to(dtype)
         weight = torch.randint(-3, 4, (n, k)).to(torch.int8)
-        mine = kernel.int8_matmul(x, weight, torch.ones(1, n), settings=cut(2))
-        assert torch.equal(mine.double(), x.double() @ weight.double().t())
+        for chosen in (cut(2), bytes_cut(m, 2)):
+            mine = kernel.int8_matmul(x, weight, torch.ones(1, n), settings=chosen)
+            assert torch.equal(mine.double(), x.double() @ weight.double().t())
 
 
 @pytest.mark.parametrize("m", [1, 5])
 @pytest.mark.parametrize("group", [32, 128, 256])
-def test_int8_groups_are_as_close_to_fp64_as_torch_is(dtypes, device, m, group):
+@pytest.mark.parametrize("by_bytes", [False, True])
+def test_int8_groups_are_as_close_to_fp64_as_torch_is(dtypes, device, m, group, by_bytes):
     for dtype in dtypes:
         x, weight = drawn(m, 40, 768, dtype, seed=2)
         held = reference.int8_weight(weight, group=group)
         assert held[1].shape == (768 // group, 40)
-        mine = kernel.int8_matmul(x, *held, settings=cut(2))
+        chosen = bytes_cut(m, 2) if by_bytes else cut(2)
+        mine = kernel.int8_matmul(x, *held, settings=chosen)
         assert_product(reference.int8_matmul(x, *held), mine, reference.int8_matmul, x, held)
 
 
@@ -158,15 +169,17 @@ def test_zeros_pay_where_a_group_has_one_sign():
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-@pytest.mark.parametrize("m, shared", [(1, False), (3, False), (3, True)])
-@pytest.mark.parametrize("bits", [4, 8])
-def test_nan_and_infinity_reach_what_torch_lets_them_reach(dtypes, device, value, m, shared, bits):
+@pytest.mark.parametrize("m", [1, 3])
+@pytest.mark.parametrize(
+    "bits, by", [(4, "words"), (4, "shared words"), (8, "words"), (8, "shared words"), (8, "bytes")]
+)
+def test_nan_and_infinity_reach_what_torch_lets_them_reach(dtypes, device, value, m, bits, by):
+    run = bytes_cut(m, 2) if by == "bytes" else cut(2, shared=by != "words")
     for dtype in dtypes:
         x, weight = drawn(m, 20, 256, dtype, seed=0)
         # No stored zero: which times infinity is NaN for torch and here alike, but says less.
         weight = weight.sign() * (0.5 + weight.abs())
         x[0, 7] = value
-        run = cut(2, shared=shared)
         if bits == 8:
             held = reference.int8_weight(weight)
             mine, theirs = (
@@ -185,19 +198,22 @@ def test_nan_and_infinity_reach_what_torch_lets_them_reach(dtypes, device, value
 
 @pytest.mark.parametrize("m", [1, 3])
 @pytest.mark.parametrize("n_splits", [1, 5])
-@pytest.mark.parametrize("shared", [False, True])
-def test_every_output_is_written(device, m, n_splits, shared, monkeypatch):
+@pytest.mark.parametrize("by", ["words", "shared words", "bytes"])
+def test_every_output_is_written(device, m, n_splits, by, monkeypatch):
     empty = torch.empty
 
     def poisoned(*size, **options):
         return empty(*size, **options).fill_(torch.nan)
 
-    x, weight = drawn(m, 37, 192, torch.float32, seed=0)
-    held = reference.int4_weight(weight, group=64)
+    x, weight = drawn(m, 37, 192, torch.float16, seed=0)
+    if by == "bytes":
+        launch, held = kernel.int8_matmul, reference.int8_weight(weight)
+        chosen = bytes_cut(m, n_splits)
+    else:
+        launch, held = kernel.int4_matmul, reference.int4_weight(weight, group=64)
+        chosen = cut(n_splits, shared=by != "words")
     monkeypatch.setattr(torch, "empty", poisoned)
-    first, second = (
-        kernel.int4_matmul(x, *held, settings=cut(n_splits, shared=shared)) for _ in range(2)
-    )
+    first, second = (launch(x, *held, settings=chosen) for _ in range(2))
     assert first.isfinite().all()
     assert torch.equal(first, second)
 
@@ -280,10 +296,10 @@ def test_groups_that_do_not_fit_are_refused():
 @pytest.mark.parametrize("n, n_tiles", [(5000, 33), (4096, 32), (128256, 32), (64, 1)])
 @pytest.mark.parametrize("bits", [4, 8])
 def test_settings_leave_every_warp_work(m, n, n_tiles, group, dtype, bits):
-    found = kernel.settings_for(
-        m=m, n=n, n_tiles=n_tiles, bits=bits, group=group, dtype=dtype, n_multiprocessors=132
-    )
-    takes = found.warps if isinstance(found, kernel.Direct) else 1
+    settings_for = kernel.byte_settings_for if bits == 8 else kernel.word_settings_for
+    found = settings_for(m=m, n=n, n_tiles=n_tiles, group=group, dtype=dtype, n_multiprocessors=132)
+    takes = {kernel.Direct: "warps", kernel.Row: "tiles"}.get(type(found))
+    takes = getattr(found, takes) if takes else 1
     assert 1 <= found.n_splits <= max(1, n_tiles // takes)
 
 
@@ -291,8 +307,8 @@ def test_settings_leave_every_warp_work(m, n, n_tiles, group, dtype, bits):
 @pytest.mark.parametrize("n", [4096, 5000, 8192, 10240, 14336])
 def test_programs_of_few_rows_are_resident_at_once(n, m):
     """32 warps of a multiprocessor where a warp has one tile of 16 channels and 8 rows, 16 elsewhere."""
-    found = kernel.settings_for(
-        m=m, n=n, n_tiles=32, bits=4, group=128, dtype=torch.bfloat16, n_multiprocessors=132
+    found = kernel.word_settings_for(
+        m=m, n=n, n_tiles=32, group=128, dtype=torch.bfloat16, n_multiprocessors=132
     )
     n_warps = -(-n // found.channels) * found.n_splits * found.warps
     resident = 32 if (found.channels, found.rows, found.depth) == (16, 8, 1) else 16
@@ -301,8 +317,8 @@ def test_programs_of_few_rows_are_resident_at_once(n, m):
 
 @pytest.mark.parametrize("m, programs", [(17, 1), (32, 1), (33, 1), (64, 1), (65, 2)])
 def test_programs_of_more_than_sixteen_rows_share_them(m, programs):
-    found = kernel.settings_for(
-        m=m, n=14336, n_tiles=32, bits=4, group=128, dtype=torch.bfloat16, n_multiprocessors=132
+    found = kernel.word_settings_for(
+        m=m, n=14336, n_tiles=32, group=128, dtype=torch.bfloat16, n_multiprocessors=132
     )
     assert isinstance(found, kernel.Shared)
     assert -(-m // found.rows) == programs
@@ -310,8 +326,8 @@ def test_programs_of_more_than_sixteen_rows_share_them(m, programs):
 
 def test_columns_are_split_where_channels_do_not_fill_the_gpu():
     def splits(n):
-        return kernel.settings_for(
-            m=4, n=n, n_tiles=64, bits=4, group=128, dtype=torch.bfloat16, n_multiprocessors=132
+        return kernel.word_settings_for(
+            m=4, n=n, n_tiles=64, group=128, dtype=torch.bfloat16, n_multiprocessors=132
         ).n_splits
 
     assert splits(512) > 2

@@ -71,8 +71,8 @@ LAUNCHES = {
     "int4 fp32 4": Launch(
         partial(_int4, 4, dtype=torch.float32), registers=128, shared_bytes=32 << 10
     ),
-    "int8 1": Launch(partial(_int8, 1), registers=128, shared_bytes=8 << 10),
-    "int8 16": Launch(partial(_int8, 16), registers=128, shared_bytes=16 << 10),
+    "int8 1": Launch(partial(_int8, 1), registers=128, shared_bytes=32 << 10),
+    "int8 16": Launch(partial(_int8, 16), registers=128, shared_bytes=64 << 10),
     "int8 64": Launch(partial(_int8, 64), registers=160, shared_bytes=112 << 10),
     "int8 groups 16": Launch(
         partial(_int8, 16, groups=K // 32), registers=144, shared_bytes=64 << 10

@@ -57,7 +57,9 @@ def forward(tape: Tape, layer: Linear, x: Operand) -> Operand:
 def cut(n_rows: int, n_in: int, n_out: int, *, bits: int, compute: str) -> Cut:
     """Of n_rows of x in that type, in groups of no fewer than 64 inputs."""
     n_tiles = -(-n_in // _TILE)
-    rows, channels, warps, shares_x = _program(n_rows, n_tiles, n_out, bits=bits, compute=compute)
+    if bits == 8 and n_rows <= 16 and compute != FLOAT:
+        return _of_bytes(n_rows, n_tiles, n_out)
+    rows, channels, warps, shares_x = _program(n_rows, n_tiles, n_out, compute=compute)
     n_programs = -(-n_out // channels) * -(-n_rows // rows)
     wanted = _WARPS if rows > 16 or compute == FLOAT else 2 * _WARPS
     least = 4 if shares_x else 2 * warps
@@ -65,9 +67,13 @@ def cut(n_rows: int, n_in: int, n_out: int, *, bits: int, compute: str) -> Cut:
     return Cut(rows, max(1, min(most, n_tiles // least, _MOST_SPLITS)))
 
 
-def _program(
-    n_rows: int, n_tiles: int, n_out: int, *, bits: int, compute: str
-) -> tuple[int, int, int, bool]:
+def _of_bytes(n_rows: int, n_tiles: int, n_out: int) -> Cut:
+    rows, channels, least = (1, 16, 16) if n_rows == 1 else (16, 32, 4)
+    wanted = round(2 * _SLOTS / max(1, -(-n_out // channels)))
+    return Cut(rows, max(1, min(wanted, n_tiles // least, _MOST_SPLITS)))
+
+
+def _program(n_rows: int, n_tiles: int, n_out: int, *, compute: str) -> tuple[int, int, int, bool]:
     """Rows of x, outputs, warps, and whether the warps share x."""
     filled = -(-n_out // 16) / _SLOTS
     if compute == FLOAT:
@@ -77,7 +83,7 @@ def _program(
     if n_rows > 8 and filled > 4 * _WARPS:
         return 16, 16 * _WARPS, _WARPS, True
     if n_rows <= 8:
-        return (8, 32, 4, False) if bits == 4 and filled > 4 else (8, 16, 8, False)
-    if (filled <= 2 and n_tiles <= 64) or (bits == 8 and filled <= 4):
+        return (8, 32, 4, False) if filled > 4 else (8, 16, 8, False)
+    if filled <= 2 and n_tiles <= 64:
         return 16, 16, 8, False
     return 16, 32, 4, False

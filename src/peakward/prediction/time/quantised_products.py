@@ -3,9 +3,9 @@
 The kernels widen what they read beside multiplying it, so that few rows take a share of a copy's rate that
 falls with their number, and many take as often as long as they are parts. Shares are of 4,096 × 14,336 in
 bf16 on an H100, less what such calls of a bf16 product of one row took beyond `products`, 6.7 µs: of up to
-16 rows by the trials that these kernels were chosen from (`2026-11-23-h100-kernel-trials-quantized_matmul`),
-of more by `2026-11-22-h100-kernel-sweep-quantized_matmul`. Of other shapes int4 took 0.75 to 0.79 at one
-row and 0.56 to 0.57 at 16. Of steps none was measured, and of fp32 inputs nothing.
+16 rows by `2026-11-23-h100-kernel-speed-quantized_matmul`, of int8 by the one of 2026-11-22, whose kernels
+these are; of more rows by `2026-11-22-h100-kernel-sweep-quantized_matmul`. Of steps none was measured, and
+of fp32 inputs nothing.
 """
 
 from typing import Literal, NamedTuple
@@ -17,7 +17,7 @@ from peakward.prediction.time.products import ProductModel
 from peakward.records.op_graph import ITEM_BYTES, Operator
 
 SHARES: dict[int, dict[int, float]] = {
-    8: {8: 0.68, 16: 0.55, 32: 0.47, 64: 0.45},
+    8: {1: 0.83, 16: 0.82, 32: 0.6, 64: 0.45},
     4: {8: 0.84, 16: 0.61, 32: 0.51, 64: 0.38},
 }
 """Of a copy's bandwidth, by bits and by rows that a program takes. Of int8 and 32 rows it lies between its

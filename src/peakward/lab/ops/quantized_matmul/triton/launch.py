@@ -4,20 +4,26 @@ import torch
 import triton
 from torch import Tensor
 
+from peakward.lab.ops.quantized_matmul.triton.bytes import (
+    quantized_matmul_row,
+    quantized_matmul_rows,
+)
 from peakward.lab.ops.quantized_matmul.triton.direct import quantized_matmul_direct
 from peakward.lab.ops.quantized_matmul.triton.settings import (
     H100_MULTIPROCESSORS,
     Direct,
+    Row,
+    Rows,
+    Settings,
     Shared,
+    byte_settings_for,
     channels_of,
-    settings_for,
+    word_settings_for,
 )
 from peakward.lab.ops.quantized_matmul.triton.shared import quantized_matmul_shared
-from peakward.lab.ops.quantized_matmul.triton.sums import quantized_matmul_sums
+from peakward.lab.ops.quantized_matmul.triton.sums import added_up, parts_of
 from peakward.lab.ops.quantized_matmul.triton.widened import POWERS
 from peakward.lab.ops.quantized_matmul.triton.words import TILE
-
-BLOCK_SUM = 256
 
 
 def int8_matmul(
@@ -25,28 +31,31 @@ def int8_matmul(
     weight: Tensor,
     scale: Tensor,
     *,
-    settings: Direct | Shared | None = None,
+    settings: Settings | None = None,
     n_multiprocessors: int = H100_MULTIPROCESSORS,
 ) -> Tensor:
     """As `reference.int8_matmul`, summed in fp32; every tensor contiguous but for x's rows."""
     n, k = weight.shape
     groups = max(1, len(scale))
     group = min(TILE.value, k // groups) if groups > 1 else TILE.value
+    n_tiles = triton.cdiv(k, TILE.value)
+    settings = settings or byte_settings_for(
+        m=len(x),
+        n=n,
+        n_tiles=n_tiles,
+        group=group,
+        dtype=x.dtype,
+        n_multiprocessors=n_multiprocessors,
+    )
+    if isinstance(settings, Row):
+        return _row(x, weight, scale, settings, tile=group)
+    if isinstance(settings, Rows):
+        return _rows(x, weight, scale, settings, tile=group)
     words = weight
     if k % 4 == 0 and weight.storage_offset() % 4 == 0:
         words = weight.view(torch.int32)
-    return _matmul(
-        x,
-        words,
-        scale,
-        None,
-        n=n,
-        nibbles=False,
-        group=group,
-        tiles_per_scale=k // groups // group if groups > 1 else triton.cdiv(k, group),
-        settings=settings,
-        n_multiprocessors=n_multiprocessors,
-    )
+    tiles_per_scale = k // groups // group if groups > 1 else n_tiles
+    return _by_words(x, words, scale, None, settings, n=n, group=group, per_scale=tiles_per_scale)
 
 
 def int4_matmul(
@@ -59,51 +68,88 @@ def int4_matmul(
     n_multiprocessors: int = H100_MULTIPROCESSORS,
 ) -> Tensor:
     """As `reference.int4_matmul`, summed in fp32; every tensor contiguous but for x's rows."""
-    return _matmul(
-        x,
-        weight,
-        scale,
-        zero,
-        n=weight.shape[1],
-        nibbles=True,
-        group=x.shape[1] // len(scale),
-        tiles_per_scale=1,
-        settings=settings,
-        n_multiprocessors=n_multiprocessors,
-    )
-
-
-def _matmul(
-    x: Tensor,
-    words: Tensor,
-    scale: Tensor,
-    zero: Tensor | None,
-    *,
-    n: int,
-    nibbles: bool,
-    group: int,
-    tiles_per_scale: int,
-    settings: Direct | Shared | None,
-    n_multiprocessors: int,
-) -> Tensor:
-    m, k = x.shape
-    n_tiles = triton.cdiv(k, TILE.value)
-    settings = settings or settings_for(
-        m=m,
+    n, group = weight.shape[1], x.shape[1] // len(scale)
+    settings = settings or word_settings_for(
+        m=len(x),
         n=n,
-        n_tiles=n_tiles,
-        bits=4 if nibbles else 8,
+        n_tiles=len(weight),
         group=group,
         dtype=x.dtype,
         n_multiprocessors=n_multiprocessors,
     )
+    return _by_words(x, weight, scale, zero, settings, n=n, group=group, per_scale=1)
+
+
+def _row(x: Tensor, weight: Tensor, scale: Tensor, settings: Row, *, tile: int) -> Tensor:
+    """Args: tile: columns, of which a scale has so many tiles without a rest."""
+    n, k = weight.shape
+    out = torch.empty((1, n), dtype=x.dtype, device=x.device)
+    if out.numel() == 0:
+        return out
+    parts = parts_of(out, settings.n_splits)
+    quantized_matmul_row[(triton.cdiv(n, settings.channels), settings.n_splits)](
+        x,
+        weight,
+        scale,
+        parts,
+        n,
+        k,
+        triton.cdiv(k, tile),
+        triton.cdiv(k, tile * len(scale)),
+        TILE=tile,
+        CHANNELS=settings.channels,
+        TILES=settings.tiles,
+        STAGES=settings.n_stages,
+        num_warps=settings.warps,
+    )
+    return added_up(parts, out)
+
+
+def _rows(x: Tensor, weight: Tensor, scale: Tensor, settings: Rows, *, tile: int) -> Tensor:
+    """As `_row`, of any number of rows."""
+    (m, k), n = x.shape, len(weight)
     out = torch.empty((m, n), dtype=x.dtype, device=x.device)
     if out.numel() == 0:
         return out
-    n_splits = settings.n_splits
-    parts = out
-    if n_splits > 1:
-        parts = torch.empty((n_splits, m, n), dtype=torch.float32, device=x.device)
+    parts = parts_of(out, settings.n_splits)
+    n_programs = triton.cdiv(n, settings.channels)
+    quantized_matmul_rows[(n_programs, settings.n_splits, triton.cdiv(m, settings.rows))](
+        x,
+        weight,
+        scale,
+        parts,
+        m,
+        n,
+        k,
+        triton.cdiv(k, tile),
+        triton.cdiv(k, tile * len(scale)),
+        x.stride(0),
+        TILE=tile,
+        CHANNELS=settings.channels,
+        ROWS=settings.rows,
+        num_warps=settings.warps,
+        num_stages=settings.n_stages,
+    )
+    return added_up(parts, out)
+
+
+def _by_words(
+    x: Tensor,
+    words: Tensor,
+    scale: Tensor,
+    zero: Tensor | None,
+    settings: Direct | Shared,
+    *,
+    n: int,
+    group: int,
+    per_scale: int,
+) -> Tensor:
+    """Args: per_scale: tiles of `group` columns, at most 128, that have one scale."""
+    m, k = x.shape
+    out = torch.empty((m, n), dtype=x.dtype, device=x.device)
+    if out.numel() == 0:
+        return out
+    parts = parts_of(out, settings.n_splits)
     if isinstance(settings, Direct):
         kernel = quantized_matmul_direct
         more = {"CHANNELS": settings.channels, "DEPTH": settings.depth}
@@ -112,8 +158,8 @@ def _matmul(
             more["maxnreg"] = 128
     else:
         kernel, more = quantized_matmul_shared, {"STAGES": settings.n_stages}
-    grid = (triton.cdiv(n, channels_of(settings)), n_splits, triton.cdiv(m, settings.rows))
-    kernel[grid](
+    n_programs = triton.cdiv(n, channels_of(settings))
+    kernel[(n_programs, settings.n_splits, triton.cdiv(m, settings.rows))](
         x,
         words,
         scale,
@@ -122,13 +168,13 @@ def _matmul(
         m,
         n,
         k,
-        n_tiles,
+        triton.cdiv(k, TILE.value),
         len(scale),
-        tiles_per_scale,
+        per_scale,
         x.stride(0),
         words.stride(0),
         POWERS[x.dtype],
-        NIBBLES=nibbles,
+        NIBBLES=words.dtype == torch.int32 and words.dim() == 3,
         GROUP=group,
         HAS_ZEROS=zero is not None,
         ROWS=settings.rows,
@@ -137,14 +183,4 @@ def _matmul(
         num_stages=1,
         **more,
     )
-    if n_splits > 1:
-        quantized_matmul_sums[(triton.cdiv(out.numel(), BLOCK_SUM),)](
-            parts,
-            out,
-            out.numel(),
-            n_splits,
-            ALL_SPLITS=triton.next_power_of_2(n_splits),
-            BLOCK=BLOCK_SUM,
-            num_warps=4,
-        )
-    return out
+    return added_up(parts, out)

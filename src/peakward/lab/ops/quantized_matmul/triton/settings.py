@@ -42,21 +42,63 @@ class Shared(NamedTuple):
     """Tiles of the weight on their way to shared memory; 1: none."""
 
 
-def settings_for(
-    *,
-    m: int,
-    n: int,
-    n_tiles: int,
-    bits: int,
-    group: int,
-    dtype: torch.dtype,
-    n_multiprocessors: int,
+class Row(NamedTuple):
+    """A launch for one row of x and a weight of 8 bits, without products of tiles."""
+
+    n_splits: int
+    """Programs that share columns."""
+    channels: int = 16
+    """Of a program."""
+    warps: int = 4
+    """Of a program."""
+    tiles: int = 4
+    """Of columns, at once."""
+    n_stages: int = 3
+    """Such steps on their way to shared memory."""
+
+
+class Rows(NamedTuple):
+    """A launch for up to 16 rows of x and a weight of 8 bits, which is read along its rows."""
+
+    n_splits: int
+    """Programs that share columns."""
+    channels: int = 32
+    """Of a program."""
+    rows: int = 16
+    """Of x, of a program."""
+    warps: int = 4
+    """Of a program."""
+    n_stages: int = 5
+    """Tiles of columns on their way to shared memory."""
+
+
+Settings = Direct | Shared | Row | Rows
+
+
+def byte_settings_for(
+    *, m: int, n: int, n_tiles: int, group: int, dtype: torch.dtype, n_multiprocessors: int
+) -> Settings:
+    """Of a weight of 8 bits; arguments as of `word_settings_for`.
+
+    Of up to 16 rows split to two programs a multiprocessor, of four steps or more each.
+    """
+    if m > 16 or dtype == torch.float32:
+        return word_settings_for(
+            m=m, n=n, n_tiles=n_tiles, group=group, dtype=dtype, n_multiprocessors=n_multiprocessors
+        )
+    settings = Row(1) if m == 1 else Rows(1)
+    wanted = round(2 * n_multiprocessors / max(1, triton.cdiv(n, settings.channels)))
+    least = 4 * (settings.tiles if isinstance(settings, Row) else 1)
+    return settings._replace(n_splits=max(1, min(wanted, n_tiles // least, MOST_SPLITS)))
+
+
+def word_settings_for(
+    *, m: int, n: int, n_tiles: int, group: int, dtype: torch.dtype, n_multiprocessors: int
 ) -> Direct | Shared:
-    """By sweeps on an H100; figures are of 4,096 × 14,336.
+    """Of a weight of 4 bits, by sweeps on an H100; figures are of 4,096 × 14,336.
 
     Args:
         n_tiles: of columns.
-        bits: of a weight.
         group: columns that share a scale, at most a tile.
     """
     settings: Direct | Shared
@@ -68,7 +110,7 @@ def settings_for(
         # 32.0 µs for 36.8 of int4 in groups of 32, of 16 rows; of 128,256 channels 120 for 152.
         settings = Shared(1, 16, warps=8, n_stages=4)
     else:
-        settings = _direct(m, n, n_tiles, bits, group, n_multiprocessors)
+        settings = _direct(m, n, n_tiles, group, n_multiprocessors)
     n_programs = triton.cdiv(n, channels_of(settings)) * triton.cdiv(m, settings.rows)
     n_warps = max(1, n_programs * settings.warps)
     # Of 2 tiles a warp, or of 4 where all warps take the same, at least.
@@ -83,7 +125,7 @@ def channels_of(settings: Direct | Shared) -> int:
     return settings.channels if isinstance(settings, Direct) else CHANNELS * settings.warps
 
 
-def _direct(m: int, n: int, n_tiles: int, bits: int, group: int, n_multiprocessors: int) -> Direct:
+def _direct(m: int, n: int, n_tiles: int, group: int, n_multiprocessors: int) -> Direct:
     """What is resident at once: of 65,536 registers 16 warps of 128 a thread, or 32 of 64.
 
     Programs that are not leave most of the GPU idle behind them: of 5,000 channels 19.9 µs for 13.9, of
@@ -93,12 +135,12 @@ def _direct(m: int, n: int, n_tiles: int, bits: int, group: int, n_multiprocesso
     if m <= 8 and group < 64:
         # 28.9 µs for 30.6 of 16 channels.
         return Direct(1, 32, rows=8, warps=8, depth=1)
-    if m <= 8 and bits == 4 and filled > 4:
+    if m <= 8 and filled > 4:
         return Direct(1, 32, rows=8, warps=4, depth=2)
     if m <= 8:
         return Direct(1, 16, rows=8, warps=8, depth=1 if 2 < filled <= 4 else 2)
     # A second kernel's start is not worth it below some 64 tiles: 13.0 µs for 15.0 at 4,096², but 30.0
-    # for 28.2 at 14,336 × 4,096. Of int8 16 channels took 43.7 for 53.4 at 8,192².
-    if (filled <= 2 and n_tiles <= 64) or (bits == 8 and filled <= 4):
+    # for 28.2 at 14,336 × 4,096.
+    if filled <= 2 and n_tiles <= 64:
         return Direct(1, 16, rows=16, warps=8, depth=1)
     return Direct(1, 32, rows=16, warps=4, depth=1)

@@ -1,7 +1,11 @@
 """Adds up what programs that share columns left, always in the same order."""
 
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
+
+BLOCK = 256
 
 
 @triton.jit
@@ -20,3 +24,25 @@ def quantized_matmul_sums(  # type: ignore[no-untyped-def]
     there = (split < n_splits)[:, None] & inside[None, :]
     total = tl.sum(tl.load(parts, mask=there, other=0.0), 0)
     tl.store(out_ptr + offset, total.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+def parts_of(out: Tensor, n_splits: int) -> Tensor:
+    """Where programs leave what they sum: `out` itself, or (n_splits, *out.shape) in fp32, uninitialised."""
+    if n_splits == 1:
+        return out
+    return torch.empty((n_splits, *out.shape), dtype=torch.float32, device=out.device)
+
+
+def added_up(parts: Tensor, out: Tensor) -> Tensor:
+    """`out`, filled with the sum of what `parts_of` gave for it."""
+    if parts is not out:
+        quantized_matmul_sums[(triton.cdiv(out.numel(), BLOCK),)](
+            parts,
+            out,
+            out.numel(),
+            len(parts),
+            ALL_SPLITS=triton.next_power_of_2(len(parts)),
+            BLOCK=BLOCK,
+            num_warps=4,
+        )
+    return out
