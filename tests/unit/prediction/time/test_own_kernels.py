@@ -29,7 +29,7 @@ def windowed(window):
     ("name", "inputs", "share", "n_launches"),
     [
         ("flash_attention", [Q, Q, Q], 1 / 2, 2.0),  # half of the scores are masked
-        ("flash_attention_backward", [Q, Q, Q, Q, Q], 2 / 5, 5.0),  # one of five made anew
+        ("flash_attention_backward", [Q, Q, Q, Q, Q], 2 / 5, 3.0),  # one of five made anew
     ],
 )
 def test_attention_is_at_the_rate_of_torchs(name, inputs, share, n_launches):
@@ -118,7 +118,7 @@ def test_norms_rope_and_swiglu_move_their_operands_once():
     x = tensor(4096, 768, dtype="bfloat16")
     for name, factor, n_launches in (
         ("add_rms_norm", 1.0, 1),
-        ("add_rms_norm_backward", 1.2, 2),
+        ("add_rms_norm_backward", 1.08, 2),
         ("rope", 1.0, 1),
         ("swiglu_backward", 1.0, 1),
     ):
