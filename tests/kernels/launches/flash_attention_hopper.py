@@ -6,13 +6,7 @@ import torch
 
 from launch import Launch
 from peakward.lab.ops.flash_attention.hopper import backward, forward
-from peakward.lab.ops.flash_attention.hopper.settings import (
-    HALVES,
-    THREE,
-    TWO,
-    TWO_DEEP,
-    WHOLE,
-)
+from peakward.lab.ops.flash_attention.hopper.settings import THREE, TWO, TWO_DEEP
 from peakward.lab.ops.flash_attention.rule import Rule
 
 # A program has a multiprocessor to itself: 384 or 512 threads with its 65,536 registers among them,
@@ -30,11 +24,11 @@ def _forward(d: int, causal: bool, settings) -> None:
     forward(*_inputs(d), None, Rule(causal, None, 0.1), settings=settings)
 
 
-def _backward(d: int, causal: bool, settings=None) -> None:
+def _backward(d: int, causal: bool) -> None:
     q, k, v = _inputs(d)
     lse = torch.empty(2, 8, 1024, device="meta")
     rule = Rule(causal, None, 0.1)
-    backward(q, lse, q, k, v, q, lse, None, rule, settings=settings)
+    backward(q, lse, q, k, v, q, lse, None, rule)
 
 
 def _launch(start, registers: int, stack_bytes: int = 0) -> Launch:
@@ -53,9 +47,6 @@ LAUNCHES = {
     # without a mask nothing is spilled.
     "forward 64 of three": _launch(partial(_forward, 64, True, THREE), 128, 72),
     "forward 64 of three not causal": _launch(partial(_forward, 64, False, THREE), 128, 72),
-    "forward 64 of three, queries 2": _launch(
-        partial(_forward, 64, True, THREE._replace(q_stages=2, stages=4)), 128, 72
-    ),
     # Of the loops over queries nothing is spilled without a mask, and with one at most two words.
     "backward 64": _launch(partial(_backward, 64, True), 168, 72),
     "backward 64 not causal": _launch(partial(_backward, 64, False), 168, 32),
@@ -66,9 +57,4 @@ LAUNCHES = {
     "backward 80 not causal": _launch(partial(_backward, 80, False), 168, 24),
     "backward 96": _launch(partial(_backward, 96, True), 168, 160),
     "backward 96 not causal": _launch(partial(_backward, 96, False), 168, 88),
-    # Not chosen.
-    "backward 80 whole": _launch(
-        partial(_backward, 80, True, HALVES._replace(at_once=128)), 168, 248
-    ),
-    "backward 64 in halves": _launch(partial(_backward, 64, True, WHOLE._replace(at_once=64)), 168),
 }
