@@ -45,6 +45,7 @@ def run(monkeypatch):
     torch.set_num_threads(n_threads)
 
 
+@pytest.mark.full
 def test_a_run_on_the_cpu(tmp_path):
     out = tmp_path / "new" / "result.json"
     done = subprocess.run(

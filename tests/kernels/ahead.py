@@ -1,19 +1,20 @@
 """Compiles an operator's kernels for a GPU that need not be there, and prints what each takes.
 
-    python tests/kernels/ahead.py NAME[,NAME…] CAPABILITY [FOLDER]
+    python tests/kernels/ahead.py NAME[,NAME…] CAPABILITY [--once] [--ptx FOLDER]
 
 Runs every launch of `tests/kernels/launches/NAME.py` on CPU tensors, in a process of its own because
 the suite's has Triton's interpreter: the launches are those of the product, types and alignment
 specialised as there, and end before the GPU would be asked. Under another Triton on the path, with
-that one. Each kernel's PTX is added to KERNEL.ptx in FOLDER, launch after launch.
+that one. With --once a kernel is compiled for the first of its NAME's launches alone. Each one's PTX is
+added to KERNEL.ptx in FOLDER, launch after launch.
 """
 
+import argparse
 import importlib.util
 import json
 import os
 import re
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,9 +34,11 @@ FIGURES = ("registers", "stack_bytes", "shared_bytes")
 _RUN = JITFunction.run
 
 
-def compile_all(name: str, capability: int) -> tuple[list[str], list[dict[str, Any]]]:
-    """The launches of `launches/NAME.py` for that capability, NAME first, and what each kernel of them
-    takes.
+def compile_all(
+    name: str, capability: int, *, once: bool, ptx: Path | None
+) -> tuple[list[str], list[dict[str, Any]]]:
+    """The launches of `launches/NAME.py` for that capability, NAME first, and what each kernel that was
+    compiled takes.
 
     Beside each figure of it, under the same name in `limits`, the most that the launch allows.
     """
@@ -48,11 +51,14 @@ def compile_all(name: str, capability: int) -> tuple[list[str], list[dict[str, A
         if capability in launch.capabilities
     }
     taken = []
+    seen: set[JITFunction] = set()
     for label, launch in launches.items():
         compiled: list[Any] = []
-        JITFunction.run = _compiles_into(compiled)
+        JITFunction.run = _compiles_into(compiled, seen, once=once)
         Autotuner._bench = _compiles
         launch.start()
+        if ptx is not None:
+            _add(compiled, ptx)
         limits = {name: getattr(launch, name) for name in FIGURES}
         taken += [{"launch": label, "limits": limits, **_taken(each)} for each in compiled]
     return list(launches), taken
@@ -68,11 +74,14 @@ def _pretended(capability: int) -> SimpleNamespace:
     )
 
 
-def _compiles_into(compiled: list[Any]):
+def _compiles_into(compiled: list[Any], seen: set[JITFunction], *, once: bool):
+    """In place of a launch."""
+
     def run(self, *args, grid, warmup, **options):
-        kernel = _RUN(self, *args, grid=grid, warmup=True, **options)
-        compiled.append(kernel)
-        return kernel
+        if once and self in seen:
+            return
+        seen.add(self)
+        compiled.append(_RUN(self, *args, grid=grid, warmup=True, **options))
 
     return run
 
@@ -82,10 +91,13 @@ def _compiles(self, *args, config, **options):
     return [0.0, 0.0, 0.0]
 
 
-def _taken(kernel: Any) -> dict[str, Any]:
-    if len(sys.argv) > 3:
-        with (Path(sys.argv[3]) / f"{kernel.metadata.name}.ptx").open("a") as ptx:
+def _add(compiled: list[Any], folder: Path) -> None:
+    for kernel in compiled:
+        with (folder / f"{kernel.metadata.name}.ptx").open("a") as ptx:
             ptx.write(kernel.asm["ptx"])
+
+
+def _taken(kernel: Any) -> dict[str, Any]:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as cubin:
         cubin.write(kernel.asm["cubin"])
         cubin.flush()
@@ -104,15 +116,24 @@ def _taken(kernel: Any) -> dict[str, Any]:
     }
 
 
-def main(names: str, capability: int) -> None:
-    driver.set_active(_pretended(capability))
+def main(options: argparse.Namespace) -> None:
+    driver.set_active(_pretended(options.capability))
     started, found = [], []
-    for name in names.split(","):
-        launches, taken = compile_all(name, capability)
+    for name in options.names.split(","):
+        launches, taken = compile_all(name, options.capability, once=options.once, ptx=options.ptx)
         started += launches
         found += taken
     print(json.dumps({"triton": triton.__version__, "launches": started, "kernels": found}))
 
 
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("names")
+    parser.add_argument("capability", type=int)
+    parser.add_argument("--once", action="store_true")
+    parser.add_argument("--ptx", type=Path)
+    return parser.parse_args()
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(parsed())

@@ -251,6 +251,7 @@ def test_quantised_weights_err_as_their_steps_say(weights, pass_):
     assert error.candidate_error > 5 * error.base_error
 
 
+@pytest.mark.full
 @pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu has them compiled")
 def test_a_decode_step_of_them_holds():
     shape = msgspec.structs.replace(quantised("int8").model, n_layers=1, d_ff=128)

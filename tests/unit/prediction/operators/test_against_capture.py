@@ -191,6 +191,6 @@ def cases(draw):
 
 
 @given(cases())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_over_random_shapes_and_settings(made):
     assert_same(made)

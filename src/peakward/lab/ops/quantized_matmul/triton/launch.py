@@ -81,7 +81,7 @@ def int4_matmul(
 
 
 def _row(x: Tensor, weight: Tensor, scale: Tensor, settings: Row, *, tile: int) -> Tensor:
-    """Args: tile: columns, of which a scale has so many tiles without a rest."""
+    """One row of x, by tiles of so many columns, of which a scale has a whole number."""
     n, k = weight.shape
     out = torch.empty((1, n), dtype=x.dtype, device=x.device)
     if out.numel() == 0:
@@ -144,7 +144,10 @@ def _by_words(
     group: int,
     per_scale: int,
 ) -> Tensor:
-    """Args: per_scale: tiles of `group` columns, at most 128, that have one scale."""
+    """Any rows of x, and a weight of (n, k) in bytes or four of them a word, or (tiles, n, 16) in nibbles.
+
+    Of `per_scale` tiles of 128 columns, or groups of fewer, a scale is one.
+    """
     m, k = x.shape
     out = torch.empty((m, n), dtype=x.dtype, device=x.device)
     if out.numel() == 0:
@@ -174,7 +177,7 @@ def _by_words(
         x.stride(0),
         words.stride(0),
         POWERS[x.dtype],
-        NIBBLES=words.dtype == torch.int32 and words.dim() == 3,
+        NIBBLES=words.dim() == 3,
         GROUP=group,
         HAS_ZEROS=zero is not None,
         ROWS=settings.rows,
