@@ -107,8 +107,10 @@ def outcome(case: ModelCase) -> list[torch.Tensor]:
         return [step.output.clone(), *(each.clone() for each in step.gradients()), *parameters]
 
 
-@pytest.mark.parametrize("checkpointing", CHECKPOINTING)
-@pytest.mark.parametrize("attention", ["naive", "sdpa", "sdpa-math"])
+@pytest.mark.parametrize(
+    ("checkpointing", "attention"),
+    [*((each, "sdpa") for each in CHECKPOINTING), ("none", "naive"), ("selective", "sdpa-math")],
+)
 def test_one_graph_serves_every_block(checkpointing, attention, make_case, counters):
     choices = {"checkpointing": checkpointing, "attention": attention}
     found = outcome(make_case(**choices))
@@ -118,8 +120,10 @@ def test_one_graph_serves_every_block(checkpointing, attention, make_case, count
         assert torch.equal(mine, plain)
 
 
-@pytest.mark.parametrize("checkpointing", CHECKPOINTING)
-@pytest.mark.parametrize("pass_", ["forward", "train_step"])
+@pytest.mark.parametrize(
+    ("checkpointing", "pass_"),
+    [*((each, "train_step") for each in CHECKPOINTING), ("none", "forward")],
+)
 def test_the_whole_model_is_one_graph(checkpointing, pass_, make_case, counters):
     choices = {"checkpointing": checkpointing, "pass_": pass_}
     found = outcome(make_case(compile_scope="model", **choices))
@@ -169,8 +173,10 @@ def test_no_architecture_breaks_the_graph(shape, scope, make_case, counters):
     assert not counters["graph_break"]
 
 
-@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16"])
-@pytest.mark.parametrize("checkpointing", ["none", "every-block", "selective"])
+@pytest.mark.parametrize(
+    ("checkpointing", "precision"),
+    [("none", "bf16"), ("every-block", "bf16-mixed"), ("selective", "bf16")],
+)
 def test_experts_in_one_kernel_break_no_graph(precision, checkpointing, make_case, counters):
     choices = {"shape": EXPERTS, "precision": precision, "checkpointing": checkpointing}
     found = outcome(make_case(**choices))
