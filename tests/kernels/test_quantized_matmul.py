@@ -19,6 +19,11 @@ def cut(n_splits, *, shared=False):
     return kernel.Direct(n_splits, channels=16, rows=8, warps=2, depth=2)
 
 
+def types_of(by, dtypes):
+    """Along its rows a weight of 8 bits is read for x of 16 bits alone."""
+    return [each for each in dtypes if by != "bytes" or each.itemsize == 2]
+
+
 def bytes_cut(m, n_splits):
     """Along rows of a weight of 8 bits."""
     if m == 1:
@@ -80,7 +85,7 @@ def test_int8_channels_are_as_close_to_fp64_as_torch_is(
     dtypes, device, m, n, k, n_splits, by, seed
 ):
     chosen = bytes_cut(m, n_splits) if by == "bytes" else cut(n_splits, shared=by != "words")
-    for dtype in dtypes:
+    for dtype in types_of(by, dtypes):
         x, weight = drawn(m, n, k, dtype, seed)
         held = reference.int8_weight(weight)
         mine = kernel.int8_matmul(x, *held, settings=chosen)
@@ -89,25 +94,26 @@ def test_int8_channels_are_as_close_to_fp64_as_torch_is(
 
 @pytest.mark.parametrize("m", [1, 5])
 @pytest.mark.parametrize("n, k", [(1, 1), (1, 127), (17, 300)])
-def test_sums_of_small_integers_are_exact(dtypes, device, m, n, k):
+@pytest.mark.parametrize("by", ["words", "bytes"])
+def test_sums_of_small_integers_are_exact(dtypes, device, m, n, k, by):
     torch.manual_seed(0)
-    for dtype in dtypes:
+    chosen = bytes_cut(m, 2) if by == "bytes" else cut(2)
+    for dtype in types_of(by, dtypes):
         x = torch.randint(-1, 2, (m, k)).to(dtype)
         weight = torch.randint(-3, 4, (n, k)).to(torch.int8)
-        for chosen in (cut(2), bytes_cut(m, 2)):
-            mine = kernel.int8_matmul(x, weight, torch.ones(1, n), settings=chosen)
-            assert torch.equal(mine.double(), x.double() @ weight.double().t())
+        mine = kernel.int8_matmul(x, weight, torch.ones(1, n), settings=chosen)
+        assert torch.equal(mine.double(), x.double() @ weight.double().t())
 
 
 @pytest.mark.parametrize("m", [1, 5])
 @pytest.mark.parametrize("group", [32, 128, 256])
-@pytest.mark.parametrize("by_bytes", [False, True])
-def test_int8_groups_are_as_close_to_fp64_as_torch_is(dtypes, device, m, group, by_bytes):
-    for dtype in dtypes:
+@pytest.mark.parametrize("by", ["words", "bytes"])
+def test_int8_groups_are_as_close_to_fp64_as_torch_is(dtypes, device, m, group, by):
+    chosen = bytes_cut(m, 2) if by == "bytes" else cut(2)
+    for dtype in types_of(by, dtypes):
         x, weight = drawn(m, 40, 768, dtype, seed=2)
         held = reference.int8_weight(weight, group=group)
         assert held[1].shape == (768 // group, 40)
-        chosen = bytes_cut(m, 2) if by_bytes else cut(2)
         mine = kernel.int8_matmul(x, *held, settings=chosen)
         assert_product(reference.int8_matmul(x, *held), mine, reference.int8_matmul, x, held)
 
@@ -175,7 +181,7 @@ def test_zeros_pay_where_a_group_has_one_sign():
 )
 def test_nan_and_infinity_reach_what_torch_lets_them_reach(dtypes, device, value, m, bits, by):
     run = bytes_cut(m, 2) if by == "bytes" else cut(2, shared=by != "words")
-    for dtype in dtypes:
+    for dtype in types_of(by, dtypes):
         x, weight = drawn(m, 20, 256, dtype, seed=0)
         # No stored zero: which times infinity is NaN for torch and here alike, but says less.
         weight = weight.sign() * (0.5 + weight.abs())
@@ -372,3 +378,13 @@ def test_lanes_that_share_x_exchange_nothing_of_the_weight(ptx):
     for launch in launches:
         assert "wgmma" in launch
         assert "shfl" not in launch
+
+
+@pytest.mark.parametrize("name", ["quantized_matmul_row", "quantized_matmul_rows"])
+def test_rows_of_bytes_come_by_sixteen_at_once(ptx, name):
+    launches = entries(ptx, name)
+    assert launches
+    for launch in launches:
+        copies = [line for line in launch.splitlines() if "cp.async.cg.shared.global" in line]
+        assert copies
+        assert all("0x10" in line for line in copies)

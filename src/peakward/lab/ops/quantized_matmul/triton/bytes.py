@@ -1,4 +1,4 @@
-"""Products of up to 16 rows of x with a weight of 8 bits, read along its rows.
+"""Products of up to 16 rows of x, in 16 bits, with a weight of 8 bits, read along its rows.
 
 What lanes multiply comes through shared memory, a row's bytes by the 128: a lane that loads what it
 multiplies (`direct`) has 64 of a row beside one another, and of 8,192² one row took 53.9 µs for 36.6 so,

@@ -5,6 +5,8 @@ from typing import NamedTuple
 import torch
 import triton
 
+from peakward.lab.ops.quantized_matmul.triton.words import TILE
+
 H100_MULTIPROCESSORS = 132
 MOST_SPLITS = 32
 WARPS = 8
@@ -80,9 +82,10 @@ def byte_settings_for(
 ) -> Settings:
     """Of a weight of 8 bits; arguments as of `word_settings_for`.
 
-    Of up to 16 rows split to two programs a multiprocessor, of four steps or more each.
+    Of up to 16 rows split to two programs a multiprocessor, of four steps or more each. Of smaller groups
+    than a tile a program would ask for less than 16 bytes a lane.
     """
-    if m > 16 or dtype == torch.float32:
+    if m > 16 or group < TILE.value or dtype == torch.float32:
         return word_settings_for(
             m=m, n=n, n_tiles=n_tiles, group=group, dtype=dtype, n_multiprocessors=n_multiprocessors
         )
