@@ -11,7 +11,7 @@ from kernels.rows import (
     BACKWARD_SHAPES,
     BF16_SHAPES,
     FORWARD_SHAPES,
-    ahead_candidates,
+    backward_candidates,
     backward_of,
     built,
     candidates,
@@ -22,6 +22,7 @@ from kernels.rows import (
 )
 from peakward.lab.ops.layer_norm import api
 from peakward.lab.ops.layer_norm import triton as kernel
+from peakward.lab.ops.rows.norm.settings import backward_settings_for
 
 EPS = 1e-6
 DTYPE = torch.bfloat16
@@ -103,7 +104,7 @@ def sweep() -> Iterator[Contest]:
         x, gradient = (random_rows(n_rows, width, dtype=DTYPE, seed=seed) for seed in (0, 1))
         weight, bias = (random_rows(width, dtype=DTYPE, seed=seed) for seed in (2, 5))
         _, _, mean, r = kernel.layer_norm(x, None, weight, bias, EPS)
-        default = kernel.backward_settings_for(width, x.element_size(), x.device)
+        default = backward_settings_for(width, x.element_size(), x.device)
         yield Contest(
             operator="layer_norm",
             shape={"rows": n_rows, "width": width, "pass": "backward"},
@@ -111,7 +112,7 @@ def sweep() -> Iterator[Contest]:
                 lambda settings, g=gradient, x=x, w=weight, b=bias, m=mean, r=r: (
                     kernel.layer_norm_backward(g, None, x, w, b, m, r, settings)
                 ),
-                ahead_candidates(width, default),
+                backward_candidates(default),
                 default,
             ),
             n_bytes=3 * x.nbytes,

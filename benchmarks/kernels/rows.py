@@ -1,14 +1,17 @@
 """What contests of kernels over rows share."""
 
 from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from kernels.contest import OURS, Arm
 from peakward.lab.ops.rows.layout import RowSettings, power_of_two
+from peakward.lab.ops.rows.norm.settings import SpreadSettings
 
 Outputs = Tensor | tuple[Tensor, ...]
+Settings = TypeVar("Settings", bound=RowSettings | SpreadSettings)
 MODES = ("default", "max-autotune-no-cudagraphs")
 BF16_SHAPES = (
     (32768, 1024),
@@ -79,15 +82,13 @@ def compiled_backward_in_every_mode(
 
 
 def swept(
-    call: Callable[[RowSettings], Outputs],
-    candidates: tuple[RowSettings, ...],
-    default: RowSettings,
+    call: Callable[[Settings], Outputs], candidates: tuple[Settings, ...], default: Settings
 ) -> Mapping[str, Callable[[], Arm]]:
     """Our kernel at every setting; the one that it would choose is `peakward`."""
     arms = {}
     for each in candidates:
         if each != default:
-            name = "r{} c{} w{} p{} s{}".format(*("-" if part is None else part for part in each))
+            name = " ".join("-" if part is None else str(part) for part in each)
             arms[name] = built(lambda each=each: call(each))
     return {**arms, OURS: built(lambda: call(default))}
 
@@ -105,17 +106,24 @@ def candidates(width: int) -> tuple[RowSettings, ...]:
 
 FORWARD_SHAPES = ((32768, 2560), (32768, 5000), (8192, 16384), (2048, 65536))
 """Rows and columns of norms whose forward passes are swept."""
-BACKWARD_SHAPES = ((32768, 1024), (32768, 2560), (16384, 4096), (8192, 16384))
+BACKWARD_SHAPES = ((32768, 1024), (32768, 2560), (16384, 4096), (8192, 16384), (2048, 65536))
 """Rows and columns of norms whose backward passes are swept."""
 
 
-def ahead_candidates(width: int, default: RowSettings) -> tuple[RowSettings, ...]:
-    """For norms' backward passes, around the default: rows of a tile, programs a multiprocessor, tiles
-    ahead. From 16,384 columns on there is room for one program and nothing ahead."""
+def backward_candidates(
+    default: RowSettings | SpreadSettings,
+) -> tuple[RowSettings | SpreadSettings, ...]:
+    """For norms' backward passes: of spread rows columns, warps, programs a multiprocessor and slots; of
+    others around the default rows of a tile, programs a multiprocessor, tiles ahead."""
+    if isinstance(default, SpreadSettings):
+        return tuple(
+            SpreadSettings(columns, columns // 1024, programs, slots)
+            for columns, programs, slots in (
+                *((2048, 6, 4), (2048, 5, 4), (2048, 6, 3), (2048, 7, 3)),
+                *((4096, 3, 4), (4096, 3, 3), (4096, 2, 4), (4096, 4, 3), (8192, 2, 3)),
+            )
+        )
     multiprocessors = torch.cuda.get_device_properties(0).multi_processor_count
-    if width >= 16384:
-        whole = RowSettings(1, power_of_two(width), 8, multiprocessors)
-        return tuple(whole._replace(warps=warps) for warps in (8, 16, 32))
     more = min(2 * default.warps, default.columns // 256)
     return tuple(
         RowSettings(rows, default.columns, warps, count * multiprocessors, stages)

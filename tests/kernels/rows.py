@@ -3,11 +3,13 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
 from peakward.lab.ops.rows.layout import RowSettings
+from peakward.lab.ops.rows.norm.settings import SpreadSettings
 
 SHAPES = st.sampled_from([(300, 1), (20, 17), (3, 127), (2, 3, 40), (17, 8), (1, 1000), (0, 8)])
 """Of a hundred elements and more: the error of a few is luck."""
@@ -21,8 +23,19 @@ IN_PIECES = (
     RowSettings(rows=1, columns=64, warps=4, programs=2, stages=2),
 )
 """Of rows of 65 to 128 columns."""
-FILLING = RowSettings(rows=1, columns=16384, warps=8, programs=2, stages=2)
-"""Of rows of more than 8,192 columns, whose gradients take all registers."""
+SPREAD = (
+    SpreadSettings(columns=256, warps=1, programs=2, slots=3),
+    SpreadSettings(columns=1024, warps=4, programs=3, slots=4),
+    SpreadSettings(columns=1024, warps=2, programs=1, slots=2),
+    SpreadSettings(columns=256, warps=1, programs=32, slots=5),
+)
+"""Of rows of 1,000 columns and more, whole vectors of them."""
+
+
+def spreads(device: torch.device) -> None:
+    """Skips where rows cannot be spread over programs: no interpreter runs Gluon."""
+    if device.type != "cuda":
+        pytest.skip("written in Gluon, which is compiled only")
 
 
 def drawn(shape: tuple[int, ...], layout: str, dtype: torch.dtype) -> Tensor:

@@ -9,7 +9,17 @@ from hypothesis import strategies as st
 from oracle import assert_same_specials
 from peakward.lab.ops.layer_norm import reference
 from peakward.lab.ops.layer_norm.api import add_layer_norm, layer_norm
-from rows import FILLING, IN_PIECES, LAYOUTS, SHAPES, WHOLE, assert_sum_as_close_as, drawn, poisoned
+from rows import (
+    IN_PIECES,
+    LAYOUTS,
+    SHAPES,
+    SPREAD,
+    WHOLE,
+    assert_sum_as_close_as,
+    drawn,
+    poisoned,
+    spreads,
+)
 
 EPS = 1e-5
 kernel = pytest.importorskip("peakward.lab.ops.layer_norm.triton")
@@ -120,21 +130,41 @@ def test_tiles_of_every_kind(device, dtypes, chosen, added):
         assert_backward(gradient, residual, s, weight, *found)
 
 
-@pytest.mark.parametrize("width", [8200, 9001])
+@pytest.mark.parametrize("shape", [(1, 1000), (7, 2104), (1500, 1000)])
+@pytest.mark.parametrize("chosen", SPREAD)
 @pytest.mark.parametrize("added", [False, True])
 @pytest.mark.parametrize("with_weight", [False, True])
-def test_gradients_of_rows_that_fill_the_registers(device, dtypes, width, added, with_weight):
+def test_gradients_of_rows_spread_over_programs(device, dtypes, shape, chosen, added, with_weight):
+    spreads(device)
     torch.manual_seed(0)
     for dtype in dtypes:
-        x, gradient, more = (torch.randn(5, width).to(dtype) for _ in range(3))
-        weight = torch.randn(width).to(dtype) if with_weight else None
+        x, gradient, more = (torch.randn(shape).to(dtype) for _ in range(3))
+        weight = torch.randn(shape[1]).to(dtype) if with_weight else None
         residual = more if added else None
         _, _, mean, r = kernel.layer_norm(x, None, weight, weight, EPS)
-        with poisoned():
-            found = kernel.layer_norm_backward(
-                gradient, residual, x, weight, weight, mean, r, FILLING
-            )
-        assert_backward(gradient, residual, x, weight, *found)
+        found = []
+        for _ in range(2):
+            with poisoned():
+                found.append(
+                    kernel.layer_norm_backward(
+                        gradient, residual, x, weight, weight, mean, r, chosen
+                    )
+                )
+        assert_backward(gradient, residual, x, weight, *found[0])
+        for first, second in zip(*found, strict=True):
+            assert first is second or torch.equal(first, second)
+
+
+@pytest.mark.parametrize("width", [9000, 16384, 20001, 65536])
+def test_gradients_of_wide_rows(device, dtypes, width):
+    spreads(device)
+    torch.manual_seed(0)
+    for dtype in dtypes:
+        x, gradient, weight = torch.randn(70, width), torch.randn(70, width), torch.randn(width)
+        x, gradient, weight = (each.to(dtype) for each in (x, gradient, weight))
+        _, _, mean, r = kernel.layer_norm(x, None, weight, weight, EPS)
+        found = kernel.layer_norm_backward(gradient, None, x, weight, weight, mean, r)
+        assert_backward(gradient, None, x, weight, *found)
 
 
 @pytest.mark.parametrize("chosen", [WHOLE[0], IN_PIECES[0]])

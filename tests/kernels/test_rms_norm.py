@@ -9,7 +9,17 @@ from hypothesis import strategies as st
 from oracle import assert_as_close_as, assert_same_specials
 from peakward.lab.ops.rms_norm import reference
 from peakward.lab.ops.rms_norm.api import add_rms_norm, rms_norm
-from rows import FILLING, IN_PIECES, LAYOUTS, SHAPES, WHOLE, assert_sum_as_close_as, drawn, poisoned
+from rows import (
+    IN_PIECES,
+    LAYOUTS,
+    SHAPES,
+    SPREAD,
+    WHOLE,
+    assert_sum_as_close_as,
+    drawn,
+    poisoned,
+    spreads,
+)
 
 EPS = 1e-5
 kernel = pytest.importorskip("peakward.lab.ops.rms_norm.triton")
@@ -105,19 +115,52 @@ def test_tiles_of_every_kind(device, dtypes, chosen, added):
         assert_backward(gradient, residual, s, weight, r, back, own)
 
 
-@pytest.mark.parametrize("width", [8200, 9001])
+@pytest.mark.parametrize("shape", [(1, 1000), (7, 2104), (1500, 1000)])
+@pytest.mark.parametrize("chosen", SPREAD)
 @pytest.mark.parametrize("added", [False, True])
 @pytest.mark.parametrize("with_weight", [False, True])
-def test_gradients_of_rows_that_fill_the_registers(device, dtypes, width, added, with_weight):
+def test_gradients_of_rows_spread_over_programs(device, dtypes, shape, chosen, added, with_weight):
+    spreads(device)
     torch.manual_seed(0)
     for dtype in dtypes:
-        x, gradient, more = (torch.randn(5, width).to(dtype) for _ in range(3))
-        weight = torch.randn(width).to(dtype) if with_weight else None
+        x, gradient, more = (torch.randn(shape).to(dtype) for _ in range(3))
+        weight = torch.randn(shape[1]).to(dtype) if with_weight else None
         residual = more if added else None
         r = kernel.rms_norm(x, None, weight, EPS).r
-        with poisoned():
-            back, own = kernel.rms_norm_backward(gradient, residual, x, weight, r, FILLING)
+        found = []
+        for _ in range(2):
+            with poisoned():
+                back, own = kernel.rms_norm_backward(gradient, residual, x, weight, r, chosen)
+            found.append((back, own))
         assert_backward(gradient, residual, x, weight, r, back, own)
+        for first, second in zip(*found, strict=True):
+            assert first is second or torch.equal(first, second)
+
+
+@pytest.mark.parametrize("width", [9000, 16384, 20001, 65536])
+def test_gradients_of_wide_rows(device, dtypes, width):
+    spreads(device)
+    torch.manual_seed(0)
+    for dtype in dtypes:
+        x, gradient, weight = torch.randn(70, width), torch.randn(70, width), torch.randn(width)
+        x, gradient, weight = (each.to(dtype) for each in (x, gradient, weight))
+        r = kernel.rms_norm(x, None, weight, EPS).r
+        back, own = kernel.rms_norm_backward(gradient, None, x, weight, r)
+        assert_backward(gradient, None, x, weight, r, back, own)
+
+
+def test_a_wrong_value_reaches_its_own_row_where_rows_are_spread(device):
+    spreads(device)
+    x, gradient = torch.randn(40, 1000), torch.randn(40, 1000)
+    x[3, 999] = torch.nan
+    gradient[5, 0] = torch.inf
+    weight = torch.ones(1000)
+    r = kernel.rms_norm(x, None, weight, EPS).r
+    back, own = kernel.rms_norm_backward(gradient, None, x, weight, r, SPREAD[0])
+    wrong = ~back.isfinite().all(1)
+    assert wrong.nonzero().flatten().tolist() == [3, 5]
+    assert back[3].isnan().all()
+    assert own.isnan().all()
 
 
 def test_equal_inputs_give_equal_weight_gradients(device):

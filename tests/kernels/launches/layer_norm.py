@@ -4,14 +4,16 @@ import torch
 
 from launch import Launch
 from peakward.lab.ops.layer_norm.triton import layer_norm, layer_norm_backward
+from peakward.lab.ops.rows.norm.settings import SpreadSettings, spread_settings_for
 
-WIDTHS = (512, 1000, 8192, 10000, 16384, 32768, 65536, 131072)
+WIDTHS = {
+    "forward": (512, 1000, 8192, 10000, 16384, 32768, 65536, 131072),
+    "backward": (512, 1000, 8192, 32768),
+}
 SPILLED_BYTES = {
     # With few registers, so that programs share a multiprocessor.
     ("forward", 10000): 16,
     ("forward", 32768): 48,
-    # Rows that fill the registers with their sums.
-    ("backward", 16384): 136,
 }
 
 
@@ -20,10 +22,12 @@ def _forward(width: int, dtype: torch.dtype, added: bool) -> None:
     layer_norm(rows, rows if added else None, rows[0], rows[1], 1e-6)
 
 
-def _backward(width: int, dtype: torch.dtype, added: bool) -> None:
+def _backward(
+    width: int, dtype: torch.dtype, added: bool, settings: SpreadSettings | None = None
+) -> None:
     rows = torch.empty(4, width, dtype=dtype, device="meta")
     r = torch.empty(4, device="meta")
-    layer_norm_backward(rows, rows if added else None, rows, rows[0], rows[0], r, r)
+    layer_norm_backward(rows, rows if added else None, rows, rows[0], rows[0], r, r, settings)
 
 
 def _launch(name: str, width: int, dtype: torch.dtype, added: bool) -> Launch:
@@ -40,7 +44,22 @@ def _launch(name: str, width: int, dtype: torch.dtype, added: bool) -> Launch:
 
 LAUNCHES = {
     f"{name}{' added' if added else ''} {width} {dtype}": _launch(name, width, dtype, added)
-    for name in ("forward", "backward")
-    for width in WIDTHS
+    for name in WIDTHS
+    for width in WIDTHS[name]
     for dtype, added in ((torch.bfloat16, True), (torch.bfloat16, False), (torch.float32, True))
+}
+LAUNCHES |= {
+    f"spread{' added' if added else ''} {width} {dtype}": Launch(
+        lambda width=width, dtype=dtype, added=added: _backward(
+            width, dtype, added, spread_settings_for(dtype.itemsize, inputs=2 + added)
+        ),
+        registers=168,
+        shared_bytes=104 << 10,
+        stack_bytes=8,
+    )
+    for width, dtype, added in (
+        (20000, torch.bfloat16, False),
+        (65536, torch.bfloat16, True),
+        (65536, torch.float32, False),
+    )
 }

@@ -4,15 +4,17 @@ import torch
 
 from launch import Launch
 from peakward.lab.ops.rms_norm.triton import rms_norm, rms_norm_backward
+from peakward.lab.ops.rows.norm.settings import SpreadSettings, spread_settings_for
 
-WIDTHS = (512, 1000, 8192, 16384, 32768, 65536, 131072)
+WIDTHS = {
+    "forward": (512, 1000, 8192, 16384, 32768, 65536, 131072),
+    "backward": (512, 1000, 8192, 32768),
+}
 SPILLED_BYTES = {
     ("forward", 32768): 8,
     ("forward", 65536): 8,
     ("forward", 131072): 8,
     ("backward", 32768): 16,
-    ("backward", 65536): 16,
-    ("backward", 131072): 16,
 }
 """Of rows with a residual, or pieces of them, that registers hold just not: cheaper than a second reading."""
 
@@ -22,10 +24,12 @@ def _forward(width: int, dtype: torch.dtype, added: bool) -> None:
     rms_norm(rows, rows if added else None, rows[0], 1e-6)
 
 
-def _backward(width: int, dtype: torch.dtype, added: bool) -> None:
+def _backward(
+    width: int, dtype: torch.dtype, added: bool, settings: SpreadSettings | None = None
+) -> None:
     rows = torch.empty(4, width, dtype=dtype, device="meta")
     r = torch.empty(4, device="meta")
-    rms_norm_backward(rows, rows if added else None, rows, rows[0], r)
+    rms_norm_backward(rows, rows if added else None, rows, rows[0], r, settings)
 
 
 LAUNCHES = {
@@ -39,6 +43,21 @@ LAUNCHES = {
         ("forward", _forward, 96, 2048),
         ("backward", _backward, 255, 161 << 10),
     )
-    for width in WIDTHS
+    for width in WIDTHS[name]
     for dtype, added in ((torch.bfloat16, True), (torch.bfloat16, False), (torch.float32, True))
+}
+LAUNCHES |= {
+    f"spread{' added' if added else ''} {width} {dtype}": Launch(
+        lambda width=width, dtype=dtype, added=added: _backward(
+            width, dtype, added, spread_settings_for(dtype.itemsize, inputs=2 + added)
+        ),
+        registers=168,
+        shared_bytes=104 << 10,
+        stack_bytes=8,
+    )
+    for width, dtype, added in (
+        (20000, torch.bfloat16, False),
+        (65536, torch.bfloat16, True),
+        (65536, torch.float32, False),
+    )
 }

@@ -7,7 +7,7 @@ from torch import Tensor
 from peakward.lab.ops.rows.layout import RowSettings, tiles
 from peakward.lab.ops.rows.norm.backward import Gradients, gradients
 from peakward.lab.ops.rows.norm.forward import normalise
-from peakward.lab.ops.rows.norm.settings import backward_settings_for
+from peakward.lab.ops.rows.norm.settings import SpreadSettings
 
 MOST_COLUMNS = 65536
 """Of a row in the registers of 32 warps, of 16 bits; half as many of 32, or with a residual."""
@@ -68,10 +68,7 @@ def layer_norm_backward(
     bias: Tensor | None,
     mean: Tensor,
     r: Tensor,
-    settings: RowSettings | None = None,
+    settings: RowSettings | SpreadSettings | None = None,
 ) -> Gradients:
     """As `reference.layer_norm_backward`; the arguments are those of `gradients`."""
-    itemsize = max(gradient.element_size(), x.element_size())
-    inputs = 2 + (s_gradient is not None)
-    chosen = settings or backward_settings_for(x.shape[-1], itemsize, x.device, inputs)
-    return gradients(gradient, s_gradient, x, weight, bias, mean, r, chosen)
+    return gradients(gradient, s_gradient, x, weight, bias, mean, r, settings)

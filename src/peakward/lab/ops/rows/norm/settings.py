@@ -1,36 +1,86 @@
 """How the backward passes of norms are laid over a GPU."""
 
+from typing import NamedTuple
+
 import torch
+import triton
 
 from peakward.lab.ops.rows.layout import (
+    WARP,
     RowSettings,
     ahead,
     multiprocessors,
     power_of_two,
-    shared_bytes,
 )
 
-MOST_COLUMNS = 16384
-"""Of rows of 16 bits whose sums for the gradients of weight and bias stay in registers beside them."""
-HELD_COLUMNS = 8192
-"""Of a row that registers hold whole, with its weight and the sums; a wider one is held in pieces
-(`wide`)."""
+HELD_BYTES = 16384
+"""Of a row in one input that a program's registers hold, with its weight and the sums for the gradients of
+weight and bias; a wider one is spread over programs."""
+PIECE_BYTES = 16384
+MOST_WORDS = 4 * WARP
+"""Of a row that is spread, which a warp takes in at once."""
+
+
+class SpreadSettings(NamedTuple):
+    """Rows of which programs have some columns each."""
+
+    columns: int
+    """Of a program at most, a power of two of at least a vector for each of its threads."""
+    warps: int
+    programs: int
+    """Of a multiprocessor."""
+    slots: int
+    """Rows in shared memory: one whose sums are awaited, one that is summed up, others on their way."""
+
+    def parts(self, width: int) -> int:
+        """Programs that share a row."""
+        return triton.cdiv(width, self.columns)
+
+    def piece(self, width: int) -> int:
+        """Columns of a program, in whole lines of 128 bytes."""
+        return min(self.columns, triton.cdiv(triton.cdiv(width, self.parts(width)), 64) * 64)
 
 
 def backward_settings_for(
-    width: int, itemsize: int, device: torch.device, inputs: int = 2
-) -> RowSettings:
+    width: int,
+    itemsize: int,
+    device: torch.device,
+    *,
+    inputs: int = 2,
+    whole_vectors: bool = True,
+) -> RowSettings | SpreadSettings:
+    """
+    Args:
+        itemsize: bytes an element of the widest input.
+        inputs: how many rows are loaded for one, 2 or with a residual's gradient 3.
+        whole_vectors: whether rows begin and end with vectors of 16 bytes.
+    """
+    if width * itemsize <= HELD_BYTES:
+        return _held(width, itemsize, inputs, device)
+    spread = spread_settings_for(itemsize, inputs)
+    if whole_vectors and _resident(spread, width, device):
+        return spread
+    columns = PIECE_BYTES // itemsize
+    return RowSettings(1, columns, warps=8, programs=multiprocessors(device), stages=3)
+
+
+def _held(width: int, itemsize: int, inputs: int, device: torch.device) -> RowSettings:
     columns, programs = power_of_two(width), multiprocessors(device)
-    most = MOST_COLUMNS // (2 if itemsize == 4 else 1)
-    if columns > most:
-        return RowSettings(rows=1, columns=most // 2, warps=8, programs=programs, stages=3)
-    if columns > HELD_COLUMNS:
-        # With a residual's gradient to add the next row is worth its shared memory, two of its inputs
-        # and the third's one (8,192 × 16,384 on an H100: RMSNorm 371 µs for 412, LayerNorm 422 for 465);
-        # without one it is not (288 for 286, 410 for 327).
-        stages = 2 if inputs > 2 and 5 * columns * itemsize < shared_bytes(device) else 1
-        return RowSettings(rows=1, columns=columns, warps=16, programs=programs, stages=stages)
-    if columns > most // 2:
+    if itemsize == 4 and columns > HELD_BYTES // itemsize // 2:
         # Neither registers nor shared memory hold a second row of fp32 beside the sums.
         return RowSettings(rows=1, columns=columns, warps=8, programs=programs)
     return ahead(width, itemsize=itemsize, inputs=inputs, multiprocessors=programs)
+
+
+def spread_settings_for(itemsize: int, inputs: int) -> SpreadSettings:
+    """By trials on an H100 (results/2026-11-23-h100-kernel-trials-norms): of 4,096 × 32,768 281.9 µs for
+    284.7 of programs twice as large, but with a residual's gradient 400 for 369.5."""
+    if inputs == 2:
+        return SpreadSettings(columns=4096 // itemsize, warps=2, programs=6, slots=4)
+    return SpreadSettings(columns=8192 // itemsize, warps=4, programs=2, slots=4)
+
+
+def _resident(spread: SpreadSettings, width: int, device: torch.device) -> bool:
+    """Whether a device has room for several groups at once: of one that is not whole all would wait."""
+    n_parts = spread.parts(width)
+    return n_parts * spread.warps <= MOST_WORDS and multiprocessors(device) >= 2 * n_parts
