@@ -27,7 +27,7 @@ def types_of(by, dtypes):
 def bytes_cut(m, n_splits):
     """Along rows of a weight of 8 bits."""
     if m == 1:
-        return kernel.Row(n_splits, channels=4, warps=1, tiles=2, n_stages=2)
+        return kernel.Row(n_splits, channels=4, columns=256, warps=1, n_stages=2)
     return kernel.Rows(n_splits, channels=16, rows=16, warps=1, n_stages=2)
 
 
@@ -304,8 +304,9 @@ def test_groups_that_do_not_fit_are_refused():
 def test_settings_leave_every_warp_work(m, n, n_tiles, group, dtype, bits):
     settings_for = kernel.byte_settings_for if bits == 8 else kernel.word_settings_for
     found = settings_for(m=m, n=n, n_tiles=n_tiles, group=group, dtype=dtype, n_multiprocessors=132)
-    takes = {kernel.Direct: "warps", kernel.Row: "tiles"}.get(type(found))
+    takes = {kernel.Direct: "warps", kernel.Row: "columns"}.get(type(found))
     takes = getattr(found, takes) if takes else 1
+    takes = takes // 128 if isinstance(found, kernel.Row) else takes
     assert 1 <= found.n_splits <= max(1, n_tiles // takes)
 
 

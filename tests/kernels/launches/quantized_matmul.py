@@ -72,6 +72,9 @@ LAUNCHES = {
         partial(_int4, 4, dtype=torch.float32), registers=128, shared_bytes=32 << 10
     ),
     "int8 1": Launch(partial(_int8, 1), registers=128, shared_bytes=32 << 10),
+    "int8 groups 1": Launch(
+        partial(_int8, 1, groups=K // 128), registers=128, shared_bytes=32 << 10
+    ),
     "int8 16": Launch(partial(_int8, 16), registers=128, shared_bytes=64 << 10),
     "int8 64": Launch(partial(_int8, 64), registers=160, shared_bytes=112 << 10),
     "int8 groups 16": Launch(

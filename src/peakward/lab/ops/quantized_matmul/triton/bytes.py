@@ -10,6 +10,14 @@ import triton.language as tl
 
 
 @triton.jit
+def _floats(w):  # type: ignore[no-untyped-def]
+    """Bytes in fp32: set below the bits of 2²³, a byte plus 128 is 2²³ plus that; conversions themselves are
+    an instruction of a quarter of the rate."""
+    bits = w.to(tl.int32) & 0xFF ^ 0x4B000080
+    return bits.to(tl.float32, bitcast=True) - (2.0**23 + 128)
+
+
+@triton.jit
 def quantized_matmul_row(  # type: ignore[no-untyped-def]
     x_ptr,
     w_ptr,
@@ -17,43 +25,38 @@ def quantized_matmul_row(  # type: ignore[no-untyped-def]
     out_ptr,
     n,
     k,
-    n_tiles,
-    tiles_per_scale,
-    TILE: tl.constexpr,
+    n_steps,
+    steps_per_scale,
     CHANNELS: tl.constexpr,
-    TILES: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    GROUPED: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """CHANNELS channels of the only row of x, over this split's tiles of columns, TILES at a time.
-
-    Channels are the slowest dimension, so that a thread has several of the same columns and converts
-    its elements of x once for them.
-    """
+    """CHANNELS channels of the only row of x, over this split's steps of COLUMNS."""
     channel = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
     is_channel = channel < n
-    within = tl.arange(0, TILE)
-    acc = tl.zeros((CHANNELS, TILES), tl.float32)
-    per_split = tl.cdiv(tl.cdiv(n_tiles, TILES), tl.num_programs(1)) * TILES
+    within = tl.arange(0, COLUMNS)
+    rows = w_ptr + channel.to(tl.int64)[:, None] * k
+    acc = tl.zeros((CHANNELS, COLUMNS), tl.float32)
+    per_split = tl.cdiv(n_steps, tl.num_programs(1))
     low = tl.program_id(1) * per_split
-    high = tl.minimum(low + per_split, n_tiles)
-    for start in tl.range(low, high, TILES, num_stages=STAGES):
-        tile = start + tl.arange(0, TILES)
-        column = tile[:, None] * TILE + within[None, :]
-        inside = column < k
-        rows = channel.to(tl.int64)[:, None, None] * k
-        w = tl.load(
-            w_ptr + rows + column[None, :, :],
-            mask=is_channel[:, None, None] & inside[None, :, :],
-            other=0,
-        )
-        x = tl.load(x_ptr + column, mask=inside, other=0.0)
-        at = (tile // tiles_per_scale)[None, :] * n + channel[:, None]
-        there = is_channel[:, None] & (tile < n_tiles)[None, :]
-        scale = tl.load(scale_ptr + at, mask=there, other=0.0).to(tl.float32)
-        products = w.to(tl.float32) * x.to(tl.float32)[None, :, :]
-        acc += tl.sum(products, 2) * scale
+    high = tl.minimum(low + per_split, n_steps)
+    for step in tl.range(low, high, num_stages=STAGES):
+        column = step * COLUMNS + within
+        inside = is_channel[:, None] & (column < k)[None, :]
+        w = tl.load(rows + column[None, :], mask=inside, other=0)
+        x = tl.load(x_ptr + column, mask=column < k, other=0.0).to(tl.float32)
+        product = _floats(w) * x[None, :]
+        if GROUPED:
+            at = (step // steps_per_scale) * n + channel
+            scale = tl.load(scale_ptr + at, mask=is_channel, other=0.0).to(tl.float32)
+            product *= scale[:, None]
+        acc += product
+    out = tl.sum(acc, 1)
+    if not GROUPED:
+        out *= tl.load(scale_ptr + channel, mask=is_channel, other=0.0).to(tl.float32)
     outs = out_ptr + tl.program_id(1).to(tl.int64) * n + channel
-    tl.store(outs, tl.sum(acc, 1).to(out_ptr.dtype.element_ty), mask=is_channel)
+    tl.store(outs, out.to(out_ptr.dtype.element_ty), mask=is_channel)
 
 
 @triton.jit

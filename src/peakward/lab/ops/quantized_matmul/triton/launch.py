@@ -81,24 +81,27 @@ def int4_matmul(
 
 
 def _row(x: Tensor, weight: Tensor, scale: Tensor, settings: Row, *, tile: int) -> Tensor:
-    """One row of x, by tiles of so many columns, of which a scale has a whole number."""
+    """One row of x; a scale has a whole number of tiles of so many columns, a power of two."""
     n, k = weight.shape
     out = torch.empty((1, n), dtype=x.dtype, device=x.device)
     if out.numel() == 0:
         return out
     parts = parts_of(out, settings.n_splits)
-    quantized_matmul_row[(triton.cdiv(n, settings.channels), settings.n_splits)](
+    grouped = len(scale) > 1
+    columns = min(settings.columns, tile) if grouped else settings.columns
+    channels = settings.channels * settings.columns // columns
+    quantized_matmul_row[(triton.cdiv(n, channels), settings.n_splits)](
         x,
         weight,
         scale,
         parts,
         n,
         k,
-        triton.cdiv(k, tile),
-        triton.cdiv(k, tile * len(scale)),
-        TILE=tile,
-        CHANNELS=settings.channels,
-        TILES=settings.tiles,
+        triton.cdiv(k, columns),
+        triton.cdiv(k, columns * len(scale)),
+        CHANNELS=channels,
+        COLUMNS=columns,
+        GROUPED=grouped,
         STAGES=settings.n_stages,
         num_warps=settings.warps,
     )

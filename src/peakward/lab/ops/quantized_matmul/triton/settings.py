@@ -49,13 +49,13 @@ class Row(NamedTuple):
 
     n_splits: int
     """Programs that share columns."""
-    channels: int = 16
+    channels: int = 8
     """Of a program."""
+    columns: int = 512
+    """At once; of groups no more than one has."""
     warps: int = 4
     """Of a program."""
-    tiles: int = 4
-    """Of columns, at once."""
-    n_stages: int = 3
+    n_stages: int = 4
     """Such steps on their way to shared memory."""
 
 
@@ -91,7 +91,7 @@ def byte_settings_for(
         )
     settings = Row(1) if m == 1 else Rows(1)
     wanted = round(2 * n_multiprocessors / max(1, triton.cdiv(n, settings.channels)))
-    least = 4 * (settings.tiles if isinstance(settings, Row) else 1)
+    least = 4 * (settings.columns // TILE.value if isinstance(settings, Row) else 1)
     return settings._replace(n_splits=max(1, min(wanted, n_tiles // least, MOST_SPLITS)))
 
 
@@ -105,15 +105,16 @@ def word_settings_for(
         group: columns that share a scale, at most a tile.
     """
     settings: Direct | Shared
+    filled = triton.cdiv(n, CHANNELS) / n_multiprocessors
     if dtype == torch.float32:
         settings = Direct(1, 16, rows=8, warps=4, depth=1)
     elif m > 16:
         settings = Shared(1, 32 if m <= 32 else 64, warps=8, n_stages=4)
-    elif m > 8 and (group < 64 or n > 4 * CHANNELS * WARPS * n_multiprocessors):
-        # 32.0 µs for 36.8 of int4 in groups of 32, of 16 rows; of 128,256 channels 120 for 152.
+    elif m > 8 and (group < 64 or filled > 4 * WARPS):
+        # In groups of 32 a part of `Direct`'s registers would be spilled; of 128,256 channels 120 µs for 152.
         settings = Shared(1, 16, warps=8, n_stages=4)
     else:
-        settings = _direct(m, n, n_tiles, group, n_multiprocessors)
+        settings = _direct(m, n_tiles, group, filled)
     n_programs = triton.cdiv(n, channels_of(settings)) * triton.cdiv(m, settings.rows)
     n_warps = max(1, n_programs * settings.warps)
     # Of 2 tiles a warp, or of 4 where all warps take the same, at least.
@@ -128,18 +129,20 @@ def channels_of(settings: Direct | Shared) -> int:
     return settings.channels if isinstance(settings, Direct) else CHANNELS * settings.warps
 
 
-def _direct(m: int, n: int, n_tiles: int, group: int, n_multiprocessors: int) -> Direct:
+def _direct(m: int, n_tiles: int, group: int, filled: float) -> Direct:
     """What is resident at once: of 65,536 registers 16 warps of 128 a thread, or 32 of 64.
 
     Programs that are not leave most of the GPU idle behind them: of 5,000 channels 19.9 µs for 13.9, of
     14,336 25.6 for 21.0. More warps of a program wait for more: 8 took 30.1 there, and 16 43.9.
+
+    Args:
+        filled: blocks of 16 channels for each multiprocessor.
     """
-    filled = triton.cdiv(n, CHANNELS) / n_multiprocessors
-    if m <= 8 and group < 64:
-        # 28.9 µs for 30.6 of 16 channels.
-        return Direct(1, 32, rows=8, warps=8, depth=1)
     if m <= 8 and filled > 4:
-        return Direct(1, 32, rows=8, warps=4, depth=2)
+        # In groups of 32 24.4 µs for 28.0 with eight warps.
+        return Direct(1, 32, rows=8, warps=4, depth=2 if group >= 64 else 1)
+    if m <= 8 and group < 64:
+        return Direct(1, 32, rows=8, warps=8, depth=1)
     if m <= 8:
         return Direct(1, 16, rows=8, warps=8, depth=1 if 2 < filled <= 4 else 2)
     # A second kernel's start is not worth it below some 64 tiles: 13.0 µs for 15.0 at 4,096², but 30.0
