@@ -11,6 +11,9 @@ OURS = "peakward"
 """Ours; what begins with it is another of ours, and no peer."""
 COPY = "copy"
 """A copy that moves as many bytes as the contest must: nobody's arm, but timed among them."""
+READ = "read"
+"""In its place of what writes next to nothing: a copy has written only a part when it ends, and a cache has
+the rest."""
 
 
 class Contest(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,6 +31,8 @@ class Contest(msgspec.Struct, frozen=True, kw_only=True):
     """That the maths needs, causal attention counted as half."""
     n_bytes: int | None = None
     """That must be moved: inputs read once, outputs written once."""
+    reads: bool = False
+    """Whether next to nothing of it is written."""
     exact: Callable[[], Tensor | tuple[Tensor, ...]] | None = None
     """What arms should give, in fp64 or as near as fits; without it the first peer's."""
     within: float = 2e-2

@@ -65,6 +65,7 @@ def _forward(n_tokens: int, vocab: int) -> Contest:
             ),
         },
         n_bytes=_bytes(logits),
+        reads=True,
     )
 
 

@@ -126,6 +126,7 @@ def _plain(shape: Shape) -> Contest:
             "compiled": lambda: partial(_compiled(_naive), *get()),
         },
         n_bytes=_cache_bytes(shape, torch.bfloat16),
+        reads=True,
         exact=lambda: _exact(*get()),
     )
 
@@ -188,6 +189,7 @@ def _paged(shape: Shape) -> Contest:
             "compiled": lambda: partial(_compiled(_naive_paged), *get()),
         },
         n_bytes=_cache_bytes(shape, torch.bfloat16) + shape[0] * shape[3] // PAGE_SIZE * 4,
+        reads=True,
         exact=exact,
     )
 
@@ -226,6 +228,7 @@ def _quantized(shape: Shape, stored: str) -> Contest:
             "compiled": lambda: partial(_compiled(_naive_quantized), *get()),
         },
         n_bytes=_cache_bytes(shape, STORED[stored]),
+        reads=True,
         exact=lambda: _exact_quantized(*get()),
     )
 
@@ -268,4 +271,5 @@ def _swept(shape: Shape, stored: str | None) -> Contest:
         shape={**_described(shape, stored or "bf16"), "chosen": " ".join(map(str, chosen))},
         arms={OURS: lambda: at(chosen), **arms},
         n_bytes=_cache_bytes(shape, dtype),
+        reads=True,
     )

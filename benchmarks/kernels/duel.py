@@ -2,14 +2,16 @@
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 import msgspec
 import torch
+import triton
 from torch import Tensor
 
-from kernels.contest import COPY, OURS, Arm, Contest
+from kernels.contest import COPY, OURS, READ, Arm, Contest
+from kernels.reading import BLOCK, read
 from kernels.results import Arm as ArmResult
 from kernels.results import Outcome
 from kernels.timing import in_turns
@@ -50,20 +52,23 @@ def carry_out(contest: Contest, *, n_rounds: int, n_calls: int) -> Outcome:
         if not error <= contest.within and calls.pop(name, None) is not None:
             failed[name] = f"relative error {error:.2g}, expected at most {contest.within:g}"
     del exact
-    yardstick = {COPY: _copy(contest.n_bytes)} if contest.n_bytes else {}
+    yardstick = _yardstick(contest.n_bytes, reads=contest.reads) if contest.n_bytes else {}
     times_s = in_turns({**calls, **yardstick}, n_rounds=n_rounds, n_calls=n_calls) if calls else {}
-    copy_s = statistics.median(times_s.pop(COPY)) if COPY in times_s else None
+    moved_s = {name: statistics.median(times_s.pop(name)) for name in yardstick if name in times_s}
     arms = tuple(
         _result(contest, name, times_s.get(name), errors.get(name), failed.get(name))
         for name in contest.arms
     )
-    return _judged(contest, arms, times_s, copy_s)
+    return _judged(contest, arms, times_s, moved_s)
 
 
-def _copy(n_bytes: int) -> Arm:
+def _yardstick(n_bytes: int, *, reads: bool) -> dict[str, Arm]:
+    if reads:
+        values = torch.ones(triton.cdiv(n_bytes, 4 * BLOCK) * BLOCK, device="cuda")
+        return {READ: lambda: read(values)}
     source = torch.randint(0, 127, (n_bytes // 2,), dtype=torch.int8, device="cuda")
     target = torch.empty_like(source)
-    return lambda: target.copy_(source)
+    return {COPY: lambda: target.copy_(source)}
 
 
 def _error(got: Tensor | tuple[Tensor, ...], exact: Tensor | tuple[Tensor, ...]) -> float:
@@ -109,9 +114,15 @@ def _judged(
     contest: Contest,
     arms: tuple[ArmResult, ...],
     times_s: dict[str, list[float]],
-    copy_s: float | None,
+    moved_s: Mapping[str, float],
 ) -> Outcome:
-    known = Outcome(operator=contest.operator, shape=dict(contest.shape), arms=arms, copy_s=copy_s)
+    known = Outcome(
+        operator=contest.operator,
+        shape=dict(contest.shape),
+        arms=arms,
+        copy_s=moved_s.get(COPY),
+        read_s=moved_s.get(READ),
+    )
     peers = [each for each in arms if not each.name.startswith(OURS) and each.median_s is not None]
     if OURS not in times_s or not peers:
         return known

@@ -20,7 +20,7 @@ def markdown(report: Report) -> str:
         f"Times are medians of {report.n_rounds} rounds of {report.n_calls} calls each, in turns, from a "
         "cold L2. *Against the best* is the fastest peer's time over ours, with its 95% interval over "
         "rounds: above 1 ours is faster. *Of a copy* is the time of a copy that moves as many bytes, over "
-        "ours.\n"
+        "ours; *of a read*, where next to nothing is written, that of a kernel that reads as many.\n"
     )
     tables = [
         f"\n## {operator.replace('_', ' ')}\n\n{_table(list(outcomes))}"
@@ -65,7 +65,7 @@ def _row(outcome: Outcome, shape: Sequence[str], names: Sequence[str]) -> list[s
     return [
         *(str(outcome.shape.get(each, "")) for each in shape),
         *(_time(arms.get(name)) for name in names),
-        _rate(arms.get(OURS), outcome.copy_s),
+        _rate(arms.get(OURS), outcome),
         f"{ratio.estimate:.3f}× ({ratio.low:.3f}–{ratio.high:.3f}) {outcome.best_peer}"
         if ratio
         else "–",
@@ -80,12 +80,13 @@ def _time(arm: Arm | None) -> str:
     )
 
 
-def _rate(arm: Arm | None, copy_s: float | None) -> str:
+def _rate(arm: Arm | None, outcome: Outcome) -> str:
     if arm is None or arm.median_s is None:
         return "–"
     if arm.flops_per_s is not None:
         return f"{arm.flops_per_s / 1e12:.0f} TFLOP/s"
     if arm.bytes_per_s is not None:
-        share = f" ({copy_s / arm.median_s:.0%} of a copy)" if copy_s else ""
+        share = f" ({outcome.copy_s / arm.median_s:.0%} of a copy)" if outcome.copy_s else ""
+        share = f" ({outcome.read_s / arm.median_s:.0%} of a read)" if outcome.read_s else share
         return f"{arm.bytes_per_s / 1e9:,.0f} GB/s{share}"
     return "–"

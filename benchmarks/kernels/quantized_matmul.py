@@ -41,8 +41,6 @@ MORE_ROWS = (
     Shared(1, 16, 8, 4),
     Shared(2, 16, 8, 4),
 )
-ONE_STEP = ((1, 4, 32), (1, 8, 32), (2, 4, 32), (2, 8, 32), (4, 8, 32), (4, 4, 16), (8, 8, 16))
-"""Channels, warps and tiles of a program that asks for whole rows of 4,096 columns, or halves, at once."""
 MORE_BYTES = (
     Rows(1, channels=16),
     Rows(1, channels=64),
@@ -58,10 +56,11 @@ TRIED: dict[tuple[int, int, int], tuple[Settings, ...]] = {
     (4, 128, 32): (Shared(1, 32, 8, 4), Shared(2, 32, 8, 4), Shared(1, 32, 4, 4)),
     (4, 128, 64): (Shared(1, 64, 8, 4), Shared(1, 64, 4, 4), Shared(2, 64, 8, 4)),
     (8, 4096, 1): (
-        *(Row(1, channels, warps, tiles, 1) for channels, warps, tiles in ONE_STEP),
+        Row(1, channels=4, columns=1024, n_stages=3),
+        Row(1, channels=4),
+        Row(1, channels=16),
+        Row(1, n_stages=3),
         Row(1, n_stages=5),
-        Row(1, channels=8),
-        Row(1, channels=32),
         Rows(1),
     ),
     (8, 4096, 4): (Rows(1, warps=2), *MORE_BYTES),
@@ -163,6 +162,7 @@ def _int4(m: int, k: int, n: int, *, group: int, zeros: bool) -> Contest:
             "compiled": lambda: partial(_compiled(reference.int4_matmul), *get()),
         },
         n_bytes=_moved_of(group, zeros, m, k, n),
+        reads=True,
         exact=lambda: get()[0].double() @ dequantized(torch.float64).t(),
     )
 
@@ -196,6 +196,7 @@ def _int8(m: int, k: int, n: int) -> Contest:
             **({"compiled max-autotune": autotuned} if (k, n) in AUTOTUNED else {}),
         },
         n_bytes=n * k + 2 * n + 2 * m * (k + n),
+        reads=True,
         exact=lambda: get()[0].double() @ dequantized(torch.float64).t(),
     )
 
@@ -238,6 +239,7 @@ def _swept(m: int, k: int, n: int, *, bits: int, group: int) -> Contest:
         n_bytes=(
             _moved_of(group, False, m, k, n) if bits == 4 else n * k + 2 * n + 2 * m * (k + n)
         ),
+        reads=True,
         exact=lambda: defined(get()[0].double(), *get()[1:]),
     )
 

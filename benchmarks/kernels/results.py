@@ -28,6 +28,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     arms: tuple[Arm, ...]
     copy_s: float | None = None
     """A copy's that moves as many bytes, where bytes are what bounds it."""
+    read_s: float | None = None
+    """In its place, where next to nothing is written, of what reads as many and no more."""
     best_peer: str | None = None
     speed_over_best: Interval | None = None
     """Its time over ours, paired by round, with the rounds as the unit."""
