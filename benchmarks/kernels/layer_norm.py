@@ -22,7 +22,7 @@ from kernels.rows import (
 )
 from peakward.lab.ops.layer_norm import api
 from peakward.lab.ops.layer_norm import triton as kernel
-from peakward.lab.ops.rows.norm.settings import backward_settings_for
+from peakward.lab.ops.rows.norm.settings import backward_settings_for, forward_settings_for
 
 EPS = 1e-6
 DTYPE = torch.bfloat16
@@ -96,7 +96,7 @@ def sweep() -> Iterator[Contest]:
                     kernel.layer_norm(x, None, w, b, EPS, settings).y
                 ),
                 candidates(width),
-                kernel.settings_for(width, x.element_size()),
+                forward_settings_for(width, x.element_size(), x.device, centred=True),
             ),
             n_bytes=2 * x.nbytes,
         )

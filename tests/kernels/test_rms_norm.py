@@ -115,6 +115,27 @@ def test_tiles_of_every_kind(device, dtypes, chosen, added):
         assert_backward(gradient, residual, s, weight, r, back, own)
 
 
+@pytest.mark.parametrize("shape", [(3, 1000), (7, 2104), (1500, 1000)])
+@pytest.mark.parametrize("chosen", SPREAD)
+@pytest.mark.parametrize("added", [False, True])
+@pytest.mark.parametrize("with_weight", [False, True])
+def test_rows_spread_over_programs(device, dtypes, shape, chosen, added, with_weight):
+    spreads(device)
+    torch.manual_seed(0)
+    for dtype in dtypes:
+        x, more = (torch.randn(shape).to(dtype) for _ in range(2))
+        weight = torch.randn(shape[1]).to(dtype) if with_weight else None
+        with poisoned():
+            y, s, r = kernel.rms_norm(x, more if added else None, weight, EPS, chosen)
+        s = x if s is None else s
+        assert torch.equal(s, x + more if added else x)
+        exact, exact_r = reference.rms_norm(
+            s.double(), None if weight is None else weight.double(), EPS
+        )
+        assert_as_close_as(F.rms_norm(s, shape[1:], weight, EPS), y, exact)
+        torch.testing.assert_close(r[:, None], exact_r.float())
+
+
 @pytest.mark.parametrize("shape", [(1, 1000), (7, 2104), (1500, 1000)])
 @pytest.mark.parametrize("chosen", SPREAD)
 @pytest.mark.parametrize("added", [False, True])
@@ -137,13 +158,16 @@ def test_gradients_of_rows_spread_over_programs(device, dtypes, shape, chosen, a
             assert first is second or torch.equal(first, second)
 
 
-@pytest.mark.parametrize("width", [9000, 16384, 20001, 65536])
-def test_gradients_of_wide_rows(device, dtypes, width):
+@pytest.mark.parametrize("width", [9000, 20001, 65536, 131072])
+def test_wide_rows(device, dtypes, width):
     spreads(device)
     torch.manual_seed(0)
     for dtype in dtypes:
         x, gradient, weight = torch.randn(70, width), torch.randn(70, width), torch.randn(width)
         x, gradient, weight = (each.to(dtype) for each in (x, gradient, weight))
+        y, s, _ = kernel.rms_norm(x, gradient, weight, EPS)
+        exact, _ = reference.rms_norm(s.double(), weight.double(), EPS)
+        assert_as_close_as(F.rms_norm(s, (width,), weight, EPS), y, exact)
         r = kernel.rms_norm(x, None, weight, EPS).r
         back, own = kernel.rms_norm_backward(gradient, None, x, weight, r)
         assert_backward(gradient, None, x, weight, r, back, own)
@@ -155,7 +179,9 @@ def test_a_wrong_value_reaches_its_own_row_where_rows_are_spread(device):
     x[3, 999] = torch.nan
     gradient[5, 0] = torch.inf
     weight = torch.ones(1000)
-    r = kernel.rms_norm(x, None, weight, EPS).r
+    y, _, r = kernel.rms_norm(x, None, weight, EPS, SPREAD[0])
+    assert (~y.isfinite()).all(1).nonzero().flatten().tolist() == [3]
+    assert y.isnan().sum() == 1000
     back, own = kernel.rms_norm_backward(gradient, None, x, weight, r, SPREAD[0])
     wrong = ~back.isfinite().all(1)
     assert wrong.nonzero().flatten().tolist() == [3, 5]

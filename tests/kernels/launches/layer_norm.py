@@ -4,7 +4,11 @@ import torch
 
 from launch import Launch
 from peakward.lab.ops.layer_norm.triton import layer_norm, layer_norm_backward
-from peakward.lab.ops.rows.norm.settings import SpreadSettings, spread_settings_for
+from peakward.lab.ops.rows.norm.settings import (
+    SpreadSettings,
+    spread_backward_settings_for,
+    spread_forward_settings_for,
+)
 
 WIDTHS = {
     "forward": (512, 1000, 8192, 10000, 16384, 32768, 65536, 131072),
@@ -17,9 +21,11 @@ SPILLED_BYTES = {
 }
 
 
-def _forward(width: int, dtype: torch.dtype, added: bool) -> None:
+def _forward(
+    width: int, dtype: torch.dtype, added: bool, settings: SpreadSettings | None = None
+) -> None:
     rows = torch.empty(4, width, dtype=dtype, device="meta")
-    layer_norm(rows, rows if added else None, rows[0], rows[1], 1e-6)
+    layer_norm(rows, rows if added else None, rows[0], rows[1], 1e-6, settings)
 
 
 def _backward(
@@ -51,7 +57,7 @@ LAUNCHES = {
 LAUNCHES |= {
     f"spread{' added' if added else ''} {width} {dtype}": Launch(
         lambda width=width, dtype=dtype, added=added: _backward(
-            width, dtype, added, spread_settings_for(dtype.itemsize, inputs=2 + added)
+            width, dtype, added, spread_backward_settings_for(dtype.itemsize, inputs=2 + added)
         ),
         registers=168,
         shared_bytes=104 << 10,
@@ -61,5 +67,19 @@ LAUNCHES |= {
         (20000, torch.bfloat16, False),
         (65536, torch.bfloat16, True),
         (65536, torch.float32, False),
+    )
+}
+LAUNCHES |= {
+    f"spread forward{' added' if added else ''} {width} {dtype}": Launch(
+        lambda width=width, dtype=dtype, added=added: _forward(
+            width, dtype, added, spread_forward_settings_for(dtype.itemsize, inputs=1 + added)
+        ),
+        registers=168,
+        shared_bytes=44 << 10,
+    )
+    for width, dtype, added in (
+        (65536, torch.bfloat16, False),
+        (65536, torch.bfloat16, True),
+        (65536, torch.float32, True),
     )
 }

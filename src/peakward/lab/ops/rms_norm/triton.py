@@ -4,14 +4,10 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from peakward.lab.ops.rows.layout import RowSettings, tiles
+from peakward.lab.ops.rows.layout import RowSettings
 from peakward.lab.ops.rows.norm.backward import gradients
 from peakward.lab.ops.rows.norm.forward import normalise
 from peakward.lab.ops.rows.norm.settings import SpreadSettings
-
-MOST_COLUMNS = 65536
-"""Of a row in the registers of 32 warps, of 16 bits; half as many of 32, or with a residual."""
-PIECE = 8192
 
 
 class Normalised(NamedTuple):
@@ -22,25 +18,15 @@ class Normalised(NamedTuple):
     """(rows,) of fp32."""
 
 
-def settings_for(width: int, itemsize: int, inputs: int = 1) -> RowSettings:
-    """Forward: one program a tile, whose occupancy hides what a row waits for."""
-    most = MOST_COLUMNS // inputs // (2 if itemsize == 4 else 1)
-    if width <= most:
-        return tiles(width, itemsize=itemsize, most_columns=most)
-    return RowSettings(rows=1, columns=PIECE, warps=32)
-
-
 def rms_norm(
     x: Tensor,
     residual: Tensor | None,
     weight: Tensor | None,
     eps: float,
-    settings: RowSettings | None = None,
+    settings: RowSettings | SpreadSettings | None = None,
 ) -> Normalised:
     """As `reference.rms_norm` and `add_rms_norm`; the arguments are those of `normalise`."""
-    inputs = 1 + (residual is not None)
-    chosen = settings or settings_for(x.shape[-1], x.element_size(), inputs)
-    y, s, _, r = normalise(x, residual, weight, None, eps, chosen, centred=False)
+    y, s, _, r = normalise(x, residual, weight, None, eps, settings, centred=False)
     return Normalised(y, s, r)
 
 

@@ -122,6 +122,16 @@ def vector(itemsize: int, width: int, *strides: int) -> int:
     return n if len(begins) == 1 and (begins != {0} or width % n) else 1
 
 
+def of_whole_vectors(align: int, *tensors: Tensor) -> bool:
+    """Whether all rows begin and end with vectors of 16 bytes, or of narrower elements with as many of these.
+
+    Args:
+        align: of the width and all strides.
+    """
+    n = ACCESS_BYTES // max(each.element_size() for each in tensors)
+    return align % n == 0 and all(each.data_ptr() % ACCESS_BYTES == 0 for each in tensors)
+
+
 def as_rows(x: Tensor) -> Tensor:
     """x (…, width) as (rows, width) with columns next to each other: a copy only where x's strides
     allow no such view."""

@@ -2,7 +2,7 @@
 
 The gradients of weight and bias are sums over rows, in two stages: programs share the rows out among
 them, each sums up its own in registers, and `rows.triton.column_sums` adds these. Of rows too wide for that
-a program has some columns (`spread`), or they are read once more, by columns (`pieces`).
+a program has some columns (`spread_backward`), or they are read once more, by columns (`pieces`).
 """
 
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from peakward.lab.ops.rows.layout import RowSettings
 from peakward.lab.ops.rows.norm.pieces import in_pieces
 from peakward.lab.ops.rows.norm.problem import Partials, Problem, problem_of
 from peakward.lab.ops.rows.norm.settings import SpreadSettings, backward_settings_for
-from peakward.lab.ops.rows.norm.spread import spread
+from peakward.lab.ops.rows.norm.spread_backward import spread_backward
 from peakward.lab.ops.rows.norm.whole import whole
 from peakward.lab.ops.rows.triton import column_sums
 
@@ -46,7 +46,7 @@ def gradients(
     problem = problem_of(gradient, s_gradient, x, weight, bias, mean, r)
     chosen = settings or settings_of(problem)
     if isinstance(chosen, SpreadSettings):
-        partials = spread(problem, chosen)
+        partials = spread_backward(problem, chosen)
     elif chosen.columns < x.shape[-1]:
         partials = in_pieces(problem, chosen)
     else:

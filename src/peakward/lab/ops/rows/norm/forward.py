@@ -1,8 +1,8 @@
 """Rows normalised, in one pass over memory where a row fits: RMSNorm, and with a mean LayerNorm.
 
-Rows stay in registers between their mean, their variance about it and the result; wider ones are read
-again from the L2, of LayerNorm first for mean and variance together, kept a lane apart (Chan et al.
-1983, equations 2.1), then for the result. A residual's addition goes with it.
+Rows stay in registers between their mean, their variance about it and the result. Wider ones are spread
+over programs, or read again from the L2: of LayerNorm first for mean and variance together, kept a lane
+apart (Chan et al. 1983, equations 2.1), then for the result. A residual's addition goes with it.
 """
 
 import torch
@@ -10,7 +10,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from peakward.lab.ops.rows.layout import RowSettings, alignment, as_rows
+from peakward.lab.ops.rows.layout import RowSettings, alignment, as_rows, of_whole_vectors
+from peakward.lab.ops.rows.norm.settings import SpreadSettings, forward_settings_for
+from peakward.lab.ops.rows.norm.spread_forward import spread_forward
 from peakward.lab.ops.rows.vectors import packed
 
 
@@ -142,7 +144,7 @@ def normalise(
     weight: Tensor | None,
     bias: Tensor | None,
     eps: float,
-    settings: RowSettings,
+    settings: RowSettings | SpreadSettings | None = None,
     *,
     centred: bool,
 ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
@@ -153,29 +155,41 @@ def normalise(
         x: (…, width) in fp32, fp16 or bf16, not empty.
         residual: of x's shape and type.
         weight, bias: (width,), contiguous.
+        settings: for the width and the device unless told.
         centred: whether the mean is taken away first.
     """
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     s = None if residual is None else torch.empty_like(y)
-    x = as_rows(x)
-    added = x if residual is None else as_rows(residual)
-    n_rows, width = x.shape
+    rows = [as_rows(each) for each in (x, residual) if each is not None]
+    n_rows, width = rows[0].shape
     r = torch.empty(n_rows, dtype=torch.float32, device=x.device)
     mean = torch.empty_like(r) if centred else None
-    strides = (x.stride(0), added.stride(0))
+    strides = (rows[0].stride(0), rows[-1].stride(0))
     align = alignment(width, *strides)
-    tensors = (x, None if residual is None else added, weight, bias, y, s, mean, r)
-    shared = (*tensors, width // align, *(each // align for each in strides), eps, align)
-    if settings.columns >= width:
-        grid = (triton.cdiv(n_rows, settings.rows),)
-        _row_norm_fwd[grid](
-            *shared,
+    tensors = (rows[0], None if residual is None else rows[1], weight, bias, y, s, mean, r)
+    extents = (width // align, *(each // align for each in strides), eps, align)
+    chosen = settings or forward_settings_for(
+        width,
+        x.element_size(),
+        x.device,
+        inputs=len(rows),
+        centred=centred,
+        whole_vectors=of_whole_vectors(align, *rows, y),
+    )
+    if isinstance(chosen, SpreadSettings):
+        spread_forward(tensors, extents, rows[0], chosen)
+    elif chosen.columns >= width:
+        _row_norm_fwd[(triton.cdiv(n_rows, chosen.rows),)](
+            *tensors,
+            *extents,
             n_rows,
-            settings.rows,
-            settings.columns,
-            num_warps=settings.warps,
-            maxnreg=settings.registers,
+            chosen.rows,
+            chosen.columns,
+            num_warps=chosen.warps,
+            maxnreg=chosen.registers,
         )
     else:
-        _row_norm_fwd_in_pieces[(n_rows,)](*shared, settings.columns, num_warps=settings.warps)
+        _row_norm_fwd_in_pieces[(n_rows,)](
+            *tensors, *extents, chosen.columns, num_warps=chosen.warps
+        )
     return y, s, r if mean is None else mean, r

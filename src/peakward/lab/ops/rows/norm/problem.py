@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from peakward.lab.ops.rows.layout import ACCESS_BYTES, alignment, as_rows
+from peakward.lab.ops.rows.layout import alignment, as_rows, of_whole_vectors
 
 
 class Partials(NamedTuple):
@@ -46,9 +46,7 @@ class Problem(NamedTuple):
 
     @property
     def whole_vectors(self) -> bool:
-        """Whether rows begin and end with vectors of 16 bytes, or 8 of the narrower of two types."""
-        begins = all(each.data_ptr() % ACCESS_BYTES == 0 for each in (*self.rows, self.out))
-        return begins and self.align % (ACCESS_BYTES // self.itemsize) == 0
+        return of_whole_vectors(self.align, *self.rows, self.out)
 
     @property
     def tensors(self) -> tuple[Tensor | None, ...]:

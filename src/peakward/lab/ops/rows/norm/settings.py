@@ -1,4 +1,4 @@
-"""How the backward passes of norms are laid over a GPU."""
+"""How norms are laid over a GPU."""
 
 from typing import NamedTuple
 
@@ -11,12 +11,17 @@ from peakward.lab.ops.rows.layout import (
     ahead,
     multiprocessors,
     power_of_two,
+    tiles,
 )
 
+MOST_BYTES = 131072
+"""Of a row, all its inputs together, that the registers of 32 warps hold."""
 HELD_BYTES = 16384
-"""Of a row in one input that a program's registers hold, with its weight and the sums for the gradients of
-weight and bias; a wider one is spread over programs."""
+"""Of a row in one input that registers hold with its weight and the sums for the gradients of weight and
+bias; a wider one is spread over programs."""
+PIECE_COLUMNS = 8192
 PIECE_BYTES = 16384
+"""Of a piece in a backward pass."""
 MOST_WORDS = 4 * WARP
 """Of a row that is spread, which a warp takes in at once."""
 
@@ -41,6 +46,52 @@ class SpreadSettings(NamedTuple):
         return min(self.columns, triton.cdiv(triton.cdiv(width, self.parts(width)), 64) * 64)
 
 
+def forward_settings_for(
+    width: int,
+    itemsize: int,
+    device: torch.device,
+    *,
+    inputs: int = 1,
+    centred: bool = False,
+    whole_vectors: bool = True,
+) -> RowSettings | SpreadSettings:
+    """Arguments as of `backward_settings_for`, of one row or with a residual two.
+
+    One program a tile, whose occupancy hides what a row waits for.
+    """
+    most = MOST_BYTES // itemsize // inputs
+    if whole_vectors and width > most:
+        spread = spread_forward_settings_for(itemsize, inputs)
+        if _resident(spread, width, device):
+            return spread
+    if width > most:
+        return RowSettings(rows=1, columns=PIECE_COLUMNS, warps=16 if centred else 32)
+    chosen = tiles(width, itemsize=itemsize, most_columns=most)
+    return _shared(chosen, width, inputs) if centred and itemsize == 2 else chosen
+
+
+def _shared(chosen: RowSettings, width: int, inputs: int) -> RowSettings:
+    """With so few registers, of rows of 16 bits and whole vectors, that two programs or three share a
+    multiprocessor: while one waits for its mean or variance others load (H100: 16,384 × 10,000 232 µs for
+    259, 8,192 × 20,000 232 for 320, × 32,768 191 for 197)."""
+    if not 8192 < chosen.columns <= 32768:
+        return chosen
+    if inputs == 1 and width % 8 == 0:
+        if width <= 12288:
+            return chosen._replace(warps=8, registers=80)
+        if width > 16384:
+            return chosen._replace(warps=16, registers=64)
+    return chosen._replace(warps=chosen.columns // 1024)
+
+
+def spread_forward_settings_for(itemsize: int, inputs: int) -> SpreadSettings:
+    """By trials on an H100 (results/2026-11-23-h100-kernel-trials-norms): with a residual 65,536 columns take
+    369 µs for 440 in pieces, LayerNorm 371 for 492."""
+    return SpreadSettings(
+        columns=4096 // itemsize, warps=2, programs=8 if inputs == 1 else 5, slots=4
+    )
+
+
 def backward_settings_for(
     width: int,
     itemsize: int,
@@ -57,7 +108,7 @@ def backward_settings_for(
     """
     if width * itemsize <= HELD_BYTES:
         return _held(width, itemsize, inputs, device)
-    spread = spread_settings_for(itemsize, inputs)
+    spread = spread_backward_settings_for(itemsize, inputs)
     if whole_vectors and _resident(spread, width, device):
         return spread
     columns = PIECE_BYTES // itemsize
@@ -72,7 +123,7 @@ def _held(width: int, itemsize: int, inputs: int, device: torch.device) -> RowSe
     return ahead(width, itemsize=itemsize, inputs=inputs, multiprocessors=programs)
 
 
-def spread_settings_for(itemsize: int, inputs: int) -> SpreadSettings:
+def spread_backward_settings_for(itemsize: int, inputs: int) -> SpreadSettings:
     """By trials on an H100 (results/2026-11-23-h100-kernel-trials-norms): of 4,096 × 32,768 281.9 µs for
     284.7 of programs twice as large, but with a residual's gradient 400 for 369.5."""
     if inputs == 2:
