@@ -63,7 +63,7 @@ def _descriptors(dtype: torch.dtype, capability: int) -> bool:
 
 def _forward_blocks(head_dim: int, dtype: torch.dtype, capability: int) -> Blocks:
     if dtype == torch.float32:
-        return Blocks(32, 32, 4, 2) if head_dim <= 128 else Blocks(32, 16, 8, 2)
+        return _fp32_forward(head_dim, capability)
     if head_dim > 128:
         return Blocks(64, 32, 8, 2) if capability < 90 else Blocks(128, 64, 8, 2)
     # From here on by sweeps on an H100, bf16, 4,096 causal
@@ -97,25 +97,33 @@ def _by_queries(head_dim: int, dtype: torch.dtype, capability: int) -> Blocks:
     return Blocks(128, 64 if head_dim <= 128 else 32, 8, 3)
 
 
+def _fp32_forward(head_dim: int, capability: int) -> Blocks:
+    if _by_warpgroups(head_dim, capability):
+        return Blocks(64, {64: 64, 128: 32, 256: 16}[head_dim], 4, 1)
+    # Of 256 32 × 16 spilled 5.7 KB a thread.
+    return Blocks(32, 32, 4, 2) if head_dim <= 128 else Blocks(16, 32, 8, 2)
+
+
 def _fp32_by_keys(head_dim: int, capability: int) -> Blocks:
+    if _by_warpgroups(head_dim, capability):
+        return Blocks(64 if head_dim == 64 else 16, 64, 4, 1)
     if head_dim > 128:
         return Blocks(16, 16, 8, 1)
-    if _by_warpgroups(head_dim, capability):
-        return Blocks(64, 64, 4, 1) if head_dim <= 64 else Blocks(16, 64, 4, 1)
     return Blocks(32, 32, 4, 1) if head_dim <= 64 else Blocks(16, 32, 8, 1)
 
 
 def _fp32_by_queries(head_dim: int, capability: int) -> Blocks:
     if _by_warpgroups(head_dim, capability):
-        return Blocks(64, 64, 4, 1) if head_dim <= 64 else Blocks(64, 16, 4, 1)
+        return Blocks(64, 64 if head_dim == 64 else 16, 4, 1)
     return Blocks(32, 32, 4, 1) if head_dim <= 64 else Blocks(16, 32, 8, 1)
 
 
 def _by_warpgroups(head_dim: int, capability: int) -> bool:
-    """Whether products in parts of fp32 may have 64 rows, as many as a warpgroup's: 4 × 4 heads of 128 over
-    2,048 tokens took 3.2 ms for 9.7 backward, of 64 1.0 for 1.7 (H100).
+    """Whether products in parts of fp32 have 64 rows, as many as a warpgroup's.
 
-    A head in two parts may not: with Triton 3.6 those of 40 had wrong last columns, those of 96 read where
-    nothing is.
+    Of 16 heads over 2,048 tokens an H100 took forward 304 µs for 526 of smaller blocks at 64 and 633 for
+    1,001 at 128, backward 0.98 ms for 1.7 and 3.2 for 9.7
+    (results/2026-11-23-h100-kernel-trials-fp32_attention). Of other head dimensions no: with Triton 3.6 a
+    head in two parts, of 40, had wrong last columns, and one of 96 read where nothing is.
     """
-    return capability >= 90 and head_dim <= 128 and head_dim & (head_dim - 1) == 0
+    return capability >= 90 and head_dim in (64, 128, 256)
