@@ -65,11 +65,19 @@ def swiglu():
             yield moving("swiglu_backward", [y, x], [x]), took_s
 
 
+NORMS = (
+    ("rms_norm", "rms_norm", 8_192),
+    ("rms_norm", "rms_norm-wide", 65_536),
+    ("layer_norm", "layer_norm-again", 8_192),
+    ("layer_norm", "layer_norm-wide", 65_536),
+)
+"""A file of each, and to which width it has their present form."""
+
+
 def norms():
-    """Of as many columns as sums for their weights lie beside in registers."""
-    for norm, file in (("rms_norm", "rms_norm"), ("layer_norm", "layer_norm-again")):
+    for norm, file, widest in NORMS:
         for shape, took_s in timed(f"23-h100-kernel-speed-{file}"):
-            if shape["width"] > 16_384:
+            if shape["width"] > widest:
                 continue
             n = 2 if shape["pass"].endswith("added") else 1
             x, weight = tensor(shape["rows"], shape["width"]), tensor(shape["width"])

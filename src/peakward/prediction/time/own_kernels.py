@@ -41,8 +41,8 @@ PASSES: dict[str, Kernel] = {
     "peakward.cross_entropy_backward_over_logits": Kernel(1.0),
 }
 """Kernels that move their operands once, as fast as an addition does; the loss's mean is a launch. A
-norm's gradients by themselves reach 0.90 to 0.99 of a copy to 16,384 columns, and 0.53 to 0.60 beyond
-(`2026-11-23-h100-kernel-speed-rms_norm`); those of its parameters are summed by another launch."""
+norm's gradients by themselves reach 0.90 to 0.99 of a copy (`2026-11-23-h100-kernel-speed-rms_norm`,
+`…-wide`); those of its parameters are summed by another launch."""
 TIMED = frozenset(
     {
         "peakward.add_layer_norm",
@@ -57,7 +57,7 @@ TIMED = frozenset(
     }
 )
 """By themselves on an H100 within 15% of what is predicted, from 150 MiB of traffic on
-(`2026-11-2*-h100-kernel-speed-*`), norms to 16,384 columns. The loss's forward pass is not: of 8,192 tokens
+(`2026-11-2*-h100-kernel-speed-*`). The loss's forward pass is not: of 8,192 tokens
 over 10,000 logits it takes 1.30 times it, of 2,048 over 50,257 1.26."""
 OPERATORS = ATTENTION | LINEAR_LOSS | QUANTISED | PASSES.keys()
 """All that torch calls as one operator."""
