@@ -1,12 +1,12 @@
 """Compiles an operator's kernels for a GPU that need not be there, and prints what each takes.
 
-    python tests/kernels/ahead.py NAME[,NAME…] CAPABILITY [--once] [--ptx FOLDER]
+    python tests/kernels/ahead.py NAME[,NAME…] CAPABILITY [--of all|quick|once] [--ptx FOLDER]
 
 Runs every launch of `tests/kernels/launches/NAME.py` on CPU tensors, in a process of its own because
 the suite's has Triton's interpreter: the launches are those of the product, types and alignment
 specialised as there, and end before the GPU would be asked. Under another Triton on the path, with
-that one. With --once a kernel is compiled for the first of its NAME's launches alone. Each one's PTX is
-added to KERNEL.ptx in FOLDER, launch after launch.
+that one. With --of quick those that are not quick are left out, with --of once a kernel is compiled for
+the first of its NAME's launches alone. Each one's PTX is added to KERNEL.ptx in FOLDER, launch after launch.
 """
 
 import argparse
@@ -35,7 +35,7 @@ _RUN = JITFunction.run
 
 
 def compile_all(
-    name: str, capability: int, *, once: bool, ptx: Path | None
+    name: str, capability: int, *, of: str, ptx: Path | None
 ) -> tuple[list[str], list[dict[str, Any]]]:
     """The launches of `launches/NAME.py` for that capability, NAME first, and what each kernel that was
     compiled takes.
@@ -48,13 +48,13 @@ def compile_all(
     launches = {
         f"{name}: {label}": launch
         for label, launch in module.LAUNCHES.items()
-        if capability in launch.capabilities
+        if capability in launch.capabilities and (launch.quick or of != "quick")
     }
     taken = []
     seen: set[JITFunction] = set()
     for label, launch in launches.items():
         compiled: list[Any] = []
-        JITFunction.run = _compiles_into(compiled, seen, once=once)
+        JITFunction.run = _compiles_into(compiled, seen, once=of == "once")
         Autotuner._bench = _compiles
         launch.start()
         if ptx is not None:
@@ -120,7 +120,7 @@ def main(options: argparse.Namespace) -> None:
     driver.set_active(_pretended(options.capability))
     started, found = [], []
     for name in options.names.split(","):
-        launches, taken = compile_all(name, options.capability, once=options.once, ptx=options.ptx)
+        launches, taken = compile_all(name, options.capability, of=options.of, ptx=options.ptx)
         started += launches
         found += taken
     print(json.dumps({"triton": triton.__version__, "launches": started, "kernels": found}))
@@ -130,7 +130,7 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("names")
     parser.add_argument("capability", type=int)
-    parser.add_argument("--once", action="store_true")
+    parser.add_argument("--of", choices=("all", "quick", "once"), default="all")
     parser.add_argument("--ptx", type=Path)
     return parser.parse_args()
 
