@@ -46,7 +46,7 @@ def _launch(name: str, width: int, dtype: torch.dtype, added: bool) -> Launch:
         shared_bytes=161 << 10,
         stack_bytes=SPILLED_BYTES.get((name, width), 8),
         # Longer rows take more of the same pieces.
-        quick=width <= (65536 if name == "forward" else 32768),
+        quick=width <= 65536,
     )
 
 

@@ -45,7 +45,7 @@ LAUNCHES = {
         shared_bytes=shared_bytes,
         stack_bytes=SPILLED_BYTES.get((name, width), 0),
         # Longer rows take more of the same pieces.
-        quick=width <= (65536 if name == "forward" else 32768),
+        quick=width <= 65536,
     )
     for name, start, registers, shared_bytes in (
         ("forward", _forward, 96, 2048),
