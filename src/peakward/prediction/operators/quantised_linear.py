@@ -69,6 +69,8 @@ def cut(n_rows: int, n_in: int, n_out: int, *, bits: int, compute: str) -> Cut:
 
 def _of_bytes(n_rows: int, n_tiles: int, n_out: int) -> Cut:
     rows, channels, least = (1, 8, 16) if n_rows == 1 else (16, 32, 4)
+    if n_rows == 1 and 1 < n_out / 8 / (6 * _SLOTS) < 1.5:
+        channels, least = 4, 32
     wanted = round(2 * _SLOTS / max(1, -(-n_out // channels)))
     return Cut(rows, max(1, min(wanted, n_tiles // least, _MOST_SPLITS)))
 

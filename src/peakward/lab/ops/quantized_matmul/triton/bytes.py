@@ -1,7 +1,7 @@
 """Products of up to 16 rows of x, in 16 bits, with a weight of 8 bits, read along its rows.
 
 What lanes multiply comes through shared memory, a row's bytes by the 128: a lane that loads what it
-multiplies (`direct`) has 64 of a row beside one another, and of 8,192² one row took 53.9 µs for 36.6 so,
+multiplies (`direct`) has 64 of a row beside one another, and of 8,192² one row took 53.9 µs for 35.6 so,
 of 4,096 × 128,256 16 rows 261 for 207 (H100).
 """
 

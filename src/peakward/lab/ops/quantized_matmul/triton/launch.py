@@ -46,6 +46,7 @@ def int8_matmul(
         group=group,
         dtype=x.dtype,
         n_multiprocessors=n_multiprocessors,
+        grouped=groups > 1,
     )
     if isinstance(settings, Row):
         return _row(x, weight, scale, settings, tile=group)
@@ -89,8 +90,7 @@ def _row(x: Tensor, weight: Tensor, scale: Tensor, settings: Row, *, tile: int) 
     parts = parts_of(out, settings.n_splits)
     grouped = len(scale) > 1
     columns = min(settings.columns, tile) if grouped else settings.columns
-    channels = settings.channels * settings.columns // columns
-    quantized_matmul_row[(triton.cdiv(n, channels), settings.n_splits)](
+    quantized_matmul_row[(triton.cdiv(n, settings.channels), settings.n_splits)](
         x,
         weight,
         scale,
@@ -99,7 +99,7 @@ def _row(x: Tensor, weight: Tensor, scale: Tensor, settings: Row, *, tile: int) 
         k,
         triton.cdiv(k, columns),
         triton.cdiv(k, columns * len(scale)),
-        CHANNELS=channels,
+        CHANNELS=settings.channels,
         COLUMNS=columns,
         GROUPED=grouped,
         STAGES=settings.n_stages,
