@@ -59,7 +59,7 @@ LAUNCHES = {
 LAUNCHES |= {
     f"spread{' added' if added else ''} {width} {dtype}": Launch(
         lambda width=width, dtype=dtype, added=added: _backward(
-            width, dtype, added, spread_backward_settings_for(dtype.itemsize, inputs=2 + added)
+            width, dtype, added, spread_backward_settings_for(dtype.itemsize, inputs=2 + added)[0]
         ),
         registers=168,
         shared_bytes=104 << 10,
@@ -74,7 +74,7 @@ LAUNCHES |= {
 LAUNCHES |= {
     f"spread forward{' added' if added else ''} {width} {dtype}": Launch(
         lambda width=width, dtype=dtype, added=added: _forward(
-            width, dtype, added, spread_forward_settings_for(dtype.itemsize, inputs=1 + added)
+            width, dtype, added, spread_forward_settings_for(dtype.itemsize, inputs=1 + added)[0]
         ),
         registers=168,
         shared_bytes=44 << 10,

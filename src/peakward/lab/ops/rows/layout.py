@@ -152,3 +152,11 @@ def shared_bytes(device: torch.device) -> int:
         return 163 << 10
     properties = torch.cuda.get_device_properties(device)
     return int(getattr(properties, "shared_memory_per_block_optin", 48 << 10))
+
+
+def multiprocessor_shared_bytes(device: torch.device) -> int:
+    """That all programs of a multiprocessor may have together."""
+    if device.type != "cuda":
+        return 164 << 10
+    properties = torch.cuda.get_device_properties(device)
+    return int(getattr(properties, "shared_memory_per_multiprocessor", 64 << 10))

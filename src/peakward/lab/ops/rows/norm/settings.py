@@ -9,8 +9,10 @@ from peakward.lab.ops.rows.layout import (
     WARP,
     RowSettings,
     ahead,
+    multiprocessor_shared_bytes,
     multiprocessors,
     power_of_two,
+    shared_bytes,
     tiles,
 )
 
@@ -24,6 +26,12 @@ PIECE_BYTES = 16384
 """Of a piece in a backward pass."""
 MOST_WORDS = 4 * WARP
 """Of a row that is spread, which a warp takes in at once."""
+RESERVED_BYTES = 1280
+"""Of shared memory, for each program by the driver and for the reductions of its warps."""
+GROUPS = 8
+"""Of programs that share a row, that a device must have room for. Programs wait for those of their group, of
+which by their tickets only the last is not whole: as many launches at once as leave room for a whole one
+beside their last ones end."""
 
 
 class SpreadSettings(NamedTuple):
@@ -33,7 +41,7 @@ class SpreadSettings(NamedTuple):
     """Of a program at most, a power of two of at least a vector for each of its threads."""
     warps: int
     programs: int
-    """Of a multiprocessor."""
+    """Of a multiprocessor at most."""
     slots: int
     """Rows in shared memory: one whose sums are awaited, one that is summed up, others on their way."""
 
@@ -44,6 +52,19 @@ class SpreadSettings(NamedTuple):
     def piece(self, width: int) -> int:
         """Columns of a program, in whole lines of 128 bytes."""
         return min(self.columns, triton.cdiv(triton.cdiv(width, self.parts(width)), 64) * 64)
+
+    def resident(self, row_bytes: int, parameter_bytes: int, device: torch.device) -> int:
+        """Programs that a device holds by their shared memory; 0 where none fits.
+
+        Args:
+            row_bytes: of one column of all inputs.
+            parameter_bytes: of one column of weight and bias.
+        """
+        each = self.columns * (self.slots * row_bytes + parameter_bytes) + RESERVED_BYTES
+        if each > shared_bytes(device):
+            return 0
+        fitting = multiprocessor_shared_bytes(device) // each
+        return min(self.programs, fitting) * multiprocessors(device)
 
 
 def forward_settings_for(
@@ -61,9 +82,9 @@ def forward_settings_for(
     """
     most = MOST_BYTES // itemsize // inputs
     if whole_vectors and width > most:
-        spread = spread_forward_settings_for(itemsize, inputs)
-        if _resident(spread, width, device):
-            return spread
+        for spread in spread_forward_settings_for(itemsize, inputs):
+            if _has_room(spread, width, inputs * itemsize, 8 if centred else 4, device):
+                return spread
     if width > most:
         return RowSettings(rows=1, columns=PIECE_COLUMNS, warps=16 if centred else 32)
     chosen = tiles(width, itemsize=itemsize, most_columns=most)
@@ -84,12 +105,14 @@ def _shared(chosen: RowSettings, width: int, inputs: int) -> RowSettings:
     return chosen._replace(warps=chosen.columns // 1024)
 
 
-def spread_forward_settings_for(itemsize: int, inputs: int) -> SpreadSettings:
-    """By trials on an H100 (results/2026-11-23-h100-kernel-trials-norms): with a residual 65,536 columns take
-    369 µs for 440 in pieces, LayerNorm 371 for 492."""
-    return SpreadSettings(
-        columns=4096 // itemsize, warps=2, programs=8 if inputs == 1 else 5, slots=4
-    )
+def spread_forward_settings_for(itemsize: int, inputs: int) -> tuple[SpreadSettings, ...]:
+    """In the order in which they are preferred.
+
+    By trials on an H100 (results/2026-11-23-h100-kernel-trials-norms): with a residual 65,536 columns take
+    369 µs for 440 in pieces, LayerNorm 371 for 492.
+    """
+    programs = 8 if inputs == 1 else 5
+    return (SpreadSettings(columns=4096 // itemsize, warps=2, programs=programs, slots=4),)
 
 
 def backward_settings_for(
@@ -108,9 +131,10 @@ def backward_settings_for(
     """
     if width * itemsize <= HELD_BYTES:
         return _held(width, itemsize, inputs, device)
-    spread = spread_backward_settings_for(itemsize, inputs)
-    if whole_vectors and _resident(spread, width, device):
-        return spread
+    if whole_vectors:
+        for spread in spread_backward_settings_for(itemsize, inputs):
+            if _has_room(spread, width, inputs * itemsize, 4, device):
+                return spread
     columns = PIECE_BYTES // itemsize
     return RowSettings(1, columns, warps=8, programs=multiprocessors(device), stages=3)
 
@@ -123,15 +147,28 @@ def _held(width: int, itemsize: int, inputs: int, device: torch.device) -> RowSe
     return ahead(width, itemsize=itemsize, inputs=inputs, multiprocessors=programs)
 
 
-def spread_backward_settings_for(itemsize: int, inputs: int) -> SpreadSettings:
-    """By trials on an H100 (results/2026-11-23-h100-kernel-trials-norms): of 4,096 × 32,768 281.9 µs for
-    284.7 of programs twice as large, but with a residual's gradient 400 for 369.5."""
+def spread_backward_settings_for(itemsize: int, inputs: int) -> tuple[SpreadSettings, ...]:
+    """In the order in which they are preferred: the second of three inputs for GPUs with 99 KiB of shared
+    memory a program.
+
+    By trials on an H100 (results/2026-11-23-h100-kernel-trials-norms): of 4,096 × 32,768 281.9 µs for 284.7
+    of programs twice as large, but with a residual's gradient 400 for 369.5.
+    """
+    small = SpreadSettings(columns=4096 // itemsize, warps=2, programs=6, slots=4)
     if inputs == 2:
-        return SpreadSettings(columns=4096 // itemsize, warps=2, programs=6, slots=4)
-    return SpreadSettings(columns=8192 // itemsize, warps=4, programs=2, slots=4)
+        return (small,)
+    return (SpreadSettings(columns=8192 // itemsize, warps=4, programs=2, slots=4), small)
 
 
-def _resident(spread: SpreadSettings, width: int, device: torch.device) -> bool:
-    """Whether a device has room for several groups at once: of one that is not whole all would wait."""
+def _has_room(
+    spread: SpreadSettings,
+    width: int,
+    row_bytes: int,
+    parameter_bytes: int,
+    device: torch.device,
+) -> bool:
+    """For `GROUPS` groups of programs at once, weights being of fp32 at most."""
     n_parts = spread.parts(width)
-    return n_parts * spread.warps <= MOST_WORDS and multiprocessors(device) >= 2 * n_parts
+    if device.type != "cuda" or n_parts * spread.warps > MOST_WORDS:
+        return False
+    return spread.resident(row_bytes, parameter_bytes, device) >= GROUPS * n_parts

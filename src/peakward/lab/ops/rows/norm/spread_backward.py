@@ -10,7 +10,7 @@ from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.language.extra.cuda import gdc_wait
 
 from peakward.lab.ops.dependent import dependent
-from peakward.lab.ops.rows.layout import ACCESS_BYTES, WARP, multiprocessors, power_of_two
+from peakward.lab.ops.rows.layout import ACCESS_BYTES, WARP, power_of_two
 from peakward.lab.ops.rows.norm.problem import Partials, Problem
 from peakward.lab.ops.rows.norm.settings import SpreadSettings
 from peakward.lab.ops.rows.norm.spread import (
@@ -169,7 +169,9 @@ def spread_backward(problem: Problem, settings: SpreadSettings) -> Partials:
     """Fills `problem.out`; only of rows of whole vectors."""
     n_rows, width = problem.x.shape
     n_parts = settings.parts(width)
-    n_programs = settings.programs * multiprocessors(problem.x.device)
+    row_bytes = sum(each.element_size() for each in problem.rows)
+    parameter_bytes = 0 if problem.weight is None else problem.weight.element_size()
+    n_programs = settings.resident(row_bytes, parameter_bytes, problem.x.device)
     n_groups = max(1, min(n_rows, n_programs // n_parts))
     partials = problem.partials(n_groups)
     n_words = n_parts * settings.warps

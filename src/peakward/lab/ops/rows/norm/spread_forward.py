@@ -11,7 +11,7 @@ from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.language.extra.cuda import gdc_wait
 
 from peakward.lab.ops.dependent import dependent
-from peakward.lab.ops.rows.layout import ACCESS_BYTES, WARP, multiprocessors, power_of_two
+from peakward.lab.ops.rows.layout import ACCESS_BYTES, WARP, power_of_two
 from peakward.lab.ops.rows.norm.settings import SpreadSettings
 from peakward.lab.ops.rows.norm.spread import (
     LAG,
@@ -141,7 +141,8 @@ def row_norm_fwd_spread(  # type: ignore[no-untyped-def]
                 mean = gl.sum(n * means, 0) / width
                 # What the first sum's rounding lost.
                 mean += gl.sum(n * (means - mean), 0) / width
-                squares += n * (means - mean) * (means - mean)
+                distance = gl.where(n > 0, means - mean, 0.0)
+                squares += n * distance * distance
             r = gl.div_rn(1.0, gl.sqrt_rn(gl.sum(squares, 0) / width + eps))
             if part == 0:
                 gl.store(r_ptr + at, r)
@@ -176,7 +177,13 @@ def spread_forward(
     rows of whole vectors alone."""
     n_rows, width = x.shape
     n_parts = settings.parts(width)
-    n_groups = max(1, min(n_rows, settings.programs * multiprocessors(x.device) // n_parts))
+    _, residual, weight, bias = tensors[:4]
+    row_bytes, parameter_bytes = (
+        sum(each.element_size() for each in some if each is not None)
+        for some in ((x, residual), (weight, bias))
+    )
+    n_programs = settings.resident(row_bytes, parameter_bytes, x.device)
+    n_groups = max(1, min(n_rows, n_programs // n_parts))
     n_words = n_parts * settings.warps
     row_norm_fwd_spread[(n_groups * n_parts,)](
         *tensors,
