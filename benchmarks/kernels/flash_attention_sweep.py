@@ -13,35 +13,15 @@ from peakward.lab.ops.flash_attention.rule import Rule
 from peakward.lab.ops.flash_attention.triton import backward, forward
 from peakward.lab.ops.flash_attention.triton.problem import capability
 from peakward.lab.ops.flash_attention.triton.settings import (
+    BY_KEYS,
+    BY_QUERIES,
+    FORWARD,
     BackwardSettings,
     Blocks,
     ForwardSettings,
     backward_settings_for,
     forward_settings_for,
 )
-
-FORWARD = [
-    Blocks(queries, keys, num_warps, num_stages)
-    for queries, keys, num_warps, num_stages in (
-        (128, 64, 4, 2), (128, 64, 4, 3), (128, 64, 8, 2), (128, 64, 8, 3), (128, 128, 8, 3),
-        (64, 64, 4, 2), (64, 64, 4, 3), (64, 64, 4, 4), (64, 128, 4, 2), (64, 128, 4, 3),
-        (64, 32, 4, 3),
-    )
-]  # fmt: skip
-BY_KEYS = [
-    Blocks(*each)
-    for each in (
-        (64, 64, 4, 2), (64, 64, 4, 3), (64, 64, 8, 2), (64, 128, 8, 2), (32, 64, 4, 2),
-        (32, 64, 4, 3), (32, 128, 8, 2), (128, 64, 8, 2),
-    )
-]  # fmt: skip
-BY_QUERIES = [
-    Blocks(*each)
-    for each in (
-        (64, 64, 4, 2), (64, 64, 4, 3), (128, 64, 8, 2), (128, 64, 8, 3), (128, 32, 8, 3),
-        (64, 32, 4, 3),
-    )
-]  # fmt: skip
 
 
 def contests() -> Iterator[Contest]:

@@ -14,7 +14,6 @@ from kernels.rows import (
     backward_candidates,
     backward_of,
     built,
-    candidates,
     compiled_backward_in_every_mode,
     compiled_in_every_mode,
     random_rows,
@@ -22,6 +21,7 @@ from kernels.rows import (
 )
 from peakward.lab.ops.layer_norm import api
 from peakward.lab.ops.layer_norm import triton as kernel
+from peakward.lab.ops.rows.candidates import one_tile_a_program
 from peakward.lab.ops.rows.norm.settings import backward_settings_for, forward_settings_for
 
 EPS = 1e-6
@@ -95,7 +95,7 @@ def sweep() -> Iterator[Contest]:
                 lambda settings, x=x, w=weight, b=bias: (
                     kernel.layer_norm(x, None, w, b, EPS, settings).y
                 ),
-                candidates(width),
+                one_tile_a_program(width),
                 forward_settings_for(width, x.element_size(), x.device, centred=True),
             ),
             n_bytes=2 * x.nbytes,
@@ -112,7 +112,7 @@ def sweep() -> Iterator[Contest]:
                 lambda settings, g=gradient, x=x, w=weight, b=bias, m=mean, r=r: (
                     kernel.layer_norm_backward(g, None, x, w, b, m, r, settings)
                 ),
-                backward_candidates(default),
+                backward_candidates(default, x.element_size()),
                 default,
             ),
             n_bytes=3 * x.nbytes,

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from kernels.contest import OURS, Arm
-from peakward.lab.ops.rows.layout import RowSettings, power_of_two
+from peakward.lab.ops.rows.candidates import many_tiles_a_program, spread
+from peakward.lab.ops.rows.layout import RowSettings, multiprocessors
 from peakward.lab.ops.rows.norm.settings import SpreadSettings
 
 Outputs = Tensor | tuple[Tensor, ...]
@@ -93,17 +94,6 @@ def swept(
     return {**arms, OURS: built(lambda: call(default))}
 
 
-def candidates(width: int) -> tuple[RowSettings, ...]:
-    """Whole rows, 1 or 4 a tile, one tile a program, with 8 to 64 elements a thread."""
-    whole = power_of_two(width)
-    return tuple(
-        RowSettings(rows, whole, rows * whole // (32 * each))
-        for each in (8, 16, 32, 64)
-        for rows in ((1, 4) if whole <= 4096 else (1,))
-        if 2 <= rows * whole // (32 * each) <= 32
-    )
-
-
 FORWARD_SHAPES = ((32768, 2560), (32768, 5000), (8192, 16384), (2048, 65536))
 """Rows and columns of norms whose forward passes are swept."""
 BACKWARD_SHAPES = ((32768, 1024), (32768, 2560), (16384, 4096), (8192, 16384), (2048, 65536))
@@ -111,23 +101,8 @@ BACKWARD_SHAPES = ((32768, 1024), (32768, 2560), (16384, 4096), (8192, 16384), (
 
 
 def backward_candidates(
-    default: RowSettings | SpreadSettings,
+    rule: RowSettings | SpreadSettings, itemsize: int
 ) -> tuple[RowSettings | SpreadSettings, ...]:
-    """For norms' backward passes: of spread rows columns, warps, programs a multiprocessor and slots; of
-    others around the default rows of a tile, programs a multiprocessor, tiles ahead."""
-    if isinstance(default, SpreadSettings):
-        return tuple(
-            SpreadSettings(columns, columns // 1024, programs, slots)
-            for columns, programs, slots in (
-                *((2048, 6, 4), (2048, 5, 4), (2048, 6, 3), (2048, 7, 3)),
-                *((4096, 3, 4), (4096, 3, 3), (4096, 2, 4), (4096, 4, 3), (8192, 2, 3)),
-            )
-        )
-    multiprocessors = torch.cuda.get_device_properties(0).multi_processor_count
-    more = min(2 * default.warps, default.columns // 256)
-    return tuple(
-        RowSettings(rows, default.columns, warps, count * multiprocessors, stages)
-        for rows, warps in ((default.rows, default.warps), (2 * default.rows, more))
-        for count, stages in ((1, 3), (1, 4), (1, 6), (2, 3), (2, 4), (4, 3))
-        if rows == default.rows or (count < 4 and stages < 6)
-    )
+    if isinstance(rule, SpreadSettings):
+        return spread(itemsize)
+    return many_tiles_a_program(rule, multiprocessors(torch.device("cuda")))

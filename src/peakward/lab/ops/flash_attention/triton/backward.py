@@ -32,10 +32,13 @@ from peakward.lab.ops.flash_attention.triton.problem import (
     strides_of,
 )
 from peakward.lab.ops.flash_attention.triton.settings import (
+    BY_KEYS,
+    BY_QUERIES,
     BackwardSettings,
     Blocks,
     backward_settings_for,
 )
+from peakward.lab.ops.tuning import tuned
 
 
 class _Call(NamedTuple):
@@ -92,10 +95,50 @@ def backward(
         settings=chosen,
         described=chosen.descriptors and packing is None and describable(q, k, v, dout),
     )
-    dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-    _launch_by_keys(call, dk, dv)
-    _launch_by_queries(call, dq)
+    call = call if settings else _tuned(call)
+    (dq,), (dk, dv) = _by_queries(call), _by_keys(call)
     return dq, dk, dv
+
+
+def _tuned(call: _Call) -> _Call:
+    device, is_narrow = call.q.device, call.q.element_size() == 2
+
+    def kind() -> str:
+        return call.problem.kind(call.q, call.rule)
+
+    by_keys = tuned(
+        "flash_attention backward by keys",
+        kind,
+        device,
+        rule=call.settings.by_keys,
+        others=lambda: BY_KEYS if is_narrow else (),
+        start=lambda each: _by_keys(call._replace(settings=call.settings._replace(by_keys=each))),
+    )
+    by_queries = tuned(
+        "flash_attention backward by queries",
+        kind,
+        device,
+        rule=call.settings.by_queries,
+        others=lambda: BY_QUERIES if is_narrow else (),
+        start=lambda each: _by_queries(
+            call._replace(settings=call.settings._replace(by_queries=each))
+        ),
+    )
+    return call._replace(settings=call.settings._replace(by_keys=by_keys, by_queries=by_queries))
+
+
+def _by_keys(call: _Call) -> tuple[Tensor, Tensor]:
+    """dk and dv."""
+    dk, dv = torch.empty_like(call.k), torch.empty_like(call.v)
+    _launch_by_keys(call, dk, dv)
+    return dk, dv
+
+
+def _by_queries(call: _Call) -> tuple[Tensor]:
+    """dq."""
+    dq = torch.empty_like(call.q)
+    _launch_by_queries(call, dq)
+    return (dq,)
 
 
 def _launch_by_keys(call: _Call, dk: Tensor, dv: Tensor) -> None:

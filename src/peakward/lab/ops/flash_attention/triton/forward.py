@@ -20,7 +20,11 @@ from peakward.lab.ops.flash_attention.triton.problem import (
     starts_of,
     strides_of,
 )
-from peakward.lab.ops.flash_attention.triton.settings import ForwardSettings, forward_settings_for
+from peakward.lab.ops.flash_attention.triton.settings import (
+    FORWARD,
+    ForwardSettings,
+    forward_settings_for,
+)
 from peakward.lab.ops.flash_attention.triton.tiles import (
     LOG2_E,
     head_of,
@@ -31,6 +35,7 @@ from peakward.lab.ops.flash_attention.triton.tiles import (
     span,
     store,
 )
+from peakward.lab.ops.tuning import tuned
 
 
 @triton.jit
@@ -232,9 +237,21 @@ def forward(
         slopes: (heads,) of fp32.
     """
     problem = problem_of(q, k, packing)
+    chosen = settings
+    if chosen is None:
+        by_rule = forward_settings_for(problem.head_dim, q.dtype, capability())
+        chosen = tuned(
+            "flash_attention forward",
+            lambda: problem.kind(q, rule),
+            q.device,
+            rule=by_rule,
+            others=lambda: [
+                by_rule._replace(blocks=each) for each in FORWARD if q.element_size() == 2
+            ],
+            start=lambda each: forward(q, k, v, slopes, rule, packing, settings=each),
+        )
     out = torch.empty_like(q)
     lse = lse_like(problem, q, packing)
-    chosen = settings or forward_settings_for(problem.head_dim, q.dtype, capability())
     blocks = chosen.blocks
     described = chosen.descriptors and packing is None and describable(q, k, v)
     n_programs = triton.cdiv(problem.q_len, blocks.queries) * problem.n_batches * problem.n_heads

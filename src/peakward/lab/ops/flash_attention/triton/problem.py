@@ -8,7 +8,7 @@ from triton import knobs
 from triton.runtime import driver
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from peakward.lab.ops.flash_attention.rule import Packing
+from peakward.lab.ops.flash_attention.rule import Packing, Rule
 
 Strides = tuple[int, int, int]
 """Of batch, head and row, in elements."""
@@ -32,6 +32,19 @@ class Problem(NamedTuple):
     def group(self) -> int:
         """Heads that share keys and values."""
         return self.n_heads // self.n_kv_heads
+
+    def kind(self, q: Tensor, rule: Rule) -> str:
+        """What the fastest settings depend on: lengths and programs in powers of two."""
+        most = [
+            1 << (each - 1).bit_length()
+            for each in (self.q_len, self.k_len, self.n_batches * self.n_heads)
+        ]
+        seen = "causal" if rule.causal else "all keys"
+        seen += f" in a window of {rule.window}" if rule.window is not None else ""
+        return (
+            f"{q.dtype}, head_dim {self.head_dim}, {seen}, {most[0]} queries, {most[1]} keys, "
+            f"{most[2]} heads of {self.group} a group, at most"
+        )
 
 
 def problem_of(q: Tensor, k: Tensor, packing: Packing | None) -> Problem:

@@ -38,6 +38,31 @@ class BackwardSettings(NamedTuple):
     """As of the forward pass; it took 470 µs for 417."""
 
 
+FORWARD = tuple(
+    Blocks(*each)
+    for each in (
+        (128, 64, 4, 2), (128, 64, 4, 3), (128, 64, 8, 2), (128, 64, 8, 3), (128, 128, 8, 3),
+        (64, 64, 4, 2), (64, 64, 4, 3), (64, 64, 4, 4), (64, 128, 4, 2), (64, 128, 4, 3),
+        (64, 32, 4, 3),
+    )
+)  # fmt: skip
+"""Of 16 bits, that a GPU may be fastest with, as are the following."""
+BY_KEYS = tuple(
+    Blocks(*each)
+    for each in (
+        (64, 64, 4, 2), (64, 64, 4, 3), (64, 64, 8, 2), (64, 128, 8, 2), (32, 64, 4, 2),
+        (32, 64, 4, 3), (32, 128, 8, 2), (128, 64, 8, 2),
+    )
+)  # fmt: skip
+BY_QUERIES = tuple(
+    Blocks(*each)
+    for each in (
+        (64, 64, 4, 2), (64, 64, 4, 3), (128, 64, 8, 2), (128, 64, 8, 3), (128, 32, 8, 3),
+        (64, 32, 4, 3),
+    )
+)  # fmt: skip
+
+
 def forward_settings_for(head_dim: int, dtype: torch.dtype, capability: int) -> ForwardSettings:
     """Blocks that spill few registers if any."""
     return ForwardSettings(
@@ -126,4 +151,4 @@ def _by_warpgroups(head_dim: int, capability: int) -> bool:
     (results/2026-11-23-h100-kernel-trials-fp32_attention). Of other head dimensions no: with Triton 3.6 a
     head in two parts, of 40, had wrong last columns, and one of 96 read where nothing is.
     """
-    return capability >= 90 and head_dim in (64, 128, 256)
+    return capability == 90 and head_dim in (64, 128, 256)

@@ -9,13 +9,15 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from peakward.lab.ops.rows.layout import RowSettings
+from peakward.lab.ops.rows.candidates import many_tiles_a_program, spread
+from peakward.lab.ops.rows.layout import RowSettings, multiprocessors
 from peakward.lab.ops.rows.norm.pieces import in_pieces
 from peakward.lab.ops.rows.norm.problem import Partials, Problem, problem_of
 from peakward.lab.ops.rows.norm.settings import SpreadSettings, backward_settings_for
 from peakward.lab.ops.rows.norm.spread_backward import spread_backward
 from peakward.lab.ops.rows.norm.whole import whole
 from peakward.lab.ops.rows.triton import column_sums
+from peakward.lab.ops.tuning import tuned
 
 
 class Gradients(NamedTuple):
@@ -44,17 +46,43 @@ def gradients(
         settings: for the width and the device unless told.
     """
     problem = problem_of(gradient, s_gradient, x, weight, bias, mean, r)
-    chosen = settings or settings_of(problem)
-    if isinstance(chosen, SpreadSettings):
-        partials = spread_backward(problem, chosen)
-    elif chosen.columns < x.shape[-1]:
-        partials = in_pieces(problem, chosen)
+    return _started(problem, settings or _settings_of(problem))
+
+
+def _started(problem: Problem, settings: RowSettings | SpreadSettings) -> Gradients:
+    if isinstance(settings, SpreadSettings):
+        partials = spread_backward(problem, settings)
+    elif settings.columns < problem.x.shape[1]:
+        partials = in_pieces(problem, settings)
     else:
-        partials = whole(problem, chosen)
-    return Gradients(problem.out, *_summed(partials, weight, bias))
+        partials = whole(problem, settings)
+    return Gradients(problem.out, *_summed(partials, problem.weight, problem.bias))
 
 
-def settings_of(problem: Problem) -> RowSettings | SpreadSettings:
+def _settings_of(problem: Problem) -> RowSettings | SpreadSettings:
+    """By rule, or where asked for the fastest."""
+    rule = _by_rule(problem)
+    return tuned(
+        "norm backward",
+        problem.kind,
+        problem.x.device,
+        rule=rule,
+        others=lambda: _others(problem, rule),
+        start=lambda each: _started(problem.anew(), each),
+    )
+
+
+def _others(
+    problem: Problem, rule: RowSettings | SpreadSettings
+) -> tuple[RowSettings | SpreadSettings, ...]:
+    if isinstance(rule, SpreadSettings):
+        return spread(problem.itemsize)
+    if rule.programs is None or rule.columns < problem.x.shape[1]:
+        return ()
+    return many_tiles_a_program(rule, multiprocessors(problem.x.device))
+
+
+def _by_rule(problem: Problem) -> RowSettings | SpreadSettings:
     return backward_settings_for(
         problem.x.shape[1],
         problem.itemsize,

@@ -5,15 +5,25 @@ over programs, or read again from the L2: of LayerNorm first for mean and varian
 apart (Chan et al. 1983, equations 2.1), then for the result. A residual's addition goes with it.
 """
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from peakward.lab.ops.rows.layout import RowSettings, alignment, as_rows, of_whole_vectors
+from peakward.lab.ops.rows.candidates import one_tile_a_program, spread
+from peakward.lab.ops.rows.layout import (
+    RowSettings,
+    alignment,
+    as_rows,
+    of_whole_vectors,
+    power_of_two,
+)
 from peakward.lab.ops.rows.norm.settings import SpreadSettings, forward_settings_for
 from peakward.lab.ops.rows.norm.spread_forward import spread_forward
 from peakward.lab.ops.rows.vectors import packed
+from peakward.lab.ops.tuning import tuned
 
 
 @triton.jit(do_not_specialize=["n_rows"])
@@ -138,6 +148,26 @@ def _row_norm_fwd_in_pieces(  # type: ignore[no-untyped-def]
         tl.store(y_ptr + out_row + at, y.to(y_ptr.dtype.element_ty), mask=inside)
 
 
+class _Call(NamedTuple):
+    """What `normalise` is handed, of (rows, width)."""
+
+    x: Tensor
+    residual: Tensor | None
+    weight: Tensor | None
+    bias: Tensor | None
+    eps: float
+    centred: bool
+
+    @property
+    def align(self) -> int:
+        added = self.x if self.residual is None else self.residual
+        return alignment(self.x.shape[1], self.x.stride(0), added.stride(0))
+
+    @property
+    def inputs(self) -> int:
+        return 1 + (self.residual is not None)
+
+
 def normalise(
     x: Tensor,
     residual: Tensor | None,
@@ -158,38 +188,74 @@ def normalise(
         settings: for the width and the device unless told.
         centred: whether the mean is taken away first.
     """
-    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    s = None if residual is None else torch.empty_like(y)
     rows = [as_rows(each) for each in (x, residual) if each is not None]
-    n_rows, width = rows[0].shape
+    call = _Call(rows[0], rows[1] if residual is not None else None, weight, bias, eps, centred)
+    y, s, mean, r = _started(call, settings or _settings_of(call))
+    shape = x.shape
+    return y.view(shape), None if s is None else s.view(shape), r if mean is None else mean, r
+
+
+def _started(
+    call: _Call, settings: RowSettings | SpreadSettings
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor]:
+    """y, s, mean and r."""
+    x, residual = call.x, call.residual
+    n_rows, width = x.shape
+    y = torch.empty((n_rows, width), dtype=x.dtype, device=x.device)
+    s = None if residual is None else torch.empty_like(y)
     r = torch.empty(n_rows, dtype=torch.float32, device=x.device)
-    mean = torch.empty_like(r) if centred else None
-    strides = (rows[0].stride(0), rows[-1].stride(0))
-    align = alignment(width, *strides)
-    tensors = (rows[0], None if residual is None else rows[1], weight, bias, y, s, mean, r)
-    extents = (width // align, *(each // align for each in strides), eps, align)
-    chosen = settings or forward_settings_for(
-        width,
-        x.element_size(),
-        x.device,
-        inputs=len(rows),
-        centred=centred,
-        whole_vectors=of_whole_vectors(align, *rows, y),
-    )
-    if isinstance(chosen, SpreadSettings):
-        spread_forward(tensors, extents, rows[0], chosen)
-    elif chosen.columns >= width:
-        _row_norm_fwd[(triton.cdiv(n_rows, chosen.rows),)](
+    mean = torch.empty_like(r) if call.centred else None
+    strides = (x.stride(0), x.stride(0) if residual is None else residual.stride(0))
+    align = call.align
+    tensors = (x, residual, call.weight, call.bias, y, s, mean, r)
+    extents = (width // align, *(each // align for each in strides), call.eps, align)
+    if isinstance(settings, SpreadSettings):
+        spread_forward(tensors, extents, x, settings)
+    elif settings.columns >= width:
+        _row_norm_fwd[(triton.cdiv(n_rows, settings.rows),)](
             *tensors,
             *extents,
             n_rows,
-            chosen.rows,
-            chosen.columns,
-            num_warps=chosen.warps,
-            maxnreg=chosen.registers,
+            settings.rows,
+            settings.columns,
+            num_warps=settings.warps,
+            maxnreg=settings.registers,
         )
     else:
         _row_norm_fwd_in_pieces[(n_rows,)](
-            *tensors, *extents, chosen.columns, num_warps=chosen.warps
+            *tensors, *extents, settings.columns, num_warps=settings.warps
         )
-    return y, s, r if mean is None else mean, r
+    return y, s, mean, r
+
+
+def _settings_of(call: _Call) -> RowSettings | SpreadSettings:
+    """By rule, or where asked for the fastest."""
+    x, width = call.x, call.x.shape[1]
+    whole_vectors = of_whole_vectors(
+        call.align, x, *(() if call.residual is None else (call.residual,))
+    )
+    rule = forward_settings_for(
+        width,
+        x.element_size(),
+        x.device,
+        inputs=call.inputs,
+        centred=call.centred,
+        whole_vectors=whole_vectors,
+    )
+    if isinstance(rule, RowSettings) and rule.columns < width:
+        return rule
+    return tuned(
+        "norm forward",
+        lambda: (
+            f"{x.dtype}, {width} columns, up to {power_of_two(len(x))} rows, {call.inputs} of each, "
+            f"{'whole' if whole_vectors else 'broken'} vectors, {'' if call.centred else 'not '}centred"
+        ),
+        x.device,
+        rule=rule,
+        others=lambda: (
+            spread(x.element_size())
+            if isinstance(rule, SpreadSettings)
+            else one_tile_a_program(width)
+        ),
+        start=lambda each: _started(call, each),
+    )

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from peakward.lab.ops.rows.layout import alignment, as_rows, of_whole_vectors
+from peakward.lab.ops.rows.layout import alignment, as_rows, of_whole_vectors, power_of_two
 
 
 class Partials(NamedTuple):
@@ -57,7 +57,23 @@ class Problem(NamedTuple):
         """The width and the rows' strides in units of `align`, and that."""
         added = self.g if self.s_gradient is None else self.s_gradient
         each = (self.x.shape[1], self.g.stride(0), added.stride(0), self.x.stride(0))
-        return (*(extent // self.align for extent in each), self.align)
+        align = self.align
+        return (*(extent // align for extent in each), align)
+
+    def kind(self) -> str:
+        """What the fastest settings depend on: rows in powers of two."""
+        n_rows, width = self.x.shape
+        parts = {"mean": self.mean, "weight": self.weight, "bias": self.bias}
+        names = [name for name, each in parts.items() if each is not None]
+        return (
+            f"{', '.join(str(each.dtype) for each in self.rows)}, {width} columns, up to "
+            f"{power_of_two(n_rows)} rows, {'whole' if self.whole_vectors else 'broken'} vectors, "
+            f"with {', '.join(names) or 'nothing'}"
+        )
+
+    def anew(self) -> "Problem":
+        """Into another output."""
+        return self._replace(out=torch.empty_like(self.out))
 
     def partials(self, n: int) -> Partials:
         """Room for n of them."""

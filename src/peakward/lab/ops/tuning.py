@@ -1,0 +1,149 @@
+"""Settings of kernels found by timing them, kept on disk for each device, where PEAKWARD_TUNE_KERNELS is set.
+
+Without it kernels have the settings of rules, which come of sweeps on an H100. With it the first call of a
+kernel on inputs of a new kind times that rule's and other settings, says so, and keeps the fastest in
+`peakward/kernels` in the user's cache ($XDG_CACHE_HOME, else ~/.cache).
+"""
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+import triton
+from torch import Tensor
+from triton.runtime.errors import OutOfResources
+
+ASKED = "PEAKWARD_TUNE_KERNELS"
+LEAST_GAIN = 0.02
+"""Of the rule's time: of less another run would say otherwise."""
+N_ROUNDS, N_CALLS = 3, 5
+WITHIN = 2e-2
+"""Of the rule's results, ‖difference‖ over ‖result‖: beyond it a compiler was wrong, not a rounding."""
+S = TypeVar("S")
+Outputs = tuple[Tensor | None, ...]
+
+
+def tuned(
+    kernel: str,
+    inputs: Callable[[], str],
+    device: torch.device,
+    *,
+    rule: S,
+    others: Callable[[], Sequence[S]],
+    start: Callable[[S], Outputs],
+) -> S:
+    """The settings to start a kernel with: the rule's, or if asked for and on CUDA the fastest found.
+
+    While a graph is captured nothing can be timed, and what is not kept yet is the rule's.
+
+    Args:
+        inputs: of what kind they are, as far as the fastest settings depend on it.
+        others: settings with which the kernel computes the same; which does not is left out.
+        start: what it makes of these inputs with such settings, anew every time.
+    """
+    if not os.environ.get(ASKED) or device.type != "cuda":
+        return rule
+    path, name = path_of(device), f"{kernel}: {inputs()}"
+    settings = {repr(each): each for each in (rule, *others())}
+    found = _kept(path).get(name)
+    if found not in settings:
+        if torch.cuda.is_current_stream_capturing():
+            return rule
+        print(
+            f"peakward: tuning {name} once, {len(settings)} settings; kept in {path}",
+            file=sys.stderr,
+        )
+        found = fastest(repr(rule), {text: _call(start, each) for text, each in settings.items()})
+        _keep(path, name, found)
+    return settings[found]
+
+
+def fastest(rule: str, calls: Mapping[str, Callable[[], Outputs]]) -> str:
+    """By the median of calls in turns, the rule's unless another is faster by `LEAST_GAIN`; what does not fit
+    the device, or computes something else, is left out."""
+    expected = calls[rule]()
+    fitting = {name: call for name, call in calls.items() if name == rule or _fits(call, expected)}
+    rounds = [{name: seconds(call) for name, call in fitting.items()} for _ in range(N_ROUNDS)]
+    took_s = {name: statistics.median(each[name] for each in rounds) for name in fitting}
+    best = min(took_s, key=lambda name: took_s[name])
+    return best if took_s[best] < (1 - LEAST_GAIN) * took_s[rule] else rule
+
+
+def seconds(call: Callable[[], Outputs]) -> float:
+    """Of a call, the median."""
+    call()
+    pairs = [tuple(torch.cuda.Event(enable_timing=True) for _ in range(2)) for _ in range(N_CALLS)]
+    for begin, end in pairs:
+        begin.record()
+        call()
+        end.record()
+    torch.cuda.synchronize()
+    return statistics.median(begin.elapsed_time(end) for begin, end in pairs) / 1e3
+
+
+def path_of(device: torch.device) -> Path:
+    """Where a device's are kept, by its name and the Triton that compiles for it."""
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    name = f"{torch.cuda.get_device_name(device)}-triton-{triton.__version__}"
+    return caches / "peakward" / "kernels" / f"{name.replace(' ', '-').replace('/', '-')}.json"
+
+
+def _call(start: Callable[[S], Outputs], settings: S) -> Callable[[], Outputs]:
+    return lambda: start(settings)
+
+
+def _fits(call: Callable[[], Outputs], expected: Outputs) -> bool:
+    try:
+        got = call()
+    except OutOfResources:
+        return False
+    return all(
+        mine is None or theirs is None or _agrees(mine, theirs)
+        for mine, theirs in zip(got, expected, strict=True)
+    )
+
+
+def _agrees(got: Tensor, expected: Tensor) -> bool:
+    difference = torch.linalg.vector_norm(got - expected, dtype=torch.float32)
+    return bool(difference <= WITHIN * torch.linalg.vector_norm(expected, dtype=torch.float32))
+
+
+@cache
+def _kept(path: Path) -> dict[str, str]:
+    """What was read once, and grows with what is found."""
+    return _read(path)
+
+
+def _read(path: Path) -> dict[str, str]:
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        return {}
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(each, str) for each in found.values()):
+        print(
+            f"peakward: expected settings of kernels as JSON in {path}, got something else; it is begun anew",
+            file=sys.stderr,
+        )
+        return {}
+    return found
+
+
+def _keep(path: Path, name: str, found: str) -> None:
+    """Beside what another process has kept since; the file is whole at any time."""
+    kept = _kept(path)
+    kept[name] = found
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as scratch:
+        json.dump({**_read(path), **kept}, scratch, indent=1, sort_keys=True)
+    Path(scratch.name).replace(path)

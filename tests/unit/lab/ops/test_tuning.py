@@ -1,0 +1,130 @@
+"""Settings found by timing: when they are looked for, which win, and what is kept of them."""
+
+import json
+
+import pytest
+import torch
+
+tuning = pytest.importorskip("peakward.lab.ops.tuning")
+CUDA = torch.device("cuda")
+ONES = torch.ones(8)
+
+
+class Kernel:
+    """Takes as many seconds as its setting says."""
+
+    def __init__(self, results=None):
+        self.now_s = 0.0
+        self.started = []
+        self.results = results or {}
+
+    def start(self, setting):
+        self.started.append(setting)
+        if setting == "does not fit":
+            raise tuning.OutOfResources(1, 0, "shared memory")
+        self.now_s += setting
+        return (self.results.get(setting, ONES), None)
+
+
+@pytest.fixture
+def asked(monkeypatch, tmp_path):
+    """Where it is kept."""
+    monkeypatch.setenv("PEAKWARD_TUNE_KERNELS", "1")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA A100-SXM4/80GB")
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    tuning._kept.cache_clear()
+    yield tuning.path_of(CUDA)
+    tuning._kept.cache_clear()
+
+
+@pytest.fixture
+def found(monkeypatch):
+    def tuned(others, *, kernel=None, inputs="bf16"):
+        kernel = kernel or Kernel()
+
+        def seconds(call):
+            began_s = kernel.now_s
+            call()
+            return kernel.now_s - began_s
+
+        monkeypatch.setattr(tuning, "seconds", seconds)
+        return tuning.tuned(
+            "k", lambda: inputs, CUDA, rule=10, others=lambda: others, start=kernel.start
+        )
+
+    return tuned
+
+
+def test_without_being_asked_the_rule_decides_and_nothing_runs(monkeypatch, found):
+    monkeypatch.delenv("PEAKWARD_TUNE_KERNELS", raising=False)
+    kernel = Kernel()
+    assert found([1], kernel=kernel) == 10
+    assert not kernel.started
+
+
+def test_the_fastest_is_kept_for_the_device_and_said_once(asked, found, capsys):
+    assert found([7, 5, 6]) == 5
+    said = capsys.readouterr().err
+    assert said.count("tuning k: bf16 once, 4 settings") == 1
+    assert str(asked) in said
+    assert asked.name.startswith("NVIDIA-A100-SXM4-80GB-triton-")
+    assert json.loads(asked.read_text()) == {"k: bf16": "5"}
+
+
+def test_what_is_kept_is_not_looked_for_again_by_another_process(asked, found, capsys):
+    found([5])
+    tuning._kept.cache_clear()
+    capsys.readouterr()
+    kernel = Kernel()
+    assert found([5], kernel=kernel) == 5
+    assert not kernel.started
+    assert not capsys.readouterr().err
+
+
+def test_inputs_of_another_kind_are_tuned_by_themselves(asked, found):
+    found([5])
+    assert found([4], inputs="fp16") == 4
+    assert json.loads(asked.read_text()) == {"k: bf16": "5", "k: fp16": "4"}
+
+
+def test_less_than_two_percent_leave_the_rule(asked, found):
+    assert found([9.9]) == 10
+    assert found([9.7], inputs="other") == 9.7
+
+
+def test_what_does_not_fit_or_computes_something_else_is_left_out(asked, found):
+    assert found([6, "does not fit"]) == 6
+    wrong = {5: torch.zeros(8), 6: torch.full((8,), torch.nan), 7: ONES * 1.001}
+    assert found([5, 6, 7], kernel=Kernel(wrong), inputs="other") == 7
+
+
+def test_settings_that_are_no_longer_tried_are_looked_for_anew(asked, found):
+    found([5])
+    assert found([6]) == 6
+
+
+def test_while_a_graph_is_captured_the_rule_decides(asked, found, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    kernel = Kernel()
+    assert found([5], kernel=kernel) == 10
+    assert not kernel.started
+    assert not asked.exists()
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"k: bf16": 5}'])
+def test_a_file_of_something_else_is_said_and_begun_anew(asked, found, capsys, text):
+    asked.parent.mkdir(parents=True)
+    asked.write_text(text)
+    assert found([5]) == 5
+    assert "got something else" in capsys.readouterr().err
+    assert json.loads(asked.read_text()) == {"k: bf16": "5"}
+
+
+def test_two_processes_keep_each_others(asked, found):
+    found([5])
+    tuning._kept.cache_clear()
+    asked.write_text(json.dumps({"of another": "1"}))
+    tuning._kept.cache_clear()
+    found([4])
+    assert json.loads(asked.read_text()) == {"of another": "1", "k: bf16": "4"}
