@@ -96,7 +96,8 @@ def backward(
         described=chosen.descriptors and packing is None and describable(q, k, v, dout),
     )
     call = call if settings else _tuned(call)
-    (dq,), (dk, dv) = _by_queries(call), _by_keys(call)
+    dk, dv = _by_keys(call)
+    (dq,) = _by_queries(call)
     return dq, dk, dv
 
 
