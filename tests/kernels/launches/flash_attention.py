@@ -89,7 +89,7 @@ LAUNCHES = {
     "backward 80": _launch(_backward, 80, group=1, stack=16, quick=False),
     "backward 128": _launch(_backward, 128, group=1, stack=320),
     "backward 256": _launch(_backward, 256, group=1, stack=1024),
-    "backward fp32 64": _launch(_backward, 64, FP32, stack=840),
+    "backward fp32 64": _launch(_backward, 64, FP32, stack=840, quick=False),
     "backward fp32 128": _launch(_backward, 128, FP32, stack=600, quick=False),
     "backward fp32 256": _launch(_backward, 256, FP32, stack=2400, quick=False),
     "backward 128, groups": _launch(_backward, 128, stack=320),
