@@ -56,8 +56,9 @@ def found(monkeypatch):
     return tuned
 
 
-def test_without_being_asked_the_rule_decides_and_nothing_runs(monkeypatch, found):
-    monkeypatch.delenv("PEAKWARD_TUNE_KERNELS", raising=False)
+@pytest.mark.parametrize("said", ["", "0"])
+def test_without_being_asked_the_rule_decides_and_nothing_runs(monkeypatch, found, said):
+    monkeypatch.setenv("PEAKWARD_TUNE_KERNELS", said)
     kernel = Kernel()
     assert found([1], kernel=kernel) == 10
     assert not kernel.started
