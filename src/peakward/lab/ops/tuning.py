@@ -124,7 +124,7 @@ def _kept(path: Path) -> dict[str, str]:
 def _read(path: Path) -> dict[str, str]:
     try:
         text = path.read_text()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return {}
     try:
         found = json.loads(text)
@@ -143,7 +143,14 @@ def _keep(path: Path, name: str, found: str) -> None:
     """Beside what another process has kept since; the file is whole at any time."""
     kept = _kept(path)
     kept[name] = found
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as scratch:
-        json.dump({**_read(path), **kept}, scratch, indent=1, sort_keys=True)
-    Path(scratch.name).replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as scratch:
+            json.dump({**_read(path), **kept}, scratch, indent=1, sort_keys=True)
+        Path(scratch.name).replace(path)
+    except OSError as error:
+        print(
+            f"peakward: expected a cache folder that can be written, got {path.parent}: {error.strerror}; "
+            "settings are kept for this process alone. Set XDG_CACHE_HOME to another",
+            file=sys.stderr,
+        )

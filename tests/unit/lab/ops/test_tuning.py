@@ -129,3 +129,13 @@ def test_two_processes_keep_each_others(asked, found):
     tuning._kept.cache_clear()
     found([4])
     assert json.loads(asked.read_text()) == {"of another": "1", "k: bf16": "4"}
+
+
+def test_where_nothing_can_be_written_it_is_kept_for_the_process_and_said(asked, found, capsys):
+    asked.parent.parent.mkdir(parents=True)
+    asked.parent.write_text("no folder")
+    assert found([5]) == 5
+    assert "expected a cache folder that can be written" in capsys.readouterr().err
+    kernel = Kernel()
+    assert found([5], kernel=kernel) == 5
+    assert not kernel.started
