@@ -59,7 +59,7 @@ def cut(n_rows: int, n_in: int, n_out: int, *, bits: int, compute: str) -> Cut:
     n_tiles = -(-n_in // _TILE)
     if bits == 8 and n_rows <= 16 and compute != FLOAT:
         return _of_bytes(n_rows, n_tiles, n_out)
-    rows, channels, warps, shares_x = _program(n_rows, n_tiles, n_out, compute=compute)
+    rows, channels, warps, shares_x = _program(n_rows, n_out, compute=compute)
     n_programs = -(-n_out // channels) * -(-n_rows // rows)
     wanted = _WARPS if rows > 16 or compute == FLOAT else 2 * _WARPS
     least = 4 if shares_x else 2 * warps
@@ -71,21 +71,20 @@ def _of_bytes(n_rows: int, n_tiles: int, n_out: int) -> Cut:
     rows, channels, least = (1, 8, 16) if n_rows == 1 else (16, 32, 4)
     if n_rows == 1 and 1 < n_out / 8 / (6 * _SLOTS) < 1.5:
         channels, least = 4, 32
-    wanted = round(2 * _SLOTS / max(1, -(-n_out // channels)))
+    n_programs = max(1, -(-n_out // channels))
+    wanted = round(2 * _SLOTS / n_programs)
+    if n_rows > 1 and wanted > 1:
+        wanted = round(3 * _SLOTS / n_programs)
     return Cut(rows, max(1, min(wanted, n_tiles // least, _MOST_SPLITS)))
 
 
-def _program(n_rows: int, n_tiles: int, n_out: int, *, compute: str) -> tuple[int, int, int, bool]:
+def _program(n_rows: int, n_out: int, *, compute: str) -> tuple[int, int, int, bool]:
     """Rows of x, outputs, warps, and whether the warps share x."""
     filled = -(-n_out // 16) / _SLOTS
     if compute == FLOAT:
         return 8, 16, 4, False
     if n_rows > 16:
         return (32 if n_rows <= 32 else 64), 16 * _WARPS, _WARPS, True
-    if n_rows > 8 and filled > 4 * _WARPS:
-        return 16, 16 * _WARPS, _WARPS, True
     if n_rows <= 8:
         return (8, 32, 4, False) if filled > 4 else (8, 16, 8, False)
-    if filled <= 2 and n_tiles <= 64:
-        return 16, 16, 8, False
-    return 16, 32, 4, False
+    return (16, 32, 4, False) if 4 < filled <= _WARPS else (16, 16 * _WARPS, _WARPS, True)

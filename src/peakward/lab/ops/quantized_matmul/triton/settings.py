@@ -89,8 +89,9 @@ def byte_settings_for(
 ) -> Settings:
     """Of a weight of 8 bits; arguments as of `word_settings_for`.
 
-    Of up to 16 rows split to two programs a multiprocessor, of four steps or more each. Of smaller groups
-    than a tile a program would ask for less than 16 bytes a lane.
+    Of one row split to two programs a multiprocessor, of up to 16 to three where channels make fewer than two
+    (16 rows of 4,224 × 5,000 17.4 µs for 19.0, but of 8,192² 34.9 for 33.2), of four steps or more each. Of
+    smaller groups than a tile a program would ask for less than 16 bytes a lane.
 
     Args:
         grouped: whether a channel has several scales.
@@ -100,7 +101,10 @@ def byte_settings_for(
             m=m, n=n, n_tiles=n_tiles, group=group, dtype=dtype, n_multiprocessors=n_multiprocessors
         )
     settings = _row(n, n_multiprocessors, grouped=grouped) if m == 1 else Rows(1)
-    wanted = round(2 * n_multiprocessors / max(1, triton.cdiv(n, settings.channels)))
+    n_programs = max(1, triton.cdiv(n, settings.channels))
+    wanted = round(2 * n_multiprocessors / n_programs)
+    if isinstance(settings, Rows) and wanted > 1:
+        settings, wanted = settings._replace(n_stages=4), round(3 * n_multiprocessors / n_programs)
     least = 4 * (max(1, settings.columns // TILE.value) if isinstance(settings, Row) else 1)
     return settings._replace(n_splits=max(1, min(wanted, n_tiles // least, MOST_SPLITS)))
 
@@ -129,11 +133,13 @@ def word_settings_for(
         settings = Direct(1, 16, rows=8, warps=4, depth=1)
     elif m > 16:
         settings = Shared(1, 32 if m <= 32 else 64, warps=8, n_stages=4)
-    elif m > 8 and (group < 64 or filled > 4 * WARPS):
-        # In groups of 32 a part of `Direct`'s registers would be spilled; of 128,256 channels 120 µs for 152.
-        settings = Shared(1, 16, warps=8, n_stages=4)
+    elif m > 8 and (group < 64 or not 4 < filled <= WARPS):
+        # `Direct` reads x for every 32 channels, and is the faster where those alone fill the GPU, once: of
+        # 10,240 channels 14.1 µs for 14.4, but of 8,192² 23.2 for 21.9, of 14,336 × 4,096 23.3 for 20.0
+        # and of 128,256 channels 152 for 110. In groups of 32 some of its registers would be spilled.
+        settings = Shared(1, 16, warps=8, n_stages=3)
     else:
-        settings = _direct(m, n_tiles, group, filled)
+        settings = _direct(m, group, filled)
     n_programs = triton.cdiv(n, channels_of(settings)) * triton.cdiv(m, settings.rows)
     n_warps = max(1, n_programs * settings.warps)
     # Of 2 tiles a warp, or of 4 where all warps take the same, at least.
@@ -148,7 +154,7 @@ def channels_of(settings: Direct | Shared) -> int:
     return settings.channels if isinstance(settings, Direct) else CHANNELS * settings.warps
 
 
-def _direct(m: int, n_tiles: int, group: int, filled: float) -> Direct:
+def _direct(m: int, group: int, filled: float) -> Direct:
     """What is resident at once: of 65,536 registers 16 warps of 128 a thread, or 32 of 64.
 
     Programs that are not leave most of the GPU idle behind them: of 5,000 channels 19.9 µs for 13.9, of
@@ -164,8 +170,4 @@ def _direct(m: int, n_tiles: int, group: int, filled: float) -> Direct:
         return Direct(1, 32, rows=8, warps=8, depth=1)
     if m <= 8:
         return Direct(1, 16, rows=8, warps=8, depth=1 if 2 < filled <= 4 else 2)
-    # A second kernel's start is not worth it below some 64 tiles: 13.0 µs for 15.0 at 4,096², but 30.0
-    # for 28.2 at 14,336 × 4,096.
-    if filled <= 2 and n_tiles <= 64:
-        return Direct(1, 16, rows=16, warps=8, depth=1)
     return Direct(1, 32, rows=16, warps=4, depth=1)

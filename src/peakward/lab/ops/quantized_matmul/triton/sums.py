@@ -5,6 +5,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from peakward.lab.ops.dependent import dependent, wait_for_the_one_before
+
 BLOCK = 256
 
 
@@ -16,7 +18,9 @@ def quantized_matmul_sums(  # type: ignore[no-untyped-def]
     n_splits,
     ALL_SPLITS: tl.constexpr,
     BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
+    wait_for_the_one_before(DEPENDENT)
     offset = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = offset < n_elements
     split = tl.arange(0, ALL_SPLITS)
@@ -44,5 +48,6 @@ def added_up(parts: Tensor, out: Tensor) -> Tensor:
             ALL_SPLITS=triton.next_power_of_2(len(parts)),
             BLOCK=BLOCK,
             num_warps=4,
+            **dependent(),
         )
     return out
