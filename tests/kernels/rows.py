@@ -18,6 +18,7 @@ WHOLE = (
     RowSettings(rows=1, columns=128, warps=4),
     RowSettings(rows=4, columns=128, warps=4, programs=2, stages=2),
 )
+IN_TWO = RowSettings(rows=1, columns=64, warps=1, more=64)
 IN_PIECES = (
     RowSettings(rows=1, columns=32, warps=4),
     RowSettings(rows=1, columns=64, warps=4, programs=2, stages=2),

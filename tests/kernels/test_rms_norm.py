@@ -11,6 +11,7 @@ from peakward.lab.ops.rms_norm import reference
 from peakward.lab.ops.rms_norm.api import add_rms_norm, rms_norm
 from rows import (
     IN_PIECES,
+    IN_TWO,
     LAYOUTS,
     SHAPES,
     SPREAD,
@@ -96,7 +97,7 @@ def test_adds_the_residual(device, dtypes, shape, layout, with_weight, seed):
         assert_backward(gradient, s_gradient, s, plain, r, back, own[0] if own else None)
 
 
-@pytest.mark.parametrize("chosen", [*WHOLE, *IN_PIECES])
+@pytest.mark.parametrize("chosen", [*WHOLE, IN_TWO, *IN_PIECES])
 @pytest.mark.parametrize("added", [False, True])
 def test_tiles_of_every_kind(device, dtypes, chosen, added):
     torch.manual_seed(0)
@@ -158,7 +159,7 @@ def test_gradients_of_rows_spread_over_programs(device, dtypes, shape, chosen, a
             assert first is second or torch.equal(first, second)
 
 
-@pytest.mark.parametrize("width", [9000, 20001, 65536, 131072])
+@pytest.mark.parametrize("width", [9000, 20001, 36000, 65536, 131072])
 def test_wide_rows(device, dtypes, width):
     spreads(device)
     torch.manual_seed(0)

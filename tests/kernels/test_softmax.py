@@ -13,7 +13,7 @@ from oracle import assert_as_close_as, assert_same_specials
 from peakward.lab.ops.rows.layout import RowSettings
 from peakward.lab.ops.softmax import reference
 from peakward.lab.ops.softmax.api import softmax
-from rows import IN_PIECES, LAYOUTS, SHAPES, WHOLE, assert_sum_as_close_as, drawn, poisoned
+from rows import IN_PIECES, IN_TWO, LAYOUTS, SHAPES, WHOLE, assert_sum_as_close_as, drawn, poisoned
 
 kernel = pytest.importorskip("peakward.lab.ops.softmax.triton")
 
@@ -55,7 +55,7 @@ def test_is_as_close_to_fp64_as_torch_is(device, dtypes, shape, layout, seed):
         assert_gradient_of(*(torch.cat(each) for each in zip(*gradients, strict=True)))
 
 
-@pytest.mark.parametrize("chosen", [*WHOLE, *IN_PIECES, RowSettings(1, 65536, 32)])
+@pytest.mark.parametrize("chosen", [*WHOLE, IN_TWO, *IN_PIECES, RowSettings(1, 65536, 32)])
 @pytest.mark.parametrize("width", [96, 97])
 def test_tiles_of_every_kind(device, dtypes, chosen, width):
     torch.manual_seed(0)
@@ -67,6 +67,16 @@ def test_tiles_of_every_kind(device, dtypes, chosen, width):
             back = kernel.softmax_backward(gradient, y, dtype, chosen)
         assert_as_close_as(torch.softmax(x, -1), y, exact)
         assert_gradient_of(y, gradient, back)
+
+
+@pytest.mark.parametrize("width", [2500, 5001, 18000, 36001, 48000])
+def test_rows_of_two_tiles(device, dtypes, width):
+    torch.manual_seed(0)
+    for dtype in dtypes:
+        x, gradient = torch.randn(5, width).to(dtype), torch.randn(5, width).to(dtype)
+        y = kernel.softmax(x, dtype)
+        assert_as_close_as(torch.softmax(x, -1), y, reference.softmax(x.double(), torch.float64))
+        assert_gradient_of(y, gradient, kernel.softmax_backward(gradient, y, dtype))
 
 
 @pytest.mark.parametrize(("width", "padding"), [(3, 0), (3, 8), (8, 0), (15, 0), (15, 8)])

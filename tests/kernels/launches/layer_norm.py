@@ -11,13 +11,13 @@ from peakward.lab.ops.rows.norm.settings import (
 )
 
 WIDTHS = {
-    "forward": (512, 1000, 8192, 10000, 16384, 32768, 65536, 131072),
+    "forward": (512, 1000, 8192, 10000, 16384, 32768, 36000, 65536, 131072),
     "backward": (512, 1000, 8192, 32768),
 }
 SPILLED_BYTES = {
     # With few registers, so that programs share a multiprocessor.
-    ("forward", 10000): 16,
     ("forward", 32768): 48,
+    ("forward", 36000): 48,
 }
 
 

@@ -11,11 +11,12 @@ from peakward.lab.ops.rows.norm.settings import (
 )
 
 WIDTHS = {
-    "forward": (512, 1000, 8192, 16384, 32768, 65536, 131072),
+    "forward": (512, 1000, 8192, 16384, 32768, 36000, 65536, 131072),
     "backward": (512, 1000, 8192, 32768),
 }
 SPILLED_BYTES = {
     ("forward", 32768): 8,
+    ("forward", 36000): 8,
     ("forward", 65536): 8,
     ("forward", 131072): 8,
     ("backward", 32768): 16,

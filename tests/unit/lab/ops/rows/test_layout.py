@@ -8,6 +8,7 @@ from peakward.lab.ops.rows.layout import (
     ahead,
     alignment,
     as_rows,
+    in_two,
     multiprocessors,
     power_of_two,
     shared_bytes,
@@ -37,6 +38,25 @@ def test_short_rows_share_a_tile_and_long_ones_have_several():
     assert tiles(8192, itemsize=2, most_columns=32768) == RowSettings(1, 8192, 8)
     assert tiles(65536, itemsize=2, most_columns=8192) == RowSettings(1, 8192, 8)
     assert tiles(5000, itemsize=2, most_columns=32768) == RowSettings(1, 8192, 4)
+
+
+@pytest.mark.parametrize("itemsize", [2, 4])
+@pytest.mark.parametrize(
+    "width", [2049, 2500, 3000, 5000, 10000, 18000, 24576, 33000, 40000, 49152]
+)
+def test_a_second_tile_has_what_is_beyond_a_power_of_two(width, itemsize):
+    chosen = in_two(width, itemsize=itemsize)
+    first, more = chosen.columns, chosen.more
+    assert (chosen.rows, first) == (1, power_of_two(width) // 2)
+    assert width <= chosen.held < 2 * first
+    # Whole accesses of every thread, and as many of the first tile.
+    assert more % (32 * chosen.warps * 16 // itemsize) == 0
+    assert first % more == 0
+
+
+@pytest.mark.parametrize("width", [1, 100, 1536, 2048, 3073, 4096, 49153, 65536])
+def test_no_second_tile_is_as_wide_as_the_first_or_of_a_narrow_row(width):
+    assert in_two(width, itemsize=2) is None
 
 
 def test_programs_share_tiles_out_and_are_no_more_than_these():

@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from peakward.lab.ops.rows.candidates import one_tile_a_program, spread
+from peakward.lab.ops.rows.held import added, columns_of
 from peakward.lab.ops.rows.layout import (
     RowSettings,
     alignment,
@@ -44,34 +45,51 @@ def _row_norm_fwd(  # type: ignore[no-untyped-def]
     n_rows,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
+    MORE: tl.constexpr,
 ):
     width *= ALIGN
     x_stride *= ALIGN
     residual_stride *= ALIGN
-    column = tl.arange(0, COLUMNS)[None, :]
+    TILES: tl.constexpr = 2 if MORE else 1
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None]
-    inside = (row < n_rows) & (column < width)
-    s = tl.load(x_ptr + row * x_stride + column, mask=inside, other=0.0)
-    if residual_ptr is not None:
-        at = residual_ptr + row * residual_stride + column
-        added = tl.load(at, mask=inside, other=0.0).to(tl.float32)
-        s = (s.to(tl.float32) + added).to(s_ptr.dtype.element_ty)
-        tl.store(s_ptr + row * width + column, s, mask=inside)
-    x = s.to(tl.float32)
+    ss = ()
+    for tile in tl.static_range(TILES):
+        column = columns_of(tile, COLUMNS, MORE)[None, :]
+        inside = (row < n_rows) & (column < width)
+        s = tl.load(x_ptr + row * x_stride + column, mask=inside, other=0.0)
+        if residual_ptr is not None:
+            at = residual_ptr + row * residual_stride + column
+            residual = tl.load(at, mask=inside, other=0.0).to(tl.float32)
+            s = (s.to(tl.float32) + residual).to(s_ptr.dtype.element_ty)
+            tl.store(s_ptr + row * width + column, s, mask=inside)
+        ss += (s,)  # type: ignore[assignment]
     mean = 0.0
     if mean_ptr is not None:
-        mean = tl.sum(x, 1, keep_dims=True) / width
-        x = tl.where(column < width, packed(s).to(tl.float32) - mean, 0.0)
+        xs = ()
+        for tile in tl.static_range(TILES):
+            xs += (ss[tile].to(tl.float32),)  # type: ignore[assignment]
+        mean = tl.sum(added(xs), 1, keep_dims=True) / width
         tl.store(mean_ptr + row, mean, mask=row < n_rows)
-    r = tl.div_rn(1.0, tl.sqrt_rn(tl.sum(x * x, 1, keep_dims=True) / width + eps))
+    squares = ()
+    for tile in tl.static_range(TILES):
+        if mean_ptr is not None:
+            column = columns_of(tile, COLUMNS, MORE)[None, :]
+            x = tl.where(column < width, packed(ss[tile]).to(tl.float32) - mean, 0.0)
+        else:
+            x = ss[tile].to(tl.float32)
+        squares += (x * x,)  # type: ignore[assignment]
+    r = tl.div_rn(1.0, tl.sqrt_rn(tl.sum(added(squares), 1, keep_dims=True) / width + eps))
     tl.store(r_ptr + row, r, mask=row < n_rows)
-    y = (packed(s).to(tl.float32) - mean) * r
-    # Only now, from the L1: held since before the row, they cost a third of the occupancy.
-    if weight_ptr is not None:
-        y *= tl.load(weight_ptr + column, mask=column < width).to(tl.float32)
-    if bias_ptr is not None:
-        y += tl.load(bias_ptr + column, mask=column < width).to(tl.float32)
-    tl.store(y_ptr + row * width + column, y.to(y_ptr.dtype.element_ty), mask=inside)
+    for tile in tl.static_range(TILES):
+        column = columns_of(tile, COLUMNS, MORE)[None, :]
+        y = (packed(ss[tile]).to(tl.float32) - mean) * r
+        # Only now, from the L1: held since before the row, they cost a third of the occupancy.
+        if weight_ptr is not None:
+            y *= tl.load(weight_ptr + column, mask=column < width).to(tl.float32)
+        if bias_ptr is not None:
+            y += tl.load(bias_ptr + column, mask=column < width).to(tl.float32)
+        inside = (row < n_rows) & (column < width)
+        tl.store(y_ptr + row * width + column, y.to(y_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -211,13 +229,14 @@ def _started(
     extents = (width // align, *(each // align for each in strides), call.eps, align)
     if isinstance(settings, SpreadSettings):
         spread_forward(tensors, extents, x, settings)
-    elif settings.columns >= width:
+    elif settings.held >= width:
         _row_norm_fwd[(triton.cdiv(n_rows, settings.rows),)](
             *tensors,
             *extents,
             n_rows,
             settings.rows,
             settings.columns,
+            settings.more,
             num_warps=settings.warps,
             maxnreg=settings.registers,
         )
@@ -242,7 +261,7 @@ def _settings_of(call: _Call) -> RowSettings | SpreadSettings:
         centred=call.centred,
         whole_vectors=whole_vectors,
     )
-    if isinstance(rule, RowSettings) and rule.columns < width:
+    if isinstance(rule, RowSettings) and rule.held < width:
         return rule
     return tuned(
         "norm forward",

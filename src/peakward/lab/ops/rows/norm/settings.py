@@ -9,6 +9,7 @@ from peakward.lab.ops.rows.layout import (
     WARP,
     RowSettings,
     ahead,
+    in_two,
     multiprocessor_shared_bytes,
     multiprocessors,
     power_of_two,
@@ -81,27 +82,31 @@ def forward_settings_for(
     One program a tile, whose occupancy hides what a row waits for.
     """
     most = MOST_BYTES // itemsize // inputs
-    if whole_vectors and width > most:
+    # LayerNorm is bound by what a thread does with so many elements: of 65,536 columns 191 µs for 196, of
+    # 50,000 150 for 161.
+    held = 3 * most // 4 if centred and (inputs, itemsize) == (1, 2) else most
+    if whole_vectors and width > held:
         for spread in spread_forward_settings_for(itemsize, inputs):
             if _has_room(spread, width, inputs * itemsize, 8 if centred else 4, device):
                 return spread
     if width > most:
         return RowSettings(rows=1, columns=PIECE_COLUMNS, warps=16 if centred else 32)
+    two = in_two(width, itemsize=itemsize)
+    if two is not None:
+        # LayerNorm of 36,000 columns 220 µs for 231, of which the compiler would take 102 registers.
+        beside = centred and itemsize == 2 and (two.columns, two.warps) == (32768, 16)
+        return two._replace(registers=64) if beside else two
     chosen = tiles(width, itemsize=itemsize, most_columns=most)
     return _shared(chosen, width, inputs) if centred and itemsize == 2 else chosen
 
 
 def _shared(chosen: RowSettings, width: int, inputs: int) -> RowSettings:
-    """With so few registers, of rows of 16 bits and whole vectors, that two programs or three share a
-    multiprocessor: while one waits for its mean or variance others load (H100: 16,384 × 10,000 232 µs for
-    259, 8,192 × 20,000 232 for 320, × 32,768 191 for 197)."""
+    """With so few registers, of rows of 16 bits and whole vectors, that two programs share a multiprocessor:
+    while one waits for its mean or variance the other loads (H100: 8,192 × 32,768 191 µs for 197)."""
     if not 8192 < chosen.columns <= 32768:
         return chosen
-    if inputs == 1 and width % 8 == 0:
-        if width <= 12288:
-            return chosen._replace(warps=8, registers=80)
-        if width > 16384:
-            return chosen._replace(warps=16, registers=64)
+    if inputs == 1 and width % 8 == 0 and width > 16384:
+        return chosen._replace(warps=16, registers=64)
     return chosen._replace(warps=chosen.columns // 1024)
 
 
@@ -111,8 +116,8 @@ def spread_forward_settings_for(itemsize: int, inputs: int) -> tuple[SpreadSetti
     By trials on an H100 (results/2026-11-23-h100-kernel-trials-norms): with a residual 65,536 columns take
     369 µs for 440 in pieces, LayerNorm 371 for 492.
     """
-    programs = 8 if inputs == 1 else 5
-    return (SpreadSettings(columns=4096 // itemsize, warps=2, programs=programs, slots=4),)
+    programs, slots = (8, 3) if inputs == 1 else (5, 4)
+    return (SpreadSettings(columns=4096 // itemsize, warps=2, programs=programs, slots=slots),)
 
 
 def backward_settings_for(

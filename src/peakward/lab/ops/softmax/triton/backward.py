@@ -5,6 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from peakward.lab.ops.rows.held import added, columns_of
 from peakward.lab.ops.rows.layout import RowSettings, as_rows
 from peakward.lab.ops.rows.vectors import edges, packed, whole_vectors
 from peakward.lab.ops.softmax.triton.launch import launch, vector_of
@@ -49,37 +50,50 @@ def _backward_rows(  # type: ignore[no-untyped-def]
     y_stride,
     ALIGN: tl.constexpr,
     COLUMNS: tl.constexpr,
+    MORE: tl.constexpr,
     VECTOR: tl.constexpr,
 ):
     width *= ALIGN
     g_stride *= ALIGN
     y_stride *= ALIGN
-    column = tl.arange(0, COLUMNS)
+    TILES: tl.constexpr = 2 if MORE else 1
     row = tl.program_id(0).to(tl.int64)
     g_row, y_row = row * g_stride, row * y_stride
     out_row = row * width
     g_first, n_inside = whole_vectors(g_row, width, VECTOR)
     y_first, _ = whole_vectors(y_row, width, VECTOR)
-    inside = column < n_inside
-    wide: tl.constexpr = COLUMNS * g_ptr.dtype.element_ty.primitive_bitwidth > BOTH_BITS
-    y = tl.load(y_ptr + y_first + column, mask=inside, other=0.0)
-    if wide:
-        # By their hints the compiler tells this load from the one below, and keeps both.
-        g = tl.load(g_ptr + g_first + column, mask=inside, other=0.0, eviction_policy="evict_last")
-    else:
-        g = tl.load(g_ptr + g_first + column, mask=inside, other=0.0)
-    shift = tl.sum(g.to(tl.float32) * y.to(tl.float32), 0)
+    wide: tl.constexpr = (COLUMNS + MORE) * g_ptr.dtype.element_ty.primitive_bitwidth > BOTH_BITS
+    gs = ()
+    ys = ()
+    products = ()
+    for tile in tl.static_range(TILES):
+        column = columns_of(tile, COLUMNS, MORE)
+        inside = column < n_inside
+        y = tl.load(y_ptr + y_first + column, mask=inside, other=0.0)
+        at = g_ptr + g_first + column
+        if wide:
+            # By their hints the compiler tells this load from the one below, and keeps both.
+            g = tl.load(at, mask=inside, other=0.0, eviction_policy="evict_last")
+        else:
+            g = tl.load(at, mask=inside, other=0.0)
+        products += (g.to(tl.float32) * y.to(tl.float32),)  # type: ignore[assignment]
+        gs += (g,)  # type: ignore[assignment]
+        ys += (y,)  # type: ignore[assignment]
+    shift = tl.sum(added(products), 0)
     if VECTOR > 1:
         edge, on_edge = edges(g_row, width, VECTOR)
         g_edge = tl.load(g_ptr + g_row + edge, mask=on_edge, other=0.0).to(tl.float32)
         y_edge = tl.load(y_ptr + y_row + edge, mask=on_edge, other=0.0).to(tl.float32)
         shift += tl.sum(g_edge * y_edge, 0)
-    g = packed(g)
-    if wide:
-        g = tl.load(g_ptr + g_first + column, mask=inside, eviction_policy="evict_first")
-    out = packed(y).to(tl.float32) * (g.to(tl.float32) - shift)
     first, _ = whole_vectors(out_row, width, VECTOR)
-    tl.store(out_ptr + first + column, out.to(out_ptr.dtype.element_ty), mask=inside)
+    for tile in tl.static_range(TILES):
+        column = columns_of(tile, COLUMNS, MORE)
+        inside = column < n_inside
+        g = packed(gs[tile])
+        if wide:
+            g = tl.load(g_ptr + g_first + column, mask=inside, eviction_policy="evict_first")
+        out = packed(ys[tile]).to(tl.float32) * (g.to(tl.float32) - shift)
+        tl.store(out_ptr + first + column, out.to(out_ptr.dtype.element_ty), mask=inside)
     if VECTOR > 1:
         out_edge = (y_edge * (g_edge - shift)).to(out_ptr.dtype.element_ty)
         tl.store(out_ptr + out_row + edge, out_edge, mask=on_edge)

@@ -5,6 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from peakward.lab.ops.rows.held import added, columns_of, largest
 from peakward.lab.ops.rows.layout import RowSettings, as_rows
 from peakward.lab.ops.rows.vectors import edges, packed, whole_vectors
 from peakward.lab.ops.softmax.triton.launch import launch, vector_of
@@ -42,30 +43,44 @@ def _forward_rows(  # type: ignore[no-untyped-def]
     x_stride,
     ALIGN: tl.constexpr,
     COLUMNS: tl.constexpr,
+    MORE: tl.constexpr,
     VECTOR: tl.constexpr,
 ):
     width *= ALIGN
     x_stride *= ALIGN
-    column = tl.arange(0, COLUMNS)
+    TILES: tl.constexpr = 2 if MORE else 1
     row = tl.program_id(0).to(tl.int64)
     x_row, y_row = row * x_stride, row * width
     first, n_inside = whole_vectors(x_row, width, VECTOR)
-    x = tl.load(x_ptr + first + column, mask=column < n_inside, other=-float("inf"))
-    m = tl.max(x.to(tl.float32), 0)
+    xs = ()
+    tops = ()
+    for tile in tl.static_range(TILES):
+        column = columns_of(tile, COLUMNS, MORE)
+        x = tl.load(x_ptr + first + column, mask=column < n_inside, other=-float("inf"))
+        tops += (x.to(tl.float32),)  # type: ignore[assignment]
+        xs += (x,)  # type: ignore[assignment]
+    m = tl.max(largest(tops), 0)
     if VECTOR > 1:
         edge, on_edge = edges(x_row, width, VECTOR)
         x_edge = tl.load(x_ptr + x_row + edge, mask=on_edge, other=-float("inf"))
         m = tl.maximum(m, tl.max(x_edge.to(tl.float32), 0))
-    x = packed(x)
-    total = tl.sum(tl.exp(x.to(tl.float32) - m), 0)
+    es = ()
+    held = ()
+    for tile in tl.static_range(TILES):
+        x = packed(xs[tile])
+        es += (tl.exp(x.to(tl.float32) - m),)  # type: ignore[assignment]
+        held += (x,)  # type: ignore[assignment]
+    total = tl.sum(added(es), 0)
     if VECTOR > 1:
         e_edge = tl.exp(x_edge.to(tl.float32) - m)
         total += tl.sum(e_edge, 0)
     scale = tl.div_rn(1.0, total)
-    y = tl.exp(packed(x).to(tl.float32) - m) * scale
     first, _ = whole_vectors(y_row, width, VECTOR)
-    y = y.to(y_ptr.dtype.element_ty)
-    tl.store(y_ptr + first + column, y, mask=column < n_inside)
+    for tile in tl.static_range(TILES):
+        column = columns_of(tile, COLUMNS, MORE)
+        y = tl.exp(packed(held[tile]).to(tl.float32) - m) * scale
+        y = y.to(y_ptr.dtype.element_ty)
+        tl.store(y_ptr + first + column, y, mask=column < n_inside)
     if VECTOR > 1:
         y_edge = (e_edge * scale).to(y_ptr.dtype.element_ty)
         tl.store(y_ptr + y_row + edge, y_edge, mask=on_edge)

@@ -31,8 +31,9 @@ def launch(
     if settings.rows > 1:
         kernel = of_tiles
         cut: tuple[int, ...] = (n_rows, settings.rows, settings.columns)
+    elif settings.held >= width:
+        kernel, cut = of_rows, (settings.columns, settings.more, n_vector)
     else:
-        kernel = of_rows if settings.columns >= width else of_pieces
-        cut = (settings.columns, n_vector)
+        kernel, cut = of_pieces, (settings.columns, n_vector)
     grid = (triton.cdiv(n_rows, settings.rows),)
     kernel[grid](*inputs, out, *extents, *cut, num_warps=settings.warps)

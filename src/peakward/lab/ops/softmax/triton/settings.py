@@ -1,6 +1,6 @@
 """How rows are laid over programs, of either pass."""
 
-from peakward.lab.ops.rows.layout import RowSettings, tiles
+from peakward.lab.ops.rows.layout import RowSettings, in_two, tiles
 
 MOST_COLUMNS = 65536
 """Of a row in the registers of 32 warps, of 16 bits; half as many of 32, or of two inputs."""
@@ -18,6 +18,9 @@ def settings_for(
         return RowSettings(rows=1, columns=most * inputs, warps=32)
     if width > most:
         return RowSettings(rows=1, columns=PIECE * inputs, warps=16 * inputs)
+    two = in_two(width, itemsize=itemsize, inputs=inputs)
+    if two is not None:
+        return two
     chosen = tiles(width, itemsize=itemsize, inputs=inputs, most_columns=most)
     if has_edges and chosen.rows > 1 and width > 128:
         # Of rows that share a tile nothing is known to be a whole vector.
