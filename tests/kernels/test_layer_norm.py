@@ -42,25 +42,30 @@ def assert_forward(x, weight, bias, y):
     assert_sum_as_close_as(theirs, y, exact, terms if bias is None else terms + bias.abs())
 
 
-def torchs_backward(gradient, x, weight):
-    """Of torch's kernels with the mean and deviation that they kept; of its formulas in fp32 where types
-    are mixed. What a row's deviation errs by all of its elements share, so exact ones would be unfair."""
+def torchs_and_exact(gradient, x, weight, stats):
+    """Gradients of torch's kernels, with the mean and deviation that they kept, and exact ones. Where types
+    are mixed, of torch's formulas in fp32 and exact ones with those that the forward pass gave: what a
+    row's deviation errs by all of its elements share, and is in y, whose bound it has."""
+    wide = doubled(gradient, x, weight)
     if weight is None or weight.dtype != x.dtype:
-        _, mean, r = reference.layer_norm(x, None, None, EPS)
-        return reference.layer_norm_backward(gradient, x, weight, mean, r)
+        mean, r = (each.view(*x.shape[:-1], 1) for each in stats)
+        theirs = reference.layer_norm_backward(gradient, x, weight, mean, r)
+        return theirs, reference.layer_norm_backward(*wide, mean.double(), r.double())
+    _, mean, r = reference.layer_norm(wide[1], None, None, EPS)
+    exact = reference.layer_norm_backward(*wide, mean, r)
     shape, bias = x.shape[-1:], torch.zeros_like(weight)
     _, mean, r = torch.native_layer_norm(x, shape, weight, bias, EPS)
-    return torch.ops.aten.native_layer_norm_backward(
+    theirs = torch.ops.aten.native_layer_norm_backward(
         gradient, x, shape, mean, r, weight, bias, [True] * 3
     )
+    return theirs, exact
 
 
-def assert_backward(gradient, s_gradient, x, weight, back, own, own_bias):
-    """By the terms that cancel in it."""
+def assert_backward(gradient, s_gradient, x, weight, stats, back, own, own_bias):
+    """By the terms that cancel in it; `stats` are mean and r of the forward pass."""
     wide = doubled(gradient, x, weight)
     _, mean, r = reference.layer_norm(wide[1], None, None, EPS)
-    theirs = torchs_backward(gradient, x, weight)
-    exact = reference.layer_norm_backward(*wide, mean, r)
+    theirs, exact = torchs_and_exact(gradient, x, weight, stats)
     n = (wide[1].abs() + mean.abs()) * r
     g = (wide[0] if weight is None else wide[0] * wide[2]).abs()
     terms = r * (g + g.mean(-1, keepdim=True) + n * (g * n).mean(-1, keepdim=True))
@@ -88,8 +93,10 @@ def test_is_as_close_to_fp64_as_torch_is(device, dtypes, shape, layout, wide, se
         with poisoned():
             y = layer_norm(x, shape[-1:], weight, bias, EPS)
             found = torch.autograd.grad(y, (x, weight, bias), gradient)
-        assert_forward(x.detach(), weight.detach(), bias.detach(), y)
-        assert_backward(gradient, None, x.detach(), weight.detach(), *found)
+        x, weight, bias = x.detach(), weight.detach(), bias.detach()
+        assert_forward(x, weight, bias, y)
+        stats = torch.ops.peakward.add_layer_norm(x, None, weight, bias, EPS)[2:]
+        assert_backward(gradient, None, x, weight, stats, *found)
 
 
 @settings(max_examples=10)
@@ -108,7 +115,9 @@ def test_adds_the_residual(device, dtypes, shape, layout, with_weight, seed):
         assert torch.equal(back, same)
         s, plain = s.detach(), None if weight is None else weight.detach()
         assert_forward(s, plain, None, y)
-        assert_backward(gradient, s_gradient, s, plain, back, own[0] if own else None, None)
+        rows = x.detach(), residual.detach()
+        _, _, *stats = torch.ops.peakward.add_layer_norm(*rows, plain, None, EPS)
+        assert_backward(gradient, s_gradient, s, plain, stats, back, own[0] if own else None, None)
 
 
 @pytest.mark.parametrize("chosen", [*WHOLE, IN_TWO, *IN_PIECES])
@@ -128,7 +137,7 @@ def test_tiles_of_every_kind(device, dtypes, chosen, added):
         torch.testing.assert_close(mean[:, None], exact_mean.float())
         torch.testing.assert_close(r[:, None], exact_r.float())
         assert_forward(s, weight, bias, y)
-        assert_backward(gradient, residual, s, weight, *found)
+        assert_backward(gradient, residual, s, weight, (mean, r), *found)
 
 
 @pytest.mark.parametrize("shape", [(3, 1000), (7, 2104), (1500, 1000)])
@@ -174,7 +183,7 @@ def test_gradients_of_rows_spread_over_programs(device, dtypes, shape, chosen, a
                         gradient, residual, x, weight, weight, mean, r, chosen
                     )
                 )
-        assert_backward(gradient, residual, x, weight, *found[0])
+        assert_backward(gradient, residual, x, weight, (mean, r), *found[0])
         for first, second in zip(*found, strict=True):
             assert first is second or torch.equal(first, second)
 
@@ -190,7 +199,7 @@ def test_wide_rows(device, dtypes, width):
         assert_forward(s, weight, weight, y)
         _, _, mean, r = kernel.layer_norm(x, None, weight, weight, EPS)
         found = kernel.layer_norm_backward(gradient, None, x, weight, weight, mean, r)
-        assert_backward(gradient, None, x, weight, *found)
+        assert_backward(gradient, None, x, weight, (mean, r), *found)
 
 
 @pytest.mark.parametrize("chosen", [WHOLE[0], IN_PIECES[0]])
