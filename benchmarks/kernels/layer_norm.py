@@ -21,7 +21,7 @@ from kernels.rows import (
 )
 from peakward.lab.ops.layer_norm import api
 from peakward.lab.ops.layer_norm import triton as kernel
-from peakward.lab.ops.rows.candidates import one_tile_a_program
+from peakward.lab.ops.rows.candidates import one_row_or_more
 from peakward.lab.ops.rows.norm.settings import backward_settings_for, forward_settings_for
 
 EPS = 1e-6
@@ -95,7 +95,7 @@ def sweep() -> Iterator[Contest]:
                 lambda settings, x=x, w=weight, b=bias: (
                     kernel.layer_norm(x, None, w, b, EPS, settings).y
                 ),
-                one_tile_a_program(width),
+                one_row_or_more(width, x.element_size()),
                 forward_settings_for(width, x.element_size(), x.device, centred=True),
             ),
             n_bytes=2 * x.nbytes,

@@ -21,7 +21,7 @@ from kernels.rows import (
 )
 from peakward.lab.ops.rms_norm import api
 from peakward.lab.ops.rms_norm import triton as kernel
-from peakward.lab.ops.rows.candidates import one_tile_a_program
+from peakward.lab.ops.rows.candidates import one_row_or_more
 from peakward.lab.ops.rows.norm.settings import backward_settings_for, forward_settings_for
 
 EPS = 1e-6
@@ -91,7 +91,7 @@ def sweep() -> Iterator[Contest]:
             shape={"rows": n_rows, "width": width, "pass": "forward"},
             arms=swept(
                 lambda settings, x=x, w=weight: kernel.rms_norm(x, None, w, EPS, settings).y,
-                one_tile_a_program(width),
+                one_row_or_more(width, x.element_size()),
                 forward_settings_for(width, x.element_size(), x.device),
             ),
             n_bytes=2 * x.nbytes,

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from time import perf_counter
 from typing import TypeVar
 
 import torch
@@ -24,6 +25,10 @@ ASKED = "PEAKWARD_TUNE_KERNELS"
 LEAST_GAIN = 0.02
 """Of the rule's time: of less another run would say otherwise."""
 N_ROUNDS, N_CALLS = 3, 5
+L2_CACHES = 4
+"""As much is read between two calls."""
+CYCLES_PER_S = 2e9
+"""No less than a multiprocessor's clock."""
 WITHIN = 2e-2
 """Of the rule's results, ‖difference‖ over ‖result‖: beyond it a compiler was wrong, not a rounding."""
 S = TypeVar("S")
@@ -77,10 +82,18 @@ def fastest(rule: str, calls: Mapping[str, Callable[[], Outputs]]) -> str:
 
 
 def seconds(call: Callable[[], Outputs]) -> float:
-    """Of a call, the median."""
+    """Of a call, the median, each from an L2 that holds nothing of it."""
     call()
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    flush = torch.zeros(L2_CACHES * properties.L2_cache_size // 4, device="cuda")
     pairs = [tuple(torch.cuda.Event(enable_timing=True) for _ in range(2)) for _ in range(N_CALLS)]
+    torch.cuda.synchronize()
+    began_s = perf_counter()
+    call()
+    # What it takes from Python is longer than many kernels: the device waits until all is launched.
+    torch.cuda._sleep(int(2 * N_CALLS * (perf_counter() - began_s) * CYCLES_PER_S))
     for begin, end in pairs:
+        flush.sum()
         begin.record()
         call()
         end.record()

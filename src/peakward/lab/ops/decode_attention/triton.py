@@ -9,12 +9,16 @@ elements; in fp32 the products are not those of tensor cores, which only tests s
 """
 
 import math
+from functools import partial
 from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from peakward.lab.ops.dependent import dependent, wait_for_the_one_before
+from peakward.lab.ops.tuning import tuned
 
 H100_MULTIPROCESSORS = 132
 MOST_SPLITS = 256
@@ -63,6 +67,17 @@ def settings_for(
         block_positions=block,
         num_warps=4,
         num_stages=4 if row_bytes >= 256 else 3,
+    )
+
+
+def others_for(rule: Settings, span: int) -> tuple[Settings, ...]:
+    """To be timed beside the rule's."""
+    most = max(1, min(MOST_SPLITS, span // LEAST_CHUNK))
+    splits = {max(1, rule.n_splits // 2), rule.n_splits, min(2 * rule.n_splits, most)}
+    return tuple(
+        Settings(each, block, 4, stages)
+        for each in sorted(splits)
+        for block, stages in ((32, 4), (64, 3), (64, 4), (128, 2), (128, 3))
     )
 
 
@@ -238,8 +253,10 @@ def _decode_attention_join(  # type: ignore[no-untyped-def]
     ALL_SPLITS: tl.constexpr,
     BLOCK_SPLITS: tl.constexpr,
     BLOCK_DIM: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
     """One row of the pieces' outputs (n_splits, n_rows, HEAD_DIM), each weighed by its share."""
+    wait_for_the_one_before(DEPENDENT)
     row = tl.program_id(0).to(tl.int64)
     every = tl.arange(0, ALL_SPLITS)
     lses = part_lses_ptr + every.to(tl.int64) * n_rows + row
@@ -287,6 +304,16 @@ def decode_attention(
     Returns:
         The output in q's dtype, and the log-sum-exp in fp32; both contiguous.
     """
+    start = partial(
+        decode_attention,
+        *(q, k, v),
+        lengths=lengths,
+        block_table=block_table,
+        k_scale=k_scale,
+        v_scale=v_scale,
+        window=window,
+        scale=scale,
+    )
     batch, heads, n_queries, head_dim = q.shape
     page_size, positions = 0, k.shape[2]
     if block_table is not None:
@@ -299,18 +326,31 @@ def decode_attention(
     rows = heads // kv_heads * n_queries
     block_rows = min(MOST_ROWS, max(16, triton.next_power_of_2(rows)))
     row_blocks = triton.cdiv(rows, block_rows)
-    settings = settings or settings_for(
-        n_groups=batch * kv_heads * row_blocks,
-        n_rows=rows,
-        span=positions if window is None else min(positions, window + n_queries - 1),
-        row_bytes=triton.next_power_of_2(head_dim) * k.element_size(),
-        n_multiprocessors=n_multiprocessors,
-    )
-    n_splits = settings.n_splits
     out = torch.empty((batch, heads, n_queries, head_dim), dtype=q.dtype, device=q.device)
     lse = torch.empty((batch, heads, n_queries), dtype=torch.float32, device=q.device)
     if out.numel() == 0:
         return out, lse
+    span = positions if window is None else min(positions, window + n_queries - 1)
+    if settings is None:
+        rule = settings_for(
+            n_groups=batch * kv_heads * row_blocks,
+            n_rows=rows,
+            span=span,
+            row_bytes=triton.next_power_of_2(head_dim) * k.element_size(),
+            n_multiprocessors=n_multiprocessors,
+        )
+        settings = tuned(
+            "decode_attention",
+            lambda: (
+                f"{rows} rows of {q.dtype}, {head_dim} wide, {batch * kv_heads} caches of {k.dtype}, "
+                f"up to {triton.next_power_of_2(span)} positions, pages of {page_size}"
+            ),
+            q.device,
+            rule=rule,
+            others=lambda: others_for(rule, span),
+            start=lambda each: start(settings=each),
+        )
+    n_splits = settings.n_splits
     parts, part_lses = out, lse
     if n_splits > 1:
         parts = torch.empty((n_splits, *out.shape), dtype=torch.float32, device=q.device)
@@ -365,5 +405,6 @@ def decode_attention(
             BLOCK_SPLITS=BLOCK_SPLITS,
             BLOCK_DIM=block_dim,
             num_warps=4,
+            **dependent(),
         )
     return out, lse

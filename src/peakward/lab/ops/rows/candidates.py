@@ -1,13 +1,13 @@
 """Other ways to lay rows over a GPU than the rules', to be timed beside them."""
 
-from peakward.lab.ops.rows.layout import RowSettings, power_of_two
+from peakward.lab.ops.rows.layout import RowSettings, in_two, power_of_two
 from peakward.lab.ops.rows.norm.settings import SpreadSettings
 
 
-def one_tile_a_program(width: int) -> tuple[RowSettings, ...]:
-    """Whole rows, 1 or 4 a tile, with 8 to 64 elements a thread."""
-    whole = power_of_two(width)
-    return tuple(
+def one_row_or_more(width: int, itemsize: int) -> tuple[RowSettings, ...]:
+    """A program: whole rows, 1 or 4 a tile, with 8 to 64 elements a thread, or one in two tiles."""
+    whole, two = power_of_two(width), in_two(width, itemsize=itemsize)
+    return (() if two is None else (two,)) + tuple(
         RowSettings(rows, whole, rows * whole // (32 * each))
         for each in (8, 16, 32, 64)
         for rows in ((1, 4) if whole <= 4096 else (1,))

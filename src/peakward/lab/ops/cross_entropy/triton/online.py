@@ -6,8 +6,14 @@ import triton.language as tl
 from torch import Tensor
 
 from peakward.lab.ops.cross_entropy.triton.rows import loss_of_row, sums_of_row
-from peakward.lab.ops.cross_entropy.triton.settings import Settings, cut, settings_for
+from peakward.lab.ops.cross_entropy.triton.settings import (
+    Settings,
+    cut,
+    others_for,
+    settings_for,
+)
 from peakward.lab.ops.dependent import dependent, wait_for_the_one_before
+from peakward.lab.ops.tuning import tuned
 
 
 @triton.jit
@@ -119,7 +125,7 @@ def losses(
     n_tokens, vocab = logits.shape
     if not n_tokens:
         return
-    chosen = settings or settings_for(n_tokens, vocab, logits.element_size())
+    chosen = settings or _settings_of(logits, targets, ignore_index, label_smoothing)
     cross_entropy_forward[(n_tokens,)](
         logits,
         targets,
@@ -132,6 +138,39 @@ def losses(
         label_smoothing,
         SMOOTHS=label_smoothing > 0,
         **cut(chosen, logits),
+    )
+
+
+def _settings_of(
+    logits: Tensor, targets: Tensor, ignore_index: int, label_smoothing: float
+) -> Settings:
+    """By rule, or where asked for the fastest."""
+    n_tokens, vocab = logits.shape
+
+    def start(settings: Settings) -> tuple[Tensor, ...]:
+        each, lse = (_fp32(logits, n_tokens) for _ in range(2))
+        losses(
+            logits,
+            targets,
+            each,
+            lse,
+            _fp32(logits, n_tokens, 2),
+            ignore_index=ignore_index,
+            label_smoothing=label_smoothing,
+            settings=settings,
+        )
+        return each, lse
+
+    return tuned(
+        "cross_entropy",
+        lambda: (
+            f"{logits.dtype}, {vocab} words, up to {triton.next_power_of_2(n_tokens)} tokens, "
+            f"{'' if label_smoothing else 'not '}smoothed"
+        ),
+        logits.device,
+        rule=settings_for(n_tokens, vocab, logits.element_size()),
+        others=lambda: others_for(logits.element_size()),
+        start=start,
     )
 
 

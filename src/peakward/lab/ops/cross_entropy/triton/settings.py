@@ -31,6 +31,11 @@ def settings_for(n_tokens: int, vocab: int, itemsize: int) -> Settings:
     return _settings(1, 2, itemsize)
 
 
+def others_for(itemsize: int) -> tuple[Settings, ...]:
+    """To be timed beside the rule's."""
+    return tuple(_settings(warps, each, itemsize) for warps in (2, 4, 8, 16, 32) for each in (2, 4))
+
+
 def gradient_settings_for(itemsize: int) -> Settings:
     """Two vectors a thread: on an H100 within 1% of the fastest from 10,000 to 128,256 logits, where four
     are up to 5% slower."""

@@ -1,5 +1,9 @@
 """Starts the kernels."""
 
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
 import torch
 import triton
 from torch import Tensor
@@ -8,6 +12,7 @@ from peakward.lab.ops.quantized_matmul.triton.bytes import (
     quantized_matmul_row,
     quantized_matmul_rows,
 )
+from peakward.lab.ops.quantized_matmul.triton.candidates import of_bytes, of_words
 from peakward.lab.ops.quantized_matmul.triton.direct import quantized_matmul_direct
 from peakward.lab.ops.quantized_matmul.triton.settings import (
     H100_MULTIPROCESSORS,
@@ -24,6 +29,9 @@ from peakward.lab.ops.quantized_matmul.triton.shared import quantized_matmul_sha
 from peakward.lab.ops.quantized_matmul.triton.sums import added_up, parts_of
 from peakward.lab.ops.quantized_matmul.triton.widened import POWERS
 from peakward.lab.ops.quantized_matmul.triton.words import TILE
+from peakward.lab.ops.tuning import tuned
+
+S = TypeVar("S", bound=Settings)
 
 
 def int8_matmul(
@@ -39,7 +47,7 @@ def int8_matmul(
     groups = max(1, len(scale))
     group = min(TILE.value, k // groups) if groups > 1 else TILE.value
     n_tiles = triton.cdiv(k, TILE.value)
-    settings = settings or byte_settings_for(
+    rule = settings or byte_settings_for(
         m=len(x),
         n=n,
         n_tiles=n_tiles,
@@ -47,6 +55,17 @@ def int8_matmul(
         dtype=x.dtype,
         n_multiprocessors=n_multiprocessors,
         grouped=groups > 1,
+    )
+    settings = settings or _tuned(
+        partial(int8_matmul, x, weight, scale),
+        rule,
+        lambda: (
+            of_words(x, n, n_tiles, n_multiprocessors)
+            if isinstance(rule, Direct | Shared)
+            else of_bytes(rule, n_tiles, grouped=groups > 1)
+        ),
+        x,
+        f"8 bits, {groups} groups of {k} columns, {n} channels",
     )
     if isinstance(settings, Row):
         return _row(x, weight, scale, settings, tile=group)
@@ -70,15 +89,40 @@ def int4_matmul(
 ) -> Tensor:
     """As `reference.int4_matmul`, summed in fp32; every tensor contiguous but for x's rows."""
     n, group = weight.shape[1], x.shape[1] // len(scale)
-    settings = settings or word_settings_for(
-        m=len(x),
-        n=n,
-        n_tiles=len(weight),
-        group=group,
-        dtype=x.dtype,
-        n_multiprocessors=n_multiprocessors,
+    settings = settings or _tuned(
+        partial(int4_matmul, x, weight, scale, zero),
+        word_settings_for(
+            m=len(x),
+            n=n,
+            n_tiles=len(weight),
+            group=group,
+            dtype=x.dtype,
+            n_multiprocessors=n_multiprocessors,
+        ),
+        lambda: of_words(x, n, len(weight), n_multiprocessors),
+        x,
+        f"4 bits, groups of {group} of {x.shape[1]} columns, {n} channels",
     )
     return _by_words(x, weight, scale, zero, settings, n=n, group=group, per_scale=1)
+
+
+def _tuned(
+    start: Callable[..., Tensor],
+    rule: S,
+    others: Callable[[], Sequence[S]],
+    x: Tensor,
+    weight: str,
+) -> S:
+    """By rule, or where asked for the fastest."""
+    n_rows = len(x) if len(x) <= 1 else max(8, triton.next_power_of_2(len(x)))
+    return tuned(
+        "quantized_matmul",
+        lambda: f"{x.dtype}, up to {n_rows} rows, {weight}",
+        x.device,
+        rule=rule,
+        others=others,
+        start=lambda each: (start(settings=each),),
+    )
 
 
 def _row(x: Tensor, weight: Tensor, scale: Tensor, settings: Row, *, tile: int) -> Tensor:

@@ -140,13 +140,25 @@ def word_settings_for(
         settings = Shared(1, 16, warps=8, n_stages=3)
     else:
         settings = _direct(m, group, filled)
-    n_programs = triton.cdiv(n, channels_of(settings)) * triton.cdiv(m, settings.rows)
-    n_warps = max(1, n_programs * settings.warps)
-    # Of 2 tiles a warp, or of 4 where all warps take the same, at least.
-    least = 2 * settings.warps if isinstance(settings, Direct) else 4
     wanted = WARPS if settings.rows > 16 or dtype == torch.float32 else 2 * WARPS
-    n_splits = min(wanted * n_multiprocessors // n_warps, n_tiles // least, MOST_SPLITS)
-    return settings._replace(n_splits=max(1, n_splits))
+    return split(settings, wanted, m=m, n=n, n_tiles=n_tiles, n_multiprocessors=n_multiprocessors)
+
+
+def split(
+    settings: Direct | Shared,
+    warps: int,
+    *,
+    m: int,
+    n: int,
+    n_tiles: int,
+    n_multiprocessors: int,
+) -> Direct | Shared:
+    """To at most so many warps a multiprocessor, of 2 tiles each at least, or of 4 where all warps take the
+    same."""
+    n_programs = triton.cdiv(n, channels_of(settings)) * triton.cdiv(m, settings.rows)
+    least = 2 * settings.warps if isinstance(settings, Direct) else 4
+    fitting = warps * n_multiprocessors // max(1, n_programs * settings.warps)
+    return settings._replace(n_splits=max(1, min(fitting, n_tiles // least, MOST_SPLITS)))
 
 
 def channels_of(settings: Direct | Shared) -> int:

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from peakward.lab.ops.rows.candidates import one_tile_a_program, spread
+from peakward.lab.ops.rows.candidates import one_row_or_more, spread
 from peakward.lab.ops.rows.held import added, columns_of
 from peakward.lab.ops.rows.layout import (
     RowSettings,
@@ -274,7 +274,7 @@ def _settings_of(call: _Call) -> RowSettings | SpreadSettings:
         others=lambda: (
             spread(x.element_size())
             if isinstance(rule, SpreadSettings)
-            else one_tile_a_program(width)
+            else one_row_or_more(width, x.element_size())
         ),
         start=lambda each: _started(call, each),
     )

@@ -9,7 +9,7 @@ from peakward.lab.ops.rows.held import added, columns_of
 from peakward.lab.ops.rows.layout import RowSettings, as_rows
 from peakward.lab.ops.rows.vectors import edges, packed, whole_vectors
 from peakward.lab.ops.softmax.triton.launch import launch, vector_of
-from peakward.lab.ops.softmax.triton.settings import settings_for
+from peakward.lab.ops.softmax.triton.settings import settings_of
 
 BOTH_BITS: tl.constexpr = tl.constexpr(16 * 32768)
 """Of a row of each of two inputs in registers; of a wider one the gradient is read again, from the L1."""
@@ -155,8 +155,9 @@ def softmax_backward(
     if y.numel() == 0:
         return out
     g, y = as_rows(gradient), as_rows(y)
-    itemsize = max(g.element_size(), y.element_size())
     n_vector = vector_of(g, y, out=out)
-    chosen = settings or settings_for(y.shape[1], itemsize, inputs=2, has_edges=n_vector > 1)
+    chosen = settings or settings_of(
+        "softmax backward", (g, y), n_vector, lambda each: (softmax_backward(g, y, dtype, each),)
+    )
     launch((_backward_tiles, _backward_rows, _backward_in_pieces), (g, y), out, chosen, n_vector)
     return out

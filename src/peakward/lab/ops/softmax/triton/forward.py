@@ -9,7 +9,7 @@ from peakward.lab.ops.rows.held import added, columns_of, largest
 from peakward.lab.ops.rows.layout import RowSettings, as_rows
 from peakward.lab.ops.rows.vectors import edges, packed, whole_vectors
 from peakward.lab.ops.softmax.triton.launch import launch, vector_of
-from peakward.lab.ops.softmax.triton.settings import settings_for
+from peakward.lab.ops.softmax.triton.settings import settings_of
 
 
 @triton.jit(do_not_specialize=["n_rows"])
@@ -146,6 +146,8 @@ def softmax(x: Tensor, dtype: torch.dtype, settings: RowSettings | None = None) 
         return y
     rows = as_rows(x)
     n_vector = vector_of(rows, out=y)
-    chosen = settings or settings_for(rows.shape[1], x.element_size(), has_edges=n_vector > 1)
+    chosen = settings or settings_of(
+        "softmax", (rows,), n_vector, lambda each: (softmax(rows, dtype, each),)
+    )
     launch((_forward_tiles, _forward_rows, _forward_in_pieces), (rows,), y, chosen, n_vector)
     return y

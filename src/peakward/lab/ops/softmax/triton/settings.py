@@ -1,6 +1,12 @@
 """How rows are laid over programs, of either pass."""
 
-from peakward.lab.ops.rows.layout import RowSettings, in_two, tiles
+from collections.abc import Callable
+
+from torch import Tensor
+
+from peakward.lab.ops.rows.candidates import one_row_or_more
+from peakward.lab.ops.rows.layout import RowSettings, in_two, power_of_two, tiles
+from peakward.lab.ops.tuning import Outputs, tuned
 
 MOST_COLUMNS = 65536
 """Of a row in the registers of 32 warps, of 16 bits; half as many of 32, or of two inputs."""
@@ -27,3 +33,32 @@ def settings_for(
         warps = max(1, chosen.warps // chosen.rows)
         return RowSettings(rows=1, columns=chosen.columns, warps=warps)
     return chosen
+
+
+def settings_of(
+    name: str, inputs: tuple[Tensor, ...], n_vector: int, start: Callable[[RowSettings], Outputs]
+) -> RowSettings:
+    """By rule, or where asked for the fastest of what holds a row.
+
+    Args:
+        inputs: (rows, width) each.
+        n_vector: as of `launch.vector_of`.
+        start: the kernel of that name on these inputs.
+    """
+    n_rows, width = inputs[0].shape
+    itemsize = max(each.element_size() for each in inputs)
+    rule = settings_for(width, itemsize, len(inputs), has_edges=n_vector > 1)
+    if rule.held < width:
+        return rule
+    types = " and ".join(str(each.dtype) for each in inputs)
+    return tuned(
+        name,
+        lambda: (
+            f"{types}, {width} columns, up to {power_of_two(n_rows)} rows, "
+            f"{'broken' if n_vector > 1 else 'whole'} vectors"
+        ),
+        inputs[0].device,
+        rule=rule,
+        others=lambda: one_row_or_more(width, itemsize),
+        start=start,
+    )
