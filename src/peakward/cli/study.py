@@ -23,6 +23,7 @@ from peakward.records.study import Study
 from peakward.report import documents
 from peakward.report.document import Document, Section
 from peakward.studies import registry
+from peakward.studies.attention_arms import PRECISIONS
 from peakward.studies.scope import Scope, default_scope, grid
 from peakward.studies.setting import Setting
 
@@ -52,8 +53,8 @@ USES = {
     "kernels": Uses(),
     "roofline": Uses(seq_lens=1, precisions=None),
     "attention-parts": Uses(),
-    "attention": Uses(models=0, limits_bytes=None),
-    "flash": Uses(models=0),
+    "attention": Uses(models=0, precisions=None, limits_bytes=None),
+    "flash": Uses(models=0, precisions=None),
     "compile": Uses(seq_lens=1),
     "checkpointing": Uses(precisions=1, limits_bytes=None),
     "memory": Uses(precisions=None),
@@ -126,6 +127,7 @@ def main(given: Options, command: str) -> int:
     scope = _scope(given, here)
     _refuse_unused(names, scope)
     _refuse_unfit(scope, here)
+    _refuse_unstudied(given.name, scope, here)
     setting = _setting(scope, here)
     planned = [case for module in modules for case, _ in module.plan(setting)]
     text_options.refuse_unfit(planned)
@@ -225,6 +227,18 @@ def _refuse_unfit(scope: Scope, here: Machine) -> None:
             device=here.device,
         )
         machine.runnable((case,), here)
+
+
+def _refuse_unstudied(name: str | None, scope: Scope, here: Machine) -> None:
+    """Refuse precisions that a study of attention by itself does not have; among others it has its own."""
+    if name not in {"attention", "flash"}:
+        return
+    there = PRECISIONS[here.device]
+    for each in scope.precisions:
+        if each not in there:
+            raise PeakwardError(
+                f"expected a --precision of {' or '.join(there)} for {name} on {here.device}, got {each}"
+            )
 
 
 def _together(found: Sequence[Document]) -> Document:

@@ -5,13 +5,15 @@ from typing import Literal, cast, get_args
 import msgspec
 
 from peakward.prediction.operators.attention_backend import Backend, Inputs, named_backend
-from peakward.records.case import Compile, OperatorAttention, OperatorCase, OperatorPass
+from peakward.records.case import Compile, DeviceType, OperatorAttention, OperatorCase, OperatorPass
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Measurement
 from peakward.studies.readings import Planned, Readings
 from peakward.studies.setting import Setting
 
 Precision = Literal["fp32", "bf16"]
+PRECISIONS: dict[DeviceType, tuple[Precision, ...]] = {"cpu": ("fp32",), "cuda": ("bf16", "fp32")}
+"""That kernels of attention are studied in."""
 TORCH_TYPES = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16"}
 OURS = ("flash", "flash-hopper")
 HOPPER_HEADS = (64, 80, 96, 128)
@@ -43,6 +45,12 @@ FLASH = Arm(name="flash", attention="flash")
 FLASH_HOPPER = Arm(name="flash-hopper", attention="flash-hopper")
 ON_CPU = (NAIVE, COMPILED, SDPA, FLEX, FLASH, FLASH_HOPPER)
 """What a CPU's grid has, within a minute: there torch chooses among a flash backend and math."""
+
+
+def studied(setting: Setting) -> tuple[Precision, ...]:
+    """The user's precisions, of those that there are; all where none of these was asked for."""
+    own = PRECISIONS[setting.device]
+    return tuple(each for each in own if each in setting.scope.precisions) or own
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,6 +22,7 @@ from peakward.studies.attention_arms import (
     case,
     obstacle,
     planned,
+    studied,
 )
 from peakward.studies.readings import Planned, Readings
 from peakward.studies.setting import Setting
@@ -34,7 +35,6 @@ SEQ_LENS = {
     "full": (256, 1024, 4096, 8192, 16384),
 }
 """Three at least, for an exponent."""
-PRECISIONS: dict[str, tuple[Precision, ...]] = {"cpu": ("fp32",), "cuda": ("fp32", "bf16")}
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,7 +90,7 @@ def read(readings: Readings, setting: Setting) -> tuple[Cell, ...]:
     """The grid, with what was measured of it, and why what cannot run was not."""
     return tuple(
         _cell(arm, precision, (head_dim, seq_len), readings, setting)
-        for precision in PRECISIONS[setting.device]
+        for precision in studied(setting)
         for head_dim in HEAD_DIMS[setting.scope.name]
         for seq_len in seq_lens(setting)
         for arm in arms(precision, setting)

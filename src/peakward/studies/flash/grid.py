@@ -23,6 +23,7 @@ from peakward.studies.attention_arms import (
     attempt,
     case,
     planned,
+    studied,
 )
 from peakward.studies.readings import Planned, Readings, time
 from peakward.studies.setting import Setting
@@ -34,7 +35,6 @@ SEQ_LENS = {
     "corners": (2**7, 2**12, 2**16),
     "full": tuple(2**power for power in range(7, 17)),
 }
-PRECISIONS: dict[str, tuple[Precision, ...]] = {"cpu": ("fp32",), "cuda": ("bf16", "fp32")}
 PASSES: tuple[OperatorPass, ...] = get_args(OperatorPass)
 ARMS = (FLASH, FLASH_HOPPER, NAIVE, COMPILED, FLEX, SDPA, *BACKENDS)
 FORWARDS: dict[OperatorPass, float] = {"forward": 1.0, "backward": 2.5, "forward_backward": 3.5}
@@ -122,7 +122,7 @@ def read(readings: Readings, setting: Setting) -> tuple[Cell, ...]:
             ),
             roof_flops_per_s=_roof(precision, readings),
         )
-        for precision in PRECISIONS[setting.device]
+        for precision in studied(setting)
         for head_dim in HEAD_DIMS[setting.scope.name]
         for pass_ in PASSES
         for seq_len in setting.scope.seq_lens or SEQ_LENS[setting.scope.name]

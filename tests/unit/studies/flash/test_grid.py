@@ -28,6 +28,15 @@ def test_ours_is_the_subject_and_where_it_cannot_run_torchs_choice(setting):
 
 
 @pytest.mark.parametrize(
+    ("asked", "found"),
+    [(("fp32",), {"fp32"}), (("bf16", "fp8"), {"bf16"}), (("fp8",), {"fp32", "bf16"})],
+)
+def test_precisions_that_were_asked_for_or_where_none_of_them_is_there_all(setting, asked, found):
+    cells = read(Readings(), setting(Scope("corners", precisions=asked)))
+    assert {cell.precision for cell in cells} == found
+
+
+@pytest.mark.parametrize(
     ("pass_", "factor"), [("forward", 1), ("backward", 2.5), ("forward_backward", 3.5)]
 )
 def test_flops_are_half_of_the_square_and_backward_two_and_a_half_times_that(
