@@ -12,7 +12,7 @@ from peakward.studies.readings import Planned, Readings
 from peakward.studies.setting import Setting
 
 Precision = Literal["fp32", "bf16"]
-PRECISIONS: dict[DeviceType, tuple[Precision, ...]] = {"cpu": ("fp32",), "cuda": ("bf16", "fp32")}
+PRECISIONS: dict[DeviceType, tuple[Precision, ...]] = {"cpu": ("fp32",), "cuda": ("fp32", "bf16")}
 """That kernels of attention are studied in."""
 TORCH_TYPES = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16"}
 OURS = ("flash", "flash-hopper")

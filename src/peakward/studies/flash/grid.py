@@ -122,7 +122,8 @@ def read(readings: Readings, setting: Setting) -> tuple[Cell, ...]:
             ),
             roof_flops_per_s=_roof(precision, readings),
         )
-        for precision in studied(setting)
+        # What a run that is ended early should have: bf16 before fp32.
+        for precision in reversed(studied(setting))
         for head_dim in HEAD_DIMS[setting.scope.name]
         for pass_ in PASSES
         for seq_len in setting.scope.seq_lens or SEQ_LENS[setting.scope.name]
