@@ -20,13 +20,19 @@ from peakward.lab.ops.softmax.api import softmax
 pytestmark = pytest.mark.gpu
 
 
+def forget():
+    """As another process."""
+    for each in (tuning._kept, tuning._settled, tuning.path_of):
+        each.cache_clear()
+
+
 @pytest.fixture
 def kept(monkeypatch, tmp_path):
     monkeypatch.setenv("PEAKWARD_TUNE_KERNELS", "1")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    tuning._kept.cache_clear()
+    forget()
     yield tuning.path_of(torch.device("cuda"))
-    tuning._kept.cache_clear()
+    forget()
 
 
 def attention(seq_len):

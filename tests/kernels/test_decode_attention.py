@@ -11,6 +11,7 @@ from oracle import assert_as_close_as, assert_same_specials, error
 from peakward.lab.ops.decode_attention import api, reference
 
 kernel = pytest.importorskip("peakward.lab.ops.decode_attention.triton")
+bounds = pytest.importorskip("peakward.lab.ops.decode_attention.triton.settings")
 
 HEAD_DIMS = (16, 80, 96, 128)
 STORED = (torch.int8, torch.float8_e4m3fn)
@@ -353,9 +354,36 @@ def test_settings_fill_a_gpu_with_pieces_worth_a_program(n_groups, n_rows, span)
     found = kernel.settings_for(
         n_groups=n_groups, n_rows=n_rows, span=span, row_bytes=256, n_multiprocessors=132
     )
-    assert 1 <= found.n_splits <= kernel.MOST_SPLITS
-    assert found.n_splits == 1 or span // found.n_splits >= kernel.LEAST_CHUNK
+    assert 1 <= found.n_splits <= bounds.MOST_SPLITS
+    assert found.n_splits == 1 or span // found.n_splits >= bounds.LEAST_CHUNK
     if span >= 4096:
-        slots = kernel.RESIDENT * 132
+        slots = bounds.RESIDENT * 132
         programs = n_groups * found.n_splits
         assert programs / (-(-programs // slots) * slots) >= 0.75
+
+
+@pytest.mark.parametrize("shared_kib", [99, 163, 227])
+@pytest.mark.parametrize("row_bytes", [128, 256, 512, 1024])
+def test_what_is_on_its_way_fits_a_program(row_bytes, shared_kib):
+    """Keys and values of all stages but the last, beside queries and weights."""
+    found = kernel.settings_for(
+        n_groups=8,
+        n_rows=4,
+        span=8192,
+        row_bytes=row_bytes,
+        n_multiprocessors=132,
+        shared_bytes=shared_kib << 10,
+    )
+    on_their_way = (found.num_stages - 1) * 2 * found.block_positions * row_bytes
+    assert 0 < on_their_way <= (shared_kib << 10) - (9 << 10)
+    assert found.num_stages >= (3 if row_bytes <= 512 else 2)
+
+
+def test_others_are_the_rules_neighbours():
+    rule = kernel.settings_for(
+        n_groups=8, n_rows=4, span=8192, row_bytes=256, n_multiprocessors=132
+    )
+    others = kernel.others_for(rule, 8192)
+    assert rule in others
+    assert len(others) == len(set(others))
+    assert all(1 <= each.n_splits <= 8192 // bounds.LEAST_CHUNK for each in others)

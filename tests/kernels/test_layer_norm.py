@@ -140,6 +140,20 @@ def test_tiles_of_every_kind(device, dtypes, chosen, added):
         assert_backward(gradient, residual, s, weight, (mean, r), *found)
 
 
+@pytest.mark.parametrize("width", [2049, 3000, 5001])
+@pytest.mark.parametrize("added", [False, True])
+def test_rows_of_two_tiles(device, dtypes, width, added):
+    torch.manual_seed(0)
+    for dtype in dtypes:
+        x, residual = (torch.randn(5, width).to(dtype) for _ in range(2))
+        weight, bias = (torch.randn(width).to(dtype) for _ in range(2))
+        with poisoned():
+            y, s, _, _ = kernel.layer_norm(x, residual if added else None, weight, bias, EPS)
+        s = x if s is None else s
+        assert torch.equal(s, x + residual if added else x)
+        assert_forward(s, weight, bias, y)
+
+
 @pytest.mark.parametrize("shape", [(3, 1000), (7, 2104), (1500, 1000)])
 @pytest.mark.parametrize("chosen", SPREAD)
 @pytest.mark.parametrize("added", [False, True])

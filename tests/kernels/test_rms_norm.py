@@ -116,6 +116,21 @@ def test_tiles_of_every_kind(device, dtypes, chosen, added):
         assert_backward(gradient, residual, s, weight, r, back, own)
 
 
+@pytest.mark.parametrize("width", [2049, 3000, 5001])
+@pytest.mark.parametrize("added", [False, True])
+def test_rows_of_two_tiles(device, dtypes, width, added):
+    torch.manual_seed(0)
+    for dtype in dtypes:
+        x, residual = (torch.randn(5, width).to(dtype) for _ in range(2))
+        weight = torch.randn(width).to(dtype)
+        with poisoned():
+            y, s, _ = kernel.rms_norm(x, residual if added else None, weight, EPS)
+        s = x if s is None else s
+        assert torch.equal(s, x + residual if added else x)
+        exact, _ = reference.rms_norm(s.double(), weight.double(), EPS)
+        assert_as_close_as(F.rms_norm(s, (width,), weight, EPS), y, exact)
+
+
 @pytest.mark.parametrize("shape", [(3, 1000), (7, 2104), (1500, 1000)])
 @pytest.mark.parametrize("chosen", SPREAD)
 @pytest.mark.parametrize("added", [False, True])

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from time import perf_counter
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import triton
@@ -22,13 +22,15 @@ from torch import Tensor
 from triton.runtime.errors import OutOfResources
 
 ASKED = "PEAKWARD_TUNE_KERNELS"
+RULE = "rule"
+"""As what was found; the rule's settings may be others for other inputs of a kind."""
 LEAST_GAIN = 0.02
 """Of the rule's time: of less another run would say otherwise."""
 N_ROUNDS, N_CALLS = 3, 5
 L2_CACHES = 4
 """As much is read between two calls."""
 CYCLES_PER_S = 2e9
-"""No less than a multiprocessor's clock."""
+"""Of a multiprocessor, roughly: it is asked to wait for twice as long as needed."""
 WITHIN = 2e-2
 """Of the rule's results, ‖difference‖ over ‖result‖: beyond it a compiler was wrong, not a rounding."""
 S = TypeVar("S")
@@ -49,36 +51,48 @@ def tuned(
     While a graph is captured nothing can be timed, and what is not kept yet is the rule's.
 
     Args:
-        inputs: of what kind they are, as far as the fastest settings depend on it.
-        others: settings with which the kernel computes the same; which does not is left out.
+        inputs: of what kind they are, as far as the fastest settings depend on it, and whether they fit.
+        rule: for inputs of one kind not always the same.
+        others: settings with which the kernel computes the same, for inputs of one kind the same; which
+            does not is left out.
         start: what it makes of these inputs with such settings, anew every time.
     """
     if os.environ.get(ASKED, "0") in ("", "0") or device.type != "cuda":
         return rule
     path, name = path_of(device), f"{kernel}: {inputs()}"
-    settings = {repr(each): each for each in (rule, *others())}
-    found = _kept(path).get(name)
-    if found not in settings:
-        if torch.cuda.is_current_stream_capturing():
-            return rule
-        print(
-            f"peakward: tuning {name} once, {len(settings)} settings; kept in {path}",
-            file=sys.stderr,
-        )
-        found = fastest(repr(rule), {text: _call(start, each) for text, each in settings.items()})
-        _keep(path, name, found)
-    return settings[found]
+    settled = _settled(path)
+    if name not in settled:
+        tried = {repr(each): each for each in others()}
+        found = _kept(path).get(name)
+        if tried and found not in {RULE, *tried}:
+            if torch.cuda.is_current_stream_capturing():
+                return rule
+            print(
+                f"peakward: tuning {name} once, {len({repr(rule), *tried})} settings; kept in {path}",
+                file=sys.stderr,
+            )
+            calls = {text: _call(start, each) for text, each in tried.items() if each != rule}
+            found = fastest(_call(start, rule), calls)
+            _keep(path, name, found)
+        settled[name] = tried.get(found or RULE)
+    chosen = settled[name]
+    return rule if chosen is None else chosen
 
 
-def fastest(rule: str, calls: Mapping[str, Callable[[], Outputs]]) -> str:
-    """By the median of calls in turns, the rule's unless another is faster by `LEAST_GAIN`; what does not fit
-    the device, or computes something else, is left out."""
-    expected = calls[rule]()
-    fitting = {name: call for name, call in calls.items() if name == rule or _fits(call, expected)}
-    rounds = [{name: seconds(call) for name, call in fitting.items()} for _ in range(N_ROUNDS)]
-    took_s = {name: statistics.median(each[name] for each in rounds) for name in fitting}
-    best = min(took_s, key=lambda name: took_s[name])
-    return best if took_s[best] < (1 - LEAST_GAIN) * took_s[rule] else rule
+def fastest(rule: Callable[[], Outputs], others: Mapping[str, Callable[[], Outputs]]) -> str:
+    """By the median of calls in turns, `RULE` unless another is faster by `LEAST_GAIN`; what does not fit the
+    device, or computes something else than the first that does, is left out."""
+    calls, expected = {}, None
+    for name, call in {RULE: rule, **others}.items():
+        got = _outputs(call)
+        if got is not None and (expected is None or _agree(got, expected)):
+            calls[name] = call
+            expected = got if expected is None else expected
+    rounds = [{name: seconds(call) for name, call in calls.items()} for _ in range(N_ROUNDS)]
+    took_s = {name: statistics.median(each[name] for each in rounds) for name in calls}
+    best = min(took_s, key=lambda name: took_s[name], default=RULE)
+    is_gain = RULE not in took_s or took_s[best] < (1 - LEAST_GAIN) * took_s[RULE]
+    return best if is_gain else RULE
 
 
 def seconds(call: Callable[[], Outputs]) -> float:
@@ -101,6 +115,7 @@ def seconds(call: Callable[[], Outputs]) -> float:
     return statistics.median(begin.elapsed_time(end) for begin, end in pairs) / 1e3
 
 
+@cache
 def path_of(device: torch.device) -> Path:
     """Where a device's are kept, by its name and the Triton that compiles for it."""
     caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -112,11 +127,15 @@ def _call(start: Callable[[S], Outputs], settings: S) -> Callable[[], Outputs]:
     return lambda: start(settings)
 
 
-def _fits(call: Callable[[], Outputs], expected: Outputs) -> bool:
+def _outputs(call: Callable[[], Outputs]) -> Outputs | None:
+    """None where it does not fit."""
     try:
-        got = call()
+        return call()
     except OutOfResources:
-        return False
+        return None
+
+
+def _agree(got: Outputs, expected: Outputs) -> bool:
     return all(
         mine is None or theirs is None or _agrees(mine, theirs)
         for mine, theirs in zip(got, expected, strict=True)
@@ -124,8 +143,19 @@ def _fits(call: Callable[[], Outputs], expected: Outputs) -> bool:
 
 
 def _agrees(got: Tensor, expected: Tensor) -> bool:
+    """Where both are finite by the norm of their difference; an empty sequence has a log-sum-exp of -inf."""
+    special = ~torch.isfinite(expected)
+    if not torch.equal(~torch.isfinite(got), special):
+        return False
+    got, expected = (each.masked_fill(special, 0) for each in (got, expected))
     difference = torch.linalg.vector_norm(got - expected, dtype=torch.float32)
     return bool(difference <= WITHIN * torch.linalg.vector_norm(expected, dtype=torch.float32))
+
+
+@cache
+def _settled(path: Path) -> dict[str, Any]:  # noqa: ARG001 (one of each)
+    """Settings of what this process has asked for; None for the rule's."""
+    return {}
 
 
 @cache

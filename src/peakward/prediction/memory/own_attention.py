@@ -40,7 +40,7 @@ def parts_bytes(plan: Plan) -> tuple[int, ...]:
 
 
 def n_parts(plan: Plan) -> int:
-    """Into which the positions are cut (`lab/ops/decode_attention/triton.py`, `settings_for`): the
+    """Into which the positions are cut (`lab/ops/decode_attention/triton/settings.py`): the
     fewest that fill the multiprocessors nearly as well as any number does."""
     shared = plan.shape.n_heads // plan.shape.n_kv_heads
     blocks = -(-shared // min(_ROWS, max(16, 1 << (shared - 1).bit_length())))

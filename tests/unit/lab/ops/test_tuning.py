@@ -26,6 +26,12 @@ class Kernel:
         return (self.results.get(setting, ONES), None)
 
 
+def forget():
+    """As another process."""
+    for each in (tuning._kept, tuning._settled, tuning.path_of):
+        each.cache_clear()
+
+
 @pytest.fixture
 def asked(monkeypatch, tmp_path):
     """Where it is kept."""
@@ -33,14 +39,14 @@ def asked(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA A100-SXM4/80GB")
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    tuning._kept.cache_clear()
+    forget()
     yield tuning.path_of(CUDA)
-    tuning._kept.cache_clear()
+    forget()
 
 
 @pytest.fixture
 def found(monkeypatch):
-    def tuned(others, *, kernel=None, inputs="bf16"):
+    def tuned(others, *, rule=10, kernel=None, inputs="bf16"):
         kernel = kernel or Kernel()
 
         def seconds(call):
@@ -50,7 +56,7 @@ def found(monkeypatch):
 
         monkeypatch.setattr(tuning, "seconds", seconds)
         return tuning.tuned(
-            "k", lambda: inputs, CUDA, rule=10, others=lambda: others, start=kernel.start
+            "k", lambda: inputs, CUDA, rule=rule, others=lambda: others, start=kernel.start
         )
 
     return tuned
@@ -75,7 +81,7 @@ def test_the_fastest_is_kept_for_the_device_and_said_once(asked, found, capsys):
 
 def test_what_is_kept_is_not_looked_for_again_by_another_process(asked, found, capsys):
     found([5])
-    tuning._kept.cache_clear()
+    forget()
     capsys.readouterr()
     kernel = Kernel()
     assert found([5], kernel=kernel) == 5
@@ -102,7 +108,37 @@ def test_what_does_not_fit_or_computes_something_else_is_left_out(asked, found):
 
 def test_settings_that_are_no_longer_tried_are_looked_for_anew(asked, found):
     found([5])
+    forget()
     assert found([6]) == 6
+
+
+def test_inputs_of_a_kind_whose_rule_is_another_are_not_tuned_again(asked, found):
+    assert found([11], rule=10) == 10
+    assert json.loads(asked.read_text()) == {"k: bf16": "rule"}
+    kernel = Kernel()
+    assert found([11], rule=9, kernel=kernel) == 9
+    forget()
+    assert found([11], rule=9, kernel=kernel) == 9
+    assert not kernel.started
+
+
+def test_a_rule_that_does_not_fit_gives_way_to_what_does(asked, found):
+    assert found([7, 6], rule="does not fit") == 6
+
+
+def test_where_nothing_else_can_be_tried_nothing_is_timed_or_kept(asked, found, capsys):
+    kernel = Kernel()
+    assert found([], kernel=kernel) == 10
+    assert not kernel.started
+    assert not capsys.readouterr().err
+    assert not asked.exists()
+
+
+@pytest.mark.parametrize("special", [-torch.inf, torch.nan])
+def test_what_is_not_finite_in_the_same_places_agrees(asked, found, special):
+    same, fewer = torch.tensor([1.0, special]), torch.tensor([1.0, 2.0])
+    kernel = Kernel({10: same, 5: fewer, 6: same})
+    assert found([5, 6], kernel=kernel) == 6
 
 
 def test_while_a_graph_is_captured_the_rule_decides(asked, found, monkeypatch):
@@ -124,9 +160,9 @@ def test_a_file_of_something_else_is_said_and_begun_anew(asked, found, capsys, t
 
 def test_two_processes_keep_each_others(asked, found):
     found([5])
-    tuning._kept.cache_clear()
+    forget()
     asked.write_text(json.dumps({"of another": "1"}))
-    tuning._kept.cache_clear()
+    forget()
     found([4])
     assert json.loads(asked.read_text()) == {"of another": "1", "k: bf16": "4"}
 

@@ -35,7 +35,8 @@ def largest(tiles):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _beside(first, second):  # type: ignore[no-untyped-def]
-    """The first tile by as many columns as the second has, which a thread has of both."""
+    """The first tile by as many columns as the second has: those that a thread has of both, where they were
+    loaded by vectors of as many elements."""
     n: tl.constexpr = second.shape[len(second.shape) - 1]
     if len(first.shape) == 1:
         first = first.reshape(first.shape[0] // n, n)

@@ -165,7 +165,7 @@ def _settings_of(
         "cross_entropy",
         lambda: (
             f"{logits.dtype}, {vocab} words, up to {triton.next_power_of_2(n_tokens)} tokens, "
-            f"{'' if label_smoothing else 'not '}smoothed"
+            f"rows {logits.stride(0) % 8} beyond vectors, {'' if label_smoothing else 'not '}smoothed"
         ),
         logits.device,
         rule=settings_for(n_tokens, vocab, logits.element_size()),

@@ -1,5 +1,6 @@
 """Other ways to cut products with quantised weights up than the rules', to be timed beside them."""
 
+import triton
 from torch import Tensor
 
 from peakward.lab.ops.quantized_matmul.triton.settings import (
@@ -28,11 +29,16 @@ UP_TO_32 = (Shared(1, 32, warps=8, n_stages=4), Shared(1, 32, warps=4, n_stages=
 MORE = (Shared(1, 64, warps=8, n_stages=4), Shared(1, 64, warps=4, n_stages=4))
 
 
+def rounded(n_rows: int) -> int:
+    """Rows of x of which one setting is the fastest: up to so many."""
+    return n_rows if n_rows <= 1 else max(8, triton.next_power_of_2(n_rows))
+
+
 def of_words(
     x: Tensor, n: int, n_tiles: int, n_multiprocessors: int
 ) -> tuple[Direct | Shared, ...]:
     """Of a weight in words, and x in 16 bits; split to 8 warps a multiprocessor, and to 16."""
-    m = len(x)
+    m = rounded(len(x))
     if x.element_size() > 2:
         return ()
     tried: tuple[Direct | Shared, ...]

@@ -12,7 +12,7 @@ from peakward.lab.ops.quantized_matmul.triton.bytes import (
     quantized_matmul_row,
     quantized_matmul_rows,
 )
-from peakward.lab.ops.quantized_matmul.triton.candidates import of_bytes, of_words
+from peakward.lab.ops.quantized_matmul.triton.candidates import of_bytes, of_words, rounded
 from peakward.lab.ops.quantized_matmul.triton.direct import quantized_matmul_direct
 from peakward.lab.ops.quantized_matmul.triton.settings import (
     H100_MULTIPROCESSORS,
@@ -101,7 +101,10 @@ def int4_matmul(
         ),
         lambda: of_words(x, n, len(weight), n_multiprocessors),
         x,
-        f"4 bits, groups of {group} of {x.shape[1]} columns, {n} channels",
+        (
+            f"4 bits{'' if zero is None else ' with zeros'}, groups of {group} of {x.shape[1]} columns, "
+            f"{n} channels"
+        ),
     )
     return _by_words(x, weight, scale, zero, settings, n=n, group=group, per_scale=1)
 
@@ -114,10 +117,11 @@ def _tuned(
     weight: str,
 ) -> S:
     """By rule, or where asked for the fastest."""
-    n_rows = len(x) if len(x) <= 1 else max(8, triton.next_power_of_2(len(x)))
+    if x.numel() == 0:
+        return rule
     return tuned(
         "quantized_matmul",
-        lambda: f"{x.dtype}, up to {n_rows} rows, {weight}",
+        lambda: f"{x.dtype}, up to {rounded(len(x))} rows, {weight}",
         x.device,
         rule=rule,
         others=others,

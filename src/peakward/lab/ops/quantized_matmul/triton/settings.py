@@ -89,8 +89,9 @@ def byte_settings_for(
 ) -> Settings:
     """Of a weight of 8 bits; arguments as of `word_settings_for`.
 
-    Of one row split to two programs a multiprocessor, of up to 16 to three where channels make fewer than two
-    (16 rows of 4,224 × 5,000 17.4 µs for 19.0, but of 8,192² 34.9 for 33.2), of four steps or more each. Of
+    Of one row split to two programs a multiprocessor, of up to 16 to three where channels make fewer than
+    one and a third (16 rows of 4,224 × 5,000 17.4 µs for 19.0, but of 8,192² 34.9 for 33.2), of four steps
+    or more each. Of
     smaller groups than a tile a program would ask for less than 16 bytes a lane.
 
     Args:

@@ -111,7 +111,7 @@ def _shared(chosen: RowSettings, width: int, inputs: int) -> RowSettings:
     while one waits for its mean or variance the other loads (H100: 8,192 × 32,768 191 µs for 197)."""
     if not 8192 < chosen.columns <= 32768:
         return chosen
-    if inputs == 1 and width % 8 == 0 and width > 16384:
+    if inputs == 1 and width > 16384:
         return chosen._replace(warps=16, registers=64)
     return chosen._replace(warps=chosen.columns // 1024)
 

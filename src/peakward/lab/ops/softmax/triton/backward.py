@@ -157,7 +157,11 @@ def softmax_backward(
     g, y = as_rows(gradient), as_rows(y)
     n_vector = vector_of(g, y, out=out)
     chosen = settings or settings_of(
-        "softmax backward", (g, y), n_vector, lambda each: (softmax_backward(g, y, dtype, each),)
+        "softmax backward",
+        (g, y),
+        out,
+        n_vector,
+        lambda each: (softmax_backward(g, y, dtype, each),),
     )
     launch((_backward_tiles, _backward_rows, _backward_in_pieces), (g, y), out, chosen, n_vector)
     return out

@@ -147,7 +147,7 @@ def softmax(x: Tensor, dtype: torch.dtype, settings: RowSettings | None = None) 
     rows = as_rows(x)
     n_vector = vector_of(rows, out=y)
     chosen = settings or settings_of(
-        "softmax", (rows,), n_vector, lambda each: (softmax(rows, dtype, each),)
+        "softmax", (rows,), y, n_vector, lambda each: (softmax(rows, dtype, each),)
     )
     launch((_forward_tiles, _forward_rows, _forward_in_pieces), (rows,), y, chosen, n_vector)
     return y

@@ -5,7 +5,14 @@ from collections.abc import Callable
 from torch import Tensor
 
 from peakward.lab.ops.rows.candidates import one_row_or_more
-from peakward.lab.ops.rows.layout import RowSettings, in_two, power_of_two, tiles
+from peakward.lab.ops.rows.layout import (
+    RowSettings,
+    alignment,
+    in_two,
+    of_whole_vectors,
+    power_of_two,
+    tiles,
+)
 from peakward.lab.ops.tuning import Outputs, tuned
 
 MOST_COLUMNS = 65536
@@ -36,12 +43,16 @@ def settings_for(
 
 
 def settings_of(
-    name: str, inputs: tuple[Tensor, ...], n_vector: int, start: Callable[[RowSettings], Outputs]
+    name: str,
+    inputs: tuple[Tensor, ...],
+    out: Tensor,
+    n_vector: int,
+    start: Callable[[RowSettings], Outputs],
 ) -> RowSettings:
     """By rule, or where asked for the fastest of what holds a row.
 
     Args:
-        inputs: (rows, width) each.
+        inputs: (rows, width) each; out contiguous.
         n_vector: as of `launch.vector_of`.
         start: the kernel of that name on these inputs.
     """
@@ -50,12 +61,14 @@ def settings_of(
     rule = settings_for(width, itemsize, len(inputs), has_edges=n_vector > 1)
     if rule.held < width:
         return rule
-    types = " and ".join(str(each.dtype) for each in inputs)
+    types = " and ".join(str(each.dtype) for each in (*inputs, out))
+    align = alignment(width, *(each.stride(0) for each in inputs))
+    kind = "whole" if of_whole_vectors(align, *inputs, out) else "broken"
     return tuned(
         name,
         lambda: (
-            f"{types}, {width} columns, up to {power_of_two(n_rows)} rows, "
-            f"{'broken' if n_vector > 1 else 'whole'} vectors"
+            f"{types}, {width} columns, up to {power_of_two(n_rows)} rows, {kind} vectors, edges "
+            f"within {n_vector}"
         ),
         inputs[0].device,
         rule=rule,
