@@ -96,7 +96,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     batch_size: Annotated[str | None, option("N", "the grid's")] = None
     """Batch size."""
     precision: Annotated[str | None, option("NAME,…", "the study's")] = None
-    """Precisions."""
+    """Precisions; with --all a study that has none of them takes its own."""
     memory_limit: Annotated[str | None, option("GIB,…", "the study's")] = None
     """Memory limits in GiB, for a study of what fits."""
     timeout: Annotated[str | None, option("TIME", "10m")] = None

@@ -86,7 +86,7 @@ def in_two(width: int, *, itemsize: int, inputs: int = 1) -> RowSettings | None:
     rest; None of others, and of narrow ones, which share tiles.
 
     A thread has 32 elements of 16 bits of the first tile, or where the rest is small twice as many, so that
-    two programs share a multiprocessor: of 36,000 columns 199 µs for 238, of 18,000 196 for 201 (softmax).
+    two programs share a multiprocessor: of 36,000 columns 199 µs for 238, of 18,000 196 for 198 (softmax).
     """
     columns = power_of_two(width) // 2
     rest = width - columns

@@ -90,9 +90,8 @@ def byte_settings_for(
     """Of a weight of 8 bits; arguments as of `word_settings_for`.
 
     Of one row split to two programs a multiprocessor, of up to 16 to three where channels make fewer than
-    one and a third (16 rows of 4,224 × 5,000 17.4 µs for 19.0, but of 8,192² 34.9 for 33.2), of four steps
-    or more each. Of
-    smaller groups than a tile a program would ask for less than 16 bytes a lane.
+    one and a third (16 rows of 4,224 × 5,000 17.4 µs for 18.8, but of 8,192² 34.9 for 33.2), of four steps
+    or more each. Of smaller groups than a tile a program would ask for less than 16 bytes a lane.
 
     Args:
         grouped: whether a channel has several scales.
@@ -137,7 +136,8 @@ def word_settings_for(
     elif m > 8 and (group < 64 or not 4 < filled <= WARPS):
         # `Direct` reads x for every 32 channels, and is the faster where those alone fill the GPU, once: of
         # 10,240 channels 14.1 µs for 14.4, but of 8,192² 23.2 for 21.9, of 14,336 × 4,096 23.3 for 20.0
-        # and of 128,256 channels 152 for 110. In groups of 32 some of its registers would be spilled.
+        # and, behind a flush that writes, of 128,256 channels 152 for 120. In groups of 32 some of its
+        # registers are spilled, and 14,336 channels take 23.3 for 23.9.
         settings = Shared(1, 16, warps=8, n_stages=3)
     else:
         settings = _direct(m, group, filled)
