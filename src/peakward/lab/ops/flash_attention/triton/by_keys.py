@@ -3,16 +3,16 @@
 import triton
 import triton.language as tl
 
-from peakward.lab.ops.flash_attention.triton.tiles import (
-    LOG2_E,
-    head_of,
-    load,
-    place,
-    queries_of,
-    sees,
-    span,
-    store,
+from peakward.lab.ops.flash_attention.triton.heads import (
+    heads_of,
+    inner,
+    load_parts,
+    plus_weighted,
+    store_parts,
+    times,
+    zero_parts,
 )
+from peakward.lab.ops.flash_attention.triton.tiles import LOG2_E, place, queries_of, sees, span
 
 
 @triton.jit
@@ -42,24 +42,16 @@ def _through_queries(  # type: ignore[no-untyped-def]
     PRECISION: tl.constexpr,
     DESCRIPTORS: tl.constexpr,
 ):
-    """Adds queries `first` to `end` to `state`: (dv in two parts, dk in two parts)."""
-    dv1, dv2, dk1, dk2 = state
-    batch, head = at
-    VALID2: tl.constexpr = HEAD_DIM - D1
+    """Adds queries `first` to `end` to `state`: (dv, dk), each in two parts."""
+    dv, dk = state
     for start in range(first, end, QUERIES):
         row = start + tl.arange(0, QUERIES)
-        # (keys, queries), from here on.
-        q1 = load(
-            queries[0], batch, head, start, q_len, row_strides[0], QUERIES, D1, D1, MASKED,
+        q = load_parts(
+            queries, at, start, q_len, row_strides[0], QUERIES, D1, D2, HEAD_DIM, MASKED,
             DESCRIPTORS,
         )  # fmt: skip
-        score = tl.dot(keys[0], q1.T, input_precision=PRECISION)
-        if D2 > 0:
-            q2 = load(
-                queries[1], batch, head, start, q_len, row_strides[0], QUERIES, D2, VALID2,
-                MASKED, DESCRIPTORS,
-            )  # fmt: skip
-            score = tl.dot(keys[1], q2.T, score, input_precision=PRECISION)
+        # (keys, queries), from here on.
+        score = inner(keys, q, D2, PRECISION)
         if MASKED:
             # A query that is not there has no weight: exp2(-inf).
             lse_log2 = tl.load(rows[0] + row, mask=row < q_len, other=float("inf")) * LOG2_E
@@ -75,26 +67,14 @@ def _through_queries(  # type: ignore[no-untyped-def]
             weight = tl.math.exp2(score - lse_log2[None, :])
         if MASKED:
             weight = tl.where(sees(distance, key[:, None], k_len, CAUSAL, WINDOW), weight, 0.0)
-        do1 = load(
-            douts[0], batch, head, start, q_len, row_strides[1], QUERIES, D1, D1, MASKED,
-            DESCRIPTORS,
-        )  # fmt: skip
-        dweight = tl.dot(values[0], do1.T, input_precision=PRECISION)
-        if D2 > 0:
-            do2 = load(
-                douts[1], batch, head, start, q_len, row_strides[1], QUERIES, D2, VALID2, MASKED,
-                DESCRIPTORS,
-            )  # fmt: skip
-            dweight = tl.dot(values[1], do2.T, dweight, input_precision=PRECISION)
-        dscore = (weight * (dweight - delta[None, :])).to(q1.dtype)
-        rounded = weight.to(do1.dtype)
-        dv1 = tl.dot(rounded, do1, dv1, input_precision=PRECISION)
-        if D2 > 0:
-            dv2 = tl.dot(rounded, do2, dv2, input_precision=PRECISION)
-        dk1 = tl.dot(dscore, q1, dk1, input_precision=PRECISION)
-        if D2 > 0:
-            dk2 = tl.dot(dscore, q2, dk2, input_precision=PRECISION)
-    return dv1, dv2, dk1, dk2
+        dout = load_parts(
+            douts, at, start, q_len, row_strides[1], QUERIES, D1, D2, HEAD_DIM, MASKED, DESCRIPTORS
+        )
+        dweight = inner(values, dout, D2, PRECISION)
+        dscore = (weight * (dweight - delta[None, :])).to(q[0].dtype)
+        dv = plus_weighted(dv, weight.to(dout[0].dtype), dout, D2, PRECISION)
+        dk = plus_weighted(dk, dscore, q, D2, PRECISION)
+    return dv, dk
 
 
 @triton.jit
@@ -141,7 +121,6 @@ def attention_by_keys(  # type: ignore[no-untyped-def]
     VARLEN: tl.constexpr,
     DESCRIPTORS: tl.constexpr,
 ):
-    VALID2: tl.constexpr = HEAD_DIM - D1
     # Early keys are seen by the most queries, and are started first.
     block, batch, kv_head = place(tl.cdiv(k_len, KEYS), n_kv_heads, n_batches, section)
     start = block * KEYS
@@ -152,39 +131,24 @@ def attention_by_keys(  # type: ignore[no-untyped-def]
     first_q, q_len = span(q_starts, batch, q_len, VARLEN)
     scale_log2 = scale * LOG2_E
     key = start + tl.arange(0, KEYS)
-    source = head_of(k1, batch, kv_head, first_k, k_strides, DESCRIPTORS)
-    k1 = load(source, batch, kv_head, start, k_len, k_strides[2], KEYS, D1, D1, True, DESCRIPTORS)
-    source = head_of(v1, batch, kv_head, first_k, v_strides, DESCRIPTORS)
-    v1 = load(source, batch, kv_head, start, k_len, v_strides[2], KEYS, D1, D1, True, DESCRIPTORS)
-    if D2 > 0:
-        source = head_of(k2, batch, kv_head, first_k, k_strides, DESCRIPTORS)
-        k2 = load(
-            source, batch, kv_head, start, k_len, k_strides[2], KEYS, D2, VALID2, True, DESCRIPTORS
-        )
-        source = head_of(v2, batch, kv_head, first_k, v_strides, DESCRIPTORS)
-        v2 = load(
-            source, batch, kv_head, start, k_len, v_strides[2], KEYS, D2, VALID2, True, DESCRIPTORS
-        )
-        dv2 = tl.zeros([KEYS, D2], tl.float32)
-        dk2 = tl.zeros([KEYS, D2], tl.float32)
-    else:
-        dv2 = 0.0
-        dk2 = 0.0
-    state = (tl.zeros([KEYS, D1], tl.float32), dv2, tl.zeros([KEYS, D1], tl.float32), dk2)
+    at_kv = (batch, kv_head)
+    source = heads_of(k1, k2, batch, kv_head, first_k, k_strides, DESCRIPTORS)
+    keys = load_parts(
+        source, at_kv, start, k_len, k_strides[2], KEYS, D1, D2, HEAD_DIM, True, DESCRIPTORS
+    )
+    source = heads_of(v1, v2, batch, kv_head, first_k, v_strides, DESCRIPTORS)
+    values = load_parts(
+        source, at_kv, start, k_len, v_strides[2], KEYS, D1, D2, HEAD_DIM, True, DESCRIPTORS
+    )
+    state = (zero_parts(KEYS, D1, D2), zero_parts(KEYS, D1, D2))
     first, full, partial, end = queries_of(
         start, q_len, k_len, k_len - q_len, QUERIES, KEYS, CAUSAL, WINDOW
     )
     for member in range(GROUP):
         head = kv_head * GROUP + member
         at = (batch, head)
-        queries = (
-            head_of(q1, batch, head, first_q, q_strides, DESCRIPTORS),
-            head_of(q2, batch, head, first_q, q_strides, DESCRIPTORS),
-        )
-        douts = (
-            head_of(dout1, batch, head, first_q, dout_strides, DESCRIPTORS),
-            head_of(dout2, batch, head, first_q, dout_strides, DESCRIPTORS),
-        )
+        queries = heads_of(q1, q2, batch, head, first_q, q_strides, DESCRIPTORS)
+        douts = heads_of(dout1, dout2, batch, head, first_q, dout_strides, DESCRIPTORS)
         base = batch.to(tl.int64) * lse_strides[0] + head.to(tl.int64) * lse_strides[1] + first_q
         rows = (lse_ptr + base, delta_ptr + base)
         if slopes_ptr is None:
@@ -192,27 +156,22 @@ def attention_by_keys(  # type: ignore[no-untyped-def]
         else:
             slope_log2 = tl.load(slopes_ptr + head) * LOG2_E
         state = _through_queries(
-            state, (k1, k2), (v1, v2), queries, douts, rows, at,
+            state, keys, values, queries, douts, rows, at,
             (q_strides[2], dout_strides[2]), key, k_len, q_len, first, full, scale_log2,
             slope_log2, True, CAUSAL, WINDOW, QUERIES, D1, D2, HEAD_DIM, PRECISION, DESCRIPTORS,
         )  # fmt: skip
         state = _through_queries(
-            state, (k1, k2), (v1, v2), queries, douts, rows, at,
+            state, keys, values, queries, douts, rows, at,
             (q_strides[2], dout_strides[2]), key, k_len, q_len, full, partial, scale_log2,
             slope_log2, False, CAUSAL, WINDOW, QUERIES, D1, D2, HEAD_DIM, PRECISION, DESCRIPTORS,
         )  # fmt: skip
         state = _through_queries(
-            state, (k1, k2), (v1, v2), queries, douts, rows, at,
+            state, keys, values, queries, douts, rows, at,
             (q_strides[2], dout_strides[2]), key, k_len, q_len, partial, end, scale_log2,
             slope_log2, True, CAUSAL, WINDOW, QUERIES, D1, D2, HEAD_DIM, PRECISION, DESCRIPTORS,
         )  # fmt: skip
-    dv1, dv2, dk1, dk2 = state
-    target = head_of(dv_ptr1, batch, kv_head, first_k, dv_strides, False)
-    store(target, dv1, start, k_len, dv_strides[2], KEYS, D1, D1)
-    target = head_of(dk_ptr1, batch, kv_head, first_k, dk_strides, False)
-    store(target, dk1 * scale, start, k_len, dk_strides[2], KEYS, D1, D1)
-    if D2 > 0:
-        target = head_of(dv_ptr2, batch, kv_head, first_k, dv_strides, False)
-        store(target, dv2, start, k_len, dv_strides[2], KEYS, D2, VALID2)
-        target = head_of(dk_ptr2, batch, kv_head, first_k, dk_strides, False)
-        store(target, dk2 * scale, start, k_len, dk_strides[2], KEYS, D2, VALID2)
+    dv, dk = state
+    target = heads_of(dv_ptr1, dv_ptr2, batch, kv_head, first_k, dv_strides, False)
+    store_parts(target, dv, start, k_len, dv_strides[2], KEYS, D1, D2, HEAD_DIM)
+    target = heads_of(dk_ptr1, dk_ptr2, batch, kv_head, first_k, dk_strides, False)
+    store_parts(target, times(dk, scale, D2), start, k_len, dk_strides[2], KEYS, D1, D2, HEAD_DIM)

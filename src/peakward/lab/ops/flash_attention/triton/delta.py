@@ -5,6 +5,7 @@ import triton.language as tl
 from torch import Tensor
 
 from peakward.lab.ops.flash_attention.rule import Packing
+from peakward.lab.ops.flash_attention.triton.heads import head_of, load
 from peakward.lab.ops.flash_attention.triton.problem import (
     Problem,
     lse_like,
@@ -12,7 +13,7 @@ from peakward.lab.ops.flash_attention.triton.problem import (
     starts_of,
     strides_of,
 )
-from peakward.lab.ops.flash_attention.triton.tiles import head_of, load, span
+from peakward.lab.ops.flash_attention.triton.tiles import span
 
 ROWS = 64
 

@@ -8,6 +8,15 @@ import triton.language as tl
 from torch import Tensor
 
 from peakward.lab.ops.flash_attention.rule import Packing, Rule
+from peakward.lab.ops.flash_attention.triton.heads import (
+    heads_of,
+    inner,
+    load_parts,
+    plus_weighted,
+    store_parts,
+    times,
+    zero_parts,
+)
 from peakward.lab.ops.flash_attention.triton.problem import (
     capability,
     describable,
@@ -25,16 +34,7 @@ from peakward.lab.ops.flash_attention.triton.settings import (
     ForwardSettings,
     forward_settings_for,
 )
-from peakward.lab.ops.flash_attention.triton.tiles import (
-    LOG2_E,
-    head_of,
-    keys_of,
-    load,
-    place,
-    sees,
-    span,
-    store,
-)
+from peakward.lab.ops.flash_attention.triton.tiles import LOG2_E, keys_of, place, sees, span
 from peakward.lab.ops.tuning import tuned
 
 
@@ -62,23 +62,16 @@ def _through_keys(  # type: ignore[no-untyped-def]
     PRECISION: tl.constexpr,
     DESCRIPTORS: tl.constexpr,
 ):
-    """Adds keys `first` to `end` to `state`: (sum of weighted values in two parts, maximum, sum).
+    """Adds keys `first` to `end` to `state`: (weighted values in two parts, maximum, sum).
 
     The online softmax of Milakov & Gimelshein 2018: what was summed under the old maximum is rescaled.
     """
-    sum1, sum2, most, total = state
-    batch, head = at
+    sums, most, total = state
     for start in range(first, end, KEYS):
-        k1 = load(
-            keys[0], batch, head, start, k_len, row_strides[0], KEYS, D1, D1, MASKED, DESCRIPTORS
+        k = load_parts(
+            keys, at, start, k_len, row_strides[0], KEYS, D1, D2, HEAD_DIM, MASKED, DESCRIPTORS
         )
-        score = tl.dot(queries[0], k1.T, input_precision=PRECISION)
-        if D2 > 0:
-            k2 = load(
-                keys[1], batch, head, start, k_len, row_strides[0], KEYS, D2, HEAD_DIM - D1,
-                MASKED, DESCRIPTORS,
-            )  # fmt: skip
-            score = tl.dot(queries[1], k2.T, score, input_precision=PRECISION)
+        score = inner(queries, k, D2, PRECISION)
         key = start + tl.arange(0, KEYS)
         if slope_log2 is None:
             factor = scale_log2
@@ -98,18 +91,12 @@ def _through_keys(  # type: ignore[no-untyped-def]
         shrink = tl.math.exp2(most - base)
         total = total * shrink + tl.sum(weight, 1)
         most = now
-        v1 = load(
-            values[0], batch, head, start, k_len, row_strides[1], KEYS, D1, D1, MASKED, DESCRIPTORS
+        v = load_parts(
+            values, at, start, k_len, row_strides[1], KEYS, D1, D2, HEAD_DIM, MASKED, DESCRIPTORS
         )
-        rounded = weight.to(v1.dtype)
-        sum1 = tl.dot(rounded, v1, sum1 * shrink[:, None], input_precision=PRECISION)
-        if D2 > 0:
-            v2 = load(
-                values[1], batch, head, start, k_len, row_strides[1], KEYS, D2, HEAD_DIM - D1,
-                MASKED, DESCRIPTORS,
-            )  # fmt: skip
-            sum2 = tl.dot(rounded, v2, sum2 * shrink[:, None], input_precision=PRECISION)
-    return sum1, sum2, most, total
+        sums = times(sums, shrink[:, None], D2)
+        sums = plus_weighted(sums, weight.to(v[0].dtype), v, D2, PRECISION)
+    return sums, most, total
 
 
 @triton.jit
@@ -160,60 +147,45 @@ def _attention_forward(  # type: ignore[no-untyped-def]
     first_k, k_len = span(k_starts, batch, k_len, VARLEN)
     shift = k_len - q_len
     at = (batch, head // GROUP)
-    keys = (
-        head_of(k1, batch, head // GROUP, first_k, k_strides, DESCRIPTORS),
-        head_of(k2, batch, head // GROUP, first_k, k_strides, DESCRIPTORS),
-    )
-    values = (
-        head_of(v1, batch, head // GROUP, first_k, v_strides, DESCRIPTORS),
-        head_of(v2, batch, head // GROUP, first_k, v_strides, DESCRIPTORS),
-    )
+    keys = heads_of(k1, k2, batch, head // GROUP, first_k, k_strides, DESCRIPTORS)
+    values = heads_of(v1, v2, batch, head // GROUP, first_k, v_strides, DESCRIPTORS)
     row_strides = (k_strides[2], v_strides[2])
     position = start + shift + tl.arange(0, QUERIES)
-    q1 = head_of(q1, batch, head, first_q, q_strides, DESCRIPTORS)
-    q1 = load(q1, batch, head, start, q_len, q_strides[2], QUERIES, D1, D1, True, DESCRIPTORS)
-    if D2 > 0:
-        q2 = head_of(q2, batch, head, first_q, q_strides, DESCRIPTORS)
-        q2 = load(
-            q2, batch, head, start, q_len, q_strides[2], QUERIES, D2, HEAD_DIM - D1, True,
-            DESCRIPTORS,
-        )  # fmt: skip
-        sum2 = tl.zeros([QUERIES, D2], tl.float32)
-    else:
-        sum2 = 0.0
+    source = heads_of(q1, q2, batch, head, first_q, q_strides, DESCRIPTORS)
+    queries = load_parts(
+        source, (batch, head), start, q_len, q_strides[2], QUERIES, D1, D2, HEAD_DIM, True,
+        DESCRIPTORS,
+    )  # fmt: skip
     if slopes_ptr is None:
         slope_log2 = None
     else:
         slope_log2 = tl.load(slopes_ptr + head) * LOG2_E
     state = (
-        tl.zeros([QUERIES, D1], tl.float32),
-        sum2,
+        zero_parts(QUERIES, D1, D2),
         tl.full([QUERIES], -float("inf"), tl.float32),
         tl.zeros([QUERIES], tl.float32),
     )
     first, full, partial, end = keys_of(start, k_len, shift, QUERIES, KEYS, CAUSAL, WINDOW)
     if WINDOW is not None:
         state = _through_keys(
-            state, (q1, q2), keys, values, at, row_strides, position, k_len, first, full,
+            state, queries, keys, values, at, row_strides, position, k_len, first, full,
             scale_log2, slope_log2, True, CAUSAL, WINDOW, KEYS, D1, D2, HEAD_DIM, PRECISION,
             DESCRIPTORS,
         )  # fmt: skip
     state = _through_keys(
-        state, (q1, q2), keys, values, at, row_strides, position, k_len, full, partial,
+        state, queries, keys, values, at, row_strides, position, k_len, full, partial,
         scale_log2, slope_log2, False, CAUSAL, WINDOW, KEYS, D1, D2, HEAD_DIM, PRECISION,
         DESCRIPTORS,
     )  # fmt: skip
-    sum1, sum2, most, total = _through_keys(
-        state, (q1, q2), keys, values, at, row_strides, position, k_len, partial, end,
+    sums, most, total = _through_keys(
+        state, queries, keys, values, at, row_strides, position, k_len, partial, end,
         scale_log2, slope_log2, True, CAUSAL, WINDOW, KEYS, D1, D2, HEAD_DIM, PRECISION,
         DESCRIPTORS,
     )  # fmt: skip
     inverse = tl.where(total == 0.0, 0.0, 1.0 / total)[:, None]
-    out1 = head_of(out1, batch, head, first_q, out_strides, False)
-    store(out1, sum1 * inverse, start, q_len, out_strides[2], QUERIES, D1, D1)
-    if D2 > 0:
-        out2 = head_of(out2, batch, head, first_q, out_strides, False)
-        store(out2, sum2 * inverse, start, q_len, out_strides[2], QUERIES, D2, HEAD_DIM - D1)
+    target = heads_of(out1, out2, batch, head, first_q, out_strides, False)
+    sums = times(sums, inverse, D2)
+    store_parts(target, sums, start, q_len, out_strides[2], QUERIES, D1, D2, HEAD_DIM)
     row = start + tl.arange(0, QUERIES)
     lse_ptr += batch.to(tl.int64) * lse_strides[0] + head.to(tl.int64) * lse_strides[1] + first_q
     tl.store(lse_ptr + row, (most + tl.math.log2(total)) / LOG2_E, mask=row < q_len)

@@ -1,4 +1,4 @@
-"""What the kernels share: where a program works, what it loads, which keys a query sees."""
+"""Where a program works, and which keys a query sees."""
 
 import triton
 import triton.language as tl
@@ -28,76 +28,6 @@ def span(cumulative, batch, length, VARLEN: tl.constexpr):  # type: ignore[no-un
         return first, tl.load(cumulative + batch + 1) - first
     else:
         return 0, length
-
-
-@triton.jit
-def head_of(source, batch, head, first, strides, DESCRIPTORS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """A head's first row; a descriptor as it is."""
-    if DESCRIPTORS:
-        return source
-    else:
-        return (
-            source
-            + batch.to(tl.int64) * strides[0]
-            + head.to(tl.int64) * strides[1]
-            + tl.cast(first, tl.int64) * strides[2]
-        )
-
-
-@triton.jit
-def load(  # type: ignore[no-untyped-def]
-    source,
-    batch,
-    head,
-    start,
-    length,
-    row_stride,
-    ROWS: tl.constexpr,
-    WIDTH: tl.constexpr,
-    VALID: tl.constexpr,
-    CHECK_ROWS: tl.constexpr,
-    DESCRIPTORS: tl.constexpr,
-):
-    """(ROWS, WIDTH) of a head from row `start`: 0 from row `length` and column VALID on.
-
-    `source` is what `head_of` gave. Without CHECK_ROWS, rows are taken to be there.
-    """
-    if DESCRIPTORS:
-        return source.load([batch, head, start, 0]).reshape(ROWS, WIDTH)
-    else:
-        row = tl.arange(0, ROWS)
-        column = tl.arange(0, WIDTH)
-        offset = row[:, None] * row_stride + column[None, :]
-        source += tl.cast(start, tl.int64) * row_stride
-        if CHECK_ROWS and VALID < WIDTH:
-            inside = (start + row < length)[:, None] & (column < VALID)[None, :]
-            return tl.load(source + offset, mask=inside, other=0.0)
-        elif CHECK_ROWS:
-            return tl.load(source + offset, mask=(start + row < length)[:, None], other=0.0)
-        elif VALID < WIDTH:
-            return tl.load(source + offset, mask=(column < VALID)[None, :], other=0.0)
-        else:
-            return tl.load(source + offset)
-
-
-@triton.jit
-def store(  # type: ignore[no-untyped-def]
-    target,
-    value,
-    start,
-    length,
-    row_stride,
-    ROWS: tl.constexpr,
-    WIDTH: tl.constexpr,
-    VALID: tl.constexpr,
-):
-    """The rows before `length` and the columns before VALID, in the target's type."""
-    row = tl.arange(0, ROWS)
-    column = tl.arange(0, WIDTH)
-    target += tl.cast(start, tl.int64) * row_stride
-    inside = (start + row < length)[:, None] & (column < VALID)[None, :]
-    offset = row[:, None] * row_stride + column[None, :]
-    tl.store(target + offset, value.to(target.dtype.element_ty), mask=inside)
 
 
 @triton.jit
