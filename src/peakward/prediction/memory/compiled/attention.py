@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from peakward.prediction.memory.compiled.graph import Buffer, Graph
 from peakward.prediction.memory.fused_attention import scratch
-from peakward.prediction.operators.heads import keys, queries
+from peakward.prediction.operators.heads import keys, projected, queries
 from peakward.prediction.operators.plan import Plan
 from peakward.prediction.operators.tape import BOOL, FLOAT, tensor
 from peakward.records.op_graph import Operand
@@ -14,7 +14,8 @@ class SavedAttention(NamedTuple):
     """What the backward pass takes."""
 
     packed: Buffer
-    turned: tuple[Buffer, Buffer]
+    turned: tuple[Buffer, ...]
+    """Queries and keys, where they were turned apart from the projection's result."""
     inner: tuple[Buffer, ...]
 
     @property
@@ -25,12 +26,17 @@ class SavedAttention(NamedTuple):
 
 def forward(graph: Graph, plan: Plan, packed: Buffer) -> tuple[SavedAttention, Buffer]:
     """Queries, keys and values of one projection → (batch, seq, heads · head_dim)."""
-    q, k = _turned(graph, plan, packed)
+    turned: tuple[Buffer, ...] = ()
+    if plan.turned_apart:
+        turned = _turned(graph, plan, packed)
+    elif plan.differentiated:
+        (packed,) = graph.operator(packed, writes=(projected(plan),))
     if plan.attention == "naive":
-        return _naive(graph, plan, packed, (q, k))
-    out, log_sum_exp = graph.operator(q, k, packed, writes=(queries(plan), _sums(plan)))
-    saved = SavedAttention(packed, (q, k), (out, log_sum_exp))
-    if plan.attention == "efficient":  # Row by row already.
+        return _naive(graph, plan, packed, turned or _laid_out(graph, plan, packed))
+    out, log_sum_exp = graph.operator(*turned, packed, writes=(queries(plan), _sums(plan)))
+    saved = SavedAttention(packed, turned, (out, log_sum_exp))
+    # Row by row already: as they find the queries, or as the efficient kernel always does.
+    if plan.attention == "efficient" or not plan.turned_apart:
         return saved, out
     return saved, graph.fused(out, writes=queries(plan))
 
@@ -54,16 +60,24 @@ def joined(graph: Graph, plan: Plan, attended: Attended) -> Buffer:
     """The gradient of the projection's result: the queries' and keys' turned back, and all three side
     by side."""
     dq, dk, dv = attended.gradients
-    shape = plan.shape
-    width = (shape.n_heads + 2 * shape.n_kv_heads) * shape.head_dim
-    rows = tensor(plan.compute, plan.batch, plan.seq, width)
+    heads = projected(plan)
+    batch, n_heads, seq, size = heads.shape
+    rows = tensor(plan.compute, batch, seq, n_heads * size)
+    if not plan.turned_apart:
+        (turned,) = graph.operator(graph.fused(dq, dk, dv, writes=heads), writes=(heads,))
+        return graph.fused(turned, writes=rows)
     if plan.stored != plan.compute:  # What is turned in another type is not joined in one go.
         dq, dk = _turned(graph, plan, dq, dk)
         return graph.fused(dq, dk, dv, writes=rows)
     if plan.attention == "efficient":  # Its gradients lie row by row, as the projection's has to.
         return graph.fused(dq, dk, dv, writes=rows)
-    heads = tensor(plan.compute, plan.batch, width // shape.head_dim, plan.seq, shape.head_dim)
     return graph.fused(graph.fused(dq, dk, dv, writes=heads), writes=rows)
+
+
+def _laid_out(graph: Graph, plan: Plan, packed: Buffer) -> tuple[Buffer, Buffer]:
+    """Queries and keys that lie as the projection laid them, each copied for the products."""
+    q = queries(plan)
+    return graph.fused(packed, writes=q), graph.fused(packed, writes=q)
 
 
 def _turned(graph: Graph, plan: Plan, *read: Buffer) -> tuple[Buffer, Buffer]:
@@ -76,7 +90,7 @@ def _turned(graph: Graph, plan: Plan, *read: Buffer) -> tuple[Buffer, Buffer]:
 
 
 def _naive(
-    graph: Graph, plan: Plan, packed: Buffer, turned: tuple[Buffer, Buffer]
+    graph: Graph, plan: Plan, packed: Buffer, turned: tuple[Buffer, ...]
 ) -> tuple[SavedAttention, Buffer]:
     """With the scores in memory; narrowed weights are made again from them."""
     scores = graph.product(*turned, writes=_scores(plan))

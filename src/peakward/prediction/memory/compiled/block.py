@@ -6,11 +6,12 @@ the weights at the very end, so that until then those of all four lie there in t
 
 from typing import NamedTuple
 
-from peakward.prediction.memory.compiled import attention, linear, norms
+from peakward.prediction.memory.compiled import attention, linear
 from peakward.prediction.memory.compiled.attention import SavedAttention
 from peakward.prediction.memory.compiled.graph import Buffer, Graph
 from peakward.prediction.memory.compiled.linear import SavedLinear
-from peakward.prediction.memory.compiled.norms import Normed, SavedNorm
+from peakward.prediction.memory.compiled.norms import SavedNorm
+from peakward.prediction.memory.compiled.stream import stream
 from peakward.prediction.memory.timeline import Timeline
 from peakward.prediction.operators.layers import layers
 from peakward.prediction.operators.plan import Plan
@@ -38,7 +39,7 @@ class SavedBlock(NamedTuple):
             *(each for layer in layers_ for each in layer.buffers),
             *self.attention.buffers,
             *(self.attention_norm.statistics, self.ff_norm.statistics),
-            *self.ff_norm.stream[1:],
+            *self.ff_norm.made,
             self.both,
         )
 
@@ -46,16 +47,16 @@ class SavedBlock(NamedTuple):
 def forward(line: Timeline, plan: Plan, x: int, *, tuning: bool) -> tuple[SavedBlock, int]:
     """The residual stream → the same behind the block. x is there to the end: its caller has it."""
     graph, layer, rows = Graph(), layers(plan), plan.tokens
-    stream = Buffer(plan.hidden, x)
-    first, y = norms.forward(graph, plan, stream)
+    norms, given = stream(plan), Buffer(plan.hidden, x)
+    first, y = norms.forward(graph, plan, given)
     qkv, packed = linear.forward(graph, layer.qkv, y, rows)
     attended, mixed = attention.forward(graph, plan, packed)
     out, beside = linear.forward(graph, layer.out, mixed, rows)
-    second, y = norms.forward(graph, plan, stream, beside)
+    second, y = norms.forward(graph, plan, given, beside)
     up, both = linear.forward(graph, layer.up, y, rows)
-    gated = graph.fused(both, writes=_gated(plan))
+    gated = _between(graph, plan, both, writes=_gated(plan))
     down, added = linear.forward(graph, layer.down, gated, rows)
-    behind = graph.fused(stream, beside, added, writes=plan.hidden, over=added)
+    behind = norms.behind(graph, plan, given, second, added)
     saved = SavedBlock(first, qkv, attended, out, second, up, both, down)
     kept = saved.buffers if plan.differentiated else ()
     graph.run(line, behind, *kept, tuning=tuning)
@@ -65,23 +66,21 @@ def forward(line: Timeline, plan: Plan, x: int, *, tuning: bool) -> tuple[SavedB
 
 def backward(line: Timeline, plan: Plan, saved: SavedBlock, gradient: int, *, tuning: bool) -> int:
     """Gradient behind the block → before it; also of all parameters."""
-    graph, rows = Graph(), plan.tokens
+    graph, rows, norms = Graph(), plan.tokens, stream(plan)
     incoming = Buffer(plan.hidden, gradient)
     narrow = _narrow(graph, plan, incoming)
     gated = linear.of_input(graph, saved.down, narrow, rows)
     down = linear.of_weight(graph, saved.down, narrow)
-    both = graph.fused(gated, saved.both, writes=_both(plan))
-    second = Normed(saved.ff_norm, linear.of_input(graph, saved.up, both, rows))
+    both = _between(graph, plan, gated, saved.both, writes=_both(plan))
+    normed = linear.of_input(graph, saved.up, both, rows)
     up = linear.of_weight(graph, saved.up, both)
-    between, narrow = _between(graph, plan, second, incoming)
-    mixed = linear.of_input(graph, saved.out, narrow, rows)
+    between = norms.between(graph, plan, saved.ff_norm, normed, incoming)
+    mixed = linear.of_input(graph, saved.out, between.narrow, rows)
     attended = attention.backward(graph, plan, saved.attention, mixed)
-    out = linear.of_weight(graph, saved.out, narrow)
+    out = linear.of_weight(graph, saved.out, between.narrow)
     packed = attention.joined(graph, plan, attended)
-    first = Normed(saved.attention_norm, linear.of_input(graph, saved.qkv, packed, rows))
-    parts = norms.parts_of_weights(graph, plan, first, second)
-    before = graph.fused(*first.reads, between, writes=plan.hidden, over=between)
-    weights = [norms.of_weight(graph, plan, each) for each in parts]
+    normed = linear.of_input(graph, saved.qkv, packed, rows)
+    before, weights = norms.before(graph, plan, saved.attention_norm, normed, between)
     qkv = linear.of_weight(graph, saved.qkv, packed)
     pairs = ((saved.out, out), (saved.qkv, qkv), (saved.down, down), (saved.up, up))
     weights += [linear.widened(graph, layer, each) for layer, each in pairs]
@@ -92,14 +91,12 @@ def backward(line: Timeline, plan: Plan, saved: SavedBlock, gradient: int, *, tu
     return before.place
 
 
-def _between(graph: Graph, plan: Plan, second: Normed, past: Buffer) -> tuple[Buffer, Buffer]:
-    """The gradient of the stream between the two halves, and the same in the compute type."""
-    x = plan.hidden
-    if plan.stored == plan.compute:
-        between = graph.fused(*second.reads, past, writes=x)
-        return between, between
-    wide, narrow = graph.fused_several(*second.reads, past, writes=(x, of_type(x, plan.compute)))
-    return wide, narrow
+def _between(graph: Graph, plan: Plan, *reads: Buffer, writes: Operand) -> Buffer:
+    """What lies between the two products of the feed-forward network, in either direction."""
+    if plan.swiglu == "fused":
+        (made,) = graph.operator(*reads, writes=(writes,))
+        return made
+    return graph.fused(*reads, writes=writes)
 
 
 def _narrow(graph: Graph, plan: Plan, x: Buffer) -> Buffer:

@@ -5,7 +5,7 @@ Inductor decides before anything runs which buffer each kernel writes to (`sched
 element by element is written what was read; into one of the same size and type that is free by then, if
 it was freed by the kernel before or the graph's peak is none the higher for having kept it; else into
 a new one of torch's allocator. What no kernel needs any more goes back at once, unless it is to be
-reused. Results of torch's own operators of several are new each time.
+reused. Results of operators that allocate by themselves are new each time.
 """
 
 from typing import Literal, NamedTuple
@@ -79,7 +79,8 @@ class Graph:
     def operator(
         self, *reads: Buffer, writes: tuple[Operand, ...], scratch: tuple[int, ...] = ()
     ) -> tuple[Buffer, ...]:
-        """An operator of torch's that allocates its results by itself, and bytes for the meantime."""
+        """An operator of torch's or Peakward's that allocates its results by itself, and bytes for the
+        meantime."""
         made = tuple(map(Buffer, writes))
         self._kernels.append(_Kernel("operator", reads, made, scratch=scratch))
         return made
@@ -119,7 +120,7 @@ class _Planner:
         """Made by the graph and read for the last time by each kernel."""
         for kernel in kernels:
             for each in kernel.writes:
-                if kernel.kind != "operator" and each not in results:
+                if each not in results:
                     self._reusable[self._last[each]].append(each)
         self._held = self._held_without_reuse(results)
         self._peak = max(self._held)

@@ -1,4 +1,4 @@
-"""RMSNorm in compiled code."""
+"""RMSNorm in compiled code, torch's: what attention adds to the stream stays a tensor beside it."""
 
 from typing import NamedTuple
 
@@ -13,6 +13,17 @@ class SavedNorm(NamedTuple):
 
     stream: tuple[Buffer, ...]
     statistics: Buffer
+    made: tuple[Buffer, ...] = ()
+    """Those of the input's tensors that the graph made; the stream before a block its caller has."""
+
+
+class Between(NamedTuple):
+    """The gradient of the stream between the halves of a block."""
+
+    narrow: Buffer
+    """In the compute type."""
+    wide: Buffer
+    second: "Normed"
 
 
 class Normed(NamedTuple):
@@ -32,9 +43,45 @@ def forward(graph: Graph, plan: Plan, *stream: Buffer) -> tuple[SavedNorm, Buffe
     y = of_type(plan.hidden, plan.compute)
     if not plan.differentiated:
         normed = graph.fused(*stream, writes=y)
-        return SavedNorm(stream, normed), normed
+        return SavedNorm(stream, normed, stream[1:]), normed
     statistics, normed = graph.fused_several(*stream, writes=(norms.statistics(plan), y))
-    return SavedNorm(stream, statistics), normed
+    return SavedNorm(stream, statistics, stream[1:]), normed
+
+
+def behind(graph: Graph, plan: Plan, stream: Buffer, second: SavedNorm, added: Buffer) -> Buffer:
+    """The stream with what both halves of a block add to it."""
+    _, beside = second.stream
+    return graph.fused(stream, beside, added, writes=plan.hidden, over=added)
+
+
+def between(graph: Graph, plan: Plan, saved: SavedNorm, gradient: Buffer, past: Buffer) -> Between:
+    """From the gradient of what a block's second norm gave, and the one that went past it."""
+    second, x = Normed(saved, gradient), plan.hidden
+    if plan.stored == plan.compute:
+        both = graph.fused(*second.reads, past, writes=x)
+        return Between(both, both, second)
+    narrowed = of_type(x, plan.compute)
+    wide, narrow = graph.fused_several(*second.reads, past, writes=(x, narrowed))
+    return Between(narrow, wide, second)
+
+
+def before(
+    graph: Graph, plan: Plan, saved: SavedNorm, gradient: Buffer, past: Between
+) -> tuple[Buffer, list[Buffer]]:
+    """From the gradient of what a block's first norm gave: that of the block's input, and those of both
+    norms' weights."""
+    first = Normed(saved, gradient)
+    parts = parts_of_weights(graph, plan, first, past.second)
+    x = graph.fused(*first.reads, past.wide, writes=plan.hidden, over=past.wide)
+    return x, [of_weight(graph, plan, each) for each in parts]
+
+
+def last(graph: Graph, plan: Plan, saved: SavedNorm, gradient: Buffer) -> tuple[Buffer, Buffer]:
+    """From the gradient of what the final norm gave: that of the stream, and the weight's."""
+    norm = Normed(saved, gradient)
+    x = graph.fused(*norm.reads, writes=plan.hidden)
+    (parts,) = parts_of_weights(graph, plan, norm)
+    return x, of_weight(graph, plan, parts)
 
 
 def parts_of_weights(graph: Graph, plan: Plan, *normed: Normed) -> tuple[Buffer, ...]:

@@ -2,10 +2,11 @@
 
 from typing import NamedTuple
 
-from peakward.prediction.memory.compiled import linear, linear_loss, norms
+from peakward.prediction.memory.compiled import linear, linear_loss
 from peakward.prediction.memory.compiled.graph import Buffer, Graph
 from peakward.prediction.memory.compiled.linear import SavedLinear
-from peakward.prediction.memory.compiled.norms import Normed, SavedNorm
+from peakward.prediction.memory.compiled.norms import SavedNorm
+from peakward.prediction.memory.compiled.stream import stream
 from peakward.prediction.memory.timeline import Timeline
 from peakward.prediction.operators import readout
 from peakward.prediction.operators.plan import Plan
@@ -30,8 +31,8 @@ class SavedReadout(NamedTuple):
 
 def logits(line: Timeline, plan: Plan, x: int, *, tuning: bool) -> int:
     """The residual stream → logits in the compute type."""
-    graph, stream = Graph(), Buffer(plan.hidden, x)
-    _, normed = norms.forward(graph, plan, stream)
+    graph, given = Graph(), Buffer(plan.hidden, x)
+    _, normed = stream(plan).forward(graph, plan, given)
     _, made = linear.forward(graph, readout.head(plan), normed, plan.tokens, category="logits")
     graph.run(line, made, tuning=tuning)
     return made.place
@@ -39,8 +40,8 @@ def logits(line: Timeline, plan: Plan, x: int, *, tuning: bool) -> int:
 
 def loss(line: Timeline, plan: Plan, x: int, *, tuning: bool) -> SavedReadout:
     """The residual stream → what the backward pass takes; the loss itself is a scalar."""
-    graph, stream = Graph(), Buffer(plan.hidden, x)
-    norm, normed = norms.forward(graph, plan, stream)
+    graph, given = Graph(), Buffer(plan.hidden, x)
+    norm, normed = stream(plan).forward(graph, plan, given)
     if plan.loss_has_head:
         saved = SavedReadout(norm, None, linear_loss.forward(graph, plan, normed))
         graph.run(line, *saved.buffers, tuning=tuning)
@@ -57,10 +58,7 @@ def backward(line: Timeline, plan: Plan, saved: SavedReadout, *, tuning: bool) -
     """From the loss to the gradient of the residual stream; also of the parameters."""
     graph = Graph()
     gradient, head = _of_normed(graph, plan, saved)
-    norm = Normed(saved.norm, gradient)
-    x = graph.fused(*norm.reads, writes=plan.hidden)
-    (parts,) = norms.parts_of_weights(graph, plan, norm)
-    weight = norms.of_weight(graph, plan, parts)
+    x, weight = stream(plan).last(graph, plan, saved.norm, gradient)
     line.saved(*(each.place for each in saved.buffers))
     graph.run(line, x, head, weight, tuning=tuning)
     line.gradients(*(each.place for each in (head, weight)))

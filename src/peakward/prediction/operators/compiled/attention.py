@@ -1,9 +1,9 @@
 """Self-attention in compiled code: a fused kernel, torch's or Peakward's own, or the passes over the
 scores that are left of it, between the kernels that turn the queries and keys and lay the heads out."""
 
-from peakward.prediction.operators import cuda_attention, own_attention
+from peakward.prediction.operators import cuda_attention, own_attention, rotation
 from peakward.prediction.operators.compiled import naive_attention
-from peakward.prediction.operators.heads import keys, queries
+from peakward.prediction.operators.heads import keys, projected, queries
 from peakward.prediction.operators.layout import Strides, is_view, swapped
 from peakward.prediction.operators.plan import Plan
 from peakward.prediction.operators.tape import Tape, tensor
@@ -30,11 +30,15 @@ KERNELS = tuple(_FORWARD)
 
 def forward(tape: Tape, plan: Plan) -> Operand:
     """What the first projection gave → (batch, seq, heads · head_dim)."""
-    angles = _angles(plan)
-    for part in _turned_at_once(plan):
-        names = (*_casts(plan), "add", "cat", "mul", "sub")
-        read = sum(each.n_bytes for each in (*part, *angles))
-        tape.fused("pointwise", names, (_projected(plan), *angles), part, bytes_read=read)
+    if plan.turned_apart:
+        angles = _angles(plan)
+        for part in _turned_at_once(plan):
+            names = (*_casts(plan), "add", "cat", "mul", "sub")
+            read = sum(each.n_bytes for each in (*part, *angles))
+            tape.fused("pointwise", names, (_projected(plan), *angles), part, bytes_read=read)
+    else:
+        in_place = not plan.differentiated
+        rotation.own_forward(tape, projected(plan), plan.stored, in_place=in_place)
     strides = _FORWARD[plan.attention](tape, plan)
     return _side_by_side(tape, queries(plan), strides)
 
@@ -43,6 +47,8 @@ def backward(tape: Tape, plan: Plan) -> Operand:
     """Gradient of (batch, seq, heads · head_dim) → of what the first projection gave."""
     q, k = queries(plan), keys(plan)
     _BACKWARD[plan.attention](tape, plan)
+    if not plan.turned_apart:
+        return _turned_back_at_once(tape, plan)
     turned, rows = ("add", "cat", "mul", "neg"), _projected(plan)
     if plan.stored != plan.compute:  # What is turned in another type is not joined in one go.
         for part in _turned_at_once(plan):
@@ -53,11 +59,18 @@ def backward(tape: Tape, plan: Plan) -> Operand:
     if plan.attention == "efficient":  # Its gradients lie row by row, as the projection's has to.
         tape.fused("pointwise", (*turned, "clone"), inputs, (rows,))
         return rows
-    batch, n_heads, seq, size = q.shape
-    joined = tensor(q.dtype, batch, n_heads + 2 * k.shape[1], seq, size)
-    tape.fused("pointwise", turned, inputs, (joined,))
-    tape.fused("pointwise", ("clone",), (joined,), (rows,))
+    tape.fused("pointwise", turned, inputs, (projected(plan),))
+    tape.fused("pointwise", ("clone",), (projected(plan),), (rows,))
     return rows
+
+
+def _turned_back_at_once(tape: Tape, plan: Plan) -> Operand:
+    """Gradients of queries, keys and values → of the projection's result, by Peakward's kernel."""
+    k, joined = keys(plan), projected(plan)
+    tape.fused("pointwise", ("cat",), (queries(plan), k, k), (joined,))
+    rotation.own_backward(tape, joined, plan.stored)
+    tape.fused("pointwise", ("clone",), (joined,), (_projected(plan),))
+    return _projected(plan)
 
 
 def _turned_at_once(plan: Plan) -> tuple[tuple[Operand, ...], ...]:

@@ -28,8 +28,6 @@ def expect_covered(case: ModelCase, plan: Plan) -> None:
     _expect("checkpointing of compiled blocks", configuration.checkpointing, "none")
     # Peakward's other loss writes over its logits, of which a compiler may make a copy first.
     _expect("loss of compiled blocks", configuration.loss, "torch", "chunked", "recomputed")
-    for field in ("norm", "rope", "swiglu"):
-        _expect(f"{field} of compiled blocks", getattr(configuration, field), "torch")
     _expect("weights of compiled blocks", configuration.weights, "dense")
     _expect("precision of compiled blocks", configuration.precision, *precisions)
     _expect("kind of norm of compiled blocks", shape.norm, "rmsnorm")

@@ -13,6 +13,9 @@ _MASK = ("arange", "bitwise_not", "ge", "sub")
 def forward(tape: Tape, plan: Plan) -> Strides:
     """Queries and keys, turned, and values → dense (batch, heads, seq, head_dim)."""
     q = queries(plan)
+    if not plan.turned_apart:  # They lie as the projection laid them.
+        tape.fused("pointwise", ("clone",), (q,), (q,))
+        tape.fused("pointwise", ("clone",), (transposed(q),), (transposed(q),))
     tape.product("bmm", matrices(q), matrices(transposed(q)))
     _softmax(tape, plan)
     tape.fused("pointwise", ("clone",), (q,), (q,))  # Of the values, out of the projection.

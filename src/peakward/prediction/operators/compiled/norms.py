@@ -1,5 +1,8 @@
-"""RMSNorm in compiled code, with what Inductor fuses to it: a sum before it, a cast behind it, and
-in the backward pass the gradient that went past."""
+"""torch's RMSNorm in compiled code, with what Inductor fuses to it: a sum before it, a cast behind it, and
+in the backward pass the gradient that went past.
+
+The residual stream is written once a block: what attention adds to it stays a sum of two tensors.
+"""
 
 from typing import NamedTuple
 
@@ -31,6 +34,42 @@ def forward(tape: Tape, plan: Plan, *added: Operand) -> Operand:
     names = _names("_fused_rms_norm", plan, added=bool(added))
     tape.fused("inner_reduction", names, (plan.hidden, *added, weight(plan)), (y, *kept))
     return y
+
+
+def behind(tape: Tape, plan: Plan, attended: Operand, added: Operand) -> None:
+    """The stream with what both halves of a block add to it."""
+    tape.fused("pointwise", ("add",), (plan.hidden, attended, added), (plan.hidden,))
+
+
+def between(tape: Tape, plan: Plan) -> None:
+    """Gradient of what a block's second norm gave → of the stream before it, in its own type and in the
+    compute type; its weight's is left to `before`."""
+    _, second = _both(plan)
+    narrowed = plan.stored != plan.compute
+    backward(tape, plan, second, plan.hidden, narrowed=narrowed, summed=())
+
+
+def before(tape: Tape, plan: Plan) -> None:
+    """Gradient of what a block's first norm gave → of the block's input, and of both norms' weights."""
+    first, second = _both(plan)
+    mixed = mixes(plan)
+    if not mixed:
+        sum_parts(tape, plan, first, second)
+    backward(
+        tape, plan, first, plan.hidden, narrowed=False, summed=(first, second) if mixed else ()
+    )
+    for _ in (first, second):
+        finish(tape, plan, added=True)
+
+
+def last(tape: Tape, plan: Plan) -> None:
+    """Gradient of what the final norm gave → of the stream before it, and of the weight."""
+    norm, _ = _both(plan)
+    summed = (norm,) if mixes(plan) else ()
+    backward(tape, plan, norm, narrowed=False, summed=summed)
+    if not summed:
+        sum_parts(tape, plan, norm)
+    finish(tape, plan, added=False)
 
 
 def backward(
@@ -100,6 +139,12 @@ def weight(plan: Plan) -> Operand:
 def partial_sums(plan: Plan, n_rows: int) -> Operand:
     """One row for each part of so many."""
     return tensor(FLOAT, -(-plan.tokens // n_rows), plan.shape.d_model)
+
+
+def _both(plan: Plan) -> tuple[Normed, Normed]:
+    """A block's first norm and its second, before which attention's result is added."""
+    narrow = of_type(plan.hidden, plan.compute)
+    return Normed(narrow), Normed(narrow, added=(narrow,))
 
 
 def _read(plan: Plan, norm: Normed) -> tuple[Operand, ...]:

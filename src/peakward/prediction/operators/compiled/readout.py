@@ -1,8 +1,8 @@
 """Final norm, head and mean cross-entropy in compiled code."""
 
 from peakward.prediction.operators import linear_loss
-from peakward.prediction.operators.compiled import linear, norms
-from peakward.prediction.operators.compiled.norms import Normed
+from peakward.prediction.operators.compiled import linear
+from peakward.prediction.operators.compiled.stream import stream
 from peakward.prediction.operators.plan import Plan
 from peakward.prediction.operators.readout import head
 from peakward.prediction.operators.tape import FLOAT, INT, Tape, tensor
@@ -14,7 +14,7 @@ _SCALAR = tensor(FLOAT)
 def logits(tape: Tape, plan: Plan) -> None:
     """The residual stream → (batch, seq, vocab_size) in the compute type."""
     with tape.module("readout.norm"):
-        normed = norms.forward(tape, plan)
+        normed = stream(plan).forward(tape, plan)
     if not plan.loss_has_head:
         linear.forward(tape, head(plan), normed)
 
@@ -42,27 +42,23 @@ def backward(tape: Tape, plan: Plan) -> None:
     """From the loss to the gradient of the residual stream; also of the parameters."""
     tape.call("ones_like", (_SCALAR,), (_SCALAR,), bytes_read=0)
     tape.pointwise("div", _SCALAR)
-    norm = Normed(_of_normed(tape, plan))
+    _until_normed(tape, plan)
     with tape.module("readout.norm"):
-        summed = (norm,) if norms.mixes(plan) else ()
-        norms.backward(tape, plan, norm, narrowed=False, summed=summed)
-        if not summed:
-            norms.sum_parts(tape, plan, norm)
-        norms.finish(tape, plan, added=False)
+        stream(plan).last(tape, plan)
 
 
-def _of_normed(tape: Tape, plan: Plan) -> Operand:
+def _until_normed(tape: Tape, plan: Plan) -> None:
     """From the loss's gradient to that of the normalised stream, in the compute type; also of the weight."""
     with tape.module("readout"):
         if plan.loss_has_head:
-            x, weight = linear_loss.call_backward(tape, plan)
+            _, weight = linear_loss.call_backward(tape, plan)
             linear.cast(tape, weight, plan.stored)
-            return x
+            return
         row = _row(plan)
         names = ("_log_softmax", "_log_softmax_backward_data", "nll_loss_backward")
         inputs = (_targets(plan), _SCALAR, _SCALAR, _logits(plan), row, row)
         tape.fused("inner_reduction", (*names, *_casts(plan)), inputs, (_logits(plan),))
-    return linear.backward(tape, head(plan), _logits(plan))
+    linear.backward(tape, head(plan), _logits(plan))
 
 
 def _casts(plan: Plan) -> tuple[str, ...]:

@@ -1,0 +1,85 @@
+"""Peakward's norm in compiled code: an operator each way, and casts and sums as kernels of their own."""
+
+from typing import NamedTuple
+
+from peakward.prediction.memory.compiled.graph import Buffer, Graph
+from peakward.prediction.memory.compiled.norms import SavedNorm
+from peakward.prediction.operators.plan import Plan
+from peakward.prediction.operators.tape import FLOAT, of_type, tensor
+from peakward.records.op_graph import Operand
+
+
+class Between(NamedTuple):
+    """The gradient of the stream between the halves of a block."""
+
+    narrow: Buffer
+    """In the compute type."""
+    parts: tuple[Buffer, ...]
+    """What it is the sum of: one where the norm's kernel made the sum."""
+    weight: Buffer
+    """The second norm's weight's gradient."""
+
+
+def forward(graph: Graph, plan: Plan, *stream: Buffer) -> tuple[SavedNorm, Buffer]:
+    """The residual stream → normalised, in the compute type. What is added to it is summed first, by the
+    norm's own kernel where both are of one type."""
+    x, rows = plan.hidden, tensor(FLOAT, plan.tokens)
+    if len(stream) > 1 and plan.sums_in_norm:
+        normed, total, statistics = graph.operator(*stream, writes=(x, x, rows))
+    else:
+        total = stream[0] if len(stream) == 1 else graph.fused(*stream, writes=x)
+        normed, statistics = graph.operator(total, writes=(x, rows))
+    made = (total,) if len(stream) > 1 else ()
+    return SavedNorm((total,), statistics, made), _cast(graph, plan, normed, plan.compute)
+
+
+def behind(graph: Graph, plan: Plan, stream: Buffer, second: SavedNorm, added: Buffer) -> Buffer:
+    """The stream, `stream` and attention's result in it already, with what is added to it last."""
+    del stream
+    (total,) = second.stream
+    alike = added if plan.sums_in_norm else None
+    # The sum is kept for a backward pass.
+    over = alike if plan.differentiated else alike or total
+    return graph.fused(total, added, writes=plan.hidden, over=over)
+
+
+def between(graph: Graph, plan: Plan, saved: SavedNorm, gradient: Buffer, past: Buffer) -> Between:
+    """From the gradient of what a block's second norm gave, and the one that went past it."""
+    beside = (past,) if plan.sums_in_norm else ()
+    x, weight = _backward(graph, plan, saved, gradient, *beside)
+    if plan.sums_in_norm:
+        return Between(x, (x,), weight)
+    narrow = graph.fused(past, x, writes=of_type(plan.hidden, plan.compute))
+    return Between(narrow, (x, past), weight)
+
+
+def before(
+    graph: Graph, plan: Plan, saved: SavedNorm, gradient: Buffer, past: Between
+) -> tuple[Buffer, list[Buffer]]:
+    """From the gradient of what a block's first norm gave: that of the block's input, and those of both
+    norms' weights."""
+    x, weight = _backward(graph, plan, saved, gradient)
+    total = graph.fused(*past.parts, x, writes=plan.hidden, over=past.parts[0])
+    return total, [weight, past.weight]
+
+
+def last(graph: Graph, plan: Plan, saved: SavedNorm, gradient: Buffer) -> tuple[Buffer, Buffer]:
+    """From the gradient of what the final norm gave: that of the stream, and the weight's."""
+    return _backward(graph, plan, saved, gradient)
+
+
+def _backward(
+    graph: Graph, plan: Plan, saved: SavedNorm, gradient: Buffer, *past: Buffer
+) -> tuple[Buffer, Buffer]:
+    wide = _cast(graph, plan, gradient, plan.stored)
+    weight = tensor(plan.stored, plan.shape.d_model)
+    reads = (wide, *past, *saved.stream, saved.statistics)
+    x, of_weight = graph.operator(*reads, writes=(plan.hidden, weight))
+    return x, of_weight
+
+
+def _cast(graph: Graph, plan: Plan, x: Buffer, dtype: str) -> Buffer:
+    if x.dtype == dtype:
+        return x
+    result: Operand = of_type(plan.hidden, dtype)
+    return graph.fused(x, writes=result)
