@@ -69,10 +69,6 @@ def _inputs(shape: Shape) -> list[Tensor]:
     ]
 
 
-def _n_bytes(*tensors: Tensor) -> int:
-    return sum(each.numel() * each.element_size() for each in tensors)
-
-
 def _described(shape: Shape, cache: str) -> Mapping[str, int | str | bool]:
     names = ("batch", "kv heads", "heads", "positions", "head dim")
     return {**dict(zip(names, shape, strict=True)), "cache": cache}

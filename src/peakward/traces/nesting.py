@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from peakward.traces.table import NONE, HostColumns, HostKind, Indices, Ints, Table
+from peakward.traces.table import NONE, HostColumns, HostKind, Indices, Ints
 
 _FOREVER = np.iinfo(np.int64).max
 
@@ -43,7 +43,12 @@ class Nest:
         return self.row[self._open(self._last_started(thread, at_ns), at_ns)]
 
     def parents(self) -> Indices:
-        """For each of `row` but the first, the row of these that it lies in: see `parents` below."""
+        """For each of `row` but the first, the row of these that it lies in, or NONE.
+
+        A row lies in the innermost that comes before it and is open from its start past its middle: where
+        clocks were rounded, a row may seem to end a little after the one that holds it, and a little
+        after its neighbour's start.
+        """
         start = self.start_ns[1:]
         length = self.end_ns[1:] - start
         before = np.arange(len(start))
@@ -103,23 +108,3 @@ def _nearest_wider(end: Ints, first: Ints) -> NDArray[np.int64]:
 def rows_of(host: HostColumns, kinds: Collection[HostKind]) -> NDArray[np.int64]:
     """Positions of the rows of these kinds."""
     return np.flatnonzero(np.isin(host.kind, [int(kind) for kind in kinds]))
-
-
-def innermost(
-    table: Table, kinds: Collection[HostKind], thread: ArrayLike, at_ns: ArrayLike
-) -> Indices:
-    """For each thread and time the innermost open row of these kinds, or NONE."""
-    return nest(table.host, rows_of(table.host, kinds)).innermost(thread, at_ns)
-
-
-def parents(table: Table, kinds: Collection[HostKind]) -> Indices:
-    """For each row of the host of these kinds the row of them that it lies in; NONE elsewhere.
-
-    A row lies in the innermost that comes before it and is open from its start past its middle: where
-    clocks were rounded, a row may seem to end a little after the one that holds it, and a little after
-    its neighbour's start.
-    """
-    inside = nest(table.host, rows_of(table.host, kinds))
-    found = np.full(len(table.host), NONE, dtype=np.int32)
-    found[inside.row[1:]] = inside.parents()
-    return found

@@ -12,8 +12,6 @@ from peakward.traces.table import GpuKind
 
 from .plain_readers import real
 
-F, B, O, OTHER = PhaseCode  # noqa: E741
-
 
 def ints(*values):
     return np.array(values, dtype=np.int64)

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peakward.traces.nesting import innermost, nest, parents, rows_of
+from peakward.traces.nesting import nest, rows_of
 from peakward.traces.table import NONE, HostKind
 
 from .rows import Rows
@@ -15,6 +15,19 @@ _ROW = st.tuples(
     st.integers(0, 30),
     st.integers(0, 12),
 )
+
+
+def innermost(table, kinds, thread, at_ns):
+    """For each thread and time the innermost open row of these kinds, or NONE."""
+    return nest(table.host, rows_of(table.host, kinds)).innermost(thread, at_ns)
+
+
+def parents(table, kinds):
+    """For each row of the host the row of these kinds that it lies in; NONE elsewhere."""
+    inside = nest(table.host, rows_of(table.host, kinds))
+    found = np.full(len(table.host), NONE)
+    found[inside.row[1:]] = inside.parents()
+    return found
 
 
 def names(table, rows):

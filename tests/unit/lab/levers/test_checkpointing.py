@@ -95,7 +95,6 @@ def test_the_parameters_stay_and_keep_their_order(mode, make_shape):
     assert all(a is b for a, b in zip(model.parameters(), before, strict=True))
 
 
-MATMULS = {aten.mm.default, aten.addmm.default, aten.bmm.default}
 DEAR = checkpointing.SAVED_BY_SELECTIVE
 
 

@@ -10,8 +10,6 @@ from peakward.prediction.time.setting import of_case
 from .round_device import US, case, device
 
 TOKENS, WIDTH, VOCAB = 4 * 128, 768, 10_000
-PRODUCT_S = 4 * 79 * 2 * 128 * 128 * WIDTH / 100e12
-"""Of 128-wide tiles: 316, in 4 rounds of 100."""
 
 
 def found(loss, phase, **settings):

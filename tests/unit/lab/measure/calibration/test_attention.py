@@ -10,7 +10,6 @@ from peakward.lab.measure.calibration.attention import Size, call, flops
 from peakward.lab.measure.calibration.product import types
 
 SIZE = Size(2, 3, 8)
-FP32 = next(types("cpu"))
 
 
 def plain(q, k, v):
