@@ -291,7 +291,7 @@ def run(
     Raises:
         PeakwardError: a setting of the case or a named lever that cannot apply here.
     """
-    from peakward.cli.run import DEFAULT_BUDGET, aim, allowed
+    from peakward.cli.run import aim, allowed, seconds_of
     from peakward.tune.investigation import Investigation
     from peakward.tune.run import investigate as investigated
 
@@ -318,8 +318,7 @@ def run(
         raise PeakwardError(
             "expected no batch or loss beside a case, got one: its workload says both"
         )
-    if budget_s is None:
-        budget_s = values.duration_s(DEFAULT_BUDGET[case.device], "budget_s")
+    budget_s = seconds_of(budget_s, case.device)
     machine.runnable((case,), here)
     named = None if levers is None else allowed(options.levers(levers), case, here, sought)
     asked = Investigation(

@@ -39,7 +39,7 @@ def run_module(
     Raises:
         PeakwardError: as `run`; or the module, the batch or the loss is not what is needed.
     """
-    from peakward.cli.run import DEFAULT_BUDGET, allowed
+    from peakward.cli.run import allowed, seconds_of
     from peakward.lab.measure.live_module import LiveWorkers, live_case
     from peakward.lab.measure.sweep import Sweep
     from peakward.lab.models.given_module import given
@@ -53,12 +53,10 @@ def run_module(
     case = live_case(taken, pass_)
     here = machine.this_machine(case.device)
     machine.runnable((case,), here)
-    if budget_s is None:
-        budget_s = values.duration_s(DEFAULT_BUDGET[case.device], "budget_s")
     asked = Investigation(
         case=case,
         levers=LEVERS if levers is None else allowed(options.levers(levers), case, here, sought),
-        budget_s=budget_s,
+        budget_s=seconds_of(budget_s, case.device),
         command=COMMAND.format(name=type(module).__name__),
         obstacle=lambda lever, base: machine.lever_obstacle(lever, base, here),
         to_command=lambda _best: None,

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from peakward.catalogue.levers import AROUND_A_CALL, LEVERS
-from peakward.cli import machine, values
+from peakward.cli import machine
 from peakward.records.case import LeverCase
 from peakward.records.errors import PeakwardError
 from peakward.records.lever import Lever
@@ -40,7 +40,7 @@ def investigate_step(
     Raises:
         PeakwardError: the step, its loader or a setting is not what is needed.
     """
-    from peakward.cli.run import DEFAULT_BUDGET
+    from peakward.cli.run import seconds_of
     from peakward.lab.levers.given_step import Given
     from peakward.lab.levers.step_check import expect_step
     from peakward.lab.measure.live_step import StepWorkers, live_case
@@ -48,10 +48,12 @@ def investigate_step(
 
     given = Given(step=step, model=model, optimizer=optimizer, loader=loader)
     expect_step(given)
-    _expect_settings(tokens_per_step, budget_s)
+    if tokens_per_step is not None and not tokens_per_step > 0:
+        raise PeakwardError(f"expected tokens_per_step above 0, got {tokens_per_step!r}")
     called = name or str(getattr(step, "__qualname__", type(step).__name__))
     case = live_case(given, name=called, tokens_per_step=tokens_per_step)
     here = machine.this_machine(case.device)
+    may_take_s = seconds_of(budget_s, case.device)
     workers = StepWorkers(given, case)
     attends = workers.check_step().n > 0
 
@@ -64,9 +66,7 @@ def investigate_step(
     asked = Investigation(
         case=case,
         levers=tuple(dict.fromkeys((*LEVERS, *AROUND_A_CALL))),
-        budget_s=values.duration_s(DEFAULT_BUDGET[case.device], "budget_s")
-        if budget_s is None
-        else budget_s,
+        budget_s=may_take_s,
         command=COMMAND.format(name=called),
         obstacle=obstacle,
         to_command=lambda _best: None,
@@ -84,9 +84,3 @@ def investigate_step(
             on_stage=lambda _stage: None,
             on_prediction=lambda _floor, _forecast, _fitting: None,
         )
-
-
-def _expect_settings(tokens_per_step: float | None, budget_s: float | None) -> None:
-    for name, value in (("tokens_per_step", tokens_per_step), ("budget_s", budget_s)):
-        if value is not None and not value > 0:
-            raise PeakwardError(f"expected {name} above 0, got {value!r}")

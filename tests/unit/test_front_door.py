@@ -103,6 +103,21 @@ def test_a_run_may_take_as_long_as_the_command_s(given, budget_s, monkeypatch):
     assert f"--budget {budget_s:g}s" in asked.command
 
 
+@pytest.mark.parametrize("budget_s", [-1, 0.5, 1e6, float("nan")])
+def test_a_time_that_no_run_can_have_is_refused_before_anything_runs(budget_s, in_tmp):
+    import torch
+
+    module, batch = torch.nn.Linear(2, 2), torch.ones(1, 2)
+    for asked in (
+        lambda: pw.run(pw.case("tiny", batch_size=1, seq_len=8, device="cpu"), budget_s=budget_s),
+        lambda: pw.run(module, batch, pass_="forward", budget_s=budget_s),
+        lambda: pw.investigate(lambda: module(batch), budget_s=budget_s),
+    ):
+        with pytest.raises(pw.PeakwardError, match="expected budget_s from 1 to 604,800, got"):
+            asked()
+    assert list(in_tmp.iterdir()) == []
+
+
 def test_one_lever_as_a_plain_string_is_refused():
     case = pw.case("tiny", batch_size=1, seq_len=8, device="cpu")
     with pytest.raises(pw.PeakwardError, match="expected a sequence of levers, got 'sdpa'"):

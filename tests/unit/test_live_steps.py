@@ -87,7 +87,7 @@ def test_the_wait_for_a_loader_is_told_apart(make_step, calibrated):
         ({"step": print, "loader": []}, "a batch for every step"),
         ({"step": torch.sum, "loader": [torch.ones(2)] * 9 + [torch.ones(1)]}, "drop_last=True"),
         ({"step": lambda: float("nan")}, "expected a finite loss, got nan"),
-        ({"step": lambda: None, "budget_s": 0}, "expected budget_s above 0, got 0"),
+        ({"step": lambda: None, "budget_s": 0}, "expected budget_s from 1 to 604,800, got 0"),
         ({"step": lambda: None, "tokens_per_step": -1}, "expected tokens_per_step above 0"),
     ],
 )

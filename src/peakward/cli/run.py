@@ -110,6 +110,21 @@ def _asked(given: Options, here: Machine, command: str) -> Investigation:
     )
 
 
+def seconds_of(budget_s: float | None, device: DeviceType) -> float:
+    """How long a run from Python may take: what --budget allows, and by default as long.
+
+    Raises:
+        PeakwardError: less than a second, more than a week, or no number.
+    """
+    if budget_s is None:
+        return values.duration_s(DEFAULT_BUDGET[device], "budget_s")
+    if not 1.0 <= budget_s <= values.MAX_BUDGET_S:
+        raise PeakwardError(
+            f"expected budget_s from 1 to {values.MAX_BUDGET_S:,.0f}, got {budget_s!r}: it is in seconds"
+        )
+    return budget_s
+
+
 def aim(objective: str, max_memory: str | None, numerics: str, here: Machine) -> Aim:
     """What to seek, from its options.
 
