@@ -161,6 +161,8 @@ def module_case(
             told by what runs it.
     """
     work = WorkOptions(model=source, batch_size=str(batch_size), seq_len=str(seq_len), pass_=pass_)
+    if device is not None:
+        values.one_of(device, get_args(DeviceType), "a device")
     where = machine.this_machine(None).device if device is None else device
     if isinstance(levers, str):
         raise PeakwardError(f"expected a sequence of levers, got {levers!r}: write ({levers!r},)")
@@ -394,6 +396,10 @@ def bench(
     """Measure every case by every protocol: `peakward bench`. What `db` holds is not run again."""
     from peakward.studies.bench import bench as measured
 
+    if not cases or not protocols:
+        raise PeakwardError(
+            f"expected a case and a protocol to measure it by, got no {'protocol' if cases else 'case'}"
+        )
     devices = {each.device for each in cases}
     if len(devices) != 1:
         raise PeakwardError(
@@ -425,12 +431,13 @@ def study(
     known = study_entry(name)
     here = machine.this_machine(device)
     scope = Scope("full") if full else default_scope(here.device)
+    words = (["--full"] if full else []) + ([] if device is None else ["--device", device])
     with session.for_studies((known.name,), db, here, Quiet()) as opened:
         return execute(
             name,
             opened.sweep,
             scope,
-            command=shlex.join(["peakward", "study", name, *(["--full"] if full else [])]),
+            command=shlex.join(["peakward", "study", name, *words]),
             calibration=opened.store.calibration(here.environment.key),
         )
 
@@ -439,11 +446,14 @@ def compare(before: Study, after: Study, *, threshold: float = 0.03, across: boo
     """The cases that two studies share, judged: `peakward compare`.
 
     Raises:
-        PeakwardError: the environments differ (unless `across`), or no case was measured in both.
+        PeakwardError: the environments differ (unless `across`), no case was measured in both, or a
+            threshold that is no share.
     """
+    values.share(str(threshold), "threshold")
     comparison.refuse_to_mix(before, after, across=across)
     found = comparison.changes(before, after, threshold=threshold)
     command = f"peakward compare {before.id} {after.id} --threshold {threshold}"
+    command += " --across" if across else ""
     return comparison.study(before, after, found, threshold=threshold, command=command)
 
 

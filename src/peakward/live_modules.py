@@ -47,7 +47,8 @@ def run_module(
     values.one_of(pass_, get_args(ModulePass), "a pass")
     if batch is None:
         raise PeakwardError(
-            "expected a batch to run a live module on, got none: pw.run(module, batch)"
+            f"expected a case, or a module and a batch, got {type(module).__name__} alone: "
+            "pw.run(case) or pw.run(module, batch)"
         )
     taken = given((module, batch, loss))
     case = live_case(taken, pass_)

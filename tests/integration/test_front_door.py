@@ -29,6 +29,11 @@ def test_measured_benched_compared_and_rendered(case, in_tmp):
     assert pw.html(first).lower().startswith("<!doctype html>")
     with pw.Store.open_read_only(in_tmp / "peakward.db") as store:
         assert store.study("last") == again
+    judged = pw.compare(first, again, threshold=0.05, across=True)
+    assert judged.command == f"peakward compare {first.id} {again.id} --threshold 0.05 --across"
+    for threshold in (-0.01, 3, float("nan")):
+        with pytest.raises(pw.PeakwardError, match="expected a share from 0 to below 1 for thresh"):
+            pw.compare(first, again, threshold=threshold)
 
 
 def test_a_live_step_is_measured_where_it_is():

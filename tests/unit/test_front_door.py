@@ -144,8 +144,30 @@ def test_cases_of_two_devices_do_not_share_a_table(in_tmp):
     cpu = pw.case("tiny", batch_size=1, seq_len=8, device="cpu")
     with pytest.raises(pw.PeakwardError, match="expected cases of one device, got 2 of 2"):
         pw.bench([cpu, msgspec.structs.replace(cpu, device="cuda")])
-    with pytest.raises(pw.PeakwardError, match="expected cases of one device, got 0"):
-        pw.bench([])
+
+
+@pytest.mark.parametrize(
+    ("asked", "line"),
+    [
+        (lambda case: pw.bench([]), "expected a case and a protocol .*, got no case"),
+        (lambda case: pw.bench([case], []), "expected a case and a protocol .*, got no protocol"),
+        (lambda case: pw.run("tiny"), "expected a case, or a module and a batch, got str alone"),
+        (
+            lambda case: pw.module_case("py:a:b", batch_size=1, seq_len=8, device="gpu"),
+            "expected a device, got 'gpu'",
+        ),
+    ],
+)
+def test_what_nothing_can_be_made_of_is_refused_before_anything_runs(asked, line, in_tmp):
+    with pytest.raises(pw.PeakwardError, match=line):
+        asked(pw.case("tiny", batch_size=1, seq_len=8, device="cpu"))
+    assert list(in_tmp.iterdir()) == []
+
+
+def test_the_record_of_a_study_names_the_device_that_was_asked_for(in_tmp):
+    command = pw.study("scaling", full=True, device="cpu").command
+    assert command == "peakward study scaling --full --device cpu"
+    assert pw.study("scaling").command == "peakward study scaling"
 
 
 def test_the_record_of_a_run_names_the_line_that_repeats_it():

@@ -50,7 +50,7 @@ def test_a_live_module_is_investigated(tiny_gpt, calibrated):
     [
         ("compiled", torch.zeros(2, 16).long(), "got OptimizedModule"),
         ("no_module", torch.zeros(2, 16).long(), "expected a torch.nn.Module, got int"),
-        ("build", None, "expected a batch to run a live module on, got none"),
+        ("build", None, "expected a case, or a module and a batch, got GPT alone"),
         ("build", torch.full((2, 16), 999), "got IndexError"),
     ],
 )
