@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from peakward.cli import comparison
+from peakward.cli import comparison, whole_file
 from peakward.cli.session import NO_TORCH
 from peakward.records import codec
 from peakward.records.errors import PeakwardError
@@ -85,6 +85,9 @@ def keep(baseline: Path, now: Measurement) -> None:
     """Put the measurement into the file in the place of the one of its name; others stay.
 
     Those of another environment go: a study is of one.
+
+    Raises:
+        PeakwardError: the file holds no study, or cannot be written.
     """
     others: tuple[Measurement, ...] = ()
     if baseline.is_file():
@@ -104,9 +107,7 @@ def keep(baseline: Path, now: Measurement) -> None:
         complete=True,
         measurements=(*others, now),
     )
-    beside = baseline.with_name(baseline.name + ".new")
-    beside.write_bytes(codec.to_json(study) + b"\n")
-    beside.replace(baseline)
+    whole_file.write(baseline, codec.to_json(study) + b"\n")
 
 
 def said(found: comparison.Change, baseline: Path) -> str:

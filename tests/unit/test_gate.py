@@ -82,6 +82,21 @@ def test_one_file_holds_the_steps_of_one_environment(tmp_path):
     assert names(path) == ["c"]
 
 
+def test_a_baseline_that_cannot_be_written_is_one_line(tmp_path):
+    with pytest.raises(
+        PeakwardError, match=r"expected to write .*none/speed\.json, got: No such file"
+    ):
+        gate.keep(tmp_path / "none" / "speed.json", measurement("a"))
+
+
+def test_a_baseline_that_is_a_link_stays_one_and_nothing_lies_beside_it(tmp_path):
+    (link := tmp_path / "speed.json").symlink_to(kept := tmp_path / "kept.json")
+    gate.keep(link, measurement("a"))
+    assert link.is_symlink()
+    assert names(kept) == ["a"]
+    assert set(tmp_path.iterdir()) == {link, kept}
+
+
 def test_another_name_and_a_broken_file_are_refused(tmp_path):
     path = tmp_path / "speed.json"
     gate.keep(path, measurement("a"))

@@ -2,12 +2,12 @@
 
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 
+from peakward.cli import whole_file
 from peakward.cli.vocabulary import ResultOptions, ViewOptions
 from peakward.records import codec
 from peakward.records.errors import PeakwardError
@@ -63,7 +63,7 @@ def show(
     """
     for target in files:
         _check(target)
-        _write_whole(target.path, target.render(document))
+        whole_file.write(target.path, target.render(document).encode())
     if as_json:
         for record in records:
             sys.stdout.buffer.write(codec.to_json(record) + b"\n")
@@ -116,27 +116,3 @@ def _check(target: Target) -> None:
         raise PeakwardError(f"expected a new file, got {str(path)!r}: overwrite it with --force")
     if not os.access(place.parent, os.W_OK):
         raise PeakwardError(f"expected a writable folder, got {str(path.parent)!r}")
-
-
-def _write_whole(path: Path, text: str) -> None:
-    """All of it or none: written beside its place, then renamed. A link stays: its file is replaced."""
-    temporary, place = None, path.resolve()
-    try:
-        with tempfile.NamedTemporaryFile(
-            "w", dir=place.parent, prefix=f".{place.name}.", delete=False, encoding="utf-8"
-        ) as file:
-            temporary = Path(file.name)
-            file.write(text)
-        # The temporary file is the owner's alone; a report gets what the umask grants.
-        temporary.chmod(0o666 & ~_umask())
-        temporary.replace(place)
-    except OSError as error:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
-        raise PeakwardError(f"expected to write {path}, got: {error.strerror}") from error
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

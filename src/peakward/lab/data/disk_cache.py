@@ -25,14 +25,18 @@ def write(path: Path, content: bytes | memoryview) -> None:
     Raises:
         PeakwardError: the folder cannot be written.
     """
+    scratch = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=".")
-        with os.fdopen(handle, "wb") as file:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", delete=False) as file:
+            scratch = Path(file.name)
             file.write(content)
-        Path(scratch).replace(path)
+        scratch.replace(path)
     except OSError as error:
         raise PeakwardError(
             f"expected a cache folder that can be written, got {path.parent}: {error.strerror}; "
             "set XDG_CACHE_HOME to another"
         ) from error
+    finally:
+        if scratch is not None:
+            scratch.unlink(missing_ok=True)

@@ -1,5 +1,9 @@
 """Files of the cache."""
 
+import errno
+from pathlib import Path
+from unittest.mock import Mock
+
 import pytest
 
 from peakward.lab.data import disk_cache
@@ -24,6 +28,15 @@ def test_a_file_is_there_whole_and_nothing_beside_it():
     disk_cache.write(path, b"two")
     assert path.read_bytes() == b"two"
     assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("fault", [OSError(errno.ENOSPC, "No space left"), KeyboardInterrupt()])
+def test_what_could_not_be_written_leaves_nothing_on_the_disk(fault, monkeypatch):
+    path = disk_cache.entry("tokens", "a", ".npy")
+    monkeypatch.setattr(Path, "replace", Mock(side_effect=fault))
+    with pytest.raises((PeakwardError, KeyboardInterrupt)):
+        disk_cache.write(path, b"one")
+    assert list(path.parent.iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_written_is_said(tmp_path, monkeypatch):
