@@ -55,17 +55,20 @@ class Gate:
             settings: of `pw.measure_step`: model, optimizer, device, protocol, tokens_per_step.
 
         Raises:
-            PeakwardError: no torch, no such baseline, one of another environment, or a step that
-                does not run.
+            PeakwardError: no torch, no such baseline, one of another environment, a threshold that is
+                no share, or a step that does not run.
         """
         from peakward import gate
+        from peakward.cli import values
 
+        least = gate.THRESHOLD
+        if threshold is not None:
+            least = values.share(str(threshold), "threshold")
         path = self._root / baseline
         now = gate.measured(step, name=name, **settings)
         if self._update:
             gate.keep(path, now)
             return
-        least = gate.THRESHOLD if threshold is None else threshold
         found = gate.judged(path, now, threshold=least, across=across)
         if found.verdict == "slower":
             again = gate.measured(step, name=name, **settings)

@@ -98,6 +98,14 @@ def test_the_threshold_is_the_tests(session, baseline):
     session([measurement(1.2)], call=call).assert_outcomes(passed=1)
 
 
+def test_a_threshold_that_would_let_anything_pass_is_refused_before_the_step_runs(
+    session, baseline
+):
+    found = session([], call="baseline='speed.json', threshold=3")
+    found.assert_outcomes(failed=1)
+    found.stdout.fnmatch_lines(["*expected a share from 0 to below 1 for threshold, got '3'*"])
+
+
 def test_without_a_baseline_it_fails_and_says_what_stores_one(session):
     found = session([measurement(1.0)])
     found.assert_outcomes(failed=1)
