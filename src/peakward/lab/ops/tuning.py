@@ -166,12 +166,10 @@ def _kept(path: Path) -> dict[str, str]:
 
 def _read(path: Path) -> dict[str, str]:
     try:
-        text = path.read_text()
+        found = json.loads(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return {}
-    try:
-        found = json.loads(text)
-    except ValueError:
+    except (OSError, ValueError):
         found = None
     if not isinstance(found, dict) or not all(isinstance(each, str) for each in found.values()):
         print(
@@ -186,14 +184,19 @@ def _keep(path: Path, name: str, found: str) -> None:
     """Beside what another process has kept since; the file is whole at any time."""
     kept = _kept(path)
     kept[name] = found
+    scratch = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as scratch:
-            json.dump({**_read(path), **kept}, scratch, indent=1, sort_keys=True)
-        Path(scratch.name).replace(path)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+            scratch = Path(file.name)
+            json.dump({**_read(path), **kept}, file, indent=1, sort_keys=True)
+        scratch.replace(path)
     except OSError as error:
         print(
             f"peakward: expected a cache folder that can be written, got {path.parent}: {error.strerror}; "
             "settings are kept for this process alone. Set XDG_CACHE_HOME to another",
             file=sys.stderr,
         )
+    finally:
+        if scratch is not None:
+            scratch.unlink(missing_ok=True)

@@ -149,13 +149,22 @@ def test_while_a_graph_is_captured_the_rule_decides(asked, found, monkeypatch):
     assert not asked.exists()
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"k: bf16": 5}'])
+@pytest.mark.parametrize("text", [b"{", b"[]", b'{"k: bf16": 5}', b"\xff"])
 def test_a_file_of_something_else_is_said_and_begun_anew(asked, found, capsys, text):
     asked.parent.mkdir(parents=True)
-    asked.write_text(text)
+    asked.write_bytes(text)
     assert found([5]) == 5
     assert "got something else" in capsys.readouterr().err
     assert json.loads(asked.read_text()) == {"k: bf16": "5"}
+
+
+def test_what_cannot_be_read_or_replaced_is_said_and_leaves_nothing_beside_it(asked, found, capsys):
+    asked.mkdir(parents=True)
+    assert found([5]) == 5
+    said = capsys.readouterr().err
+    assert "got something else" in said
+    assert "expected a cache folder that can be written" in said
+    assert list(asked.parent.iterdir()) == [asked]
 
 
 def test_two_processes_keep_each_others(asked, found):
