@@ -1,5 +1,6 @@
 """Studies that were stored: found by id in a database, or in a file of their own."""
 
+import os
 from pathlib import Path
 
 from peakward.records import codec
@@ -24,6 +25,11 @@ def load(reference: str, db: str) -> Study:
     file, colon, study_id = reference.rpartition(":")
     if colon and Path(file).is_file():
         return _from_database(Path(file), study_id)
+    if "." in reference or os.sep in reference:
+        raise PeakwardError(
+            f"expected a study, got {reference!r}, which is no file and cannot be an id: name a JSON file, "
+            "a database, FILE.db:ID, or an id of --db"
+        )
     return _from_database(Path(db), reference)
 
 

@@ -53,5 +53,5 @@ def id_of(ref: str, known: Sequence[StudyEntry], path: Path) -> str:
     found = f"{len(matching)} that begin so" if matching else "no such one"
     raise PeakwardError(
         f'expected the id of a study in {path}, its unique beginning or "last", got {ref!r}, '
-        f"{found}: name one, for example of {offered}"
+        f"{found}: name one, such as {offered}"
     )

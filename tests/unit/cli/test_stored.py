@@ -44,6 +44,12 @@ def test_no_such_study_is_one_line(reference, in_tmp):
         load(reference, "none.db")
 
 
+@pytest.mark.parametrize("reference", ["before.db", "before.db:last", "../before", "a/before"])
+def test_a_file_that_is_not_there_is_not_taken_for_an_id(reference, kept):
+    with pytest.raises(PeakwardError, match=r"got '.*before.*', which is no file and cannot be"):
+        load(reference, "kept.db")
+
+
 @pytest.mark.parametrize("content", [b"{}", b"\xff\xfe", b"", b'{"schema_version":99,"record":{}}'])
 def test_a_file_that_holds_no_study_is_named(content, in_tmp):
     (in_tmp / "study.json").write_bytes(content)

@@ -32,9 +32,9 @@ def test_a_reference_is_an_id_its_only_beginning_or_last(ref: str, id_: str) -> 
 @pytest.mark.parametrize(
     ("ref", "told"),
     [
-        ("ab", "got 'ab', 2 that begin so: name one, for example of abc1, abc2"),
+        ("ab", "got 'ab', 2 that begin so: name one, such as abc1, abc2"),
         ("", "got '', 3 that begin so"),
-        ("x", "got 'x', no such one: name one, for example of abc1, abc2, q"),
+        ("x", "got 'x', no such one: name one, such as abc1, abc2, q"),
         ("%", "got '%', no such one"),
     ],
 )
