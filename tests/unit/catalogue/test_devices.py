@@ -328,3 +328,11 @@ def test_a_driver_reports_what_is_matched_by_it(row: Device) -> None:
 def test_a_process_may_take_that_much_at_least(key: str, torch_sees_mib: int) -> None:
     """What torch's out-of-memory messages in public logs give as a device's capacity."""
     assert 0.96 * torch_sees_mib < least_memory_bytes(device(key)) / MIB <= torch_sees_mib
+
+
+def test_where_no_driver_s_figure_is_known_the_least_is_the_smallest_that_is_matched() -> None:
+    row = device("mi300x-192")
+    assert row.driver_memory_mib is None
+    assert least_memory_bytes(row) == pytest.approx(0.9 * 192 * 2**30)
+    assert match(row.driver_names[0], least_memory_bytes(row) + 1) == row
+    assert match(row.driver_names[0], least_memory_bytes(row) - 1) is None

@@ -1,5 +1,6 @@
 """Where a step's time goes."""
 
+import msgspec
 import pytest
 
 from peakward.diagnose.time_parts import time_parts
@@ -21,6 +22,16 @@ def test_of_several_steps_one():
     found = time_parts(profile(*TWO, idle={"host_bound": 60}), n_steps=4, step_s=None)
     assert found.whole_s == pytest.approx(0.025)
     assert found.basis == "profiled step"
+
+
+def test_of_several_devices_the_mean_one():
+    one = profile(*TWO, idle={"host_bound": 60})
+    each = one.breakdown.together
+    two = msgspec.structs.replace(one.breakdown, devices=(each, each))
+    found = time_parts(msgspec.structs.replace(one, breakdown=two), n_steps=1, step_s=None)
+    assert found.whole_s == pytest.approx(0.05)
+    assert found.parts["work.backward.b"] == pytest.approx(0.005)
+    assert sum(found.parts.values()) == pytest.approx(found.whole_s)
 
 
 def test_what_the_profiler_took_is_no_part_of_it():

@@ -143,7 +143,14 @@ def test_an_estimate_and_its_interval_in_one_cell():
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0.2, "200 ms"), (59.4, "59.4 s"), (102, "1 min 42 s"), (7500, "2 h 05 min")],
+    [
+        (0.2, "200 ms"),
+        (59.4, "59.4 s"),
+        (59.7, "1 min 00 s"),
+        (102, "1 min 42 s"),
+        (102.6, "1 min 43 s"),
+        (7500, "2 h 05 min"),
+    ],
 )
 def test_durations(seconds, text):
     assert format_duration(seconds) == text

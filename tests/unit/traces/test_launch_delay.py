@@ -63,6 +63,20 @@ def test_work_without_a_launch_is_left_out():
     assert (found.device, found.max_ns) == (1, 19)
 
 
+def test_each_device_has_its_own_span():
+    _, found = delays(
+        [
+            Gpu(0, 100, correlation=1),
+            Gpu(20, 40, correlation=2, device=1),
+            Gpu(50, 60, correlation=3, device=1),
+        ],
+        [Host(0, 0, correlation=1), Host(0, 10, correlation=2), Host(20, 30, correlation=3)],
+    )
+    # Of 20 to 60 the second waits from 30 to 50.
+    assert found.mean_queue == pytest.approx(20 / 40)
+    assert found.empty_queue_share == pytest.approx(20 / 40)
+
+
 def test_work_of_no_length():
     (found,) = delays([Gpu(5, 5, correlation=1)], [Host(0, 1, correlation=1)])
     assert (found.max_ns, found.mean_queue, found.empty_queue_share) == (4, 0, 1)

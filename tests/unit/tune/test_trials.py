@@ -1,5 +1,7 @@
 """What a trial of cases timed in turn says."""
 
+import pytest
+
 from peakward.catalogue.levers import lever, pull
 from peakward.lab.measure.messages import Turn
 from peakward.records.case import ModelCase, Workload
@@ -9,6 +11,22 @@ from .world import SHAPE
 
 BASE = ModelCase(model=SHAPE, workload=Workload(batch_size=2, seq_len=16), device="cpu")
 SDPA = lever("sdpa")
+
+
+def test_each_side_has_its_own_times_energy_and_largest_peak():
+    candidate = pull(SDPA, BASE)
+
+    def turns(base_peak, candidate_peak):
+        return {
+            BASE: Turn(median_s=2.0, peak_bytes=base_peak, energy_j=8.0),
+            candidate: Turn(median_s=1.0, peak_bytes=candidate_peak, energy_j=6.0),
+        }
+
+    comparison = trials.Comparison("sdpa", BASE, candidate, None)
+    found = trials.judged(comparison, [turns(10, 5), turns(30, 7), turns(20, 6)], "k", 1.0)
+    assert (found.verdict, found.time_ratio.estimate) == ("kept", 0.5)
+    assert found.energy_ratio.estimate == pytest.approx(0.75)
+    assert (found.base_peak_bytes, found.candidate_peak_bytes) == (30, 7)
 
 
 def test_doubts_that_differ_in_their_figures_alone_are_said_once():
