@@ -5,7 +5,7 @@ import pytest
 
 from peakward.cli import comparison
 from peakward.records.errors import PeakwardError
-from peakward.records.measurement import Run, Validity
+from peakward.records.measurement import MemoryUse, Run, Validity
 from peakward.records.protocol import Protocol
 
 
@@ -63,6 +63,16 @@ def test_an_unstable_time_is_known_no_better_than_its_steps(
     assert verdicts(make_study(make_measurement(8)), make_study(after)) == [change]
 
 
+@pytest.mark.parametrize(("n_fast", "change"), [(4, "inconclusive"), (1, "slower")])
+def test_an_unstable_time_is_anything_from_the_5th_to_the_95th_percentile(
+    n_fast, change, make_study, make_measurement
+):
+    steps_s = (1e-3,) * n_fast + (1.4e-3,) * (50 - n_fast)
+    rare = Validity(verdict="unstable", reasons=("two modes",))
+    after = make_measurement(8, 1.4e-3, validity=rare, runs=(Run(warmup_s=(), steps_s=steps_s),))
+    assert verdicts(make_study(make_measurement(8)), make_study(after)) == [change]
+
+
 def test_only_measurements_with_the_same_warm_up_meet(make_study, make_measurement):
     cold = make_measurement(8, protocol=Protocol(warmup_steps=0))
     longer = make_measurement(8, protocol=Protocol(max_timed_s=9.0))
@@ -90,9 +100,11 @@ def together(before, after):
 
 def test_the_study_holds_what_it_says(make_study, make_measurement):
     before = make_study(make_measurement(8), make_measurement(16), make_measurement(64))
-    after = make_study(make_measurement(8, 2e-3), make_measurement(16))
+    less = MemoryUse(peak_allocated_bytes=2**18)
+    after = make_study(make_measurement(8, 2e-3, memory=less), make_measurement(16))
     study = together(before, after)
     (table,) = study.tables
+    assert [row[6] for row in table.rows] == [0.25, 1.0, None]
     assert [column.name for column in table.columns][:3] == ["case", "before", "after"]
     assert table.rows[0][1:4] == (1e-3, 2e-3, pytest.approx(2.0))
     assert [row[7] for row in table.rows] == ["slower", "same", "missing"]

@@ -25,8 +25,10 @@ class Device:
         self.ledger = self.workers = self
         self.fits, self.time_left, self.sound = fits, time_left, holds
         self.measured = []
+        self.costs_s = []
 
     def affords(self, cost_s, what):
+        self.costs_s.append(cost_s)
         return self.time_left
 
     def obstacle(self, lever, case):
@@ -53,6 +55,12 @@ def test_both_arms_are_measured_once():
     plain, recomputed = tried(Device())
     assert (plain[1], recomputed[1]) == ("none", "every-block")
     assert recomputed[0] > plain[0]
+
+
+def test_a_batch_is_reckoned_to_take_as_many_times_as_long_as_it_is_larger():
+    where = Device()
+    (size, _), *_ = tried(where)
+    assert where.costs_s[0] == 1.0 + size / 4 + Protocol().max_timed_s
 
 
 def test_what_was_predicted_to_fit_and_does_not_is_tried_a_tenth_smaller_once():

@@ -8,10 +8,10 @@ from peakward.records.profile import HostCall
 from .made import MS, abstains, host, judge, profile, signals
 
 
-def collecting(ms, idle_ms=100, n_python=9):
+def collecting(ms, idle_ms=100, n_python=9, n_steps=1):
     call = HostCall(name="gc.collect", n=2, sum_ns=round(ms * MS), longest_ns=round(ms * MS))
     seen = host(n_python=n_python, collections=call if ms else None)
-    return profile(idle={"host_bound": idle_ms}, host=seen)
+    return profile(idle={"host_bound": idle_ms}, host=seen, n_steps=n_steps)
 
 
 @pytest.mark.parametrize("ms", [20, 90])
@@ -19,6 +19,11 @@ def test_collections_while_the_gpu_waits(ms):
     found = judge("HOST006", signals(collecting(ms)))
     assert isinstance(found, Symptom)
     assert sum(found.parts.values()) == pytest.approx(ms * 1e-3)
+
+
+def test_of_several_steps_one_has_its_share_of_them():
+    found = judge("HOST006", signals(collecting(20, n_steps=4)))
+    assert sum(found.parts.values()) == pytest.approx(5e-3)
 
 
 def test_never_more_than_the_idle_time():

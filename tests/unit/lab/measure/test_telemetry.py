@@ -63,6 +63,14 @@ def gpu(monkeypatch, fake_nvml):
     return Gpu("a", "a")
 
 
+def test_the_driver_counts_millijoules(monkeypatch):
+    gpu = Gpu("a", "a")
+    monkeypatch.setattr(telemetry.nvml, "query", lambda asked, board: 1_234_567)
+    assert telemetry.read_energy_j(gpu) == pytest.approx(1234.567)
+    monkeypatch.setattr(telemetry.nvml, "query", lambda asked, board: None)
+    assert telemetry.read_energy_j(gpu) is None
+
+
 @pytest.mark.parametrize(("region_s", "energy_j"), [(0.6, 5.0), (0.4, None)])
 def test_energy_is_the_counter_s_difference_over_a_long_region(
     monkeypatch, gpu, region_s, energy_j
