@@ -2,20 +2,17 @@
 
 import gzip
 import json
-import os
 import re
 import sqlite3
 from decimal import Decimal
 from functools import cache
-from pathlib import Path
 
 import pytest
 
 from peakward.traces.table import NONE, GpuKind, HostKind
 
+from .real import FOLDER
 from .rows import Rows
-
-_FOLDER = Path(os.environ.get("PEAKWARD_TRACES", Path(__file__).parents[4] / "shared" / "traces"))
 
 _GPU_KINDS = {
     "kernel": GpuKind.KERNEL,
@@ -34,9 +31,9 @@ _HOST_KINDS = {
 
 def real(file):
     """A file of shared/traces: its table and its launches; skips the test where it is absent."""
-    if not (_FOLDER / file).exists():
-        pytest.skip(f"no {file} in {_FOLDER}: PEAKWARD_TRACES names the folder of real traces")
-    return read(_FOLDER / file)
+    if not (FOLDER / file).exists():
+        pytest.skip(f"no {file} in {FOLDER}: PEAKWARD_TRACES names the folder of real traces")
+    return read(FOLDER / file)
 
 
 @cache

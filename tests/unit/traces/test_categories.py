@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import os
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
@@ -16,6 +15,8 @@ from peakward.traces.categories import Category, category
 from peakward.traces.kernel_names import short_name
 from peakward.traces.table import GpuKind
 
+from .real import FOLDER
+
 HERE = Path(__file__).parent
 NAMES = [
     (name, Category(expected))
@@ -24,8 +25,7 @@ NAMES = [
     for name, expected in [line.split("\t")]
 ]
 
-TRACES = Path(os.environ.get("PEAKWARD_TRACES", HERE.parents[3] / "shared" / "traces"))
-FILES = sorted(TRACES.glob("*.json.gz")) + sorted(TRACES.glob("*.sqlite"))
+FILES = sorted(FOLDER.glob("*.json.gz")) + sorted(FOLDER.glob("*.sqlite"))
 KINDS = {"kernel": GpuKind.KERNEL, "gpu_memcpy": GpuKind.COPY, "gpu_memset": GpuKind.SET}
 
 
@@ -51,7 +51,7 @@ def test_kernels_of_one_short_name_are_of_one_category() -> None:
     assert {short for short, of in categories.items() if len(of) > 1} == set()
 
 
-@pytest.mark.skipif(not FILES, reason=f"no traces in {TRACES}; PEAKWARD_TRACES says where they are")
+@pytest.mark.skipif(not FILES, reason=f"no traces in {FOLDER}; PEAKWARD_TRACES says where they are")
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_hardly_any_time_of_a_real_trace_goes_unnamed(path: Path) -> None:
     time: Counter[Category] = Counter()

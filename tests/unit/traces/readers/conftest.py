@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[4]
 EXACT = Path(os.environ.get("PEAKWARD_TRACES", ROOT.parent / "shared" / "traces"))
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def exact_traces() -> Path:
     """The folder of real traces with known figures."""
     if not EXACT.is_dir():

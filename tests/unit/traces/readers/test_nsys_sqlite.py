@@ -1,8 +1,6 @@
 """Exports of Nsight Systems: a real one to the nanosecond, and a small one for every trap."""
 
-import os
 import sqlite3
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,9 +8,6 @@ import pytest
 from peakward.records.errors import PeakwardError
 from peakward.traces.readers import nsys_sqlite
 from peakward.traces.table import NONE, Device, Direction, GpuKind, HostKind, Thread
-
-ROOT = Path(__file__).parents[4]
-TRACES = Path(os.environ.get("PEAKWARD_TRACES", ROOT / "../shared/traces"))
 
 PID = (1 << 48) | (145 << 24)
 OTHER_PID = (1 << 48) | (146 << 24)
@@ -54,11 +49,8 @@ def host_names(table, kind):
 
 
 @pytest.fixture(scope="module")
-def real():
-    path = TRACES / "h100_2gpu_flash_nccl.sqlite"
-    if not path.is_file():
-        pytest.skip(f"no {path.name}: PEAKWARD_TRACES names the folder of real traces")
-    return nsys_sqlite.read(path)
+def real(exact_traces):
+    return nsys_sqlite.read(exact_traces / "h100_2gpu_flash_nccl.sqlite")
 
 
 def test_counts_of_the_real_export(real):
