@@ -35,7 +35,7 @@ def whole(text: str, option: str, *, low: int, high: int) -> int:
         number = None
     if number is None or not low <= number <= high:
         raise PeakwardError(
-            f"expected a whole number from {low} to {high:,} for {option}, got {text[:40]!r}"
+            f"expected a whole number from {low:,} to {high:,} for {option}, got {text[:40]!r}"
         )
     return number
 

@@ -13,6 +13,7 @@ READERS = (
     lambda text: values.memory_bytes(text, "--x"),
     lambda text: values.duration_s(text, "--x"),
     lambda text: values.share(text, "--x"),
+    lambda text: values.amount(text, "--x", high=1e6),
     lambda text: values.on_off(text, "--x"),
     lambda text: values.one_of(text, ("forward", "train_step"), "a pass"),
 )
@@ -45,6 +46,11 @@ def test_whole_numbers(text, number):
 def test_what_is_no_whole_number_within_its_bounds(text):
     with pytest.raises(PeakwardError, match="from 1 to 100 for --x"):
         values.whole(text, "--x", low=1, high=100)
+
+
+def test_both_bounds_are_written_alike():
+    with pytest.raises(PeakwardError, match="from 1,048,576 to 1,073,741,824 for --x"):
+        values.whole("0", "--x", low=2**20, high=2**30)
 
 
 @pytest.mark.parametrize(
