@@ -69,12 +69,12 @@ def longest_sequence(
     *,
     context_bytes: int = CONTEXT_BYTES,
 ) -> int:
-    """The longest seq_len of which one GPU holds the batch, as a multiple of `SEQUENCE_STEP`, and within
-    learned positions; 0 if not even the shortest fits. Searched for as `largest_batch` is.
+    """The longest seq_len of which one GPU holds the batch, as a multiple of `SEQUENCE_STEP`, or all of a
+    table of learned positions; 0 if not even the shortest fits. Searched for as `largest_batch` is.
 
     Raises:
         PeakwardError: lengths that vary; a setting that is not covered, or of which reserved bytes are
-            not predicted.
+            not predicted, be it of the next length alone.
     """
     _check_is_told(case)
     workload, step = case.workload, SEQUENCE_STEP
@@ -82,16 +82,21 @@ def longest_sequence(
         raise PeakwardError(
             "expected one length to make longer, got lengths that vary: give --seq-len"
         )
-    most = case.model.max_seq_len // step if case.model.positions == "learned" else None
+    end = case.model.max_seq_len if case.model.positions == "learned" else None
+
+    def length(size: int) -> int:
+        return size * step if end is None else min(size * step, end)
+
     size = max(1, workload.seq_len // step)
-    return step * _largest(
-        _with(case, seq_len=size * step),
+    found = _largest(
+        _with(case, seq_len=length(size)),
         size,
-        lambda size: _with(case, seq_len=size * step),
+        lambda size: _with(case, seq_len=length(size)),
         limit_bytes=limit_bytes - context_bytes,
         group=group,
-        most=most,
+        most=None if end is None else math.ceil(end / step),
     )
+    return length(found)
 
 
 def _largest(
@@ -103,18 +108,27 @@ def _largest(
     group: Group | None,
     most: int | None = None,
 ) -> int:
-    """The largest size, `most` at most, that fits; the case is the one of `size`."""
+    """The largest size, `most` at most, that fits; the case is the one of `size`.
+
+    Raises:
+        PeakwardError: of the next one it is not known what is reserved, as of a window that only there
+            leaves keys out.
+    """
     found = peak_memory(case, group)
     low, held, high = 0, _fixed_bytes(found.peak), math.inf if most is None else most + 1
     growth = max(1.0, (found.peak_bytes - held) / size)
     while high - low > 1:
         tried = _next(low, high, (limit_bytes - held) / growth)
-        peak = _peak_within(of_size(tried), limit_bytes, group)
+        candidate = of_size(tried)
+        told = tells_reserved(candidate)
+        peak = _peak_within(candidate, limit_bytes, group) if told else None
         if peak is None:
             high = tried
         else:
             growth = max(1.0, (peak - held) / (tried - low))
             low, held = tried, peak
+    if most is None or high <= most:
+        _check_is_told(of_size(int(high)))
     return low
 
 

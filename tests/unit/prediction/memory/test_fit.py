@@ -82,6 +82,30 @@ def test_learned_positions_end_a_sequence():
     assert longest_sequence(learned, 80 * GIB) == 1024
 
 
+@pytest.mark.parametrize("n_positions", [32, 100])
+def test_a_table_of_learned_positions_may_end_anywhere(n_positions):
+    short = msgspec.structs.replace(model("gpt2"), max_seq_len=n_positions)
+    workload = msgspec.structs.replace(case().workload, seq_len=16)
+    learned = msgspec.structs.replace(case(), model=short, workload=workload)
+    assert longest_sequence(learned, 80 * GIB) == n_positions
+    assert longest_sequence(learned, GIB) == 0
+
+
+def test_lengths_beyond_what_is_known_of_compiled_code_are_not_taken_for_eager_ones():
+    """From the window on blocks are compiled otherwise; below it the longest is known all the same."""
+    windowed = msgspec.structs.replace(model("mistral-7b"), n_layers=2)
+    compiled = msgspec.structs.replace(
+        case(batch_size=1, compile="default", attention="sdpa", precision="bf16"), model=windowed
+    )
+    with pytest.raises(PeakwardError, match="compiled blocks whose kernels are known"):
+        longest_sequence(compiled, 80 * GIB)
+    limit_bytes = 15 * GIB // 2
+    found = longest_sequence(compiled, limit_bytes)
+    assert 0 < found < windowed.window
+    wider = msgspec.structs.replace(windowed, window=2**20)
+    assert longest_sequence(msgspec.structs.replace(compiled, model=wider), limit_bytes) == found
+
+
 def test_of_lengths_that_vary_none_is_made_longer():
     workload = msgspec.structs.replace(case().workload, varying_seq_lens=(16, 32))
     with pytest.raises(PeakwardError, match="expected one length"):
