@@ -57,7 +57,7 @@ def memory(plan: Plan) -> Table:
             )
             for each in plan.devices
         ),
-        note=_beyond(plan),
+        note=" ".join(filter(None, (_beyond(plan), _past_model(plan)))) or None,
     )
 
 
@@ -264,6 +264,16 @@ def _beyond(plan: Plan) -> str | None:
     return (
         "Needed is where nothing limits it: near the limit the allocator returns what it has free, "
         "and the case fits into less."
+    )
+
+
+def _past_model(plan: Plan) -> str | None:
+    """Computed positions end nowhere; what the model accepts does."""
+    accepted = plan.case.model.max_seq_len
+    if all((each.longest_seq_len or 0) <= accepted for each in plan.devices):
+        return None
+    return (
+        f"The model accepts {accepted:,} tokens: a longer sequence is what memory alone would hold."
     )
 
 

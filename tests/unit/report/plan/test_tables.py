@@ -1,0 +1,27 @@
+"""Notes under a plan's tables."""
+
+import msgspec
+import pytest
+
+from peakward.catalogue.devices import device
+from peakward.catalogue.models import model
+from peakward.prediction.planning.plan import plan
+from peakward.prediction.planning.site import site
+from peakward.records.case import ModelCase, Workload
+from peakward.report.plan import tables
+
+
+@pytest.fixture(scope="module")
+def planned():
+    case = ModelCase(
+        model=model("tiny"), workload=Workload(batch_size=1, seq_len=64), device="cuda"
+    )
+    return plan(case, [site(device("l4-24"))], command="peakward plan")
+
+
+@pytest.mark.parametrize(("more", "said"), [(0, False), (64, True)])
+def test_a_sequence_beyond_what_the_model_accepts_is_said_to_be(planned, more, said):
+    longest = planned.case.model.max_seq_len + more
+    longer = msgspec.structs.replace(planned.devices[0], longest_seq_len=longest)
+    note = tables.memory(msgspec.structs.replace(planned, devices=(longer,))).note
+    assert ("The model accepts 16,384 tokens" in (note or "")) is said
