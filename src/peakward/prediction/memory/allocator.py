@@ -21,8 +21,9 @@ SHARED_SEGMENT_BYTES = 20 * MIB
 OWN_SEGMENT_BYTES = 10 * MIB
 """kMinLargeAlloc: from here a request gets a segment of its own size."""
 
-_ADDRESS_BITS, _SEGMENT_BITS = 44, 20
-"""Of a free block's key: room for segments of 16 TiB, and for a million of them."""
+_ADDRESS_BITS, _SEGMENT_BITS = 80, 20
+"""Of a free block's key: room for segments of 1 YiB, which no score matrix that can be asked for has, and for
+a million of them."""
 
 
 class OverLimitError(Exception):

@@ -36,6 +36,20 @@ def test_the_best_fit_is_taken_before_a_new_segment():
     assert allocator.reserved_bytes == 70 * MIB
 
 
+@pytest.mark.parametrize("size", [2**44, 2**68])
+def test_of_the_largest_segments_free_blocks_are_told_apart(size):
+    """2¹⁶ sequences of 2²⁰ tokens by 2¹⁰ heads have scores of 2⁶⁸ bytes."""
+    allocator = CachingAllocator()
+    for each in [allocator.take(2 * size) for _ in range(2)]:
+        allocator.give_back(each)
+    first, second, third, _ = [allocator.take(size) for _ in range(4)]
+    assert (first.segment, second.segment, third.segment) == (1, 1, 2)
+    allocator.give_back(second)
+    allocator.give_back(third)
+    again = {(each.segment, each.address) for each in (allocator.take(size), allocator.take(size))}
+    assert again == {(1, size), (2, 0)}
+
+
 def test_small_requests_share_no_segment_with_large_ones():
     allocator = CachingAllocator()
     allocator.give_back(allocator.take(40 * MIB))
