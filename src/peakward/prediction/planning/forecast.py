@@ -12,6 +12,7 @@ from peakward.prediction.planning.rates import cost, energy, gpu_hours, over, ti
 from peakward.prediction.planning.room import room
 from peakward.prediction.planning.site import Site
 from peakward.prediction.time.step import step_time
+from peakward.records.calibration import Calibration
 from peakward.records.case import ModelCase
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Interval
@@ -24,7 +25,7 @@ def forecast(case: ModelCase, on: Site) -> Forecast:
     attempts = Attempts()
     time, shared, step_s = timed(case, on, attempts)
     step_s = _possible(case, step_s, on)
-    least_s = floor(case, calibration=on.calibration, device=on.device).floor_s
+    least_s = _least_s(case, on.calibration, on)
     memory = attempts.of("memory", lambda: peak_memory(case, on.group))
     found = None if memory is None else room(case, memory, on, attempts)
     tokens = case.workload.tokens_per_step
@@ -102,12 +103,11 @@ def _step_s(time: StepTime | None, shared: Communication | None, on: Site) -> In
 
 
 def _possible(case: ModelCase, step_s: Interval | None, on: Site) -> Interval | None:
-    """The interval's ends are factors; what the datasheet rules out is cut off. Of fsdp's shared
-    update no floor is known, and that of experts is of choices at random."""
-    least_s = floor(case, calibration=None, device=on.device).floor_s
-    shared = on.group is not None and on.group.parallel == "fsdp"
+    """The interval's ends are factors; what the datasheet rules out is cut off. The floor of experts is
+    of choices at random, and rules nothing out."""
+    least_s = _least_s(case, None, on)
     routed = case.model.n_experts > 1
-    if step_s is None or least_s is None or shared or routed or step_s.low >= least_s:
+    if step_s is None or least_s is None or routed or step_s.low >= least_s:
         return step_s
     return Interval(
         estimate=max(step_s.estimate, least_s),
@@ -115,6 +115,15 @@ def _possible(case: ModelCase, step_s: Interval | None, on: Site) -> Interval | 
         high=max(step_s.high, least_s),
         level=step_s.level,
     )
+
+
+def _least_s(case: ModelCase, calibration: Calibration | None, on: Site) -> float | None:
+    """The floor of a step, for which nothing need be sent; of fsdp's update each GPU has its share."""
+    found = floor(case, calibration=calibration, device=on.device)
+    if found.floor_s is None or on.group is None or on.group.parallel == "ddp":
+        return found.floor_s
+    update_s = sum(each.floor_s or 0.0 for each in found.phases if each.phase == "optimizer")
+    return found.floor_s - (1 - 1 / on.group.n_gpus) * update_s
 
 
 def _n_gpus(on: Site) -> int:

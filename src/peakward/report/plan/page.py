@@ -28,8 +28,9 @@ CONVENTIONS = (
     "at the last position alone; training is 3 × forward; recomputation is never counted. MFU is model "
     "FLOP/s over the datasheet's dense peak of the compute type.",
     "Floor: FLOPs over the peak rate or compulsory bytes over the bandwidth, whichever is longer, by "
-    "phase. No step can be faster, but of a model that stays in the last cache, or of experts whose "
-    "router has favourites: compulsory are those that choices at random would touch.",
+    "phase; under fsdp of a GPU's share of the update. No step can be faster, but of a model that stays "
+    "in the last cache, or of experts whose router has favourites: compulsory are those that choices at "
+    "random would touch.",
     "Needed memory is what torch's allocator reserves, and the CUDA context, of which "
     "0.75 GiB are taken; kernels of attention and workspaces are those of an H100, whatever the "
     "device. There is at least: 97% of what the driver reports, where that is known, else "

@@ -6,6 +6,7 @@ import pytest
 from peakward.catalogue.devices import device
 from peakward.catalogue.models import model
 from peakward.prediction.flops import step_flops
+from peakward.prediction.parameters import n_parameters
 from peakward.prediction.planning.forecast import forecast
 from peakward.prediction.planning.site import site
 from peakward.prediction.time.device_model import device_model
@@ -39,6 +40,20 @@ def test_rates_follow_from_the_step_and_their_ends_from_its_ends():
     )
     assert found.energy_per_token_j.high == pytest.approx(700 * step.high / 2048)
     assert found.absent == ()
+
+
+def test_a_share_of_the_update_is_no_floor_of_the_whole():
+    """AdamW's seven accesses of 2 bytes, of an eighth of the parameters."""
+    asked = case(batch_size=1, size="llama-3-8b", attention="sdpa", optimizer="adamw-fused")
+    alone = forecast(asked, site(H100))
+    ddp, fsdp = (
+        forecast(asked, site(H100, group=Group(n_gpus=8, parallel=parallel)))
+        for parallel in ("ddp", "fsdp")
+    )
+    assert ddp.floor_s == alone.floor_s
+    update_s = 7 * 2 * n_parameters(asked.model) / 3350e9
+    assert fsdp.floor_s == pytest.approx(alone.floor_s - 7 / 8 * update_s)
+    assert fsdp.floor_s < fsdp.step_s.low
 
 
 def test_without_a_price_there_is_no_cost_and_nothing_is_missing():
