@@ -1,6 +1,7 @@
 """Any module's step by watching it on tensors that have shapes and types and nothing else."""
 
 import hashlib
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -68,10 +69,15 @@ def capture_module(
 
     Raises:
         PeakwardError: what runs depends on values; no loss is to be had; arithmetic whose amount
-            nobody states here, as of a convolution; a module that runs nothing.
+            nobody states here, as of a convolution; a module that runs nothing; tokens that are not
+            above 0.
     """
     asked = _Asked(module, args, dict(kwargs or {}), pass_, loss, autocast)
     _check(asked)
+    if tokens is not None and not 0 < tokens < math.inf:
+        raise PeakwardError(
+            f"expected tokens above 0, got {tokens!r}: leave them out where a step has none"
+        )
     step, recorder = _Step(asked), OpRecorder(module, name=_path)
     try:
         with (

@@ -286,6 +286,12 @@ def test_token_ids_are_tokens_and_other_inputs_are_not():
     assert capture_module(nn.Linear(4, 4), (x,), tokens=2).tokens == 2
 
 
+@pytest.mark.parametrize("tokens", [0, -5, float("nan"), float("inf")])
+def test_a_step_of_no_tokens_has_no_rate(tokens):
+    with pytest.raises(PeakwardError, match="expected tokens above 0"):
+        capture_module(nn.Linear(4, 4), (torch.zeros(2, 4),), tokens=tokens)
+
+
 def test_a_loss_is_differentiated_wherever_the_caller_stands():
     with torch.no_grad():
         found = capture_module(
