@@ -21,7 +21,9 @@ from peakward.report.plan.tables import fits
 CONVENTIONS = (
     "Times are floors: of each step the longer of its model FLOPs over the device's matmul rate and "
     "its compulsory bytes (weights, cache, token ids) over the bandwidth. Launches, norms, softmax, "
-    "sampling, scheduling and the unpacking of quantised weights take no time: no engine is faster.",
+    "sampling, scheduling and the unpacking of quantised weights take no time. No engine is faster, but of "
+    "a model that stays in the last cache, of experts whose router has favourites, or by a little where the "
+    "bandwidth is a calibration's, which is that of a copy.",
     "A step of mean cost stands for all decode steps. Request: from the prompt to the last token.",
     "Memory is weights and cache at the full length; activations, workspace and the context come on "
     "top. There is at least: 97% of what the driver reports, where that is known, else 90% of the "

@@ -36,3 +36,11 @@ def test_without_a_rate_there_are_no_times_and_the_reason_is_there():
     times = next(each.table for each in found.blocks if isinstance(each, TableBlock))
     assert [row[0] for row in times.rows] == ["NVIDIA H100 SXM 80 GB"]
     assert any("bf16" in each.text for each in found.blocks if isinstance(each, Note))
+
+
+def test_it_says_what_may_beat_its_floors():
+    _, found = report("h100-sxm-80")
+    (conventions,) = (each for each in found.sections if each.title == "Conventions")
+    said = conventions.blocks[0].texts[0]
+    for exception in ("last cache", "router has favourites", "calibration"):
+        assert exception in said
