@@ -127,7 +127,11 @@ def _known_as(case: Case) -> Case:
 
 
 def change(before: Measurement, after: Measurement, threshold: float) -> Change:
-    """What became of a case that was measured before and after."""
+    """What became of a case that was measured before and after.
+
+    Raises:
+        PeakwardError: medians that have no ratio.
+    """
     ran = before.status == "ok", after.status == "ok"
     if ran != (True, True):
         verdict: Verdict = {
@@ -139,7 +143,7 @@ def change(before: Measurement, after: Measurement, threshold: float) -> Change:
         return Change(before=before, after=after, ratio=None, verdict=verdict, reason=reason)
     if before.summary is None or after.summary is None:
         return Change(before=before, after=after, ratio=None, verdict="not measured")
-    ratio = median_ratio(_known(before, before.summary), _known(after, after.summary))
+    ratio = _ratio(before, _known(before, before.summary), _known(after, after.summary))
     doubt = _doubt(before) or _doubt(after)
     return Change(
         before=before,
@@ -148,6 +152,17 @@ def change(before: Measurement, after: Measurement, threshold: float) -> Change:
         verdict="inconclusive" if doubt else judge_change(ratio, threshold=threshold),
         reason=doubt,
     )
+
+
+def _ratio(measured: Measurement, before: Interval, after: Interval) -> Interval:
+    """After / before; a file that was edited may hold medians that have none."""
+    try:
+        return median_ratio(before, after)
+    except (ValueError, ZeroDivisionError) as error:
+        raise PeakwardError(
+            f"expected step times of {label(measured.case)} that can be compared, got a study in which "
+            f"they cannot: {error}"
+        ) from error
 
 
 def _known(measurement: Measurement, summary: Summary) -> Interval:

@@ -34,6 +34,17 @@ def test_a_case_that_no_longer_runs_is_a_regression_and_one_that_now_does_is_not
     assert comparison.regressions(found) == (found[0],)
 
 
+@pytest.mark.parametrize("edit", [{"low": 0.0}, {"estimate": 0.0}, {"level": 0.9}])
+def test_medians_without_a_ratio_are_bad_input(edit, make_study, make_measurement):
+    edited = make_measurement(8)
+    median_s = msgspec.structs.replace(edited.summary.median_s, **edit)
+    summary = msgspec.structs.replace(edited.summary, median_s=median_s)
+    edited = msgspec.structs.replace(edited, summary=summary)
+    for pair in ((edited, make_measurement(8)), (make_measurement(8), edited)):
+        with pytest.raises(PeakwardError, match=r"expected step times of .* that can be compared"):
+            comparison.changes(*map(make_study, pair), threshold=0.03)
+
+
 def test_what_cannot_carry_a_verdict_is_inconclusive_with_its_reason(make_study, make_measurement):
     hot = Validity(verdict="throttled", reasons=("clock fell to 900 MHz",))
     few = make_measurement(8, 2e-3)
