@@ -260,13 +260,12 @@ def verdict(found: tuple[Change, ...]) -> str:
 def _conclusion(found: tuple[Change, ...]) -> Conclusion:
     counts = Counter(each.verdict for each in found)
     said = ", ".join(f"{n} {verdict}" for verdict, n in sorted(counts.items()))
-    cases = "case" if len(found) == 1 else "cases"
     ids = tuple(_sides(each)[-1].id for each in found)
     evidence = [Evidence(quantity="cases", value=len(found), unit="count", from_ids=ids)]
     for verdict, n in sorted(counts.items()):
         of = tuple(_sides(each)[-1].id for each in found if each.verdict == verdict)
         evidence.append(Evidence(quantity=verdict, value=n, unit="count", from_ids=of))
-    return Conclusion(text=f"{len(found)} {cases} compared: {said}.", evidence=tuple(evidence))
+    return Conclusion(text=f"{_cases(len(found))} compared: {said}.", evidence=tuple(evidence))
 
 
 def _notes(
@@ -285,11 +284,14 @@ def _notes(
     missing = len(found) - compared
     if missing:
         notes.append(
-            f"{missing} of the cases that ran before are not in the study after: each counts as a "
-            "regression."
+            f"Missing in the study after, and counted as regressions: {_cases(missing)} that ran before."
         )
     for name, one, counted in (("before", before, len(found)), ("after", after, compared)):
         notes += [] if one.complete else [f"The study {name} is incomplete."]
         alone = len(_by_plan(one.measurements)) - counted
-        notes += [f"{alone} cases only in the study {name} were left out."] if alone else []
+        notes += [f"Only in the study {name}, and left out: {_cases(alone)}."] if alone else []
     return tuple(notes)
+
+
+def _cases(n: int) -> str:
+    return f"{n} case{'' if n == 1 else 's'}"

@@ -129,7 +129,7 @@ def test_the_study_holds_what_it_says(make_study, make_measurement):
     ]
     known = {each.id for each in study.measurements}
     assert all(set(each.from_ids) <= known for each in conclusion.evidence)
-    assert any("1 of the cases that ran before are not in" in note for note in study.notes)
+    assert any("regressions: 1 case that ran before." in note for note in study.notes)
 
 
 def test_a_case_that_the_study_after_lacks_is_a_regression_if_it_ran(make_study, make_measurement):
@@ -141,7 +141,7 @@ def test_a_case_that_the_study_after_lacks_is_a_regression_if_it_ran(make_study,
     assert comparison.regressions(found) == (found[1],)
     notes = together(before, after).notes
     assert "The study after is incomplete." in notes
-    assert "1 cases only in the study before were left out." in notes
+    assert "Only in the study before, and left out: 1 case." in notes
 
 
 def test_a_run_that_found_another_composition_lacks_nothing(make_study, make_measurement):
@@ -155,7 +155,7 @@ def test_a_run_that_found_another_composition_lacks_nothing(make_study, make_mea
 def test_cases_new_in_the_study_after_are_no_regression(make_study, make_measurement):
     before, after = make_study(make_measurement(8)), make_study(*map(make_measurement, (8, 16)))
     assert verdicts(before, after) == ["same"]
-    assert "1 cases only in the study after were left out." in together(before, after).notes
+    assert "Only in the study after, and left out: 1 case." in together(before, after).notes
 
 
 def test_across_devices_every_column_names_its_own(make_study, make_measurement):
