@@ -172,9 +172,13 @@ def _memory(plan: ServingPlan) -> Table:
 
 def _crossover_note(plan: ServingPlan) -> str | None:
     floors = [each.floor for each in plan.devices if each.floor is not None]
-    if any(floor.compute_bound_batch_size is not None for floor in floors):
-        return "Compute-bound from: the batch size from which a decode step waits for arithmetic."
-    return "The cache keeps decoding bound by memory at every batch size." if floors else None
+    never = [each.device for each in floors if each.compute_bound_batch_size is None]
+    if len(never) == len(floors):
+        return "The cache keeps decoding bound by memory at every batch size." if floors else None
+    turns = "Compute-bound from: the batch size from which a decode step waits for arithmetic."
+    if not never:
+        return turns
+    return f"{turns} On {', '.join(never)} the cache keeps it bound by memory at every batch size."
 
 
 def _speculation(plan: ServingPlan) -> Table:

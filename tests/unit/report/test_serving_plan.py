@@ -10,8 +10,8 @@ from peakward.report.format import format_cell
 from peakward.report.serving_plan import document
 
 
-def report(*keys, batch_size=4):
-    workload = ServingWorkload(batch_size=batch_size, prompt_len=2048, output_len=128)
+def report(*keys, batch_size=4, prompt_len=2048):
+    workload = ServingWorkload(batch_size=batch_size, prompt_len=prompt_len, output_len=128)
     sites = [site(device(key)) for key in keys]
     plan = serving_plan(model("llama-3-8b"), workload, sites, limit_bytes=None, command="")
     return plan, document(plan)
@@ -44,3 +44,19 @@ def test_it_says_what_may_beat_its_floors():
     said = conventions.blocks[0].texts[0]
     for exception in ("last cache", "router has favourites", "calibration"):
         assert exception in said
+
+
+def test_where_no_batch_is_bound_by_compute_the_devices_are_named():
+    """A context of 512 takes an H100 longer to read than to compute with, and an A100 not."""
+    notes = []
+    for keys in (("h100-sxm-80",), ("a100-sxm-80",), ("h100-sxm-80", "a100-sxm-80")):
+        plan, found = report(*keys, prompt_len=512)
+        tables = [each.table for each in found.blocks if isinstance(each, TableBlock)]
+        notes.append(next(each.note for each in tables if each.title == "Memory and batch"))
+    always = "The cache keeps decoding bound by memory at every batch size."
+    turns = "Compute-bound from: the batch size from which a decode step waits for arithmetic."
+    assert notes[:2] == [always, turns]
+    h100 = plan.devices[0].device_name
+    assert notes[2] == (
+        f"{turns} On {h100} the cache keeps it bound by memory at every batch size."
+    )
