@@ -65,8 +65,23 @@ def read_as_is(path: Path) -> Table:
     )
 
 
+def refuse_pipe(path: Path) -> None:
+    """A pipe is waited for without end where nobody writes to it, and a file's beginning is read twice.
+
+    Raises:
+        PeakwardError: it is a pipe, a socket or a device.
+        OSError: it cannot be asked.
+    """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise PeakwardError(
+            f"expected a file, got {str(path)!r}, which is a pipe or a device: write what it gives to "
+            "a file, and name that"
+        )
+
+
 def _beginning(path: Path) -> bytes:
     try:
+        refuse_pipe(path)
         with path.open("rb") as file:
             return file.read(N_SNIFFED)
     except OSError as error:

@@ -1,10 +1,12 @@
 """A file's format is told by what it holds."""
 
 import gzip
+import os
 
 import pytest
 
 from peakward.records.errors import PeakwardError
+from peakward.traces.memory import snapshot_file
 from peakward.traces.reading import read
 
 from .own import GRAPHS
@@ -37,3 +39,14 @@ def test_a_folder_and_nothing_are_refused(tmp_path):
     for path in (tmp_path, tmp_path / "none"):
         with pytest.raises(PeakwardError, match="expected a readable trace"):
             read(path)
+
+
+@pytest.mark.parametrize("read_one", [read, snapshot_file.read])
+def test_a_pipe_is_refused_before_it_is_waited_for(tmp_path, read_one):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    writer = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+    os.write(writer, b" " * 8192)
+    with pytest.raises(PeakwardError, match="is a pipe or a device: write what it gives to a file"):
+        read_one(path)
+    os.close(writer)

@@ -11,7 +11,7 @@ from peakward.traces.memory.plain_pickle import Malformed, PlainPickle
 from peakward.traces.memory.segments import segments
 from peakward.traces.memory.table import Annotation, Snapshot
 from peakward.traces.readers.memory_limit import free_bytes
-from peakward.traces.reading import GZIP, SQLITE, printable
+from peakward.traces.reading import GZIP, SQLITE, printable, refuse_pipe
 
 EXPECTED: Final = "expected an allocator snapshot (torch.cuda.memory._dump_snapshot)"
 _UNKNOWN_FREE_BYTES: Final = 8 << 30
@@ -32,6 +32,7 @@ def read(path: Path, max_bytes: int | None = None) -> Snapshot:
     if max_bytes is None:
         max_bytes = (free_bytes() or _UNKNOWN_FREE_BYTES) // 2
     try:
+        refuse_pipe(path)
         with path.open("rb") as plain:
             begin = plain.read(512)
             plain.seek(0)
