@@ -8,6 +8,7 @@ import numpy as np
 from peakward.records.device import Device
 from peakward.records.profile import OperatorRate
 from peakward.traces.origins import Origins
+from peakward.traces.reading import printable
 from peakward.traces.roof import compute_type, roof_share
 from peakward.traces.table import NONE, Table
 from peakward.traces.work import Work, by_operator, work
@@ -79,4 +80,5 @@ def _arguments(shape: str) -> tuple[str, str | None]:
     sizes = [each for each in dims if isinstance(each, list) and each]
     shown = ", ".join("×".join(str(size) for size in each) for each in sizes)
     named = zip(dims, types or (), strict=False)
-    return shown, next((str(of) for each, of in named if each), None)
+    dtype = next((printable(str(of)) for each, of in named if each), None)
+    return printable(shown), dtype

@@ -1,6 +1,7 @@
 """A file's format is told by what it holds."""
 
 import gzip
+import json
 import os
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from peakward.records.errors import PeakwardError
 from peakward.traces.memory import snapshot_file
 from peakward.traces.reading import read
+from peakward.traces.trace import Trace
 
 from .own import GRAPHS
 
@@ -50,3 +52,40 @@ def test_a_pipe_is_refused_before_it_is_waited_for(tmp_path, read_one):
     with pytest.raises(PeakwardError, match="is a pipe or a device: write what it gives to a file"):
         read_one(path)
     os.close(writer)
+
+
+def test_a_damaged_files_name_is_told_without_escape_sequences(tmp_path):
+    path = tmp_path / "some\x1b[2Jfile"
+    path.write_text('{"traceEvents": [1]}')
+    with pytest.raises(PeakwardError, match="none is one") as refused:
+        read(path)
+    assert "\x1b" not in str(refused.value)
+
+
+def test_argument_types_and_sizes_are_made_fit_for_a_terminal(tmp_path):
+    odd = "\x1b[2J\u202e"
+    shapes = {"Input Dims": [[8, 8], [8, 8], [odd]], "Input type": [odd, "float", "float"]}
+    ids = {"correlation": 1, "device": 0, "stream": 7}
+    events = [
+        _event("cpu_op", "aten::mm", 0, 10, shapes),
+        _event("cuda_runtime", "cudaLaunchKernel", 2, 4, ids),
+        _event("kernel", "gemm", 20, 9, ids),
+    ]
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    (found,) = Trace.open(path).operators()
+    assert found.dims == r"8×8, 8×8, \x1b[2J\u202e"
+    assert found.dtype == r"\x1b[2J\u202e"
+
+
+def _event(category, name, ts, dur, args):
+    return {
+        "ph": "X",
+        "cat": category,
+        "name": name,
+        "ts": ts,
+        "dur": dur,
+        "pid": 1,
+        "tid": 1,
+        "args": args,
+    }

@@ -18,6 +18,7 @@ from peakward.traces.readers.torch_outer import Head, cut_off, head, tail
 from peakward.traces.readers.torch_pairs import pair
 from peakward.traces.readers.torch_second import second_half
 from peakward.traces.readers.torch_table import table
+from peakward.traces.reading import printable
 from peakward.traces.table import Table
 
 _ENOUGH_EVENTS = 100_000
@@ -39,10 +40,11 @@ def read(path: Path, *, max_processes: int = 2) -> Table:
         with path.open("rb") as file:
             return _read(file, path, max_processes)
     except PeakwardError as error:
-        raise PeakwardError(f"{path.name}: {error}") from error
+        raise PeakwardError(f"{printable(path.name)}: {error}") from error
     except OSError as error:
         raise PeakwardError(
-            f"expected a readable trace at {path}, got {error.strerror or error}: check the path"
+            f"expected a readable trace at {printable(str(path))}, got {error.strerror or error}: "
+            "check the path"
         ) from error
 
 
