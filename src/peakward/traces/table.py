@@ -18,6 +18,9 @@ Codes = NDArray[np.uint8]
 
 NONE = -1
 """In a column of positions, ids or byte counts: there is none, or the trace does not say."""
+TOO_LARGE = 1 << 53
+"""No duration (104 days) and no number of bytes (8 PiB) of a trace reaches it, so that sums over a
+thousand rows of any file stay within 64 bits."""
 
 
 class GpuKind(IntEnum):
@@ -60,7 +63,7 @@ class GpuColumns:
 
     start_ns: Ints
     duration_ns: Ints
-    """At least 0."""
+    """At least 0, below TOO_LARGE."""
     kind: Codes
     """GpuKind."""
     name: Indices
@@ -72,7 +75,7 @@ class GpuColumns:
     correlation: Ints
     """Ties work to the call that launched it, within a process; NONE where unknown."""
     n_bytes: Ints
-    """Of a copy or a set; NONE for a kernel."""
+    """Of a copy or a set, below TOO_LARGE; NONE for a kernel."""
     direction: Codes
     """Direction, of a copy."""
     graph: Ints
@@ -93,7 +96,7 @@ class HostColumns:
 
     start_ns: Ints
     duration_ns: Ints
-    """At least 0."""
+    """At least 0, below TOO_LARGE."""
     kind: Codes
     """HostKind."""
     name: Indices

@@ -23,7 +23,7 @@ from peakward.traces.readers.torch_events import (
 )
 from peakward.traces.readers.torch_kinds import kind_of
 from peakward.traces.readers.torch_rows import gpu_rows, host_rows
-from peakward.traces.table import GpuKind, HostKind, Ints
+from peakward.traces.table import TOO_LARGE, GpuKind, HostKind, Ints
 
 _NO_ARGUMENTS = Arguments()
 _LEGACY_CATEGORIES: dict[Id, str] = {"CPU functions": "cpu_op", "CUDA functions": "kernel"}
@@ -132,7 +132,7 @@ def add_timed(gathered: Gathered, groups: Iterable[Timed]) -> None:
 
 def _good(gathered: Gathered, group: Timed) -> Timed:
     """Less those whose times cannot be."""
-    good = (group.start_ns >= 0) & (group.duration_ns >= 0)
+    good = (group.start_ns >= 0) & (group.duration_ns >= 0) & (group.duration_ns < TOO_LARGE)
     if good.all():
         return group
     gathered.leave_out(bad_times=len(good) - int(np.count_nonzero(good)))

@@ -30,7 +30,8 @@ def read(path: Path, *, max_processes: int = 2) -> Table:
 
     GPU work is what has a kernel's, copy's or set's category; ranges that the profiler projects onto
     a stream are none. An event without a duration is a moment. Events whose times are negative or
-    beyond 146 years, and entries that are no events, are left out and counted in `limits`.
+    beyond 146 years, or that last 104 days and more, and entries that are no events, are left out and
+    counted in `limits`.
 
     Raises:
         PeakwardError: there is no such file, it is no trace, it is damaged or cut off, or its

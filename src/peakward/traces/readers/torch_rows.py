@@ -7,7 +7,7 @@ import numpy as np
 
 from peakward.traces.readers.gathered import Array, Gathered, Rows
 from peakward.traces.readers.torch_events import ABSENT, Arguments
-from peakward.traces.table import NONE, GpuKind, HostKind, Ints
+from peakward.traces.table import NONE, TOO_LARGE, GpuKind, HostKind, Ints
 
 
 def host_rows(
@@ -64,6 +64,7 @@ def gpu_rows(
         n_bytes = np.full(len(events), NONE)
     else:
         n_bytes = _integers([each.n_bytes for each in arguments])
+        n_bytes = np.where((n_bytes >= 0) & (n_bytes < TOO_LARGE), n_bytes, NONE)
     return {
         "device": np.where((device >= 0) & (device < 2**31), device, NONE),
         "stream": stream,

@@ -217,6 +217,8 @@ def test_copies_sets_and_their_directions(read):
         MEMSET=(
             "start, end, deviceId, streamId, correlationId, globalPid, bytes",
             (200, 201, 0, 7, 300, PID, 64),
+            (202, 203, 0, 7, 301, PID, 2**53),
+            (204, 205, 0, 7, 302, PID, -2),
         ),
         RUNTIME=(CALL, (1, 2, TID, 1, 2)),
     )
@@ -226,15 +228,14 @@ def test_copies_sets_and_their_directions(read):
         Direction.DEVICE_TO_DEVICE,
         Direction.HOST_TO_HOST,
         Direction.PEER,
-        Direction.UNKNOWN,
-        Direction.UNKNOWN,
+        *[Direction.UNKNOWN] * 4,
     ]
     assert [table.names[each] for each in table.gpu.name] == [
         *("Memcpy HtoD", "Memcpy DtoH", "Memcpy DtoD", "Memcpy HtoH", "Memcpy PtoP", "Memcpy"),
-        "Memset",
+        *["Memset"] * 3,
     ]
-    assert table.gpu.n_bytes.tolist() == [4096] * 6 + [64]
-    assert table.gpu.kind.tolist() == [GpuKind.COPY] * 6 + [GpuKind.SET]
+    assert table.gpu.n_bytes.tolist() == [4096] * 6 + [64, NONE, NONE]
+    assert table.gpu.kind.tolist() == [GpuKind.COPY] * 6 + [GpuKind.SET] * 3
 
 
 def test_older_columns(read):

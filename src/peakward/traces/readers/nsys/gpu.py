@@ -12,7 +12,7 @@ import numpy as np
 from peakward.traces.readers.nsys.database import Export
 from peakward.traces.readers.nsys.intervals import Columns, chosen, intervals, joined
 from peakward.traces.readers.nsys.names import Names, positions_of_ids
-from peakward.traces.table import NONE, Direction, GpuKind, Ints
+from peakward.traces.table import NONE, TOO_LARGE, Direction, GpuKind, Ints
 
 _OPTIONAL = ("streamId", "correlationId", "globalPid", "graphId", "graphNodeId")
 _NO_DEVICE = (1 << 31) - 1
@@ -105,7 +105,8 @@ def _complete(rows: Columns, kind: GpuKind) -> Columns:
     rows["kind"] = np.full(n, kind, np.int64)
     rows["graph"] = _graph(rows["graphId"], rows["graphNodeId"])
     rows["correlationId"] = np.where(rows["correlationId"] > 0, rows["correlationId"], NONE)
-    rows.setdefault("bytes", np.full(n, NONE, np.int64))
+    n_bytes = rows.setdefault("bytes", np.full(n, NONE, np.int64))
+    rows["bytes"] = np.where((n_bytes >= 0) & (n_bytes < TOO_LARGE), n_bytes, NONE)
     rows.setdefault("direction", np.zeros(n, np.int64))
     return rows
 

@@ -6,13 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from peakward.traces.readers.nsys.database import Export
-from peakward.traces.table import Ints
+from peakward.traces.table import TOO_LARGE, Ints
 
 Columns = dict[str, Ints]
 
 _FURTHEST_NS = 1 << 62
-_LONGEST_NS = 1 << 53
-"""104 days. Sums over the rows of a whole trace then stay within 64 bits."""
 
 
 def intervals(
@@ -33,7 +31,7 @@ def sound(start_ns: Ints, end_ns: Ints) -> NDArray[np.bool_]:
     for each in (start_ns, end_ns):
         near &= (each > -_FURTHEST_NS) & (each < _FURTHEST_NS)
     duration_ns = np.where(near, end_ns, -1) - np.where(near, start_ns, 0)
-    kept: NDArray[np.bool_] = (duration_ns >= 0) & (duration_ns < _LONGEST_NS) & (end_ns != 0)
+    kept: NDArray[np.bool_] = (duration_ns >= 0) & (duration_ns < TOO_LARGE) & (end_ns != 0)
     return kept
 
 
