@@ -12,6 +12,7 @@ from peakward.records.finding import Basis
 from peakward.records.profile import Profile
 
 PROFILER = "profiler"
+COMPUTE = "compute"
 
 
 class TimeParts(NamedTuple):
@@ -50,14 +51,10 @@ def time_parts(
     if profile is None or not profile.breakdown.together.busy_ns:
         return None
     together = profile.breakdown.together
-    # Of several devices the mean one; of several streams at once, each moment once.
+    # Of several devices the mean one.
     per_step = 1e-9 / (n_steps or 1) / max(len(profile.breakdown.devices), 1)
     busy_s = together.busy_ns * per_step
-    work_ns = sum(each.total_ns for each in profile.kernels)
-    work: dict[str, float] = {}
-    for each in profile.kernels:
-        part = work_part(each.phase, each.name)
-        work[part] = work.get(part, 0.0) + each.total_ns / work_ns * busy_s
+    work = {name: ns * per_step for name, ns in _work_ns(profile).items()}
     by_cause = {} if profile.idle is None else profile.idle.together.by_cause_ns
     seen = {cause: ns * per_step for cause, ns in by_cause.items() if cause != PROFILER}
     measured = step_s is not None and n_steps is not None
@@ -72,3 +69,21 @@ def time_parts(
         # Operators of a crowded CPU may take longer under the profiler than the whole step without it.
         basis = "measured step" if whole_s == step_s else "profiled work"
     return TimeParts(whole_s, basis, idle | work)
+
+
+def _work_ns(profile: Profile) -> dict[str, float]:
+    """Each moment once: what runs beside compute takes none, and a copy beside a collective none."""
+    together = profile.breakdown.together
+    alone_ns = {COMPUTE: together.compute_ns}
+    if not profile.is_of_host:
+        alone_ns["communication"] = together.exposed_communication_ns
+        alone_ns["memory"] = together.exposed_memory_ns
+    kinds = [each.category if each.category in alone_ns else COMPUTE for each in profile.kernels]
+    sums = dict.fromkeys(alone_ns, 0)
+    for kind, each in zip(kinds, profile.kernels, strict=True):
+        sums[kind] += each.total_ns
+    work: dict[str, float] = {}
+    for kind, each in zip(kinds, profile.kernels, strict=True):
+        part, share = work_part(each.phase, each.name), each.total_ns / (sums[kind] or 1)
+        work[part] = work.get(part, 0.0) + share * alone_ns[kind]
+    return work

@@ -5,7 +5,7 @@ import pytest
 
 from peakward.diagnose.time_parts import time_parts
 
-from .rules.made import MS, kernel, profile
+from .rules.made import MS, kernel, of_host, profile
 
 TWO = (kernel("a", 30), kernel("b", 10, phase="backward"))
 
@@ -61,6 +61,36 @@ def test_work_at_once_on_two_streams_counts_once():
     found = time_parts(both, n_steps=1, step_s=None)
     assert sum(found.parts.values()) == pytest.approx(0.02)
     assert found.parts["work.forward.a"] == pytest.approx(0.015)
+
+
+def test_what_runs_beside_compute_takes_no_time():
+    """20 of 30 ms of communication hidden under 40 of compute, and 4 of 5 ms of copies."""
+    found = time_parts(
+        profile(
+            kernel("a", 40),
+            kernel("all_reduce", 30, "communication", phase="backward"),
+            kernel("Memcpy HtoD", 5, "memory"),
+            busy_ns=51 * MS,
+            span_ns=60 * MS,
+            communication_ns=30 * MS,
+            communication_under_compute_ns=20 * MS,
+            memory_ns=5 * MS,
+            exposed_memory_ns=MS,
+            idle={"host_bound": 9},
+        ),
+        n_steps=1,
+        step_s=None,
+    )
+    assert found.parts["work.forward.a"] == pytest.approx(0.040)
+    assert found.parts["work.backward.all_reduce"] == pytest.approx(0.010)
+    assert found.parts["work.forward.Memcpy HtoD"] == pytest.approx(0.001)
+    assert sum(found.parts.values()) == pytest.approx(found.whole_s)
+
+
+def test_of_the_host_nothing_is_hidden():
+    copies = kernel("aten::copy_", 30, "memory")
+    found = time_parts(of_host(kernel("a", 10), copies), n_steps=1, step_s=None)
+    assert found.parts["work.forward.aten::copy_"] == pytest.approx(0.030)
 
 
 def test_without_work_there_is_nothing():

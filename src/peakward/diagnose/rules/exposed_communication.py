@@ -24,7 +24,7 @@ def judge(signals: Signals) -> Verdict:
         return None
     alone = together.exposed_communication_ns / together.communication_ns
     groups = chosen(gpu, lambda each: each.category == "communication")
-    held = {name: seconds * alone for name, seconds in parts(time, groups).items()}
+    held = parts(time, groups)
     if time.share(held) < WORTH_SHARE:
         return None
     first = tuple(

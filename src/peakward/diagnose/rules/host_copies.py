@@ -31,9 +31,7 @@ def judge(signals: Signals) -> Verdict:
     rows = chosen(gpu, lambda each: each.name.startswith(NAMES))
     if not rows:
         return abstain(CODE, "names of copies that tell their direction")
-    together = gpu.breakdown.together
-    alone = together.exposed_memory_ns / max(together.memory_ns, 1)
-    held = {name: seconds * alone for name, seconds in parts(time, rows).items()}
+    held = parts(time, rows)
     if time.share(held) < WORTH_SHARE:
         return None
     pageable = sum(each.n for each in rows if "Pageable" in each.name)

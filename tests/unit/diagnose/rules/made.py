@@ -103,9 +103,11 @@ def profile(*kernels: Group, idle: dict[str, float] | None = None, **others: Any
     together = DeviceTime(
         **dict.fromkeys(DeviceTime.__struct_fields__, 0)
         | {"device": None, "span_ns": busy_ns + idle_ns, "busy_ns": busy_ns}
-        | {"compute_ns": busy_ns, "n_compute": sum(each.n for each in found)}
+        | {"n_compute": sum(each.n for each in found)}
         | times
     )
+    alone_ns = together.exposed_communication_ns + together.exposed_memory_ns
+    together = msgspec.structs.replace(together, compute_ns=together.busy_ns - alone_ns)
     gaps = DeviceIdle(
         device=None, n_gaps=1, idle_ns=idle_ns, by_cause_ns=by_cause, longest_ns=idle_ns
     )
