@@ -4,14 +4,17 @@ from peakward.catalogue.levers import case_obstacle, changes, lever, obstacle, p
 from peakward.diagnose.signals import Signals
 from peakward.prediction.planning.changes import LEAST_GAIN, Base, change
 from peakward.records.finding import LeverGain
+from peakward.records.lever import Lever
 from peakward.records.measurement import Interval
+
+TRAINING = ("forward_backward", "train_step")
 
 
 def gains(names: tuple[str, ...], signals: Signals, bound: float | None) -> tuple[LeverGain, ...]:
     """Of each lever that changes the case and applies to it, in the order given.
 
-    Without a case every lever stays, and no gain is computed; nor is it here of a user's module, of which
-    only a capture tells.
+    Without a case every lever stays that the trace does not rule out, and no gain is computed; nor is it
+    here of a user's module, of which only a capture tells.
     """
     return tuple(_gain(name, signals, bound) for name in names if _applies(name, signals))
 
@@ -43,7 +46,7 @@ def capped(predicted: Interval | None, bound: float | None) -> Interval | None:
 def _applies(name: str, signals: Signals) -> bool:
     case = signals.configured
     if case is None:
-        return True
+        return _fits_trace(lever(name), signals)
     stated = None if signals.device is None else signals.device.compute_capability
     capability = None if stated is None else stated.value
     pulled = lever(name)
@@ -51,6 +54,21 @@ def _applies(name: str, signals: Signals) -> bool:
         pulled, case, compute_capability=capability, has_compiler=True
     ) or case_obstacle(pull(pulled, case), compute_capability=capability, has_compiler=True)
     return reason is None and changes(pulled, case)
+
+
+def _fits_trace(pulled: Lever, signals: Signals) -> bool:
+    """Whether what the trace was taken on can do it, and whether it is for a pass that trains if that was
+    one."""
+    profile, device = signals.profile, signals.device
+    stated = None if device is None else device.compute_capability
+    least = pulled.min_compute_capability
+    if stated is not None and least is not None and stated.value < least:
+        return False
+    if profile is None:
+        return True
+    trains = any(each.phase == "backward" for each in profile.kernels)
+    on = "cpu" if profile.is_of_host else "cuda"
+    return on in pulled.device_types and not (trains and set(pulled.passes).isdisjoint(TRAINING))
 
 
 def _gain(name: str, signals: Signals, bound: float | None) -> LeverGain:

@@ -2,11 +2,13 @@
 
 import pytest
 
+from peakward.catalogue.devices import device
 from peakward.diagnose.gains import capped, fastest_first, gains, smallest_first
+from peakward.prediction.planning.site import site
 from peakward.records.finding import LeverGain
 from peakward.records.measurement import Interval
 
-from .rules.made import case, foretold, signals
+from .rules.made import case, foretold, kernel, of_host, profile, signals
 
 GUESS = Interval(estimate=2.0, low=1.5, high=3.0, level=0.9)
 
@@ -28,6 +30,25 @@ def test_levers_that_do_not_apply_are_left_out():
     names = ("bf16-mixed", "flash-decode", "sdpa-cudnn", "sdpa")
     found = gains(names, foretold(case(attention="sdpa")), None)
     assert [each.lever for each in found] == ["bf16-mixed"]
+
+
+A100, V100 = (site(device(key)) for key in ("a100-sxm-80", "v100-sxm2-32"))
+TRAINING = profile(kernel("a", 10), kernel("b", 20, phase="backward"))
+
+
+@pytest.mark.parametrize(
+    ("found", "on", "left"),
+    [
+        (profile(), None, ("fp8", "flash-hopper", "flash-decode", "bf16", "compile")),
+        (profile(), A100, ("flash-decode", "bf16", "compile")),
+        (profile(), V100, ("compile",)),
+        (TRAINING, A100, ("bf16", "compile")),
+        (of_host(), None, ("bf16", "compile")),
+    ],
+)
+def test_a_trace_rules_out_what_its_device_and_its_pass_cannot(found, on, left):
+    names = ("fp8", "flash-hopper", "flash-decode", "bf16", "compile")
+    assert tuple(each.lever for each in gains(names, signals(found, site=on), None)) == left
 
 
 def test_each_is_the_forecast_with_it_over_that_without():
