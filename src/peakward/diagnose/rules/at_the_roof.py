@@ -1,35 +1,45 @@
 """One operator dominates, and is near its roof
 
-Sees: operators of one name and shape with their share of the device's roofline, by the datasheet.
+Sees: operators of one name and shape that their FLOPs bound, with their share of the device's roofline, by
+the datasheet.
 Costs: nothing is lost: the work itself is what takes the time.
 Example: a vocabulary of 128,000 whose product with the hidden states is most of a small model's step.
-Lever: a narrower type; beside it only fewer FLOPs (sparsity, low rank, a smaller vocabulary).
+Lever: a type narrower than its operands'; beside it only fewer FLOPs (sparsity, low rank, a smaller
+vocabulary).
 Wrong when: the operator need not run at all.
 """
 
 from peakward.diagnose.kernels import of_operators
 from peakward.diagnose.signals import Signals
 from peakward.diagnose.symptom import Symptom, Verdict, abstain, number
+from peakward.records.device import Device
+from peakward.records.profile import OperatorRate
 
 CODE = "PREC002"
 NEAR = 0.6
 """Of the datasheet's roof: large square products reach some 0.6 to 0.8 of it."""
 DOMINATES = 0.3
 """Of the time."""
+EQUAL = 1 - 1e-6
+"""But for rounding."""
 NARROWER = ("tf32", "bf16-mixed", "bf16", "fp8")
+NARROWER_THAN_16_BITS = ("fp8",)
+SIXTEEN_BITS = ("c10::BFloat16", "c10::Half")
 
 
 def judge(signals: Signals) -> Verdict:
     """By the rates of operators whose shapes the trace recorded."""
-    gpu, time = signals.gpu, signals.time
+    gpu, time, device = signals.gpu, signals.time, signals.device
     if gpu is None or time is None:
         return abstain(CODE, "a profile of GPU work")
     known = [each for each in gpu.operators if each.roof_share is not None]
-    if not known:
+    if not known or device is None:
         return abstain(CODE, "operators' shapes on a catalogued device")
     top = max(known, key=lambda each: each.kernel_ns)
     held = of_operators(time, gpu, (top,))
     if (top.roof_share or 0.0) < NEAR or time.share(held) < DOMINATES:
+        return None
+    if _is_of_bandwidth(top, device):
         return None
     at = gpu.operators.index(top)
     return Symptom(
@@ -44,7 +54,14 @@ def judge(signals: Signals) -> Verdict:
             number("its kernels", top.kernel_ns * 1e-9, "s", f"profile operators[{at}].kernel_ns"),
         ),
         advice="fewer FLOPs (sparsity, low rank, smaller sizes) or a narrower type; nothing else helps",
-        levers=NARROWER,
+        levers=NARROWER_THAN_16_BITS if top.dtype in SIXTEEN_BITS else NARROWER,
         parts=held,
         is_limit=True,
     )
+
+
+def _is_of_bandwidth(each: OperatorRate, device: Device) -> bool:
+    """Whether its bytes and not its FLOPs make its roof: fusing, or a larger batch, would take it from
+    there."""
+    least_s = (each.n_bytes or 0) / device.bytes_per_s.value
+    return least_s >= (each.roof_share or 0.0) * each.kernel_ns * 1e-9 * EQUAL
