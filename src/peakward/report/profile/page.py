@@ -140,8 +140,11 @@ def _opening(found: Profile) -> tuple[Block, ...]:
     total = found.breakdown.together
     n_kernels = total.n_compute + total.n_communication
     moves = "" if found.is_of_host else f", {total.n_copies:,} copies, {total.n_sets:,} sets"
+    n_devices = len(found.breakdown.devices)
+    several = f"{n_devices}: times are sums over them, those of findings of the mean one"
     facts = {
         "device": ", ".join(found.devices) or None,
+        "GPUs": several if n_devices > 1 else None,
         "rank": None if found.rank is None else f"{found.rank} of {found.world_size}",
         "steps": None if found.n_steps is None else f"{found.n_steps:,}",
         "work": f"{n_kernels:,} {wording(found).units}{moves}",

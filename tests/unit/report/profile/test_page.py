@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from peakward.records.profile import Job, Rank
-from peakward.report.document import Note, TableBlock
+from peakward.report.document import Fact, Note, TableBlock
 from peakward.report.profile import job, summary, whole
 from peakward.report.profile.rank_tables import ranks
 from peakward.traces.trace import Trace
@@ -31,6 +31,15 @@ def test_the_headline_names_the_greatest_cause_of_idleness(compiled):
         "GPU busy 15.0% of 34.1 ms; most of the idle time: the host had not launched yet, "
         "83.0% of the span"
     )
+
+
+def test_of_several_gpus_it_is_said_whose_times_are_shown(compiled):
+    found = compiled.profile()
+    twice = msgspec.structs.replace(found.breakdown, devices=found.breakdown.devices * 2)
+    both = msgspec.structs.replace(found, breakdown=twice)
+    said = "2: times are sums over them, those of findings of the mean one"
+    assert Fact(name="GPUs", value=said) in summary(both).blocks[0].facts
+    assert "GPUs" not in {each.name for each in summary(found).blocks[0].facts}
 
 
 def test_a_part_has_no_idle_causes_and_no_critical_path(compiled):
