@@ -1,6 +1,6 @@
 """Data crosses between host and GPU in every step
 
-Sees: time in which the GPU does nothing but copy from or to the host, once a step or more often, and
+Sees: time in which the GPU does nothing but copy from or to the host, once a marked step or more often, and
 whether the host's memory is pageable.
 Costs: the host's link has a fiftieth of the GPU's bandwidth (H100: 64 GB/s, 3.35 TB/s), and a copy from
 pageable memory blocks.
@@ -26,6 +26,8 @@ def judge(signals: Signals) -> Verdict:
         return abstain(CODE, "a profile of GPU work")
     crossing = [each for each in gpu.transfers if each.what in DIRECTIONS]
     n = sum(each.n for each in crossing)
+    if n and signals.steps is None:
+        return abstain(CODE, "marked steps in the profile")
     if n < (signals.steps or 1):
         return None
     rows = chosen(gpu, lambda each: each.name.startswith(NAMES))

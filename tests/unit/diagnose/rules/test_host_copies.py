@@ -1,5 +1,6 @@
 """Copies over the host link."""
 
+import msgspec
 import pytest
 
 from peakward.diagnose.symptom import Symptom
@@ -32,6 +33,13 @@ def test_hidden_small_or_seldom_copies_are_fine():
     assert judge("HOST005", signals(copying(50, exposed_ms=0))) is None
     assert judge("HOST005", signals(copying(1))) is None
     assert judge("HOST005", signals(copying(50), n_steps=10)) is None
+
+
+def test_without_marked_steps_it_is_not_known_that_each_of_them_copies():
+    """The weights may have been moved once, before the first."""
+    unmarked = msgspec.structs.replace(copying(50), n_steps=None)
+    assert abstains("HOST005", signals(unmarked))
+    assert judge("HOST005", signals(profile(n_steps=None))) is None
 
 
 def test_copies_without_a_name_are_not_judged():
