@@ -12,13 +12,14 @@ from peakward.traces.table import NONE, Indices, Ints, Table
 
 
 def launch_delays(table: Table, launches: Indices) -> tuple[LaunchDelay, ...]:
-    """Of each device that has work whose launch is known; `launches` is what `launch_rows` gives."""
+    """Of each device that has the first work of a launch that is known; `launches` is what `launch_rows`
+    gives. A graph's launch has its first work on one device and may have later ones on others."""
     returned = call_returns(table.host, call_kinds(table), launches)
     first = first_of_launch(launches)
     known = launches != NONE
     return tuple(
         _launch_delay(table, returned, first, np.flatnonzero(known & (table.gpu.device == device)))
-        for device in np.unique(table.gpu.device[known])
+        for device in np.unique(table.gpu.device[known & first])
     )
 
 

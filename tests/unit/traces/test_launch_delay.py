@@ -47,6 +47,12 @@ def test_a_graph_brings_all_its_work_at_once_and_delays_once():
     assert found.mean_queue == pytest.approx(0.5)
 
 
+def test_a_graph_on_two_devices_is_a_launch_of_the_one_that_begins_it():
+    graph = Host(0, 10, "cudaGraphLaunch", 1)
+    (found,) = delays([Gpu(12, 20, correlation=1), Gpu(20, 30, correlation=1, device=1)], [graph])
+    assert (found.device, found.n_launches, found.max_ns) == (0, 1, 2)
+
+
 def test_a_blocking_copy_waits_from_its_beginning():
     copy = Gpu(50, 60, correlation=1, kind=GpuKind.COPY)
     (found,) = delays([copy], [Host(10, 70, "cudaMemcpy", 1)])
