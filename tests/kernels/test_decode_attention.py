@@ -260,6 +260,13 @@ def test_strides_do_not_matter(device):
     assert error(got, reference.decode_attention(q.double(), k.double(), v.double())[0]) < 1e-6
 
 
+def test_nor_do_the_strides_of_lengths(device):
+    q, k, v = torch.randn(2, 4, 1, 32), torch.randn(2, 2, 60, 32), torch.randn(2, 2, 60, 32)
+    for lengths in (torch.tensor([7, 60, 31, 60])[::2], torch.tensor([31]).expand(2)):
+        got = api.decode_attention(q, k, v, lengths)
+        assert torch.equal(got, api.decode_attention(q, k, v, lengths.contiguous()))
+
+
 def test_a_scale_replaces_the_root_of_head_dim(device):
     q, k, v = torch.randn(1, 2, 1, 16), torch.randn(1, 2, 20, 16), torch.randn(1, 2, 20, 16)
     got = api.decode_attention(q, k, v, scale=0.5)

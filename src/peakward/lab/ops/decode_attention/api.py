@@ -169,7 +169,7 @@ def _op(  # noqa: PLR0917 (torch takes no keyword-only tensors)
         q,
         k,
         v,
-        lengths=lengths,
+        lengths=None if lengths is None else lengths.contiguous(),
         block_table=block_table,
         k_scale=k_scale,
         v_scale=v_scale,
