@@ -171,6 +171,38 @@ def test_log_sum_exp_has_a_gradient(device):
         assert error(mine, oracle) < 1e-6
 
 
+@pytest.mark.parametrize("window", [20, 2**31 - 1, 2**40])
+@pytest.mark.parametrize("q_len", [20, 26])
+def test_a_window_of_all_keys_is_none(device, q_len, window):
+    case = Case(q_len=q_len, k_len=20, head_dim=16)
+    drawn = draw(case, torch.float32)
+    inputs = [each.detach().requires_grad_() for each in drawn[:3]]
+    out = api.flash_attention(*inputs, causal=True, window=window)
+    got = (out.detach(), *torch.autograd.grad(out, inputs, drawn.dout))
+    for mine, oracle in zip(got, exact(drawn, case)[0], strict=True):
+        assert error(mine, oracle) < 1e-6
+
+
+@pytest.mark.parametrize("window", [20, 2**31 - 1])
+def test_a_window_of_all_packed_keys_is_none(device, window):
+    tokens, starts = torch.randn(20, 2, 16, requires_grad=True), torch.tensor([0, 20]).int()
+    lengths = {
+        "cu_seqlens_q": starts,
+        "cu_seqlens_k": starts,
+        "max_seqlen_q": 20,
+        "max_seqlen_k": 20,
+    }
+    options = {**lengths, "causal": True}
+    mine, plain = (
+        torch.autograd.grad(out.square().sum(), tokens)[0]
+        for out, _ in (
+            api.flash_attention_varlen(tokens, tokens, tokens, **options, window=each)
+            for each in (window, None)
+        )
+    )
+    assert torch.equal(mine, plain)
+
+
 def test_a_wrong_value_reaches_only_the_rows_that_see_it(device):
     case = Case(q_len=20, k_len=20)
     for name, at in (("q", 3), ("k", 7), ("k", 19), ("v", 19)):

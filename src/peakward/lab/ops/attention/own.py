@@ -25,8 +25,7 @@ def attention(
         ValueError: a bias; and what `flash_attention` raises.
     """
     _require_no_bias(bias)
-    reach = None if window is None or window >= k.shape[2] else window
-    return flash_attention(q, k, v, causal=True, window=reach, implementation=implementation)
+    return flash_attention(q, k, v, causal=True, window=window, implementation=implementation)
 
 
 def attention_to_cache(

@@ -29,7 +29,8 @@ def flash_attention(
         q: (batch, heads, q_len, head_dim) of fp32, fp16 or bf16, of any strides with the last
             dimension contiguous; head_dim 16 to 256.
         k, v: (batch, kv_heads, k_len, head_dim) of the same type; kv_heads divides heads.
-        window: keys less than so far before the query's own; causal only.
+        window: keys less than so far before the query's own; causal only. One of as many as there are
+            keys is none.
         alibi_slopes: (heads,) of fp32; the distance of query i and key j is
             |i + k_len - q_len - j|. No gradient is computed for them.
         scale: above 0; 1/√head_dim unless given.
@@ -77,7 +78,8 @@ def flash_attention_with_lse(
     checks.require_rule(causal=causal, window=window, scale=scale)
     checks.require_slopes(alibi_slopes, q)
     chosen = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-    return attend(q, k, v, alibi_slopes, causal, window, chosen, implementation)
+    reach = _reach(window, k.shape[2])
+    return attend(q, k, v, alibi_slopes, causal, reach, chosen, implementation)
 
 
 def flash_attention_varlen(
@@ -121,7 +123,12 @@ def flash_attention_varlen(
         max_seqlen_k,
         alibi_slopes,
         causal,
-        window,
+        _reach(window, max_seqlen_k),
         1 / math.sqrt(q.shape[-1]) if scale is None else scale,
         implementation,
     )
+
+
+def _reach(window: int | None, k_len: int) -> int | None:
+    """None where all keys are within it; kernels add it to positions in 32 bits."""
+    return None if window is None or window >= k_len else window
