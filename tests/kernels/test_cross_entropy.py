@@ -140,6 +140,21 @@ def test_the_gradient_lies_over_the_logits(device, dtypes):
             torch.autograd.grad(loss, leaf)
 
 
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (api.cross_entropy, "no autograd formula"),
+        (api.cross_entropy_over_logits, "expected create_graph=False"),
+    ],
+)
+def test_a_second_derivative_is_refused(device, dtypes, call, words):
+    logits, targets = drawn(3, 100, torch.float32)
+    leaf = logits.requires_grad_()
+    with pytest.raises(RuntimeError, match=words):
+        (gradient,) = torch.autograd.grad(call(leaf * 1, targets), leaf, create_graph=True)
+        torch.autograd.grad(gradient.square().sum(), leaf)
+
+
 @pytest.mark.parametrize("vocab", [64, 9001])
 def test_losses_and_gradient_at_once_are_those_of_two_passes(device, dtypes, vocab):
     for dtype in dtypes:

@@ -77,7 +77,8 @@ def cross_entropy_over_logits(
 
     They must not be looked at after it. Compiled by torch 2.13, the logits are copied onto themselves
     before: no memory more, but a pass. Where autograd itself still needs what they were, as in a
-    second backward pass, it raises its RuntimeError on tensors modified in place.
+    second backward pass, it raises its RuntimeError on tensors modified in place. A backward pass with
+    create_graph=True raises a RuntimeError too.
     """
     _require(logits, targets, label_smoothing, reduction)
     dtype = loss_dtype or _loss_dtype(logits)
@@ -262,6 +263,11 @@ def _differentiate(
 def _differentiate_over(
     ctx: Any, grad_loss: Tensor | None, grad_lse: Tensor | None, *_: Tensor | None
 ) -> tuple[Tensor | None, ...]:
+    if torch.is_grad_enabled():
+        # What it returns are the logits, through which autograd would go on as such.
+        raise RuntimeError(
+            f"{OP}: expected create_graph=False of a gradient written over the logits, got True"
+        )
     tensors, options = _arguments(ctx, grad_loss, grad_lse)
     _backward_over(*tensors, **options)
     return tensors[0], None, None, None, None
