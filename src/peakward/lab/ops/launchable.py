@@ -7,17 +7,28 @@ LEAST_CAPABILITY = (8, 0)
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
-def require_launchable(op: str, *tensors: Tensor) -> None:
+def require_one_device(op: str, *tensors: Tensor | None) -> torch.device:
+    """The tensors' device. Asked when an operator's results are made up, too: where one of its tensors is
+    on the meta device torch takes these for the operator's own, uninitialised memory of the others' device.
+
+    Raises:
+        ValueError: several.
+    """
+    devices = {each.device for each in tensors if each is not None}
+    if len(devices) > 1:
+        got = ", ".join(sorted(map(str, devices)))
+        raise ValueError(f"{op}: expected tensors on one device, got {got}")
+    (device,) = devices
+    return device
+
+
+def require_launchable(op: str, *tensors: Tensor | None) -> None:
     """
     Raises:
         ValueError: tensors that are not all on one CUDA device of capability 8.0 or later. Under
             Triton's interpreter (TRITON_INTERPRET=1) the CPU will do.
     """
-    devices = {each.device for each in tensors}
-    if len(devices) > 1:
-        got = ", ".join(sorted(map(str, devices)))
-        raise ValueError(f"{op}: expected tensors on one device, got {got}")
-    (device,) = devices
+    device = require_one_device(op, *tensors)
     if device.type == "cuda":
         capability = torch.cuda.get_device_capability(device)
         if capability < LEAST_CAPABILITY:

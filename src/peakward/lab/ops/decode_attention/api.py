@@ -8,7 +8,12 @@ Under torch.compile one operator, `peakward::decode_attention`; it has no gradie
 import torch
 from torch import Tensor
 
-from peakward.lab.ops.launchable import FLOATS, require_floats, require_launchable
+from peakward.lab.ops.launchable import (
+    FLOATS,
+    require_floats,
+    require_launchable,
+    require_one_device,
+)
 
 OP = "decode_attention"
 MOST_QUERIES = 8
@@ -154,8 +159,7 @@ def _op(  # noqa: PLR0917 (torch takes no keyword-only tensors)
     window: int | None,
     scale: float | None,
 ) -> tuple[Tensor, Tensor]:
-    optional = (lengths, block_table, k_scale, v_scale)
-    require_launchable(OP, q, k, v, *(each for each in optional if each is not None))
+    require_launchable(OP, q, k, v, lengths, block_table, k_scale, v_scale)
     if v_scale is not None:
         _require_pairs(v)
     from peakward.lab.ops.decode_attention import triton as kernels
@@ -180,7 +184,8 @@ def _op(  # noqa: PLR0917 (torch takes no keyword-only tensors)
 
 
 @_op.register_fake
-def _(q: Tensor, *_: object, **__: object) -> tuple[Tensor, Tensor]:
+def _(q: Tensor, *others: Tensor | None, **_: object) -> tuple[Tensor, Tensor]:
+    require_one_device(OP, q, *others)
     return q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from peakward.lab.ops.flash_attention.rule import Packing, Rule
-from peakward.lab.ops.launchable import require_launchable
+from peakward.lab.ops.launchable import require_launchable, require_one_device
+
+OP = "flash_attention"
 
 IMPLEMENTATIONS = {
     "triton": "peakward.lab.ops.flash_attention.triton",
@@ -56,7 +58,7 @@ def implementation(name: str) -> Implementation:
     """
     if name not in IMPLEMENTATIONS:
         names = ", ".join(IMPLEMENTATIONS)
-        raise ValueError(f"flash_attention: expected an implementation of {names}, got {name!r}")
+        raise ValueError(f"{OP}: expected an implementation of {names}, got {name!r}")
     return cast(Implementation, import_module(IMPLEMENTATIONS[name]))
 
 
@@ -73,12 +75,13 @@ def attend(
 ) -> tuple[Tensor, Tensor]:
     """out and lse by the implementation of that name."""
     chosen = implementation(name)
-    _require_launchable(q, k, v, slopes)
+    require_launchable(OP, q, k, v, slopes)
     return chosen.forward(q, k, v, slopes, Rule(causal, window, scale))
 
 
 @attend.register_fake
-def _(q: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+def _(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor | None, *_: Any) -> tuple[Tensor, Tensor]:
+    require_one_device(OP, q, k, v, slopes)
     return torch.empty_like(q), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
@@ -128,13 +131,24 @@ def attend_packed(
 ) -> tuple[Tensor, Tensor]:
     """out and lse of packed sequences."""
     chosen = implementation(name)
-    _require_launchable(q, k, v, slopes, q_starts, k_starts)
+    require_launchable(OP, q, k, v, slopes, q_starts, k_starts)
     packing = Packing(q_starts, k_starts, q_len, k_len)
     return chosen.forward(q, k, v, slopes, Rule(causal, window, scale), packing)
 
 
 @attend_packed.register_fake
-def _(q: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+def _(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    q_starts: Tensor,
+    k_starts: Tensor,
+    _q_len: int,
+    _k_len: int,
+    slopes: Tensor | None,
+    *_: Any,
+) -> tuple[Tensor, Tensor]:
+    require_one_device(OP, q, k, v, slopes, q_starts, k_starts)
     return torch.empty_like(q), q.new_empty((q.shape[1], q.shape[0]), dtype=torch.float32)
 
 
@@ -170,10 +184,6 @@ def attend_packed_backward(
         Rule(causal, window, scale),
         Packing(q_starts, k_starts, q_len, k_len),
     )
-
-
-def _require_launchable(*tensors: Tensor | None) -> None:
-    require_launchable("flash_attention", *(each for each in tensors if each is not None))
 
 
 def _with_rows(dout: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from peakward.lab.ops.launchable import require_floats, require_launchable
+from peakward.lab.ops.launchable import require_floats, require_launchable, require_one_device
 
 EPS = 1e-5
 """torch's, where none is given."""
@@ -94,8 +94,9 @@ def _layer_norm(
 
 @_layer_norm.register_fake
 def _(
-    x: Tensor, residual: Tensor | None, _weight: Tensor | None, _bias: Tensor | None, _eps: float
+    x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, _eps: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    require_one_device("layer_norm", x, residual, weight, bias)
     return _as_given(x, residual)
 
 

@@ -7,7 +7,12 @@ gradient. The weights are what `reference` makes.
 import torch
 from torch import Tensor
 
-from peakward.lab.ops.launchable import FLOATS, require_floats, require_launchable
+from peakward.lab.ops.launchable import (
+    FLOATS,
+    require_floats,
+    require_launchable,
+    require_one_device,
+)
 from peakward.lab.ops.quantized_matmul.reference import INT4_GROUPS, INT4_TILE
 
 LEAST_INT8_GROUP = 32
@@ -106,13 +111,14 @@ def _int8(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
 
 
 @_int8.register_fake
-def _(x: Tensor, weight: Tensor, _scale: Tensor) -> Tensor:
+def _(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
+    require_one_device("int8_matmul", x, weight, scale)
     return x.new_empty((*x.shape[:-1], weight.shape[0]))
 
 
 @torch.library.custom_op("peakward::int4_matmul", mutates_args=())
 def _int4(x: Tensor, weight: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:
-    require_launchable("int4_matmul", x, weight, scale, *(() if zero is None else (zero,)))
+    require_launchable("int4_matmul", x, weight, scale, zero)
     from peakward.lab.ops.quantized_matmul import triton as kernels
 
     out = kernels.int4_matmul(
@@ -126,7 +132,8 @@ def _int4(x: Tensor, weight: Tensor, scale: Tensor, zero: Tensor | None) -> Tens
 
 
 @_int4.register_fake
-def _(x: Tensor, weight: Tensor, _scale: Tensor, _zero: Tensor | None) -> Tensor:
+def _(x: Tensor, weight: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:
+    require_one_device("int4_matmul", x, weight, scale, zero)
     return x.new_empty((*x.shape[:-1], weight.shape[1]))
 
 

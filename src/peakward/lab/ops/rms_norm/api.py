@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from peakward.lab.ops.launchable import require_floats, require_launchable
+from peakward.lab.ops.launchable import require_floats, require_launchable, require_one_device
 
 
 def rms_norm(
@@ -88,8 +88,9 @@ def _rms_norm(
 
 @_rms_norm.register_fake
 def _(
-    x: Tensor, residual: Tensor | None, _weight: Tensor | None, _eps: float
+    x: Tensor, residual: Tensor | None, weight: Tensor | None, _eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
+    require_one_device("rms_norm", x, residual, weight)
     return _as_given(x, residual)
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from peakward.lab.ops.launchable import require_floats, require_launchable
+from peakward.lab.ops.launchable import require_floats, require_launchable, require_one_device
 
 
 class _Heads(NamedTuple):
@@ -115,6 +115,11 @@ def _rope_(x: Tensor, cos: Tensor, sin: Tensor, n_turned: int) -> None:
         triton.turn(turned, turned, cos, sin, n_turned=n_turned, inverse=False)
 
 
+@_rope_.register_fake
+def _(x: Tensor, cos: Tensor, sin: Tensor, _n_turned: int) -> None:
+    require_one_device("rope", x, cos, sin)
+
+
 @torch.library.custom_op("peakward::rope", mutates_args=())
 def _rope(x: Tensor, cos: Tensor, sin: Tensor, n_turned: int, inverse: bool) -> Tensor:
     cos, sin = _checked(x, cos, sin)
@@ -125,7 +130,8 @@ def _rope(x: Tensor, cos: Tensor, sin: Tensor, n_turned: int, inverse: bool) -> 
 
 
 @_rope.register_fake
-def _(x: Tensor, _cos: Tensor, _sin: Tensor, _n_turned: int, _inverse: bool) -> Tensor:
+def _(x: Tensor, cos: Tensor, sin: Tensor, _n_turned: int, _inverse: bool) -> Tensor:
+    require_one_device("rope", x, cos, sin)
     return torch.empty_like(x)
 
 

@@ -26,7 +26,7 @@ class Recorded:
 def asked(monkeypatch):
     found = []
     monkeypatch.setattr(operators, "implementation", lambda name: Recorded(name, found))
-    monkeypatch.setattr(operators, "_require_launchable", lambda *_: None)
+    monkeypatch.setattr(operators, "require_launchable", lambda *_: None)
     return found
 
 

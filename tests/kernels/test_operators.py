@@ -1,0 +1,64 @@
+"""What all operators refuse."""
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+from peakward.lab.ops.decode_attention.api import decode_attention, paged_decode_attention
+from peakward.lab.ops.flash_attention.api import flash_attention, flash_attention_varlen
+from peakward.lab.ops.layer_norm.api import add_layer_norm, layer_norm
+from peakward.lab.ops.quantized_matmul.api import int4_matmul, int8_matmul
+from peakward.lab.ops.rms_norm.api import add_rms_norm, rms_norm
+from peakward.lab.ops.rope.api import rope, rope_
+
+ROWS, WEIGHT, ANGLES = torch.ones(4, 16), torch.ones(16), torch.ones(3, 8)
+HEADS, TOKENS = torch.ones(1, 2, 3, 16), torch.ones(3, 2, 16)
+CACHE, PAGES = torch.ones(1, 2, 9, 16), torch.ones(2, 9, 2, 16)
+STARTS, LENGTHS, TABLE = (torch.tensor(each, dtype=torch.int32) for each in ([0, 3], [9], [[1, 0]]))
+INT8, INT4 = torch.ones(5, 128, dtype=torch.int8), torch.ones(1, 5, 16, dtype=torch.int32)
+X, SCALE = torch.ones(2, 128), torch.ones(1, 5)
+
+
+def packed(tokens, starts):
+    return flash_attention_varlen(
+        tokens,
+        tokens,
+        tokens,
+        cu_seqlens_q=starts,
+        cu_seqlens_k=starts,
+        max_seqlen_q=3,
+        max_seqlen_k=3,
+        causal=True,
+    )
+
+
+CALLS = {
+    "rms_norm": (lambda x, weight: rms_norm(x, (16,), weight), ROWS, WEIGHT),
+    "add_rms_norm": (add_rms_norm, ROWS, ROWS),
+    "layer_norm": (lambda x, bias: layer_norm(x, (16,), None, bias), ROWS, WEIGHT),
+    "add_layer_norm": (add_layer_norm, ROWS, ROWS),
+    "rope": (lambda x, angles: rope(x, angles, angles), HEADS, ANGLES),
+    "rope_": (lambda x, angles: rope_(x.clone(), angles, angles), HEADS, ANGLES),
+    "flash_attention": (lambda q, k: flash_attention(q, k, k, causal=True), HEADS, HEADS),
+    "flash_attention_varlen": (packed, TOKENS, STARTS),
+    "decode_attention": (
+        lambda q, length: decode_attention(q, CACHE, CACHE, length),
+        HEADS,
+        LENGTHS,
+    ),
+    "paged_decode_attention": (
+        lambda q, table: paged_decode_attention(q, PAGES, PAGES, table, LENGTHS),
+        HEADS,
+        TABLE,
+    ),
+    "int8_matmul": (lambda x, scale: int8_matmul(x, INT8, scale), X, SCALE),
+    "int4_matmul": (lambda x, scale: int4_matmul(x, INT4, scale), X, SCALE),
+}
+EACH = pytest.mark.parametrize("name", CALLS)
+
+
+@EACH
+def test_a_tensor_on_the_meta_device_makes_no_result_up(name):
+    call, first, second = CALLS[name]
+    with pytest.raises(ValueError, match="expected tensors on one device, got cpu, meta"):
+        call(first, second.to("meta"))
