@@ -2,14 +2,19 @@
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 pytest.importorskip("triton")
+from peakward.lab.ops.cross_entropy.api import cross_entropy
 from peakward.lab.ops.decode_attention.api import decode_attention, paged_decode_attention
 from peakward.lab.ops.flash_attention.api import flash_attention, flash_attention_varlen
 from peakward.lab.ops.layer_norm.api import add_layer_norm, layer_norm
+from peakward.lab.ops.linear_cross_entropy.api import linear_cross_entropy
 from peakward.lab.ops.quantized_matmul.api import int4_matmul, int8_matmul
 from peakward.lab.ops.rms_norm.api import add_rms_norm, rms_norm
 from peakward.lab.ops.rope.api import rope, rope_
+from peakward.lab.ops.softmax.api import softmax
+from peakward.lab.ops.swiglu.api import swiglu
 
 ROWS, WEIGHT, ANGLES = torch.ones(4, 16), torch.ones(16), torch.ones(3, 8)
 HEADS, TOKENS = torch.ones(1, 2, 3, 16), torch.ones(3, 2, 16)
@@ -62,3 +67,35 @@ def test_a_tensor_on_the_meta_device_makes_no_result_up(name):
     call, first, second = CALLS[name]
     with pytest.raises(ValueError, match="expected tensors on one device, got cpu, meta"):
         call(first, second.to("meta"))
+
+
+TARGETS = torch.zeros(4, dtype=torch.int64)
+ONE_INPUT = {
+    **{
+        name: (lambda x, call=call, other=other: call(x, other), x)
+        for name, (call, x, other) in CALLS.items()
+    },
+    "softmax": (softmax, ROWS),
+    "swiglu": (swiglu, ROWS),
+    "cross_entropy": (lambda x: cross_entropy(x, TARGETS), ROWS),
+    "chunked": (lambda x: linear_cross_entropy(x, ROWS, TARGETS, implementation="chunked"), ROWS),
+    "recomputed": (
+        lambda x: linear_cross_entropy(x, ROWS, TARGETS, implementation="recomputed"),
+        ROWS,
+    ),
+}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="nothing is interpreted here")
+@pytest.mark.parametrize("name", ONE_INPUT)
+def test_a_forward_derivative_is_refused(name):
+    call, x = ONE_INPUT[name]
+    tangent = torch.ones_like(x)
+    with pytest.raises(NotImplementedError, match="expected no forward-mode differentiation"):
+        torch.func.jvp(call, (x,), (tangent,))
+    with (
+        forward_ad.dual_level(),
+        pytest.raises(NotImplementedError, match="expected no forward-mode differentiation"),
+    ):
+        call(forward_ad.make_dual(x, tangent))
+    call(x)

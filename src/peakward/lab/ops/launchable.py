@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 LEAST_CAPABILITY = (8, 0)
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
@@ -27,7 +28,14 @@ def require_launchable(op: str, *tensors: Tensor | None) -> None:
     Raises:
         ValueError: tensors that are not all on one CUDA device of capability 8.0 or later. Under
             Triton's interpreter (TRITON_INTERPRET=1) the CPU will do.
+        NotImplementedError: within forward-mode differentiation, in which torch takes a result without
+            a tangent for one that does not change.
     """
+    if forward_ad._current_level >= 0:
+        raise NotImplementedError(
+            f"{op}: expected no forward-mode differentiation (torch.func.jvp, dual tensors), of which it "
+            "has no formula, got a call within it; take torch's own operator"
+        )
     device = require_one_device(op, *tensors)
     if device.type == "cuda":
         capability = torch.cuda.get_device_capability(device)
