@@ -1,5 +1,7 @@
 """What all operators refuse."""
 
+import sys
+
 import pytest
 import torch
 from torch.autograd import forward_ad
@@ -99,3 +101,12 @@ def test_a_forward_derivative_is_refused(name):
     ):
         call(forward_ad.make_dual(x, tangent))
     call(x)
+
+
+@pytest.mark.parametrize("name", ONE_INPUT)
+def test_without_triton_a_cpu_is_named_as_what_it_is(name, monkeypatch):
+    call, x = ONE_INPUT[name]
+    for module in [each for each in sys.modules if "triton" in each]:
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ValueError, match="expected tensors on a CUDA device, got cpu"):
+        call(x)

@@ -61,7 +61,9 @@ def require_floats(op: str, **tensors: Tensor) -> None:
 
 
 def interprets() -> bool:
-    """Whether Triton's interpreter takes the place of a GPU in this process."""
-    from triton import knobs
-
+    """Whether Triton's interpreter takes the place of a GPU in this process; not without Triton."""
+    try:
+        from triton import knobs
+    except ImportError:
+        return False
     return bool(knobs.runtime.interpret)

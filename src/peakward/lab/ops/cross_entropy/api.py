@@ -123,9 +123,9 @@ def _compute(
     label_smoothing: float,
     loss_dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    require_launchable(OP, logits, targets)
     from peakward.lab.ops.cross_entropy import triton
 
-    require_launchable(OP, logits, targets)
     return triton.forward(
         logits,
         targets,

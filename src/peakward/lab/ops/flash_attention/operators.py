@@ -74,9 +74,8 @@ def attend(
     name: str,
 ) -> tuple[Tensor, Tensor]:
     """out and lse by the implementation of that name."""
-    chosen = implementation(name)
     require_launchable(OP, q, k, v, slopes)
-    return chosen.forward(q, k, v, slopes, Rule(causal, window, scale))
+    return implementation(name).forward(q, k, v, slopes, Rule(causal, window, scale))
 
 
 @attend.register_fake
@@ -130,10 +129,9 @@ def attend_packed(
     name: str,
 ) -> tuple[Tensor, Tensor]:
     """out and lse of packed sequences."""
-    chosen = implementation(name)
     require_launchable(OP, q, k, v, slopes, q_starts, k_starts)
     packing = Packing(q_starts, k_starts, q_len, k_len)
-    return chosen.forward(q, k, v, slopes, Rule(causal, window, scale), packing)
+    return implementation(name).forward(q, k, v, slopes, Rule(causal, window, scale), packing)
 
 
 @attend_packed.register_fake

@@ -23,9 +23,9 @@ def chunked(  # noqa: PLR0917 (autograd takes no keywords)
     of_hidden: bool,
     of_weight: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    require_launchable(OP, hidden, weight, targets)
     from peakward.lab.ops.linear_cross_entropy.chunked import loss_and_gradients
 
-    require_launchable(OP, hidden, weight, targets)
     return loss_and_gradients(
         hidden,
         weight,
@@ -81,9 +81,9 @@ def whole(  # noqa: PLR0917
     of_hidden: bool,
     of_weight: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    require_launchable(OP, hidden, weight, targets)
     from peakward.lab.ops.linear_cross_entropy.whole import loss_and_slope
 
-    require_launchable(OP, hidden, weight, targets)
     return loss_and_slope(
         hidden,
         weight,
@@ -152,9 +152,9 @@ def recomputed(  # noqa: PLR0917
     loss_dtype: torch.dtype,
     n_bytes: int,  # noqa: ARG001 (for the backward pass)
 ) -> tuple[Tensor, Tensor, Tensor]:
+    require_launchable(OP, hidden, weight, targets)
     from peakward.lab.ops.linear_cross_entropy.recomputed import loss
 
-    require_launchable(OP, hidden, weight, targets)
     for name, each in (("hidden", hidden), ("weight", weight)):
         if each.data_ptr() % ROW_BYTES:
             raise ValueError(
