@@ -136,6 +136,18 @@ def test_rows_that_do_not_count(device, dtypes, implementation):
 
 
 @EACH
+@pytest.mark.parametrize("bound", [None, 1])
+def test_without_a_row_that_counts_gradients_are_zeros_as_torchs(
+    device, dtypes, implementation, bound
+):
+    hidden, weight, _ = drawn(6, 16, 40, torch.float32)
+    inputs = (hidden, weight, torch.full((6,), -100))
+    mine = with_gradients(ours(implementation, workspace_bytes=bound), *inputs)
+    for got, expected in zip(mine, with_gradients(plain, *inputs), strict=True):
+        assert torch.equal(got.nan_to_num(7), expected.nan_to_num(7))
+
+
+@EACH
 def test_no_tokens(device, dtypes, implementation):
     hidden, weight, targets = drawn(0, 16, 40, torch.float32)
     loss, d_hidden, d_weight = with_gradients(ours(implementation), hidden, weight, targets)

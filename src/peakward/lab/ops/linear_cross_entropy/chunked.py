@@ -69,7 +69,8 @@ def loss_and_gradients(
 def gradients(
     d_hidden: Tensor, d_weight: Tensor, count: Tensor, grad_loss: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """`reference.gradients` in the type of hidden."""
+    """`reference.gradients` in the type of hidden; zeros where no row counts, as torch has it."""
+    count = count.clamp(min=1)
     d_hidden, d_weight = (
         scaled(each, grad_loss, count, d_hidden.dtype) for each in (d_hidden, d_weight)
     )

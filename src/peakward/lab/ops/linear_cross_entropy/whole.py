@@ -61,8 +61,9 @@ def gradients(
     vocab: int,
     of_weight: bool,
 ) -> tuple[Tensor, Tensor]:
-    """`reference.gradients` in hidden's type, of no elements where not wanted."""
-    dtype = hidden.dtype
+    """`reference.gradients` in hidden's type, of no elements where not wanted; zeros where no row counts,
+    as torch has it."""
+    dtype, count = hidden.dtype, count.clamp(min=1)
     d_weight = hidden.new_empty((vocab, hidden.shape[1]) if of_weight else (0, 0))
     if of_weight:
         products.to_weight(slope, scaled(hidden, grad_loss, count, dtype), d_weight, first=True)
