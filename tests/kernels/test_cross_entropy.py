@@ -291,3 +291,5 @@ def test_bad_options_are_refused(device, dtypes):
         api.cross_entropy(logits, targets, reduction="sum")
     with pytest.raises(ValueError, match=r"label_smoothing within 0 and 1, got 1\.5"):
         api.cross_entropy(logits, targets, label_smoothing=1.5)
+    with pytest.raises(ValueError, match=r"expected loss_dtype float32, .*, got torch\.int64"):
+        api.cross_entropy_over_logits(logits, targets, loss_dtype=torch.int64)

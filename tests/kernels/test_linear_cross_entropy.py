@@ -416,6 +416,20 @@ def test_compiles_whole(device, dtypes, implementation):
 
 
 @EACH
+def test_on_the_meta_device_there_are_shapes(device, dtypes, implementation):
+    inputs = (each.to("meta") for each in drawn(6, 16, 40, torch.float16))
+    loss = ours(implementation)(*inputs)
+    assert (loss.shape, loss.dtype, loss.device.type) == ((), torch.float16, "meta")
+
+
+@EACH
+def test_a_loss_of_another_type_is_refused(device, dtypes, implementation):
+    for dtype in (torch.int64, torch.float64):
+        with pytest.raises(ValueError, match=rf"expected loss_dtype float32, .*, got {dtype}"):
+            ours(implementation, loss_dtype=dtype)(*drawn(6, 16, 40, torch.float32))
+
+
+@EACH
 def test_autocast_casts_and_gives_the_loss_in_fp32(device, dtypes, implementation):
     hidden, weight, targets = drawn(5, 16, 40, torch.float32)
     with torch.autocast(device.type, dtype=dtypes[-1]):

@@ -60,6 +60,22 @@ def require_floats(op: str, **tensors: Tensor) -> None:
             )
 
 
+def autocast_dtype(device: torch.device) -> torch.dtype | None:
+    """What autocast casts to on such a device; None where it is off, as it always is on the meta device."""
+    if device.type == "meta" or not torch.is_autocast_enabled(device.type):
+        return None
+    return torch.get_autocast_dtype(device.type)
+
+
+def require_loss_dtype(op: str, dtype: torch.dtype) -> None:
+    """
+    Raises:
+        ValueError: none of fp32, fp16 and bf16.
+    """
+    if dtype not in FLOATS:
+        raise ValueError(f"{op}: expected loss_dtype float32, float16 or bfloat16, got {dtype}")
+
+
 def interprets() -> bool:
     """Whether Triton's interpreter takes the place of a GPU in this process; not without Triton."""
     try:

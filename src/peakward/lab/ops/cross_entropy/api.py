@@ -10,7 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from peakward.lab.ops.launchable import require_floats, require_launchable
+from peakward.lab.ops.launchable import (
+    autocast_dtype,
+    require_floats,
+    require_launchable,
+    require_loss_dtype,
+)
 
 OP = "cross_entropy"
 
@@ -82,6 +87,7 @@ def cross_entropy_over_logits(
     """
     _require(logits, targets, label_smoothing, reduction)
     dtype = loss_dtype or _loss_dtype(logits)
+    require_loss_dtype(OP, dtype)
     return _forward_over(logits, targets, ignore_index, label_smoothing, dtype)[0]
 
 
@@ -111,9 +117,7 @@ def _require(logits: Tensor, targets: Tensor, label_smoothing: float, reduction:
 
 
 def _loss_dtype(logits: Tensor) -> torch.dtype:
-    kind = logits.device.type
-    autocasts = kind != "meta" and torch.is_autocast_enabled(kind)
-    return torch.float32 if autocasts else logits.dtype
+    return logits.dtype if autocast_dtype(logits.device) is None else torch.float32
 
 
 def _compute(

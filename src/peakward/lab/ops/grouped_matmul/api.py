@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from peakward.lab.ops.grouped_matmul import reference
+from peakward.lab.ops.launchable import autocast_dtype
 
 ROW_BYTES = 16
 """torch's kernel loads rows in pieces of this size: the widths must be whole ones."""
@@ -18,9 +19,8 @@ def grouped_matmul(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
     Where `in_one_kernel` says so the host waits for nothing, forward and backward, and a CUDA
     graph can capture it; elsewhere the reference runs.
     """
-    kind = x.device.type
-    if kind != "meta" and torch.is_autocast_enabled(kind):  # Which does not know grouped_mm.
-        dtype = torch.get_autocast_dtype(kind)
+    dtype = autocast_dtype(x.device)
+    if dtype is not None:  # It does not know grouped_mm.
         x, weight = x.to(dtype), weight.to(dtype)
     if not in_one_kernel(x.dtype, weight.shape[1:], x.device):
         return reference.grouped_matmul(x, weight, ends)

@@ -4,7 +4,7 @@ name of its implementation."""
 import torch
 from torch import Tensor
 
-from peakward.lab.ops.launchable import require_floats
+from peakward.lab.ops.launchable import autocast_dtype, require_floats, require_loss_dtype
 from peakward.lab.ops.linear_cross_entropy import operators, workspace
 from peakward.lab.ops.linear_cross_entropy.operators import OP, ROW_BYTES
 
@@ -43,12 +43,13 @@ def linear_cross_entropy(
     Raises:
         ValueError: no such implementation, or inputs of another shape, type, stride or device.
     """
-    if torch.is_autocast_enabled(hidden.device.type):
-        dtype = torch.get_autocast_dtype(hidden.device.type)
+    dtype = autocast_dtype(hidden.device)
+    if dtype is not None:
         hidden, weight = hidden.to(dtype), weight.to(dtype)
         loss_dtype = loss_dtype or torch.float32
     loss_dtype = loss_dtype or hidden.dtype
     _require(hidden, weight, targets, implementation)
+    require_loss_dtype(OP, loss_dtype)
     options = ignore_index, loss_dtype
     if implementation == "recomputed":
         n_bytes = workspace.workspace_bytes(weight) if workspace_bytes is None else workspace_bytes
