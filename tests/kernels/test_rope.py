@@ -153,3 +153,21 @@ def test_says_what_it_cannot_take(device):
         rope(x.double(), cos, sin)
     with pytest.raises(ValueError, match="rope_qkv_: expected"):
         rope_qkv_(torch.randn(1, 3, 50), cos, sin, n_heads=4, n_kv_heads=2)
+    for turn, name in ((rope, "rope"), (rope_, "rope_")):
+        with pytest.raises(ValueError, match=rf"{name}: expected x of \(batch, heads, seq_len"):
+            turn(x[0], cos, sin)
+        for n_turned in (-1, 3):
+            with pytest.raises(ValueError, match=f"from 0 to the 2 heads, got {n_turned}"):
+                turn(x, cos, sin, n_turned=n_turned)
+    with pytest.raises(ValueError, match="rope_: expected x whose elements lie apart"):
+        rope_(x[:, :1].expand(1, 2, 3, 8), cos, sin)
+    for n_heads, n_kv_heads in ((0, 0), (-2, 4), (4, 0)):
+        with pytest.raises(ValueError, match=f"at least 1, got {n_heads} and {n_kv_heads}"):
+            rope_qkv_(torch.randn(1, 3, 48), cos, sin, n_heads=n_heads, n_kv_heads=n_kv_heads)
+
+
+def test_of_nothing_there_is_nothing(device):
+    cos, sin = angles((0, 2, 3, 8), torch.float32)
+    assert rope_(torch.empty(0, 2, 3, 8), cos, sin).shape == (0, 2, 3, 8)
+    for qkv in (torch.empty(0, 3, 48), torch.empty(0, 3, 48, requires_grad=True) * 1):
+        assert rope_qkv_(qkv, cos, sin, n_heads=2, n_kv_heads=2).shape == (0, 3, 48)

@@ -22,7 +22,9 @@ class _Heads(NamedTuple):
 
     def of(self, x: Tensor) -> Tensor:
         """(batch, heads, seq_len, head_dim): x, or a view of the projection that x is."""
-        return x if x.dim() == 4 else x.view(*x.shape[:2], self.n_all, -1).transpose(1, 2)
+        if x.dim() == 4:
+            return x
+        return x.view(*x.shape[:2], self.n_all, x.shape[2] // self.n_all).transpose(1, 2)
 
 
 def rope(x: Tensor, cos: Tensor, sin: Tensor, *, n_turned: int | None = None) -> Tensor:
@@ -36,14 +38,14 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor, *, n_turned: int | None = None) ->
     Raises:
         ValueError: shapes or types that do not fit, or a device that the kernel cannot run on.
     """
-    return _rope(x, cos, sin, x.shape[1] if n_turned is None else n_turned, False)
+    return _rope(x, cos, sin, _heads("rope", x, n_turned).n_turned, False)
 
 
 def rope_(x: Tensor, cos: Tensor, sin: Tensor, *, n_turned: int | None = None) -> Tensor:
     """x turned in place, and returned; otherwise as `rope`. What made x must not need its values
-    for its own gradient, which autograd checks."""
-    n_all = x.shape[1]
-    return _turn(x, cos, sin, _Heads(n_all, n_all if n_turned is None else n_turned))
+    for its own gradient, which autograd checks; and no two elements of it may be one, as where it is
+    expanded."""
+    return _turn(x, cos, sin, _heads("rope_", x, n_turned))
 
 
 def rope_qkv_(qkv: Tensor, cos: Tensor, sin: Tensor, *, n_heads: int, n_kv_heads: int) -> Tensor:
@@ -57,12 +59,31 @@ def rope_qkv_(qkv: Tensor, cos: Tensor, sin: Tensor, *, n_heads: int, n_kv_heads
     Raises:
         ValueError: as `rope`, and a width that is not of so many heads.
     """
+    if n_heads < 1 or n_kv_heads < 1:
+        raise ValueError(
+            f"rope_qkv_: expected n_heads and n_kv_heads of at least 1, got {n_heads} and {n_kv_heads}"
+        )
     n_all = n_heads + 2 * n_kv_heads
     if qkv.dim() != 3 or qkv.shape[-1] % n_all:
         raise ValueError(
             f"rope_qkv_: expected (batch, seq_len, {n_all}·head_dim), got {tuple(qkv.shape)}"
         )
     return _turn(qkv, cos, sin, _Heads(n_all, n_heads + n_kv_heads))
+
+
+def _heads(op: str, x: Tensor, n_turned: int | None) -> _Heads:
+    """
+    Raises:
+        ValueError: no four dimensions, or fewer heads than are to be turned.
+    """
+    if x.dim() != 4:
+        raise ValueError(
+            f"{op}: expected x of (batch, heads, seq_len, an even head_dim), got {tuple(x.shape)}"
+        )
+    n_all = x.shape[1]
+    if n_turned is not None and not 0 <= n_turned <= n_all:
+        raise ValueError(f"{op}: expected n_turned from 0 to the {n_all} heads, got {n_turned}")
+    return _Heads(n_all, n_all if n_turned is None else n_turned)
 
 
 def _turn(x: Tensor, cos: Tensor, sin: Tensor, heads: _Heads) -> Tensor:
@@ -108,6 +129,11 @@ class _InPlace(torch.autograd.Function):
 @torch.library.custom_op("peakward::rope_", mutates_args=("x",))
 def _rope_(x: Tensor, cos: Tensor, sin: Tensor, n_turned: int) -> None:
     cos, sin = _checked(x, cos, sin)
+    if any(size > 1 and stride == 0 for size, stride in zip(x.shape, x.stride(), strict=True)):
+        raise ValueError(
+            f"rope_: expected x whose elements lie apart, got strides {x.stride()} of "
+            f"{tuple(x.shape)}; clone it"
+        )
     from peakward.lab.ops.rope import triton
 
     turned = x[:, :n_turned]
@@ -143,7 +169,7 @@ def _checked(x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     """
     require_floats("rope", x=x, cos=cos, sin=sin)
     require_launchable("rope", x, cos, sin)
-    if x.dim() != 4 or x.shape[-1] % 2:
+    if x.shape[-1] % 2:
         raise ValueError(
             f"rope: expected x of (batch, heads, seq_len, an even head_dim), got {tuple(x.shape)}"
         )
