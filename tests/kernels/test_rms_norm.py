@@ -268,3 +268,7 @@ def test_says_what_it_cannot_take(device):
         add_rms_norm(x, x.half())
     with pytest.raises(ValueError, match="expected x in float32"):
         rms_norm(x.double(), (3,))
+    scalar = torch.tensor(1.0)
+    for call in (lambda: rms_norm(scalar, ()), lambda: add_rms_norm(scalar, scalar)):
+        with pytest.raises(ValueError, match=r"rms_norm: expected x of \(…, width\), got a scalar"):
+            call()

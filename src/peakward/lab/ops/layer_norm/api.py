@@ -77,6 +77,8 @@ def _layer_norm(
                 f"layer_norm: expected a {name} of shape {tuple(x.shape[-1:])}, got "
                 f"{tuple(each.shape)}"
             )
+    if x.dim() == 0:
+        raise ValueError("layer_norm: expected x of (…, width), got a scalar")
     if residual is not None and (residual.shape, residual.dtype) != (x.shape, x.dtype):
         raise ValueError(
             f"layer_norm: expected a residual of shape {tuple(x.shape)} in {x.dtype}, got "

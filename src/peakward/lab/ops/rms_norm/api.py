@@ -71,6 +71,8 @@ def _rms_norm(
         raise ValueError(
             f"rms_norm: expected a weight of shape {tuple(x.shape[-1:])}, got {tuple(weight.shape)}"
         )
+    if x.dim() == 0:
+        raise ValueError("rms_norm: expected x of (…, width), got a scalar")
     if residual is not None and (residual.shape, residual.dtype) != (x.shape, x.dtype):
         raise ValueError(
             f"rms_norm: expected a residual of shape {tuple(x.shape)} in {x.dtype}, got "
