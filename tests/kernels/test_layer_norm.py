@@ -287,5 +287,7 @@ def test_says_what_it_cannot_take(device):
         layer_norm(x.double(), (3,))
     scalar = torch.tensor(1.0)
     for call in (lambda: layer_norm(scalar, ()), lambda: add_layer_norm(scalar, scalar)):
-        with pytest.raises(ValueError, match=r"layer_norm: expected x of \(…, width\), got a scalar"):
+        with pytest.raises(
+            ValueError, match=r"layer_norm: expected x of \(…, width\), got a scalar"
+        ):
             call()

@@ -30,6 +30,7 @@ AHEAD_BYTES = 46 << 10
 gradients took 3% longer (H100), with 64 2%."""
 AHEAD_SHARED_BYTES = 96 << 10
 """Of which an A100 has 163 KiB for all programs of a multiprocessor."""
+MOST_INT32 = 2**31 - 1
 
 
 class RowSettings(NamedTuple):
@@ -132,9 +133,10 @@ def alignment(*extents: int) -> int:
 
     Kernels are handed widths and strides in units of it and multiply, so that the compiler knows
     what they are multiples of: by itself it sees only those of 16, and 1000 columns of bf16 would
-    be loaded one by one.
+    be loaded one by one. Of a stride that has 64 bits the unit is 1: divided it could have 32, in
+    which its product would be taken.
     """
-    return math.gcd(16, *extents)
+    return 1 if max(extents) > MOST_INT32 else math.gcd(16, *extents)
 
 
 def vector(itemsize: int, width: int, *strides: int) -> int:

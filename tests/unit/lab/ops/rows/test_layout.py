@@ -115,3 +115,9 @@ def test_rows_are_a_view_where_one_stride_addresses_them():
 def test_a_cpu_stands_for_four_multiprocessors_of_an_a100():
     assert multiprocessors(torch.device("cpu")) == 4
     assert shared_bytes(torch.device("cpu")) == 163 << 10
+
+
+def test_a_stride_of_64_bits_is_handed_whole():
+    """Divided by 16 it may have 32, and in these the kernel's product would overflow."""
+    assert alignment(128256, 2**31 - 16) == 16
+    assert alignment(128256, 2**31) == alignment(128256, 32768 * 128256) == 1
