@@ -1,6 +1,7 @@
 """What all operators refuse."""
 
 import sys
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -86,6 +87,7 @@ ONE_INPUT = {
         ROWS,
     ),
 }
+WITHOUT_GRADIENT = ("decode_attention", "paged_decode_attention", "int8_matmul", "int4_matmul")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="nothing is interpreted here")
@@ -110,3 +112,34 @@ def test_without_triton_a_cpu_is_named_as_what_it_is(name, monkeypatch):
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ValueError, match="expected tensors on a CUDA device, got cpu"):
         call(x)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="nothing is interpreted here")
+@pytest.mark.parametrize("name", ONE_INPUT)
+def test_kernels_start_on_the_device_of_their_tensors(name, monkeypatch):
+    """Triton starts them on the process's current one, whichever tensors they are handed."""
+    from triton.runtime import interpreter
+
+    call, x = ONE_INPUT[name]
+    chosen, started = [], []
+
+    @contextmanager
+    def device_of(tensor):
+        chosen.append(tensor)
+        yield
+        chosen.pop()
+
+    start = interpreter.GridExecutor.__call__
+
+    def noted(executor, *arguments, **options):
+        started.append(len(chosen))
+        return start(executor, *arguments, **options)
+
+    monkeypatch.setattr(torch.cuda, "device_of", device_of)
+    monkeypatch.setattr(interpreter.GridExecutor, "__call__", noted)
+    leaf = x.clone().requires_grad_(x.is_floating_point())
+    result = call(leaf)
+    if name not in WITHOUT_GRADIENT:
+        (result if isinstance(result, torch.Tensor) else result[0]).sum().backward()
+    assert started
+    assert all(started)

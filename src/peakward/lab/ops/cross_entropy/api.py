@@ -130,13 +130,14 @@ def _compute(
     require_launchable(OP, logits, targets)
     from peakward.lab.ops.cross_entropy import triton
 
-    return triton.forward(
-        logits,
-        targets,
-        ignore_index=ignore_index,
-        label_smoothing=label_smoothing,
-        loss_dtype=loss_dtype,
-    )
+    with torch.cuda.device_of(logits):
+        return triton.forward(
+            logits,
+            targets,
+            ignore_index=ignore_index,
+            label_smoothing=label_smoothing,
+            loss_dtype=loss_dtype,
+        )
 
 
 def _fake(
@@ -231,12 +232,13 @@ def _write_gradient(
 ) -> None:
     from peakward.lab.ops.cross_entropy import triton
 
-    triton.gradient(
-        *tensors,
-        grad_lse=None if grad_lse is None else grad_lse.contiguous(),
-        ignore_index=ignore_index,
-        label_smoothing=label_smoothing,
-    )
+    with torch.cuda.device_of(tensors[0]):
+        triton.gradient(
+            *tensors,
+            grad_lse=None if grad_lse is None else grad_lse.contiguous(),
+            ignore_index=ignore_index,
+            label_smoothing=label_smoothing,
+        )
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

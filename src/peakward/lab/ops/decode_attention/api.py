@@ -169,18 +169,19 @@ def _op(  # noqa: PLR0917 (torch takes no keyword-only tensors)
         properties = torch.cuda.get_device_properties(q.device)
         _require_fp8(k.dtype, (properties.major, properties.minor))
         n_multiprocessors = properties.multi_processor_count
-    return kernels.decode_attention(
-        q,
-        k,
-        v,
-        lengths=None if lengths is None else lengths.contiguous(),
-        block_table=block_table,
-        k_scale=k_scale,
-        v_scale=v_scale,
-        window=window,
-        scale=scale,
-        n_multiprocessors=n_multiprocessors,
-    )
+    with torch.cuda.device_of(q):
+        return kernels.decode_attention(
+            q,
+            k,
+            v,
+            lengths=None if lengths is None else lengths.contiguous(),
+            block_table=block_table,
+            k_scale=k_scale,
+            v_scale=v_scale,
+            window=window,
+            scale=scale,
+            n_multiprocessors=n_multiprocessors,
+        )
 
 
 @_op.register_fake

@@ -75,7 +75,8 @@ def attend(
 ) -> tuple[Tensor, Tensor]:
     """out and lse by the implementation of that name."""
     require_launchable(OP, q, k, v, slopes)
-    return implementation(name).forward(q, k, v, slopes, Rule(causal, window, scale))
+    with torch.cuda.device_of(q):
+        return implementation(name).forward(q, k, v, slopes, Rule(causal, window, scale))
 
 
 @attend.register_fake
@@ -100,17 +101,18 @@ def attend_backward(
     name: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """dq, dk, dv."""
-    return implementation(name).backward(
-        _with_rows(dout),
-        None if dlse is None else dlse.contiguous(),
-        q,
-        k,
-        v,
-        out,
-        lse,
-        slopes,
-        Rule(causal, window, scale),
-    )
+    with torch.cuda.device_of(q):
+        return implementation(name).backward(
+            _with_rows(dout),
+            None if dlse is None else dlse.contiguous(),
+            q,
+            k,
+            v,
+            out,
+            lse,
+            slopes,
+            Rule(causal, window, scale),
+        )
 
 
 @torch.library.custom_op("peakward::flash_attention_packed", mutates_args=())
@@ -131,7 +133,8 @@ def attend_packed(
     """out and lse of packed sequences."""
     require_launchable(OP, q, k, v, slopes, q_starts, k_starts)
     packing = Packing(q_starts, k_starts, q_len, k_len)
-    return implementation(name).forward(q, k, v, slopes, Rule(causal, window, scale), packing)
+    with torch.cuda.device_of(q):
+        return implementation(name).forward(q, k, v, slopes, Rule(causal, window, scale), packing)
 
 
 @attend_packed.register_fake
@@ -170,18 +173,19 @@ def attend_packed_backward(
     name: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """dq, dk, dv of packed sequences."""
-    return implementation(name).backward(
-        _with_rows(dout),
-        None if dlse is None else dlse.contiguous(),
-        q,
-        k,
-        v,
-        out,
-        lse,
-        slopes,
-        Rule(causal, window, scale),
-        Packing(q_starts, k_starts, q_len, k_len),
-    )
+    with torch.cuda.device_of(q):
+        return implementation(name).backward(
+            _with_rows(dout),
+            None if dlse is None else dlse.contiguous(),
+            q,
+            k,
+            v,
+            out,
+            lse,
+            slopes,
+            Rule(causal, window, scale),
+            Packing(q_starts, k_starts, q_len, k_len),
+        )
 
 
 def _with_rows(dout: Tensor) -> Tensor:

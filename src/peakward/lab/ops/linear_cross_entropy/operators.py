@@ -26,16 +26,17 @@ def chunked(  # noqa: PLR0917 (autograd takes no keywords)
     require_launchable(OP, hidden, weight, targets)
     from peakward.lab.ops.linear_cross_entropy.chunked import loss_and_gradients
 
-    return loss_and_gradients(
-        hidden,
-        weight,
-        targets,
-        ignore_index=ignore_index,
-        loss_dtype=loss_dtype,
-        n_bytes=n_bytes,
-        of_hidden=of_hidden,
-        of_weight=of_weight,
-    )
+    with torch.cuda.device_of(hidden):
+        return loss_and_gradients(
+            hidden,
+            weight,
+            targets,
+            ignore_index=ignore_index,
+            loss_dtype=loss_dtype,
+            n_bytes=n_bytes,
+            of_hidden=of_hidden,
+            of_weight=of_weight,
+        )
 
 
 @chunked.register_fake
@@ -63,7 +64,8 @@ def chunked_backward(
 ) -> tuple[Tensor, Tensor]:
     from peakward.lab.ops.linear_cross_entropy.chunked import gradients
 
-    return gradients(d_hidden, d_weight, count, grad_loss)
+    with torch.cuda.device_of(d_hidden):
+        return gradients(d_hidden, d_weight, count, grad_loss)
 
 
 @chunked_backward.register_fake
@@ -84,15 +86,16 @@ def whole(  # noqa: PLR0917
     require_launchable(OP, hidden, weight, targets)
     from peakward.lab.ops.linear_cross_entropy.whole import loss_and_slope
 
-    return loss_and_slope(
-        hidden,
-        weight,
-        targets,
-        ignore_index=ignore_index,
-        loss_dtype=loss_dtype,
-        of_hidden=of_hidden,
-        of_weight=of_weight,
-    )
+    with torch.cuda.device_of(hidden):
+        return loss_and_slope(
+            hidden,
+            weight,
+            targets,
+            ignore_index=ignore_index,
+            loss_dtype=loss_dtype,
+            of_hidden=of_hidden,
+            of_weight=of_weight,
+        )
 
 
 @whole.register_fake
@@ -126,7 +129,10 @@ def whole_backward(  # noqa: PLR0917
 ) -> tuple[Tensor, Tensor]:
     from peakward.lab.ops.linear_cross_entropy.whole import gradients
 
-    return gradients(hidden, d_hidden, slope, count, grad_loss, vocab=vocab, of_weight=of_weight)
+    with torch.cuda.device_of(hidden):
+        return gradients(
+            hidden, d_hidden, slope, count, grad_loss, vocab=vocab, of_weight=of_weight
+        )
 
 
 @whole_backward.register_fake
@@ -161,7 +167,8 @@ def recomputed(  # noqa: PLR0917
                 f"{OP}: expected {name} at a multiple of {ROW_BYTES} bytes in memory, got a view "
                 f"that begins at element {each.storage_offset()}; {name}.clone() has it"
             )
-    return loss(hidden, weight, targets, ignore_index=ignore_index, loss_dtype=loss_dtype)
+    with torch.cuda.device_of(hidden):
+        return loss(hidden, weight, targets, ignore_index=ignore_index, loss_dtype=loss_dtype)
 
 
 @recomputed.register_fake
@@ -195,18 +202,19 @@ def recomputed_backward(  # noqa: PLR0917
 ) -> tuple[Tensor, Tensor]:
     from peakward.lab.ops.linear_cross_entropy.recomputed import gradients
 
-    return gradients(
-        hidden,
-        weight,
-        targets,
-        sums,
-        count,
-        grad_loss,
-        ignore_index=ignore_index,
-        n_bytes=n_bytes,
-        of_hidden=of_hidden,
-        of_weight=of_weight,
-    )
+    with torch.cuda.device_of(hidden):
+        return gradients(
+            hidden,
+            weight,
+            targets,
+            sums,
+            count,
+            grad_loss,
+            ignore_index=ignore_index,
+            n_bytes=n_bytes,
+            of_hidden=of_hidden,
+            of_weight=of_weight,
+        )
 
 
 @recomputed_backward.register_fake

@@ -104,9 +104,13 @@ def _int8(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
     require_launchable("int8_matmul", x, weight, scale)
     from peakward.lab.ops.quantized_matmul import triton as kernels
 
-    out = kernels.int8_matmul(
-        _rows(x), weight, scale, n_multiprocessors=_multiprocessors(x, kernels.H100_MULTIPROCESSORS)
-    )
+    with torch.cuda.device_of(x):
+        out = kernels.int8_matmul(
+            _rows(x),
+            weight,
+            scale,
+            n_multiprocessors=_multiprocessors(x, kernels.H100_MULTIPROCESSORS),
+        )
     return out.view(*x.shape[:-1], len(weight))
 
 
@@ -121,13 +125,14 @@ def _int4(x: Tensor, weight: Tensor, scale: Tensor, zero: Tensor | None) -> Tens
     require_launchable("int4_matmul", x, weight, scale, zero)
     from peakward.lab.ops.quantized_matmul import triton as kernels
 
-    out = kernels.int4_matmul(
-        _rows(x),
-        weight,
-        scale,
-        zero,
-        n_multiprocessors=_multiprocessors(x, kernels.H100_MULTIPROCESSORS),
-    )
+    with torch.cuda.device_of(x):
+        out = kernels.int4_matmul(
+            _rows(x),
+            weight,
+            scale,
+            zero,
+            n_multiprocessors=_multiprocessors(x, kernels.H100_MULTIPROCESSORS),
+        )
     return out.view(*x.shape[:-1], weight.shape[1])
 
 
