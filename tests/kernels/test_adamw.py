@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peakward.lab.ops.adamw import reference
+from peakward.lab.ops.adamw.api import TritonAdamW
 
 SETTINGS = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
 kernel = pytest.importorskip("peakward.lab.ops.adamw.triton")
@@ -63,3 +64,84 @@ def test_a_nan_gradient_reaches_the_parameter(device):
 def test_scales_keep_their_digits_at_the_first_step(device):
     shared = kernel.scales(torch.tensor(1.0), lr=1.0, betas=(0.9, 0.999))
     assert shared.tolist() == pytest.approx([10.0, 1000.0], rel=2.0**-23)
+
+
+def parameters():
+    torch.manual_seed(0)
+    return [torch.nn.Parameter(torch.randn(n)) for n in (3, 40, 5)]
+
+
+def grouped(kind, chosen):
+    """The last one without weight decay."""
+    groups = [{"params": chosen[:2]}, {"params": chosen[2:], "weight_decay": 0.0}]
+    return kind(groups, lr=1e-2, weight_decay=0.1)
+
+
+def stepped(optimizer, steps, start=0):
+    """The optimizer's parameters after steps of which each names those that have a gradient."""
+    chosen = [each for group in optimizer.param_groups for each in group["params"]]
+    for count, present in enumerate(steps, start):
+        for number, each in enumerate(chosen):
+            wave = torch.linspace(0, 9, each.numel()) + count
+            each.grad = wave.sin() if number in present else None
+        optimizer.step()
+    return chosen
+
+
+def assert_same(mine, theirs):
+    for each, other in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(each, other, rtol=1e-6, atol=1e-6)
+
+
+PRESENT = [(0,), (0, 1, 2), (1,), (0, 1), (0, 1, 2), (2,)]
+
+
+def test_a_parameter_counts_the_updates_that_it_has_had(device):
+    mine = stepped(grouped(TritonAdamW, parameters()), PRESENT)
+    assert_same(mine, stepped(grouped(torch.optim.AdamW, parameters()), PRESENT))
+
+
+def test_parameters_with_equal_counts_share_them(device, monkeypatch):
+    counted = []
+    scales = kernel.scales
+    monkeypatch.setattr(kernel, "scales", lambda *a, **o: counted.append(1) or scales(*a, **o))
+    stepped(TritonAdamW(parameters()), [(0, 1, 2)] * 3)
+    assert len(counted) == 3
+
+
+@pytest.mark.parametrize("kind", [TritonAdamW, torch.optim.AdamW])
+def test_goes_on_from_a_state_that_was_stored_on_a_cpu(device, tmp_path, kind):
+    first = grouped(kind, parameters())
+    trained = [each.detach().clone() for each in stepped(first, PRESENT)]
+    torch.save(first.state_dict(), tmp_path / "state")
+    mine, theirs = (
+        grouped(each, [torch.nn.Parameter(tensor.clone()) for tensor in trained])
+        for each in (TritonAdamW, torch.optim.AdamW)
+    )
+    for each in (mine, theirs):
+        # Each its own: torch takes tensors as they are.
+        each.load_state_dict(torch.load(tmp_path / "state", map_location="cpu"))
+    assert all(each["step"].device.type == device.type for each in mine.state.values())
+    steps = [(0, 1, 2), (0, 2)]
+    assert_same(stepped(mine, steps, 9), stepped(theirs, steps, 9))
+
+
+@pytest.mark.parametrize("name", ["amsgrad", "maximize"])
+def test_another_optimizers_state_is_refused(device, name):
+    state = torch.optim.AdamW(parameters(), **{name: True}).state_dict()
+    with pytest.raises(ValueError, match=f"an AdamW with {name}=False, got True"):
+        TritonAdamW(parameters()).load_state_dict(state)
+
+
+def test_a_closure_may_go_backward(device):
+    (parameter, *_) = parameters()
+    before = parameter.detach().clone()
+    optimizer = TritonAdamW([parameter])
+
+    def closure():
+        loss = parameter.square().sum()
+        loss.backward()
+        return loss
+
+    assert float(optimizer.step(closure).detach()) == pytest.approx(float(before.square().sum()))
+    assert not torch.equal(parameter, before)
