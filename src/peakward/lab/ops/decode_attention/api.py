@@ -37,7 +37,7 @@ def decode_attention(
 
     Args:
         q: (batch, heads, n_queries, head_dim), n_queries at most 8, in fp32, fp16 or bf16; head_dim
-            at most 256. Rows of 16 bytes times a whole number are fetched fastest.
+            at most 256. Rows of 16 bytes times a whole number are fetched fastest. Autocast casts nothing.
         k, v: (batch, kv_heads, positions, head_dim) of any strides, in q's dtype; or int8 or
             float8_e4m3fn, with scales: then of an even head_dim, and v of pairs of bytes (its last
             stride 1, the others and its offset even).

@@ -37,7 +37,8 @@ def flash_attention(
         implementation: one of `operators.IMPLEMENTATIONS`.
 
     Returns:
-        (batch, heads, q_len, head_dim) in q's type and layout. Its gradients are bitwise the same from
+        (batch, heads, q_len, head_dim) in q's type and layout; autocast, which casts what torch's attention
+        is given, changes nothing. Its gradients are bitwise the same from
         call to call; of the implementation "hopper" they depend, in their last bits, on the order of
         additions, and torch.use_deterministic_algorithms(True) refuses them.
 

@@ -27,7 +27,7 @@ def int8_matmul(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
         scale: (k / group, n) of a float, contiguous; the group a power of two of at least 32, or k.
 
     Returns:
-        (..., n) in x's dtype.
+        (..., n) in x's dtype; autocast changes nothing.
 
     Raises:
         ValueError: what the kernel cannot take, or no GPU that it runs on.
@@ -61,10 +61,11 @@ def int4_matmul(x: Tensor, weight: Tensor, scale: Tensor, zero: Tensor | None = 
         x: (..., k) in fp32, fp16 or bf16.
         weight: (⌈k / 128⌉, n, 16) of int32, contiguous: see `reference.packed`.
         scale: (k / group, n) of a float, contiguous; the group 32, 64 or 128.
-        zero: (k / group, n) of uint8, contiguous; None: 8 everywhere.
+        zero: (k / group, n) of uint8, contiguous, each from 0 to 15, which is not checked; None: 8
+            everywhere.
 
     Returns:
-        (..., n) in x's dtype.
+        (..., n) in x's dtype; autocast changes nothing.
 
     Raises:
         ValueError: what the kernel cannot take, or no GPU that it runs on.
