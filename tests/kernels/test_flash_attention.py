@@ -264,14 +264,16 @@ def test_outputs_are_written_whole(device, monkeypatch):
     assert not any(each.isnan().any() for each in (*got, lse))
 
 
-def test_torch_compile_takes_it_whole(device):
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_torch_compile_takes_it_whole(device, dynamic):
+    torch.compiler.reset()
     drawn = draw(Case(n_heads=2), torch.float32)
     inputs = [each.detach().requires_grad_() for each in drawn[:3]]
 
     def attention(q, k, v):
-        return api.flash_attention(q, k, v, causal=True)
+        return api.flash_attention(q, k, v, causal=True, window=15)
 
-    compiled = torch.compile(attention, fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(attention, fullgraph=True, dynamic=dynamic, backend="aot_eager")
     for mine, eager in zip(
         torch.autograd.grad(compiled(*inputs), inputs, drawn.dout),
         torch.autograd.grad(attention(*inputs), inputs, drawn.dout),

@@ -96,7 +96,7 @@ def _require_alike(q: Tensor, k: Tensor, v: Tensor) -> None:
     for name, each in (("k", k), ("v", v)):
         if each.dtype != q.dtype:
             raise ValueError(f"{OP}: expected {name} in q's {q.dtype}, got {each.dtype}")
-    if q.shape[-1] not in HEAD_DIMS:
+    if not HEAD_DIMS[0] <= q.shape[-1] <= HEAD_DIMS[-1]:
         raise ValueError(
             f"{OP}: expected head_dim from {HEAD_DIMS[0]} to {HEAD_DIMS[-1]}, got {q.shape[-1]}"
         )
