@@ -4,7 +4,14 @@ One head over lengths and head dims: forward, backward and memory held in betwee
 limits, the length at which the naive way ends.
 """
 
-from peakward.studies.attention import conclusions, growth, limits, plots, tables
+from peakward.studies.attention import (
+    conclusions,
+    growth,
+    growth_conclusions,
+    limits,
+    plots,
+    tables,
+)
 from peakward.studies.attention.grid import plan, read
 from peakward.studies.parts import Parts
 from peakward.studies.readings import Readings
@@ -30,7 +37,7 @@ def parts(readings: Readings, setting: Setting) -> Parts:
         plots=plots.plots(cells),
         conclusions=(
             *conclusions.fastest(cells),
-            *conclusions.growth(grown),
+            *growth_conclusions.growth(grown),
             *conclusions.held(cells),
             *conclusions.limits(ends),
         ),

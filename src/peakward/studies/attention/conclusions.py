@@ -1,14 +1,12 @@
 """What the numbers of `attention` say."""
 
 from collections.abc import Sequence
-from itertools import groupby
 
 from peakward.records.measurement import Interval, Measurement
 from peakward.records.study import Conclusion, Evidence
 from peakward.report.format import format_cell
 from peakward.stats.compare import median_ratio
 from peakward.studies.attention.grid import Cell, groups, place
-from peakward.studies.attention.growth import Growth
 from peakward.studies.attention.limits import End
 from peakward.studies.attention_arms import NAIVE, Attempt
 from peakward.studies.parts import evidence, say
@@ -62,55 +60,6 @@ def _fastest(group: Sequence[Cell], name: str) -> Conclusion | None:
 
 def _seconds(found: Interval, source: Measurement) -> Evidence:
     return evidence("time", found.estimate, "s", source)
-
-
-def growth(grown: Sequence[Growth]) -> tuple[Conclusion, ...]:
-    """Exponents of naive beside the least of memory held, by precision and head dim."""
-    said = []
-    for _, of in groupby(grown, key=lambda each: (each.last.precision, each.last.head_dim)):
-        several = [each for each in of if each.held is not None and each.backward is not None]
-        naive = next((each for each in several if each.last.arm == NAIVE), None)
-        if naive is not None and len(several) > 1:
-            said.append(_growth(naive, min(several, key=_held)))
-    return tuple(said)
-
-
-def _held(grown: Growth) -> float:
-    assert grown.held is not None
-    return grown.held
-
-
-def _growth(naive: Growth, least: Growth) -> Conclusion:
-    if naive.last.arm == least.last.arm:
-        text = "In {place} no memory held grows slower than naive's, with the length to the power of {held}."
-        return say(text, place=place(naive.last), held=_of_held(naive))
-    return say(
-        "In {place} memory held for backward grows with the length to the power of {held} in naive "
-        "attention and of {less} in {arm}; the time of backward to {backward} ({low} to {high}) "
-        "and {other} ({other_low} to {other_high}).",
-        place=place(naive.last),
-        arm=least.last.arm.name,
-        held=_of_held(naive),
-        less=_of_held(least),
-        **_of_backward(naive, ("backward", "low", "high")),
-        **_of_backward(least, ("other", "other_low", "other_high")),
-    )
-
-
-def _of_held(grown: Growth) -> Evidence:
-    quantity = f"exponent of memory held, {grown.last.arm.name}"
-    return evidence(quantity, _held(grown), "count", *grown.sources)
-
-
-def _of_backward(grown: Growth, names: tuple[str, str, str]) -> dict[str, Evidence]:
-    found = grown.backward
-    assert found is not None
-    quantity = f"exponent of backward time, {grown.last.arm.name}"
-    ends = (("", found.estimate), (", low end", found.low), (", high end", found.high))
-    return {
-        name: evidence(quantity + end, value, "count", *grown.sources)
-        for name, (end, value) in zip(names, ends, strict=True)
-    }
 
 
 def held(cells: Sequence[Cell]) -> tuple[Conclusion, ...]:

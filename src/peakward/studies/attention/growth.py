@@ -14,12 +14,23 @@ from peakward.studies.readings import time
 class Growth(msgspec.Struct, frozen=True, kw_only=True):
     """Exponents of one arm over the lengths at which it ran; None where fewer than three did."""
 
-    last: Cell
-    """The longest of the curve."""
+    curve: tuple[Cell, ...]
+    """The shortest length first."""
     forward: Interval | None
     backward: Interval | None
     held: float | None
     sources: tuple[Measurement, ...]
+
+    @property
+    def last(self) -> Cell:
+        """The longest of the curve."""
+        return self.curve[-1]
+
+    @property
+    def backward_at(self) -> dict[int, Measurement]:
+        """By length, where it has a time."""
+        found = {cell.seq_len: cell.backward.measurement for cell in self.curve}
+        return {seq_len: each for seq_len, each in found.items() if each is not None and time(each)}
 
 
 def read(cells: Sequence[Cell]) -> tuple[Growth, ...]:
@@ -28,11 +39,11 @@ def read(cells: Sequence[Cell]) -> tuple[Growth, ...]:
     return tuple(each for each in found if each.forward or each.backward or each.held)
 
 
-def _growth(curve: Sequence[Cell]) -> Growth:
+def _growth(curve: tuple[Cell, ...]) -> Growth:
     held = [(cell.seq_len, cell.held_bytes) for cell in curve if cell.held_bytes]
     attempts = [attempt for cell in curve for attempt in (cell.forward, cell.backward)]
     return Growth(
-        last=curve[-1],
+        curve=curve,
         forward=_of_times([cell.forward for cell in curve]),
         backward=_of_times([cell.backward for cell in curve]),
         held=exponent([seq_len for seq_len, _ in held], [n_bytes for _, n_bytes in held]),

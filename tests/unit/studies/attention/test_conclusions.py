@@ -34,6 +34,35 @@ def test_the_fastest_the_exponents_the_matrix_and_the_end(said, figures):
     )
 
 
+@pytest.fixture
+def slowed(setting, gathered, measure):
+    """The conclusions of a CPU's grid in which cases take a factor of their time."""
+
+    def make(factor):
+        here = setting("small", "cpu")
+        readings = gathered(attention, here)
+        for serial, each in enumerate(list(readings)):
+            if each.status == "ok":
+                told = measure(
+                    each.case, each.protocol, here.environment, "ok", serial, factor(each.case)
+                )
+                readings.add(told)
+        return attention.parts(readings, here).conclusions
+
+    return make
+
+
+def test_how_backward_grows_is_told_of_the_long_end_alone(slowed, figures):
+    """Short lengths are launches: a fit over them would call naive's square of the length a line."""
+    said = slowed(lambda case: 16 if case.seq_len == 128 else 1)
+    (growth,) = [each for each in said if "memory held" in each.text]
+    told = figures(growth)
+    assert (told["short length"], told["long length"]) == (512, 1024)
+    assert told["growth of backward time, naive"] == pytest.approx(4)
+    assert told["growth of backward time, naive, low end"] == pytest.approx(4 * 0.986, rel=1e-3)
+    assert not any("exponent of backward time" in name for name in told)
+
+
 def _beyond(case):
     return case.memory_limit_bytes and case.seq_len > 512
 
