@@ -10,7 +10,7 @@ from peakward.studies.attention.grid import Cell, groups, place
 from peakward.studies.attention.limits import End
 from peakward.studies.attention_arms import NAIVE, Attempt
 from peakward.studies.parts import evidence, say
-from peakward.studies.readings import time
+from peakward.studies.readings import distinct, time
 
 PASSES = ("forward", "backward")
 
@@ -45,17 +45,29 @@ def _fastest(group: Sequence[Cell], name: str) -> Conclusion | None:
     ratio = median_ratio(best_s, naive_s)
     ends = ("low", ratio.low), ("high", ratio.high)
     return say(
-        "In {place}, {name} at length {length}, {arm} is the fastest: {ratio} the speed of naive "
-        "({low} to {high}; {best} against {naive}).",
+        "In {place}, {name} at length {length}, {arm} is the fastest{though}: {ratio} the speed of "
+        "naive ({low} to {high}; {best} against {naive}).",
         place=place(group[0]),
         name=name,
         length=length,
         arm=arm,
+        though=_though(by_arm, arm),
         ratio=evidence(f"speed over naive, {name}", ratio.estimate, "ratio", naive, best),
         best=_seconds(best_s, best),
         naive=_seconds(naive_s, naive),
         **{end: evidence(f"{end} end of it", value, "ratio", naive, best) for end, value in ends},
     )
+
+
+def _though(by_arm: dict[str, tuple[Interval, Measurement]], fastest: str) -> str:
+    """Which other arms the fastest is not measurably faster than; naive is told by its own ratio."""
+    best_s, _ = by_arm[fastest]
+    near = [
+        arm
+        for arm, (found_s, _) in by_arm.items()
+        if arm not in (fastest, NAIVE.name) and not distinct(best_s, found_s)
+    ]
+    return f", though not measurably faster than {' or '.join(near)}" if near else ""
 
 
 def _seconds(found: Interval, source: Measurement) -> Evidence:

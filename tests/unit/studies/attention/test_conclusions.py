@@ -63,6 +63,13 @@ def test_how_backward_grows_is_told_of_the_long_end_alone(slowed, figures):
     assert not any("exponent of backward time" in name for name in told)
 
 
+def test_what_the_fastest_is_not_measurably_faster_than_is_named(slowed):
+    tied, *_ = slowed(lambda case: 1.005 if case.attention == "flex" else 1)
+    assert "sdpa is the fastest, though not measurably faster than flex: " in tied.text
+    clear, *_ = slowed(lambda case: 1.5 if case.attention == "flex" else 1)
+    assert "sdpa is the fastest: " in clear.text
+
+
 def _beyond(case):
     return case.memory_limit_bytes and case.seq_len > 512
 
