@@ -166,7 +166,8 @@ def _scope(given: Options, here: Machine) -> Scope:
         wanted["models"] = options.shapes(given.shape, options.DEFAULTS[here.device].model)
     if given.seq_len is not None:
         lengths = options.sizes(given.seq_len, "--seq-len", options.MAX_SEQ_LEN)
-        wanted["seq_lens"] = tuple(lengths)
+        # Studies tell of the shortest and the longest by their place.
+        wanted["seq_lens"] = tuple(sorted(lengths))
     if given.batch_size is not None:
         wanted["batch_size"] = values.whole(
             given.batch_size, "--batch-size", low=1, high=options.MAX_BATCH_SIZE
