@@ -6,7 +6,7 @@ from peakward.records.calibration import Calibration
 from peakward.records.study import Conclusion
 from peakward.studies.parts import evidence, say
 from peakward.studies.pieces import Timed, compared
-from peakward.studies.power_law import exponent
+from peakward.studies.power_law import exponent_interval
 from peakward.studies.vectorization.grid import LOOPS, NUMPY, TORCH
 from peakward.studies.vectorization.tables import peak_share
 
@@ -24,20 +24,26 @@ def speedups(timed: Sequence[Timed]) -> Iterator[Conclusion]:
 
 
 def growth(timed: Sequence[Timed]) -> Iterator[Conclusion]:
-    """The exponent of the loops' time in n."""
-    by_size = _by_size(timed, LOOPS)
-    times = [each.median_s or 0.0 for each in by_size.values()]
-    found = exponent(list(by_size), times)
-    if found is not None:
-        yield say(
-            "The loops' time grows as n to the power of {power} over {n} sizes, their FLOPs as n³.",
-            power=evidence(
-                "exponent", found, "count", *(each.measurement for each in by_size.values())
-            ),
-            n=evidence(
-                "sizes", len(by_size), "count", *(each.measurement for each in by_size.values())
-            ),
-        )
+    """The exponent of the loops' time in n, with the interval that those of the times give it."""
+    known = [(n, each.time, each.measurement) for n, each in _by_size(timed, LOOPS).items()]
+    told = [(n, found, source) for n, found, source in known if found is not None]
+    power = exponent_interval([n for n, _, _ in told], [found for _, found, _ in told])
+    if power is None:
+        return
+    sources = [source for _, _, source in told]
+    (least, shortest, first), (most, longest, last) = told[0], told[-1]
+    yield say(
+        "The loops' time grows as n to the power of {power} ({low} to {high} by their intervals) over "
+        "{n} sizes, from {shortest} at {least} to {longest} at {most}; their FLOPs as n³.",
+        power=evidence("exponent", power.estimate, "count", *sources),
+        low=evidence("exponent, low end", power.low, "count", *sources),
+        high=evidence("exponent, high end", power.high, "count", *sources),
+        n=evidence("sizes", len(told), "count", *sources),
+        shortest=evidence("shortest time", shortest.estimate, "s", first),
+        least=evidence("least n", least, "count", first),
+        longest=evidence("longest time", longest.estimate, "s", last),
+        most=evidence("largest n", most, "count", last),
+    )
 
 
 def peaks(timed: Sequence[Timed], of: Calibration | None) -> Iterator[Conclusion]:

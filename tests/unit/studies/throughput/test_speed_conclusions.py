@@ -27,7 +27,11 @@ def test_growth_with_the_sequence_needs_three_lengths(said, figures):
     assert not any("power" in each.text for each in said("corners"))
     (fp32, *_) = [each for each in said("full") if "power" in each.text]
     assert fp32.text.startswith("In fp32 the train step of 2.7B")
-    assert figures(fp32)["exponent"] == pytest.approx(1.0, abs=0.1)
+    told = figures(fp32)
+    assert told["exponent"] == pytest.approx(1.0, abs=0.1)
+    assert told["exponent, low end"] < told["exponent"] < told["exponent, high end"]
+    seconds = {each.quantity for each in fp32.evidence if each.unit == "s"}
+    assert seconds == {"time at the shortest", "time at the longest"}, "so that doubts show"
 
 
 def test_without_fp32_nothing_is_gained(said):

@@ -1,6 +1,10 @@
 """What `vectorization` concludes from known figures."""
 
+import msgspec
 import pytest
+
+from peakward.records.measurement import Validity
+from peakward.studies import doubts, vectorization
 
 
 def test_what_it_says(made, figures):
@@ -12,7 +16,21 @@ def test_what_it_says(made, figures):
     )
     assert said[2].startswith("A product of 2048 × 2048: numpy takes 2.00× the time of torch")
     assert figures(conclusions[3])["exponent"] == pytest.approx(3)
+    # A slope of three known to 1% each, over a factor of 4: the ends are ±√2 % / ln 4 away.
+    assert figures(conclusions[3])["exponent, high end"] == pytest.approx(3.01, abs=0.001)
     assert said[-1].startswith("The largest difference of torch in fp32 from fp64 is 1.00e-7")
+
+
+def test_an_exponent_of_doubtful_times_says_so(setting, gathered):
+    here = setting("small", "cpu")
+    readings = gathered(vectorization, here)
+    parts = vectorization.parts(readings, here)
+    shaky = [
+        msgspec.structs.replace(each, validity=Validity(verdict="unstable", reasons=("a reason",)))
+        for each in readings
+    ]
+    (grown,) = [each for each in doubts.marked(parts.conclusions, shaky) if "power of" in each.text]
+    assert grown.text.endswith("(Both times behind it are unstable or throttled.)")
 
 
 def test_of_nothing_nothing_is_said(made):
