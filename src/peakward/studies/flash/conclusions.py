@@ -129,6 +129,8 @@ def _crossover(first: Cell, fought: tuple[Duel, ...]) -> Conclusion:
         return say("In {place}, not measurably the fastest at the longest: " + said, **fields)
     if len(won) == len(fought):
         return say("In {place}, the fastest at every length: " + said, **fields)
+    if len(won) == 1:
+        return say("In {place}, the fastest at the longest alone: " + said, **fields)
     fields["since"] = _length(since)
     return say("In {place}, the fastest from length {since} on: " + said, **fields)
 
