@@ -92,7 +92,7 @@ def _after_matmuls(cell: Cell, found: CaseProfile, work: str) -> tuple[Conclusio
     return (
         say(
             "Beside matmuls most of {place} goes to {category} {work}s, {share}; the one that takes "
-            "most is {name}{phase}: {kernel_share} in {n} instances.",
+            "most is {name}{phase}: {kernel_share} in {n} instances over {steps} steps.",
             place=place(cell.case),
             category=category,
             work=work,
@@ -100,7 +100,8 @@ def _after_matmuls(cell: Cell, found: CaseProfile, work: str) -> tuple[Conclusio
             name=kernel.name,
             phase=f" in the phase {kernel.phase}" if kernel.phase else "",
             kernel_share=_of(f"share of {kernel.name}", kernel.total_ns, whole_ns, found),
-            n=evidence(f"instances in {found.n_steps} steps", kernel.n, "count", found),
+            n=evidence("instances", kernel.n, "count", found),
+            steps=evidence("profiled steps", found.n_steps, "count", found),
         ),
     )
 

@@ -40,7 +40,10 @@ def test_the_least_and_the_most(cells, figures):
 def test_what_comes_after_matmuls(cells, figures):
     inference, training, *_ = conclusions.after_matmuls(longest(cells), "kernel")
     assert "goes to softmax kernels, 30.0%" in inference.text
-    assert "elementwise_kernel in the phase optimizer: 25.0% in 6 instances" in training.text
+    assert (
+        "elementwise_kernel in the phase optimizer: 25.0% in 6 instances over 3 steps."
+        in training.text
+    )
     assert figures(training)["share of elementwise"] == 0.45
 
 
