@@ -1,5 +1,6 @@
 """What the numbers of `warmup` say."""
 
+import math
 from statistics import median
 
 from peakward.records.case import ModelCase
@@ -27,35 +28,49 @@ def judge(rows: tuple[Reading, ...], warmup_steps: int) -> tuple[Conclusion, ...
     if not told:
         return ()
     both = [each for row in told for each in (row.measurement, row.steady)]
-    worst = max(told, key=lambda row: row.over_steady("mean") or 0.0)
-    medians = [row.over_steady("median") or 0.0 for row in told]
+    worst, furthest = (max(told, key=lambda row: _off(row, name)) for name in ("mean", "median"))
     return (
         say(
             BEGINNINGS[min(warmup_steps, 2)] + " the first of {n} timed steps takes {first} the "
-            "steady time, their mean is {mean} and their standard deviation {sd} of it (medians of "
-            "{cases} cases); at worst the mean is {worst} ({place}), and the median {furthest}.",
+            "steady time, their mean is {mean} and their standard deviation {sd} of it, where that of "
+            "the steady steps is {noise} (medians of {cases} cases); at worst the mean is {worst} "
+            "({place}), and the median {furthest} ({elsewhere}).",
             warmup=evidence("warm-up steps", warmup_steps, "count", *both),
             n=evidence("timed steps", N_TIMED, "count", *both),
             first=_typical(told, "first"),
             mean=_typical(told, "mean"),
             sd=_typical(told, "sd"),
+            noise=_noise(told),
             cases=evidence("cases", len(told), "count", *both),
-            worst=evidence(
-                "mean over the steady time, largest",
-                worst.over_steady("mean") or 0.0,
-                "ratio",
-                worst.measurement,
-                worst.steady,
-            ),
+            worst=_furthest(worst, "mean"),
             place=place(worst.case),
-            furthest=evidence(
-                "median over the steady time, furthest from it",
-                max(medians, key=lambda over: abs(over - 1)),
-                "ratio",
-                *both,
-            ),
+            furthest=_furthest(furthest, "median"),
+            elsewhere=place(furthest.case),
         ),
     )
+
+
+def _off(row: Reading, statistic: Statistic) -> float:
+    """How far from the steady time, half of it as far as twice."""
+    return abs(math.log(row.over_steady(statistic) or 1.0))
+
+
+def _furthest(row: Reading, statistic: Statistic) -> Evidence:
+    quantity = f"{statistic} over the steady time, furthest from it"
+    both = (row.measurement, row.steady)
+    return evidence(quantity, row.over_steady(statistic) or 0.0, "ratio", *both)
+
+
+def _noise(told: list[Reading]) -> Evidence:
+    """What a deviation must be held against: the median, over cases, of the steady steps' own."""
+    steady = [row.steady for row in told if row.steady is not None]
+    own = [
+        ratio(each.summary.sd_s, each.summary.median_s.estimate) or 0.0
+        for each in steady
+        if each.summary is not None
+    ]
+    quantity = "sd of the steady steps over the steady time, median of cases"
+    return evidence(quantity, median(own), "ratio", *steady)
 
 
 def _typical(told: list[Reading], statistic: Statistic) -> Evidence:

@@ -5,7 +5,7 @@ import pytest
 
 from peakward.records.measurement import FirstStep
 from peakward.studies import warmup
-from peakward.studies.cases import model_case
+from peakward.studies.cases import model_case, place
 from peakward.studies.scope import micro
 from peakward.studies.warmup.conclusions import explain
 
@@ -26,6 +26,22 @@ def test_the_offsets_without_warm_up(said, figures):
     assert told["first over the steady time, median of cases"] == pytest.approx(91)
     assert told["mean over the steady time, median of cases"] == pytest.approx(10)
     assert told["median over the steady time, furthest from it"] == pytest.approx(1)
+
+
+def test_the_worst_is_the_furthest_to_either_side(setting, gathered, measure, figures):
+    """Steps of half the steady time are as wrong as steps of twice it."""
+    here = setting()
+    readings = gathered(warmup, here)
+    cold, *others = [each for each in readings if each.protocol.warmup_steps == 1]
+    for serial, each in enumerate((cold, *others)):
+        factor = 0.25 if each is cold else 1.5
+        again = measure(each.case, each.protocol, here.environment, "ok", serial, factor)
+        readings.add(again)
+    said = warmup.parts(readings, here).conclusions[1]
+    told = figures(said)
+    assert told["mean over the steady time, furthest from it"] == pytest.approx(0.25)
+    assert told["median over the steady time, furthest from it"] == pytest.approx(0.25)
+    assert said.text.count(f"({place(cold.case)})") == 2
 
 
 def test_cases_that_failed_are_not_counted(said, figures):
