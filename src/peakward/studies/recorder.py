@@ -44,16 +44,21 @@ class Recorder:
             self.measure(planned)
 
     def explain_first_step(self, planned: Planned) -> None:
-        """What the first step of a measured case did, put with its measurement where it is told."""
+        """What the first step of a measured case did, put with its measurement where it is told, and
+        stored, so that it is told once."""
         measurement = self.readings.find(planned)
         if (
             measurement is None
             or measurement.status != "ok"
+            or measurement.first_step is not None
             or isinstance(planned[0], MicroCase | ModuleCase | StepCase)
         ):
             return
         first_step = self._lab.workers.first_step(planned[0])
+        if first_step is None:
+            return
         explained = msgspec.structs.replace(measurement, id=uuid.uuid4().hex, first_step=first_step)
+        self._lab.store.add_measurement(explained)
         self.readings.add(explained)
 
     def calibrate(self, subjects: Iterable[Subject]) -> None:

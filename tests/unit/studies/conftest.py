@@ -216,9 +216,12 @@ class FakeLab:
         self.environment = env
         self.asked: list[tuple[Case, Protocol]] = []
         self.studies: list[object] = []
+        self.stored: list[Measurement] = []
+        self.first_steps: list[Case] = []
         self.calibrations: list[Calibration] = []
         self.store = SimpleNamespace(
             add_study=self.studies.append,
+            add_measurement=self.stored.append,
             profile=self._profile,
             memory=case_memory,
             calibration=lambda key: self.calibrations[-1] if self.calibrations else None,
@@ -243,6 +246,7 @@ class FakeLab:
         return said or ("oom" if true_peak_bytes(case) > limit else "ok")
 
     def _first_step(self, case: Case) -> FirstStep | None:
+        self.first_steps.append(case)
         return FirstStep(profiled_s=2.0, module_load_s=1.5, n_page_faults=1234)
 
     def _profile(self, case: Case, n_steps: int, key: str) -> CaseProfile | None:

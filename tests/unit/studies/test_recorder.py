@@ -26,6 +26,16 @@ def test_a_first_step_is_put_with_its_measurement_under_an_id_of_its_own(setting
     assert len(recorder.readings) == 1
 
 
+def test_a_first_step_is_told_once(setting, lab):
+    bench = lab(setting())
+    recorder = Recorder(bench)
+    recorder.measure(PLANNED)
+    recorder.explain_first_step(PLANNED)
+    assert bench.stored == [recorder.readings.find(PLANNED)]
+    recorder.explain_first_step(PLANNED)
+    assert bench.first_steps == [CASE]
+
+
 def test_no_first_step_of_a_case_that_failed_or_was_not_run(setting, lab):
     bench = lab(setting(), overrule=lambda case: "oom")
     bench.workers = None
