@@ -7,10 +7,11 @@ import msgspec
 
 from peakward.prediction.parameters import n_parameters
 from peakward.records.case import Case, ModelCase, Workload
-from peakward.records.measurement import Measurement
+from peakward.records.measurement import Interval, Measurement
 from peakward.records.model_shape import ModelShape
 from peakward.records.study import Conclusion, Evidence
 from peakward.report.cases import label
+from peakward.stats.compare import median_ratio
 from peakward.studies.cases import place
 from peakward.studies.parts import evidence, say
 from peakward.studies.readings import distinct, median_s, ratio, time
@@ -31,6 +32,12 @@ class Speedup(msgspec.Struct, frozen=True, kw_only=True):
         return ratio(median_s(self.base), median_s(self.candidate))
 
     @property
+    def speed(self) -> Interval | None:
+        """The factor, with the interval that those of both medians give it. None where one failed."""
+        base, candidate = time(self.base), time(self.candidate)
+        return None if base is None or candidate is None else median_ratio(candidate, base)
+
+    @property
     def is_slower(self) -> bool:
         """The candidate takes longer, and the intervals of the medians do not overlap."""
         base, candidate = time(self.base), time(self.candidate)
@@ -44,8 +51,13 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
 
     base: Measurement
     candidate: Measurement
-    factor: float
+    speed: Interval
     is_slower: bool
+
+    @property
+    def factor(self) -> float:
+        """The estimate of it."""
+        return self.speed.estimate
 
     @property
     def case(self) -> Case:
@@ -56,9 +68,9 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
 def told(speedups: Sequence[Speedup]) -> list[Told]:
     """Those of which both cases ended `ok`."""
     return [
-        Told(base=each.base, candidate=each.candidate, factor=factor, is_slower=each.is_slower)
+        Told(base=each.base, candidate=each.candidate, speed=speed, is_slower=each.is_slower)
         for each in speedups
-        if (factor := each.factor) is not None
+        if (speed := each.speed) is not None
         and each.base is not None
         and each.candidate is not None
     ]
@@ -95,11 +107,11 @@ def losses(speedups: Sequence[Speedup], candidate: str, base: str) -> tuple[Conc
 
 def _one(known: Told, candidate: str, base: str) -> Conclusion:
     return say(
-        "{candidate} runs {where} at {factor} the speed of {base}.",
+        "{candidate} runs {where} at {factor} the speed of {base} ({low} to {high}).",
         candidate=candidate,
         base=base,
         where=_where(known),
-        factor=_proof("speed-up", known),
+        **_proof("factor", "low", "high", "speed-up", known),
     )
 
 
@@ -109,13 +121,15 @@ def _range(known: list[Told], candidate: str, base: str) -> Conclusion:
     means = {f"size{i}": _mean("speed-up of " + name, of) for i, (name, of) in enumerate(by_size)}
     sizes = ", ".join(f"{{size{i}}} for {name}" for i, (name, _) in enumerate(by_size))
     return say(
-        "{candidate} runs at {least} the speed of {base} at least ({where_least}), {most} at most "
-        "({where_most}); geometric mean " + (sizes or "{mean} over {n} cases") + ".",
+        "{candidate} runs at {least} the speed of {base} at least ({least_low} to {least_high}; "
+        "{where_least}), {most} at most ({most_low} to {most_high}; {where_most}); geometric mean "
+        + (sizes or "{mean} over {n} cases")
+        + ".",
         candidate=candidate,
         base=base,
-        least=_proof("least speed-up", least),
+        **_proof("least", "least_low", "least_high", "least speed-up", least),
         where_least=_where(least),
-        most=_proof("largest speed-up", most),
+        **_proof("most", "most_low", "most_high", "largest speed-up", most),
         where_most=_where(most),
         **(means or {"mean": _mean("speed-up", known), "n": _count(known)}),
     )
@@ -145,8 +159,15 @@ def _where(known: Told) -> str:
     return place(case) if isinstance(case, ModelCase) else label(case)
 
 
-def _proof(quantity: str, known: Told) -> Evidence:
-    return evidence(quantity, known.factor, "ratio", known.base, known.candidate)
+def _proof(name: str, low: str, high: str, quantity: str, known: Told) -> dict[str, Evidence]:
+    """The speed-up and the ends of its interval, as fields of a sentence."""
+    speed, both = known.speed, (known.base, known.candidate)
+    ends = (
+        (name, "", speed.estimate),
+        (low, ", low end", speed.low),
+        (high, ", high end", speed.high),
+    )
+    return {field: evidence(quantity + end, value, "ratio", *both) for field, end, value in ends}
 
 
 def _mean(quantity: str, known: list[Told]) -> Evidence:

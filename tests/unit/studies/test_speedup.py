@@ -1,11 +1,16 @@
 """What is said of a gain: its range, its losses, its trend, and nothing where nothing is known."""
 
+import math
+
 import pytest
 
 from peakward.catalogue.models import model
 from peakward.records.protocol import Protocol
 from peakward.studies.cases import model_case, with_levers
 from peakward.studies.speedup import Speedup, gains
+
+RELATIVE_LOW = math.exp(-math.hypot(math.log(0.99), math.log(1.01)))
+"""Of a ratio of two medians, each known to 1%."""
 
 
 @pytest.fixture
@@ -31,7 +36,10 @@ def values(conclusion):
 
 def test_one_case_is_told_alone(pair):
     (said,) = gains([pair("small", 128)], "bf16", "fp32")
-    assert said.text == "bf16 runs small 4 × 128 train_step at 8.00× the speed of fp32."
+    assert (
+        said.text
+        == "bf16 runs small 4 × 128 train_step at 8.00× the speed of fp32 (7.89× to 8.11×)."
+    )
     assert said.evidence[0].from_ids == ("msmall 128 base", "msmall 128 lower")
 
 
@@ -40,7 +48,11 @@ def test_the_range_and_the_geometric_mean(pair):
     assert values(said[0]) == pytest.approx(
         {
             "least speed-up": 2.0,
+            "least speed-up, low end": 2 * RELATIVE_LOW,
+            "least speed-up, high end": 2 / RELATIVE_LOW,
             "largest speed-up": 8.0,
+            "largest speed-up, low end": 8 * RELATIVE_LOW,
+            "largest speed-up, high end": 8 / RELATIVE_LOW,
             "speed-up": 4.0,
             "cases": 2,
         }

@@ -22,15 +22,19 @@ def speed(cells: Sequence[grid.Cell]) -> tuple[Conclusion, ...]:
 
 
 def _gains(of_mode: Sequence[grid.Cell]) -> tuple[Conclusion, ...]:
-    texts, fields = [], {}
+    texts: list[str] = []
+    fields: dict[str, Evidence] = {}
     for subject in grid.SUBJECTS:
-        ran = [c for c in of_mode if c.subject == subject and _pair(c).factor is not None]
+        ran = [c for c in of_mode if c.subject == subject and _pair(c).speed is not None]
         ran.sort(key=lambda cell: n_parameters(cell.shape))
         ends = ran[:1] + ran[1:][-1:]
         names = [f"{subject}_{i}" for i in range(len(ends))]
         for name, cell in zip(names, ends, strict=True):
-            fields[name] = _factor(cell)
-        parts = (f"{{{n}}} ({c.shape.name})" for n, c in zip(names, ends, strict=True))
+            fields |= _factor(name, cell)
+        parts = (
+            f"{{{n}}} ({{{n}_low}} to {{{n}_high}}; {c.shape.name})"
+            for n, c in zip(names, ends, strict=True)
+        )
         if ends:
             texts.append(f"{subject} {' to '.join(parts)}")
     if not texts:
@@ -54,10 +58,18 @@ def _pair(cell: grid.Cell) -> Speedup:
     return cell.speedup
 
 
-def _factor(cell: grid.Cell) -> Evidence:
+def _factor(name: str, cell: grid.Cell) -> dict[str, Evidence]:
+    """The speed-up and the ends of its interval, as fields of a sentence."""
     pair = _pair(cell)
     quantity = f"speed-up, {cell.subject} of {cell.shape.name}"
-    return evidence(quantity, pair.factor or 0.0, "ratio", pair.base, pair.candidate)
+    assert pair.speed is not None
+    ends = {"": pair.speed.estimate, "_low": pair.speed.low, "_high": pair.speed.high}
+    return {
+        name + end: evidence(
+            quantity + end.replace("_", ", "), value, "ratio", pair.base, pair.candidate
+        )
+        for end, value in ends.items()
+    }
 
 
 def payback(cells: Sequence[grid.Cell]) -> tuple[Conclusion, ...]:

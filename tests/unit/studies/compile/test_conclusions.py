@@ -17,8 +17,10 @@ def said(setting, gathered):
 def test_each_mode_is_held_against_its_base(said):
     texts = [each.text for each in said() if "in speed" in each.text]
     assert texts[0] == (
-        "compile default over fp32 eager, in speed: attention 2.00× (small) to 2.00× (2.7B); "
-        "forward 2.00× (small) to 2.00× (2.7B); train_step 2.00× (small) to 2.00× (2.7B)."
+        "compile default over fp32 eager, in speed: "
+        "attention 2.00× (1.97× to 2.03×; small) to 2.00× (1.97× to 2.03×; 2.7B); "
+        "forward 2.00× (1.97× to 2.03×; small) to 2.00× (1.97× to 2.03×; 2.7B); "
+        "train_step 2.00× (1.97× to 2.03×; small) to 2.00× (1.97× to 2.03×; 2.7B)."
     )
     assert any(text.startswith("tf32 eager over fp32 eager") and "4.00×" in text for text in texts)
     assert any(text.startswith("tf32 compile default over tf32 eager") for text in texts)
