@@ -45,9 +45,16 @@ def parts(readings: Readings, setting: Setting) -> Parts:
             "A CPU computes nothing meanwhile, so the host's wait is its own.",
             "Step times are means, their intervals from the means of ten stretches: workers hand over "
             "batches in bursts. Memory of the workers is not counted.",
+            *_on_a_cpu(setting),
             *_without_byte_pairs(setting),
         ),
     )
+
+
+def _on_a_cpu(setting: Setting) -> tuple[str, ...]:
+    if setting.device != "cpu":
+        return ()
+    return ("Not run: pinned memory and copies that do not block, which only a GPU has.",)
 
 
 def _without_byte_pairs(setting: Setting) -> tuple[str, ...]:

@@ -20,5 +20,10 @@ def test_bytes_taken_for_want_of_byte_pairs_are_said(setting):
     assert "pip install" not in notes(full) + notes(chosen)
 
 
+def test_copies_that_only_a_gpu_has_are_said_to_be_left_out_on_a_cpu(setting):
+    assert "Not run: pinned memory" in notes(setting("small", "cpu"))
+    assert "Not run: pinned memory" not in notes(setting())
+
+
 def test_of_nothing_there_are_no_conclusions(setting):
     assert data_loading.parts(Readings(), setting()).conclusions == ()
