@@ -30,9 +30,9 @@ def _cost(cells: Sequence[Cell], mode: Checkpointing) -> tuple[Conclusion, ...]:
     shares, times = [each[1] for each in known], [each[2] for each in known]
     return (
         say(
-            "{mode} holds {share} of none's peak memory ({least} to {most}) and takes {time} its time "
-            "({fastest} to {slowest}), geometric means over {n} cases; it recomputes {again} of the "
-            "model's FLOPs.",
+            "{mode} holds {share} of none's peak memory and takes {time} its time, geometric means over "
+            "{n} cases (by case {least} to {most}, and {fastest} to {slowest}); it recomputes {again} of "
+            "the model's FLOPs.",
             mode=mode,
             share=evidence("peak memory over none's", geometric_mean(shares), "share", *both),
             least=evidence("least peak memory over none's", min(shares), "share", *both),

@@ -154,8 +154,8 @@ def _compared(candidate: str, base: str, pairs: Sequence[Pair]) -> Iterator[Conc
         return
     n_faster = sum(pair.factor > 1 for pair in apart)
     yield say(
-        "With {candidate} steps run at {mean} the speed that they have with {base} ({least} to {most}); "
-        "of {all} cases {faster} are faster and {slower} slower, their intervals apart.",
+        "With {candidate} steps run at {mean} the speed that they have with {base} (by case {least} to "
+        "{most}); of {all} cases {faster} are faster and {slower} slower, their intervals apart.",
         **names,
         mean=factor("speed-up, geometric mean", geometric_mean(factors)),
         least=factor("least speed-up", min(factors)),

@@ -20,6 +20,7 @@ def test_what_a_mode_saves_and_costs(said, figures):
     assert values["cases"] == 4
     assert values["time over none's"] == pytest.approx(1.0)
     assert values["recomputed FLOPs"] == 0
+    assert "geometric means over 4 cases (by case " in told.text, "a range, not an interval"
     assert values["least peak memory over none's"] < values["peak memory over none's"] < 1
 
 

@@ -25,12 +25,14 @@ def test_workers_gain_where_the_step_tokenised(made):
     texts = said(made)
     # 1.6 over 1.12 with pageable copies, 1.5 over 1.02 with copies that let the host go on.
     assert (
-        "With 8 loader workers (python-topics by bytes on the fly) steps run at 1.45× the speed that they "
-        "have with none (1.43× to 1.47×); of 8 cases 8 are faster and 0 slower, their intervals apart."
+        "With 8 loader workers (python-topics by bytes on the fly) steps run at 1.45× the speed that "
+        "they have with none (by case 1.43× to 1.47×); of 8 cases 8 are faster and 0 slower, their "
+        "intervals apart."
     ) in texts
     assert (
-        "With 8 loader workers (python-topics by bytes cached) steps run at 1.00× the speed that they "
-        "have with none (1.00× to 1.00×); of 8 cases 0 are faster and 0 slower, their intervals apart."
+        "With 8 loader workers (python-topics by bytes cached) steps run at 1.00× the speed that "
+        "they have with none (by case 1.00× to 1.00×); of 8 cases 0 are faster and 0 slower, their "
+        "intervals apart."
     ) in texts
 
 
