@@ -78,9 +78,14 @@ def colour(index: int) -> str:
     return f"c{index % N_COLOURS}"
 
 
+def stroke(index: int) -> str:
+    """The style classes of the line of series `index`: dashed where its colour comes again."""
+    return f"line {colour(index)}" + (" again" if index >= N_COLOURS else "")
+
+
 def width_of(label: str) -> float:
-    """About how wide a label is, in pixels."""
-    return len(label) * CHARACTER
+    """About how wide a label is, in pixels; a per cent sign is half as wide again as a digit."""
+    return (len(label) + label.count("%") / 2) * CHARACTER
 
 
 def legend(

@@ -12,6 +12,7 @@ from peakward.report.charts.canvas import (
     line,
     marker,
     path,
+    stroke,
     text,
     width_of,
 )
@@ -52,7 +53,7 @@ def describe(plot: Plot) -> str:
 
 def _draw_series(root: ET.Element, plot: Plot, found: Axes, index: int, series: Series) -> None:
     points = sorted(series.points, key=lambda point: point.x)
-    path(root, [found.place(point) for point in points], f"line {colour(index)}")
+    path(root, [found.place(point) for point in points], stroke(index))
     marked = points if len(points) <= MOST_MARKS else ()
     for point in marked:
         x, y = found.place(point)
@@ -63,15 +64,28 @@ def _draw_series(root: ET.Element, plot: Plot, found: Axes, index: int, series: 
 
 
 def _name_ends(root: ET.Element, found: Axes, series: list[tuple[int, Series]]) -> None:
-    """Each name beside its line's last point, pushed down where two would touch."""
+    """Each name beside its line's last point, pushed apart where two would touch: down, and from the
+    foot of the frame up."""
     ends = sorted(
         (found.place(max(each.points, key=lambda p: p.x))[::-1], index, each.name)
         for index, each in series
     )
-    above = 0.0
-    for (y, x), index, name in ends:
-        above = max(y + 4, above + LINE)
-        text(root, x + 10, above, name, style=f"name {colour(index)}")
+    baselines = _apart([y + 4 for (y, _), _, _ in ends], found.frame.bottom)
+    for ((_, x), index, name), baseline in zip(ends, baselines, strict=True):
+        text(root, x + 10, baseline, name, style=f"name {colour(index)}")
+
+
+def _apart(wanted: list[float], bottom: float) -> list[float]:
+    """Ascending baselines, a line apart: down from the top, then up again where some came to lie below
+    the bottom."""
+    found: list[float] = []
+    for y in wanted:
+        found.append(max(y, (found[-1] if found else 0.0) + LINE))
+    below = max(bottom, LINE * len(found))
+    for i in reversed(range(len(found))):
+        found[i] = min(found[i], below)
+        below = found[i] - LINE
+    return found
 
 
 def _point(point: Point, plot: Plot) -> str:

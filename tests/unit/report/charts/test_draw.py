@@ -1,3 +1,4 @@
+import itertools
 from xml.etree import ElementTree as ET
 
 import msgspec
@@ -5,6 +6,7 @@ import pytest
 
 from peakward.records.study import Plot, Point, Series
 from peakward.report.charts import draw
+from peakward.report.charts.canvas import LINE
 from peakward.report.run import plots
 from peakward.report.run.investigation import read
 
@@ -104,6 +106,45 @@ def test_a_long_line_has_no_marks():
     root = ET.fromstring(draw(plot, 1040))
     assert len(tags(root, "path", "line")) == 1
     assert tags(root, "circle") == []
+
+
+def lines_of(*ends, y_unit="s"):
+    """A line for each value at its end."""
+    return Plot(
+        title="t",
+        kind="lines",
+        x_label="step",
+        y_label="time",
+        x_unit="count",
+        y_unit=y_unit,
+        series=tuple(
+            Series(name=f"line {i}", points=(Point(x=1, y=1.0), Point(x=2, y=end)))
+            for i, end in enumerate(ends)
+        ),
+    )
+
+
+def test_names_of_lines_that_end_at_the_foot_stay_above_the_axis():
+    root = ET.fromstring(draw(lines_of(1.0, *[0.0] * 7), 1040))
+    foot = max(float(each.get("y1")) for each in tags(root, "line", "grid"))
+    baselines = sorted(float(each.get("y")) for each in tags(root, "text", "name"))
+    assert baselines[-1] <= foot
+    assert all(b - a >= LINE for a, b in itertools.pairwise(baselines))
+
+
+def test_a_line_whose_colour_comes_again_is_dashed():
+    root = ET.fromstring(draw(lines_of(*range(1, 9)), 1040))
+    styles = [each.get("class") for each in tags(root, "path", "line")]
+    assert styles[0] == "line c0"
+    assert styles[6] == "line c0 again"
+    assert len(set(styles)) == 8
+
+
+def test_the_room_for_ticks_in_per_cent():
+    """In DejaVu Sans at 12 pixels a digit is 7.6 wide, a per cent sign 11.4."""
+    root = ET.fromstring(draw(lines_of(1.0, 0.5, y_unit="share"), 1040))
+    ticks = [each for each in tags(root, "text", "tick") if each.text == "100%"]
+    assert [float(each.get("x")) >= 3 * 7.6 + 11.4 for each in ticks] == [True]
 
 
 def test_bars_have_lengths_in_proportion_and_intervals(run_study):
