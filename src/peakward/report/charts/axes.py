@@ -83,16 +83,25 @@ def _draw_x(root: ET.Element, found: Axes, plot: Plot, points: list[Point]) -> N
     text(root, frame.right, frame.bottom + 18 + LINE, plot.x_label, anchor="end", style="axis")
 
 
+def has_own_ticks(found: Axes, plot: Plot) -> bool:
+    """Whether the x axis has the data's own values, or the names that points have instead."""
+    points = [point for each in plot.series for point in each.points]
+    return plot.kind == "lines" and _apart(_own_ticks(plot, points), found.x)
+
+
 def _x_ticks(found: Axes, plot: Plot, points: list[Point]) -> list[tuple[float, str]]:
     """The data's own values where their labels do not touch, else the scale's."""
-    names = {point.x: point.label for point in points if plot.kind == "lines" and point.label}
-    own = [
+    if has_own_ticks(found, plot):
+        return _own_ticks(plot, points)
+    return [(value, tick_label(value, _unit(plot.x_unit))) for value in found.x.ticks()]
+
+
+def _own_ticks(plot: Plot, points: list[Point]) -> list[tuple[float, str]]:
+    names = {point.x: point.label for point in points if point.label}
+    return [
         (x, names.get(x) or tick_label(x, _unit(plot.x_unit)))
         for x in sorted({point.x for point in points})
     ]
-    if plot.kind == "lines" and _apart(own, found.x):
-        return own
-    return [(value, tick_label(value, _unit(plot.x_unit))) for value in found.x.ticks()]
 
 
 def _apart(ticks: list[tuple[float, str]], x: Scale) -> bool:

@@ -3,7 +3,7 @@
 from xml.etree import ElementTree as ET
 
 from peakward.records.study import Plot, Point, Series
-from peakward.report.charts.axes import Axes, Frame, axes
+from peakward.report.charts.axes import Axes, Frame, axes, has_own_ticks
 from peakward.report.charts.canvas import (
     LINE,
     canvas,
@@ -16,6 +16,7 @@ from peakward.report.charts.canvas import (
     text,
     width_of,
 )
+from peakward.report.charts.label_room import LabelRoom
 from peakward.report.format import format_cell
 
 MOST_MARKS = 40
@@ -38,6 +39,8 @@ def draw_lines(plot: Plot, width: float) -> ET.Element:
         _draw_series(root, plot, found, index, each)
     if at_ends:
         _name_ends(root, found, series)
+    if not has_own_ticks(found, plot):
+        _name_points(root, found, series)
     return root
 
 
@@ -73,6 +76,22 @@ def _name_ends(root: ET.Element, found: Axes, series: list[tuple[int, Series]]) 
     baselines = _apart([y + 4 for (y, _), _, _ in ends], found.frame.bottom)
     for ((_, x), index, name), baseline in zip(ends, baselines, strict=True):
         text(root, x + 10, baseline, name, style=f"name {colour(index)}")
+
+
+def _name_points(root: ET.Element, found: Axes, series: list[tuple[int, Series]]) -> None:
+    """Each point's own name above its mark, where the axis has no room for it: of names that belong to
+    one point, not to all at a place of the axis."""
+    places = [point.x for _, each in series for point in each.points]
+    if len(set(places)) < len(places):
+        return
+    room = LabelRoom(found.frame)
+    for _, each in series:
+        for point in each.points:
+            if point.label is not None:
+                x, y = found.place(point)
+                half = width_of(point.label) / 2
+                at = room.take(x - half, x + half, y - 8)
+                text(root, x, at, point.label, anchor="middle", style="point")
 
 
 def _apart(wanted: list[float], bottom: float) -> list[float]:

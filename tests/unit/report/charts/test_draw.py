@@ -92,6 +92,19 @@ def test_names_of_points_replace_their_values_on_the_axis():
     assert {"small", "2.7B"} <= set(words(ET.fromstring(draw(plot, 350))))
 
 
+def test_names_of_points_that_the_axis_has_no_room_for_stand_by_their_marks():
+    points = [Point(x=1 + i / 100, y=1.0, label=name) for i, name in enumerate(["none", "sqrt"])]
+    plot = msgspec.structs.replace(
+        lines_of(1.0), series=(Series(name="a", points=(*points, Point(x=9, y=1.0, label="all"))),)
+    )
+    named = tags(ET.fromstring(draw(plot, 1040)), "text", "point")
+    assert [each.text for each in named] == ["none", "sqrt", "all"]
+    first, second, _ = [float(each.get("y")) for each in named]
+    assert abs(first - second) >= LINE, "they would touch"
+    twice = msgspec.structs.replace(plot, series=plot.series * 2)
+    assert tags(ET.fromstring(draw(twice, 1040)), "text", "point") == []
+
+
 def test_a_long_line_has_no_marks():
     points = tuple(Point(x=x, y=1.0 + x) for x in range(200))
     plot = Plot(
