@@ -46,7 +46,7 @@ def farthest(cells: Sequence[Cell], of: Calibration | None) -> Iterator[Conclusi
         yield say(
             "Most is lost in {name} by {kind}: {share} of the roof, {lost} a step above it.",
             name=cell.name,
-            kind=place.kind,
+            kind=f"the layer {place.kind}" if place.is_layer else place.kind,
             share=roof_share(place, cell, of),
             lost=evidence(f"time of {place.kind} above the roof", lost_s, "s", cell.profile, of),
         )

@@ -38,7 +38,7 @@ def _moved(
     both = (base.profile, other.profile, of)
     yield say(
         "From {first} to {second} ({name}) the ridge goes from {ridge_1} to {ridge_2} operations/byte, "
-        "{kind} from {x_1} to {x_2}, and from {share_1} to {share_2} of its roof; {crossed}.",
+        "the layer {kind} from {x_1} to {x_2}, and from {share_1} to {share_2} of its roof; {crossed}.",
         first=base.precision,
         second=other.precision,
         name=f"{base.case.model.name}, {base.fusion.name}, batch {base.batch_size}",
@@ -77,8 +77,9 @@ def batch(cells: Sequence[Cell], of: Calibration | None) -> Iterator[Conclusion]
         if layer.roof_share is None or before.roof_share is None:
             continue
         yield say(
-            "From batch {few} to {many} ({name}) {kind} goes from {x_1} to {x_2} operations/byte and "
-            "from {share_1} to {share_2} of its roof; what is elementwise from {e_1} to {e_2}.",
+            "From batch {few} to {many} ({name}) the layer {kind} goes from {x_1} to {x_2} "
+            "operations/byte and from {share_1} to {share_2} of its roof; what is elementwise from {e_1} "
+            "to {e_2}.",
             few=str(few.batch_size),
             many=str(many.batch_size),
             name=f"{many.case.model.name}, {many.precision}, {many.fusion.name}",

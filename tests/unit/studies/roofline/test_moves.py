@@ -15,6 +15,7 @@ def test_precision_moves_ridge_and_layer(cells, figures, roofed):
     assert "From fp32 to bf16-mixed (micro, eager, batch 16)" in eager.text
     assert figures(eager)["ridge, fp32"] == pytest.approx(50)
     assert figures(eager)["ridge, bf16-mixed"] == pytest.approx(800)
+    assert "operations/byte, the layer " in eager.text
     assert "the ridge passes" in eager.text
     assert "(compute to memory)" in eager.text
 
@@ -22,7 +23,7 @@ def test_precision_moves_ridge_and_layer(cells, figures, roofed):
 def test_batch_moves_layers_and_leaves_what_is_elementwise(cells, figures, roofed):
     said, *others = moves.batch(cells, roofed())
     assert len(others) == 5
-    assert "From batch 1 to 16 (micro, fp32, eager)" in said.text
+    assert "From batch 1 to 16 (micro, fp32, eager) the layer " in said.text
     found = figures(said)
     layers = [found[name] for name in found if name.startswith("operations/byte of ")][:2]
     assert layers[1] > 1.5 * layers[0]
