@@ -90,6 +90,10 @@ def _conventions(of: Calibration, device: Device | None) -> Iterator[str]:
     )
     yield "A copy's rate counts bytes read and written, a read's the bytes read."
     yield (
+        "Files are read block by block into one buffer of 8 MiB, which a cache may hold: to new memory "
+        "it may take longer."
+    )
+    yield (
         "Not measured: registers, shared memory and the L1 of a GPU, writes to a cache, and writes to "
         "a disk."
     )

@@ -96,3 +96,4 @@ def test_what_was_measured_beside_other_work_says_so(calibration, setting):
     assert "Traffic: other work took 20% of the cores: its figures may be too slow." in said.notes
     assert not any("30%" in each for each in said.notes)
     assert "Not measured: link: a reason." in said.notes
+    assert any("one buffer of 8 MiB, which a cache may hold" in each for each in said.notes)
