@@ -49,5 +49,7 @@ def parts(readings: Readings, setting: Setting) -> Parts:
             *limit_notes(asked_limits(setting), setting),
             "A way to train fits a limit where two whole steps run under it. Where a measurement "
             "settles a limit (it fits a smaller one, or ran out under a larger one), it is not run.",
+            "Flash attention stands for torch's scaled_dot_product_attention, which takes its flash "
+            "kernel where precision and device allow it.",
         ),
     )

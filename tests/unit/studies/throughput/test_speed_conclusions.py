@@ -39,3 +39,9 @@ def test_without_fp32_nothing_is_gained(said):
         return "oom" if case.configuration.precision == "fp32" else None
 
     assert [each for each in said(overrule=no_fp32) if "speed of fp32" in each.text] == []
+
+
+def test_the_report_says_what_is_called_flash_attention(setting, gathered):
+    here = setting()
+    notes = throughput.parts(gathered(throughput, here), here).notes
+    assert any("torch's scaled_dot_product_attention" in each for each in notes)
