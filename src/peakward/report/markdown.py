@@ -78,14 +78,14 @@ def _block(block: Block) -> str:
 
 
 def _figures(figures: tuple[Figure, ...]) -> str:
-    return "\n".join(
-        (
-            _row(escape(each.name) for each in figures),
-            _row("---" for _ in figures),
-            _row(f"**{escape(each.value)}**" for each in figures),
-            _row(escape(each.detail or "") for each in figures),
-        )
-    )
+    rows = [
+        _row(escape(each.name) for each in figures),
+        _row("---" for _ in figures),
+        _row(f"**{escape(each.value)}**" for each in figures),
+    ]
+    if any(each.detail for each in figures):
+        rows.append(_row(escape(each.detail or "") for each in figures))
+    return "\n".join(rows)
 
 
 def _table(table: Table) -> str:

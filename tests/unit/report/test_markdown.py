@@ -1,5 +1,6 @@
 import re
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +11,8 @@ from peakward.report.document import (
     Document,
     Fact,
     Facts,
+    Figure,
+    Figures,
     Items,
     Note,
     Section,
@@ -49,6 +52,15 @@ def test_no_name_breaks_its_row(name):
     table = Table(title="", columns=(Column(name="a"), Column(name="b")), rows=((name, "end"),))
     row = rendered(TableBlock(table=table)).splitlines()[-1]
     assert len(re.findall(r"(?<!\\)(?:\\\\)*\|", row)) == 3
+
+
+def test_figures_have_a_row_of_details_only_where_one_has_any():
+    step = Figure(name="step", value="179 ms")
+    beside = Figure(name="peak", value="1 GiB", detail="baseline 2 GiB")
+    head = "| step | peak |\n| --- | --- |\n| **179 ms** | **1 GiB** |"
+    bare = msgspec.structs.replace(beside, detail=None)
+    assert rendered(Figures(figures=(step, bare))).rstrip().endswith(head)
+    assert f"{head}\n|  | baseline 2 GiB |" in rendered(Figures(figures=(step, beside)))
 
 
 def test_numbers_are_set_to_the_right():
