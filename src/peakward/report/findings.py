@@ -19,6 +19,14 @@ OF = {
     "profiled span": "the recorded span, whose idle time a profiler makes longer",
 }
 """What shares of time are of, by `Diagnosis.basis`."""
+PREDICTED = (
+    "Through this: predicted, cut at what the finding is about. Whole step: predicted, with all that "
+    "the lever changes beside it."
+)
+MEASURED = (
+    "Measured: in pairs, on this very case; what was only screened is of two short measurements, in "
+    "whose ratio the machine's drift is too."
+)
 ORDER = " The order is by what each adds to narrower ones; last is what loses nothing."
 
 
@@ -125,11 +133,17 @@ def lever_table(found: Diagnosis, trials: Sequence[Trial]) -> Table:
             Column(name="memory saved", unit="bytes"),
         ),
         rows=tuple(rows),
-        note="Speed-ups with their intervals, of predictions 90%, of measurements 95%. Through this: "
-        "predicted, cut at what the finding is about. Whole step: predicted, with all that the lever "
-        "changes beside it. Measured: in pairs, on this very case; what was only screened is of two short "
-        "measurements, in whose ratio the machine's drift is too.",
+        note=_how_known(rows),
     )
+
+
+def _how_known(rows: Sequence[tuple[Cell, ...]]) -> str:
+    """What the columns say that any row fills."""
+    predicted = any(row[2] or row[3] for row in rows)
+    measured = any(row[4] for row in rows)
+    levels = ("of predictions 90%",) * predicted + ("of measurements 95%",) * measured
+    intervals = f"Speed-ups with their intervals, {', '.join(levels)}." if levels else ""
+    return " ".join(filter(None, (intervals, PREDICTED * predicted, MEASURED * measured)))
 
 
 def _row(

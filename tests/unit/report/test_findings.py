@@ -100,6 +100,19 @@ def test_what_was_confirmed_is_said_to_be_measured_in_pairs(studies):
     assert row[4].endswith(")")
 
 
+def test_the_note_is_of_the_columns_that_are_there(studies):
+    unpredicted = gain("sdpa", None, None, source="not computed: a CPU")
+    found = diagnosis(finding(unpredicted), case=studies.BASELINE)
+    measured = lever_table(found, studies.trials()).note
+    assert measured.startswith("Speed-ups with their intervals, of measurements 95%. Measured: ")
+    assert "redicted" not in measured
+    predicted = lever_table(diagnosis(finding(gain("compile"))), ()).note
+    assert predicted.startswith(
+        "Speed-ups with their intervals, of predictions 90%. Through this: "
+    )
+    assert "Measured" not in predicted
+
+
 def test_why_a_gain_was_not_computed_is_said():
     without = gain("compile", None, None, source="not computed: no case")
     assert (

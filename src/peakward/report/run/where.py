@@ -58,7 +58,7 @@ def _said(seen: list[Explained]) -> str:
     steps = " and ".join(
         f"{format_cell(each.found.n_steps, 'count')} steps of the {each.name}" for each in seen
     )
-    return f"From {steps} under a profiler, whose times are used for no other figure."
+    return f"From {steps} under a profiler, whose times only this section and the findings use."
 
 
 def spans(seen: list[Explained], device: str) -> Table:

@@ -1,5 +1,6 @@
 """The configurations among which there is something to choose."""
 
+import msgspec
 import pytest
 
 from peakward.catalogue.levers import lever, pull
@@ -84,3 +85,26 @@ def test_the_section_of_a_run(run_study):
     assert block.table.rows[-1][0] == "baseline"
     times = [row[1] for row in block.table.rows]
     assert times == pytest.approx(sorted(times))
+
+
+@pytest.mark.parametrize(
+    ("joules", "respects"),
+    [
+        (5.0, "time, peak memory, energy and numerics"),
+        (None, "time, peak memory and numerics"),
+    ],
+)
+def test_energy_is_named_only_where_it_was_counted(run_study, joules, respects):
+    trials = tuple(
+        msgspec.structs.replace(
+            each,
+            pairs=tuple(
+                msgspec.structs.replace(pair, base_j=joules, candidate_j=joules)
+                for pair in each.pairs
+            ),
+        )
+        for each in run_study.trials
+    )
+    study = msgspec.structs.replace(run_study, trials=trials)
+    (block,) = section(study, read(study)).blocks
+    assert f"no other beats in {respects} at once" in block.table.note

@@ -47,10 +47,10 @@ def test_work_a_step_and_what_one_alone_does(run_study):
     assert ("optimizer", "memory") not in by_key, "less than a hundredth"
 
 
-def test_the_profilers_times_are_used_for_nothing_else(run_study):
+def test_it_is_said_where_the_profilers_times_are_used(run_study):
     assert blocks(run_study)[0].text == (
-        "From 3 steps of the baseline and 3 steps of the best under a profiler, whose times are "
-        "used for no other figure."
+        "From 3 steps of the baseline and 3 steps of the best under a profiler, whose times only "
+        "this section and the findings use."
     )
 
 
