@@ -15,7 +15,7 @@ def fingerprint(source: str) -> str:
     kind, _, name = source.partition(":")
     if kind == "hf":
         return transformers_source.fingerprint(name)
-    return source_files.fingerprint(name.partition(":")[0])
+    return source_files.fingerprint(python_source.module_and_factory(name)[0])
 
 
 def build(case: ModuleCase) -> GivenModule:

@@ -81,12 +81,22 @@ def _raised(frame: traceback.FrameSummary) -> bool:
     return frame.name not in ("__torch_function__", "__torch_dispatch__")
 
 
-def _factory(path: str) -> Callable[..., object]:
-    name, colon, attribute = path.partition(":")
-    if not (name and colon and attribute):
+def module_and_factory(path: str) -> tuple[str, str]:
+    """The two names in `package.module:factory`.
+
+    Raises:
+        PeakwardError: it is not of that form.
+    """
+    name, _, attribute = path.partition(":")
+    if not (attribute and all(name.split("."))):
         raise PeakwardError(
             f"expected py:package.module:factory, got {path!r}: for example py:model:build"
         )
+    return name, attribute
+
+
+def _factory(path: str) -> Callable[..., object]:
+    name, attribute = module_and_factory(path)
     # Last, so that a file in the working directory cannot pass for a module of torch's.
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))

@@ -24,3 +24,11 @@ def test_a_live_module_has_no_source(make_module_case):
     case = msgspec.structs.replace(make_module_case("py:tiny_gpt:build"), source="live:GPT")
     with pytest.raises(PeakwardError, match="got live:GPT: it lived in another process"):
         build(case)
+
+
+@pytest.mark.parametrize(
+    "source", ["py:", "py::build", "py:../model:build", "py:model", "py:model:"]
+)
+def test_what_names_no_factory_is_refused_before_its_files_are_looked_for(source):
+    with pytest.raises(PeakwardError, match=r"expected py:package\.module:factory"):
+        fingerprint(source)
