@@ -32,8 +32,8 @@ def check_given(case: ModuleCase, given: GivenModule) -> None:
     """Run the module as it is, eager and in fp32. It is moved, and gets gradients.
 
     Raises:
-        PeakwardError: the batch does not fit it, nothing can be gone backward from, or the shapes of
-            what it computes change from call to call.
+        PeakwardError: there is nothing to train, the batch does not fit it, nothing can be gone backward
+            from, or the shapes of what it computes change from call to call.
     """
     plain = ModuleCase(
         source=case.source,
@@ -42,6 +42,11 @@ def check_given(case: ModuleCase, given: GivenModule) -> None:
         configuration=AS_WRITTEN,
         device=case.device,
     )
+    if case.workload.pass_ == "train_step" and next(given.module.parameters(), None) is None:
+        raise PeakwardError(
+            f"expected a module with parameters to train, got {case.source} without any: take the "
+            "pass forward"
+        )
     step = ModuleStep(plain, given, torch.float32)
     seen = []
     try:

@@ -23,6 +23,10 @@ def test_nothing_is_wrong(source, pass_, make_module_case):
             r"expected a loss of one element to go backward from, got a tensor of \(2, 16\)",
         ),
         ("frozen", "expected a loss that depends on a parameter that requires a gradient"),
+        (
+            "without_parameters",
+            "expected a module with parameters to train, got py:tiny_gpt:without",
+        ),
         ("growing", "expected a step of the same shapes at every call, got other ones"),
     ],
 )
