@@ -18,7 +18,7 @@ UNFUSED = ("elementwise", "reduction", "copy")
 
 def judge(signals: Signals) -> Verdict:
     """By the optimiser's phase."""
-    profile, time, case = signals.profile, signals.time, signals.case
+    profile, time, case = signals.profile, signals.time, signals.configured
     if case is not None and (
         case.workload.pass_ != "train_step"
         or case.configuration.optimizer in ("adamw-fused", "adamw-triton")

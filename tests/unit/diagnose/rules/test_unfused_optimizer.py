@@ -1,8 +1,10 @@
 """An update of many passes."""
 
+import msgspec
 import pytest
 
 from peakward.diagnose.symptom import Symptom
+from peakward.records.case import ModuleCase
 
 from .made import PRODUCTS, abstains, case, judge, kernel, profile, signals
 
@@ -28,6 +30,20 @@ def test_silent_where_little_fused_or_no_update():
     assert judge("BW003", signals(updating(100), case=case(optimizer="adamw-fused"))) is None
     forward = case(workload={"pass_": "forward"})
     assert judge("BW003", signals(updating(100), case=forward)) is None
+
+
+def test_silent_on_a_module_whose_update_is_fused():
+    like = case(optimizer="adamw-fused")
+    fused = ModuleCase(
+        source="py:model:build",
+        fingerprint="0",
+        workload=like.workload,
+        configuration=like.configuration,
+        device="cuda",
+    )
+    assert judge("BW003", signals(updating(100), module=fused)) is None
+    foreach = msgspec.structs.replace(fused, configuration=case().configuration)
+    assert isinstance(judge("BW003", signals(updating(100), module=foreach)), Symptom)
 
 
 def test_without_a_phase_of_the_optimiser():
