@@ -104,7 +104,6 @@ def unsteady_reason(warmup_s: Sequence[float], steps_s: Sequence[float]) -> str 
         start = steady_start(times)
         if start is not None and start <= len(warmup_s):
             return None
-    return (
-        f"no steady step time after {len(warmup_s)} warm-up steps in {sum(warmup_s):.1f} s "
-        f"and {len(steps_s)} timed ones"
-    )
+    took_s = sum(warmup_s)
+    took = f"{took_s:.1f} s" if took_s >= 1 else f"{took_s * 1e3:.1f} ms"
+    return f"no steady step time after {len(warmup_s)} warm-up steps in {took} and {len(steps_s)} timed ones"

@@ -125,3 +125,5 @@ def test_a_warmup_that_was_not_enough_is_said_with_its_numbers():
     falling = [10.0 / (1 + i) for i in range(10)]
     reason = stopping.unsteady_reason([30.0, 20.0, 10.5], falling)
     assert reason == "no steady step time after 3 warm-up steps in 60.5 s and 10 timed ones"
+    fast = stopping.unsteady_reason([0.03, 0.02, 0.0105], [each / 1000 for each in falling])
+    assert fast == "no steady step time after 3 warm-up steps in 60.5 ms and 10 timed ones"
