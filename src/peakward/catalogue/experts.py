@@ -1,5 +1,6 @@
 """What a mixture of experts cannot be combined with."""
 
+from peakward.catalogue.compute_capability import spell
 from peakward.records.case import ModelCase
 
 IN_ONE_KERNEL = ("bf16-mixed", "bf16")
@@ -32,5 +33,5 @@ def experts_obstacle(case: ModelCase, *, compute_capability: tuple[int, int] | N
         return f"{captured} widths that divide by {WIDTHS}, got {widths}"
     if compute_capability is not None and compute_capability[0] not in CAPABILITIES:
         majors = " or ".join(str(major) for major in CAPABILITIES)
-        return f"{captured} compute capability {majors}, got {compute_capability}"
+        return f"{captured} compute capability {majors}, got {spell(compute_capability)}"
     return None

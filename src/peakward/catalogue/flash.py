@@ -3,6 +3,7 @@
 
 from typing import NamedTuple
 
+from peakward.catalogue.compute_capability import spell
 from peakward.records.case import Attention, ModelCase
 
 
@@ -43,5 +44,6 @@ def flash_obstacle(case: ModelCase, *, compute_capability: tuple[int, int] | Non
         return f"attention {attention} needs a model without a window, got {shape.window}"
     only = taken.compute_capability
     if case.device == "cuda" and only is not None and compute_capability not in (None, only):
-        return f"attention {attention} needs compute capability {only}, got {compute_capability}"
+        needed, here = spell(only), spell(compute_capability)
+        return f"attention {attention} needs compute capability {needed}, got {here}"
     return None

@@ -5,6 +5,7 @@ from typing import Any, Literal, TypeVar, get_args
 import msgspec
 
 from peakward.catalogue.cached import cache_obstacle
+from peakward.catalogue.compute_capability import spell
 from peakward.catalogue.experts import experts_obstacle
 from peakward.catalogue.feeding import feeding_obstacle
 from peakward.catalogue.flash import flash_obstacle
@@ -415,7 +416,7 @@ def _unmet(
             and least is not None
             and compute_capability is not None
             and compute_capability < least,
-            f"needs compute capability {least}, got {compute_capability}",
+            f"needs compute capability {spell(least)}, got {spell(compute_capability)}",
         ),
         (needs.needs == "compiler" and not has_compiler, "needs a C++ compiler on the PATH"),
     )

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from peakward.records.device import Capability, Device, Figure, PeerLink
+from peakward.catalogue.compute_capability import spell
+from peakward.records.device import Device, Figure, PeerLink
 from peakward.records.environment import Environment
 from peakward.records.study import Cell, Column, Table, Unit
 from peakward.report import provenance
@@ -94,7 +95,7 @@ def _board_row(device: Device) -> tuple[Cell, ...]:
     host = device.host_link
     return (
         device.key,
-        None if device.compute_capability is None else _spell(device.compute_capability),
+        None if device.compute_capability is None else spell(device.compute_capability.value),
         None if device.n_sms is None else device.n_sms.value,
         None if device.power_w is None else device.power_w.value,
         *_link_cells(device.link),
@@ -112,10 +113,6 @@ def _link_cells(link: PeerLink | None) -> tuple[Cell, ...]:
 
 def _giga(figure: Figure) -> float:
     return figure.value / 1e9
-
-
-def _spell(capability: Capability) -> str:
-    return "{}.{}".format(*capability.value)
 
 
 def _sources(known: Sequence[Device]) -> Table:
@@ -138,7 +135,7 @@ def _sourced(device: Device) -> Iterator[tuple[str, str, str]]:
             yield name, format_cell(figure.value, unit), figure.source
     capability = device.compute_capability
     if capability is not None:
-        yield "compute capability", _spell(capability), capability.source
+        yield "compute capability", spell(capability.value), capability.source
 
 
 def _figures(device: Device) -> Iterator[tuple[str, Unit, Figure | None]]:

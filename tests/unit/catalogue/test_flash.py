@@ -31,7 +31,7 @@ def test_they_serve_what_has_as_many_queries_as_keys(attention, pass_):
     ("changes", "says"),
     [
         ({"device": "cpu"}, "attention flash needs cuda, got cpu"),
-        ({"capability": (7, 5), "precision": "fp32"}, "compute capability (8, 0), got (7, 5)"),
+        ({"capability": (7, 5), "precision": "fp32"}, "compute capability 8.0, got 7.5"),
         ({"pass_": "decode"}, "prefill, got decode"),
         ({"head_dim": 8}, "attention flash needs a head_dim from 16 to 256, got 8"),
         ({"head_dim": 264}, "attention flash needs a head_dim from 16 to 256, got 264"),
@@ -56,10 +56,10 @@ def test_flash_takes_any_type_and_window_and_younger_gpus(changes):
     ("changes", "says"),
     [
         ({"device": "cpu"}, "attention flash-hopper needs cuda, got cpu"),
-        ({"capability": (8, 0)}, "compute capability (9, 0), got (8, 0)"),
+        ({"capability": (8, 0)}, "compute capability 9.0, got 8.0"),
         (
             {"capability": (10, 0)},
-            "attention flash-hopper needs compute capability (9, 0), got (10",
+            "attention flash-hopper needs compute capability 9.0, got 10.",
         ),
         ({"precision": "fp32"}, "needs the precision bf16-mixed or fp16-mixed or bf16 or fp8"),
         ({"pass_": "decode"}, "prefill, got decode"),

@@ -2,6 +2,7 @@
 
 from typing import get_args
 
+from peakward.catalogue.compute_capability import spell
 from peakward.catalogue.experts import experts_obstacle
 from peakward.catalogue.flash import flash_obstacle
 from peakward.catalogue.fused import fused_obstacle
@@ -98,8 +99,8 @@ def _expect_gpu(precision: Precision, compute_capability: ComputeCapability) -> 
     least = (8, 9) if precision == "fp8" else (8, 0)
     if compute_capability < least:
         raise PeakwardError(
-            f"expected a compute capability of {least} or more for {precision} operators in closed "
-            f"form, got {compute_capability}: name a younger GPU, or capture the step instead"
+            f"expected a compute capability of {spell(least)} or more for {precision} operators in "
+            f"closed form, got {spell(compute_capability)}: name a younger GPU, or capture the step instead"
         )
 
 
