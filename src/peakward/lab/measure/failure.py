@@ -59,11 +59,13 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _line(error: BaseException) -> str:
-    """The traceback's last line; of a message over several lines, its first."""
+    """The traceback's last line; of a message over several lines, its first, with the next where that one
+    only announces it."""
     if isinstance(error, OverLimitError):
         return str(error)
-    lines = "".join(traceback.format_exception_only(error)).strip().splitlines()
-    return shorten(lines[0])
+    said = "".join(traceback.format_exception_only(error)).splitlines()
+    first, *rest = [line for line in said if line.strip()]
+    return shorten(" ".join((first, *rest[:1])) if first.endswith(":") else first)
 
 
 def shorten(text: str) -> str:

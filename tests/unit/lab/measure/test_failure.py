@@ -56,6 +56,13 @@ def test_the_reason_is_one_line():
         "CUDA error: an illegal memory access\nCUDA kernel errors might\nCompile with"
     )
     assert failure.of_exception(error)[1] == "RuntimeError: CUDA error: an illegal memory access"
+    announced = RuntimeError(
+        "backend='inductor' raised:\n\nCppCompileError: C++ compile error\n\nCommand:"
+    )
+    assert failure.of_exception(announced)[1] == (
+        "RuntimeError: backend='inductor' raised: CppCompileError: C++ compile error"
+    )
+    assert failure.of_exception(RuntimeError("none:"))[1] == "RuntimeError: none:"
     assert failure.of_exception(PeakwardError("expected a, got b"))[1] == "expected a, got b"
     assert failure.of_exception(MemoryError())[1] == "MemoryError"
     assert len(failure.of_exception(ValueError("x" * 10_000))[1]) <= failure.MAX_REASON
