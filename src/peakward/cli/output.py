@@ -1,6 +1,7 @@
 """A report to the terminal and to the files that were asked for."""
 
 import os
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,6 +15,8 @@ from peakward.records.errors import PeakwardError
 from peakward.records.study import Study
 from peakward.report import documents
 from peakward.report.document import Document
+
+PIPE_COLUMNS = 100
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +82,7 @@ def show_study(study: Study, files: tuple[Target, ...], *, as_json: bool) -> Non
 
 
 def print_document(document: Document) -> None:
-    """To the terminal, as wide as it is; to a file or a pipe, 100 columns wide."""
+    """To the terminal, as wide as it is; to a file or a pipe, as COLUMNS says or 100 columns wide."""
     from rich.console import Console
 
     from peakward.report import terminal
@@ -89,8 +92,8 @@ def print_document(document: Document) -> None:
             # rich would exit with 1 here, which `compare` means as a regression.
             raise BrokenPipeError
 
-    known = sys.stdout.isatty() or "COLUMNS" in os.environ
-    terminal.render(document, Terminal(width=None if known else 100))
+    # rich prints nothing where COLUMNS is 0, as in some containers.
+    terminal.render(document, Terminal(width=shutil.get_terminal_size((PIPE_COLUMNS, 24)).columns))
 
 
 def _html(document: Document) -> str:

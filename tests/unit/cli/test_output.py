@@ -34,6 +34,20 @@ def test_the_files_asked_for_are_written_and_nothing_else(study, in_tmp, capsys)
     assert said.err == "a.html written\na.md written\n"
 
 
+@pytest.mark.parametrize(("columns", "widest"), [("0", 100), (None, 100), ("60", 60)])
+def test_a_pipe_is_as_wide_as_columns_says_where_it_does(
+    columns, widest, study, capsys, monkeypatch
+):
+    if columns is None:
+        monkeypatch.delenv("COLUMNS", raising=False)
+    else:
+        monkeypatch.setenv("COLUMNS", columns)
+    output.show_study(study, (), as_json=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == study.title
+    assert widest - 10 < max(map(len, lines)) <= widest
+
+
 def test_json_is_the_record_and_nothing_else(study, capsysbinary):
     output.show_study(study, (), as_json=True)
     said = capsysbinary.readouterr()
