@@ -68,10 +68,15 @@ def applicable(levers: tuple[Lever, ...], case: LeverCase, machine: Machine) -> 
     """The levers, each asked for by name: all must be able to apply, to the case or after the others.
 
     Raises:
-        PeakwardError: one that cannot; an explicit request is never skipped.
+        PeakwardError: one that cannot, or that changes nothing; an explicit request is never skipped.
     """
     for lever in levers:
         bases = (case, *after_precision(levers, case))
+        if all(lever_catalogue.pull(lever, base) == base for base in bases):
+            raise PeakwardError(
+                f"expected levers that change the start, got {lever.name}, which it has already: leave it "
+                "out there or here"
+            )
         reasons = [lever_obstacle(lever, base, machine) for base in bases]
         if None not in reasons:
             raise PeakwardError(f"expected levers that can apply here: {lever.name} {reasons[0]}")

@@ -76,6 +76,18 @@ def test_every_default_can_run_everywhere():
         assert reasons == ()
 
 
+def test_a_lever_that_the_start_has_already_is_refused():
+    here = a_machine()
+    (case,) = cases(here, attention="sdpa")
+    sdpa, bf16, tf32 = options.levers(["sdpa,bf16,tf32"])
+    with pytest.raises(PeakwardError, match="got sdpa, which it has already"):
+        machine.applicable((bf16, sdpa), case, here)
+    # After another precision it changes something again.
+    on_gpu = a_machine("cuda", (9, 0))
+    (start,) = cases(on_gpu, precision="bf16")
+    assert machine.applicable((bf16, tf32), start, on_gpu) == (bf16, tf32)
+
+
 def test_a_lever_may_lean_on_a_precision_that_another_brings():
     here = a_machine("cuda", (9, 0))
     (case,) = cases(here)
