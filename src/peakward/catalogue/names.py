@@ -16,13 +16,13 @@ def look_up(kind: str, name: str, rows: Mapping[str, T]) -> T:
         kind: what the rows are, with its article, for the message: "a model".
 
     Raises:
-        PeakwardError: no such row; names the nearest ones, or all where none is near.
+        PeakwardError: no such row; names the nearest ones, or all where none is near or there are two.
     """
     if name in rows:
         return rows[name]
     by_lower = {each.lower(): each for each in rows}
     near = difflib.get_close_matches(name.lower(), list(by_lower), n=3, cutoff=0.4)
-    if not near:
+    if not near or len(rows) <= 2:
         raise PeakwardError(f"expected {kind}, got {name!r}: there are {', '.join(rows)}")
     raise PeakwardError(
         f"expected {kind}, got {name!r}: perhaps {', '.join(by_lower[each] for each in near)}"

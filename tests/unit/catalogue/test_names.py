@@ -20,3 +20,9 @@ def test_capitals_keep_no_name_from_being_near_but_must_match() -> None:
 def test_what_is_near_to_none_is_answered_with_all() -> None:
     with pytest.raises(PeakwardError, match=r"got 'xyz': there are Alpha, alpine, beta$"):
         look_up("a row", "xyz", ROWS)
+
+
+def test_of_two_both_are_named() -> None:
+    """'gpu' is near to 'cpu' in letters alone."""
+    with pytest.raises(PeakwardError, match=r"got 'gpu': there are cpu, cuda$"):
+        look_up("a row", "gpu", {"cpu": 1, "cuda": 2})

@@ -10,7 +10,7 @@ def test_the_fits_are_selected_by_name() -> None:
     assert {each.name for each in SCALING_FITS} == {"hoffmann-2022", "besiroglu-2024"}
     for each in SCALING_FITS:
         assert scaling_fit(each.name) is each
-    with pytest.raises(PeakwardError, match="expected a scaling fit, got 'hofmann': perhaps"):
+    with pytest.raises(PeakwardError, match="expected a scaling fit, got 'hofmann': there are"):
         scaling_fit("hofmann")
 
 
