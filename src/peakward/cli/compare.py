@@ -6,7 +6,7 @@ import msgspec
 import tyro
 
 from peakward.cli import comparison, output, stored, values
-from peakward.cli.vocabulary import ResultOptions, Results, option
+from peakward.cli.vocabulary import ResultOptions, Results, option, required
 from peakward.records.errors import PeakwardError
 from peakward.records.study import Study
 from peakward.report import comparison as comparison_report
@@ -23,7 +23,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     ran before and is missing after is a regression too.
     """
 
-    studies: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="BEFORE AFTER")]
+    studies: Annotated[tuple[str, ...], tyro.conf.Positional, required("BEFORE AFTER")]
     """The study before, and the one after."""
     threshold: Annotated[str, option("SHARE", "3%")] = "3%"
     """Changes within this share of the step time do not matter: 0.03 or 3%."""

@@ -7,7 +7,8 @@ import msgspec
 import tyro
 
 from peakward.cli import output
-from peakward.cli.vocabulary import ViewOptions, Views
+from peakward.cli.vocabulary import ViewOptions, Views, required
+from peakward.records.errors import PeakwardError
 from peakward.report import memory as pages
 
 
@@ -18,7 +19,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     torch.cuda.memory._snapshot(). No code in it is run, and torch is not needed.
     """
 
-    file: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SNAPSHOT")]
+    file: Annotated[str | None, tyro.conf.Positional, required("SNAPSHOT")] = None
     """The snapshot."""
     all: bool = False
     """Everything that the snapshot tells, in the terminal too: timeline, segments, all stacks."""
@@ -27,6 +28,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 def main(options: Options, _command: str) -> int:
     """Read, work out, print."""
+    if options.file is None:
+        raise PeakwardError(
+            "expected a snapshot, got none: name a file that torch.cuda.memory._dump_snapshot wrote"
+        )
     targets = output.targets(options.views)
     from peakward.traces.memory.memory import memory
 

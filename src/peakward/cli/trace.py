@@ -9,7 +9,7 @@ import tyro
 
 from peakward.catalogue import devices
 from peakward.cli import output, values
-from peakward.cli.vocabulary import ViewOptions, Views, option
+from peakward.cli.vocabulary import ViewOptions, Views, option, required
 from peakward.diagnose.examine import examine
 from peakward.diagnose.signals import Signals
 from peakward.prediction.planning.site import site
@@ -31,7 +31,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     of any model. Several files are taken as ranks of one job and compared as well.
     """
 
-    files: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE…")]
+    files: Annotated[tuple[str, ...], tyro.conf.Positional, required("FILE…")]
     """The traces."""
     kernels: bool = False
     """Everything that the trace tells, in the terminal too: all kernels by phase, copies, waits."""

@@ -12,6 +12,11 @@ def option(metavar: str, default: str, name: str | None = None) -> object:
     return tyro.conf.arg(name=name, metavar=metavar, help_behavior_hint=f"(default: {default})")
 
 
+def required(metavar: str) -> object:
+    """How the help shows what is no option; the command says what is missing."""
+    return tyro.conf.arg(metavar=metavar, help_behavior_hint="(required)")
+
+
 class ShapeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Which models."""
 

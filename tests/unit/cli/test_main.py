@@ -44,6 +44,12 @@ def test_every_option_is_explained(name, capsys):
         assert "  " in line, f"{option} has no docstring"
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_shows_no_empty_default(name, capsys):
+    main([name, "--help"])
+    assert "(default: )" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("argv", [[], ["--help"], ["-h"], ["help"]])
 def test_help_lists_the_commands(argv, capsys):
     assert main(argv) == 0
@@ -130,6 +136,7 @@ def refused(argv, capsys) -> str:
         ),
         (["devices", "prob"], "expected an action, got 'prob': perhaps probe"),
         (["devices", "probe", "--device", "tpu"], "a value of --device"),
+        (["memory"], "expected a snapshot, got none"),
         (["compare", "one"], "expected two studies to compare, got 1"),
         (["compare", "a", "b", "--threshold", "x"], "for --threshold, got 'x'"),
         (["compare", "a", "b"], "peakward.db"),
