@@ -104,7 +104,8 @@ def _dry_run(plan: tuple[Planned, ...], environment: Environment, db: Path) -> N
         steps = "until steady" if warmup is None else f"{warmup} warm-up steps"
         state = "  (stored)" if (case, protocol) in held else ""
         print(f"{label(case)}, {steps}{state}")
-    print(f"{len(plan)} measurements, {len(held)} of them stored already")
+    plural = "" if len(plan) == 1 else "s"
+    print(f"{len(plan)} measurement{plural}, {len(held)} of them stored already")
 
 
 def _held(plan: tuple[Planned, ...], environment: Environment, db: Path) -> set[Planned]:

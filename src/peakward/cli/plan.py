@@ -118,7 +118,7 @@ def sites(
     paid: Sequence[float | None] = prices or (None,)
     if len(paid) not in (1, len(named)):
         raise PeakwardError(
-            f"expected one price, or one for each of the {len(named)} devices, got {len(paid)}: "
+            f"expected one price, or one for each device ({len(named)}), got {len(paid)}: "
             "name as many as there are devices"
         )
     return tuple(

@@ -212,6 +212,10 @@ def _apart(first: Measurement, second: Measurement) -> bool:
 def _conditions(measured: Measurement) -> tuple[str, ...]:
     """What tells groups of one place from each other: the warm-up, and the memory limit."""
     steps = measured.protocol.warmup_steps
-    warmup = "warm-up until steady" if steps is None else f"{steps} warm-up steps"
+    warmup = (
+        "warm-up until steady"
+        if steps is None
+        else f"{steps} warm-up step{'' if steps == 1 else 's'}"
+    )
     limit = getattr(measured.case, "memory_limit_bytes", None)
     return (warmup,) if limit is None else (warmup, f"at most {format_cell(limit, 'bytes')}")

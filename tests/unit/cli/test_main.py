@@ -160,7 +160,7 @@ def test_a_dry_run_says_what_it_leaves_out(capsys, in_tmp):
     assert main(argv) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[1:] == [
-        "1 measurements, 0 of them stored already",
+        "1 measurement, 0 of them stored already",
         "Left out where it cannot apply: precision fp8 needs cuda, got cpu.",
     ]
 

@@ -1,5 +1,6 @@
 """The free grid: a row a measurement, whatever came of it."""
 
+import msgspec
 import pytest
 
 from peakward.catalogue.models import model
@@ -84,6 +85,16 @@ def test_no_winner_where_the_intervals_overlap(setting, lab):
         "small 4 × 512 forward, 0 warm-up steps: none of 2 configurations is measurably faster than "
         "another."
     )
+
+
+def test_one_warm_up_step_is_one(setting, lab):
+    cases = [
+        model_case(model("small"), 4, 512, "forward", "cuda", attention=attention)
+        for attention in ("naive", "sdpa")
+    ]
+    once = msgspec.structs.replace(PROTOCOLS[0], warmup_steps=1)
+    study = bench(lab(setting()), cases, (once,), command="peakward bench")
+    assert study.conclusions[0].text.startswith("small 4 × 512 forward, 1 warm-up step: ")
 
 
 def test_settings_that_never_vary_are_in_the_note(grid, setting, lab):
