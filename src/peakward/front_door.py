@@ -114,18 +114,23 @@ def case(
     """
     preset = model(shape) if isinstance(shape, str) else shape
     validate(preset)
-    for size, name, most in (
-        (batch_size, "batch_size", options.MAX_BATCH_SIZE),
-        (seq_len, "seq_len", options.MAX_SEQ_LEN),
-        (accumulate, "accumulate", options.MAX_ACCUMULATE),
-    ):
+    # As plain numbers: a record holds neither text nor another package's integers.
+    batch_size, seq_len, accumulate = (
         values.whole(str(size), name, low=1, high=most)
+        for size, name, most in (
+            (batch_size, "batch_size", options.MAX_BATCH_SIZE),
+            (seq_len, "seq_len", options.MAX_SEQ_LEN),
+            (accumulate, "accumulate", options.MAX_ACCUMULATE),
+        )
+    )
     options.check_length(preset, seq_len)
     values.one_of(pass_, get_args(Pass), "a pass")
     if device is not None:
         values.one_of(device, get_args(DeviceType), "a device")
     if memory_limit_bytes is not None:
-        values.whole(str(memory_limit_bytes), "memory_limit_bytes", low=2**20, high=2**50)
+        memory_limit_bytes = values.whole(
+            str(memory_limit_bytes), "memory_limit_bytes", low=2**20, high=2**50
+        )
     if isinstance(levers, str):
         raise PeakwardError(f"expected a sequence of levers, got {levers!r}: write ({levers!r},)")
     return ModelCase(

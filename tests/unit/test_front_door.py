@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import msgspec
+import numpy as np
 import pytest
 
 import peakward as pw
@@ -91,6 +92,13 @@ def test_a_case_that_cannot_be_is_refused(given, line):
     with pytest.raises(pw.PeakwardError) as caught:
         pw.case(**(plain | given))
     assert line in str(caught.value)
+
+
+@pytest.mark.parametrize("two", ["2", np.int64(2)])
+def test_a_case_holds_plain_numbers(two):
+    given = pw.case("tiny", batch_size=two, seq_len=two, accumulate=two, device="cpu")
+    assert given == pw.case("tiny", batch_size=2, seq_len=2, accumulate=2, device="cpu")
+    assert type(given.workload.batch_size) is int
 
 
 @pytest.mark.parametrize(("given", "budget_s"), [({}, 100.0), ({"budget_s": 7.0}, 7.0)])
