@@ -42,6 +42,11 @@ def number(name: str, value: float, unit: Quantity, stored: str) -> Evidence:
     return Evidence(name=name, value=float(value), unit=unit, stored=stored)
 
 
+def absent(**signals: object) -> tuple[str, ...]:
+    """Of these, by their names, those that are None."""
+    return tuple(f"a {name}" for name, signal in signals.items() if signal is None)
+
+
 def abstain(code: str, *missing: str) -> Abstention:
     """For want of these signals."""
     return Abstention(code=code, missing=missing)

@@ -63,7 +63,7 @@ def test_findings_and_missing_signals_stand_on_the_screen(capsys, monkeypatch):
     assert main(["trace", COMPILED]) == 0
     said = capsys.readouterr().out
     assert "HOST002  The host launches work too slowly" in said
-    assert "Not judged" in said and "a case (MEM002)" in said
+    assert "Not judged" in said and "a case (MEM002, GEN002, NUM001)" in said
 
 
 def test_evidence_and_advice_are_asked_for(capsys):

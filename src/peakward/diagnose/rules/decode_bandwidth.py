@@ -10,7 +10,7 @@ Wrong when: latency is as low as it must be.
 
 from peakward.diagnose.kernels import all_work
 from peakward.diagnose.signals import Signals
-from peakward.diagnose.symptom import Symptom, Verdict, abstain, number
+from peakward.diagnose.symptom import Symptom, Verdict, absent, abstain, number
 from peakward.prediction.floor import floor
 
 CODE = "GEN002"
@@ -24,7 +24,7 @@ def judge(signals: Signals) -> Verdict:
     if case is not None and case.workload.pass_ != "decode":
         return None
     if case is None or step_s is None:
-        return abstain(CODE, "a measurement")
+        return abstain(CODE, *absent(case=case, measurement=step_s))
     if signals.case is None or here is None:
         return abstain(CODE, "the model's sizes on a catalogued device")
     (least,) = floor(signals.case, calibration=here.calibration, device=here.device).phases

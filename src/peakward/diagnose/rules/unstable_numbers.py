@@ -8,7 +8,7 @@ Wrong when: the same case is not finite in fp32 either: then the learning rate o
 """
 
 from peakward.diagnose.signals import Signals
-from peakward.diagnose.symptom import Symptom, Verdict, abstain
+from peakward.diagnose.symptom import Symptom, Verdict, absent, abstain
 
 CODE = "NUM001"
 NARROW = ("bf16-mixed", "fp16-mixed", "bf16", "fp8")
@@ -22,7 +22,7 @@ def judge(signals: Signals) -> Verdict:
     if how is not None and how.precision not in NARROW:
         return None
     if how is None or made is None:
-        return abstain(CODE, "a measurement")
+        return abstain(CODE, *absent(case=how, measurement=made))
     if NOT_FINITE not in (made.reason or ""):
         return abstain(CODE, "losses, activations or gradients over a run")
     return Symptom(

@@ -61,5 +61,6 @@ def test_silent_where_arithmetic_takes_longer_than_reading():
 
 def test_without_a_measurement_or_a_device():
     assert abstains("GEN002", foretold(DECODE))
-    assert abstains("GEN002", signals())
+    assert judge("GEN002", signals()).missing == ("a case", "a measurement")
+    assert judge("GEN002", signals(measurement=measurement(DECODE))).missing == ("a case",)
     assert abstains("GEN002", signals(site=None, case=DECODE, measurement=measurement(DECODE)))

@@ -28,3 +28,9 @@ def test_a_finite_loss_says_nothing_about_a_run():
     of = case(precision="bf16")
     assert abstains("NUM001", signals(case=of, measurement=measurement(of)))
     assert abstains("NUM001", signals())
+
+
+def test_what_was_measured_is_not_said_to_be_missing():
+    """A live step is measured, and its settings are its own."""
+    assert judge("NUM001", signals(measurement=measurement(case()))).missing == ("a case",)
+    assert judge("NUM001", signals(case=case(precision="bf16"))).missing == ("a measurement",)
