@@ -113,7 +113,7 @@ def _ended(arguments: Sequence[str]) -> int:
     except PeakwardError as error:
         return _complain(str(error), error.exit_code)
     except KeyboardInterrupt:
-        return _complain(_interruption(name), INTERRUPTED)
+        return _complain(_interruption(name, arguments), INTERRUPTED)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "torch":
             raise
@@ -132,7 +132,10 @@ def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _interruption(name: str) -> str:
-    if name in COMMANDS and COMMANDS[name].measures:
-        return "interrupted; what was measured is stored, run the same command to resume"
-    return "interrupted"
+def _interruption(name: str, arguments: Sequence[str]) -> str:
+    if name not in COMMANDS or not COMMANDS[name].measures:
+        return "interrupted"
+    # A report of what was measured may be in its files already.
+    files = any(word.startswith(("--html", "--markdown")) for word in arguments)
+    over_them = ", with --force," if files and "--force" not in arguments else ""
+    return f"interrupted; what was measured is stored, run the same command{over_them} to resume"

@@ -218,6 +218,23 @@ def test_ctrl_c_says_whether_anything_is_kept(name, monkeypatch, capsys):
     assert ("run the same command to resume" in said) == COMMANDS[name].measures
 
 
+@pytest.mark.parametrize(
+    ("more", "again"),
+    [
+        (("--html", "a.html"), "run the same command, with --force, to resume"),
+        (("--markdown=a.md",), "run the same command, with --force, to resume"),
+        (("--html", "a.html", "--force"), "run the same command to resume"),
+    ],
+)
+def test_what_resumes_says_that_it_must_write_over_its_files(more, again, monkeypatch, capsys):
+    def interrupted(*_args, **_kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(entry, "_dispatch", interrupted)
+    assert main(["bench", *more]) == 130
+    assert again in capsys.readouterr().err
+
+
 def test_an_error_of_ours_in_the_middle_of_a_command_is_one_line(monkeypatch, capsys):
     error = peakward_error("expected this, got that", exit_code=1)
     monkeypatch.setattr(entry.importlib, "import_module", lambda _: Ending(error))
