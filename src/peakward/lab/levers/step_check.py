@@ -25,12 +25,17 @@ def expect_step(given: Given) -> None:
 
     Raises:
         PeakwardError: no function of no arguments, or of a batch where there is a loader; one that is, or
-            refers to, what is compiled or captured; a loader that cannot be begun again.
+            refers to, what is compiled or captured; a model that is none; a loader that cannot be begun
+            again.
     """
     wanted = "a batch alone, which the loader gives" if given.loader is not None else "no arguments"
     if not callable(given.step):
         raise PeakwardError(
             f"expected a step that is a function of {wanted}, got {type(given.step).__name__}"
+        )
+    if not isinstance(given.model, nn.Module | None):
+        raise PeakwardError(
+            f"expected a torch.nn.Module for model, got {type(given.model).__name__}"
         )
     if given.loader is not None:
         expect_repeatable(given.loader)
@@ -41,7 +46,7 @@ def expect_step(given: Given) -> None:
     except TypeError as error:
         hint = "" if given.loader is not None else "; a step of a batch needs loader="
         raise PeakwardError(
-            f"expected a step that is a function of {wanted}, got one for which there is a {error}{hint}"
+            f"expected a step that is a function of {wanted}, got one that cannot be called so: {error}{hint}"
         ) from None
     _expect_eager(given)
 

@@ -44,7 +44,11 @@ class Trainer:
     ("given", "line"),
     [
         (Given(step=3), "expected a step that is a function of no arguments, got int"),
-        (Given(step=of_two), "missing a required argument: 'one'; a step of a batch needs loader="),
+        (Given(step=print, model=3), "expected a torch.nn.Module for model, got int"),
+        (
+            Given(step=of_two),
+            "called so: missing a required argument: 'one'; a step of a batch needs loader=",
+        ),
         (
             Given(step=of_two, loader=[1]),
             "of a batch alone, .* missing a required argument: 'other'",
