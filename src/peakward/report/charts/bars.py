@@ -40,7 +40,7 @@ def draw_bars(plot: Plot, width: float) -> ET.Element:
     groups = _groups(plot)
     layout = _layout(plot, groups, width)
     root = canvas.canvas(width, layout.height, plot.title, _describe(plot, groups))
-    _legend(root, plot)
+    _legend(root, plot, width)
     _grid(root, plot, layout)
     top = layout.top
     for label, bars in groups.items():
@@ -81,7 +81,8 @@ def _layout(plot: Plot, groups: dict[str, list[Bar]], width: float) -> Layout:
     left = names + 10 if beside else 0
     room = width - left - values - 14
     ends = [end for bar in bars for end in (bar.point.y, bar.point.high, bar.limit)]
-    top = LINE * 2 if _has_legend(plot) else 6
+    named = _legend_places(plot, width)
+    top = named[-1][1] + 2 * LINE if named else 6
     body = len(bars) * (BAR + BAR_GAP) + len(groups) * (GROUP_GAP + (0 if beside else LINE))
     return Layout(
         width=width,
@@ -98,21 +99,30 @@ def _layout(plot: Plot, groups: dict[str, list[Bar]], width: float) -> Layout:
     )
 
 
-def _has_legend(plot: Plot) -> bool:
-    return len(plot.series) > 1
+def _legend_places(plot: Plot, width: float) -> list[canvas.Pixel]:
+    """The upper left corner of each series' entry, in as many lines as they take; a lone one has none."""
+    found: list[canvas.Pixel] = []
+    left = top = 0.0
+    for each in (*measured(plot), *marks(plot)):
+        needed = width_of(each.name) + 18
+        if found and left + needed > width:
+            left, top = 0.0, top + LINE + 4
+        found.append((left, top))
+        left += needed + 18
+    return found if len(found) > 1 else []
 
 
-def _legend(root: ET.Element, plot: Plot) -> None:
-    if not _has_legend(plot):
-        return
-    left = 0.0
-    for index, each in enumerate(measured(plot)):
-        box(root, (left, 3), (12, 10), f"bar {colour(index)}")
-        text(root, left + 18, 12, each.name)
-        left += width_of(each.name) + 36
-    for each in marks(plot):
-        box(root, (left + 2, 0), (4, 16), "limit")
-        text(root, left + 12, 12, each.name)
+def _legend(root: ET.Element, plot: Plot, width: float) -> None:
+    series = (*measured(plot), *marks(plot))
+    for index, (each, (left, top)) in enumerate(
+        zip(series, _legend_places(plot, width), strict=False)
+    ):
+        if index < len(measured(plot)):
+            box(root, (left, top + 3), (12, 10), f"bar {colour(index)}")
+            text(root, left + 18, top + 12, each.name)
+        else:
+            box(root, (left + 2, top), (4, 16), "limit")
+            text(root, left + 12, top + 12, each.name)
 
 
 def _grid(root: ET.Element, plot: Plot, layout: Layout) -> None:

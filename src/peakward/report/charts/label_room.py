@@ -19,8 +19,12 @@ class LabelRoom:
         that overlaps no other; `y` where all do."""
         lines = sorted(range(-MOST_LINES, MOST_LINES + 1), key=lambda each: (abs(each), -each))
         found = next((at for n in lines if self._is_free(left, right, at := y + n * LINE)), y)
-        self._taken.append((left, right, found))
+        self.claim(left, right, found)
         return found
+
+    def claim(self, left: float, right: float, y: float) -> None:
+        """Take the room of a text whose place is given."""
+        self._taken.append((left, right, y))
 
     def _is_free(self, left: float, right: float, y: float) -> bool:
         if not self._frame.top < y < self._frame.bottom:

@@ -1,5 +1,6 @@
 """Lines with their marks and intervals."""
 
+import itertools
 from xml.etree import ElementTree as ET
 
 from peakward.records.study import Plot, Point, Series
@@ -23,17 +24,22 @@ MOST_MARKS = 40
 """A line of more points is drawn without marks and intervals, which would hide it."""
 WIDE = 560
 """From this width on, a line is named at its end instead of in a legend."""
+HEIGHT = 340
+MOST_NAMES = 15
+"""So many lines of text are as high as the frame."""
+SAMPLE = 18
+"""Pixels of a line before its name: beside others its end may be elsewhere."""
 
 
 def draw_lines(plot: Plot, width: float) -> ET.Element:
     """A `lines` plot."""
-    root = canvas(width, 340, plot.title, describe(plot))
+    root = canvas(width, HEIGHT, plot.title, describe(plot))
     series = [(index, each) for index, each in enumerate(plot.series) if each.points]
     names = [(index, each.name) for index, each in series]
-    at_ends = width >= WIDE and len(series) > 1
-    right = max(width_of(name) for _, name in names) + 16 if at_ends else 16
+    at_ends = width >= WIDE and 1 < len(series) <= MOST_NAMES
+    right = max(width_of(name) for _, name in names) + 16 + SAMPLE if at_ends else 16
     used = 0.0 if at_ends or len(series) == 1 else legend(root, names, 0, 14, width)
-    frame = Frame(left=0, top=used + 2 * LINE, right=width - right, bottom=340 - 3 * LINE)
+    frame = Frame(left=0, top=used + 2 * LINE, right=width - right, bottom=HEIGHT - 3 * LINE)
     found = axes(root, plot, frame)
     for index, each in series:
         _draw_series(root, plot, found, index, each)
@@ -67,15 +73,15 @@ def _draw_series(root: ET.Element, plot: Plot, found: Axes, index: int, series: 
 
 
 def _name_ends(root: ET.Element, found: Axes, series: list[tuple[int, Series]]) -> None:
-    """Each name beside its line's last point, pushed apart where two would touch: down, and from the
-    foot of the frame up."""
+    """Each name, behind a piece of its line, beside the line's last point or as near as others allow."""
     ends = sorted(
         (found.place(max(each.points, key=lambda p: p.x))[::-1], index, each.name)
         for index, each in series
     )
-    baselines = _apart([y + 4 for (y, _), _, _ in ends], found.frame.bottom)
-    for ((_, x), index, name), baseline in zip(ends, baselines, strict=True):
-        text(root, x + 10, baseline, name, style=f"name {colour(index)}")
+    baselines = spread([y + 4 for (y, _), _, _ in ends], found.frame.bottom)
+    for ((_, x), index, name), y in zip(ends, baselines, strict=True):
+        line(root, (x + 8, y - 4), (x + 4 + SAMPLE, y - 4), stroke(index))
+        text(root, x + 10 + SAMPLE, y, name, style=f"name {colour(index)}")
 
 
 def _name_points(root: ET.Element, found: Axes, series: list[tuple[int, Series]]) -> None:
@@ -94,17 +100,13 @@ def _name_points(root: ET.Element, found: Axes, series: list[tuple[int, Series]]
                 text(root, x, at, point.label, anchor="middle", style="point")
 
 
-def _apart(wanted: list[float], bottom: float) -> list[float]:
-    """Ascending baselines, a line apart: down from the top, then up again where some came to lie below
-    the bottom."""
-    found: list[float] = []
-    for y in wanted:
-        found.append(max(y, (found[-1] if found else 0.0) + LINE))
-    below = max(bottom, LINE * len(found))
-    for i in reversed(range(len(found))):
-        found[i] = min(found[i], below)
-        below = found[i] - LINE
-    return found
+def spread(wanted: list[float], bottom: float) -> list[float]:
+    """Baselines near the wanted ones, which ascend: a line apart and none below the bottom."""
+    down = list(itertools.accumulate(wanted, lambda above, y: max(y, above + LINE)))
+    up = itertools.accumulate(
+        reversed(down), lambda below, y: min(y, below - LINE), initial=bottom + LINE
+    )
+    return list(up)[:0:-1]
 
 
 def _point(point: Point, plot: Plot) -> str:

@@ -4,7 +4,16 @@ from xml.etree import ElementTree as ET
 
 from peakward.records.study import Plot, Point, Series
 from peakward.report.charts.axes import Axes, Frame, axes
-from peakward.report.charts.canvas import LINE, canvas, colour, marker, path, text, width_of
+from peakward.report.charts.canvas import (
+    LINE,
+    Anchor,
+    canvas,
+    colour,
+    marker,
+    path,
+    text,
+    width_of,
+)
 from peakward.report.charts.label_room import LabelRoom
 from peakward.report.format import format_cell
 from peakward.report.plot_parts import places, roofs
@@ -17,30 +26,36 @@ def draw_roofline(plot: Plot, width: float) -> ET.Element:
     root = canvas(width, HEIGHT, plot.title, _describe(plot))
     frame = Frame(left=0, top=2 * LINE, right=width - 12, bottom=HEIGHT - 3 * LINE)
     found = axes(root, plot, frame)
-    for index, roof in enumerate(roofs(plot)):
-        _draw_roof(root, plot, found, index, roof)
     room = LabelRoom(found.frame)
+    for index, roof in enumerate(roofs(plot)):
+        _draw_roof(root, plot, found, index, roof, room=room)
     for index, place in enumerate(places(plot)):
         for point in place.points:
             _draw_place(root, plot, found, index, point, room=room)
     return root
 
 
-def _draw_roof(root: ET.Element, plot: Plot, found: Axes, index: int, roof: Series) -> None:
+def _draw_roof(
+    root: ET.Element, plot: Plot, found: Axes, index: int, roof: Series, *, room: LabelRoom
+) -> None:
     corners = [found.place(point) for point in roof.points]
     path(root, corners, f"roof roof{index % 3}")
     name = f"{roof.name}, {format_cell(roof.points[-1].y, plot.y_unit)}"
     if index == 0:
-        _name_slope(root, found, roof)
-    text(root, found.frame.right - 2, corners[-1][1] - 6, name, anchor="end", style="name")
+        _name_slope(root, found, roof, room)
+    right, y = found.frame.right - 2, corners[-1][1] - 6
+    room.claim(right - width_of(name), right, y)
+    text(root, right, y, name, anchor="end", style="name")
 
 
-def _name_slope(root: ET.Element, found: Axes, roof: Series) -> None:
+def _name_slope(root: ET.Element, found: Axes, roof: Series, room: LabelRoom) -> None:
     """The bandwidth beside the middle of the slope: FLOP/s over FLOP/byte is bytes a second."""
     foot, ridge = roof.points[0], roof.points[1]
     (x1, y1), (x2, y2) = found.place(foot), found.place(ridge)
     bandwidth = format_cell(foot.y / foot.x, "bytes_per_s")
-    text(root, (x1 + x2) / 2 + 12, (y1 + y2) / 2 + 10, bandwidth, style="name")
+    left, y = (x1 + x2) / 2 + 12, (y1 + y2) / 2 + 10
+    room.claim(left, left + width_of(bandwidth), y)
+    text(root, left, y, bandwidth, style="name")
 
 
 def _draw_place(
@@ -50,17 +65,24 @@ def _draw_place(
     label = f"{point.label}, {format_cell(point.y, plot.y_unit)}"
     marker(root, x, y, index, f"{label} at {format_cell(point.x, 'count')} FLOP/byte")
     width = width_of(label)
-    fits = x + 10 + width <= found.frame.right
+    left, anchor = _beside(x, width, found.frame.right)
     low = y + LINE > found.frame.bottom
-    left = x + 10 if fits else x - 10 - width
     text(
         root,
-        x + 10 if fits else x - 10,
+        left if anchor == "start" else left + width,
         room.take(left, left + width, y - 8 if low else y + 14),
         label,
-        anchor="start" if fits else "end",
+        anchor=anchor,
         style=f"name {colour(index)}",
     )
+
+
+def _beside(x: float, width: float, right: float) -> tuple[float, Anchor]:
+    """Where a label of that width begins, and which end of it is held: behind its mark, before it, or at
+    the drawing's edge where it has room on neither side, as on a phone."""
+    if x + 10 + width <= right:
+        return x + 10, "start"
+    return (x - 10 - width, "end") if x - 10 - width >= 0 else (0.0, "start")
 
 
 def _describe(plot: Plot) -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from peakward.records.study import Plot, Point, Series
 from peakward.report.charts import draw
-from peakward.report.charts.canvas import LINE
+from peakward.report.charts.canvas import LINE, N_COLOURS, width_of
 from peakward.report.run import plots
 from peakward.report.run.investigation import read
 
@@ -73,6 +73,35 @@ def test_lines_are_named_at_their_ends_or_in_a_legend(bench_study):
     assert len(tags(wide, "line", "whisker")) == 5
 
 
+def test_lines_that_end_together_are_named_apart_and_above_the_axis(bench_study):
+    points, high = ((Point(x=128, y=y), Point(x=512, y=y)) for y in (1e-3, 1.0))
+    low = tuple(Series(name=f"line {n}", points=points) for n in range(8))
+    series = (*low, Series(name="high", points=high))
+    plot = msgspec.structs.replace(bench_study.plots[0], series=series)
+    root = ET.fromstring(draw(plot, 1040))
+    names = {each.text: float(each.get("y")) for each in tags(root, "text", "name")}
+    assert len(names) == 9
+    places = sorted(names.values())
+    assert all(lower - upper >= LINE for upper, lower in itertools.pairwise(places))
+    assert places[-1] <= max(float(each.get("y1")) for each in tags(root, "line", "base")) + 4
+
+
+def test_a_colour_is_dashed_the_second_time(bench_study):
+    points = bench_study.plots[0].series[0].points
+    series = tuple(Series(name=f"line {n}", points=points) for n in range(N_COLOURS + 1))
+    root = ET.fromstring(draw(msgspec.structs.replace(bench_study.plots[0], series=series), 1040))
+    assert len(tags(root, "path", "c0")) == 2
+    assert len(tags(root, "path", "again")) == len(tags(root, "line", "again")) == 1
+
+
+def test_lines_too_many_to_name_at_their_ends_have_a_legend(bench_study):
+    points = bench_study.plots[0].series[0].points
+    series = tuple(Series(name=f"line {n}", points=points) for n in range(30))
+    root = ET.fromstring(draw(msgspec.structs.replace(bench_study.plots[0], series=series), 1040))
+    assert tags(root, "text", "name") == []
+    assert {"line 0", "line 29"} <= set(words(root))
+
+
 def test_lines_tick_the_values_that_were_measured(bench_study):
     assert {"128", "256", "512"} <= set(words(ET.fromstring(draw(bench_study.plots[0], 1040))))
 
@@ -137,22 +166,6 @@ def lines_of(*ends, y_unit="s"):
     )
 
 
-def test_names_of_lines_that_end_at_the_foot_stay_above_the_axis():
-    root = ET.fromstring(draw(lines_of(1.0, *[0.0] * 7), 1040))
-    foot = max(float(each.get("y1")) for each in tags(root, "line", "grid"))
-    baselines = sorted(float(each.get("y")) for each in tags(root, "text", "name"))
-    assert baselines[-1] <= foot
-    assert all(b - a >= LINE for a, b in itertools.pairwise(baselines))
-
-
-def test_a_line_whose_colour_comes_again_is_dashed():
-    root = ET.fromstring(draw(lines_of(*range(1, 9)), 1040))
-    styles = [each.get("class") for each in tags(root, "path", "line")]
-    assert styles[0] == "line c0"
-    assert styles[6] == "line c0 again"
-    assert len(set(styles)) == 8
-
-
 def test_the_room_for_ticks_in_per_cent():
     """In DejaVu Sans at 12 pixels a digit is 7.6 wide, a per cent sign 11.4."""
     root = ET.fromstring(draw(lines_of(1.0, 0.5, y_unit="share"), 1040))
@@ -179,6 +192,19 @@ def test_a_bar_of_each_series_in_a_group(bench_study):
     assert words(root).count("seq 128") == 1
 
 
+def test_a_long_legend_of_bars_takes_several_lines(bench_study):
+    plot = bench_study.plots[1]
+    points = plot.series[0].points
+    series = tuple(Series(name=f"a size, number {n}", points=points) for n in range(5))
+    root = ET.fromstring(draw(msgspec.structs.replace(plot, series=series), 350))
+    entries = [each for each in root.iter("text") if (each.text or "").startswith("a size")]
+    ends = [float(each.get("x")) + width_of(each.text) for each in entries]
+    assert len(ends) == 5
+    assert max(ends) <= 350
+    first_bar = min(float(each.get("y")) for each in tags(root, "rect", "c0")[1:])
+    assert max(float(each.get("y")) for each in entries) < first_bar
+
+
 def test_the_roofline_draws_roofs_and_places(run_study):
     root = ET.fromstring(draw(plots.roofline(read(run_study)), 1040))
     assert len(tags(root, "path", "roof")) == 2
@@ -189,6 +215,23 @@ def test_the_roofline_draws_roofs_and_places(run_study):
         "bf16 roof, 785 TFLOP/s",
         "4,260 GB/s",
     } <= set(words(root))
+
+
+def test_a_place_is_not_named_over_the_name_of_a_roof_nor_outside(run_study):
+    plot = plots.roofline(read(run_study))
+    *roofs, _, _ = plot.series
+    x, y = 300.0, roofs[0].points[-1].y
+    near = Series(name="near", points=(Point(x=x, y=y, label="a place of a long name, near"),))
+    for width in WIDTHS:
+        root = ET.fromstring(draw(msgspec.structs.replace(plot, series=(*roofs, near)), width))
+        names = {each.text: each for each in tags(root, "text", "name")}
+        (label,) = [each for name, each in names.items() if name.startswith("a place")]
+        (roof,) = [each for name, each in names.items() if name.startswith(roofs[0].name)]
+        assert abs(float(label.get("y")) - float(roof.get("y"))) >= LINE
+        begins = float(label.get("x"))
+        if label.get("text-anchor") == "end":
+            begins -= width_of(label.text)
+        assert begins >= 0
 
 
 def test_a_place_at_the_bottom_is_named_above_the_axis(run_study):

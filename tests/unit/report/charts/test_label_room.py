@@ -20,6 +20,12 @@ def test_a_label_moves_to_the_nearest_free_line_below_before_above():
     assert found == [100, 100 + LINE, 100 - LINE, 100 + 2 * LINE]
 
 
+def test_a_label_moves_away_from_room_that_was_claimed():
+    room = LabelRoom(FRAME)
+    room.claim(0, 50, 100)
+    assert room.take(0, 50, 100) == 100 + LINE
+
+
 def test_a_label_stays_inside_the_frame():
     room = LabelRoom(FRAME)
     assert room.take(0, 50, 295) == 295
