@@ -32,6 +32,7 @@ from peakward.diagnose.rules import (
     slow_backend,
     synchronisation,
     throttled_clock,
+    tiny_kernels,
     unfused_optimizer,
     unstable_numbers,
 )
@@ -67,7 +68,7 @@ def _rule(module: ModuleType) -> Rule:
 
 _ORDER = (
     data_loading, launch_bound, python_overhead, synchronisation, host_copies, garbage_collection,
-    graph_breaks, out_of_memory, activations, allocator_calls, fragmentation, memory_bound,
+    graph_breaks, tiny_kernels, out_of_memory, activations, allocator_calls, fragmentation, memory_bound,
     layout_copies, unfused_optimizer, padding, no_tensor_cores, at_the_roof, casts, awkward_sizes,
     naive_attention, slow_backend, exposed_communication, recomputed_generation, decode_bandwidth,
     unstable_numbers, throttled_clock, loop_waits, loop_collections, loop_pauses,

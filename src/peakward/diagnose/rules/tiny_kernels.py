@@ -1,0 +1,57 @@
+"""Many tiny kernels run back to back, with gaps between them
+
+Sees: idle time from the end of one piece of queued work to the start of the next, and how many pieces of
+work a step launches.
+Costs: from one kernel to the next a GPU takes about a microsecond, however soon the host launched both, or
+in one graph: of kernels of a few microseconds that is a large part.
+Example: a small model's step in a CUDA graph on an H200: 515 kernels of 9.8 µs and 0.77 µs from one to the
+next, 7% of the time; of kernels of 4 µs it would be 16%.
+Lever: compile (fewer and longer kernels); a larger batch makes kernels longer.
+Wrong when: the gaps are few and long: of what a queue waits for the profile does not tell all.
+"""
+
+from peakward.diagnose.signals import Signals
+from peakward.diagnose.symptom import Symptom, Verdict, abstain, number
+
+CODE = "HOST008"
+CAUSE = "queued"
+LEAST_SHARE = 0.1
+"""A captured step of ordinary kernels has 7%."""
+TINY_S = 10e-6
+"""Mean duration of a piece of work below which a microsecond's gap is a tenth of it."""
+
+
+def judge(signals: Signals) -> Verdict:
+    """By the idle cause `queued`, where the pieces of work are short."""
+    idle, time, gpu = signals.idle, signals.time, signals.gpu
+    if idle is None or time is None or gpu is None:
+        return abstain(CODE, "a profile of GPU work")
+    together, steps = gpu.breakdown.together, signals.steps
+    n_work = together.n_compute + together.n_communication + together.n_copies + together.n_sets
+    mean_s = together.busy_ns * 1e-9 / max(n_work, 1)
+    parts = time.idle(CAUSE)
+    if time.share(parts) < LEAST_SHARE or mean_s >= TINY_S:
+        return None
+    each = "a step" if steps else "in all"
+    return Symptom(
+        cause="Each kernel ends soon after it began, and the GPU takes a moment to start the next, though it "
+        "was launched in time.",
+        evidence=(
+            number(
+                "idle between queued work, profiled",
+                idle.together.by_cause_ns.get(CAUSE, 0) * 1e-9,
+                "s",
+                "profile idle.together.by_cause_ns.queued",
+            ),
+            number(
+                f"pieces of work {each}",
+                n_work / (steps or 1),
+                "count",
+                "profile breakdown.together.n_compute + n_communication + n_copies + n_sets",
+            ),
+            number("mean time of one", mean_s, "s", "profile breakdown.together.busy_ns"),
+        ),
+        advice="make fewer and longer kernels: compile, or a larger batch; a graph does not close these gaps",
+        levers=("compile",),
+        parts=parts,
+    )
