@@ -234,6 +234,16 @@ def test_every_output_is_written(device, dtypes, monkeypatch):
     assert all(each.isfinite().all() for each in with_gradient(api.cross_entropy, logits, targets))
 
 
+@pytest.mark.parametrize(("padding", "spans"), [(8, 4 * 58), (10_000, 4 * 50)])
+def test_a_gradient_takes_no_room_for_what_lies_between_rows_far_apart(
+    device, dtypes, padding, spans
+):
+    logits, targets = drawn(4, 50, torch.float32, padding=padding)
+    _, gradient = with_gradient(api.cross_entropy, logits, targets)
+    assert gradient.untyped_storage().nbytes() <= spans * 4
+    torch.testing.assert_close(gradient.double(), exact(logits, targets)[1], rtol=1e-5, atol=1e-6)
+
+
 def test_the_same_bits_twice(device, dtypes):
     logits, targets = drawn(5, 5000, dtypes[-1])
     first, second = (with_gradient(api.cross_entropy, logits, targets) for _ in range(2))

@@ -173,6 +173,7 @@ def _backward(  # noqa: PLR0917 (an op takes tensors by position)
     ignore_index: int,
     label_smoothing: float,
 ) -> Tensor:
+    logits = _together(logits)
     out = torch.empty_strided(
         logits.shape, logits.stride(), dtype=logits.dtype, device=logits.device
     )
@@ -192,6 +193,7 @@ def _backward(  # noqa: PLR0917 (an op takes tensors by position)
 
 @_backward.register_fake
 def _(logits: Tensor, *_: Any, **__: Any) -> Tensor:
+    logits = _together(logits)
     return torch.empty_strided(
         logits.shape, logits.stride(), dtype=logits.dtype, device=logits.device
     )
@@ -225,6 +227,12 @@ def _backward_over(  # noqa: PLR0917
 @_backward_over.register_fake
 def _(*_: Any, **__: Any) -> None:
     return None
+
+
+def _together(logits: Tensor) -> Tensor:
+    """The logits, copied where most of what their rows span is not theirs: their gradient is laid out as they
+    are, and one token's of each sequence (`logits[:, -1]`) would take the room of all."""
+    return logits if logits.stride(0) <= 2 * logits.shape[1] else logits.contiguous()
 
 
 def _write_gradient(
