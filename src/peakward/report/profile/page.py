@@ -120,8 +120,9 @@ def _unmatched(found: Job) -> tuple[Block, ...]:
 def _headline(found: Profile) -> str:
     total = found.breakdown.together
     if not total.span_ns:
+        where = ": profile at least one whole step, with the activities CPU and CUDA"
         return wording(found).nothing + (
-            "" if found.selection is None else f" in {found.selection}"
+            where if found.selection is None else f" in {found.selection}"
         )
     busy = format_cell(total.busy_ns / total.span_ns, "share")
     said = f"{wording(found).busy} {busy} of {format_cell(total.span_ns * cells.NS, 's')}"

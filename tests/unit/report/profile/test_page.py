@@ -52,6 +52,14 @@ def test_a_part_without_work_says_so(compiled):
     assert summary(compiled.profile(phase="other")).headline == "no GPU work in the phase other"
 
 
+def test_a_trace_without_work_says_what_to_do(compiled):
+    nothing = msgspec.structs.replace(compiled.profile().breakdown.together, span_ns=0, busy_ns=0)
+    found = compiled.profile()
+    breakdown = msgspec.structs.replace(found.breakdown, together=nothing)
+    headline = summary(msgspec.structs.replace(found, breakdown=breakdown)).headline
+    assert headline.startswith("no GPU work: profile at least one whole step")
+
+
 def test_what_is_incomplete_stands_on_the_screen():
     found = Trace.open(TRACES / "h200_decoder_cuda_graphs.json.gz").profile()
     (note,) = [each for each in summary(found).blocks if isinstance(each, Note)]
