@@ -41,10 +41,11 @@ def floor(case: ModelCase, on: str | None = None, *, db: str = DB) -> Prediction
         on: the device's key, such as "h100-sxm-80"; None is this machine.
 
     Raises:
-        PeakwardError: an unknown device; or, on this machine, no calibration stored in `db` and no
-            catalogued device.
+        PeakwardError: an unknown device, or a CPU's case on one; or, on this machine, no calibration stored
+            in `db` and no catalogued device.
     """
     if on is not None:
+        _expect_gpu(case)
         return predicted(case, calibration=None, device=device(on))
     where = machine.this_machine(case.device).environment
     known = match(where.device_name, where.device_memory_bytes)
@@ -80,7 +81,7 @@ def predict(
     """
     key, prices = device(on).key, _prices(price_per_gpu_hour)
     if isinstance(case, ModelCase):
-        _expect_gpu(case)
+        _expect_to_apply(case)
         group = planning.group(str(settings.pop("gpus", 1)), settings.pop("parallel", None))
         _expect_known(settings, inputs)
         (where,) = planning.sites((key,), calibration=calibration, group=group, prices=prices)
@@ -88,6 +89,7 @@ def predict(
     if isinstance(case, ModuleCase):
         from peakward.lab.levers.module_prediction import capture_case
 
+        _expect_gpu(case)
         _expect_known(settings, inputs)
         (where,) = planning.sites((key,), calibration=calibration, group=None, prices=prices)
         told: Forecast = msgspec.structs.replace(
@@ -135,7 +137,7 @@ def plan(
         PeakwardError: as `predict`.
     """
     _expect_several(devices)
-    _expect_gpu(case)
+    _expect_to_apply(case)
     group, prices = planning.group(str(gpus), parallel), _prices(price_per_gpu_hour)
     where = planning.sites(devices, calibration=calibration, group=group, prices=prices)
     return planned(case, where, command=_plan_command(case, devices, group, prices))
@@ -194,12 +196,16 @@ def _expect_several(devices: Sequence[str]) -> None:
         )
 
 
-def _expect_gpu(case: ModelCase) -> None:
+def _expect_gpu(case: ConfiguredCase) -> None:
     if case.device != "cuda":
         raise PeakwardError(
             'expected a case on a GPU, got one on a CPU: make it with device="cuda", or `floor` '
-            "bounds a CPU's"
+            "without a device bounds a CPU's here"
         )
+
+
+def _expect_to_apply(case: ModelCase) -> None:
+    _expect_gpu(case)
     planning.expect_to_apply(case)
 
 

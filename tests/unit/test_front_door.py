@@ -141,6 +141,16 @@ def test_the_floor_of_a_catalogued_device_needs_no_device():
         pw.floor(case, "h200")
 
 
+def test_a_cpu_s_case_is_told_nothing_on_a_gpu():
+    case = pw.case("small", batch_size=4, seq_len=512, device="cpu")
+    module = pw.module_case("py:somewhere:model", batch_size=1, seq_len=8, device="cpu")
+    for asked in (pw.floor, pw.predict):
+        with pytest.raises(pw.PeakwardError, match="expected a case on a GPU, got one on a CPU"):
+            asked(case, "h100-sxm-80")
+    with pytest.raises(pw.PeakwardError, match="expected a case on a GPU, got one on a CPU"):
+        pw.predict(module, "h100-sxm-80")
+
+
 def test_a_lever_that_cannot_apply_is_refused_before_anything_runs(in_tmp):
     case = pw.case("tiny", batch_size=1, seq_len=8, device="cpu")
     with pytest.raises(pw.PeakwardError, match="fp8 needs cuda, got cpu"):
