@@ -241,7 +241,9 @@ def test_a_gradient_takes_no_room_for_what_lies_between_rows_far_apart(
     logits, targets = drawn(4, 50, torch.float32, padding=padding)
     _, gradient = with_gradient(api.cross_entropy, logits, targets)
     assert gradient.untyped_storage().nbytes() <= spans * 4
-    torch.testing.assert_close(gradient.double(), exact(logits, targets, **PLAIN)[1], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        gradient.double(), exact(logits, targets, **PLAIN)[1], rtol=1e-5, atol=1e-6
+    )
 
 
 def test_the_same_bits_twice(device, dtypes):

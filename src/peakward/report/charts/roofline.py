@@ -9,6 +9,7 @@ from peakward.report.charts.canvas import (
     Anchor,
     canvas,
     colour,
+    legend,
     marker,
     path,
     text,
@@ -19,20 +20,35 @@ from peakward.report.format import format_cell
 from peakward.report.plot_parts import places, roofs
 
 HEIGHT = 360
+WIDE = 560
+"""From this width on, places are named beside their marks."""
+FEW = 3
+"""So many places are named so at any width."""
 
 
 def draw_roofline(plot: Plot, width: float) -> ET.Element:
     """A `roofline` plot, on logarithmic axes: series without labels are roofs, the others marks."""
     root = canvas(width, HEIGHT, plot.title, _describe(plot))
-    frame = Frame(left=0, top=2 * LINE, right=width - 12, bottom=HEIGHT - 3 * LINE)
+    marks = [(index, point) for index, place in enumerate(places(plot)) for point in place.points]
+    beside = width >= WIDE or len(marks) <= FEW
+    names = [] if beside else [(index, _name(point, plot)) for index, point in marks]
+    used = legend(root, names, 0, 14, width)
+    frame = Frame(left=0, top=used + 2 * LINE, right=width - 12, bottom=HEIGHT - 3 * LINE)
     found = axes(root, plot, frame)
     room = LabelRoom(found.frame)
     for index, roof in enumerate(roofs(plot)):
         _draw_roof(root, plot, found, index, roof, room=room)
-    for index, place in enumerate(places(plot)):
-        for point in place.points:
-            _draw_place(root, plot, found, index, point, room=room)
+    for index, point in marks:
+        label = _name(point, plot)
+        where = f"{label} at {format_cell(point.x, 'count')} FLOP/byte"
+        marker(root, *found.place(point), index, where)
+        if beside:
+            _name_place(root, found, index, point, label, room=room)
     return root
+
+
+def _name(point: Point, plot: Plot) -> str:
+    return f"{point.label}, {format_cell(point.y, plot.y_unit)}"
 
 
 def _draw_roof(
@@ -58,12 +74,10 @@ def _name_slope(root: ET.Element, found: Axes, roof: Series, room: LabelRoom) ->
     text(root, left, y, bandwidth, style="name")
 
 
-def _draw_place(
-    root: ET.Element, plot: Plot, found: Axes, index: int, point: Point, *, room: LabelRoom
+def _name_place(
+    root: ET.Element, found: Axes, index: int, point: Point, label: str, *, room: LabelRoom
 ) -> None:
     x, y = found.place(point)
-    label = f"{point.label}, {format_cell(point.y, plot.y_unit)}"
-    marker(root, x, y, index, f"{label} at {format_cell(point.x, 'count')} FLOP/byte")
     width = width_of(label)
     left, anchor = _beside(x, width, found.frame.right)
     low = y + LINE > found.frame.bottom

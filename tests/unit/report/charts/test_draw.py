@@ -234,6 +234,21 @@ def test_a_place_is_not_named_over_the_name_of_a_roof_nor_outside(run_study):
         assert begins >= 0
 
 
+def test_many_places_on_a_phone_have_a_legend(run_study):
+    plot = plots.roofline(read(run_study))
+    *roofs, _, _ = plot.series
+    many = tuple(
+        Series(name=name, points=(Point(x=300, y=1e12, label=name),))
+        for name in ("a", "b", "c", "d")
+    )
+    crowded = msgspec.structs.replace(plot, series=(*roofs, *many))
+    narrow, wide = (ET.fromstring(draw(crowded, width)) for width in (350, 1040))
+    labels = {f"{each.name}, 1.00 TFLOP/s" for each in many}
+    assert labels <= set(words(narrow))
+    assert not labels & {each.text for each in tags(narrow, "text", "name")}
+    assert labels <= {each.text for each in tags(wide, "text", "name")}
+
+
 def test_a_place_at_the_bottom_is_named_above_the_axis(run_study):
     plot = plots.roofline(read(run_study))
     *roofs, _, _ = plot.series
