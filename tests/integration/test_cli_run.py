@@ -57,7 +57,16 @@ def test_the_best_command_measures_the_best_case(micro, calibrated, capsysbinary
     folder = calibrated / "models" / "mine"
     folder.mkdir(parents=True)
     (folder / "config.json").write_text('{"model_type": "llama", "vocab_size": 100}')
-    options = ("--model", "models/mine", "--baseline", "sdpa", "--lever", "sdpa", "--budget", "1s")
+    options = (
+        "--model",
+        "models/mine",
+        "--baseline",
+        "sdpa",
+        "--lever",
+        "checkpointing",
+        "--budget",
+        "1s",
+    )
     study = run(capsysbinary, *micro, *options)
     _, *words = shlex.split(study.best_command)
     assert main([*words, "--warmup", "0", "--steps", "1", "--json"]) == 0

@@ -56,7 +56,7 @@ def test_what_cannot_apply_has_no_figures_and_a_reason():
     found = change((lever("fp8"),), based(case(), A100), A100)
     assert found.step_s is found.speedup is found.needed_bytes is found.fits is None
     assert [each.figure for each in found.absent] == ["all"]
-    assert "(8, 9), got (8, 0)" in found.absent[0].reason
+    assert "8.9, got 8.0" in found.absent[0].reason
     assert obstacle((lever("fp8"),), case(), H100) is None
 
 
