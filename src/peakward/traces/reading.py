@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from peakward.records.errors import PeakwardError
+from peakward.traces.printable import printable
 from peakward.traces.table import Table
 
 SQLITE = b"SQLite format 3\0"
@@ -30,13 +31,6 @@ def read(path: Path) -> Table:
             each._replace(name=each.name and printable(each.name)) for each in found.devices
         ),
     )
-
-
-def printable(text: str) -> str:
-    """The text with what no terminal should be sent written as Python writes it: "\\x1b[2J"."""
-    if text.isprintable():
-        return text
-    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
 def read_as_is(path: Path) -> Table:

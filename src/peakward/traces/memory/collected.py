@@ -7,7 +7,7 @@ import numpy as np
 
 from peakward.records.errors import PeakwardError
 from peakward.traces.memory.table import NONE, Action, Events, Frame
-from peakward.traces.reading import printable
+from peakward.traces.printable import printable
 
 EVENT: Final = object()
 """What stands for an event in the list it was taken from."""

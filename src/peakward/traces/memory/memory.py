@@ -12,7 +12,7 @@ from peakward.traces.memory.frame_marks import stack_marks
 from peakward.traces.memory.origins import EVIDENCE
 from peakward.traces.memory.snapshot_file import read
 from peakward.traces.memory.table import NONE, Snapshot
-from peakward.traces.reading import printable
+from peakward.traces.printable import printable
 
 MIB = 2**20
 

@@ -10,8 +10,9 @@ from peakward.traces.memory.collected import EVENT, EventCollector
 from peakward.traces.memory.plain_pickle import Malformed, PlainPickle
 from peakward.traces.memory.segments import segments
 from peakward.traces.memory.table import Annotation, Snapshot
+from peakward.traces.printable import printable
 from peakward.traces.readers.memory_limit import free_bytes
-from peakward.traces.reading import GZIP, SQLITE, printable, refuse_pipe
+from peakward.traces.reading import GZIP, SQLITE, refuse_pipe
 
 EXPECTED: Final = "expected an allocator snapshot (torch.cuda.memory._dump_snapshot)"
 _UNKNOWN_FREE_BYTES: Final = 8 << 30

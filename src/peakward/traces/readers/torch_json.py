@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import IO
 
 from peakward.records.errors import PeakwardError
+from peakward.traces.printable import printable
 from peakward.traces.readers.gathered import Gathered
 from peakward.traces.readers.gathered_part import take_in
 from peakward.traces.readers.memory_limit import free_bytes
@@ -18,7 +19,6 @@ from peakward.traces.readers.torch_outer import Head, cut_off, head, tail
 from peakward.traces.readers.torch_pairs import pair
 from peakward.traces.readers.torch_second import second_half
 from peakward.traces.readers.torch_table import table
-from peakward.traces.reading import printable
 from peakward.traces.table import Table
 
 _ENOUGH_EVENTS = 100_000
