@@ -56,10 +56,14 @@ def implementation(name: str) -> Implementation:
     Raises:
         ValueError: no such implementation.
     """
+    _require_known(name)
+    return cast(Implementation, import_module(IMPLEMENTATIONS[name]))
+
+
+def _require_known(name: str) -> None:
     if name not in IMPLEMENTATIONS:
         names = ", ".join(IMPLEMENTATIONS)
         raise ValueError(f"{OP}: expected an implementation of {names}, got {name!r}")
-    return cast(Implementation, import_module(IMPLEMENTATIONS[name]))
 
 
 @torch.library.custom_op("peakward::flash_attention", mutates_args=())
@@ -74,6 +78,7 @@ def attend(
     name: str,
 ) -> tuple[Tensor, Tensor]:
     """out and lse by the implementation of that name."""
+    _require_known(name)
     require_launchable(OP, q, k, v, slopes)
     with torch.cuda.device_of(q):
         return implementation(name).forward(q, k, v, slopes, Rule(causal, window, scale))
@@ -131,6 +136,7 @@ def attend_packed(
     name: str,
 ) -> tuple[Tensor, Tensor]:
     """out and lse of packed sequences."""
+    _require_known(name)
     require_launchable(OP, q, k, v, slopes, q_starts, k_starts)
     packing = Packing(q_starts, k_starts, q_len, k_len)
     with torch.cuda.device_of(q):
