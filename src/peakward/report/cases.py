@@ -88,14 +88,14 @@ def copies(data: TextData) -> tuple[str, ...]:
     )
 
 
-def fused_parts(configuration: Configuration) -> tuple[str, ...]:
-    """What runs in a kernel of Peakward's own: "fused norm"."""
+def own_parts(configuration: Configuration) -> tuple[str, ...]:
+    """What runs in a kernel of Peakward's own: "norm"."""
     parts = {
         "norm": configuration.norm,
         "RoPE": configuration.rope,
         "SwiGLU": configuration.swiglu,
     }
-    return tuple(f"{how} {part}" for part, how in parts.items() if how != "torch")
+    return tuple(part for part, how in parts.items() if how == "fused")
 
 
 def settings(case: LeverCase) -> tuple[str, ...]:
@@ -121,7 +121,7 @@ def settings(case: LeverCase) -> tuple[str, ...]:
         words.append(f"checkpointing {configuration.checkpointing}")
     if configuration.loss != "torch":
         words.append(f"{configuration.loss} loss")
-    words += fused_parts(configuration)
+    words += (f"fused {part}" for part in own_parts(configuration))
     if configuration.weights != "dense":
         words.append(f"{configuration.weights} weights")
     return tuple(words)

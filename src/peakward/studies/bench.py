@@ -8,7 +8,7 @@ from peakward.records.case import Case, ConfiguredCase, ModelCase
 from peakward.records.measurement import Measurement
 from peakward.records.protocol import Protocol
 from peakward.records.study import Cell, Column, Conclusion, Study, Table
-from peakward.report.cases import fused_parts, label, settings
+from peakward.report.cases import label, own_parts, settings
 from peakward.report.columns import spread_column
 from peakward.report.format import format_cell, format_spread
 from peakward.studies.cases import SIZE_COLUMNS, place, size_cells
@@ -136,7 +136,7 @@ def _setting_cells(planned: Planned) -> tuple[str | None, ...]:
         how.optimizer if case.workload.pass_ == "train_step" else None,
         how.checkpointing,
         how.loss if how.loss != "torch" else None,  # torch's goes without saying.
-        ", ".join(fused_parts(how)) or None,
+        ", ".join(own_parts(how)) or None,
         how.weights if how.weights != "dense" else None,
         *conditions,
     )

@@ -6,6 +6,7 @@ import pytest
 from peakward.catalogue.models import model
 from peakward.records.case import OperatorCase
 from peakward.records.protocol import Protocol
+from peakward.report.columns import name_columns
 from peakward.report.format import format_spread
 from peakward.studies.bench import bench
 from peakward.studies.cases import model_case
@@ -50,6 +51,15 @@ def test_the_figures_of_a_row(grid, setting, lab):
     assert row["model FLOP/s"] == pytest.approx(1e12)
     assert row["peak memory"] == made.memory.peak_allocated_bytes
     assert row["verdict"] == "stable"
+
+
+def test_what_tells_rows_apart_names_them_in_a_table_too_wide_for_a_terminal(setting, lab):
+    parts = ({}, {"norm": "fused"}, {"norm": "fused", "rope": "fused", "swiglu": "fused"})
+    cases = [model_case(model("small"), 4, 512, "train_step", "cuda", **each) for each in parts]
+    study = bench(lab(setting()), cases, PROTOCOLS[1:], command="peakward bench")
+    (table,) = [each for each in study.tables if each.title == "Measurements"]
+    assert [row["own kernels"] for row in rows(study)] == [None, "norm", "norm, RoPE, SwiGLU"]
+    assert "own kernels" in {table.columns[i].name for i in name_columns(table)}
 
 
 def test_out_of_memory_keeps_its_row(grid, setting, lab):
