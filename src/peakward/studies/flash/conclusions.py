@@ -125,6 +125,8 @@ def _crossover(first: Cell, fought: tuple[Duel, ...]) -> Conclusion:
         "longest": _length(last),
     }
     said = "at length {longest} {arm} runs at {ratio} the speed of {rival} ({low} to {high})."
+    if last.speed.high < 1:
+        return say("In {place}, not the fastest at the longest: " + said, **fields)
     if since is None:
         return say("In {place}, not measurably the fastest at the longest: " + said, **fields)
     if len(won) == len(fought):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from peakward.records.measurement import Interval
 from peakward.studies import flash
 from peakward.studies.flash import conclusions
 from peakward.studies.flash.grid import read
@@ -56,6 +57,16 @@ def test_from_which_length_on_it_is_the_fastest(rival_at, said, cells):
     scope = Scope("small", seq_lens=(128, 512, 1024))
     found = conclusions.crossovers(cells(scope, "cpu", overrule=overrule)[0])
     assert f"In fp32, head dim 64, forward, {said}: " in found[0].text
+
+
+@pytest.mark.parametrize(
+    ("high", "said"), [(0.96, "not the fastest"), (1.02, "not measurably the fastest")]
+)
+def test_slower_is_told_from_not_measurably_faster(high, said, cells, monkeypatch):
+    slower = Interval(estimate=0.95, low=0.94, high=high)
+    monkeypatch.setattr(conclusions, "median_ratio", lambda *_: slower)
+    found = conclusions.crossovers(cells(Scope("small", seq_lens=(128,)), "cpu")[0])
+    assert f"forward, {said} at the longest: " in found[0].text
 
 
 def test_nothing_ran_nothing_said(read_flash):
