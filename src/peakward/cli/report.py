@@ -10,10 +10,16 @@ import tyro
 from peakward.cli import output, stored
 from peakward.cli.vocabulary import ResultOptions, Results, option
 from peakward.records.errors import PeakwardError
+from peakward.records.study import Study
+from peakward.report import documents
+from peakward.studies.registry import STUDIES
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Show a stored study again: terminal, Markdown, HTML or JSON.
+
+    Tables and sentences of a study or a bench are derived anew from its measurements, so that they are
+    those of this version; --json prints the record as it was stored.
 
     With --ledger: what was predicted of every lever that was ever tried, and what was measured, over
     all runs of `--db`, or of the databases and JSON files of studies that are named.
@@ -40,8 +46,32 @@ def main(options: Options, _command: str) -> int:
         _ledger(options, targets)
         return 0
     study = stored.load(_only(options.studies), options.results.db)
-    output.show_study(study, targets, as_json=options.results.json)
+    output.show(
+        (study,),
+        targets,
+        as_json=options.results.json,
+        document=documents.document(_told_today(study)),
+    )
     return 0
+
+
+def _told_today(study: Study) -> Study:
+    """The study with today's tables and sentences, or with its own and the reason.
+
+    What `run` and `compare` store is told from the record whenever it is shown.
+    """
+    if study.name != "bench" and study.name not in STUDIES:
+        return study
+    # Here, since a study's grid loads what `--list` and `--ledger` do not need.
+    from peakward.cli.study import asked_scope
+    from peakward.studies.retell import as_stored, retold, retold_bench
+
+    try:
+        if study.name == "bench":
+            return retold_bench(study)
+        return retold(study, asked_scope(study.command, study.environment))
+    except PeakwardError as error:
+        return as_stored(study, str(error))
 
 
 def _ledger(options: Options, targets: tuple[output.Target, ...]) -> None:

@@ -1,5 +1,6 @@
 """Carry out a study: its grid, tables, plots and conclusions."""
 
+import shlex
 import sys
 from collections.abc import Sequence
 from itertools import product
@@ -10,6 +11,7 @@ import tyro
 
 from peakward.cli import machine, options, output, session, text_options, values, watch
 from peakward.cli.machine import Machine
+from peakward.cli.parse import parse
 from peakward.cli.vocabulary import (
     ResultOptions,
     Results,
@@ -18,6 +20,7 @@ from peakward.cli.vocabulary import (
     option,
 )
 from peakward.records.case import Configuration, ModelCase, Precision, Workload
+from peakward.records.environment import Environment
 from peakward.records.errors import PeakwardError
 from peakward.records.study import Study
 from peakward.report import documents
@@ -142,6 +145,22 @@ def main(given: Options, command: str) -> int:
     if not found[-1].complete:
         raise KeyboardInterrupt
     return 0
+
+
+def asked_scope(command: str, environment: Environment) -> Scope:
+    """The scope that the line of a stored study asked for, on the machine where it ran.
+
+    Raises:
+        PeakwardError: it is no line of `peakward study`, or names a file that is not here.
+    """
+    words = shlex.split(command)
+    if words[:2] != ["peakward", "study"]:
+        raise PeakwardError(f"expected a line of `peakward study`, got {command!r}")
+    given = parse(Options, words[2:], prog="peakward study")
+    if given is None:
+        raise PeakwardError(f"expected a line that measures, got {command!r}")
+    there = Machine(environment=environment, compute_capability=None, has_compiler=True)
+    return _scope(given, there)
 
 
 def _carry_out(

@@ -2,9 +2,11 @@
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, cast
+
+import msgspec
 
 from peakward.records.calibration import Calibration
 from peakward.records.case import ModelCase
@@ -66,8 +68,7 @@ def carry_out(
     started_at, start = datetime.now(UTC).isoformat(timespec="seconds"), time.perf_counter()
     recorder = Recorder(lab)
     complete = _finishes(gather, recorder)
-    parts = tell(recorder.readings)
-    study = Study(
+    bare = Study(
         id=uuid.uuid4().hex,
         name=name,
         title=title,
@@ -80,19 +81,31 @@ def carry_out(
         calibration=recorder.readings.calibration or calibration,
         profiles=recorder.readings.profiles,
         memory=recorder.readings.memory,
-        tables=tuple(each for each in (*_models(recorder.readings), *parts.tables) if each.rows),
-        plots=tuple(plot for plot in parts.plots if any(each.points for each in plot.series)),
-        conclusions=doubts.marked(parts.conclusions, recorder.readings, recorder.readings.profiles),
-        notes=(
-            *parts.notes,
+    )
+    study = told(
+        bare,
+        recorder.readings,
+        tell(recorder.readings),
+        lab_notes=(
             *(each.note for each in recorder.not_profiled),
             *(each.note for each in recorder.not_recorded),
-            *doubts.notes(recorder.readings),
         ),
     )
     # A sweep asks its store for measurements alone; what the command line gives it is a Store.
     cast("Store", lab.store).add_study(study)
     return study
+
+
+def told(study: Study, readings: Readings, parts: Parts, *, lab_notes: Sequence[str] = ()) -> Study:
+    """The study with what its readings say: tables and plots that hold something, conclusions that name
+    the doubtful times behind them, and notes, of which `lab_notes` say what could not be taken."""
+    return msgspec.structs.replace(
+        study,
+        tables=tuple(each for each in (*_models(readings), *parts.tables) if each.rows),
+        plots=tuple(plot for plot in parts.plots if any(each.points for each in plot.series)),
+        conclusions=doubts.marked(parts.conclusions, readings, readings.profiles),
+        notes=(*parts.notes, *lab_notes, *doubts.notes(readings)),
+    )
 
 
 def _models(readings: Readings) -> tuple[Table, ...]:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 INTERRUPTED = "interrupted"
 """How a reason begins where Ctrl-C ended it."""
+NOT_RECORDED = "Memory not recorded: "
+"""How the note begins that says why."""
 
 
 class NotRecorded(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +38,7 @@ class NotRecorded(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def note(self) -> str:
         """For a reader."""
-        return f"Memory not recorded: {label(self.case)}: {self.reason}."
+        return f"{NOT_RECORDED}{label(self.case)}: {self.reason}."
 
 
 class MemoryRecorder:

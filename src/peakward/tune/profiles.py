@@ -27,6 +27,8 @@ N_STEPS = 3
 TIMEOUT_S = 600.0
 INTERRUPTED = "interrupted"
 """How a reason begins where Ctrl-C ended it."""
+NOT_PROFILED = "Not profiled: "
+"""How the note begins that says why."""
 
 
 class NotProfiled(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +45,7 @@ class NotProfiled(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def note(self) -> str:
         """For a reader."""
-        return f"Not profiled: {label(self.case)}: {self.reason}."
+        return f"{NOT_PROFILED}{label(self.case)}: {self.reason}."
 
 
 class Profiles(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from peakward.cli.main import main
 from peakward.records import codec
-from peakward.records.study import Study
+from peakward.records.study import Conclusion, Study
 from peakward.store.database import Store
 
 
@@ -61,3 +62,35 @@ def test_an_empty_database_says_what_fills_it(in_tmp, capsys):
     assert "`peakward run`" in capsys.readouterr().out
     assert main(["report"]) == 2
     assert capsys.readouterr().err.startswith("peakward: expected ")
+
+
+def stored_in_results(name: str) -> Path:
+    return Path(__file__).parents[3] / "results" / f"{name}.json"
+
+
+def test_a_stored_study_is_shown_with_the_sentences_of_today(in_tmp, capsys):
+    study = codec.from_json(
+        stored_in_results("2026-11-21-h200-study-attention-parts").read_bytes(), Study
+    )
+    stale = Conclusion(text="What the code of yesterday said.", evidence=())
+    Path("stale.json").write_bytes(
+        codec.to_json(msgspec.structs.replace(study, conclusions=(stale,)))
+    )
+    assert main(["report", "stale.json", "--markdown", "a.md"]) == 0
+    shown = Path("a.md").read_text()
+    assert stale.text not in shown
+    assert "the softmax takes" in shown
+    assert "Measured with Peakward 0.1.0 on 2026-11-21." in shown
+
+
+def test_a_stored_study_that_cannot_be_told_anew_says_so(in_tmp, capsys):
+    study = codec.from_json(
+        stored_in_results("2026-11-21-h200-study-attention-parts").read_bytes(), Study
+    )
+    line = "peakward study attention-parts --model hf:gone/config.json"
+    Path("a.json").write_bytes(codec.to_json(msgspec.structs.replace(study, command=line)))
+    assert main(["report", "a.json", "--markdown", "a.md"]) == 0
+    shown = Path("a.md").read_text()
+    assert study.conclusions[0].text in shown
+    assert "are those that Peakward 0.1.0 stored on 2026-11-21." in shown
+    assert "cannot derive them anew: expected" in shown
