@@ -1,16 +1,17 @@
 """Decoded events of a PyTorch trace to rows of the columns that grow."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from itertools import compress
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from peakward.traces.readers.gathered import Gathered, Rows, size_of
 from peakward.traces.readers.json_times import nanoseconds, nanoseconds_of_text
 from peakward.traces.readers.torch_events import (
     About,
-    Arguments,
     Begin,
     Complete,
     CompleteAsText,
@@ -23,16 +24,12 @@ from peakward.traces.readers.torch_events import (
 )
 from peakward.traces.readers.torch_kinds import kind_of
 from peakward.traces.readers.torch_rows import gpu_rows, host_rows
-from peakward.traces.table import TOO_LARGE, GpuKind, HostKind, Ints
+from peakward.traces.table import TOO_LARGE, GpuKind, Ints
 
-_NO_ARGUMENTS = Arguments()
 _LEGACY_CATEGORIES: dict[Id, str] = {"CPU functions": "cpu_op", "CUDA functions": "kernel"}
 """By pid, of events without a category: what torch's profiler wrote before Kineto."""
 
-
-_Group = tuple[list[Complete], list[int]]
-"""Events, and their places."""
-_ByCategory = dict[str | None, _Group]
+_TIMED = frozenset({Complete, CompleteAsText})
 _OTHERS = frozenset({Begin, End, About})
 
 
@@ -41,13 +38,18 @@ class InexactTimes(Exception):
 
 
 class Timed(NamedTuple):
-    """Events of one category, with their places among all that are taken in at once."""
+    """Whole events in the file's order, with their times."""
 
-    category: str
     events: Sequence[Complete | Begin]
-    places: Ints
     start_ns: Ints
     duration_ns: Ints
+
+    def where(self, chosen: NDArray[np.bool_]) -> "Timed":
+        """The chosen events."""
+        if chosen.all():
+            return self
+        events = list(compress(self.events, chosen.tolist()))
+        return Timed(events, self.start_ns[chosen], self.duration_ns[chosen])
 
 
 def add(gathered: Gathered, events: Sequence[Event]) -> None:
@@ -56,40 +58,12 @@ def add(gathered: Gathered, events: Sequence[Event]) -> None:
     Raises:
         InexactTimes: numbers may have lost digits in decoding; nothing was taken in.
     """
-    found: _ByCategory = {}
-    others: list[Event] = []
-    for place, event in enumerate(events):
-        if type(event) is Complete or type(event) is CompleteAsText:
-            try:
-                group, places = found[event.cat]
-            except KeyError:
-                group, places = found[event.cat] = [], []
-            group.append(event)
-            places.append(place)
-        elif type(event) in _OTHERS:
-            others.append(event)
-    add_timed(
-        gathered,
-        [
-            Timed(category, group, np.array(places), *_times(group))
-            for category, (group, places) in _named(found)
-        ],
-    )
-    _add_others(gathered, others)
+    timed: list[Any] = [each for each in events if type(each) in _TIMED]
+    if timed:
+        add_timed(gathered, Timed(timed, *_times(timed)))
+    if len(timed) < len(events):
+        _add_others(gathered, [each for each in events if type(each) in _OTHERS])
     gathered.n_events += len(events)
-
-
-def _named(by_category: _ByCategory) -> Iterator[tuple[str, _Group]]:
-    legacy: dict[str, _Group] = {}
-    for category, group in by_category.items():
-        if category is not None:
-            yield category, group
-            continue
-        for event, place in zip(*group, strict=True):
-            events, places = legacy.setdefault(_LEGACY_CATEGORIES.get(event.pid, ""), ([], []))
-            events.append(event)
-            places.append(place)
-    yield from legacy.items()
 
 
 def _times(events: Sequence[Complete]) -> tuple[Ints, Ints]:
@@ -102,65 +76,65 @@ def _times(events: Sequence[Complete]) -> tuple[Ints, Ints]:
     return start_ns, duration_ns
 
 
-def add_timed(gathered: Gathered, groups: Iterable[Timed]) -> None:
-    """Events by category, to rows in the order of their places. Those with a negative or absurd time
-    are counted and left out."""
-    gpu: list[tuple[Ints, Rows]] = []
-    host: list[tuple[Ints, Rows]] = []
-    for each in groups:
-        kind = kind_of(each.category)
+def add_timed(gathered: Gathered, timed: Timed) -> None:
+    """Take whole events in as rows, in their order. Those with a negative or absurd time are counted
+    and left out."""
+    codes = _codes(timed.events)
+    unknown, known = codes == _UNKNOWN, codes >= 0
+    good = (timed.start_ns >= 0) & (timed.duration_ns >= 0) & (timed.duration_ns < TOO_LARGE)
+    if unknown.any() or not good.all():
+        gathered.leave_out(
+            unknown_category=int(np.count_nonzero(unknown)),
+            bad_times=int(np.count_nonzero(known & ~good)),
+        )
+    host, gpu = good & known & (codes < _FIRST_GPU), good & (codes >= _FIRST_GPU)
+    if host.any():
+        part, kind = timed.where(host), codes[host]
+        own = host_rows(gathered, kind, part.events)
+        gathered.host.append(_common(gathered, part, kind) | own)
+    if gpu.any():
+        part, kind = timed.where(gpu), codes[gpu] - _FIRST_GPU
+        own = gpu_rows(gathered, kind, part.events)
+        gathered.gpu.append(_common(gathered, part, kind) | own)
+
+
+class _Codes(dict[str | None, int]):
+    """What an event of each category is, as one number: a HostKind, or _FIRST_GPU + a GpuKind."""
+
+    def __missing__(self, category: str | None) -> int:
+        kind = None if category is None else kind_of(category)
         if kind is None:
-            continue
-        if kind == "unknown":
-            gathered.leave_out(unknown_category=len(each.events))
-            continue
-        group = _good(gathered, each)
-        if not group.events:
-            continue
-        arguments = [event.args or _NO_ARGUMENTS for event in group.events]
-        rows = _common(gathered, kind, group)
-        if isinstance(kind, GpuKind):
-            rows |= gpu_rows(gathered, kind, group.events, arguments)
-            gpu.append((group.places, rows))
+            code = _NO_CATEGORY if category is None else _SILENT
+        elif kind == "unknown":
+            code = _UNKNOWN
         else:
-            rows |= host_rows(gathered, kind, group.events, arguments)
-            host.append((group.places, rows))
-    for columns, parts in ((gathered.gpu, gpu), (gathered.host, host)):
-        if parts:
-            columns.append(_in_order(parts))
+            code = int(kind) + (_FIRST_GPU if isinstance(kind, GpuKind) else 0)
+        # A file may name a category of its own in each event.
+        if len(self) < 1000:
+            self[category] = code
+        return code
 
 
-def _good(gathered: Gathered, group: Timed) -> Timed:
-    """Less those whose times cannot be."""
-    good = (group.start_ns >= 0) & (group.duration_ns >= 0) & (group.duration_ns < TOO_LARGE)
-    if good.all():
-        return group
-    gathered.leave_out(bad_times=len(good) - int(np.count_nonzero(good)))
-    return Timed(
-        group.category,
-        [event for event, is_good in zip(group.events, good, strict=True) if is_good],
-        *(each[good] for each in group[2:]),
-    )
+_FIRST_GPU, _SILENT, _UNKNOWN, _NO_CATEGORY = 16, -1, -2, -3
+_CODES = _Codes()
 
 
-def _common(gathered: Gathered, kind: GpuKind | HostKind, group: Timed) -> Rows:
+def _codes(events: Sequence[Complete | Begin]) -> Ints:
+    codes = np.array([_CODES[each.cat] for each in events])
+    for place in np.flatnonzero(codes == _NO_CATEGORY).tolist():
+        codes[place] = _CODES[_LEGACY_CATEGORIES.get(events[place].pid, "")]
+    return codes
+
+
+def _common(gathered: Gathered, timed: Timed, kind: Ints) -> Rows:
     """The columns that every event has."""
     names = gathered.names
     return {
-        "start_ns": group.start_ns,
-        "duration_ns": group.duration_ns,
-        "kind": np.full(len(group.events), int(kind), np.uint8),
-        "name": np.array([names[each.name] for each in group.events], np.int32),
+        "start_ns": timed.start_ns,
+        "duration_ns": timed.duration_ns,
+        "kind": kind.astype(np.uint8),
+        "name": np.array([names[each.name] for each in timed.events], np.int32),
     }
-
-
-def _in_order(parts: Sequence[tuple[Ints, Rows]]) -> Rows:
-    """As they stand in the file, for which of two events of one start comes first must not depend on
-    where a piece of it ends."""
-    if len(parts) == 1:
-        return parts[0][1]
-    order = np.argsort(np.concatenate([places for places, _ in parts]))
-    return {name: np.concatenate([rows[name] for _, rows in parts])[order] for name in parts[0][1]}
 
 
 def _add_others(gathered: Gathered, events: Sequence[Event]) -> None:

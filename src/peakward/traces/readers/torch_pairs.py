@@ -1,6 +1,7 @@
 """Events that a trace gives as a beginning and an end (`ph` B and E) to whole ones."""
 
 from collections import defaultdict
+from operator import itemgetter
 
 import numpy as np
 
@@ -18,7 +19,7 @@ def pair(gathered: Gathered) -> None:
     halves, gathered.halves = gathered.halves, []
     times = nanoseconds_of_text([each.ts for each in halves])
     open_by_thread: dict[tuple[Id, Id], list[tuple[Begin, int, int]]] = defaultdict(list)
-    whole: dict[str, list[tuple[Begin, int, int, int]]] = defaultdict(list)
+    whole: list[tuple[int, Begin, int, int]] = []
     for position in np.argsort(times, kind="stable").tolist():
         half, time_ns = halves[position], int(times[position])
         still_open = open_by_thread[half.pid, half.tid]
@@ -26,11 +27,9 @@ def pair(gathered: Gathered) -> None:
             still_open.append((half, position, time_ns))
         elif still_open:
             begin, place, start_ns = still_open.pop()
-            whole[begin.cat or ""].append((begin, place, start_ns, time_ns - start_ns))
-    n_whole = sum(map(len, whole.values()))
-    gathered.leave_out(unmatched=len(halves) - 2 * n_whole)
-    groups = []
-    for category, found in whole.items():
-        begins, *numbers = zip(*found, strict=True)
-        groups.append(Timed(category, begins, *map(np.array, numbers)))
-    add_timed(gathered, groups)
+            whole.append((place, begin, start_ns, time_ns - start_ns))
+    gathered.leave_out(unmatched=len(halves) - 2 * len(whole))
+    if whole:
+        # In the order in which they begin in the file; places differ.
+        _, begins, starts_ns, durations_ns = zip(*sorted(whole, key=itemgetter(0)), strict=True)
+        add_timed(gathered, Timed(begins, np.array(starts_ns), np.array(durations_ns)))

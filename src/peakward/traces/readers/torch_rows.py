@@ -1,6 +1,7 @@
 """What only some events of a PyTorch trace have: ids, shapes, devices, to rows of columns."""
 
 from collections.abc import Sequence
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -9,35 +10,35 @@ from peakward.traces.readers.gathered import Array, Gathered, Rows
 from peakward.traces.readers.torch_events import ABSENT, Arguments
 from peakward.traces.table import NONE, TOO_LARGE, GpuKind, HostKind, Ints
 
+_NO_ARGUMENTS = Arguments()
 
-def host_rows(
-    gathered: Gathered, kind: HostKind, events: Sequence[Any], arguments: Sequence[Arguments]
-) -> Rows:
+
+def host_rows(gathered: Gathered, kind: Ints, events: Sequence[Any]) -> Rows:
     """All columns but those that every event has: start, duration, kind and name."""
     shapes = gathered.shapes
-    nothing = np.full(len(events), NONE)
+    calls, ops = kind == HostKind.CALL, kind == HostKind.OP
     rows: Rows = {
         "thread": _threads(gathered, events),
-        "correlation": nothing,
-        "sequence": nothing,
-        "backward": np.zeros(len(nothing), np.bool_),
-        "shape": nothing,
+        "correlation": np.full(len(events), NONE),
+        "sequence": np.full(len(events), NONE),
+        "backward": np.zeros(len(events), np.bool_),
+        "shape": np.full(len(events), NONE, np.int32),
     }
-    if kind == HostKind.CALL:
-        rows["correlation"] = _integers([each.correlation for each in arguments])
-    elif kind == HostKind.OP:
-        rows["sequence"] = _integers([each.sequence for each in arguments])
-        rows["backward"] = _integers([each.forward_thread for each in arguments]) > 0
-        rows["shape"] = np.array(
-            [
-                NONE
-                if each.dims is ABSENT and each.types is ABSENT and each.concrete is ABSENT
-                else shapes[b"[%b,%b,%b]" % (each.dims, each.types, each.concrete)]
-                for each in arguments
-            ],
-            np.int32,
-        )
+    of_calls, of_ops = _arguments(events, calls), _arguments(events, ops)
+    rows["correlation"][calls] = _integers([each.correlation for each in of_calls])
+    rows["sequence"][ops] = _integers([each.sequence for each in of_ops])
+    rows["backward"][ops] = _integers([each.forward_thread for each in of_ops]) > 0
+    rows["shape"][ops] = [
+        NONE
+        if each.dims is ABSENT and each.types is ABSENT and each.concrete is ABSENT
+        else shapes[b"[%b,%b,%b]" % (each.dims, each.types, each.concrete)]
+        for each in of_ops
+    ]
     return rows
+
+
+def _arguments(events: Sequence[Any], chosen: Array) -> list[Arguments]:
+    return [each.args or _NO_ARGUMENTS for each in compress(events, chosen.tolist())]
 
 
 def _threads(gathered: Gathered, events: Sequence[Any]) -> Array:
@@ -49,28 +50,24 @@ def _threads(gathered: Gathered, events: Sequence[Any]) -> Array:
     return np.array([gathered.threads[pair] for pair in zip(pids, tids, strict=True)], np.int32)
 
 
-def gpu_rows(
-    gathered: Gathered, kind: GpuKind, events: Sequence[Any], arguments: Sequence[Arguments]
-) -> Rows:
+def gpu_rows(gathered: Gathered, kind: Ints, events: Sequence[Any]) -> Rows:
     """The same for work on a GPU."""
     processes = gathered.gpu_processes
+    arguments = [each.args or _NO_ARGUMENTS for each in events]
     device = _integers([each.device for each in arguments])
     if NONE in device:  # Kineto gives GPU work the device as its pid and the stream as its tid.
         device = np.where(device == NONE, _integers([each.pid for each in events]), device)
     stream = _integers([each.stream for each in arguments])
     if NONE in stream:
         stream = np.where(stream == NONE, _integers([each.tid for each in events]), stream)
-    if kind == GpuKind.KERNEL:
-        n_bytes = np.full(len(events), NONE)
-    else:
-        n_bytes = _integers([each.n_bytes for each in arguments])
-        n_bytes = np.where((n_bytes >= 0) & (n_bytes < TOO_LARGE), n_bytes, NONE)
+    n_bytes = _integers([each.n_bytes for each in arguments])
+    sized = (kind != GpuKind.KERNEL) & (n_bytes >= 0) & (n_bytes < TOO_LARGE)
     return {
         "device": np.where((device >= 0) & (device < 2**31), device, NONE),
         "stream": stream,
         "process": np.array([processes[each.pid] for each in events], np.int32),
         "correlation": _integers([each.correlation for each in arguments]),
-        "n_bytes": n_bytes,
+        "n_bytes": np.where(sized, n_bytes, NONE),
         "graph": _integers([each.graph for each in arguments]),
     }
 
