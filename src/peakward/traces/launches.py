@@ -35,8 +35,11 @@ def first_of_launch(launches: Indices) -> NDArray[np.bool_]:
     """For each GPU row, given what launched it, whether it is the first work of its launch to start:
     all but the later ones of a graph. True where the launch is unknown."""
     first = np.equal(launches, NONE)
-    _, positions = np.unique(launches, return_index=True)
-    first[positions] = True
+    if not first.all():
+        earliest = np.full(int(launches.max()) + 1, NONE, dtype=np.int64)
+        backwards = np.flatnonzero(~first)[::-1]
+        earliest[launches[backwards]] = backwards
+        first[earliest[earliest != NONE]] = True
     return first
 
 

@@ -19,14 +19,12 @@ def row_categories(table: Table) -> Codes:
     gpu, names = table.gpu, table.names
     if not len(gpu):
         return np.zeros(0, dtype=np.uint8)
-    kinds = np.stack([gpu.kind.astype(np.int64), gpu.name.astype(np.int64)])
-    different, which = np.unique(kinds, axis=1, return_inverse=True)
-    found = (
-        operator_category(names[name])
-        if is_of_host(table)
-        else category(names[name], GpuKind(kind))
-        for kind, name in different.T
-    )
-    codes = np.array([CATEGORIES.index(each) for each in found], dtype=np.uint8)
-    of_row: Codes = codes[which.reshape(-1)]
+    on_host = is_of_host(table)
+    codes = np.zeros((len(GpuKind), len(names)), dtype=np.uint8)
+    found = np.zeros(codes.shape, dtype=np.bool_)
+    found[gpu.kind, gpu.name] = True
+    for kind, name in np.argwhere(found).tolist():
+        told = operator_category(names[name]) if on_host else category(names[name], GpuKind(kind))
+        codes[kind, name] = CATEGORIES.index(told)
+    of_row: Codes = codes[gpu.kind, gpu.name]
     return of_row
