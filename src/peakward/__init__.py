@@ -69,8 +69,8 @@ if TYPE_CHECKING:
         study,
         watch,
     )
+    from peakward.trace_files import trace
     from peakward.traces.memory.memory import memory
-    from peakward.traces.trace import trace
 
 __version__ = "0.1.0"
 
@@ -119,7 +119,7 @@ def __getattr__(name: str) -> object:
     if name == "trace":
         # Not by the front door: the command line's modules take 0.08 s to load, a tenth of what a
         # trace of 200 MB takes.
-        from peakward.traces.trace import trace
+        from peakward.trace_files import trace
 
         return trace
     if name == "memory":

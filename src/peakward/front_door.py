@@ -219,10 +219,9 @@ def calibrate(device: DeviceType | None = None, *, db: str = DB) -> Calibration:
 
 def findings(trace: "Trace") -> Diagnosis:
     """What holds a trace back, and what could not be judged from it alone: `peakward trace`."""
-    from peakward.cli.trace import device_of, diagnosed
+    from peakward.cli.trace import diagnosed
 
-    device = device_of(trace)
-    return diagnosed(trace.profile(device=device), device)
+    return diagnosed(trace.profile(), trace.device)
 
 
 def watch(

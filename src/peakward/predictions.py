@@ -38,7 +38,7 @@ def floor(case: ModelCase, on: str | None = None, *, db: str = DB) -> Prediction
     """The least time a step can take: on a catalogued device by its datasheet, else on this machine.
 
     Args:
-        on: the device's key, such as "h100-sxm-80"; None is this machine.
+        on: the device, such as "h100-sxm-80" or "h200"; None is this machine.
 
     Raises:
         PeakwardError: an unknown device, or a CPU's case on one; or, on this machine, no calibration stored
@@ -66,7 +66,7 @@ def predict(
     Args:
         case: with `device="cuda"`; or that of a module (`module_case`), eager and with its own attention; or
             a module itself, on whatever device its tensors are.
-        on: a device's key, such as "h100-sxm-80".
+        on: the device, such as "h100-sxm-80" or "h200".
         inputs: of a module, by position or by name; only their shapes and types are used.
         calibration: of such a device (`calibrate`); its datasheet without.
         price_per_gpu_hour: in any currency, for the cost.

@@ -12,10 +12,12 @@ import pytest
 import peakward as pw
 from peakward import front_door
 from peakward.cli import session
-from peakward.cli.main import COMMANDS
+from peakward.cli.main import COMMANDS, main
 from peakward.lab.measure import probe
+from peakward.records import codec
 from peakward.records.calibration import Calibration
 from peakward.records.case import Configuration
+from peakward.records.plan import Plan
 from peakward.records.rates import Rates
 
 
@@ -138,7 +140,38 @@ def test_the_floor_of_a_catalogued_device_needs_no_device():
     assert prediction.source == "datasheet"
     assert prediction.floor_s == sum(phase.floor_s for phase in prediction.phases)
     with pytest.raises(pw.PeakwardError, match="perhaps h200-141"):
-        pw.floor(case, "h200")
+        pw.floor(case, "h201")
+
+
+@pytest.mark.parametrize("alias", ["h200", "H200", "NVIDIA H200", "h200-141"])
+def test_every_function_reads_a_device_as_the_command_line_does(alias, capsys):
+    case = pw.case("small", batch_size=4, seq_len=512, device="cuda")
+    work = pw.ServingWorkload(batch_size=1, prompt_len=512, output_len=16)
+    assert pw.device(alias).key == "h200-141"
+    assert pw.floor(case, alias) == pw.floor(case, "h200-141")
+    assert pw.predict(case, alias).device == "h200-141"
+    assert [each.forecast.device for each in pw.plan(case, [alias]).devices] == ["h200-141"]
+    served = pw.plan_serving("llama-3-8b", work, [alias])
+    assert [each.device for each in served.devices] == ["h200-141"]
+    assert main(["plan", "--device", alias, "--json"]) == 0
+    (planned,) = codec.from_json(capsys.readouterr().out.encode(), Plan).devices
+    assert planned.forecast.device == "h200-141"
+
+
+def test_a_device_that_means_several_is_refused_alike_where_one_is_asked_for():
+    case = pw.case("small", batch_size=4, seq_len=512, device="cuda")
+    said = "expected one device, got 'h100', which is h100-sxm-80 or h100-pcie-80: name one"
+    for asked in (
+        lambda: pw.device("h100"),
+        lambda: pw.floor(case, "h100"),
+        lambda: pw.predict(case, "h100"),
+        lambda: pw.trace("none.json", device="h100"),
+    ):
+        with pytest.raises(pw.PeakwardError) as refused:
+            asked()
+        assert str(refused.value) == said
+    both = [each.forecast.device for each in pw.plan(case, ["h100"]).devices]
+    assert both == ["h100-sxm-80", "h100-pcie-80"]
 
 
 def test_a_cpu_s_case_is_told_nothing_on_a_gpu():

@@ -1,13 +1,11 @@
 """Show where a trace's time went: PyTorch profiler or Nsight Systems."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
 
 import msgspec
 import tyro
 
-from peakward.catalogue import devices
 from peakward.cli import output, values
 from peakward.cli.vocabulary import ViewOptions, Views, option, required
 from peakward.diagnose.examine import examine
@@ -39,6 +37,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Only the GPU work of forward, backward, optimizer or other."""
     range: Annotated[str | None, option("NAME", "all")] = None
     """Only the GPU work launched inside ranges of this name (record_function, NVTX)."""
+    device: Annotated[str | None, option("NAME", "what the trace says")] = None
+    """The model of its GPUs (`peakward devices`), where the trace does not say it or means several."""
     views: Views = ViewOptions()
 
 
@@ -48,18 +48,14 @@ def main(options: Options, _command: str) -> int:
         raise PeakwardError("expected a trace, got none: name a .json, .json.gz or .sqlite file")
     phase = _phase(options.phase)
     targets = output.targets(options.views)
-    from peakward.traces.trace import Trace
+    from peakward.trace_files import trace
 
-    traces = [Trace.open(Path(name)) for name in options.files]
-    on = [device_of(each) for each in traces]
-    found = [
-        each.profile(phase=phase, range_name=options.range, device=device)
-        for each, device in zip(traces, on, strict=True)
-    ]
+    traces = [trace(name, device=options.device) for name in options.files]
+    found = [each.profile(phase=phase, range_name=options.range) for each in traces]
     told = [
         # The rest of the trace would look idle to the rules.
-        None if each.selection is not None else diagnosed(each, device)
-        for each, device in zip(found, on, strict=True)
+        None if profile.selection is not None else diagnosed(profile, each.device)
+        for each, profile in zip(traces, found, strict=True)
     ]
     both = list(zip(found, told, strict=True))
     whole = _together([pages.whole(*each) for each in both], traces)
@@ -75,11 +71,6 @@ def diagnosed(found: Profile, device: Device | None) -> Diagnosis:
     """What the rules say of a whole trace, by itself."""
     here = None if device is None else site(device)
     return examine(Signals(subject=found.source, profile=found, site=here))
-
-
-def device_of(trace: "Trace") -> Device | None:
-    """The catalogued device that the trace was taken on, where all of its GPUs are of that model."""
-    return devices.match_all((each.name, each.memory_bytes) for each in trace.table.devices)
 
 
 def _phase(given: str | None) -> WorkPhase | None:

@@ -1,4 +1,4 @@
-"""A trace that was read, and everything that can be asked of it: what `peakward.trace` gives."""
+"""A trace that was read, and everything that can be asked of it: what `pw.trace` gives."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -64,6 +64,8 @@ class Trace:
         self.table = table
         self.is_of_host = is_of_host(table)
         """Whether the work is that of the host's operators (`host_work`), for want of a GPU's."""
+        self.device: Device | None = None
+        """The model of its GPUs, once somebody who knows the catalogue has set it."""
 
     @classmethod
     def open(cls, path: Path) -> "Trace":
@@ -159,8 +161,8 @@ class Trace:
 
     def operators(self, device: Device | None = None) -> tuple[OperatorRate, ...]:
         """FLOPs, bytes and rates of the operators whose shapes the trace recorded; with the device
-        that it was taken on, how near they came to its roof."""
-        return operator_rates(self.table, self.origins, device)
+        that it was taken on (`self.device` where none is given), how near they came to its roof."""
+        return operator_rates(self.table, self.origins, device or self.device)
 
     def ranges(self) -> tuple[RangeWork, ...]:
         """Work by Peakward's ranges of blocks, attention and its parts, forward and backward."""
@@ -181,6 +183,7 @@ class Trace:
         # What was found out by looking at the whole holds for its part.
         part.phases = self.phases.of(rows)
         part.origins = self.origins.of(rows)
+        part.device = self.device
         return part
 
     def _inside(self, range_name: str) -> NDArray[np.bool_]:
@@ -212,7 +215,7 @@ class Trace:
     ) -> Profile:
         """Everything at once, as a record; of a part, what can be said of a part.
 
-        `device` is what the trace was taken on, for shares of its roof.
+        `device` is what the trace was taken on, for shares of its roof; by default `self.device`.
         """
         if phase is None and range_name is None:
             return self._profile(device)
@@ -253,15 +256,6 @@ class Trace:
             ranges=self.ranges(),
             host=host_calls(table),
         )
-
-
-def trace(path: str | Path) -> Trace:
-    """Read a trace of torch.profiler or Nsight Systems: `peakward trace`.
-
-    Raises:
-        PeakwardError: it is neither, or damaged.
-    """
-    return Trace.open(Path(path))
 
 
 def compare(traces: Sequence[Trace]) -> Job:

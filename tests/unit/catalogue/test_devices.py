@@ -14,6 +14,8 @@ from peakward.catalogue.devices import (
     least_memory_bytes,
     match,
     match_all,
+    meant,
+    meant_by_all,
 )
 from peakward.records.device import Capability, Device, Figure
 from peakward.records.errors import PeakwardError
@@ -253,6 +255,59 @@ def test_what_merely_looks_alike_is_unknown(name: str, reported_mib: int) -> Non
     assert match(name, reported_mib * MIB) is None
 
 
+@pytest.mark.parametrize(
+    ("name", "reported_mib", "keys"),
+    [
+        # As traces of others have them.
+        ("NVIDIA A100-PG509-200", 40_338, ["a100-sxm-40"]),
+        ("NVIDIA PG509-210", 81_251, ["a100-sxm-80"]),
+        ("AMD Instinct MI300X VF", 196_048, ["mi300x-192"]),
+        # A board's number that nobody explains leaves what fits the memory.
+        ("NVIDIA A100-PG506-207", 40_338, ["a100-sxm-40", "a100-pcie-40"]),
+        ("NVIDIA A100-PG506-207", 81_154, ["a100-sxm-80", "a100-pcie-80"]),
+        ("NVIDIA A100", 81_920, ["a100-sxm-80", "a100-pcie-80"]),
+        ("NVIDIA H100", 81_559, ["h100-sxm-80", "h100-pcie-80"]),
+        ("NVIDIA H100 HBM3", 81_559, ["h100-sxm-80"]),
+        ("NVIDIA H100 SXM5 80GB", 81_559, ["h100-sxm-80"]),
+        # The 96 GB that one operator has, and a slice.
+        ("NVIDIA H100", 97_871, []),
+        ("NVIDIA A100-PG509-200 MIG 1g.5gb", 4_864, []),
+        # Without a memory the name alone decides.
+        ("NVIDIA H100 80GB HBM3", None, ["h100-sxm-80"]),
+        ("NVIDIA A100-PG509-200", None, ["a100-sxm-40"]),
+        ("AMD Instinct MI300X VF", None, ["mi300x-192"]),
+        ("NVIDIA A100 40GB", None, ["a100-sxm-40", "a100-pcie-40"]),
+        ("Tesla V100", None, ["v100-sxm2-16", "v100-sxm2-32"]),
+        ("NVIDIA A100-SXM-64GB", None, []),
+        ("NVIDIA A100-SXM4-40GB MIG 3g.20gb", None, []),
+        ("NVIDIA A100X", None, []),
+        ("NVIDIA A800-SXM4-80GB", None, []),
+        ("NVIDIA H100 NVL", None, []),
+        ("NVIDIA GH200 480GB", None, []),
+        ("NVIDIA GeForce RTX 4090 D", None, []),
+        ("Tesla V100-SXM3-32GB", None, []),
+        ("NVIDIA", None, []),
+        ("", None, []),
+    ],
+)
+def test_a_name_means_all_that_have_its_words(
+    name: str, reported_mib: int | None, keys: list[str]
+) -> None:
+    memory_bytes = None if reported_mib is None else reported_mib * MIB
+    assert [row.key for row in meant(name, memory_bytes)] == keys
+    found = match(name, memory_bytes)
+    assert (None if found is None else found.key) == (keys[0] if len(keys) == 1 else None)
+
+
+def test_several_gpus_mean_what_each_of_them_may_be() -> None:
+    a100, h100 = ("NVIDIA A100", 81_920 * MIB), ("NVIDIA H100", 81_559 * MIB)
+    assert [row.key for row in meant_by_all([a100, a100])] == ["a100-sxm-80", "a100-pcie-80"]
+    sxm = ("NVIDIA A100-SXM4-80GB", 81_920 * MIB)
+    assert [row.key for row in meant_by_all([a100, sxm])] == ["a100-sxm-80"]
+    assert meant_by_all([a100, h100]) == ()
+    assert meant_by_all([]) == ()
+
+
 @settings(deadline=None)
 @given(st.sampled_from(devices()), st.text(min_size=1, max_size=8), st.booleans())
 def test_a_name_with_anything_added_is_another_device(
@@ -276,8 +331,24 @@ def test_memory_matches_within_the_stated_tolerance_alone(row: Device, share: fl
 
 def test_an_unknown_key_is_answered_with_the_nearest() -> None:
     assert device("h100-sxm-80").driver_names == ("NVIDIA H100 80GB HBM3",)
-    with pytest.raises(PeakwardError, match="expected a device, got 'h100': perhaps h100-sxm-80"):
-        device("h100")
+    with pytest.raises(PeakwardError, match="expected a device, got 'h10': perhaps h100-sxm-80"):
+        device("h10")
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [("h100-sxm", "h100-sxm-80"), ("A100-PCIE-40", "a100-pcie-40"), ("NVIDIA H200", "h200-141")],
+)
+def test_one_is_known_by_its_abbreviation_and_by_its_driver_s_name(text: str, key: str) -> None:
+    assert device(text).key == key
+
+
+@pytest.mark.parametrize("text", ["h100", "H100", "NVIDIA H100"])
+def test_a_text_that_means_several_is_answered_with_all_of_them(text: str) -> None:
+    said = f"expected one device, got '{text}', which is h100-sxm-80 or h100-pcie-80: name one"
+    with pytest.raises(PeakwardError) as refused:
+        device(text)
+    assert str(refused.value) == said
 
 
 def test_several_of_one_model_are_that_model_and_of_two_are_none() -> None:
@@ -287,7 +358,9 @@ def test_several_of_one_model_are_that_model_and_of_two_are_none() -> None:
     assert found.key == "h200-141"
     assert match_all([h200, a100]) is None
     assert match_all([]) is None
-    assert match_all([("NVIDIA H200", None)]) is None
+    assert match_all([("NVIDIA H200", None)]) == found
+    assert match_all([(None, None)]) is None
+    assert match_all([h200, (None, 150_109_880_320)]) is None
 
 
 @pytest.mark.parametrize(
@@ -299,6 +372,9 @@ def test_several_of_one_model_are_that_model_and_of_two_are_none() -> None:
         ("v100", ["v100-sxm2-16", "v100-sxm2-32"]),
         ("a100-sxm-80", ["a100-sxm-80"]),
         ("80-a100", ["a100-sxm-80", "a100-pcie-80"]),
+        ("A100-80", ["a100-sxm-80", "a100-pcie-80"]),
+        ("NVIDIA A100 80GB", ["a100-sxm-80", "a100-pcie-80"]),
+        ("Tesla V100-SXM2-32GB", ["v100-sxm2-32"]),
     ],
 )
 def test_an_abbreviation_stands_for_every_key_with_its_parts(text: str, keys: list[str]) -> None:
@@ -310,7 +386,7 @@ def test_a_key_abbreviates_no_other(row: Device) -> None:
     assert devices_named(row.key) == (row,)
 
 
-@pytest.mark.parametrize("text", ["h100-nvl", "a100-8", "a100-", "A100", "l4-48"])
+@pytest.mark.parametrize("text", ["h100-nvl", "a100-8", "a100-", "l4-48"])
 def test_what_no_key_has_is_answered_with_the_nearest(text: str) -> None:
     with pytest.raises(PeakwardError, match=f"expected a device, got '{text}': perhaps "):
         devices_named(text)
