@@ -6,6 +6,7 @@ import sqlite3
 from pathlib import Path
 
 from peakward.records.errors import PeakwardError
+from peakward.records.printable import printable
 from peakward.store import schema
 from peakward.store.rows import now
 
@@ -21,11 +22,11 @@ def connect_writer(path: Path) -> sqlite3.Connection:
     acknowledged record through a power cut or a cluster node's reset, and its one fsync a record,
     milliseconds, is nothing to the seconds that a measurement takes.
     """
-    connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+    connection = _connect(path)
     try:
         if not schema.is_laid(connection):
             schema.lay(connection)
-        schema.refuse_newer(connection, path)
+        schema.refuse_unknown(connection, path)
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         schema.refuse_damaged(connection, path)
@@ -42,7 +43,8 @@ def connect_reader(path: Path) -> sqlite3.Connection:
 
     Reading a write-ahead log needs a shared-memory file beside it, which cannot be made in a folder
     that cannot be written. Where the last writer closed there is no log, and SQLite may take the
-    file as immutable.
+    file as immutable. Never where a rollback journal lies beside it: the tables are laid under one, and
+    until a writer has rolled them back the pages of a creation that was killed make no sense.
     """
     try:
         return _connect_reader(path, "mode=ro")
@@ -51,25 +53,37 @@ def connect_reader(path: Path) -> sqlite3.Connection:
             sqlite3.SQLITE_READONLY,
             sqlite3.SQLITE_CANTOPEN,
         )
+        if closed_to_us and path.with_name(path.name + "-journal").exists():
+            raise PeakwardError(
+                f"expected a results database at {path}, got one whose creation was cut off: run the command "
+                "again that made it, it resumes; or name another file with --db"
+            ) from error
         if not closed_to_us or path.with_name(path.name + "-wal").exists():
             raise
         return _connect_reader(path, "mode=ro&immutable=1")
 
 
 def _connect_reader(path: Path, mode: str) -> sqlite3.Connection:
-    connection = sqlite3.connect(
-        f"{path.as_uri()}?{mode}", uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None
-    )
+    connection = _connect(f"{path.as_uri()}?{mode}")
     try:
         if not schema.is_laid(connection):
             raise PeakwardError(
                 f"expected a results database at {path}, got an empty file: "
                 "`peakward run` fills one, --db names another"
             )
-        schema.refuse_newer(connection, path)
+        schema.refuse_unknown(connection, path)
     except BaseException:
         connection.close()
         raise
+    return connection
+
+
+def _connect(place: Path | str) -> sqlite3.Connection:
+    """All text of the columns comes in printable; records are read as bytes, for the codec."""
+    connection = sqlite3.connect(
+        place, uri=isinstance(place, str), timeout=BUSY_TIMEOUT_S, isolation_level=None
+    )
+    connection.text_factory = lambda data: printable(data.decode(errors="replace"))
     return connection
 
 
@@ -78,7 +92,7 @@ def _sign(connection: sqlite3.Connection) -> None:
     name = f"process {os.getpid()} on {platform.node()} (since {now()[:19]} UTC)"
     with connection:
         connection.execute("BEGIN IMMEDIATE")
-        connection.execute("INSERT OR REPLACE INTO meta VALUES ('writer', ?)", (name,))
+        connection.execute("INSERT OR REPLACE INTO meta (key, value) VALUES ('writer', ?)", (name,))
 
 
 def last_writer(path: Path) -> str:

@@ -21,7 +21,16 @@ from peakward.records.trial import Trial
 from peakward.store import artefacts, lock, schema, studies
 from peakward.store.connection import connect_reader, connect_writer, last_writer
 from peakward.store.faults import told_in_one_line
-from peakward.store.rows import Row, insert, key_of_case, key_of_protocol, now, row_of
+from peakward.store.rows import (
+    CREATED,
+    RECORD,
+    Row,
+    insert,
+    key_of_case,
+    key_of_protocol,
+    now,
+    row_of,
+)
 from peakward.store.studies import StudyEntry
 from peakward.store.take_in import rows_in
 
@@ -183,9 +192,9 @@ class Store:
         are in their studies alone."""
         with told_in_one_line(self._path):
             found = self._connection.execute(
-                "SELECT created, record FROM trial ORDER BY created, rowid"
+                f"SELECT {CREATED}, {RECORD} FROM trial ORDER BY created, rowid"
             ).fetchall()
-        return tuple((created, from_json(record.encode(), Trial)) for created, record in found)
+        return tuple((created, from_json(record, Trial)) for created, record in found)
 
     def environment(self, key: str) -> Environment | None:
         """Of that key, as any measurement there has it."""
@@ -235,7 +244,12 @@ class Store:
         """
         id_ = studies.id_of(ref, self.studies(), self._path)
         found = self._first(Study, "study WHERE id = ?", (id_,))
-        assert found is not None, "read from this table a moment ago, and rows are never deleted"
+        if (
+            found is None
+        ):  # Rows are never deleted, but this id has characters that were made printable.
+            raise PeakwardError(
+                f"expected a study in {self._path}, got one whose id was edited: name another"
+            )
         return found
 
     def _add(self, rows: list[Row]) -> int:
@@ -250,8 +264,8 @@ class Store:
     def _each(self, kind: type[R], rows: str, values: tuple[str | int, ...]) -> Iterator[R]:
         """The records of the rows, decoded as they are asked for."""
         with told_in_one_line(self._path):
-            found = self._connection.execute(f"SELECT record FROM {rows}", values).fetchall()
-        return (from_json(record.encode(), kind) for (record,) in found)
+            found = self._connection.execute(f"SELECT {RECORD} FROM {rows}", values).fetchall()
+        return (from_json(record, kind) for (record,) in found)
 
 
 def _gave_up_sooner(stored: Measurement, protocol: Protocol) -> bool:

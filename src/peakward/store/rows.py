@@ -28,6 +28,9 @@ KINDS: tuple[tuple[str, type[Record]], ...] = (
     ("study", Study),
 )
 """Each table and what its rows hold."""
+RECORD = "CAST(record AS BLOB)"
+CREATED = "CAST(created AS TEXT)"
+"""These columns as they are read: a hand that edits a file may put a value of any type into any column."""
 INTERRUPTED = "interrupted"
 """How the reason of a measurement begins that was stopped from outside: it is to be made again."""
 
@@ -148,9 +151,9 @@ def insert(connection: sqlite3.Connection, row: Row) -> bool:
         PeakwardError: a different record has this id.
     """
     found = connection.execute(
-        f"SELECT record FROM {row.table} WHERE id = ?", (row.columns["id"],)
+        f"SELECT {RECORD} FROM {row.table} WHERE id = ?", (row.columns["id"],)
     ).fetchone()
-    if found is not None and not _is_news(row, from_json(found[0].encode(), type(row.record))):
+    if found is not None and not _is_news(row, from_json(found[0], type(row.record))):
         return False
     names, marks = ", ".join(row.columns), ", ".join("?" * len(row.columns))
     connection.execute(

@@ -1,6 +1,9 @@
 """What the database file is made of, and how a file is recognised as one of ours."""
 
+import re
 import sqlite3
+from contextlib import closing
+from functools import cache
 from pathlib import Path
 
 from peakward.records.errors import PeakwardError
@@ -26,9 +29,8 @@ CREATE TABLE case_memory (
 );
 CREATE INDEX case_memory_by_key ON case_memory (case_key, environment_key);
 """
-_TABLES = f"""
+_FIRST = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
-INSERT INTO meta VALUES ('schema_version', '{SCHEMA_VERSION}');
 CREATE TABLE measurement (
     id TEXT PRIMARY KEY, case_key TEXT NOT NULL, protocol_key TEXT NOT NULL,
     environment_key TEXT NOT NULL, final INTEGER NOT NULL, created TEXT NOT NULL,
@@ -48,11 +50,9 @@ CREATE TABLE study (
     id TEXT PRIMARY KEY, name TEXT NOT NULL, title TEXT NOT NULL, complete INTEGER NOT NULL,
     created TEXT NOT NULL, record TEXT NOT NULL
 );
-{_PROFILES}
-{_MEMORY}
 """
-_SINCE = {2: _PROFILES, 3: _MEMORY}
-"""What each version after the first brought."""
+_TABLES = {1: _FIRST, 2: _PROFILES, 3: _MEMORY}
+"""The tables that each version brought."""
 
 
 def refuse_other_files(path: Path) -> None:
@@ -87,8 +87,8 @@ def refuse_other_files(path: Path) -> None:
 
 
 def is_laid(connection: sqlite3.Connection) -> bool:
-    """Whether the tables exist; they come to exist all at once."""
-    return has_table(connection, "meta")
+    """Whether anything was laid in the file; all tables come to exist at once."""
+    return connection.execute("SELECT 1 FROM sqlite_master").fetchone() is not None
 
 
 def has_table(connection: sqlite3.Connection, name: str) -> bool:
@@ -100,37 +100,88 @@ def has_table(connection: sqlite3.Connection, name: str) -> bool:
 def lay(connection: sqlite3.Connection) -> None:
     """Create the tables in one transaction. A kill at any moment leaves all of them or none."""
     connection.executescript(
-        f"BEGIN IMMEDIATE; PRAGMA application_id = {APPLICATION_ID}; {_TABLES} COMMIT;"
+        f"BEGIN IMMEDIATE; PRAGMA application_id = {APPLICATION_ID}; {''.join(_TABLES.values())}"
+        f"INSERT INTO meta VALUES ('schema_version', '{SCHEMA_VERSION}'); COMMIT;"
     )
 
 
-def refuse_newer(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise where the tables were laid by a newer Peakward, whose columns we do not know."""
-    version = _version(connection)
+def refuse_unknown(connection: sqlite3.Connection, path: Path) -> None:
+    """Refuse tables that a newer Peakward laid, whose columns we do not know, or that something changed.
+
+    Raises:
+        PeakwardError: they are not those of the version in `meta`, or there is no such version.
+    """
+    triggers = connection.execute(
+        "SELECT name FROM sqlite_master WHERE type = 'trigger'"
+    ).fetchall()
+    if triggers:
+        raise _changed("tables alone", f"the trigger {str(triggers[0][0])[:40]!r}", path)
+    found = _definitions(connection)
+    _refuse_changed(found, 1, path)
+    row = connection.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone()
+    if row is None or not re.fullmatch(r"[1-9][0-9]{,8}", str(row[0])):
+        got = "none" if row is None else repr(str(row[0])[:40])
+        raise _changed("the version of its schema in the table meta", got, path)
+    version = int(row[0])
     if version > SCHEMA_VERSION:
         raise PeakwardError(
             f"expected a database of schema {SCHEMA_VERSION} or older at {path}, got {version}: it "
             "was written by a newer Peakward; upgrade this one, or name another file with --db"
         )
+    _refuse_changed(found, version, path)
 
 
 def bring_up(connection: sqlite3.Connection) -> None:
-    """Give a file of an older schema the tables that came since, each version in one transaction.
+    """Give a file of an older schema the tables that came since, all in one transaction.
 
     What it holds stays as it is; an older Peakward then refuses the file.
     """
-    for version in range(_version(connection) + 1, SCHEMA_VERSION + 1):
+    found = _definitions(connection)
+    lacking = [
+        tables for version, tables in _TABLES.items() if not _laid(version).keys() <= found.keys()
+    ]
+    if lacking:
         connection.executescript(
-            f"BEGIN IMMEDIATE; {_SINCE[version]} "
-            f"UPDATE meta SET value = '{version}' WHERE key = 'schema_version'; COMMIT;"
+            f"BEGIN IMMEDIATE; {''.join(lacking)} "
+            f"UPDATE meta SET value = '{SCHEMA_VERSION}' WHERE key = 'schema_version'; COMMIT;"
         )
 
 
-def _version(connection: sqlite3.Connection) -> int:
-    (version,) = connection.execute(
-        "SELECT value FROM meta WHERE key = 'schema_version'"
-    ).fetchone()
-    return int(version)
+@cache
+def _laid(version: int) -> dict[str, str]:
+    """What that version brought."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.executescript(_TABLES[version])
+        return _definitions(connection)
+
+
+def _definitions(connection: sqlite3.Connection) -> dict[str, str]:
+    """The SQL of each table, view and index that has a name of its own, by that name."""
+    rows = connection.execute(
+        "SELECT name, replace(sql, char(10), ' ') FROM sqlite_master"
+        " WHERE type <> 'trigger' AND sql IS NOT NULL"
+    )
+    return {name: " ".join(str(sql).split()) for name, sql in rows}
+
+
+def _refuse_changed(found: dict[str, str], version: int, path: Path) -> None:
+    """
+    Raises:
+        PeakwardError: what that version or an older one brought is not there, or any of ours is another.
+    """
+    for since in _TABLES:
+        for name, sql in _laid(since).items():
+            if name not in found and since <= version:
+                raise _changed(f"the table or index {name}", "none", path)
+            if name in found and found[name] != sql:
+                raise _changed(f"Peakward's own {name}", "another of that name", path)
+
+
+def _changed(expected: str, got: str, path: Path) -> PeakwardError:
+    return PeakwardError(
+        f"expected a results database with {expected} at {path}, got {got}: something else than Peakward "
+        "changed it; move the file away, or name another with --db"
+    )
 
 
 def refuse_damaged(connection: sqlite3.Connection, path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from peakward.records.errors import PeakwardError
+from peakward.store.rows import CREATED
 
 _N_NAMED = 3
 """How many ids a message offers."""
@@ -25,7 +26,8 @@ class StudyEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 def entries(connection: sqlite3.Connection) -> tuple[StudyEntry, ...]:
     """All of them, newest first."""
     found = connection.execute(
-        "SELECT id, name, title, created, complete FROM study ORDER BY created DESC, rowid DESC"
+        f"SELECT id, CAST(name AS TEXT), CAST(title AS TEXT), {CREATED}, complete FROM study"
+        " WHERE typeof(id) = 'text' ORDER BY created DESC, rowid DESC"
     )
     return tuple(
         StudyEntry(id=id_, name=name, title=title, started_at=created, complete=bool(complete))

@@ -16,7 +16,7 @@ from peakward.records.study import Study
 from peakward.records.trial import Trial
 from peakward.store.connection import connect_reader
 from peakward.store.faults import told_in_one_line
-from peakward.store.rows import KINDS, Record, Row, now, row_of
+from peakward.store.rows import CREATED, KINDS, RECORD, Record, Row, now, row_of
 from peakward.store.schema import SQLITE_MAGIC, has_table, refuse_other_files
 
 _TOLD_BY: tuple[tuple[str, type[Record]], ...] = (
@@ -91,5 +91,5 @@ def _rows_of(connection: sqlite3.Connection) -> Iterator[Row]:
     for table, kind in KINDS:
         if not has_table(connection, table):
             continue
-        for data, created in connection.execute(f"SELECT record, created FROM {table}"):
-            yield row_of(from_json(data.encode(), kind), stored_at=created)
+        for data, created in connection.execute(f"SELECT {RECORD}, {CREATED} FROM {table}"):
+            yield row_of(from_json(data, kind), stored_at=created)

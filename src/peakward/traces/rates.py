@@ -6,9 +6,9 @@ import msgspec
 import numpy as np
 
 from peakward.records.device import Device
+from peakward.records.printable import printable
 from peakward.records.profile import OperatorRate
 from peakward.traces.origins import Origins
-from peakward.traces.printable import printable
 from peakward.traces.roof import compute_type, roof_share
 from peakward.traces.table import NONE, Table
 from peakward.traces.work import Work, by_operator, work

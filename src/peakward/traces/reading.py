@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from peakward.records.errors import PeakwardError
-from peakward.traces.printable import printable
+from peakward.records.printable import printable
 from peakward.traces.table import Table
 
 SQLITE = b"SQLite format 3\0"

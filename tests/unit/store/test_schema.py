@@ -4,6 +4,7 @@ import sqlite3
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from peakward.records.errors import PeakwardError
@@ -58,6 +59,88 @@ def test_a_newer_schema_is_refused(opening: object, path: Path) -> None:
     message = told(opening, path)
     assert f"expected a database of schema {SCHEMA_VERSION} or older" in message
     assert f"got {SCHEMA_VERSION + 1}: it was written by a newer Peakward; upgrade" in message
+
+
+CHANGES = {
+    "UPDATE meta SET value = 'abc'": "got 'abc'",
+    "UPDATE meta SET value = ''": "got ''",
+    "UPDATE meta SET value = '-1'": "got '-1'",
+    "UPDATE meta SET value = '1e3'": "got '1e3'",
+    "UPDATE meta SET value = x'1b5b32'": "the version of its schema in the table meta",
+    "UPDATE meta SET value = 'a' || char(10) || char(27) || '[2J'": r"got 'a\\n\\x1b[2J'",
+    "DELETE FROM meta": "the version of its schema in the table meta",
+    "DROP TABLE meta": "expected a results database with the table or index meta",
+    "DROP TABLE meta; CREATE TABLE meta (key)": "Peakward's own meta",
+    "DROP TABLE measurement": "the table or index measurement",
+    "DROP TABLE case_memory": "the table or index case_memory",
+    "DROP INDEX trial_by_key": "the table or index trial_by_key",
+    "ALTER TABLE study RENAME COLUMN record TO other": "Peakward's own study",
+    "ALTER TABLE study ADD COLUMN other": "Peakward's own study",
+    "DROP TABLE study; CREATE VIEW study AS SELECT * FROM trial": "Peakward's own study",
+    "UPDATE meta SET value = '1'; DROP TABLE profile; CREATE TABLE profile (id)": "own profile",
+    "CREATE TRIGGER t AFTER INSERT ON meta BEGIN SELECT RAISE(ABORT, 'no'); END": "the trigger 't'",
+}
+
+
+@pytest.mark.parametrize("opening", OPENINGS)
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_database_that_something_else_changed_is_refused(
+    opening: object, change: str, path: Path
+) -> None:
+    Store.open(path).close()
+    with sqlite3.connect(path) as connection:
+        connection.executescript(f"DELETE FROM meta WHERE key = 'writer'; {change};")
+    connection.close()
+    message = told(opening, path)
+    assert CHANGES[change] in message
+    assert message.isprintable()
+    assert "something else than Peakward changed it; move the file away" in message
+
+
+@pytest.mark.parametrize("opening", OPENINGS)
+def test_tables_of_the_user_s_own_are_left_alone(
+    opening: object, make: SimpleNamespace, path: Path
+) -> None:
+    with Store.open(path) as store:
+        store.add_study(make.study())
+    with sqlite3.connect(path) as connection:
+        connection.executescript("CREATE TABLE mine (a); CREATE INDEX by_a ON mine (a); ANALYZE;")
+    connection.close()
+    with opening(path) as store:  # type: ignore[operator]
+        assert store.study("last") == make.study()
+
+
+def test_tables_that_a_version_is_not_said_to_have_are_not_laid_twice(path: Path) -> None:
+    Store.open(path).close()
+    with sqlite3.connect(path) as connection:
+        connection.executescript(
+            "UPDATE meta SET value = '1' WHERE key = 'schema_version'; DROP TABLE case_memory"
+        )
+    connection.close()
+    Store.open(path).close()
+    with Store.open_read_only(path) as store:
+        assert store._connection.execute(
+            "SELECT value FROM meta WHERE key = 'schema_version'"
+        ).fetchone() == (str(SCHEMA_VERSION),)
+
+
+@pytest.mark.parametrize(
+    "value", ["x'00ff'", "7", "'a' || char(27) || '[2J'", "CAST(x'ff' AS TEXT)"]
+)
+@pytest.mark.parametrize("column", ["id", "name", "title", "created", "record", "complete"])
+def test_a_column_that_was_edited_is_read_or_refused_in_one_line(
+    column: str, value: str, make: SimpleNamespace, path: Path
+) -> None:
+    with Store.open(path) as store:
+        store.add_study(make.study())
+        store._connection.execute(f"UPDATE study SET {column} = {value}")
+        for entry in store.studies():
+            assert all(str(each).isprintable() for each in msgspec.structs.astuple(entry))
+        try:
+            assert store.study("last") == make.study()
+        except PeakwardError as error:
+            assert str(error).isprintable()
+            assert column in ("id", "record")
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from typing import Any, Final
 import numpy as np
 
 from peakward.records.errors import PeakwardError
+from peakward.records.printable import printable
 from peakward.traces.memory.table import NONE, Action, Events, Frame
-from peakward.traces.printable import printable
 
 EVENT: Final = object()
 """What stands for an event in the list it was taken from."""

@@ -7,12 +7,12 @@ import numpy as np
 
 from peakward.records.errors import PeakwardError
 from peakward.records.memory_snapshot import DeviceMemory, MemoryReport
+from peakward.records.printable import printable
 from peakward.traces.memory.device_memory import OneDevice
 from peakward.traces.memory.frame_marks import stack_marks
 from peakward.traces.memory.origins import EVIDENCE
 from peakward.traces.memory.snapshot_file import read
 from peakward.traces.memory.table import NONE, Snapshot
-from peakward.traces.printable import printable
 
 MIB = 2**20
 

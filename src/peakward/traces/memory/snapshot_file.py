@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from peakward.records.errors import PeakwardError
+from peakward.records.printable import printable
 from peakward.traces.memory.collected import EVENT, EventCollector
 from peakward.traces.memory.plain_pickle import Malformed, PlainPickle
 from peakward.traces.memory.segments import segments
 from peakward.traces.memory.table import Annotation, Snapshot
-from peakward.traces.printable import printable
 from peakward.traces.readers.memory_limit import free_bytes
 from peakward.traces.reading import GZIP, SQLITE, refuse_pipe
 

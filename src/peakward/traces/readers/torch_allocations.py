@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from peakward.records.errors import PeakwardError
-from peakward.traces.printable import printable
+from peakward.records.printable import printable
 from peakward.traces.readers.json_times import nanoseconds_of_text
 from peakward.traces.readers.torch_events import Id, id_text
 from peakward.traces.reading import GZIP

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import IO
 
 from peakward.records.errors import PeakwardError
-from peakward.traces.printable import printable
+from peakward.records.printable import printable
 from peakward.traces.readers.gathered import Gathered
 from peakward.traces.readers.gathered_part import take_in
 from peakward.traces.readers.memory_limit import free_bytes
