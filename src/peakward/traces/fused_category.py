@@ -1,8 +1,10 @@
 """The category of a kernel that Inductor fused, from the operators it fuses.
 
 A fused kernel is of the category of what shapes it: one that normalises is a normalisation whatever
-it adds and casts besides. That order is the order here. A pointwise kernel that follows a reduction
-names operators of it (`mean`), so the kind and not the operators tells which kernels reduce.
+it adds and casts besides. That order is the order here. A kernel also names operators whose results it
+only reads, casts or pads: a pointwise kernel names a reduction (`mean`), and both name a product that
+another kernel took (`_scaled_mm`). So the kind tells which kernels reduce, and only a template holds a
+product, a convolution or attention, or a reduction that names nothing else which could have summed.
 """
 
 import re
@@ -10,10 +12,16 @@ import re
 from peakward.traces.category_rules import Category
 from peakward.traces.inductor import Fused
 
-_SHAPING = (
+_Patterns = tuple[tuple[Category, re.Pattern[str]], ...]
+
+_PRODUCTS: _Patterns = (
     (Category.ATTENTION, re.compile(r"attention")),
     (Category.CONVOLUTION, re.compile(r"^_?conv(?:olution|_|\dd)")),
     (Category.MATMUL, re.compile(r"^(?:\w*_)?(?:add|badd)?(?:b?mm|mv)(?:_|$)|matmul|linear$")),
+)
+_PLAIN_PRODUCT = re.compile(r"^(?:\w*_)?(?:b?mm|mv)$|matmul$|attention")
+"""Products without a sum, which a pointwise kernel may have been left to take."""
+_SHAPING: _Patterns = (
     # Before softmax: Inductor names a cross entropy's passes by both.
     (Category.LOSS, re.compile(r"nll_loss|cross_entropy|(?:mse|l1|huber|ctc)_loss|kl_div")),
     (Category.SOFTMAX, re.compile(r"softmax|logsumexp")),
@@ -44,28 +52,39 @@ MOVES = frozenset(_MOVE_NAMES.split())
 
 def fused_category(kernel: Fused) -> Category:
     """What shapes the kernel; OTHER where its name has neither operators nor a kind."""
-    if found := shaping(kernel.ops):
+    products = {op for op in kernel.ops if _first(_PRODUCTS, (op,))}
+    others = tuple(op for op in kernel.ops if op not in products)
+    reduces = kernel.kind in ("red", "per", "spl")
+    if products and (kernel.kind == "tem" or (reduces and MOVES.issuperset(others))):
+        return _first(_PRODUCTS, kernel.ops) or Category.MATMUL
+    if found := _first(_SHAPING, _with_norms(others)):
         return found
-    match kernel.kind:
-        case "tem":
-            return Category.MATMUL
-        case "red" | "per" | "spl":
-            return Category.REDUCTION
-        case "unk" if not kernel.ops:
-            return Category.OTHER
-        case _:
-            moves = kernel.ops and MOVES.issuperset(kernel.ops)
-            return Category.COPY if moves else Category.ELEMENTWISE
+    if kernel.kind == "tem":
+        return Category.MATMUL
+    if reduces:
+        return Category.REDUCTION
+    if kernel.kind == "unk" and not kernel.ops:
+        return Category.OTHER
+    # What is left of an operand or of a result: Inductor pads both, and names the product.
+    moves = kernel.ops and all(op in MOVES or _PLAIN_PRODUCT.search(op) for op in kernel.ops)
+    return Category.COPY if moves else Category.ELEMENTWISE
 
 
 def shaping(ops: tuple[str, ...]) -> Category | None:
     """The category of the one among these operators, named without a namespace, that counts most;
     None where all of them move data or do arithmetic.
     """
-    # A norm that was written out counts as the operator.
+    return _first((*_PRODUCTS, *_SHAPING), _with_norms(ops))
+
+
+def _with_norms(ops: tuple[str, ...]) -> tuple[str, ...]:
+    """A norm that was written out counts as the operator."""
     written_out = "rsqrt" in ops and not {"mean", "pow", "var", "var_mean"}.isdisjoint(ops)
-    named = (*ops, "rms_norm") if written_out else ops
-    for category, pattern in _SHAPING:
-        if any(pattern.search(op) for op in named):
+    return (*ops, "rms_norm") if written_out else ops
+
+
+def _first(patterns: _Patterns, ops: tuple[str, ...]) -> Category | None:
+    for category, pattern in patterns:
+        if any(pattern.search(op) for op in ops):
             return category
     return None

@@ -7,6 +7,9 @@ from hypothesis import strategies as st
 from peakward.traces.categories import Category, category
 from peakward.traces.inductor import fused, fused_ops, operators
 from peakward.traces.table import GpuKind
+from peakward.traces.trace import Trace
+
+from .rows import Rows
 
 
 @pytest.mark.parametrize(
@@ -89,9 +92,50 @@ def test_a_joined_name_comes_apart_into_itself(chosen: set[str]) -> None:
         ("triton_poi_fused_rsqrt_0", Category.ELEMENTWISE),
         ("triton_poi_fused__to_copy_clone_transpose_view_0", Category.COPY),
         ("triton_poi_fused__to_copy_add_view_0", Category.ELEMENTWISE),
+        ("triton_poi_fused__scaled_mm__to_copy_0", Category.COPY),
+        ("triton_poi_fused__scaled_mm__to_copy_clamp_div_1", Category.ELEMENTWISE),
+        ("triton_red_fused__to_copy_abs_amax_mm_backward_2", Category.REDUCTION),
+        ("triton_red_fused__to_copy_add_mean_mm_backward_mul_pow_rsqrt_3", Category.NORMALISATION),
+        ("triton_per_fused_addmm_native_layer_norm_4", Category.NORMALISATION),
+        ("triton_red_fused_mm_mul_sum_5", Category.REDUCTION),
+        ("triton_poi_fused_mm_6", Category.COPY),
+        ("triton_poi_fused_bmm_constant_pad_nd_transpose_7", Category.COPY),
+        ("triton_poi_fused_addmm_relu_8", Category.ELEMENTWISE),
+        ("triton_poi_fused_addmm_9", Category.ELEMENTWISE),
+        ("triton_poi_fused_convolution_relu_10", Category.ELEMENTWISE),
+        ("triton_poi_fused__scaled_dot_product_flash_attention_clone_11", Category.COPY),
+        (
+            "triton_red_fused__scaled_dot_product_flash_attention_backward_sum_12",
+            Category.REDUCTION,
+        ),
+        ("triton_tem_fused__to_copy_add_mm_13", Category.MATMUL),
+        ("triton_tem_fused__scaled_mm__to_copy_14", Category.MATMUL),
+        ("triton_red_fused_mm_t_view_15", Category.MATMUL),
+        ("triton_red_fused_mv_16", Category.MATMUL),
         ("triton_unk_fused_0", Category.OTHER),
         ("triton_unk_fused_add_0", Category.ELEMENTWISE),
     ],
 )
 def test_a_fused_kernel_is_of_the_category_that_shapes_it(name: str, expected: Category) -> None:
     assert category(name, GpuKind.KERNEL) is expected
+
+
+def test_only_templates_are_products_of_a_compiled_step() -> None:
+    """What casts, scales and pads around products was 14% of the time of matmuls here."""
+    step = Rows()
+    kernels = {
+        "triton_tem_fused__scaled_mm_3": 40,
+        "nvjet_sm90_tst_128x256_64x4_2x1_v_bz_coopA_TNT": 46,
+        "triton_poi_fused__scaled_mm__to_copy_clamp_mul_0": 5,
+        "triton_red_fused__to_copy_abs_amax_mm_backward_2": 6,
+        "triton_poi_fused_addmm_gelu_1": 3,
+    }
+    at = 0
+    for name, length in kernels.items():
+        step.launch(name, at, gpu=(at + 10, at + 10 + length))
+        at += 100
+    table, _ = step.table()
+    found = Trace.of(table).kernels()
+    matmul = [each for each in found if each.category == Category.MATMUL]
+    assert sum(each.total_ns for each in matmul) == 86
+    assert sum(each.total_ns for each in found) == 100
