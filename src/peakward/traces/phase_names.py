@@ -25,7 +25,7 @@ class Evidence(IntEnum):
     TORCH_RANGE = 3
     """torch's own: `Optimizer.step#AdamW.step`, `DistributedDataParallel.forward`."""
     AUTOGRAD = 4
-    """Backward by autograd's nodes; forward as what runs before them in the same step."""
+    """Backward by autograd's nodes; forward and the optimizer's as what runs before and after them."""
     NO_BACKWARD = 5
     """Forward, because nothing in the process is a backward pass or an optimizer."""
 

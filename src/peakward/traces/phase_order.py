@@ -1,31 +1,140 @@
-"""What the order of events on the host says where no name does."""
+"""Which phase the order of events says, where no name does.
+
+A step is forward, backward, optimizer, once or, as micro-batches, several times. Backward passes and
+optimizers are known by their rows; what lies between is told by its neighbours, in one process and in
+one of the steps that the trace marks.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from peakward.traces.marks import processes_of
-from peakward.traces.table import NONE, Indices, Ints, Table
+from peakward.traces.marks import backward_rows, named, processes_of
+from peakward.traces.nesting import nest, rows_of
+from peakward.traces.phase_names import PhaseCode
+from peakward.traces.phase_ranges import PhaseRanges
+from peakward.traces.steps import step_rows
+from peakward.traces.table import NONE, Codes, HostKind, Indices, Ints, Table
+
+_MODELS = re.compile(
+    r"aten::(?:\w*mm|linear|matmul|einsum|embedding|\w*convolution|\w*attention\w*)$"
+    r"|## Call CompiledFxGraph|Torch-Compiled Region"
+)
+"""Operators that a model's forward pass has, and bookkeeping beside a step has not."""
+_ZERO_GRAD = re.compile(r"(?i:.*zero_?grad)|aten::_foreach_zero_$")
+_STEP = PhaseCode.OTHER
+"""Stands for the beginning of a step among the events."""
 
 
-def next_is(
-    table: Table,
-    wanted: NDArray[np.int64],
-    others: NDArray[np.int64],
-    process: Indices,
-    at_ns: Ints,
-) -> NDArray[np.bool_]:
-    """For each process and time, whether a `wanted` row starts then or later, before any of `others`.
+class Events(NamedTuple):
+    """Rows of the host that are a backward pass's or an optimizer's, or begin a step."""
 
-    A process of NONE has no rows. Of rows that start together a wanted one counts as the first.
+    backward: NDArray[np.int64]
+    optimizer: NDArray[np.int64]
+    """Those that update: `zero_grad` a program may call anywhere."""
+    steps: NDArray[np.int64]
+
+
+def events_of(table: Table, said: PhaseRanges) -> Events:
+    """By autograd's nodes, and what ranges say."""
+    optimizer = said.of(PhaseCode.OPTIMIZER)
+    zeroes = named(table, _ZERO_GRAD)[table.host.name[optimizer]]
+    return Events(
+        backward=np.concatenate([backward_rows(table), said.of(PhaseCode.BACKWARD)]),
+        optimizer=optimizer[~zeroes],
+        steps=step_rows(table),
+    )
+
+
+def by_neighbours(table: Table, events: Events, process: Indices, at_ns: Ints) -> Codes:
+    """For each process and time outside the events, the phase; OTHER for a process of NONE.
+
+    Before a backward pass it is forward, whatever comes before. Between a backward pass and an
+    optimizer, or two optimizers, it is the optimizer's: gradients are unscaled, checked, clipped. What
+    neither follows, as an evaluation, is forward if it holds a model's operators; the rest is OTHER.
     """
-    rows = np.concatenate([wanted, others])
-    is_wanted = np.arange(len(rows)) < len(wanted)
-    start, of_process = table.host.start_ns[rows], processes_of(table)[rows]
-    found = np.zeros(len(at_ns), dtype=bool)
-    for each in np.unique(of_process[is_wanted]):
-        here = np.flatnonzero(of_process == each)
-        here = here[np.lexsort((~is_wanted[here], start[here]))]
-        asked = np.flatnonzero((process == each) & (process != NONE))
-        following = np.searchsorted(start[here], at_ns[asked])
-        found[asked] = np.append(is_wanted[here], False)[following]
+    models = _models_operators(table, events)
+    found = np.full(len(at_ns), PhaseCode.OTHER, dtype=np.uint8)
+    rows = np.concatenate([events.backward, events.optimizer, events.steps])
+    phase = np.repeat(
+        [PhaseCode.BACKWARD, PhaseCode.OPTIMIZER, _STEP],
+        [len(each) for each in (events.backward, events.optimizer, events.steps)],
+    )
+    start, end = table.host.start_ns[rows].copy(), table.host.end_ns[rows].copy()
+    end[phase == _STEP] = start[phase == _STEP]
+    start[phase == PhaseCode.OPTIMIZER] = update_starts(table, events.optimizer, events.backward)
+    of_process = processes_of(table)
+    for each in np.unique(of_process[rows]):
+        here = np.flatnonzero(of_process[rows] == each)
+        asked = np.flatnonzero(process == each)
+        its_models = table.host.start_ns[models[of_process[models] == each]]
+        order = _Order.of(start[here], end[here], phase[here])
+        found[asked] = order.phase(at_ns[asked], its_models)
     return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Order:
+    """The events of one process, by when they begin and by when they end."""
+
+    start_ns: Ints
+    starting: NDArray[np.int64]
+    end_ns: Ints
+    ending: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, start_ns: Ints, end_ns: Ints, phase: NDArray[np.int64]) -> "_Order":
+        """Of those that begin together a backward pass counts as the first."""
+        first = np.lexsort((phase, start_ns))
+        last = np.lexsort((phase, end_ns))
+        return cls(
+            start_ns=start_ns[first], starting=phase[first], end_ns=end_ns[last], ending=phase[last]
+        )
+
+    def phase(self, at_ns: Ints, models_ns: Ints) -> Codes:
+        """At each time; `models_ns` are when a model's operators begin."""
+        place = np.searchsorted(self.start_ns, at_ns)
+        after = np.append(self.starting, _STEP)[place]
+        before = np.append(_STEP, self.ending)[np.searchsorted(self.end_ns, at_ns, side="right")]
+        backward_is_seen = PhaseCode.BACKWARD in self.starting
+        holds_models = np.isin(place, np.searchsorted(self.start_ns, models_ns))
+        between = (before == PhaseCode.OPTIMIZER) & ~holds_models & backward_is_seen
+        return np.select(
+            [
+                after == PhaseCode.BACKWARD,
+                (after == PhaseCode.OPTIMIZER) & ((before == PhaseCode.BACKWARD) | between),
+                (after == _STEP) & holds_models,
+            ],
+            [PhaseCode.FORWARD, PhaseCode.OPTIMIZER, PhaseCode.FORWARD],
+            PhaseCode.OTHER,
+        ).astype(np.uint8)
+
+
+def _models_operators(table: Table, events: Events) -> NDArray[np.int64]:
+    """Those in no backward pass and no optimizer."""
+    host = table.host
+    rows = rows_of(host, (HostKind.OP, HostKind.RANGE))
+    rows = rows[named(table, _MODELS)[host.name[rows]]]
+    known = nest(host, np.unique(np.concatenate([events.backward, events.optimizer])))
+    return rows[known.innermost(host.thread[rows], host.start_ns[rows]) == NONE]
+
+
+def update_starts(table: Table, optimizer: NDArray[np.int64], backward: NDArray[np.int64]) -> Ints:
+    """When each of these optimizers begins to update: one that calls a closure, as that of LBFGS or of
+    Lightning does, when the last backward pass inside it has ended."""
+    host, process = table.host, processes_of(table)
+    start = np.array(host.start_ns[optimizer], dtype=np.int64)
+    for each in np.unique(process[backward]):
+        its = backward[process[backward] == each]
+        its = its[np.argsort(host.start_ns[its], kind="stable")]
+        ends = np.maximum.accumulate(host.end_ns[its])
+        calling = np.flatnonzero(process[optimizer] == each)
+        until = host.end_ns[optimizer[calling]]
+        begun = np.searchsorted(host.start_ns[its], until)
+        inside = begun > np.searchsorted(host.start_ns[its], start[calling])
+        last = np.minimum(ends[np.maximum(begun - 1, 0)], until)
+        start[calling] = np.where(inside, last, start[calling])
+    return start

@@ -11,7 +11,11 @@ from peakward.traces.nesting import rows_of
 from peakward.traces.phase_names import Evidence, PhaseCode, said_by
 from peakward.traces.table import Codes, HostKind, Ints, Table
 
-_FUSED_OPTIMIZER = re.compile(r"aten::_fused_(adam|adamw|sgd|adagrad)_?$")
+_OPTIMIZERS_OWN = re.compile(
+    r"aten::_(?:fused_(?:adam|adamw|sgd|adagrad)_?|foreach_zero_"
+    r"|amp_(?:foreach_non_finite_check_and_unscale|update_scale)_?)$"
+)
+"""Operators of which torch has no other use: fused updates, `zero_grad` and the scaled loss's gradients."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +43,7 @@ def phase_ranges(table: Table) -> PhaseRanges:
     for position in np.unique(name):
         if said := said_by(table.names[position]):
             by_name[position] = (said.phase, said.evidence, not said.is_sure)
-    by_name[named(table, _FUSED_OPTIMIZER)] = (PhaseCode.OPTIMIZER, Evidence.TORCH_RANGE, 0)
+    by_name[named(table, _OPTIMIZERS_OWN)] = (PhaseCode.OPTIMIZER, Evidence.TORCH_RANGE, 0)
     phase, evidence, unsure = by_name[name].T
     says = (phase != PhaseCode.OTHER) & (
         (kind == HostKind.RANGE) | (evidence != Evidence.USER_RANGE)

@@ -9,10 +9,9 @@ from peakward.traces.calls import CallKind, call_kinds
 from peakward.traces.marks import backward_rows, processes_of
 from peakward.traces.nesting import nest, rows_of
 from peakward.traces.phase_names import Evidence, PhaseCode
-from peakward.traces.phase_order import next_is
+from peakward.traces.phase_order import by_neighbours, events_of, update_starts
 from peakward.traces.phase_ranges import PhaseRanges, phase_ranges
 from peakward.traces.ranges import Launches, innermost_at, launch_sites
-from peakward.traces.steps import step_rows
 from peakward.traces.table import NONE, Codes, HostKind, Indices, Ints, Table
 
 _LONG_AGO = np.iinfo(np.int64).min
@@ -44,9 +43,10 @@ def phases(table: Table, launches: Indices) -> Phases:
     Ranges first, Peakward's before the user's and torch's; a launch on autograd's thread counts as
     inside what is open on the thread that waits for it. Then autograd's nodes. Of a backward pass and
     a forward range, in whichever order they nest, the backward pass wins: what it runs forward again
-    for a checkpoint is its own work. An optimizer wins over what it lies in. Where no name says
-    anything, operators are forward if a backward pass begins next in the same step, or if the process
-    has no backward pass and no optimizer at all. The rest is OTHER, as is work of unknown launch.
+    for a checkpoint is its own work. An optimizer wins over what it lies in, but for the closure that it
+    calls. Where no name says anything, operators are told by their neighbours (`phase_order`), and are
+    forward if the process has no backward pass and no optimizer at all. The rest is OTHER, as is work of
+    unknown launch.
     """
     sites, said = launch_sites(table, launches), phase_ranges(table)
     code = np.full(len(table.gpu), PhaseCode.OTHER, dtype=np.uint8)
@@ -89,7 +89,10 @@ def _by_ranges_and_nodes(
     is_backward = in_node | (backward != NONE)
     began = np.maximum(_starts(table, backward), node_ns)
     began = np.where(is_backward, began, _starts(table, forward))
-    is_optimizer = (optimizer != NONE) & (_starts(table, optimizer) >= began)
+    updates = (_starts(table, optimizer) >= began) & (
+        sites.at_ns >= _update_starts(table, said, optimizer)
+    )
+    is_optimizer = (optimizer != NONE) & updates
     row = np.select([is_optimizer, is_backward], [optimizer, backward], forward)
     code, evidence = _of_rows(said, row)
     by_node = is_backward & (row == NONE)
@@ -98,6 +101,14 @@ def _by_ranges_and_nodes(
         by_user = innermost_at(table, sites, said.of(phase, Evidence.USER_RANGE)) != NONE
         evidence[by_user & (code == phase)] = Evidence.USER_RANGE
     return code, evidence
+
+
+def _update_starts(table: Table, said: PhaseRanges, row: Indices) -> Ints:
+    """When these optimizers begin to update; long ago for NONE."""
+    rows, which = np.unique(row[row != NONE], return_inverse=True)
+    found = np.full(len(row), _LONG_AGO)
+    found[row != NONE] = update_starts(table, rows, events_of(table, said).backward)[which]
+    return found
 
 
 def _starts(table: Table, row: Indices) -> Ints:
@@ -119,21 +130,20 @@ def _in_backward(table: Table, sites: Launches) -> tuple[NDArray[np.bool_], Ints
 def _by_order(
     table: Table, launches: Indices, sites: Launches, said: PhaseRanges
 ) -> tuple[Codes, Codes]:
-    """Forward by what follows, for launches among operators."""
+    """By what comes before and after, for launches among operators."""
     ops = rows_of(table.host, (HostKind.OP,))
     in_op = nest(table.host, ops).innermost(sites.thread, sites.at_ns) != NONE
     beside_ops = np.isin(sites.thread, table.host.thread[ops])
     asked = in_op | (beside_ops & ~brought_by_graphs(table, launches))
-    backward = np.concatenate([backward_rows(table), said.of(PhaseCode.BACKWARD)])
-    optimizer = said.of(PhaseCode.OPTIMIZER)
-    bounds = np.concatenate([optimizer, step_rows(table)])
+    events = events_of(table, said)
     process_of = np.append(table.process_of_thread, NONE)
     process = np.where(asked, process_of[sites.thread], NONE)
-    trains = processes_of(table)[np.concatenate([backward, optimizer])]
+    trains = processes_of(table)[np.concatenate([events.backward, said.of(PhaseCode.OPTIMIZER)])]
     infers = asked & ~np.isin(process, trains)
-    forward = next_is(table, backward, bounds, process, sites.at_ns) | infers
-    code = np.where(forward, PhaseCode.FORWARD, PhaseCode.OTHER).astype(np.uint8)
-    evidence = np.select([infers, forward], [Evidence.NO_BACKWARD, Evidence.AUTOGRAD], 0)
+    code = by_neighbours(table, events, process, sites.at_ns)
+    code[infers] = PhaseCode.FORWARD
+    known = code != PhaseCode.OTHER
+    evidence = np.select([infers, known], [Evidence.NO_BACKWARD, Evidence.AUTOGRAD], 0)
     return code, evidence.astype(np.uint8)
 
 

@@ -77,17 +77,138 @@ def test_an_optimizer_in_a_backward_hook_and_a_backward_in_an_optimizers_closure
     assert found(builder)["mm"] == (F, USER)
 
 
-def test_between_backward_and_optimizer_is_neither():
+def test_between_backward_and_optimizer_is_the_optimizers():
     builder = a_step().op("aten::norm", 17, 19).launch("clip", 18, gpu=(30, 31))
-    assert found(builder)["clip"] == (OTHER, Evidence.NOTHING)
+    assert found(builder)["clip"] == (O, Evidence.AUTOGRAD)
+
+
+def a_users_step(builder, at=0, name="", *, micro_batches=1):
+    """As programs write it: `zero_grad` after the loss, a scaled loss, clipped gradients."""
+    for batch in range(micro_batches):
+        mine = f"{name}{batch}" if micro_batches > 1 else name
+        builder.op("aten::linear", at + 1, at + 10).launch(
+            f"mm{mine}", at + 2, gpu=(at + 3, at + 9)
+        )
+        if batch == 0:
+            builder.range("Optimizer.zero_grad#AdamW.zero_grad", at + 10, at + 14)
+            builder.op("aten::_foreach_zero_", at + 11, at + 13)
+            builder.launch(f"zero{name}", at + 12, gpu=(at + 12, at + 14))
+        builder.op("aten::mul", at + 15, at + 18).launch(
+            f"scale{mine}", at + 16, gpu=(at + 16, at + 18)
+        )
+        builder.op("MmBackward0", at + 20, at + 30, "autograd")
+        builder.launch(f"dmm{mine}", at + 21, gpu=(at + 22, at + 29), thread="autograd")
+        at += 30
+    builder.op("aten::_amp_foreach_non_finite_check_and_unscale_", at + 2, at + 6)
+    builder.launch(f"unscale{name}", at + 3, gpu=(at + 4, at + 6))
+    builder.op("aten::_foreach_norm", at + 7, at + 12).launch(
+        f"clip{name}", at + 8, gpu=(at + 9, at + 12)
+    )
+    builder.op("aten::item", at + 12, at + 15).launch(f"inf{name}", at + 13, gpu=(at + 14, at + 15))
+    builder.range("Optimizer.step#AdamW.step", at + 16, at + 24)
+    builder.launch(f"adam{name}", at + 17, gpu=(at + 18, at + 24))
+    builder.op("aten::_amp_update_scale_", at + 25, at + 28)
+    builder.launch(f"scaler{name}", at + 26, gpu=(at + 27, at + 28))
+    return builder.op("aten::item", at + 29, at + 31).launch(
+        f"log{name}", at + 30, gpu=(at + 30, at + 31)
+    )
+
+
+def codes(builder):
+    return {name: code for name, (code, _) in found(builder).items()}
+
+
+WHOLE_STEP = {
+    "mm": F, "zero": O, "scale": F, "dmm": B, "unscale": O, "clip": O, "inf": O, "adam": O, "scaler": O,
+    "log": OTHER,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("marked", [False, True])
+def test_a_users_step(marked):
+    builder = a_users_step(Rows())
+    assert codes(builder.range("ProfilerStep#1", 0, 80) if marked else builder) == WHOLE_STEP
+
+
+def test_micro_batches_alternate():
+    assert codes(a_users_step(Rows(), micro_batches=3)) == {
+        **{name: phase for name, phase in WHOLE_STEP.items() if name not in ("mm", "scale", "dmm")},
+        **{f"{name}{at}": WHOLE_STEP[name] for name in ("mm", "scale", "dmm") for at in range(3)},
+    }
+
+
+def test_a_step_whose_update_was_left_out_for_an_infinite_gradient():
+    builder = Rows().op("aten::linear", 1, 10).launch("mm", 2, gpu=(3, 9))
+    builder.op("MmBackward0", 20, 30, "autograd").launch("dmm", 21, gpu=(22, 29), thread="autograd")
+    builder.op("aten::_amp_foreach_non_finite_check_and_unscale_", 32, 36)
+    builder.launch("unscale", 33, gpu=(34, 36)).op("aten::item", 37, 39)
+    builder.launch("inf", 38, gpu=(38, 39)).op("aten::_amp_update_scale_", 40, 42)
+    builder.launch("scaler", 41, gpu=(41, 42))
+    assert codes(builder) == {"mm": F, "dmm": B, "unscale": O, "inf": O, "scaler": O}
+
+
+@pytest.mark.parametrize("marked", [False, True])
+def test_an_evaluation_among_steps_that_train(marked):
+    builder = a_users_step(Rows(), 0, "1")
+    builder.op("aten::linear", 110, 120).launch("eval", 111, gpu=(112, 120))
+    builder.op("aten::add", 120, 130).launch("eval add", 121, gpu=(122, 130))
+    if marked:
+        builder.range("ProfilerStep#0", 0, 100).range("ProfilerStep#1", 100, 200)
+    assert (codes(builder)["eval"], codes(builder)["eval add"]) == (F, F)
+    assert codes(a_users_step(builder, 200, "2"))["eval"] == F
+
+
+def test_what_follows_the_optimizer_without_a_models_operators_is_other():
+    builder = a_users_step(Rows()).op("aten::_foreach_lerp_", 70, 80)
+    assert codes(builder.launch("average", 71, gpu=(72, 80)))["average"] == OTHER
+
+
+@pytest.mark.parametrize("own", [(10, 20, "autograd"), (10, 20, "main")])
+def test_what_follows_the_last_backward_pass_is_other_whatever_that_multiplied(own):
+    builder = Rows().op("aten::linear", 0, 5).launch("mm", 1, gpu=(2, 5))
+    builder.op("MmBackward0", *own).op("aten::mm", 12, 19, own[-1])
+    builder.op("aten::item", 22, 24).launch("log", 23, gpu=(23, 24))
+    assert codes(builder) == {"mm": F, "log": OTHER}
+
+
+def test_two_optimizers_take_turns():
+    """A generator's forward pass, both passes of the discriminator, then its step; then the generator's."""
+    builder = Rows().op("aten::linear", 0, 5).launch("G", 1, gpu=(2, 5))
+    for player, at in (("D", 10), ("GD", 50)):
+        builder.op("aten::linear", at, at + 5).launch(player, at + 1, gpu=(at + 2, at + 5))
+        builder.range("Optimizer.zero_grad#Adam.zero_grad", at + 6, at + 8)
+        builder.op("MmBackward0", at + 10, at + 20, "autograd")
+        builder.launch(f"d{player}", at + 11, gpu=(at + 12, at + 20), thread="autograd")
+        builder.op("aten::_foreach_norm", at + 21, at + 24)
+        builder.launch(f"clip {player}", at + 22, gpu=(at + 23, at + 24))
+        builder.range("Optimizer.step#Adam.step", at + 25, at + 30)
+        builder.launch(f"step {player}", at + 26, gpu=(at + 27, at + 30))
+    assert codes(builder) == {
+        "G": F, "D": F, "dD": B, "clip D": O, "step D": O, "GD": F, "dGD": B, "clip GD": O, "step GD": O,
+    }  # fmt: skip
+
+
+def test_a_closure_that_the_optimizer_calls_is_a_step_of_its_own():
+    builder = Rows()
+    for at in (0, 100):
+        builder.range("Optimizer.step#AdamW.step", at + 2, at + 60)
+        builder.op("aten::to", at, at + 2).launch("batch", at, gpu=(at, at + 1))
+        builder.op("aten::linear", at + 5, at + 10).launch("mm", at + 6, gpu=(at + 7, at + 10))
+        builder.op("MmBackward0", at + 20, at + 30, "autograd")
+        builder.launch("dmm", at + 21, gpu=(at + 22, at + 30), thread="autograd")
+        builder.op("aten::_foreach_norm", at + 32, at + 36).launch(
+            "clip", at + 33, gpu=(at + 34, at + 36)
+        )
+        builder.launch("adam", at + 40, gpu=(at + 41, at + 59))
+    assert codes(builder) == {"batch": F, "mm": F, "dmm": B, "clip": O, "adam": O}
 
 
 def test_forward_ends_with_its_step():
-    builder = a_step(100).op("aten::mm", 50, 60).launch("eval", 55, gpu=(56, 57))
-    assert found(builder)["eval"] == (F, Evidence.AUTOGRAD)
+    builder = a_step(100).op("aten::add", 50, 60).launch("log", 55, gpu=(56, 57))
+    assert found(builder)["log"] == (F, Evidence.AUTOGRAD)
     builder.range("ProfilerStep#0", 40, 90).range("ProfilerStep#1", 90, 200)
     answer = found(builder)
-    assert answer["eval"] == (OTHER, Evidence.NOTHING)
+    assert answer["log"] == (OTHER, Evidence.NOTHING)
     assert answer["mm"] == (F, Evidence.AUTOGRAD)
 
 
