@@ -119,7 +119,8 @@ def _models_operators(table: Table, events: Events) -> NDArray[np.int64]:
     rows = rows_of(host, (HostKind.OP, HostKind.RANGE))
     rows = rows[named(table, _MODELS)[host.name[rows]]]
     known = nest(host, np.unique(np.concatenate([events.backward, events.optimizer])))
-    return rows[known.innermost(host.thread[rows], host.start_ns[rows]) == NONE]
+    inside = known.innermost(host.thread[rows], host.start_ns[rows])
+    return rows[np.flatnonzero(inside == NONE)]
 
 
 def update_starts(table: Table, optimizer: NDArray[np.int64], backward: NDArray[np.int64]) -> Ints:
