@@ -9,6 +9,7 @@ from peakward.records.case import Compile, DeviceType, OperatorAttention, Operat
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Measurement
 from peakward.studies.readings import Planned, Readings
+from peakward.studies.rivals import Rival
 from peakward.studies.setting import Setting
 
 Precision = Literal["fp32", "bf16"]
@@ -53,6 +54,35 @@ def studied(setting: Setting) -> tuple[Precision, ...]:
     return tuple(each for each in own if each in setting.scope.precisions) or own
 
 
+class Products(msgspec.Struct, frozen=True, kw_only=True):
+    """What the products of a kernel run as."""
+
+    compute_type: str
+    n_parts: int = 1
+    """How many of them one product of the case's type takes."""
+
+
+_IN_FP32_ON_A_GPU = {
+    "naive": Products(compute_type="fp32"),
+    "sdpa-math": Products(compute_type="fp32"),
+    "flex": Products(compute_type="fp32"),
+    "flash": Products(compute_type="bf16", n_parts=6),
+    "sdpa-efficient": Products(compute_type="tf32", n_parts=3),
+}
+"""Of attention in fp32: torch's matmul and FlexAttention use no tensor cores unless tf32 is allowed, our
+kernel takes `bf16x6` (its settings), and torch's memory-efficient kernel CUTLASS's OpMultiplyAddFastF32.
+What torch chooses (sdpa), and what Inductor makes of the naive formula, is not recorded."""
+
+
+def products(found: OperatorCase) -> Products | None:
+    """What the case's products run as; None where nothing tells."""
+    if found.device == "cpu" or found.precision != "fp32":
+        return Products(compute_type=found.precision)
+    if found.compile != "none":
+        return None
+    return _IN_FP32_ON_A_GPU.get(found.attention)
+
+
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """A case of an arm: what came of it, or why it was not run."""
 
@@ -73,6 +103,10 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
         if self.obstacle is not None or self.measurement is None:
             return self.obstacle
         return self.measurement.reason
+
+    def rival(self, name: str) -> Rival:
+        """The attempt as one of several ways to do the same."""
+        return Rival(name=name, measurement=self.measurement, can_run=self.obstacle is None)
 
 
 def case(

@@ -139,6 +139,18 @@ def distinct(first: Interval, second: Interval) -> bool:
     return first.high < second.low or second.high < first.low
 
 
+def processes(*measurements: Measurement | None) -> str:
+    """For behind an interval of times: within how many processes it is. One process's interval has none of
+    what differs from process to process and from host to host: 16.9, 22.0 and 27.4 ms of one step that
+    waits for its launches (three hosts of H100 and H200)."""
+    known = {len(each.runs) for each in measurements if each is not None and each.runs}
+    if not known:
+        return ""
+    if known == {1}:
+        return " within one process" + (" of each" if len(measurements) > 1 else "")
+    return f" over {min(known)} processes" + (" of each" if len(measurements) > 1 else "")
+
+
 def _tokens(case: Case) -> float | None:
     if isinstance(case, StepCase):
         return case.tokens_per_step

@@ -6,7 +6,7 @@ from statistics import geometric_mean
 import msgspec
 
 from peakward.prediction.parameters import n_parameters
-from peakward.records.case import Case, ModelCase, Workload
+from peakward.records.case import Case, ModelCase, OperatorCase, Workload
 from peakward.records.measurement import Interval, Measurement
 from peakward.records.model_shape import ModelShape
 from peakward.records.study import Conclusion, Evidence
@@ -14,7 +14,7 @@ from peakward.report.cases import label
 from peakward.stats.compare import median_ratio
 from peakward.studies.cases import place
 from peakward.studies.parts import evidence, say
-from peakward.studies.readings import distinct, median_s, ratio, time
+from peakward.studies.readings import distinct, median_s, processes, ratio, time
 
 MOST_NAMED = 6
 """Losing cases named in a sentence."""
@@ -86,28 +86,31 @@ def gains(speedups: Sequence[Speedup], candidate: str, base: str) -> tuple[Concl
 
 
 def losses(speedups: Sequence[Speedup], candidate: str, base: str) -> tuple[Conclusion, ...]:
-    """The cases that are slower with the intervals of their medians apart; nothing where none is."""
+    """The cases that are slower by more than the intervals of their medians; nothing where none is."""
     known = told(speedups)
     slower = [each for each in known if each.is_slower]
     if not slower:
         return ()
     both = _both(slower)
-    named = ", ".join(_where(each) for each in slower[:MOST_NAMED])
+    named = "; ".join(_where(each) for each in slower[:MOST_NAMED])
     return (
         say(
-            "{candidate} is slower than {base} in {n} of {all} cases, their intervals apart: {where}.",
+            "{candidate} is slower than {base} in {n} of {all} cases, by more than the intervals"
+            "{processes}: {where}.",
+            processes=processes(*both),
             candidate=candidate,
             base=base,
             n=evidence("cases that lose", len(slower), "count", *both),
             all=evidence("cases", len(known), "count", *both),
-            where=named if len(slower) <= MOST_NAMED else f"{named} and others",
+            where=named if len(slower) <= MOST_NAMED else f"{named}; and others",
         ),
     )
 
 
 def _one(known: Told, candidate: str, base: str) -> Conclusion:
     return say(
-        "{candidate} runs {where} at {factor} the speed of {base} ({low} to {high}).",
+        "{candidate} runs {where} at {factor} the speed of {base} ({low} to {high}{processes}).",
+        processes=processes(known.base, known.candidate),
         candidate=candidate,
         base=base,
         where=_where(known),
@@ -124,7 +127,8 @@ def _range(known: list[Told], candidate: str, base: str) -> Conclusion:
         "{candidate} runs at {least} the speed of {base} at least ({least_low} to {least_high}; "
         "{where_least}), {most} at most ({most_low} to {most_high}; {where_most}); geometric mean "
         + (sizes or "{mean} over {n} cases")
-        + ".",
+        + ". Intervals are those{processes}.",
+        processes=processes(*_both(known)),
         candidate=candidate,
         base=base,
         **_proof("least", "least_low", "least_high", "least speed-up", least),
@@ -156,7 +160,12 @@ def _factor(known: Told) -> float:
 
 def _where(known: Told) -> str:
     case = known.case
-    return place(case) if isinstance(case, ModelCase) else label(case)
+    if isinstance(case, ModelCase):
+        return place(case)
+    if isinstance(case, OperatorCase):  # Not how attention was computed: the two differ in that.
+        shape = f"{case.batch_size} × {case.n_heads} × {case.seq_len} × {case.head_dim}"
+        return f"{shape} {case.pass_}, {case.precision}"
+    return label(case)
 
 
 def _proof(name: str, low: str, high: str, quantity: str, known: Told) -> dict[str, Evidence]:

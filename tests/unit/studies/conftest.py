@@ -143,13 +143,13 @@ def feeding(case: Case, n_steps: int) -> Feeding | None:
 
 
 def true_held_bytes(case: Case) -> int | None:
-    """Of an operator: the probability matrix where it makes one, and the result."""
+    """Of an operator: the probability matrix where it makes one, in bf16 in fp32 too, and the result."""
     if not isinstance(case, OperatorCase) or case.pass_ == "forward":
         return None
     item = 2 if case.precision == "bf16" else 4
-    matrix = case.seq_len if case.attention == "naive" else 0
-    rows = case.batch_size * case.n_heads * case.seq_len * item
-    return rows * (matrix + case.head_dim)
+    matrix = case.seq_len * (6 if item == 2 else 4) if case.attention == "naive" else 0
+    rows = case.batch_size * case.n_heads * case.seq_len
+    return rows * (matrix + item * case.head_dim)
 
 
 def true_peak_bytes(case: Case) -> int:

@@ -38,7 +38,8 @@ def test_one_case_is_told_alone(pair):
     (said,) = gains([pair("small", 128)], "bf16", "fp32")
     assert (
         said.text
-        == "bf16 runs small 4 × 128 train_step at 8.00× the speed of fp32 (7.89× to 8.11×)."
+        == "bf16 runs small 4 × 128 train_step at 8.00× the speed of fp32 (7.89× to 8.11× within one "
+        "process of each)."
     )
     assert said.evidence[0].from_ids == ("msmall 128 base", "msmall 128 lower")
 

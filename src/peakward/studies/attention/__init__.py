@@ -48,8 +48,9 @@ def parts(readings: Readings, setting: Setting) -> Parts:
             "Backward is measured by itself, through one graph that is kept. Held for backward is what "
             "the forward pass leaves, its result included and its inputs not: by the allocator on a "
             "GPU, by what autograd saved on a CPU.",
-            "The probability matrix is batch × length² in the type of the inputs. In bf16 naive holds "
-            "the softmax in fp32 beside it; each holds a boolean mask.",
+            "The probability matrix is batch × length², as naive attention keeps it: the softmax's result "
+            "in fp32, and in bf16 also the copy that is multiplied with the values. Naive holds a boolean "
+            "mask beside it. What the compiled formula keeps is not known.",
             *limits.notes(setting),
         ),
     )

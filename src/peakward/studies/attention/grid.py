@@ -57,14 +57,19 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def matrix_bytes(self) -> int:
-        """Of the probabilities of all heads, in the type of the inputs."""
-        item = 2 if self.precision == "bf16" else 4
+        """Of the probabilities of all heads as naive attention keeps them: the softmax's own in fp32, and
+        beside it, where the values are narrower, the copy that it multiplies with them."""
+        item = 4 + (2 if self.precision == "bf16" else 0)
         return self.backward.case.batch_size * self.seq_len**2 * item
 
     @property
-    def makes_matrix(self) -> bool:
-        """Whether it keeps the probabilities: only what is not fused can."""
-        return self.arm.attention == "naive" and (self.held_bytes or 0) >= self.matrix_bytes
+    def matrix_share(self) -> float | None:
+        """Of what is held. None unless this is naive attention, op by op: what a compiler keeps of the
+        formula, no record says."""
+        held = self.held_bytes
+        if self.arm != NAIVE or held is None or held < self.matrix_bytes:
+            return None
+        return self.matrix_bytes / held
 
 
 def arms(precision: Precision, setting: Setting) -> tuple[Arm, ...]:

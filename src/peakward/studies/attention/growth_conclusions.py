@@ -10,7 +10,7 @@ from peakward.studies.attention.grid import place
 from peakward.studies.attention.growth import Growth
 from peakward.studies.attention_arms import NAIVE
 from peakward.studies.parts import evidence, say
-from peakward.studies.readings import time
+from peakward.studies.readings import processes, time
 
 
 def growth(grown: Sequence[Growth]) -> tuple[Conclusion, ...]:
@@ -52,8 +52,9 @@ def _growth(naive: Growth, least: Growth) -> Conclusion:
     if len(shared) == 2:
         text += (
             "; from length {short} to {long} backward comes to take {times} as long in the one ({low} to "
-            "{high}) and {other} in the other ({other_low} to {other_high})"
+            "{high}) and {other} in the other ({other_low} to {other_high}), intervals{processes}"
         )
+        fields["processes"] = processes(*(naive.backward_at[each] for each in shared))
         fields |= _lengths(shared, naive) | _longer(shared, naive, "times", "low", "high")
         fields |= _longer(shared, least, "other", "other_low", "other_high")
     return say(f"{text}.", **fields)

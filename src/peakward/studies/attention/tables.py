@@ -37,7 +37,6 @@ def _times(group: Sequence[Cell]) -> Table:
 
 
 def _row(cell: Cell) -> tuple[Value, ...]:
-    share = cell.matrix_bytes / cell.held_bytes if cell.held_bytes and cell.makes_matrix else None
     attempts = (cell.forward, cell.backward)
     verdicts = [found for each in attempts if (found := verdict(each.measurement)) is not None]
     reasons = [each.reason for each in attempts if each.reason is not None]
@@ -46,7 +45,7 @@ def _row(cell: Cell) -> tuple[Value, ...]:
         cell.arm.name,
         *(_time(each) for each in attempts),
         cell.held_bytes,
-        share,
+        cell.matrix_share,
         ", ".join(dict.fromkeys(verdicts)) or None,
         "; ".join(dict.fromkeys(reasons)) or None,
     )

@@ -3,7 +3,7 @@
 One causal head over lengths and head dims, forward, backward and both together.
 """
 
-from peakward.studies.flash import conclusions, over_roof, plots, tables, under_roof
+from peakward.studies.flash import conclusions, launches, over_roof, plots, tables
 from peakward.studies.flash.grid import plan, read
 from peakward.studies.parts import Parts
 from peakward.studies.readings import Readings
@@ -36,14 +36,27 @@ def parts(readings: Readings, setting: Setting) -> Parts:
             "products, half of them masked; backward 2.5 times that, for it makes the scores again and "
             "has five products. So they count a recomputation that Peakward's model FLOPs, elsewhere, "
             "do not, and naive attention is rated by them too: a rate compares times.",
-            "The roof is this device's measured square matmul rate in the type of the inputs.",
+            _roof(setting),
             *over_roof.causes(cells, readings.calibration),
-            *under_roof.launches(cells),
+            *launches.notes(cells),
             "Backward is measured by itself, through one graph that is kept. Compiled is torch.compile "
             "of the naive one; sdpa is the backend that torch chooses, flex torch's FlexAttention with "
             "the causal block mask, flash and flash-hopper are Peakward's kernels.",
             *_of_cpu(setting),
         ),
+    )
+
+
+def _roof(setting: Setting) -> str:
+    text = (
+        "The roof is this device's measured square matmul rate in the type that the products run as"
+    )
+    if setting.device == "cpu":
+        return f"{text}."
+    return (
+        f"{text}. In fp32 that is fp32 itself for naive, sdpa-math and flex; a sixth of bf16's for flash, "
+        "which makes a product of six in bf16; a third of tf32's for sdpa-efficient. For sdpa and "
+        "compiled, of which no record says what kernel ran, the share is not computed."
     )
 
 

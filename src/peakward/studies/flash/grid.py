@@ -6,7 +6,7 @@ from typing import get_args
 import msgspec
 
 from peakward.prediction.flops import step_flops
-from peakward.records.case import OperatorPass
+from peakward.records.case import OperatorCase, OperatorPass
 from peakward.records.measurement import Interval
 from peakward.studies.attention_arms import (
     BACKENDS,
@@ -23,6 +23,7 @@ from peakward.studies.attention_arms import (
     attempt,
     case,
     planned,
+    products,
     studied,
 )
 from peakward.studies.readings import Planned, Readings, time
@@ -48,7 +49,8 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     precision: Precision
     attempt: Attempt
     roof_flops_per_s: float | None
-    """None where the calibration has no rate of the type."""
+    """Of the type that its products run as, over how many of them one product takes. None where that type
+    is not known, or the calibration has no rate of it."""
 
     @property
     def head_dim(self) -> int:
@@ -107,20 +109,8 @@ def read(readings: Readings, setting: Setting) -> tuple[Cell, ...]:
         Cell(
             arm=arm,
             precision=precision,
-            attempt=attempt(
-                case(
-                    arm,
-                    precision,
-                    pass_,
-                    setting,
-                    batch_size=setting.scope.batch_size or BATCH_SIZE,
-                    seq_len=seq_len,
-                    head_dim=head_dim,
-                ),
-                readings,
-                setting,
-            ),
-            roof_flops_per_s=_roof(precision, readings),
+            attempt=attempt(found, readings, setting),
+            roof_flops_per_s=_roof(found, readings),
         )
         # What a run that is ended early should have: bf16 before fp32.
         for precision in reversed(studied(setting))
@@ -128,12 +118,26 @@ def read(readings: Readings, setting: Setting) -> tuple[Cell, ...]:
         for pass_ in PASSES
         for seq_len in setting.scope.seq_lens or SEQ_LENS[setting.scope.name]
         for arm in (ON_CPU if setting.device == "cpu" else ARMS)
+        for found in (
+            case(
+                arm,
+                precision,
+                pass_,
+                setting,
+                batch_size=setting.scope.batch_size or BATCH_SIZE,
+                seq_len=seq_len,
+                head_dim=head_dim,
+            ),
+        )
     )
 
 
-def _roof(precision: Precision, readings: Readings) -> float | None:
-    calibration = readings.calibration
-    return None if calibration is None else calibration.matmul_flops_per_s(precision)
+def _roof(found: OperatorCase, readings: Readings) -> float | None:
+    how, calibration = products(found), readings.calibration
+    if how is None or calibration is None:
+        return None
+    rate = calibration.matmul_flops_per_s(how.compute_type)
+    return None if rate is None else rate / how.n_parts
 
 
 def subject(cells: Sequence[Cell]) -> tuple[Arm, ...]:

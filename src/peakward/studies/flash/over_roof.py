@@ -13,11 +13,6 @@ def causes(cells: Sequence[Cell], of: Calibration | None) -> tuple[str, ...]:
         return ()
     several = len(over) > 1
     said = [f"{len(over)} {'rates are' if several else 'rate is'} above the roof."]
-    if any(cell.precision == "fp32" for cell in over) and of.environment.device_type == "cuda":
-        said.append(
-            "In fp32 a kernel may make its products on tensor cores in tf32 parts; the roof is that of "
-            "fp32's own."
-        )
     said += [f"When the roof was measured, {doubt}: it may be too low." for doubt in of.doubts]
     if len(said) == 1:
         said.append("The square product of the calibration was not this device's best.")

@@ -65,9 +65,29 @@ def test_how_backward_grows_is_told_of_the_long_end_alone(slowed, figures):
 
 def test_what_the_fastest_is_not_measurably_faster_than_is_named(slowed):
     tied, *_ = slowed(lambda case: 1.005 if case.attention == "flex" else 1)
-    assert "sdpa is the fastest, though not measurably faster than flex: " in tied.text
+    assert (
+        "sdpa is the fastest of those timed, though not measurably faster than flex: " in tied.text
+    )
     clear, *_ = slowed(lambda case: 1.5 if case.attention == "flex" else 1)
-    assert "sdpa is the fastest: " in clear.text
+    assert "sdpa is the fastest of those timed: " in clear.text
+    assert clear.text.endswith("; not timed: flash, flash-hopper (cannot run here).")
+
+
+def test_products_in_another_precision_are_no_rival(said):
+    found = [each.text for each in said("corners", "cuda") if each.text.startswith("In fp32")]
+    assert not any("compiled, tf32 is the fastest" in text for text in found)
+    other = [text for text in found if "compiled, tf32 computes its products in tf32" in text]
+    assert len(other) == 4
+    assert all("8.00× the speed of naive in fp32" in text for text in other)
+
+
+def test_in_bf16_the_matrix_is_two(said):
+    (held, *_) = [
+        each.text
+        for each in said("corners", "cuda")
+        if "probability matrix" in each.text and each.text.startswith("In bf16")
+    ]
+    assert "the probability matrix, in fp32 and its copy in bf16, is 100%" in held
 
 
 def _beyond(case):

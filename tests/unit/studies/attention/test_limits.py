@@ -28,7 +28,8 @@ def test_a_peak_below_the_limit_settles_it_and_the_rest_is_run_under_it(ends):
     assert by_limit[24].failure.verdict == "oom"
     assert (by_limit[40].fits, by_limit[40].fails) == (16384, None)
     probes = [each.case for each in readings if each.case.memory_limit_bytes]
-    assert {(case.seq_len, case.memory_limit_bytes // GIB) for case in probes} == {(16384, 24)}
+    in_fp32 = [case for case in probes if case.precision == "fp32"]
+    assert {(case.seq_len, case.memory_limit_bytes // GIB) for case in in_fp32} == {(16384, 24)}
     assert {(case.attention, case.pass_, case.compile) for case in probes} == {
         ("naive", "backward", "none")
     }

@@ -6,6 +6,7 @@ from peakward.records.measurement import Interval
 from peakward.studies import flash
 from peakward.studies.flash import conclusions
 from peakward.studies.flash.grid import read
+from peakward.studies.readings import Readings
 from peakward.studies.scope import Scope
 
 
@@ -26,7 +27,7 @@ def test_the_best_rate_and_its_share_of_the_roof(cells, figures):
     assert first["rate"] == pytest.approx(64e12)
     assert first["share of the roof"] == pytest.approx(64 / 400)
     without = conclusions.best(*cells(roofs={}))
-    assert without[0].text.endswith("TFLOP/s).")
+    assert without[0].text.endswith("TFLOP/s within one process).")
 
 
 def test_gains_over_every_rival(cells):
@@ -43,9 +44,9 @@ def test_gains_over_every_rival(cells):
     [
         ((), "the fastest at every length"),
         ((128,), "the fastest from length 512 on"),
-        ((128, 512), "the fastest at the longest alone"),
-        ((128, 512, 1024), "not measurably the fastest at the longest"),
-        ((1024,), "not measurably the fastest at the longest"),
+        ((128, 512), "the fastest at length 1,024 alone"),
+        ((128, 512, 1024), "not measurably the fastest at length 1,024"),
+        ((1024,), "not measurably the fastest at length 1,024"),
     ],
 )
 def test_from_which_length_on_it_is_the_fastest(rival_at, said, cells):
@@ -56,7 +57,8 @@ def test_from_which_length_on_it_is_the_fastest(rival_at, said, cells):
 
     scope = Scope("small", seq_lens=(128, 512, 1024))
     found = conclusions.crossovers(cells(scope, "cpu", overrule=overrule)[0])
-    assert f"In fp32, head dim 64, forward, {said}: " in found[0].text
+    text = found[0].text.replace(" of those timed", "")
+    assert f"In fp32, head dim 64, forward, {said}: " in text
 
 
 @pytest.mark.parametrize(
@@ -66,7 +68,41 @@ def test_slower_is_told_from_not_measurably_faster(high, said, cells, monkeypatc
     slower = Interval(estimate=0.95, low=0.94, high=high)
     monkeypatch.setattr(conclusions, "median_ratio", lambda *_: slower)
     found = conclusions.crossovers(cells(Scope("small", seq_lens=(128,)), "cpu")[0])
-    assert f"forward, {said} at the longest: " in found[0].text
+    assert f"forward, {said} at length 128: " in found[0].text
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        ("oom", "flex (out of memory)"),
+        ("timeout", "flex (timed out)"),
+        ("crashed", "flex (crashed)"),
+        ("ok", "flex (not run)"),
+    ],
+)
+def test_who_was_not_timed_is_named_in_the_sentence_that_says_the_fastest(status, said, read_flash):
+    def overrule(case):
+        return status if case.attention == "flex" else None
+
+    here, readings = read_flash(Scope("small", seq_lens=(128,)), "cpu", overrule=overrule)
+    kept = Readings(each for each in readings if status != "ok" or each.case.attention != "flex")
+    (first, *_) = conclusions.crossovers(read(kept, here))
+    assert first.text.startswith("In fp32, head dim 64, forward, the fastest of those timed at")
+    assert first.text.endswith(f"; not timed: {said}, flash, flash-hopper (cannot run here).")
+
+
+def test_the_roof_is_that_of_the_type_that_the_products_run_as(read_flash):
+    here, readings = read_flash(roofs={"fp32": 50e12, "tf32": 300e12, "bf16": 600e12})
+    roofs = {
+        cell.arm.name: cell.roof_flops_per_s
+        for cell in read(readings, here)
+        if cell.precision == "fp32"
+    }
+    assert roofs["naive"] == roofs["sdpa-math"] == roofs["flex"] == 50e12
+    assert roofs["flash"] == roofs["sdpa-efficient"] == 100e12
+    assert roofs["compiled"] is roofs["sdpa"] is None
+    texts = [each.text for each in flash.parts(readings, here).conclusions]
+    assert any("of the bf16 matmul roof for a product made of 6." in each for each in texts)
 
 
 def test_nothing_ran_nothing_said(read_flash):

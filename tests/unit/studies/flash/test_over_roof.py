@@ -13,9 +13,10 @@ def test_nothing_is_said_below_it(read_flash):
     assert told(read_flash) == ()
 
 
-def test_tensor_cores_may_exceed_fp32(read_flash):
-    (note,) = told(read_flash, roofs={"fp32": 5e12})
-    assert "tensor cores in tf32 parts" in note
+def test_tensor_cores_are_not_held_to_the_roof_of_fp32(read_flash):
+    here, readings = read_flash(roofs={"fp32": 0.5e12, "tf32": 1e15, "bf16": 1e15})
+    above = {cell.arm.name for cell in read(readings, here) if (cell.roof_share or 0) > 1}
+    assert above == {"naive", "sdpa-math", "flex"}
 
 
 def test_doubts_of_the_calibration_are_named(read_flash):
