@@ -1,6 +1,5 @@
 """Show where a trace's time went: PyTorch profiler or Nsight Systems."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, get_args
 
 import msgspec
@@ -14,19 +13,19 @@ from peakward.prediction.planning.site import site
 from peakward.records.device import Device
 from peakward.records.errors import PeakwardError
 from peakward.records.finding import Diagnosis
-from peakward.records.profile import Profile, WorkPhase
+from peakward.records.profile import Job, Profile, Rank, WorkPhase
 from peakward.report import profile as pages
-from peakward.report.document import Document
 
 if TYPE_CHECKING:
-    from peakward.traces.trace import Trace
+    pass
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Show where a trace's time went: PyTorch profiler or Nsight Systems.
 
     A trace is a file of torch.profiler (.json, .json.gz) or an export of Nsight Systems (.sqlite),
-    of any model. Several files are taken as ranks of one job and compared as well.
+    of any model. Several files are ranks of one job: they are compared on one page, and --kernels, --html
+    and --markdown give each rank's own report too.
     """
 
     files: Annotated[tuple[str, ...], tyro.conf.Positional, required("FILE…")]
@@ -49,28 +48,42 @@ def main(options: Options, _command: str) -> int:
     phase = _phase(options.phase)
     targets = output.targets(options.views)
     from peakward.trace_files import trace
+    from peakward.traces.trace import compare, in_order
 
-    traces = [trace(name, device=options.device) for name in options.files]
+    traces = in_order([trace(name, device=options.device) for name in options.files])
     found = [each.profile(phase=phase, range_name=options.range) for each in traces]
+    job = compare(traces) if len(traces) > 1 else None
     told = [
         # The rest of the trace would look idle to the rules.
-        None if profile.selection is not None else diagnosed(profile, each.device)
-        for each, profile in zip(traces, found, strict=True)
+        None
+        if profile.selection is not None
+        else diagnosed(profile, each.device, job, None if job is None else job.ranks[at])
+        for at, (each, profile) in enumerate(zip(traces, found, strict=True))
     ]
+    diagnoses = [each for each in told if each is not None]
     both = list(zip(found, told, strict=True))
-    whole = _together([pages.whole(*each) for each in both], traces)
-    screen = (
-        whole if options.kernels else _together([pages.summary(*each) for each in both], traces)
+    if job is None:
+        whole, screen = pages.whole(*both[0]), pages.summary(*both[0])
+    else:
+        whole = pages.whole_job(job, [pages.whole(*each) for each in both], diagnoses)
+        screen = pages.job(job, diagnoses)
+    records = [*(() if job is None else (job,)), *found, *diagnoses]
+    output.show(
+        records,
+        targets,
+        as_json=options.views.json,
+        document=whole,
+        screen=whole if options.kernels else screen,
     )
-    records = [*found, *(each for each in told if each is not None)]
-    output.show(records, targets, as_json=options.views.json, document=whole, screen=screen)
     return 0
 
 
-def diagnosed(found: Profile, device: Device | None) -> Diagnosis:
-    """What the rules say of a whole trace, by itself."""
+def diagnosed(
+    found: Profile, device: Device | None, job: Job | None = None, rank: Rank | None = None
+) -> Diagnosis:
+    """What the rules say of a whole trace, by itself or as one rank of a job."""
     here = None if device is None else site(device)
-    return examine(Signals(subject=found.source, profile=found, site=here))
+    return examine(Signals(subject=found.source, profile=found, site=here, job=job, rank=rank))
 
 
 def _phase(given: str | None) -> WorkPhase | None:
@@ -78,12 +91,3 @@ def _phase(given: str | None) -> WorkPhase | None:
     if given is not None:
         values.one_of(given, known, "a phase")
     return next((phase for phase in known if phase == given), None)
-
-
-def _together(documents: Sequence[Document], traces: "Sequence[Trace]") -> Document:
-    """One file's report; or that of a job, with each rank's under it."""
-    if len(documents) == 1:
-        return documents[0]
-    from peakward.traces.trace import compare
-
-    return pages.job(compare(traces), documents)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from peakward.diagnose.symptom import number
 from peakward.diagnose.time_parts import TimeParts, work_part
 from peakward.records.finding import Evidence
-from peakward.records.profile import Group, OperatorRate, Profile, RangeWork
+from peakward.records.profile import Group, OperatorRate, Profile, RangeWork, Rank
 
 MODEL_PHASES = ("forward", "backward", "other")
 """All but the optimiser."""
@@ -84,6 +84,13 @@ def _share_of(time: TimeParts, groups: Iterable[Group], ns: float) -> dict[str, 
     whole_ns = sum(each.total_ns for each in kernels)
     share = min(ns / whole_ns, 1.0) if whole_ns else 0.0
     return {name: seconds * share for name, seconds in parts(time, kernels).items()}
+
+
+def share_of_waiting(gpu: Profile, rank: Rank | None) -> float:
+    """Of a rank's communication that nothing hides, what is waiting for the late rank."""
+    exposed_ns = gpu.breakdown.together.exposed_communication_ns
+    waited_ns = 0 if rank is None else rank.waited_for_late_ns
+    return min(waited_ns / exposed_ns, 1.0) if exposed_ns else 0.0
 
 
 def shown(profile: Profile, groups: Iterable[Group], n_steps: int | None) -> tuple[Evidence, ...]:

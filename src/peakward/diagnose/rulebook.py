@@ -17,6 +17,7 @@ from peakward.diagnose.rules import (
     garbage_collection,
     graph_breaks,
     host_copies,
+    late_rank,
     launch_bound,
     layout_copies,
     loop_collections,
@@ -70,7 +71,7 @@ _ORDER = (
     data_loading, launch_bound, python_overhead, synchronisation, host_copies, garbage_collection,
     graph_breaks, tiny_kernels, out_of_memory, activations, allocator_calls, fragmentation, memory_bound,
     layout_copies, unfused_optimizer, padding, no_tensor_cores, at_the_roof, casts, awkward_sizes,
-    naive_attention, slow_backend, exposed_communication, recomputed_generation, decode_bandwidth,
+    naive_attention, slow_backend, exposed_communication, late_rank, recomputed_generation, decode_bandwidth,
     unstable_numbers, throttled_clock, loop_waits, loop_collections, loop_pauses,
 )  # fmt: skip
 RULES: tuple[Rule, ...] = tuple(_rule(each) for each in _ORDER)

@@ -12,7 +12,7 @@ from peakward.records.device import Device
 from peakward.records.loop import LoopTimes
 from peakward.records.measurement import Measurement
 from peakward.records.plan import Forecast
-from peakward.records.profile import HostWork, Idle, Profile
+from peakward.records.profile import HostWork, Idle, Job, Profile, Rank
 
 LEAST_LOOP_STEPS = 20
 """A mean over fewer says little of a wait that comes once in eight steps, as that for several workers
@@ -37,6 +37,10 @@ class Signals:
     site: Site | None = None
     """The catalogued device, by its calibration where there is one."""
     forecast: Forecast | None = None
+    job: Job | None = None
+    """The traces of several ranks side by side, of which the profile is one."""
+    rank: Rank | None = None
+    """The profile's among them."""
 
     @property
     def gpu(self) -> Profile | None:

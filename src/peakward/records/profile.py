@@ -339,14 +339,19 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     rank: int
     source: str
-    offset_ns: int
-    """Added to its times to put them on the first rank's clock."""
+    offset_ns: int | None
+    """Added to its times to put them on the first rank's clock; None where no collective ties the clocks:
+    those of two hosts cannot be compared otherwise."""
     compute_ns: int
     communication_ns: int
     waited_ns: int
     """In collectives, before the last rank had begun them."""
     n_last: int
     """Collectives that it was the last to begin."""
+    waited_for_late_ns: int = 0
+    """Of `waited_ns`, for the job's late rank."""
+    idle_ns: int | None = None
+    """From its first work to its last, with nothing running."""
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -361,3 +366,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Largest compute time over the mean; None where nothing computes."""
     straggler: int | None
     """The rank that is last in more collectives than chance would make it, or None."""
+    late: int | None = None
+    """The rank for which the others wait so long that it is worth a finding, or None."""
+    absent: tuple[int, ...] = ()
+    """Ranks of the job whose files are not here."""

@@ -14,6 +14,14 @@ from peakward.traces.table import GpuKind, Ints, Table
 UNLIKELY = 0.01
 """A rank is called a straggler where chance would make one of the ranks last that often in fewer
 than this share of jobs."""
+LATE_SHARE = 0.03
+"""Of a rank's time, what the others wait for the late one on the mean: what a finding is worth."""
+MOST = 0.5
+"""Of all waiting, what is for the late rank: else several take turns, as ranks with unequal work do."""
+
+
+_MOST_RANKS = 1 << 20
+"""A world size is any number that a file holds."""
 
 
 class RankTrace(NamedTuple):
@@ -31,63 +39,95 @@ class _Collectives(NamedTuple):
     n_unmatched: int
 
 
+class _Waits(NamedTuple):
+    """How long each rank waited for the last one of each collective."""
+
+    ns: Ints
+    """(ranks, collectives)."""
+    last: NDArray[np.int64]
+    """By collective, the position of the rank that began it last."""
+
+
 def compare(traces: Sequence[RankTrace]) -> Job:
-    """The ranks of one job side by side.
+    """The ranks of one job side by side, in their order.
 
     Collectives are matched by kernel name and order, for names that all ranks have equally often.
     A collective ends on all ranks at about the same moment, whoever came late, so clocks are
     aligned by the median difference of the ends; before the last rank begins, the others wait.
 
     Raises:
-        PeakwardError: two files of one rank, or of jobs of different sizes.
+        PeakwardError: two files of one rank, or of jobs of different sizes; files of which only some
+            say their rank.
     """
-    ranks = _ranks(traces)
+    by_rank = ordered([each.table for each in traces])
+    traces, ranks = [traces[at] for at in by_rank.values()], list(by_rank)
     found = _matched(traces)
     offsets = _offsets(found)
-    start_ns = found.start_ns + offsets[:, None]
-    n_collectives = start_ns.shape[1]
-    last_ns = start_ns.max(axis=0) if n_collectives else np.zeros(0, np.int64)
-    waited_ns = np.minimum(last_ns, found.end_ns + offsets[:, None]) - start_ns
-    n_last = np.bincount(start_ns.argmax(axis=0), minlength=len(traces)) if n_collectives else None
+    waits = _waits(found, offsets)
+    n_last = np.bincount(waits.last, minlength=len(traces))
+    spans = [_span(each.table) for each in traces]
+    late = _late(waits, spans)
     compute = [_busy(each.table, ~each.communication) for each in traces]
     return Job(
         ranks=tuple(
             Rank(
                 rank=rank,
                 source=each.table.source,
-                offset_ns=int(offsets[i]),
+                offset_ns=int(offsets[i]) if len(waits.last) else None,
                 compute_ns=compute[i],
                 communication_ns=_busy(each.table, each.communication),
-                waited_ns=int(waited_ns[i].sum()),
-                n_last=0 if n_last is None else int(n_last[i]),
+                waited_ns=int(waits.ns[i].sum()),
+                n_last=int(n_last[i]),
+                waited_for_late_ns=0
+                if late is None
+                else int(waits.ns[i, waits.last == late].sum()),
+                idle_ns=spans[i] - _any_work(each.table),
             )
             for i, (rank, each) in enumerate(zip(ranks, traces, strict=True))
         ),
-        n_collectives=n_collectives,
+        n_collectives=len(waits.last),
         n_unmatched=found.n_unmatched,
         imbalance=max(compute) * len(compute) / sum(compute) if sum(compute) else None,
-        straggler=None if n_last is None else _straggler(n_last, ranks),
+        straggler=_straggler(n_last, ranks) if len(waits.last) else None,
+        late=None if late is None else ranks[late],
+        absent=_absent([each.table for each in traces], ranks),
     )
 
 
-def _ranks(traces: Sequence[RankTrace]) -> list[int]:
-    """Of each file; where none says, their order."""
-    jobs = [each.table.job for each in traces]
-    known = [job for job in jobs if job is not None]
-    if len(known) < len(jobs):
-        return list(range(len(jobs)))
-    ranks = [job.rank for job in known]
-    if len(set(ranks)) < len(ranks):
+def ordered(tables: Sequence[Table]) -> dict[int, int]:
+    """By rank, in order, the position of its table; where no table says its rank, as they are given.
+
+    Raises:
+        PeakwardError: as `compare`.
+    """
+    known = {at: each.job for at, each in enumerate(tables) if each.job is not None}
+    if not known:
+        return {at: at for at in range(len(tables))}
+    silent = [each.source for each in tables if each.job is None]
+    if silent:
         raise PeakwardError(
-            f"expected files of different ranks, got {_listed(ranks)}: name each rank's file once"
+            f"expected files that all say their rank, got {', '.join(silent)}, which "
+            f"{'does' if len(silent) == 1 else 'do'} not: name the files of one job"
         )
-    sizes = {job.world_size for job in known}
+    sizes = {job.world_size for job in known.values()}
     if len(sizes) > 1:
         raise PeakwardError(
             f"expected files of one job, got world sizes {_listed(sorted(sizes))}: "
             "name the files of one job"
         )
-    return ranks
+    found: dict[int, int] = {}
+    for at, job in known.items():
+        if (other := found.setdefault(job.rank, at)) != at:
+            raise PeakwardError(
+                f"expected files of different ranks, got {tables[other].source} and {tables[at].source} "
+                f"of rank {job.rank}: name one file of each rank, of the same steps"
+            )
+    return dict(sorted(found.items()))
+
+
+def _absent(tables: Sequence[Table], ranks: Sequence[int]) -> tuple[int, ...]:
+    size = max((each.job.world_size for each in tables if each.job is not None), default=0)
+    return tuple(sorted(set(range(min(size, _MOST_RANKS))) - set(ranks)))
 
 
 def _listed(numbers: Sequence[int]) -> str:
@@ -127,9 +167,36 @@ def _offsets(found: _Collectives) -> Ints:
     return apart
 
 
+def _waits(found: _Collectives, offsets: Ints) -> _Waits:
+    if not found.start_ns.shape[1]:
+        return _Waits(np.zeros(found.start_ns.shape, np.int64), np.zeros(0, np.int64))
+    start_ns = found.start_ns + offsets[:, None]
+    begun_ns = np.minimum(start_ns.max(axis=0), found.end_ns + offsets[:, None])
+    return _Waits(begun_ns - start_ns, start_ns.argmax(axis=0))
+
+
+def _late(waits: _Waits, spans_ns: Sequence[int]) -> int | None:
+    """The position of the rank for which the others wait, beyond what they wait for one another."""
+    n = len(spans_ns)
+    caused = np.bincount(waits.last, weights=waits.ns.sum(axis=0), minlength=n)
+    at = int(caused.argmax())
+    beyond = (caused[at] - (caused.sum() - caused[at]) / max(n - 1, 1)) / max(n - 1, 1)
+    is_late = beyond >= LATE_SHARE * np.median(spans_ns) and caused[at] > MOST * caused.sum()
+    return at if is_late else None
+
+
 def _busy(table: Table, rows: NDArray[np.bool_]) -> int:
     chosen = rows & (table.gpu.kind == GpuKind.KERNEL)
     return total(union(table.gpu.start_ns[chosen], table.gpu.end_ns[chosen]))
+
+
+def _any_work(table: Table) -> int:
+    return total(union(table.gpu.start_ns, table.gpu.end_ns))
+
+
+def _span(table: Table) -> int:
+    gpu = table.gpu
+    return int(gpu.end_ns.max() - gpu.start_ns.min()) if len(gpu) else 0
 
 
 def _straggler(n_last: NDArray[np.int64], ranks: Sequence[int]) -> int | None:

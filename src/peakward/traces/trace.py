@@ -262,7 +262,8 @@ def compare(traces: Sequence[Trace]) -> Job:
     """Several ranks of one job side by side: who computed, who waited, who came last.
 
     Raises:
-        PeakwardError: two files of one rank, or of jobs of different sizes; one without GPU work.
+        PeakwardError: two files of one rank, or of jobs of different sizes; files of which only some say
+            their rank; one without GPU work.
     """
     for each in traces:
         if each.is_of_host:
@@ -271,3 +272,12 @@ def compare(traces: Sequence[Trace]) -> Job:
                 "look at it alone"
             )
     return ranks.compare([ranks.RankTrace(each.table, each.communication) for each in traces])
+
+
+def in_order(traces: Sequence[Trace]) -> list[Trace]:
+    """By their ranks.
+
+    Raises:
+        PeakwardError: as `compare` does of ranks.
+    """
+    return [traces[at] for at in ranks.ordered([each.table for each in traces]).values()]

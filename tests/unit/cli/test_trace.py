@@ -125,3 +125,57 @@ def test_a_hostile_name_stays_text(in_tmp, capsys):
     assert main(["trace", "evil.json", "--html", "evil.html"]) == 0
     assert "\x1b" not in capsys.readouterr().out
     assert "<img" not in (in_tmp / "evil.html").read_text()
+
+
+def a_rank(folder, rank, *, late, size=8):
+    """A step of a rank on a host of its own clock: its late one joins the all-reduce 30 ms after it had
+    computed; the others wait 31 to 39 ms."""
+    begin, clock = 1000.0, rank * 10_000_000.0
+    compute = 101_000.0 if rank == late else 100_000.0 - 1_000 * (rank + (rank < late))
+    joins = begin + compute + (30_000 if rank == late else 0)
+    ends = begin + 101_000 + 30_000 + 4_000
+    work = [
+        ("sm90_xmma_gemm_bf16", begin, compute),
+        ("ncclDevKernel_AllReduce_Sum_bf16", joins, ends - joins),
+    ]
+    events = [{"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "pid": 1, "tid": 1,
+               "ts": clock, "dur": 150_000}]  # fmt: skip
+    for at, (name, start, length) in enumerate(work, 1):
+        call = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1}
+        events.append(call | {"ts": clock + start - 20, "dur": 5, "args": {"correlation": at}})
+        kernel = {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7}
+        args = {"device": 0, "stream": 6 + at, "correlation": at}
+        events.append(kernel | {"ts": clock + start, "dur": length, "args": args})
+    path = folder / f"rank{rank}.json"
+    info = {"distributedInfo": {"rank": rank, "world_size": size}, "traceEvents": events}
+    path.write_text(json.dumps(info), encoding="utf-8")
+    return str(path)
+
+
+def test_many_ranks_are_one_page_that_names_the_late_one(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    files = [a_rank(tmp_path, rank, late=3) for rank in (7, 0, 3, 1, 2, 4, 5, 6)]
+    assert main(["trace", *files]) == 0
+    said = capsys.readouterr().out
+    assert "Rank 3 is late: the other 7 ranks wait 32 to 38 ms for it in collectives." in " ".join(
+        said.split()
+    )
+    assert "COMM002  A rank is late, and the others wait for it" in said
+    assert "0 to 7" in said
+    assert "COMM001" not in said
+    assert len(said.splitlines()) < 40
+    rows = [line.split()[0] for line in said.splitlines() if "rank" in line and ".json" in line]
+    assert rows == [str(each) for each in range(8)]
+
+
+def test_every_ranks_report_is_asked_for(tmp_path, capsys):
+    files = [a_rank(tmp_path, rank, late=1, size=2) for rank in range(2)]
+    assert main(["trace", *files, "--kernels"]) == 0
+    said = capsys.readouterr().out
+    assert "RANK0.JSON: TIME" in said and "RANK1.JSON: TIME" in said
+
+
+def test_two_files_of_one_rank_are_one_line(tmp_path, capsys):
+    file = a_rank(tmp_path, 0, late=1, size=2)
+    assert main(["trace", file, file]) == 2
+    assert "got rank0.json and rank0.json of rank 0" in capsys.readouterr().err

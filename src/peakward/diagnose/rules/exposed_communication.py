@@ -1,13 +1,14 @@
 """Communication is not hidden behind compute
 
 Sees: time in which a collective ran and no kernel computed beside it.
-Costs: the GPU's arithmetic stands still while gradients or parameters travel, or another rank is late.
+Costs: the GPU's arithmetic stands still while gradients or parameters travel.
 Example: gradients reduced after the backward pass and not in buckets during it.
 Lever: none of one GPU; buckets, overlap, prefetching of shards, accumulation.
-Wrong when: the time is spent waiting for a straggler: compare the ranks' traces.
+Wrong when: a rank is late, and the trace is alone: with the traces of all ranks, what the others wait for a
+late one is COMM002's.
 """
 
-from peakward.diagnose.kernels import chosen, parts
+from peakward.diagnose.kernels import chosen, parts, share_of_waiting
 from peakward.diagnose.signals import Signals
 from peakward.diagnose.symptom import WORTH_SHARE, Symptom, Verdict, abstain, number
 
@@ -24,7 +25,8 @@ def judge(signals: Signals) -> Verdict:
         return None
     alone = together.exposed_communication_ns / together.communication_ns
     groups = chosen(gpu, lambda each: each.category == "communication")
-    held = parts(time, groups)
+    own = 1 - share_of_waiting(gpu, signals.rank)
+    held = {name: seconds * own for name, seconds in parts(time, groups).items()}
     if time.share(held) < WORTH_SHARE:
         return None
     first = tuple(
@@ -42,7 +44,7 @@ def judge(signals: Signals) -> Verdict:
             ),
             *first,
         ),
-        advice="reduce in buckets during backward, prefetch shards, accumulate gradients, and see "
-        "whether a rank is late",
+        advice="reduce in buckets during backward, prefetch shards, accumulate gradients"
+        + ("" if signals.job else ", and compare the traces of all ranks: one may be late"),
         parts=held,
     )

@@ -1,5 +1,5 @@
 """The report of a trace."""
 
-from peakward.report.profile.page import job, summary, whole
+from peakward.report.profile.page import job, summary, whole, whole_job
 
-__all__ = ["job", "summary", "whole"]
+__all__ = ["job", "summary", "whole", "whole_job"]

@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 
-from peakward.records.finding import Diagnosis
+import msgspec
+
+from peakward.records.finding import Diagnosis, Finding
 from peakward.records.profile import Job, Profile
 from peakward.records.study import Table
 from peakward.report import findings
@@ -23,6 +25,13 @@ from peakward.report.profile.wording import wording
 
 TOP = 8
 """Kernels on the one screen."""
+RANKS = 16
+"""Rows of a job's one page."""
+LATE = "COMM002"
+NOT_TIED = (
+    "The ranks have no collective in common. Clocks of different hosts cannot be compared without one, so "
+    "who waited for whom is not computed."
+)
 LEAST_CAUSE = 0.01
 """An idle cause below this share is not named in the headline."""
 
@@ -83,13 +92,36 @@ def whole(found: Profile, diagnosis: Diagnosis | None = None) -> Document:
     )
 
 
-def job(found: Job, documents: Sequence[Document]) -> Document:
-    """Several ranks side by side, then each rank's own report."""
-    late = (
-        ""
-        if found.straggler is None
-        else f"; rank {found.straggler} is late more often than chance"
+def job(found: Job, diagnoses: Sequence[Diagnosis] = ()) -> Document:
+    """Several ranks side by side on one page; parts of traces have no diagnoses."""
+    late = next((each for told in diagnoses for each in told.findings if each.code == LATE), None)
+    if late is not None:
+        headline = late.cause
+    else:
+        headline = f"{found.n_collectives:,} collectives that all of them have"
+        if found.straggler is not None:
+            headline += f"; rank {found.straggler} is late more often than chance"
+    notes = [
+        *((_told_by(late),) if late is not None else ()),
+        *_unmatched(found),
+        *_absent(found),
+    ]
+    return Document(
+        title=f"{len(found.ranks)} traces side by side",
+        headline=headline,
+        blocks=(
+            TableBlock(table=rank_tables.ranks(found, RANKS)),
+            *(_filled(rank_tables.findings(found, diagnoses)) if diagnoses else ()),
+            *(Note(text=text) for text in notes),
+        ),
     )
+
+
+def whole_job(
+    found: Job, documents: Sequence[Document], diagnoses: Sequence[Diagnosis] = ()
+) -> Document:
+    """The same, then each rank's own report."""
+    page = job(found, diagnoses)
     sections = [
         Section(title=each.title, blocks=(Paragraph(text=each.headline), *each.blocks))
         for each in documents
@@ -99,22 +131,36 @@ def job(found: Job, documents: Sequence[Document]) -> Document:
         for each in documents
         for part in each.sections
     ]
-    return Document(
-        title=f"{len(found.ranks)} traces side by side",
-        headline=f"{found.n_collectives:,} collectives that all of them have{late}",
-        blocks=(TableBlock(table=rank_tables.ranks(found)), *_unmatched(found)),
-        sections=(*sections, *inner),
+    every = TableBlock(table=rank_tables.ranks(found))
+    return msgspec.structs.replace(
+        page, blocks=(every, *page.blocks[1:]), sections=(*sections, *inner)
     )
 
 
-def _unmatched(found: Job) -> tuple[Block, ...]:
+def _told_by(late: Finding) -> str:
+    return f"{late.code}: to do: {late.advice}."
+
+
+def _unmatched(found: Job) -> tuple[str, ...]:
+    if not found.n_collectives:
+        return (NOT_TIED,)
     if not found.n_unmatched:
         return ()
-    text = (
+    return (
         f"{found.n_unmatched:,} collectives are left out of the comparison: the ranks have "
-        "different numbers of their names."
+        "different numbers of their names.",
     )
-    return (Note(text=text),)
+
+
+def _absent(found: Job) -> tuple[str, ...]:
+    if not found.absent:
+        return ()
+    n = len(found.ranks) + len(found.absent)
+    is_or_are = "rank" if len(found.absent) == 1 else "ranks"
+    return (
+        f"The job has {n:,} ranks: no file is of {is_or_are} {rank_tables.spelt(found.absent)}. If the "
+        "late rank is among those, the others' waiting is not told from communication.",
+    )
 
 
 def _headline(found: Profile) -> str:

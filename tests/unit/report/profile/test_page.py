@@ -7,7 +7,7 @@ import pytest
 
 from peakward.records.profile import Job, Rank
 from peakward.report.document import Fact, Note, TableBlock
-from peakward.report.profile import job, summary, whole
+from peakward.report.profile import job, summary, whole, whole_job
 from peakward.report.profile.rank_tables import ranks
 from peakward.traces.trace import Trace
 
@@ -66,13 +66,13 @@ def test_what_is_incomplete_stands_on_the_screen():
     assert note.text == found.incomplete[0]
 
 
-def test_ranks_name_the_one_that_is_late(compiled):
+def test_ranks_name_the_one_that_is_late():
     rank = Rank(
         rank=0, source="a", offset_ns=0, compute_ns=2, communication_ns=1, waited_ns=1, n_last=0
     )
     late = msgspec.structs.replace(rank, rank=1, source="b", waited_ns=0, n_last=9)
     found = Job(ranks=(rank, late), n_collectives=9, n_unmatched=1, imbalance=1.25, straggler=1)
-    shown = job(found, [summary(compiled.profile())] * 2)
+    shown = job(found)
     assert shown.headline == (
         "9 collectives that all of them have; rank 1 is late more often than chance"
     )
@@ -80,3 +80,46 @@ def test_ranks_name_the_one_that_is_late(compiled):
     assert "did so 1.25× as long as the mean of all" in ranks(found).note
     idle = msgspec.structs.replace(found, imbalance=None)
     assert "the mean of all" not in ranks(idle).note
+
+
+def ranks_of(n):
+    """So many, all alike."""
+    return tuple(
+        Rank(
+            rank=at, source=f"{at}", offset_ns=0, compute_ns=2, communication_ns=1, waited_ns=1, n_last=at
+        )
+        for at in range(n)
+    )  # fmt: skip
+
+
+def job_of(n, **others):
+    fields = {"n_collectives": 9, "n_unmatched": 0, "imbalance": 1.0, "straggler": None} | others
+    return Job(ranks=ranks_of(n), **fields)
+
+
+def notes(document):
+    return " ".join(each.text for each in document.blocks if isinstance(each, Note))
+
+
+def test_many_ranks_have_room_on_one_page():
+    (table,) = [each.table for each in job(job_of(1000)).blocks if isinstance(each, TableBlock)]
+    assert [row[0] for row in table.rows] == [str(each) for each in range(984, 1000)]
+    assert "984 ranks that were seldom the last to begin are left out" in table.note
+    whole = whole_job(job_of(1000), [])
+    assert len(whole.blocks[0].table.rows) == 1000
+
+
+def test_ranks_without_a_file_are_named():
+    assert "The job has 12 ranks: no file is of ranks 1 to 3, 5. If" in notes(
+        job(job_of(8, absent=(1, 2, 3, 5)))
+    )
+    assert "no file is of rank 1. If" in notes(job(job_of(8, absent=(1,))))
+    assert "no file" not in notes(job(job_of(8)))
+
+
+def test_clocks_that_no_collective_ties_are_not_compared():
+    found = job(job_of(2, n_collectives=0))
+    assert "Clocks of different hosts cannot be compared without one" in notes(found)
+    (table,) = [each.table for each in found.blocks if isinstance(each, TableBlock)]
+    assert {row[-2:] for row in table.rows} == {(None, None)}
+    assert "aligned" not in table.note
