@@ -32,8 +32,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Find what makes a model faster here: baseline, levers, verdicts.
 
     Measures this machine's ceilings and the baseline, tries the levers one by one and then on top
-    of one another, confirms in pairs what gained, and says what was kept, what was rejected and
-    which command reproduces the best composition. Interrupted, the same command resumes.
+    of one another, confirms in pairs what gained, and says which gains were confirmed, what was rejected
+    and which command reproduces the best composition. Interrupted, the same command resumes.
     """
 
     baseline: Annotated[str | None, option("SETTING,…", "fp32, naive attention, eager")] = None

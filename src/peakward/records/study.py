@@ -98,6 +98,18 @@ class Conclusion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     evidence: tuple[Evidence, ...]
 
 
+class Unfinished(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the budget of a `run` left undone."""
+
+    budget_s: float
+    short_s: float
+    """How much longer what is left should take."""
+    levers: tuple[str, ...] = ()
+    """Not tried at all."""
+    unconfirmed: tuple[str, ...] = ()
+    """Faster when screened, and not confirmed for want of time."""
+
+
 class Study(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What one command found. Reports are views of it; `measurements` are its raw truth."""
 
@@ -132,6 +144,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     tables: tuple[Table, ...] = ()
     plots: tuple[Plot, ...] = ()
     conclusions: tuple[Conclusion, ...] = ()
+    unfinished: Unfinished | None = None
+    """For `run`: None where the budget sufficed, and in studies stored before it was kept."""
     interrupted: bool = False
     """Ended by Ctrl-C, so that the same command has more to do."""
     notes: tuple[str, ...] = ()

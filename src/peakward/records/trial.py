@@ -80,6 +80,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     stage: Literal["refused", "screened", "confirmed"]
     """`refused`: the lever cannot apply here, or its numerics forbid it; nothing was timed."""
     verdict: TrialVerdict
+    """`kept`: a gain that was confirmed; whether its lever is in the best composition, `Study.steps` says."""
     reason: str
     status: Status = "ok"
     """`ok`, or that of the arm that failed."""
@@ -97,6 +98,9 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """None where none is known, and in screenings: these keep nothing."""
     judged_by: Literal["time", "memory", "energy"] = "time"
     """What the verdict is about."""
+    doubts: tuple[str, ...] | None = None
+    """Why the times may not be believed; `reason` repeats them. None in trials that were stored before they
+    had a field."""
     energy_ratio: Interval | None = None
     """Candidate's energy of a step over base's, as `time_ratio`; None where it was not counted."""
 

@@ -1,6 +1,6 @@
 """What the rules found, as blocks: ranked, each with its evidence, cause and levers."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from peakward.records.finding import Diagnosis, Finding, LeverGain
 from peakward.records.measurement import Interval
@@ -28,6 +28,39 @@ MEASURED = (
     "whose ratio the machine's drift is too."
 )
 ORDER = " The order is by what each adds to narrower ones; last is what loses nothing."
+
+
+N_FIRST = 3
+"""Findings on the first screen: what adds most, with cause and remedy."""
+
+
+def first(found: Diagnosis, name: str, pulled: Container[str] = ()) -> tuple[Block, ...]:
+    """The findings that add most to the time or memory of `name`, in sentences; nothing where none was
+    made. Levers in `pulled` are in the best already, and called so."""
+    if not found.findings:
+        return ()
+    shown = found.findings[:N_FIRST]
+    n_more = len(found.findings) - len(shown)
+    more = f" ({n_more} more below)" if n_more else ""
+    return (
+        Paragraph(text=f"What holds {name} back{more}:"),
+        Items(texts=tuple(_with_share(each, pulled) for each in shown)),
+    )
+
+
+def _with_share(found: Finding, pulled: Container[str]) -> str:
+    lost = None if found.held_back_s is None else format_cell(found.held_back_s, "s")
+    if lost is None and found.held_back_bytes is not None:
+        lost = format_cell(found.held_back_bytes, "bytes")
+    share = None if found.share is None else format_cell(found.share, "share")
+    size = ", ".join(each for each in (lost, share) if each is not None)
+    names = ", ".join(
+        f"{each.lever} (in the best)" if each.lever in pulled else each.lever
+        for each in found.gains
+    )
+    levers = f" Levers: {names}." if names else ""
+    head = f"{found.title} ({size})" if size else found.title
+    return f"{found.code} {head}. {found.cause} To do: {found.advice}.{levers}"
 
 
 def brief(found: Diagnosis) -> tuple[Block, ...]:

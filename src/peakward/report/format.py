@@ -9,9 +9,11 @@ from typing import NamedTuple
 
 from peakward.records.measurement import Interval
 from peakward.records.study import Cell, Unit
+from peakward.stats.verdict import LEAST_GAIN
 
 NOTHING = "–"
 MINUS = "\N{MINUS SIGN}"
+MOST_DECIMALS = 7
 LEAST_SHARE = 0.001
 """A share nearer to nothing is called so: digits of 1e-7 of a peak are the allocator's, not the lever's."""
 
@@ -131,7 +133,18 @@ def _within(value: float, interval: Interval, unit: Unit) -> str:
     """The interval's estimate or an end of it, in their common prefix, without its symbol."""
     size = _prefix_of(interval, unit).size
     scaled, width = value / size, (interval.high - interval.low) / size
-    return _sign(scaled) + f"{abs(scaled):,.{_decimals(scaled, width)}f}"
+    decimals = _decimals(scaled, width)
+    if unit == "ratio":
+        while decimals < MOST_DECIMALS and _seems_to_reach(scaled, decimals):
+            decimals += 1
+    return _sign(scaled) + f"{abs(scaled):,.{decimals}f}"
+
+
+def _seems_to_reach(ratio: float, decimals: int) -> bool:
+    """Whether it prints as a limit of verdicts that it does not reach: an interval of 1.003 to 1.05 does not
+    hold 1, nor one up to 1.0096 a gain of 1%."""
+    shown = round(ratio, decimals)
+    return (shown == 1 != ratio) or ratio < 1 + LEAST_GAIN <= shown
 
 
 def _prefix(size: float, unit: Unit) -> Prefix:

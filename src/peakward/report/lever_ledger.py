@@ -98,7 +98,7 @@ def _times(entries: Iterable[LeverEntry]) -> Table:
         columns=(
             Column(name="lever", unit="name"),
             Column(name="trials", unit="count"),
-            Column(name="kept", unit="count"),
+            Column(name="gains confirmed", unit="count"),
             Column(name="rejected", unit="count"),
             Column(name="inconclusive", unit="count"),
             Column(name="numerics"),

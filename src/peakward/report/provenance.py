@@ -22,7 +22,7 @@ CONVENTIONS = (
     "medians over the processes' medians.",
     "A lever's speed-up is base over candidate step time. Confirmed: a pair of both in each of several "
     "processes, with a 95% t-interval on the logarithm of the ratio. Screened: the ratio of two short "
-    "measurements, with the widest interval that theirs allow; it may reject a lever, not keep one.",
+    "measurements, with the widest interval that theirs allow; it may reject a lever, not confirm a gain.",
     "Numerics: exact is bitwise equality under determinism; reordered, an error against an fp64 "
     "oracle within twice the base's own; approximate, an error within the bound printed beside it. "
     "Errors are ‖x − oracle‖ / ‖oracle‖.",

@@ -7,7 +7,8 @@ from peakward.records.study import Cell
 Tone = Literal["good", "bad", "doubtful", "muted"]
 
 TONES: dict[str, Tone] = {
-    "kept": "good",
+    "gain confirmed": "good",
+    "makes it run": "good",
     "ok": "good",
     "holds": "good",
     "stable": "good",

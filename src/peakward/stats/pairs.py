@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean, stdev
 
 from peakward.records.measurement import Interval
-from peakward.records.trial import Pair, TrialVerdict
+from peakward.records.trial import Pair
 from peakward.stats.distributions import student_t_quantile
 
 
@@ -61,21 +61,6 @@ def _observations(ratios: Iterable[tuple[int, float]]) -> list[float]:
     if len(by_process) == 1:
         return next(iter(by_process.values()))
     return [fmean(logs) for logs in by_process.values()]
-
-
-def judge_time(interval: Interval, *, threshold: float = 0.01) -> TrialVerdict:
-    """Whether a candidate is worth keeping for its time; `threshold` is the least gain that counts.
-
-    - `kept`: the whole interval is below 1 (it is faster) and the estimate is at most
-      1 - `threshold` (by enough).
-    - `rejected`: the whole interval is above 1 - `threshold`. A gain that counts is excluded,
-      whether the candidate is slower, the same, or faster by a hair.
-    - `inconclusive`: all else. More pairs would tell.
-    """
-    worth_having = 1 - threshold
-    if interval.high < 1 and interval.estimate <= worth_having:
-        return "kept"
-    return "rejected" if interval.low > worth_having else "inconclusive"
 
 
 def inverted(ratio: Interval) -> Interval:

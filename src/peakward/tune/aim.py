@@ -5,11 +5,9 @@ import msgspec
 from peakward.catalogue.levers import numerics_class, pull
 from peakward.records.case import LeverCase
 from peakward.records.lever import Lever, NumericsClass
-from peakward.records.measurement import Interval
-from peakward.records.trial import Objective, Trial, TrialVerdict
+from peakward.records.trial import Objective, Trial
 from peakward.report.format import format_cell
-from peakward.stats.pairs import judge_time
-from peakward.tune.trials import LEAST_GAIN, said
+from peakward.stats.verdict import judged, read
 
 STRICTEST_FIRST: tuple[NumericsClass, ...] = ("exact", "reordered", "approximate")
 
@@ -65,7 +63,7 @@ class Aim(msgspec.Struct, frozen=True, kw_only=True):
             size = format_cell(self.max_memory_bytes, "bytes")
             found.append(
                 f"At most {size} of peak allocated memory were asked for: until a case was within "
-                "them levers were judged by memory, and from then on none was kept that leaves them."
+                "them levers were judged by memory, and from then on no lever was taken that leaves them."
             )
         if self.numerics != "approximate":
             found.append(f"Levers beyond the numerics class {self.numerics} were not tried.")
@@ -89,39 +87,30 @@ class Aim(msgspec.Struct, frozen=True, kw_only=True):
 
 def _by_memory(trial: Trial) -> Trial:
     """A peak is the same every time, so that one is enough; still nothing is kept unconfirmed."""
-    judged = msgspec.structs.replace(trial, judged_by="memory")
-    ratio = judged.ratio
+    weighed = msgspec.structs.replace(trial, judged_by="memory")
+    ratio = weighed.ratio
     if ratio is None:
         reason = "its peak memory is not known"
-        return msgspec.structs.replace(judged, verdict="inconclusive", reason=reason)
-    saves = ratio.estimate <= 1 - LEAST_GAIN
-    verdict: TrialVerdict = "rejected"
-    if saves:
-        verdict = "kept" if trial.stage == "confirmed" else "inconclusive"
+        return msgspec.structs.replace(weighed, verdict="inconclusive", reason=reason)
+    verdict = read(ratio, judged_by="memory").verdict
+    if verdict == "kept" and trial.stage != "confirmed":
+        verdict = "inconclusive"
     reason = f"{format_cell(ratio.estimate, 'ratio')} the base's peak memory"
-    return msgspec.structs.replace(judged, verdict=verdict, reason=reason)
+    return msgspec.structs.replace(weighed, verdict=verdict, reason=reason)
 
 
 def _by_energy(trial: Trial) -> Trial:
-    judged = msgspec.structs.replace(trial, judged_by="energy")
-    if judged.ratio is None:
+    weighed = msgspec.structs.replace(trial, judged_by="energy")
+    if weighed.ratio is None:
         reason = "the energy of a step was not measured on both sides"
-        return msgspec.structs.replace(judged, verdict="inconclusive", reason=reason)
+        return msgspec.structs.replace(weighed, verdict="inconclusive", reason=reason)
     if trial.stage != "confirmed":
-        said_ = f"{format_cell(judged.ratio.estimate, 'ratio')} the base's energy when screened"
-        return msgspec.structs.replace(judged, verdict="inconclusive", reason=said_)
-    return _by_interval(judged, judged.ratio, "less energy")
+        # Counted once on each side: nobody knows how it varies.
+        reason = f"{format_cell(weighed.ratio.estimate, 'ratio')} the base's energy when screened"
+        return msgspec.structs.replace(weighed, verdict="inconclusive", reason=reason)
+    return judged(weighed)
 
 
 def _by_time(trial: Trial) -> Trial:
-    """Of one that another aim judged."""
-    assert trial.time_ratio is not None
-    judged = msgspec.structs.replace(trial, judged_by="time")
-    return _by_interval(judged, trial.time_ratio, "faster")
-
-
-def _by_interval(trial: Trial, ratio: Interval, gain: str) -> Trial:
-    verdict = judge_time(ratio, threshold=LEAST_GAIN)
-    n_processes = len({pair.process for pair in trial.pairs})
-    reason = said(verdict, f"{n_processes} processes", gain)
-    return msgspec.structs.replace(trial, verdict=verdict, reason=reason)
+    """Judges a trial by time that was judged by another objective."""
+    return judged(msgspec.structs.replace(trial, judged_by="time"))

@@ -10,7 +10,7 @@ from peakward.records.case import LeverCase
 from peakward.records.lever_ledger import Errors, LeverEntry, LeverLedger, Miss, Unpredicted
 from peakward.records.measurement import Interval
 from peakward.records.trial import Pair, Trial
-from peakward.tune.trials import LEAST_GAIN
+from peakward.stats.verdict import LEAST_GAIN
 
 N_WORST = 10
 NOT_KEPT = "predictions were not kept yet when it was stored"

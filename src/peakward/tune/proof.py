@@ -9,6 +9,7 @@ from peakward.catalogue.levers import numerics_class
 from peakward.records.case import LeverCase
 from peakward.records.lever import Lever, NumericsClass
 from peakward.records.trial import Trial
+from peakward.stats.verdict import LEAST_GAIN
 from peakward.tune import trials
 from peakward.tune.bench import Bench
 from peakward.tune.climb import Climb
@@ -129,7 +130,7 @@ class Proof:
     def _better(self, first: Climb, second: Climb) -> Climb:
         """The second, unless it failed or the first gains on it what is worth having."""
         failed = any(trial.time_ratio is None for trial in second.rungs)
-        gained = first.ratio <= second.ratio * (1 - trials.LEAST_GAIN)
+        gained = first.ratio <= second.ratio * (1 - LEAST_GAIN)
         return first if failed or gained else second
 
     def _keep_foot(self, ladder: Ladder) -> None:

@@ -5,8 +5,8 @@ import msgspec
 from peakward.records.case import LeverCase
 from peakward.records.measurement import Interval, Measurement
 from peakward.records.trial import Pair, Trial, TrialVerdict
-from peakward.stats.pairs import judge_time
-from peakward.tune.trials import INTERRUPTED, LEAST_GAIN, trial_of
+from peakward.stats.verdict import WORTH_HAVING, judged
+from peakward.tune.trials import INTERRUPTED, trial_of
 
 
 def screened(name: str, base: Measurement, candidate: Measurement, *, wall_s: float) -> Trial:
@@ -29,12 +29,8 @@ def screened(name: str, base: Measurement, candidate: Measurement, *, wall_s: fl
         return msgspec.structs.replace(trial, reason="runs where the base is out of memory")
     if base.summary is None:
         return _failed(trial, base, "inconclusive")
-    ratio = _apart(base.summary.median_s, candidate.summary.median_s)
     base_j, candidate_j = _energy_j(base), _energy_j(candidate)
-    steady = all(each.validity and each.validity.verdict == "stable" for each in (base, candidate))
-    lost = judge_time(ratio, threshold=LEAST_GAIN) == "rejected"
-    verdict = "rejected" if lost and steady else "inconclusive"
-    return msgspec.structs.replace(
+    timed = msgspec.structs.replace(
         trial,
         pairs=(
             Pair(
@@ -45,11 +41,17 @@ def screened(name: str, base: Measurement, candidate: Measurement, *, wall_s: fl
                 candidate_j=candidate_j,
             ),
         ),
-        time_ratio=ratio,
+        time_ratio=_apart(base.summary.median_s, candidate.summary.median_s),
         energy_ratio=_once(base_j, candidate_j),
-        verdict=verdict,
-        reason=_screening(ratio, lost=lost, steady=steady),
+        doubts=_doubts(base, candidate),
     )
+    return judged(timed)
+
+
+def _doubts(*arms: Measurement) -> tuple[str, ...]:
+    """The verdicts on the arms' times that are not `stable`; their reasons are in the measurements."""
+    verdicts = (each.validity.verdict for each in arms if each.validity is not None)
+    return tuple(f"{each} times" for each in dict.fromkeys(verdicts) if each != "stable")
 
 
 def rescues(trial: Trial) -> bool:
@@ -60,9 +62,7 @@ def rescues(trial: Trial) -> bool:
 def promising(trial: Trial) -> bool:
     """Whether a screening saw a gain that is worth confirming."""
     ratio = trial.ratio
-    return (
-        trial.verdict == "inconclusive" and ratio is not None and ratio.estimate <= 1 - LEAST_GAIN
-    )
+    return trial.verdict == "inconclusive" and ratio is not None and ratio.estimate <= WORTH_HAVING
 
 
 def _failed(trial: Trial, arm: Measurement, verdict: TrialVerdict) -> Trial:
@@ -101,12 +101,3 @@ def _once(base_j: float | None, candidate_j: float | None) -> Interval | None:
         return None
     ratio = candidate_j / base_j
     return Interval(estimate=ratio, low=ratio, high=ratio)
-
-
-def _screening(ratio: Interval, *, lost: bool, steady: bool) -> str:
-    if lost:
-        outside = f"a gain of {LEAST_GAIN:.0%} is outside the interval"
-        return outside if steady else f"{outside}, of times that are not steady"
-    if ratio.estimate <= 1 - LEAST_GAIN:
-        return "faster when screened; not confirmed"
-    return f"no gain of {LEAST_GAIN:.0%} when screened; the interval does not rule one out"

@@ -11,14 +11,11 @@ from peakward.records.case import LeverCase
 from peakward.records.lever import Lever
 from peakward.records.measurement import Status
 from peakward.records.trial import Bound, NumericsVerdict, Pair, Trial
-from peakward.stats.pairs import energy_interval, judge_time, ratio_interval
+from peakward.stats import verdict
+from peakward.stats.pairs import energy_interval, ratio_interval
 
 if TYPE_CHECKING:
     from peakward.lab.measure.messages import Turn
-
-LEAST_GAIN = 0.01
-"""A lever that saves less than this share of the step is not worth its complication."""
-
 
 INTERRUPTED = "interrupted"
 """How the reason of a case begins that Ctrl-C ended."""
@@ -65,33 +62,31 @@ def judged(
         )
         for i, turns in enumerate(rounds)
     )
-    ratio = ratio_interval(pairs)
-    verdict = judge_time(ratio, threshold=LEAST_GAIN)
     doubts = _each_once(
         doubt for turns in rounds for case in (base, candidate) for doubt in turns[case].doubts
     )
-    return msgspec.structs.replace(
+    timed = msgspec.structs.replace(
         trial_of(name, base, candidate, key, stage="confirmed", numerics=numerics),
         pairs=pairs,
-        time_ratio=ratio,
+        time_ratio=ratio_interval(pairs),
         energy_ratio=energy_interval(pairs),
-        verdict=verdict,
-        reason="; ".join((said(verdict, f"{len(rounds)} {where}"), *doubts)),
+        doubts=doubts,
         base_peak_bytes=max(turns[base].peak_bytes for turns in rounds),
         candidate_peak_bytes=max(turns[candidate].peak_bytes for turns in rounds),
         wall_s=wall_s,
     )
+    return verdict.judged(timed, rounds=where)
 
 
-def _each_once(doubts: Iterable[str]) -> list[str]:
+def _each_once(doubts: Iterable[str]) -> tuple[str, ...]:
     """Of those that differ in their figures alone the first, with how many more there were."""
     alike: dict[str, list[str]] = {}
     for doubt in doubts:
         alike.setdefault(re.sub(r"[\d.]+", "#", doubt), []).append(doubt)
-    return [
+    return tuple(
         first if not more else f"{first}, and in {len(more)} turns more alike"
         for first, *more in alike.values()
-    ]
+    )
 
 
 def held_to(trial: Trial, bound: Bound | None) -> Trial:
@@ -124,16 +119,6 @@ def failed_beside(
         return msgspec.structs.replace(trial, status=status, reason=reason)
     whose = "its base" if culprit == base else "a case timed with it"
     return msgspec.structs.replace(trial, reason=f"not timed, for {whose} failed: {reason}")
-
-
-def said(verdict: str, rounds: str, gain: str = "faster") -> str:
-    """Why, of pairs: `gain` is what a kept one is, `rounds` where they were taken: "3 processes"."""
-    shown = {
-        "kept": f"{gain} in the interval",
-        "rejected": f"a gain of {LEAST_GAIN:.0%} is outside the interval",
-        "inconclusive": f"the interval holds both a gain of {LEAST_GAIN:.0%} and less",
-    }
-    return f"{shown[verdict]} (a pair in each of {rounds})"
 
 
 def misjudged(trial: Trial, numerics: NumericsVerdict) -> Trial:
@@ -173,4 +158,5 @@ def trial_of(
         verdict=verdict,  # type: ignore[arg-type]
         reason=reason,
         numerics=numerics,
+        doubts=(),
     )

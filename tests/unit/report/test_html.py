@@ -127,7 +127,7 @@ def test_numbers_carry_their_value_for_sorting(run_study):
 
 def test_words_that_are_verdicts_are_marked(run_study):
     text = render(document(run_study))
-    assert '<span class="mark-good">kept</span>' in text
+    assert '<span class="mark-good">gain confirmed</span>' in text
     assert '<span class="mark-bad">oom</span>' in text
     assert '<span class="none">–</span>' in text
 

@@ -35,7 +35,7 @@ def test_colour_only_on_a_terminal(run_study):
     shown = document(run_study)
     assert "\x1b" not in printed(shown)
     coloured = printed(shown, terminal=True)
-    assert "\x1b[32mkept" in coloured
+    assert "\x1b[32mgain confirmed" in coloured
     assert Text.from_ansi(coloured).plain.split() == printed(shown).split()
 
 

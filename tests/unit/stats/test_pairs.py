@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peakward.records.measurement import Interval
-from peakward.records.trial import Pair, TrialVerdict
-from peakward.stats.pairs import energy_interval, inverted, judge_time, ratio_interval
+from peakward.records.trial import Pair
+from peakward.stats.pairs import energy_interval, inverted, ratio_interval
 
 
 def pairs_of(*ratios: float, base_s: float = 0.01) -> list[Pair]:
@@ -70,47 +70,6 @@ def test_it_covers_the_true_ratio_as_often_as_it_says() -> None:
 def test_fewer_than_two_pairs_are_refused(n: int) -> None:
     with pytest.raises(ValueError, match="expected at least two pairs"):
         ratio_interval(pairs_of(*[0.9] * n))
-
-
-@pytest.mark.parametrize(
-    ("low", "estimate", "high", "verdict"),
-    [
-        (0.80, 0.85, 0.90, "kept"),
-        (0.97, 0.98, 0.999, "kept"),
-        (0.90, 0.99, 0.999, "kept"),  # a gain of exactly the threshold
-        (1.01, 1.05, 1.10, "rejected"),  # slower
-        (0.995, 1.0, 1.005, "rejected"),  # the same
-        (0.991, 0.995, 0.999, "rejected"),  # faster, by less than counts
-        (0.992, 1.05, 1.20, "rejected"),  # no gain that counts is plausible
-        (0.80, 0.95, 1.10, "inconclusive"),
-        (0.97, 0.995, 0.999, "inconclusive"),  # faster, perhaps by enough
-        (0.985, 0.995, 1.005, "inconclusive"),
-        (0.50, 1.50, 4.50, "inconclusive"),
-    ],
-)
-def test_the_rule(low: float, estimate: float, high: float, verdict: TrialVerdict) -> None:
-    assert judge_time(Interval(low=low, estimate=estimate, high=high)) == verdict
-
-
-def test_the_threshold_is_the_callers() -> None:
-    interval = Interval(low=0.93, estimate=0.95, high=0.97)
-    assert judge_time(interval) == "kept"
-    assert judge_time(interval, threshold=0.1) == "rejected"
-
-
-limits = st.tuples(*[st.floats(0.2, 5)] * 3).map(sorted)
-
-
-@given(limits, st.floats(0, 0.2))
-def test_kept_is_faster_and_slower_is_rejected(ends: list[float], threshold: float) -> None:
-    low, estimate, high = ends
-    verdict = judge_time(Interval(low=low, estimate=estimate, high=high), threshold=threshold)
-    if verdict == "kept":
-        assert high < 1
-    if low > 1:
-        assert verdict == "rejected"
-    if low <= 1 - threshold and high >= 1:
-        assert verdict == "inconclusive"
 
 
 def test_an_inverted_ratio_keeps_its_ends_in_order():

@@ -70,13 +70,21 @@ def test_a_slower_candidate_is_rejected_and_not_promising():
     assert not promising(trial)
 
 
-def test_an_unsteady_arm_rejects_nothing():
+def test_what_is_slower_is_rejected_whatever_the_verdict_on_its_times():
     unsteady = msgspec.structs.replace(
         measured(pull(SDPA, BASE), 3.0, 0.01), validity=Validity(verdict="unstable")
     )
     trial = screened(measured(BASE, 1.0, 0.01), unsteady)
-    assert trial.verdict == "inconclusive"
-    assert trial.reason == "a gain of 1% is outside the interval, of times that are not steady"
+    assert trial.verdict == "rejected"
+    assert trial.reason == "slower in the whole interval when screened; unstable times"
+
+
+def test_what_may_be_no_gain_is_not_called_faster():
+    """1.02× (0.951–1.09×) of the default run on two cores."""
+    trial = screened(measured(BASE, 1.0, 0.035), measured(pull(SDPA, BASE), 0.98, 0.034))
+    assert trial.time_ratio.high > 1
+    assert trial.reason == "the interval holds both a gain of 1% and none when screened"
+    assert promising(trial), "worth confirming all the same"
 
 
 def test_a_candidate_that_does_not_run_keeps_its_status_and_reason():

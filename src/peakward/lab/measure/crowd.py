@@ -72,7 +72,7 @@ def judge(before: Reading, after: Reading, n_cores: int) -> str | None:
     share = others_s / (elapsed_s * n_cores)
     if share <= MAX_SHARE:
         return None
-    return f"other work took {share:.0%} > {MAX_SHARE:.0%} of the cores while timing"
+    return f"other programs used {share:.0%} of the CPU while timing (limit {MAX_SHARE:.0%})"
 
 
 def _read(cores: Collection[int]) -> Reading | None:

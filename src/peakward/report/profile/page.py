@@ -37,9 +37,11 @@ LEAST_CAUSE = 0.01
 
 
 def summary(found: Profile, diagnosis: Diagnosis | None = None) -> Document:
-    """Where the time went and what held it back, on one screen; a part of a trace has no diagnosis."""
+    """What held it back, with cause and remedy, and where the time went, on one screen; a part of a trace
+    has no diagnosis."""
     blocks: tuple[Block, ...] = (
         *_opening(found),
+        *(() if diagnosis is None else findings.first(diagnosis, "it")),
         TableBlock(table=time_tables.time(found)),
         *_filled(time_tables.idle(found)),
         *_filled(work_tables.categories(found)),

@@ -8,6 +8,18 @@ from peakward.report.run.investigation import Investigation
 TITLE = "Findings"
 
 
+def first(study: Study, read: Investigation) -> tuple[Block, ...]:
+    """The findings that matter most of the best, for what a lever has mended is no longer to be done;
+    of the baseline where the best has none."""
+    by_case = {each.case: each for each in study.diagnoses}
+    pulled = {trial.lever for trial in read.steps}
+    for point in reversed(read.points):
+        found = by_case.get(point.case)
+        if found is not None and found.findings:
+            return findings.first(found, f"the {point.name}", pulled)
+    return ()
+
+
 def section(study: Study, read: Investigation) -> Section:
     """The baseline's, then the best's; empty where the study has no diagnosis."""
     by_case = {each.case: each for each in study.diagnoses}

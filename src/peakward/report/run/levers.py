@@ -25,6 +25,7 @@ def lever_table(study: Study, read: Investigation) -> Table:
             Column(name="on"),
             Column(name="stage"),
             Column(name="verdict"),
+            Column(name="in the best"),
             spread_column("speed-up"),
             Column(name="predicted", unit="ratio"),
             Column(name="memory change", unit="share"),
@@ -37,7 +38,7 @@ def lever_table(study: Study, read: Investigation) -> Table:
 
 
 def composition_table(read: Investigation) -> Table:
-    """The kept levers in the order they were added."""
+    """The levers in the best, in the order in which they were added."""
     totals = cumulative_speedups(read.steps)
     rows: list[tuple[Cell, ...]] = []
     for number, (trial, total) in enumerate(zip(read.steps, totals, strict=True), start=1):
@@ -47,7 +48,7 @@ def composition_table(read: Investigation) -> Table:
                 f"step {number}",
                 trial.lever,
                 trial.stage,
-                trial.verdict,
+                verdict(trial),
                 format_spread(ratio, "ratio") if ratio else None,
                 total,
                 trial.candidate_peak_bytes,
@@ -108,20 +109,25 @@ def _cannot_apply(trial: Trial) -> bool:
 
 
 def unconfirmed(study: Study, read: Investigation) -> tuple[str, ...]:
-    """What rests on less than pairs, in a sentence each: further gains on top of what was kept, and
-    the whole. A gain on a base that another lever has left behind is none that is still to be had."""
+    """What rests on less than pairs, in a sentence each: further gains on top of the best, and the whole.
+    A gain on a base that another lever has left behind is none that is still to be had; nor is one whose
+    interval holds 1."""
     reached = read.best.case if read.best is not None else read.baseline.case
     screened = [
-        f"{trial.lever} ({format_cell(1 / trial.time_ratio.estimate, 'ratio')})"
+        f"{trial.lever} ({format_spread(inverted(trial.time_ratio), 'ratio')})"
         for trial in study.trials
         if trial.stage == "screened"
         and trial.verdict != "rejected"
         and trial.base == reached
         and trial.time_ratio is not None
-        and trial.time_ratio.estimate < 1
+        and trial.time_ratio.high < 1
     ]
     name = base_name(reached, read)
-    levers = (f"Screened on {name}, not confirmed: {', '.join(screened)}.",) if screened else ()
+    levers = (
+        (f"Faster when screened on {name}, not confirmed: {', '.join(screened)}.",)
+        if screened
+        else ()
+    )
     whole = _whole(read) if read.best is not None else None
     return levers if whole is None else (*levers, whole)
 
@@ -147,8 +153,13 @@ def base_name(case: LeverCase, read: Investigation) -> str:
 
 
 def verdict(trial: Trial) -> str:
-    """The verdict, or that the lever was refused before anything was timed."""
-    return "refused" if trial.stage == "refused" else trial.verdict
+    """The verdict in words, or that the lever was refused before anything was timed."""
+    if trial.stage == "refused":
+        return "refused"
+    if trial.verdict == "kept":
+        # What makes a base run that does not has no ratio to it.
+        return "makes it run" if trial.ratio is None else "gain confirmed"
+    return trial.verdict
 
 
 def _row(trial: Trial, read: Investigation) -> tuple[Cell, ...]:
@@ -159,12 +170,19 @@ def _row(trial: Trial, read: Investigation) -> tuple[Cell, ...]:
         base_name(trial.base, read),
         None if trial.stage == "refused" else trial.stage,
         verdict(trial),
+        _place(trial, read),
         format_spread(ratio, "ratio") if ratio else failed,
         _predicted(trial),
         memory_change(trial),
         trial.numerics.verdict if trial.numerics else None,
         brief(trial.reason),
     )
+
+
+def _place(trial: Trial, read: Investigation) -> str | None:
+    """The step of the best composition that the trial is."""
+    ids = [each.id for each in read.steps]
+    return f"step {ids.index(trial.id) + 1}" if trial.id in ids else None
 
 
 def _predicted(trial: Trial) -> float | None:
@@ -184,7 +202,7 @@ def _tally(study: Study) -> str | None:
     counts = Counter(verdict(trial) for trial in study.trials)
     parts = [
         f"{counts[each]} {each}"
-        for each in ("kept", "rejected", "inconclusive", "refused")
+        for each in ("gain confirmed", "makes it run", "rejected", "inconclusive", "refused")
         if counts[each]
     ]
     return f"Trials: {', '.join(parts)}." if parts else None

@@ -79,7 +79,7 @@ def _levers(study: Study, read: Investigation) -> Table:
             )
             for each in sorted(last.values(), key=lambda each: memory_change(each) or 0.0)
         ),
-        note="Measured, whether or not the lever was kept.",
+        note="Measured, whether or not the lever is in the best.",
     )
 
 

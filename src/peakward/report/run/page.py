@@ -2,6 +2,8 @@
 
 from statistics import fmean
 
+import msgspec
+
 from peakward.records.case import LeverCase, ModuleCase, StepCase
 from peakward.records.study import Plot, Study, Table
 from peakward.report import provenance
@@ -21,7 +23,6 @@ from peakward.report.document import (
     TableBlock,
 )
 from peakward.report.format import format_cell
-from peakward.report.reasons import brief
 from peakward.report.run import (
     batches,
     findings,
@@ -38,6 +39,8 @@ from peakward.report.run import (
 )
 from peakward.report.run.figures import figures
 from peakward.report.run.investigation import Investigation, Point, read
+from peakward.report.run.warnings import warnings
+from peakward.stats.verdict import reread
 
 
 def document(study: Study) -> Document:
@@ -46,6 +49,7 @@ def document(study: Study) -> Document:
     Raises:
         PeakwardError: the study has no baseline, or a figure that cannot be true (MFU over 100%).
     """
+    study = msgspec.structs.replace(study, trials=tuple(map(reread, study.trials)))
     found = read(study)
     return Document(
         title=_title(study, found),
@@ -54,14 +58,14 @@ def document(study: Study) -> Document:
         sections=tuple(
             section
             for section in (
+                _composition(found),
+                _in_code(found),
+                findings.section(study, found),
                 _floor(study, found),
                 foretold.section(study, found),
                 where.section(study, found),
-                findings.section(study, found),
                 memory.section(study, found),
                 _levers(study, found),
-                _composition(study, found),
-                _in_code(found),
                 batches.section(study),
                 pareto.section(study, found),
                 _validity(found),
@@ -127,43 +131,17 @@ def _kept_nothing(study: Study) -> str:
 
 
 def _opening(study: Study, found: Investigation) -> tuple[Block, ...]:
+    """What one must know, then what holds it back and what to do, before any table."""
     bars = plots.step_times(found)
     shown = figures(found)
     return (
         *((Figures(figures=shown),) if shown else ()),
-        *(Note(text=text) for text in _warnings(study, found)),
+        *(Note(text=text) for text in warnings(study, found)),
+        *findings.first(study, found),
+        *(Note(text=text) for text in levers.unconfirmed(study, found)),
+        *(_again("best", study) if found.best else ()),
         _facts(study, found),
         *_plots(bars),
-    )
-
-
-def _warnings(study: Study, found: Investigation) -> tuple[str, ...]:
-    """What the reader must know before believing the figures above."""
-    early = "Ended early, by its budget or by hand: what is here holds; what was not run is in the notes."
-    shaky = [
-        f"The {point.name}'s times are {validity.verdict}: {'; '.join(validity.reasons)}."
-        for point in found.points
-        if point.measurement
-        and (validity := point.measurement.validity)
-        and validity.verdict != "stable"
-    ]
-    apart = [
-        f"Measured alone, minutes apart, the two medians give {format_cell(ratio, 'ratio')}, outside "
-        "the interval of the pairs: this machine's speed drifted. The pairs are to be believed."
-        for ratio in (found.alone,)
-        if ratio is not None
-    ]
-    failed = [
-        f"The {point.name} gave no time: {made.status}{f': {brief(made.reason)}' if made.reason else ''}."
-        for point in found.points
-        if (made := point.measurement) is not None and made.status != "ok"
-    ]
-    return (
-        *failed,
-        *levers.impossible(study),
-        *apart,
-        *shaky,
-        *(() if study.complete else (early,)),
     )
 
 
@@ -236,17 +214,14 @@ def _levers(study: Study, found: Investigation) -> Section:
         blocks.append(TableBlock(table=without_empty(table), sortable=True))
     if (refused := levers.inapplicable(study)) is not None:
         blocks.append(Paragraph(text=refused))
-    if open_ends := levers.unconfirmed(study, found):
-        blocks.append(Note(text=" ".join(open_ends)))
     return Section(title="Levers", blocks=tuple(blocks))
 
 
-def _composition(study: Study, found: Investigation) -> Section:
-    blocks: list[Block] = []
-    if found.best is not None:
-        blocks += _tables(levers.composition_table(found)) if found.steps else ()
-        blocks += _again("best", study)
-    return Section(title="Best composition", blocks=tuple(blocks))
+def _composition(found: Investigation) -> Section:
+    return Section(
+        title="Best composition",
+        blocks=_tables(levers.composition_table(found)) if found.best and found.steps else (),
+    )
 
 
 def _in_code(found: Investigation) -> Section:

@@ -1,15 +1,20 @@
 """What else could be had: configurations that no other beats in time, memory, energy and numerics."""
 
+import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from peakward.records.case import LeverCase, same_work
 from peakward.records.lever import NumericsClass
+from peakward.records.measurement import Interval
 from peakward.records.study import Column, Study, Table
 from peakward.records.trial import Trial
 from peakward.report.cases import settings
-from peakward.report.columns import without_empty
+from peakward.report.columns import spread_column, without_empty
 from peakward.report.document import Section, TableBlock
+from peakward.report.format import format_spread
 from peakward.report.run.investigation import Investigation
+from peakward.stats.pairs import inverted
 
 STRICTEST_FIRST: tuple[NumericsClass, ...] = ("exact", "reordered", "approximate")
 NEAR = 0.01
@@ -21,6 +26,8 @@ class Seen(NamedTuple):
 
     case: LeverCase
     step_s: float
+    ratio: Interval
+    """Of its step time to the baseline's, over all trials that lead there."""
     peak_bytes: int
     step_j: float | None
     numerics: NumericsClass
@@ -28,15 +35,15 @@ class Seen(NamedTuple):
     confirmed: bool
 
 
+SAME = Interval(estimate=1.0, low=1.0, high=1.0)
+UNKNOWN = Interval(estimate=1.0, low=0.0, high=math.inf)
+
+
 def section(study: Study, read: Investigation) -> Section:
     """Empty where fewer than two are left: there is nothing to choose."""
     found = front(seen(study.trials, read.baseline.case))
-    if len(found) < 2:
-        return Section(title="What else could be had", blocks=())
-    return Section(
-        title="What else could be had",
-        blocks=(TableBlock(table=without_empty(_table(found, read))),),
-    )
+    blocks = () if len(found) < 2 else (TableBlock(table=without_empty(_table(found, read))),)
+    return Section(title="What else could be had", blocks=blocks)
 
 
 def seen(trials: tuple[Trial, ...], baseline: LeverCase) -> tuple[Seen, ...]:
@@ -44,7 +51,6 @@ def seen(trials: tuple[Trial, ...], baseline: LeverCase) -> tuple[Seen, ...]:
 
     Walked in the order of the trials: a base was a candidate of one before, or is the baseline.
     """
-    numerics: dict[LeverCase, NumericsClass] = {baseline: "exact"}
     found: dict[LeverCase, Seen] = {}
     for trial in sorted(trials, key=lambda each: each.stage == "confirmed"):
         if not trial.pairs or not same_work(trial.candidate, baseline):
@@ -52,36 +58,88 @@ def seen(trials: tuple[Trial, ...], baseline: LeverCase) -> tuple[Seen, ...]:
         if trial.numerics is not None and trial.numerics.verdict != "holds":
             found.pop(trial.candidate, None)
             continue
-        kind = trial.numerics.declared if trial.numerics is not None else "approximate"
-        for case, of_candidate in ((trial.base, False), (trial.candidate, True)):
-            weakest = numerics.get(case) or _weaker(numerics.get(trial.base, "approximate"), kind)
-            one = _seen(trial, case, weakest, of_candidate=of_candidate)
-            if one is not None and not (case in found and found[case].confirmed > one.confirmed):
-                numerics[case], found[case] = weakest, one
+        if trial.base == baseline:
+            _enter(found, _of_baseline(trial))
+        below = found.get(trial.base)
+        # A trial against the baseline itself says more than the product of the steps between.
+        direct = trial.base == baseline
+        known = found.get(trial.candidate)
+        if direct or known is None or not known.confirmed or known.ratio == UNKNOWN:
+            _enter(found, _of_candidate(trial, below))
     return tuple(found.values())
 
 
 def front(found: tuple[Seen, ...]) -> tuple[Seen, ...]:
-    """Those that no other beats in one respect without being worse in another; the fastest first."""
-    kept = [one for one in found if not any(_beats(other, one) for other in found)]
-    return tuple(sorted(kept, key=lambda each: each.step_s))
+    """Those that no other beats in one respect without being worse in another; the fastest first.
+
+    What was not shown to be faster or slower than the baseline stands beside it and never above: the
+    estimate of an interval that holds 1 is no ground for a rank.
+    """
+    left = [one for one in found if not any(_beats(other, one) for other in found)]
+    return tuple(sorted(left, key=_rank))
 
 
-def _seen(trial: Trial, case: LeverCase, kind: NumericsClass, *, of_candidate: bool) -> Seen | None:
-    peak = trial.candidate_peak_bytes if of_candidate else trial.base_peak_bytes
-    if peak is None:
+def _rank(one: Seen) -> tuple[float, bool, float]:
+    shown = one.ratio if _differs(one.ratio) else SAME
+    return shown.estimate, one.ratio != SAME, one.ratio.estimate
+
+
+def _differs(ratio: Interval) -> bool:
+    return ratio.high < 1 or ratio.low > 1
+
+
+def _enter(found: dict[LeverCase, Seen], one: Seen | None) -> None:
+    if one is not None and not (one.case in found and found[one.case].confirmed > one.confirmed):
+        found[one.case] = one
+
+
+def _of_baseline(trial: Trial) -> Seen | None:
+    if trial.base_peak_bytes is None:
         return None
-    times = sorted(pair.candidate_s if of_candidate else pair.base_s for pair in trial.pairs)
-    joules = [pair.candidate_j if of_candidate else pair.base_j for pair in trial.pairs]
-    counted = sorted(each for each in joules if each is not None)
     return Seen(
-        case=case,
-        step_s=times[len(times) // 2],
-        peak_bytes=peak,
-        step_j=counted[len(counted) // 2] if len(counted) == len(times) else None,
-        numerics=kind,
+        case=trial.base,
+        step_s=_middle([pair.base_s for pair in trial.pairs]),
+        ratio=SAME,
+        peak_bytes=trial.base_peak_bytes,
+        step_j=_counted([pair.base_j for pair in trial.pairs]),
+        numerics="exact",
         confirmed=trial.stage == "confirmed",
     )
+
+
+def _of_candidate(trial: Trial, below: Seen | None) -> Seen | None:
+    if trial.candidate_peak_bytes is None:
+        return None
+    kind = trial.numerics.declared if trial.numerics is not None else "approximate"
+    return Seen(
+        case=trial.candidate,
+        step_s=_middle([pair.candidate_s for pair in trial.pairs]),
+        ratio=_over_baseline(below, trial.time_ratio),
+        peak_bytes=trial.candidate_peak_bytes,
+        step_j=_counted([pair.candidate_j for pair in trial.pairs]),
+        numerics=_weaker("approximate" if below is None else below.numerics, kind),
+        confirmed=trial.stage == "confirmed",
+    )
+
+
+def _over_baseline(below: Seen | None, ratio: Interval | None) -> Interval:
+    """As wide as both steps to it allow: the two were measured in other processes."""
+    if below is None or ratio is None:
+        return UNKNOWN
+    return Interval(
+        estimate=below.ratio.estimate * ratio.estimate,
+        low=below.ratio.low * ratio.low,
+        high=below.ratio.high * ratio.high,
+    )
+
+
+def _middle(values: Sequence[float]) -> float:
+    return sorted(values)[len(values) // 2]
+
+
+def _counted(joules: Sequence[float | None]) -> float | None:
+    counted = [each for each in joules if each is not None]
+    return _middle(counted) if len(counted) == len(joules) else None
 
 
 def _weaker(one: NumericsClass, other: NumericsClass) -> NumericsClass:
@@ -89,10 +147,10 @@ def _weaker(one: NumericsClass, other: NumericsClass) -> NumericsClass:
 
 
 def _beats(other: Seen, one: Seen) -> bool:
-    """As good in all, and better in one."""
+    """As good in all, and better in one. In time only what the intervals show to differ counts."""
     if other is one or STRICTEST_FIRST.index(other.numerics) > STRICTEST_FIRST.index(one.numerics):
         return False
-    ratios = [other.step_s / one.step_s, other.peak_bytes / one.peak_bytes]
+    ratios = [_time_ratio(other, one), other.peak_bytes / one.peak_bytes]
     if other.step_j is not None and one.step_j is not None:
         ratios.append(other.step_j / one.step_j)
     if max(ratios) > 1 + NEAR:
@@ -101,13 +159,19 @@ def _beats(other: Seen, one: Seen) -> bool:
     return min(ratios) < 1 - NEAR or stricter
 
 
+def _time_ratio(other: Seen, one: Seen) -> float:
+    """1 where their intervals overlap."""
+    apart = other.ratio.high < one.ratio.low or other.ratio.low > one.ratio.high
+    return other.ratio.estimate / one.ratio.estimate if apart else 1.0
+
+
 def _table(found: tuple[Seen, ...], read: Investigation) -> Table:
     common = settings(read.baseline.case)
     return Table(
         title="",
         columns=(
             Column(name="configuration"),
-            Column(name="step", unit="s"),
+            spread_column("speed-up"),
             Column(name="peak memory", unit="bytes"),
             Column(name="energy a step", unit="j"),
             Column(name="numerics"),
@@ -116,7 +180,7 @@ def _table(found: tuple[Seen, ...], read: Investigation) -> Table:
         rows=tuple(
             (
                 " + ".join(each for each in settings(one.case) if each not in common) or "baseline",
-                one.step_s,
+                _speedup(one),
                 one.peak_bytes,
                 one.step_j,
                 one.numerics,
@@ -125,9 +189,16 @@ def _table(found: tuple[Seen, ...], read: Investigation) -> Table:
             for one in found
         ),
         note=f"Of all that was tried, what no other beats in {_respects(found)} at once; differences under "
-        f"{NEAR:.0%} count as none. Numerics: the weakest class of the levers on the way from the "
-        "baseline, approximate where it was not checked.",
+        f"{NEAR:.0%}, and times whose intervals overlap, count as none. Speed-up: over the baseline, by the "
+        "product of the trials that lead there. Numerics: the weakest class of the levers on the way from "
+        "the baseline, approximate where it was not checked.",
     )
+
+
+def _speedup(one: Seen) -> str | None:
+    if one.ratio in (SAME, UNKNOWN):
+        return None
+    return format_spread(inverted(one.ratio), "ratio")
 
 
 def _respects(found: tuple[Seen, ...]) -> str:

@@ -29,7 +29,7 @@ def test_busy_time_of_our_cores_alone(cores, ticks):
     [
         (1.0, 2.0, 2.0, None),  # both cores ours
         (1.0, 1.1, 1.0, None),  # exactly the share that passes
-        (1.0, 1.0, 0.2, "other work took 40% > 5% of the cores while timing"),
+        (1.0, 1.0, 0.2, "other programs used 40% of the CPU while timing (limit 5%)"),
         (1.0, 0.99, 1.0, None),  # the two clocks disagree by a tick
         (0.4, 0.8, 0.0, None),  # too short for the kernel's ticks
     ],
@@ -47,7 +47,7 @@ def test_the_block_is_what_is_judged(monkeypatch):
     assert watch.doubt() is None
     with watch:
         pass
-    assert "of the cores while timing" in watch.doubt()
+    assert "of the CPU while timing" in watch.doubt()
 
 
 def test_without_proc_nobody_can_say(monkeypatch):

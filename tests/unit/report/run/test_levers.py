@@ -3,6 +3,8 @@ import pytest
 
 from peakward.records.measurement import Interval
 from peakward.records.trial import Bound, Foretold
+from peakward.report import markdown
+from peakward.report.run import document
 from peakward.report.run.investigation import read
 from peakward.report.run.levers import (
     base_name,
@@ -21,21 +23,22 @@ def test_every_trial_that_ran_has_a_row_in_its_order(run_study):
     table = lever_table(run_study, read(run_study))
     ran = [trial.lever for trial in run_study.trials if trial.stage != "refused"]
     assert [row[0] for row in table.rows] == ran
-    assert table.note == "Trials: 5 kept, 3 rejected, 3 inconclusive, 1 refused."
+    assert table.note == "Trials: 5 gain confirmed, 3 rejected, 3 inconclusive, 1 refused."
 
 
 def test_what_a_row_says(run_study):
     rows = {(row[0], row[1]): row for row in lever_table(run_study, read(run_study)).rows}
     assert rows["sdpa", "step 2"][2:] == (
         "confirmed",
-        "kept",
+        "gain confirmed",
+        "step 3",
         "1.122× (1.117–1.127×)",
         None,
         pytest.approx(26 / 27 - 1),
         "holds",
         "faster in the interval (5 pairs, 2 processes)",
     )
-    assert rows["cuda-graphs", "step 4"][3:6] == ("rejected", "oom", None)
+    assert rows["cuda-graphs", "step 4"][3:7] == ("rejected", None, "oom", None)
 
 
 def test_refused_levers_are_one_sentence_by_reason(run_study):
@@ -92,13 +95,29 @@ def test_what_was_not_confirmed_is_said(run_study):
         time_ratio=Interval(estimate=0.5, low=0.4, high=0.6),
     )
     more = replace(run_study, trials=(*run_study.trials, graphs))
-    said = "Screened on step 4, not confirmed: cuda-graphs (2.00×)."
+    said = "Faster when screened on step 4, not confirmed: cuda-graphs (2.00× (1.67–2.50×))."
     assert unconfirmed(more, found) == (said,)
+    unsure = replace(graphs, time_ratio=Interval(estimate=0.98, low=0.92, high=1.05))
+    more = replace(run_study, trials=(*run_study.trials, unsure))
+    assert unconfirmed(more, found) == (), "an interval that holds 1 is no gain"
     cut = replace(run_study, trials=run_study.trials[:-1])
     assert "the best against the baseline, in pairs" in unconfirmed(cut, read(cut))[-1]
     doubtful = replace(run_study.trials[-1], verdict="inconclusive", reason="too wide")
     cut = replace(run_study, trials=(*run_study.trials[:-1], doubtful))
     assert unconfirmed(cut, read(cut))[-1].endswith("the baseline, too wide.")
+
+
+def test_what_makes_a_base_run_is_no_gain_that_was_confirmed(run_study):
+    kept = replace(run_study.trials[6], time_ratio=None, pairs=())
+    assert verdict(kept) == "makes it run"
+
+
+def test_kept_is_said_of_nothing(run_study):
+    """A trial confirms a gain, a lever is in the best: one word for both said which it was of neither."""
+    text = markdown.render(document(run_study))
+    assert "kept" not in text
+    assert "gain confirmed" in text
+    assert "in the best" in text
 
 
 def test_a_refusal_is_not_called_a_rejection(run_study):
@@ -110,8 +129,8 @@ def test_what_was_foretold_stands_beside_what_was_measured(run_study):
     trials = (msgspec.structs.replace(run_study.trials[0], foretold=told), *run_study.trials[1:])
     study = msgspec.structs.replace(run_study, trials=trials)
     table = lever_table(study, read(study))
-    assert table.columns[5].name == "predicted"
-    assert table.rows[0][5] == pytest.approx(2.0)
+    assert table.columns[6].name == "predicted"
+    assert table.rows[0][6] == pytest.approx(2.0)
 
 
 def test_a_gain_that_cannot_be_is_said_and_not_believed(run_study):

@@ -3,7 +3,16 @@ import pytest
 
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Interval
-from peakward.report.document import Command, Facts, Figures, Note, Paragraph, PlotBlock, TableBlock
+from peakward.report.document import (
+    Command,
+    Facts,
+    Figures,
+    Items,
+    Note,
+    Paragraph,
+    PlotBlock,
+    TableBlock,
+)
 from peakward.report.run import document
 
 replace = msgspec.structs.replace
@@ -36,16 +45,37 @@ def test_a_machine_that_drifted_gets_no_times_beside_its_ratio(run_study):
     assert any("speed drifted" in each.text for each in shown.blocks if isinstance(each, Note))
 
 
-def test_figures_warnings_and_facts_open_the_report(run_study):
-    figures, note, facts, plot = document(run_study).blocks
+def test_what_opens_the_report_comes_before_any_table(run_study):
+    """Figures, what to believe, what holds it back with its remedy, how to have the best."""
+    figures, note, lead, held_back, best, command, facts, plot = document(run_study).blocks
     assert isinstance(figures, Figures)
     assert note == Note(
-        text="The best's times are throttled: SM clock 1,740 MHz at its lowest, 1,980 at its highest."
+        text="The best's times are throttled: SM clock 1,740 MHz at its lowest, 1,980 at its highest. "
+        "To do: cool the device, raise its power limit or lock a lower clock, and run again."
     )
+    assert lead == Paragraph(text="What holds the baseline back:")
+    assert held_back.texts[0] == (
+        "PREC001 Matrix products run on ordinary cores (828 ms, 82.5%). Operands in fp32 are multiplied in "
+        'fp32, which no tensor core does. To do: torch.set_float32_matmul_precision("high") for tf32, or '
+        "autocast to bf16. Levers: bf16 (in the best), tf32."
+    )
+    assert best == Paragraph(text="To measure the best again:")
+    assert command == Command(text=run_study.best_command)
     assert {fact.name: fact.value for fact in facts.facts}["model"].startswith(
         "2.7B, 3,407,137,280 parameters (32 layers"
     )
     assert isinstance(plot, PlotBlock)
+
+
+def test_no_more_than_three_findings_open_the_report_and_the_best_s_go_first(run_study):
+    (diagnosis,) = run_study.diagnoses
+    finding = diagnosis.findings[0]
+    many = tuple(replace(finding, code=f"BW00{i}") for i in range(5))
+    of_best = replace(diagnosis, case=run_study.measurements[-1].case, findings=many)
+    blocks_ = document(replace(run_study, diagnoses=(diagnosis, of_best))).blocks
+    assert Paragraph(text="What holds the best back (2 more below):") in blocks_
+    (items,) = (each for each in blocks_ if isinstance(each, Items))
+    assert [text[:5] for text in items.texts] == ["BW000", "BW001", "BW002"]
 
 
 def test_a_mixture_of_experts_says_what_of_it_is_active(run_study):
@@ -63,12 +93,12 @@ def test_a_mixture_of_experts_says_what_of_it_is_active(run_study):
 
 def test_the_sections_in_order(run_study):
     assert titles(document(run_study)) == [
+        "Best composition",
+        "Findings",
         "How fast it could run, and how fast it runs",
         "Where the time goes",
-        "Findings",
         "Memory",
         "Levers",
-        "Best composition",
         "What else could be had",
         "Validity",
         "Numerics",
@@ -93,7 +123,7 @@ def test_where_every_lever_was_refused_there_is_a_sentence_and_no_table(run_stud
 
 def test_the_commands_that_reproduce_it(run_study):
     shown = document(run_study)
-    assert Command(text=run_study.best_command) in blocks(shown, "Best composition")
+    assert Command(text=run_study.best_command) in shown.blocks
     assert blocks(shown, "Reproduce") == (Command(text=run_study.command),)
 
 
@@ -124,7 +154,7 @@ def test_nothing_tried_and_ended_early(run_study):
     )
     shown = document(bare)
     assert shown.headline == "1.00 s a step; no lever was tried"
-    assert any("Ended early" in block.text for block in shown.blocks if isinstance(block, Note))
+    assert any("ended early" in block.text for block in shown.blocks if isinstance(block, Note))
     assert titles(shown) == [
         "How fast it could run, and how fast it runs",
         "Validity",
@@ -140,7 +170,7 @@ def test_a_baseline_that_ran_out_of_memory(run_study):
     )
     shown = document(replace(run_study, measurements=(failed, run_study.measurements[1])))
     assert "oom → 97.5 ms a step" in shown.headline
-    tables = [block.table for block in blocks(shown, shown.sections[0].title)
+    tables = [block.table for block in blocks(shown, "How fast it could run, and how fast it runs")
               if isinstance(block, TableBlock)]  # fmt: skip
     assert tables[0].rows[0][1] == "oom"
     warned = [block.text for block in shown.blocks if isinstance(block, Note)]

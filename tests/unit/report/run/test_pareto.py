@@ -6,6 +6,7 @@ import pytest
 from peakward.catalogue.levers import lever, pull
 from peakward.catalogue.models import model
 from peakward.records.case import ModelCase, Workload
+from peakward.records.measurement import Interval
 from peakward.records.trial import NumericsVerdict, Pair, Trial
 from peakward.report.run.investigation import read
 from peakward.report.run.pareto import front, section, seen
@@ -13,8 +14,13 @@ from peakward.report.run.pareto import front, section, seen
 BASE = ModelCase(model=model("tiny"), workload=Workload(batch_size=1, seq_len=8), device="cpu")
 
 
-def trial(name, seconds, peak, *, base=BASE, stage="confirmed", numerics="reordered", **fields):
-    pair = Pair(process=0, base_s=1.0, candidate_s=seconds, **fields)
+def trial(
+    name, seconds, peak, *, base=BASE, base_s=1.0, width=0.001, stage="confirmed",
+    numerics="reordered", **fields
+):  # fmt: skip
+    """`width` is half the interval's, of the ratio."""
+    pair = Pair(process=0, base_s=base_s, candidate_s=seconds, **fields)
+    ratio = seconds / base_s
     return Trial(
         id=name,
         lever=name,
@@ -25,6 +31,7 @@ def trial(name, seconds, peak, *, base=BASE, stage="confirmed", numerics="reorde
         verdict="inconclusive",
         reason="",
         pairs=(pair,),
+        time_ratio=Interval(estimate=ratio, low=ratio - width, high=ratio + width),
         base_peak_bytes=100,
         candidate_peak_bytes=peak,
         numerics=numerics and NumericsVerdict(declared=numerics, verdict="holds"),
@@ -52,7 +59,7 @@ def test_slower_but_smaller_is():
 
 def test_the_weakest_class_on_the_way_counts():
     first = trial("bf16", 0.5, 60, numerics="approximate")
-    second = trial("sdpa", 0.4, 50, base=first.candidate)
+    second = trial("sdpa", 0.4, 50, base=first.candidate, base_s=0.5)
     assert kept(first, second)[0] == (0.4, 50, "approximate")
 
 
@@ -80,11 +87,44 @@ def test_confirmed_times_take_the_place_of_screened_ones():
     assert kept(trial("sdpa", 0.7, 90), trial("sdpa", 0.5, 90, stage="screened"))[0][0] == 0.7
 
 
+def test_an_interval_that_holds_1_is_no_ground_to_stand_above_the_baseline():
+    """fused-loss, 1.02× (0.951–1.09×) when screened, saves memory: it stands beside the baseline."""
+    unsure = trial("fused-loss", 0.98, 60, width=0.07, stage="screened")
+    assert [one[:2] for one in kept(unsure)] == [(1.0, 100), (0.98, 60)]
+    assert kept(trial("sdpa", 0.98, 100, width=0.07)) == [(1.0, 100, "exact")], "nor at all"
+
+
+def test_overlapping_intervals_do_not_tell_two_configurations_apart():
+    sure = trial("bf16", 0.80, 60, width=0.02)
+    unsure = trial("tf32", 0.79, 90, width=0.05)
+    assert [one[:2] for one in kept(sure, unsure)] == [(0.80, 60), (1.0, 100)]
+
+
+def test_what_leads_to_a_configuration_widens_its_interval():
+    first = trial("bf16", 0.98, 60, width=0.015)
+    second = trial("sdpa", 0.98, 50, base=first.candidate, base_s=0.98, width=0.03)
+    found = {one.case: one for one in seen((first, second), BASE)}
+    assert found[first.candidate].ratio.high < 1 < found[second.candidate].ratio.high
+
+
+def test_a_trial_against_the_baseline_itself_says_more_than_the_steps():
+    first = trial("bf16", 0.5, 60, width=0.1)
+    second = trial("sdpa", 0.4, 50, base=first.candidate, base_s=0.5, width=0.1)
+    whole = msgspec.structs.replace(
+        second,
+        lever="composition",
+        base=BASE,
+        time_ratio=Interval(estimate=0.4, low=0.39, high=0.41),
+    )
+    for trials in ((first, second, whole), (whole, first, second)):
+        found = {one.case: one for one in seen(trials, BASE)}
+        assert found[second.candidate].ratio.high == 0.41
+
+
 def test_the_section_of_a_run(run_study):
     (block,) = section(run_study, read(run_study)).blocks
-    assert block.table.rows[-1][0] == "baseline"
-    times = [row[1] for row in block.table.rows]
-    assert times == pytest.approx(sorted(times))
+    assert [row[0] for row in block.table.rows][-1] == "baseline"
+    assert block.table.rows[0][1].startswith("10.30× (10.27–10.33×)")
 
 
 @pytest.mark.parametrize(

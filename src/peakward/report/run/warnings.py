@@ -1,0 +1,115 @@
+"""What a reader must know before believing a run's figures: the cause, then what to do."""
+
+import shlex
+
+from peakward.records.measurement import Validity
+from peakward.records.study import Study, Unfinished
+from peakward.report.format import format_cell, format_duration
+from peakward.report.reasons import brief
+from peakward.report.run import levers
+from peakward.report.run.investigation import Investigation, Point
+from peakward.stats.remedies import remedies
+
+N_NAMED = 6
+"""Levers that a sentence names; of more it says how many."""
+BUDGETS_S = (60, 90, 120, 180, 240, 300, 480, 600, 900, 1200, 1800, 2700, 3600, 5400, 7200)
+MORE = 1.5
+"""Of what is left: the estimate was short once already."""
+
+
+def warnings(study: Study, found: Investigation) -> tuple[str, ...]:
+    """A sentence or two each, the gravest first."""
+    return (
+        *_failed(found),
+        *levers.impossible(study),
+        *_drifted(found),
+        *_doubtful(found),
+        *_ended_early(study),
+    )
+
+
+def _failed(found: Investigation) -> list[str]:
+    return [
+        f"The {point.name} gave no time: {made.status}{f': {brief(made.reason)}' if made.reason else ''}."
+        for point in found.points
+        if (made := point.measurement) is not None and made.status != "ok"
+    ]
+
+
+def _drifted(found: Investigation) -> list[str]:
+    if found.alone is None:
+        return []
+    ratio = format_cell(found.alone, "ratio")
+    return [
+        f"Measured alone, minutes apart, the two medians give {ratio}, outside the interval of the pairs: "
+        "this machine's speed drifted. The pairs are to be believed."
+    ]
+
+
+def _doubtful(found: Investigation) -> list[str]:
+    """The configurations whose times are not stable; those with the same reasons in one sentence."""
+    return [
+        told(point.name, validity)
+        for point in found.points
+        if (validity := _validity(point)) is not None and validity.verdict != "stable"
+    ]
+
+
+def _validity(point: Point) -> Validity | None:
+    return None if point.measurement is None else point.measurement.validity
+
+
+def told(name: str, validity: Validity) -> str:
+    """Cause and remedy: "The baseline's times are unstable: other programs used 71% of the CPU while timing
+    (limit 5%). To do: stop the other programs, …"."""
+    cause = f"The {name}'s times are {validity.verdict}: {'; '.join(validity.reasons)}."
+    todo = "; ".join(remedies(validity.reasons))
+    return f"{cause} To do: {todo}." if todo else cause
+
+
+def _ended_early(study: Study) -> tuple[str, ...]:
+    if study.interrupted:
+        return ("Ended by Ctrl-C: what is here holds. The same command goes on from it.",)
+    if study.unfinished is not None:
+        return (_short(study.unfinished, study.command),)
+    if study.complete:
+        return ()
+    return ("The budget ended early: what is here holds, and the notes say what was not done.",)
+
+
+def _short(left: Unfinished, command: str) -> str:
+    """By how much the budget was short, and how to go on."""
+    what = _left(left)
+    return (
+        f"The budget of {format_duration(left.budget_s)} ended {what}. About "
+        f"{format_duration(left.short_s)} more were needed. Continue: {_continuation(left, command)}"
+    )
+
+
+def _left(left: Unfinished) -> str:
+    parts = []
+    if left.levers:
+        parts.append(f"before all levers were tried ({_named(left.levers)} left)")
+    if left.unconfirmed:
+        parts.append(f"before all gains were confirmed ({_named(left.unconfirmed)} left)")
+    return " and ".join(parts) or "before all was done (the notes say what was not)"
+
+
+def _named(names: tuple[str, ...]) -> str:
+    return str(len(names)) if len(names) > N_NAMED else ", ".join(names)
+
+
+def _continuation(left: Unfinished, command: str) -> str:
+    """The same command with a larger budget; what was measured is taken from its database."""
+    wanted_s = left.budget_s + MORE * left.short_s
+    budget_s = next((each for each in BUDGETS_S if each >= wanted_s), BUDGETS_S[-1])
+    words = shlex.split(command)
+    if words[:2] != ["peakward", "run"]:
+        return f"the same call with budget_s={budget_s}."
+    text = f"{budget_s // 60}m" if budget_s % 60 == 0 else f"{budget_s}s"
+    kept = [
+        word
+        for before, word in zip(("", *words), words, strict=False)
+        if "--budget" not in (before, word) and not word.startswith("--budget=")
+    ]
+    return f"`{shlex.join((*kept, '--budget', text))}`."
