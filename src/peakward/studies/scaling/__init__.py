@@ -38,6 +38,7 @@ def parts(_readings: Readings, _setting: Setting) -> Parts:
         conclusions=(
             *conclusions.growth(allocations),
             conclusions.chinchilla(allocations),
+            conclusions.disagreement(),
             *conclusions.smaller(overtrained),
             *conclusions.whole_lives(each_life),
             *conclusions.experts(served),

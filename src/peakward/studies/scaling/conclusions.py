@@ -2,6 +2,13 @@
 
 from collections.abc import Sequence
 
+from peakward.catalogue.scaling_fits import (
+    CHINCHILLA_PARAMETERS,
+    HOFFMANN_UNROUNDED,
+    OTHER_APPROACHES_PARAMETERS,
+    scaling_fit,
+)
+from peakward.prediction.scaling_laws.training import compute_optimal
 from peakward.records.study import Conclusion, Evidence
 from peakward.studies.parts import evidence, say
 from peakward.studies.power_law import exponent
@@ -68,6 +75,31 @@ def chinchilla(allocations: Sequence[Allocation]) -> Conclusion:
         mfu=evidence("MFU, assumed", TRAINING_MFU, "share", *devices()),
         type=COMPUTE_TYPE,
         **fields,
+    )
+
+
+def disagreement() -> Conclusion:
+    """Why Hoffmann's parametric fit names another size for Chinchilla's budget than was trained."""
+    printed, refitted = scaling_fit("hoffmann-2022"), scaling_fit("besiroglu-2024")
+    size, unrounded, refit = (
+        compute_optimal(CHINCHILLA_FLOPS, fit).n_parameters
+        for fit in (printed, HOFFMANN_UNROUNDED, refitted)
+    )
+    first, second = OTHER_APPROACHES_PARAMETERS
+    return say(
+        "The {size} parameters by hoffmann-2022 are {share} of the {trained} that were trained: the fit is "
+        "the paper's approach 3 with its constants as printed, and disagrees with the paper's "
+        "approaches 1 ({first}) and 2 ({second}). Its exponents before rounding give {unrounded}; "
+        "Besiroglu et al. (2024), who fitted the same formula to the same runs anew, find {refit}.",
+        first=evidence("parameters by approach 1", first, "large_count", printed),
+        second=evidence("parameters by approach 2", second, "large_count", printed),
+        size=evidence("parameters, as printed", size, "large_count", printed),
+        share=evidence("over Chinchilla's", size / CHINCHILLA_PARAMETERS, "share", printed),
+        trained=evidence("parameters trained", CHINCHILLA_PARAMETERS, "large_count", printed),
+        unrounded=evidence(
+            "parameters, unrounded exponents", unrounded, "large_count", HOFFMANN_UNROUNDED
+        ),
+        refit=evidence("parameters, fitted anew", refit, "large_count", refitted),
     )
 
 

@@ -30,6 +30,22 @@ def test_chinchilla_s_budget(figures):
     assert hours["hours, NVIDIA A100 SXM 80 GB"] == pytest.approx(1_282_051, rel=1e-6)
 
 
+def test_the_size_of_hoffmann_s_fit_is_explained(figures):
+    said = conclusions.disagreement()
+    known = figures(said)
+    # Equation 4 with the constants as printed, by hand: G = (αA / (βB))^(1 / (α + β)), N = G·(C / 6)^a.
+    scale = (0.34 * 406.4 / (0.28 * 410.7)) ** (1 / 0.62)
+    by_hand = scale * (5.76e23 / 6) ** (0.28 / 0.62)
+    assert known["parameters, as printed"] == pytest.approx(by_hand)
+    scale = (0.3478 * 482.01 / (0.3658 * 2085.43)) ** (1 / 0.7136)
+    by_hand = scale * (5.76e23 / 6) ** (0.3658 / 0.7136)
+    assert known["parameters, fitted anew"] == pytest.approx(by_hand)
+    # Figure 4 of the paper, drawn with the exponents before rounding, names 40 B for this budget.
+    assert known["parameters, unrounded exponents"] == pytest.approx(40e9, rel=0.01)
+    assert said.text.startswith("The 32.2 B parameters by hoffmann-2022 are 46.0% of the 70.0 B that")
+    assert "approaches 1 (67.0 B) and 2 (63.0 B)" in said.text
+
+
 def test_a_smaller_model_pays_back(figures):
     first, _ = conclusions.smaller(lives.overtrained())
     known = figures(first)
