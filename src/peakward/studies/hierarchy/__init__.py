@@ -50,13 +50,14 @@ def parts(readings: Readings, setting: Setting) -> Parts:
             tables.levels(levels),
             tables.moves(ways, tensors()),
             tables.working_sets(of.rates),
+            tables.passes(of.rates),
         ),
         plots=(tables.bandwidth(of.rates), tables.latency(of.rates)),
         conclusions=(
             *_marked(conclusions.descent(levels, of), of.rates, "levels", "latency"),
             *_marked(conclusions.in_flight(levels, of), of.rates, "levels", "latency"),
             *_marked(conclusions.reach(of.rates, of), of.rates, "latency"),
-            *_marked(conclusions.half_rate(of.rates, of), of.rates, "traffic"),
+            *_marked(conclusions.copies(of.rates, of), of.rates, "traffic"),
             *_marked(conclusions.ways(ways, WEIGHTS, of), of.rates, *SUBJECTS),
             *_marked(conclusions.against_datasheet(levels, of, device), of.rates, "levels", "link"),
         ),
@@ -88,15 +89,18 @@ def _conventions(of: Calibration, device: Device | None) -> Iterator[str]:
         "What a cache holds is what the machine says of one; a virtual machine may share it with "
         "others. Beyond the reach of the TLB, walking the page table is part of a load."
     )
-    yield "A copy's rate counts bytes read and written, a read's the bytes read."
+    yield (
+        "A copy's rate counts bytes read and written, a read's the bytes read. Each belongs to the level "
+        "that holds what is read and written, which the tables name."
+    )
     yield (
         "Files are read block by block into one buffer of 8 MiB, which a cache may hold: to new memory "
         "it may take longer."
     )
-    yield (
-        "Not measured: registers, shared memory and the L1 of a GPU, writes to a cache, and writes to "
-        "a disk."
-    )
+    nearest = "registers"
+    if of.environment.device_type == "cuda":
+        nearest = "registers, shared memory and L1 (the nearest level here is L2)"
+    yield f"Not measured: {nearest}, writes to a cache, and writes to a disk."
     if device is None:
         yield "This device is not in the catalogue: there is no datasheet to stand beside its figures."
 

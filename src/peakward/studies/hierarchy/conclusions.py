@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
+from peakward.prediction.time.traffic_curve import N_TENSORS
 from peakward.records.calibration import Calibration
 from peakward.records.device import Device
-from peakward.records.rates import Rates
+from peakward.records.rates import Rates, TrafficRate
 from peakward.records.study import Conclusion
-from peakward.studies.hierarchy.levels import MEMORY, Level
+from peakward.studies.hierarchy.levels import MEMORY, Level, fits_into, last_cache
 from peakward.studies.hierarchy.moves import Route, Tensor
 from peakward.studies.parts import evidence, say
 
@@ -79,28 +80,56 @@ def reach(rates: Rates, of: Calibration) -> tuple[Conclusion, ...]:
     return tuple(said)
 
 
-def half_rate(rates: Rates, of: Calibration) -> tuple[Conclusion, ...]:
-    """The tensors from which on a copy reaches half of its best rate."""
-    copies = sorted(
+def copies(rates: Rates, of: Calibration) -> tuple[Conclusion, ...]:
+    """The rate of copies that reach memory and the size from which on half of it is reached; then the
+    highest rate of a copy, where the last cache could hold its tensors."""
+    known = sorted(
         (each for each in rates.traffic if each.operation == "copy"),
         key=lambda each: each.size_bytes,
     )
-    if len(copies) < 2:
+    in_memory = [each for each in known if _fits_into(rates, each) == MEMORY]
+    if len(known) < 2 or not in_memory:
         return ()
-    best = max(copies, key=lambda each: each.bytes_per_s)
-    half = next(each for each in copies if 2 * each.bytes_per_s >= best.bytes_per_s)
-    return (
-        say(
-            "Of the tensors copied, those of {half} were the smallest to reach half of the best rate, "
-            "{rate} at {best}; the smallest, of {least}, reached {share} of it.",
-            half=evidence("smallest of half the rate", half.size_bytes, "bytes", of),
-            rate=evidence("best rate", best.bytes_per_s, "bytes_per_s", of),
-            best=evidence("size of the best rate", best.size_bytes, "bytes", of),
-            least=evidence("smallest size", copies[0].size_bytes, "bytes", of),
-            share=evidence(
-                "rate of the smallest", copies[0].bytes_per_s / best.bytes_per_s, "share", of
-            ),
+    full = max(in_memory, key=lambda each: each.bytes_per_s)
+    best = max(known, key=lambda each: each.bytes_per_s)
+    said = (_half_rate(known, full, of),)
+    return said if _fits_into(rates, best) == MEMORY else (*said, _highest(best, rates, of))
+
+
+def _fits_into(rates: Rates, copy: TrafficRate) -> str | None:
+    return fits_into(rates, N_TENSORS["copy"] * copy.size_bytes)
+
+
+def _half_rate(known: Sequence[TrafficRate], full: TrafficRate, of: Calibration) -> Conclusion:
+    half = next(each for each in known if 2 * each.bytes_per_s >= full.bytes_per_s)
+    return say(
+        "Copies out of memory and back reach {rate}, at tensors of {size}. The smallest tensors that are "
+        "copied at half of that or more are of {half}; those of {least} are copied at {share} of it.",
+        rate=evidence("best rate in memory", full.bytes_per_s, "bytes_per_s", of),
+        size=evidence("size of the best rate in memory", full.size_bytes, "bytes", of),
+        half=evidence("smallest of half the rate", half.size_bytes, "bytes", of),
+        least=evidence("smallest size", known[0].size_bytes, "bytes", of),
+        share=evidence(
+            "rate of the smallest", known[0].bytes_per_s / full.bytes_per_s, "share", of
         ),
+    )
+
+
+def _highest(best: TrafficRate, rates: Rates, of: Calibration) -> Conclusion:
+    """The rate of a cache, or of a cache in part."""
+    both = N_TENSORS["copy"] * best.size_bytes
+    cache = last_cache(rates)
+    why, fields = "of which a cache may hold a part", {}
+    if cache is not None and both <= cache[1]:
+        why = f"which {cache[0]} can hold ({{holds}})"
+        fields = {"holds": evidence(f"capacity of {cache[0]}", cache[1], "bytes", of)}
+    return say(
+        "The highest rate of a copy, {rate}, is not memory's: its two tensors of {size} take {both} "
+        "together, " + why + ".",
+        rate=evidence("highest rate", best.bytes_per_s, "bytes_per_s", of),
+        size=evidence("size of the highest rate", best.size_bytes, "bytes", of),
+        both=evidence("both tensors", both, "bytes", of),
+        **fields,
     )
 
 

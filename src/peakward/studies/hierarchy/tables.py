@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
+from peakward.prediction.time.traffic_curve import N_TENSORS
 from peakward.records.rates import Rates
 from peakward.records.study import Column, Plot, Point, Table
 from peakward.studies.drawing import series
-from peakward.studies.hierarchy.levels import Level
+from peakward.studies.hierarchy.levels import Level, fits_into
 from peakward.studies.hierarchy.moves import Route, Tensor
 
 
@@ -60,6 +61,32 @@ def working_sets(rates: Rates) -> Table:
     )
 
 
+def passes(rates: Rates) -> Table:
+    """Copies and additions by size, each with the level that can hold its tensors together."""
+    return Table(
+        title="Copies and additions by size",
+        columns=(
+            Column(name="operation"),
+            Column(name="each tensor", unit="bytes"),
+            Column(name="all tensors", unit="bytes"),
+            Column(name="fit into"),
+            Column(name="rate", unit="bytes_per_s"),
+        ),
+        rows=tuple(
+            (
+                each.operation,
+                each.size_bytes,
+                (footprint := N_TENSORS[each.operation] * each.size_bytes),
+                fits_into(rates, footprint),
+                each.bytes_per_s,
+            )
+            for each in sorted(rates.traffic, key=lambda each: (each.operation, each.size_bytes))
+        ),
+        note="The level that can hold all tensors of the pass, the last cache or memory. A dash: they are "
+        "more than the last cache holds, but a good part of them may be found in it.",
+    )
+
+
 def moves(routes: Sequence[Route], tensors: Sequence[Tensor]) -> Table:
     """Time of each tensor on each way."""
     return Table(
@@ -70,7 +97,8 @@ def moves(routes: Sequence[Route], tensors: Sequence[Tensor]) -> Table:
         ),
         rows=tuple((route.name, *(route.time_s(each) for each in tensors)) for route in routes),
         note="Computed: the latency, then the bytes at the rate; within memory, as measured copies of "
-        "that size. A dash: the place cannot hold the tensor, or a part of the time is not known.",
+        "that size, which a cache serves as far as it holds both tensors. A dash: the place cannot hold "
+        "the tensor, or a part of the time is not known.",
     )
 
 

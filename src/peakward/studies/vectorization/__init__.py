@@ -22,14 +22,15 @@ def parts(readings: Readings, setting: Setting) -> Parts:
     """Times, rates and differences, and what the numbers say."""
     timed, of = pieces.read(plan(setting), readings), readings.calibration
     notes = [
-        "FLOPs are 2·n³. The peak is this device's best measured square product in the same type; "
-        "Python's floats are fp64 and are held to the peak of fp32.",
+        "FLOPs are 2·n³. Shares are of the fastest square product that the calibration measured on this "
+        "device in the same type, which is not the datasheet's peak; Python's floats are fp64 and are "
+        "held to the product in fp32.",
         "The difference is the largest from fp64 on the same inputs, over the largest value.",
     ]
     if setting.device == "cuda":
         notes.append(
-            "Python and NumPy run on the CPU, whatever the device: theirs are the tables and shares "
-            "of a CPU, whose peak was not measured here."
+            "Python and NumPy run on the CPU, whatever the device: theirs are the tables of a CPU, whose "
+            "square product was not measured here, so that they have no share."
         )
     return Parts(
         tables=tables.by_device(timed, of),
@@ -37,8 +38,8 @@ def parts(readings: Readings, setting: Setting) -> Parts:
         conclusions=(
             *conclusions.speedups(timed),
             *conclusions.growth(timed),
-            *conclusions.peaks(timed, of),
+            *conclusions.shares(timed, of),
             *conclusions.equality(timed),
         ),
-        notes=(*notes, *tables.over_peak(timed, of)),
+        notes=(*notes, *tables.over_square(timed, of)),
     )

@@ -8,7 +8,7 @@ from peakward.studies.parts import evidence, say
 from peakward.studies.pieces import Timed, compared
 from peakward.studies.power_law import exponent_interval
 from peakward.studies.vectorization.grid import LOOPS, NUMPY, TORCH
-from peakward.studies.vectorization.tables import peak_share
+from peakward.studies.vectorization.tables import square_product, square_share
 
 
 def speedups(timed: Sequence[Timed]) -> Iterator[Conclusion]:
@@ -46,28 +46,31 @@ def growth(timed: Sequence[Timed]) -> Iterator[Conclusion]:
     )
 
 
-def peaks(timed: Sequence[Timed], of: Calibration | None) -> Iterator[Conclusion]:
-    """The best share of the peak that each way reaches."""
+def shares(timed: Sequence[Timed], of: Calibration | None) -> Iterator[Conclusion]:
+    """The best that each way reaches of the fastest square product that was measured on its device."""
     for piece in (LOOPS, NUMPY, TORCH):
         for precision in _precisions(timed, piece):
             known = [
-                each
+                (share, each, square)
                 for each in timed
                 if (each.case.piece, each.case.precision) == (piece, precision)
-                and peak_share(each, of) is not None
+                and (square := square_product(each, of)) is not None
+                and (share := square_share(each, of)) is not None
             ]
             if not known:
                 continue
-            best = max(known, key=lambda each: peak_share(each, of) or 0.0)
+            share, best, square = max(known, key=lambda told: told[0])
             yield say(
-                "Of the peak, {piece} in {precision} reaches {share} at most, at n = {n}: {rate}.",
+                "{piece} in {precision} reaches {rate} at most, at n = {n}: {share} of the fastest square "
+                "product of torch measured here in {type}, {square} at n = {size}.",
                 piece=piece,
                 precision=precision,
-                share=evidence(
-                    "share of peak", peak_share(best, of) or 0.0, "share", best.measurement, of
-                ),
-                n=evidence("n", best.case.sizes[0], "count", best.measurement),
                 rate=evidence("rate", best.flops_per_s or 0.0, "flops_per_s", best.measurement),
+                n=evidence("n", best.case.sizes[0], "count", best.measurement),
+                share=evidence("share of the square product", share, "share", best.measurement, of),
+                type=square.compute_type,
+                square=evidence("square product's rate", square.flops_per_s, "flops_per_s", of),
+                size=evidence("square product's n", square.size, "count", of),
             )
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from peakward.records.calibration import Calibration
+from peakward.records.calibration import Calibration, MatmulRate
 from peakward.records.study import Column, Plot, Point, Table
 from peakward.report.columns import spread_column
 from peakward.report.format import format_spread
@@ -10,8 +10,8 @@ from peakward.studies.drawing import series
 from peakward.studies.pieces import Timed
 from peakward.studies.readings import ratio, status, verdict
 
-PEAK_OF = {"fp64": "fp32"}
-"""The precision whose measured rate stands for one that is not calibrated."""
+HELD_TO = {"fp64": "fp32"}
+"""The precision whose square product stands for one that is not calibrated."""
 
 
 def by_device(timed: Sequence[Timed], of: Calibration | None) -> tuple[Table, ...]:
@@ -27,7 +27,7 @@ def by_device(timed: Sequence[Timed], of: Calibration | None) -> tuple[Table, ..
                 Column(name="status"),
                 spread_column("time"),
                 Column(name="rate", unit="flops_per_s"),
-                Column(name="share of peak", unit="share"),
+                Column(name="of the square product", unit="share"),
                 Column(name="difference from fp64", unit="count"),
                 Column(name="verdict"),
             ),
@@ -45,23 +45,31 @@ def _row(each: Timed, of: Calibration | None) -> tuple[str | float | None, ...]:
         status(each.measurement),
         None if each.time is None else format_spread(each.time, "s"),
         each.flops_per_s,
-        peak_share(each, of),
+        square_share(each, of),
         None if each.work is None else each.work.difference,
         verdict(each.measurement),
     )
 
 
-def peak_share(each: Timed, of: Calibration | None) -> float | None:
-    """Of the measured matmul rate; None on another device than the calibration's."""
+def square_share(each: Timed, of: Calibration | None) -> float | None:
+    """Of `square_product`'s rate; None where there is none."""
+    square = square_product(each, of)
+    return None if square is None else ratio(each.flops_per_s, square.flops_per_s)
+
+
+def square_product(each: Timed, of: Calibration | None) -> MatmulRate | None:
+    """The fastest square product that the calibration measured in the type; None on another device than
+    the calibration's, and of a type that it did not measure."""
     if of is None or of.environment.device_type != each.case.device:
         return None
-    kind = PEAK_OF.get(each.case.precision, each.case.precision)
-    return ratio(each.flops_per_s, of.matmul_flops_per_s(kind))
+    kind = HELD_TO.get(each.case.precision, each.case.precision)
+    own = [rate for rate in of.matmul if rate.compute_type == kind]
+    return max(own, key=lambda rate: rate.flops_per_s, default=None)
 
 
-def over_peak(timed: Sequence[Timed], of: Calibration | None) -> tuple[str, ...]:
-    """A note that names what came out above the calibration's rate."""
-    above = [each for each in timed if (peak_share(each, of) or 0.0) > 1]
+def over_square(timed: Sequence[Timed], of: Calibration | None) -> tuple[str, ...]:
+    """A note that names what ran faster than the calibration's square product."""
+    above = [each for each in timed if (square_share(each, of) or 0.0) > 1]
     if not above:
         return ()
     names = ", ".join(

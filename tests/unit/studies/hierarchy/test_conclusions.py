@@ -3,6 +3,7 @@
 import pytest
 
 from peakward.catalogue.devices import device
+from peakward.records.rates import TrafficRate
 from peakward.studies import hierarchy
 from peakward.studies.hierarchy import conclusions
 from peakward.studies.hierarchy.levels import read
@@ -45,11 +46,35 @@ def test_a_cache_that_does_not_reach_as_far_as_it_says(cpu, figures):
     )
 
 
-def test_where_a_copy_reaches_half_of_its_rate(cpu, figures):
-    (said,) = conclusions.half_rate(cpu.rates, cpu)
-    known = figures(said)
-    assert known["smallest of half the rate"] == known["size of the best rate"] == 2 * 2**20
-    assert known["rate of the smallest"] == pytest.approx(4 / 30)
+def test_where_a_copy_reaches_half_of_memory_s_rate(cpu, figures):
+    half, highest = conclusions.copies(cpu.rates, cpu)
+    known = figures(half)
+    assert known["size of the best rate in memory"] == 256 * 2**20
+    assert known["smallest of half the rate"] == 2 * 2**20
+    assert known["rate of the smallest"] == pytest.approx(4 / 20)
+    assert highest.text == (
+        "The highest rate of a copy, 30.0 GB/s, is not memory's: its two tensors of 2.00 MiB take "
+        "4.00 MiB together, which L3 can hold (32.0 MiB)."
+    )
+
+
+def test_the_highest_rate_is_memory_s_own_where_memory_is_as_fast(calibration):
+    rates = [
+        TrafficRate(operation="copy", size_bytes=size, bytes_per_s=rate)
+        for size, rate in ((4096, 1e9), (256 * 2**20, 20e9))
+    ]
+    measured = calibration("cpu", traffic=tuple(rates))
+    (said,) = conclusions.copies(measured.rates, measured)
+    assert said.text.startswith("Copies out of memory and back reach 20.0 GB/s")
+
+
+def test_no_rate_is_said_to_be_memory_s_without_a_copy_that_reaches_it(calibration):
+    rates = [
+        TrafficRate(operation="copy", size_bytes=size, bytes_per_s=rate)
+        for size, rate in ((4096, 1e9), (2**20, 20e9))
+    ]
+    measured = calibration("cpu", traffic=tuple(rates))
+    assert conclusions.copies(measured.rates, measured) == ()
 
 
 def test_the_ways_of_the_weights_from_the_quickest(cpu, figures):
@@ -89,7 +114,7 @@ def test_what_was_measured_beside_other_work_says_so(calibration, setting):
     readings.calibration = calibration("cpu", doubts=doubts)
     said = hierarchy.parts(readings, setting(device="cpu"))
     marked = [each.text for each in said.conclusions if "beside other work" in each.text]
-    assert len(marked) == 2, "of copies, and of the ways that hold one"
+    assert len(marked) == 3, "two of copies, and of the ways that hold one"
     assert all(
         each.endswith(" (Measured beside other work: traffic; see the notes.)") for each in marked
     )

@@ -5,8 +5,8 @@ import pytest
 
 from peakward.catalogue.devices import device
 from peakward.records.errors import PeakwardError
-from peakward.records.rates import LevelRate
-from peakward.studies.hierarchy.levels import read
+from peakward.records.rates import LevelRate, Rates
+from peakward.studies.hierarchy.levels import fits_into, read
 
 H200 = device("h200-141")
 MIB = 2**20
@@ -63,3 +63,21 @@ def test_without_latencies_times_are_not_known(calibration):
 
 def test_a_quick_calibration_has_no_levels(calibration):
     assert read(msgspec.structs.replace(calibration(), rates=None), None) == ()
+
+
+@pytest.mark.parametrize(
+    ("both_bytes", "level"),
+    [(2 * 16 * 2**20, "L2"), (50 * 2**20, "L2"), (2**28, None), (2**30, "memory")],
+)
+def test_the_level_that_can_hold_the_tensors_of_a_copy(both_bytes, level):
+    rates = Rates(
+        levels=(
+            LevelRate(
+                level="L2", working_set_bytes=2**22, capacity_bytes=50 * 2**20, bytes_per_s=8e12
+            ),
+            LevelRate(level=None, working_set_bytes=2**28, bytes_per_s=3e12),
+            LevelRate(level="memory", working_set_bytes=2**30, bytes_per_s=3e12),
+        )
+    )
+    assert fits_into(rates, both_bytes) == level
+    assert fits_into(Rates(), both_bytes) is None, "nothing is known of the levels"

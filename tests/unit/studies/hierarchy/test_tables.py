@@ -28,6 +28,13 @@ def test_a_working_set_of_one_figure_has_a_row_too(calibration, rows):
     assert [each["read"] for each in found] == [None, None, None]
 
 
+def test_copies_name_the_level_that_can_hold_their_tensors(calibration, rows):
+    found = rows(tables.passes(calibration("cpu").rates))
+    copies = [(each["all tensors"], each["fit into"]) for each in found[3:]]
+    assert copies == [(8192, "L3"), (4 * MIB, "L3"), (512 * MIB, "memory")]
+    assert {each["operation"] for each in found[:3]} == {"add"}
+
+
 def test_a_row_a_way_and_a_column_a_tensor(calibration, rows):
     measured = calibration("cpu")
     ways = routes(read(measured, None), measured.rates.traffic, "cpu")

@@ -42,7 +42,9 @@ def test_the_size_of_hoffmann_s_fit_is_explained(figures):
     assert known["parameters, fitted anew"] == pytest.approx(by_hand)
     # Figure 4 of the paper, drawn with the exponents before rounding, names 40 B for this budget.
     assert known["parameters, unrounded exponents"] == pytest.approx(40e9, rel=0.01)
-    assert said.text.startswith("The 32.2 B parameters by hoffmann-2022 are 46.0% of the 70.0 B that")
+    assert said.text.startswith(
+        "The 32.2 B parameters by hoffmann-2022 are 46.0% of the 70.0 B that"
+    )
     assert "approaches 1 (67.0 B) and 2 (63.0 B)" in said.text
 
 

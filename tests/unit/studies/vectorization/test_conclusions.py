@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from peakward.records.calibration import MatmulRate
 from peakward.records.measurement import Validity
 from peakward.studies import doubts, vectorization
 
@@ -31,6 +32,26 @@ def test_an_exponent_of_doubtful_times_says_so(setting, gathered):
     ]
     (grown,) = [each for each in doubts.marked(parts.conclusions, shaky) if "power of" in each.text]
     assert grown.text.endswith("(Both times behind it are unstable or throttled.)")
+
+
+def test_shares_are_said_to_be_of_a_measured_product(setting, calibration, gathered, figures):
+    here = setting("small", "cpu")
+    rates = tuple(
+        MatmulRate(compute_type="fp32", size=n, flops_per_s=rate)
+        for n, rate in ((1024, 2e9), (2048, 4e9))
+    )
+    readings = gathered(vectorization, here)
+    readings.calibration = msgspec.structs.replace(calibration("cpu"), matmul=rates)
+    parts = vectorization.parts(readings, here)
+    *_, (said) = [each for each in parts.conclusions if "square product" in each.text]
+    assert (
+        "of the fastest square product of torch measured here in fp32, 4.00 GFLOP/s at n = 2,048"
+        in (said.text)
+    )
+    assert figures(said)["share of the square product"] == pytest.approx(
+        figures(said)["rate"] / 4e9
+    )
+    assert not any("peak" in each.text for each in parts.conclusions)
 
 
 def test_of_nothing_nothing_is_said(made):

@@ -14,7 +14,7 @@ def test_a_row_for_each_way_and_size(made, rows):
     assert [row["n"] for row in found if row["by"] == "python loops"] == [32, 64, 128]
     assert len(found) == 3 + 7 + 7
     assert found[0]["rate"] == pytest.approx(2e9 / 1000)
-    assert {row["share of peak"] for row in found} == {None}, "no rate was calibrated"
+    assert {row["of the square product"] for row in found} == {None}, "no rate was calibrated"
 
 
 def test_on_a_gpu_no_table_mixes_devices(made, rows):
@@ -34,7 +34,9 @@ def test_shares_are_of_the_calibrated_device_and_type(setting, calibration, gath
     )
     of = msgspec.structs.replace(calibration("cuda"), matmul=rates)
     timed = pieces.read(vectorization.plan(here), gathered(vectorization, here))
-    shares = {(each.case.piece, each.case.precision): tables.peak_share(each, of) for each in timed}
+    shares = {
+        (each.case.piece, each.case.precision): tables.square_share(each, of) for each in timed
+    }
     assert shares["torch", "fp32"] == pytest.approx(2e9 / 4e12)
     assert shares["torch", "bf16"] == pytest.approx(4e9 / 8e12)
     assert shares["torch", "tf32"] is None, "not calibrated"
