@@ -4,44 +4,104 @@ from collections.abc import Sequence
 from statistics import geometric_mean, mean
 
 from peakward.records.case import Checkpointing
+from peakward.records.memory import MemoryPhase
 from peakward.records.study import Conclusion, Evidence
+from peakward.report.format import format_cell
+from peakward.studies.cases import place
 from peakward.studies.checkpointing.grid import MODES, Cell
 from peakward.studies.checkpointing.largest import Found
 from peakward.studies.checkpointing.tables import what
 from peakward.studies.parts import evidence, say
 
+PHASES: dict[MemoryPhase | None, str] = {
+    "backward": "in the backward pass",
+    "forward": "in the forward pass",
+    "optimizer": "in the optimizer's step, which holds no activations",
+    "build": "in the building of the model",
+    None: "in a phase that is not predicted",
+}
+"""Where the peak of keeping everything lies, as a sentence says it."""
+
 
 def costs(cells: Sequence[Cell]) -> tuple[Conclusion, ...]:
-    """What each mode saves, costs and computes again, over the cases that ran with and without."""
-    return tuple(each for mode in MODES if mode != "none" for each in _cost(cells, mode))
+    """What each mode saves, by where keeping everything has its peak; what it costs and computes again;
+    over the cases that ran with and without."""
+    said: list[Conclusion] = []
+    for mode in MODES:
+        of_mode = [cell for cell in cells if cell.mode == mode != "none"]
+        said += (*_memory(mode, of_mode), *_time(mode, of_mode))
+    return tuple(said)
 
 
-def _cost(cells: Sequence[Cell], mode: Checkpointing) -> tuple[Conclusion, ...]:
+def _memory(mode: Checkpointing, cells: Sequence[Cell]) -> tuple[Conclusion, ...]:
+    """No mean over phases: recomputation frees activations, and lowers no peak that has none."""
+    texts: list[str] = []
+    fields: dict[str, Evidence] = {}
+    for phase, where in PHASES.items():
+        known = [
+            (cell, share)
+            for cell in cells
+            if cell.plain_phase == phase and (share := cell.peak_share) is not None
+        ]
+        if known:
+            text, of_phase = _shares(known, phase or "unknown")
+            fields |= of_phase
+            texts.append(f"{text}, where that peak lies {where}")
+    if not texts:
+        return ()
+    return (
+        say("{mode} holds of none's peak memory: " + "; ".join(texts) + ".", mode=mode, **fields),
+    )
+
+
+def _shares(known: Sequence[tuple[Cell, float]], key: str) -> tuple[str, dict[str, Evidence]]:
+    """The share of one case, of several that print alike, or their range with its ends named."""
+    both = [each for cell, _ in known for each in (cell.measurement, cell.plain)]
+    least, most = min(known, key=lambda each: each[1]), max(known, key=lambda each: each[1])
+    fields = {f"least_{key}": evidence(f"peak over none's, {key}", least[1], "share", *both)}
+    if len(known) == 1:
+        return f"{{least_{key}}} ({place(least[0].case)})", fields
+    fields[f"n_{key}"] = evidence(f"cases, {key}", len(known), "count", *both)
+    if format_cell(least[1], "share") == format_cell(most[1], "share"):
+        return f"{{least_{key}}} in each of {{n_{key}}} cases", fields
+    fields[f"most_{key}"] = evidence(f"largest peak over none's, {key}", most[1], "share", *both)
+    ends = (
+        f"{{{end}_{key}}} ({place(cell.case)})"
+        for end, (cell, _) in (("least", least), ("most", most))
+    )
+    return f"{' to '.join(ends)} over {{n_{key}}} cases", fields
+
+
+def _time(mode: Checkpointing, cells: Sequence[Cell]) -> tuple[Conclusion, ...]:
     known = [
-        (cell, share, slower, cell.recomputed_share or 0.0)
+        (cell, slower, cell.recomputed_share or 0.0)
         for cell in cells
-        if cell.mode == mode
-        and (share := cell.peak_share) is not None
-        and (slower := cell.time_ratio) is not None
+        if (slower := cell.time_ratio) is not None
     ]
     if not known:
         return ()
     both = [each for cell, *_ in known for each in (cell.measurement, cell.plain)]
-    shares, times = [each[1] for each in known], [each[2] for each in known]
+    times = [slower for _, slower, _ in known]
+    text = "{mode} takes {time} none's time ({place})"
+    fields: dict[str, Evidence] = {}
+    if len(known) > 1:
+        text = (
+            "{mode} takes {time} none's time, the geometric mean over {n} cases ({fastest} to {slowest} by "
+            "case)"
+        )
+        fields = {
+            "fastest": evidence("least time over none's", min(times), "ratio", *both),
+            "slowest": evidence("largest time over none's", max(times), "ratio", *both),
+            "n": evidence("cases", len(known), "count", *both),
+        }
     return (
         say(
-            "{mode} holds {share} of none's peak memory and takes {time} its time, geometric means over "
-            "{n} cases (by case {least} to {most}, and {fastest} to {slowest}); it recomputes {again} of "
-            "the model's FLOPs.",
+            text + "; it recomputes {again} of the model's FLOPs.",
             mode=mode,
-            share=evidence("peak memory over none's", geometric_mean(shares), "share", *both),
-            least=evidence("least peak memory over none's", min(shares), "share", *both),
-            most=evidence("largest peak memory over none's", max(shares), "share", *both),
             time=evidence("time over none's", geometric_mean(times), "ratio", *both),
-            fastest=evidence("least time over none's", min(times), "ratio", *both),
-            slowest=evidence("largest time over none's", max(times), "ratio", *both),
-            n=evidence("cases", len(known), "count", *both),
-            again=evidence("recomputed FLOPs", mean(each[3] for each in known), "share", *both),
+            place=place(known[0][0].case),
+            again=evidence("recomputed FLOPs", mean(each[2] for each in known), "share", *both),
+            **fields,
         ),
     )
 
@@ -55,7 +115,10 @@ def only_fits(cells: Sequence[Cell]) -> tuple[Conclusion, ...]:
         if found:
             said.append(
                 say(
-                    "{mode} runs {n} cases for which none runs out of memory.",
+                    "{mode} runs {n} "
+                    + ("case" if len(found) == 1 else "cases")
+                    + " for which none runs out of "
+                    "memory.",
                     mode=mode,
                     n=evidence("cases only with it", len(found), "count", *both),
                 )

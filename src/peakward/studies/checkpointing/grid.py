@@ -7,8 +7,10 @@ import msgspec
 from peakward.prediction.flops import recomputed_flops, step_flops
 from peakward.records.case import Checkpointing, ModelCase, Precision
 from peakward.records.measurement import Measurement
+from peakward.records.memory import MemoryPhase
 from peakward.records.model_shape import ModelShape
 from peakward.studies.cases import model_case, with_levers
+from peakward.studies.peaks import peak_phase
 from peakward.studies.readings import Planned, Readings, median_s, peak_bytes, ratio
 from peakward.studies.setting import Setting
 from peakward.studies.speedup import Speedup
@@ -42,6 +44,16 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     def peak_share(self) -> float | None:
         """Peak memory over that of keeping everything."""
         return ratio(peak_bytes(self.measurement), peak_bytes(self.plain))
+
+    @property
+    def phase(self) -> MemoryPhase | None:
+        """In which its peak is, as predicted; None of settings that are not covered."""
+        return peak_phase(self.case)
+
+    @property
+    def plain_phase(self) -> MemoryPhase | None:
+        """In which the peak of keeping everything is, likewise."""
+        return peak_phase(with_levers(self.case, checkpointing="none"))
 
     @property
     def recomputed_flops(self) -> float:

@@ -5,6 +5,7 @@ from peakward.studies.cases import SIZE_COLUMNS, place, size_cells
 from peakward.studies.checkpointing.grid import Cell
 from peakward.studies.checkpointing.largest import Found
 from peakward.studies.drawing import series
+from peakward.studies.peaks import predicted_peak
 from peakward.studies.readings import median_s, peak_bytes, ratio, status, verdict
 
 
@@ -18,6 +19,8 @@ def costs(cells: tuple[Cell, ...]) -> Table:
             Column(name="status"),
             Column(name="peak memory", unit="bytes"),
             Column(name="of none's", unit="share"),
+            Column(name="peak lies in"),
+            Column(name="predicted peak", unit="bytes"),
             Column(name="median", unit="s"),
             Column(name="over none's", unit="ratio"),
             Column(name="recomputed", unit="flops"),
@@ -31,6 +34,8 @@ def costs(cells: tuple[Cell, ...]) -> Table:
                 status(cell.measurement),
                 peak_bytes(cell.measurement),
                 cell.peak_share,
+                cell.phase,
+                predicted_peak(cell.case),
                 median_s(cell.measurement),
                 cell.time_ratio,
                 cell.recomputed_flops,
@@ -39,6 +44,8 @@ def costs(cells: tuple[Cell, ...]) -> Table:
             )
             for cell in cells
         ),
+        note="The phase of the peak and the predicted peak come from the closed form, not from the "
+        "measurement.",
     )
 
 

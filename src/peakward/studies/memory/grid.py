@@ -4,14 +4,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from peakward.prediction.memory.peak import peak_memory
 from peakward.records.case import ModelCase, Pass, Precision
 from peakward.records.case_memory import CaseMemory, PhasePeak
-from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Measurement
-from peakward.records.memory import MemoryPrediction
 from peakward.records.protocol import Protocol
 from peakward.studies.cases import model_case, place
+from peakward.studies.peaks import predicted_peak, prediction
 from peakward.studies.readings import Planned, Readings, peak_bytes, ratio
 from peakward.studies.setting import Setting
 
@@ -63,23 +61,6 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     def predicted_over_actual(self) -> float | None:
         """1 where the prediction is right."""
         return ratio(self.predicted_bytes, self.actual_bytes)
-
-
-def prediction(case: ModelCase) -> MemoryPrediction | None:
-    """Of the case on a GPU; None of settings that are not covered."""
-    try:
-        return peak_memory(msgspec.structs.replace(case, device="cuda"))
-    except PeakwardError:
-        return None
-
-
-def predicted_peak(case: ModelCase) -> int | None:
-    """In bytes; of a case on a CPU without what only a GPU's libraries and allocator take."""
-    found = prediction(case)
-    if found is None:
-        return None
-    only_gpu = found.peak.workspace_bytes + found.peak.rounding_bytes
-    return found.peak_bytes - (only_gpu if case.device == "cpu" else 0)
 
 
 def residual_bytes(case: ModelCase) -> int:

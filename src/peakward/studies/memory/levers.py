@@ -5,8 +5,9 @@ from typing import Any, Final
 
 from peakward.records.study import Column, Table
 from peakward.studies.cases import with_levers
-from peakward.studies.memory.grid import Cell, predicted_peak
+from peakward.studies.memory.grid import Cell
 from peakward.studies.memory.tables import COLUMNS, cells_of
+from peakward.studies.peaks import predicted_peak
 from peakward.studies.readings import ratio
 
 LEVERS: Final[dict[str, dict[str, Any]]] = {

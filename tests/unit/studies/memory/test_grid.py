@@ -9,11 +9,10 @@ from peakward.studies.memory.grid import (
     longest,
     named,
     plan,
-    predicted_peak,
-    prediction,
     read,
     residual_bytes,
 )
+from peakward.studies.peaks import predicted_peak, prediction
 from peakward.studies.scope import Scope
 
 
