@@ -37,11 +37,12 @@ def parts(readings: Readings, setting: Setting) -> Parts:
     cells, rows = speed.read(readings, setting), limits.read(readings, setting)
     bounds = limits.limits(setting)
     return Parts(
-        tables=(tables.speeds(cells), tables.memory(rows, bounds)),
+        tables=(tables.speeds(cells), tables.memory(rows, bounds), tables.categories(rows)),
         plots=(tables.speedup_plot(cells), tables.time_plot(cells)),
         conclusions=(
             *speed_conclusions.speed(cells),
             *memory_conclusions.boundaries(rows, bounds),
+            *memory_conclusions.precisions(rows, bounds),
             *memory_conclusions.additions(rows, bounds),
         ),
         notes=(

@@ -2,8 +2,12 @@
 
 from collections.abc import Sequence
 
+from peakward.prediction.parameters import n_parameters
+from peakward.records.case import Precision
 from peakward.records.study import Conclusion
+from peakward.studies.cases import place
 from peakward.studies.parts import evidence, say
+from peakward.studies.peaks import peak_categories
 from peakward.studies.readings import median_s, peak_bytes, ratio
 from peakward.studies.throughput.limits import ADDED, Row
 from peakward.studies.throughput.speed import BASE
@@ -48,6 +52,103 @@ def _boundary(bare: Sequence[Row], i: int, limit: int) -> Conclusion | None:
         "Sizes that train under {limit}: " + "; ".join(texts) + ".",
         limit=evidence("memory limit", limit, "bytes", *everything),
         **fields,
+    )
+
+
+def precisions(rows: Sequence[Row], limits: Sequence[int]) -> tuple[Conclusion, ...]:
+    """What each lower precision takes of fp32's peak memory and for what, and how many more sizes it
+    trains: mixed precision keeps the states in fp32, and they are what it does not shrink."""
+    bare = [row for row in rows if row.way.added is None]
+    base = {row.way.case.model: row for row in bare if row.way.precision == BASE}
+    said: list[Conclusion] = []
+    for precision in dict.fromkeys(row.way.precision for row in bare if row.way.precision != BASE):
+        pairs = [
+            (row, base[row.way.case.model])
+            for row in bare
+            if row.way.precision == precision and row.way.case.model in base
+        ]
+        said += (*_peaks(precision, pairs), *_moved(precision, pairs, limits))
+    return tuple(said)
+
+
+def _peaks(precision: Precision, pairs: Sequence[tuple[Row, Row]]) -> tuple[Conclusion, ...]:
+    """By size where both ran without a limit; of the largest of them, by category."""
+    known = [
+        (lower, base, own, full)
+        for lower, base in pairs
+        if (own := peak_bytes(lower.free)) is not None
+        and (full := peak_bytes(base.free)) is not None
+    ]
+    if not known:
+        return ()
+    texts, fields = [], {}
+    for i, (lower, base, own, full) in enumerate(known):
+        where, both = place(lower.way.case), (lower.free, base.free)
+        texts.append(f"{where} {{own{i}}} against {{full{i}}} ({{share{i}}})")
+        fields[f"own{i}"] = evidence(f"peak, {where}", own, "bytes", lower.free)
+        fields[f"full{i}"] = evidence(f"{BASE}'s peak, {where}", full, "bytes", base.free)
+        fields[f"share{i}"] = evidence(f"peak over {BASE}'s, {where}", own / full, "share", *both)
+    said = say(
+        "Peak memory of {precision} against {base}: " + "; ".join(texts) + ".",
+        precision=precision,
+        base=BASE,
+        **fields,
+    )
+    lower, base, *_ = max(known, key=lambda each: n_parameters(each[0].way.case.model))
+    return (said, *_by_category(lower, base))
+
+
+def _by_category(lower: Row, base: Row) -> tuple[Conclusion, ...]:
+    own, full = peak_categories(lower.way.case), peak_categories(base.way.case)
+    if own is None or full is None:
+        return ()
+    texts, fields = [], {}
+    for i, name in enumerate(each for each in own if own[each] or full[each]):
+        texts.append(f"{name} {{own{i}}} against {{full{i}}}")
+        fields[f"own{i}"] = evidence(f"{name}, {lower.way.name}", own[name], "bytes", lower.free)
+        fields[f"full{i}"] = evidence(f"{name}, {base.way.name}", full[name], "bytes", base.free)
+    return (
+        say(
+            "At its peak {place} holds in {precision} against {base}, as predicted by category: "
+            + "; ".join(texts)
+            + ".",
+            place=place(lower.way.case),
+            precision=lower.way.name,
+            base=BASE,
+            **fields,
+        ),
+    )
+
+
+def _moved(
+    precision: Precision, pairs: Sequence[tuple[Row, Row]], limits: Sequence[int]
+) -> tuple[Conclusion, ...]:
+    """Over the pairs of a size and a limit of which both precisions are known."""
+    known = [
+        (own, full)
+        for lower, base in pairs
+        for i in range(len(limits))
+        if (own := lower.fits[i]) is not None
+        and (full := base.fits[i]) is not None
+        and {own.verdict, full.verdict} <= {"fits", "oom"}
+    ]
+    if not known:
+        return ()
+    proofs = [each.proof for both in known for each in both]
+    gained, lost = (
+        sum((own.verdict, full.verdict) == verdicts for own, full in known)
+        for verdicts in (("fits", "oom"), ("oom", "fits"))
+    )
+    return (
+        say(
+            "Of {n} pairs of a size and a memory limit, {precision} trains {gained} that {base} does not, and "
+            "{base} {lost} that {precision} does not.",
+            n=evidence("pairs of a size and a limit", len(known), "count", *proofs),
+            gained=evidence(f"train in {precision} alone", gained, "count", *proofs),
+            lost=evidence(f"train in {BASE} alone", lost, "count", *proofs),
+            precision=precision,
+            base=BASE,
+        ),
     )
 
 

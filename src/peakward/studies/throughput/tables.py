@@ -5,6 +5,13 @@ from peakward.records.study import Column, Plot, Point, Table
 from peakward.report.format import format_cell
 from peakward.studies.cases import SIZE_COLUMNS, size_cells
 from peakward.studies.drawing import point, series
+from peakward.studies.peaks import (
+    CATEGORIES,
+    OTHER,
+    peak_categories,
+    peak_phase,
+    predicted_peak,
+)
 from peakward.studies.readings import (
     flops_per_s,
     median_s,
@@ -79,6 +86,35 @@ def memory(rows: tuple[Row, ...], limits: tuple[int, ...]) -> Table:
             )
             for row in rows
         ),
+    )
+
+
+def categories(rows: tuple[Row, ...]) -> Table:
+    """What the peak of each way is held for, as predicted."""
+    names = (*CATEGORIES, OTHER)
+    held = [(row, peak_categories(row.way.case)) for row in rows]
+    return Table(
+        title="What the peak memory is held for: predicted",
+        columns=(
+            *SIZE_COLUMNS,
+            Column(name="precision and levers"),
+            Column(name="peak lies in"),
+            Column(name="predicted peak", unit="bytes"),
+            *(Column(name=name, unit="bytes") for name in names),
+        ),
+        rows=tuple(
+            (
+                *size_cells(row.way.case),
+                row.way.name,
+                peak_phase(row.way.case),
+                predicted_peak(row.way.case),
+                *(None if of is None else of[name] for name in names),
+            )
+            for row, of in held
+        ),
+        note="By the closed form; the measured peaks are in the table before. Pure bf16 keeps parameters, "
+        "gradients and the optimizer's state in bf16; mixed precision keeps them in fp32 and holds casts "
+        "of the weights beside them.",
     )
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from peakward.studies import throughput
 from peakward.studies.throughput.limits import limits, read
-from peakward.studies.throughput.memory_conclusions import additions, boundaries
+from peakward.studies.throughput.memory_conclusions import additions, boundaries, precisions
 
 
 @pytest.fixture
@@ -55,6 +55,49 @@ def test_what_an_addition_lets_train(known, true_peak):
     assert (
         "Under 40.0 GiB, bf16 + checkpointing trains small, 2.7B, which bf16 alone cannot." in texts
     )
+
+
+def test_mixed_precision_keeps_its_states_and_moves_no_boundary(known, figures):
+    peaks, by_category, moved, *_ = precisions(*known())
+    assert peaks.text.startswith(
+        "Peak memory of bf16-mixed against fp32: small 4 × 1024 train_step"
+    )
+    told = figures(by_category)
+    states = "parameters, gradients and optimizer state"
+    assert told[f"{states}, bf16-mixed"] == told[f"{states}, fp32"], "both keep them in fp32"
+    assert told["casts of weights, bf16-mixed"] > 0 == told["casts of weights, fp32"]
+    assert told["activations and logits, bf16-mixed"] < told["activations and logits, fp32"]
+    assert moved.text == (
+        "Of 6 pairs of a size and a memory limit, bf16-mixed trains 0 that fp32 does not, and fp32 0 that "
+        "bf16-mixed does not."
+    )
+
+
+def test_pure_bf16_halves_the_states(known, figures):
+    *_, peaks, by_category, moved = precisions(*known())
+    told = figures(by_category)
+    states = "parameters, gradients and optimizer state"
+    assert told[f"{states}, bf16"] == pytest.approx(told[f"{states}, fp32"] / 2, rel=1e-3)
+    assert figures(peaks)["peak over fp32's, 2.7B 4 × 1024 train_step"] < 0.75
+    assert "bf16 trains 1 that fp32 does not" in moved.text
+
+
+def test_a_boundary_that_moves_the_other_way_is_said(known):
+    """Casts of weights may make mixed precision the larger: 85.9 against 85.4 GiB of 2.7B on an H200."""
+
+    def mixed_is_larger(case):
+        return "oom" if case.configuration.precision == "bf16-mixed" else None
+
+    *_, moved, _, _, _ = precisions(*known(overrule=mixed_is_larger))
+    assert moved.text.startswith("Of 6 pairs of a size and a memory limit, bf16-mixed trains 0")
+    assert moved.text.endswith("and fp32 4 that bf16-mixed does not.")
+
+
+def test_a_precision_without_fp32_beside_it_says_nothing_of_peaks(known):
+    def no_base(case):
+        return "crashed" if case.configuration.precision == "fp32" else None
+
+    assert precisions(*known(overrule=no_base)) == ()
 
 
 def test_the_price_of_an_addition_by_size(known, figures):

@@ -3,6 +3,7 @@
 import pytest
 
 from peakward.studies import throughput
+from peakward.studies.peaks import CATEGORIES, OTHER
 
 
 @pytest.fixture
@@ -15,17 +16,23 @@ def parts(setting, gathered):
 
 
 def test_a_row_for_every_cell_and_a_column_for_every_limit(parts, rows):
-    speeds, memory = parts().tables
+    speeds, memory, _ = parts().tables
     assert len(speeds.rows) == 24
     assert {"24.0 GiB", "40.0 GiB", "80.0 GiB"} <= {column.name for column in memory.columns}
 
 
 def test_out_of_memory_keeps_its_row(parts, rows):
-    speeds, memory = parts(overrule=lambda case: "oom").tables
+    speeds, memory, _ = parts(overrule=lambda case: "oom").tables
     assert {row["status"] for row in rows(speeds)} == {"oom"}
     assert {row["throughput"] for row in rows(speeds)} == {None}
     assert {row["24.0 GiB"] for row in rows(memory)} == {"oom"}
     assert {row["peak, no limit"] for row in rows(memory)} == {"oom"}
+
+
+def test_categories_of_every_way_add_up_to_its_predicted_peak(parts, rows):
+    *_, held = parts().tables
+    for row in rows(held):
+        assert row["predicted peak"] == sum(row[name] for name in (*CATEGORIES, OTHER))
 
 
 def test_the_plots_hold_the_cases_that_ran(parts):

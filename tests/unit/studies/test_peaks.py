@@ -1,0 +1,34 @@
+"""Predicted peaks by phase and category."""
+
+import msgspec
+
+from peakward.catalogue.models import model
+from peakward.prediction.memory.peak import peak_memory
+from peakward.studies.cases import model_case
+from peakward.studies.peaks import OTHER, peak_categories, peak_phase, predicted_peak
+
+CASE = model_case(
+    model("small"), 4, 1024, "train_step", "cuda", precision="bf16-mixed", attention="sdpa"
+)
+
+
+def test_categories_add_up_to_the_peak_on_both_devices():
+    on_cpu = msgspec.structs.replace(CASE, device="cpu")
+    for case in (CASE, on_cpu):
+        assert sum(peak_categories(case).values()) == predicted_peak(case)
+    assert peak_categories(on_cpu)[OTHER] < peak_categories(CASE)[OTHER], "no workspace on a CPU"
+
+
+def test_the_phase_and_the_states_are_the_prediction_s():
+    found = peak_memory(CASE)
+    assert peak_phase(CASE) == found.phase == "backward"
+    held = found.peak
+    states = held.parameters_bytes + held.gradients_bytes + held.optimizer_state_bytes
+    assert peak_categories(CASE)["parameters, gradients and optimizer state"] == states
+    assert peak_categories(CASE)["casts of weights"] == held.weight_casts_bytes > 0
+
+
+def test_of_what_is_not_covered_nothing_is_told():
+    settings = msgspec.structs.replace(CASE.configuration, compile="default", checkpointing="sqrt")
+    case = msgspec.structs.replace(CASE, configuration=settings)
+    assert predicted_peak(case) is peak_phase(case) is peak_categories(case) is None
