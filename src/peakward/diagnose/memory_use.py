@@ -8,7 +8,8 @@ SCARCE_SHARE = 0.5
 """Of the memory there is, below which saving some makes nothing possible that is not already: twice
 the batch would still fit."""
 PREDICTED = {
-    "activations": ("activations_bytes", "logits_bytes", "weight_casts_bytes"),
+    "activations": ("activations_bytes", "logits_bytes"),
+    "weight_casts": ("weight_casts_bytes",),
     "parameters": ("parameters_bytes",),
     "gradients": ("gradients_bytes",),
     "optimizer_state": ("optimizer_state_bytes",),

@@ -15,15 +15,18 @@ Purpose = Literal[
     "inputs",
     "cache",
     "workspace",
+    "weight_casts",
     "activations",
     "temporaries",
 ]
-"""`workspace` is cuBLAS's. `activations`: made in the forward pass or by its recomputation, and let go
-in the backward pass outside of any module. `temporaries`: all else."""
+"""`workspace` is cuBLAS's. `weight_casts`: copies of parameters in the type that autocast computes in; of
+compiled code, and in records from before they were told apart, they are among the activations.
+`activations`: made in the forward pass or by its recomputation, and let go in the backward pass outside
+of any module. `temporaries`: all else."""
 
 
 class HeldTensors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where a case's own tensors of one kind lie at one moment."""
+    """Where a case's own tensors of one kind, or a copy of one, lie at one moment."""
 
     purpose: Purpose
     at: int

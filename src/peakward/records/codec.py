@@ -6,13 +6,13 @@ import msgspec
 
 from peakward.records.errors import PeakwardError
 
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 10
 """1: the first. 2: a study holds the profiles of its cases. 3: a calibration may hold rates, a shape
 several experts, and a run names its steps. 4: a study holds forecasts, rates may hold latencies.
 5: plans have their model's parameters, a predicted phase its waits. 6: a study
 holds the recorded memory of its cases. 7: that may have the clock of its kernels. 8: a case may be a
 piece of code, whose measurement holds its work. 9: a trial holds what was predicted of it, its bound, and
-what it was judged by."""
+what it was judged by. 10: recorded memory tells casts of weights apart, a first step its parts."""
 
 R = TypeVar("R", bound=msgspec.Struct)
 

@@ -416,7 +416,7 @@ def case_memory(case: ModelCase, key: str = "here") -> CaseMemory:
             "backward": {"parameters": n_bytes, "activations": kept, "temporaries": 512},
             "optimizer": {"parameters": n_bytes, "gradients": n_bytes},
         }
-    purposes = ("parameters", "gradients", "activations", "temporaries")
+    purposes = ("parameters", "gradients", "weight_casts", "activations", "temporaries")
     line = "reference.py:30 softmax" if case.device == "cuda" else None
     clock = StepClock(
         trace="0123456789abcdef.json.gz",

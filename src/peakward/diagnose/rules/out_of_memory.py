@@ -24,6 +24,7 @@ OTHERS = (
 )
 ADVICE = {
     "activations": "checkpoint blocks, or accumulate gradients over smaller batches",
+    "weight_casts": "store the weights in the type that is computed in, so that autocast copies none",
     "parameters": "store the weights in fewer bits, or shard them",
     "gradients": "shard them over devices",
     "optimizer_state": "shard the optimiser, or keep its moments in fewer bits",

@@ -17,6 +17,7 @@ from peakward.lab.measure.memory import Meter
 from peakward.lab.measure.messages import Event, MemoryRecorded, MemoryRequest
 from peakward.lab.measure.module_marks import told_modules
 from peakward.lab.measure.timer import collector_paused
+from peakward.lab.measure.weight_casts import told_casts
 from peakward.records.case import DeviceType
 from peakward.records.case_memory import HeldTensors, MemoryMarks, Purpose
 from peakward.records.errors import PeakwardError
@@ -47,7 +48,8 @@ def record_memory(request: MemoryRequest, bench: Bench) -> MemoryRecorded:
         bench.tell(Event(stage="recording memory", total=N_STEPS))
         noted = _Noted(recorded, case.device)
         trace = KernelTrace(Path(request.path).with_name(TRACE)) if case.device == "cuda" else None
-        with collector_paused(), told_modules(prepared.model, noted.module):
+        model = prepared.model
+        with collector_paused(), told_modules(model, noted.module), told_casts(model, noted.cast):
             for _ in range(N_STEPS - 1):
                 noted.step(prepared)
             noted.last_step(prepared, trace)
@@ -78,6 +80,9 @@ class _Noted:
 
     def module(self, path: str) -> None:
         self._modules.append((self._recorded.mark(), path))
+
+    def cast(self, address: int) -> None:
+        self._held.append((self._recorded.mark(), "weight_casts", (address,)))
 
     def phase(self, phase: Phase | None) -> None:
         if phase is not None:

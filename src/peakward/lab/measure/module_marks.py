@@ -40,7 +40,7 @@ def told_modules(model: Decoder, tell: Callable[[str], None]) -> Iterator[None]:
             leave()
 
     with ExitStack() as changes:
-        for path, module in _uncompiled(model, ""):
+        for path, module in uncompiled(model, ""):
             if path:
                 changes.enter_context(_hooked(module, path, enter, leave))
             if isinstance(module, SelfAttention):
@@ -48,7 +48,7 @@ def told_modules(model: Decoder, tell: Callable[[str], None]) -> Iterator[None]:
         yield
 
 
-def _uncompiled(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
+def uncompiled(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
     """Modules with their paths; a block has its number in the model, recomputed or not."""
     if is_compiled(module):
         return
@@ -58,7 +58,7 @@ def _uncompiled(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]
     for name, child in module.named_children():
         if isinstance(module, Decoder | Recomputed) and name == "blocks":
             continue
-        yield from _uncompiled(child, f"{path}.{name}" if path else name)
+        yield from uncompiled(child, f"{path}.{name}" if path else name)
 
 
 def _numbered(model: Decoder) -> Iterator[tuple[str, nn.Module]]:
@@ -68,7 +68,7 @@ def _numbered(model: Decoder) -> Iterator[tuple[str, nn.Module]]:
         if isinstance(each, Recomputed) and not is_compiled(each):
             inside = list(each.blocks)
         for block in inside:
-            yield from _uncompiled(block, f"blocks.{number}")
+            yield from uncompiled(block, f"blocks.{number}")
             number += 1
 
 

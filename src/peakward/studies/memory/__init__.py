@@ -7,7 +7,7 @@ recorded, which tells what the peak of each phase was made of, and on a GPU what
 from collections.abc import Sequence
 
 from peakward.studies.memory import conclusions, levers, plots, tables
-from peakward.studies.memory.grid import Cell, longest, named, plan, precisions, read
+from peakward.studies.memory.grid import Cell, kept_name, longest, named, plan, precisions, read
 from peakward.studies.parts import Parts
 from peakward.studies.readings import Readings
 from peakward.studies.recorder import Recorder
@@ -54,11 +54,23 @@ def parts(readings: Readings, setting: Setting) -> Parts:
         ),
         notes=(
             f"Naive attention, AdamW foreach; precisions {', '.join(precisions(setting))}.",
-            "Activations are what the forward pass makes and the backward pass lets go, logits and "
-            "autocast's copies of weights among them; a forward pass alone has none.",
+            "Activations are what the forward pass makes and the backward pass lets go, logits among them; a "
+            "forward pass alone has none. Weight casts are the copies of weights that autocast makes.",
+            *_mixed_up(cells),
             *((_ON_CPU,) if setting.device == "cpu" else ()),
             *_not_joined(last),
         ),
+    )
+
+
+def _mixed_up(cells: Sequence[Cell]) -> tuple[str, ...]:
+    """Of a record from before casts of weights were told apart."""
+    known = [cell.memory for cell in cells if cell.memory is not None]
+    if all(kept_name(each) == "activations" for each in known):
+        return ()
+    return (
+        "Not measured in this record: casts of weights by themselves. Under autocast they stand among the "
+        "activations, in every table and plot here.",
     )
 
 

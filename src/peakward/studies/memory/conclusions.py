@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from peakward.records.case_memory import CaseMemory
 from peakward.records.measurement import Measurement
 from peakward.records.study import Conclusion, Evidence
-from peakward.studies.memory.grid import Cell, named, residual_bytes
+from peakward.studies.memory.grid import Cell, kept_name, named, residual_bytes
 from peakward.studies.memory.tables import block_bytes
 from peakward.studies.parts import evidence, say
 from peakward.studies.power_law import exponent
@@ -21,13 +21,13 @@ def shares(cells: Sequence[Cell]) -> tuple[Conclusion, ...]:
 
 
 def _shares(cell: Cell) -> tuple[Conclusion, ...]:
-    peak = cell.peak
-    if peak is None:
+    peak, memory = cell.peak, cell.memory
+    if peak is None or memory is None:
         return ()
     fields: dict[str, Evidence] = {}
     texts = []
     for each in peak.purposes:
-        name = each.name.replace("_", " ")
+        name = kept_name(memory) if each.name == "activations" else each.name.replace("_", " ")
         share = ratio(each.n_bytes, peak.allocated_bytes) or 0.0
         fields[each.name] = evidence(f"share of {name}", share, "share", cell.memory)
         texts.append(f"{name} {{{each.name}}}")
@@ -63,7 +63,7 @@ def _growth(cells: Sequence[Cell]) -> tuple[Conclusion, ...]:
     case = cells[0].case
     fields = {"whole": evidence("exponent of activations", whole, "count", *sources)}
     text = (
-        "From {first} to {last} tokens the activations of {model} in {precision} grow as the sequence "
+        "From {first} to {last} tokens the {kept} of {model} in {precision} grow as the sequence "
         "length to the power {whole}"
     )
     rest = exponent(lengths, softmax) if all(softmax) else None
@@ -78,6 +78,7 @@ def _growth(cells: Sequence[Cell]) -> tuple[Conclusion, ...]:
     return (
         say(
             text + ".",
+            kept=kept_name(sources[-1]),
             first=str(min(lengths)),
             last=str(max(lengths)),
             model=case.model.name,
@@ -99,9 +100,10 @@ def residual(cells: Sequence[Cell]) -> tuple[Conclusion, ...]:
     """What a block keeps, in activations of the residual stream."""
     return tuple(
         say(
-            "One activation of the residual stream of {place} takes {one}; a block keeps {n} of that "
-            "for the backward pass.",
+            "One activation of the residual stream of {place} takes {one}; of {kept} a block keeps "
+            "{n} that for the backward pass.",
             place=named(cell),
+            kept=kept_name(cell.memory),
             one=evidence(
                 "one activation of the residual stream",
                 residual_bytes(cell.case),
@@ -116,7 +118,7 @@ def residual(cells: Sequence[Cell]) -> tuple[Conclusion, ...]:
             ),
         )
         for cell in cells
-        if (kept := block_bytes(cell))
+        if cell.memory is not None and (kept := block_bytes(cell))
     )
 
 

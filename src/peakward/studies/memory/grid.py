@@ -63,6 +63,14 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
         return ratio(self.predicted_bytes, self.actual_bytes)
 
 
+def kept_name(memory: CaseMemory) -> str:
+    """What its activations are to be called: a record from before casts of weights were told apart has
+    them among the activations."""
+    casts = memory.case.configuration.precision.endswith("-mixed")
+    mixed_up = casts and "weight_casts" not in memory.purposes
+    return "activations and casts of weights" if mixed_up else "activations"
+
+
 def residual_bytes(case: ModelCase) -> int:
     """One activation of the residual stream, batch × seq_len × d_model: in the parameters' type, as
     autocast leaves sums alone."""

@@ -141,8 +141,8 @@ def _moved(
     )
     return (
         say(
-            "Of {n} pairs of a size and a memory limit, {precision} trains {gained} that {base} does not, and "
-            "{base} {lost} that {precision} does not.",
+            "Of {n} pairs of a size and a memory limit, {precision} trains {gained} that {base} does not, "
+            "and {base} {lost} that {precision} does not.",
             n=evidence("pairs of a size and a limit", len(known), "count", *proofs),
             gained=evidence(f"train in {precision} alone", gained, "count", *proofs),
             lost=evidence(f"train in {BASE} alone", lost, "count", *proofs),

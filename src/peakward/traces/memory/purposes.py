@@ -56,9 +56,9 @@ class Moments:
 
 
 def purposes(found: Lifetimes, moments: Moments) -> Purposes:
-    """The first rule that holds: its tensor was there between steps; it went with cuBLAS's workspaces;
-    it was made by a module in the forward pass, or again in backward, and let go in backward outside of
-    modules; else it is a temporary."""
+    """The first rule that holds: its tensor was there between steps, or is a copy of a weight; it went
+    with cuBLAS's workspaces; it was made by a module in the forward pass, or again in backward, and let
+    go in backward outside of modules; else it is a temporary."""
     marks = moments.marks
     phases = [PHASES.index(phase) for _, phase in marks.phases]
     phase_starts = moments.many([at for at, _ in marks.phases])

@@ -1,12 +1,13 @@
 """Two recorded steps of a case: what is known of them, and that it adds up."""
 
 from collections import Counter
+from contextlib import nullcontext
 
 import msgspec
 import pytest
 
 from peakward.lab.levers.prepare import prepare
-from peakward.lab.measure import jobs
+from peakward.lab.measure import jobs, memory_record
 from peakward.lab.measure.allocations import recording
 from peakward.lab.measure.memory_record import _Noted, record_memory
 from peakward.lab.measure.messages import MemoryRequest
@@ -17,6 +18,7 @@ from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.errors import PeakwardError
 from peakward.traces.memory.case_memory import part, recorded
 from peakward.traces.memory.memory import memory
+from peakward.traces.memory.purposes import PURPOSES
 
 PER_STATE = 4
 """The optimiser's count of its steps, in fp32 on the host for each parameter."""
@@ -172,3 +174,40 @@ def test_without_a_trace_the_last_step_is_as_the_others(make_case, record, monke
 
     monkeypatch.setattr("peakward.lab.measure.memory_record.KernelTrace", refused)
     assert record(make_case()).phases
+
+
+def test_copies_of_weights_that_autocast_makes_are_no_activations(make_case, record):
+    case = make_case(precision="bf16-mixed", seq_len=256)
+    found, shape = record(case), case.model
+    by_block = 4 * shape.d_model**2 + 3 * shape.d_model * shape.d_ff
+    multiplied = shape.n_layers * by_block + shape.vocab_size * shape.d_model
+    column = PURPOSES.index("weight_casts")
+    assert max(point.n_bytes[column] for point in found.timeline) == 2 * multiplied
+    on_gpu = peak_memory(msgspec.structs.replace(case, device="cuda"))
+    assert on_gpu.phase == "backward"
+    assert purposes(found, "backward")["weight_casts"] == on_gpu.peak.weight_casts_bytes
+
+
+def test_copies_of_weights_that_a_recomputed_block_makes_again_are_told(make_case, record):
+    found = record(make_case(precision="bf16-mixed", checkpointing="every-block"))
+    made_in = {each.made_in for each in found.largest if each.purpose == "weight_casts"}
+    assert made_in == {"forward", "backward"}
+
+
+def test_without_autocast_no_weight_is_copied(make_case, record):
+    assert "weight_casts" not in purposes(record(make_case()), "forward")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16-mixed"])
+def test_telling_of_casts_changes_no_allocation(make_case, record, monkeypatch, precision):
+    """The same events of the same sizes, so the same timeline, with the telling and without."""
+    case = make_case(precision=precision)
+    told = record(case)
+    monkeypatch.setattr(memory_record, "told_casts", lambda model, tell: nullcontext())
+    plain = record(case)
+
+    def timeline(found):
+        return [(each.event, sum(each.n_bytes)) for each in found.timeline]
+
+    assert timeline(told) == timeline(plain)
+    assert told.peak_bytes == plain.peak_bytes

@@ -2,6 +2,7 @@
 
 import math
 
+import msgspec
 import pytest
 
 from peakward.studies import memory
@@ -36,6 +37,28 @@ def test_growth_with_the_sequence_length(cells, figures):
     assert found["exponent of activations"] == pytest.approx(whole)
     assert found["softmax's share of activations, longest"] == pytest.approx(1024 / (2**20 + 1024))
     assert said[0].text.startswith("From 128 to 1024 tokens the activations of small in fp32 grow")
+
+
+def test_a_record_without_casts_of_weights_says_that_they_are_among_the_activations(
+    setting, gathered
+):
+    here = setting()
+    readings = gathered(memory, here)
+    assert not any(
+        "casts of weights" in each.text for each in memory.parts(readings, here).conclusions
+    )
+    for each in readings.memory:
+        before = tuple(name for name in each.purposes if name != "weight_casts")
+        timeline = tuple(
+            msgspec.structs.replace(point, n_bytes=point.n_bytes[:2] + point.n_bytes[3:])
+            for point in each.timeline
+        )
+        readings.add_memory(msgspec.structs.replace(each, purposes=before, timeline=timeline))
+    parts = memory.parts(readings, here)
+    told = [each.text for each in parts.conclusions if "casts of weights" in each.text]
+    assert len(told) == 2 + 2 + 2, "shares, growth and what a block keeps, of two models"
+    assert all("bf16-mixed" in each for each in told), "in fp32 nothing is cast"
+    assert any("Not measured in this record: casts of weights" in each for each in parts.notes)
 
 
 def test_two_lengths_give_no_exponent(cells):
