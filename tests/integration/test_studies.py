@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from peakward.catalogue.devices import devices
-from peakward.catalogue.scaling_fits import SCALING_FITS
+from peakward.catalogue.scaling_fits import HOFFMANN_UNROUNDED, SCALING_FITS
 from peakward.lab.measure import probe
 from peakward.lab.measure.isolated import Workers
 from peakward.lab.measure.sweep import Sweep
@@ -49,7 +49,9 @@ def check(study: Study) -> None:
     assert {each.status for each in study.measurements} <= {"ok", "oom"}
     ids = {each.id for each in (*study.measurements, *study.profiles, *study.memory)}
     ids |= {study.calibration.id} if study.calibration else set()
-    ids |= {each.key for each in devices()} | {each.name for each in SCALING_FITS}
+    ids |= {each.key for each in devices()} | {
+        each.name for each in (*SCALING_FITS, HOFFMANN_UNROUNDED)
+    }
     ids |= {each.name for each in shapes()}
     for conclusion in study.conclusions:
         for each in conclusion.evidence:

@@ -11,18 +11,20 @@ N_BATCHES = 10
 """As many as it takes for Student's t not to widen the interval much (2.26 against 1.96 deviations)."""
 
 
-def mean_interval(values: Sequence[float], *, level: float = 0.95) -> Interval | None:
+def mean_interval(
+    values: Sequence[float], *, n_batches: int = N_BATCHES, level: float = 0.95
+) -> Interval | None:
     """The mean of a steady series, in its order, by batch means (Law & Kelton 2000, "Simulation modeling
-    and analysis", 9.5.3): the means of `N_BATCHES` stretches of equal length depend on one another far
+    and analysis", 9.5.3): the means of `n_batches` stretches of equal length depend on one another far
     less than neighbours do, and Student's t is taken of them. None of fewer than two values a batch.
 
     Values left over by the division are the first ones, and left out of the interval's width alone.
     """
-    length = len(values) // N_BATCHES
+    length = len(values) // n_batches
     if length < 2:
         return None
-    kept = values[len(values) - N_BATCHES * length :]
+    kept = values[len(values) - n_batches * length :]
     means = [fmean(kept[i : i + length]) for i in range(0, len(kept), length)]
     mean, tail = fmean(values), (1 - level) / 2
-    reach = student_t_quantile(1 - tail, N_BATCHES - 1) * stdev(means) / math.sqrt(N_BATCHES)
+    reach = student_t_quantile(1 - tail, n_batches - 1) * stdev(means) / math.sqrt(n_batches)
     return Interval(estimate=mean, low=mean - reach, high=mean + reach, level=level)

@@ -26,6 +26,13 @@ def test_bursts_within_a_stretch_do_not_widen_it():
     assert (found.low, found.estimate, found.high) == (2.0, 2.0, 2.0)
 
 
+def test_stretches_of_a_known_cycle_leave_its_own_spread_out():
+    cycle = [8.0, 3.0, 6.0, 1.0]
+    found = mean_interval(cycle * 3, n_batches=3)
+    assert (found.low, found.estimate, found.high) == (4.5, 4.5, 4.5)
+    assert mean_interval(cycle * 5).high > 4.5, "ten stretches of two are no whole cycles"
+
+
 def test_what_is_left_over_counts_in_the_mean():
     values = [9.0, *([1.0] * 20)]
     found = mean_interval(values)

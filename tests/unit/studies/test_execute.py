@@ -5,7 +5,7 @@ import pytest
 
 from peakward.catalogue.devices import devices
 from peakward.catalogue.models import MODELS
-from peakward.catalogue.scaling_fits import SCALING_FITS
+from peakward.catalogue.scaling_fits import HOFFMANN_UNROUNDED, SCALING_FITS
 from peakward.lab.measure.messages import Failed
 from peakward.records.codec import from_json, to_json
 from peakward.records.measurement import Validity
@@ -63,7 +63,9 @@ def test_what_is_computed_stands_on_the_catalogue_and_on_no_calibration(setting,
     bench = lab(setting())
     study = execute("scaling", bench, Scope("corners"), command="", calibration=calibration())
     assert (study.calibration, study.measurements, bench.asked) == (None, (), [])
-    names = {each.key for each in devices()} | {each.name for each in (*MODELS, *SCALING_FITS)}
+    names = {each.key for each in devices()} | {
+        each.name for each in (*MODELS, *SCALING_FITS, HOFFMANN_UNROUNDED)
+    }
     names |= {"dense, active size", "dense, total size"}
     for conclusion in study.conclusions:
         for each in conclusion.evidence:

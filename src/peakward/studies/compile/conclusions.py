@@ -1,7 +1,7 @@
 """What the numbers of `compile` say."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from peakward.prediction.parameters import n_parameters
 from peakward.records.study import Conclusion, Evidence
@@ -127,27 +127,108 @@ def graphs(cells: Sequence[grid.Cell]) -> tuple[Conclusion, ...]:
 
 
 def changing(cells: Sequence[shapes.Cell]) -> tuple[Conclusion, ...]:
-    """Whether padding to one length beats letting it change, for each engine."""
+    """Whether padding to one length beats letting it change, for each engine, what each way takes to
+    start, and after how many steps that has paid."""
     by_engine: dict[str, dict[str, shapes.Cell]] = {}
     for cell in cells:
         by_engine.setdefault(cell.engine, {})[cell.lengths] = cell
-    said = [_pad_or_not(pair) for pair in by_engine.values()]
-    return tuple(each for each in said if each is not None)
+    plain = by_engine.get("eager", {}).get("changing")
+    said: list[Conclusion] = []
+    for pair in by_engine.values():
+        changing, padded = pair["changing"], pair["padded"]
+        said += (*_pad_or_not(changing, padded), *_starts(changing, padded))
+        if plain is not None and changing.compiles:
+            said += _against_eager(pair.values(), plain)
+    return tuple(said)
 
 
-def _pad_or_not(pair: dict[str, shapes.Cell]) -> Conclusion | None:
-    changing, padded = pair["changing"], pair["padded"]
+def _pad_or_not(changing: shapes.Cell, padded: shapes.Cell) -> tuple[Conclusion, ...]:
     rates = tokens_per_s(changing.measurement), tokens_per_s(padded.measurement)
     factor = ratio(rates[1], rates[0])
     if factor is None or rates[0] is None or rates[1] is None:
-        return None
-    return say(
-        "Under {engine}, padding to one length runs at {factor} the tokens/s of changing lengths "
-        "({padded} against {changing}).",
-        engine=changing.engine,
-        factor=evidence(
-            "padded over changing", factor, "ratio", padded.measurement, changing.measurement
+        return ()
+    return (
+        say(
+            "Under {engine}, once it is steady, padding to one length runs at {factor} the tokens/s of "
+            "changing lengths ({padded} against {changing}).",
+            engine=changing.engine,
+            factor=evidence(
+                "padded over changing", factor, "ratio", padded.measurement, changing.measurement
+            ),
+            padded=evidence("padded", rates[1], "tokens_per_s", padded.measurement),
+            changing=evidence("changing", rates[0], "tokens_per_s", changing.measurement),
         ),
-        padded=evidence("padded", rates[1], "tokens_per_s", padded.measurement),
-        changing=evidence("changing", rates[0], "tokens_per_s", changing.measurement),
     )
+
+
+def _starts(changing: shapes.Cell, padded: shapes.Cell) -> tuple[Conclusion, ...]:
+    """Of what compiles or captures: the start of each way, and when the dearer of them has paid."""
+    first, second = changing.start_s, padded.start_s
+    if not changing.compiles or first is None or second is None:
+        return ()
+    texts: list[str] = []
+    fields: dict[str, Evidence] = {}
+    for cell, start_s in ((changing, first), (padded, second)):
+        name = f"{cell.lengths}_"
+        counts, of_counts = _counts(cell, name)
+        texts.append(f"{{{name}start}} with {cell.lengths} lengths{counts}")
+        fields |= of_counts
+        fields[f"{name}start"] = evidence(f"start, {cell.lengths}", start_s, "s", cell.measurement)
+    dear, cheap = (changing, padded) if first > second else (padded, changing)
+    text = "Under {engine} a fresh process takes " + " and ".join(texts) + " to start"
+    steps = shapes.steps_to_pay(dear, cheap)
+    if steps is not None:
+        paid = "is never made up for"
+        if math.isfinite(steps):
+            paid = "is made up for after {steps} steps"
+            both = (dear.measurement, cheap.measurement)
+            fields["steps"] = evidence("steps", math.ceil(steps), "count", *both)
+        text += f"; the longer start, with {dear.lengths} lengths, {paid}"
+    return (say(text + ".", engine=changing.engine, **fields),)
+
+
+def _counts(cell: shapes.Cell, name: str) -> tuple[str, dict[str, Evidence]]:
+    """The graphs that were compiled, as far as torch.compile was used."""
+    report, of = cell.report, cell.measurement
+    if report is None:
+        return "", {}
+    fields = {f"{name}graphs": evidence(f"graphs, {cell.lengths}", report.n_graphs, "count", of)}
+    text = f"{{{name}graphs}} graphs compiled"
+    if report.n_recompiles:
+        fields[f"{name}again"] = evidence(
+            f"recompilations, {cell.lengths}", report.n_recompiles, "count", of
+        )
+        text += f", {{{name}again}} of them anew for another length"
+    if report.n_cached_graphs:
+        fields[f"{name}cached"] = evidence(
+            f"graphs from the disk cache, {cell.lengths}", report.n_cached_graphs, "count", of
+        )
+        text += f", {{{name}cached}} taken from the compiler's disk cache"
+    return f" ({text})", fields
+
+
+def _against_eager(ways: Iterable[shapes.Cell], plain: shapes.Cell) -> tuple[Conclusion, ...]:
+    """After how many steps each way has paid for its start, beside eager steps of changing lengths."""
+    texts: list[str] = []
+    fields: dict[str, Evidence] = {}
+    for cell in ways:
+        steps = shapes.steps_to_pay(cell, plain)
+        if steps is None:
+            continue
+        both = (cell.measurement, plain.measurement)
+        extra_s = max(0.0, (cell.start_s or 0.0) - (plain.start_s or 0.0))
+        fields[f"extra_{cell.lengths}"] = evidence(
+            f"start beyond eager's, {cell.lengths}", extra_s, "s", *both
+        )
+        paid = "never"
+        if math.isfinite(steps):
+            paid = f"after {{steps_{cell.lengths}}} steps"
+            fields[f"steps_{cell.lengths}"] = evidence(
+                f"steps, {cell.lengths}", math.ceil(steps), "count", *both
+            )
+        texts.append(f"{paid} with {cell.lengths} lengths ({{extra_{cell.lengths}}} more to start)")
+        engine = cell.engine
+    if not texts:
+        return ()
+    text = "Beside eager steps of changing lengths, {engine} makes up for its longer start "
+    return (say(text + " and ".join(texts) + ".", engine=engine, **fields),)

@@ -9,7 +9,6 @@ from peakward.records.study import Column, Plot, Point, Table
 from peakward.studies.compile import grid, shapes
 from peakward.studies.drawing import series
 from peakward.studies.readings import (
-    median_s,
     peak_bytes,
     status,
     step_s,
@@ -56,14 +55,13 @@ def _speed_row(cell: grid.Cell) -> tuple[Value, ...]:
         cell.speedup.factor,
         Speedup(base=cell.baseline, candidate=cell.measurement).factor,
         cell.report and cell.report.compile_s,
-        _payback(cell),
+        _steps(cell.payback_steps),
         peak_bytes(cell.measurement),
         verdict(cell.measurement),
     )
 
 
-def _payback(cell: grid.Cell) -> Value:
-    steps = cell.payback_steps
+def _steps(steps: float | None) -> Value:
     if steps is None:
         return None
     return math.ceil(steps) if math.isfinite(steps) else NEVER
@@ -102,6 +100,9 @@ def _graph_cells(report: CompileReport | None) -> tuple[Value, ...]:
 def changing(cells: tuple[shapes.Cell, ...]) -> Table:
     """Throughput under changing lengths, padded or not."""
     lengths = cells[0].case.workload.varying_seq_lens if cells else ()
+    plain = next(
+        (each for each in cells if (each.engine, each.lengths) == ("eager", "changing")), None
+    )
     return Table(
         title="Changing sequence lengths against padding",
         columns=(
@@ -110,7 +111,8 @@ def changing(cells: tuple[shapes.Cell, ...]) -> Table:
             Column(name="status"),
             Column(name="mean step", unit="s"),
             Column(name="throughput", unit="tokens_per_s"),
-            Column(name="warm-up", unit="s"),
+            Column(name="start", unit="s"),
+            Column(name="pays back after steps", unit="count"),
             *GRAPH_COLUMNS,
             Column(name="peak memory", unit="bytes"),
         ),
@@ -121,21 +123,24 @@ def changing(cells: tuple[shapes.Cell, ...]) -> Table:
                 status(cell.measurement),
                 step_s(cell.measurement),
                 tokens_per_s(cell.measurement),
-                _warmup_s(cell),
-                *_graph_cells(cell.measurement.compile if cell.measurement else None),
+                cell.start_s,
+                _paid(cell, plain),
+                *_graph_cells(cell.report),
                 peak_bytes(cell.measurement),
             )
             for cell in cells
         ),
         note=f"Steps go through the lengths {', '.join(map(str, lengths))}. Padding tokens are not "
-        "counted as throughput.",
+        "counted as throughput. The start is the warm-up of a fresh process beyond what as many steady "
+        "steps take, compilations and captures included; it pays back beside eager steps of changing "
+        "lengths, whose own start is taken off.",
     )
 
 
-def _warmup_s(cell: shapes.Cell) -> float | None:
-    if median_s(cell.measurement) is None or cell.measurement is None:
-        return None
-    return sum(cell.measurement.runs[0].warmup_s)
+def _paid(cell: shapes.Cell, plain: shapes.Cell | None) -> Value:
+    """Beside eager steps of changing lengths; nothing of what neither compiles nor captures."""
+    steps = shapes.steps_to_pay(cell, plain) if plain is not None and cell.compiles else None
+    return _steps(steps)
 
 
 def plot(cells: tuple[grid.Cell, ...]) -> Plot:

@@ -4,7 +4,7 @@ Arithmetic on published fits, catalogued shapes and datasheets: nothing is measu
 needed. Its grid is the same in every scope.
 """
 
-from peakward.catalogue.scaling_fits import SCALING_FITS
+from peakward.catalogue.scaling_fits import HOFFMANN_UNROUNDED, SCALING_FITS
 from peakward.studies.parts import Parts
 from peakward.studies.readings import Planned, Readings
 from peakward.studies.recorder import Recorder
@@ -44,7 +44,7 @@ def parts(_readings: Readings, _setting: Setting) -> Parts:
             *conclusions.experts(served),
         ),
         notes=(
-            *(f"{each.name}: {each.source}." for each in SCALING_FITS),
+            *(f"{each.name}: {each.source}." for each in (*SCALING_FITS, HOFFMANN_UNROUNDED)),
             "Training takes 6 FLOPs a parameter and token, serving 2: attention's products are left "
             "out, as the fits leave them out. Of the mixture they are counted.",
             "The fits are of dense models: what loss a mixture of experts reaches, they do not say.",
