@@ -35,10 +35,12 @@ def parts(readings: Readings, setting: Setting) -> Parts:
         notes=(
             f"Times of the parts are the durations of their {work} under a profiler, without what "
             "lies between them. The products are what of the scores' and values' ranges is a "
-            "matmul; the rest of the scores' range scales and masks. Backward, a part is what "
+            "matmul; the rest of the scores' range scales and masks. Casts are the copies of scores "
+            "and weights between the case's type and the softmax's fp32. Backward, a part is what "
             "computes its gradients.",
             "FLOPs of a head and batch, forward: 2·S²·d for each product, 5·S² for the softmax; "
             "backward twice that for a product, 4·S² for the softmax. Naive attention computes all "
-            "of S², causal or not. Bytes are each input and output once, in the case's type.",
+            "of S², causal or not. Bytes are each input and output once, in the case's type; of the "
+            "softmax in fp32, of the casts in both.",
         ),
     )

@@ -28,7 +28,15 @@ def _case(case: OperatorCase) -> tuple[str, str, str]:
 
 def times(cells: Sequence[Cell]) -> Table:
     """Each part's time, forward and backward."""
-    names = ("attention", "score product", "scale and mask", "softmax", "value product", "rest")
+    names = (
+        "attention",
+        "score product",
+        "scale and mask",
+        "softmax",
+        "casts",
+        "value product",
+        "rest",
+    )
     return Table(
         title="Time of attention's parts",
         columns=(
@@ -58,12 +66,13 @@ def times(cells: Sequence[Cell]) -> Table:
 
 def _seconds(told: PartTimes | None) -> tuple[float | None, ...]:
     if told is None:
-        return (None,) * 7
+        return (None,) * 8
     return (
         told.whole_s,
         told.scores_s,
         told.mask_s,
         told.softmax_s,
+        told.casts_s,
         told.values_s,
         told.rest_s,
         told.softmax_share,
@@ -94,6 +103,7 @@ def _work(cell: Cell) -> tuple[tuple[TableCell, ...], ...]:
     parts = (
         ("score product", told.scores_s, needed.scores),
         ("softmax", told.softmax_s, needed.softmax),
+        ("casts", told.casts_s, needed.casts),
         ("value product", told.values_s, needed.values),
     )
     return tuple(
@@ -101,12 +111,13 @@ def _work(cell: Cell) -> tuple[tuple[TableCell, ...], ...]:
             *_case(cell.case),
             name,
             part_s,
-            part.flops,
-            ratio(part.flops, part_s),
+            part.flops or None,
+            ratio(part.flops or None, part_s),
             part.n_bytes,
             ratio(part.n_bytes, part_s),
         )
         for name, part_s, part in parts
+        if part is not None
     )
 
 

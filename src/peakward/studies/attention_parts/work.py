@@ -23,6 +23,9 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     scores: PartWork
     """The product alone, without scale and mask."""
     softmax: PartWork
+    """Of fp32, whatever the case's type."""
+    casts: PartWork | None
+    """Of the scores to fp32, and of the weights back. None in fp32."""
     values: PartWork
 
     @property
@@ -40,5 +43,9 @@ def work(case: OperatorCase) -> Work:
         # Two of queries, keys, values and result; and the scores or weights.
         n_bytes=n_heads * (2 * row + square) * item,
     )
-    softmax = PartWork(flops=n_heads * SOFTMAX_FLOPS * square, n_bytes=n_heads * 2 * square * item)
-    return Work(scores=product, softmax=softmax, values=product)
+    wide = ITEM_BYTES["fp32"]
+    softmax = PartWork(flops=n_heads * SOFTMAX_FLOPS * square, n_bytes=n_heads * 2 * square * wide)
+    casts = PartWork(flops=0, n_bytes=n_heads * 2 * square * (item + wide))
+    return Work(
+        scores=product, softmax=softmax, casts=casts if item < wide else None, values=product
+    )

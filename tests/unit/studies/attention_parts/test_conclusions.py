@@ -29,5 +29,13 @@ def test_the_softmaxs_share_and_its_time_for_a_flop(said, figures):
     )
 
 
+def test_in_bf16_casts_are_told_beside_the_softmax(said, figures):
+    found = [each for each in said() if "in bf16" in each.text]
+    assert "casting the scores to fp32 for it and the weights back takes " in found[0].text
+    assert figures(found[0])["share of casts, forward"] == pytest.approx(0)
+    assert "the softmax, without its casts, has" in found[-1].text
+    assert not any("cast" in each.text for each in said() if "in fp32 the" in each.text)
+
+
 def test_nothing_ran_nothing_said(said):
     assert said(overrule=lambda case: "crashed") == ()

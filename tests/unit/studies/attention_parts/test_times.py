@@ -46,3 +46,34 @@ def test_parts_that_make_the_whole_leave_no_rest(profile):
     )
     exact = msgspec.structs.replace(made.profile, ranges=(whole, *ranges))
     assert part_times(msgspec.structs.replace(made, profile=exact), "forward").rest_s == 0.0
+
+
+def test_casts_are_a_part_of_their_own(profile):
+    """Copies around the softmax and before the product of the values, of an H200 in bf16."""
+    ns = {
+        ("", "copy"): 660,
+        ("", "softmax"): 334,
+        ("", "matmul"): 192,
+        (".scores", "matmul"): 95,
+        (".softmax", "softmax"): 334,
+        (".softmax", "copy"): 443,
+        (".values", "copy"): 217,
+        (".values", "matmul"): 97,
+    }
+    made = profile(CASE, 1)
+    ranges = tuple(
+        msgspec.structs.replace(
+            made.profile.ranges[0],
+            name=f"peakward::attention{part}",
+            direction="forward",
+            category=category,
+            total_ns=total_ns,
+        )
+        for (part, category), total_ns in ns.items()
+    )
+    cast = msgspec.structs.replace(made.profile, ranges=ranges)
+    found = part_times(msgspec.structs.replace(made, profile=cast), "forward")
+    assert found.softmax_s * 1e9 == pytest.approx(334)
+    assert found.casts_s * 1e9 == pytest.approx(443 + 217)
+    assert found.over_products == pytest.approx(334 / 192)
+    assert found.rest_s == 0

@@ -24,7 +24,10 @@ def test_every_input_and_output_is_counted_once(precision, item):
     queries = keys = values = result = 2 * 3 * 5 * 7
     scores = weights = 2 * 3 * 5 * 5
     assert found.scores.n_bytes == (queries + keys + scores) * item
-    assert found.softmax.n_bytes == (scores + weights) * item
+    assert found.softmax.n_bytes == (scores + weights) * 4
+    assert (found.casts is None) == (item == 4)
+    if found.casts is not None:
+        assert found.casts.n_bytes == (scores + weights) * (item + 4)
     assert found.values.n_bytes == (weights + values + result) * item
 
 
