@@ -9,7 +9,15 @@ from peakward.records.case import MicroCase
 from peakward.records.measurement import Interval, Measurement, PieceWork
 from peakward.records.study import Conclusion, Evidence
 from peakward.studies.parts import evidence, say
-from peakward.studies.readings import Planned, Readings, distinct, median_s, ratio, time
+from peakward.studies.readings import (
+    Planned,
+    Readings,
+    distinct,
+    median_s,
+    processes,
+    ratio,
+    time,
+)
 from peakward.studies.setting import Setting
 
 MAX_STEPS = 2000
@@ -19,11 +27,20 @@ SMALL_TIMED_S = 0.25
 """Warm-up and timing of 25 pieces of some milliseconds then end within half a minute."""
 
 
+SHOWN = {"online": "online by torch calls"}
+"""What the name of a piece, by which stored cases are found, does not say."""
+
+
 class Timed(msgspec.Struct, frozen=True, kw_only=True):
     """A piece and what came of it."""
 
     case: MicroCase
     measurement: Measurement | None
+
+    @property
+    def name(self) -> str:
+        """The piece, for a reader."""
+        return SHOWN.get(self.case.piece, self.case.piece)
 
     @property
     def work(self) -> PieceWork | None:
@@ -42,7 +59,8 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def passes(self) -> float | None:
-        """Bytes moved over those of the inputs; None where nothing counted them."""
+        """Bytes of operands, each once for each call or kernel that has it, over those of the inputs; None
+        where nothing counted them."""
         return None if self.work is None else ratio(self.work.moved_bytes, self.work.input_bytes)
 
     @property
@@ -103,13 +121,18 @@ def compared(where: str, slow: Timed | None, fast: Timed | None) -> tuple[Conclu
     none can be told where they overlap. Nothing where one was not timed."""
     if slow is None or fast is None or slow.time is None or fast.time is None:
         return ()
-    names = {"where": where, "slow": slow.case.piece, "fast": fast.case.piece}
+    names = {
+        "where": where,
+        "slow": slow.name,
+        "fast": fast.name,
+        "processes": processes(slow.measurement, fast.measurement),
+    }
     if not distinct(slow.time, fast.time):
-        text = "{where}: {slow} takes {factor} the time of {fast}, within their intervals."
+        text = "{where}: {slow} takes {factor} the time of {fast}, not told apart by intervals{processes}."
         return (say(text, **names, factor=_factor("time over time", slow, fast)),)
     return (
         say(
-            "{where}: {slow} takes {factor} the time of {fast} ({low} to {high} by their intervals).",
+            "{where}: {slow} takes {factor} the time of {fast} ({low} to {high}{processes}).",
             **names,
             factor=_factor("time over time", slow, fast),
             low=_evidence("least", slow.time.low / fast.time.high, slow, fast),
@@ -130,6 +153,14 @@ def _evidence(quantity: str, value: float, *timed: Timed) -> Evidence:
 def copy_share(timed: Timed, of: Calibration | None) -> float | None:
     """Of the measured copy bandwidth; None on another device than the calibration's."""
     return None if of is None else ratio(timed.bytes_per_s, of.copy_bytes_per_s)
+
+
+def passes_at_copy(timed: Timed, of: Calibration | None) -> float | None:
+    """Passes over the inputs that the copy bandwidth would have made in the piece's time: at most so many
+    went over memory, if none faster than a copy."""
+    if of is None or timed.work is None or timed.median_s is None:
+        return None
+    return ratio(timed.median_s * of.copy_bytes_per_s, timed.work.input_bytes)
 
 
 def over_copy(timed: Iterable[Timed], of: Calibration | None) -> tuple[str, ...]:

@@ -71,7 +71,7 @@ def test_a_plan_is_read_in_its_order(setting, timed):
 def test_a_comparison_gives_the_ends_that_intervals_allow(timed, figures):
     (said,) = pieces.compared("here", timed("three passes"), timed("torch"))
     assert said.text == (
-        "here: three passes takes 4.00× the time of torch (3.92× to 4.08× by their intervals)."
+        "here: three passes takes 4.00× the time of torch (3.92× to 4.08× within one process of each)."
     )
     found = figures(said)
     assert found["least"] == pytest.approx(4 * 0.99 / 1.01)
@@ -82,7 +82,10 @@ def test_where_intervals_overlap_none_is_called_slower(timed):
     first, second = timed("torch"), timed("compiled", factor=1.01)
     assert isinstance(second.time, Interval)
     (said,) = pieces.compared("here", second, first)
-    assert said.text == "here: compiled takes 1.01× the time of torch, within their intervals."
+    assert said.text == (
+        "here: compiled takes 1.01× the time of torch, not told apart by intervals within one process of "
+        "each."
+    )
 
 
 def test_nothing_is_compared_with_what_failed(timed):

@@ -7,11 +7,15 @@ from torch import Tensor
 
 from peakward.lab.micro.compiled import Compiled
 from peakward.lab.micro.piece import COMPILED, Piece, chosen, drawn, sizes
+from peakward.lab.ops.rows.layout import RowSettings
 from peakward.lab.ops.softmax.api import softmax as own_softmax
 from peakward.records.case import MicroCase
 
 BLOCK = 512
 """Columns that the online softmax takes at once."""
+PIECE, LEAST_PIECE = 8192, 64
+"""Columns that its kernel takes at once: as many as of rows that no registers hold, fewer of narrow rows."""
+ONLINE_KERNEL = "online, one kernel"
 FLOPS = 5
 """An element: compare, subtract, exponentiate, add, divide."""
 
@@ -36,6 +40,15 @@ def online(x: Tensor) -> Tensor:
     return (x - largest).exp_().div_(total)
 
 
+def online_kernel(x: Tensor) -> Tensor:
+    """`online` in one kernel, which reads its rows twice and writes them once: this project's, given rows in
+    two pieces at least, where by itself it would hold a narrow row in registers."""
+    from peakward.lab.ops.softmax.triton import softmax as launched
+
+    columns = min(PIECE, max(LEAST_PIECE, 2 ** (x.shape[-1].bit_length() - 2)))
+    return launched(x, x.dtype, RowSettings(rows=1, columns=columns, warps=max(1, columns // 512)))
+
+
 def formula(x: Tensor) -> Tensor:
     """Without a thought for memory: what the compiler is given."""
     exponentials = (x - x.amax(-1, keepdim=True)).exp()
@@ -50,6 +63,7 @@ def fused(x: Tensor) -> Tensor:
 PIECES: dict[str, Callable[[Tensor], Tensor]] = {
     "three passes": three_passes,
     "online": online,
+    ONLINE_KERNEL: online_kernel,
     "torch": fused,
     COMPILED: formula,
     "peakward": own_softmax,
@@ -69,4 +83,5 @@ def build(case: MicroCase) -> Piece:
         flops=FLOPS * x.numel(),
         oracle=lambda: formula(x.double()),
         compiled=compiled,
+        dispatched=case.piece != ONLINE_KERNEL,  # Started by Triton, of which torch sees nothing.
     )

@@ -28,18 +28,24 @@ def parts(readings: Readings, setting: Setting) -> Parts:
         ),
         plots=tables.plots(timed),
         conclusions=(
-            *conclusions.passes(timed),
+            *conclusions.passes(timed, of),
             *conclusions.times(timed),
             *conclusions.shares(timed, of),
             *conclusions.equality(timed),
         ),
         notes=(
-            "Passes are bytes moved over the bytes of the inputs. Bytes moved are counted, not "
-            "measured: of separate calls what each operator that torch dispatched reads and writes, "
-            "of compiled code what Inductor adds up for the kernels that it made. So what a cache "
-            "serves counts as well: the online softmax moves each block several times between calls, "
-            "of which memory sees one. Within one kernel it needs two passes, one for its statistics "
-            "and one to write.",
+            "Passes are bytes over the bytes of the inputs, told in two ways. Operands' passes are counted: "
+            "of separate calls each operand of each operator that torch dispatched once, of compiled code "
+            "each operand of each kernel that Inductor made once. A kernel that reads an operand twice has "
+            "it once there. Passes at the copy's bandwidth are inferred: the time of the piece, times this "
+            "device's copy bandwidth. No more than these went over memory, unless reading alone is faster "
+            "than copying; fewer did where a kernel is slower than memory or waits for its launch.",
+            "Online by torch calls shows the algorithm, not its use: a loop over blocks of columns, whose "
+            "every step is a call, so that each block moves several times. Online in one kernel reads rows "
+            "twice, once for maximum and sum and once for the quotient, and writes them once: three passes, "
+            "less where a cache still holds the row. Peakward's own softmax holds a row in registers "
+            "where it fits, and takes wider ones that way.",
+            *tables.launches(timed, of),
             "Bandwidth is of the least bytes, every input read once and the result written once, and "
             "its share is of this device's measured copy bandwidth. So it is lost by bytes moved "
             "twice as by kernels that move them slowly.",

@@ -3,37 +3,58 @@
 from collections.abc import Iterator, Sequence
 
 from peakward.records.calibration import Calibration
-from peakward.records.study import Conclusion
-from peakward.studies.fusion.grid import PIECES
-from peakward.studies.parts import evidence, say
-from peakward.studies.pieces import Timed, compared, copy_share, groups, named, place
+from peakward.records.study import Conclusion, Evidence
+from peakward.studies.fusion.grid import ONLINE_KERNEL, PIECES
+from peakward.studies.parts import Source, evidence, say
+from peakward.studies.pieces import (
+    Timed,
+    compared,
+    copy_share,
+    groups,
+    named,
+    passes_at_copy,
+    place,
+)
+from peakward.studies.rivals import Rival, not_timed
 
 
-def passes(timed: Sequence[Timed]) -> Iterator[Conclusion]:
-    """How often each way goes over memory, at the largest inputs of each subject."""
+def passes(timed: Sequence[Timed], of: Calibration | None) -> Iterator[Conclusion]:
+    """How often each way goes over memory at the largest inputs of each subject: what its calls have for
+    operands, and what its time leaves room for."""
     for group in _largest(timed):
-        known = [each for each in group if each.passes is not None]
-        if not known:
+        counted = [(each, each.passes, each.measurement) for each in group if each.passes]
+        inferred = [
+            (each, found, each.measurement)
+            for each in group
+            if (found := passes_at_copy(each, of)) is not None
+        ]
+        if not counted:
             continue
-        words = ", ".join(f"{each.case.piece} {{p{i}}}" for i, each in enumerate(known))
-        yield say(
-            "Passes over the inputs of {where}: " + words + ".",
-            where=place(group[0].case),
-            **{
-                f"p{i}": evidence(
-                    f"passes, {each.case.piece}", each.passes or 0.0, "count", each.measurement
-                )
-                for i, each in enumerate(known)
-            },
-        )
+        text = "Passes over the inputs of {where}, each operand of a call once: {counted}"
+        fields = {f"c{i}": _passes("operands' passes", *each) for i, each in enumerate(counted)}
+        words = ", ".join(f"{each.name} {{c{i}}}" for i, (each, _, _) in enumerate(counted))
+        text = text.replace("{counted}", words)
+        if inferred:
+            text += "; inferred from time and copy bandwidth, at most: "
+            text += ", ".join(f"{each.name} {{i{i}}}" for i, (each, _, _) in enumerate(inferred))
+            fields |= {
+                f"i{i}": _passes("passes at the copy bandwidth", *each, of)
+                for i, each in enumerate(inferred)
+            }
+        yield say(f"{text}.", where=place(group[0].case), **fields)
+
+
+def _passes(quantity: str, each: Timed, value: float, *sources: Source | None) -> Evidence:
+    return evidence(f"{quantity}, {each.name}", value, "count", *sources)
 
 
 def times(timed: Sequence[Timed]) -> Iterator[Conclusion]:
-    """Separate calls against the fastest way, at every size; the online softmax against three passes."""
+    """Separate calls against the fastest way, at every size; the online softmax against three passes, as a
+    loop of calls, each of which goes over memory again, and in the one kernel that it is meant for."""
     for group in groups(timed):
-        yield from compared(
-            place(group[0].case), named(group, "online"), named(group, "three passes")
-        )
+        for online in ("online", ONLINE_KERNEL):
+            where = place(group[0].case)
+            yield from compared(where, named(group, online), named(group, "three passes"))
         known = [each for each in group if each.median_s is not None]
         if len(known) < 2 or known[0].case.piece != PIECES[group[0].case.subject][0]:
             continue
@@ -48,10 +69,17 @@ def shares(timed: Sequence[Timed], of: Calibration | None) -> Iterator[Conclusio
         if not known:
             continue
         best = max(known, key=lambda each: copy_share(each, of) or 0.0)
+        absent = not_timed(
+            Rival(name=each.name, measurement=each.measurement)
+            for each in group
+            if each.time is None
+        )
         yield say(
-            "Nearest to the copy bandwidth at {where} comes {piece}, with {share} of it.",
+            "Nearest to the copy bandwidth at {where} comes{among} {piece}, with {share} of it{absent}.",
             where=place(best.case),
-            piece=best.case.piece,
+            among=" of those timed" if absent else "",
+            absent=absent,
+            piece=best.name,
             share=evidence(
                 "share of the copy bandwidth",
                 copy_share(best, of) or 0.0,
@@ -80,7 +108,7 @@ def equality(timed: Sequence[Timed]) -> Iterator[Conclusion]:
             "({piece}, {where}).",
             precision=precision,
             most=evidence("largest difference from fp64", most, "count", worst.measurement),
-            piece=worst.case.piece,
+            piece=worst.name,
             where=place(worst.case),
         )
 

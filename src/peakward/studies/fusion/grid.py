@@ -12,8 +12,9 @@ from peakward.studies.setting import Setting
 
 COMPILED = "compiled"
 OWN = "peakward"
+ONLINE_KERNEL = "online, one kernel"
 PIECES: dict[MicroSubject, tuple[str, ...]] = {
-    "softmax": ("three passes", "online", "torch", COMPILED, OWN),
+    "softmax": ("three passes", "online", ONLINE_KERNEL, "torch", COMPILED, OWN),
     "rms-norm": ("call by call", "torch", COMPILED, OWN),
     "cross-entropy": ("call by call", "torch", COMPILED, OWN),
 }
@@ -93,6 +94,8 @@ def absences(setting: Setting) -> tuple[Absence, ...]:
     if setting.device == "cpu":
         reason = "Peakward's kernels are written in Triton, which needs a GPU"
         found.append(Absence(piece=OWN, subjects=tuple(PIECES), reason=reason))
+        reason += "; Inductor's C++ has loops of its own for maximum, sum and quotient"
+        found.append(Absence(piece=ONLINE_KERNEL, subjects=("softmax",), reason=reason))
     if not setting.has_compiler:
         reason = "torch.compile found no C++ compiler here"
         found.append(Absence(piece=COMPILED, subjects=tuple(PIECES), reason=reason))
