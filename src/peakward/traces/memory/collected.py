@@ -15,10 +15,14 @@ EVENT: Final = object()
 _ACTIONS = {each.name.lower(): int(each) for each in Action}
 _OTHER, _OOM = int(Action.OTHER), int(Action.OOM)
 _ROW = struct.Struct("=6q")
-_MOST_REMEMBERED = 1 << 18
+MAX_NAME: Final = 4096
+"""Characters of a file's or function's name that are kept: a path of Linux has as many at most. Without a
+bound each of many frames that share one name of 16 MiB would look through all of it."""
 WORKED_OUT = 3
 """Times the columns: 300,000 allocations over 1 MiB, none let go, took 300 bytes each at most, where the
 reader counts 80 beside the 48 of the columns; 12 million events of three for an allocation took 215."""
+MAX_FRAMES: Final = 1 << 14
+"""Of one stack: Python stops at 1000 unless it is told otherwise."""
 _MAX = 1 << 62
 
 
@@ -29,33 +33,47 @@ class Stacks:
         self.frames: dict[Frame, int] = {}
         self.stacks: dict[tuple[int, ...], int] = {}
         self.n_bytes = 0
-        self._remembered: dict[int, tuple[object, int]] = {}
+        self._lists: dict[int, tuple[list[Any] | tuple[Any, ...], int, int]] = {}
+        self._dicts: dict[int, tuple[dict[Any, Any], int]] = {}
 
     def position(self, frames: object) -> int:
-        """Of a list of frames in `stacks`; NONE of none.
+        """Of a list of frames in `stacks`; NONE of none. Each list is looked through once, however many
+        events share it, and each frame once, however many lists do.
 
         Raises:
-            PeakwardError: they are not frames.
+            PeakwardError: they are not frames, or the list has grown since it was here.
         """
         if frames is None:
             return NONE
-        known = self._remembered.get(id(frames))
+        # By identity: what is known is kept, so that nothing else comes to have its id.
+        known = self._lists.get(id(frames))
         if known is not None:
-            return known[1]
+            if len(known[0]) != known[1]:
+                raise PeakwardError(
+                    "expected a list of frames that stays as an event had it, got one that grows: the "
+                    "snapshot was edited or is damaged, so record it again"
+                )
+            return known[2]
         if not isinstance(frames, list | tuple):
             raise PeakwardError(f"expected a list of frames, got {_said(frames)}")
+        if len(frames) > MAX_FRAMES:
+            raise PeakwardError(
+                f"expected stacks of at most {MAX_FRAMES:,} frames, got one of {len(frames):,}: no program "
+                "calls so deep; record the snapshot again"
+            )
         stack = tuple(map(self._frame, frames))
         found = self.stacks.get(stack)
         if found is None:
             found = self.stacks[stack] = len(self.stacks)
             self.n_bytes += 200 + 8 * len(stack)
-        if isinstance(frames, tuple) and len(self._remembered) < _MOST_REMEMBERED:
-            # Kept as well, so that no other tuple comes to have its id.
-            self._remembered[id(frames)] = frames, found
-            self.n_bytes += 150
+        self._lists[id(frames)] = frames, len(frames), found
+        self.n_bytes += 150
         return found
 
     def _frame(self, found: object) -> int:
+        known = self._dicts.get(id(found))
+        if known is not None:
+            return known[1]
         if not isinstance(found, dict):
             raise PeakwardError(f"expected a stack's frame, got {_said(found)}")
         filename, line, name = found.get("filename"), found.get("line"), found.get("name")
@@ -63,11 +81,13 @@ class Stacks:
             raise PeakwardError(
                 f"expected a frame with filename, line and name, got {_said(found)}"
             )
-        frame = Frame(printable(filename), line, printable(name))
+        frame = Frame(printable(filename[:MAX_NAME]), line, printable(name[:MAX_NAME]))
         position = self.frames.get(frame)
         if position is None:
             position = self.frames[frame] = len(self.frames)
-            self.n_bytes += 400 + len(filename) + len(name)
+            self.n_bytes += 400 + len(frame.filename) + len(frame.name)
+        self._dicts[id(found)] = found, position
+        self.n_bytes += 150
         return position
 
 

@@ -20,7 +20,7 @@ from peakward.traces.memory.lifetimes import Lifetimes, lifetimes
 from peakward.traces.memory.origins import CATEGORIES, PLACES, Origins, origins
 from peakward.traces.memory.packing import free_pieces, segment_kinds
 from peakward.traces.memory.segment_lives import held_at, reserved_bytes, segment_lives
-from peakward.traces.memory.table import Action, Events, Ints, Segment, Snapshot
+from peakward.traces.memory.table import Action, Annotation, Events, Ints, Segment, Snapshot
 from peakward.traces.memory.timeline import open_ranges, timeline, times_us
 
 MOST_OOMS: Final = 100
@@ -39,6 +39,11 @@ class OneDevice:
     def events(self) -> Events:
         """Its own."""
         return self.snapshot.events.of(self.snapshot.events.device == self.device)
+
+    @cached_property
+    def annotations(self) -> tuple[Annotation, ...]:
+        """Its own, in the order of their times."""
+        return tuple(each for each in self.snapshot.annotations if each.device == self.device)
 
     @cached_property
     def segments(self) -> tuple[Segment, ...]:
@@ -117,7 +122,7 @@ class OneDevice:
             places=shares(place, PLACES, n_bytes, alive),
             holders=greatest,
             n_holders=n_holders,
-            ranges=open_ranges(self.snapshot.annotations, self.device, time_us),
+            ranges=open_ranges(self.annotations, time_us),
             uncertain_bytes=int((alive & self.sizes.is_least).sum()) * SMALL_BYTES,
         )
 

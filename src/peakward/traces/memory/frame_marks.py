@@ -4,6 +4,7 @@ import itertools
 import re
 from collections.abc import Sequence
 from enum import IntFlag
+from functools import lru_cache
 
 import numpy as np
 
@@ -50,14 +51,19 @@ _MOVES = {"_apply", "to_empty"}
 _MAKES = {"__init__", "reset_parameters", "__new__", "__deepcopy__"}
 
 
-_NODE = re.compile(r"torch::autograd::[^(]*?\w+::apply\b")
+_APPLY = re.compile(r"\w::apply\b")
 
 
 def is_node(frame: Frame) -> bool:
     """Whether a line of C++ is the call of a node of autograd's graph."""
-    return bool(_CPP.search(frame.filename) and _NODE.search(frame.name))
+    if not _CPP.search(frame.filename):
+        return False
+    # Before a parenthesis, and once through the name: a pattern for both backtracks by its square.
+    after = (part.partition("torch::autograd::")[2] for part in frame.name.split("("))
+    return any(map(_APPLY.search, after))
 
 
+@lru_cache(1 << 16)  # Each of the last 100 times that memory ran out asks it of a whole stack.
 def is_library(frame: Frame) -> bool:
     """Whether a line is of torch, of what it generated, of Python's library or of C++."""
     name = frame.filename

@@ -10,7 +10,7 @@ length is read only as far as the file goes; and dicts may be taken away as they
 import re
 import struct
 import sys
-from typing import Any, BinaryIO, Final, Protocol
+from typing import Any, Final, Protocol
 
 from peakward.records.errors import PeakwardError
 
@@ -21,6 +21,11 @@ MAX_LONG: Final = 32
 """Bytes of one integer."""
 MAX_DEPTH: Final = 64
 """Of marks, so of containers within one another; a snapshot has about ten."""
+
+FREELY_HELD: Final = 256 << 20
+MOST_HELD: Final = 16
+"""Times the bytes read, that what is held may take beyond `FREELY_HELD`: recordings of an H100 take 5 to 8
+times theirs, a file of nothing but empty lists 120 times its own."""
 
 _REFERENCES = re.compile(rb"\]\x94\(((?:h.|j.{4})+)e(?!\()", re.DOTALL)
 """A whole list of things seen before: a stack. In one match, since two thirds of a snapshot's opcodes
@@ -79,6 +84,13 @@ class Collector(Protocol):
         """What stands in the dict's place, which it must not keep; None to leave it there."""
 
 
+class Readable(Protocol):
+    """A file, or what unpacks one."""
+
+    def read(self, n_bytes: int, /) -> bytes:
+        """The next of it."""
+
+
 class PlainPickle:
     """Reads one pickle of dicts, lists, tuples, text, bytes, numbers, bools and None.
 
@@ -86,9 +98,9 @@ class PlainPickle:
     integers as keys.
     """
 
-    def __init__(self, file: BinaryIO, collector: Collector, max_bytes: int) -> None:
+    def __init__(self, file: Readable, collector: Collector, max_bytes: int) -> None:
         """Args:
-        file: anything with `read`.
+        file: the pickle.
         collector: is shown each dict as it is finished, and may take it away.
         max_bytes: of what may be held at once, counted as it is made; a chunk's worth more may be.
         """
@@ -113,7 +125,7 @@ class PlainPickle:
         Raises:
             Malformed: an opcode that plain values do not need, a length that is too large, nesting
                 that is too deep, or an end before the value's.
-            PeakwardError: it holds more than `max_bytes`.
+            PeakwardError: it holds more than `max_bytes`, or than any recording of its length.
         """
         try:
             while not self._run():
@@ -352,6 +364,8 @@ class PlainPickle:
         return self._n_before + at
 
     def _check_protocol(self, version: int) -> None:
+        if self._place(self._at) != 2:
+            raise Malformed(f"begins again near byte {self._place(self._at):,}")
         if not 2 <= version <= 5:
             raise Malformed(f"has pickle protocol {version}, of which 2 to 5 are read")
 
@@ -362,6 +376,13 @@ class PlainPickle:
             + 8 * len(self._memo)
             + _ITEM_BYTES * len(self._stack)
         )
+        read = self._place(len(self._buffer))
+        if held > FREELY_HELD + MOST_HELD * read:
+            raise PeakwardError(
+                f"expected a recorded snapshot, got {read:,} bytes whose values take "
+                f"{held / 2**20:,.0f} MiB, more than {MOST_HELD} times as much: such a file is made to fill "
+                "memory; record the snapshot again"
+            )
         if held > self._max_bytes:
             raise PeakwardError(
                 f"expected a snapshot that fits into {self._max_bytes / 2**30:.2f} GiB, half of the "

@@ -12,7 +12,8 @@ INACTIVE: Final = "inactive"
 STATES: Final = (ALLOCATED, "active_awaiting_free", "active_pending_free", INACTIVE)
 """The two in the middle are one: freed by the program, still in use on another stream. Which of the
 names it has depends on whether Python or C++ wrote the snapshot."""
-MAX_DEVICES: Final = 1024
+MAX_DEVICES: Final = 64
+"""Of one process; each is worked out from all events."""
 
 _MAX = 1 << 62
 

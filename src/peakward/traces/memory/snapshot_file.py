@@ -3,18 +3,22 @@
 import gzip
 import zlib
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 from peakward.records.errors import PeakwardError
 from peakward.records.printable import printable
 from peakward.traces.memory.collected import EVENT, EventCollector
-from peakward.traces.memory.plain_pickle import Malformed, PlainPickle
-from peakward.traces.memory.segments import segments
+from peakward.traces.memory.plain_pickle import CHUNK, Malformed, PlainPickle, Readable
+from peakward.traces.memory.segments import MAX_DEVICES, segments
 from peakward.traces.memory.table import Annotation, Snapshot
 from peakward.traces.readers.memory_limit import free_bytes
 from peakward.traces.reading import GZIP, SQLITE, refuse_pipe
 
 EXPECTED: Final = "expected an allocator snapshot (torch.cuda.memory._dump_snapshot)"
+MOST_UNPACKED: Final = 100
+"""Times the bytes of a gzip that its content may have: recordings of an H100 have 8 to 15 times as many,
+a content made to be small when packed 1000 times."""
+_MAX_TEXT: Final = 500
 _UNKNOWN_FREE_BYTES: Final = 8 << 30
 
 
@@ -38,8 +42,11 @@ def read(path: Path, max_bytes: int | None = None) -> Snapshot:
             begin = plain.read(512)
             plain.seek(0)
             if begin.startswith(GZIP):
+                packed_bytes = plain.seek(0, 2)
+                plain.seek(0)
                 with gzip.open(plain) as unpacked:
-                    return _read(unpacked, path.name, max_bytes)  # type: ignore[arg-type]
+                    bounded = _Bounded(unpacked, CHUNK + MOST_UNPACKED * packed_bytes)
+                    return _read(bounded, path.name, max_bytes)
             _check_beginning(begin, path.name)
             return _read(plain, path.name, max_bytes)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -52,7 +59,29 @@ def read(path: Path, max_bytes: int | None = None) -> Snapshot:
         ) from error
 
 
-def _read(file: BinaryIO, name: str, max_bytes: int) -> Snapshot:
+class _Bounded:
+    """The content of a gzip, as far as a recording's would go."""
+
+    def __init__(self, unpacked: gzip.GzipFile, most: int) -> None:
+        self._unpacked = unpacked
+        self._most = most
+
+    def read(self, n_bytes: int) -> bytes:
+        """The next of it.
+
+        Raises:
+            PeakwardError: it has more than `most` bytes.
+        """
+        found = self._unpacked.read(n_bytes)
+        if self._unpacked.tell() > self._most:
+            raise PeakwardError(
+                f"{EXPECTED}, got a gzip that unpacks to more than {MOST_UNPACKED} times its bytes: such a "
+                "file is made to fill memory; if you trust it, unpack it with gunzip"
+            )
+        return found
+
+
+def _read(file: Readable, name: str, max_bytes: int) -> Snapshot:
     collector = EventCollector()
     try:
         found = PlainPickle(file, collector, max_bytes).read()
@@ -86,34 +115,35 @@ def _snapshot(found: Any, collector: EventCollector, name: str) -> Snapshot:
 
 def _event_counts(traces: Any, n_events: int) -> list[int]:
     """Events of each device."""
-    right = isinstance(traces, list | tuple) and all(
-        isinstance(each, list | tuple) and all(event is EVENT for event in each) for each in traces
+    if isinstance(traces, list | tuple) and len(traces) <= MAX_DEVICES:
+        counts = [len(each) if isinstance(each, list | tuple) else -1 for each in traces]
+        # The sum first: a list that is named many times is looked through only where it is right.
+        if sum(counts) == n_events and all(event is EVENT for each in traces for event in each):
+            return counts
+    raise PeakwardError(
+        f"expected device_traces to be lists of events, each once, of at most {MAX_DEVICES} devices, got "
+        "something else: the snapshot was edited or is damaged, so record it again"
     )
-    counts = [len(each) for each in traces] if right else [-1]
-    if sum(counts) != n_events:
-        raise PeakwardError(
-            "expected device_traces to be lists of events, each once, got something else: the "
-            "snapshot was edited or is damaged, so record it again"
-        )
-    return counts
 
 
 def _annotations(found: Any) -> tuple[Annotation, ...]:
+    """In the order of their times; one that is named several times is there once."""
     if not isinstance(found, list | tuple):
         return ()
-    return tuple(
+    each_once = {id(each): each for each in found if isinstance(each, dict)}.values()
+    made = [
         Annotation(
             each.get("device", 0),
             each["time_us"],
-            printable(each["name"]),
-            printable(str(each.get("stage", ""))[:20]),
+            printable(each["name"][:_MAX_TEXT]),
+            each["stage"][:20] if isinstance(each.get("stage"), str) else "",
         )
-        for each in found
-        if isinstance(each, dict)
-        and type(each.get("time_us")) is int
+        for each in each_once
+        if type(each.get("time_us")) is int
         and type(each.get("device", 0)) is int
         and isinstance(each.get("name"), str)
-    )
+    ]
+    return tuple(sorted(made, key=lambda each: each.time_us))
 
 
 def _check_beginning(begin: bytes, name: str) -> None:

@@ -40,13 +40,13 @@ def timeline(found: Balances, time_us: Ints) -> tuple[MemoryPoint, ...]:
     return (start, *points)
 
 
-def open_ranges(annotations: Sequence[Annotation], device: int, time_us: int) -> tuple[str, ...]:
-    """Names of those begun and not ended, outermost first."""
+def open_ranges(annotations: Sequence[Annotation], time_us: int) -> tuple[str, ...]:
+    """Names of those begun and not ended, outermost first; of one device, in the order of their times."""
     opened: dict[int, str] = {}
     begun: dict[str, list[int]] = {}
-    for number, each in enumerate(sorted(annotations, key=lambda one: one.time_us)):
-        if each.device != device or each.time_us > time_us:
-            continue
+    for number, each in enumerate(annotations):
+        if each.time_us > time_us:
+            break
         if each.stage.upper() == "START":
             opened[number] = each.name
             begun.setdefault(each.name, []).append(number)

@@ -1,6 +1,10 @@
 """What a line of a stack tells."""
 
+import re
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from peakward.traces.memory.frame_marks import Mark, frame_marks, is_library, is_node
 from peakward.traces.memory.table import Frame
@@ -60,3 +64,12 @@ def test_a_node_of_autograds_graph():
     assert is_node(Frame("??", 0, name))
     assert not is_node(Frame("train.py", 3, name))
     assert not is_node(Frame("??", 0, "torch::autograd::Engine::evaluate_function(int)"))
+
+
+@given(
+    parts=st.lists(st.sampled_from(["torch::autograd::", "::apply", "(", "a", "Relu", " ", "s"]))
+)
+def test_a_node_is_told_as_by_one_pattern_of_the_whole(parts):
+    name = "".join(parts)
+    pattern = re.compile(r"torch::autograd::[^(]*?\w+::apply\b")
+    assert is_node(Frame("??", 0, name)) == bool(pattern.search(name))

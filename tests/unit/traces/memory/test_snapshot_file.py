@@ -209,3 +209,68 @@ def test_what_is_worked_out_of_columns_counts_before_it_is(tmp_path):
     assert len(read(path, 4_000_000).events) == 10_000
     with pytest.raises(PeakwardError, match="expected a snapshot that fits into"):
         read(path, 2_000_000)
+
+
+class Listed(list):
+    """Counts how often it is looked through."""
+
+    n = 0
+
+    def __iter__(self):
+        Listed.n += 1
+        return super().__iter__()
+
+
+def test_a_list_of_events_that_is_named_many_times_is_not_looked_through():
+    """Or a file of n bytes would take n² steps before it is refused."""
+    trace = Listed([snapshot_file.EVENT] * 100)
+    with pytest.raises(PeakwardError, match="lists of events, each once"):
+        snapshot_file._event_counts([trace] * 64, 100)
+    assert Listed.n == 0
+    assert snapshot_file._event_counts([trace, []], 100) == [100, 0]
+
+
+def test_more_devices_than_a_process_has_are_refused(tmp_path):
+    """Each would be worked out from all events."""
+    for value in (
+        {"segments": [], "device_traces": [[]] * 65},
+        {"segments": [{"device": 64, "address": 0, "total_size": 0, "blocks": []}]},
+    ):
+        with pytest.raises(PeakwardError, match="so record it again"):
+            read(written(tmp_path, value))
+
+
+def test_an_annotation_that_is_named_many_times_is_there_once_and_cut(tmp_path):
+    nested = []
+    for _ in range(50):
+        nested = [nested]
+    shared = {"name": "\x1b" * 1_000_000, "time_us": 5, "device": 0, "stage": nested}
+    early = {"name": "b", "time_us": 1, "device": 0, "stage": "START"}
+    value = {"segments": [], "device_traces": [], "external_annotations": [shared] * 1000 + [early]}
+    found = read(written(tmp_path, value)).annotations
+    assert [each.time_us for each in found] == [1, 5]
+    assert found[1].name == r"\x1b" * 500 and found[1].stage == ""
+
+
+class Unpacking(gzip.GzipFile):
+    """Counts what is unpacked of any file."""
+
+    n_bytes = 0
+
+    def read(self, size=-1):
+        found = super().read(size)
+        Unpacking.n_bytes += len(found)
+        return found
+
+
+@pytest.mark.parametrize("made", [b"]", b"h\x00", b"\x95" + bytes(8)])
+def test_a_gzip_that_unpacks_to_what_no_recording_would_is_refused_early(
+    made, tmp_path, monkeypatch
+):
+    path = tmp_path / "bomb.pickle.gz"
+    path.write_bytes(gzip.compress(b"\x80\x04]\x94(" + made * ((32 << 20) // len(made))))
+    Unpacking.n_bytes = 0
+    monkeypatch.setattr(gzip, "open", lambda file: Unpacking(fileobj=file))
+    with pytest.raises(PeakwardError, match="such a file is made to fill memory"):
+        read(path, max_bytes=1 << 40)
+    assert Unpacking.n_bytes < 12 << 20

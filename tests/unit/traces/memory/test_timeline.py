@@ -30,12 +30,11 @@ def test_open_ranges_are_those_begun_and_not_ended():
         Annotation(0, 2, "forward", "START"),
         Annotation(0, 3, "forward", "END"),
         Annotation(0, 4, "backward", "START"),
-        Annotation(1, 4, "elsewhere", "START"),
         Annotation(0, 9, "step", "END"),
     ]
-    assert open_ranges(marks, 0, 2) == ("step", "forward")
-    assert open_ranges(marks, 0, 5) == ("step", "backward")
-    assert open_ranges(marks, 0, 0) == ()
+    assert open_ranges(marks, 2) == ("step", "forward")
+    assert open_ranges(marks, 5) == ("step", "backward")
+    assert open_ranges(marks, 0) == ()
 
 
 def test_of_ranges_of_one_name_the_last_begun_ends_first():
@@ -46,5 +45,5 @@ def test_of_ranges_of_one_name_the_last_begun_ends_first():
         Annotation(0, 4, "a", "END"),
         Annotation(0, 5, "c", "END"),
     ]
-    assert open_ranges(marks, 0, 3) == ("a", "b", "a")
-    assert open_ranges(marks, 0, 9) == ("a", "b")
+    assert open_ranges(marks, 3) == ("a", "b", "a")
+    assert open_ranges(marks, 9) == ("a", "b")
