@@ -219,9 +219,9 @@ def calibrate(device: DeviceType | None = None, *, db: str = DB) -> Calibration:
 
 def findings(trace: "Trace") -> Diagnosis:
     """What holds a trace back, and what could not be judged from it alone: `peakward trace`."""
-    from peakward.cli.trace import diagnosed
+    from peakward.trace_files import diagnosis
 
-    return diagnosed(trace.profile(), trace.device)
+    return diagnosis(trace)
 
 
 def watch(

@@ -1,11 +1,16 @@
-"""`pw.trace`: a trace that is read from a file, on a device that the catalogue knows."""
+"""`pw.trace` and `peakward trace`: a trace that is read from a file, on a device that the catalogue knows,
+and what is told of it."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from peakward.catalogue import devices
 from peakward.records.errors import PeakwardError
-from peakward.traces.trace import Trace
+from peakward.records.finding import Diagnosis
+from peakward.records.profile import Job, Profile, Rank, WorkPhase
+from peakward.records.trace_report import TraceReport
+from peakward.traces.trace import Trace, compare, in_order
 
 
 def trace(path: str | Path, *, device: str | None = None) -> Trace:
@@ -38,3 +43,41 @@ def trace(path: str | Path, *, device: str | None = None) -> Trace:
         )
         found.table = replace(found.table, limits=(*found.table.limits, said))
     return found
+
+
+def report(
+    traces: Sequence[Trace], *, phase: WorkPhase | None = None, range_name: str | None = None
+) -> TraceReport:
+    """Everything that is told of a trace, or of several as ranks of one job; or of a part of them.
+
+    Raises:
+        PeakwardError: two ranks of one number, or a range that a trace does not have.
+    """
+    traces = in_order(traces)
+    job = compare(traces) if len(traces) > 1 else None
+    ranks = (None,) if job is None else job.ranks
+    profiles = tuple(each.profile(phase=phase, range_name=range_name) for each in traces)
+    is_whole = phase is None and range_name is None
+    told = zip(profiles, traces, ranks, strict=True) if is_whole else ()
+    return TraceReport(
+        profiles=profiles,
+        diagnoses=tuple(_diagnosed(profile, trace, job, rank) for profile, trace, rank in told),
+        job=job,
+    )
+
+
+def diagnosis(trace: Trace) -> Diagnosis:
+    """What the rules say of a whole trace, by itself."""
+    return _diagnosed(trace.profile(), trace)
+
+
+def _diagnosed(
+    profile: Profile, trace: Trace, job: Job | None = None, rank: Rank | None = None
+) -> Diagnosis:
+    # Here, since the rules take a tenth of a second to load, which a trace that is only read does not need.
+    from peakward.diagnose.examine import examine
+    from peakward.diagnose.signals import Signals
+    from peakward.prediction.planning.site import site
+
+    where = None if trace.device is None else site(trace.device)
+    return examine(Signals(subject=profile.source, profile=profile, site=where, job=job, rank=rank))

@@ -8,6 +8,7 @@ from peakward.cli.main import main
 from peakward.lab.measure import probe
 from peakward.records import codec
 from peakward.records.calibration import Calibration, MatmulRate
+from peakward.records.dry_run import DryRun
 from peakward.records.study import Study
 from peakward.store.database import Store
 
@@ -76,13 +77,18 @@ def test_the_best_command_measures_the_best_case(micro, calibrated, capsysbinary
 
 
 def test_a_dry_run_lists_what_would_run_and_runs_nothing(micro, calibrated, capsys):
-    assert main(["run", *micro, "--lever", "sdpa,compile", "--dry-run"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    steps = [line.split("  ")[-1] for line in lines[:-1]]
+    words = ["run", *micro, "--lever", "sdpa,compile", "--dry-run"]
+    assert main([*words, "--json"]) == 0
+    found = codec.from_json(capsys.readouterr().out.encode(), DryRun)
+    steps = [each.what for each in found.steps]
     assert steps[0] == "measure the baseline"
     assert {"screen sdpa", "screen compile"} <= set(steps)
     assert "confirm the composition and each of its levers" in steps
-    assert "in all" in lines[-1]
+    assert all(each.predicted_s is not None for each in found.steps)
+    assert main([*words, "--markdown", "plan.md"]) == 0
+    said = capsys.readouterr().out
+    assert "in all; at most about 1 min 40 s, the budget, is spent" in said
+    assert "| screen sdpa |" in (calibrated / "plan.md").read_text()
     with Store.open_read_only(calibrated / "peakward.db") as store:
         assert store.studies() == ()
 

@@ -56,11 +56,11 @@ def test_a_grid_of_modules_is_measured_and_found_again(at_user_modules, here):
     found = [(each["case"]["source"], each["status"]) for each in study["record"]["measurements"]]
     assert found == [(each, "ok") for each in models]
     _, planned, _ = here(*words, "--dry-run")
-    assert planned.count("(stored)") == 2
+    assert planned.count("stored\n") == 2
     path = at_user_modules / "tiny_gpt.py"
     path.write_text(path.read_text() + "\n# changed")
     _, planned, _ = here(*words, "--dry-run")
-    assert planned.count("(stored)") == 1
+    assert planned.count("stored\n") == 1
 
 
 def test_a_run_names_what_cannot_be_done_from_outside(at_user_modules):

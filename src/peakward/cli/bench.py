@@ -1,5 +1,6 @@
 """Measure a grid of cases."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -8,8 +9,11 @@ import tyro
 
 from peakward.cli import machine, options, output, session, values, watch
 from peakward.cli.vocabulary import CaseOptions, Cases, ResultOptions, Results, option
+from peakward.records.case import Case
+from peakward.records.dry_run import DryRun, PlannedStep
 from peakward.records.environment import Environment
 from peakward.records.protocol import Protocol
+from peakward.report import dry_run
 from peakward.report.cases import label
 from peakward.studies.bench import bench, planned
 from peakward.studies.readings import Planned
@@ -49,10 +53,10 @@ def main(given: Options, command: str) -> int:
     protocols = _protocols(given)
     targets = output.targets(given.results)
     if given.dry_run:
-        output.refuse_json_of_a_dry_run(given.results)
-        _dry_run(planned(cases, protocols), here.environment, Path(given.results.db))
-        for reason in reasons:
-            print(_left_out(reason))
+        plan = _dry_run(
+            planned(cases, protocols), here.environment, Path(given.results.db), command, reasons
+        )
+        output.show(plan, targets, as_json=given.results.json, document=dry_run.document(plan))
         return 0
     names = [label(case) for case, _ in planned(cases, protocols)]
     with (
@@ -97,15 +101,32 @@ def _warmup(text: str) -> int | None:
     return values.whole(text, "--warmup", low=0, high=MAX_STEPS)
 
 
-def _dry_run(plan: tuple[Planned, ...], environment: Environment, db: Path) -> None:
+def _dry_run(
+    plan: tuple[Planned, ...],
+    environment: Environment,
+    db: Path,
+    command: str,
+    reasons: Sequence[str],
+) -> DryRun:
     held = _held(plan, environment, db)
-    for case, protocol in plan:
-        warmup = protocol.warmup_steps
-        steps = "until steady" if warmup is None else f"{warmup} warm-up steps"
-        state = "  (stored)" if (case, protocol) in held else ""
-        print(f"{label(case)}, {steps}{state}")
-    plural = "" if len(plan) == 1 else "s"
-    print(f"{len(plan)} measurement{plural}, {len(held)} of them stored already")
+    return DryRun(
+        command=command,
+        steps=tuple(
+            PlannedStep(
+                what=_named(case, protocol),
+                case=case,
+                protocol=protocol,
+                is_stored=(case, protocol) in held,
+            )
+            for case, protocol in plan
+        ),
+        left_out=tuple(map(_left_out, reasons)),
+    )
+
+
+def _named(case: Case, protocol: Protocol) -> str:
+    warmup = protocol.warmup_steps
+    return f"{label(case)}, {'until steady' if warmup is None else f'{warmup} warm-up steps'}"
 
 
 def _held(plan: tuple[Planned, ...], environment: Environment, db: Path) -> set[Planned]:

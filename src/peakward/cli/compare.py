@@ -46,7 +46,7 @@ def main(options: Options, command: str) -> int:
     found = comparison.changes(before, after, threshold=threshold)
     study = comparison.study(before, after, found, threshold=threshold, command=command)
     output.show(
-        (study,),
+        study,
         targets,
         as_json=options.results.json,
         document=comparison_report.document(

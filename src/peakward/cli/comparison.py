@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from statistics import quantiles
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -19,8 +19,9 @@ from peakward.report.format import format_cell
 from peakward.stats.compare import judge_change, median_ratio
 
 Verdict = Literal[
-    "slower", "faster", "same", "inconclusive", "broken", "mended", "missing", "not measured"
+    "broken", "missing", "slower", "not measured", "inconclusive", "same", "faster", "mended"
 ]
+"""The worst first."""
 
 MIN_STEPS = 5
 """Fewer timed steps on a side give an interval too rough to judge by."""
@@ -67,17 +68,24 @@ def refuse_to_mix(before: Study, after: Study, *, across: bool) -> None:
 
 def changes(before: Study, after: Study, *, threshold: float) -> tuple[Change, ...]:
     """Every case that both studies hold, measured with the same warm-up, judged; and every one that
-    ran before and that the study after lacks.
+    ran before and that the study after lacks. The worst come first.
 
     The best composition of a `run` is its finding, not its plan: another one is no missing case.
     """
     planned = before.name != "run"
     old, new = _by_plan(before.measurements), _by_plan(after.measurements)
-    return tuple(
+    found = (
         change(measured, new[plan], threshold) if plan in new else _missing(measured, after)
         for plan, measured in old.items()
         if plan in new or (planned and measured.status == "ok")
     )
+    return tuple(sorted(found, key=_severity))
+
+
+def _severity(change: Change) -> tuple[int, float]:
+    """Smallest for what is worst: by the verdict, then by how much slower."""
+    slowed = 0.0 if change.ratio is None else change.ratio.estimate
+    return get_args(Verdict).index(change.verdict), -slowed
 
 
 def regressions(found: Iterable[Change]) -> tuple[Change, ...]:
@@ -201,7 +209,7 @@ def _table(before: Environment, after: Environment, found: tuple[Change, ...]) -
     """One device a column where the two differ: each heading then names its own."""
     apart = before.device_name != after.device_name
     columns = (
-        Column(name="case"),
+        Column(name="case", unit="name"),
         Column(name=f"before, {before.device_name}" if apart else "before", unit="s"),
         Column(name=f"after, {after.device_name}" if apart else "after", unit="s"),
         Column(name="after / before", unit="ratio"),

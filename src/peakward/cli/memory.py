@@ -38,7 +38,7 @@ def main(options: Options, _command: str) -> int:
     found = memory(Path(options.file)).report()
     whole = pages.whole(found)
     output.show(
-        (found,),
+        found,
         targets,
         as_json=options.views.json,
         document=whole,

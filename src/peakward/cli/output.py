@@ -3,13 +3,13 @@
 import os
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from peakward.cli import whole_file
-from peakward.cli.vocabulary import ResultOptions, ViewOptions
+from peakward.cli.vocabulary import ViewOptions
 from peakward.records import codec
 from peakward.records.errors import PeakwardError
 from peakward.records.study import Study
@@ -46,21 +46,15 @@ def targets(options: ViewOptions) -> tuple[Target, ...]:
     return found
 
 
-def refuse_json_of_a_dry_run(options: ResultOptions) -> None:
-    """A dry run makes no record that --json could print."""
-    if options.json:
-        raise PeakwardError("expected --dry-run or --json, got both: a dry run makes no record")
-
-
 def show(
-    records: Sequence[msgspec.Struct],
+    record: msgspec.Struct,
     files: tuple[Target, ...],
     *,
     as_json: bool,
     document: Document,
     screen: Document | None = None,
 ) -> None:
-    """Write the document to the files, then print it, or the records alone, one a line.
+    """Write the document to the files, then print it, or the record alone as one JSON document.
 
     `screen` is printed in its place, where a terminal should show less than a page.
     """
@@ -68,8 +62,7 @@ def show(
         _check(target)
         whole_file.write(target.path, target.render(document).encode())
     if as_json:
-        for record in records:
-            sys.stdout.buffer.write(codec.to_json(record) + b"\n")
+        sys.stdout.buffer.write(codec.to_json(record) + b"\n")
     else:
         print_document(document if screen is None else screen)
     for target in files:
@@ -78,7 +71,7 @@ def show(
 
 def show_study(study: Study, files: tuple[Target, ...], *, as_json: bool) -> None:
     """`show` for one study and its own document."""
-    show((study,), files, as_json=as_json, document=documents.document(study))
+    show(study, files, as_json=as_json, document=documents.document(study))
 
 
 def print_document(document: Document) -> None:

@@ -78,7 +78,7 @@ def main(given: Options, command: str) -> int:
     found = plan(case, where, command=command)
     whole = pages.whole(found)
     screen = whole if given.operators else pages.summary(found)
-    output.show((found,), targets, as_json=given.views.json, document=whole, screen=screen)
+    output.show(found, targets, as_json=given.views.json, document=whole, screen=screen)
     return 0
 
 
@@ -92,7 +92,7 @@ def _serve(given: Options, where: Sequence[Site], command: str) -> int:
     targets = output.targets(given.views)
     found = serving.planned(given.case, given.serving, where, command=command)
     document = serving_plan.document(found)
-    output.show((found,), targets, as_json=given.views.json, document=document)
+    output.show(found, targets, as_json=given.views.json, document=document)
     return 0
 
 

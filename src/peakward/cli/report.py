@@ -10,8 +10,10 @@ import tyro
 from peakward.cli import output, stored
 from peakward.cli.vocabulary import ResultOptions, Results, option
 from peakward.records.errors import PeakwardError
-from peakward.records.study import Study
+from peakward.records.study import Column, Study, Table
 from peakward.report import documents
+from peakward.report.columns import without_empty
+from peakward.report.document import Document, TableBlock
 from peakward.studies.registry import STUDIES
 
 
@@ -47,7 +49,7 @@ def main(options: Options, _command: str) -> int:
         return 0
     study = stored.load(_only(options.studies), options.results.db)
     output.show(
-        (study,),
+        study,
         targets,
         as_json=options.results.json,
         document=documents.document(_told_today(study)),
@@ -80,7 +82,7 @@ def _ledger(options: Options, targets: tuple[output.Target, ...]) -> None:
     from peakward.report.lever_ledger import document
 
     found = lever_ledger.load(options.studies, options.results.db)
-    output.show((found,), targets, as_json=options.results.json, document=document(found))
+    output.show(found, targets, as_json=options.results.json, document=document(found))
 
 
 def _only(studies: tuple[str, ...]) -> str:
@@ -99,8 +101,30 @@ def _list(db: Path, *, as_json: bool) -> None:
     if as_json:
         sys.stdout.buffer.write(msgspec.json.encode(entries) + b"\n")
         return
-    for entry in entries:
-        state = "" if entry.complete else "  (incomplete)"
-        print(f"{entry.id[:12]}  {entry.started_at}  {entry.name:<13} {entry.title}{state}")
-    if not entries:
-        print("no studies stored yet: `peakward run` makes one")
+    rows = tuple(
+        (
+            entry.id[:12],
+            entry.started_at,
+            entry.name,
+            entry.title,
+            None if entry.complete else "incomplete",
+        )
+        for entry in entries
+    )
+    columns = (
+        Column(name="id", unit="name"),
+        Column(name="started"),
+        Column(name="study"),
+        Column(name="title"),
+        Column(name="state"),
+    )
+    table = without_empty(Table(title="", columns=columns, rows=rows))
+    output.print_document(
+        Document(
+            title=f"Studies in {db}",
+            headline="`peakward report ID` shows one"
+            if rows
+            else "no studies stored yet: `peakward run` makes one",
+            blocks=(TableBlock(table=table),) if rows else (),
+        )
+    )

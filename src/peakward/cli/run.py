@@ -13,12 +13,14 @@ from peakward.cli.machine import Machine
 from peakward.cli.reproduce import to_command
 from peakward.cli.vocabulary import CaseOptions, Cases, ResultOptions, Results, option
 from peakward.records.case import ConfiguredCase, DeviceType, LeverCase
+from peakward.records.dry_run import DryRun, PlannedStep
 from peakward.records.errors import PeakwardError
 from peakward.records.lever import Lever, NumericsClass
 from peakward.records.plan import Forecast
 from peakward.records.prediction import Prediction
 from peakward.records.trial import Objective
-from peakward.report.format import format_cell, format_duration, format_spread
+from peakward.report import dry_run
+from peakward.report.format import format_cell, format_spread
 from peakward.tune.aim import Aim
 from peakward.tune.dry_run import planned
 from peakward.tune.investigation import Investigation
@@ -70,8 +72,9 @@ def main(given: Options, command: str) -> int:
     asked = _asked(given, here, command)
     targets = output.targets(given.results)
     if given.dry_run:
-        output.refuse_json_of_a_dry_run(given.results)
-        return _dry_run(asked, here, given.results.db)
+        plan = _dry_run(asked, here, given.results.db)
+        output.show(plan, targets, as_json=given.results.json, document=dry_run.document(plan))
+        return 0
     with (
         watch.budget("run", asked.budget_s) as watching,
         session.opened(given.results.db, here, watching) as opened,
@@ -163,22 +166,21 @@ def allowed(
     return machine.applicable(levers, case, here)
 
 
-def _dry_run(asked: Investigation, here: Machine, db: str) -> int:
+def _dry_run(asked: Investigation, here: Machine, db: str) -> DryRun:
     from peakward.store.database import Store
 
     calibration = None
     if Path(db).exists():
         with Store.open_read_only(Path(db)) as store:
             calibration = store.calibration(here.environment.key)
-    steps = planned(asked, here.environment, calibration)
-    for what, cost_s in steps:
-        print(f"{format_duration(cost_s):>12}  {what}")
-    total_s = sum(cost_s for _, cost_s in steps)
-    print(
-        f"{format_duration(total_s):>12}  in all; at most about "
-        f"{format_duration(asked.budget_s)}, the budget, is spent"
+    return DryRun(
+        command=asked.command,
+        steps=tuple(
+            PlannedStep(what=what, predicted_s=cost_s)
+            for what, cost_s in planned(asked, here.environment, calibration)
+        ),
+        budget_s=asked.budget_s,
     )
-    return 0
 
 
 def expectation(

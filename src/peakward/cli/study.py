@@ -22,9 +22,9 @@ from peakward.cli.vocabulary import (
 from peakward.records.case import Configuration, ModelCase, Precision, Workload
 from peakward.records.environment import Environment
 from peakward.records.errors import PeakwardError
-from peakward.records.study import Study
+from peakward.records.study import Column, Studies, Study, Table
 from peakward.report import documents
-from peakward.report.document import Document, Section
+from peakward.report.document import Document, Section, TableBlock
 from peakward.studies import registry
 from peakward.studies.attention_arms import PRECISIONS
 from peakward.studies.scope import Scope, default_scope, grid
@@ -120,7 +120,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 def main(given: Options, command: str) -> int:
     """List the studies, or carry out one or all."""
     if given.name is None and not given.all:
-        _list()
+        _list(as_json=given.results.json)
         return 0
     if given.name is not None and given.all:
         raise PeakwardError(f"expected one study or --all, got {given.name} and --all")
@@ -141,7 +141,8 @@ def main(given: Options, command: str) -> int:
     ):
         found = _carry_out(names, opened, scope, command)
     document = _together([documents.document(each) for each in found])
-    output.show(found, targets, as_json=given.results.json, document=document)
+    record = found[0] if given.name is not None else Studies(studies=found)
+    output.show(record, targets, as_json=given.results.json, document=document)
     if not found[-1].complete:
         raise KeyboardInterrupt
     return 0
@@ -279,7 +280,16 @@ def _together(found: Sequence[Document]) -> Document:
     )
 
 
-def _list() -> None:
-    width = max(len(name) for name in registry.STUDIES) + 2
-    for entry in registry.STUDIES.values():
-        sys.stdout.write(f"{entry.name:<{width}}{entry.question}\n")
+def _list(*, as_json: bool) -> None:
+    if as_json:
+        sys.stdout.buffer.write(msgspec.json.encode(tuple(registry.STUDIES.values())) + b"\n")
+        return
+    rows = tuple((entry.name, entry.question) for entry in registry.STUDIES.values())
+    columns = (Column(name="study", unit="name"), Column(name="what it answers"))
+    output.print_document(
+        Document(
+            title="Studies",
+            headline="`peakward study NAME` carries one out, `--all` every one",
+            blocks=(TableBlock(table=Table(title="", columns=columns, rows=rows)),),
+        )
+    )

@@ -150,3 +150,9 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Ended by Ctrl-C, so that the same command has more to do."""
     notes: tuple[str, ...] = ()
     """Conventions and limits the reader must know: what was not run, and why."""
+
+
+class Studies(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Several studies that one command carried out."""
+
+    studies: tuple[Study, ...]

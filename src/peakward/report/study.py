@@ -85,7 +85,7 @@ def _failed(measurements: tuple[Measurement, ...]) -> tuple[Block, ...]:
     )
     if not rows:
         return ()
-    columns = (Column(name="case"), Column(name="status"), Column(name="reason"))
+    columns = (Column(name="case", unit="name"), Column(name="status"), Column(name="reason"))
     return (TableBlock(table=Table(title="", columns=columns, rows=rows)),)
 
 

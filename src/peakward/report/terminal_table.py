@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
+import msgspec
 from rich import box
 from rich.console import RenderableType
 from rich.padding import Padding
@@ -13,6 +14,7 @@ from peakward.records.study import Cell, Column, Table
 from peakward.report.columns import name_columns, prose_columns
 from peakward.report.format import format_cell, is_numeric
 from peakward.report.tones import tone
+from peakward.report.wrapping import cut, longest_part, wrap
 
 STYLES = {"good": "green", "bad": "red", "doubtful": "yellow", "muted": "dim"}
 GAP = 2
@@ -20,24 +22,39 @@ NARROWEST_PROSE = 28
 
 
 def lay_out(table: Table, width: int) -> Iterator[RenderableType]:
-    """The table's title, body and note, in lines of at most `width`."""
+    """The table's title, body and note, in lines of at most `width`. Every heading is shown."""
+    table = _with_cut_names(table)
     if table.title:
-        yield Text(table.title, style="bold")
-    note = () if table.note is None else (Text(table.note, style="dim"),)
+        yield Text(wrap(table.title, width), style="bold")
+    note = () if table.note is None else (Text(wrap(table.note, width), style="dim"),)
     everything = range(len(table.columns))
     prose = prose_columns(table)
     short = [index for index in everything if index not in prose]
+    below = (Text(), *_below(table, prose, width)) if prose else ()
     if (widths := _widths(table, everything, width)) is not None:
         yield from (_grid(table, everything, widths), *note)
     elif (widths := _widths(table, short, width)) is not None:
-        yield from (_grid(table, short, widths), *note, Text(), *_below(table, prose))
+        yield from (_grid(table, short, widths), *note, *below)
     elif (pieces := _pieces(table, short, width)) is not None:
         for number, columns in enumerate(pieces):
             gap = (Text(),) if number else ()
             yield from (*gap, _grid(table, columns, _widths(table, columns, width) or ()))
-        yield from (*note, Text(), *_below(table, prose)) if prose else note
+        yield from (*note, *below)
     else:
-        yield from (*_row_by_row(table), *note)
+        yield from (*_row_by_row(table, width), *note)
+
+
+def _with_cut_names(table: Table) -> Table:
+    """The table with names of a length that a screen has room for."""
+    is_name = [column.unit == "name" for column in table.columns]
+    rows = tuple(
+        tuple(
+            cut(cell) if named and isinstance(cell, str) else cell
+            for cell, named in zip(row, is_name, strict=True)
+        )
+        for row in table.rows
+    )
+    return msgspec.structs.replace(table, rows=rows)
 
 
 def hanging(mark: RenderableType, body: RenderableType) -> Grid:
@@ -65,25 +82,52 @@ def _widths(table: Table, columns: Sequence[int], width: int) -> list[int] | Non
 
 
 def _pieces(table: Table, columns: Sequence[int], width: int) -> list[list[int]] | None:
-    """The columns in several grids that each begin with the row's names, or None where not even that fits."""
+    """The columns in several grids that each begin with the row's names, or None where not even that fits.
+
+    As many names begin each grid as tell the rows apart, and beyond that as few grids as can be.
+    """
     names = [index for index in name_columns(table) if index in columns]
-    pieces = [list(names)]
-    for index in columns[len(names) :]:
+    found = [_split(table, columns, n, width) for n in range(1, len(names) + 1)]
+    fitting = [pieces for pieces in found if pieces is not None]
+    if not fitting:
+        return None
+    most = max(_n_told_apart(table, pieces) for pieces in fitting)
+    return min((each for each in fitting if _n_told_apart(table, each) == most), key=len)
+
+
+def _split(
+    table: Table, columns: Sequence[int], n_names: int, width: int
+) -> list[list[int]] | None:
+    """The columns over grids that each begin with the first of them, or None where one does not fit."""
+    pieces = [list(columns[:n_names])]
+    for index in columns[n_names:]:
         if _widths(table, [*pieces[-1], index], width) is None:
-            pieces.append(list(names))
+            pieces.append(list(columns[:n_names]))
         pieces[-1].append(index)
     fit = all(_widths(table, piece, width) is not None for piece in pieces)
     return pieces if fit else None
+
+
+def _n_told_apart(table: Table, pieces: Sequence[Sequence[int]]) -> int:
+    """Rows that the names which begin every grid tell apart."""
+    names = [index for index in pieces[0] if all(index in piece for piece in pieces)]
+    return len({tuple(row[index] for index in names) for row in table.rows})
 
 
 def _narrowest(table: Table, index: int) -> int:
     """Cells are kept whole, headings between their words, names and prose within reason."""
     head = max((len(word) for word in table.columns[index].name.split()), default=0)
     if table.columns[index].unit == "name":
-        return min(max(head, *_lengths(table, index), 1), NARROWEST_PROSE)
+        short = min(max(head, *_lengths(table, index), 1), NARROWEST_PROSE)
+        return max(short, _longest_part(table, index))
     if index in prose_columns(table):
-        return max(head, NARROWEST_PROSE)
+        return max(head, NARROWEST_PROSE, _longest_part(table, index))
     return max(head, *_lengths(table, index)[1:], 1)
+
+
+def _longest_part(table: Table, index: int) -> int:
+    unit = table.columns[index].unit
+    return max((longest_part(format_cell(row[index], unit)) for row in table.rows), default=0)
 
 
 def _lengths(table: Table, index: int) -> list[int]:
@@ -104,31 +148,47 @@ def _grid(table: Table, columns: Sequence[int], widths: Sequence[int]) -> Grid:
         column = table.columns[index]
         justify: Literal["left", "right"] = "right" if is_numeric(column.unit) else "left"
         grid.add_column(
-            Text(column.name), width=width, justify=justify, overflow="fold", vertical="top"
+            Text(wrap(column.name, width)),
+            width=width,
+            justify=justify,
+            overflow="fold",
+            vertical="top",
         )
     for row in table.rows:
-        grid.add_row(*(_cell(row[index], table.columns[index]) for index in columns))
+        grid.add_row(
+            *(
+                _cell(row[index], table.columns[index], width)
+                for index, width in zip(columns, widths, strict=True)
+            )
+        )
     return grid
 
 
-def _cell(cell: Cell, column: Column) -> Text:
-    text = format_cell(cell, column.unit)
+def _cell(cell: Cell, column: Column, width: int) -> Text:
+    text = wrap(format_cell(cell, column.unit), width)
     mood = tone(cell)
     return Text(text, style=STYLES[mood] if mood else "dim" if cell is None else "")
 
 
-def _below(table: Table, prose: Sequence[int]) -> Iterator[RenderableType]:
-    """The prose of the rows, once for all rows that share it, after their names."""
+def _below(table: Table, prose: Sequence[int], width: int) -> Iterator[RenderableType]:
+    """The prose of the rows under its heading, once for all rows that share it, after their names."""
     names = [index for index in name_columns(table)[:2] if index == 0 or _varies(table, index)]
     said: dict[str, list[str]] = {}
     for row in table.rows:
         words = "; ".join(str(row[index]) for index in prose if row[index] is not None)
-        parts = [str(row[index]) for index in names if row[index] is not None]
+        parts = [
+            format_cell(row[index], table.columns[index].unit)
+            for index in names
+            if row[index] is not None
+        ]
         if words:
             said.setdefault(words, []).append(_name(parts))
+    headings = "; ".join(table.columns[index].name for index in prose)
+    yield Text(wrap(headings, width), style="bold")
     for words, rows in said.items():
         named = ", ".join(name for name in rows if name)
-        yield hanging(Text("-"), Text(f"{named}: {words}" if named else words))
+        text = f"{named}: {words}" if named else words
+        yield hanging(Text("-"), Text(wrap(text, width - 2)))
 
 
 def _name(parts: Sequence[str]) -> str:
@@ -141,14 +201,20 @@ def _varies(table: Table, index: int) -> bool:
     return len({row[index] for row in table.rows}) > 1
 
 
-def _row_by_row(table: Table) -> Iterator[RenderableType]:
-    """Every row as its first cell, then "heading value" pairs."""
+def _row_by_row(table: Table, width: int) -> Iterator[RenderableType]:
+    """Every row as its first cell, then "heading value" pairs; what only other rows have is left out."""
+    first, *others = table.columns
     for row in table.rows:
-        pairs = zip(table.columns[1:], row[1:], strict=True)
         said = ", ".join(
             f"{column.name} {format_cell(cell, column.unit)}"
-            for column, cell in pairs
-            if cell is not None
+            for index, (column, cell) in enumerate(zip(others, row[1:], strict=True), start=1)
+            if cell is not None or not _has_any(table, index)
         )
-        yield Text(format_cell(row[0], table.columns[0].unit), style="bold")
-        yield Padding(Text(said), (0, 0, 0, 2))
+        name = f"{first.name} {format_cell(row[0], first.unit)}".lstrip()
+        yield Text(wrap(name, width), style="bold")
+        if said:
+            yield Padding(Text(wrap(said, width - 2)), (0, 0, 0, 2))
+
+
+def _has_any(table: Table, index: int) -> bool:
+    return any(row[index] is not None for row in table.rows)

@@ -97,7 +97,7 @@ def table(measured: Sequence[Measurement]) -> Table:
             Column(name="tokens/s", unit="tokens_per_s"),
             Column(name="peak memory", unit="bytes"),
             Column(name="status"),
-            Column(name="case"),
+            Column(name="case", unit="name"),
         ),
         rows=tuple(_row(each) for each in measured if isinstance(each.case, ModelCase)),
         note="The largest batch that is predicted to fit, not every one below it. A batch of another "

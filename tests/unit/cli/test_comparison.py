@@ -1,12 +1,16 @@
 """Two studies to a study of their ratios."""
 
+import io
+
 import msgspec
 import pytest
+from rich.console import Console
 
 from peakward.cli import comparison
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import MemoryUse, Run, Validity
 from peakward.records.protocol import Protocol
+from peakward.report.terminal_table import lay_out
 
 
 def verdicts(before, after):
@@ -18,7 +22,7 @@ def test_each_case_is_judged_by_the_interval_of_its_ratio(make_study, make_measu
     after = make_study(
         make_measurement(8, 2e-3), make_measurement(16, 0.5e-3), make_measurement(32, 1.001e-3)
     )
-    assert verdicts(before, after) == ["slower", "faster", "same"]
+    assert verdicts(before, after) == ["slower", "same", "faster"]
     stopped = comparison.regressions(comparison.changes(before, after, threshold=0.03))
     assert [each.after.case.workload.seq_len for each in stopped] == [8]
 
@@ -29,9 +33,43 @@ def test_a_case_that_no_longer_runs_is_a_regression_and_one_that_now_does_is_not
     before = make_study(*(make_measurement(n, t) for n, t in ((8, 1e-3), (16, None), (32, None))))
     after = make_study(*(make_measurement(n, t) for n, t in ((8, None), (16, 1e-3), (32, None))))
     found = comparison.changes(before, after, threshold=0.03)
-    assert [each.verdict for each in found] == ["broken", "mended", "not measured"]
-    assert [each.reason for each in found] == ["ok, then oom", "oom, then ok", "oom, then oom"]
+    assert [each.verdict for each in found] == ["broken", "not measured", "mended"]
+    assert [each.reason for each in found] == ["ok, then oom", "oom, then oom", "oom, then ok"]
     assert comparison.regressions(found) == (found[0],)
+
+
+def test_the_worst_comes_first(make_study, make_measurement):
+    after_s = {1: 1e-3, 2: 0.5e-3, 3: 1.5e-3, 4: None, 5: 3e-3, 7: 2e-3, 8: 0.9e-3}
+    before = make_study(*(make_measurement(n) for n in range(1, 9)))
+    after = make_study(*(make_measurement(n, median_s) for n, median_s in after_s.items()))
+    found = comparison.changes(before, after, threshold=0.03)
+    assert [(each.before.case.workload.seq_len, each.verdict) for each in found] == [
+        (4, "broken"),
+        (6, "missing"),
+        (5, "slower"),
+        (7, "slower"),
+        (3, "slower"),
+        (1, "same"),
+        (8, "faster"),
+        (2, "faster"),
+    ]
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_row_begins_with_its_case_s_name_at_every_width(width, make_study, make_measurement):
+    study = together(
+        make_study(*(make_measurement(n) for n in (8, 16))),
+        make_study(make_measurement(8, 2e-3), make_measurement(16, 3e-3)),
+    )
+    (table,) = study.tables
+    console = Console(file=io.StringIO(), width=width)
+    for part in lay_out(table, width):
+        console.print(part)
+    grids = console.file.getvalue().count("case ")
+    said = [line.split("  ")[0] for line in console.file.getvalue().splitlines()]
+    first_column = " ".join(" ".join(said).split())
+    for row in table.rows:
+        assert first_column.count(str(row[0])) == grids >= 1
 
 
 @pytest.mark.parametrize("edit", [{"low": 0.0}, {"estimate": 0.0}, {"level": 0.9}])
@@ -115,10 +153,10 @@ def test_the_study_holds_what_it_says(make_study, make_measurement):
     after = make_study(make_measurement(8, 2e-3, memory=less), make_measurement(16))
     study = together(before, after)
     (table,) = study.tables
-    assert [row[6] for row in table.rows] == [0.25, 1.0, None]
+    assert [row[6] for row in table.rows] == [None, 0.25, 1.0]
     assert [column.name for column in table.columns][:3] == ["case", "before", "after"]
-    assert table.rows[0][1:4] == (1e-3, 2e-3, pytest.approx(2.0))
-    assert [row[7] for row in table.rows] == ["slower", "same", "missing"]
+    assert table.rows[1][1:4] == (1e-3, 2e-3, pytest.approx(2.0))
+    assert [row[7] for row in table.rows] == ["missing", "slower", "same"]
     (conclusion,) = study.conclusions
     assert conclusion.text == "3 cases compared: 1 missing, 1 same, 1 slower."
     assert [(each.quantity, each.value) for each in conclusion.evidence] == [
@@ -136,9 +174,9 @@ def test_a_case_that_the_study_after_lacks_is_a_regression_if_it_ran(make_study,
     before = make_study(make_measurement(8), make_measurement(16), make_measurement(32, None))
     after = make_study(make_measurement(8), complete=False)
     found = comparison.changes(before, after, threshold=0.03)
-    assert [each.verdict for each in found] == ["same", "missing"]
-    assert found[1].reason == "not in the study after, which is incomplete"
-    assert comparison.regressions(found) == (found[1],)
+    assert [each.verdict for each in found] == ["missing", "same"]
+    assert found[0].reason == "not in the study after, which is incomplete"
+    assert comparison.regressions(found) == (found[0],)
     notes = together(before, after).notes
     assert "The study after is incomplete." in notes
     assert "Only in the study before, and left out: 1 case." in notes

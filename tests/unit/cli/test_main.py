@@ -107,8 +107,6 @@ def refused(argv, capsys) -> str:
         (["bench", "--timeout", "0"], "for --timeout"),
         (["bench", "--lever", "tf32,bf16"], "expected one precision, got 'tf32' and 'bf16'"),
         (["bench", "--html", "no/such/folder/a.html"], "expected a file in an existing folder"),
-        (["bench", "--dry-run", "--json"], "expected --dry-run or --json, got both"),
-        (["run", "--dry-run", "--json"], "expected --dry-run or --json, got both"),
         (["study", "warmpu"], "expected a study, got 'warmpu': perhaps warmup"),
         (["study", "warmup", "--all"], "expected one study or --all"),
         (["study", "warmup", "--precision", "fp4"], "a value of --precision, got 'fp4'"),
@@ -158,11 +156,9 @@ def test_compile_without_a_compiler_is_refused_where_asked_for(monkeypatch, caps
 def test_a_dry_run_says_what_it_leaves_out(capsys, in_tmp):
     argv = ["bench", "--dry-run", "--precision", "fp32,fp8", "--device", "cpu"]
     assert main(argv) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[1:] == [
-        "1 measurement, 0 of them stored already",
-        "Left out where it cannot apply: precision fp8 needs cuda, got cpu.",
-    ]
+    said = capsys.readouterr().out
+    assert "1 measurement, 0 of them stored already" in said
+    assert "Left out where it cannot apply: precision fp8 needs cuda, got cpu." in said
 
 
 @pytest.mark.parametrize(
@@ -191,12 +187,12 @@ def test_every_study_says_what_it_uses():
 
 def test_the_list_of_studies_keeps_names_and_questions_apart(capsys):
     assert main(["study"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = capsys.readouterr().out.splitlines()[-len(STUDIES) :]
     assert [line.split()[0] for line in lines] == list(STUDIES)
-    assert (
-        len({line.index(each.question) for line, each in zip(lines, STUDIES.values(), strict=True)})
-        == 1
-    )
+    columns = {
+        line.index(each.question) for line, each in zip(lines, STUDIES.values(), strict=True)
+    }
+    assert len(columns) == 1
 
 
 class Ending(msgspec.Struct):

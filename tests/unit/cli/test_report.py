@@ -50,9 +50,9 @@ def test_files_are_written_once(kept, capsys):
 def test_the_list_is_newest_first(kept, capsys):
     older, newer = kept
     assert main(["report", "--list"]) == 0
-    first, second = capsys.readouterr().out.splitlines()
+    *_, first, second = (line.rstrip() for line in capsys.readouterr().out.splitlines())
     assert first.startswith(newer.id[:12])
-    assert first.endswith("The newer  (incomplete)")
+    assert first.endswith("The newer  incomplete")
     assert second.startswith(older.id[:12])
 
 

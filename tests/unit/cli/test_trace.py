@@ -7,8 +7,7 @@ import pytest
 
 from peakward.cli.main import main
 from peakward.records import codec
-from peakward.records.finding import Diagnosis
-from peakward.records.profile import Profile
+from peakward.records.trace_report import TraceReport
 
 TRACES = Path(__file__).parents[2] / "data" / "traces"
 COMPILED, GRAPHS = (
@@ -54,8 +53,9 @@ def test_more_is_asked_for(capsys):
 
 def test_the_record_is_json(capsysbinary):
     assert main(["trace", COMPILED, "--json", "--phase", "backward"]) == 0
-    found = codec.from_json(capsysbinary.readouterr().out, Profile)
-    assert {each.phase for each in found.kernels} == {"backward"}
+    found = codec.from_json(capsysbinary.readouterr().out, TraceReport)
+    assert {each.phase for each in found.profiles[0].kernels} == {"backward"}
+    assert found.diagnoses == ()
 
 
 def test_findings_and_missing_signals_stand_on_the_screen(capsys, monkeypatch):
@@ -79,12 +79,19 @@ def test_a_part_of_a_trace_is_not_diagnosed(capsys):
     assert "Not judged" not in capsys.readouterr().out
 
 
-def test_the_diagnosis_follows_the_profile_in_json(capsysbinary):
+def test_the_diagnosis_stands_beside_the_profile_in_json(capsysbinary):
     assert main(["trace", COMPILED, "--json"]) == 0
-    profile, diagnosis = capsysbinary.readouterr().out.splitlines()
-    assert codec.from_json(profile, Profile).host is not None
-    found = codec.from_json(diagnosis, Diagnosis)
-    assert [each.code for each in found.findings] == ["HOST002"]
+    found = codec.from_json(capsysbinary.readouterr().out, TraceReport)
+    assert found.profiles[0].host is not None
+    assert [each.code for each in found.diagnoses[0].findings] == ["HOST002"]
+    assert found.job is None
+
+
+def test_several_files_are_one_document_too(capsysbinary):
+    assert main(["trace", COMPILED, GRAPHS, "--json"]) == 0
+    found = codec.from_json(capsysbinary.readouterr().out, TraceReport)
+    assert len(found.profiles) == len(found.diagnoses) == 2
+    assert found.job is not None
 
 
 def test_files_hold_everything(in_tmp, capsys):

@@ -1,9 +1,14 @@
 import io
+import re
 
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 
 from peakward.records.study import Column, Table
+from peakward.report.format import format_cell
 from peakward.report.terminal_table import lay_out
+from peakward.report.wrapping import LONGEST_NAME
 
 REASON = "the interval holds both a gain of 1% and less"
 TABLE = Table(
@@ -38,6 +43,7 @@ def test_prose_moves_below_a_table_that_does_not_fit():
     assert shown[5:] == [
         "A note.",
         "",
+        "reason",
         "- sdpa: the interval holds both a gain of 1% and",
         "  less",
     ]
@@ -63,12 +69,13 @@ def test_prose_of_rows_without_a_name_stands_alone():
 def test_columns_are_split_over_grids_that_repeat_the_names():
     shown = lines(26)
     assert sum("sdpa" in line for line in shown) == 3
+    assert "reason" in shown
     assert max(map(len, shown)) <= 26
 
 
 def test_the_last_resort_is_row_by_row():
     shown = lines(18)
-    assert shown[1] == "sdpa"
+    assert shown[1] == "lever sdpa"
     assert "speed-up 1.06×," in shown[2]
     assert max(map(len, shown)) <= 18
 
@@ -82,3 +89,58 @@ def test_numbers_end_in_one_column():
 def test_a_table_without_rows_still_shows_its_heads():
     empty = Table(title="Cases", columns=(Column(name="case"), Column(name="status")), rows=())
     assert lines(40, empty)[:2] == ["Cases", "case  status"]
+
+
+NAMES = st.lists(
+    st.tuples(
+        st.text("abcXYZ0189", min_size=1, max_size=20),
+        st.sampled_from(["::", "_", "<", ", ", ">", "/", "-", " ", "(", "=", "[", "__"]),
+    ),
+    min_size=1,
+    max_size=12,
+).map(lambda pairs: "".join(word + separator for word, separator in pairs).strip())
+HEADINGS = st.lists(st.text("abcdefghij", min_size=1, max_size=12), min_size=1, max_size=3).map(
+    " ".join
+)
+CELLS = {
+    "name": NAMES,
+    "text": st.lists(st.text("klmn", min_size=1, max_size=9), min_size=1, max_size=12).map(
+        " ".join
+    ),
+    "s": st.none() | st.floats(1e-6, 1e3),
+    "count": st.none() | st.integers(0, 10**9),
+}
+
+
+@st.composite
+def tables(draw):
+    units = draw(st.lists(st.sampled_from(sorted(CELLS)), min_size=1, max_size=9))
+    columns = tuple(Column(name=draw(HEADINGS), unit=unit) for unit in units)
+    n_rows = draw(st.integers(1, 4))
+    rows = tuple(tuple(draw(CELLS[unit]) for unit in units) for _ in range(n_rows))
+    return Table(title=draw(HEADINGS), columns=columns, rows=rows)
+
+
+def words(text: str) -> set[str]:
+    return set(re.findall(r"[^\W_]+", text))
+
+
+@given(tables(), st.sampled_from([60, 80, 120]))
+def test_no_word_breaks_and_no_column_vanishes(table, width):
+    """Whatever the names, the texts, the number of columns and the width."""
+    printed = "\n".join(lines(width, table))
+    assert max(map(len, printed.splitlines())) <= width
+    headings = [words(column.name) for column in table.columns]
+    cells = [
+        words(format_cell(cell, column.unit))
+        for row in table.rows
+        for cell, column in zip(row, table.columns, strict=True)
+    ]
+    given_words = set().union(words(table.title), *headings, *cells)
+    assert words(printed) <= given_words
+    assert set().union(*headings) <= words(printed)
+    for row in table.rows:
+        for cell, column in zip(row, table.columns, strict=True):
+            shown = format_cell(cell, column.unit)
+            if len(shown) <= LONGEST_NAME:
+                assert words(shown) <= words(printed)

@@ -1,5 +1,5 @@
-"""The report of a trace."""
+"""The report of a trace, or of several as ranks of one job."""
 
-from peakward.report.profile.page import job, summary, whole, whole_job
+from peakward.report.profile.page import document, screen
 
-__all__ = ["job", "summary", "whole", "whole_job"]
+__all__ = ["document", "screen"]

@@ -1,12 +1,14 @@
 """The report of a trace: one screen, or everything."""
 
 from collections.abc import Sequence
+from itertools import zip_longest
 
 import msgspec
 
 from peakward.records.finding import Diagnosis, Finding
 from peakward.records.profile import Job, Profile
 from peakward.records.study import Table
+from peakward.records.trace_report import TraceReport
 from peakward.report import findings
 from peakward.report.document import (
     Block,
@@ -34,6 +36,24 @@ NOT_TIED = (
 )
 LEAST_CAUSE = 0.01
 """An idle cause below this share is not named in the headline."""
+
+
+def screen(found: TraceReport) -> Document:
+    """One screen of a trace, or of a job's traces together."""
+    if found.job is not None:
+        return job(found.job, found.diagnoses)
+    return summary(found.profiles[0], *found.diagnoses)
+
+
+def document(found: TraceReport) -> Document:
+    """Everything that is told of a trace, or of a job's traces."""
+    pages = [
+        whole(profile, diagnosis)
+        for profile, diagnosis in zip_longest(found.profiles, found.diagnoses)
+    ]
+    if found.job is not None:
+        return whole_job(found.job, pages, found.diagnoses)
+    return pages[0]
 
 
 def summary(found: Profile, diagnosis: Diagnosis | None = None) -> Document:

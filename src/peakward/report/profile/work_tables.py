@@ -6,11 +6,12 @@ from peakward.records.profile import Group, Profile, WorkPhase
 from peakward.records.study import Column, Table
 from peakward.report.profile.cells import NS, Row, share
 from peakward.report.profile.wording import wording
+from peakward.report.wrapping import cut
 
 PHASES: tuple[WorkPhase, ...] = ("forward", "backward", "optimizer", "other")
 TYPES = {"c10::BFloat16": "bf16", "c10::Half": "fp16", "float": "fp32", "double": "fp64"}
 LONGEST = 44
-"""Characters of a kernel's name on the one screen; its ends tell more than its middle."""
+"""Characters of a kernel's name on the one screen."""
 N_OPERATORS = 20
 
 
@@ -55,15 +56,10 @@ def top(found: Profile, n: int) -> Table:
             Column(name="share", unit="share"),
             Column(name="median", unit="s"),
         ),
-        rows=tuple((_cut(each.name), *_kernel(each)[1:6], each.median_ns * NS) for each in groups),
+        rows=tuple(
+            (cut(each.name, LONGEST), *_kernel(each)[1:6], each.median_ns * NS) for each in groups
+        ),
     )
-
-
-def _cut(name: str) -> str:
-    if len(name) <= LONGEST:
-        return name
-    end = LONGEST // 3
-    return f"{name[: LONGEST - end - 1]}…{name[-end:]}"
 
 
 def kernels(found: Profile) -> Table:
@@ -110,7 +106,7 @@ def fused(found: Profile) -> Table:
             Column(name="operators", unit="name"),
         ),
         rows=tuple(
-            (_cut(each.name), each.phase, each.n, each.total_ns * NS, ", ".join(each.fused))
+            (each.name, each.phase, each.n, each.total_ns * NS, ", ".join(each.fused))
             for each in groups
         ),
     )

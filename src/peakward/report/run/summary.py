@@ -15,7 +15,7 @@ def speed_table(read: Investigation) -> Table:
         title="Baseline and best" if read.best else "Baseline",
         columns=(
             # "configuration" would be 5 characters wider than the names, and split a terminal of 100.
-            Column(name="case"),
+            Column(name="case", unit="name"),
             Column(name="step", unit="s"),
             Column(name="tokens/s", unit="tokens_per_s"),
             Column(name="model FLOP/s", unit="flops_per_s"),

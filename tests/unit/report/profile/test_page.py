@@ -7,7 +7,7 @@ import pytest
 
 from peakward.records.profile import Job, Rank
 from peakward.report.document import Fact, Note, TableBlock
-from peakward.report.profile import job, summary, whole, whole_job
+from peakward.report.profile.page import job, summary, whole, whole_job
 from peakward.report.profile.rank_tables import ranks
 from peakward.traces.trace import Trace
 

@@ -1,0 +1,62 @@
+"""Text laid over lines that break between words and inside none.
+
+A line ends at a space; inside a name that is wider than a line, behind `::`, `_`, `<`, `,` and the like.
+"""
+
+import re
+
+LONGEST_NAME = 120
+"""Characters of a name in a terminal. A kernel of a matrix library spells out two hundred and more."""
+
+_PART = re.compile(r"(?:[^\W_]|(?<=\d)\.(?=\d))+[\W_]*|[\W_]+")
+"""Letters and digits, a decimal point among them, with the separators behind; or separators alone."""
+
+
+def parts(word: str) -> list[str]:
+    """The pieces between which a long word may break; joined they are the word."""
+    return _PART.findall(word)
+
+
+def longest_part(text: str) -> int:
+    """The least width at which no part of a word breaks."""
+    return max((len(part) for word in text.split(" ") for part in parts(word)), default=0)
+
+
+def wrap(text: str, width: int) -> str:
+    """The text in lines of at most `width`, broken at spaces, then between parts of a word that is wider.
+
+    A single part that is wider than a line breaks where the line ends.
+    """
+    return "\n".join(line for given in text.split("\n") for line in _lines(given, max(width, 1)))
+
+
+def cut(name: str, most: int = LONGEST_NAME) -> str:
+    """The name with whole parts left out of its middle where it is longer than `most`; its ends tell more."""
+    if len(name) <= most:
+        return name
+    pieces = parts(name)
+    head, tail = "", ""
+    for piece in pieces:
+        if len(head) + len(piece) > most * 2 // 3:
+            break
+        head += piece
+    for piece in reversed(pieces):
+        if len(tail) + len(piece) > most // 3:
+            break
+        tail = piece + tail
+    return f"{head}…{tail}" if head + tail else f"{name[:most]}…"
+
+
+def _lines(text: str, width: int) -> list[str]:
+    lines = [""]
+    for word in text.split(" "):
+        whole = len(word) <= width
+        for position, piece in enumerate([word] if whole else parts(word)):
+            gap = " " if position == 0 and lines[-1] else ""
+            if lines[-1] and len(lines[-1]) + len(gap) + len(piece) > width:
+                lines.append("")
+                gap = ""
+            lines[-1] += gap + piece
+            while len(lines[-1]) > width:
+                lines[-1:] = [lines[-1][:width], lines[-1][width:]]
+    return lines
