@@ -63,6 +63,11 @@ def _table(export: Export, source: str) -> Table:
     gpu, gpu_limits = gpu_rows(export, names)
     last_gpu_ns = int(gpu["end"].max(initial=NONE))
     host, host_limits = host_rows(export, names, shapes, last_gpu_ns)
+    if not len(gpu["start"]) and not len(host["start"]) and (gpu_limits or host_limits):
+        raise PeakwardError(
+            f"{'; '.join((*gpu_limits, *host_limits))}. Expected rows of work that can be read, got "
+            f"none in {source}: export the report again"
+        )
     gpu, host = _sorted(gpu), _sorted(host)
     process, known, labels = identity.processes(gpu["globalPid"], host["globalTid"])
     thread, threads = identity.threads(export, host["globalTid"], known)

@@ -18,7 +18,7 @@ from peakward.traces.readers.torch_metadata import Metadata
 from peakward.traces.readers.torch_outer import Head, cut_off, head, tail
 from peakward.traces.readers.torch_pairs import pair
 from peakward.traces.readers.torch_second import second_half
-from peakward.traces.readers.torch_table import table
+from peakward.traces.readers.torch_table import left_out, said_twice, table
 from peakward.traces.table import Table
 
 _ENOUGH_EVENTS = 100_000
@@ -34,8 +34,8 @@ def read(path: Path, *, max_processes: int = 2) -> Table:
     counted in `limits`.
 
     Raises:
-        PeakwardError: there is no such file, it is no trace, it is damaged or cut off, or its
-            columns would take more than half of the memory that is free.
+        PeakwardError: there is no such file, it is no trace, it is damaged or cut off, all of its
+            events were left out, or its columns would take more than half of the memory that is free.
     """
     try:
         with path.open("rb") as file:
@@ -61,6 +61,7 @@ def _read(file: IO[bytes], path: Path, max_processes: int) -> Table:
             outer = _gather_plain(gathered, file, path, check, max_processes)
         pair(gathered)
         _refuse_strangers(gathered)
+        _refuse_nothing(gathered, outer)
         return table(gathered, outer, path.name)
     except Truncated:
         raise cut_off(gathered.n_events) from None
@@ -132,4 +133,16 @@ def _refuse_strangers(gathered: Gathered) -> None:
         raise PeakwardError(
             f"expected events of the Trace Event Format, got an array of {n_malformed:,} entries of "
             "which none is one: give a file that torch.profiler's export_chrome_trace wrote"
+        )
+
+
+def _refuse_nothing(gathered: Gathered, outer: Metadata) -> None:
+    """A report of nothing would hide why nothing is there."""
+    if gathered.gpu.n_bytes or gathered.host.n_bytes:
+        return
+    whys = [*left_out(gathered.left_out), *said_twice(gathered, outer)]
+    if whys:
+        raise PeakwardError(
+            f"{'; '.join(whys)}. Expected an event that can be read, got none among "
+            f"{gathered.n_events:,}: give the file as torch.profiler's export_chrome_trace wrote it"
         )

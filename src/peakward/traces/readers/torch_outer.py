@@ -78,9 +78,10 @@ def tail(head: Head, rest: bytes, pieces: Iterator[bytes], n_events: int) -> Met
         n_read += len(piece)
         rest += piece
         if n_read > MAX_BYTES:
+            again = ", the key traceEvents again among them" if _KEY.search(rest) else ""
             raise PeakwardError(
                 f"expected a few keys after the {n_events:,} events, got more than "
-                f"{MAX_BYTES >> 20} MiB: this is no trace, or a damaged one"
+                f"{MAX_BYTES >> 20} MiB{again}: this is no trace, or a damaged one"
             )
     rest = rest.strip(_BLANK)
     if rest == (b"}" if head.in_object else b""):

@@ -44,7 +44,7 @@ def table(gathered: Gathered, metadata: Metadata, source: str) -> Table:
         devices=metadata.devices(),
         job=metadata.job(),
         epoch_ns=_epoch_ns(metadata, host, gpu),
-        limits=tuple(_limits(gathered.left_out)),
+        limits=(*left_out(gathered.left_out), *said_twice(gathered, metadata)),
     )
 
 
@@ -117,15 +117,25 @@ def _epoch_ns(metadata: Metadata, host: Rows, gpu: Rows) -> int | None:
     return metadata.base_time_ns()
 
 
-def _limits(left_out: LeftOut) -> Iterator[str]:
-    if left_out.malformed:
+def left_out(numbers: LeftOut) -> Iterator[str]:
+    """How many events the table lacks and why, what most lack it for first."""
+    whys = {
+        "entries left out: not an event with a known phase, a name and a numeric time": (
+            numbers.malformed
+        ),
+        "events left out: a time or duration is negative, absurd or no number": numbers.bad_times,
+        "beginnings or ends left out: the other half is missing": numbers.unmatched,
+        "events left out: of categories unknown to this reader": numbers.unknown_category,
+    }
+    for why, n in sorted(whys.items(), key=lambda each: -each[1]):
+        if n:
+            yield f"{n:,} {why}"
+
+
+def said_twice(gathered: Gathered, metadata: Metadata) -> Iterator[str]:
+    """Whether another array of events stands after the one that was read."""
+    if metadata.events_text() is not None:
         yield (
-            f"{left_out.malformed:,} entries left out: not an event with a known phase, a name and "
-            "a numeric time"
+            f"The key traceEvents is there more than once: only the first, with {gathered.n_events:,} "
+            "events, was read"
         )
-    if left_out.bad_times:
-        yield f"{left_out.bad_times:,} events left out: a time or duration is negative, absurd or no number"
-    if left_out.unmatched:
-        yield f"{left_out.unmatched:,} beginnings or ends left out: the other half is missing"
-    if left_out.unknown_category:
-        yield f"{left_out.unknown_category:,} events left out: of categories unknown to this reader"

@@ -388,6 +388,13 @@ def test_times_that_cannot_be_are_left_out_and_counted(read, start, end):
     )
 
 
+def test_an_export_whose_rows_were_all_left_out_is_refused_with_the_reason_first(read):
+    with pytest.raises(
+        PeakwardError, match=r"^rows of CUPTI_ACTIVITY_KIND_KERNEL left out for an end"
+    ):
+        read(KERNEL=(KERNEL, (5, 4, 0, 7, 5, PID, 1)))
+
+
 def test_hostile_names_stay_names(read):
     names = ["'; DROP TABLE x; --", "\x1b[2J", "a\0b"]
     strings = ("id integer primary key, value", *enumerate([*names, b"\xff\xfe", 4], 1))

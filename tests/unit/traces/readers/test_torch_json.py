@@ -334,6 +334,44 @@ def test_unknown_categories_are_counted(write):
     assert table.limits == ("2 events left out: of categories unknown to this reader",)
 
 
+@pytest.mark.parametrize(
+    ("events", "why"),
+    [
+        ([kernel(ts=-20), kernel(dur=-3)], "2 events left out: a time or duration is negative"),
+        ([kernel(cat="what")], "1 events left out: of categories unknown to this reader"),
+        ([{"ph": "B", "name": "x", "ts": 1}], "1 beginnings or ends left out: the other half"),
+        ([3, kernel(ts=-1), kernel(ts=-2)], "2 events left out: a time or duration is negative"),
+    ],
+)
+def test_a_file_whose_events_were_all_left_out_is_refused_with_the_reason_first(write, events, why):
+    path = write(trace(*events))
+    with pytest.raises(PeakwardError) as refused:
+        read(path)
+    assert str(refused.value).startswith(f"{path.name}: {why}")
+    assert f"got none among {len(events)}" in str(refused.value)
+
+
+def test_a_file_without_events_is_a_trace_of_nothing(write):
+    assert read(write(trace())).limits == ()
+
+
+@pytest.mark.parametrize("more", ["", ', "a": [1]', ', "traceEvents": []'])
+def test_another_array_of_events_is_said(write, more):
+    one, two = json.dumps(op()), json.dumps([op(), op()])
+    text = f'{{"a": 1, "traceEvents": [{one}], "traceEvents": {two}{more}}}'
+    table = read(write(text.encode()))
+    assert len(table.host) == 1
+    assert table.limits == (
+        "The key traceEvents is there more than once: only the first, with 1 events, was read",
+    )
+
+
+def test_another_array_of_events_after_an_empty_one_is_refused(write):
+    text = f'{{"traceEvents": [], "traceEvents": [{json.dumps(op())}]}}'
+    with pytest.raises(PeakwardError, match=r"\.json: The key traceEvents is there more than once"):
+        read(write(text.encode()))
+
+
 def test_no_duration_is_a_moment(write):
     event = op()
     del event["dur"]
