@@ -27,7 +27,8 @@ class DeviceTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     device: int | None
     """As the trace numbers it; None where devices are added up."""
     span_ns: int
-    """From the start of the device's first work to the end of its last."""
+    """Of the steps where the trace marks some (`traces.step_spans`), else from the start of the device's
+    first work to the end of its last."""
     busy_ns: int
     """At least one piece of work ran."""
     compute_ns: int
@@ -48,7 +49,7 @@ class DeviceTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def idle_ns(self) -> int:
-        """Nothing ran, between the first work and the last."""
+        """Nothing ran."""
         return self.span_ns - self.busy_ns
 
     @property
@@ -64,7 +65,7 @@ class Breakdown(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     together: DeviceTime
     """The devices' figures added up, spans too: device-nanoseconds."""
     span_ns: int
-    """From the first start on any device to the last end on any; 0 without GPU work."""
+    """From the first start of a device's span to the last end of one; 0 without GPU work."""
 
 
 class DeviceIdle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -81,12 +82,44 @@ class DeviceIdle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """The longest gap; 0 where there is none."""
 
 
+IDLE_CAUSES = {
+    "profiler": "profiler overhead",
+    "data_loading": "data loading",
+    "synchronisation": "synchronisation",
+    "after_synchronisation": "host-bound after a synchronisation",
+    "host_bound": "host-bound",
+    "stream_wait": "wait for another stream or device",
+    "unseen": "unknown (nothing in the trace explains it)",
+    "graph_start": "graph launch latency",
+    "queued": "gaps between queued kernels",
+    "launch_latency": "launch latency",
+    "unknown": "unknown (its launch is not in the trace)",
+}
+"""The causes that `traces.idle_causes` defines, in words."""
+
+
+class IdleCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A call of the host that it was in while a device was idle."""
+
+    cause: str
+    """What most of these gaps were idle for, as a key of `by_cause_ns`."""
+    call: str
+    """Into the CUDA or HIP runtime or driver, by plain name."""
+    ns: int
+    """Of such gaps, while any thread was in it."""
+    longest_ns: int
+    """In one gap."""
+
+
 class Idle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The idle time of each device, and of all."""
 
     devices: tuple[DeviceIdle, ...]
     together: DeviceIdle
     """The devices' figures added up; the longest gap of any."""
+    calls: tuple[IdleCall, ...] = ()
+    """The few that took most of the gaps of each cause, at least a tenth, the longest first. Calls may lie
+    within one another."""
 
 
 class LaunchDelay(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -98,7 +131,7 @@ class LaunchDelay(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     The *queue* holds what has been launched but has not started: every piece of work from the return
     of its call to its own start, so that a graph brings all of its kernels at once. Its figures are
-    over the device's span, first start to last end, and count work whose launch the trace has.
+    over the device's span and count work whose launch the trace has.
     """
 
     device: int
@@ -208,7 +241,7 @@ class CriticalPath(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The path, added up."""
 
     span_ns: int
-    """From the start of the first work of a GPU to the end of the last."""
+    """From the first start of a device's span to the last end of one."""
     by_kind_ns: dict[str, int]
     """By every PathKind; sums to `span_ns`."""
     shares: tuple[PathShare, ...]

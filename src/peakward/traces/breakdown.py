@@ -5,25 +5,34 @@ from numpy.typing import NDArray
 
 from peakward.records.profile import Breakdown, DeviceTime
 from peakward.traces.intervals import Intervals, intersect, join, total, union
+from peakward.traces.step_spans import Span, Spans, work_spans
 from peakward.traces.table import GpuColumns, GpuKind, Table
 
 
-def breakdown(table: Table, communication: NDArray[np.bool_]) -> Breakdown:
-    """The time of every device; `communication` marks the rows of `table.gpu` that are collectives."""
+def breakdown(
+    table: Table, communication: NDArray[np.bool_], spans: Spans | None = None
+) -> Breakdown:
+    """The time of every device.
+
+    Args:
+        table: with work of steps, or of a whole file.
+        communication: which rows of `table.gpu` are collectives.
+        spans: of the steps; None: from the first work of each device to its last.
+    """
+    spans = work_spans(table.gpu) if spans is None else spans
     devices = tuple(
-        _device_time(table.gpu, communication, int(device))
-        for device in np.unique(table.gpu.device)
+        _device_time(table.gpu, communication, device, span) for device, span in spans.items()
     )
-    return Breakdown(
-        devices=devices,
-        together=_added_up(devices),
-        span_ns=span(table.gpu.start_ns, table.gpu.end_ns),
-    )
+    return Breakdown(devices=devices, together=_added_up(devices), span_ns=whole_ns(spans))
 
 
-def span(start: NDArray[np.int64], end: NDArray[np.int64]) -> int:
-    """Nanoseconds from the first start to the last end; 0 of nothing."""
-    return int(end.max() - start.min()) if len(start) else 0
+def whole_ns(spans: Spans) -> int:
+    """From the start of the first to the end of the last; 0 of none."""
+    if not spans:
+        return 0
+    return max(each.end_ns for each in spans.values()) - min(
+        each.start_ns for each in spans.values()
+    )
 
 
 def busy(gpu: GpuColumns, rows: NDArray[np.bool_]) -> Intervals:
@@ -31,7 +40,9 @@ def busy(gpu: GpuColumns, rows: NDArray[np.bool_]) -> Intervals:
     return union(gpu.start_ns[rows], gpu.end_ns[rows])
 
 
-def _device_time(gpu: GpuColumns, communication: NDArray[np.bool_], device: int) -> DeviceTime:
+def _device_time(
+    gpu: GpuColumns, communication: NDArray[np.bool_], device: int, span: Span
+) -> DeviceTime:
     here = gpu.device == device
     kernel = here & (gpu.kind == GpuKind.KERNEL)
     is_communication, is_compute = kernel & communication, kernel & ~communication
@@ -42,7 +53,7 @@ def _device_time(gpu: GpuColumns, communication: NDArray[np.bool_], device: int)
     busy_ns = total(join(compute, collective, memory))
     return DeviceTime(
         device=device,
-        span_ns=span(gpu.start_ns[here], gpu.end_ns[here]),
+        span_ns=span.end_ns - span.start_ns,
         busy_ns=busy_ns,
         compute_ns=total(compute),
         communication_ns=total(collective),

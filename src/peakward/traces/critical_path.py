@@ -1,6 +1,7 @@
 """The critical path: the chain of work, on GPUs and host, that made the whole take as long as it did.
 
-It is followed back from the end of the last work of a GPU. A work came right after the launch that
+It is followed back from the end of the last work of a GPU, or of the last step where the host ends it. A
+work came right after the launch that
 brought it or after the work before it, whichever ended later (`path_edges`). A thread of the host came
 from what it had itself done before, back to the last call in which it had waited for a GPU, and from
 there to the work that it had waited for; or, where it had been in no operator and no call, from the
@@ -22,6 +23,7 @@ from peakward.traces.host_time import host_time
 from peakward.traces.intervals import union
 from peakward.traces.path_walk import Stretch, walk
 from peakward.traces.self_time import self_time
+from peakward.traces.step_spans import Spans, work_spans
 from peakward.traces.table import NONE, GpuKind, HostKind, Indices, Ints, Table
 
 
@@ -53,12 +55,16 @@ _HOST_KINDS = {
 
 
 def critical_path(
-    table: Table, launches: Indices, communication: NDArray[np.bool_]
+    table: Table,
+    launches: Indices,
+    communication: NDArray[np.bool_],
+    spans: Spans | None = None,
 ) -> CriticalPath:
-    """The path through the whole trace; `launches` is what `launch_rows` gives, and `communication`
-    marks the rows of `table.gpu` that are collectives."""
+    """The path through the steps or the whole trace; `launches` is what `launch_rows` gives,
+    `communication` marks the rows of `table.gpu` that are collectives, and `spans` are as for
+    `breakdown`."""
     host = host_time(table)
-    path = walk(table, launches, host)
+    path = walk(table, launches, host, work_spans(table.gpu) if spans is None else spans)
     shares = _added_up([*_off_host(table, communication, path), *_of_host(table, path)])
     return CriticalPath(
         span_ns=sum(each.end - each.start for each in path),

@@ -26,14 +26,19 @@ def host_calls(table: Table) -> HostWork:
     )
 
 
-def _calls(table: Table) -> tuple[HostCall, ...]:
+def rows_by_call(table: Table) -> dict[str, NDArray[np.intp]]:
+    """The calls into the runtime and driver, by plain name."""
     host = table.host
     calls = np.flatnonzero(host.kind == HostKind.CALL)
     by_plain: dict[str, list[NDArray[np.intp]]] = {}
     for name in np.unique(host.name[calls]).tolist():
         rows = calls[host.name[calls] == name]
         by_plain.setdefault(plain_name(table.names[name]), []).append(rows)
-    made = (_call(table, name, np.concatenate(rows)) for name, rows in by_plain.items())
+    return {name: np.concatenate(rows) for name, rows in by_plain.items()}
+
+
+def _calls(table: Table) -> tuple[HostCall, ...]:
+    made = (_call(table, name, rows) for name, rows in rows_by_call(table).items())
     found = [each for each in made if each is not None]
     return tuple(sorted(found, key=lambda each: (-each.sum_ns, each.name)))
 

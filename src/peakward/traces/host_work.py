@@ -41,15 +41,17 @@ def operator_rows(table: Table) -> Indices:
     return table.gpu.correlation.astype(np.int32)
 
 
-def host_breakdown(table: Table) -> Breakdown:
+def host_breakdown(table: Table, span_ns: int | None = None) -> Breakdown:
     """The time of the host: busy while at least one of these operators ran, on whatever thread.
 
-    Communication is not told apart. The span is from the start of the first to the end of the last.
+    Communication is not told apart. `span_ns` is that of the steps; None: from the start of the first
+    operator to the end of the last.
     """
     rows = operator_rows(table)
     start, end = table.host.start_ns[rows], table.host.end_ns[rows]
     busy_ns = total(union(start, end))
-    span_ns = int(end.max() - start.min()) if len(rows) else 0
+    if span_ns is None:
+        span_ns = int(end.max() - start.min()) if len(rows) else 0
     time = DeviceTime(
         device=HOST.id,
         span_ns=span_ns,

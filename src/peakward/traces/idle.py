@@ -1,22 +1,64 @@
 """How long each GPU was idle, and for which causes; `idle_causes` says what they are."""
 
+from collections.abc import Iterator, Sequence
+
 import numpy as np
 
-from peakward.records.profile import DeviceIdle, Idle
+from peakward.records.profile import DeviceIdle, Idle, IdleCall
+from peakward.traces.host_calls import rows_by_call
 from peakward.traces.host_time import host_time
 from peakward.traces.idle_causes import IdleCause
 from peakward.traces.idle_gaps import Gaps, idle_gaps
-from peakward.traces.table import Indices, Table
+from peakward.traces.intervals import Intervals, covered, union
+from peakward.traces.step_spans import Spans, work_spans
+from peakward.traces.table import Indices, Ints, Table
+
+N_CALLS = 3
+"""Of each cause that are kept."""
+LEAST_OF_GAPS = 0.1
+"""Of the time of a cause's gaps, below which a call says little about them."""
 
 
-def idle(table: Table, launches: Indices) -> Idle:
-    """Why each device was idle; `launches` is what `launch_rows` gives."""
+def idle(table: Table, launches: Indices, spans: Spans | None = None) -> Idle:
+    """Why each device was idle; `launches` is what `launch_rows` gives, and `spans` are as for
+    `breakdown`."""
+    spans = work_spans(table.gpu) if spans is None else spans
     host = host_time(table)
-    devices = tuple(
-        _device_idle(int(device), idle_gaps(table, launches, host, int(device)))
-        for device in np.unique(table.gpu.device)
+    found = {
+        device: idle_gaps(table, launches, host, device, span) for device, span in spans.items()
+    }
+    devices = tuple(_device_idle(device, each) for device, each in found.items())
+    return Idle(
+        devices=devices, together=_added_up(devices), calls=_calls(table, list(found.values()))
     )
-    return Idle(devices=devices, together=_added_up(devices))
+
+
+def _calls(table: Table, found: Sequence[Gaps]) -> tuple[IdleCall, ...]:
+    """By cause those that took most of its gaps."""
+    if not found:
+        return ()
+    made = [
+        IdleCall(cause=cause.name.lower(), call=name, ns=int(ns.sum()), longest_ns=int(ns.max()))
+        for name, rows in rows_by_call(table).items()
+        for cause, ns in _in_gaps(union(table.host.start_ns[rows], table.host.end_ns[rows]), found)
+    ]
+    made.sort(key=lambda each: (-each.ns, each.call))
+    by_cause: dict[str, list[IdleCall]] = {each.cause: [] for each in made}
+    for each in made:
+        by_cause[each.cause].append(each)
+    kept = [each for some in by_cause.values() for each in some[:N_CALLS]]
+    return tuple(sorted(kept, key=lambda each: (-each.ns, each.call)))
+
+
+def _in_gaps(of: Intervals, found: Sequence[Gaps]) -> Iterator[tuple[IdleCause, Ints]]:
+    """By what most of a gap is idle for, the nanoseconds of each such gap in these intervals; of the
+    causes of which these are enough."""
+    ns = np.concatenate([covered(of, each.start_ns, each.end_ns) for each in found])
+    pieces_ns = np.concatenate([each.pieces_ns for each in found])
+    cause = pieces_ns.argmax(axis=1)
+    for each in np.unique(cause[ns > 0]).tolist():
+        if ns[cause == each].sum() >= LEAST_OF_GAPS * pieces_ns[cause == each].sum():
+            yield IdleCause(each), ns[cause == each]
 
 
 def _device_idle(device: int, found: Gaps) -> DeviceIdle:

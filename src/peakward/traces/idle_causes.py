@@ -1,12 +1,13 @@
 """Why a GPU can be idle.
 
-A gap is a stretch between a device's first work and its last in which nothing runs on any of its
-streams. It ends with the start of some work, its *next work* (of several that start then, one whose
-launch is known), which a call of the host launched. That call *returns* at its end; one that copies
-and blocks counts as returned when it begins, and one that launched a graph has, for all but the
-graph's first work, returned before. What counts of the host is the thread that launched the next work
-and the one that launched the work before the gap: backward passes run on a thread of their own.
-Waiting for a collective, or for a copy, is no gap: their kernels run while others wait for them.
+A gap is a stretch of a device's span (`step_spans`: its steps, or all from its first work to its last) in
+which nothing runs on any of its streams. It ends with the start of some work, its *next work* (of several
+that start then, one whose launch is known), which a call of the host launched, or with the steps. That
+call *returns* at its end; one that copies and blocks counts as returned when it begins, and one that
+launched a graph has, for all but the graph's first work, returned before. What counts of the host is the
+thread that launched the next work, or marks the steps where no work comes any more, and the one that
+launched the work before the gap: backward passes run on a thread of their own. Waiting for a collective,
+or for a copy, is no gap: their kernels run while others wait for them.
 """
 
 from enum import IntEnum
@@ -15,7 +16,7 @@ from enum import IntEnum
 class IdleCause(IntEnum):
     """Why a piece of a gap is idle, in the order in which a cause is sought.
 
-    From the gap's start until the launch of the next work returns:
+    From the gap's start until the launch of the next work returns, or the steps end:
 
     - `PROFILER`: the profiler itself took time of that process.
     - `DATA_LOADING`: the host waited for the next batch.
@@ -24,13 +25,17 @@ class IdleCause(IntEnum):
       because the host had waited instead of launching ahead; now it was on its way to the next launch.
     - `HOST_BOUND`: the host was on its way to the next launch, or in it, without having waited.
 
-    From then on, to the start of the next work, whichever holds first:
+    From then on, to the start of the next work:
 
-    - `GRAPH_START`: the next work is the first of a graph.
     - `STREAM_WAIT`: right before that launch, with no other between, its thread had made a stream
-      wait for an event: of another stream, device or process.
-    - `UNSEEN`: this piece is longer than `UNSEEN_NS`. The work waited for something that the trace
-      does not show: rows that it lacks, another program's work, another device.
+      wait for an event, and another device ran; or, of a short piece, another stream of this device
+      had run until the gap began.
+
+    The rest of it is one piece, of whichever holds first:
+
+    - `UNSEEN`: it is longer than `UNSEEN_NS`. The work waited for something that the trace does not
+      show: rows that it lacks, another program's work.
+    - `GRAPH_START`: the next work is the first of a graph.
     - `QUEUED`: the launch had returned before the gap began: what the GPU needs from one piece of work
       to the next.
     - `LAUNCH_LATENCY`: the launch returned in the gap: its way to an idle GPU.

@@ -11,6 +11,7 @@ from peakward.traces.host_time import HostTime
 from peakward.traces.idle_causes import UNSEEN_NS, IdleCause
 from peakward.traces.intervals import Intervals, contains, covered, gaps, join, subtract
 from peakward.traces.launches import call_returns, first_of_launch
+from peakward.traces.step_spans import Span
 from peakward.traces.table import NONE, GpuColumns, Indices, Ints, Table
 
 
@@ -20,94 +21,128 @@ class Gaps(NamedTuple):
     start_ns: Ints
     end_ns: Ints
     next_work: Indices
-    """Row of `table.gpu`."""
+    """Row of `table.gpu`; NONE of the gap after the last work."""
     pieces_ns: Ints
     """A column for each IdleCause; each row sums to its gap's length."""
 
 
-class _Launched(NamedTuple):
-    """Gaps whose next work has its launch in the trace."""
+class _Neighbours(NamedTuple):
+    """What is around gaps."""
+
+    next_work: NDArray[np.intp]
+    work_before: NDArray[np.intp]
+    """Rows of `table.gpu`, or NONE."""
+    elsewhere: Intervals
+    """When other devices ran."""
+    marking: int
+    """The thread that marks the steps."""
+
+
+class _Judged(NamedTuple):
+    """Gaps whose next work has its launch in the trace, and the one after the last work."""
 
     start: Ints
     end: Ints
     returned: Ints
-    """Not before the gap, nor after it."""
+    """When the launch of the next work returned, not before the gap, nor after it."""
     thread: Ints
+    """That launched the next work; after the last work, the one that marks the steps."""
     thread_before: Ints
     """That launched the work before the gap; `thread` where that is unknown."""
     process: Ints
+    waited: Ints
+    """The ns from `returned` on in which the next work waited for another device."""
     remainder: Ints
-    """The IdleCause from `returned` on."""
+    """The IdleCause of the others from `returned` on."""
 
-    def of(self, which: NDArray[np.bool_]) -> "_Launched":
+    def of(self, which: NDArray[np.bool_]) -> "_Judged":
         """Some of the gaps."""
-        return _Launched(*(column[which] for column in self))
+        return _Judged(*(column[which] for column in self))
 
 
-def idle_gaps(table: Table, launches: Indices, host: HostTime, device: int) -> Gaps:
+def idle_gaps(table: Table, launches: Indices, host: HostTime, device: int, span: Span) -> Gaps:
     """The gaps of a device that has work; `launches` is what `launch_rows` gives."""
     gpu, here = table.gpu, table.gpu.device == device
-    start, end = gpu.start_ns[here].min(), gpu.end_ns[here].max()
-    found = gaps(busy(gpu, here), int(start), int(end))
+    found = gaps(busy(gpu, here), span.start_ns, span.end_ns)
     next_work, work_before = _neighbours(gpu, launches, np.flatnonzero(here), found)
     pieces = np.zeros((len(next_work), len(IdleCause)), dtype=np.int64)
-    known = launches[next_work] != NONE
+    known = (next_work == NONE) | (np.append(launches, NONE)[next_work] != NONE)
     pieces[~known, IdleCause.UNKNOWN] = (found.end - found.start)[~known]
     of_known = Intervals(found.start[known], found.end[known])
-    first = first_of_launch(launches)[next_work[known]]
-    calls = launches[next_work[known]], launches[work_before[known]]
-    pieces[known] = _pieces(_launched(host, of_known, *calls, first), host)
+    neighbours = _Neighbours(next_work[known], work_before[known], busy(gpu, ~here), span.thread)
+    judged = _judged(table, launches, host, of_known, neighbours)
+    pieces[known] = _pieces(judged, host)
     return Gaps(found.start, found.end, next_work.astype(np.int32), pieces)
 
 
 def _neighbours(
     gpu: GpuColumns, launches: Indices, here: NDArray[np.intp], of: Intervals
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """The GPU rows that end each gap and that it follows."""
+    """The GPU rows that end each gap and that it follows, or NONE."""
     known_first = here[np.lexsort((launches[here] == NONE, gpu.start_ns[here]))]
-    next_work = known_first[np.searchsorted(gpu.start_ns[known_first], of.end, side="left")]
+    after = np.searchsorted(gpu.start_ns[known_first], of.end, side="left")
     by_end = here[np.lexsort((launches[here] != NONE, gpu.end_ns[here]))]
     before = np.searchsorted(gpu.end_ns[by_end], of.start, side="right") - 1
-    return next_work, by_end[before]
+    return np.append(known_first, NONE)[after], np.append(by_end, NONE)[before]
 
 
-def _launched(
-    host: HostTime, of: Intervals, call: Indices, call_before: Indices, first: NDArray[np.bool_]
-) -> _Launched:
+def _judged(
+    table: Table, launches: Indices, host: HostTime, of: Intervals, around: _Neighbours
+) -> _Judged:
+    next_work, work_before, elsewhere, marking = around
+    is_last, call = next_work == NONE, np.append(launches, NONE)[next_work]
+    call_before = np.append(launches, NONE)[work_before]
+    first = np.append(first_of_launch(launches), False)[next_work]
     returned = np.clip(call_returns(host.host, host.kinds, call), of.start, of.end)
     returned = np.where(first, returned, of.start)
-    queued = returned == of.start
-    remainder = np.where(queued, IdleCause.QUEUED, IdleCause.LAUNCH_LATENCY)
-    remainder[of.end - returned > UNSEEN_NS] = IdleCause.UNSEEN
-    remainder[first & after_stream_wait(host.host, host.kinds)[call]] = IdleCause.STREAM_WAIT
-    remainder[first & (host.kinds[call] == CallKind.GRAPH)] = IdleCause.GRAPH_START
-    thread = host.host.thread.astype(np.int64)
-    return _Launched(
+    returned = np.where(is_last, of.end, returned)
+    waits = first & np.append(after_stream_wait(host.host, host.kinds), False)[call]
+    waited = np.where(waits, covered(elsewhere, returned, of.end), 0)
+    other_stream = _ended_elsewhere(table.gpu, next_work, work_before)
+    remainder = np.where(returned == of.start, IdleCause.QUEUED, IdleCause.LAUNCH_LATENCY)
+    remainder[waits & other_stream] = IdleCause.STREAM_WAIT
+    remainder[first & (np.append(host.kinds, 0)[call] == CallKind.GRAPH)] = IdleCause.GRAPH_START
+    remainder[of.end - returned - waited > UNSEEN_NS] = IdleCause.UNSEEN
+    thread = np.append(host.host.thread, NONE).astype(np.int64)
+    launching = np.where(is_last, marking, thread[call])
+    return _Judged(
         start=of.start,
         end=of.end,
         returned=returned,
-        thread=thread[call],
-        thread_before=thread[np.where(call_before == NONE, call, call_before)],
-        process=host.process[call].astype(np.int64),
+        thread=launching,
+        thread_before=np.where(call_before == NONE, launching, thread[call_before]),
+        process=table.process_of_thread[launching].astype(np.int64),
+        waited=waited,
         remainder=remainder,
     )
 
 
-def _pieces(launched: _Launched, host: HostTime) -> Ints:
-    pieces = np.zeros((len(launched.start), len(IdleCause)), dtype=np.int64)
-    n_threads = int(host.host.thread.max(initial=0)) + 1
-    pairs = launched.thread * n_threads + launched.thread_before
+def _ended_elsewhere(
+    gpu: GpuColumns, next_work: NDArray[np.intp], work_before: NDArray[np.intp]
+) -> NDArray[np.bool_]:
+    """Whether the work before is of another stream than the next work."""
+    stream = np.append(gpu.stream, NONE)
+    found: NDArray[np.bool_] = (
+        (work_before != NONE) & (next_work != NONE) & (stream[work_before] != stream[next_work])
+    )
+    return found
+
+
+def _pieces(judged: _Judged, host: HostTime) -> Ints:
+    pieces = np.zeros((len(judged.start), len(IdleCause)), dtype=np.int64)
+    n_threads = int(max(host.host.thread.max(initial=0), judged.thread.max(initial=0))) + 1
+    pairs = judged.thread * n_threads + judged.thread_before
     for pair in np.unique(pairs).tolist():
         which = pairs == pair
-        pieces[which] = _pieces_of(launched.of(which), host, divmod(pair, n_threads))
+        pieces[which] = _pieces_of(judged.of(which), host, divmod(pair, n_threads))
     return pieces
 
 
-def _pieces_of(launched: _Launched, host: HostTime, threads: tuple[int, int]) -> Ints:
+def _pieces_of(judged: _Judged, host: HostTime, threads: tuple[int, int]) -> Ints:
     """The pieces of gaps that the same threads are concerned with."""
-    start, returned = launched.start, launched.returned
+    start, returned = judged.start, judged.returned
     pieces = np.zeros((len(start), len(IdleCause)), dtype=np.int64)
-    profiles = host.profiles(int(launched.process[0]))
+    profiles = host.profiles(int(judged.process[0]))
     loads, waits = host.loads(threads), host.waits(threads)
     pieces[:, IdleCause.PROFILER] = covered(profiles, start, returned)
     pieces[:, IdleCause.DATA_LOADING] = covered(subtract(loads, profiles), start, returned)
@@ -117,5 +152,6 @@ def _pieces_of(launched: _Launched, host: HostTime, threads: tuple[int, int]) ->
     ran_dry = contains(waits, start)
     pieces[:, IdleCause.AFTER_SYNCHRONISATION] = np.where(ran_dry, rest, 0)
     pieces[:, IdleCause.HOST_BOUND] = np.where(ran_dry, 0, rest)
-    pieces[np.arange(len(start)), launched.remainder] = launched.end - returned
+    pieces[:, IdleCause.STREAM_WAIT] = judged.waited
+    pieces[np.arange(len(start)), judged.remainder] += judged.end - returned - judged.waited
     return pieces

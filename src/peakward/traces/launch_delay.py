@@ -4,36 +4,44 @@ import numpy as np
 from numpy.typing import NDArray
 
 from peakward.records.profile import LaunchDelay
-from peakward.traces.breakdown import span
 from peakward.traces.calls import call_kinds
 from peakward.traces.intervals import total, union
 from peakward.traces.launches import call_returns, first_of_launch
+from peakward.traces.step_spans import Span, Spans, work_spans
 from peakward.traces.table import NONE, Indices, Ints, Table
 
 
-def launch_delays(table: Table, launches: Indices) -> tuple[LaunchDelay, ...]:
+def launch_delays(
+    table: Table, launches: Indices, spans: Spans | None = None
+) -> tuple[LaunchDelay, ...]:
     """Of each device that has the first work of a launch that is known; `launches` is what `launch_rows`
-    gives. A graph's launch has its first work on one device and may have later ones on others."""
+    gives, and `spans` are as for `breakdown`. A graph's launch has its first work on one device and may
+    have later ones on others."""
+    spans = work_spans(table.gpu) if spans is None else spans
     returned = call_returns(table.host, call_kinds(table), launches)
     first = first_of_launch(launches)
     known = launches != NONE
     return tuple(
-        _launch_delay(table, returned, first, np.flatnonzero(known & (table.gpu.device == device)))
-        for device in np.unique(table.gpu.device[known & first])
+        _launch_delay(
+            table,
+            returned,
+            first,
+            np.flatnonzero(known & (table.gpu.device == device)),
+            spans[device],
+        )
+        for device in np.unique(table.gpu.device[known & first]).tolist()
     )
 
 
 def _launch_delay(
-    table: Table, returned: Ints, first: NDArray[np.bool_], rows: NDArray[np.intp]
+    table: Table, returned: Ints, first: NDArray[np.bool_], rows: NDArray[np.intp], span: Span
 ) -> LaunchDelay:
     device = int(table.gpu.device[rows[0]])
-    here = table.gpu.device == device
     since, until = returned[rows], table.gpu.start_ns[rows]
     delays = np.maximum(until - since, 0)[first[rows]]
     median, p95, longest = np.quantile(delays, [0.5, 0.95, 1], method="inverted_cdf").tolist()
-    begin = int(table.gpu.start_ns[here].min())
-    span_ns = span(table.gpu.start_ns[here], table.gpu.end_ns[here])
-    since = np.maximum(since, begin)
+    span_ns = span.end_ns - span.start_ns
+    since = np.maximum(since, span.start_ns)
     waits = until > since
     since, until = since[waits], until[waits]
     return LaunchDelay(

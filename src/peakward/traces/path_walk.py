@@ -1,4 +1,4 @@
-"""Following the edges back from the last work of the GPUs to the start of the first."""
+"""Following the edges back from the end of the steps, or of the GPUs' last work, to the start."""
 
 from bisect import bisect_right
 from typing import NamedTuple
@@ -7,6 +7,7 @@ import numpy as np
 
 from peakward.traces.host_time import HostTime
 from peakward.traces.path_edges import releases, work_edges
+from peakward.traces.step_spans import Spans
 from peakward.traces.table import NONE, Indices, Table
 
 
@@ -34,17 +35,20 @@ class _Place(NamedTuple):
     thread: int = NONE
 
 
-def walk(table: Table, launches: Indices, host: HostTime) -> list[Stretch]:
+def walk(table: Table, launches: Indices, host: HostTime, spans: Spans) -> list[Stretch]:
     """The path, its last stretch first; without work of a GPU, none.
 
-    Each stretch ends where the one before it in time begins, from the end of the last work back to the
-    start of the first.
+    Each stretch ends where the one before it in time begins, from the end of the last span back to the
+    start of the first. Where that end is no work's, it is one of the thread that marks the steps.
     """
     if not len(table.gpu):
         return []
-    steps = _Steps(table, launches, host)
+    steps = _Steps(table, launches, host, begin=min(each.start_ns for each in spans.values()))
     last = int(np.argmax(table.gpu.end_ns))
+    end = max(spans.values(), key=lambda each: each.end_ns)
     place, path = _Place(int(table.gpu.end_ns[last]), gpu=last), []
+    if end.end_ns > place.at:
+        place = _Place(end.end_ns, thread=end.thread)
     while place.at > steps.begin:
         stretches, place = steps.from_gpu(place) if place.gpu != NONE else steps.from_host(place)
         path += stretches
@@ -55,9 +59,9 @@ def walk(table: Table, launches: Indices, host: HostTime) -> list[Stretch]:
 class _Steps:
     """One step back. Columns are lists here: a walk reads them one value at a time."""
 
-    def __init__(self, table: Table, launches: Indices, host: HostTime) -> None:
+    def __init__(self, table: Table, launches: Indices, host: HostTime, *, begin: int) -> None:
         self._table, self._host = table, host
-        self.begin = int(table.gpu.start_ns.min())
+        self.begin = begin
         self._start, self._end = table.gpu.start_ns.tolist(), table.gpu.end_ns.tolist()
         edges = work_edges(table, launches, host)
         self._before = edges.before.tolist()

@@ -5,7 +5,7 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from peakward.traces.marks import named
+from peakward.traces.marks import named, processes_of
 from peakward.traces.nesting import rows_of
 from peakward.traces.table import HostKind, Table
 
@@ -21,3 +21,9 @@ def step_rows(table: Table) -> NDArray[np.int64]:
         if len(steps):
             return steps
     return rows[:0]
+
+
+def n_steps(table: Table) -> int:
+    """How many there are: of several processes that mark theirs, of the one with most."""
+    _, numbers = np.unique(processes_of(table)[step_rows(table)], return_counts=True)
+    return int(numbers.max(initial=0))

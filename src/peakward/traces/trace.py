@@ -26,7 +26,7 @@ from peakward.records.profile import (
     WorkPhase,
 )
 from peakward.traces import ranks
-from peakward.traces.breakdown import breakdown
+from peakward.traces.breakdown import breakdown, whole_ns
 from peakward.traces.category_rules import Category
 from peakward.traces.copies import transfers
 from peakward.traces.critical_path import critical_path
@@ -37,7 +37,6 @@ from peakward.traces.idle import idle
 from peakward.traces.kernel_names import short_name
 from peakward.traces.launch_delay import launch_delays
 from peakward.traces.launches import launch_rows
-from peakward.traces.left_over import without_left_over
 from peakward.traces.origins import REHEARSAL, Origins, launched, without_rehearsal
 from peakward.traces.overlap import collectives
 from peakward.traces.phase_names import PhaseCode
@@ -48,7 +47,8 @@ from peakward.traces.rates import operator_rates
 from peakward.traces.reading import read
 from peakward.traces.row_categories import CATEGORIES, row_categories
 from peakward.traces.selection import restricted
-from peakward.traces.steps import step_rows
+from peakward.traces.step_spans import Spans, steps
+from peakward.traces.steps import n_steps
 from peakward.traces.sync import waiting
 from peakward.traces.table import Codes, GpuKind, HostKind, Indices, Table
 from peakward.traces.telling import evidence, incomplete
@@ -60,8 +60,10 @@ class Trace:
     `table` holds its columns, for questions that no method answers.
     """
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, spans: Spans | None = None) -> None:
         self.table = table
+        self.spans = spans
+        """Of its marked steps, by device; None: of all its work."""
         self.is_of_host = is_of_host(table)
         """Whether the work is that of the host's operators (`host_work`), for want of a GPU's."""
         self.device: Device | None = None
@@ -80,17 +82,14 @@ class Trace:
 
     @classmethod
     def of(cls, table: Table) -> "Trace":
-        """The trace of a whole table: neither what earlier steps had left the GPU to do nor what a
-        rehearsal launched is work of the steps."""
-        if is_of_host(table):
-            return cls(table)
-        shown = without_left_over(table)
-        found = without_rehearsal(shown)
-        if found is None:
-            return cls(shown)
-        steps, origins = found
-        trace = cls(steps)
-        trace.origins = origins
+        """The trace of a whole table, or of its steps where it marks some: neither what earlier steps
+        had left the GPU to do nor what a rehearsal launched is their work."""
+        rehearsed = without_rehearsal(table)
+        shown, origins = (table, None) if rehearsed is None else rehearsed
+        found = steps(shown)
+        trace = cls(shown) if found is None else cls(found.table, found.spans)
+        if origins is not None:
+            trace.origins = origins if found is None else origins.of(found.rows)
         return trace
 
     @cached_property
@@ -123,8 +122,8 @@ class Trace:
     def breakdown(self) -> Breakdown:
         """Busy and idle, compute, communication and memory, by device."""
         if self.is_of_host:
-            return host_breakdown(self.table)
-        return breakdown(self.table, self.communication)
+            return host_breakdown(self.table, None if self.spans is None else whole_ns(self.spans))
+        return breakdown(self.table, self.communication, self.spans)
 
     def overlap(self) -> tuple[Collective, ...]:
         """Collectives by kernel, and how much of each ran beside no compute."""
@@ -133,7 +132,7 @@ class Trace:
 
     def idle(self) -> Idle:
         """Why no work ran, by device."""
-        return idle(self.table, self.launches)
+        return idle(self.table, self.launches, self.spans)
 
     def kernels(self) -> tuple[Group, ...]:
         """GPU work by name, the longest in total first."""
@@ -153,11 +152,11 @@ class Trace:
 
     def launch_delays(self) -> tuple[LaunchDelay, ...]:
         """From launch to start, and how far ahead the host was, by device."""
-        return launch_delays(self.table, self.launches)
+        return launch_delays(self.table, self.launches, self.spans)
 
     def critical_path(self) -> CriticalPath:
         """The chain of work, on GPUs and host, that made the whole take as long as it did."""
-        return critical_path(self.table, self.launches, self.communication)
+        return critical_path(self.table, self.launches, self.communication, self.spans)
 
     def operators(self, device: Device | None = None) -> tuple[OperatorRate, ...]:
         """FLOPs, bytes and rates of the operators whose shapes the trace recorded; with the device
@@ -230,14 +229,13 @@ class Trace:
         kernels = table.gpu.kind == GpuKind.KERNEL
         other = self.categories == CATEGORIES.index(Category.OTHER)
         kernel_ns = int(table.gpu.duration_ns[kernels].sum())
-        n_steps = len(step_rows(table))
         return Profile(
             source=table.source,
             format=table.format,
             devices=tuple(dict.fromkeys(each.name for each in table.devices if each.name)),
             rank=None if table.job is None else table.job.rank,
             world_size=None if table.job is None else table.job.world_size,
-            n_steps=n_steps or None,
+            n_steps=n_steps(table) or None,
             selection=None,
             breakdown=self.breakdown(),
             phases=by_phase(table, code),

@@ -29,7 +29,7 @@ def test_a_cpus_trace_is_told_by_its_operators(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     assert main(["trace", CPU]) == 0
     said = capsys.readouterr().out
-    assert "CPU busy with operators 81.1% of 12.5 ms" in said
+    assert "CPU busy with operators 78.4% of a step of 12.9 ms" in said
     assert "The 8 operators that take most" in said
     assert "self time of the framework's operators" in said
     assert "kernel" not in said
@@ -70,7 +70,7 @@ def test_evidence_and_advice_are_asked_for(capsys):
     assert main(["trace", COMPILED, "--kernels"]) == 0
     said = capsys.readouterr().out
     assert "Levers: compile, cuda-graphs." in said
-    assert "idle on the way to a launch" in said
+    assert "idle, host-bound and launch latency" in said
     assert "idle.together.by_cause_ns" in said
 
 

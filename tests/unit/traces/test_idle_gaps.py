@@ -9,6 +9,7 @@ from peakward.traces.host_time import host_time
 from peakward.traces.idle_causes import UNSEEN_NS, IdleCause
 from peakward.traces.idle_gaps import idle_gaps
 from peakward.traces.launches import launch_rows
+from peakward.traces.step_spans import work_spans
 from peakward.traces.table import GpuKind, HostKind
 
 from .handmade import Gpu, Host, table
@@ -25,7 +26,7 @@ def pieces(*rows, threads=(0,)) -> dict[str, int]:
         [row for row in rows if isinstance(row, Host)],
         threads=threads,
     )
-    found = idle_gaps(trace, launch_rows(trace), host_time(trace), 0)
+    found = idle_gaps(trace, launch_rows(trace), host_time(trace), 0, work_spans(trace.gpu)[0])
     assert (found.start_ns.tolist(), found.end_ns.tolist()) == ([START], [END])
     (row,) = found.pieces_ns.tolist()
     return {cause.name: row[cause] for cause in IdleCause if row[cause]}
@@ -134,27 +135,54 @@ def test_the_first_work_of_a_graph_and_its_later_ones():
     assert pieces(first, work, early) == {"QUEUED": 100}
 
 
+ON_ANOTHER_STREAM = Gpu(60, START, correlation=3, stream=9), Host(13, 14, correlation=3)
+ON_ANOTHER_DEVICE = Gpu(60, 170, correlation=3, device=1), Host(13, 14, correlation=3)
+
+
 def test_a_wait_of_a_stream_right_before_the_launch():
     wait = Host(20, 21, "cudaStreamWaitEvent")
-    assert pieces(wait, *next_work((30, 40))) == {"STREAM_WAIT": 100}
-    assert pieces(wait, *next_work()) == {"HOST_BOUND": 90, "STREAM_WAIT": 10}
+    queued = next_work((30, 40))
+    after = (queued[0]._replace(stream=8), queued[1])
+    assert pieces(wait, *ON_ANOTHER_STREAM, *after) == {"STREAM_WAIT": 100}
     between = Host(22, 23)
-    assert pieces(wait, between, *next_work((30, 40))) == {"QUEUED": 100}
+    assert pieces(wait, between, *ON_ANOTHER_STREAM, *after) == {"QUEUED": 100}
     elsewhere = wait._replace(thread=1)
-    assert pieces(elsewhere, *next_work((30, 40)), threads=[0, 0]) == {"QUEUED": 100}
+    assert pieces(elsewhere, *ON_ANOTHER_STREAM, *after, threads=[0, 0]) == {"QUEUED": 100}
 
 
+@pytest.mark.parametrize("launched", [(30, 40), (110, 120)])
+def test_a_wait_is_for_another_device_only_while_that_runs(launched):
+    wait = Host(20, 21, "cudaStreamWaitEvent")
+    since = max(launched[1], START)
+    rest = "QUEUED" if since == START else "LAUNCH_LATENCY"
+    wanted = {"STREAM_WAIT": 170 - since, rest: 30, "HOST_BOUND": since - START}
+    found = pieces(wait, *ON_ANOTHER_DEVICE, *next_work(launched))
+    assert found == {cause: ns for cause, ns in wanted.items() if ns}
+
+
+def test_a_wait_while_nothing_else_runs_is_none_for_another_stream():
+    wait = Host(20, 21, "cudaStreamWaitEvent")
+    assert pieces(wait, *next_work((30, 40))) == {"QUEUED": 100}
+    assert pieces(wait, *next_work()) == {"HOST_BOUND": 90, "LAUNCH_LATENCY": 10}
+
+
+@pytest.mark.parametrize("name", ["cudaLaunchKernel", "cudaGraphLaunch"])
+@pytest.mark.parametrize("waits", [(), (Host(14, 15, "cudaStreamWaitEvent"),)])
 @pytest.mark.parametrize("launched", [(20, 30), (101, 110)])
-def test_longer_than_any_start_takes_is_unseen(launched):
+def test_longer_than_any_start_takes_is_unseen(launched, waits, name):
+    """Of a graph too, and after a wait for a stream on which nothing runs."""
     at = max(launched[1], START) + UNSEEN_NS
-    call = Host(*launched, correlation=2)
+    call = Host(*launched, name, correlation=2)
 
     def causes(start):
-        trace = table([BEFORE[0], Gpu(start, start + 1, correlation=2)], [BEFORE[1], call])
-        (row,) = idle_gaps(trace, launch_rows(trace), host_time(trace), 0).pieces_ns.tolist()
+        gpu = [BEFORE[0], Gpu(start, start + 1, correlation=2)]
+        trace = table(gpu, [BEFORE[1], *waits, call])
+        (row,) = idle_gaps(
+            trace, launch_rows(trace), host_time(trace), 0, work_spans(trace.gpu)[0]
+        ).pieces_ns.tolist()
         return {cause.name for cause in IdleCause if row[cause]} - {"HOST_BOUND"}
 
-    assert causes(at) <= {"QUEUED", "LAUNCH_LATENCY"}
+    assert causes(at) <= {"QUEUED", "LAUNCH_LATENCY", "GRAPH_START"}
     assert causes(at + 1) == {"UNSEEN"}
 
 
@@ -191,7 +219,9 @@ def test_pieces_sum_to_the_gap_and_none_is_negative(gpu, host):
     trace = table(gpu, host, threads=[0, 0, 1])
     launches = launch_rows(trace)
     for device in np.unique(trace.gpu.device):
-        found = idle_gaps(trace, launches, host_time(trace), int(device))
+        found = idle_gaps(
+            trace, launches, host_time(trace), int(device), work_spans(trace.gpu)[int(device)]
+        )
         assert np.all(found.pieces_ns >= 0)
         assert found.pieces_ns.sum(axis=1).tolist() == (found.end_ns - found.start_ns).tolist()
         assert trace.gpu.start_ns[found.next_work].tolist() == found.end_ns.tolist()

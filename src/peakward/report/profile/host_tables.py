@@ -5,15 +5,15 @@ from peakward.records.study import Column, Table
 from peakward.report.profile.cells import NS, Row, share
 
 PATH = {
-    "compute": "kernels that compute",
-    "communication": "kernels that communicate",
+    "compute": "compute kernels",
+    "communication": "communication kernels",
     "memory": "copies and sets",
-    "operator": "operators on the host",
-    "call": "calls into the driver",
-    "host": "other work of the host",
-    "launch_latency": "launches on their way",
-    "queued": "from one piece of queued work to the next",
-    "synchronisation": "the end of a wait",
+    "operator": "host: operators",
+    "call": "host: CUDA or HIP calls",
+    "host": "host: other code",
+    "launch_latency": "launch latency",
+    "queued": "gaps between queued kernels",
+    "synchronisation": "return from a synchronisation",
     "unknown": "unknown",
 }
 """What `traces.critical_path.PathKind` defines, in words."""

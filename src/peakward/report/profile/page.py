@@ -6,7 +6,7 @@ from itertools import zip_longest
 import msgspec
 
 from peakward.records.finding import Diagnosis, Finding
-from peakward.records.profile import Job, Profile
+from peakward.records.profile import IDLE_CAUSES, Job, Profile
 from peakward.records.study import Table
 from peakward.records.trace_report import TraceReport
 from peakward.report import findings
@@ -83,6 +83,7 @@ def whole(found: Profile, diagnosis: Diagnosis | None = None) -> Document:
             title="Idle",
             blocks=(
                 *_filled(time_tables.idle(found)),
+                *_filled(time_tables.idle_calls(found)),
                 *_filled(host_tables.delays(found)),
                 *_filled(host_tables.waits(found)),
             ),
@@ -193,7 +194,7 @@ def _headline(found: Profile) -> str:
             where if found.selection is None else f" in {found.selection}"
         )
     busy = format_cell(total.busy_ns / total.span_ns, "share")
-    said = f"{wording(found).busy} {busy} of {format_cell(total.span_ns * cells.NS, 's')}"
+    said = f"{wording(found).busy} {busy} of {_span(found)}"
     if found.selection is not None:
         return f"{found.selection}: {said}"
     if found.idle is None:
@@ -202,7 +203,16 @@ def _headline(found: Profile) -> str:
     if worst_ns < LEAST_CAUSE * total.span_ns:
         return said
     share = format_cell(worst_ns / total.span_ns, "share")
-    return f"{said}; most of the idle time: {time_tables.CAUSES[cause]}, {share} of the span"
+    return f"{said}; largest idle cause: {IDLE_CAUSES[cause]}, {share} of the span"
+
+
+def _span(found: Profile) -> str:
+    """The steps that the trace marks, each as long as the mean one on one device; else the whole."""
+    total, n = found.breakdown.together, found.n_steps
+    if n is None or found.selection is not None:
+        return format_cell(total.span_ns * cells.NS, "s")
+    each = format_cell(total.span_ns * cells.NS / n / len(found.breakdown.devices), "s")
+    return f"a step of {each}" if n == 1 else f"{n:,} steps of {each}"
 
 
 def _opening(found: Profile) -> tuple[Block, ...]:

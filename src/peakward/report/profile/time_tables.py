@@ -1,24 +1,9 @@
 """Where a GPU's time went, and why it was idle."""
 
-from peakward.records.profile import DeviceTime, Profile
+from peakward.records.profile import IDLE_CAUSES, DeviceTime, Profile
 from peakward.records.study import Column, Table
 from peakward.report.profile.cells import NS, Row, share
 from peakward.report.profile.wording import wording
-
-CAUSES = {
-    "profiler": "the profiler itself",
-    "data_loading": "waiting for the next batch",
-    "synchronisation": "the host waited for the GPU",
-    "after_synchronisation": "the host caught up after it had waited",
-    "host_bound": "the host had not launched yet",
-    "graph_start": "start of a graph",
-    "stream_wait": "a wait for another stream or device",
-    "unseen": "something that the trace does not show",
-    "queued": "from one piece of queued work to the next",
-    "launch_latency": "a launch's way to an idle GPU",
-    "unknown": "unknown: the trace lacks the launch",
-}
-"""What `traces.idle_causes` defines, in words."""
 
 
 def time(found: Profile) -> Table:
@@ -90,7 +75,25 @@ def idle(found: Profile) -> Table:
             Column(name="time", unit="s"),
             Column(name="share of idle", unit="share"),
         ),
-        rows=tuple((CAUSES[name], ns * NS, share(ns, idle_ns)) for name, ns in causes if ns),
+        rows=tuple((IDLE_CAUSES[name], ns * NS, share(ns, idle_ns)) for name, ns in causes if ns),
+    )
+
+
+def idle_calls(found: Profile) -> Table:
+    """What the host was in meanwhile."""
+    calls = () if found.idle is None else found.idle.calls
+    return Table(
+        title="Calls that the host was in while the GPU was idle",
+        columns=(
+            Column(name="cause of the gaps", unit="name"),
+            Column(name="call", unit="name"),
+            Column(name="time", unit="s"),
+            Column(name="longest", unit="s"),
+        ),
+        rows=tuple(
+            (IDLE_CAUSES[each.cause], each.call, each.ns * NS, each.longest_ns * NS)
+            for each in calls
+        ),
     )
 
 

@@ -2,11 +2,11 @@
 
 from typing import NamedTuple
 
-from peakward.records.profile import CaseProfile, DeviceTime, Group, WorkPhase
+from peakward.records.profile import IDLE_CAUSES, CaseProfile, DeviceTime, Group, WorkPhase
 from peakward.records.study import Cell, Column, Study, Table
 from peakward.report.document import Block, Note, Paragraph, Section, TableBlock
 from peakward.report.format import format_cell
-from peakward.report.profile import cells, time_tables, work_tables
+from peakward.report.profile import cells, work_tables
 from peakward.report.profile.wording import wording
 from peakward.report.run.investigation import Investigation
 
@@ -102,8 +102,7 @@ def causes(seen: list[Explained], device: str) -> Table:
             *(Column(name=each.name, unit="share") for each in seen),
         ),
         rows=tuple(
-            (time_tables.CAUSES[cause], *(shares.get(cause) for shares in by_name))
-            for cause in order
+            (IDLE_CAUSES[cause], *(shares.get(cause) for shares in by_name)) for cause in order
         ),
         note="Shares of the span. A profiler makes the host slower, so where the host is the cause "
         "they are at most this.",

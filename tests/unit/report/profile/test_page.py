@@ -28,9 +28,14 @@ def titles(document):
 
 def test_the_headline_names_the_greatest_cause_of_idleness(compiled):
     assert summary(compiled.profile()).headline == (
-        "GPU busy 15.0% of 34.1 ms; most of the idle time: the host had not launched yet, "
-        "83.0% of the span"
+        "GPU busy 15.0% of 34.1 ms; largest idle cause: host-bound, 83.0% of the span"
     )
+
+
+def test_the_headline_of_a_trace_with_steps_is_of_one():
+    assert summary(
+        Trace.open(TRACES / "h200_decoder_cuda_graphs.json.gz").profile()
+    ).headline.startswith("GPU busy 84.0% of 3 steps of 5.99 ms; largest idle cause: ")
 
 
 def test_of_several_gpus_it_is_said_whose_times_are_shown(compiled):
