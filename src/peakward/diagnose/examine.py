@@ -1,5 +1,6 @@
 """All rules over what is known of a case or a trace."""
 
+import dataclasses
 from collections.abc import Sequence
 
 import msgspec
@@ -17,12 +18,18 @@ WHOLE = 1 - 1e-9
 
 
 def examine(signals: Signals) -> Diagnosis:
-    """What the rules find, ranked; which could not judge; which found nothing."""
-    verdicts = [(rule, rule.judge(signals)) for rule in RULES]
-    seen = [(rule, each) for rule, each in verdicts if isinstance(each, Symptom)]
-    ranked = _ranked(seen, signals.time)
-    left = dict(signals.time.parts) if signals.time is not None else {}
+    """What the rules find, ranked; which could not judge; which found nothing.
+
+    The last rule sees what the others are about, and is ranked last.
+    """
+    *rules, last = RULES
+    verdicts = [(rule, rule.judge(signals)) for rule in rules]
+    ranked = _ranked(verdicts, signals.time)
+    explained = _added_up([each for _, each in ranked])
+    verdicts.append((last, last.judge(dataclasses.replace(signals, explained=explained))))
+    ranked += _ranked(verdicts[-1:], signals.time)
     time = signals.time
+    left = {} if time is None else dict(time.parts)
     return Diagnosis(
         subject=signals.subject,
         case=signals.configured,
@@ -30,42 +37,23 @@ def examine(signals: Signals) -> Diagnosis:
         basis=None if time is None else time.basis,
         findings=tuple(_finding(rule, each, signals, left) for rule, each in ranked),
         abstentions=tuple(each for _, each in verdicts if isinstance(each, Abstention)),
-        clean=_clean(verdicts, ranked),
+        clean=tuple(rule.code for rule, each in verdicts if each is None),
     )
 
 
-def _ranked(seen: Sequence[Seen], time: TimeParts | None) -> list[Seen]:
+def _ranked(verdicts: Sequence[tuple[Rule, Verdict]], time: TimeParts | None) -> list[Seen]:
     """Those that hold back most first; last what loses nothing."""
-    weighed: list[tuple[float, Seen]] = []
-    for rule, each in seen:
-        share = _unexplained(each, seen, time) if each.narrower else _share(each, time)
-        if share >= each.least_unexplained:
-            weighed.append((share, (rule, each)))
-    return [each for _, each in sorted(weighed, key=lambda it: (it[1][1].is_limit, -it[0]))]
+    seen = [(rule, each) for rule, each in verdicts if isinstance(each, Symptom)]
+    return sorted(seen, key=lambda it: (it[1].is_limit, -_share(it[1], time)))
 
 
-def _unexplained(symptom: Symptom, seen: Sequence[Seen], time: TimeParts | None) -> float:
-    """Its share of the time, less what narrower ones are about too."""
-    if time is None:
-        return 0.0
-    left = dict(symptom.parts)
-    for rule, other in seen:
-        if rule.code not in symptom.narrower:
-            continue
-        for part, seconds in other.parts.items():
-            if part in left:
-                left[part] = max(left[part] - seconds, 0.0)
-    return time.share(left)
-
-
-def _clean(verdicts: Sequence[tuple[Rule, Verdict]], found: Sequence[Seen]) -> tuple[str, ...]:
-    """The rules that looked and found nothing, or nothing of their own."""
-    told = {rule.code for rule, _ in found}
-    return tuple(
-        rule.code
-        for rule, each in verdicts
-        if each is None or (isinstance(each, Symptom) and rule.code not in told)
-    )
+def _added_up(found: Sequence[Symptom]) -> dict[str, float]:
+    """The time that they are about, by part."""
+    explained: dict[str, float] = {}
+    for each in found:
+        for part, seconds in each.parts.items():
+            explained[part] = explained.get(part, 0.0) + seconds
+    return explained
 
 
 def _share(symptom: Symptom, time: TimeParts | None) -> float:
@@ -79,8 +67,9 @@ def _finding(rule: Rule, symptom: Symptom, signals: Signals, left: dict[str, flo
     held_s = sum(symptom.parts.values()) if symptom.parts else None
     beyond_s = 0.0
     for part, seconds in symptom.parts.items():
-        taken = min(seconds, left.get(part, 0.0))
-        left[part] = left.get(part, 0.0) - taken
+        there = left.get(part, seconds)
+        taken = min(seconds, there)
+        left[part] = there - taken
         beyond_s += taken
     share = _share(symptom, signals.time)
     bound = None
@@ -89,7 +78,7 @@ def _finding(rule: Rule, symptom: Symptom, signals: Signals, left: dict[str, flo
     known = symptom.share is not None or held_s is not None
     found = Finding(
         code=rule.code,
-        title=rule.title,
+        title=symptom.title or rule.title,
         cause=symptom.cause,
         evidence=symptom.evidence,
         advice=symptom.advice,

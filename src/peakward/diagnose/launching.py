@@ -1,8 +1,10 @@
 """Idle time in which the host was on its way to the next launch: in operators, or in Python."""
 
+import re
 from typing import NamedTuple
 
 from peakward.diagnose.signals import Signals
+from peakward.records.profile import Idle
 
 CAUSES = ("host_bound", "launch_latency")
 PYTHON = "host"
@@ -10,6 +12,12 @@ DISPATCH = ("operator", "call")
 PYTHON_SHARE = 0.6
 """Of the host's time on the critical path, from which on the program's Python and not the framework's
 dispatch is what takes it: of seven recorded traces of ordinary programs it was 0.14 to 0.50."""
+
+LAUNCHING = re.compile(r"Launch|Mem(?:cpy|set|Prefetch)")
+"""In the names of calls that hand the GPU work."""
+MOST = 0.5
+"""Of the idle time, from which on a call that hands the GPU nothing (it allocates memory, loads a module,
+waits for something) takes it, and not the launching."""
 
 
 class Dispatch(NamedTuple):
@@ -30,7 +38,8 @@ def dispatch_parts(signals: Signals) -> Dispatch | None:
     if idle is None or time is None or gpu is None:
         return None
     seen_ns = sum(idle.together.by_cause_ns.get(cause, 0) for cause in CAUSES)
-    parts = time.idle(*CAUSES)
+    launching = 1 - _blocked_share(idle)
+    parts = {name: seconds * launching for name, seconds in time.idle(*CAUSES).items()}
     if gpu.path is None:
         return Dispatch(seen_ns, None, dict.fromkeys(parts, 0.0), parts)
     by_kind = gpu.path.by_kind_ns
@@ -44,3 +53,13 @@ def dispatch_parts(signals: Signals) -> Dispatch | None:
         {name: seconds * taken for name, seconds in parts.items()},
         {name: seconds * (1 - taken) for name, seconds in parts.items()},
     )
+
+
+def _blocked_share(idle: Idle) -> float:
+    """Of the idle time, what one such call takes; 0 where that is not most."""
+    whole_ns = sum(idle.together.by_cause_ns.get(cause, 0) for cause in CAUSES)
+    in_calls_ns = [
+        each.ns for each in idle.calls if each.cause in CAUSES and not LAUNCHING.search(each.call)
+    ]
+    share = min(max(in_calls_ns, default=0) / whole_ns, 1.0) if whole_ns else 0.0
+    return share if share >= MOST else 0.0

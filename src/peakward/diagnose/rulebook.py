@@ -34,6 +34,7 @@ from peakward.diagnose.rules import (
     synchronisation,
     throttled_clock,
     tiny_kernels,
+    unexplained_time,
     unfused_optimizer,
     unstable_numbers,
 )
@@ -72,6 +73,7 @@ _ORDER = (
     graph_breaks, tiny_kernels, out_of_memory, activations, allocator_calls, fragmentation, memory_bound,
     layout_copies, unfused_optimizer, padding, no_tensor_cores, at_the_roof, casts, awkward_sizes,
     naive_attention, slow_backend, exposed_communication, late_rank, recomputed_generation, decode_bandwidth,
-    unstable_numbers, throttled_clock, loop_waits, loop_collections, loop_pauses,
+    unstable_numbers, throttled_clock, loop_waits, loop_collections, loop_pauses, unexplained_time,
 )  # fmt: skip
 RULES: tuple[Rule, ...] = tuple(_rule(each) for each in _ORDER)
+"""The last is judged last, by what the others leave."""

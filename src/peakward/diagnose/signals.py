@@ -1,6 +1,7 @@
 """What a rule may see: stored records, each None where there is none."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from peakward.diagnose.loop_parts import loop_parts
@@ -41,6 +42,8 @@ class Signals:
     """The traces of several ranks side by side, of which the profile is one."""
     rank: Rank | None = None
     """The profile's among them."""
+    explained: Mapping[str, float] = field(default_factory=dict)
+    """Seconds of the parts of the time that findings are about; the last rule alone is told."""
 
     @property
     def gpu(self) -> Profile | None:

@@ -21,10 +21,8 @@ class Symptom(NamedTuple):
     held_back_bytes: int | None = None
     share: float | None = None
     """Where it does not follow from the parts."""
-    narrower: tuple[str, ...] = ()
-    """Of what is about work of a kind, whatever made it: the codes of rules about parts of that work. It is
-    ranked by the share of the time that none of these explains, and told from `least_unexplained` on."""
-    least_unexplained: float = 0.0
+    title: str | None = None
+    """In place of the rule's, where that cannot say what was found."""
     is_limit: bool = False
     """Whether nothing is lost, and this is what the time goes to: ranked after all that lose some."""
 

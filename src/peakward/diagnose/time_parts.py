@@ -6,6 +6,7 @@ beside the kernels, split in the proportions that the profile saw; else it is th
 what the profiler is known to have taken itself.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from peakward.records.finding import Basis
@@ -31,6 +32,11 @@ class TimeParts(NamedTuple):
     def share(self, parts: dict[str, float]) -> float:
         """Of the whole."""
         return sum(parts.values()) / self.whole_s if self.whole_s else 0.0
+
+
+def without(parts: Mapping[str, float], explained: Mapping[str, float]) -> dict[str, float]:
+    """The parts less what of them is explained."""
+    return {name: max(value - explained.get(name, 0.0), 0.0) for name, value in parts.items()}
 
 
 def work_part(phase: str | None, name: str) -> str:

@@ -44,7 +44,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """One thing that holds the step back."""
 
     code: str
-    """Family (HOST, MEM, BW, PREC, ATTN, COMM, GEN, NUM, DEV) and three digits; never given anew."""
+    """Family (HOST, MEM, BW, PREC, ATTN, COMM, GEN, NUM, DEV, LOOP, TIME) and three digits; never given
+    anew."""
     title: str
     cause: str
     evidence: tuple[Evidence, ...]
@@ -84,8 +85,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """What shares of time are of; None without times."""
     basis: Basis | None
     findings: tuple[Finding, ...]
-    """Ranked: what holds back most first, a finding about work of a kind by the share that no narrower one
-    explains, and what loses nothing last (`diagnose.examine`)."""
+    """Ranked: what holds back most first, then what loses nothing, and last the time that no other finding
+    is about (`diagnose.examine`)."""
     abstentions: tuple[Abstention, ...]
     clean: tuple[str, ...]
-    """Codes of the rules that looked and found nothing, or nothing that narrower ones do not explain."""
+    """Codes of the rules that looked and found nothing."""

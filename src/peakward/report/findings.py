@@ -27,7 +27,9 @@ MEASURED = (
     "Measured: in pairs, on this very case; what was only screened is of two short measurements, in "
     "whose ratio the machine's drift is too."
 )
-ORDER = " The order is by what each adds to narrower ones; last is what loses nothing."
+ORDER = (
+    " The order is by time; last is what loses nothing, and then time that nothing above explains."
+)
 
 
 N_FIRST = 3

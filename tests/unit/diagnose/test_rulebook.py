@@ -6,7 +6,7 @@ import re
 from peakward.diagnose import rules
 from peakward.diagnose.rulebook import RULES
 
-FAMILIES = "HOST|MEM|BW|PREC|ATTN|COMM|GEN|NUM|DEV|LOOP"
+FAMILIES = "HOST|MEM|BW|PREC|ATTN|COMM|GEN|NUM|DEV|LOOP|TIME"
 
 
 def test_every_file_is_a_rule():

@@ -1,6 +1,6 @@
 """The GPU waits for the next batch
 
-Sees: idle time of the GPU whose cause is that the host was waiting for its data loader.
+Sees: idle time of the GPU whose cause is data loading: the host waited for its next batch.
 Costs: nothing runs until the batch is there; the loss grows with every speed-up of the rest.
 Example: a loader with `num_workers=0` that tokenises text between two steps.
 Lever: none; workers, pinned memory and non-blocking copies are the program's own.
@@ -26,7 +26,7 @@ def judge(signals: Signals) -> Verdict:
     waited_ns = idle.together.by_cause_ns[CAUSE]
     return Symptom(
         cause="The host asks its data loader for a batch that is not ready, with nothing launched ahead.",
-        evidence=(number("GPU idle for the next batch, profiled", waited_ns * 1e-9, "s", stored),),
+        evidence=(number("idle, data loading, profiled", waited_ns * 1e-9, "s", stored),),
         advice="give the loader workers and prefetching, pin its memory, copy with non_blocking=True, "
         "and move tokenising out of the step",
         parts=parts,

@@ -1,7 +1,8 @@
 """The host launches work too slowly: launch-bound
 
-Sees: idle time in which the host was on its way to the next launch inside the framework's operators
-and the driver's calls, and how many pieces of work a step launches.
+Sees: idle time whose causes are host-bound and launch latency, where the host was in the framework's
+operators and the driver's calls, and how many pieces of work a step launches. Most of it in one call that
+launches nothing, such as `cudaHostAlloc`, is not this.
 Costs: every operator takes microseconds of the host, whatever its size; small kernels end sooner.
 Example: a small model of batch 1 in eager mode: 60 kernels of 5 µs in 3.9 ms (BERT on an H100).
 Lever: compile (fewer kernels), cuda-graphs (one launch a step); a larger batch makes kernels longer.
@@ -33,7 +34,7 @@ def judge(signals: Signals) -> Verdict:
         "arithmetic.",
         evidence=(
             number(
-                "idle on the way to a launch, profiled",
+                "idle, host-bound and launch latency, profiled",
                 found.seen_ns * 1e-9,
                 "s",
                 "profile idle.together.by_cause_ns.host_bound + launch_latency",

@@ -2,7 +2,7 @@
 
 Sees: kernels of forward and backward that do arithmetic element by element, normalise, reduce or copy,
 and that no compiler fused. What narrower findings explain (a written score matrix, casts, copies for
-layout) is theirs: this one is of the rest, from 15% of the time on.
+layout) is theirs: this one is of the rest, its time, its share and its bound too, from 15% of the time on.
 Costs: each reads and writes its tensors through memory for a FLOP or two an element, far below the
 ridge of any GPU: arithmetic units stand still.
 Example: RMSNorm, RoPE and SwiGLU written out in eager mode: a dozen kernels where two would do.
@@ -11,14 +11,16 @@ Wrong when: the work is one pass that nothing could be fused into.
 """
 
 from peakward.diagnose.kernels import MODEL_PHASES, chosen, parts, shown
+from peakward.diagnose.rules import casts, layout_copies, naive_attention
 from peakward.diagnose.signals import Signals
 from peakward.diagnose.symptom import Symptom, Verdict, abstain, number
+from peakward.diagnose.time_parts import without, work_part
 from peakward.records.profile import Group
 
 CODE = "BW001"
 CATEGORIES = ("elementwise", "normalisation", "reduction", "softmax", "loss", "copy")
 FUSED = ("fused-norm", "fused-rope", "fused-swiglu", "fused-loss")
-NARROWER = ("ATTN001", "BW002", "PREC003")
+NARROWER = (naive_attention, layout_copies, casts)
 LEAST_SHARE = 0.15
 """Fusion takes away only a part of it: of less, hardly the 3% that a finding is worth."""
 
@@ -30,10 +32,16 @@ def judge(signals: Signals) -> Verdict:
         return abstain(CODE, "a profile")
     if signals.configuration is not None and signals.configuration.compile != "none":
         return None
-    groups = chosen(profile, _unfused)
-    held = parts(time, groups)
+    held = parts(time, chosen(profile, _unfused))
+    for rule in NARROWER:
+        narrower = rule.judge(signals)
+        if isinstance(narrower, Symptom):
+            held = without(held, narrower.parts)
     if time.share(held) < LEAST_SHARE:
         return None
+    groups = chosen(
+        profile, lambda each: _unfused(each) and held[work_part(each.phase, each.name)] > 0
+    )
     n = sum(each.n for each in groups) / (signals.steps or 1)
     return Symptom(
         cause="Chains of small formulas go through memory once for every operator.",
@@ -49,8 +57,6 @@ def judge(signals: Signals) -> Verdict:
         advice="fuse: compile the block, or use fused norms, attention and loss",
         levers=("compile", "sdpa", "flash", "flash-hopper", *FUSED),
         parts=held,
-        narrower=NARROWER,
-        least_unexplained=LEAST_SHARE,
     )
 
 

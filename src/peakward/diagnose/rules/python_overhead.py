@@ -1,7 +1,7 @@
 """The program's own Python keeps the GPU waiting
 
-Sees: idle time on the way to the next launch, while the host's part of the critical path lies mostly
-outside the framework's operators and the driver's calls.
+Sees: idle time whose causes are host-bound and launch latency, while the host's part of the critical
+path lies mostly outside the framework's operators and the driver's calls.
 Costs: the GPU is idle for as long as Python loops, logs or builds lists between two operators.
 Example: a loop over the sequences of a batch with Python arithmetic between small operators.
 Lever: compile and cuda-graphs take the Python of a step away where it can be traced or captured.

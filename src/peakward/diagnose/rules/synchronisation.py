@@ -1,7 +1,7 @@
 """The host stops to wait for the GPU inside the loop
 
-Sees: idle time of the GPU during a call that waits for it and until the next launch after one, and the
-calls with the operator and the line around them.
+Sees: idle time whose causes are synchronisation (the host is in a call that waits for the GPU) and
+host-bound after one, and the calls with the operator and the line around them.
 Costs: the host cannot launch ahead, so that the GPU runs dry after every wait.
 Example: `loss.item()`, `tensor.cpu()`, `print(loss)` or `if mask.any():` in each step.
 Lever: none; read scalars every hundred steps, or keep the decision on the GPU.
@@ -31,7 +31,7 @@ def judge(signals: Signals) -> Verdict:
         cause="A call waits until the GPU has done all before it, and nothing was launched to follow.",
         evidence=(
             number(
-                "GPU idle in a wait and until the next launch, profiled",
+                "idle, synchronisation and host-bound after it, profiled",
                 seen_ns * 1e-9,
                 "s",
                 "profile idle.together.by_cause_ns.synchronisation + after_synchronisation",

@@ -1,13 +1,12 @@
 """Many tiny kernels run back to back, with gaps between them
 
-Sees: idle time from the end of one piece of queued work to the start of the next, and how many pieces of
-work a step launches.
+Sees: idle time whose cause is gaps between queued kernels, and how many pieces of work a step launches.
 Costs: from one kernel to the next a GPU takes about a microsecond, however soon the host launched both, or
 in one graph: of kernels of a few microseconds that is a large part.
 Example: a small model's step in a CUDA graph on an H200: 515 kernels of 9.8 µs and 0.77 µs from one to the
 next, 7% of the time; of kernels of 4 µs it would be 16%.
 Lever: compile (fewer and longer kernels); a larger batch makes kernels longer.
-Wrong when: the gaps are few and long: of what a queue waits for the profile does not tell all.
+Wrong when: the gaps are few and long: a profile does not tell all that limits a queue.
 """
 
 from peakward.diagnose.signals import Signals
@@ -38,7 +37,7 @@ def judge(signals: Signals) -> Verdict:
         "was launched in time.",
         evidence=(
             number(
-                "idle between queued work, profiled",
+                "idle, gaps between queued kernels, profiled",
                 idle.together.by_cause_ns.get(CAUSE, 0) * 1e-9,
                 "s",
                 "profile idle.together.by_cause_ns.queued",

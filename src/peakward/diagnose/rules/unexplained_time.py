@@ -1,0 +1,172 @@
+"""No other finding is about most of the time
+
+Sees: what the other findings leave of the time, without matrix products, attention and convolutions, for
+which a model runs: from half of the time on, or a third of one kind (idle time, copies, communication,
+kernels of a category). The largest part is named, of idle time with the call that the host was in.
+Costs: the cause is not known, only where the time goes; no finding above would bring it back.
+Example: a GPU idle for 463 ms of 475 while its host is in one call of `cudaEventSynchronize`.
+Lever: none; what is named says where to look, and what to record next.
+Wrong when: the step is meant to do that, such as a program that only copies.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from peakward.diagnose.kernels import chosen, shown
+from peakward.diagnose.signals import Signals
+from peakward.diagnose.symptom import Symptom, Verdict, abstain, number
+from peakward.diagnose.time_parts import TimeParts, without, work_part
+from peakward.records.finding import Evidence
+from peakward.records.profile import IDLE_CAUSES, IdleCall, Profile
+
+CODE = "TIME001"
+WHAT_A_MODEL_RUNS_FOR = ("matmul", "attention", "convolution")
+CUTLASS = "device_kernel"
+"""The name by which CUTLASS launches its products and attention, whose parameters profiles leave out, so
+that their category is `other`: half of Mixtral's time on an H100."""
+LEAST_SHARE = 0.5
+"""Most of the time. Of 48 recorded programs without a fault the most was 0.39."""
+LEAST_OF_A_KIND = 1 / 3
+"""Of those programs the most was 0.29, of a fused optimiser."""
+IDLE, COPIES, OUTSIDE = "idle time", "copies and sets", "outside"
+N_SHOWN = 3
+
+
+class _Kind(NamedTuple):
+    """Time of one kind that no finding is about."""
+
+    name: str
+    parts: dict[str, float]
+    """Seconds by the parts of the time."""
+
+    @property
+    def seconds(self) -> float:
+        """Of all of them."""
+        return sum(self.parts.values())
+
+
+def judge(signals: Signals) -> Verdict:
+    """By the parts of the time, less those that findings are about."""
+    profile, time = signals.profile, signals.time
+    if profile is None or time is None:
+        return abstain(CODE, "a profile")
+    kinds = _kinds(profile, time, without(time.parts, signals.explained))
+    left = sum(each.seconds for each in kinds)
+    if not kinds or not time.whole_s:
+        return None
+    largest = kinds[0]
+    is_most = left >= LEAST_SHARE * time.whole_s
+    if not is_most and largest.seconds < LEAST_OF_A_KIND * time.whole_s:
+        return None
+    named = _named(profile, largest)
+    return Symptom(
+        title=f"Unexplained time: {named}",
+        cause=f"Of {left / time.whole_s:.0%} of the time no other finding says why it is spent; the "
+        f"largest part of it is {named}.",
+        evidence=(*_shares(kinds, time), *_evidence(profile, largest, signals.steps)),
+        advice="look at this part in the trace itself, and record what the rules below lack",
+        parts=largest.parts,
+    )
+
+
+def _kinds(profile: Profile, time: TimeParts, left: dict[str, float]) -> list[_Kind]:
+    """The largest first."""
+    category = {
+        work_part(each.phase, each.name): "matmul" if each.name == CUTLASS else each.category
+        for each in profile.kernels
+    }
+    by_kind: dict[str, dict[str, float]] = {}
+    for part, seconds in left.items():
+        of = category.get(part)
+        if seconds and of not in WHAT_A_MODEL_RUNS_FOR:
+            by_kind.setdefault(_kind(part, of), {})[part] = seconds
+    outside_s = time.whole_s - sum(time.parts.values())
+    if outside_s > 0 and profile.is_of_host:
+        by_kind[OUTSIDE] = {OUTSIDE: outside_s}
+    found = [_Kind(name, parts) for name, parts in by_kind.items()]
+    return sorted(found, key=lambda each: -each.seconds)
+
+
+def _kind(part: str, category: str | None) -> str:
+    if part.startswith("idle."):
+        return IDLE
+    return COPIES if category == "memory" else category or part
+
+
+def _named(profile: Profile, kind: _Kind) -> str:
+    """In words; of idle time its largest cause and the host's call, of copies their direction."""
+    if kind.name == OUTSIDE:
+        return "time outside operators"
+    if kind.name == COPIES:
+        largest = profile.transfers[0].what
+        return "sets of memory" if largest == "set" else f"copies {largest.replace('_', ' ')}"
+    if kind.name != IDLE:
+        units = "operators" if profile.is_of_host else "kernels"
+        return f"{units} of the category {kind.name}"
+    cause = _largest_cause(kind)
+    call = next((each.call for each in _calls(profile, cause)), None)
+    return f"GPU idle, {IDLE_CAUSES[cause]}" + (f", host in {call}" if call else "")
+
+
+def _largest_cause(kind: _Kind) -> str:
+    return max(kind.parts, key=lambda part: kind.parts[part]).removeprefix("idle.")
+
+
+def _calls(profile: Profile, cause: str) -> tuple[IdleCall, ...]:
+    """Those that the host was in for most of that idle time."""
+    if profile.idle is None:
+        return ()
+    least_ns = profile.idle.together.by_cause_ns.get(cause, 0) / 2
+    return tuple(each for each in profile.idle.calls if each.cause == cause and each.ns >= least_ns)
+
+
+def _shares(kinds: Sequence[_Kind], time: TimeParts) -> tuple[Evidence, ...]:
+    """Of the first few, how much of the time no finding is about."""
+    stored = {
+        IDLE: "profile idle.together.by_cause_ns",
+        COPIES: "profile breakdown.together.exposed_memory_ns",
+        OUTSIDE: "profile breakdown.together.span_ns - busy_ns",
+    }
+    return tuple(
+        number(
+            f"without a finding: {each.name}",
+            each.seconds / time.whole_s,
+            "share",
+            stored.get(each.name, f"profile kernels[{each.name}].total_ns"),
+        )
+        for each in kinds[:N_SHOWN]
+    )
+
+
+def _evidence(profile: Profile, kind: _Kind, n_steps: int | None) -> tuple[Evidence, ...]:
+    """Of the largest."""
+    if kind.name == OUTSIDE:
+        return ()
+    if kind.name == COPIES:
+        most = profile.transfers[0]
+        return (
+            number(most.what.replace("_", " "), most.n, "count", "profile transfers[0].n"),
+            number("their bytes", most.n_bytes, "bytes", "profile transfers[0].n_bytes"),
+            number("their time", most.sum_ns * 1e-9, "s", "profile transfers[0].sum_ns"),
+        )
+    if kind.name != IDLE:
+        return shown(profile, chosen(profile, lambda each: each.category == kind.name), n_steps)
+    cause = _largest_cause(kind)
+    seen_ns = 0 if profile.idle is None else profile.idle.together.by_cause_ns.get(cause, 0)
+    return (
+        number(
+            f"{IDLE_CAUSES[cause]}, profiled",
+            seen_ns * 1e-9,
+            "s",
+            f"profile idle.together.by_cause_ns.{cause}",
+        ),
+        *(
+            number(
+                f"{each.call} in such gaps, the longest",
+                each.longest_ns * 1e-9,
+                "s",
+                f"profile idle.calls[{each.call}].longest_ns",
+            )
+            for each in _calls(profile, cause)
+        ),
+    )
