@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from peakward.traces.host_time import host_time
 from peakward.traces.launches import launch_rows
 from peakward.traces.path_walk import Stretch, walk
+from peakward.traces.step_spans import work_spans
 from peakward.traces.table import HostKind
 
 from .handmade import Gpu, Host, table
@@ -14,7 +15,7 @@ from .handmade import Gpu, Host, table
 
 def path(gpu, host=(), threads=(0,)):
     trace = table(gpu, host, threads=threads)
-    return walk(trace, launch_rows(trace), host_time(trace))[::-1]
+    return walk(trace, launch_rows(trace), host_time(trace), work_spans(trace.gpu))[::-1]
 
 
 def test_along_a_stream():

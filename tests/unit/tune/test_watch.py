@@ -11,7 +11,7 @@ import torch
 from peakward.records.errors import PeakwardError
 from peakward.records.finding import Finding
 from peakward.records.loop import Reading
-from peakward.traces.trace import trace
+from peakward.trace_files import trace
 from peakward.tune import watch as module
 from peakward.tune.watch import Watch
 
