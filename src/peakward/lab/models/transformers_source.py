@@ -9,6 +9,8 @@ from typing import Any
 import torch
 
 from peakward.catalogue.hugging_face import files
+from peakward.catalogue.hugging_face.sizes import refuse_impossible_sizes
+from peakward.catalogue.hugging_face.weights import weights
 from peakward.lab.models.given_module import GivenModule
 from peakward.lab.models.python_source import raise_as_bad_input
 from peakward.records.case import Attention
@@ -24,16 +26,15 @@ SAMPLES, SAMPLE_BYTES = 64, 1 << 16
 
 
 def fingerprint(name: str) -> str:
-    """16 digits, of the configuration's content, of the version of transformers, and of the weights
-    beside it their names, sizes and 64 pieces of each: training changes every piece.
+    """16 digits, of the configuration's content, of the version of transformers, and of the weights that
+    are loaded their names, sizes and 64 pieces of each: training changes every piece.
 
     Raises:
-        PeakwardError: no such configuration, or no transformers.
+        PeakwardError: no such configuration, no transformers, or weights that are not read.
     """
     if importlib.util.find_spec("transformers") is None:
         raise PeakwardError(NO_TRANSFORMERS)
-    path = files.found(name)
-    files.configuration(path)
+    path, _ = _configuration(name)
     version = importlib.metadata.version("transformers")
     digest = hashlib.sha256(path.read_bytes() + version.encode())
     for file in weights(path):
@@ -41,9 +42,22 @@ def fingerprint(name: str) -> str:
     return digest.hexdigest()[:16]
 
 
-def weights(config: Path) -> tuple[Path, ...]:
-    """The files of weights beside a configuration; of safetensors alone, which hold numbers and no code."""
-    return tuple(sorted(config.parent.glob("model*.safetensors")))
+def _configuration(name: str) -> tuple[Path, dict[str, object]]:
+    """Where it lies, and what is in it.
+
+    Raises:
+        PeakwardError: there is none, or it has sizes that no model has, or names code from elsewhere.
+    """
+    path = files.found(name)
+    held = files.configuration(path)
+    refuse_impossible_sizes(held, Path(name).name)
+    for key, value in held.items():
+        if key.endswith("_implementation") and "/" in str(value):
+            raise PeakwardError(
+                f"expected {key[:40]!r} of {Path(name).name} to be a part of transformers, got "
+                f"{str(value)[:80]!r}, a kernel that would be fetched and run: take the key out"
+            )
+    return path, held
 
 
 def _sampled(file: Path) -> bytes:
@@ -67,44 +81,63 @@ def build(name: str, attention: Attention, *, device: str, seed: int) -> GivenMo
     """
     if importlib.util.find_spec("transformers") is None:
         raise PeakwardError(NO_TRANSFORMERS)
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-    path = files.found(name)
-    held = files.configuration(path)
+    path, held = _configuration(name)
+    # It names code to be loaded and run.
+    held.pop("auto_map", None)
     kind = str(held.pop("model_type", None))
     chosen = IMPLEMENTATIONS.get(attention, "sdpa")
-    wanted: dict[str, Any] = {} if chosen is None else {"attn_implementation": chosen}
+    wanted: dict[str, Any] = {"dtype": torch.float32, "trust_remote_code": False}
+    if chosen is not None:
+        wanted["attn_implementation"] = chosen
+    found = weights(path)
     torch.manual_seed(seed)
     try:
-        config = AutoConfig.for_model(kind, **held)
-        if weights(path) and device != "meta":
-            model = _with_weights(path.parent, config, wanted).to(device)
+        # By from_dict, which takes any key: as arguments, "cls" and "self" would be given twice.
+        config = CONFIG_MAPPING[kind].from_dict(held)
+        if found and device != "meta":
+            model = _with_weights(found, config, wanted).to(device)
         else:
             with torch.device(device):
-                model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, **wanted)
+                model = AutoModelForCausalLM.from_config(config, **wanted)
+        embedding = model.get_input_embeddings()
     except Exception as error:  # noqa: BLE001  a configuration may be wrong in any way
         raise_as_bad_input(error, f"a causal language model of transformers in {Path(name).name}")
-    vocab_size = model.get_input_embeddings().num_embeddings
+    vocab_size = getattr(embedding, "num_embeddings", None)
+    if not isinstance(vocab_size, int):
+        raise PeakwardError(
+            f"expected a model that embeds token ids in {Path(name).name}, got {type(model).__name__}, "
+            "which does not: give a module of your own (py:)"
+        )
     return GivenModule(
         module=model, kwargs={"use_cache": False}, vocab_size=vocab_size, keeps_buffers=True
     )
 
 
-def _with_weights(folder: Path, config: Any, wanted: dict[str, Any]) -> Any:
-    """
+def _with_weights(found: tuple[Path, ...], config: Any, wanted: dict[str, Any]) -> Any:
+    """The model with the tensors of these files, which transformers is handed: of a folder it would follow
+    whatever is named there, adapters and pickles too.
+
     Raises:
         PeakwardError: the files lack weights of the model, or hold others.
     """
+    from safetensors.torch import load_file
     from transformers import AutoModelForCausalLM
 
-    loaded: Any = AutoModelForCausalLM.from_pretrained(
-        folder,
-        config=config,
-        dtype=torch.float32,
-        use_safetensors=True,
-        local_files_only=True,
-        output_loading_info=True,
-        **wanted,
+    state: dict[str, torch.Tensor] = {}
+    for file in found:
+        held = load_file(file)
+        if twice := sorted(state.keys() & held.keys()):
+            raise PeakwardError(
+                f"expected each weight in one file, got {twice[0]} in two, {file.name} among them: leave one "
+                "set of files in the folder"
+            )
+        state |= held
+    with torch.device("meta"):
+        kind: Any = type(AutoModelForCausalLM.from_config(config, **wanted))
+    loaded: Any = kind.from_pretrained(
+        None, config=config, state_dict=state, output_loading_info=True, **wanted
     )
     model, report = loaded
     wrong = [*report["missing_keys"], *report["unexpected_keys"]]
