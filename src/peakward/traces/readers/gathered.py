@@ -117,6 +117,8 @@ class Gathered:
         self.others_n_bytes = 0
         """Of the thread names and halves."""
         self.left_out = LeftOut()
+        self.foreign: set[str] = set()
+        """Accelerators by neither NVIDIA nor AMD, of which there are events."""
 
     def leave_out(self, **numbers: int) -> None:
         """Count events by why they are left out, a field of `LeftOut`."""

@@ -32,6 +32,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     gpu_processes: list[Id]
     thread_names: list[tuple[str, str, str]]
     left_out: LeftOut
+    foreign: list[str]
     after: bytes
 
 
@@ -54,6 +55,7 @@ def to_bytes(gathered: Gathered, after: bytes) -> bytes:
         gpu_processes=list(gathered.gpu_processes),
         thread_names=[(*ids, name) for ids, name in gathered.thread_names.items()],
         left_out=gathered.left_out,
+        foreign=list(gathered.foreign),
         after=after,
     )
     return msgspec.msgpack.encode(part)
@@ -75,6 +77,7 @@ def take_in(gathered: Gathered, sent: bytes) -> bytes:
     for pid, tid, name in part.thread_names:
         gathered.thread_names[pid, tid] = name
     gathered.leave_out(**part.left_out._asdict())
+    gathered.foreign.update(part.foreign)
     gathered.n_events += part.n_events
     return part.after
 

@@ -22,7 +22,7 @@ from peakward.traces.readers.torch_events import (
     id_text,
     on_its_own,
 )
-from peakward.traces.readers.torch_kinds import kind_of
+from peakward.traces.readers.torch_kinds import foreign_category, foreign_device, kind_of
 from peakward.traces.readers.torch_rows import gpu_rows, host_rows
 from peakward.traces.table import TOO_LARGE, GpuKind, Ints
 
@@ -81,6 +81,8 @@ def add_timed(gathered: Gathered, timed: Timed) -> None:
     and left out."""
     codes = _codes(timed.events)
     unknown, known = codes == _UNKNOWN, codes >= 0
+    for place in np.flatnonzero(codes == _FOREIGN).tolist():
+        gathered.foreign.add(foreign_category(timed.events[place].cat or "") or "")
     good = (timed.start_ns >= 0) & (timed.duration_ns >= 0) & (timed.duration_ns < TOO_LARGE)
     if unknown.any() or not good.all():
         gathered.leave_out(
@@ -103,7 +105,9 @@ class _Codes(dict[str | None, int]):
 
     def __missing__(self, category: str | None) -> int:
         kind = None if category is None else kind_of(category)
-        if kind is None:
+        if category is not None and foreign_category(category) is not None:
+            code = _FOREIGN
+        elif kind is None:
             code = _NO_CATEGORY if category is None else _SILENT
         elif kind == "unknown":
             code = _UNKNOWN
@@ -115,7 +119,7 @@ class _Codes(dict[str | None, int]):
         return code
 
 
-_FIRST_GPU, _SILENT, _UNKNOWN, _NO_CATEGORY = 16, -1, -2, -3
+_FIRST_GPU, _SILENT, _UNKNOWN, _NO_CATEGORY, _FOREIGN = 16, -1, -2, -3, -4
 _CODES = _Codes()
 
 
@@ -142,10 +146,14 @@ def _add_others(gathered: Gathered, events: Sequence[Event]) -> None:
         if type(event) is Begin or type(event) is End:
             gathered.halves.append(on_its_own(event))
             gathered.others_n_bytes += 300 + _text_bytes(event)
-        elif type(event) is About and event.name == "thread_name":
+        elif type(event) is About and event.name in ("thread_name", "process_name"):
             try:
                 name = msgspec.json.decode(event.args, type=ThreadName).name
             except (msgspec.DecodeError, UnicodeDecodeError):
+                continue
+            if event.name == "process_name":
+                if maker := foreign_device(name):
+                    gathered.foreign.add(maker)
                 continue
             gathered.thread_names[id_text(event.pid), id_text(event.tid)] = name
             gathered.others_n_bytes += 300 + size_of(name)

@@ -14,6 +14,7 @@ from peakward.traces.readers.gathered_part import take_in
 from peakward.traces.readers.memory_limit import free_bytes
 from peakward.traces.readers.pieces import PIECE_BYTES, Truncated, gunzipped, is_gzip, plain
 from peakward.traces.readers.torch_gather import gather
+from peakward.traces.readers.torch_kinds import foreign_device, foreign_operator
 from peakward.traces.readers.torch_metadata import Metadata
 from peakward.traces.readers.torch_outer import Head, cut_off, head, tail
 from peakward.traces.readers.torch_pairs import pair
@@ -61,6 +62,7 @@ def _read(file: IO[bytes], path: Path, max_processes: int) -> Table:
             outer = _gather_plain(gathered, file, path, check, max_processes)
         pair(gathered)
         _refuse_strangers(gathered)
+        _refuse_foreign(gathered, outer)
         _refuse_nothing(gathered, outer)
         return table(gathered, outer, path.name)
     except Truncated:
@@ -133,6 +135,21 @@ def _refuse_strangers(gathered: Gathered) -> None:
         raise PeakwardError(
             f"expected events of the Trace Event Format, got an array of {n_malformed:,} entries of "
             "which none is one: give a file that torch.profiler's export_chrome_trace wrote"
+        )
+
+
+def _refuse_foreign(gathered: Gathered, outer: Metadata) -> None:
+    """Its work would be missing, and the host's would pass for a CPU's."""
+    seen = [
+        *gathered.foreign,
+        *map(foreign_operator, gathered.names),
+        *(foreign_device(each.name or "") for each in outer.devices()),
+    ]
+    makers = {maker for maker in seen if maker}
+    if makers:
+        raise PeakwardError(
+            "expected a trace of a CPU, or of a GPU by NVIDIA or AMD, got one of "
+            f"{sorted(makers)[0]}: such an accelerator is not supported"
         )
 
 

@@ -3,6 +3,7 @@
 The categories are Kineto's activity types; torch 1.x capitalised them and wrote Operator and Runtime.
 """
 
+import re
 from typing import Literal
 
 from peakward.traces.table import Direction, GpuKind, HostKind
@@ -19,7 +20,6 @@ _GPU = {
 _HOST = {
     "cpu_op": HostKind.OP,
     "operator": HostKind.OP,
-    "hpu_op": HostKind.OP,
     "runtime": HostKind.CALL,
     "driver": HostKind.CALL,
     "user_annotation": HostKind.RANGE,
@@ -43,6 +43,37 @@ _SILENT = frozenset(
 )
 """Neither work nor something that the host did: spans of the profiler, ranges and waits that it
 projects onto a stream, ties between events."""
+
+_FOREIGN = (
+    (re.compile(r"hpu_"), "Intel Gaudi (HPU)"),
+    (re.compile(r"xpu_"), "an Intel GPU (XPU)"),
+    (re.compile(r"mtia_"), "Meta's MTIA"),
+    (re.compile(r"(?:async_)?npu|enqueue$|dequeue$|async_task_queue$"), "Ascend (NPU)"),
+    (re.compile(r"privateuse1_"), "an accelerator outside torch (PrivateUse1)"),
+)
+"""Beginnings of categories that accelerators by other makers than NVIDIA and AMD bring; Ascend's are those
+of torch_npu, the others Kineto's."""
+_FOREIGN_OPERATORS = {
+    "npu::": "Ascend (NPU)",
+    "hpu::": "Intel Gaudi (HPU)",
+    "xpu::": "an Intel GPU (XPU)",
+    "mtia::": "Meta's MTIA",
+    "xla::": "a TPU (XLA)",
+    "mlu::": "Cambricon (MLU)",
+    "torch_mlu::": "Cambricon (MLU)",
+    "musa::": "Moore Threads (MUSA)",
+}
+"""Namespaces of their operators."""
+_FOREIGN_DEVICES = (
+    (re.compile(r"Ascend|CANN$"), "Ascend (NPU)"),
+    (re.compile(r"(?:.* )?(?:Gaudi|Habana|HL-\d)"), "Intel Gaudi (HPU)"),
+    (re.compile(r"Intel\(R\) .*(?:GPU|Graphics)"), "an Intel GPU (XPU)"),
+    (re.compile(r"MTIA\b"), "Meta's MTIA"),
+    (re.compile(r"TPU\b"), "a TPU (XLA)"),
+    (re.compile(r"MLU\d"), "Cambricon (MLU)"),
+    (re.compile(r"MTT "), "Moore Threads (MUSA)"),
+)
+"""Names of the devices themselves, and of what stands for them among the processes."""
 
 _DIRECTIONS = {
     "htod": Direction.HOST_TO_DEVICE,
@@ -78,3 +109,19 @@ def direction_of(name: str) -> Direction:
         if sign in squeezed:
             return direction
     return Direction.UNKNOWN
+
+
+def foreign_category(category: str) -> str | None:
+    """The accelerator by neither NVIDIA nor AMD that brings events of this category, or None."""
+    lower = category.lower()
+    return next((maker for begin, maker in _FOREIGN if begin.match(lower)), None)
+
+
+def foreign_operator(name: str) -> str | None:
+    """The same of an operator of this name."""
+    return _FOREIGN_OPERATORS.get(name[: name.find("::") + 2])
+
+
+def foreign_device(name: str) -> str | None:
+    """The same of a device, or of a process that stands for one."""
+    return next((maker for begin, maker in _FOREIGN_DEVICES if begin.match(name)), None)

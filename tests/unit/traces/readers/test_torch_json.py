@@ -105,12 +105,48 @@ def test_categories_of_kernels(write, cat):
         ("Operator", HostKind.OP),
         ("Runtime", HostKind.CALL),
         ("cuda_driver", HostKind.CALL),
-        ("mtia_runtime", HostKind.CALL),
-        ("privateuse1_driver", HostKind.CALL),
+        ("cuda_runtime", HostKind.CALL),
     ],
 )
 def test_other_categories_of_the_host(write, cat, kind):
     assert read(write(trace(op(cat=cat)))).host.kind.tolist() == [kind]
+
+
+@pytest.mark.parametrize(
+    ("events", "maker"),
+    [
+        ([op(cat="async_npu")], "Ascend"),
+        ([op("aclnnMatmul", cat="enqueue")], "Ascend"),
+        ([op("npu::npu_fusion_attention")], "Ascend"),
+        (
+            [{"ph": "M", "name": "process_name", "pid": 4, "args": {"name": "Ascend Hardware"}}],
+            "Ascend",
+        ),
+        ([op(cat="hpu_op")], "Gaudi"),
+        ([op("hpu::fused_add")], "Gaudi"),
+        ([op(cat="xpu_runtime"), kernel()], "XPU"),
+        ([op(cat="mtia_ccp_events")], "MTIA"),
+        ([op(cat="privateuse1_driver")], "PrivateUse1"),
+        ([op("xla::mark_step")], "TPU"),
+    ],
+)
+def test_an_accelerator_by_another_maker_is_not_taken_for_a_cpu(write, events, maker):
+    with pytest.raises(
+        PeakwardError, match=rf"got one of .*{maker}.*: such an accelerator is not supported"
+    ):
+        read(write(trace(op(), *events)))
+
+
+@pytest.mark.parametrize("name", ["Ascend910B3", "Intel(R) Data Center GPU Max 1550", "MTT S4000"])
+def test_a_device_by_another_maker_is_refused(write, name):
+    with pytest.raises(PeakwardError, match="is not supported"):
+        read(write(trace(op(), kernel(), deviceProperties=[{"id": 0, "name": name}])))
+
+
+def test_words_of_makers_in_other_names_say_nothing(write):
+    ranges = op("Intelligent Ascending TPU loader", cat="user_annotation")
+    cpu = {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "python"}}
+    assert len(read(write(trace(op("mylib::npu_count"), ranges, cpu))).host) == 2
 
 
 def test_copies_and_sets(write):
