@@ -37,6 +37,8 @@ def trace(path: str | Path, *, device: str | None = None) -> Trace:
     if given is not None or len(meant) == 1:
         found.device = given or meant[0]
     elif meant:
+        kinds = {each.accelerator for each in meant}
+        found.accelerator = kinds.pop() if len(kinds) == 1 else found.accelerator
         said = (
             f"The device may be {devices.either(meant)}: the name {names} does not say which, so nothing is "
             f"compared with a roof. Name it with `--device {meant[0].key}` or `pw.trace(path, device=…)`."

@@ -353,7 +353,7 @@ def profile(case: ModelCase, span_ms: float, work, causes) -> CaseProfile:
         trace="0123456789abcdef.json.gz",
         profile=Profile(
             **dict.fromkeys(Profile.__struct_fields__, ())
-            | dict.fromkeys(("rank", "world_size", "selection", "path", "host"))
+            | dict.fromkeys(("rank", "world_size", "selection", "path", "host", "accelerator"))
             | {"source": "0123456789abcdef.json.gz", "format": "torch"}
             | {"n_steps": N_PROFILED, "unnamed_share": 0.0}
             | {"breakdown": Breakdown(devices=(together,), together=together, span_ns=span_ns)}

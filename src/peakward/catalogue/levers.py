@@ -21,6 +21,7 @@ from peakward.records.case import (
     Pass,
     StepCase,
 )
+from peakward.records.device import Accelerator, Vendor
 from peakward.records.lever import Lever, NumericsClass
 
 NOT_OF_FP8 = ("fp32", "tf32", "bf16-mixed", "fp16-mixed", "bf16")
@@ -38,6 +39,7 @@ LEVERS: tuple[Lever, ...] = (
         sets=(("precision", "tf32"),),
         numerics="approximate",
         device_types=("cuda",),
+        vendors=("nvidia",),
         min_compute_capability=(8, 0),
     ),
     Lever(
@@ -68,6 +70,7 @@ LEVERS: tuple[Lever, ...] = (
         sets=(("precision", "fp8"),),
         numerics="approximate",
         device_types=("cuda",),
+        vendors=("nvidia",),
         min_compute_capability=(8, 9),
     ),
     Lever(
@@ -82,6 +85,7 @@ LEVERS: tuple[Lever, ...] = (
         sets=(("attention", "sdpa-cudnn"),),
         numerics="reordered",
         device_types=("cuda",),
+        vendors=("nvidia",),
         min_compute_capability=(8, 0),
         needs_precision=SIXTEEN_BIT,
     ),
@@ -92,6 +96,7 @@ LEVERS: tuple[Lever, ...] = (
         numerics="reordered",
         passes=WITHOUT_DECODE,
         device_types=("cuda",),
+        vendors=("nvidia",),
         min_compute_capability=(8, 0),
     ),
     Lever(
@@ -101,7 +106,9 @@ LEVERS: tuple[Lever, ...] = (
         numerics="reordered",
         passes=WITHOUT_DECODE,
         device_types=("cuda",),
+        vendors=("nvidia",),
         min_compute_capability=(9, 0),
+        max_compute_capability=(9, 0),
         needs_precision=SIXTEEN_BIT,
     ),
     Lever(
@@ -111,6 +118,7 @@ LEVERS: tuple[Lever, ...] = (
         numerics="reordered",
         passes=("decode",),
         device_types=("cuda",),
+        vendors=("nvidia",),
         min_compute_capability=(8, 0),
     ),
     Lever(
@@ -118,6 +126,7 @@ LEVERS: tuple[Lever, ...] = (
         summary="torch.compile of the repeated block and of the loss",
         sets=(("compile", "default"),),
         numerics="reordered",
+        min_compute_capability=(7, 0),
         needs="compiler",
     ),
     Lever(
@@ -141,6 +150,7 @@ LEVERS: tuple[Lever, ...] = (
         numerics="reordered",
         passes=("train_step",),
         device_types=("cuda",),
+        vendors=("nvidia",),
         min_compute_capability=(8, 0),
     ),
     Lever(
@@ -150,6 +160,7 @@ LEVERS: tuple[Lever, ...] = (
         numerics="reordered",
         passes=("forward_backward", "train_step"),
         device_types=("cuda",),
+        vendors=("nvidia",),
         min_compute_capability=(8, 0),
     ),
     Lever(
@@ -158,6 +169,7 @@ LEVERS: tuple[Lever, ...] = (
         sets=(("norm", "fused"),),
         numerics="reordered",
         device_types=("cuda",),
+        vendors=("nvidia",),
         min_compute_capability=(8, 0),
     ),
     Lever(
@@ -166,6 +178,7 @@ LEVERS: tuple[Lever, ...] = (
         sets=(("rope", "fused"),),
         numerics="reordered",
         device_types=("cuda",),
+        vendors=("nvidia",),
         min_compute_capability=(8, 0),
     ),
     Lever(
@@ -174,6 +187,7 @@ LEVERS: tuple[Lever, ...] = (
         sets=(("swiglu", "fused"),),
         numerics="reordered",
         device_types=("cuda",),
+        vendors=("nvidia",),
         min_compute_capability=(8, 0),
     ),
     Lever(
@@ -183,6 +197,7 @@ LEVERS: tuple[Lever, ...] = (
         numerics="approximate",
         passes=WITHOUT_GRADIENTS,
         device_types=("cuda",),
+        vendors=("nvidia",),
         min_compute_capability=(8, 0),
         needs_precision=NOT_OF_FP8,
     ),
@@ -193,6 +208,7 @@ LEVERS: tuple[Lever, ...] = (
         numerics="approximate",
         passes=WITHOUT_GRADIENTS,
         device_types=("cuda",),
+        vendors=("nvidia",),
         min_compute_capability=(8, 0),
         needs_precision=NOT_OF_FP8,
     ),
@@ -204,6 +220,7 @@ LEVERS: tuple[Lever, ...] = (
         saves="memory",
         passes=("forward_backward", "train_step"),
         device_types=("cuda",),
+        vendors=("nvidia",),
         min_compute_capability=(8, 0),
     ),
     Lever(
@@ -214,6 +231,7 @@ LEVERS: tuple[Lever, ...] = (
         saves="memory",
         passes=("forward_backward", "train_step"),
         device_types=("cuda",),
+        vendors=("nvidia",),
         min_compute_capability=(8, 0),
     ),
     Lever(
@@ -226,6 +244,10 @@ LEVERS: tuple[Lever, ...] = (
     ),
 )
 
+
+LEAST_CAPABILITY = (7, 0)
+"""The V100's, the oldest that is catalogued."""
+_MAKERS: dict[Vendor, str] = {"nvidia": "NVIDIA", "amd": "AMD"}
 
 _BACKENDS: tuple[tuple[str, tuple[DeviceType, ...]], ...] = (
     ("flash", ("cpu", "cuda")),
@@ -293,6 +315,28 @@ def pull(lever: Lever, case: Leverable) -> Leverable:
     """The case with the lever resolved into it."""
     configuration: Configuration = msgspec.structs.replace(case.configuration, **dict(lever.sets))
     return msgspec.structs.replace(case, configuration=configuration)
+
+
+def lacking(lever: Lever, on: Accelerator) -> str | None:
+    """Why the lever does not exist on GPUs of this kind, or None where it does.
+
+    What is not known of the GPU counts as the least that any catalogued one has.
+    """
+    vendors = get_args(Vendor) if on.vendor is None else (on.vendor,)
+    if not set(vendors) <= set(lever.vendors):
+        return f"needs a GPU by {' or '.join(_MAKERS[each] for each in lever.vendors)}"
+    if on.vendor == "amd":
+        return None
+    known, least, most = (
+        on.compute_capability,
+        lever.min_compute_capability,
+        lever.max_compute_capability,
+    )
+    if least is not None and (known or LEAST_CAPABILITY) < least:
+        return f"needs compute capability {spell(least)}, got {spell(known)}"
+    if most is not None and (known is None or known > most):
+        return f"needs compute capability {spell(most)}, got {spell(known)}"
+    return None
 
 
 def numerics_class(lever: Lever, candidate: LeverCase) -> NumericsClass:

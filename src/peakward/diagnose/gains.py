@@ -47,9 +47,9 @@ def _applies(name: str, signals: Signals) -> bool:
     case = signals.configured
     if case is None:
         return _fits_trace(lever(name), signals)
-    stated = None if signals.device is None else signals.device.compute_capability
-    capability = None if stated is None else stated.value
-    pulled = lever(name)
+    pulled, capability = lever(name), signals.accelerator.compute_capability
+    if case.device == "cuda" and signals.accelerator.vendor and not signals.has(name):
+        return False
     reason = obstacle(
         pulled, case, compute_capability=capability, has_compiler=True
     ) or case_obstacle(pull(pulled, case), compute_capability=capability, has_compiler=True)
@@ -59,13 +59,11 @@ def _applies(name: str, signals: Signals) -> bool:
 def _fits_trace(pulled: Lever, signals: Signals) -> bool:
     """Whether what the trace was taken on can do it, and whether it is for a pass that trains if that was
     one."""
-    profile, device = signals.profile, signals.device
-    stated = None if device is None else device.compute_capability
-    least = pulled.min_compute_capability
-    if stated is not None and least is not None and stated.value < least:
-        return False
+    profile = signals.profile
     if profile is None:
-        return True
+        return signals.has(pulled.name)
+    if not profile.is_of_host and not signals.has(pulled.name):
+        return False
     trains = any(each.phase == "backward" for each in profile.kernels)
     on = "cpu" if profile.is_of_host else "cuda"
     return on in pulled.device_types and not (trains and set(pulled.passes).isdisjoint(TRAINING))

@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from peakward.catalogue.levers import lacking, lever
 from peakward.diagnose.loop_parts import loop_parts
 from peakward.diagnose.time_parts import TimeParts, time_parts
 from peakward.prediction.planning.site import Site
 from peakward.records.case import Configuration, ConfiguredCase, ModelCase, ModuleCase
 from peakward.records.case_memory import CaseMemory
-from peakward.records.device import Device
+from peakward.records.device import Accelerator, Device
 from peakward.records.loop import LoopTimes
 from peakward.records.measurement import Measurement
 from peakward.records.plan import Forecast
@@ -72,6 +73,24 @@ class Signals:
     def device(self) -> Device | None:
         """The catalogued device."""
         return None if self.site is None else self.site.device
+
+    @property
+    def accelerator(self) -> Accelerator:
+        """What is known of the GPU's kind: by the catalogue, by the trace itself, by the machine."""
+        if self.device is not None:
+            return self.device.accelerator
+        if self.profile is not None and self.profile.accelerator is not None:
+            return self.profile.accelerator
+        made = self.measurement
+        stated = None if made is None else made.environment.compute_capability
+        if stated is None:
+            return Accelerator()
+        major, _, minor = stated.partition(".")
+        return Accelerator(vendor="nvidia", compute_capability=(int(major), int(minor)))
+
+    def has(self, name: str) -> bool:
+        """Whether the lever of that name exists on this GPU."""
+        return lacking(lever(name), self.accelerator) is None
 
     @property
     def configured(self) -> ConfiguredCase | None:

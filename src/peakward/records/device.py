@@ -1,6 +1,18 @@
 """What a device is said to be able to do, and who says so."""
 
+from typing import Literal
+
 import msgspec
+
+Vendor = Literal["nvidia", "amd"]
+
+
+class Accelerator(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What kind of GPU it is, as far as that is known: enough to say which levers exist on it."""
+
+    vendor: Vendor | None = None
+    compute_capability: tuple[int, int] | None = None
+    """NVIDIA's."""
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -63,3 +75,10 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     link: PeerLink | None = None
     """None where there is none, and devices reach one another over their host links."""
     host_link: HostLink | None = None
+
+    @property
+    def accelerator(self) -> Accelerator:
+        """Its kind; what has no compute capability is AMD's."""
+        if self.compute_capability is None:
+            return Accelerator(vendor="amd")
+        return Accelerator(vendor="nvidia", compute_capability=self.compute_capability.value)

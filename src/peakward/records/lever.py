@@ -5,6 +5,7 @@ from typing import Literal, get_args
 import msgspec
 
 from peakward.records.case import DeviceType, Pass
+from peakward.records.device import Vendor
 
 NumericsClass = Literal["exact", "reordered", "approximate"]
 
@@ -22,7 +23,11 @@ class Lever(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     saves: Literal["time", "memory"] = "time"
     passes: tuple[Pass, ...] = get_args(Pass)
     device_types: tuple[DeviceType, ...] = ("cpu", "cuda")
+    vendors: tuple[Vendor, ...] = get_args(Vendor)
+    """Whose GPUs it was shown to run on, or is known to."""
     min_compute_capability: tuple[int, int] | None = None
+    """Of NVIDIA's."""
+    max_compute_capability: tuple[int, int] | None = None
     needs_precision: tuple[str, ...] = ()
     """Precisions under which it can run; empty: all."""
     needs: Literal["compiler"] | None = None

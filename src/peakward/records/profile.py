@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from peakward.records.case import Case
+from peakward.records.device import Accelerator
 
 WorkPhase = Literal["forward", "backward", "optimizer", "other"]
 """`other` is work that no evidence puts into one of the three."""
@@ -346,6 +347,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Where the trace has Peakward's ranges of blocks and attention; by name, as in the model."""
     host: HostWork | None = None
     """None in profiles from before it was kept."""
+    accelerator: Accelerator | None = None
+    """None of the host, and in profiles from before it was kept."""
 
     @property
     def is_of_host(self) -> bool:

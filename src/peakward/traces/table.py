@@ -138,6 +138,8 @@ class Device(NamedTuple):
     name: str | None
     memory_bytes: int | None
     n_sms: int | None
+    compute_capability: tuple[int, int] | None = None
+    """As CUDA or HIP give it."""
 
 
 class Job(NamedTuple):

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from peakward.records.device import Device
+from peakward.records.device import Accelerator, Device
 from peakward.records.errors import PeakwardError
 from peakward.records.profile import (
     Breakdown,
@@ -26,6 +26,7 @@ from peakward.records.profile import (
     WorkPhase,
 )
 from peakward.traces import ranks
+from peakward.traces.accelerators import accelerator
 from peakward.traces.breakdown import breakdown, whole_ns
 from peakward.traces.category_rules import Category
 from peakward.traces.copies import transfers
@@ -113,6 +114,11 @@ class Trace:
         """Which GPU rows are kernels that communicate; none of the host's, whose rows do not say when."""
         found: NDArray[np.bool_] = self.categories == CATEGORIES.index(Category.COMMUNICATION)
         return np.zeros_like(found) if self.is_of_host else found
+
+    @cached_property
+    def accelerator(self) -> Accelerator:
+        """The kind of its GPUs."""
+        return accelerator(self.table)
 
     @cached_property
     def phases(self) -> Phases:
@@ -253,6 +259,7 @@ class Trace:
             incomplete=incomplete(table, self.launches, self.phases),
             ranges=self.ranges(),
             host=host_calls(table),
+            accelerator=None if self.is_of_host else self.accelerator,
         )
 
 

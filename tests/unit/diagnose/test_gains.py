@@ -39,7 +39,9 @@ TRAINING = profile(kernel("a", 10), kernel("b", 20, phase="backward"))
 @pytest.mark.parametrize(
     ("found", "on", "left"),
     [
-        (profile(), None, ("fp8", "flash-hopper", "flash-decode", "bf16", "compile")),
+        (profile(), None, ("compile",)),
+        (profile(), site(device("mi300x-192")), ("bf16", "compile")),
+        (profile(), site(device("b200-180")), ("fp8", "flash-decode", "bf16", "compile")),
         (profile(), A100, ("flash-decode", "bf16", "compile")),
         (profile(), V100, ("compile",)),
         (TRAINING, A100, ("bf16", "compile")),

@@ -108,7 +108,18 @@ def profile(id: str = "p1", **fields: Any) -> CaseProfile:
         "profile": Profile(
             **dict.fromkeys(Profile.__struct_fields__, ())
             | {"source": "t.json.gz", "format": "torch", "unnamed_share": 0.0}
-            | dict.fromkeys(("rank", "world_size", "n_steps", "selection", "idle", "path", "host"))
+            | dict.fromkeys(
+                (
+                    "rank",
+                    "world_size",
+                    "n_steps",
+                    "selection",
+                    "idle",
+                    "path",
+                    "host",
+                    "accelerator",
+                )
+            )
             | {"breakdown": Breakdown(devices=(), together=together, span_ns=0)}
         ),
     }

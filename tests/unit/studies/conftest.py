@@ -389,7 +389,9 @@ def case_profile(case: Case, n_steps: int = 3, key: str = "here") -> CaseProfile
         trace="0123456789abcdef.json.gz",
         profile=Profile(
             **dict.fromkeys(Profile.__struct_fields__, ())
-            | dict.fromkeys(("rank", "world_size", "selection", "idle", "path", "host"))
+            | dict.fromkeys(
+                ("rank", "world_size", "selection", "idle", "path", "host", "accelerator")
+            )
             | {"source": "trace", "format": "torch", "n_steps": n_steps, "unnamed_share": 0.0}
             | {"breakdown": Breakdown(devices=(together,), together=together, span_ns=2 * whole)}
             | {"categories": tuple(groups), "kernels": tuple(kernels)}

@@ -22,7 +22,7 @@ DOMINATES = 0.3
 """Of the time."""
 EQUAL = 1 - 1e-6
 """But for rounding."""
-NARROWER = ("tf32", "bf16-mixed", "bf16", "fp8")
+NARROWER = ("tf32", "bf16-mixed", "fp16-mixed", "bf16", "fp8")
 NARROWER_THAN_16_BITS = ("fp8",)
 SIXTEEN_BITS = ("c10::BFloat16", "c10::Half")
 
@@ -42,6 +42,8 @@ def judge(signals: Signals) -> Verdict:
     if _is_of_bandwidth(top, device):
         return None
     at = gpu.operators.index(top)
+    levers = NARROWER_THAN_16_BITS if top.dtype in SIXTEEN_BITS else NARROWER
+    has_narrower = any(map(signals.has, levers))
     return Symptom(
         cause=f"{top.name} of {top.dims} runs at the rate that the device can give.",
         evidence=(
@@ -53,8 +55,10 @@ def judge(signals: Signals) -> Verdict:
             ),
             number("its kernels", top.kernel_ns * 1e-9, "s", f"profile operators[{at}].kernel_ns"),
         ),
-        advice="fewer FLOPs (sparsity, low rank, smaller sizes) or a narrower type; nothing else helps",
-        levers=NARROWER_THAN_16_BITS if top.dtype in SIXTEEN_BITS else NARROWER,
+        advice="fewer FLOPs (sparsity, low rank, smaller sizes)"
+        + (" or a narrower type" if has_narrower else "")
+        + "; nothing else helps",
+        levers=levers,
         parts=held,
         is_limit=True,
     )

@@ -18,6 +18,11 @@ from peakward.records.device import Device
 CODE = "PREC001"
 ON_CUDA_CORES = re.compile(r"sgemm|simt|ffma")
 """cuBLAS's own, CUTLASS's and xmma's: every fp32 product of the stored profiles has one of them."""
+BY_LEVER = (
+    ("tf32", 'torch.set_float32_matmul_precision("high") for tf32'),
+    ("bf16-mixed", "autocast to bf16"),
+    ("fp16-mixed", "autocast to fp16 with a scaled loss"),
+)
 LEAST_RATIO = 2.0
 """Of a tensor-core type's rate to fp32's, from which on the device has such cores to speak of."""
 
@@ -41,7 +46,7 @@ def judge(signals: Signals) -> Verdict:
     return Symptom(
         cause="Operands in fp32 are multiplied in fp32, which no tensor core does.",
         evidence=shown(gpu, groups, signals.steps),
-        advice='torch.set_float32_matmul_precision("high") for tf32, or autocast to bf16',
+        advice=", or ".join(advice for name, advice in BY_LEVER if signals.has(name)),
         levers=("tf32", "bf16-mixed", "fp16-mixed", "bf16"),
         parts=held,
     )

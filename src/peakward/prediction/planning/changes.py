@@ -82,10 +82,15 @@ def obstacle(levers: tuple[Lever, ...], case: ModelCase, on: Site) -> str | None
     capability = None if stated is None else stated.value
     *before, last = levers
     base = pulled(case, before)
-    return lever_catalogue.obstacle(
-        last, base, compute_capability=capability, has_compiler=True
-    ) or lever_catalogue.case_obstacle(
-        lever_catalogue.pull(last, base), compute_capability=capability, has_compiler=True
+    lacking = (
+        lever_catalogue.lacking(last, on.device.accelerator) if case.device == "cuda" else None
+    )
+    return (
+        lacking
+        or lever_catalogue.obstacle(last, base, compute_capability=capability, has_compiler=True)
+        or lever_catalogue.case_obstacle(
+            lever_catalogue.pull(last, base), compute_capability=capability, has_compiler=True
+        )
     )
 
 

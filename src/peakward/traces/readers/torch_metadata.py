@@ -49,7 +49,10 @@ class Metadata(
         if len(bytes(self.device_properties)) > _MAX_DEVICES_BYTES:
             return ()
         found = _decoded(self.device_properties, list[_Device]) or []
-        return tuple(Device(each.id, each.name, each.memory_bytes, each.n_sms) for each in found)
+        return tuple(
+            Device(each.id, each.name, each.memory_bytes, each.n_sms, each.compute_capability)
+            for each in found
+        )
 
     def job(self) -> Job | None:
         """Rank and size of the job."""
@@ -61,11 +64,27 @@ class Metadata(
         return _decoded(self.base_time, int)
 
 
-class _Device(msgspec.Struct, rename={"memory_bytes": "totalGlobalMem", "n_sms": "numSms"}):
+class _Device(
+    msgspec.Struct,
+    rename={
+        "memory_bytes": "totalGlobalMem",
+        "n_sms": "numSms",
+        "major": "computeMajor",
+        "minor": "computeMinor",
+    },
+):
     id: int
     name: str | None = None
     memory_bytes: int | None = None
     n_sms: int | None = None
+    major: int | None = None
+    minor: int | None = None
+
+    @property
+    def compute_capability(self) -> tuple[int, int] | None:
+        if self.major is None or self.minor is None:
+            return None
+        return (self.major, self.minor)
 
 
 class _Distributed(msgspec.Struct):

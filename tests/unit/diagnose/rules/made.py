@@ -113,7 +113,7 @@ def profile(*kernels: Group, idle: dict[str, float] | None = None, **others: Any
     )
     fields = {
         **dict.fromkeys(Profile.__struct_fields__, ()),
-        **dict.fromkeys(("rank", "world_size", "selection", "path", "host")),
+        **dict.fromkeys(("rank", "world_size", "selection", "path", "host", "accelerator")),
         "source": "by hand",
         "format": "torch",
         "n_steps": 1,

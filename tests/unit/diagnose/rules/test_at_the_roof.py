@@ -38,7 +38,7 @@ def test_what_bandwidth_bounds_is_not_told_to_need_fewer_flops():
 @pytest.mark.parametrize(
     ("dtype", "levers"),
     [
-        ("float", ("tf32", "bf16-mixed", "bf16", "fp8")),
+        ("float", ("tf32", "bf16-mixed", "fp16-mixed", "bf16", "fp8")),
         ("c10::BFloat16", ("fp8",)),
         ("c10::Half", ("fp8",)),
     ],
