@@ -25,6 +25,16 @@ def mean_interval(
         return None
     kept = values[len(values) - n_batches * length :]
     means = [fmean(kept[i : i + length]) for i in range(0, len(kept), length)]
-    mean, tail = fmean(values), (1 - level) / 2
-    reach = student_t_quantile(1 - tail, n_batches - 1) * stdev(means) / math.sqrt(n_batches)
+    mean, reach = fmean(values), _reach(means, level)
     return Interval(estimate=mean, low=mean - reach, high=mean + reach, level=level)
+
+
+def interval_of_means(means: Sequence[float], *, level: float = 0.95) -> Interval:
+    """The mean of two or more means of whole measurements, by Student's t."""
+    mean, reach = fmean(means), _reach(means, level)
+    return Interval(estimate=mean, low=mean - reach, high=mean + reach, level=level)
+
+
+def _reach(means: Sequence[float], level: float) -> float:
+    n = len(means)
+    return student_t_quantile((1 + level) / 2, n - 1) * stdev(means) / math.sqrt(n)

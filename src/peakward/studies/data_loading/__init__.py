@@ -5,7 +5,7 @@ once and cached, or on the fly; by the process itself or by workers; through pag
 """
 
 from peakward.studies.data_loading import conclusions, tables
-from peakward.studies.data_loading.grid import plan, read, read_ranked, tokenizer
+from peakward.studies.data_loading.grid import TURNS, plan, read, read_ranked, tokenizer
 from peakward.studies.parts import Parts
 from peakward.studies.readings import Readings
 from peakward.studies.recorder import Recorder
@@ -16,7 +16,7 @@ __all__ = ["TITLE", "gather", "parts", "plan"]
 
 
 def gather(lab: Recorder, setting: Setting) -> None:
-    """The grid: nothing depends on another."""
+    """The grid, turn by turn."""
     lab.measure_all(plan(setting))
 
 
@@ -37,14 +37,18 @@ def parts(readings: Readings, setting: Setting) -> Parts:
             *conclusions.workers(cells),
             *conclusions.copies(cells),
             *conclusions.best(cells),
+            *conclusions.noise(cells),
             *conclusions.samplers(ranked),
         ),
         notes=(
             "The host waits until the loader hands over a step's batches. A GPU with earlier work in "
             "its queue need not wait with it: its idle time lies between two events around that wait. "
             "A CPU computes nothing meanwhile, so the host's wait is its own.",
-            "Step times are means, their intervals from the means of ten stretches: workers hand over "
-            "batches in bursts. Memory of the workers is not counted.",
+            f"Fed and resident steps are measured in {TURNS} turns, every second one backwards; a ratio is "
+            "that of the pairs, one a turn. Step times are means, for workers hand over batches in bursts. "
+            "Their intervals are between turns; of one turn they are from the means of its ten stretches, "
+            "which know nothing of what differs from process to process. Memory of the workers is not "
+            "counted.",
             *_on_a_cpu(setting),
             *_without_byte_pairs(setting),
         ),

@@ -5,30 +5,25 @@ from statistics import geometric_mean
 
 import msgspec
 
-from peakward.records.measurement import Interval, Measurement
+from peakward.records.measurement import Interval
 from peakward.records.study import Conclusion, Evidence
 from peakward.report.cases import feed
 from peakward.studies.cases import place
-from peakward.studies.data_loading.grid import NON_BLOCKING, PAGEABLE, PINNED, Cell, resident
+from peakward.studies.data_loading.grid import (
+    NON_BLOCKING,
+    PAGEABLE,
+    PINNED,
+    Cell,
+    Ratio,
+    over,
+    resident,
+)
 from peakward.studies.data_loading.tables import way
 from peakward.studies.parts import evidence, say
-from peakward.studies.readings import distinct, mean_s
+from peakward.studies.rivals import Rival, not_timed
 
 BOTTLENECK = 0.05
 """Of the step spent waiting: from here on the loader is called the bottleneck."""
-
-
-class Pair(msgspec.Struct, frozen=True, kw_only=True):
-    """A step in two ways, both timed."""
-
-    base_s: Interval
-    candidate_s: Interval
-    sources: tuple[Measurement | None, ...]
-
-    @property
-    def factor(self) -> float:
-        """Of speed: above 1 the candidate is faster."""
-        return self.base_s.estimate / self.candidate_s.estimate
 
 
 def waits(cells: Sequence[Cell]) -> Iterator[Conclusion]:
@@ -54,18 +49,38 @@ def waits(cells: Sequence[Cell]) -> Iterator[Conclusion]:
             text += ", at least {least}"
             fields["least"] = evidence("least share", _share(least), "share", least.measurement)
         text += "; the loader is the bottleneck, above {limit}, in {starved} of {all}"
-        slowest = max(group, key=lambda each: each.over_resident or 0.0)
-        if slowest.over_resident is not None:
+        ratios = [found for each in group if (found := each.over_resident) is not None]
+        if ratios:
+            slowest = max(ratios, key=lambda each: each.time.estimate)
             text += f", and steps take {'up to ' if len(group) > 1 else ''}"
-            text += "{over} their time on resident tokens"
-            both = (slowest.measurement, slowest.base)
-            fields["over"] = evidence("over resident", slowest.over_resident, "ratio", *both)
+            text += "{over} their time on resident tokens ({low} to {high}{within}"
+            text += ")" if slowest.is_told_apart else ": not told apart)"
+            fields |= _ends(slowest, slowest.time, "over resident", "over", "low", "high")
         yield say(text + ".", **fields)
+
+
+def noise(cells: Sequence[Cell]) -> Iterator[Conclusion]:
+    """How many fed steps come out faster than resident ones: feeding takes no time away, so that so much is
+    the host's."""
+    known = [found for each in cells if (found := each.over_resident) is not None]
+    faster = [each for each in known if each.time.high < 1]
+    if not faster:
+        return
+    sources = [source for each in known for source in each.sources]
+    least = min(faster, key=lambda each: each.time.estimate)
+    yield say(
+        "In {n} of {all} cases fed steps come out faster than resident ones, in one at {least} of their time "
+        "({low} to {high}{within}). No loader makes a step faster: so much is this host's noise, and a "
+        "smaller difference between two cases may be noise as well.",
+        n=evidence("fed steps that come out faster", len(faster), "count", *sources),
+        all=evidence("cases", len(known), "count", *sources),
+        **_ends(least, least.time, "over resident", "least", "low", "high"),
+    )
 
 
 def rates(cells: Sequence[Cell]) -> Iterator[Conclusion]:
     """What one process makes, against what the quickest step takes: the crossover without workers."""
-    known = [each for each in cells if each.made_per_s is not None and mean_s(each.base)]
+    known = [each for each in cells if each.made_per_s is not None and each.base_s is not None]
     for group in _groups(known, lambda each: (feed(each.data),)):
         tightest = max(group, key=_making_share)
         share = _making_share(tightest)
@@ -104,15 +119,21 @@ def copies(cells: Sequence[Cell]) -> Iterator[Conclusion]:
 
 def best(cells: Sequence[Cell]) -> Iterator[Conclusion]:
     """The quickest way to feed each step, against no feeding at all."""
-    timed = [each for each in cells if each.step_s is not None and mean_s(each.base) is not None]
+    timed = [each for each in cells if each.over_resident is not None]
     for group in _groups(timed, lambda each: (feed(each.data),)):
         quickest = [
             min(of, key=lambda each: each.step_s.estimate if each.step_s else 0.0)
             for of in _groups(group, lambda each: (resident(each.case),))
         ]
-        pairs = [_pair(each, mean_s(each.base), each.base) for each in quickest]
-        named = f"the quickest of the loaders ({feed(group[0].data)})"
-        yield from _compared(named, "resident tokens", [each for each in pairs if each])
+        pairs = [found for each in quickest if (found := each.over_resident) is not None]
+        absent = not_timed(
+            Rival(name=_loader(each), measurement=each.measurement)
+            for each in cells
+            if feed(each.data) == feed(group[0].data) and each.step_s is None
+        )
+        among = "the quickest of the loaders timed" if absent else "the quickest of the loaders"
+        named = f"{among} ({feed(group[0].data)})"
+        yield from _compared(named, "resident tokens", pairs, absent)
 
 
 def samplers(cells: Sequence[Cell]) -> Iterator[Conclusion]:
@@ -132,14 +153,27 @@ def samplers(cells: Sequence[Cell]) -> Iterator[Conclusion]:
             )
 
 
-def _compared(candidate: str, base: str, pairs: Sequence[Pair]) -> Iterator[Conclusion]:
-    """The gain, its range, and in how many cases it is sure."""
+def _compared(
+    candidate: str, base: str, pairs: Sequence[Ratio], absent: str = ""
+) -> Iterator[Conclusion]:
+    """The gain, its range, and in how many cases it is told apart from none."""
     if not pairs:
         return
+    names = {"candidate": candidate, "base": base, "absent": absent}
+    if len(pairs) == 1:
+        (only,) = pairs
+        sure = "" if only.is_told_apart else ", not told apart"
+        yield say(
+            "With {candidate} steps run at {one} the speed that they have with {base} ({low} to "
+            f"{{high}}{{within}}){sure}{{absent}}.",
+            **names,
+            **_ends(only, only.speed, "speed-up", "one", "low", "high"),
+        )
+        return
     sources = [each for pair in pairs for each in pair.sources]
-    factors = [pair.factor for pair in pairs]
-    apart = [pair for pair in pairs if distinct(pair.base_s, pair.candidate_s)]
-    names = {"candidate": candidate, "base": base}
+    speeds = [pair.speed.estimate for pair in pairs]
+    apart = [pair for pair in pairs if pair.is_told_apart]
+    n_faster = sum(pair.speed.estimate > 1 for pair in apart)
 
     def factor(quantity: str, value: float) -> Evidence:
         return evidence(quantity, value, "ratio", *sources)
@@ -147,26 +181,34 @@ def _compared(candidate: str, base: str, pairs: Sequence[Pair]) -> Iterator[Conc
     def count(quantity: str, n: int) -> Evidence:
         return evidence(quantity, n, "count", *sources)
 
-    if len(pairs) == 1:
-        sure = "their intervals apart" if apart else "within their intervals"
-        text = f"With {{candidate}} steps run at {{one}} the speed that they have with {{base}}, {sure}."
-        yield say(text, **names, one=factor("speed-up", factors[0]))
-        return
-    n_faster = sum(pair.factor > 1 for pair in apart)
     yield say(
         "With {candidate} steps run at {mean} the speed that they have with {base} (by case {least} to "
-        "{most}); of {all} cases {faster} are faster and {slower} slower, their intervals apart.",
+        "{most}); of {all} cases {faster} are faster, {slower} slower and {equal} not told apart, by "
+        "intervals{within}{absent}.",
         **names,
-        mean=factor("speed-up, geometric mean", geometric_mean(factors)),
-        least=factor("least speed-up", min(factors)),
-        most=factor("largest speed-up", max(factors)),
+        within=min(pairs, key=lambda each: each.n_turns).within,
+        mean=factor("speed-up, geometric mean", geometric_mean(speeds)),
+        least=factor("least speed-up", min(speeds)),
+        most=factor("largest speed-up", max(speeds)),
         all=count("cases", len(pairs)),
         faster=count("cases that gain", n_faster),
         slower=count("cases that lose", len(apart) - n_faster),
+        equal=count("cases not told apart", len(pairs) - len(apart)),
     )
 
 
-def _against(chosen: Iterable[Cell], cells: Iterable[Cell], **changes: object) -> list[Pair]:
+def _ends(
+    found: Ratio, interval: Interval, quantity: str, *names: str
+) -> dict[str, str | Evidence]:
+    """The estimate and the ends as fields of those names, and `within`."""
+    values = (("", interval.estimate), (", low end", interval.low), (", high end", interval.high))
+    fields: dict[str, str | Evidence] = {"within": found.within}
+    for name, (end, value) in zip(names, values, strict=True):
+        fields[name] = evidence(quantity + end, value, "ratio", *found.sources)
+    return fields
+
+
+def _against(chosen: Iterable[Cell], cells: Iterable[Cell], **changes: object) -> list[Ratio]:
     """Each beside the one whose data differ in the changes alone."""
     by_case = {each.case: each for each in cells}
     pairs = []
@@ -175,14 +217,8 @@ def _against(chosen: Iterable[Cell], cells: Iterable[Cell], **changes: object) -
         work = msgspec.structs.replace(each.case.workload, data=data)
         base = by_case.get(msgspec.structs.replace(each.case, workload=work))
         if base is not None:
-            pairs.append(_pair(each, base.step_s, base.measurement))
+            pairs.append(over(each.turns, base.turns))
     return [each for each in pairs if each is not None]
-
-
-def _pair(cell: Cell, base_s: Interval | None, base: Measurement | None) -> Pair | None:
-    if base_s is None or cell.step_s is None:
-        return None
-    return Pair(base_s=base_s, candidate_s=cell.step_s, sources=(base, cell.measurement))
 
 
 def _groups(cells: Iterable[Cell], key: Callable[[Cell], tuple[object, ...]]) -> list[list[Cell]]:
@@ -191,6 +227,10 @@ def _groups(cells: Iterable[Cell], key: Callable[[Cell], tuple[object, ...]]) ->
     for each in cells:
         found.setdefault(key(each), []).append(each)
     return list(found.values())
+
+
+def _loader(cell: Cell) -> str:
+    return f"{cell.data.n_workers} {_processes([cell])} with {way(cell).replace(', ', ' ')} copies"
 
 
 def _processes(group: Sequence[Cell]) -> str:
@@ -204,9 +244,8 @@ def _share(cell: Cell) -> float:
 
 def _making_share(cell: Cell) -> float:
     """The time in which one process makes a step's tokens, over the step's on resident tokens."""
-    base = mean_s(cell.base)
-    assert base is not None and cell.made_per_s is not None
-    return cell.case.workload.tokens_per_step / cell.made_per_s / base.estimate
+    assert cell.base_s is not None and cell.made_per_s is not None
+    return cell.case.workload.tokens_per_step / cell.made_per_s / cell.base_s.estimate
 
 
 def _copies(cell: Cell) -> tuple[bool, bool]:

@@ -1,6 +1,7 @@
 """The grid of `data-loading`: a train step on resident tokens, and fed by each loader."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from statistics import fmean
 from typing import get_args
@@ -13,6 +14,10 @@ from peakward.records.data import Sampler, Source, TextData, Tokenise
 from peakward.records.feeding import Feeding
 from peakward.records.measurement import Interval, Measurement
 from peakward.records.protocol import Protocol
+from peakward.records.trial import Pair
+from peakward.stats.batch_means import interval_of_means
+from peakward.stats.compare import median_ratio
+from peakward.stats.pairs import inverted, ratio_interval
 from peakward.studies.cases import model_case, with_work
 from peakward.studies.readings import Planned, Readings, mean_s, ratio
 from peakward.studies.scope import ScopeName
@@ -43,12 +48,43 @@ the rate at which they are made."""
 MIN_STEPS = 30
 
 
+TURNS = 3
+"""Fed steps and resident ones are measured in so many turns, every second one backwards: one turn of an H100
+gave fed steps at 0.78 to 0.91 of the resident ones' time, which is its host's noise and no loader's gain. A
+turn has its own seed, which orders the text and draws the weights anew."""
+
+
+class Ratio(msgspec.Struct, frozen=True, kw_only=True):
+    """The time of one way to feed a step over that of another, of the turns in which both were timed."""
+
+    time: Interval
+    """Over turns, paired in each; of one turn within its processes alone."""
+    n_turns: int
+    sources: tuple[Measurement, ...]
+
+    @property
+    def is_told_apart(self) -> bool:
+        """Whether the interval holds no 1."""
+        return self.time.high < 1 or self.time.low > 1
+
+    @property
+    def speed(self) -> Interval:
+        """The same as a factor of speed: above 1 is faster."""
+        return inverted(self.time)
+
+    @property
+    def within(self) -> str:
+        """Of what the interval is, for behind it."""
+        return f" over {self.n_turns} turns" if self.n_turns > 1 else " within one process of each"
+
+
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
-    """A step fed by a loader, beside the same on resident tokens."""
+    """A step fed by a loader, beside the same on resident tokens, turn by turn."""
 
     case: ModelCase
-    measurement: Measurement | None
-    base: Measurement | None
+    """Of the first turn."""
+    turns: tuple[Measurement | None, ...]
+    base_turns: tuple[Measurement | None, ...]
 
     @property
     def data(self) -> TextData:
@@ -57,28 +93,41 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
         return self.case.workload.data
 
     @property
+    def measurement(self) -> Measurement | None:
+        """The first that ended `ok`, else the first of all."""
+        return _first(self.turns)
+
+    @property
+    def base(self) -> Measurement | None:
+        """Of the resident step, as `measurement`."""
+        return _first(self.base_turns)
+
+    @property
     def feeding(self) -> Feeding | None:
-        """None unless the case ended `ok`."""
+        """Of the first turn that ended `ok`."""
         return None if self.measurement is None else self.measurement.feeding
 
     @property
     def step_s(self) -> Interval | None:
-        """The mean; None unless the case ended `ok`."""
-        return mean_s(self.measurement)
+        """The mean; None where no turn ended `ok`."""
+        return _mean_s(self.turns)
 
     @property
-    def over_resident(self) -> float | None:
+    def base_s(self) -> Interval | None:
+        """The resident step's mean."""
+        return _mean_s(self.base_turns)
+
+    @property
+    def over_resident(self) -> Ratio | None:
         """Mean step time over that of the same step on resident tokens."""
-        base = mean_s(self.base)
-        return None if base is None or self.step_s is None else self.step_s.estimate / base.estimate
+        return over(self.turns, self.base_turns)
 
     @property
     def waited_s(self) -> float | None:
         """That the device waited for data in a step, on average: a GPU's idle time, a CPU's wait."""
-        feeding = self.feeding
-        if feeding is None:
-            return None
-        return fmean(feeding.wait_s if feeding.idle_s is None else feeding.idle_s)
+        return _mean_of(
+            self.turns, lambda each: each.wait_s if each.idle_s is None else each.idle_s
+        )
 
     @property
     def waited_share(self) -> float | None:
@@ -86,27 +135,109 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
         return ratio(self.waited_s, None if self.step_s is None else self.step_s.estimate)
 
     @property
+    def host_waits_s(self) -> float | None:
+        """In a step, on average."""
+        return _mean_of(self.turns, lambda each: each.wait_s)
+
+    @property
+    def host_copies_s(self) -> float | None:
+        """In a step, on average."""
+        return _mean_of(self.turns, lambda each: each.copy_s)
+
+    @property
+    def idle_s(self) -> float | None:
+        """Of a GPU in a step, on average; None on a CPU."""
+        return _mean_of(self.turns, lambda each: each.idle_s)
+
+    @property
     def made_per_s(self) -> float | None:
         """Tokens a second that one process makes: known where the step itself makes its batches."""
-        if self.feeding is None or self.data.n_workers:
+        if self.data.n_workers:
             return None
-        return ratio(self.case.workload.tokens_per_step, fmean(self.feeding.wait_s))
+        return ratio(self.case.workload.tokens_per_step, self.host_waits_s)
+
+
+def over(
+    candidates: Sequence[Measurement | None], bases: Sequence[Measurement | None]
+) -> Ratio | None:
+    """Candidate's mean step time over base's, turn by turn; None where no turn has both."""
+    both = [
+        (candidate, base, candidate_s, base_s)
+        for candidate, base in zip(candidates, bases, strict=True)
+        if candidate is not None
+        and base is not None
+        and (candidate_s := mean_s(candidate)) is not None
+        and (base_s := mean_s(base)) is not None
+    ]
+    if not both:
+        return None
+    sources = tuple(each for candidate, base, _, _ in both for each in (base, candidate))
+    if len(both) == 1:
+        ((_, _, candidate_s, base_s),) = both
+        found = _of_one_turn(candidate_s, base_s)
+    else:
+        found = ratio_interval(
+            [
+                Pair(process=turn, base_s=base_s.estimate, candidate_s=candidate_s.estimate)
+                for turn, (_, _, candidate_s, base_s) in enumerate(both)
+            ]
+        )
+    return Ratio(time=found, n_turns=len(both), sources=sources)
+
+
+def _of_one_turn(candidate_s: Interval, base_s: Interval) -> Interval:
+    """As `median_ratio` has it; of means so unsteady that their interval reaches 0, of no known width."""
+    if min(candidate_s.low, base_s.low) <= 0:
+        estimate = candidate_s.estimate / base_s.estimate
+        return Interval(estimate=estimate, low=0.0, high=math.inf)
+    return median_ratio(base_s, candidate_s)
+
+
+def _first(turns: Sequence[Measurement | None]) -> Measurement | None:
+    known = [each for each in turns if each is not None]
+    return next((each for each in known if each.status == "ok"), known[0] if known else None)
+
+
+def _mean_s(turns: Sequence[Measurement | None]) -> Interval | None:
+    known = [found for each in turns if (found := mean_s(each)) is not None]
+    if len(known) < 2:
+        return known[0] if known else None
+    return interval_of_means([each.estimate for each in known])
+
+
+def _mean_of(
+    turns: Sequence[Measurement | None],
+    read: Callable[[Feeding], Sequence[float] | None],
+) -> float | None:
+    known = [
+        found
+        for each in turns
+        if each is not None and each.feeding is not None and (found := read(each.feeding))
+    ]
+    return fmean(fmean(each) for each in known) if known else None
 
 
 def plan(setting: Setting) -> tuple[Planned, ...]:
-    """Resident steps, size × sequence × tokenising × workers × copies, then samplers."""
-    cases = (*_resident(setting), *_fed(setting), *_ranked(setting))
-    return tuple((case, _protocol(setting)) for case in cases)
+    """Turn by turn resident steps, size × sequence × tokenising × workers × copies; then samplers."""
+    once = (*_resident(setting), *_fed(setting))
+    turns = (
+        _in_turn(each, turn) for turn in range(TURNS) for each in once[:: -1 if turn % 2 else 1]
+    )
+    return tuple((case, _protocol(setting)) for case in (*turns, *_ranked(setting)))
+
+
+def _in_turn(case: ModelCase, turn: int) -> ModelCase:
+    return with_work(case, seed=turn)
 
 
 def read(readings: Readings, setting: Setting) -> tuple[Cell, ...]:
     """The fed steps, run or not."""
-    return _cells(_fed(setting), readings, setting)
+    return _cells(_fed(setting), readings, setting, TURNS)
 
 
 def read_ranked(readings: Readings, setting: Setting) -> tuple[Cell, ...]:
-    """Those of one rank of several."""
-    return _cells(_ranked(setting), readings, setting)
+    """Those of one rank of several, in one turn: what they read does not vary."""
+    return _cells(_ranked(setting), readings, setting, 1)
 
 
 def resident(case: ModelCase) -> ModelCase:
@@ -119,15 +250,15 @@ def tokenizer(setting: Setting) -> Source:
     return setting.scope.tokenizer or Source("bpe" if setting.has_tokenizers else "bytes")
 
 
-def _cells(cases: Iterator[ModelCase], readings: Readings, setting: Setting) -> tuple[Cell, ...]:
-    protocol = _protocol(setting)
+def _cells(
+    cases: Iterator[ModelCase], readings: Readings, setting: Setting, n_turns: int
+) -> tuple[Cell, ...]:
+    def turns(case: ModelCase) -> tuple[Measurement | None, ...]:
+        protocol = _protocol(setting)
+        return tuple(readings.find((_in_turn(case, turn), protocol)) for turn in range(n_turns))
+
     return tuple(
-        Cell(
-            case=case,
-            measurement=readings.find((case, protocol)),
-            base=readings.find((resident(case), protocol)),
-        )
-        for case in cases
+        Cell(case=case, turns=turns(case), base_turns=turns(resident(case))) for case in cases
     )
 
 

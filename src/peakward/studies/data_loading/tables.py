@@ -1,14 +1,14 @@
 """The tables and the plot of `data-loading`."""
 
 from collections.abc import Sequence
-from statistics import fmean
 
+from peakward.records.measurement import Interval
 from peakward.records.study import Column, Plot, Point, Table
 from peakward.report.cases import copies, feed
 from peakward.studies.cases import SIZE_COLUMNS, size_cells
 from peakward.studies.data_loading.grid import Cell, resident
 from peakward.studies.drawing import series
-from peakward.studies.readings import mean_s, ratio, status, tokens_per_s, verdict
+from peakward.studies.readings import ratio, status, verdict
 
 
 def way(cell: Cell) -> str:
@@ -28,7 +28,8 @@ def steps(cells: Sequence[Cell]) -> Table:
             Column(name="status"),
             *(Column(name=name, unit="s") for name in ("mean step", "from", "to")),
             Column(name="throughput", unit="tokens_per_s"),
-            Column(name="over resident", unit="ratio"),
+            *(Column(name=name, unit="ratio") for name in ("over resident", "low", "high")),
+            Column(name="turns", unit="count"),
             *(Column(name=name, unit="s") for name in ("host waits", "host copies", "GPU idle")),
             Column(name="waiting, of the step", unit="share"),
             Column(name="verdict"),
@@ -40,45 +41,46 @@ def steps(cells: Sequence[Cell]) -> Table:
                 cell.data.n_workers,
                 way(cell),
                 status(cell.measurement),
-                *_interval_cells(cell),
-                tokens_per_s(cell.measurement),
-                cell.over_resident,
-                *_feeding_cells(cell),
+                *_interval_cells(cell.step_s),
+                _tokens_per_s(cell, cell.step_s),
+                *_ratio_cells(cell),
+                cell.host_waits_s,
+                cell.host_copies_s,
+                cell.idle_s,
                 cell.waited_share,
                 verdict(cell.measurement),
             )
             for cell in cells
         ),
-        note="Means of the timed steps. Resident: random tokens that lie on the device. GPU idle: done "
-        "with its earlier work while the host waited for batches.",
+        note="Means of the timed steps of all turns, with 95% intervals, of two turns and more between "
+        "turns. Over resident: of the pairs of the turns. Resident: random tokens that lie on the "
+        "device. GPU idle: done with its earlier work while the host waited for batches.",
     )
 
 
-def _interval_cells(cell: Cell) -> tuple[float | None, ...]:
-    interval = cell.step_s
+def _interval_cells(interval: Interval | None) -> tuple[float | None, ...]:
     return (None,) * 3 if interval is None else (interval.estimate, interval.low, interval.high)
 
 
-def _feeding_cells(cell: Cell) -> tuple[float | None, ...]:
-    feeding = cell.feeding
-    if feeding is None:
-        return (None,) * 3
-    idle_s = None if feeding.idle_s is None else fmean(feeding.idle_s)
-    return (fmean(feeding.wait_s), fmean(feeding.copy_s), idle_s)
+def _ratio_cells(cell: Cell) -> tuple[float | None, ...]:
+    found = cell.over_resident
+    return (None,) * 4 if found is None else (*_interval_cells(found.time), found.n_turns)
+
+
+def _tokens_per_s(cell: Cell, step_s: Interval | None) -> float | None:
+    return ratio(cell.case.workload.tokens_per_step, None if step_s is None else step_s.estimate)
 
 
 def bases(cells: Sequence[Cell]) -> Table:
     """The same steps without a loader."""
     rows = []
     for cell in cells:
-        time = mean_s(cell.base)
-        times = (None,) * 3 if time is None else (time.estimate, time.low, time.high)
         rows.append(
             (
                 *size_cells(resident(cell.case)),
                 status(cell.base),
-                *times,
-                ratio(cell.case.workload.tokens_per_step, times[0]),
+                *_interval_cells(cell.base_s),
+                _tokens_per_s(cell, cell.base_s),
                 verdict(cell.base),
             )
         )

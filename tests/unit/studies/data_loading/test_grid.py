@@ -6,6 +6,7 @@ import pytest
 from peakward.catalogue.levers import case_obstacle
 from peakward.records.data import Source
 from peakward.studies import data_loading
+from peakward.studies.cases import with_work
 from peakward.studies.data_loading.grid import (
     WARMUP_STEPS,
     read,
@@ -19,9 +20,9 @@ from peakward.studies.scope import Scope
 @pytest.mark.parametrize(
     ("scope", "device", "n"),
     [
-        ("small", "cpu", 1 + 2 * 2 + 2),
-        ("corners", "cuda", 4 * (1 + 2 * 2 * 2) + 2),
-        ("full", "cuda", 20 * (1 + 2 * 3 * 4) + 2),
+        ("small", "cpu", 3 * (1 + 2 * 2) + 2),
+        ("corners", "cuda", 3 * 4 * (1 + 2 * 2 * 2) + 2),
+        ("full", "cuda", 3 * 20 * (1 + 2 * 3 * 4) + 2),
     ],
 )
 def test_how_many_cases(setting, scope, device, n):
@@ -75,12 +76,12 @@ def test_figures(setting, gathered):
         (c.data.tokenise, c.data.n_workers, c.data.pin_memory): c for c in read(readings, here)
     }
     starved, fast = cells["on-the-fly", 0, False], cells["on-the-fly", 8, True]
-    assert starved.over_resident == pytest.approx(1.6)
+    assert starved.over_resident.time.estimate == pytest.approx(1.6)
     assert starved.waited_share == pytest.approx(0.5 / 1.6)
     assert starved.made_per_s == pytest.approx(
         starved.case.workload.tokens_per_step / starved.waited_s
     )
-    assert fast.over_resident == pytest.approx(1.02)
+    assert fast.over_resident.time.estimate == pytest.approx(1.02)
     assert fast.made_per_s is None
     assert [c.feeding.n_shared_sequences for c in read_ranked(readings, here)] == [0, 1000]
 
@@ -90,3 +91,11 @@ def test_a_case_that_failed_has_no_figures(setting, gathered):
     readings = gathered(data_loading, here, overrule=lambda case: "oom")
     for cell in read(readings, here):
         assert (cell.step_s, cell.waited_share, cell.over_resident, cell.made_per_s) == (None,) * 4
+
+
+def test_turns_go_through_the_grid_forwards_and_backwards(setting):
+    cases = [case for case, _ in data_loading.plan(setting())]
+    turns = [cases[36 * turn : 36 * (turn + 1)] for turn in range(3)]
+    assert [{case.workload.seed for case in turn} for turn in turns] == [{0}, {1}, {2}]
+    first, second, third = ([with_work(case, seed=0) for case in turn] for turn in turns)
+    assert first == second[::-1] == third
