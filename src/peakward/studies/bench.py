@@ -17,15 +17,15 @@ from peakward.studies.parts import Parts, evidence, say
 from peakward.studies.readings import (
     Planned,
     Readings,
-    distinct,
     flops_per_s,
-    median_s,
     peak_bytes,
+    processes,
     status,
     time,
     tokens_per_s,
     verdict,
 )
+from peakward.studies.rivals import Ranking, Rival, rank
 
 if TYPE_CHECKING:
     from peakward.lab.measure.sweep import Sweep
@@ -166,47 +166,66 @@ def _time_cells(measurement: Measurement | None) -> tuple[Cell, ...]:
 
 
 def compare(plan: Sequence[Planned], readings: Readings) -> tuple[Conclusion, ...]:
-    """For each model and workload that ran in several configurations, the fastest and the slowest."""
-    groups: dict[object, list[tuple[ConfiguredCase, Measurement, float]]] = {}
+    """For each model and workload that was to run in several configurations, the fastest and the slowest."""
+    groups: dict[object, list[tuple[ConfiguredCase, Rival]]] = {}
     for case, protocol in plan:
-        found = readings.find((case, protocol))
-        step_s = median_s(found)
-        if isinstance(case, ConfiguredCase) and found is not None and step_s is not None:
+        if isinstance(case, ConfiguredCase):
+            rival = Rival(
+                name=" ".join(settings(case)), measurement=readings.find((case, protocol))
+            )
             group = (_model(case), case.workload, case.memory_limit_bytes, protocol)
-            groups.setdefault(group, []).append((case, found, step_s))
-    return tuple(_compare(group) for group in groups.values() if len(group) > 1)
+            groups.setdefault(group, []).append((case, rival))
+    return tuple(
+        _compare(group[0][0], ranking)
+        for group in groups.values()
+        if len((ranking := rank(rival for _, rival in group)).timed) > 1
+    )
 
 
 def _model(case: ConfiguredCase) -> object:
     return case.model if isinstance(case, ModelCase) else (case.source, case.fingerprint)
 
 
-def _compare(group: list[tuple[ConfiguredCase, Measurement, float]]) -> Conclusion:
+def _compare(case: ConfiguredCase, ranking: Ranking) -> Conclusion:
     """A winner only where its interval lies apart from that of the next."""
-    ranked = sorted(group, key=lambda each: each[2])
-    fastest, second, slowest = ranked[0], ranked[1], ranked[-1]
-    where = ", ".join((place(fastest[0]), *_conditions(fastest[1])))
-    n = evidence("configurations", len(group), "count", *(measured for _, measured, _ in group))
-    if not _apart(fastest[1], slowest[1]):
-        text = "{place}: none of {n} configurations is measurably faster than another."
-        return say(text, place=where, n=n)
-    rank = "fastest" if _apart(fastest[1], second[1]) else "among the fastest"
+    fastest, slowest = ranking.timed[0], ranking.timed[-1]
+    first, last = fastest.measurement, slowest.measurement
+    assert first is not None and last is not None
+    assert fastest.time is not None and slowest.time is not None
+    where = ", ".join((place(case), *_conditions(first)))
+    n = evidence(
+        "configurations", len(ranking.timed), "count", *(each.measurement for each in ranking.timed)
+    )
+    if slowest in ranking.near:
+        return say(
+            "{place}: none of {n} configurations is measurably faster than another{absent}.",
+            place=where,
+            n=n,
+            absent=ranking.absent,
+        )
     return say(
-        "{place}: of {n} configurations {fast} is {rank}, at {factor} the speed of {slow}.",
+        "{place}: of {n} configurations {fast} is {rank}, at {factor} the speed of {slow}, by intervals"
+        "{processes}{absent}.",
         place=where,
         n=n,
-        fast=", ".join(settings(fastest[0])),
-        rank=rank,
+        fast=", ".join(_settings(first)),
+        rank="among the fastest" if ranking.near else ranking.title,
         factor=evidence(
-            "fastest over slowest", slowest[2] / fastest[2], "ratio", slowest[1], fastest[1]
+            "fastest over slowest",
+            slowest.time.estimate / fastest.time.estimate,
+            "ratio",
+            last,
+            first,
         ),
-        slow=", ".join(settings(slowest[0])),
+        slow=", ".join(_settings(last)),
+        processes=processes(first, last),
+        absent=ranking.absent,
     )
 
 
-def _apart(first: Measurement, second: Measurement) -> bool:
-    times = time(first), time(second)
-    return times[0] is not None and times[1] is not None and distinct(times[0], times[1])
+def _settings(measured: Measurement) -> tuple[str, ...]:
+    assert isinstance(measured.case, ConfiguredCase)
+    return settings(measured.case)
 
 
 def _conditions(measured: Measurement) -> tuple[str, ...]:

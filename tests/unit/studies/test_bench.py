@@ -132,3 +132,16 @@ def test_an_operator_has_a_row_too(setting, lab):
 def test_the_callers_notes_are_kept(grid, setting, lab):
     study = bench(lab(setting()), grid[:1], PROTOCOLS, command="c", notes=["tf32 needs cuda"])
     assert "tf32 needs cuda" in study.notes
+
+
+def test_the_fastest_of_a_workload_names_what_was_not_timed(grid, setting, lab):
+    case = msgspec.structs.replace(
+        grid[0], configuration=msgspec.structs.replace(grid[0].configuration, precision="tf32")
+    )
+    overrule = lambda each: "oom" if each.configuration.precision == "tf32" else None  # noqa: E731
+    plan = (*grid[:2], case)
+    study = bench(lab(setting(), overrule=overrule), plan, PROTOCOLS[1:], command="peakward bench")
+    (said,) = study.conclusions
+    assert " is the fastest of those timed, at 8.00× " in said.text
+    assert "by intervals within one process of each; not timed: tf32 " in said.text
+    assert said.text.endswith("(out of memory).")
