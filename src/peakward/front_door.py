@@ -4,6 +4,7 @@ Cases and the studies of them are the same records, kept in the same database, s
 finds what the other measured.
 """
 
+import operator
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
@@ -31,6 +32,7 @@ from peakward.records.case import (
     Pass,
     Workload,
 )
+from peakward.records.codec import as_read_back
 from peakward.records.errors import PeakwardError
 from peakward.records.finding import Diagnosis
 from peakward.records.inference import ServingWorkload
@@ -116,7 +118,7 @@ def case(
     validate(preset)
     # As plain numbers: a record holds neither text nor another package's integers.
     batch_size, seq_len, accumulate = (
-        values.whole(str(size), name, low=1, high=most)
+        values.whole(_digits(size, name), name, low=1, high=most)
         for size, name, most in (
             (batch_size, "batch_size", options.MAX_BATCH_SIZE),
             (seq_len, "seq_len", options.MAX_SEQ_LEN),
@@ -127,10 +129,6 @@ def case(
     values.one_of(pass_, get_args(Pass), "a pass")
     if device is not None:
         values.one_of(device, get_args(DeviceType), "a device")
-    if memory_limit_bytes is not None:
-        memory_limit_bytes = values.whole(
-            str(memory_limit_bytes), "memory_limit_bytes", low=2**20, high=2**50
-        )
     if isinstance(levers, str):
         raise PeakwardError(f"expected a sequence of levers, got {levers!r}: write ({levers!r},)")
     return ModelCase(
@@ -140,7 +138,7 @@ def case(
         ),
         configuration=Configuration(**options.settings(levers, "levers")),
         device=machine.this_machine(None).device if device is None else device,
-        memory_limit_bytes=memory_limit_bytes,
+        memory_limit_bytes=_memory_limit(memory_limit_bytes),
     )
 
 
@@ -165,7 +163,9 @@ def module_case(
         PeakwardError: as `case`; or no such configuration. What is wrong with the module itself is
             told by what runs it.
     """
-    work = WorkOptions(model=source, batch_size=str(batch_size), seq_len=str(seq_len), pass_=pass_)
+    sizes = {"batch_size": batch_size, "seq_len": seq_len}
+    digits = {name: _digits(size, name) for name, size in sizes.items()}
+    work = WorkOptions(model=source, pass_=pass_, **digits)
     if device is not None:
         values.one_of(device, get_args(DeviceType), "a device")
     where = machine.this_machine(None).device if device is None else device
@@ -176,17 +176,38 @@ def module_case(
         raise PeakwardError(
             f"expected the source of a module, py: or hf:, got {source!r}: of a shape make a `case`"
         )
-    if memory_limit_bytes is not None:
-        values.whole(str(memory_limit_bytes), "memory_limit_bytes", low=2**20, high=2**50)
-    return msgspec.structs.replace(found, memory_limit_bytes=memory_limit_bytes)
+    return msgspec.structs.replace(found, memory_limit_bytes=_memory_limit(memory_limit_bytes))
+
+
+def _memory_limit(limit_bytes: int | None) -> int | None:
+    name = "memory_limit_bytes"
+    if limit_bytes is None:
+        return None
+    return values.whole(_digits(limit_bytes, name), name, low=2**20, high=2**50)
+
+
+def _digits(given: int, name: str) -> str:
+    """Of an integer, also another package's; a record holds a plain one.
+
+    Raises:
+        PeakwardError: anything else, text that reads as an integer among it.
+    """
+    if isinstance(given, bool) or not hasattr(given, "__index__"):
+        raise PeakwardError(f"expected {name} as an integer, got {given!r}: give it as a number")
+    return str(operator.index(given))
 
 
 def measure(case: ConfiguredCase, protocol: Protocol | None = None) -> Measurement:
-    """Measure one case in a worker process; nothing is stored. A failure is a status."""
+    """Measure one case in a worker process; nothing is stored. A failure is a status.
+
+    Raises:
+        PeakwardError: a value of another type than its field's; no such device here.
+    """
     from peakward.lab.measure.isolated import Workers
 
+    case, protocol = as_read_back(case), as_read_back(protocol or Protocol())
     with Workers() as workers:
-        return workers.measure(case, protocol or Protocol())
+        return workers.measure(case, protocol)
 
 
 def measure_step(
@@ -324,6 +345,7 @@ def run(
         raise PeakwardError(
             "expected no batch or loss beside a case, got one: its workload says both"
         )
+    case = as_read_back(case)
     budget_s = seconds_of(budget_s, case.device)
     machine.runnable((case,), here)
     named = None if levers is None else allowed(options.levers(levers), case, here, sought)
@@ -338,7 +360,7 @@ def run(
         aim=sought,
     )
     with session.opened(db, here, Quiet()) as opened:
-        machine.check_modules((case,), opened.sweep)
+        machine.expect_sound(case, opened.sweep, budget_s)
         return investigated(
             asked,
             opened.sweep,
@@ -399,11 +421,13 @@ def bench(
 ) -> Study:
     """Measure every case by every protocol: `peakward bench`. What `db` holds is not run again."""
     from peakward.studies.bench import bench as measured
+    from peakward.studies.bench import planned
 
     if not cases or not protocols:
         raise PeakwardError(
             f"expected a case and a protocol to measure it by, got no {'protocol' if cases else 'case'}"
         )
+    cases, protocols = tuple(map(as_read_back, cases)), tuple(map(as_read_back, protocols))
     devices = {each.device for each in cases}
     if len(devices) != 1:
         raise PeakwardError(
@@ -413,7 +437,7 @@ def bench(
     here = machine.this_machine(cases[0].device)
     kept, reasons = machine.runnable(tuple(cases), here)
     with session.opened(db, here, Quiet()) as opened:
-        machine.check_modules(kept, opened.sweep)
+        machine.check_modules(planned(kept, protocols), opened.sweep)
         return measured(
             opened.sweep,
             kept,

@@ -65,7 +65,7 @@ def run_module(
     )
     with Store.open(Path(db)) as store, LiveWorkers(taken) as workers:
         sweep = Sweep(store, workers, here.environment)
-        machine.check_modules((case,), sweep)
+        machine.expect_sound(case, sweep, asked.budget_s)
         return investigate(
             asked,
             sweep,

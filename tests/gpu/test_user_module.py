@@ -70,7 +70,7 @@ def test_a_live_module_is_measured_where_it_lies(tiny_gpt):
     taken = given((module, batch, tiny_gpt.scored))
     case = live_case(taken, "train_step")
     with LiveWorkers(taken) as workers:
-        workers.check(case)
+        assert workers.check(case) is None
         found = workers.measure(case, Protocol(warmup_steps=2, min_steps=3, max_steps=3))
     assert (found.status, case.device) == ("ok", "cuda")
     assert {each.phase for each in found.phases} == {"forward", "backward", "optimizer"}

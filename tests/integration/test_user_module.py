@@ -76,9 +76,79 @@ def test_a_run_names_what_cannot_be_done_from_outside(at_user_modules):
     assert "Prediction of the baseline: not computed: steps on a CPU are not predicted" in said
 
 
+WRONG = """
+import os, time
+import torch
+from tiny_gpt import *
+
+def hangs():
+    time.sleep(600)
+
+def closes_all():
+    os.closerange(0, 1 << 16)
+    return GPT()
+
+def babbles():
+    model = GPT()
+    for each in map(int, os.listdir("/proc/self/fd")):
+        try:
+            os.write(each, b"{}")
+        except OSError:
+            pass
+    return model
+
+class Late(GPT):
+    def forward(self, ids):
+        raise ValueError("not this batch")
+"""
+
+
+def test_a_module_that_fails_in_its_check_is_a_row_and_the_others_are_measured(
+    at_user_modules, here
+):
+    (at_user_modules / "wrong.py").write_text(WRONG)
+    expected = {
+        "Late": ("invalid", "ValueError: not this batch"),
+        "closes_all": ("crashed", "exited with code "),
+        "babbles": ("crashed", "wrote what is no answer into the pipe"),
+        "build": ("ok", None),
+    }
+    models = ",".join(f"py:wrong:{name}" for name in expected)
+    words = ("bench", "--model", models, *SIZES, "--pass", "forward", "--steps", "2")
+    code, said, complaint = here(*words, "--json")
+    assert code == 0, complaint
+    found = json.loads(said)["record"]["measurements"]
+    for (name, (status, reason)), made in zip(expected.items(), found, strict=True):
+        assert (name, made["status"]) == (name, status)
+        assert reason is None or reason in made["reason"]
+    _, planned, _ = here(*words, "--dry-run")
+    assert planned.count("(stored)") == len(expected)
+
+
+def test_the_time_limit_of_a_case_holds_for_the_check_of_its_module(at_user_modules, here):
+    (at_user_modules / "wrong.py").write_text(WRONG)
+    words = ("bench", "--model", "py:wrong:hangs", *SIZES, "--timeout", "1s")
+    code, said, complaint = here(*words, "--json")
+    assert code == 0, complaint
+    (made,) = json.loads(said)["record"]["measurements"]
+    assert made["status"] == "timeout"
+    assert made["reason"].startswith("not done after 1 s, while ")
+
+
+def test_a_source_that_is_not_there_ends_with_code_2_before_anything_is_measured(
+    at_user_modules, here
+):
+    models = "py:tiny_gpt:biuld,py:tiny_gpt:build"
+    code, said, complaint = here("bench", "--model", models, *SIZES)
+    assert (code, said) == (2, "")
+    assert complaint == (
+        "peakward: expected a function biuld in tiny_gpt, got nothing by that name\n"
+    )
+
+
 @pytest.mark.parametrize("factory", ["raises", "growing"])
-def test_bad_input_ends_with_code_2_and_one_line(factory, at_user_modules, here):
-    code, said, complaint = here("bench", "--model", f"py:tiny_gpt:{factory}", *SIZES)
+def test_bad_input_ends_a_run_with_code_2_and_one_line(factory, at_user_modules, here):
+    code, said, complaint = here("run", "--model", f"py:tiny_gpt:{factory}", *SIZES)
     assert (code, said) == (2, "")
     assert complaint.startswith("peakward: expected ")
     assert complaint.count("\n") == 1

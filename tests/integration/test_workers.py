@@ -166,16 +166,21 @@ case = msgspec.json.decode(sys.argv[2], type=ModelCase)
 with Workers(argv=(sys.executable, sys.argv[1])) as workers:
     def tell(event):
         if event.stage == "warming up":
-            print(workers._process.pid, flush=True)
+            print(workers._process.worker_pid, flush=True)
     workers.measure(case, Protocol(warmup_steps=4), on_event=tell)
 """
 
 
 @pytest.mark.parametrize(
-    "how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.full)]
+    ("how", "fault"),
+    [
+        (signal.SIGKILL, "hang-in-c"),
+        pytest.param(signal.SIGKILL, "hang", marks=pytest.mark.full),
+        pytest.param(signal.SIGTERM, "hang-in-c", marks=pytest.mark.full),
+    ],
 )
-def test_no_worker_outlives_its_parent(how):
-    encoded = msgspec.json.encode(case("hang")).decode()
+def test_no_worker_outlives_its_parent(how, fault):
+    encoded = msgspec.json.encode(case(fault)).decode()
     command = [sys.executable, "-c", PARENT, str(SCRIPT), encoded]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
         worker = int(parent.stdout.readline())

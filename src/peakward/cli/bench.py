@@ -58,12 +58,13 @@ def main(given: Options, command: str) -> int:
         )
         output.show(plan, targets, as_json=given.results.json, document=dry_run.document(plan))
         return 0
-    names = [label(case) for case, _ in planned(cases, protocols)]
+    plan = planned(cases, protocols)
+    names = [label(case) for case, _ in plan]
     with (
         watch.cases("bench", names) as watching,
         session.opened(given.results.db, here, watching) as opened,
     ):
-        machine.check_modules(cases, opened.sweep)
+        machine.check_modules(plan, opened.sweep)
         study = bench(
             opened.sweep,
             cases,

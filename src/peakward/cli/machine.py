@@ -7,13 +7,18 @@ import msgspec
 
 from peakward.catalogue import levers as lever_catalogue
 from peakward.cli import values
-from peakward.records.case import DeviceType, LeverCase, ModuleCase, Workload
+from peakward.records.case import Case, DeviceType, LeverCase, ModuleCase
 from peakward.records.environment import Environment
 from peakward.records.errors import PeakwardError
 from peakward.records.lever import Lever
+from peakward.records.protocol import Protocol
 
 if TYPE_CHECKING:
     from peakward.lab.measure.sweep import Sweep
+
+
+LEAST_CHECK_S = 120.0
+"""For building a module and three of its steps, under a budget that is shorter than a large model's start."""
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,18 +95,34 @@ def case_obstacle(case: LeverCase, machine: Machine) -> str | None:
     )
 
 
-def check_modules(cases: Iterable[LeverCase], sweep: "Sweep") -> None:
-    """Build each user's module once and run it as it is, before anything is measured.
+def check_modules(planned: Iterable[tuple[Case, Protocol]], sweep: "Sweep") -> None:
+    """Build each user's module that is to be measured once and run it as it is, before anything is
+    measured. What is wrong with one is the result of its cases.
 
     Raises:
-        PeakwardError: one that cannot be built or run, with what is wrong.
+        PeakwardError: one whose source cannot be found.
     """
-    checked: dict[tuple[str, Workload], ModuleCase] = {}
-    for case in cases:
-        if isinstance(case, ModuleCase):
-            checked.setdefault((case.source, case.workload), case)
-    for case in checked.values():
-        sweep.workers.check(case)
+    for case, protocol in planned:
+        if isinstance(case, ModuleCase) and sweep.known(case, protocol) is None:
+            sweep.check(case, protocol.timeout_s)
+
+
+def expect_sound(case: LeverCase, sweep: "Sweep", budget_s: float) -> None:
+    """The same for the one module of an investigation, which would have nothing to tell without it.
+
+    Raises:
+        PeakwardError: it cannot be found, built or run within the budget, with what is wrong.
+    """
+    if not isinstance(case, ModuleCase):
+        return
+    wrong = sweep.check(case, max(budget_s, LEAST_CHECK_S))
+    if wrong is not None and wrong.status == "timeout":
+        raise PeakwardError(
+            f"expected three steps of {case.source} as it is, got {wrong.reason}: give a longer --budget, "
+            "or mend what hangs"
+        )
+    if wrong is not None and wrong.status == "invalid":
+        raise PeakwardError(wrong.reason)
 
 
 def runnable(

@@ -79,7 +79,7 @@ def main(given: Options, command: str) -> int:
         watch.budget("run", asked.budget_s) as watching,
         session.opened(given.results.db, here, watching) as opened,
     ):
-        machine.check_modules((asked.case,), opened.sweep)
+        machine.expect_sound(asked.case, opened.sweep, asked.budget_s)
         study = investigate(
             asked,
             opened.sweep,

@@ -12,7 +12,8 @@ several experts, and a run names its steps. 4: a study holds forecasts, rates ma
 5: plans have their model's parameters, a predicted phase its waits. 6: a study
 holds the recorded memory of its cases. 7: that may have the clock of its kernels. 8: a case may be a
 piece of code, whose measurement holds its work. 9: a trial holds what was predicted of it, its bound, and
-what it was judged by. 10: recorded memory tells casts of weights apart, a first step its parts."""
+what it was judged by. 10: recorded memory tells casts of weights apart, a first step its parts,
+a measurement and a trial who ended them."""
 
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -26,6 +27,29 @@ def to_json(record: msgspec.Struct) -> bytes:
     """The record as one JSON object under a schema version."""
     body = msgspec.Raw(msgspec.json.encode(record))
     return msgspec.json.encode(_Envelope(schema_version=SCHEMA_VERSION, record=body))
+
+
+def as_read_back(record: R) -> R:
+    """The record after a journey through JSON, which holds every field to its type: 5 in a float's place
+    becomes the 5.0 it equals, a list in a tuple's the tuple.
+
+    Raises:
+        PeakwardError: a field of another type, or a value that JSON cannot hold (a time that is
+            infinite or not a number, another package's integer).
+    """
+    kind = type(record).__name__
+    try:
+        return msgspec.json.decode(msgspec.json.encode(record), type=type(record))
+    except msgspec.ValidationError as error:
+        said = str(error)
+        raise PeakwardError(
+            f"{said[0].lower()}{said[1:]} of the {kind}: give it that type"
+        ) from error
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        said = " ".join(str(error).split())
+        raise PeakwardError(
+            f"expected plain values in the {kind}, got what JSON cannot hold: {said}"
+        ) from error
 
 
 def from_json(data: bytes, record_type: type[R]) -> R:

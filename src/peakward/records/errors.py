@@ -1,4 +1,4 @@
-"""The one error a user is meant to read."""
+"""The errors that a user is meant to read."""
 
 
 class PeakwardError(Exception):
@@ -10,3 +10,8 @@ class PeakwardError(Exception):
     def __init__(self, message: str, *, exit_code: int = 2) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+
+
+class SourceError(PeakwardError):
+    """The source of a module is not there, or no longer as it was described: of the module itself it says
+    nothing."""

@@ -1,5 +1,6 @@
 """What was measured when a case ran."""
 
+import re
 from typing import Literal
 
 import msgspec
@@ -10,6 +11,9 @@ from peakward.records.feeding import Feeding, LoaderWait
 from peakward.records.protocol import Protocol
 
 Status = Literal["ok", "oom", "timeout", "crashed", "invalid"]
+EndedBy = Literal["case", "outside", "user"]
+"""Who ended a case: itself, whatever its status; something outside of it, which took its worker away or its
+source (a kill, a machine that could not start a worker); or the user, by Ctrl-C."""
 Verdict = Literal["stable", "unstable", "throttled"]
 Phase = Literal["forward", "backward", "optimizer"]
 
@@ -174,3 +178,29 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Of a live step with a loader of the user's."""
     loss: float | None = None
     """After the last timed step: finite, or the case is `invalid`. None for `forward`."""
+    ended_by: EndedBy | None = None
+    """None where it was stored before this was kept."""
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ended it."""
+        return self._ended_by == "user"
+
+    @property
+    def final(self) -> bool:
+        """Whether the case itself ended it, so that measuring it again would tell the same."""
+        return self._ended_by == "case"
+
+    @property
+    def _ended_by(self) -> EndedBy:
+        return self.ended_by or _read_from(self.reason or "")
+
+
+_OUTSIDE = re.compile(r"killed by SIG(KILL|TERM|HUP) while|killed by the kernel|.* while starting")
+
+
+def _read_from(reason: str) -> EndedBy:
+    """Who ended a case, by how its reason was worded until it was kept (November 2026)."""
+    if reason.startswith("interrupted"):
+        return "user"
+    return "outside" if _OUTSIDE.match(reason) else "case"

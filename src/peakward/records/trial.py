@@ -6,7 +6,7 @@ import msgspec
 
 from peakward.records.case import LeverCase
 from peakward.records.lever import NumericsClass
-from peakward.records.measurement import Interval, Status
+from peakward.records.measurement import EndedBy, Interval, Status
 from peakward.records.plan import Absent
 
 TrialVerdict = Literal["kept", "rejected", "inconclusive"]
@@ -103,6 +103,13 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     had a field."""
     energy_ratio: Interval | None = None
     """Candidate's energy of a step over base's, as `time_ratio`; None where it was not counted."""
+    ended_by: EndedBy = "case"
+    """Of an arm that failed. Where it is not the case, the trial says nothing about its lever."""
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ended an arm of it."""
+        return self.ended_by == "user"
 
     @property
     def ratio(self) -> Interval | None:

@@ -166,7 +166,8 @@ class Store:
     ) -> Measurement | None:
         """The latest measurement with a final status.
 
-        Any but an interrupted one, and one that timed out sooner than this protocol would.
+        Any but one that the case itself did not end, and one that timed out sooner than this protocol
+        would. The column `final` is by the rule of the version that wrote it; the record's own holds.
         """
         stored = self._each(
             Measurement,
@@ -174,7 +175,9 @@ class Store:
             " ORDER BY created DESC, rowid DESC",
             (key_of_case(case), key_of_protocol(protocol), environment_key),
         )
-        return next((each for each in stored if not _gave_up_sooner(each, protocol)), None)
+        return next(
+            (each for each in stored if each.final and not _gave_up_sooner(each, protocol)), None
+        )
 
     def trial(
         self, lever: str, base: LeverCase, candidate: LeverCase, environment_key: str

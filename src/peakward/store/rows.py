@@ -10,7 +10,7 @@ import msgspec
 from peakward.records.calibration import Calibration
 from peakward.records.case import Case, case_key
 from peakward.records.case_memory import CaseMemory
-from peakward.records.codec import R, from_json, to_json
+from peakward.records.codec import as_read_back, from_json, to_json
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Measurement
 from peakward.records.profile import CaseProfile
@@ -31,8 +31,6 @@ KINDS: tuple[tuple[str, type[Record]], ...] = (
 RECORD = "CAST(record AS BLOB)"
 CREATED = "CAST(created AS TEXT)"
 """These columns as they are read: a hand that edits a file may put a value of any type into any column."""
-INTERRUPTED = "interrupted"
-"""How the reason of a measurement begins that was stopped from outside: it is to be made again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,23 +42,14 @@ class Row:
     record: Record
 
 
-def _as_read_back(record: R) -> R:
-    """The record after a journey through JSON: 5 in a float's place becomes the 5.0 it equals.
-
-    Raises:
-        PeakwardError: JSON cannot hold it (a time that is infinite or not a number).
-    """
-    return from_json(to_json(record), type(record))
-
-
 def key_of_case(case: Case) -> str:
     """Equal for equal cases."""
-    return case_key(_as_read_back(case))
+    return case_key(as_read_back(case))
 
 
 def key_of_protocol(protocol: Protocol) -> str:
     """A stable 16-digit name of the protocol's identity, equal for equal ones."""
-    encoded = msgspec.json.encode(_as_read_back(protocol).identity, order="deterministic")
+    encoded = msgspec.json.encode(as_read_back(protocol).identity, order="deterministic")
     return hashlib.sha256(encoded).hexdigest()[:16]
 
 
@@ -77,7 +66,7 @@ def _key_columns(record: Record) -> tuple[str, dict[str, str | int]]:
             "case_key": key_of_case(record.case),
             "protocol_key": key_of_protocol(record.protocol),
             "environment_key": record.environment.key,
-            "final": not (record.reason or "").startswith(INTERRUPTED),
+            "final": record.final,
             "created": record.started_at,
         }
     if isinstance(record, Trial):
@@ -123,7 +112,7 @@ def row_of(record: Record, *, stored_at: str) -> Row:
     Raises:
         PeakwardError: it could be written but not read back.
     """
-    record = _as_read_back(record)
+    record = as_read_back(record)
     table, keys = _key_columns(record)
     columns = {"created": stored_at, **keys, "record": to_json(record).decode()}
     return Row(table=table, columns=columns, record=record)

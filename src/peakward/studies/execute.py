@@ -120,7 +120,7 @@ def _finishes(gather: Callable[[Recorder], None], recorder: Recorder) -> bool:
     except KeyboardInterrupt:
         return False
     stopped = (
-        *((each.reason or "").startswith("interrupted") for each in recorder.readings),
+        *(each.interrupted for each in recorder.readings),
         *(each.interrupted for each in recorder.not_profiled),
         *(each.interrupted for each in recorder.not_recorded),
     )

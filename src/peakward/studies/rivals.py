@@ -33,7 +33,7 @@ class Rival(msgspec.Struct, frozen=True, kw_only=True):
             return CANNOT_RUN
         if self.measurement is None:
             return "not run"
-        if (self.measurement.reason or "").startswith("interrupted"):
+        if self.measurement.interrupted:
             return "interrupted"
         return _ABSENT.get(self.measurement.status, self.measurement.status)
 

@@ -111,11 +111,7 @@ class Laboratory:
             timed, order = self._round(cases, len(rounds))
             if timed.status != "ok":
                 culprit = None if timed.failed is None else order[timed.failed]
-                said = timed.reason or timed.status
-                return tuple(
-                    failed_beside(each, self._key, culprit, timed.status, said)
-                    for each in comparisons
-                )
+                return tuple(failed_beside(each, self._key, culprit, timed) for each in comparisons)
             rounds.append(dict(zip(order, timed.turns, strict=True)))
             if len(rounds) < n_wanted:
                 continue

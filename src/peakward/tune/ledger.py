@@ -6,7 +6,6 @@ from typing import NamedTuple
 from peakward.records.case import LeverCase
 from peakward.records.trial import Trial
 from peakward.tune.budget import Budget
-from peakward.tune.trials import interrupted
 
 Listener = Callable[[str], None]
 
@@ -43,7 +42,7 @@ class Ledger:
 
     @property
     def skipped(self) -> list[str]:
-        """What was not done for want of time and not made up for later, or ended by Ctrl-C; once each,
+        """What was not done for want of time and not made up for later, or ended from outside; once each,
         what was to be screened on the same levers together."""
         left = [each for each in self._undone if not self._made_up(each)]
         levers: dict[str, dict[str, None]] = {}
@@ -58,11 +57,11 @@ class Ledger:
         return next(made, None)
 
     def add(self, trial: Trial) -> None:
-        """Enter it. What Ctrl-C ended counts as not done, too."""
+        """Enter it. What no arm of it ended counts as not done, too."""
         key = (trial.lever, trial.base, trial.candidate)
         self._trials.pop(key, None)
         self._trials[key] = trial
-        if interrupted(trial):
+        if trial.ended_by != "case":
             self._undone.append(Undone(f"{trial.lever} ({trial.reason})"))
 
     def skip(self, undone: Undone) -> None:

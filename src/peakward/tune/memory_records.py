@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from peakward.traces.memory.case_memory import Recorded
     from peakward.traces.memory.memory import Memory
 
-INTERRUPTED = "interrupted"
-"""How a reason begins where Ctrl-C ended it."""
 NOT_RECORDED = "Memory not recorded: "
 """How the note begins that says why."""
 
@@ -29,11 +27,8 @@ class NotRecorded(msgspec.Struct, frozen=True, kw_only=True):
 
     case: ModelCase
     reason: str
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether Ctrl-C ended it: the same command tries again."""
-        return self.reason.startswith(INTERRUPTED)
+    interrupted: bool = False
+    """Whether Ctrl-C ended it: the same command tries again."""
 
     @property
     def note(self) -> str:
@@ -74,9 +69,9 @@ class MemoryRecorder:
             path = Path(scratch) / "memory.pickle.gz"
             answer = self._workers.record_memory(case, path, timeout_s=timeout_s)
             if isinstance(answer, Failed):
-                stopped = answer.reason.startswith(INTERRUPTED)
+                stopped = answer.ended_by == "user"
                 reason = answer.reason if stopped else f"{answer.status}: {answer.reason}"
-                return NotRecorded(case=case, reason=reason)
+                return NotRecorded(case=case, reason=reason, interrupted=stopped)
             name = self._store.keep(path)
             trace = None if answer.trace is None else self._store.keep(Path(answer.trace))
         snapshot = memory(self._store.path_of(name))

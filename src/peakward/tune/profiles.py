@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 ProfiledCase = LeverCase | OperatorCase
 N_STEPS = 3
 TIMEOUT_S = 600.0
-INTERRUPTED = "interrupted"
-"""How a reason begins where Ctrl-C ended it."""
 NOT_PROFILED = "Not profiled: "
 """How the note begins that says why."""
 
@@ -36,11 +34,8 @@ class NotProfiled(msgspec.Struct, frozen=True, kw_only=True):
 
     case: ProfiledCase
     reason: str
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether Ctrl-C ended it: the same command tries again."""
-        return self.reason.startswith(INTERRUPTED)
+    interrupted: bool = False
+    """Whether Ctrl-C ended it: the same command tries again."""
 
     @property
     def note(self) -> str:
@@ -101,9 +96,9 @@ class Profiler:
             path = Path(scratch) / "trace.json.gz"
             answer = self._workers.profile(case, path, n_steps=N_STEPS, timeout_s=timeout_s)
             if isinstance(answer, Failed):
-                stopped = answer.reason.startswith(INTERRUPTED)
+                stopped = answer.ended_by == "user"
                 reason = answer.reason if stopped else f"{answer.status}: {answer.reason}"
-                return NotProfiled(case=case, reason=reason)
+                return NotProfiled(case=case, reason=reason, interrupted=stopped)
             name = self._store.keep(path)
         trace = Trace.open(self._store.path_of(name))
         device = devices.match_all((each.name, each.memory_bytes) for each in trace.table.devices)

@@ -6,7 +6,7 @@ from peakward.records.case import LeverCase
 from peakward.records.measurement import Interval, Measurement
 from peakward.records.trial import Pair, Trial, TrialVerdict
 from peakward.stats.verdict import WORTH_HAVING, judged
-from peakward.tune.trials import INTERRUPTED, trial_of
+from peakward.tune.trials import trial_of
 
 
 def screened(name: str, base: Measurement, candidate: Measurement, *, wall_s: float) -> Trial:
@@ -66,14 +66,13 @@ def promising(trial: Trial) -> bool:
 
 
 def _failed(trial: Trial, arm: Measurement, verdict: TrialVerdict) -> Trial:
-    """The trial with one arm's failure; one that Ctrl-C ended is no verdict on the lever."""
-    reason = arm.reason or arm.status
-    stopped = reason.startswith(INTERRUPTED)
+    """The trial with one arm's failure; one that the arm did not end itself is no verdict on the lever."""
     return msgspec.structs.replace(
         trial,
         status=arm.status,
-        verdict="inconclusive" if stopped else verdict,
-        reason=reason,
+        verdict=verdict if arm.final else "inconclusive",
+        reason=arm.reason or arm.status,
+        ended_by=arm.ended_by or "case",
     )
 
 

@@ -9,16 +9,12 @@ import msgspec
 
 from peakward.records.case import LeverCase
 from peakward.records.lever import Lever
-from peakward.records.measurement import Status
 from peakward.records.trial import Bound, NumericsVerdict, Pair, Trial
 from peakward.stats import verdict
 from peakward.stats.pairs import energy_interval, ratio_interval
 
 if TYPE_CHECKING:
-    from peakward.lab.measure.messages import Turn
-
-INTERRUPTED = "interrupted"
-"""How the reason of a case begins that Ctrl-C ended."""
+    from peakward.lab.measure.messages import Turn, TurnsTimed
 
 
 class Comparison(NamedTuple):
@@ -109,14 +105,17 @@ def held_to(trial: Trial, bound: Bound | None) -> Trial:
 
 
 def failed_beside(
-    comparison: Comparison, key: str, culprit: LeverCase | None, status: Status, reason: str
+    comparison: Comparison, key: str, culprit: LeverCase | None, timed: "TurnsTimed"
 ) -> Trial:
     """The trial where a case failed before all were timed: its candidate's failure, or that of
-    another case, which says nothing about its lever. What Ctrl-C ended, it ended for all."""
+    another case, which says nothing about its lever. What no case ended, it ended for all."""
     name, base, candidate, numerics = comparison
     trial = trial_of(name, base, candidate, key, stage="confirmed", numerics=numerics)
-    if culprit in (None, candidate) or reason.startswith(INTERRUPTED):
-        return msgspec.structs.replace(trial, status=status, reason=reason)
+    reason = timed.reason or timed.status
+    if culprit in (None, candidate) or timed.ended_by != "case":
+        return msgspec.structs.replace(
+            trial, status=timed.status, reason=reason, ended_by=timed.ended_by
+        )
     whose = "its base" if culprit == base else "a case timed with it"
     return msgspec.structs.replace(trial, reason=f"not timed, for {whose} failed: {reason}")
 
@@ -129,11 +128,6 @@ def misjudged(trial: Trial, numerics: NumericsVerdict) -> Trial:
         return msgspec.structs.replace(judged, verdict="rejected", reason=reason)
     reason = f"its numbers could not be checked: {numerics.reason}"
     return msgspec.structs.replace(judged, verdict="inconclusive", reason=reason)
-
-
-def interrupted(trial: Trial) -> bool:
-    """Whether Ctrl-C ended an arm of it: it says nothing about the lever."""
-    return trial.reason.startswith(INTERRUPTED)
 
 
 def trial_of(

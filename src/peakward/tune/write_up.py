@@ -16,7 +16,6 @@ from peakward.tune.forecasts import Forecasts
 from peakward.tune.investigation import Investigation
 from peakward.tune.ladder import Ladder
 from peakward.tune.ledger import Ledger
-from peakward.tune.trials import interrupted
 
 if TYPE_CHECKING:
     from peakward.store.database import Store
@@ -64,7 +63,7 @@ def study(course: Course, store: "Store", started_at: str) -> Study:
         steps=_steps(course.held, ledger),
         interrupted=course.stopped
         or course.explained.interrupted
-        or any(map(interrupted, ledger.trials)),
+        or any(trial.interrupted for trial in ledger.trials),
         notes=_notes(course),
     )
     return growth.entered(written, course.larger, asked.to_command, asked.aim.max_memory_bytes)

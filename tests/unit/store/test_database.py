@@ -88,14 +88,36 @@ def test_another_unit_of_the_same_device_shares_its_measurements(
         ("oom", "needed 2 GiB more than the limit", True),
         ("timeout", "longer than 600 s", True),
         ("crashed", "interrupted by Ctrl-C", False),
-        ("crashed", "signal 11", True),
+        ("crashed", "killed by SIGSEGV while timing", True),
+        ("crashed", "killed by SIGKILL while timing, 12 steps done: said before", False),
+        ("crashed", "exited with code 1 while starting: no such file", False),
+        ("timeout", "not done after 5 s, while starting; other work held the device", False),
+        ("oom", "killed by the kernel's OOM killer while building", False),
     ],
 )
-def test_only_an_interrupted_measurement_is_not_final(
+def test_what_was_stored_before_it_said_who_ended_it_is_final_by_its_reason(
     make: SimpleNamespace, path: Path, status: str, reason: str, final: bool
 ) -> None:
+    """Its row says that it is: that column was written by the rule of its time, interruptions alone."""
     with Store.open(path) as store:
         store.add_measurement(make.measurement(status=status, reason=reason))
+        if not reason.startswith("interrupted"):
+            store._connection.execute("UPDATE measurement SET final = 1")
+        found = store.measurement(make.case(), Protocol(), make.environment().key)
+    assert (found is not None) == final
+
+
+@pytest.mark.parametrize(
+    ("ended_by", "final"), [("case", True), ("outside", False), ("user", False)]
+)
+@pytest.mark.parametrize("status", ["oom", "timeout", "crashed", "invalid"])
+def test_only_what_the_case_itself_ended_is_final(
+    make: SimpleNamespace, path: Path, status: str, ended_by: str, final: bool
+) -> None:
+    """Whatever the reason says: it is prose."""
+    reason = "interrupted by Ctrl-C" if final else "it ended"
+    with Store.open(path) as store:
+        store.add_measurement(make.measurement(status=status, reason=reason, ended_by=ended_by))
         found = store.measurement(make.case(), Protocol(), make.environment().key)
     assert (found is not None) == final
 
@@ -195,7 +217,7 @@ def test_a_record_that_could_not_be_read_back_is_not_written(
     make: SimpleNamespace, path: Path
 ) -> None:
     with Store.open(path) as store:
-        with pytest.raises(PeakwardError, match="expected a Measurement record"):
+        with pytest.raises(PeakwardError, match=r"got `null` - at `\$.wall_s` of the Measurement"):
             store.add_measurement(make.measurement(wall_s=float("inf")))
         assert store.measurement(make.case(), Protocol(), make.environment().key) is None
 

@@ -130,8 +130,8 @@ def test_a_case_ended_by_ctrl_c_leaves_the_study_incomplete(setting, lab):
 
     def interrupted(case, protocol):
         made = measure(case, protocol)
-        reason = "interrupted by Ctrl-C while timing" if made.status == "crashed" else None
-        return msgspec.structs.replace(made, reason=reason)
+        ended_by = "user" if made.status == "crashed" else "case"
+        return msgspec.structs.replace(made, ended_by=ended_by)
 
     bench.measure = interrupted
     assert not run("warmup", bench).complete
@@ -148,14 +148,15 @@ def test_unstable_times_are_named_in_the_notes(setting, lab, measure):
 
 
 @pytest.mark.parametrize(
-    ("reason", "complete"), [("too slow", True), ("interrupted by Ctrl-C", False)]
+    ("ended_by", "complete"), [("case", True), ("outside", True), ("user", False)]
 )
-def test_a_case_that_could_not_be_profiled_is_named_in_the_notes(reason, complete, setting, lab):
+def test_a_case_that_could_not_be_profiled_is_named_in_the_notes(ended_by, complete, setting, lab):
     bench = lab(setting())
     bench.store.profile = lambda *key: None
     bench.workers.raise_if_stopping = lambda: None
-    bench.workers.profile = lambda *asked, **how: Failed(status="crashed", reason=reason)
+    failed = Failed(status="crashed", reason="gone", ended_by=ended_by)
+    bench.workers.profile = lambda *asked, **how: failed
     study = run("kernels", bench)
     assert study.complete == complete
     assert study.profiles == ()
-    assert sum(reason in note for note in study.notes) == 12
+    assert sum("gone" in note for note in study.notes) == 12

@@ -3,7 +3,8 @@
 import msgspec
 import pytest
 
-from peakward.tune.trials import failed_beside, interrupted
+from peakward.lab.measure.messages import TurnsTimed
+from peakward.tune.trials import failed_beside
 
 from .test_proof import additive, levers, proved
 from .world import BASE, Investigated, World, name_of, two_bottlenecks
@@ -63,14 +64,12 @@ def test_numbers_of_a_composition_are_held_to_a_base_that_does_not_run():
 def test_ctrl_c_in_any_turn_of_a_proof_is_an_interruption(at):
     class Stopped(World):
         def confirm(self, cases, comparisons, *, affords_more):
-            reason = "interrupted by Ctrl-C while timing"
-            return tuple(
-                failed_beside(each, "here", cases[at], "crashed", reason) for each in comparisons
-            )
+            timed = TurnsTimed(status="crashed", reason="interrupted by Ctrl-C", ended_by="user")
+            return tuple(failed_beside(each, "here", cases[at], timed) for each in comparisons)
 
     found, names = proved(Stopped(additive), "bf16", "sdpa")
     assert names == []
-    assert all(map(interrupted, found.trials))
+    assert all(trial.interrupted for trial in found.trials)
     assert found.skipped
 
 

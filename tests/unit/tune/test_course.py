@@ -126,7 +126,7 @@ def test_ctrl_c_in_the_first_profile_ends_the_run(studies):
         def profile(self, case, *where, n_steps=None, timeout_s=None):
             if n_steps is None:
                 return None
-            return Failed(status="crashed", reason="interrupted by Ctrl-C")
+            return Failed(status="crashed", reason="interrupted by Ctrl-C", ended_by="user")
 
     device = Stopped(studies, faster_in_16_bits)
     study = run(device, "bf16")

@@ -83,7 +83,11 @@ def test_a_stored_one_is_not_made_again(store):
     ("failure", "reason", "interrupted"),
     [
         (Failed(status="oom", reason="too big"), "oom: too big", False),
-        (Failed(status="crashed", reason="interrupted by Ctrl-C"), "interrupted by Ctrl-C", True),
+        (
+            Failed(status="crashed", reason="interrupted by Ctrl-C", ended_by="user"),
+            "interrupted by Ctrl-C",
+            True,
+        ),
         (PeakwardError("expected a GPU, got none"), "expected a GPU, got none", False),
     ],
 )

@@ -80,7 +80,11 @@ def test_what_is_stored_is_not_profiled_again(store):
     ("failure", "reason", "interrupted"),
     [
         (Failed(status="oom", reason="too big"), "oom: too big", False),
-        (Failed(status="crashed", reason="interrupted by Ctrl-C"), "interrupted by Ctrl-C", True),
+        (
+            Failed(status="crashed", reason="interrupted by Ctrl-C", ended_by="user"),
+            "interrupted by Ctrl-C",
+            True,
+        ),
         (PeakwardError("expected a GPU, got none"), "expected a GPU, got none", False),
     ],
 )
@@ -145,7 +149,7 @@ def test_what_did_not_run_is_not_profiled(store):
 
 
 def test_ctrl_c_ends_the_profiling(store):
-    hands = Hands(Failed(status="crashed", reason="interrupted by Ctrl-C"))
+    hands = Hands(Failed(status="crashed", reason="interrupted by Ctrl-C", ended_by="user"))
     found, _ = afford(measured(case(1), case(2)), Profiler(hands, store, "here"), 99)
     assert found.interrupted
     assert hands.asked == [case(2)]

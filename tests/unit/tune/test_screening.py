@@ -10,7 +10,6 @@ from peakward.records.measurement import Interval, Measurement, Summary, Validit
 from peakward.records.protocol import Protocol
 from peakward.tune import screening
 from peakward.tune.screening import promising, rescues
-from peakward.tune.trials import interrupted
 
 from .world import SHAPE
 
@@ -92,16 +91,17 @@ def test_a_candidate_that_does_not_run_keeps_its_status_and_reason():
     assert (trial.status, trial.verdict, trial.reason) == ("oom", "rejected", "needed 9 GiB")
 
 
+@pytest.mark.parametrize("ended_by", ["user", "outside"])
 @pytest.mark.parametrize("arm", ["base", "candidate"])
-def test_what_ctrl_c_ended_says_nothing_of_the_lever(arm):
+def test_what_no_case_ended_says_nothing_of_the_lever(arm, ended_by):
     stopped = msgspec.structs.replace(
-        measured(BASE, 1.0, 0, status="crashed"), reason="interrupted by Ctrl-C"
+        measured(BASE, 1.0, 0, status="crashed"), reason="taken away", ended_by=ended_by
     )
     whole = measured(BASE, 1.0, 0.1)
     base, candidate = (stopped, whole) if arm == "base" else (whole, stopped)
     trial = screened(base, msgspec.structs.replace(candidate, case=pull(SDPA, BASE)))
     assert trial.verdict == "inconclusive"
-    assert interrupted(trial)
+    assert trial.ended_by == ended_by
     assert not rescues(trial)
     assert not promising(trial)
 

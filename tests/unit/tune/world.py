@@ -2,6 +2,7 @@
 
 import msgspec
 
+from peakward.lab.measure.messages import TurnsTimed
 from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.measurement import Interval
 from peakward.records.model_shape import ModelShape
@@ -81,7 +82,8 @@ class World:
         self.now_s += 3 * (1.0 + len(cases))
         dead = next((case for case in cases if self.dies(case)), None)
         if dead is not None:
-            return tuple(failed_beside(each, "here", dead, "crashed", "?") for each in comparisons)
+            timed = TurnsTimed(status="crashed", reason="?")
+            return tuple(failed_beside(each, "here", dead, timed) for each in comparisons)
         return tuple(self.confirmed_as(each, cases) for each in comparisons)
 
     def confirmed_as(self, comparison, cases):

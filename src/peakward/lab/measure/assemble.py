@@ -50,6 +50,7 @@ def measurement(
             wall_s=watch.wall_s(),
             status=answer.status,
             reason="; ".join((answer.reason, *doubts)),
+            ended_by=answer.ended_by,
         )
     return Measurement(
         id=new_id(),
@@ -59,6 +60,7 @@ def measurement(
         started_at=watch.started_at,
         wall_s=watch.wall_s(),
         status="ok",
+        ended_by="case",
         runs=(answer.run,),
         summary=summarise([answer.run]),
         validity=validity(answer, (*answer.doubts, *doubts), notes),

@@ -6,9 +6,12 @@ from time import monotonic
 from peakward.lab.measure import failure, proc
 from peakward.lab.measure.interrupts import Interrupts
 from peakward.lab.measure.messages import Answer, Event, Failed, Ready, Released, Request
-from peakward.lab.measure.process import WorkerDied, WorkerProcess
-from peakward.records.measurement import Status
+from peakward.lab.measure.process import Garbled, WorkerDied, WorkerProcess
+from peakward.records.measurement import EndedBy, Status
 
+START_TIMEOUT_S = 180.0
+"""Until torch is imported: 3 s, and on a machine with ten times the work of its cores a minute. It is no part
+of a request's own time."""
 RELEASE_TIMEOUT_S = 60.0
 """For giving back what the request left, once it is answered."""
 
@@ -27,23 +30,34 @@ class Conversation:
         self.begun_s: float | None = None
         self._oom_kills = proc.oom_kills()
 
-    def ask(self, request: Request, deadline_s: float, timeout_s: float) -> Answer:
-        """The answer, or the failure that stands for it."""
+    def ask(self, request: Request, timeout_s: float) -> Answer:
+        """The answer, or the failure that stands for it; at most `timeout_s` after the worker is ready."""
+        ready = self._process.worker_pid is not None
+        deadline_s = monotonic() + (timeout_s if ready else START_TIMEOUT_S)
         try:
             self._process.send(request)
             while monotonic() < deadline_s:
                 if self._interrupts.pending:
-                    return self._killed("crashed", f"interrupted by Ctrl-C while {self._doing()}")
+                    reason = f"interrupted by Ctrl-C while {self._doing()}"
+                    return self._killed("crashed", reason, "user")
                 reply = self._process.receive(deadline_s - monotonic())
-                if isinstance(reply, Event):
+                if isinstance(reply, Ready):
+                    ready, deadline_s = True, monotonic() + timeout_s
+                elif isinstance(reply, Event):
                     self.begun_s = self.begun_s or monotonic()
                     self.last = reply
                     self._tell(reply)
-                elif reply is not None and not isinstance(reply, Ready | Released):
+                elif reply is not None and not isinstance(reply, Released):
                     return reply
         except WorkerDied:
             return self._autopsy()
-        return self._killed("timeout", f"not done after {timeout_s:g} s, while {self._doing()}")
+        except Garbled:
+            reason = f"wrote what is no answer into the pipe of its answers while {self._doing()}"
+            return self._killed("crashed", reason, self._doer)
+        limit_s = timeout_s if ready else START_TIMEOUT_S
+        return self._killed(
+            "timeout", f"not done after {limit_s:g} s, while {self._doing()}", self._doer
+        )
 
     def released(self) -> Released | None:
         """What is left after the answer; None where the worker does not say."""
@@ -53,22 +67,27 @@ class Conversation:
                 reply = self._process.receive(deadline_s - monotonic())
                 if isinstance(reply, Released):
                     return reply
-        except WorkerDied:
+        except (WorkerDied, Garbled):
             pass
         return None
 
-    def _killed(self, status: Status, reason: str) -> Failed:
+    @property
+    def _doer(self) -> EndedBy:
+        """Who does what is being done: before its first event nothing was of the case."""
+        return "outside" if self.begun_s is None else "case"
+
+    def _killed(self, status: Status, reason: str, ended_by: EndedBy) -> Failed:
         self._process.kill()
-        return Failed(status=status, reason=reason)
+        return Failed(status=status, reason=reason, ended_by=ended_by)
 
     def _autopsy(self) -> Failed:
-        status, reason = failure.of_death(
+        return failure.of_death(
             self._process.bury(),
             oom_kills_rose=proc.rose(self._oom_kills, proc.oom_kills()),
             stderr=self._process.tail(),
             stage=self._doing(),
+            begun=self.begun_s is not None,
         )
-        return Failed(status=status, reason=reason)
 
     def _doing(self) -> str:
         """The last event in words: "timing, 12 steps done"."""

@@ -5,8 +5,9 @@ import traceback
 from collections.abc import Iterator
 from itertools import pairwise
 
-from peakward.records.errors import PeakwardError
-from peakward.records.measurement import Status
+from peakward.lab.measure.messages import Failed
+from peakward.records.errors import PeakwardError, SourceError
+from peakward.records.measurement import EndedBy, Status
 
 OUT_OF_MEMORY_TEXTS = (
     "CUDA out of memory",
@@ -21,23 +22,29 @@ OUT_OF_MEMORY_TEXTS = (
 )
 """How torch, its libraries and the C++ runtime word it. torch.OutOfMemoryError is the first."""
 MAX_REASON = 300
+SENT = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP)
+"""How a process ends that another one, or the kernel for want of memory, put an end to. A fault of its own
+raises none of these."""
 
 
 class OverLimitError(Exception):
     """A memory limit cannot be met before the case has taken anything, or was overrun."""
 
 
-def of_exception(error: BaseException) -> tuple[Status, str]:
-    """The status and reason of a case whose step raised `error`.
+def of_exception(error: BaseException) -> Failed:
+    """What becomes of a case whose step raised `error`.
 
     The compiler wraps what its backend raised, so causes are looked at too.
     """
     if isinstance(error, PeakwardError):
-        return "invalid", str(error)
+        is_there = not isinstance(error, SourceError)
+        return Failed(
+            status="invalid", reason=str(error), ended_by="case" if is_there else "outside"
+        )
     for each in _chain(error):
         if _is_out_of_memory(each):
-            return "oom", _line(each)
-    return "crashed", _line(error)
+            return Failed(status="oom", reason=_line(each))
+    return Failed(status="crashed", reason=_line(error))
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
@@ -75,18 +82,21 @@ def shorten(text: str) -> str:
 
 
 def of_death(
-    return_code: int | None, *, oom_kills_rose: bool, stderr: str, stage: str
-) -> tuple[Status, str]:
-    """The status and reason of a case whose worker died by itself.
+    return_code: int | None, *, oom_kills_rose: bool, stderr: str, stage: str, begun: bool
+) -> Failed:
+    """What becomes of a case whose worker died by itself.
 
     Args:
         return_code: as subprocess gives it, negative for a signal; None where it lived on, mute.
         oom_kills_rose: whether the kernel killed for memory since the case began.
         stderr: the end of what the worker printed.
         stage: what it was last heard doing.
+        begun: whether it was heard of the case at all: what ends a worker before is no case's doing.
     """
+    ended_by: EndedBy = "case" if begun and return_code not in SENT else "outside"
     if return_code == -signal.SIGKILL and oom_kills_rose:
-        return "oom", f"killed by the kernel's OOM killer while {stage}"
+        reason = f"killed by the kernel's OOM killer while {stage}"
+        return Failed(status="oom", reason=reason, ended_by=ended_by)
     last = _last_words(stderr)
     if return_code is None:
         how = f"closed its pipe while {stage}{last}"
@@ -94,9 +104,8 @@ def of_death(
         how = f"killed by {_signal_name(-return_code)} while {stage}{last}"
     else:
         how = f"exited with code {return_code} while {stage}{last}"
-    if _names_out_of_memory(stderr[-4000:]):
-        return "oom", how
-    return "crashed", how
+    status: Status = "oom" if _names_out_of_memory(stderr[-4000:]) else "crashed"
+    return Failed(status=status, reason=how, ended_by=ended_by)
 
 
 def _signal_name(number: int) -> str:

@@ -107,8 +107,7 @@ def _measured(
             loss = checked_loss(step.loss(), timing)
             use = meter.use()
     except Exception as error:  # noqa: BLE001  a step may raise anything: it is the result
-        status, reason = failure.of_exception(error)
-        return Failed(status=status, reason=reason)
+        return failure.of_exception(error)
     return Measured(
         run=timing.run,
         doubts=doubts(timing, watch),

@@ -25,6 +25,7 @@ from peakward.lab.measure.messages import (
     CalibrateRequest,
     Captured,
     CaptureRequest,
+    Checked,
     CheckRequest,
     Event,
     Failed,
@@ -57,7 +58,7 @@ from peakward.records.case import (
     StepCase,
 )
 from peakward.records.environment import Environment
-from peakward.records.errors import PeakwardError
+from peakward.records.errors import PeakwardError, SourceError
 from peakward.records.lever import NumericsClass
 from peakward.records.measurement import FirstStep, Measurement
 from peakward.records.module_capture import ModuleCapture
@@ -88,9 +89,8 @@ class Ended(NamedTuple):
 class Workers:
     """One worker at a time, for as long as the `with` block lasts.
 
-    Ctrl-C while a case runs ends that case alone (status `crashed`, the reason starts with
-    "interrupted"). A second one within two seconds ends the run: the next call, or
-    `raise_if_stopping`, raises KeyboardInterrupt.
+    Ctrl-C while a case runs ends that case alone (status `crashed`, ended by the user). A second one
+    within two seconds ends the run: the next call, or `raise_if_stopping`, raises KeyboardInterrupt.
     """
 
     rounds = "processes"
@@ -201,8 +201,12 @@ class Workers:
         timeout_s = protocol.timeout_s * len(request.cases)
         ended = self._ask(request, timeout_s, fresh=fresh, on_event=on_event)
         if isinstance(ended.answer, Failed):
+            failed = ended.answer
             return TurnsTimed(
-                status=ended.answer.status, reason=ended.answer.reason, failed=ended.turn
+                status=failed.status,
+                reason=failed.reason,
+                failed=ended.turn,
+                ended_by=failed.ended_by,
             )
         assert isinstance(ended.answer, TurnsTimed)
         return ended.answer
@@ -218,30 +222,32 @@ class Workers:
         request = NumericsRequest(base=base, candidate=candidate, declared=declared)
         answer = self._ask(request, TIMEOUT_S).answer
         if isinstance(answer, Failed):
-            if answer.reason.startswith("interrupted"):
-                raise KeyboardInterrupt
+            _raise_if_interrupted(answer)
             reason = f"{answer.status}: {answer.reason}"
             return NumericsVerdict(declared=declared, verdict="not computed", reason=reason)
         assert isinstance(answer, NumericsChecked)
         return answer.verdict
 
-    def check(self, case: ModuleCase) -> None:
-        """Build the module and run its step as it is, before anything else is made of it.
+    def check(self, case: ModuleCase, timeout_s: float = TIMEOUT_S) -> Failed | None:
+        """Build the module and run its step as it is, before anything else is made of it; what is wrong
+        with it, where that holds in every configuration. That it runs out of memory does not.
 
         Raises:
-            PeakwardError: its source, its batch or its loss is not what is needed. That it runs out
-                of memory, or worse, is a result, which its measurement will have.
+            PeakwardError: there is no such source, or no such device here.
             KeyboardInterrupt: Ctrl-C.
         """
         self.environment(case.device)
-        answer = self._ask(CheckRequest(case=case), TIMEOUT_S).answer
-        if isinstance(answer, Failed):
-            _raise_if_interrupted(answer)
-            if answer.status == "invalid":
-                raise PeakwardError(answer.reason)
+        answer = self._ask(CheckRequest(case=case), timeout_s).answer
         if case.device == "cpu":
             # A CPU's peak is what resident memory grows by: after the same steps, next to nothing.
             self.close()
+        if isinstance(answer, Failed):
+            _raise_if_interrupted(answer)
+            return None if answer.status == "oom" or answer.ended_by == "outside" else answer
+        assert isinstance(answer, Checked)
+        if answer.missing is not None:
+            raise SourceError(answer.missing)
+        return None
 
     def capture(self, case: ModuleCase) -> ModuleCapture:
         """The operators of one step of the case on its module, for a prediction; nothing is computed.
@@ -385,20 +391,41 @@ class Workers:
         fresh: bool = False,
         on_event: OnEvent | None = None,
     ) -> Ended:
-        """Have the request answered, whatever it takes; then keep the worker or end it."""
+        """Have the request answered, whatever it takes; a second time where its worker was taken away.
+
+        Not where that was for memory, which the machine would then lack again, nor where a worker could
+        not start in its time: the next run is the time to try these again.
+        """
+        ended = self._ask_once(request, timeout_s, fresh=fresh, on_event=on_event)
+        if not _was_taken_away(ended.answer):
+            return ended
+        ended = self._ask_once(request, timeout_s, fresh=fresh, on_event=on_event)
+        if not isinstance(ended.answer, Failed):
+            return ended
+        twice = f"{ended.answer.reason}, tried twice"
+        return Ended(msgspec.structs.replace(ended.answer, reason=twice), ended.turn)
+
+    def _ask_once(
+        self, request: Request, timeout_s: float, *, fresh: bool, on_event: OnEvent | None
+    ) -> Ended:
+        """The answer of one worker, which is then kept or ended."""
         self._interrupts.raise_if_stopping()
-        deadline_s = monotonic() + timeout_s
         tell = on_event or self._on_event
         with self._interrupts:
             alone = not isinstance(request, ProfileRequest | MemoryRequest)
-            if fresh or (self._attached and alone):
+            ended = self._process is not None and self._process.has_ended
+            if fresh or ended or (self._attached and alone):
                 self.close()
             cold = fresh and isinstance(request, MeasureRequest)
             is_new = self._process is None
-            process = self._process or self._start(tell, cold=cold)
+            try:
+                process = self._process or self._start(tell, cold=cold)
+            except OSError as error:
+                reason = f"no worker could be started: {error.strerror}"
+                return Ended(Failed(status="crashed", reason=reason, ended_by="outside"), None)
             conversation = Conversation(process, self._interrupts, tell)
             try:
-                answer = conversation.ask(request, deadline_s, timeout_s)
+                answer = conversation.ask(request, timeout_s)
                 released = None if isinstance(answer, Failed) else conversation.released()
             except BaseException:
                 # Whatever broke the conversation: its answer must not meet the next request.
@@ -445,13 +472,20 @@ class Workers:
         sampled = worker is None and monotonic() - self._quiet_since_s > QUIET_S
         return probe.busy_reason(
             nvml.visible_gpu() if device_type == "cuda" else None,
-            own_pids=() if worker is None else (worker.pid,),
+            own_pids=() if worker is None or worker.worker_pid is None else (worker.worker_pid,),
             own_bytes=self._held_bytes,
             n_samples=probe.N_SAMPLES if sampled else 0,
         )
 
 
+def _was_taken_away(answer: Answer) -> bool:
+    """Whether the worker was, by no doing of its case."""
+    return (
+        isinstance(answer, Failed) and answer.ended_by == "outside" and answer.status == "crashed"
+    )
+
+
 def _raise_if_interrupted(answer: Failed) -> None:
     """Ctrl-C ends what has no cases that could end alone."""
-    if answer.reason.startswith("interrupted"):
+    if answer.ended_by == "user":
         raise KeyboardInterrupt

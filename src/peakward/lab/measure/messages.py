@@ -21,6 +21,7 @@ from peakward.records.feeding import Feeding, LoaderWait
 from peakward.records.lever import NumericsClass
 from peakward.records.measurement import (
     CompileReport,
+    EndedBy,
     FirstStep,
     MemoryUse,
     PhaseTime,
@@ -150,12 +151,16 @@ class Event(Message, frozen=True, kw_only=True):
 class Ready(Message, frozen=True, kw_only=True):
     """torch is imported; requests will be served."""
 
+    pid: int
+    """Of the worker."""
+
 
 class Failed(Message, frozen=True, kw_only=True):
     """The request ended otherwise than by an answer."""
 
     status: Status
     reason: str
+    ended_by: EndedBy = "case"
 
 
 class Measured(Message, frozen=True, kw_only=True):
@@ -194,6 +199,7 @@ class TurnsTimed(Message, frozen=True, kw_only=True):
     reason: str | None = None
     failed: int | None = None
     """Whose failure `status` is, from 0; None where none of them had begun."""
+    ended_by: EndedBy = "case"
 
 
 class NumericsChecked(Message, frozen=True, kw_only=True):
@@ -203,7 +209,10 @@ class NumericsChecked(Message, frozen=True, kw_only=True):
 
 
 class Checked(Message, frozen=True, kw_only=True):
-    """Answer to `CheckRequest`: nothing was wrong."""
+    """Answer to `CheckRequest`: nothing was wrong, or there was nothing to check."""
+
+    missing: str | None = None
+    """Why the source cannot be found."""
 
 
 class Captured(Message, frozen=True, kw_only=True):

@@ -1,18 +1,27 @@
-"""One worker process, seen from its parent. Imports no torch."""
+"""One worker process, seen from its parent. Imports no torch.
+
+What is started is its keeper (`keeper.py`), which lasts as long as the worker does and ends as it ends.
+"""
 
 import contextlib
 import os
 import select
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from time import monotonic, sleep
 
 import msgspec
 
-from peakward.lab.measure.messages import Reply, Request
+from peakward.lab.measure.messages import Ready, Reply, Request
 
+KEEPER = (sys.executable, "-I", "-S", str(Path(__file__).with_name("keeper.py")))
+"""-I, -S: nothing of the user's environment is in it, and it starts in a third of the time."""
+MAX_REPLY_BYTES = 1 << 26
+"""The largest answer, a capture of a large module's step, takes a few MiB."""
 TAIL_BYTES = 1 << 16
 POLL_S = 0.1
 """How often a wait looks up: Ctrl-C and a silent death are noticed this soon."""
@@ -21,32 +30,49 @@ KILL_WAIT_S = 10.0
 DYING_S = 10.0
 """From a closed pipe to the end of the process; a core of 128 GiB is torn down in seconds."""
 TAIL_WAIT_S = 1.0
-"""For the rest of the output, should a grandchild in another group hold the pipe open."""
+"""For the rest of the output, should something that escaped the keeper hold the pipe open."""
 
 
 class WorkerDied(Exception):
     """The worker ended without an answer."""
 
 
+class Garbled(Exception):
+    """Something else than the worker wrote into the pipe of its replies."""
+
+
 class WorkerProcess:
     """A worker in a session of its own, so that a terminal's Ctrl-C reaches only the parent."""
 
     def __init__(self, argv: Sequence[str], environ: Mapping[str, str]) -> None:
+        """
+        Raises:
+            OSError: no process can be started.
+        """
         self.made_s = monotonic()
         """When it was begun to be made."""
         request_read, self._requests = os.pipe()
         self._replies, reply_write = os.pipe()
-        self._process = subprocess.Popen(
-            [*argv, "--requests", str(request_read), "--replies", str(reply_write)],
-            env=dict(environ),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            pass_fds=(request_read, reply_write),
-            start_new_session=True,
-        )
-        os.close(request_read)
-        os.close(reply_write)
+        pipes = ("--requests", str(request_read), "--replies", str(reply_write))
+        try:
+            self._process = subprocess.Popen(
+                [*KEEPER, str(os.getpid()), *argv, *pipes],
+                env=dict(environ),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=(request_read, reply_write),
+                start_new_session=True,
+            )
+        except OSError:
+            os.close(self._requests)
+            os.close(self._replies)
+            raise
+        finally:
+            os.close(request_read)
+            os.close(reply_write)
+        self.worker_pid: int | None = None
+        """Of the worker itself; None until it is ready."""
         self._ended = False
         self._buffer = b""
         self._tail = b""
@@ -55,8 +81,13 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
-        """Of the process; also of its group and session."""
+        """Of the keeper."""
         return self._process.pid
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it can answer nothing more."""
+        return self._ended or self._exit_code() is not None
 
     def send(self, request: Request) -> None:
         """Hand over a request.
@@ -74,19 +105,28 @@ class WorkerProcess:
 
         Raises:
             WorkerDied: it is gone, and nothing it said is left unread.
+            Garbled: what came is no reply.
         """
         if b"\n" not in self._buffer and not self._fill(min(timeout_s, POLL_S)):
             return None
         line, newline, rest = self._buffer.partition(b"\n")
         if not newline:
+            if len(self._buffer) > MAX_REPLY_BYTES:
+                raise Garbled
             return None
         self._buffer = rest
-        return msgspec.json.decode(line, type=Reply)
+        try:
+            reply = msgspec.json.decode(line, type=Reply)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise Garbled from error
+        if isinstance(reply, Ready):
+            self.worker_pid = reply.pid
+        return reply
 
     def _fill(self, timeout_s: float) -> bool:
         readable, _, _ = select.select([self._replies], [], [], max(0.0, timeout_s))
         if not readable:
-            # A grandchild may hold the pipe open after the worker itself has died.
+            # A process that escaped the keeper may hold the pipe open.
             if self._exit_code() is not None:
                 raise WorkerDied
             return False
@@ -115,11 +155,12 @@ class WorkerProcess:
         return info.si_status if info.si_code == os.CLD_EXITED else -info.si_status
 
     def kill(self) -> None:
-        """End it and all its children now. Harmless where that was done."""
+        """End it and all that it started now. Harmless where that was done."""
         if self._ended:
             return
         self._ended = True
-        os.killpg(self.pid, signal.SIGKILL)
+        os.kill(self.pid, signal.SIGTERM)
+        os.kill(self.pid, signal.SIGCONT)  # A keeper that somebody stopped hears nothing before.
         os.close(self._requests)
         os.close(self._replies)
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -95,7 +95,7 @@ def _rehearse(prepared: Prepared, clock: Clock) -> None:
             clock.mark(0)
             clock.wait(0)
     except RuntimeError as error:
-        if failure.of_exception(error)[0] != "oom":
+        if failure.of_exception(error).status != "oom":
             raise
 
 

@@ -3,8 +3,10 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol as Interface
 
+from peakward.lab.measure import assemble
 from peakward.lab.measure.isolated import Workers
-from peakward.records.case import Case
+from peakward.lab.measure.messages import Failed
+from peakward.records.case import Case, DeviceType, ModuleCase, Workload
 from peakward.records.environment import Environment
 from peakward.records.measurement import Measurement
 from peakward.records.protocol import Protocol
@@ -43,6 +45,24 @@ class Sweep:
         self.workers = workers
         self.environment = environment
         self._on_done = on_done
+        self._wrong: dict[tuple[str, str, Workload, DeviceType], Failed | None] = {}
+        """Of each module that was checked."""
+
+    def known(self, case: Case, protocol: Protocol) -> Measurement | None:
+        """The stored result of the case."""
+        return self.store.measurement(case, protocol, self._environment(case).key)
+
+    def check(self, case: ModuleCase, timeout_s: float) -> Failed | None:
+        """What is wrong with a user's module in every configuration; asked of it once.
+
+        Raises:
+            PeakwardError: its source cannot be found.
+            KeyboardInterrupt: Ctrl-C.
+        """
+        key = (case.source, case.fingerprint, case.workload, case.device)
+        if key not in self._wrong:
+            self._wrong[key] = self.workers.check(case, timeout_s)
+        return self._wrong[key]
 
     def measure(self, case: Case, protocol: Protocol) -> Measurement:
         """The stored result of the case, or else a new one, stored at once.
@@ -50,13 +70,20 @@ class Sweep:
         Raises:
             KeyboardInterrupt: Ctrl-C came twice; what was measured is stored.
         """
-        found = self.store.measurement(case, protocol, self._environment(case).key)
+        found = self.known(case, protocol)
         if found is None:
-            found = self.workers.measure(case, protocol)
+            found = self._measured(case, protocol)
             self.store.add_measurement(found)
             self.workers.raise_if_stopping()
         self._on_done(found)
         return found
+
+    def _measured(self, case: Case, protocol: Protocol) -> Measurement:
+        watch = assemble.Stopwatch()
+        wrong = self.check(case, protocol.timeout_s) if isinstance(case, ModuleCase) else None
+        if wrong is None:
+            return self.workers.measure(case, protocol)
+        return assemble.measurement(case, protocol, self._environment(case), watch, wrong)
 
     def _environment(self, case: Case) -> Environment:
         """Where it runs: a piece of code may have the CPU beside a GPU."""

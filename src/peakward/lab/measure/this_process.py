@@ -18,7 +18,6 @@ from peakward.lab.measure.messages import (
     Checked,
     CheckRequest,
     Event,
-    Failed,
     MeasureRequest,
     NumericsChecked,
     NumericsRequest,
@@ -123,8 +122,7 @@ class ThisProcess(Workers, ABC):
             try:
                 answer = self._answer(request, bench)
             except Exception as error:  # noqa: BLE001  a user's code may raise anything: it is the result
-                status, reason = failure.of_exception(error)
-                answer = Failed(status=status, reason=reason)
+                answer = failure.of_exception(error)
         if answer is None:
             return super()._ask(request, timeout_s, fresh=fresh, on_event=on_event)
         self._site.leave(type_of(self._place))

@@ -1,13 +1,14 @@
 """A process that measures cases for its parent: `python -m peakward.lab.measure.worker`.
 
 It reads requests from one inherited pipe and writes replies to another, so that nothing a library
-prints can be taken for an answer. When the requests end, however that comes about, it kills
-itself and all that it started.
+prints can be taken for an answer. Its keeper (`keeper.py`) ends it, and all that it started, when
+the parent ends.
 """
 
 import argparse
 import contextlib
 import faulthandler
+import fcntl
 import os
 import resource
 import signal
@@ -54,9 +55,16 @@ from peakward.lab.measure.profile import profile
 from peakward.lab.measure.site import Site
 from peakward.lab.numerics.verify import verify
 from peakward.records.case import ConfiguredCase, DeviceType
+from peakward.records.errors import SourceError
+
+Incoming = Request | Failed | None
+"""A request, the answer to one that cannot be read, or the end of requests."""
 
 OOM_SCORE = "500"
 """Of 1000: where memory runs out, the kernel takes the worker before the user's other processes."""
+MOST_FILES = 4096
+"""A pipe's number is just below this, or below the limit of open files: a program that opens files gets
+the lowest free numbers, and one that writes to a wrong one writes to a low one."""
 
 
 def main(prepare: jobs.Prepare = prepare_case, arguments: Sequence[str] | None = None) -> None:
@@ -65,29 +73,32 @@ def main(prepare: jobs.Prepare = prepare_case, arguments: Sequence[str] | None =
     parser.add_argument("--requests", type=int, required=True, metavar="FD")
     parser.add_argument("--replies", type=int, required=True, metavar="FD")
     pipes = parser.parse_args(arguments)
-    _settle(pipes.requests, pipes.replies)
-    incoming: SimpleQueue[Request] = SimpleQueue()
+    requests, replies = _out_of_reach(pipes.requests), _out_of_reach(pipes.replies)
+    _settle()
+    incoming: SimpleQueue[Incoming] = SimpleQueue()
     threading.Thread(
-        target=_listen, args=(os.fdopen(pipes.requests, "rb"), incoming), daemon=True
+        target=_listen, args=(os.fdopen(requests, "rb"), incoming), daemon=True
     ).start()
-    serve(incoming, os.fdopen(pipes.replies, "wb"), prepare)
+    serve(incoming, os.fdopen(replies, "wb"), prepare)
 
 
-def serve(incoming: "SimpleQueue[Request]", replies: BinaryIO, prepare: jobs.Prepare) -> None:
-    """Answer requests one after another; end after one that failed."""
+def serve(incoming: "SimpleQueue[Incoming]", replies: BinaryIO, prepare: jobs.Prepare) -> None:
+    """Answer requests one after another; end with them, or after one that failed."""
+    own_pid = os.getpid()
 
     def send(reply: Reply) -> None:
+        if os.getpid() != own_pid:
+            os._exit(1)  # A user's code has forked, and this copy of us would answer as well.
         replies.write(msgspec.json.encode(reply) + b"\n")
         replies.flush()
 
     site = Site()
     bench = jobs.Bench(site, prepare, send)
-    send(Ready())
-    while True:
-        request = incoming.get()
-        answer = _answer(request, bench)
+    send(Ready(pid=own_pid))
+    while (request := incoming.get()) is not None:
+        answer = request if isinstance(request, Failed) else _answer(request, bench)
         send(answer)
-        if isinstance(answer, Failed):
+        if isinstance(request, Failed) or isinstance(answer, Failed):
             return
         device_type = _device_type(request)
         clean = site.leave(device_type)
@@ -97,9 +108,8 @@ def serve(incoming: "SimpleQueue[Request]", replies: BinaryIO, prepare: jobs.Pre
 def _answer(request: Request, bench: jobs.Bench) -> Answer:
     try:
         return _handle(request, bench)
-    except Exception as error:  # noqa: BLE001  a case may raise anything: it is this case's result
-        status, reason = failure.of_exception(error)
-        return Failed(status=status, reason=reason)
+    except BaseException as error:  # noqa: BLE001  a case may raise anything: it is this case's result
+        return failure.of_exception(error)
 
 
 def _handle(request: Request, bench: jobs.Bench) -> Answer:
@@ -119,7 +129,10 @@ def _handle(request: Request, bench: jobs.Bench) -> Answer:
         case CheckRequest():
             bench.site.enter(request.case.device)
             bench.tell(Event(stage="building"))
-            check(request.case)
+            try:
+                check(request.case)
+            except SourceError as error:
+                return Checked(missing=str(error))
             return Checked()
         case CaptureRequest():
             bench.tell(Event(stage="building"))
@@ -161,10 +174,18 @@ def _device_type(request: Request) -> DeviceType:
             return request.case.device
 
 
-def _settle(*pipes: int) -> None:
+def _out_of_reach(pipe: int) -> int:
+    """The pipe under a number that nobody comes to by accident, and that no child inherits: it would
+    keep the parent waiting."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_FILES if limit == resource.RLIM_INFINITY else min(limit, MOST_FILES)
+    moved = fcntl.fcntl(pipe, fcntl.F_DUPFD_CLOEXEC, most - 16)
+    os.close(pipe)
+    return moved
+
+
+def _settle() -> None:
     """Make this process one that can be lost without a trace."""
-    for pipe in pipes:
-        os.set_inheritable(pipe, False)  # or a grandchild would keep the parent waiting
     faulthandler.enable()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -172,13 +193,20 @@ def _settle(*pipes: int) -> None:
         Path("/proc/self/oom_score_adj").write_text(OOM_SCORE, encoding="ascii")
 
 
-def _listen(requests: BinaryIO, incoming: "SimpleQueue[Request]") -> None:
-    """Queue requests; when the pipe closes, which it does even if the parent is killed, die."""
-    for line in requests:
-        incoming.put(msgspec.json.decode(line, type=Request))
-    if os.getpgrp() == os.getpid():
-        os.killpg(0, signal.SIGKILL)
-    os.kill(os.getpid(), signal.SIGKILL)
+def _listen(requests: BinaryIO, incoming: "SimpleQueue[Incoming]") -> None:
+    """Queue requests, up to the end of their pipe."""
+    with contextlib.suppress(OSError):  # A user's code has closed the pipe.
+        for line in requests:
+            incoming.put(_read(line))
+    incoming.put(None)
+
+
+def _read(line: bytes) -> Request | Failed:
+    try:
+        return msgspec.json.decode(line, type=Request)
+    except (msgspec.DecodeError, RecursionError) as error:
+        said = failure.shorten(str(error))
+        return Failed(status="invalid", reason=f"expected a request of plain values, got {said}")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from peakward.lab.models import python_source, source_files, transformers_source
 from peakward.lab.models.given_module import GivenModule
 from peakward.records.case import ModuleCase
-from peakward.records.errors import PeakwardError
+from peakward.records.errors import PeakwardError, SourceError
 
 
 def fingerprint(source: str) -> str:
@@ -22,7 +22,8 @@ def build(case: ModuleCase) -> GivenModule:
     """The module, with what it is called on.
 
     Raises:
-        PeakwardError: the source is another than that of the case, or as the source's kind says.
+        SourceError: the source is another than that of the case.
+        PeakwardError: as the source's kind says.
     """
     kind, _, name = case.source.partition(":")
     if kind not in ("py", "hf"):
@@ -32,7 +33,7 @@ def build(case: ModuleCase) -> GivenModule:
         )
     now = fingerprint(case.source)
     if now != case.fingerprint:
-        raise PeakwardError(
+        raise SourceError(
             f"expected {case.source} as it was described, fingerprint {case.fingerprint}, got {now}: its "
             "files have changed since; start again"
         )

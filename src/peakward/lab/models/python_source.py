@@ -11,7 +11,7 @@ from typing import Any, Never
 import torch
 
 from peakward.lab.models.given_module import GivenModule, given
-from peakward.records.errors import PeakwardError
+from peakward.records.errors import PeakwardError, SourceError
 
 PACKAGE = Path(__file__).parents[2]
 OFFERED = ("batch_size", "seq_len", "device")
@@ -24,6 +24,7 @@ def build(path: str, *, batch_size: int, seq_len: int, device: str, seed: int) -
     A factory that takes `batch_size`, `seq_len` or `device` by these names is told them.
 
     Raises:
+        SourceError: there is no such module or function.
         PeakwardError: it cannot be imported, raises, wants other arguments or gives no module.
     """
     factory = _factory(path)
@@ -104,7 +105,7 @@ def _factory(path: str) -> Callable[..., object]:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            raise PeakwardError(
+            raise SourceError(
                 f"expected a module {name} that can be imported from the working directory, got none: "
                 "run the command in the folder that holds it, or install it"
             ) from None
@@ -116,7 +117,7 @@ def _factory(path: str) -> Callable[..., object]:
         found = getattr(found, part, None)
     if not callable(found):
         kind = "nothing by that name" if found is None else type(found).__name__
-        raise PeakwardError(f"expected a function {attribute} in {name}, got {kind}")
+        raise SourceError(f"expected a function {attribute} in {name}, got {kind}")
     return found
 
 

@@ -4,6 +4,7 @@
 acts, one a request; the last one is repeated.
 """
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import msgspec
 
 from peakward.lab.measure.messages import (
     Calibrated,
+    Checked,
     Event,
     Failed,
     FirstStepProfiled,
@@ -54,7 +56,7 @@ def main() -> None:
         replies.write(msgspec.json.encode(reply) + b"\n")
         replies.flush()
 
-    send(Ready())
+    send(Ready(pid=os.getpid()))
     for line in os.fdopen(requests_fd, "rb"):
         request = msgspec.json.decode(line, type=Request)
         act(plan.pop(0) if len(plan) > 1 else plan[0], request, send, replies)
@@ -76,6 +78,32 @@ def act(name, request, send, replies) -> None:
         case "stop":  # a process that does not even die of SIGTERM
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             os.kill(os.getpid(), signal.SIGSTOP)
+        case "junk":
+            os.write(replies.fileno(), b"a line of a library's own\n")
+            time.sleep(600)
+        case "endless":  # more than any answer holds, and no end of a line
+            while True:
+                os.write(replies.fileno(), bytes(1 << 20))
+        case "killed-at-first":
+            was_here = Path(os.environ["FIRST_OF_ALL"])
+            if not was_here.exists():
+                was_here.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            act("answer", request, send, replies)
+        case "missing":
+            send(Checked(missing="expected a module that is there, got none"))
+            send(Released(clean=True, held_bytes=0))
+        case (
+            "wedge"
+        ):  # nothing of Python's runs here any more, and what was started is nowhere near
+            print(
+                f"daemon {daemon(*(each.fileno() for each in (sys.stdout, replies)))}", flush=True
+            )
+            send(Event(stage="profiling"))
+            ctypes.PyDLL(None).sleep(600)
+        case "leave-a-daemon":
+            print(f"daemon {daemon()}", flush=True)
+            os._exit(5)
         case "exit":
             print("Traceback: no such module", file=sys.stderr, flush=True)
             os._exit(3)
@@ -87,6 +115,22 @@ def act(name, request, send, replies) -> None:
         case _:
             os.kill(os.getpid(), signal.Signals[name])
             time.sleep(600)
+
+
+def daemon(*kept) -> int:
+    """The id of a process in a session of its own, whose parent is gone: it sleeps, with these pipes."""
+    read, write = os.pipe()
+    if os.fork() == 0:
+        os.setsid()
+        child = os.fork()
+        if child == 0:
+            for fd in kept:
+                os.set_inheritable(fd, True)
+            os.execvp("sleep", ["sleep", "600"])
+        os.write(write, str(child).encode())
+        os._exit(0)
+    os.wait()
+    return int(os.read(read, 16))
 
 
 def answer(name, request):
@@ -108,6 +152,7 @@ def answer(name, request):
         return MemoryRecorded(path=request.path, marks=marks)
     return {
         "MeasureRequest": MEASURED,
+        "CheckRequest": Checked(),
         "NumericsRequest": NumericsChecked(
             verdict=NumericsVerdict(declared="exact", verdict="holds")
         ),

@@ -7,7 +7,7 @@ import torch
 
 from peakward.lab.measure import failure
 from peakward.lab.measure.failure import OverLimitError
-from peakward.records.errors import PeakwardError
+from peakward.records.errors import PeakwardError, SourceError
 
 
 def wrapped(cause):
@@ -48,36 +48,37 @@ def wrapped(cause):
     ],
 )
 def test_status_of_an_exception(error, status):
-    assert failure.of_exception(error)[0] == status
+    assert failure.of_exception(error).status == status
 
 
 def test_the_reason_is_one_line():
     error = RuntimeError(
         "CUDA error: an illegal memory access\nCUDA kernel errors might\nCompile with"
     )
-    assert failure.of_exception(error)[1] == "RuntimeError: CUDA error: an illegal memory access"
+    assert (
+        failure.of_exception(error).reason == "RuntimeError: CUDA error: an illegal memory access"
+    )
     announced = RuntimeError(
         "backend='inductor' raised:\n\nCppCompileError: C++ compile error\n\nCommand:"
     )
-    assert failure.of_exception(announced)[1] == (
+    assert failure.of_exception(announced).reason == (
         "RuntimeError: backend='inductor' raised: CppCompileError: C++ compile error"
     )
-    assert failure.of_exception(RuntimeError("none:"))[1] == "RuntimeError: none:"
-    assert failure.of_exception(PeakwardError("expected a, got b"))[1] == "expected a, got b"
-    assert failure.of_exception(MemoryError())[1] == "MemoryError"
-    assert len(failure.of_exception(ValueError("x" * 10_000))[1]) <= failure.MAX_REASON
+    assert failure.of_exception(RuntimeError("none:")).reason == "RuntimeError: none:"
+    assert failure.of_exception(PeakwardError("expected a, got b")).reason == "expected a, got b"
+    assert failure.of_exception(MemoryError()).reason == "MemoryError"
+    assert len(failure.of_exception(ValueError("x" * 10_000)).reason) <= failure.MAX_REASON
 
 
 def test_the_reason_of_a_wrapped_oom_is_the_oom():
-    _, reason = failure.of_exception(wrapped(MemoryError("no room")))
-    assert reason == "MemoryError: no room"
+    assert failure.of_exception(wrapped(MemoryError("no room"))).reason == "MemoryError: no room"
 
 
 def test_an_exception_that_is_its_own_cause_ends():
     error = ValueError("round")
     error.__context__ = other = KeyError("and round")
     other.__context__ = error
-    assert failure.of_exception(error)[0] == "crashed"
+    assert failure.of_exception(error).status == "crashed"
 
 
 FAULT = """Fatal Python error: Segmentation fault
@@ -119,8 +120,35 @@ Current thread 0x00007f (most recent call first):
     ],
 )
 def test_status_of_a_death(code, rose, stderr, status, reason):
-    found = failure.of_death(code, oom_kills_rose=rose, stderr=stderr, stage="timing")
-    assert found == (status, reason)
+    found = failure.of_death(code, oom_kills_rose=rose, stderr=stderr, stage="timing", begun=True)
+    assert (found.status, found.reason) == (status, reason)
+
+
+@pytest.mark.parametrize(
+    ("code", "begun", "ended_by"),
+    [
+        (-signal.SIGKILL, True, "outside"),
+        (-signal.SIGTERM, True, "outside"),
+        (-signal.SIGHUP, True, "outside"),
+        (-signal.SIGSEGV, True, "case"),
+        (-signal.SIGABRT, True, "case"),
+        (3, True, "case"),
+        (None, True, "case"),
+        (3, False, "outside"),
+        (-signal.SIGSEGV, False, "outside"),
+        (None, False, "outside"),
+    ],
+)
+@pytest.mark.parametrize("rose", [False, True])
+def test_who_ended_a_worker(code, begun, ended_by, rose):
+    found = failure.of_death(code, oom_kills_rose=rose, stderr="", stage="timing", begun=begun)
+    assert found.ended_by == ended_by
+
+
+def test_a_source_that_changed_meanwhile_says_nothing_of_its_case():
+    found = failure.of_exception(SourceError("expected it as it was"))
+    assert (found.status, found.ended_by) == ("invalid", "outside")
+    assert failure.of_exception(PeakwardError("expected heads")).ended_by == "case"
 
 
 def test_signal_numbers_are_those_of_this_system():

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from peakward.lab.measure import probe, proc
+from peakward.lab.measure import probe, proc, process
 from peakward.lab.measure.isolated import Workers
 from peakward.lab.measure.messages import CalibrateRequest, Failed
 from peakward.records.case import ModelCase, StepCase, Workload
@@ -161,7 +161,123 @@ def test_a_worker_that_cannot_start_is_a_crash(case):
     with Workers(argv=(sys.executable, "-c", "raise SystemExit('no torch here')")) as workers:
         ended = workers.measure(case, PROTOCOL)
     assert ended.status == "crashed"
-    assert ended.reason == "exited with code 1 while starting: no torch here"
+    assert ended.reason == "exited with code 1 while starting: no torch here, tried twice"
+    assert not ended.final
+
+
+def test_no_process_at_all_is_a_crash_and_is_measured_again(make_workers, case, monkeypatch):
+    """Where the machine has no process or no memory left to give."""
+    workers = make_workers("answer")
+
+    def none_left(*_args, **_kwargs):
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(process.subprocess, "Popen", none_left)
+        n_open = len(list(Path("/proc/self/fd").iterdir()))
+        ended = workers.measure(case, PROTOCOL)
+        assert len(list(Path("/proc/self/fd").iterdir())) == n_open
+    assert ended.status == "crashed"
+    assert ended.reason == (
+        "no worker could be started: Resource temporarily unavailable, tried twice"
+    )
+    assert not ended.final
+    assert workers.measure(case, PROTOCOL).status == "ok"
+
+
+def started(events):
+    return [each.stage for each in events].count("starting")
+
+
+@pytest.mark.parametrize(
+    ("act", "n_starts", "final"),
+    [
+        ("SIGKILL", 2, False),
+        ("SIGTERM", 2, False),
+        ("SIGHUP", 2, False),
+        ("SIGSEGV", 1, True),
+        ("exit", 1, True),
+        ("fail", 1, True),
+    ],
+)
+def test_what_was_taken_away_is_tried_again_once(make_workers, case, act, n_starts, final):
+    events = []
+    ended = make_workers(act).measure(case, PROTOCOL, on_event=events.append)
+    assert started(events) == n_starts
+    assert ended.final == final
+    assert ended.reason.endswith(", tried twice") == (n_starts == 2)
+
+
+@pytest.mark.parametrize("ask", ["measure", "turns", "rates", "profile"])
+def test_a_worker_that_was_killed_costs_its_request_nothing(
+    make_workers, case, tmp_path, monkeypatch, ask
+):
+    monkeypatch.setenv("FIRST_OF_ALL", str(tmp_path / "was-here"))
+    workers, path = make_workers("killed-at-first"), tmp_path / "t.json.gz"
+    match ask:
+        case "measure":
+            assert workers.measure(case, PROTOCOL).final
+        case "turns":
+            assert workers.turns((case, case), PROTOCOL).status == "ok"
+        case "rates":
+            assert workers.rates("levels", "cpu").levels
+        case "profile":
+            assert workers.profile(case, path).path == str(path)
+
+
+def test_a_kill_for_memory_is_not_repeated_at_once_but_by_the_next_run(
+    make_workers, case, monkeypatch
+):
+    counts, events = iter([{"/proc/vmstat": 4}, {"/proc/vmstat": 5}]), []
+    monkeypatch.setattr(proc, "oom_kills", lambda: next(counts))
+    ended = make_workers("SIGKILL").measure(case, PROTOCOL, on_event=events.append)
+    assert (ended.status, ended.final, started(events)) == ("oom", False, 1)
+
+
+def test_ctrl_c_is_not_tried_again(make_workers, case):
+    events = []
+
+    def stop(event):
+        events.append(event)
+        when_timing(press)(event)
+
+    ended = make_workers("hang").measure(case, PROTOCOL, on_event=stop)
+    assert (ended.interrupted, ended.final, started(events)) == (True, False, 1)
+
+
+def test_a_worker_that_died_between_two_cases_is_replaced(make_workers, case):
+    workers = make_workers("answer")
+    workers.measure(case, PROTOCOL)
+    before = pid(workers)
+    os.kill(workers._process.worker_pid, signal.SIGKILL)
+    os.waitid(os.P_PID, before, os.WEXITED | os.WNOWAIT)
+    events = []
+    assert workers.measure(case, PROTOCOL, on_event=events.append).status == "ok"
+    assert pid(workers) != before
+    assert started(events) == 1
+
+
+def test_junk_in_the_pipe_of_answers_is_a_row_and_the_next_case_runs(make_workers, case):
+    workers = make_workers("junk")
+    ended = workers.measure(case, PROTOCOL)
+    assert (ended.status, ended.final) == ("crashed", True)
+    assert ended.reason.startswith(
+        "wrote what is no answer into the pipe of its answers while timing"
+    )
+    workers._argv = (*workers._argv[:2], "answer")
+    assert workers.measure(case, PROTOCOL).status == "ok"
+
+
+def test_a_check_tells_what_is_wrong_in_every_configuration(make_workers, make_module_case):
+    """Out of memory it says nothing: another precision may fit. Nor where its worker was taken away."""
+    case = make_module_case("py:tiny_gpt:build")
+    assert make_workers("answer").check(case) is None
+    assert make_workers("fail").check(case) is None
+    assert make_workers("SIGKILL").check(case) is None
+    assert make_workers("SIGSEGV").check(case).status == "crashed"
+    assert make_workers("hang").check(case, 1.0).status == "timeout"
+    with pytest.raises(PeakwardError, match="expected a module that is there"):
+        make_workers("missing").check(case)
 
 
 def press(n_times=1):

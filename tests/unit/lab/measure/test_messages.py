@@ -60,7 +60,7 @@ def test_a_reason_is_carried_whatever_it_holds(reason):
 
 def test_replies():
     sent = [
-        Ready(),
+        Ready(pid=7),
         Event(stage="timing", done=3),
         Released(clean=True, held_bytes=0),
         RatesMeasured(rates=Rates(absent=(Absence(subject="disk", reason="full"),))),

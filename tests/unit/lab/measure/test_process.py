@@ -1,14 +1,18 @@
 """A worker process seen from its parent: it answers, or its end is known, and nothing outlives it."""
 
 import os
+import signal
+import subprocess
 import sys
+import threading
 from pathlib import Path
 from time import monotonic, sleep
 
 import pytest
 
+from peakward.lab.measure import process as process_module
 from peakward.lab.measure.messages import Calibrated, CalibrateRequest, Event, Ready, Released
-from peakward.lab.measure.process import WorkerDied, WorkerProcess
+from peakward.lab.measure.process import Garbled, WorkerDied, WorkerProcess
 
 SCRIPT = Path(__file__).with_name("scripted_worker.py")
 REQUEST = CalibrateRequest(device_type="cpu")
@@ -66,7 +70,9 @@ def test_it_answers_in_order_and_keeps_what_was_printed_apart(start):
 def test_it_has_a_session_of_its_own(start):
     process = start("answer")
     next(replies(process))
-    assert os.getsid(process.pid) == process.pid != os.getsid(0)
+    sessions = [os.getsid(each) for each in (0, process.pid, process.worker_pid)]
+    assert sessions[1:] == [process.pid, process.worker_pid]
+    assert len(set(sessions)) == 3
 
 
 def test_nothing_within_the_time_is_none(start):
@@ -106,6 +112,97 @@ def test_a_stopped_process_can_be_killed(start):
     process.kill()
     process.kill()
     assert not is_alive(process.pid)
+
+
+def daemon_of(process):
+    """The one that the worker's last words name."""
+    return int(process.tail().split("daemon ")[1].split()[0])
+
+
+def begin(process, n_replies):
+    process.send(REQUEST)
+    stream = replies(process)
+    return [next(stream) for _ in range(n_replies)]
+
+
+def test_a_daemon_in_a_session_of_its_own_ends_with_the_worker(start, wait_until_dead):
+    process = start("leave-a-daemon")
+    process.send(REQUEST)
+    collect(process)
+    assert process.bury() == 5
+    wait_until_dead(daemon_of(process))
+
+
+def test_killing_ends_what_holds_the_interpreter_and_its_daemon(start, wait_until_dead):
+    process = start("wedge")
+    begin(process, 3)
+    process.kill()
+    wait_until_dead(process.worker_pid)
+    wait_until_dead(daemon_of(process))
+
+
+PARENT = """
+import os, sys
+from peakward.lab.measure import process as process_module
+from peakward.lab.measure.messages import CalibrateRequest
+from peakward.lab.measure.process import WorkerProcess
+
+process = WorkerProcess((sys.executable, *sys.argv[1:]), os.environ)
+process.send(CalibrateRequest(device_type="cpu"))
+n_replies = 0
+while n_replies < 3:
+    n_replies += process.receive(30.0) is not None
+while "daemon " not in process.tail():
+    pass
+if os.fork() == 0:  # as a loader of the user's would, holding a copy of every pipe
+    os.read(0, 1)
+    os._exit(0)
+print(process.pid, process.worker_pid, process.tail().split("daemon ")[1].split()[0], flush=True)
+os.read(0, 1)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_nothing_outlives_a_killed_parent_though_user_code_holds_the_interpreter(
+    how, wait_until_dead
+):
+    command = [sys.executable, "-c", PARENT, str(SCRIPT), "wedge"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as parent:
+        pids = list(map(int, parent.stdout.readline().split()))
+        assert all(map(is_alive, pids))
+        parent.send_signal(how)
+    for each in pids:
+        wait_until_dead(each)
+
+
+def test_a_worker_outlives_the_thread_that_started_it(start):
+    """PR_SET_PDEATHSIG would fire at its end."""
+    made = []
+    thread = threading.Thread(target=lambda: made.append(start("answer")))
+    thread.start()
+    thread.join()
+    (process,) = made
+    kinds = [type(each) for each in (*begin(process, 4), *begin(process, 3))]
+    assert kinds == [Ready, *(Event, Calibrated, Released) * 2]
+
+
+def test_its_worker_dies_with_a_keeper_that_is_killed(start, wait_until_dead):
+    process = start("wedge")
+    begin(process, 3)
+    os.kill(process.pid, signal.SIGKILL)
+    wait_until_dead(process.worker_pid)
+    assert process.bury() == -9
+    os.kill(daemon_of(process), signal.SIGKILL)  # nobody is left who would
+
+
+@pytest.mark.parametrize("act", ["junk", "endless"])
+def test_what_is_no_reply_is_garbled(start, act, monkeypatch):
+    monkeypatch.setattr(process_module, "MAX_REPLY_BYTES", 1 << 21)
+    process = start(act)
+    with pytest.raises(Garbled):
+        begin(process, 3)
 
 
 def test_sending_to_the_dead_says_so(start):

@@ -26,7 +26,7 @@ class Shelf:
                 protocol,
                 environment_key,
             ):
-                return each if not (each.reason or "").startswith("interrupted") else None
+                return each if each.final else None
         return None
 
     def add_measurement(self, measurement):
@@ -34,15 +34,20 @@ class Shelf:
 
 
 class Hands:
-    """The workers: every case ends with the next of these reasons."""
+    """The workers: every case is ended by the next of these; a module is wrong as said."""
 
-    def __init__(self, reasons=()):
-        self.ran, self.reasons, self.stop_after = [], list(reasons), None
+    def __init__(self, ended_by=(), wrong=None):
+        self.ran, self.ended_by, self.stop_after = [], list(ended_by), None
+        self.checked, self.wrong = [], wrong
+
+    def check(self, case, timeout_s):
+        self.checked.append((case, timeout_s))
+        return self.wrong
 
     def measure(self, case, protocol):
         self.ran.append(case)
-        reason = self.reasons.pop(0) if self.reasons else "too big"
-        answer = Failed(status="oom", reason=reason)
+        ended_by = self.ended_by.pop(0) if self.ended_by else "case"
+        answer = Failed(status="oom", reason="too big", ended_by=ended_by)
         return assemble.measurement(case, protocol, ENVIRONMENT, assemble.Stopwatch(), answer)
 
     def raise_if_stopping(self):
@@ -89,12 +94,47 @@ def test_another_protocol_or_machine_is_another_result(cases):
     assert len(hands.ran) == 3
 
 
-def test_an_interrupted_case_runs_again(cases):
-    shelf, hands = Shelf(), Hands(["interrupted by Ctrl-C"])
+@pytest.mark.parametrize("ended_by", ["user", "outside"])
+def test_a_case_that_did_not_end_by_itself_runs_again(cases, ended_by):
+    shelf, hands = Shelf(), Hands([ended_by])
     sweep = Sweep(shelf, hands, ENVIRONMENT)
-    sweep.measure(cases[0], PROTOCOL)
-    assert sweep.measure(cases[0], PROTOCOL).reason == "too big"
+    assert not sweep.measure(cases[0], PROTOCOL).final
+    assert sweep.measure(cases[0], PROTOCOL).final
+    assert sweep.measure(cases[0], PROTOCOL).final
     assert len(hands.ran) == 2
+
+
+def test_what_is_wrong_with_a_module_is_the_result_of_all_its_cases(make_module_case, cases):
+    wrong = Failed(status="invalid", reason="expected a batch that fits")
+    shelf, hands = Shelf(), Hands(wrong=wrong)
+    sweep, quick = Sweep(shelf, hands, ENVIRONMENT), Protocol(timeout_s=5.0)
+    modules = [make_module_case("py:tiny_gpt:build", precision=each) for each in ("fp32", "bf16")]
+    found = sweep.measure_all([(each, quick) for each in (*modules, cases[0])])
+    assert [each.status for each in found] == ["invalid", "invalid", "oom"]
+    assert [each.reason for each in found[:2]] == [wrong.reason] * 2
+    assert all(each.final for each in found)
+    assert hands.checked == [(modules[0], 5.0)], "once, in the time of a case"
+    assert hands.ran == [cases[0]]
+    sweep.measure_all([(each, quick) for each in modules])
+    assert len(hands.checked) == 1
+    assert shelf.kept == list(found)
+
+
+def test_a_sound_module_is_checked_once_for_each_workload_and_measured(make_module_case):
+    hands = Hands()
+    sweep = Sweep(Shelf(), hands, ENVIRONMENT)
+    source = "py:tiny_gpt:build"
+    modules = [
+        make_module_case(source),
+        make_module_case(source, precision="bf16"),
+        make_module_case(source, pass_="forward"),
+    ]
+    sweep.measure_all([(each, PROTOCOL) for each in modules])
+    assert [case for case, _ in hands.checked] == [modules[0], modules[2]]
+    assert hands.ran == modules
+    again = Sweep(sweep.store, hands, ENVIRONMENT)
+    again.measure_all([(each, PROTOCOL) for each in modules])
+    assert len(hands.checked) == 2, "what is stored is not checked"
 
 
 def test_ctrl_c_twice_ends_the_sweep_with_its_last_result_stored(cases):

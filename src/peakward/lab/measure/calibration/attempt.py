@@ -50,4 +50,6 @@ def outcome(attempt: Attempt, subject: Subject) -> Figure | Absence:
 
 def reason(error: Exception) -> str:
     """Why a figure is absent, in one line."""
-    return str(error) if isinstance(error, NotMeasurableError) else failure.of_exception(error)[1]
+    return (
+        str(error) if isinstance(error, NotMeasurableError) else failure.of_exception(error).reason
+    )
