@@ -10,7 +10,7 @@ from peakward.records.case import MicroCase
 from peakward.records.protocol import Protocol
 from peakward.store.database import Store
 
-PROTOCOL = Protocol(warmup_steps=2, min_steps=3, max_steps=3, timeout_s=120.0)
+PROTOCOL = Protocol(warmup_steps=2, min_steps=3, max_steps=3, timeout_s=600.0)
 SOFTMAX = MicroCase(subject="softmax", piece="three passes", sizes=(16, 64), device="cpu")
 
 

@@ -33,6 +33,7 @@ with Store.open(path) as store:
     for number in range(n_planned):
         case = StepCase(name=str(number), fingerprint="f", device="cpu")
         if store.measurement(case, Protocol(), here.key) is None:
+            sys.stdin.readline()
             store.add_measurement(Measurement(
                 id=f"{round_}-{number}", case=case, protocol=Protocol(), environment=here,
                 started_at="2026-11-21T10:00:00+00:00", wall_s=1.0, status="ok",
@@ -43,9 +44,11 @@ print("done", flush=True)
 
 
 def write(path: Path, round_: int) -> "subprocess.Popen[str]":
-    """A process that stores what is not stored yet and prints each id once it is acknowledged."""
+    """A process that stores what is not stored yet, a record for each line it is given or all once its
+    input ends, and prints each id once it is acknowledged."""
     return subprocess.Popen(
         [sys.executable, "-c", WRITER, str(path), str(round_), str(N_PLANNED)],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -54,7 +57,10 @@ def write(path: Path, round_: int) -> "subprocess.Popen[str]":
 
 def kill_after(process: "subprocess.Popen[str]", n_lines: int, delay_s: float) -> list[str]:
     """Kill the writer a moment after so many lines; the ids that it had acknowledged by then."""
-    assert process.stdout is not None
+    assert process.stdin is not None and process.stdout is not None
+    # Some more than are waited for, and never all, however long the machine holds us up.
+    process.stdin.write("\n" * (n_lines + 3))
+    process.stdin.flush()
     lines = [process.stdout.readline() for _ in range(n_lines)]
     time.sleep(delay_s)
     process.send_signal(signal.SIGKILL)

@@ -18,7 +18,7 @@ def peakward(*words, cwd):
         check=False,
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=1800,  # against a hang alone
         cwd=cwd,
     )
 

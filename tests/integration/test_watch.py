@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from itertools import count, cycle
 from pathlib import Path
 
@@ -14,32 +15,33 @@ import pytest
 import torch
 
 import peakward as pw
+from peakward.lab.measure.live import loop
 from peakward.lab.measure.live.others import is_profiled
 
 WAIT_S = 0.05
-LONGEST_S = 120.0
-"""Within which a window is read even on a crowded machine."""
-OF_THE_MACHINE = {"LOOP003"}
-"""Steps that another program held up are pauses too, and no fault of the loop."""
+LONGEST_S = 600.0
+"""Against a hang alone: a window is read within seconds, on a crowded machine within minutes."""
 
 
-def batches(wait_s):
-    made = [torch.randn(128, 512) for _ in range(8)]
-    for x in cycle(made):
-        if wait_s:
-            time.sleep(wait_s)
+def batches(*, is_slow):
+    """A slow loader takes WAIT_S, and as long as the step that it is waited for in: half of the loop's time
+    and more, however much the machine's other work holds up the steps."""
+    given_s = None
+    for x in cycle([torch.randn(128, 512) for _ in range(8)]):
+        if is_slow:
+            time.sleep(WAIT_S if given_s is None else WAIT_S + time.perf_counter() - given_s)
+        given_s = time.perf_counter()
         yield x
 
 
-def trained(watch, *, wait_s=0.0, until):
-    """Steps until it is so, or LONGEST_S; how many there were. Nearly all of one is products, so that
-    what another program takes from it is seldom 3% of anything else."""
+def trained(watch, *, is_slow=False, until):
+    """Steps until it is so, or LONGEST_S; how many there were."""
     model = torch.nn.Sequential(
         torch.nn.Linear(512, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 512)
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, fused=True)
     began_s, steps = time.perf_counter(), count(1)
-    for x in watch.batches(batches(wait_s)):
+    for x in watch.batches(batches(is_slow=is_slow)):
         optimizer.zero_grad()
         (model(x) - x).square().mean().backward()
         optimizer.step()
@@ -63,12 +65,12 @@ def as_before():
 def test_a_slow_loader_is_found_while_the_loop_runs():
     told, during = [], []
     with pw.watch(every=25, on_findings=told.append) as watch:
-        trained(watch, wait_s=WAIT_S, until=lambda _: bool(told))
+        trained(watch, is_slow=True, until=lambda _: bool(told))
         during.extend(told)
         folder = Path(watch._folder.name)
     assert during, "the finding did not come while the loop ran"
     first = next(each for each in during[0].findings if each.code == "LOOP001")
-    assert first.share > 0.2
+    assert first.share > 0.4
     assert during[0].basis == "watched step"
     assert watch.profile.n_steps == 3
     assert watch.profile.is_of_host
@@ -77,13 +79,16 @@ def test_a_slow_loader_is_found_while_the_loop_runs():
     assert not folder.exists()
 
 
-def test_the_same_loop_without_it_gives_none():
+def test_the_same_loop_without_it_gives_none(monkeypatch):
+    """By the time of its own thread: what another program takes is a wait too, or a pause."""
+    by_thread = partial(loop.LiveLoop, clock=time.thread_time)
+    monkeypatch.setattr(loop, "LiveLoop", by_thread)
     told = []
     with pw.watch(every=25, on_findings=told.append) as watch:
         trained(watch, until=lambda n: n > 80 and watch.profile is not None)
     assert watch.profile is not None
     assert {"LOOP001", "LOOP002"} <= set(watch.diagnosis().clean)
-    assert {each.code for found in told for each in found.findings} <= OF_THE_MACHINE
+    assert not {"LOOP001", "LOOP002"} & {each.code for found in told for each in found.findings}
 
 
 INTERRUPTED = """

@@ -2,12 +2,14 @@
 
 import contextlib
 import importlib
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import peakward as pw
 from peakward import front_door
@@ -96,7 +98,66 @@ def test_a_case_that_cannot_be_is_refused(given, line):
     assert line in str(caught.value)
 
 
-@pytest.mark.parametrize("two", ["2", np.int64(2)])
+LIMIT = {"memory_limit_bytes": "5000000"}
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        (LIMIT, "expected memory_limit_bytes as an integer, got '5000000': give it as a number"),
+        ({"memory_limit_bytes": 2.0**30}, "as an integer, got 1073741824.0"),
+        ({"batch_size": "2"}, "expected batch_size as an integer, got '2'"),
+        ({"seq_len": True}, "expected seq_len as an integer, got True"),
+    ],
+)
+def test_a_number_of_another_type_is_refused(given, line, at_user_modules):
+    sizes = {"batch_size": 1, "seq_len": 8, "device": "cpu"} | given
+    for make in (partial(pw.case, "tiny"), partial(pw.module_case, "py:tiny_gpt:build")):
+        with pytest.raises(pw.PeakwardError) as caught:
+            make(**sizes)
+        assert line in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("size", [2**30, np.int64(2**30)])
+def test_a_module_s_memory_limit_is_a_plain_number(size, at_user_modules):
+    source = "py:tiny_gpt:build"
+    made = pw.module_case(source, batch_size=1, seq_len=8, memory_limit_bytes=size, device="cpu")
+    assert type(made.memory_limit_bytes) is int
+
+
+TINY = pw.case("tiny", batch_size=1, seq_len=8, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("case", "protocol", "line"),
+    [
+        (replace(TINY, **LIMIT), pw.Protocol(), "got `str` - at `$.memory_limit_bytes` of the"),
+        (
+            replace(TINY, workload=replace(TINY.workload, seq_len="8")),
+            pw.Protocol(),
+            "$.workload.s",
+        ),
+        (replace(TINY, memory_limit_bytes=np.int64(2**30)), pw.Protocol(), "numpy.int64"),
+        (TINY, pw.Protocol(timeout_s="5"), "got `str` - at `$.timeout_s` of the Protocol"),
+        (TINY, pw.Protocol(timeout_s=float("nan")), "at `$.timeout_s` of the Protocol"),
+    ],
+)
+def test_a_record_that_no_worker_could_read_is_refused_before_one_starts(
+    case, protocol, line, in_tmp, monkeypatch
+):
+    monkeypatch.setattr("peakward.lab.measure.process.subprocess.Popen", None)
+    asked = [lambda: pw.measure(case, protocol), lambda: pw.bench([case], [protocol])]
+    if case is not TINY:
+        asked.append(lambda: pw.run(case))
+    for ask in asked:
+        with pytest.raises(pw.PeakwardError) as caught:
+            ask()
+        assert line in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("two", [2, np.int64(2)])
 def test_a_case_holds_plain_numbers(two):
     given = pw.case("tiny", batch_size=two, seq_len=two, accumulate=two, device="cpu")
     assert given == pw.case("tiny", batch_size=2, seq_len=2, accumulate=2, device="cpu")

@@ -1,13 +1,14 @@
 """A loop under watch, its windows read by a stand-in."""
 
 import gc
-import time
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import pytest
 import torch
 
+from peakward.lab.measure.live import loop as live
 from peakward.records.errors import PeakwardError
 from peakward.records.finding import Finding
 from peakward.records.loop import Reading
@@ -39,10 +40,26 @@ def reading_of(watch, *findings):
     return Reading(profile=PROFILE, device=None, diagnosis=found)
 
 
-def starved(n):
-    for i in range(n):
-        time.sleep(0.002)
-        yield i
+class Clock:
+    """Time that passes where a test says so: what else the machine does holds no step up."""
+
+    now_s = 0.0
+
+    def __call__(self):
+        return self.now_s
+
+    def starved(self, n):
+        """What a loader gives that takes 2 ms for each."""
+        for i in range(n):
+            self.now_s += 0.002
+            yield i
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(live, "LiveLoop", partial(live.LiveLoop, clock=clock))
+    return clock
 
 
 @pytest.mark.parametrize(
@@ -69,12 +86,14 @@ def test_outside_its_block_it_says_so():
         pass
 
 
-def test_a_loop_too_short_for_a_window_is_judged_by_its_times():
+def test_a_loop_too_short_for_a_window_is_judged_by_its_times(clock):
     told = []
     with made(told) as watch:
-        for _ in watch.batches(starved(40)):
+        for _ in watch.batches(clock.starved(40)):
+            clock.now_s += 0.001
             watch.step()
         assert told == []
+    assert watch.times.waited_s == pytest.approx(2 / 3 * watch.times.total_s)
     assert watch.profile is None
     codes = [each.code for each in watch.findings]
     assert codes[0] == "LOOP001"
@@ -88,10 +107,10 @@ def optimizer():
     return torch.optim.SGD([parameter], lr=0.1)
 
 
-def test_a_loop_that_marks_no_steps_is_watched_by_its_optimizer(capsys):
+def test_a_loop_that_marks_no_steps_is_watched_by_its_optimizer(clock, capsys):
     told, update = [], optimizer()
     with made(told) as watch:
-        for _ in watch.batches(starved(40)):
+        for _ in watch.batches(clock.starved(40)):
             update.step()
     assert watch.times.n_steps >= 30
     assert watch.findings[0].code == "LOOP001"
@@ -99,14 +118,14 @@ def test_a_loop_that_marks_no_steps_is_watched_by_its_optimizer(capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_steps_that_are_marked_are_not_counted_twice():
+def test_steps_that_are_marked_are_not_counted_twice(clock):
     update = optimizer()
     with made() as marked:
-        for _ in range(30):
+        for _ in clock.starved(30):
             update.step()
             marked.step()
     with made() as plain:
-        for _ in range(30):
+        for _ in clock.starved(30):
             plain.step()
     assert marked.times.n_steps == plain.times.n_steps
 
@@ -117,10 +136,10 @@ def test_a_loop_without_steps_is_told_how_to_mark_them(capsys):
     assert "call watch.step() at the end of each" in capsys.readouterr().err
 
 
-def test_a_loop_too_short_for_anything_is_not_judged():
+def test_a_loop_too_short_for_anything_is_not_judged(clock):
     told = []
     with made(told) as watch:
-        for _ in watch.batches(starved(4)):
+        for _ in watch.batches(clock.starved(4)):
             watch.step()
     assert told == []
     assert watch.findings == ()
@@ -129,10 +148,10 @@ def test_a_loop_too_short_for_anything_is_not_judged():
     }
 
 
-def test_after_an_exception_nothing_is_told_and_all_is_as_before():
+def test_after_an_exception_nothing_is_told_and_all_is_as_before(clock):
     told, callbacks = [], list(gc.callbacks)
     with pytest.raises(ZeroDivisionError), made(told) as watch:
-        for _ in watch.batches(starved(30)):
+        for _ in watch.batches(clock.starved(30)):
             watch.step()
         _ = 1 / 0
     assert told == []
@@ -141,22 +160,22 @@ def test_after_an_exception_nothing_is_told_and_all_is_as_before():
     assert watch.findings[0].code == "LOOP001", "what was seen is still to be had"
 
 
-def test_what_was_told_before_is_not_told_at_the_end():
+def test_what_was_told_before_is_not_told_at_the_end(clock):
     told = []
     with made(told) as watch:
-        for _ in watch.batches(starved(40)):
+        for _ in watch.batches(clock.starved(40)):
             watch.step()
         watch._heard(reading_of(watch, FOUND))
     assert len(told) == 1 and told[0].findings == (FOUND,)
 
 
-def test_a_callback_that_raises_is_said_once(capsys):
+def test_a_callback_that_raises_is_said_once(clock, capsys):
     def raises(_found):
         raise KeyError("mine")
 
     watch = Watch(every=1000, n_steps=2, with_stack=False, on_findings=raises)
     with watch:
-        for _ in watch.batches(starved(30)):
+        for _ in watch.batches(clock.starved(30)):
             watch.step()
         watch._heard(reading_of(watch, FOUND))
         watch._heard(reading_of(watch, FOUND))

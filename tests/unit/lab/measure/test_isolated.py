@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from peakward.lab.measure import probe, proc, process
+from peakward.lab.measure import conversation, probe, proc, process
 from peakward.lab.measure.isolated import Workers
 from peakward.lab.measure.messages import CalibrateRequest, Failed
 from peakward.records.case import ModelCase, StepCase, Workload
@@ -16,7 +16,7 @@ from peakward.records.errors import PeakwardError
 from peakward.records.protocol import Protocol
 
 SCRIPT = Path(__file__).with_name("scripted_worker.py")
-PROTOCOL = Protocol(timeout_s=30.0)
+PROTOCOL = Protocol()
 
 
 @pytest.fixture
@@ -37,6 +37,19 @@ def make_workers():
     yield make
     for each in made:
         each.close()
+
+
+@pytest.fixture
+def runs_out(monkeypatch):
+    """runs_out(event): a listener for whom all time has passed once a step is timed, and none before."""
+    now_s = 0.0
+    monkeypatch.setattr(conversation, "monotonic", lambda: now_s)
+
+    def heard(event):
+        nonlocal now_s
+        now_s += 1e9 * (event.stage == "timing")
+
+    return heard
 
 
 def ignore(_event):
@@ -137,14 +150,18 @@ def test_a_fresh_process_is_neither_an_old_one_nor_kept(make_workers, case):
         ("stop", "timeout", "not done after 3 s, while timing"),
     ],
 )
-def test_every_end_is_a_status_and_the_next_case_runs(make_workers, case, act, status, reason):
-    workers = make_workers(act)
-    ended = workers.measure(case, msgspec.structs.replace(PROTOCOL, timeout_s=3.0))
+def test_every_end_is_a_status_and_the_next_case_runs(
+    make_workers, case, act, status, reason, runs_out
+):
+    workers = make_workers(act, on_event=runs_out if status == "timeout" else None)
+    timeout_s = 3.0 if status == "timeout" else 600.0
+    ended = workers.measure(case, msgspec.structs.replace(PROTOCOL, timeout_s=timeout_s))
     assert ended.status == status
     assert ended.reason.startswith(reason)
     assert ended.summary is None
     assert ended.runs == ()
     assert pid(workers) is None
+    workers._on_event = ignore
     workers._argv = (*workers._argv[:2], "answer")
     assert workers.measure(case, PROTOCOL).status == "ok"
 
@@ -268,14 +285,16 @@ def test_junk_in_the_pipe_of_answers_is_a_row_and_the_next_case_runs(make_worker
     assert workers.measure(case, PROTOCOL).status == "ok"
 
 
-def test_a_check_tells_what_is_wrong_in_every_configuration(make_workers, make_module_case):
+def test_a_check_tells_what_is_wrong_in_every_configuration(
+    make_workers, make_module_case, runs_out
+):
     """Out of memory it says nothing: another precision may fit. Nor where its worker was taken away."""
     case = make_module_case("py:tiny_gpt:build")
     assert make_workers("answer").check(case) is None
     assert make_workers("fail").check(case) is None
     assert make_workers("SIGKILL").check(case) is None
     assert make_workers("SIGSEGV").check(case).status == "crashed"
-    assert make_workers("hang").check(case, 1.0).status == "timeout"
+    assert make_workers("hang", on_event=runs_out).check(case, 1.0).status == "timeout"
     with pytest.raises(PeakwardError, match="expected a module that is there"):
         make_workers("missing").check(case)
 
@@ -472,10 +491,11 @@ def test_recorded_memory_that_fails_is_a_status_and_no_file(make_workers, case, 
     ],
 )
 def test_a_profile_that_fails_is_a_status_and_no_file(
-    make_workers, case, tmp_path, act, status, reason
+    make_workers, case, tmp_path, act, status, reason, runs_out
 ):
-    workers = make_workers(act)
-    found = workers.profile(case, tmp_path / "t.json.gz", timeout_s=2.0)
+    workers = make_workers(act, on_event=runs_out if status == "timeout" else None)
+    timeout_s = 2.0 if status == "timeout" else 600.0
+    found = workers.profile(case, tmp_path / "t.json.gz", timeout_s=timeout_s)
     assert isinstance(found, Failed)
     assert found.status == status
     assert found.reason.startswith(reason)

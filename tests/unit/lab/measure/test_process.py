@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from time import monotonic, sleep
 
 import pytest
 
@@ -92,16 +91,13 @@ def test_a_death_comes_after_all_that_was_said(start, act, code):
     assert not is_alive(process.pid)
 
 
-def test_a_death_is_noticed_though_a_child_holds_the_pipes(start):
+def test_a_death_is_noticed_though_a_child_holds_the_pipes(start, wait_until_dead):
     process = start("leave-a-child")
     process.send(REQUEST)
     collect(process)
     assert process.bury() == 4
     child = int(process.tail().split("child ")[1].split()[0])
-    deadline_s = monotonic() + 30.0  # it was killed, but need not have got round to dying
-    while is_alive(child) and monotonic() < deadline_s:
-        sleep(0.01)
-    assert not is_alive(child)
+    wait_until_dead(child)  # it was killed, but need not have got round to dying
 
 
 def test_a_stopped_process_can_be_killed(start):
