@@ -52,13 +52,11 @@ def main(given: Options, command: str) -> int:
     cases, reasons = machine.runnable(asked, here)
     protocols = _protocols(given)
     targets = output.targets(given.results)
-    if given.dry_run:
-        plan = _dry_run(
-            planned(cases, protocols), here.environment, Path(given.results.db), command, reasons
-        )
-        output.show(plan, targets, as_json=given.results.json, document=dry_run.document(plan))
-        return 0
     plan = planned(cases, protocols)
+    if given.dry_run:
+        shown = _dry_run(plan, here.environment, Path(given.results.db), command, reasons)
+        output.show(shown, targets, as_json=given.results.json, document=dry_run.document(shown))
+        return 0
     names = [label(case) for case, _ in plan]
     with (
         watch.cases("bench", names) as watching,
