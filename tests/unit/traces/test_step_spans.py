@@ -8,6 +8,7 @@ from peakward.traces.host_work import with_host_work
 from peakward.traces.table import HostKind
 from peakward.traces.trace import Trace
 
+from .real import A100, real
 from .rows import Rows
 
 
@@ -262,3 +263,14 @@ def test_on_a_cpu_the_step_holds_what_is_outside_its_operators():
     found = Trace.of(with_host_work(builder.table()[0])).profile()
     assert found.breakdown.together.span_ns == 100
     assert found.breakdown.together.busy_ns == 30
+
+
+def test_the_steps_of_an_a100_to_the_nanosecond():
+    """From its first mark, 6,092,115 ns before the first of its work, to the end of its last, 582,838 ns
+    after the last; all else is of the whole file."""
+    table = real(A100)
+    found = Trace.of(table).breakdown().together
+    assert found.span_ns == 6_092_115 + 660_551_005 + 582_838
+    whole = Trace(table).breakdown().together
+    assert whole.span_ns == 660_551_005
+    assert found.busy_ns == whole.busy_ns == 157_500_014

@@ -47,9 +47,14 @@ def test_silent_about_products_that_go_by_cutlass_s_name():
 
 
 @pytest.mark.parametrize("cause", ["unseen", "stream_wait", "graph_start", "unknown"])
-def test_idle_time_from_a_third_on(cause):
-    assert judge("TIME001", signals(profile(PRODUCTS, idle={cause: 45}))) is None
-    assert isinstance(judge("TIME001", signals(profile(PRODUCTS, idle={cause: 55}))), Symptom)
+def test_idle_time_from_a_fifth_on(cause):
+    assert judge("TIME001", signals(profile(PRODUCTS, idle={cause: 20}))) is None
+    assert isinstance(judge("TIME001", signals(profile(PRODUCTS, idle={cause: 30}))), Symptom)
+
+
+def test_kernels_of_a_category_from_a_third_on():
+    assert judge("TIME001", signals(profile(kernel(SORTS, 45, "sort"), PRODUCTS))) is None
+    assert judge("TIME001", signals(profile(kernel(SORTS, 55, "sort"), PRODUCTS))) is not None
 
 
 def test_copies_between_other_places_and_sets():
