@@ -52,12 +52,12 @@ def main(options: Options, _command: str) -> int:
         study,
         targets,
         as_json=options.results.json,
-        document=documents.document(_told_today(study)),
+        document=documents.document(told_today(study)),
     )
     return 0
 
 
-def _told_today(study: Study) -> Study:
+def told_today(study: Study) -> Study:
     """The study with today's tables and sentences, or with its own and the reason.
 
     What `run` and `compare` store is told from the record whenever it is shown.

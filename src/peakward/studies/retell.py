@@ -17,6 +17,8 @@ from peakward.studies.setting import Setting
 from peakward.tune.memory_records import NOT_RECORDED
 from peakward.tune.profiles import NOT_PROFILED
 
+PUT_TOGETHER = "Put together afterwards"
+"""How the note of a record begins that was not written by the command that measured its cases."""
 MOST_NAMED = 6
 """Cases named that the study has today and the record has not."""
 
@@ -64,8 +66,9 @@ def as_stored(study: Study, obstacle: str) -> Study:
 
 
 def _again(study: Study, readings: Readings, parts: Parts) -> Study:
-    """What the lab could not take is in the record's notes alone."""
-    lab_notes = [each for each in study.notes if each.startswith((NOT_PROFILED, NOT_RECORDED))]
+    """What the lab could not take, and how the record came about, is in its notes alone."""
+    kept = (NOT_PROFILED, NOT_RECORDED, PUT_TOGETHER)
+    lab_notes = [each for each in study.notes if each.startswith(kept)]
     return told(study, readings, parts, lab_notes=lab_notes)
 
 

@@ -30,6 +30,7 @@ def parts(readings: Readings, setting: Setting) -> Parts:
             *conclusions.best(cells, readings.calibration),
             *conclusions.against(cells),
             *conclusions.crossovers(cells),
+            *launches.said(cells),
         ),
         notes=(
             "FLOPs are those that FlashAttention is rated by: causal forward 2·S²·d for the two "
@@ -38,7 +39,6 @@ def parts(readings: Readings, setting: Setting) -> Parts:
             "do not, and naive attention is rated by them too: a rate compares times.",
             _roof(setting),
             *over_roof.causes(cells, readings.calibration),
-            *launches.notes(cells),
             "Backward is measured by itself, through one graph that is kept. Compiled is torch.compile "
             "of the naive one; sdpa is the backend that torch chooses, flex torch's FlexAttention with "
             "the causal block mask, flash and flash-hopper are Peakward's kernels.",
@@ -62,5 +62,5 @@ def _roof(setting: Setting) -> str:
 
 def _of_cpu(setting: Setting) -> tuple[str, ...]:
     if setting.device != "cpu":
-        return ()
+        return (launches.NOTE,)
     return ("Our kernels do not run on a CPU: torch's sdpa stands in their place here.",)

@@ -3,7 +3,9 @@
 from collections.abc import Iterator, Sequence
 
 from peakward.records.case import OperatorCase
+from peakward.records.study import Conclusion
 from peakward.studies.flash.grid import Cell
+from peakward.studies.parts import evidence, say
 from peakward.studies.readings import median_s
 
 MOSTLY = 0.5
@@ -20,18 +22,30 @@ def host_bound(cells: Sequence[Cell]) -> frozenset[OperatorCase]:
     return frozenset(cell.attempt.case for cell in _bound(cells))
 
 
-def notes(cells: Sequence[Cell]) -> tuple[str, ...]:
+def said(cells: Sequence[Cell]) -> tuple[Conclusion, ...]:
     """How many there are, and by which sign; nothing where there are none, as on a CPU."""
-    bound, timed = _bound(cells), sum(map(len, _curves(cells)))
+    bound, timed = _bound(cells), [cell for curve in _curves(cells) for cell in curve]
     if not bound:
         return ()
+    behind = [each.attempt.measurement for each in bound]
     return (
-        f"In {len(bound)} of {timed} times, of lengths up to {max(each.seq_len for each in bound):,}, the "
-        "GPU mostly waits for its host: they are launches of this host, which differ from host to host, "
-        "and no sentence here compares them. The host's share of a time is what the same call takes at "
-        "the shortest length beyond its work. It is more than half of these times, or more than a quarter "
-        "where the rate is below 5% of the roof; of a call timed at one length alone that rate tells.",
+        say(
+            "In {n} of {all} times, of lengths up to {longest}, the GPU mostly waits for its host: they are "
+            "launches of this host, which differ from host to host, and no sentence here compares them.",
+            n=evidence("times of the host", len(bound), "count", *behind),
+            all=evidence(
+                "times", len(timed), "count", *(cell.attempt.measurement for cell in timed)
+            ),
+            longest=evidence("length", max(each.seq_len for each in bound), "count", *behind),
+        ),
     )
+
+
+NOTE = (
+    "The host's share of a time on a GPU is what the same call takes at the shortest length beyond its "
+    "work, over it. A time is the host's where that is more than half, or more than a quarter while the rate "
+    "is below 5% of the roof; of a call that was timed at one length alone the rate tells."
+)
 
 
 def _bound(cells: Sequence[Cell]) -> list[Cell]:

@@ -7,7 +7,7 @@ from peakward.records.measurement import Interval
 from peakward.studies import flash
 from peakward.studies.flash import conclusions
 from peakward.studies.flash.grid import read
-from peakward.studies.flash.launches import host_bound, notes
+from peakward.studies.flash.launches import host_bound, said
 from peakward.studies.scope import Scope
 
 
@@ -31,7 +31,7 @@ def told(read_flash, seconds, **options):
 def test_where_work_takes_the_time_nothing_is_said(read_flash):
     cells = told(read_flash, 0.0)
     assert host_bound(cells) == frozenset()
-    assert notes(cells) == ()
+    assert said(cells) == ()
 
 
 def test_what_takes_no_longer_than_the_shortest_is_the_hosts(read_flash):
@@ -39,22 +39,22 @@ def test_what_takes_no_longer_than_the_shortest_is_the_hosts(read_flash):
     bound = host_bound(cells)
     assert {each.seq_len for each in bound} == {128, 4096}
     assert all(each.seq_len < 65536 for each in bound)
-    (note,) = notes(cells)
+    (found,) = said(cells)
     timed = sum(cell.attempt.status == "ok" for cell in cells)
-    assert note.startswith(f"In {len(bound)} of {timed} times, of lengths up to 4,096, ")
+    assert found.text.startswith(f"In {len(bound)} of {timed} times, of lengths up to 4,096, ")
 
 
 def test_such_times_are_compared_in_no_sentence(read_flash):
     cells = told(read_flash, 2e-4)
     bound = host_bound(cells)
     ids = {cell.attempt.measurement.id for cell in cells if cell.attempt.case in bound}
-    said = (
+    claims = (
         *conclusions.best(cells, None),
         *conclusions.against(cells),
         *conclusions.crossovers(cells),
     )
-    assert said
-    assert not any(set(each.from_ids) & ids for one in said for each in one.evidence)
+    assert claims
+    assert not any(set(each.from_ids) & ids for one in claims for each in one.evidence)
 
 
 @pytest.mark.parametrize(("roof", "is_bound"), [(1e18, True), (1e12, False)])
@@ -68,4 +68,6 @@ def test_of_a_call_timed_at_one_length_the_share_of_the_roof_tells(read_flash, r
 def test_a_cpu_has_no_launches(read_flash):
     here, readings = read_flash(scope="small", device="cpu", roofs={"fp32": 1e18})
     assert host_bound(read(host(readings, 1.0), here)) == frozenset()
-    assert not any("launches" in each for each in flash.parts(readings, here).notes)
+    parts = flash.parts(readings, here)
+    assert not any("launches" in each.text for each in parts.conclusions)
+    assert not any("host" in each for each in parts.notes)
