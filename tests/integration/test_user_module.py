@@ -122,7 +122,7 @@ def test_a_module_that_fails_in_its_check_is_a_row_and_the_others_are_measured(
         assert (name, made["status"]) == (name, status)
         assert reason is None or reason in made["reason"]
     _, planned, _ = here(*words, "--dry-run")
-    assert planned.count("(stored)") == len(expected)
+    assert planned.count("stored\n") == len(expected)
 
 
 def test_the_time_limit_of_a_case_holds_for_the_check_of_its_module(at_user_modules, here):

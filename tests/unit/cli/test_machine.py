@@ -1,13 +1,17 @@
 """What can run on a machine."""
 
+import contextlib
+
 import pytest
 
 from peakward.catalogue.levers import pull
 from peakward.cli import machine, options
 from peakward.cli.machine import Machine
 from peakward.cli.vocabulary import CaseOptions
+from peakward.lab.measure.messages import Failed
 from peakward.records.environment import Environment
 from peakward.records.errors import PeakwardError
+from peakward.records.protocol import Protocol
 
 
 def a_machine(device="cpu", capability=None, *, has_compiler=True) -> Machine:
@@ -124,3 +128,53 @@ def test_cuda_is_never_replaced_by_the_cpu(monkeypatch):
     monkeypatch.setattr("peakward.lab.measure.nvml.visible_gpu", lambda: None)
     with pytest.raises(PeakwardError, match="use --device cpu"):
         machine.this_machine("cuda")
+
+
+class Checking:
+    """A sweep whose modules are wrong as said, of which this much is stored."""
+
+    def __init__(self, wrong=None, stored=()):
+        self.wrong, self.stored, self.checked = wrong, stored, []
+
+    def known(self, case, protocol):
+        return case if case in self.stored else None
+
+    def check(self, case, timeout_s):
+        self.checked.append((case, timeout_s))
+        return self.wrong
+
+
+@pytest.mark.parametrize(
+    ("status", "line"),
+    [
+        ("invalid", "it went wrong"),
+        (
+            "timeout",
+            "expected three steps of py:tiny_gpt:build as it is, got it went wrong: give a longer",
+        ),
+        ("crashed", None),
+    ],
+)
+def test_a_run_needs_a_module_that_can_be_built_and_ends(status, line, make_module_case):
+    sweep = Checking(Failed(status=status, reason="it went wrong"))
+    case = make_module_case("py:tiny_gpt:build")
+    with pytest.raises(PeakwardError, match=line) if line else contextlib.nullcontext():
+        machine.expect_sound(case, sweep, 300.0)
+    assert sweep.checked == [(case, 300.0)]
+    machine.expect_sound(case, Checking(), 5.0)
+
+
+def test_a_small_budget_leaves_a_module_the_time_to_be_built(make_module_case):
+    sweep = Checking()
+    machine.expect_sound(make_module_case("py:tiny_gpt:build"), sweep, 5.0)
+    assert sweep.checked[0][1] == machine.LEAST_CHECK_S
+
+
+def test_a_grid_checks_what_is_to_be_measured_and_is_ended_by_no_module(make_module_case):
+    stored, new = (
+        make_module_case("py:tiny_gpt:build", pass_=p) for p in ("forward", "train_step")
+    )
+    sweep = Checking(Failed(status="invalid", reason="it went wrong"), stored=[stored])
+    quick = Protocol(timeout_s=5.0)
+    machine.check_modules([(stored, quick), (new, quick)], sweep)
+    assert sweep.checked == [(new, 5.0)]

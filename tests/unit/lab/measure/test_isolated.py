@@ -365,6 +365,11 @@ def test_failed_turns_name_the_case(make_workers, case, act):
     assert timed.reason
 
 
+@pytest.mark.parametrize(("act", "ended_by"), [("SIGKILL", "outside"), ("SIGSEGV", "case")])
+def test_failed_turns_say_who_ended_them(make_workers, case, act, ended_by):
+    assert make_workers(act).turns((case, case), PROTOCOL).ended_by == ended_by
+
+
 def test_turns_have_as_much_time_as_all_their_cases(make_workers, case):
     brief = msgspec.structs.replace(PROTOCOL, timeout_s=0.2)
     timed = make_workers("hang").turns((case, case, case), brief)
