@@ -88,6 +88,8 @@ HOSTILE = [
     "[lambda(" * 12_500,
     "Adam" * 25_000,
     "w1a1_" * 20_000,
+    "chunk_parallel_" * 6_000,
+    "_moe_" * 20_000,
     "elementwise_kernel<" + "void f(" * 14_000 + ")>",
     "triton_red_fused_" + "_" * 100_000,
     "triton_poi_fused_" + "add_" * 25_000,
