@@ -39,15 +39,11 @@ from peakward.records.inference import ServingWorkload
 from peakward.records.lever import NumericsClass
 from peakward.records.measurement import Measurement
 from peakward.records.model_shape import ModelShape
-from peakward.records.plan import Plan
 from peakward.records.protocol import Protocol
-from peakward.records.serving_plan import ServingPlan
 from peakward.records.study import Study
 from peakward.records.trial import Objective
-from peakward.report import documents, serving_plan
-from peakward.report import plan as pages
-from peakward.report.document import Document
 from peakward.report.watch import Announcer
+from peakward.results import html, load, markdown
 from peakward.store.database import Store
 from peakward.tune.watch import Watch
 
@@ -78,6 +74,7 @@ __all__ = [
     "html",
     "investigate",
     "lever",
+    "load",
     "markdown",
     "measure",
     "measure_step",
@@ -483,28 +480,6 @@ def compare(before: Study, after: Study, *, threshold: float = 0.03, across: boo
     command = f"peakward compare {before.id} {after.id} --threshold {threshold}"
     command += " --across" if across else ""
     return comparison.study(before, after, found, threshold=threshold, command=command)
-
-
-def markdown(found: Study | Plan | ServingPlan) -> str:
-    """The report of a study or a plan as Markdown."""
-    from peakward.report import markdown as view
-
-    return view.render(_document(found))
-
-
-def html(found: Study | Plan | ServingPlan) -> str:
-    """The report of a study or a plan as one self-contained page."""
-    from peakward.report import html as view
-
-    return view.render(_document(found))
-
-
-def _document(found: Study | Plan | ServingPlan) -> Document:
-    if isinstance(found, Plan):
-        return pages.whole(found)
-    if isinstance(found, ServingPlan):
-        return serving_plan.document(found)
-    return documents.document(found)
 
 
 def _command(case: Case) -> str:

@@ -1,6 +1,5 @@
 """A report to the terminal and to the files that were asked for."""
 
-import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -40,7 +39,7 @@ def targets(options: ViewOptions) -> tuple[Target, ...]:
         if path is not None
     )
     for target in found:
-        _check(target)
+        whole_file.check(target.path, overwrite=target.overwrite, by="--force")
     if len({target.path.resolve() for target in found}) < len(found):
         raise PeakwardError(f"expected a file for each view, got {found[0].path} for two of them")
     return found
@@ -59,7 +58,7 @@ def show(
     `screen` is printed in its place, where a terminal should show less than a page.
     """
     for target in files:
-        _check(target)
+        whole_file.check(target.path, overwrite=target.overwrite, by="--force")
         whole_file.write(target.path, target.render(document).encode())
     if as_json:
         sys.stdout.buffer.write(codec.to_json(record) + b"\n")
@@ -99,16 +98,3 @@ def _markdown(document: Document) -> str:
     from peakward.report import markdown
 
     return markdown.render(document)
-
-
-def _check(target: Target) -> None:
-    path = target.path
-    place = path.resolve()
-    if path.is_dir() or not place.parent.is_dir():
-        raise PeakwardError(f"expected a file in an existing folder, got {str(path)!r}")
-    if place.exists() and not place.is_file():
-        raise PeakwardError(f"expected a regular file, got {str(path)!r}: choose another place")
-    if place.exists() and not target.overwrite:
-        raise PeakwardError(f"expected a new file, got {str(path)!r}: overwrite it with --force")
-    if not os.access(place.parent, os.W_OK):
-        raise PeakwardError(f"expected a writable folder, got {str(path.parent)!r}")

@@ -7,11 +7,12 @@ from typing import Annotated
 import msgspec
 import tyro
 
+from peakward import results
 from peakward.cli import output, stored
 from peakward.cli.vocabulary import ResultOptions, Results, option
 from peakward.records.errors import PeakwardError
+from peakward.records.result import Result
 from peakward.records.study import Column, Study, Table
-from peakward.report import documents
 from peakward.report.columns import without_empty
 from peakward.report.document import Document, TableBlock
 from peakward.studies.registry import STUDIES
@@ -19,6 +20,8 @@ from peakward.studies.registry import STUDIES
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Show a stored study again: terminal, Markdown, HTML or JSON.
+
+    A JSON file may hold any result: what a command printed with --json, or what `.save` of Python wrote.
 
     Tables and sentences of a study or a bench are derived anew from its measurements, so that they are
     those of this version; --json prints the record as it was stored.
@@ -47,14 +50,19 @@ def main(options: Options, _command: str) -> int:
     if options.ledger:
         _ledger(options, targets)
         return 0
-    study = stored.load(_only(options.studies), options.results.db)
-    output.show(
-        study,
-        targets,
-        as_json=options.results.json,
-        document=documents.document(told_today(study)),
-    )
+    found = _found(_only(options.studies), options.results.db)
+    shown = told_today(found) if isinstance(found, Study) else found
+    record = results.record(found)
+    output.show(record, targets, as_json=options.results.json, document=results.document(shown))
     return 0
+
+
+def _found(reference: str, db: str) -> Result:
+    """The study that a word means, or whatever result a JSON file holds."""
+    path = Path(reference)
+    if path.is_file() and not stored.is_database(path):
+        return results.load(path)
+    return stored.load(reference, db)
 
 
 def told_today(study: Study) -> Study:

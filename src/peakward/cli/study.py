@@ -24,7 +24,7 @@ from peakward.records.environment import Environment
 from peakward.records.errors import PeakwardError
 from peakward.records.study import Column, Studies, Study, Table
 from peakward.report import documents
-from peakward.report.document import Document, Section, TableBlock
+from peakward.report.document import Document, TableBlock
 from peakward.studies import registry
 from peakward.studies.attention_arms import PRECISIONS
 from peakward.studies.scope import Scope, default_scope, grid
@@ -140,7 +140,7 @@ def main(given: Options, command: str) -> int:
         session.for_studies(names, given.results.db, here, watching) as opened,
     ):
         found = _carry_out(names, opened, scope, command)
-    document = _together([documents.document(each) for each in found])
+    document = documents.together([documents.document(each) for each in found])
     record = found[0] if given.name is not None else Studies(studies=found)
     output.show(record, targets, as_json=given.results.json, document=document)
     if not found[-1].complete:
@@ -260,24 +260,6 @@ def _refuse_unstudied(name: str | None, scope: Scope, here: Machine) -> None:
             raise PeakwardError(
                 f"expected a --precision of {' or '.join(there)} for {name} on {here.device}, got {each}"
             )
-
-
-def _together(found: Sequence[Document]) -> Document:
-    """One document of several: each study's opening is a section, its own sections follow."""
-    if len(found) == 1:
-        return found[0]
-    sections: list[Section] = []
-    for each in found:
-        sections.append(Section(title=each.title, blocks=each.blocks))
-        sections += [
-            Section(title=f"{each.title}: {part.title}", blocks=part.blocks, folded=part.folded)
-            for part in each.sections
-        ]
-    return Document(
-        title="Studies",
-        headline="; ".join(each.headline for each in found),
-        sections=tuple(sections),
-    )
 
 
 def _list(*, as_json: bool) -> None:

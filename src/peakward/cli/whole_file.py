@@ -7,6 +7,26 @@ from pathlib import Path
 from peakward.records.errors import PeakwardError
 
 
+def check(path: Path, *, overwrite: bool, by: str) -> None:
+    """Refuse a place that a file cannot be written to.
+
+    Args:
+        by: how the caller asks for a file to be overwritten, for the message: "--force".
+
+    Raises:
+        PeakwardError: a file that exists (unless `overwrite`), or a place that cannot be written.
+    """
+    place = path.resolve()
+    if path.is_dir() or not place.parent.is_dir():
+        raise PeakwardError(f"expected a file in an existing folder, got {str(path)!r}")
+    if place.exists() and not place.is_file():
+        raise PeakwardError(f"expected a regular file, got {str(path)!r}: choose another place")
+    if place.exists() and not overwrite:
+        raise PeakwardError(f"expected a new file, got {str(path)!r}: overwrite it with {by}")
+    if not os.access(place.parent, os.W_OK):
+        raise PeakwardError(f"expected a writable folder, got {str(path.parent)!r}")
+
+
 def write(path: Path, content: bytes) -> None:
     """Written beside its place, then renamed. A link stays: its file is replaced.
 

@@ -1,12 +1,14 @@
 """The ceilings measured on one machine; of a full calibration, the rates too."""
 
 import hashlib
+from typing import ClassVar
 
 import msgspec
 
 from peakward.records.codec import to_json
 from peakward.records.environment import Environment
 from peakward.records.rates import Rates
+from peakward.records.result import Result
 
 
 class MatmulRate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -19,8 +21,10 @@ class MatmulRate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     flops_per_s: float
 
 
-class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Calibration(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Measured ceilings; they hold for `environment` alone."""
+
+    ROWS: ClassVar[tuple[str, ...]] = ("matmul",)
 
     environment: Environment
     started_at: str

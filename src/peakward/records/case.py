@@ -11,6 +11,7 @@ import msgspec
 
 from peakward.records.data import TextData
 from peakward.records.model_shape import ModelShape
+from peakward.records.result import Result
 
 ModulePass = Literal["forward", "forward_backward", "train_step"]
 """Passes of any module; the others need a decoder that keeps keys and values."""
@@ -122,7 +123,9 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Quantised, passes without gradients multiply by them in Peakward's own kernel."""
 
 
-class ModelCase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="model"):
+class ModelCase(
+    Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="model"
+):
     """A pass of a model over a workload on a device."""
 
     model: ModelShape
@@ -148,7 +151,7 @@ AS_WRITTEN = Configuration(attention="as-written")
 
 
 class ModuleCase(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="module"
+    Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="module"
 ):
     """A pass of a module of the user's, built from its source by whoever runs it."""
 

@@ -52,6 +52,15 @@ def as_read_back(record: R) -> R:
         ) from error
 
 
+def fields(data: bytes) -> frozenset[str]:
+    """The names of the fields of the record in the JSON that `to_json` wrote; none of anything else."""
+    try:
+        envelope = msgspec.json.decode(data, type=_Envelope)
+        return frozenset(msgspec.json.decode(envelope.record, type=dict[str, msgspec.Raw]))
+    except (msgspec.DecodeError, RecursionError):
+        return frozenset()
+
+
 def from_json(data: bytes, record_type: type[R]) -> R:
     """The record that `to_json` wrote.
 

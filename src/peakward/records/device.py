@@ -4,6 +4,8 @@ from typing import Literal
 
 import msgspec
 
+from peakward.records.result import Result
+
 Vendor = Literal["nvidia", "amd"]
 
 
@@ -51,7 +53,7 @@ class PeerLink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """How many devices it joins."""
 
 
-class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Device(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One model of accelerator with one memory size. Dense rates; a figure nobody gives is absent."""
 
     key: str

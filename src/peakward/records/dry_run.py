@@ -1,9 +1,12 @@
 """What a command would do: the record of `--dry-run`."""
 
+from typing import ClassVar
+
 import msgspec
 
 from peakward.records.case import Case
 from peakward.records.protocol import Protocol
+from peakward.records.result import Result
 
 
 class PlannedStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -19,8 +22,10 @@ class PlannedStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Whether the database holds its measurement already; None where no step is ever stored."""
 
 
-class DryRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class DryRun(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All that a command would do, in order; nothing was run."""
+
+    ROWS: ClassVar[tuple[str, ...]] = ("steps",)
 
     command: str
     steps: tuple[PlannedStep, ...]

@@ -1,11 +1,12 @@
 """What holds a step back, told from stored numbers: findings, and what could not be judged."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import msgspec
 
 from peakward.records.case import Case
 from peakward.records.measurement import Interval
+from peakward.records.result import Result
 
 Quantity = Literal["text", "count", "s", "bytes", "ratio", "share", "flops_per_s"]
 """Of `records.study.Unit` those that evidence comes in."""
@@ -75,8 +76,10 @@ class Abstention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """The signals that it needs and did not have."""
 
 
-class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Diagnosis(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the rules say of one case or one trace."""
+
+    ROWS: ClassVar[tuple[str, ...]] = ("findings",)
 
     subject: str
     """The case's label or the trace's file."""

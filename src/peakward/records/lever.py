@@ -6,11 +6,12 @@ import msgspec
 
 from peakward.records.case import DeviceType, Pass
 from peakward.records.device import Vendor
+from peakward.records.result import Result
 
 NumericsClass = Literal["exact", "reordered", "approximate"]
 
 
-class Lever(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Lever(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the lever changes in a case, when it applies, and what it may do to the numbers."""
 
     name: str

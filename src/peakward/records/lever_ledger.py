@@ -1,9 +1,12 @@
 """How predictions of levers fared: what was foretold of every trial, against what was measured."""
 
+from typing import ClassVar
+
 import msgspec
 
 from peakward.records.case import LeverCase
 from peakward.records.measurement import Interval
+from peakward.records.result import Result
 from peakward.records.trial import TrialVerdict
 
 
@@ -68,8 +71,10 @@ class Unpredicted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     n: int
 
 
-class LeverLedger(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LeverLedger(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All trials of some databases and files."""
+
+    ROWS: ClassVar[tuple[str, ...]] = ("entries",)
 
     sources: tuple[str, ...]
     n_trials: int

@@ -9,6 +9,7 @@ from peakward.records.case import Case
 from peakward.records.environment import Environment
 from peakward.records.feeding import Feeding, LoaderWait
 from peakward.records.protocol import Protocol
+from peakward.records.result import Result
 
 Status = Literal["ok", "oom", "timeout", "crashed", "invalid"]
 EndedBy = Literal["case", "outside", "user"]
@@ -146,7 +147,7 @@ class PieceWork(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """From fp64 on the same inputs: the largest over the largest value. None where refused."""
 
 
-class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Measurement(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A case, how it was measured and where, and what came of it."""
 
     id: str

@@ -4,7 +4,11 @@ Allocated counts blocks, as `torch.cuda.memory_allocated` does; requested what t
 active also blocks that were let go but are still in use on another stream; reserved all segments.
 """
 
+from typing import ClassVar
+
 import msgspec
+
+from peakward.records.result import Result
 
 
 class MemoryBalance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -160,8 +164,10 @@ class DeviceMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     check: MemoryCheck
 
 
-class MemoryReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MemoryReport(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A whole snapshot."""
+
+    ROWS: ClassVar[tuple[str, ...]] = ("devices",)
 
     source: str
     devices: tuple[DeviceMemory, ...]

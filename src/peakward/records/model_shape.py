@@ -4,12 +4,14 @@ from typing import Literal
 
 import msgspec
 
+from peakward.records.result import Result
+
 Norm = Literal["rmsnorm", "layernorm"]
 Activation = Literal["silu", "gelu", "gelu-tanh", "relu"]
 Positions = Literal["rope", "learned", "sinusoidal", "alibi"]
 
 
-class ModelShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ModelShape(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Sizes and choices of architecture. Two models with equal shapes cost the same."""
 
     name: str

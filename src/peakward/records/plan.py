@@ -1,12 +1,13 @@
 """What a case is expected to need on hardware that nobody has at hand, and what would change it."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import msgspec
 
 from peakward.records.case import Case, ModelCase
 from peakward.records.measurement import Interval
 from peakward.records.memory import MemoryPrediction
+from peakward.records.result import Result
 from peakward.records.step_time import StepTime
 
 Parallel = Literal["ddp", "fsdp"]
@@ -43,7 +44,7 @@ class Communication(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """What of it the step waits for. High end: nothing overlaps."""
 
 
-class Forecast(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Forecast(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A case on one kind of device. What is None was not computed or not asked for; `absent` has the
     reason of the former."""
 
@@ -119,8 +120,10 @@ class DevicePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Beyond the forecast's."""
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Plan(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A case on several kinds of devices; nothing was run."""
+
+    ROWS: ClassVar[tuple[str, ...]] = ("devices",)
 
     case: ModelCase
     command: str

@@ -1,11 +1,12 @@
 """How fast a case could run at most on a device."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import msgspec
 
 from peakward.records.case import Case
 from peakward.records.measurement import Phase
+from peakward.records.result import Result
 
 Source = Literal["measured", "calibrated", "datasheet"]
 
@@ -24,8 +25,10 @@ class PhaseFloor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     bound: Literal["compute", "memory"] | None
 
 
-class Prediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Prediction(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The floor of a step, by phase, made before it is measured."""
+
+    ROWS: ClassVar[tuple[str, ...]] = ("phases",)
 
     case: Case
     device: str

@@ -4,12 +4,13 @@ Of a trace without GPU work, the host's operators stand in the GPU's place: a `P
 `devices` is `(CPU,)`. A kernel is then an operator and its duration the operator's self time.
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import msgspec
 
 from peakward.records.case import Case
 from peakward.records.device import Accelerator
+from peakward.records.result import Result
 
 WorkPhase = Literal["forward", "backward", "optimizer", "other"]
 """`other` is work that no evidence puts into one of the three."""
@@ -59,8 +60,10 @@ class DeviceTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return self.communication_ns - self.communication_under_compute_ns
 
 
-class Breakdown(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Breakdown(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The time of each device, and of all."""
+
+    ROWS: ClassVar[tuple[str, ...]] = ("devices",)
 
     devices: tuple[DeviceTime, ...]
     together: DeviceTime
@@ -112,8 +115,10 @@ class IdleCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """In one gap."""
 
 
-class Idle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Idle(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The idle time of each device, and of all."""
+
+    ROWS: ClassVar[tuple[str, ...]] = ("devices",)
 
     devices: tuple[DeviceIdle, ...]
     together: DeviceIdle
@@ -238,8 +243,10 @@ class PathShare(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     ns: int
 
 
-class CriticalPath(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CriticalPath(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The path, added up."""
+
+    ROWS: ClassVar[tuple[str, ...]] = ("shares",)
 
     span_ns: int
     """From the first start of a device's span to the last end of one."""
@@ -307,8 +314,10 @@ class HostWork(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     leave no mark in a trace. None where there are none."""
 
 
-class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Profile(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One trace file, analysed: all of it, or the work of one phase or range."""
+
+    ROWS: ClassVar[tuple[str, ...]] = ("kernels",)
 
     source: str
     """The file's name."""
@@ -390,8 +399,10 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """From its first work to its last, with nothing running."""
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Job(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Several ranks of one job."""
+
+    ROWS: ClassVar[tuple[str, ...]] = ("ranks",)
 
     ranks: tuple[Rank, ...]
     n_collectives: int

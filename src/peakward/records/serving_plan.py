@@ -1,9 +1,12 @@
 """A serving workload on hardware that nobody has at hand: what it can do at best."""
 
+from typing import ClassVar
+
 import msgspec
 
 from peakward.records.inference import ServingCost, ServingFloor
 from peakward.records.plan import Absent
+from peakward.records.result import Result
 
 
 class ServingSite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -24,8 +27,10 @@ class ServingSite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     absent: tuple[Absent, ...]
 
 
-class ServingPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ServingPlan(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A workload on several kinds of devices; nothing was run."""
+
+    ROWS: ClassVar[tuple[str, ...]] = ("devices",)
 
     cost: ServingCost
     """On any device."""

@@ -1,6 +1,6 @@
 """A finished investigation: cases, results, and what they say. The one thing a report shows."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import msgspec
 
@@ -12,6 +12,7 @@ from peakward.records.measurement import Measurement
 from peakward.records.plan import Forecast
 from peakward.records.prediction import Prediction
 from peakward.records.profile import CaseProfile
+from peakward.records.result import Result
 from peakward.records.trial import Trial
 
 Unit = Literal[
@@ -110,8 +111,10 @@ class Unfinished(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Faster when screened, and not confirmed for want of time."""
 
 
-class Study(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Study(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What one command found. Reports are views of it; `measurements` are its raw truth."""
+
+    ROWS: ClassVar[tuple[str, ...]] = ("trials", "measurements")
 
     id: str
     name: str
@@ -152,7 +155,9 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Conventions and limits the reader must know: what was not run, and why."""
 
 
-class Studies(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Studies(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Several studies that one command carried out."""
+
+    ROWS: ClassVar[tuple[str, ...]] = ("studies",)
 
     studies: tuple[Study, ...]

@@ -7,7 +7,7 @@ from peakward.records.measurement import Interval
 from peakward.records.study import Cell, Column, Table
 from peakward.records.trial import Trial
 from peakward.report.columns import without_empty
-from peakward.report.document import Block, Items, Note, Paragraph, TableBlock
+from peakward.report.document import Block, Document, Items, Note, Paragraph, TableBlock
 from peakward.report.format import format_cell, format_spread
 from peakward.stats.pairs import inverted
 
@@ -68,6 +68,16 @@ def _with_share(found: Finding, pulled: Container[str]) -> str:
 def brief(found: Diagnosis) -> tuple[Block, ...]:
     """The ranking, and what could not be judged."""
     return (*_ranking(found), *_missing(found))
+
+
+def document(found: Diagnosis) -> Document:
+    """A diagnosis by itself."""
+    n = len(found.findings)
+    return Document(
+        title=found.subject,
+        headline=f"{n} finding{'' if n == 1 else 's'}",
+        blocks=blocks(found),
+    )
 
 
 def blocks(found: Diagnosis, trials: Sequence[Trial] = ()) -> tuple[Block, ...]:

@@ -25,6 +25,7 @@ from peakward.records.profile import (
     Waiting,
     WorkPhase,
 )
+from peakward.records.result import Result
 from peakward.traces import ranks
 from peakward.traces.accelerators import accelerator
 from peakward.traces.breakdown import breakdown, whole_ns
@@ -55,7 +56,7 @@ from peakward.traces.table import Codes, GpuKind, HostKind, Indices, Table
 from peakward.traces.telling import evidence, incomplete
 
 
-class Trace:
+class Trace(Result):
     """One trace. Analyses are worked out when they are first asked for.
 
     `table` holds its columns, for questions that no method answers.
@@ -69,6 +70,10 @@ class Trace:
         """Whether the work is that of the host's operators (`host_work`), for want of a GPU's."""
         self.device: Device | None = None
         """The model of its GPUs, once somebody who knows the catalogue has set it."""
+
+    def __repr__(self) -> str:
+        known = "" if self.device is None else f", device={self.device.key!r}"
+        return f"Trace({self.table.source!r}, {len(self.table.gpu):,} pieces of work{known})"
 
     @classmethod
     def open(cls, path: Path) -> "Trace":

@@ -8,6 +8,7 @@ import numpy as np
 from peakward.records.errors import PeakwardError
 from peakward.records.memory_snapshot import DeviceMemory, MemoryReport
 from peakward.records.printable import printable
+from peakward.records.result import Result
 from peakward.traces.memory.device_memory import OneDevice
 from peakward.traces.memory.frame_marks import stack_marks
 from peakward.traces.memory.origins import EVIDENCE
@@ -17,11 +18,14 @@ from peakward.traces.memory.table import NONE, Snapshot
 MIB = 2**20
 
 
-class Memory:
+class Memory(Result):
     """One snapshot. `snapshot` holds its columns, for questions that no method answers."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
+
+    def __repr__(self) -> str:
+        return f"Memory({self.snapshot.source!r}, {len(self.snapshot.events):,} events)"
 
     @cached_property
     def devices(self) -> tuple[OneDevice, ...]:
