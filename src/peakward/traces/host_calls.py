@@ -14,13 +14,14 @@ COLLECT = re.compile(r"<built-in (?:function|method) collect(?: of module.*)?>$"
 """How torch's profiler names a call of `gc.collect`."""
 
 
-def host_calls(table: Table) -> HostWork:
-    """Calls into the runtime by name, and collections."""
+def host_calls(table: Table, among: NDArray[np.bool_] | None = None) -> HostWork:
+    """Calls into the runtime by name, and collections; of the host rows `among`, or of all."""
     host = table.host
-    python = np.flatnonzero(host.kind == HostKind.PYTHON)
+    chosen = np.ones(len(host), dtype=np.bool_) if among is None else among
+    python = np.flatnonzero((host.kind == HostKind.PYTHON) & chosen)
     collects = by_name(table.names, host.name[python], lambda name: bool(COLLECT.search(name)))
     return HostWork(
-        calls=_calls(table),
+        calls=_calls(table, chosen),
         n_python=len(python),
         collections=_call(table, "gc.collect", python[collects == 1]),
     )
@@ -37,8 +38,8 @@ def rows_by_call(table: Table) -> dict[str, NDArray[np.intp]]:
     return {name: np.concatenate(rows) for name, rows in by_plain.items()}
 
 
-def _calls(table: Table) -> tuple[HostCall, ...]:
-    made = (_call(table, name, rows) for name, rows in rows_by_call(table).items())
+def _calls(table: Table, among: NDArray[np.bool_]) -> tuple[HostCall, ...]:
+    made = (_call(table, name, rows[among[rows]]) for name, rows in rows_by_call(table).items())
     found = [each for each in made if each is not None]
     return tuple(sorted(found, key=lambda each: (-each.sum_ns, each.name)))
 

@@ -23,6 +23,14 @@ def step_rows(table: Table) -> NDArray[np.int64]:
     return rows[:0]
 
 
+def begun_in_steps(table: Table) -> NDArray[np.bool_]:
+    """Which host rows began between the first mark and the end of the last."""
+    marks = step_rows(table)
+    start, end = table.host.start_ns[marks].min(), table.host.end_ns[marks].max()
+    found: NDArray[np.bool_] = (table.host.start_ns >= start) & (table.host.start_ns < end)
+    return found
+
+
 def n_steps(table: Table) -> int:
     """How many there are: of several processes that mark theirs, of the one with most."""
     _, numbers = np.unique(processes_of(table)[step_rows(table)], return_counts=True)

@@ -18,11 +18,18 @@ _LINE = re.compile(r"\.py\(\d+\): ")
 _OURS, _TORCHS = 2, 1
 
 
-def waiting(table: Table, *, outside: str | None = None) -> tuple[Waiting, ...]:
-    """The places at which the host waited, the longest in sum first; not those in ranges of the name
-    `outside`, whose work is none of the table's."""
+def waiting(
+    table: Table, *, outside: str | None = None, among: NDArray[np.bool_] | None = None
+) -> tuple[Waiting, ...]:
+    """The places at which the host waited, the longest in sum first.
+
+    Args:
+        table: with the work that it waited for.
+        outside: the name of ranges whose work is none of the table's.
+        among: which host rows count; None: all.
+    """
     host = host_time(table)
-    calls = np.flatnonzero(host.waiting)
+    calls = np.flatnonzero(host.waiting if among is None else host.waiting & among)
     calls = calls[~_within(table, calls, outside)]
     around = np.stack([_names(table, rows) for rows in (calls, *_around(table, calls))], axis=1)
     idle = table.host.duration_ns[calls] - _busy_during(table, host, calls)

@@ -50,7 +50,7 @@ from peakward.traces.reading import read
 from peakward.traces.row_categories import CATEGORIES, row_categories
 from peakward.traces.selection import restricted
 from peakward.traces.step_spans import Spans, steps
-from peakward.traces.steps import n_steps
+from peakward.traces.steps import begun_in_steps, n_steps
 from peakward.traces.sync import waiting
 from peakward.traces.table import Codes, GpuKind, HostKind, Indices, Table
 from peakward.traces.telling import evidence, incomplete
@@ -130,6 +130,11 @@ class Trace(Result):
         """The phase of each GPU row, and what says so."""
         return phases(self.table, self.origins.calls)
 
+    @cached_property
+    def _host_rows(self) -> NDArray[np.bool_] | None:
+        """Which rows of the host are of the steps; None: all."""
+        return None if self.spans is None else begun_in_steps(self.table)
+
     def breakdown(self) -> Breakdown:
         """Busy and idle, compute, communication and memory, by device."""
         if self.is_of_host:
@@ -159,7 +164,7 @@ class Trace(Result):
 
     def waits(self) -> tuple[Waiting, ...]:
         """Where the host waited for the GPU, the longest in total first."""
-        return waiting(self.table, outside=REHEARSAL)
+        return waiting(self.table, outside=REHEARSAL, among=self._host_rows)
 
     def launch_delays(self) -> tuple[LaunchDelay, ...]:
         """From launch to start, and how far ahead the host was, by device."""
@@ -263,7 +268,7 @@ class Trace(Result):
             unnamed_share=int(table.gpu.duration_ns[kernels & other].sum()) / max(kernel_ns, 1),
             incomplete=incomplete(table, self.launches, self.phases),
             ranges=self.ranges(),
-            host=host_calls(table),
+            host=host_calls(table, self._host_rows),
             accelerator=None if self.is_of_host else self.accelerator,
         )
 

@@ -274,3 +274,16 @@ def test_the_steps_of_an_a100_to_the_nanosecond():
     whole = Trace(table).breakdown().together
     assert whole.span_ns == 660_551_005
     assert found.busy_ns == whole.busy_ns == 157_500_014
+
+
+def test_calls_before_and_after_the_steps_are_none_of_them():
+    """Memory that is made ready before the first, and the wait with which the profiler ends."""
+    builder = Rows().range("ProfilerStep#0", 0, 10 * MS).launch("gemm", 0, gpu=(2, 15 * MS))
+    builder.host(HostKind.CALL, "cudaMalloc", -3 * MS, -2 * MS)
+    builder.host(HostKind.CALL, "cudaFree", 3 * MS, 4 * MS)
+    builder.host(HostKind.CALL, "cudaStreamSynchronize", 5 * MS, 6 * MS)
+    builder.host(HostKind.CALL, "cudaDeviceSynchronize", 11 * MS, 16 * MS)
+    found = profiled(builder)
+    names = {"cudaFree", "cudaStreamSynchronize", "cudaLaunchKernel"}
+    assert {each.name for each in found.host.calls} == names
+    assert [each.call for each in found.waits] == ["cudaStreamSynchronize"]
