@@ -18,7 +18,7 @@ PHASES: dict[MemoryPhase | None, str] = {
     "forward": "in the forward pass",
     "optimizer": "in the optimizer's step, which holds no activations",
     "build": "in the building of the model",
-    None: "in a phase that is not predicted",
+    None: "in a phase that is not known",
 }
 """Where the peak of keeping everything lies, as a sentence says it."""
 

@@ -10,7 +10,7 @@ from peakward.records.measurement import Measurement
 from peakward.records.memory import MemoryPhase
 from peakward.records.model_shape import ModelShape
 from peakward.studies.cases import model_case, with_levers
-from peakward.studies.peaks import peak_phase
+from peakward.studies.peaks import phase_of
 from peakward.studies.readings import Planned, Readings, median_s, peak_bytes, ratio
 from peakward.studies.setting import Setting
 from peakward.studies.speedup import Speedup
@@ -47,13 +47,13 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def phase(self) -> MemoryPhase | None:
-        """In which its peak is, as predicted; None of settings that are not covered."""
-        return peak_phase(self.case)
+        """In which its peak is; None where that is not known."""
+        return phase_of(self.measurement)
 
     @property
     def plain_phase(self) -> MemoryPhase | None:
-        """In which the peak of keeping everything is, likewise."""
-        return peak_phase(with_levers(self.case, checkpointing="none"))
+        """In which the peak of keeping everything is; None where that is not known."""
+        return phase_of(self.plain)
 
     @property
     def recomputed_flops(self) -> float:

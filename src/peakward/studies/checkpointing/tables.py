@@ -44,8 +44,8 @@ def costs(cells: tuple[Cell, ...]) -> Table:
             )
             for cell in cells
         ),
-        note="The phase of the peak and the predicted peak come from the closed form, not from the "
-        "measurement.",
+        note="The phase of the peak is that of the predicted one, told where the two are within 5%. On a CPU "
+        "what is measured is the process, whose peak is not predicted.",
     )
 
 

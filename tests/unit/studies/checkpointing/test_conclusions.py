@@ -3,9 +3,11 @@
 import msgspec
 import pytest
 
+from peakward.records.measurement import MemoryUse
 from peakward.report.format import format_cell
 from peakward.studies import checkpointing
 from peakward.studies.checkpointing import conclusions, grid
+from peakward.studies.peaks import predicted_peak
 
 
 @pytest.fixture
@@ -17,6 +19,23 @@ def said(setting, gathered):
     return make
 
 
+def with_peak(measurement, times=1.0):
+    """The measurement, its peak so many times the predicted one."""
+    peak = round(times * predicted_peak(measurement.case))
+    return msgspec.structs.replace(measurement, memory=MemoryUse(peak_allocated_bytes=peak))
+
+
+@pytest.fixture
+def cells(setting, gathered):
+    here = setting()
+    return [
+        msgspec.structs.replace(
+            cell, measurement=with_peak(cell.measurement), plain=with_peak(cell.plain)
+        )
+        for cell in grid.cells(gathered(checkpointing, here), here)
+    ]
+
+
 def test_what_a_mode_costs(said, figures):
     told = next(each for each in said() if each.text.startswith("selective takes"))
     values = figures(told)
@@ -26,9 +45,13 @@ def test_what_a_mode_costs(said, figures):
     assert "the geometric mean over 4 cases (" in told.text
 
 
-def test_what_a_mode_saves_is_told_by_where_the_peak_lies(said, figures):
-    """In the fake lab 2.7B's train steps hold most in the optimizer, as on an H200."""
-    told = next(each for each in said() if each.text.startswith("sqrt holds of none's peak"))
+def test_what_a_mode_saves_is_told_by_where_the_peak_lies(cells, figures):
+    """As on an H200: of `small` at 1024 tokens the backward pass holds most, of the others the optimizer."""
+    told = next(
+        each
+        for each in conclusions.costs(cells)
+        if each.text.startswith("sqrt holds of none's peak")
+    )
     values = figures(told)
     in_backward = "peak over none's, backward"
     assert values["cases, optimizer"] == 3
@@ -49,25 +72,22 @@ def test_one_case_has_no_mean(said):
     assert " none's time (small 4 × 1024 train_step); it recomputes " in told.text
 
 
-def test_shares_that_print_alike_are_no_range(setting, gathered):
-    here = setting()
-    cells = grid.cells(gathered(checkpointing, here), here)
-    cells = [cell for cell in cells if cell.mode in ("none", "sqrt")]
+def test_shares_that_print_alike_are_no_range(cells):
     level = [
         msgspec.structs.replace(cell, measurement=cell.plain)
         for cell in cells
-        if cell.plain is not None
+        if cell.mode in ("none", "sqrt")
     ]
     (told, *_) = [each for each in conclusions.costs(level) if each.text.startswith("sqrt holds")]
     assert "100% in each of 3 cases, where that peak lies in the optimizer's step" in told.text
 
 
-def test_a_phase_that_is_not_predicted_is_said_to_be_unknown(setting, gathered, monkeypatch):
-    monkeypatch.setattr(grid, "peak_phase", lambda case: None)
-    here = setting()
-    cells = grid.cells(gathered(checkpointing, here), here)
-    (told, *_) = [each for each in conclusions.costs(cells) if each.text.startswith("sqrt holds")]
-    assert told.text.endswith("where that peak lies in a phase that is not predicted.")
+def test_a_peak_that_is_not_the_predicted_one_lies_in_no_known_phase(cells):
+    """As of a CPU's process."""
+    higher = [msgspec.structs.replace(cell, plain=with_peak(cell.plain, 1.1)) for cell in cells]
+    (told, *_) = [each for each in conclusions.costs(higher) if each.text.startswith("sqrt holds")]
+    assert told.text.endswith("where that peak lies in a phase that is not known.")
+    assert "lies in the" not in told.text
 
 
 def test_the_largest_by_mode(said, figures):
