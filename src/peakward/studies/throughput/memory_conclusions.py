@@ -7,7 +7,7 @@ from peakward.records.case import Precision
 from peakward.records.study import Conclusion
 from peakward.studies.cases import place
 from peakward.studies.parts import evidence, say
-from peakward.studies.peaks import peak_categories
+from peakward.studies.peaks import peak_categories, phase_of
 from peakward.studies.readings import median_s, peak_bytes, ratio
 from peakward.studies.throughput.limits import ADDED, Row
 from peakward.studies.throughput.speed import BASE
@@ -99,8 +99,9 @@ def _peaks(precision: Precision, pairs: Sequence[tuple[Row, Row]]) -> tuple[Conc
 
 
 def _by_category(lower: Row, base: Row) -> tuple[Conclusion, ...]:
+    """Of predictions, where they are of the measured peaks."""
     own, full = peak_categories(lower.way.case), peak_categories(base.way.case)
-    if own is None or full is None:
+    if own is None or full is None or None in (phase_of(lower.free), phase_of(base.free)):
         return ()
     texts, fields = [], {}
     for i, name in enumerate(each for each in own if own[each] or full[each]):
