@@ -110,18 +110,27 @@ class CompileReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class FirstStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the first step of a fresh process did beyond a steady one.
+    """What the first step of a fresh process did beyond a steady one, in parts that share no moment.
 
-    Read from a profiled process of its own; shares of the profiled first step, never mixed with
-    the timed ones. None where this device has no such activity.
+    Read from a profiled process of its own. A part is None where this device has no such activity, or
+    where the record is from before it was told.
     """
 
     profiled_s: float
+    profiled_steady_s: float | None = None
+    """A later step of the same process under the profiler."""
     module_load_s: float | None = None
     """Host time in CUDA calls that load kernels, while the GPU had nothing to do: module loading, and
     launches beyond their steady time."""
     allocation_s: float | None = None
     """Host time in cudaMalloc and its kin, likewise."""
+    products_s: float | None = None
+    """Host time in operators of matrix products outside of CUDA calls, likewise: cuBLAS makes its handle
+    and asks its heuristics for kernels."""
+    compile_s: float | None = None
+    """Compilation by torch.compile or Triton, autotuning left out."""
+    autotune_s: float | None = None
+    """Timing of candidates by Inductor's and Triton's autotuning."""
     n_device_allocations: int | None = None
     n_page_faults: int | None = None
 

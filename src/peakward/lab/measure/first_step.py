@@ -1,14 +1,16 @@
 """What the first step of a fresh process did, from a profile of it. Never used for timing."""
 
 import resource
+import sys
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from statistics import median
 from time import perf_counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import ProfilerActivity, profile, record_function
 
 from peakward.lab.measure.jobs import Prepare, Prepared
 from peakward.lab.measure.messages import FirstStepProfiled
@@ -56,7 +58,22 @@ ALLOCATIONS = (
     "cuMemSetAccess",
 )
 DEVICE_ALLOCATIONS = ("cudaMalloc", "cudaMallocAsync", "cudaMallocFromPoolAsync", "cuMemCreate")
-
+PRODUCTS = (
+    "aten::mm",
+    "aten::addmm",
+    "aten::_addmm_activation",
+    "aten::bmm",
+    "aten::baddbmm",
+    "aten::_scaled_mm",
+)
+"""Operators that call cuBLAS, which makes its handle and its workspace at the first of them and asks its
+heuristics for a kernel at the first of each shape."""
+INDUCTORS = " (dynamo_timed)"
+"""How torch ends the names of the ranges of its compiler."""
+TUNING = ("autotun", "benchmark")
+"""In the names of those that time candidates."""
+COMPILES, TUNES = "peakward::compiles", "peakward::tunes"
+"""The ranges that stand for Triton's own."""
 
 Span = tuple[float, float]
 """Start and end in seconds."""
@@ -77,12 +94,21 @@ class Profiled(NamedTuple):
     n_page_faults: int
     calls: tuple[Call, ...]
     gpu_busy: tuple[Span, ...] = ()
-    """When the GPU worked: disjoint, in order."""
+    """When the GPU worked: disjoint, in order, as all that follow."""
+    tuning: tuple[Span, ...] = ()
+    """Inductor's and Triton's timing of candidates."""
+    compiling: tuple[Span, ...] = ()
+    """By torch.compile or Triton, autotuning included."""
+    products: tuple[Span, ...] = ()
+    """Host time in the operators of PRODUCTS."""
 
 
 def profile_first_step(case: ModelCase | OperatorCase, prepare: Prepare) -> FirstStepProfiled:
     """Profile the first step, and for comparison a later one. The process must be fresh."""
     with prepare(case) as prepared:
+        # Else what the profiler does at its own first use is part of the first step.
+        with profile(activities=_kinds(case.device)):
+            pass
         first = _profiled(prepared, case.device)
         if case.device == "cpu":
             return FirstStepProfiled(first_step=describe(first, None))
@@ -91,12 +117,18 @@ def profile_first_step(case: ModelCase | OperatorCase, prepare: Prepare) -> Firs
         return FirstStepProfiled(first_step=describe(first, _profiled(prepared, case.device)))
 
 
+def _kinds(device_type: DeviceType) -> list[ProfilerActivity]:
+    on_gpu = [ProfilerActivity.CUDA] if device_type == "cuda" else []
+    return [ProfilerActivity.CPU, *on_gpu]
+
+
 def _profiled(prepared: Prepared, device_type: DeviceType) -> Profiled:
-    kinds = [ProfilerActivity.CPU]
     if device_type == "cuda":
-        kinds.append(ProfilerActivity.CUDA)
         torch.cuda.synchronize()
-    with profile(activities=kinds, acc_events=True) as profiler:
+    with (
+        triton_in_ranges(),
+        profile(activities=_kinds(device_type), acc_events=True) as profiler,
+    ):
         faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         started = perf_counter()
         prepared.step()
@@ -104,15 +136,73 @@ def _profiled(prepared: Prepared, device_type: DeviceType) -> Profiled:
             torch.cuda.synchronize()
         elapsed_s = perf_counter() - started
         faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
+    return read(profiler.events(), elapsed_s, faults)
+
+
+def read(events: Iterable[Any], elapsed_s: float, n_page_faults: int) -> Profiled:
+    """The step from the profiler's events: calls into CUDA, and spans by what they stand for."""
     wanted = {*LAUNCHES, *LOADS, *ALLOCATIONS}
-    calls, on_gpu = [], []
-    for event in profiler.events():
-        span = (event.time_range.start * 1e-6, event.time_range.end * 1e-6)
-        if event.device_type.name == "CUDA" and not event.is_user_annotation:
-            on_gpu.append(span)
-        elif event.name in wanted:
-            calls.append(Call(event.name, *span))
-    return Profiled(elapsed_s, faults, tuple(calls), union(on_gpu))
+    calls: list[Call] = []
+    spans: dict[str, list[Span]] = {"busy": [], "tuning": [], "compiling": [], "products": []}
+    for event in events:
+        name, span = event.name, (event.time_range.start * 1e-6, event.time_range.end * 1e-6)
+        if event.device_type.name == "CUDA":
+            if not event.is_user_annotation:
+                spans["busy"].append(span)
+        elif name in wanted:
+            calls.append(Call(name, *span))
+        elif name in PRODUCTS:
+            spans["products"].append(span)
+        elif name == TUNES or (name.endswith(INDUCTORS) and any(each in name for each in TUNING)):
+            spans["tuning"].append(span)
+        elif name == COMPILES or name.endswith(INDUCTORS):
+            spans["compiling"].append(span)
+    return Profiled(
+        elapsed_s=elapsed_s,
+        n_page_faults=n_page_faults,
+        calls=tuple(calls),
+        gpu_busy=union(spans["busy"]),
+        tuning=union(spans["tuning"]),
+        compiling=union(spans["compiling"]),
+        products=union(spans["products"]),
+    )
+
+
+@contextmanager
+def triton_in_ranges() -> Iterator[None]:
+    """While it lasts, Triton's compilations and the timing of its autotuner are ranges of a profile, as
+    Inductor's are of themselves. Nothing where Triton is not loaded."""
+    if "triton" not in sys.modules:
+        yield
+        return
+    from triton import knobs
+    from triton.runtime.autotuner import Autotuner
+
+    before = knobs.runtime.jit_cache_hook, knobs.runtime.jit_post_compile_hook, Autotuner._bench
+    opened: list[record_function] = []
+
+    def begins(**told: Any) -> Any:
+        opened.append(record_function(COMPILES))
+        opened[-1].__enter__()
+        return before[0](**told) if before[0] is not None else None
+
+    def ended(**told: Any) -> Any:
+        if opened:
+            opened.pop().__exit__(None, None, None)
+        return before[1](**told) if before[1] is not None else None
+
+    def timed(*given: Any, **named: Any) -> Any:
+        with record_function(TUNES):
+            return before[2](*given, **named)
+
+    knobs.runtime.jit_cache_hook, knobs.runtime.jit_post_compile_hook = begins, ended
+    Autotuner._bench = timed
+    try:
+        yield
+    finally:
+        knobs.runtime.jit_cache_hook, knobs.runtime.jit_post_compile_hook, Autotuner._bench = before
+        while opened:
+            opened.pop().__exit__(None, None, None)
 
 
 def union(spans: Iterable[Span]) -> tuple[Span, ...]:
@@ -127,18 +217,50 @@ def union(spans: Iterable[Span]) -> tuple[Span, ...]:
 
 
 def describe(first: Profiled, steady: Profiled | None) -> FirstStep:
-    """What the first step did beyond a steady one; of a CPU, which has no `steady`, page faults."""
+    """What the first step did beyond a steady one, no moment in two parts; of a CPU, which has no
+    `steady`, what needs no GPU to be told."""
+    tuning_s = _length_s(first.tuning)
+    # Behind a queue that is still full compiling costs the step nothing; tuning it waits for.
+    compiling_s = _apart_s(first.compiling, union((*first.tuning, *first.gpu_busy)))
     if steady is None:
-        return FirstStep(profiled_s=first.elapsed_s, n_page_faults=first.n_page_faults)
+        return FirstStep(
+            profiled_s=first.elapsed_s,
+            n_page_faults=first.n_page_faults,
+            compile_s=compiling_s,
+            autotune_s=tuning_s,
+        )
+    told = union((*first.gpu_busy, *first.tuning, *first.compiling))
+    left = first._replace(gpu_busy=told)
     launch_s = median(_idle_s(steady, LAUNCHES) or [0.0])
-    loading_in_launches_s = sum(max(0.0, each - launch_s) for each in _idle_s(first, LAUNCHES))
+    loading_in_launches_s = sum(max(0.0, each - launch_s) for each in _idle_s(left, LAUNCHES))
+    loads_s = sum(_idle_s(left, LOADS)) - sum(_idle_s(steady, LOADS))
     return FirstStep(
         profiled_s=first.elapsed_s,
-        module_load_s=loading_in_launches_s + sum(_idle_s(first, LOADS)),
-        allocation_s=sum(_idle_s(first, ALLOCATIONS)),
+        profiled_steady_s=steady.elapsed_s,
+        module_load_s=loading_in_launches_s + max(0.0, loads_s),
+        allocation_s=max(0.0, sum(_idle_s(left, ALLOCATIONS)) - sum(_idle_s(steady, ALLOCATIONS))),
+        compile_s=compiling_s,
+        autotune_s=tuning_s,
+        products_s=max(0.0, _products_s(left) - _products_s(steady)),
         n_device_allocations=len(list(_named(first.calls, DEVICE_ALLOCATIONS))),
         n_page_faults=first.n_page_faults,
     )
+
+
+def _products_s(step: Profiled) -> float:
+    """Host time in operators of products while the GPU had nothing to do, calls into CUDA left out: each
+    call is told by itself."""
+    calls = ((call.start_s, call.end_s) for call in step.calls)
+    return _apart_s(step.products, union((*step.gpu_busy, *calls)))
+
+
+def _length_s(spans: Iterable[Span]) -> float:
+    return sum(end_s - start_s for start_s, end_s in spans)
+
+
+def _apart_s(spans: Sequence[Span], others: Sequence[Span]) -> float:
+    """How long the first last outside of the others; both are unions."""
+    return _length_s(union((*spans, *others))) - _length_s(others)
 
 
 def _named(calls: Iterable[Call], names: tuple[str, ...]) -> Iterable[Call]:

@@ -8,7 +8,7 @@ from peakward.studies.readings import Readings
 from peakward.studies.recorder import Recorder
 from peakward.studies.setting import Setting
 from peakward.studies.warmup import conclusions, tables
-from peakward.studies.warmup.grid import N_TIMED, WARMUPS, explained, plan, read
+from peakward.studies.warmup.grid import N_TIMED, WARMUPS, explained, first_steps, plan, read
 
 TITLE = "How far off is a benchmark without warm-up?"
 __all__ = ["TITLE", "gather", "parts", "plan"]
@@ -24,20 +24,20 @@ def gather(lab: Recorder, setting: Setting) -> None:
 def parts(readings: Readings, setting: Setting) -> Parts:
     """Tables of the times and of how far they are off, and what the numbers say."""
     rows = read(readings, setting)
-    first_steps = tuple(
-        found
-        for planned in explained(setting)
-        if (found := readings.find(planned)) is not None and found.first_step is not None
-    )
+    costs = first_steps(readings, setting)
     return Parts(
-        tables=(tables.times(rows), tables.offsets(rows), tables.first_steps(first_steps)),
+        tables=(tables.times(rows), tables.offsets(rows), tables.first_steps(costs)),
         plots=(tables.plot(rows),),
         conclusions=(
             *(each for steps in WARMUPS for each in conclusions.judge(rows, steps)),
-            *(conclusions.explain(each) for each in first_steps),
+            *(said for each in costs for said in conclusions.explain(each)),
         ),
         notes=(
             f"Each case ran in a fresh process and timed {N_TIMED} steps. The steady time is the "
             f"median after {max(WARMUPS)} warm-up steps.",
+            "The parts of a first step are taken under a profiler in another fresh process: of a GPU, host "
+            "time while it had nothing to do, beyond that of a steady step. cuBLAS's heuristics choose a "
+            "kernel at the first product of each shape; autotuning is Inductor's and Triton's timing of "
+            "candidates, which an eager step without Triton has none of.",
         ),
     )

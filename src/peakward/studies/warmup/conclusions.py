@@ -5,11 +5,11 @@ from statistics import median
 
 from peakward.records.case import ModelCase
 from peakward.records.measurement import Measurement
-from peakward.records.study import Conclusion, Evidence, Unit
+from peakward.records.study import Conclusion, Evidence
 from peakward.studies.cases import place
 from peakward.studies.parts import evidence, say
 from peakward.studies.readings import ratio
-from peakward.studies.warmup.grid import N_TIMED, WARMUPS, Reading, Statistic
+from peakward.studies.warmup.grid import N_TIMED, WARMUPS, FirstStepCost, Reading, Statistic
 
 BEGINNINGS = (
     "Without warm-up ({warmup} steps)",
@@ -80,26 +80,51 @@ def _typical(told: list[Reading], statistic: Statistic) -> Evidence:
     return evidence(f"{statistic} over the steady time, median of cases", value, "ratio", *both)
 
 
-def explain(measurement: Measurement) -> Conclusion:
-    """What the first step did, as far as this device tells."""
-    first, case = measurement.first_step, measurement.case
-    assert first is not None and isinstance(case, ModelCase)
-    told = (
-        ("{load} loading kernels", "load", _share(first.module_load_s, first.profiled_s)),
-        ("{memory} allocating memory", "memory", _share(first.allocation_s, first.profiled_s)),
-        ("{calls} device allocations", "calls", (first.n_device_allocations, "count")),
-        ("{faults} page faults", "faults", (first.n_page_faults, "count")),
-    )
-    known = [(text, name, *figure) for text, name, figure in told if figure[0] is not None]
-    return say(
-        "The first step of {place} took {step} under a profiler: "
-        + ", ".join(text for text, *_ in known)
-        + ".",
-        place=place(case),
-        step=evidence("first step, profiled", first.profiled_s, "s", measurement),
-        **{name: evidence(name, value, unit, measurement) for _, name, value, unit in known},
+def explain(cost: FirstStepCost) -> tuple[Conclusion, ...]:
+    """What the first step took longer for than a steady one, in parts that sum to it; nothing where it was
+    not timed, or took no longer."""
+    cold, excess_s, other_s = cost.cold, cost.excess_s, cost.other_s
+    if excess_s is None or other_s is None or excess_s <= 0 or not isinstance(cold.case, ModelCase):
+        return ()
+    both = (cold, cost.steady)
+    texts: list[str] = []
+    fields: dict[str, Evidence] = {}
+    for i, each in enumerate(cost.parts):
+        if each.seconds:
+            fields |= _part(f"part{i}", each.name, each.seconds, excess_s, cold)
+            texts.append(f"{each.name} {{part{i}}} ({{part{i}_share}})")
+    text = "The first step of {place} takes {first}, {excess} longer than a steady one"
+    if texts:
+        fields |= _part("other", "everything else", other_s, excess_s, cold)
+        text += f": {', '.join(texts)}, everything else {{other}} ({{other_share}})"
+    elif cost.profile.n_page_faults is not None:
+        fields["faults"] = evidence("page faults", cost.profile.n_page_faults, "count", cold)
+        text += ", with {faults} page faults"
+    if other_s < 0:
+        text += "; below zero, for the parts are of a step that ran slower under a profiler"
+    return (
+        say(
+            text + _of_none(cost),
+            place=place(cold.case),
+            first=evidence("first step", cold.runs[0].steps_s[0], "s", cold),
+            excess=evidence("first step beyond a steady one", excess_s, "s", *both),
+            **fields,
+        ),
     )
 
 
-def _share(part_s: float | None, whole_s: float) -> tuple[float | None, Unit]:
-    return ratio(part_s, whole_s), "share"
+def _part(
+    key: str, name: str, seconds: float, excess_s: float, cold: Measurement
+) -> dict[str, Evidence]:
+    return {
+        key: evidence(name, seconds, "s", cold),
+        f"{key}_share": evidence(f"{name}, of the excess", seconds / excess_s, "share", cold),
+    }
+
+
+def _of_none(cost: FirstStepCost) -> str:
+    """The parts that took no time, and those that are not known."""
+    none = [each.name for each in cost.parts if each.seconds == 0]
+    unknown = [each.name for each in cost.parts if each.seconds is None]
+    text = f"; there was no {' and no '.join(none)}." if none else "."
+    return f"{text} Not measured in this record: {', '.join(unknown)}." if unknown else text

@@ -2,10 +2,10 @@
 
 from peakward.records.case import ModelCase
 from peakward.records.measurement import Measurement
-from peakward.records.study import Column, Plot, Point, Series, Table
+from peakward.records.study import Cell, Column, Plot, Point, Series, Table
 from peakward.studies.cases import SIZE_COLUMNS, size_cells
 from peakward.studies.readings import ratio, status, verdict
-from peakward.studies.warmup.grid import PASSES, Reading, Statistic
+from peakward.studies.warmup.grid import PASSES, FirstStepCost, Reading, Statistic
 
 
 def times(rows: tuple[Reading, ...]) -> Table:
@@ -66,39 +66,44 @@ def offsets(rows: tuple[Reading, ...]) -> Table:
     )
 
 
-def first_steps(measurements: tuple[Measurement, ...]) -> Table:
-    """Where the time of a first step went."""
-    rows = []
-    for measurement in measurements:
-        first = measurement.first_step
-        if first is None or not isinstance(measurement.case, ModelCase):
-            continue
-        rows.append(
-            (
-                *size_cells(measurement.case),
-                first.profiled_s,
-                first.module_load_s,
-                ratio(first.module_load_s, first.profiled_s),
-                first.allocation_s,
-                ratio(first.allocation_s, first.profiled_s),
-                first.n_device_allocations,
-                first.n_page_faults,
-            )
-        )
+def first_steps(costs: tuple[FirstStepCost, ...]) -> Table:
+    """What first steps took beyond steady ones, in parts that sum to it."""
+    names = tuple(dict.fromkeys(part.name for cost in costs for part in cost.parts))
     return Table(
-        title="What the first step of a fresh process did",
+        title="What the first step of a fresh process took beyond a steady one",
         columns=(
             *SIZE_COLUMNS,
-            Column(name="first step, profiled", unit="s"),
-            Column(name="module load", unit="s"),
-            Column(name="share of the step", unit="share"),
-            Column(name="allocation", unit="s"),
-            Column(name="its share", unit="share"),
+            Column(name="first step", unit="s"),
+            Column(name="beyond a steady one", unit="s"),
+            *(Column(name=name, unit="s") for name in names),
+            Column(name="everything else", unit="s"),
+            Column(name="share of everything else", unit="share"),
             Column(name="device allocations", unit="count"),
             Column(name="page faults", unit="count"),
+            Column(name="first step, profiled", unit="s"),
+            Column(name="a steady one, profiled", unit="s"),
         ),
-        rows=tuple(rows),
-        note="Under a profiler, in a process of its own: not comparable with the times above.",
+        rows=tuple(_first_step_row(cost, names) for cost in costs),
+        note="Parts are of a profiled process, the first two columns of a timed one; everything else is "
+        "what the parts leave. A dash: not measured in this record, and so in everything else.",
+    )
+
+
+def _first_step_row(cost: FirstStepCost, names: tuple[str, ...]) -> tuple[Cell, ...]:
+    cold, profile = cost.cold, cost.profile
+    assert isinstance(cold.case, ModelCase)
+    seconds = {part.name: part.seconds for part in cost.parts}
+    return (
+        *size_cells(cold.case),
+        cold.runs[0].steps_s[0] if cold.runs else None,
+        cost.excess_s,
+        *(seconds.get(name) for name in names),
+        cost.other_s,
+        ratio(cost.other_s, cost.excess_s),
+        profile.n_device_allocations,
+        profile.n_page_faults,
+        profile.profiled_s,
+        profile.profiled_steady_s,
     )
 
 

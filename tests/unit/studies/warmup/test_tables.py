@@ -31,12 +31,17 @@ def test_out_of_memory_keeps_its_row(tables):
     assert {(row["status"], row["total"], row["mean"]) for row in out} == {("oom", None, None)}
 
 
-def test_what_the_first_step_did_is_told_as_seconds_and_shares(tables):
-    (small, large) = tables()["What the first step of a fresh process did"]
+def test_what_the_first_step_took_longer_for_sums_to_it(tables):
+    (small, large) = tables()["What the first step of a fresh process took beyond a steady one"]
     assert (small["model"], large["model"]) == ("small", "2.7B")
-    assert (small["first step, profiled"], small["module load"]) == (2.0, 1.5)
-    assert small["share of the step"] == 0.75
-    assert (small["allocation"], small["page faults"]) == (None, 1234)
+    assert small["beyond a steady one"] == pytest.approx(small["first step"] * 90 / 91)
+    assert (small["module loading"], small["first step, profiled"]) == (1.5, 2.0)
+    assert small["everything else"] == pytest.approx(small["beyond a steady one"] - 1.5)
+    assert small["share of everything else"] == pytest.approx(
+        small["everything else"] / small["beyond a steady one"]
+    )
+    assert small["autotuning"] is small["memory allocation"] is None, "not in the record"
+    assert small["page faults"] == 1234
 
 
 def test_the_plot_shows_the_steps_of_the_longest_sequence(setting, gathered):
