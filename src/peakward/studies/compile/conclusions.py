@@ -226,9 +226,9 @@ def _against_eager(ways: Iterable[shapes.Cell], plain: shapes.Cell) -> tuple[Con
             fields[f"steps_{cell.lengths}"] = evidence(
                 f"steps, {cell.lengths}", math.ceil(steps), "count", *both
             )
-        texts.append(f"{paid} with {cell.lengths} lengths ({{extra_{cell.lengths}}} more to start)")
+        texts.append(f"with {cell.lengths} lengths {paid} ({{extra_{cell.lengths}}} more to start)")
         engine = cell.engine
     if not texts:
         return ()
-    text = "Beside eager steps of changing lengths, {engine} makes up for its longer start "
-    return (say(text + " and ".join(texts) + ".", engine=engine, **fields),)
+    text = "Beside eager steps of changing lengths, {engine} makes up for its longer start: "
+    return (say(text + ", ".join(texts) + ".", engine=engine, **fields),)

@@ -142,7 +142,8 @@ def _moved(
     )
     return (
         say(
-            "Of {n} pairs of a size and a memory limit, {precision} trains {gained} that {base} does not, "
+            f"Of {{n}} {'pair' if len(known) == 1 else 'pairs'} of a size and a memory limit, "
+            "{precision} trains {gained} that {base} does not, "
             "and {base} {lost} that {precision} does not.",
             n=evidence("pairs of a size and a limit", len(known), "count", *proofs),
             gained=evidence(f"train in {precision} alone", gained, "count", *proofs),

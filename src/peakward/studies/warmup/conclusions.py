@@ -28,12 +28,13 @@ def judge(rows: tuple[Reading, ...], warmup_steps: int) -> tuple[Conclusion, ...
     if not told:
         return ()
     both = [each for row in told for each in (row.measurement, row.steady)]
+    over = "{cases} case" if len(told) == 1 else "medians of {cases} cases"
     worst, furthest = (max(told, key=lambda row: _off(row, name)) for name in ("mean", "median"))
     return (
         say(
             BEGINNINGS[min(warmup_steps, 2)] + " the first of {n} timed steps takes {first} the "
             "steady time, their mean is {mean} and their standard deviation {sd} of it, where that of "
-            "the steady steps is {noise} (medians of {cases} cases); at worst the mean is {worst} "
+            "the steady steps is {noise} (" + over + "); at worst the mean is {worst} "
             "({place}), and the median {furthest} ({elsewhere}).",
             warmup=evidence("warm-up steps", warmup_steps, "count", *both),
             n=evidence("timed steps", N_TIMED, "count", *both),

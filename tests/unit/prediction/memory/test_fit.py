@@ -2,10 +2,13 @@
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from peakward.catalogue.models import model
 from peakward.prediction.memory.fit import (
     SEQUENCE_STEP,
+    _verified,
     fits,
     largest_batch,
     longest_sequence,
@@ -45,6 +48,57 @@ def test_the_largest_batch_fits_and_the_next_does_not(checkpointing):
     assert found > 1
     assert fits(case(found, checkpointing=checkpointing), 8 * GIB)
     assert not fits(case(found + 1, checkpointing=checkpointing), 8 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("n_layers", "d_model", "d_ff", "vocab_size", "seq_len", "limit_bytes", "settings"),
+    [
+        (3, 384, 1536, 10000, 256, 2042438227, {"checkpointing": "sqrt"}),
+        (
+            4,
+            128,
+            256,
+            10000,
+            384,
+            4871637536,
+            {"precision": "bf16", "checkpointing": "every-block"},
+        ),
+        (1, 128, 512, 1000, 1000, 3308411984, {"precision": "bf16-mixed"}),
+    ],
+)
+def test_every_size_up_to_the_largest_batch_fits(
+    n_layers, d_model, d_ff, vocab_size, seq_len, limit_bytes, settings
+):
+    """Cases of which the search alone names 27, 84 and 58, though 22, 68 and 55 of them do not fit: the
+    free segments that are left of earlier blocks are too small by a little."""
+    shape = msgspec.structs.replace(
+        model("small"), n_layers=n_layers, d_model=d_model, d_ff=d_ff, vocab_size=vocab_size,
+        head_dim=64, n_heads=d_model // 64, n_kv_heads=d_model // 64,
+    )  # fmt: skip
+    asked = ModelCase(
+        model=shape,
+        workload=Workload(batch_size=4, seq_len=seq_len, pass_="train_step"),
+        configuration=Configuration(**settings),
+        device="cuda",
+    )
+
+    def at(size):
+        workload = msgspec.structs.replace(asked.workload, batch_size=size)
+        return fits(msgspec.structs.replace(asked, workload=workload), limit_bytes)
+
+    found = largest_batch(asked, limit_bytes)
+    assert found > 10
+    assert all(at(size) for size in range(1, found + 1))
+    assert not at(found + 1)
+
+
+@given(size=st.integers(1, 400), misses=st.sets(st.integers(1, 400)))
+def test_what_is_verified_fits_with_a_quarter_of_the_sizes_below_it(size, misses):
+    misses = misses - {size}
+    found = _verified(size, lambda tried: tried not in misses)
+    assert found == size or found + 1 in misses
+    below = range(max(1, found - min(32, max(1, found // 4))), found + 1)
+    assert not misses & set(below)
 
 
 def test_where_one_sequence_is_too_much_no_batch_fits():
