@@ -51,6 +51,7 @@ class CachingAllocator:
         self.reserved_bytes = 0
         self.most_reserved_bytes = 0
         self._limit_bytes = limit_bytes
+        self.was_at_limit = False
         self._free: dict[bool, list[int]] = {True: [], False: []}
         self._by_key: dict[int, Block] = {}
         self._n_segments = 0
@@ -98,6 +99,7 @@ class CachingAllocator:
         return Block(n_bytes, self._n_segments, 0, small=small)
 
     def _return_free_segments(self) -> None:
+        self.was_at_limit = True
         for block in list(self._by_key.values()):
             if block.before is None and block.after is None:
                 self._forget(block)

@@ -17,6 +17,8 @@ class Replay(NamedTuple):
     """Then."""
     reserved_bytes: int
     """The most at any time."""
+    was_at_limit: bool = False
+    """Whether free segments had to be returned for it."""
 
 
 class Lived(Protocol):
@@ -55,7 +57,12 @@ def replay(line: Lived, limit_bytes: int | None = None) -> Replay:
         held += block.n_bytes
         if held > peak:
             peak, at = held, made
-    return Replay(line.phases[at], _split(tensors, taken, at), allocator.most_reserved_bytes)
+    return Replay(
+        line.phases[at],
+        _split(tensors, taken, at),
+        allocator.most_reserved_bytes,
+        allocator.was_at_limit,
+    )
 
 
 def _split(tensors: list[Tensor], taken: list[int], at: int) -> MemorySplit:

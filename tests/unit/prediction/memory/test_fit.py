@@ -14,8 +14,10 @@ from peakward.prediction.memory.fit import (
     longest_sequence,
 )
 from peakward.prediction.memory.peak import CONTEXT_BYTES, peak_memory
+from peakward.prediction.memory.replay import Replay
 from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.errors import PeakwardError
+from peakward.records.memory import MemorySplit
 
 GIB = 2**30
 
@@ -92,13 +94,31 @@ def test_every_size_up_to_the_largest_batch_fits(
     assert not at(found + 1)
 
 
+def replayed(misses, free=frozenset()):
+    """Replays by size: nothing for those that do not fit."""
+    found = Replay(phase="backward", split=MemorySplit(), reserved_bytes=0, was_at_limit=True)
+    return lambda size: None if size in misses else found._replace(was_at_limit=size not in free)
+
+
 @given(size=st.integers(1, 400), misses=st.sets(st.integers(1, 400)))
-def test_what_is_verified_fits_with_a_quarter_of_the_sizes_below_it(size, misses):
+def test_what_is_verified_fits_with_the_sizes_below_it(size, misses):
     misses = misses - {size}
-    found = _verified(size, lambda tried: tried not in misses)
+    found = _verified(size, replayed(misses), lambda size: True)
     assert found == size or found + 1 in misses
-    below = range(max(1, found - min(32, max(1, found // 4))), found + 1)
-    assert not misses & set(below)
+    assert not misses & set(range(max(1, found - 32), found + 1))
+
+
+def test_sizes_that_never_come_to_the_limit_end_the_verification():
+    asked = []
+
+    def at(size):
+        asked.append(size)
+        return replayed(misses={50}, free=set(range(1, 96)))(size)
+
+    assert _verified(100, at, lambda size: True) == 100
+    # Those from 99 to 96 are at the limit, the six below are not.
+    assert asked == list(range(99, 89, -1))
+    assert _verified(100, replayed(misses={50, 97}), lambda size: size > 98) == 100, "not predicted"
 
 
 def test_where_one_sequence_is_too_much_no_batch_fits():
