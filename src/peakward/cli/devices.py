@@ -13,6 +13,7 @@ from peakward.cli.vocabulary import option
 from peakward.records import codec
 from peakward.records.device import Device
 from peakward.records.environment import Environment
+from peakward.records.errors import PeakwardError
 
 ACTIONS = ("list", "probe", "calibrate")
 
@@ -28,6 +29,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     action: Annotated[str, tyro.conf.Positional, option("ACTION", "list")] = "list"
     """list, probe or calibrate."""
+    name: Annotated[str | None, tyro.conf.Positional, option("NAME", "all")] = None
+    """With list: only the devices of that key, a part of one, or that name of a driver."""
     sources: bool = False
     """With list: where every figure was read."""
     device: Annotated[
@@ -45,7 +48,11 @@ def main(given: Options, _command: str) -> int:
     """Do the action."""
     action = values.one_of(given.action, ACTIONS, "an action")
     if action == "list":
-        return _list(with_sources=given.sources, as_json=given.json)
+        return _list(given.name, with_sources=given.sources, as_json=given.json)
+    if given.name is not None:
+        raise PeakwardError(
+            f"expected no device beside {action}, got {given.name!r}: list shows one"
+        )
     here = machine.this_machine(given.device)
     return _probe(here, as_json=given.json) if action == "probe" else _calibrate(here, given)
 
@@ -59,8 +66,8 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
     """The catalogued device that the driver's name and memory mean."""
 
 
-def _list(*, with_sources: bool, as_json: bool) -> int:
-    known = devices.devices()
+def _list(name: str | None, *, with_sources: bool, as_json: bool) -> int:
+    known = devices.devices() if name is None else devices.devices_named(name)
     if as_json:
         _print_json(msgspec.json.encode(known))
     else:

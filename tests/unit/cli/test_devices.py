@@ -129,3 +129,22 @@ def test_ctrl_c_ends_a_calibration_and_stores_none(workers, tmp_path, monkeypatc
     assert main(CALIBRATE) == 130
     with Store.open_read_only(tmp_path / "peakward.db") as store:
         assert store.calibration(probe.environment("cpu").key) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("NVIDIA A100-PG509-200", ["a100-sxm-40"]),
+        ("AMD Instinct MI300X VF", ["mi300x-192"]),
+        ("NVIDIA H100 80GB HBM3", ["h100-sxm-80"]),
+        ("h100", ["h100-sxm-80", "h100-pcie-80"]),
+    ],
+)
+def test_a_device_s_own_name_finds_its_rows(name, keys, capsys):
+    assert main(["devices", "list", name, "--json"]) == 0
+    assert [each["key"] for each in json.loads(capsys.readouterr().out)] == keys
+
+
+def test_a_name_is_for_the_list_alone(capsys):
+    assert main(["devices", "probe", "h100"]) == 2
+    assert "expected no device beside probe, got 'h100'" in capsys.readouterr().err
