@@ -34,10 +34,10 @@ def judge(signals: Signals) -> Verdict:
         for at, each in enumerate(gpu.collectives[:2])
     )
     return Symptom(
-        cause="Collectives run while nothing computes beside them.",
+        cause="Collectives run while no kernel computes beside them.",
         evidence=(
             number(
-                "exposed, of all communication",
+                "share of communication without compute beside it",
                 alone,
                 "share",
                 "profile breakdown.together.exposed_communication_ns over communication_ns",

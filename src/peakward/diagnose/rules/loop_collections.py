@@ -30,12 +30,17 @@ def judge(signals: Signals) -> Verdict:
     if time.share(parts) < WORTH_SHARE:
         return None
     return Symptom(
-        cause="Python walks its objects to find those that nothing refers to, and the loop waits.",
+        cause="The loop waits while Python's garbage collector searches for unused objects.",
         evidence=(
-            number("collections", loop.n_collections, "count", "loop n_collections"),
-            number("time in them", loop.collected_s, "s", "loop collected_s"),
-            number("the longest", loop.longest_collection_s, "s", "loop longest_collection_s"),
-            number("unprofiled steps, which took", loop.total_s, "s", "loop total_s"),
+            number("garbage collections", loop.n_collections, "count", "loop n_collections"),
+            number("time of garbage collections", loop.collected_s, "s", "loop collected_s"),
+            number(
+                "longest garbage collection",
+                loop.longest_collection_s,
+                "s",
+                "loop longest_collection_s",
+            ),
+            number("time of all unprofiled steps", loop.total_s, "s", "loop total_s"),
         ),
         advice="call gc.collect() seldom and between epochs; gc.freeze() after building the model, and "
         "a higher gc.set_threshold(), make automatic collections rarer and shorter",

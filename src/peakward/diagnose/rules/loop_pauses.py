@@ -37,14 +37,21 @@ def judge(signals: Signals) -> Verdict:
     return Symptom(
         cause=_cause(waited=pauses.waited_s, collected=pauses.collected_s, all_s=pauses.beyond_s),
         evidence=(
-            number("such steps", pauses.n, "count", "loop pauses.n"),
-            number("of", loop.n_steps, "count", "loop n_steps"),
-            number("beyond the median, in sum", pauses.beyond_s, "s", "loop pauses.beyond_s"),
-            number("of that waiting for data", pauses.waited_s, "s", "loop pauses.waited_s"),
-            number("of that collecting", pauses.collected_s, "s", "loop pauses.collected_s"),
-            number("the longest step", pauses.longest_s, "s", "loop pauses.longest_s"),
+            number("long steps", pauses.n, "count", "loop pauses.n"),
+            number("unprofiled steps in all", loop.n_steps, "count", "loop n_steps"),
+            number(
+                "time of long steps beyond the median", pauses.beyond_s, "s", "loop pauses.beyond_s"
+            ),
+            number("waiting for data in long steps", pauses.waited_s, "s", "loop pauses.waited_s"),
+            number(
+                "garbage collection in long steps",
+                pauses.collected_s,
+                "s",
+                "loop pauses.collected_s",
+            ),
+            number("longest step", pauses.longest_s, "s", "loop pauses.longest_s"),
         ),
-        advice="look at what the loop does in these steps alone: checkpoints, evaluation, logging, new "
+        advice="look at what the loop does only in these steps: checkpoints, evaluation, logging, new "
         "shapes, the loader's next epoch",
         parts=parts,
     )
@@ -53,7 +60,7 @@ def judge(signals: Signals) -> Verdict:
 def _cause(*, waited: float, collected: float, all_s: float) -> str:
     most = max(waited, collected, all_s - waited - collected)
     if most == waited:
-        return "Now and then a step waits for data for longer than it computes."
+        return "The loop mostly waits for data in the long steps."
     if most == collected:
-        return "Now and then Python's garbage collector takes longer than a step."
-    return "Now and then a step does what the others do not, and it was neither waiting nor collecting."
+        return "Python's garbage collector takes most of the additional time of the long steps."
+    return "The long steps do work that the others do not; most of it is neither waiting nor collecting."

@@ -27,11 +27,11 @@ def judge(signals: Signals) -> Verdict:
     if time.share(parts) < WORTH_SHARE:
         return None
     return Symptom(
-        cause="The loop stands still until its loader has the next batch.",
+        cause="The loop waits for its loader to return the next batch.",
         evidence=(
-            number("waits for data", loop.waited_s, "s", "loop waited_s"),
-            number("in unprofiled steps", loop.n_steps, "count", "loop n_steps"),
-            number("which took", loop.total_s, "s", "loop total_s"),
+            number("time waiting for data", loop.waited_s, "s", "loop waited_s"),
+            number("unprofiled steps", loop.n_steps, "count", "loop n_steps"),
+            number("time of all unprofiled steps", loop.total_s, "s", "loop total_s"),
         ),
         advice="give the loader workers and prefetching, and prepare what it reads once, before training",
         parts=parts,

@@ -19,7 +19,11 @@ def test_what_is_beyond_the_median_is_held_back(profiled):
 
 @pytest.mark.parametrize(
     ("known", "word"),
-    [({"waited_s": 1.5}, "waits for data"), ({"collected_s": 1.5}, "collector"), ({}, "neither")],
+    [
+        ({"waited_s": 1.5}, "mostly waits for data in the long steps"),
+        ({"collected_s": 1.5}, "collector"),
+        ({}, "neither"),
+    ],
 )
 def test_it_says_what_they_were(known, word):
     assert word in judge("LOOP003", signals(loop=paused(2.0, **known))).cause
