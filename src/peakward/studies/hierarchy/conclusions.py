@@ -102,16 +102,23 @@ def _fits_into(rates: Rates, copy: TrafficRate) -> str | None:
 
 def _half_rate(known: Sequence[TrafficRate], full: TrafficRate, of: Calibration) -> Conclusion:
     half = next(each for each in known if 2 * each.bytes_per_s >= full.bytes_per_s)
+    text = "Even the smallest, of {least}, are copied at {share} of it."
+    fields = {}
+    if half is not known[0]:
+        text = (
+            "The smallest tensors that are copied at half of that or more are of {half}; those of {least} "
+            "are copied at {share} of it."
+        )
+        fields = {"half": evidence("smallest of half the rate", half.size_bytes, "bytes", of)}
     return say(
-        "Copies out of memory and back reach {rate}, at tensors of {size}. The smallest tensors that are "
-        "copied at half of that or more are of {half}; those of {least} are copied at {share} of it.",
+        "Copies out of memory and back reach {rate}, at tensors of {size}. " + text,
         rate=evidence("best rate in memory", full.bytes_per_s, "bytes_per_s", of),
         size=evidence("size of the best rate in memory", full.size_bytes, "bytes", of),
-        half=evidence("smallest of half the rate", half.size_bytes, "bytes", of),
         least=evidence("smallest size", known[0].size_bytes, "bytes", of),
         share=evidence(
             "rate of the smallest", known[0].bytes_per_s / full.bytes_per_s, "share", of
         ),
+        **fields,
     )
 
 

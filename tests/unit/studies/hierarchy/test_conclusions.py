@@ -68,6 +68,16 @@ def test_the_highest_rate_is_memory_s_own_where_memory_is_as_fast(calibration):
     assert said.text.startswith("Copies out of memory and back reach 20.0 GB/s")
 
 
+def test_the_smallest_copy_may_be_above_memory_s_rate(calibration):
+    rates = [
+        TrafficRate(operation="copy", size_bytes=size, bytes_per_s=rate)
+        for size, rate in ((4096, 40e9), (256 * 2**20, 20e9))
+    ]
+    measured = calibration("cpu", traffic=tuple(rates))
+    half, _ = conclusions.copies(measured.rates, measured)
+    assert half.text.endswith("Even the smallest, of 4.00 KiB, are copied at 200% of it.")
+
+
 def test_no_rate_is_said_to_be_memory_s_without_a_copy_that_reaches_it(calibration):
     rates = [
         TrafficRate(operation="copy", size_bytes=size, bytes_per_s=rate)
