@@ -22,6 +22,7 @@ from peakward.records.trial import Objective
 from peakward.report import dry_run
 from peakward.report.format import format_cell, format_spread
 from peakward.tune.aim import Aim
+from peakward.tune.budget import Budget
 from peakward.tune.dry_run import planned
 from peakward.tune.investigation import Investigation
 from peakward.tune.run import investigate
@@ -50,7 +51,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         tyro.conf.arg(metavar="TIME", help_behavior_hint="(default: 15m; on a CPU 100s)"),
     ] = None
-    """How long it may take, as 90s, 5m or 1h; what was not confirmed in it says so."""
+    """How long it may take, as 90s, 5m or 1h: what has not ended then is ended, and the report says what
+    was left and how to go on. The baseline is measured however little it is, in up to a minute."""
     objective: Annotated[str, option("NAME", "latency")] = "latency"
     """What to seek: latency (the shortest step), throughput (the same levers, then larger batches),
     memory (the least peak), or energy (the least joules of a step, on a GPU)."""
@@ -75,11 +77,14 @@ def main(given: Options, command: str) -> int:
         plan = _dry_run(asked, here, given.results.db)
         output.show(plan, targets, as_json=given.results.json, document=dry_run.document(plan))
         return 0
+    budget = Budget(asked.budget_s)
     with (
         watch.budget("run", asked.budget_s) as watching,
         session.opened(given.results.db, here, watching) as opened,
     ):
-        machine.expect_sound(asked.case, opened.sweep, asked.budget_s)
+        opened.sweep.workers.left_s = budget.left_for_the_baseline_s
+        with budget.for_the_baseline():
+            machine.expect_sound(asked.case, opened.sweep, asked.budget_s)
         study = investigate(
             asked,
             opened.sweep,
@@ -88,6 +93,7 @@ def main(given: Options, command: str) -> int:
             on_prediction=lambda floor, forecast, fitting: watching.say(
                 expectation(asked.case, floor, forecast, fitting)
             ),
+            budget=budget,
         )
     output.show_study(study, targets, as_json=given.results.json)
     if study.interrupted:

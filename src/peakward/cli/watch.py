@@ -1,14 +1,14 @@
-"""What a long command shows while it runs: a bar, and lines above it, on a terminal's stderr."""
+"""What a long command shows while it runs, on stderr: a bar on a terminal, a line a stage elsewhere."""
 
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from peakward.records.measurement import Measurement
-from peakward.report.progress import Progress, Task
+from peakward.report.cases import label
+from peakward.report.format import format_cell
+from peakward.report.progress import Progress
 
 if TYPE_CHECKING:
     from peakward.lab.measure.messages import Event
@@ -28,43 +28,57 @@ class Watch:
 
 
 class CaseWatch(Watch):
-    """Counts cases against a plan."""
+    """Counts cases against a plan: those named in `upcoming`, or `total` of them."""
 
-    def __init__(self, task: Task, upcoming: Sequence[str]) -> None:
-        self._task = task
+    def __init__(
+        self, progress: Progress, what: str, upcoming: Sequence[str], total: int | None = None
+    ) -> None:
+        self._progress, self._total, self._n_done = progress, total or len(upcoming), 0
+        self._task = progress.track(what, self._total)
         self._upcoming = iter(upcoming)
         self._current = next(self._upcoming, "")
 
     def on_event(self, event: "Event") -> None:
         self._task.advance(0, note=_note(self._current, event.stage))
 
-    def on_done(self, _measurement: Measurement) -> None:
+    def on_done(self, measurement: Measurement) -> None:
+        self._n_done += 1
+        self._progress.stage(f"{self._n_done}/{self._total}  {_outcome(measurement)}")
         self._current = next(self._upcoming, "")
         self._task.advance(1, note=_note(self._current))
 
 
 class BudgetWatch(Watch):
-    """Counts seconds against a budget, which is the most that is left."""
+    """Counts seconds against a budget, which is the most that is left; None where it is not known how
+    many."""
 
     def __init__(
-        self, task: Task, console: Console, *, clock: Callable[[], float] = time.monotonic
+        self,
+        progress: Progress,
+        what: str,
+        budget_s: float | None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._task, self._console, self._clock = task, console, clock
+        self._progress, self._clock = progress, clock
+        self._task = progress.track(what, budget_s, of_seconds=True)
         self._last_s = clock()
         self._doing = ""
 
     def on_event(self, event: "Event") -> None:
+        if not self._doing:
+            self._progress.stage(event.stage)
         self._tick(_note(self._doing, event.stage))
 
     def on_stage(self, doing: str) -> None:
         """The investigation goes on to something else."""
         self._doing = doing
+        self._progress.stage(doing)
         self._tick(_note(doing))
 
     def say(self, line: str) -> None:
-        """A line that stays, above the bar; only where someone watches."""
-        if self._console.is_terminal:
-            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+        """A line that stays, above the bar."""
+        self._progress.say(line)
 
     def _tick(self, note: str) -> None:
         now_s = self._clock()
@@ -76,16 +90,20 @@ class BudgetWatch(Watch):
 def cases(what: str, upcoming: Sequence[str], total: int | None = None) -> Iterator[CaseWatch]:
     """A bar over cases: those named in `upcoming`, or `total` of them."""
     with Progress() as progress:
-        task = progress.track(what, len(upcoming) if total is None else total)
-        yield CaseWatch(task, upcoming)
+        yield CaseWatch(progress, what, upcoming, total)
 
 
 @contextlib.contextmanager
 def budget(what: str, budget_s: float | None) -> Iterator[BudgetWatch]:
     """A bar over seconds; None where it is not known how many."""
-    console = Console(stderr=True)
-    with Progress(console) as progress:
-        yield BudgetWatch(progress.track(what, budget_s), console)
+    with Progress() as progress:
+        yield BudgetWatch(progress, what, budget_s)
+
+
+def _outcome(measurement: Measurement) -> str:
+    summary = measurement.summary
+    came = measurement.status if summary is None else format_cell(summary.median_s.estimate, "s")
+    return f"{label(measurement.case)}: {came}"
 
 
 def _note(doing: str, stage: str = "") -> str:

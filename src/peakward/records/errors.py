@@ -15,3 +15,7 @@ class PeakwardError(Exception):
 class SourceError(PeakwardError):
     """The source of a module is not there, or no longer as it was described: of the module itself it says
     nothing."""
+
+
+class OutOfTimeError(PeakwardError):
+    """What was asked did not end while there was time for it; nothing of it is stored."""

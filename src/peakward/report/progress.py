@@ -1,6 +1,8 @@
-"""How far a long command has come: bars on a terminal's stderr, nothing anywhere else."""
+"""How far a long command has come: bars on a terminal's stderr, a line a stage anywhere else."""
 
 import threading
+import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -8,15 +10,45 @@ from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
+    ProgressColumn,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
-    TimeRemainingColumn,
 )
 from rich.progress import Progress as Bars
+from rich.progress import Task as Bar
+from rich.text import Text
+
+from peakward.report.format import format_duration
 
 PATIENCE_S = 2.0
 """A command that ends sooner never shows a bar."""
+
+
+class TimeLeft(ProgressColumn):
+    """How long it should still take: of a bar over seconds what is left of them, of one over cases what the
+    cases so far tell. Nothing where nobody can say; never below 0."""
+
+    def render(self, task: Bar) -> Text:
+        """Of the bar, now."""
+        return Text("" if (left_s := self.left_s(task)) is None else f"{_clock(left_s)} left")
+
+    @staticmethod
+    def left_s(task: Bar) -> float | None:
+        """Seconds."""
+        if task.total is None or task.elapsed is None:
+            return None
+        if task.fields["of_seconds"]:
+            return max(0.0, task.total - task.elapsed)
+        if not task.completed:
+            return None
+        return max(0.0, task.elapsed * (task.total / task.completed - 1))
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 class Task:
@@ -34,19 +66,26 @@ class Task:
 class Progress:
     """A context within which `track` gives bars, shown from `patience_s` after it was entered.
 
-    On a console that is no terminal nothing is ever written. The total's unit is the caller's.
+    On a console that is no terminal there are no bars, but a line where `stage` is called: batch logs and
+    notebooks show those. The total's unit is the caller's.
     """
 
-    def __init__(self, console: Console | None = None, *, patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self,
+        console: Console | None = None,
+        *,
+        patience_s: float = PATIENCE_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._console = console if console is not None else Console(stderr=True)
+        self._clock, self._began_s, self._said = clock, clock(), ""
         self._patience_s = patience_s
         self._bars = Bars(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
+            TimeLeft(),
             TextColumn("{task.fields[note]}", markup=False),
             console=self._console,
             transient=True,
@@ -73,6 +112,19 @@ class Progress:
             self._timer.join()
             self._bars.stop()
 
-    def track(self, description: str, total: float | None) -> Task:
-        """A new bar; None where the total is not known."""
-        return Task(self._bars, self._bars.add_task(description, total=total, note=""))
+    def track(self, description: str, total: float | None, *, of_seconds: bool = False) -> Task:
+        """A new bar; None where the total is not known. One of seconds runs as the clock does."""
+        made = self._bars.add_task(description, total=total, note="", of_seconds=of_seconds)
+        return Task(self._bars, made)
+
+    def stage(self, text: str) -> None:
+        """A line for a stage, with when, where no bar shows it."""
+        if self._console.is_interactive or text == self._said:
+            return
+        self._said = text
+        since = format_duration(round(self._clock() - self._began_s))
+        self.say(f"{since:>12}  {text}")
+
+    def say(self, line: str) -> None:
+        """A line that stays, above the bars."""
+        self._console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from peakward.catalogue.levers import numerics_class, pull
 from peakward.records.case import LeverCase
+from peakward.records.errors import OutOfTimeError
 from peakward.records.lever import Lever, NumericsClass
 from peakward.records.trial import NumericsVerdict, Trial
 from peakward.tune.costs import N_PROCESSES, Costs
@@ -107,5 +108,10 @@ class Bench:
         """Whether the candidate computes what its class promises; asked once."""
         key = declared, base, candidate
         if key not in self._numerics:
-            self._numerics[key] = self.tries.check(declared, base, candidate)
+            try:
+                self._numerics[key] = self.tries.check(declared, base, candidate)
+            except OutOfTimeError as error:
+                self._numerics[key] = NumericsVerdict(
+                    declared=declared, verdict="not computed", reason=str(error)
+                )
         return self._numerics[key]

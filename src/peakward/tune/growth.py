@@ -8,6 +8,7 @@ import msgspec
 from peakward.catalogue.levers import lever
 from peakward.prediction.planning.site import Site
 from peakward.records.case import ModelCase
+from peakward.records.errors import OutOfTimeError
 from peakward.records.measurement import Measurement
 from peakward.records.protocol import Protocol
 from peakward.records.study import Study
@@ -21,6 +22,7 @@ from peakward.tune.batches import (
     with_batch,
 )
 from peakward.tune.bench import Bench
+from peakward.tune.ledger import Undone
 
 if TYPE_CHECKING:
     from peakward.lab.measure.sweep import Sweep
@@ -76,11 +78,17 @@ def _measured(
 ) -> list[Measurement]:
     """One, or none where there is no time."""
     size = larger_.workload.batch_size
-    cost_s = bench.costs.start_s + size / case.workload.batch_size * bench.costs.arm_s
-    if not bench.ledger.affords(cost_s + protocol.max_timed_s, f"measuring batch size {size}"):
+    arm_s = size / case.workload.batch_size * bench.costs.arm_s
+    cost_s = bench.costs.start_s + arm_s + protocol.max_timed_s
+    what = f"measuring batch size {size}"
+    if not bench.ledger.affords(cost_s, what):
         return []
     sweep.workers.close()
-    return [sweep.measure(larger_, protocol)]
+    try:
+        return [sweep.measure(larger_, protocol)]
+    except OutOfTimeError:
+        bench.ledger.skip(Undone(what, cost_s=cost_s))
+        return []
 
 
 def entered(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from peakward.records.case import LeverCase
+from peakward.records.errors import OutOfTimeError
 from peakward.records.lever import Lever, NumericsClass
 from peakward.records.trial import Foretold, NumericsVerdict, Trial
 from peakward.tune.aim import Aim
@@ -91,8 +92,13 @@ class Laboratory:
         """The comparisons, from all cases timed in turn in each of three processes, and in two more
         where one of them cannot tell, or is faster than can be, and `affords_more` has the time.
 
+        Where the time ends in one of those two, what the three gave stands, and is not stored as final.
+
         Every second process goes through the cases backwards, so that what drifts while a process
         lives shows as a spread between processes and not as a gain.
+
+        Raises:
+            OutOfTimeError: the time ended in one of the first three.
         """
         known = [self._store.trial(*each.key, self._key) for each in comparisons]
         found = [
@@ -108,7 +114,13 @@ class Laboratory:
         n_wanted = N_PROCESSES
         trials: tuple[Trial, ...] = ()
         while len(rounds) < n_wanted:
-            timed, order = self._round(cases, len(rounds))
+            try:
+                timed, order = self._round(cases, len(rounds))
+            except OutOfTimeError:
+                if not trials:
+                    raise
+                n_wanted = N_PROCESSES
+                break
             if timed.status != "ok":
                 culprit = None if timed.failed is None else order[timed.failed]
                 return tuple(failed_beside(each, self._key, culprit, timed) for each in comparisons)
@@ -123,7 +135,7 @@ class Laboratory:
             doubtful = any(trial.verdict == "inconclusive" for trial in trials)
             if n_wanted == N_PROCESSES and doubtful and affords_more():
                 n_wanted += N_MORE_PROCESSES
-        self._keep(trials, final=len(rounds) > N_PROCESSES)
+        self._keep(trials, final=n_wanted > N_PROCESSES)
         return trials
 
     def _judged(

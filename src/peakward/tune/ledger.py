@@ -1,9 +1,11 @@
 """What an investigation has tried, and what its budget left undone."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from peakward.records.case import LeverCase
+from peakward.records.study import Unfinished
 from peakward.records.trial import Trial
 from peakward.tune.budget import Budget
 
@@ -20,6 +22,8 @@ class Undone(NamedTuple):
     confirming: bool = False
     screened_on: str | None = None
     """Of a lever that was not screened, the levers below it in words."""
+    cost_s: float = 0.0
+    """How long it should take."""
 
 
 class Ledger:
@@ -64,9 +68,41 @@ class Ledger:
         if trial.ended_by != "case":
             self._undone.append(Undone(f"{trial.lever} ({trial.reason})"))
 
+    def unfinished(self) -> Unfinished | None:
+        """What the budget left undone; None where it sufficed."""
+        left = [each for each in self._undone if not self._made_up(each)]
+        if not left:
+            return None
+        tried = {trial.lever for trial in self.trials}
+        screenings = [each.lever for each in left if each.screened_on is not None]
+        # On one composition each is a step; the dearest stands for those on all of them.
+        costs_s: dict[tuple[str, bool], float] = {}
+        for each in left:
+            key = each.lever or each.what, each.confirming
+            costs_s[key] = max(each.cost_s, costs_s.get(key, 0.0))
+        return Unfinished(
+            budget_s=self._budget.total_s,
+            short_s=sum(costs_s.values()),
+            levers=_each_once(name for name in screenings if name not in tried),
+            unconfirmed=_each_once(each.lever for each in left if each.confirming),
+        )
+
     def skip(self, undone: Undone) -> None:
         """Note it."""
         self._undone.append(undone)
+
+    def left_s(self) -> float:
+        """Until the end of the budget, less what is kept back."""
+        return self._budget.left_s() - self.reserve_s
+
+    @contextmanager
+    def keeping(self, more_s: float) -> Iterator[None]:
+        """Keep back more while the block lasts: for what must follow what is done in it."""
+        self.reserve_s += more_s
+        try:
+            yield
+        finally:
+            self.reserve_s -= more_s
 
     def allows(self, cost_s: float) -> bool:
         """Whether it fits beside what is kept back."""
@@ -80,13 +116,14 @@ class Ledger:
         base: LeverCase | None = None,
         *,
         screened_on: str | None = None,
+        then_s: float = 0.0,
     ) -> bool:
-        """Whether it fits; announced if so, noted as left undone if not, until the lever has a trial
-        on the base."""
-        if self.allows(cost_s):
+        """Whether it fits, and what must follow it; announced if so, noted as left undone if not, until the
+        lever has a trial on the base."""
+        if self.allows(cost_s + then_s):
             self.announce(what)
             return True
-        self.skip(Undone(what, lever, base, screened_on=screened_on))
+        self.skip(Undone(what, lever, base, screened_on=screened_on, cost_s=cost_s))
         return False
 
     def _made_up(self, undone: Undone) -> bool:
@@ -94,6 +131,10 @@ class Ledger:
             return False
         trial = self.known(undone.lever, undone.base)
         return trial is not None and (trial.stage == "confirmed" or not undone.confirming)
+
+
+def _each_once(names: Iterable[str | None]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(each for each in names if each is not None))
 
 
 def _told(undone: Undone, levers: Mapping[str, Iterable[str]]) -> str:

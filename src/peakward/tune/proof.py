@@ -7,6 +7,7 @@ import msgspec
 from peakward.catalogue import levers as catalogue
 from peakward.catalogue.levers import numerics_class
 from peakward.records.case import LeverCase
+from peakward.records.errors import OutOfTimeError
 from peakward.records.lever import Lever, NumericsClass
 from peakward.records.trial import Trial
 from peakward.stats.verdict import LEAST_GAIN
@@ -69,8 +70,10 @@ class Proof:
         kept: list[Trial] = []
         while worthy:
             while worthy and not self._ledger.allows(self._alone_s(base, worthy)):
-                name = worthy.pop().lever
-                self._ledger.skip(Undone(f"confirming {name} alone", name, base, confirming=True))
+                last = worthy.pop()
+                name, candidate = last.lever, last.candidate
+                what, cost_s = f"confirming {name} alone", self._bench.turns_s((candidate,))
+                self._ledger.skip(Undone(what, name, base, confirming=True, cost_s=cost_s))
             made = self._confirmed_alone(base, worthy)
             failed = {trial.lever for trial in made if trial.status != "ok"}
             kept += [trial for trial in made if trial.verdict == "kept"]
@@ -107,9 +110,9 @@ class Proof:
             if len(ladder.levers) == 1 and self._ledger.reserve_s:
                 self._ledger.reserve_s = 0.0
                 continue
-            lever, below, _ = ladder.rungs[-1]
-            what = f"confirming {lever.name}"
-            self._ledger.skip(Undone(what, lever.name, below, confirming=True))
+            lever, below, top = ladder.rungs[-1]
+            what, cost_s = f"confirming {lever.name}", self._bench.turns_s((top,))
+            self._ledger.skip(Undone(what, lever.name, below, confirming=True, cost_s=cost_s))
             ladder = ladder.first(len(ladder.levers) - 1)
         return ladder
 
@@ -181,10 +184,20 @@ class Proof:
     def _confirm(
         self, cases: Sequence[LeverCase], comparisons: Sequence[Comparison]
     ) -> tuple[Trial, ...]:
+        """Trials without a ratio where the time ended first."""
         more_s = self._bench.turns_s(cases, N_MORE_PROCESSES)
-        return self._bench.tries.confirm(
-            cases, comparisons, affords_more=lambda: self._ledger.allows(more_s)
-        )
+        try:
+            return self._bench.tries.confirm(
+                cases, comparisons, affords_more=lambda: self._ledger.allows(more_s)
+            )
+        except OutOfTimeError as error:
+            each_s = self._bench.turns_s(cases) / len(comparisons)
+            for name, base, _, _ in comparisons:
+                lever = None if name == COMPOSITION else name
+                what = f"confirming {name}"
+                self._ledger.skip(Undone(what, lever, base, confirming=True, cost_s=each_s))
+            key = self._bench.environment_key
+            return tuple(trials.untimed(each, key, str(error)) for each in comparisons)
 
     def _enter(self, climb: Climb) -> None:
         self._enter_all(climb.rungs)

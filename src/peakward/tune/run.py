@@ -36,25 +36,33 @@ def investigate(
     *,
     on_stage: Listener,
     on_prediction: OnPrediction,
+    budget: Budget | None = None,
 ) -> Study:
     """Carry out the whole loop and store what it found.
 
     `on_prediction` hears the baseline's floor and forecast before the baseline is measured, and the levers
     that each make it fit where it is predicted not to. Interrupted by Ctrl-C, what was found so far is
     stored as an incomplete study, and the same command goes on from the measurements and trials that
-    the store holds.
+    the store holds. `budget` is one that began earlier, with the command.
+
+    Raises:
+        PeakwardError: the budget ended before the baseline was measured: there is nothing to show.
     """
-    started_at, budget = datetime.now(UTC).isoformat(timespec="seconds"), Budget(asked.budget_s)
-    on_stage("measuring this machine's ceilings")
-    calibration = calibrated(sweep, store, asked.case)
-    floor = floor_of(asked.case, sweep.environment, calibration)
-    forecasts = Forecasts(sweep.environment, calibration, sweep.workers.capture)
-    told = forecasts.of(asked.case)
-    on_prediction(floor, told, levers_that_fit(asked.case, told, forecasts.here))
-    on_stage("measuring the baseline")
+    started_at = datetime.now(UTC).isoformat(timespec="seconds")
+    budget = Budget(asked.budget_s) if budget is None else budget
+    sweep.workers.left_s = budget.left_for_the_baseline_s
+    with budget.for_the_baseline():
+        on_stage("measuring this machine's ceilings")
+        calibration = calibrated(sweep, store, asked.case)
+        floor = floor_of(asked.case, sweep.environment, calibration)
+        forecasts = Forecasts(sweep.environment, calibration, sweep.workers.capture)
+        told = forecasts.of(asked.case)
+        on_prediction(floor, told, levers_that_fit(asked.case, told, forecasts.here))
+        on_stage("measuring the baseline")
+        baseline = sweep.measure(asked.case, HEADLINE)
     course = Course(
         asked,
-        sweep.measure(asked.case, HEADLINE),
+        baseline,
         sweep,
         store,
         forecasts,

@@ -4,11 +4,13 @@ from collections.abc import Iterable, Sequence
 
 from peakward.catalogue.levers import pull
 from peakward.records.case import LeverCase
+from peakward.records.errors import OutOfTimeError
 from peakward.records.lever import Lever
 from peakward.records.trial import Trial
 from peakward.tune import trials
 from peakward.tune.bench import Bench
 from peakward.tune.ladder import Ladder
+from peakward.tune.ledger import Undone
 from peakward.tune.screening import promising, rescues
 
 RIVAL_LOSSES = 2
@@ -152,10 +154,17 @@ class Search:
         candidate = pull(lever, base)
         names = " + ".join(each.name for each in on.levers) if on is not None else ""
         what = f"screening {lever.name}" + (f" on {names}" if names else "")
-        cost_s = self._bench.screen_s(base, candidate) + then_s
-        if not self._ledger.affords(cost_s, what, lever.name, base, screened_on=names):
+        cost_s = self._bench.screen_s(base, candidate)
+        if not self._ledger.affords(
+            cost_s, what, lever.name, base, screened_on=names, then_s=then_s
+        ):
             return None
-        trial = self._bench.tries.screen(lever, base, candidate)
+        try:
+            with self._ledger.keeping(then_s):
+                trial = self._bench.tries.screen(lever, base, candidate)
+        except OutOfTimeError:
+            self._ledger.skip(Undone(what, lever.name, base, screened_on=names, cost_s=cost_s))
+            return None
         self._ledger.add(trial)
         if trial.ratio is not None:
             self._ratios[lever.name] = trial.ratio.estimate

@@ -117,7 +117,14 @@ def failed_beside(
             trial, status=timed.status, reason=reason, ended_by=timed.ended_by
         )
     whose = "its base" if culprit == base else "a case timed with it"
-    return msgspec.structs.replace(trial, reason=f"not timed, for {whose} failed: {reason}")
+    return untimed(comparison, key, f"{whose} failed: {reason}")
+
+
+def untimed(comparison: Comparison, key: str, reason: str) -> Trial:
+    """The trial of a comparison whose times are not there: it says nothing of its lever."""
+    name, base, candidate, numerics = comparison
+    said = f"not timed: {reason}"
+    return trial_of(name, base, candidate, key, stage="confirmed", reason=said, numerics=numerics)
 
 
 def misjudged(trial: Trial, numerics: NumericsVerdict) -> Trial:

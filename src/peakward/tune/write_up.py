@@ -61,6 +61,7 @@ def study(course: Course, store: "Store", started_at: str) -> Study:
         ),
         best_command=asked.to_command(best),
         steps=_steps(course.held, ledger),
+        unfinished=ledger.unfinished(),
         interrupted=course.stopped
         or course.explained.interrupted
         or any(trial.interrupted for trial in ledger.trials),

@@ -1,9 +1,11 @@
 import io
 import threading
+from types import SimpleNamespace
 
+import pytest
 from rich.console import Console
 
-from peakward.report.progress import Progress
+from peakward.report.progress import Progress, TimeLeft
 
 
 def console(*, terminal):
@@ -13,7 +15,7 @@ def console(*, terminal):
     )
 
 
-def test_silent_where_there_is_no_terminal():
+def test_no_bar_where_there_is_no_terminal():
     to = console(terminal=False)
     with Progress(to, patience_s=0.0) as progress:
         progress.track("cases", 3).advance(note="small")
@@ -47,3 +49,46 @@ def test_leaves_no_thread_behind():
     for thread in set(threading.enumerate()) - before:
         thread.join(timeout=60)
         assert not thread.is_alive()
+
+
+def bar(*, total, completed=0.0, elapsed=0.0, of_seconds=True):
+    return SimpleNamespace(
+        total=total, completed=completed, elapsed=elapsed, fields={"of_seconds": of_seconds}
+    )
+
+
+@pytest.mark.parametrize(
+    ("task", "text"),
+    [
+        (bar(total=100, elapsed=30.0), "1:10 left"),
+        (bar(total=100, elapsed=308.0), "0:00 left"),  # never below 0
+        (bar(total=100, completed=99, elapsed=0.0), "1:40 left"),  # by the clock, not by events
+        (bar(total=24, of_seconds=False, elapsed=120.0), ""),  # nobody can say yet
+        (bar(total=24, completed=6, of_seconds=False, elapsed=120.0), "6:00 left"),
+        (bar(total=24, completed=25, of_seconds=False, elapsed=120.0), "0:00 left"),
+        (bar(total=2, completed=1, of_seconds=False, elapsed=7300.0), "2:01:40 left"),
+        (bar(total=None, elapsed=5.0), ""),
+        (bar(total=9, elapsed=None), ""),
+    ],
+)
+def test_the_time_left_is_never_negative_nor_a_row_of_dashes(task, text):
+    assert TimeLeft().render(task).plain == text
+
+
+def test_off_a_terminal_each_stage_is_a_line_with_its_time():
+    to, now = console(terminal=False), iter([10.0, 10.2, 75.0])
+    with Progress(to, clock=lambda: next(now)) as progress:
+        progress.stage("measuring the baseline")
+        progress.stage("measuring the baseline")
+        progress.stage("screening sdpa on bf16")
+    assert to.file.getvalue().splitlines() == [
+        "         0 s  measuring the baseline",
+        " 1 min 05 s  screening sdpa on bf16".rjust(36),
+    ]
+
+
+def test_on_a_terminal_the_bar_shows_the_stage():
+    to = console(terminal=True)
+    with Progress(to, patience_s=600.0) as progress:
+        progress.stage("measuring the baseline")
+    assert to.file.getvalue() == ""

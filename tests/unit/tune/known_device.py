@@ -75,7 +75,7 @@ class Device:
     def raise_if_stopping(self): ...
 
 
-def run(device, *names, aim=Aim(), budget_s=1e6):  # noqa: B008
+def run(device, *names, aim=Aim(), budget_s=1e6, budget=None):  # noqa: B008
     asked = Investigation(
         case=device.studies.BASELINE,
         levers=tuple(lever(name) for name in names),
@@ -91,6 +91,7 @@ def run(device, *names, aim=Aim(), budget_s=1e6):  # noqa: B008
         device,
         on_stage=lambda stage: None,
         on_prediction=lambda floor, forecast, fitting: None,
+        budget=budget,
     )
 
 

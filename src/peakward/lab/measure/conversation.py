@@ -1,12 +1,14 @@
 """One request put to a worker process, up to its answer or its end. Imports no torch."""
 
 from collections.abc import Callable
+from math import inf
 from time import monotonic
 
 from peakward.lab.measure import failure, proc
 from peakward.lab.measure.interrupts import Interrupts
 from peakward.lab.measure.messages import Answer, Event, Failed, Ready, Released, Request
 from peakward.lab.measure.process import Garbled, WorkerDied, WorkerProcess
+from peakward.records.errors import OutOfTimeError
 from peakward.records.measurement import EndedBy, Status
 
 START_TIMEOUT_S = 180.0
@@ -30,10 +32,15 @@ class Conversation:
         self.begun_s: float | None = None
         self._oom_kills = proc.oom_kills()
 
-    def ask(self, request: Request, timeout_s: float) -> Answer:
-        """The answer, or the failure that stands for it; at most `timeout_s` after the worker is ready."""
+    def ask(self, request: Request, timeout_s: float, left_s: float = inf) -> Answer:
+        """The answer, or the failure that stands for it; at most `timeout_s` after the worker is ready.
+
+        Raises:
+            OutOfTimeError: `left_s` from now ended first. The worker is ended.
+        """
+        ends_s = monotonic() + left_s
         ready = self._process.worker_pid is not None
-        deadline_s = monotonic() + (timeout_s if ready else START_TIMEOUT_S)
+        deadline_s = min(monotonic() + (timeout_s if ready else START_TIMEOUT_S), ends_s)
         try:
             self._process.send(request)
             while monotonic() < deadline_s:
@@ -42,7 +49,7 @@ class Conversation:
                     return self._killed("crashed", reason, "user")
                 reply = self._process.receive(deadline_s - monotonic())
                 if isinstance(reply, Ready):
-                    ready, deadline_s = True, monotonic() + timeout_s
+                    ready, deadline_s = True, min(monotonic() + timeout_s, ends_s)
                 elif isinstance(reply, Event):
                     self.begun_s = self.begun_s or monotonic()
                     self.last = reply
@@ -54,6 +61,9 @@ class Conversation:
         except Garbled:
             reason = f"wrote what is no answer into the pipe of its answers while {self._doing()}"
             return self._killed("crashed", reason, self._doer)
+        if deadline_s == ends_s:
+            self._process.kill()
+            raise OutOfTimeError(f"its time in the budget ended while {self.last.stage}")
         limit_s = timeout_s if ready else START_TIMEOUT_S
         return self._killed(
             "timeout", f"not done after {limit_s:g} s, while {self._doing()}", self._doer

@@ -7,8 +7,9 @@ behind, and otherwise replaced; whatever happens to it becomes a status with a r
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from math import inf
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
@@ -58,7 +59,7 @@ from peakward.records.case import (
     StepCase,
 )
 from peakward.records.environment import Environment
-from peakward.records.errors import PeakwardError, SourceError
+from peakward.records.errors import OutOfTimeError, PeakwardError, SourceError
 from peakward.records.lever import NumericsClass
 from peakward.records.measurement import FirstStep, Measurement
 from peakward.records.module_capture import ModuleCapture
@@ -111,6 +112,8 @@ class Workers:
     def __init__(self, *, argv: Sequence[str] = WORKER, on_event: OnEvent = ignore) -> None:
         self._argv = argv
         self._on_event = on_event
+        self.left_s: Callable[[], float] = lambda: inf
+        """How long a request may take that begins now. What has not ended then is ended, and is no result."""
         self._interrupts = Interrupts()
         self._process: WorkerProcess | None = None
         self._start_s: float | None = None
@@ -395,6 +398,9 @@ class Workers:
 
         Not where that was for memory, which the machine would then lack again, nor where a worker could
         not start in its time: the next run is the time to try these again.
+
+        Raises:
+            OutOfTimeError: `left_s` ended first. The worker is ended with it.
         """
         ended = self._ask_once(request, timeout_s, fresh=fresh, on_event=on_event)
         if not _was_taken_away(ended.answer):
@@ -410,6 +416,7 @@ class Workers:
     ) -> Ended:
         """The answer of one worker, which is then kept or ended."""
         self._interrupts.raise_if_stopping()
+        left_s = self._expect_time()
         tell = on_event or self._on_event
         with self._interrupts:
             alone = not isinstance(request, ProfileRequest | MemoryRequest)
@@ -425,7 +432,7 @@ class Workers:
                 return Ended(Failed(status="crashed", reason=reason, ended_by="outside"), None)
             conversation = Conversation(process, self._interrupts, tell)
             try:
-                answer = conversation.ask(request, timeout_s)
+                answer = conversation.ask(request, timeout_s, left_s)
                 released = None if isinstance(answer, Failed) else conversation.released()
             except BaseException:
                 # Whatever broke the conversation: its answer must not meet the next request.
@@ -439,6 +446,17 @@ class Workers:
         else:
             self._held_bytes = released.held_bytes
         return Ended(answer, conversation.last.turn)
+
+    def _expect_time(self) -> float:
+        """How long what begins now may take.
+
+        Raises:
+            OutOfTimeError: no time is left.
+        """
+        left_s = self.left_s()
+        if left_s <= 0:
+            raise OutOfTimeError("no time in the budget was left")
+        return left_s
 
     def _start(self, tell: OnEvent, *, cold: bool) -> WorkerProcess:
         """A new worker. NVML counts GPUs by bus, so CUDA is told to.

@@ -28,6 +28,7 @@ from peakward.lab.measure.messages import (
 from peakward.lab.measure.profile import profile
 from peakward.lab.measure.site import Site
 from peakward.records.case import Case, DeviceType, ModuleCase
+from peakward.records.errors import OutOfTimeError
 from peakward.records.module_capture import ModuleCapture
 from peakward.records.trial import NumericsVerdict
 
@@ -115,12 +116,22 @@ class ThisProcess(Workers, ABC):
         fresh: bool = False,
         on_event: OnEvent | None = None,
     ) -> Ended:
+        self._expect_time()
         told: list[Event] = []
-        bench = jobs.Bench(self._site, self._prepare, told.append)
+
+        def tell(event: Event) -> None:
+            """Between steps, for nothing can end one that has begun in this process."""
+            told.append(event)
+            self._expect_time()
+
+        bench = jobs.Bench(self._site, self._prepare, tell)
         current = torch.cuda.device(self._place) if self._place.type == "cuda" else nullcontext()
         with current, self._kept():
             try:
                 answer = self._answer(request, bench)
+            except OutOfTimeError:
+                self._site.leave(type_of(self._place))
+                raise
             except Exception as error:  # noqa: BLE001  a user's code may raise anything: it is the result
                 answer = failure.of_exception(error)
         if answer is None:

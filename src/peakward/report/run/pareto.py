@@ -124,7 +124,7 @@ def _of_candidate(trial: Trial, below: Seen | None) -> Seen | None:
 
 def _over_baseline(below: Seen | None, ratio: Interval | None) -> Interval:
     """As wide as both steps to it allow: the two were measured in other processes."""
-    if below is None or ratio is None:
+    if below is None or ratio is None or below.ratio == UNKNOWN:
         return UNKNOWN
     return Interval(
         estimate=below.ratio.estimate * ratio.estimate,

@@ -12,7 +12,7 @@ from peakward.lab.measure import conversation, probe, proc, process
 from peakward.lab.measure.isolated import Workers
 from peakward.lab.measure.messages import CalibrateRequest, Failed
 from peakward.records.case import ModelCase, StepCase, Workload
-from peakward.records.errors import PeakwardError
+from peakward.records.errors import OutOfTimeError, PeakwardError
 from peakward.records.protocol import Protocol
 
 SCRIPT = Path(__file__).with_name("scripted_worker.py")
@@ -556,3 +556,22 @@ def test_only_a_fresh_measurement_compiles_cold(make_workers, case, monkeypatch)
     workers.measure(case, fresh)
     workers.turns((case, case), fresh)
     assert seen == [False, True, False]
+
+
+def test_a_budget_that_ends_first_ends_the_worker_and_makes_no_result(make_workers, case):
+    workers = make_workers("hang")
+    workers.left_s = lambda: 0.2
+    with pytest.raises(OutOfTimeError, match="its time in the budget ended while"):
+        workers.measure(case, PROTOCOL)
+    assert pid(workers) is None
+    workers.left_s = lambda: -1.0
+    with pytest.raises(OutOfTimeError, match="no time in the budget was left"):
+        workers.measure(case, PROTOCOL)
+    assert pid(workers) is None, "nothing was started"
+
+
+def test_a_case_s_own_time_limit_is_still_its_status(make_workers, case):
+    workers = make_workers("hang")
+    workers.left_s = lambda: 60.0
+    found = workers.measure(case, msgspec.structs.replace(PROTOCOL, timeout_s=0.2))
+    assert found.status == "timeout"

@@ -121,6 +121,20 @@ def test_a_trial_against_the_baseline_itself_says_more_than_the_steps():
         assert found[second.candidate].ratio.high == 0.41
 
 
+def test_what_stands_on_an_unknown_ratio_is_unknown_too(run_study):
+    """The base was left out, for its numbers do not hold: nothing leads from the baseline to it."""
+    lost = trial("bf16", 0.5, 60).candidate
+    first = trial("sdpa", 0.4, 50, base=lost, base_s=0.5)
+    second = trial("compile", 0.3, 40, base=first.candidate, base_s=0.4)
+    plain = trial("checkpointing", 1.2, 10)
+    read_ = msgspec.structs.replace(
+        read(run_study), baseline=msgspec.structs.replace(read(run_study).baseline, case=BASE)
+    )
+    study = msgspec.structs.replace(run_study, trials=(first, second, plain))
+    (block,) = section(study, read_).blocks
+    assert block.table.rows[0][0] == "baseline"
+
+
 def test_the_section_of_a_run(run_study):
     (block,) = section(run_study, read(run_study)).blocks
     assert [row[0] for row in block.table.rows][-1] == "baseline"
