@@ -21,7 +21,7 @@ def test_one_screen_says_where_the_time_went(capsys, monkeypatch):
     assert main(["trace", COMPILED]) == 0
     said = capsys.readouterr().out
     assert "GPU busy 15.0% of 34.1 ms" in said
-    assert len(said.splitlines()) < 60
+    assert len(said.splitlines()) < 70
     assert "From the return of a launch" not in said
 
 
@@ -32,8 +32,8 @@ def test_a_cpus_trace_is_told_by_its_operators(capsys, monkeypatch):
     assert "CPU busy with operators 78.4% of a step of 12.9 ms" in said
     assert "The 8 operators that take most" in said
     assert "self time of the framework's operators" in said
-    assert "kernel" not in said
-    assert len(said.splitlines()) < 60
+    assert "kernel" not in said[said.index("Where the time went") :]
+    assert len(said.splitlines()) < 70
 
 
 def test_everything_of_a_cpus_trace(capsys, monkeypatch):
