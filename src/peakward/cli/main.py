@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from peakward.catalogue.names import look_up
 from peakward.records.errors import PeakwardError
+from peakward.records.printable import printable
 
 REFUSED = 2
 INTERRUPTED = 130
@@ -101,7 +102,7 @@ def _dispatch(name: str, arguments: Sequence[str]) -> int:
     options = parse(command.Options, arguments, prog=f"peakward {name}")
     if options is None:
         return 0
-    code: int = command.main(options, shlex.join(("peakward", name, *arguments)))
+    code: int = command.main(options, printable(shlex.join(("peakward", name, *arguments))))
     return code
 
 

@@ -28,10 +28,15 @@ def module_case(
     """A pass of the module, as its source is now. Nothing is imported or run.
 
     Raises:
-        PeakwardError: its configuration or transformers is not here, or its file is no Python.
+        PeakwardError: its configuration or transformers is not here, its file is no Python, or its name
+            cannot be shown.
     """
     from peakward.lab.models.module_source import fingerprint
 
+    if not source.isprintable():
+        raise PeakwardError(
+            f"expected a module's source that can stand in tables, got {source!r}: rename what it names"
+        )
     return ModuleCase(
         source=source,
         fingerprint=fingerprint(source),

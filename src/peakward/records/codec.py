@@ -5,6 +5,7 @@ from typing import TypeVar
 import msgspec
 
 from peakward.records.errors import PeakwardError
+from peakward.records.printable import printable_json
 
 SCHEMA_VERSION = 10
 """1: the first. 2: a study holds the profiles of its cases. 3: a calibration may hold rates, a shape
@@ -62,20 +63,18 @@ def fields(data: bytes) -> frozenset[str]:
 
 
 def from_json(data: bytes, record_type: type[R]) -> R:
-    """The record that `to_json` wrote.
+    """The record that `to_json` wrote; its texts come in printable.
 
     Raises:
         PeakwardError: not JSON, not such a record, or written by a newer Peakward.
     """
     try:
-        envelope = msgspec.json.decode(data, type=_Envelope)
+        envelope = msgspec.json.decode(printable_json(data.decode()), type=_Envelope)
         if envelope.schema_version > SCHEMA_VERSION:
             raise PeakwardError(
                 f"expected a record of schema {SCHEMA_VERSION} or older, got {envelope.schema_version}: "
                 "it was written by a newer Peakward; upgrade this one"
             )
         return msgspec.json.decode(envelope.record, type=record_type)
-    except (msgspec.DecodeError, RecursionError) as error:
-        # It quotes keys of the JSON, which may hold anything.
-        said = " ".join(str(error).split())
-        raise PeakwardError(f"expected a {record_type.__name__} record, got {said}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise PeakwardError(f"expected a {record_type.__name__} record, got {error}") from error

@@ -1,14 +1,17 @@
 """The errors that a user is meant to read."""
 
+from peakward.records.printable import printable
+
 
 class PeakwardError(Exception):
     """Input that cannot be served: one line, "expected …, got …", then what to do.
 
-    The command line prints the message without a traceback and exits with `exit_code`.
+    The command line prints the message without a traceback and exits with `exit_code`. It quotes what it
+    got, so that it is made printable here.
     """
 
     def __init__(self, message: str, *, exit_code: int = 2) -> None:
-        super().__init__(message)
+        super().__init__(printable(message))
         self.exit_code = exit_code
 
 

@@ -1,5 +1,6 @@
 """The document as GitHub-flavoured Markdown, fit for a pull-request comment."""
 
+import html
 import re
 from collections.abc import Iterator
 
@@ -47,7 +48,8 @@ def escape(text: str) -> str:
 
 def _section(section: Section) -> Iterator[str]:
     if section.folded:
-        yield f"<details>\n<summary>{escape(section.title)}</summary>"
+        # Markdown's escapes mean nothing within HTML.
+        yield f"<details>\n<summary>{html.escape(' '.join(section.title.split()))}</summary>"
     else:
         yield f"### {escape(section.title)}"
     yield from (_block(block) for block in section.blocks)

@@ -19,6 +19,7 @@ from peakward.records.errors import PeakwardError
 from peakward.records.lever import Lever
 from peakward.records.measurement import Measurement, Run
 from peakward.records.prediction import Prediction
+from peakward.records.printable import printable
 from peakward.records.protocol import Protocol
 from peakward.records.study import Study
 from peakward.records.trial import Trial
@@ -43,7 +44,7 @@ LEAVES: dict[Any, st.SearchStrategy[Any]] = {
     bool: st.booleans(),
     int: st.integers(-(2**63), 2**63 - 1),
     float: st.floats(allow_nan=False, allow_infinity=False),
-    str: st.text(max_size=8),
+    str: st.text(max_size=8).map(printable),
     type(None): st.none(),
 }
 

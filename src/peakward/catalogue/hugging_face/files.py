@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 
 from peakward.records.errors import PeakwardError
+from peakward.records.printable import printable_json
 
 CONFIG = "config.json"
 MAX_BYTES = 2**24
@@ -69,7 +70,7 @@ def cached(name: str) -> Path:
 
 
 def configuration(path: Path) -> dict[str, object]:
-    """The JSON object that a file holds.
+    """The JSON object that a file holds; its texts come in printable.
 
     Raises:
         PeakwardError: it cannot be read, or holds none.
@@ -87,7 +88,8 @@ def configuration(path: Path) -> dict[str, object]:
             f"expected a configuration to read in {str(path)!r}, got: {error.strerror}"
         ) from None
     try:
-        config = json.loads(data) if len(data) <= MAX_BYTES else None
+        text = data.decode("utf-8-sig") if len(data) <= MAX_BYTES else ""
+        config = json.loads(printable_json(text))
     except (ValueError, RecursionError):
         config = None
     if not isinstance(config, dict):

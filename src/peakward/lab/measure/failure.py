@@ -8,6 +8,7 @@ from itertools import pairwise
 from peakward.lab.measure.messages import Failed
 from peakward.records.errors import PeakwardError, SourceError
 from peakward.records.measurement import EndedBy, Status
+from peakward.records.printable import printable
 
 OUT_OF_MEMORY_TEXTS = (
     "CUDA out of memory",
@@ -76,8 +77,8 @@ def _line(error: BaseException) -> str:
 
 
 def shorten(text: str) -> str:
-    """At most `MAX_REASON` characters of one line."""
-    text = " ".join(text.split())
+    """At most `MAX_REASON` characters of one printable line."""
+    text = printable(" ".join(text.split()))
     return text if len(text) <= MAX_REASON else text[: MAX_REASON - 1] + "…"
 
 

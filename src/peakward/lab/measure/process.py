@@ -17,6 +17,7 @@ from time import monotonic, sleep
 import msgspec
 
 from peakward.lab.measure.messages import Ready, Reply, Request
+from peakward.records.printable import printable_json
 
 KEEPER = (sys.executable, "-I", "-S", str(Path(__file__).with_name("keeper.py")))
 """-I, -S: nothing of the user's environment is in it, and it starts in a third of the time."""
@@ -116,8 +117,8 @@ class WorkerProcess:
             return None
         self._buffer = rest
         try:
-            reply = msgspec.json.decode(line, type=Reply)
-        except (msgspec.DecodeError, RecursionError) as error:
+            reply = msgspec.json.decode(printable_json(line.decode()), type=Reply)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Garbled from error
         if isinstance(reply, Ready):
             self.worker_pid = reply.pid

@@ -60,10 +60,14 @@ def draw_bars(plot: Plot, width: float) -> ET.Element:
 def _groups(plot: Plot) -> dict[str, list[Bar]]:
     """The bars of each label, the labels by x."""
     limits = {point.label: point.y for each in marks(plot) for point in each.points}
+    # Points themselves have no order: a study may have two at one place.
     placed = sorted(
-        (point.x, index, each.name, point)
-        for index, each in enumerate(measured(plot))
-        for point in each.points
+        (
+            (point.x, index, each.name, point)
+            for index, each in enumerate(measured(plot))
+            for point in each.points
+        ),
+        key=lambda each: each[:3],
     )
     groups: dict[str, list[Bar]] = {}
     for x, index, name, point in placed:
