@@ -51,6 +51,8 @@ _MOVES = {"_apply", "to_empty"}
 _MAKES = {"__init__", "reset_parameters", "__new__", "__deepcopy__"}
 
 
+_HANDS_ON = {"__torch_dispatch__", "__torch_function__"}
+
 _APPLY = re.compile(r"\w::apply\b")
 
 
@@ -65,9 +67,10 @@ def is_node(frame: Frame) -> bool:
 
 @lru_cache(1 << 16)  # Each of the last 100 times that memory ran out asks it of a whole stack.
 def is_library(frame: Frame) -> bool:
-    """Whether a line is of torch, of what it generated, of Python's library or of C++."""
+    """Whether a line is of torch, of what it generated, of Python's library or of C++, or hands an
+    operator on, as a mode of torch does that watches what the program calls."""
     name = frame.filename
-    return bool(
+    return frame.name in _HANDS_ON or bool(
         _CPP.search(name) or _TORCH.search(name) or _GENERATED.search(name) or _LIBRARY.search(name)
     )
 

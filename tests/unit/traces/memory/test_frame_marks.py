@@ -36,6 +36,11 @@ def test_lines_of_the_program_are_told_from_those_of_libraries(filename, library
     assert is_library(Frame(filename, 1, "f")) is library
 
 
+@pytest.mark.parametrize("name", ["__torch_dispatch__", "__torch_function__"])
+def test_what_hands_an_operator_on_is_no_line_of_the_program(name):
+    assert is_library(Frame("/home/me/my_mode.py", 1, name))
+
+
 @pytest.mark.parametrize(
     ("filename", "name", "marks"),
     [
