@@ -5,6 +5,7 @@ from numpy.typing import NDArray
 
 from peakward.records.profile import Breakdown, DeviceTime
 from peakward.traces.intervals import Intervals, intersect, join, total, union
+from peakward.traces.selection import rows_of_each
 from peakward.traces.step_spans import Span, Spans, work_spans
 from peakward.traces.table import GpuColumns, GpuKind, Table
 
@@ -20,8 +21,10 @@ def breakdown(
         spans: of the steps; None: from the first work of each device to its last.
     """
     spans = work_spans(table.gpu) if spans is None else spans
+    rows = rows_of_each(table.gpu.device)
     devices = tuple(
-        _device_time(table.gpu, communication, device, span) for device, span in spans.items()
+        _device_time(table.gpu, communication, device, rows[device], span)
+        for device, span in spans.items()
     )
     return Breakdown(devices=devices, together=_added_up(devices), span_ns=whole_ns(spans))
 
@@ -35,20 +38,24 @@ def whole_ns(spans: Spans) -> int:
     )
 
 
-def busy(gpu: GpuColumns, rows: NDArray[np.bool_]) -> Intervals:
+def busy(gpu: GpuColumns, rows: NDArray[np.bool_] | NDArray[np.intp]) -> Intervals:
     """The time in which at least one of these rows runs."""
     return union(gpu.start_ns[rows], gpu.end_ns[rows])
 
 
 def _device_time(
-    gpu: GpuColumns, communication: NDArray[np.bool_], device: int, span: Span
+    gpu: GpuColumns,
+    communication: NDArray[np.bool_],
+    device: int,
+    here: NDArray[np.intp],
+    span: Span,
 ) -> DeviceTime:
-    here = gpu.device == device
-    kernel = here & (gpu.kind == GpuKind.KERNEL)
-    is_communication, is_compute = kernel & communication, kernel & ~communication
-    moving = here & ~kernel
+    kind = gpu.kind[here]
+    kernel = kind == GpuKind.KERNEL
+    is_communication = kernel & communication[here]
+    is_compute = kernel & ~is_communication
     compute, collective, memory = (
-        busy(gpu, rows) for rows in (is_compute, is_communication, moving)
+        busy(gpu, here[rows]) for rows in (is_compute, is_communication, ~kernel)
     )
     busy_ns = total(join(compute, collective, memory))
     return DeviceTime(
@@ -63,8 +70,8 @@ def _device_time(
         exposed_memory_ns=busy_ns - total(join(compute, collective)),
         n_compute=int(is_compute.sum()),
         n_communication=int(is_communication.sum()),
-        n_copies=int((here & (gpu.kind == GpuKind.COPY)).sum()),
-        n_sets=int((here & (gpu.kind == GpuKind.SET)).sum()),
+        n_copies=int((kind == GpuKind.COPY).sum()),
+        n_sets=int((kind == GpuKind.SET).sum()),
     )
 
 

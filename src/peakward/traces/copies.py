@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 from peakward.records.profile import Transfers
 from peakward.traces.breakdown import busy
 from peakward.traces.intervals import total
+from peakward.traces.selection import rows_of_each
 from peakward.traces.table import Direction, GpuKind, Table
 
 
@@ -33,8 +34,8 @@ def _transfers(table: Table, what: str, rows: NDArray[np.bool_]) -> Transfers:
         largest_bytes=int(gpu.n_bytes[sized].max()) if sized.any() else None,
         sum_ns=int(gpu.duration_ns[rows].sum()),
         united_ns=sum(
-            total(busy(gpu, rows & (gpu.device == device)))
-            for device in np.unique(gpu.device[rows])
+            total(busy(gpu, here))
+            for here in rows_of_each(gpu.device, np.flatnonzero(rows)).values()
         ),
         bytes_per_s=n_bytes * 1e9 / sized_ns if sized_ns else None,
     )

@@ -24,9 +24,7 @@ def idle(table: Table, launches: Indices, spans: Spans | None = None) -> Idle:
     `breakdown`."""
     spans = work_spans(table.gpu) if spans is None else spans
     host = host_time(table)
-    found = {
-        device: idle_gaps(table, launches, host, device, span) for device, span in spans.items()
-    }
+    found = idle_gaps(table, launches, host, spans)
     devices = tuple(_device_idle(device, each) for device, each in found.items())
     return Idle(
         devices=devices, together=_added_up(devices), calls=_calls(table, list(found.values()))

@@ -11,8 +11,9 @@ from peakward.traces.host_time import HostTime
 from peakward.traces.idle_causes import UNSEEN_NS, IdleCause
 from peakward.traces.intervals import Intervals, contains, covered, gaps, join, subtract
 from peakward.traces.launches import call_returns, first_of_launch
-from peakward.traces.step_spans import Span
-from peakward.traces.table import NONE, GpuColumns, Indices, Ints, Table
+from peakward.traces.selection import rows_of_each
+from peakward.traces.step_spans import Span, Spans
+from peakward.traces.table import NONE, Codes, GpuColumns, Indices, Ints, Table
 
 
 class Gaps(NamedTuple):
@@ -26,14 +27,32 @@ class Gaps(NamedTuple):
     """A column for each IdleCause; each row sums to its gap's length."""
 
 
+class _Whole(NamedTuple):
+    """What the gaps of all devices ask for. Columns end with what a row of NONE has."""
+
+    table: Table
+    host: HostTime
+    launches: Ints
+    first: NDArray[np.bool_]
+    """Whether GPU work is the first of its launch."""
+    stream: Ints
+    """Of GPU work."""
+    thread: Ints
+    """Of a call."""
+    kinds: Codes
+    """CallKind of a call."""
+    after_wait: NDArray[np.bool_]
+    """Whether a call launches after a wait of its stream."""
+    ran: Intervals
+    """When any device ran: in a gap of one, when another did."""
+
+
 class _Neighbours(NamedTuple):
     """What is around gaps."""
 
     next_work: NDArray[np.intp]
     work_before: NDArray[np.intp]
     """Rows of `table.gpu`, or NONE."""
-    elsewhere: Intervals
-    """When other devices ran."""
     marking: int
     """The thread that marks the steps."""
 
@@ -60,23 +79,40 @@ class _Judged(NamedTuple):
         return _Judged(*(column[which] for column in self))
 
 
-def idle_gaps(table: Table, launches: Indices, host: HostTime, device: int, span: Span) -> Gaps:
-    """The gaps of a device that has work; `launches` is what `launch_rows` gives."""
-    gpu, here = table.gpu, table.gpu.device == device
+def idle_gaps(table: Table, launches: Indices, host: HostTime, spans: Spans) -> dict[int, Gaps]:
+    """The gaps of every device of `spans`, all of which have work; `launches` is what `launch_rows`
+    gives."""
+    whole = _Whole(
+        table=table,
+        host=host,
+        launches=np.append(launches, NONE).astype(np.int64),
+        first=np.append(first_of_launch(launches), False),
+        stream=np.append(table.gpu.stream, NONE),
+        thread=np.append(host.host.thread, NONE).astype(np.int64),
+        kinds=np.append(host.kinds, CallKind.OTHER).astype(np.uint8),
+        after_wait=np.append(after_stream_wait(host.host, host.kinds), False),
+        ran=busy(table.gpu, np.arange(len(table.gpu))),
+    )
+    rows = rows_of_each(table.gpu.device)
+    return {device: _of_device(whole, rows[device], span) for device, span in spans.items()}
+
+
+def _of_device(whole: _Whole, here: NDArray[np.intp], span: Span) -> Gaps:
+    gpu, launches = whole.table.gpu, whole.launches
     found = gaps(busy(gpu, here), span.start_ns, span.end_ns)
-    next_work, work_before = _neighbours(gpu, launches, np.flatnonzero(here), found)
+    next_work, work_before = _neighbours(gpu, launches, here, found)
     pieces = np.zeros((len(next_work), len(IdleCause)), dtype=np.int64)
-    known = (next_work == NONE) | (np.append(launches, NONE)[next_work] != NONE)
+    known = (next_work == NONE) | (launches[next_work] != NONE)
     pieces[~known, IdleCause.UNKNOWN] = (found.end - found.start)[~known]
     of_known = Intervals(found.start[known], found.end[known])
-    neighbours = _Neighbours(next_work[known], work_before[known], busy(gpu, ~here), span.thread)
-    judged = _judged(table, launches, host, of_known, neighbours)
-    pieces[known] = _pieces(judged, host)
+    neighbours = _Neighbours(next_work[known], work_before[known], span.thread)
+    judged = _judged(whole, of_known, neighbours)
+    pieces[known] = _pieces(judged, whole.host)
     return Gaps(found.start, found.end, next_work.astype(np.int32), pieces)
 
 
 def _neighbours(
-    gpu: GpuColumns, launches: Indices, here: NDArray[np.intp], of: Intervals
+    gpu: GpuColumns, launches: Ints, here: NDArray[np.intp], of: Intervals
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """The GPU rows that end each gap and that it follows, or NONE."""
     known_first = here[np.lexsort((launches[here] == NONE, gpu.start_ns[here]))]
@@ -86,42 +122,37 @@ def _neighbours(
     return np.append(known_first, NONE)[after], np.append(by_end, NONE)[before]
 
 
-def _judged(
-    table: Table, launches: Indices, host: HostTime, of: Intervals, around: _Neighbours
-) -> _Judged:
-    next_work, work_before, elsewhere, marking = around
-    is_last, call = next_work == NONE, np.append(launches, NONE)[next_work]
-    call_before = np.append(launches, NONE)[work_before]
-    first = np.append(first_of_launch(launches), False)[next_work]
+def _judged(whole: _Whole, of: Intervals, around: _Neighbours) -> _Judged:
+    host, (next_work, work_before, marking) = whole.host, around
+    is_last, call = next_work == NONE, whole.launches[next_work]
+    call_before, first = whole.launches[work_before], whole.first[next_work]
     returned = np.clip(call_returns(host.host, host.kinds, call), of.start, of.end)
     returned = np.where(first, returned, of.start)
     returned = np.where(is_last, of.end, returned)
-    waits = first & np.append(after_stream_wait(host.host, host.kinds), False)[call]
-    waited = np.where(waits, covered(elsewhere, returned, of.end), 0)
-    other_stream = _ended_elsewhere(table.gpu, next_work, work_before)
+    waits = first & whole.after_wait[call]
+    waited = np.where(waits, covered(whole.ran, returned, of.end), 0)
+    other_stream = _ended_elsewhere(whole.stream, next_work, work_before)
     remainder = np.where(returned == of.start, IdleCause.QUEUED, IdleCause.LAUNCH_LATENCY)
     remainder[waits & other_stream] = IdleCause.STREAM_WAIT
-    remainder[first & (np.append(host.kinds, 0)[call] == CallKind.GRAPH)] = IdleCause.GRAPH_START
+    remainder[first & (whole.kinds[call] == CallKind.GRAPH)] = IdleCause.GRAPH_START
     remainder[of.end - returned - waited > UNSEEN_NS] = IdleCause.UNSEEN
-    thread = np.append(host.host.thread, NONE).astype(np.int64)
-    launching = np.where(is_last, marking, thread[call])
+    launching = np.where(is_last, marking, whole.thread[call])
     return _Judged(
         start=of.start,
         end=of.end,
         returned=returned,
         thread=launching,
-        thread_before=np.where(call_before == NONE, launching, thread[call_before]),
-        process=table.process_of_thread[launching].astype(np.int64),
+        thread_before=np.where(call_before == NONE, launching, whole.thread[call_before]),
+        process=whole.table.process_of_thread[launching].astype(np.int64),
         waited=waited,
         remainder=remainder,
     )
 
 
 def _ended_elsewhere(
-    gpu: GpuColumns, next_work: NDArray[np.intp], work_before: NDArray[np.intp]
+    stream: Ints, next_work: NDArray[np.intp], work_before: NDArray[np.intp]
 ) -> NDArray[np.bool_]:
     """Whether the work before is of another stream than the next work."""
-    stream = np.append(gpu.stream, NONE)
     found: NDArray[np.bool_] = (
         (work_before != NONE) & (next_work != NONE) & (stream[work_before] != stream[next_work])
     )

@@ -7,6 +7,7 @@ from peakward.records.profile import LaunchDelay
 from peakward.traces.calls import call_kinds
 from peakward.traces.intervals import total, union
 from peakward.traces.launches import call_returns, first_of_launch
+from peakward.traces.selection import rows_of_each
 from peakward.traces.step_spans import Span, Spans, work_spans
 from peakward.traces.table import NONE, Indices, Ints, Table
 
@@ -20,16 +21,11 @@ def launch_delays(
     spans = work_spans(table.gpu) if spans is None else spans
     returned = call_returns(table.host, call_kinds(table), launches)
     first = first_of_launch(launches)
-    known = launches != NONE
+    known = rows_of_each(table.gpu.device, np.flatnonzero(launches != NONE))
     return tuple(
-        _launch_delay(
-            table,
-            returned,
-            first,
-            np.flatnonzero(known & (table.gpu.device == device)),
-            spans[device],
-        )
-        for device in np.unique(table.gpu.device[known & first]).tolist()
+        _launch_delay(table, returned, first, rows, spans[device])
+        for device, rows in known.items()
+        if first[rows].any()
     )
 
 

@@ -43,7 +43,7 @@ def first_of_launch(launches: Indices) -> NDArray[np.bool_]:
     return first
 
 
-def call_returns(host: HostColumns, kinds: Codes, calls: Indices) -> Ints:
+def call_returns(host: HostColumns, kinds: Codes, calls: Indices | Ints) -> Ints:
     """When each call that launches has done so: at its end; a copy that blocks the host, when it
     begins. `kinds` is what `call_kinds` gives; of call NONE the answer means nothing."""
     if not len(host):

@@ -1,4 +1,4 @@
-"""A part of a trace's GPU work, as a table of its own."""
+"""Some rows of a trace: a part of its GPU work as a table of its own, and the rows of each device."""
 
 from dataclasses import fields, replace
 
@@ -6,6 +6,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from peakward.traces.table import GpuColumns, Table
+
+
+def rows_of_each(
+    column: NDArray[np.integer], rows: NDArray[np.intp] | None = None
+) -> dict[int, NDArray[np.intp]]:
+    """By value of the column, in the order of values, the positions that have it, ascending.
+
+    One sort finds them all: a search for each of 1,000 devices went over 200,000 rows each time.
+
+    Args:
+        rows: ascending positions to look at; None for all.
+    """
+    rows = np.arange(len(column)) if rows is None else rows
+    rows = rows[np.argsort(column[rows], kind="stable")]
+    values, first = np.unique(column[rows], return_index=True)
+    return dict(zip(values.tolist(), np.split(rows, first[1:]), strict=False))
 
 
 def restricted(table: Table, rows: NDArray[np.bool_]) -> Table:

@@ -10,7 +10,7 @@ before then runs in the window, without its launch: of 3 profiled steps of a dec
 pieces of work of 750, which made a step of 38 ms look like one of 59.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ from peakward.traces.host_work import HOST, is_of_host, operator_rows
 from peakward.traces.idle_causes import UNSEEN_NS
 from peakward.traces.launches import call_returns, launch_rows
 from peakward.traces.marks import processes_of
-from peakward.traces.selection import restricted
+from peakward.traces.selection import restricted, rows_of_each
 from peakward.traces.steps import step_rows
 from peakward.traces.table import NONE, GpuColumns, Indices, Ints, Table
 
@@ -66,11 +66,8 @@ class _Marks(NamedTuple):
 def work_spans(gpu: GpuColumns) -> Spans:
     """From the start of each device's first work to the end of its last."""
     return {
-        int(device): Span(
-            int(gpu.start_ns[gpu.device == device].min()),
-            int(gpu.end_ns[gpu.device == device].max()),
-        )
-        for device in np.unique(gpu.device)
+        device: Span(int(gpu.start_ns[rows].min()), int(gpu.end_ns[rows].max()))
+        for device, rows in rows_of_each(gpu.device).items()
     }
 
 
@@ -83,7 +80,7 @@ def steps(table: Table) -> Steps | None:
 
 def _of_host(table: Table) -> Steps | None:
     """The operators that began between the first mark and the end of the last."""
-    marks = _marks(table, HOST.id)
+    marks = _marks(table, np.arange(len(table.gpu)))
     at_ns = table.gpu.start_ns
     rows = (at_ns >= marks.start_ns) & (at_ns < marks.end_ns)
     if not rows.any():
@@ -94,7 +91,7 @@ def _of_host(table: Table) -> Steps | None:
 
 
 def _of_gpu(table: Table, launches: Indices) -> Steps | None:
-    marks = {int(device): _marks(table, int(device)) for device in np.unique(table.gpu.device)}
+    marks = {device: _marks(table, rows) for device, rows in rows_of_each(table.gpu.device).items()}
     earlier, later = _outside(table, launches, marks)
     # What ran beside earlier work goes too, or the time in which it ran would be idle.
     beside = ~(earlier | later) & (table.gpu.start_ns < _last_end_ns(table.gpu, earlier))
@@ -102,20 +99,19 @@ def _of_gpu(table: Table, launches: Indices) -> Steps | None:
     if not rows.any():
         return None
     spans: Spans = {}
-    for device in np.unique(table.gpu.device[rows]).tolist():
-        work = np.flatnonzero(rows & (table.gpu.device == device))
-        done_ns = table.gpu.end_ns[earlier & (table.gpu.device == device)]
-        before = int(done_ns.max()) if len(done_ns) else None
-        spans[device] = _span(table, launches, work, before, marks[device])
-    said = (*_left_out(table.gpu, earlier, later, beside), *_cut(table.gpu, earlier, spans, marks))
+    left = rows_of_each(table.gpu.device, np.flatnonzero(earlier))
+    done_ns = {device: int(table.gpu.end_ns[its].max()) for device, its in left.items()}
+    for device, work in rows_of_each(table.gpu.device, np.flatnonzero(rows)).items():
+        spans[device] = _span(table, launches, work, done_ns.get(device), marks[device])
+    said = (*_left_out(table.gpu, earlier, later, beside), *_cut(done_ns.keys(), spans, marks))
     kept = table if rows.all() else restricted(table, rows)
     return Steps(rows, replace(kept, limits=(*table.limits, *said)) if said else kept, spans)
 
 
-def _marks(table: Table, device: int) -> _Marks:
-    """Of the processes that work on the device; where none of them marks steps, of all."""
+def _marks(table: Table, work: Ints) -> _Marks:
+    """Of the processes whose work this is; where none of them marks steps, of all."""
     marks = step_rows(table)
-    owners = np.unique(table.gpu.process[table.gpu.device == device])
+    owners = np.unique(table.gpu.process[work])
     own = marks[np.isin(processes_of(table)[marks], owners)]
     marks = own if len(own) else marks
     last = marks[np.argmax(table.host.end_ns[marks])]
@@ -133,10 +129,9 @@ def _outside(table: Table, launches: Indices, marks: dict[int, _Marks]) -> tuple
     gpu, known = table.gpu, launches != NONE
     at_ns = np.append(table.host.start_ns, NONE)[launches]
     earlier, later = _left_over(gpu, ~known), np.zeros(len(gpu), dtype=np.bool_)
-    for device, its in marks.items():
-        here = known & (gpu.device == device)
-        earlier |= here & (at_ns < its.start_ns)
-        later |= here & (at_ns >= its.end_ns)
+    for device, rows in rows_of_each(gpu.device, np.flatnonzero(known)).items():
+        earlier[rows] |= at_ns[rows] < marks[device].start_ns
+        later[rows] = at_ns[rows] >= marks[device].end_ns
     return earlier, later
 
 
@@ -191,10 +186,11 @@ def _left_out(gpu: GpuColumns, earlier: Mask, later: Mask, beside: Mask) -> Iter
             )
 
 
-def _cut(gpu: GpuColumns, earlier: Mask, spans: Spans, marks: dict[int, _Marks]) -> Iterator[str]:
+def _cut(left_over: Collection[int], spans: Spans, marks: dict[int, _Marks]) -> Iterator[str]:
+    """`left_over` are the devices that have work of earlier steps."""
     for device, span in spans.items():
         ahead_ns = span.start_ns - marks[device].start_ns
-        if ahead_ns > 0 and not (earlier & (gpu.device == device)).any():
+        if ahead_ns > 0 and device not in left_over:
             yield (
                 f"Left out: the {ahead_ns * 1e-6:,.3f} ms from the first mark to the first work of "
                 f"GPU {device}, which was launched long before it began: the GPU was at work that "

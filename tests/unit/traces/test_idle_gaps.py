@@ -26,7 +26,7 @@ def pieces(*rows, threads=(0,)) -> dict[str, int]:
         [row for row in rows if isinstance(row, Host)],
         threads=threads,
     )
-    found = idle_gaps(trace, launch_rows(trace), host_time(trace), 0, work_spans(trace.gpu)[0])
+    found = idle_gaps(trace, launch_rows(trace), host_time(trace), work_spans(trace.gpu))[0]
     assert (found.start_ns.tolist(), found.end_ns.tolist()) == ([START], [END])
     (row,) = found.pieces_ns.tolist()
     return {cause.name: row[cause] for cause in IdleCause if row[cause]}
@@ -177,9 +177,9 @@ def test_longer_than_any_start_takes_is_unseen(launched, waits, name):
     def causes(start):
         gpu = [BEFORE[0], Gpu(start, start + 1, correlation=2)]
         trace = table(gpu, [BEFORE[1], *waits, call])
-        (row,) = idle_gaps(
-            trace, launch_rows(trace), host_time(trace), 0, work_spans(trace.gpu)[0]
-        ).pieces_ns.tolist()
+        (row,) = idle_gaps(trace, launch_rows(trace), host_time(trace), work_spans(trace.gpu))[
+            0
+        ].pieces_ns.tolist()
         return {cause.name for cause in IdleCause if row[cause]} - {"HOST_BOUND"}
 
     assert causes(at) <= {"QUEUED", "LAUNCH_LATENCY", "GRAPH_START"}
@@ -219,9 +219,7 @@ def test_pieces_sum_to_the_gap_and_none_is_negative(gpu, host):
     trace = table(gpu, host, threads=[0, 0, 1])
     launches = launch_rows(trace)
     for device in np.unique(trace.gpu.device):
-        found = idle_gaps(
-            trace, launches, host_time(trace), int(device), work_spans(trace.gpu)[int(device)]
-        )
+        found = idle_gaps(trace, launches, host_time(trace), work_spans(trace.gpu))[int(device)]
         assert np.all(found.pieces_ns >= 0)
         assert found.pieces_ns.sum(axis=1).tolist() == (found.end_ns - found.start_ns).tolist()
         assert trace.gpu.start_ns[found.next_work].tolist() == found.end_ns.tolist()
