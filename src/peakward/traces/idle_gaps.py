@@ -130,7 +130,9 @@ def _judged(whole: _Whole, of: Intervals, around: _Neighbours) -> _Judged:
     returned = np.where(first, returned, of.start)
     returned = np.where(is_last, of.end, returned)
     waits = first & whole.after_wait[call]
-    waited = np.where(waits, covered(whole.ran, returned, of.end), 0)
+    waited = np.zeros(len(waits), dtype=np.int64)
+    if waits.any():
+        waited[waits] = covered(whole.ran, returned[waits], of.end[waits])
     other_stream = _ended_elsewhere(whole.stream, next_work, work_before)
     remainder = np.where(returned == of.start, IdleCause.QUEUED, IdleCause.LAUNCH_LATENCY)
     remainder[waits & other_stream] = IdleCause.STREAM_WAIT

@@ -10,6 +10,7 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
+from peakward.traces.by_name import by_name
 from peakward.traces.nesting import rows_of
 from peakward.traces.table import NONE, HostKind, Indices, Ints, Table
 
@@ -19,16 +20,20 @@ _NODE = re.compile(
 """`MmBackward0`, `CompiledFunctionBackward`, `torch::autograd::AccumulateGrad` and what runs them."""
 
 
-def named(table: Table, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
-    """By position in `Table.names`: whether the name begins as the pattern says."""
-    return np.fromiter((pattern.match(name) is not None for name in table.names), dtype=bool)
+def named(table: Table, rows: NDArray[np.integer], pattern: re.Pattern[str]) -> NDArray[np.bool_]:
+    """For each of these rows of the host whether its name begins as the pattern says.
+
+    Only their names are looked at: a trace may have 200,000 names of kernels.
+    """
+    begins = by_name(table.names, table.host.name[rows], lambda name: bool(pattern.match(name)))
+    return begins.astype(np.bool_)
 
 
 def backward_rows(table: Table) -> NDArray[np.int64]:
     """Positions of the operators and ranges that are autograd's own: nodes of a backward pass."""
     host = table.host
     rows = rows_of(host, (HostKind.OP, HostKind.RANGE))
-    node = named(table, _NODE)[host.name[rows]]
+    node = named(table, rows, _NODE)
     return rows[node | (host.backward[rows])]
 
 

@@ -41,7 +41,7 @@ class Events(NamedTuple):
 def events_of(table: Table, said: PhaseRanges) -> Events:
     """By autograd's nodes, and what ranges say."""
     optimizer = said.of(PhaseCode.OPTIMIZER)
-    zeroes = named(table, _ZERO_GRAD)[table.host.name[optimizer]]
+    zeroes = named(table, optimizer, _ZERO_GRAD)
     return Events(
         backward=np.concatenate([backward_rows(table), said.of(PhaseCode.BACKWARD)]),
         optimizer=optimizer[~zeroes],
@@ -117,7 +117,7 @@ def _models_operators(table: Table, events: Events) -> NDArray[np.int64]:
     """Those in no backward pass and no optimizer."""
     host = table.host
     rows = rows_of(host, (HostKind.OP, HostKind.RANGE))
-    rows = rows[named(table, _MODELS)[host.name[rows]]]
+    rows = rows[named(table, rows, _MODELS)]
     known = nest(host, np.unique(np.concatenate([events.backward, events.optimizer])))
     inside = known.innermost(host.thread[rows], host.start_ns[rows])
     return rows[np.flatnonzero(inside == NONE)]

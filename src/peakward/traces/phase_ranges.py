@@ -43,7 +43,11 @@ def phase_ranges(table: Table) -> PhaseRanges:
     for position in np.unique(name):
         if said := said_by(table.names[position]):
             by_name[position] = (said.phase, said.evidence, not said.is_sure)
-    by_name[named(table, _OPTIMIZERS_OWN)] = (PhaseCode.OPTIMIZER, Evidence.TORCH_RANGE, 0)
+    by_name[name[named(table, rows, _OPTIMIZERS_OWN)]] = (
+        PhaseCode.OPTIMIZER,
+        Evidence.TORCH_RANGE,
+        0,
+    )
     phase, evidence, unsure = by_name[name].T
     says = (phase != PhaseCode.OTHER) & (
         (kind == HostKind.RANGE) | (evidence != Evidence.USER_RANGE)

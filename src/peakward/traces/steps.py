@@ -17,7 +17,7 @@ def step_rows(table: Table) -> NDArray[np.int64]:
     """Positions in `host` of the steps: Peakward's where there are any, else torch's ProfilerStep."""
     rows = rows_of(table.host, (HostKind.RANGE, HostKind.OP))
     for pattern in (OURS, TORCHS):
-        steps = rows[named(table, pattern)[table.host.name[rows]]]
+        steps = rows[named(table, rows, pattern)]
         if len(steps):
             return steps
     return rows[:0]
