@@ -1,5 +1,6 @@
 """Everything at once, on traces that Peakward recorded."""
 
+import numpy as np
 import pytest
 
 import peakward as pw
@@ -7,6 +8,7 @@ from peakward.records.errors import PeakwardError
 from peakward.traces.trace import Trace, compare
 
 from . import real
+from .handmade import Gpu, Host, table
 from .own import COMPILED, GRAPHS
 
 
@@ -90,3 +92,35 @@ def test_two_ranks_of_one_job_are_compared():
     assert [each.communication_ns for each in found.ranks] == [396_199_000, 379_053_000]
     assert found.n_collectives == 10
     assert sum(each.n_last for each in found.ranks) == found.n_collectives
+
+
+def test_many_devices_of_a_trace_are_as_much_work_as_one(monkeypatch):
+    """Counted in the entries that are sorted: 1,000 devices once went over all rows each."""
+    n_sorted = 0
+
+    def counted(sort):
+        def sort_counted(keys, *arguments, **options):
+            nonlocal n_sorted
+            n_sorted += np.size(keys)
+            return sort(keys, *arguments, **options)
+
+        return sort_counted
+
+    def entries(n_devices: int, n_rows: int = 1200) -> int:
+        nonlocal n_sorted
+        of_trace = Trace.of(
+            table(
+                [
+                    Gpu(10 * n, 10 * n + 6, device=n % n_devices, correlation=n + 1)
+                    for n in range(n_rows)
+                ],
+                [Host(10 * n - 4, 10 * n - 3, correlation=n + 1) for n in range(1, n_rows)],
+            )
+        )
+        n_sorted = 0
+        of_trace.profile()
+        return n_sorted
+
+    for name in ("lexsort", "argsort", "sort"):
+        monkeypatch.setattr(np, name, counted(getattr(np, name)))
+    assert entries(100) < 1.5 * entries(1)
