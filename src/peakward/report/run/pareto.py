@@ -49,23 +49,24 @@ def section(study: Study, read: Investigation) -> Section:
 def seen(trials: tuple[Trial, ...], baseline: LeverCase) -> tuple[Seen, ...]:
     """Each configuration once, by the furthest trial of it; those whose numbers do not hold are none.
 
-    Walked in the order of the trials: a base was a candidate of one before, or is the baseline.
+    Walked twice: a lever may have been screened on a base that was confirmed only later, and is then known
+    by what led there.
     """
     found: dict[LeverCase, Seen] = {}
-    for trial in sorted(trials, key=lambda each: each.stage == "confirmed"):
+    by_stage = sorted(trials, key=lambda each: each.stage == "confirmed")
+    for trial in (*by_stage, *by_stage):
         if not trial.pairs or not same_work(trial.candidate, baseline):
             continue
         if trial.numerics is not None and trial.numerics.verdict != "holds":
             found.pop(trial.candidate, None)
             continue
-        if trial.base == baseline:
-            _enter(found, _of_baseline(trial))
-        below = found.get(trial.base)
-        # A trial against the baseline itself says more than the product of the steps between.
         direct = trial.base == baseline
+        if direct:
+            _enter(found, _of_baseline(trial))
         known = found.get(trial.candidate)
+        # A trial against the baseline itself says more than the product of the steps between.
         if direct or known is None or not known.confirmed or known.ratio == UNKNOWN:
-            _enter(found, _of_candidate(trial, below))
+            _enter(found, _of_candidate(trial, found.get(trial.base)))
     return tuple(found.values())
 
 

@@ -121,6 +121,15 @@ def test_a_trial_against_the_baseline_itself_says_more_than_the_steps():
         assert found[second.candidate].ratio.high == 0.41
 
 
+def test_what_was_screened_on_a_base_that_was_confirmed_later_is_known_by_what_led_there():
+    """nanoGPT on an H200: CUDA graphs on bf16, 9.3 times the baseline's speed, stood below the baseline."""
+    first = trial("bf16", 0.1, 60)
+    on_top = trial("cuda-graphs", 0.09, 50, base=first.candidate, base_s=0.1, stage="screened")
+    found = front(seen((on_top, first), BASE))
+    assert found[0].case == on_top.candidate
+    assert found[0].ratio.estimate == pytest.approx(0.09)
+
+
 def test_what_stands_on_an_unknown_ratio_is_unknown_too(run_study):
     """The base was left out, for its numbers do not hold: nothing leads from the baseline to it."""
     lost = trial("bf16", 0.5, 60).candidate
