@@ -58,7 +58,7 @@ def fields(data: bytes) -> frozenset[str]:
     try:
         envelope = msgspec.json.decode(data, type=_Envelope)
         return frozenset(msgspec.json.decode(envelope.record, type=dict[str, msgspec.Raw]))
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return frozenset()
 
 

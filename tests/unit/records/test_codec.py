@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from peakward.records.calibration import Calibration
 from peakward.records.case import Case, MicroCase, ModelCase, OperatorCase, StepCase, case_key
-from peakward.records.codec import SCHEMA_VERSION, from_json, to_json
+from peakward.records.codec import SCHEMA_VERSION, fields, from_json, to_json
 from peakward.records.device import Device
 from peakward.records.environment import Environment
 from peakward.records.errors import PeakwardError
@@ -148,3 +148,10 @@ def test_an_unknown_field_is_refused() -> None:
 def test_a_time_that_is_no_number_does_not_come_back_as_one(value: float) -> None:
     with pytest.raises(PeakwardError, match="expected a Run record, got Expected `float`"):
         from_json(to_json(Run(warmup_s=(), steps_s=(value,))), Run)
+
+
+def test_a_key_that_is_no_text_gives_one_clear_line() -> None:
+    data = b'{"schema_version":1,"record":{"\xff":1}}'
+    assert fields(data) == frozenset()
+    with pytest.raises(PeakwardError, match=r"^expected a Run record, got [^\n]+$"):
+        from_json(data, Run)
