@@ -156,6 +156,29 @@ class PieceWork(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """From fp64 on the same inputs: the largest over the largest value. None where refused."""
 
 
+class Outputs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the last step of a pass without a loss gave, looked at after all was timed."""
+
+    n_values: int
+    n_nonfinite: int
+    """NaN or infinite."""
+    repeats: bool
+    """Whether one more step on the same inputs gave the same values to the bit."""
+
+    @property
+    def troubles(self) -> tuple[str, ...]:
+        """What a reader must know of them; nothing where all is well."""
+        found = []
+        if self.n_nonfinite:
+            share = self.n_nonfinite / self.n_values
+            some = f"{share:.3g}" if share < 0.001 else f"{share:.1%}"
+            found.append(f"{some} of the output's values are NaN or infinite")
+        # NaN compares by its bits too, so that this says something of its own.
+        if not self.repeats:
+            found.append("the output changes from call to call on the same input")
+        return tuple(found)
+
+
 class Measurement(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A case, how it was measured and where, and what came of it."""
 
@@ -188,6 +211,8 @@ class Measurement(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     """Of a live step with a loader of the user's."""
     loss: float | None = None
     """After the last timed step: finite, or the case is `invalid`. None for `forward`."""
+    outputs: Outputs | None = None
+    """Of a pass of a model without a loss; None where it was stored before this was kept."""
     ended_by: EndedBy | None = None
     """None where it was stored before this was kept."""
 

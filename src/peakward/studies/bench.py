@@ -85,6 +85,9 @@ SETTINGS = (
 def table(plan: Sequence[Planned], readings: Readings) -> Table:
     """One row a measurement, in the order of the plan; settings that never vary go to the note."""
     told = [_setting_cells(each) for each in plan]
+    found = [readings.find(each) for each in plan]
+    troubles = [_troubles(each) for each in found]
+    strange = any(each is not None for each in troubles)
     varying = [i for i, _ in enumerate(SETTINGS) if len({cells[i] for cells in told}) > 1]
     return Table(
         title="Measurements",
@@ -92,6 +95,7 @@ def table(plan: Sequence[Planned], readings: Readings) -> Table:
             *SIZE_COLUMNS,
             *(Column(name=SETTINGS[i]) for i in varying),
             Column(name="status"),
+            *((Column(name="output"),) if strange else ()),
             spread_column("median"),
             Column(name="mean", unit="s"),
             Column(name="standard deviation", unit="s"),
@@ -101,8 +105,14 @@ def table(plan: Sequence[Planned], readings: Readings) -> Table:
             Column(name="verdict"),
         ),
         rows=tuple(
-            (*_size(case), *(cells[i] for i in varying), *_row(readings.find((case, protocol))))
-            for (case, protocol), cells in zip(plan, told, strict=True)
+            (
+                *_size(case),
+                *(cells[i] for i in varying),
+                status(made),
+                *((trouble,) if strange else ()),
+                *_row(made),
+            )
+            for (case, _), cells, made, trouble in zip(plan, told, found, troubles, strict=True)
         ),
         note=_constant(told, varying),
     )
@@ -148,13 +158,19 @@ def _size(case: Case) -> tuple[Cell, ...]:
 
 def _row(measurement: Measurement | None) -> tuple[Cell, ...]:
     return (
-        status(measurement),
         *_time_cells(measurement),
         tokens_per_s(measurement),
         flops_per_s(measurement),
         peak_bytes(measurement),
         verdict(measurement),
     )
+
+
+def _troubles(measurement: Measurement | None) -> str | None:
+    """What the outputs tell beside the times."""
+    if measurement is None or measurement.outputs is None:
+        return None
+    return "; ".join(measurement.outputs.troubles) or None
 
 
 def _time_cells(measurement: Measurement | None) -> tuple[Cell, ...]:

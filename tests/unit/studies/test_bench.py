@@ -5,11 +5,13 @@ import pytest
 
 from peakward.catalogue.models import model
 from peakward.records.case import OperatorCase
+from peakward.records.measurement import Outputs
 from peakward.records.protocol import Protocol
 from peakward.report.columns import name_columns
 from peakward.report.format import format_spread
-from peakward.studies.bench import bench
+from peakward.studies.bench import bench, table
 from peakward.studies.cases import model_case
+from peakward.studies.readings import Readings
 
 PROTOCOLS = (Protocol(warmup_steps=0), Protocol())
 
@@ -145,3 +147,18 @@ def test_the_fastest_of_a_workload_names_what_was_not_timed(grid, setting, lab):
     assert " is the fastest of those timed, at 8.00× " in said.text
     assert "by intervals within one process of each; not timed: tf32 " in said.text
     assert said.text.endswith("(out of memory).")
+
+
+def test_a_row_says_what_is_wrong_with_its_output(grid, setting, lab):
+    study = bench(lab(setting()), grid[:2], PROTOCOLS[1:], command="peakward bench")
+    assert "output" not in rows(study)[0]
+    good, bad = study.measurements
+    outputs = Outputs(n_values=1000, n_nonfinite=15, repeats=False)
+    readings = Readings((good, msgspec.structs.replace(bad, outputs=outputs)))
+    found = table([(each.case, each.protocol) for each in study.measurements], readings)
+    place = [each.name for each in found.columns].index("output")
+    assert [row[place] for row in found.rows] == [
+        None,
+        "1.5% of the output's values are NaN or infinite; the output changes from call to call on the same "
+        "input",
+    ]

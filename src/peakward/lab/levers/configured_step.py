@@ -12,9 +12,11 @@ from peakward.lab.data.resident import MicroBatches, Resident
 from peakward.lab.levers import optimizer, precision
 from peakward.lab.levers.cuda_graphs import CapturedStep, set_up
 from peakward.lab.levers.marks import Mark, unmarked
+from peakward.lab.levers.value_fingerprint import fingerprint
 from peakward.records.case import ConfiguredCase
 from peakward.records.case_memory import Purpose
 from peakward.records.feeding import Feeding
+from peakward.records.measurement import Outputs
 
 N_BATCHES = 8
 """Steps before the batches repeat: enough that no step finds its ids in the cache."""
@@ -46,6 +48,7 @@ class ConfiguredStep(ABC):
             case.device, enabled=configuration.precision == "fp16-mixed"
         )
         self._source = source
+        self._batches: MicroBatches | None = None
         self._captured = (
             CapturedStep(self._run, self._rehearse) if configuration.cuda_graphs else None
         )
@@ -60,12 +63,12 @@ class ConfiguredStep(ABC):
 
     def step(self, mark: Mark = unmarked) -> None:
         """One whole step: all micro-batches and the optimiser."""
-        batches = self._source()
+        self._batches = self._source()
         self.output = None  # Or the logits of two steps would be held at once.
-        if self._captured is not None:
-            self.output = self._captured(batches)
-        else:
-            self.output = self._run(batches, mark)
+        self.output = self._output(self._batches, mark)
+
+    def _output(self, batches: MicroBatches, mark: Mark) -> Tensor:
+        return self._run(batches, mark) if self._captured is None else self._captured(batches)
 
     @property
     def uncaptured(self) -> Callable[[Mark], None] | None:
@@ -84,6 +87,17 @@ class ConfiguredStep(ABC):
         if self.output is None or not self.case.workload.trains:
             return None
         return float(self.output)
+
+    def outputs(self) -> Outputs | None:
+        """What the last step gave, and whether one more on its batches gives it again. None of a pass with
+        a loss, which is looked at instead: a step of training gives another at each call."""
+        if self.output is None or self._batches is None or self.case.workload.trains:
+            return None
+        found, self.output = fingerprint(self.output), None
+        again = fingerprint(self._output(self._batches, unmarked))
+        return Outputs(
+            n_values=found.n_values, n_nonfinite=found.n_nonfinite, repeats=found == again
+        )
 
     def held_for_backward_bytes(self) -> int | None:
         """None: of a model, recorded memory tells what is held and for what."""

@@ -73,6 +73,7 @@ def measurement(
         piece=answer.piece,
         feeding=answer.feeding,
         loader=answer.loader,
+        outputs=answer.outputs,
     )
 
 

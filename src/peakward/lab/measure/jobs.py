@@ -120,6 +120,8 @@ def measure(request: MeasureRequest, bench: Bench) -> Measured:
         use = _with_held(meter.use(), prepared)
         n_parameters = prepared.n_parameters
         work = piece_work(prepared.piece) if isinstance(prepared, PieceStep) else None
+        # Last, for it takes a step of its own.
+        outputs = prepared.outputs() if isinstance(prepared, ConfiguredStep) else None
     memory.check_fits(use, case.memory_limit_bytes)
     return Measured(
         run=timing.run,
@@ -133,6 +135,7 @@ def measure(request: MeasureRequest, bench: Bench) -> Measured:
         piece=work,
         feeding=feeding,
         loader=loader,
+        outputs=outputs,
     )
 
 

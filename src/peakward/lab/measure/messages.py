@@ -24,6 +24,7 @@ from peakward.records.measurement import (
     EndedBy,
     FirstStep,
     MemoryUse,
+    Outputs,
     PhaseTime,
     PieceWork,
     Run,
@@ -178,6 +179,7 @@ class Measured(Message, frozen=True, kw_only=True):
     piece: PieceWork | None = None
     feeding: Feeding | None = None
     loader: LoaderWait | None = None
+    outputs: Outputs | None = None
 
 
 class Turn(Message, frozen=True, kw_only=True):

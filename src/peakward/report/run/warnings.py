@@ -10,6 +10,10 @@ from peakward.report.run import levers
 from peakward.report.run.investigation import Investigation, Point
 from peakward.stats.remedies import remedies
 
+_OUTPUTS_REMEDY = (
+    "look at the weights and the input, and for dropout or other random operators that run in evaluation; "
+    "times hold, comparisons of the numbers do not"
+)
 N_NAMED = 6
 """Levers that a sentence names; of more it says how many."""
 BUDGETS_S = (60, 90, 120, 180, 240, 300, 480, 600, 900, 1200, 1800, 2700, 3600, 5400, 7200)
@@ -21,6 +25,7 @@ def warnings(study: Study, found: Investigation) -> tuple[str, ...]:
     """A sentence or two each, the gravest first."""
     return (
         *_failed(found),
+        *_strange(found),
         *levers.impossible(study),
         *_drifted(found),
         *_doubtful(found),
@@ -33,6 +38,17 @@ def _failed(found: Investigation) -> list[str]:
         f"The {point.name} gave no time: {made.status}{f': {brief(made.reason)}' if made.reason else ''}."
         for point in found.points
         if (made := point.measurement) is not None and made.status != "ok"
+    ]
+
+
+def _strange(found: Investigation) -> list[str]:
+    """What the outputs tell of the configurations beside their times."""
+    return [
+        f"The {point.name}: {'; '.join(outputs.troubles)}. To do: {_OUTPUTS_REMEDY}."
+        for point in found.points
+        if (made := point.measurement) is not None
+        and (outputs := made.outputs) is not None
+        and outputs.troubles
     ]
 
 

@@ -5,8 +5,9 @@ import torch
 
 from peakward.lab.levers import module_levers
 from peakward.lab.levers.module_levers import SdpaCalls
-from peakward.lab.levers.module_step import ModuleStep
+from peakward.lab.levers.module_step import ModuleStep, prepared_module
 from peakward.lab.levers.prepare import prepare
+from peakward.lab.models.given_module import GivenModule
 from peakward.records.errors import PeakwardError
 
 SOURCES = ["py:tiny_gpt:build", "py:tiny_gpt:with_batch", "hf:llama", "hf:gpt2"]
@@ -111,3 +112,49 @@ def test_attention_is_looked_for_in_the_types_that_steps_run_in(make_module_case
     monkeypatch.setattr(module_levers, "expect_sdpa", expect)
     with prepare(make_module_case("py:tiny_gpt:build", precision="bf16-mixed")):
         assert asked == [{torch.bfloat16}]
+
+
+class Spoilt(torch.nn.Module):
+    """A module of token ids whose logits `spoil` changes."""
+
+    vocab_size = 11
+
+    def __init__(self, spoil):
+        super().__init__()
+        self.table, self.spoil = torch.nn.Embedding(11, 11), spoil
+
+    def forward(self, ids):
+        return self.spoil(self.table(ids))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "troubles"),
+    [
+        (lambda logits: logits, []),
+        (torch.log, ["values are NaN or infinite"]),
+        (lambda logits: logits + torch.rand(()), ["changes from call to call"]),
+        (lambda logits: torch.nn.functional.dropout(logits, 0.5), ["changes from call to call"]),
+        (
+            lambda logits: torch.log(logits + torch.randn_like(logits)),
+            ["values are NaN or infinite", "changes from call to call"],
+        ),
+    ],
+)
+def test_a_forward_pass_tells_of_outputs_that_are_not_finite_or_change(
+    spoil, troubles, make_module_case
+):
+    case = make_module_case("py:tiny_gpt:build", pass_="forward")
+    given = GivenModule(module=Spoilt(spoil), vocab_size=11)
+    with prepared_module(case, given) as step:
+        for _ in range(2):
+            step.step()
+        found = step.outputs()
+        assert found.n_values == 11 * case.workload.batch_size * case.workload.seq_len
+        assert len(found.troubles) == len(troubles)
+        assert all(part in said for part, said in zip(troubles, found.troubles, strict=True))
+
+
+def test_a_pass_with_a_loss_has_the_loss_looked_at(make_module_case):
+    with prepare(make_module_case("py:tiny_gpt:build", pass_="train_step")) as step:
+        step.step()
+        assert step.outputs() is None

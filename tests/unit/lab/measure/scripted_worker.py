@@ -113,6 +113,9 @@ def act(name, request, send, replies) -> None:
             print(f"child {child.pid}", flush=True)
             os._exit(4)
         case _:
+            if name not in ("SIGKILL", "SIGSTOP"):
+                # Tests that run under nohup, say, have handed down that SIGHUP is ignored.
+                signal.signal(signal.Signals[name], signal.SIG_DFL)
             os.kill(os.getpid(), signal.Signals[name])
             time.sleep(600)
 

@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from peakward.records.errors import PeakwardError
-from peakward.records.measurement import Interval
+from peakward.records.measurement import Interval, Outputs
 from peakward.report.document import (
     Command,
     Facts,
@@ -245,3 +245,16 @@ def test_what_was_kept_for_energy_is_said_first(run_study):
     )
     headline = document(msgspec.structs.replace(run_study, trials=by_energy)).headline
     assert headline.startswith("0.500× the baseline's energy a step; ")
+
+
+def test_outputs_that_are_not_finite_or_change_are_a_warning(run_study):
+    baseline, best = run_study.measurements
+    outputs = Outputs(n_values=200, n_nonfinite=1, repeats=False)
+    shown = document(replace(run_study, measurements=(replace(baseline, outputs=outputs), best)))
+    (warning,) = [
+        each.text for each in shown.blocks if isinstance(each, Note) and "output" in each.text
+    ]
+    assert warning.startswith(
+        "The baseline: 0.5% of the output's values are NaN or infinite; the output changes from call to "
+        "call on the same input. To do: "
+    )
