@@ -185,7 +185,8 @@ def test_every_study_says_what_it_uses():
     assert list(USES) == list(STUDIES)
 
 
-def test_the_list_of_studies_keeps_names_and_questions_apart(capsys):
+def test_the_list_of_studies_keeps_names_and_questions_apart(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
     assert main(["study"]) == 0
     lines = capsys.readouterr().out.splitlines()[-len(STUDIES) :]
     assert [line.split()[0] for line in lines] == list(STUDIES)

@@ -66,7 +66,8 @@ def test_findings_and_missing_signals_stand_on_the_screen(capsys, monkeypatch):
     assert "Not judged" in said and "a case (MEM002, GEN002, NUM001)" in said
 
 
-def test_evidence_and_advice_are_asked_for(capsys):
+def test_evidence_and_advice_are_asked_for(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     assert main(["trace", COMPILED, "--kernels"]) == 0
     said = capsys.readouterr().out
     assert "Levers: compile, cuda-graphs." in said
