@@ -381,7 +381,7 @@ def case_profile(case: Case, n_steps: int = 3, key: str = "here") -> CaseProfile
         | {"device": None, "span_ns": 2 * whole, "busy_ns": whole}
     )
     return CaseProfile(
-        id=f"p {case}",
+        id=f"p {msgspec.json.encode(case).decode()}",
         case=case,
         environment_key=key,
         n_steps=n_steps,
@@ -442,7 +442,7 @@ def case_memory(case: ModelCase, key: str = "here") -> CaseMemory:
     )
     return CaseMemory(
         clock=clock if case.device == "cuda" else None,
-        id=f"h {case}",
+        id=f"h {msgspec.json.encode(case).decode()}",
         case=case,
         environment_key=key,
         snapshot="0123456789abcdef.pickle.gz",
