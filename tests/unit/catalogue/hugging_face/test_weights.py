@@ -118,12 +118,18 @@ def test_a_snapshot_of_the_cache_leads_to_its_blobs_alone(repository, folder):
         (200_000).to_bytes(8, "little") + b"[" * 200_000,
     ],
 )
-@pytest.mark.parametrize("name", ["model.safetensors", "\x1b[2Jw.bin"])
+@pytest.mark.parametrize("name", ["model.safetensors", "w.bin"])
 def test_what_is_no_safetensors_file_is_refused(content, name, folder):
     (folder / name).write_bytes(content)
     if name != "model.safetensors":
         index(folder, name)
     assert "whose header is not theirs" in refused(folder)
+
+
+def test_a_name_that_a_terminal_would_obey_is_of_no_file(folder):
+    (folder / "\x1b[2Jw.bin").write_bytes(safetensors())
+    index(folder, "\x1b[2Jw.bin")
+    assert "got no such file" in refused(folder)
 
 
 @pytest.mark.parametrize(
