@@ -21,9 +21,9 @@ import msgspec
 from against import outcome
 from against.duel import Duel, Effort
 from against.outcome import Failed, Outcome, Report, part_name
-from peakward.catalogue.models import model
 from peakward.lab.measure import probe
 from peakward.lab.measure.assemble import Stopwatch
+from peakward.models.presets import model
 from peakward.records.case import Configuration, DeviceType, ModelCase, Pass, Workload
 from peakward.records.errors import PeakwardError
 from peakward.records.model_shape import ModelShape

@@ -6,7 +6,7 @@ from statistics import median
 from typing import NamedTuple
 
 from accuracy.records import Merged
-from peakward.catalogue.devices import match
+from peakward.hardware.devices import match
 from peakward.records import codec
 from peakward.records.case import ModelCase
 from peakward.records.environment import Environment

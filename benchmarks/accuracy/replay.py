@@ -8,7 +8,7 @@ from typing import NamedTuple
 from accuracy.measured import Stored, device_key, is_timed, median_s
 from accuracy.records import Merged, Predicted, Refusal, Replayed
 from accuracy.seen import seen
-from peakward.catalogue.devices import device
+from peakward.hardware.devices import device
 from peakward.prediction.time.device_model import DeviceModel, device_model
 from peakward.prediction.time.step import step_time
 from peakward.records import codec

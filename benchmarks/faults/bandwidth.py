@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from faults.decoder import SIZES, Parts, decoder, fused_attention, optimizer, tokens, training
 from faults.lab import Lab, Step
 from faults.records import Fault, Seen
-from peakward.catalogue.models import model
+from peakward.models.presets import model
 from peakward.records.case import Configuration, ModelCase, Workload
 
 

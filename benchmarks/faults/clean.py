@@ -12,7 +12,7 @@ from faults.decoder import SIZES, decoder, optimizer, tokens, training
 from faults.generation import generated
 from faults.lab import Lab, Step
 from faults.records import Clean, Seen
-from peakward.catalogue.models import model
+from peakward.models.presets import model
 from peakward.records.case import Configuration, ModelCase, Pass, Workload
 
 

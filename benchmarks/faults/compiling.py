@@ -4,7 +4,7 @@ import msgspec
 
 from faults.lab import PROTOCOL, Lab
 from faults.records import Fault, Seen
-from peakward.catalogue.models import model
+from peakward.models.presets import model
 from peakward.records.case import Configuration, ModelCase, Workload
 
 

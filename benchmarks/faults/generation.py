@@ -8,7 +8,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from faults.lab import Lab, Step
 from faults.records import Fault, Seen
-from peakward.catalogue.models import model
+from peakward.models.presets import model
 from peakward.records.case import Configuration, DeviceType, ModelCase, Workload
 
 N_TOKENS = 48

@@ -17,7 +17,7 @@ from torch.profiler import profile as profiler
 import peakward as pw
 from faults.reading import of_trace
 from faults.records import Seen
-from peakward.catalogue import devices
+from peakward.hardware import devices
 from peakward.lab.measure import in_process
 from peakward.lab.measure.live_module import LiveWorkers, live_case
 from peakward.lab.measure.profile import write

@@ -5,7 +5,7 @@ import torch
 
 from faults.lab import PROTOCOL, Lab
 from faults.records import Fault, Seen
-from peakward.catalogue.models import model
+from peakward.models.presets import model
 from peakward.records.case import Configuration, ModelCase, Workload
 
 GIB = 2**30

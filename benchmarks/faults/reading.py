@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from faults.records import Seen
-from peakward.catalogue import devices
+from peakward.hardware import devices
 from peakward.traces.trace import Trace
 
 

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
-from peakward.catalogue import devices
 from peakward.diagnose.signals import Signals
+from peakward.hardware import devices
 from peakward.prediction.planning.forecast import forecast
 from peakward.prediction.planning.site import site
 from peakward.records.case import DeviceType, ModelCase, ModuleCase

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernels.contest import OURS, Arm, Contest
-from peakward.lab.ops.cross_entropy import api, triton
+from peakward.kernels.ops.cross_entropy import api, triton
 
 OPERATOR = "cross_entropy"
 TOKENS = (2048, 8192, 16_384)

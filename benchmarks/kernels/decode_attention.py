@@ -10,8 +10,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import flex_attention
 
 from kernels.contest import OURS, Arm, Contest
-from peakward.lab.ops.decode_attention import api, reference, triton
-from peakward.lab.ops.decode_attention.triton import Settings
+from peakward.kernels.ops.decode_attention import api, reference, triton
+from peakward.kernels.ops.decode_attention.triton import Settings
 
 SHAPES = (
     (16, 32, 32, 4096, 80),

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from kernels.contest import OURS, Arm, Contest
-from peakward.lab.ops.flash_attention.api import flash_attention
+from peakward.kernels.ops.flash_attention.api import flash_attention
 
 OPERATOR = "flash_attention"
 TOKENS = 16_384

@@ -8,8 +8,8 @@ from torch.nn.attention import SDPBackend
 
 from kernels.contest import OURS, Arm, Contest
 from kernels.flash_attention import OPERATOR, Shape, flops, inputs, sdpa, shape_of
-from peakward.lab.ops.flash_attention.hopper import backward, forward
-from peakward.lab.ops.flash_attention.hopper.settings import (
+from peakward.kernels.ops.flash_attention.hopper import backward, forward
+from peakward.kernels.ops.flash_attention.hopper.settings import (
     HALVES,
     THREE,
     TWO_DEEP,
@@ -19,7 +19,7 @@ from peakward.lab.ops.flash_attention.hopper.settings import (
     backward_settings_for,
     forward_settings_for,
 )
-from peakward.lab.ops.flash_attention.rule import Rule
+from peakward.kernels.ops.flash_attention.rule import Rule
 
 
 def contests() -> Iterator[Contest]:

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from kernels.contest import OURS, Arm, Contest
 from kernels.flash_attention import OPERATOR, Shape, flops, inputs, shape_of
-from peakward.lab.ops.flash_attention.rule import Rule
-from peakward.lab.ops.flash_attention.triton import backward, forward
-from peakward.lab.ops.flash_attention.triton.problem import capability
-from peakward.lab.ops.flash_attention.triton.settings import (
+from peakward.kernels.ops.flash_attention.rule import Rule
+from peakward.kernels.ops.flash_attention.triton import backward, forward
+from peakward.kernels.ops.flash_attention.triton.problem import capability
+from peakward.kernels.ops.flash_attention.triton.settings import (
     BY_KEYS,
     BY_QUERIES,
     FORWARD,

@@ -20,8 +20,8 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from kernels.contest import OURS, Arm, Contest
-from peakward.lab.ops.linear_cross_entropy import chunked, recomputed, triton
-from peakward.lab.ops.linear_cross_entropy.api import linear_cross_entropy
+from peakward.kernels.ops.linear_cross_entropy import chunked, recomputed, triton
+from peakward.kernels.ops.linear_cross_entropy.api import linear_cross_entropy
 
 OPERATOR = "linear_cross_entropy"
 TOKENS = (2048, 8192, 16_384)

@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernels.contest import OURS, Arm, Contest
-from peakward.lab.ops.quantized_matmul import api, reference, triton
-from peakward.lab.ops.quantized_matmul.triton import Direct, Row, Rows, Shared
-from peakward.lab.ops.quantized_matmul.triton.settings import Settings
+from peakward.kernels.ops.quantized_matmul import api, reference, triton
+from peakward.kernels.ops.quantized_matmul.triton import Direct, Row, Rows, Shared
+from peakward.kernels.ops.quantized_matmul.triton.settings import Settings
 
 WIDTHS = (
     (4096, 4096),

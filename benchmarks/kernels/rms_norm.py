@@ -19,10 +19,10 @@ from kernels.rows import (
     random_rows,
     swept,
 )
-from peakward.lab.ops.rms_norm import api
-from peakward.lab.ops.rms_norm import triton as kernel
-from peakward.lab.ops.rows.candidates import one_row_or_more
-from peakward.lab.ops.rows.norm.settings import backward_settings_for, forward_settings_for
+from peakward.kernels.ops.rms_norm import api
+from peakward.kernels.ops.rms_norm import triton as kernel
+from peakward.kernels.ops.rows.candidates import one_row_or_more
+from peakward.kernels.ops.rows.norm.settings import backward_settings_for, forward_settings_for
 
 EPS = 1e-6
 DTYPE = torch.bfloat16

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from kernels.contest import OURS, Contest
 from kernels.rows import MODES, backward_of, built, compiled, random_rows
-from peakward.lab.ops.rope.api import rope_qkv_
-from peakward.lab.ops.rope.triton import settings_for, turn
-from peakward.lab.ops.rows.layout import RowSettings
+from peakward.kernels.ops.rope.api import rope_qkv_
+from peakward.kernels.ops.rope.triton import settings_for, turn
+from peakward.kernels.ops.rows.layout import RowSettings
 
 DTYPE = torch.bfloat16
 SHAPES = (

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from kernels.contest import OURS, Arm
-from peakward.lab.ops.rows.candidates import many_tiles_a_program, spread
-from peakward.lab.ops.rows.layout import RowSettings, multiprocessors
-from peakward.lab.ops.rows.norm.settings import SpreadSettings
+from peakward.kernels.ops.rows.candidates import many_tiles_a_program, spread
+from peakward.kernels.ops.rows.layout import RowSettings, multiprocessors
+from peakward.kernels.ops.rows.norm.settings import SpreadSettings
 
 Outputs = Tensor | tuple[Tensor, ...]
 Settings = TypeVar("Settings", bound=RowSettings | SpreadSettings)

@@ -14,11 +14,11 @@ from kernels.rows import (
     random_rows,
     swept,
 )
-from peakward.lab.ops.rows.layout import RowSettings, power_of_two
-from peakward.lab.ops.softmax.api import softmax
-from peakward.lab.ops.softmax.triton import settings_for
-from peakward.lab.ops.softmax.triton import softmax as launch
-from peakward.lab.ops.softmax.triton import softmax_backward as launch_backward
+from peakward.kernels.ops.rows.layout import RowSettings, power_of_two
+from peakward.kernels.ops.softmax.api import softmax
+from peakward.kernels.ops.softmax.triton import settings_for
+from peakward.kernels.ops.softmax.triton import softmax as launch
+from peakward.kernels.ops.softmax.triton import softmax_backward as launch_backward
 
 SHAPES = (
     *((*shape, torch.bfloat16) for shape in BF16_SHAPES),

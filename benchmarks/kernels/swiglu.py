@@ -16,8 +16,8 @@ from kernels.rows import (
     random_rows,
     swept,
 )
-from peakward.lab.ops.swiglu import triton as kernel
-from peakward.lab.ops.swiglu.api import swiglu
+from peakward.kernels.ops.swiglu import triton as kernel
+from peakward.kernels.ops.swiglu.api import swiglu
 
 DTYPE = torch.bfloat16
 SHAPES = ((32768, 1024), (8192, 8192), (8192, 11008), (4096, 28672), (16384, 5000))

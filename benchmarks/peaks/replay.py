@@ -7,7 +7,7 @@ from typing import NamedTuple
 from accuracy.measured import Stored, device_key
 from accuracy.records import Refusal
 from peaks.records import Peak, Verdict
-from peakward.catalogue.devices import device
+from peakward.hardware.devices import device
 from peakward.prediction.memory.peak import peak_memory
 from peakward.prediction.planning.attempt import Attempts
 from peakward.prediction.planning.room import room

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
-from peakward.catalogue.devices import device
-from peakward.catalogue.levers import LEVERS, lever
-from peakward.catalogue.models import validate
 from peakward.cli import comparison, machine, options, session, values
 from peakward.cli.model_names import model
 from peakward.cli.reproduce import to_command
 from peakward.cli.vocabulary import WorkOptions
 from peakward.cli.watch import Watch as Quiet
+from peakward.hardware.devices import device
+from peakward.levers.catalogue import LEVERS, lever
+from peakward.models.presets import validate
 from peakward.predictions import DB, floor, plan, plan_serving, predict
 from peakward.records.calibration import Calibration
 from peakward.records.case import (

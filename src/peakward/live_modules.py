@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from peakward.catalogue.levers import LEVERS
 from peakward.cli import machine, options, values
+from peakward.levers.catalogue import LEVERS
 from peakward.records.case import ModulePass
 from peakward.records.errors import PeakwardError
 from peakward.records.study import Study

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from peakward.catalogue.levers import AROUND_A_CALL, LEVERS
 from peakward.cli import machine
+from peakward.levers.catalogue import AROUND_A_CALL, LEVERS
 from peakward.records.case import LeverCase
 from peakward.records.errors import PeakwardError
 from peakward.records.lever import Lever

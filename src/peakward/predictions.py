@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from peakward.catalogue.devices import device, match
 from peakward.cli import machine, values
 from peakward.cli import plan as planning
 from peakward.cli.model_names import model
 from peakward.cli.reproduce import to_command
+from peakward.hardware.devices import device, match
 from peakward.prediction.floor import floor as predicted
 from peakward.prediction.planning.forecast import forecast
 from peakward.prediction.planning.module import module_forecast

@@ -85,8 +85,8 @@ def document(found: Result) -> Document:
 
 
 def _of_hardware(said: Calibration | Device) -> Document:
-    from peakward.catalogue.devices import match
     from peakward.cli import calibration_page, devices_page
+    from peakward.hardware.devices import match
 
     if isinstance(said, Device):
         return devices_page.catalogue((said,), with_sources=True)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from peakward.catalogue import devices
+from peakward.hardware import devices
 from peakward.records.errors import PeakwardError
 from peakward.records.finding import Diagnosis
 from peakward.records.profile import Job, Profile, Rank, WorkPhase

@@ -8,7 +8,7 @@ from accuracy.groups import group, nine_in_ten
 from accuracy.host_reasons import causes
 from accuracy.records import Merged
 from accuracy.seen import FITTED_ON, seen
-from peakward.catalogue.models import model
+from peakward.models.presets import model
 from peakward.records.case import ModelCase, Workload
 from peakward.records.profile import OperatorRate
 from peakward.report import markdown

@@ -6,8 +6,8 @@ from statistics import median
 
 import pytest
 
-from peakward.catalogue import devices
-from peakward.catalogue.models import model
+from peakward.hardware import devices
+from peakward.models.presets import model
 from peakward.prediction.time.device_model import device_model
 from peakward.prediction.time.operator_time import cost
 from peakward.prediction.time.own_kernels import NEVER_MEASURED, TIMED

@@ -2,7 +2,7 @@
 
 import pytest
 
-from peakward.catalogue.levers import LEVERS, pull
+from peakward.levers.catalogue import LEVERS, pull
 from peakward.prediction.time.errors_seen import LEVEL, SPEEDUP_FACTORS
 
 

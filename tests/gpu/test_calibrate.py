@@ -5,7 +5,7 @@ from statistics import median
 import pytest
 import torch
 
-from peakward.catalogue import devices
+from peakward.hardware import devices
 from peakward.lab.measure.calibration import link
 from peakward.lab.measure.calibration.ceilings import ceilings
 from peakward.lab.measure.calibration.product import types

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from peakward.kernels.ops.grouped_matmul import api, reference
 from peakward.lab.levers.prepare import prepare
-from peakward.lab.ops.grouped_matmul import api, reference
 
 pytestmark = pytest.mark.gpu
 

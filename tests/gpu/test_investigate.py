@@ -5,8 +5,8 @@ import torch
 from torch.utils.data import DataLoader
 
 import peakward as pw
-from peakward.catalogue.levers import AROUND_A_CALL, lever, numerics_class, pull
 from peakward.lab.measure.live_step import StepWorkers, live_case
+from peakward.levers.catalogue import AROUND_A_CALL, lever, numerics_class, pull
 from peakward.records.protocol import Protocol
 
 pytestmark = pytest.mark.gpu

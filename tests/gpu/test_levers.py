@@ -4,11 +4,11 @@ import msgspec
 import pytest
 import torch
 
-from peakward.catalogue.levers import case_obstacle
+from peakward.kernels.ops.attention import reference
+from peakward.kernels.ops.attention.api import implementation
 from peakward.lab.levers.prepare import prepare
 from peakward.lab.numerics.verify import verify
-from peakward.lab.ops.attention import reference
-from peakward.lab.ops.attention.api import implementation
+from peakward.levers.catalogue import case_obstacle
 from peakward.prediction.memory.peak import peak_memory
 
 pytestmark = pytest.mark.gpu

@@ -8,14 +8,14 @@ import torch
 import torch.nn.functional as F
 
 pytest.importorskip("triton")
-from peakward.lab.ops import tuning
-from peakward.lab.ops.cross_entropy.api import cross_entropy
-from peakward.lab.ops.decode_attention.api import decode_attention
-from peakward.lab.ops.flash_attention.api import flash_attention
-from peakward.lab.ops.quantized_matmul import reference as quantised
-from peakward.lab.ops.quantized_matmul.api import int4_matmul, int8_matmul
-from peakward.lab.ops.rms_norm.api import rms_norm
-from peakward.lab.ops.softmax.api import softmax
+from peakward.kernels.ops import tuning
+from peakward.kernels.ops.cross_entropy.api import cross_entropy
+from peakward.kernels.ops.decode_attention.api import decode_attention
+from peakward.kernels.ops.flash_attention.api import flash_attention
+from peakward.kernels.ops.quantized_matmul import reference as quantised
+from peakward.kernels.ops.quantized_matmul.api import int4_matmul, int8_matmul
+from peakward.kernels.ops.rms_norm.api import rms_norm
+from peakward.kernels.ops.softmax.api import softmax
 
 pytestmark = pytest.mark.gpu
 

@@ -106,7 +106,7 @@ def test_bad_input_is_refused(arguments, message, run):
 
 def test_unequal_losses_are_no_contest(run, monkeypatch):
     """Planted: a decoder without rotations, whose weights fit all the same."""
-    from peakward.lab.ops.rotation import api
+    from peakward.kernels.ops.rotation import api
 
     monkeypatch.setattr(api, "rotate", lambda x, cos, sin: x)
     from against.duel import losses_on_equal_weights

@@ -5,11 +5,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from peakward.catalogue.devices import devices
-from peakward.catalogue.scaling_fits import HOFFMANN_UNROUNDED, SCALING_FITS
+from peakward.hardware.devices import devices
 from peakward.lab.measure import probe
 from peakward.lab.measure.isolated import Workers
 from peakward.lab.measure.sweep import Sweep
+from peakward.models.scaling_fits import HOFFMANN_UNROUNDED, SCALING_FITS
 from peakward.records.measurement import Measurement
 from peakward.records.study import Study
 from peakward.report.study import document

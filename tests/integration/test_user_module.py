@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from peakward.catalogue.levers import lever, pull
 from peakward.cli.main import main
 from peakward.lab.measure.isolated import Workers
+from peakward.levers.catalogue import lever, pull
 from peakward.records.errors import PeakwardError
 
 

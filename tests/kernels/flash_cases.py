@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from peakward.lab.ops.flash_attention.rule import Rule
+from peakward.kernels.ops.flash_attention.rule import Rule
 
 
 class Case(NamedTuple):

@@ -8,8 +8,8 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from peakward.lab.ops.rows.layout import RowSettings
-from peakward.lab.ops.rows.norm.settings import SpreadSettings
+from peakward.kernels.ops.rows.layout import RowSettings
+from peakward.kernels.ops.rows.norm.settings import SpreadSettings
 
 SHAPES = st.sampled_from([(300, 1), (20, 17), (3, 127), (2, 3, 40), (17, 8), (1, 1000), (0, 8)])
 """Of a hundred elements and more: the error of a few is luck."""

@@ -5,11 +5,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peakward.lab.ops.adamw import reference
-from peakward.lab.ops.adamw.api import TritonAdamW
+from peakward.kernels.ops.adamw import reference
+from peakward.kernels.ops.adamw.api import TritonAdamW
 
 SETTINGS = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
-kernel = pytest.importorskip("peakward.lab.ops.adamw.triton")
+kernel = pytest.importorskip("peakward.kernels.ops.adamw.triton")
 
 
 def run(update, tensors, shared_of, n_steps):

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from ahead_of_time import compiled, entries
 from oracle import assert_as_close_as, assert_same_specials
-from peakward.lab.ops.cross_entropy import reference
+from peakward.kernels.ops.cross_entropy import reference
 
 pytest.importorskip("triton")
-from peakward.lab.ops.cross_entropy import api, triton
+from peakward.kernels.ops.cross_entropy import api, triton
 
 PLAIN = {"ignore_index": -100, "label_smoothing": 0.0}
 N_DRAWS = 3

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from oracle import assert_as_close_as, assert_same_specials, error
-from peakward.lab.ops.decode_attention import api, reference
+from peakward.kernels.ops.decode_attention import api, reference
 
-kernel = pytest.importorskip("peakward.lab.ops.decode_attention.triton")
-bounds = pytest.importorskip("peakward.lab.ops.decode_attention.triton.settings")
+kernel = pytest.importorskip("peakward.kernels.ops.decode_attention.triton")
+bounds = pytest.importorskip("peakward.kernels.ops.decode_attention.triton.settings")
 
 HEAD_DIMS = (16, 80, 96, 128)
 STORED = (torch.int8, torch.float8_e4m3fn)

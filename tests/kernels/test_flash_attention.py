@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from flash_cases import Case, Results, by_definition, cancelling, draw, exact, torchs
 from oracle import assert_as_close_as, assert_same_specials, error
-from peakward.lab.ops.flash_attention import api
-from peakward.lab.ops.flash_attention.rule import Packing
+from peakward.kernels.ops.flash_attention import api
+from peakward.kernels.ops.flash_attention.rule import Packing
 
-kernel = pytest.importorskip("peakward.lab.ops.flash_attention.triton")
-from peakward.lab.ops.flash_attention.triton.settings import (  # noqa: E402
+kernel = pytest.importorskip("peakward.kernels.ops.flash_attention.triton")
+from peakward.kernels.ops.flash_attention.triton.settings import (  # noqa: E402
     BackwardSettings,
     Blocks,
     ForwardSettings,

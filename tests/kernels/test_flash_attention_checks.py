@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from peakward.lab.ops.flash_attention import api
+from peakward.kernels.ops.flash_attention import api
 
 Q = torch.empty(2, 4, 8, 16)
 

@@ -7,11 +7,11 @@ import torch
 
 from flash_cases import Case, Results, draw, exact, torchs
 from oracle import assert_as_close_as, error
-from peakward.lab.ops.flash_attention.api import flash_attention, flash_attention_with_lse
+from peakward.kernels.ops.flash_attention.api import flash_attention, flash_attention_with_lse
 
 pytest.importorskip("triton")
-from peakward.lab.ops.flash_attention.hopper import backward, forward
-from peakward.lab.ops.flash_attention.hopper.settings import HALVES, THREE, WHOLE
+from peakward.kernels.ops.flash_attention.hopper import backward, forward
+from peakward.kernels.ops.flash_attention.hopper.settings import HALVES, THREE, WHOLE
 
 DTYPES = (torch.bfloat16, torch.float16)
 CASES = [

@@ -5,8 +5,8 @@ import torch
 
 from flash_cases import Case, draw, exact
 from oracle import error
-from peakward.lab.ops.attention import reference
-from peakward.lab.ops.flash_attention import tiled
+from peakward.kernels.ops.attention import reference
+from peakward.kernels.ops.flash_attention import tiled
 
 CASES = [
     Case(n_batches=2, n_heads=4, n_kv_heads=2, q_len=130, k_len=130),

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oracle import assert_same_specials
-from peakward.lab.ops.layer_norm import reference
-from peakward.lab.ops.layer_norm.api import add_layer_norm, layer_norm
+from peakward.kernels.ops.layer_norm import reference
+from peakward.kernels.ops.layer_norm.api import add_layer_norm, layer_norm
 from rows import (
     IN_PIECES,
     IN_TWO,
@@ -23,7 +23,7 @@ from rows import (
 )
 
 EPS = 1e-5
-kernel = pytest.importorskip("peakward.lab.ops.layer_norm.triton")
+kernel = pytest.importorskip("peakward.kernels.ops.layer_norm.triton")
 
 
 def doubled(*tensors):

@@ -9,11 +9,11 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from oracle import assert_as_close_as, assert_same_specials, error
-from peakward.lab.ops.linear_cross_entropy import reference
+from peakward.kernels.ops.linear_cross_entropy import reference
 
 pytest.importorskip("triton")
-from peakward.lab.ops.cross_entropy.triton import both, online
-from peakward.lab.ops.linear_cross_entropy import (
+from peakward.kernels.ops.cross_entropy.triton import both, online
+from peakward.kernels.ops.linear_cross_entropy import (
     api,
     chunked,
     operators,
@@ -22,7 +22,7 @@ from peakward.lab.ops.linear_cross_entropy import (
     whole,
     workspace,
 )
-from peakward.lab.ops.linear_cross_entropy.triton import partials, scaling, slopes
+from peakward.kernels.ops.linear_cross_entropy.triton import partials, scaling, slopes
 
 EACH = pytest.mark.parametrize("implementation", api.IMPLEMENTATIONS)
 N_DRAWS = 3

@@ -8,16 +8,16 @@ import torch
 from torch.autograd import forward_ad
 
 pytest.importorskip("triton")
-from peakward.lab.ops.cross_entropy.api import cross_entropy
-from peakward.lab.ops.decode_attention.api import decode_attention, paged_decode_attention
-from peakward.lab.ops.flash_attention.api import flash_attention, flash_attention_varlen
-from peakward.lab.ops.layer_norm.api import add_layer_norm, layer_norm
-from peakward.lab.ops.linear_cross_entropy.api import linear_cross_entropy
-from peakward.lab.ops.quantized_matmul.api import int4_matmul, int8_matmul
-from peakward.lab.ops.rms_norm.api import add_rms_norm, rms_norm
-from peakward.lab.ops.rope.api import rope, rope_
-from peakward.lab.ops.softmax.api import softmax
-from peakward.lab.ops.swiglu.api import swiglu
+from peakward.kernels.ops.cross_entropy.api import cross_entropy
+from peakward.kernels.ops.decode_attention.api import decode_attention, paged_decode_attention
+from peakward.kernels.ops.flash_attention.api import flash_attention, flash_attention_varlen
+from peakward.kernels.ops.layer_norm.api import add_layer_norm, layer_norm
+from peakward.kernels.ops.linear_cross_entropy.api import linear_cross_entropy
+from peakward.kernels.ops.quantized_matmul.api import int4_matmul, int8_matmul
+from peakward.kernels.ops.rms_norm.api import add_rms_norm, rms_norm
+from peakward.kernels.ops.rope.api import rope, rope_
+from peakward.kernels.ops.softmax.api import softmax
+from peakward.kernels.ops.swiglu.api import swiglu
 
 ROWS, WEIGHT, ANGLES = torch.ones(4, 16), torch.ones(16), torch.ones(3, 8)
 HEADS, TOKENS = torch.ones(1, 2, 3, 16), torch.ones(3, 2, 16)

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from ahead_of_time import compiled, entries
 from oracle import assert_same_specials
-from peakward.lab.ops.quantized_matmul import api, reference
+from peakward.kernels.ops.quantized_matmul import api, reference
 
-kernel = pytest.importorskip("peakward.lab.ops.quantized_matmul.triton")
+kernel = pytest.importorskip("peakward.kernels.ops.quantized_matmul.triton")
 
 
 def cut(n_splits, *, shared=False):

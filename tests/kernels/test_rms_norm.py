@@ -7,8 +7,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from oracle import assert_as_close_as, assert_same_specials
-from peakward.lab.ops.rms_norm import reference
-from peakward.lab.ops.rms_norm.api import add_rms_norm, rms_norm
+from peakward.kernels.ops.rms_norm import reference
+from peakward.kernels.ops.rms_norm.api import add_rms_norm, rms_norm
 from rows import (
     IN_PIECES,
     IN_TWO,
@@ -23,7 +23,7 @@ from rows import (
 )
 
 EPS = 1e-5
-kernel = pytest.importorskip("peakward.lab.ops.rms_norm.triton")
+kernel = pytest.importorskip("peakward.kernels.ops.rms_norm.triton")
 
 
 def assert_backward(gradient, s_gradient, x, weight, r, back, own):

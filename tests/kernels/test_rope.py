@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oracle import assert_as_close_as, assert_same_specials
-from peakward.lab.ops.rope import reference
-from peakward.lab.ops.rope.api import rope, rope_, rope_qkv_
-from peakward.lab.ops.rotation.api import rotate
+from peakward.kernels.ops.rope import reference
+from peakward.kernels.ops.rope.api import rope, rope_, rope_qkv_
+from peakward.kernels.ops.rotation.api import rotate
 from rows import poisoned
 
-pytest.importorskip("peakward.lab.ops.rope.triton")
+pytest.importorskip("peakward.kernels.ops.rope.triton")
 
 SHAPES = st.sampled_from(
     [(1, 1, 17, 16), (2, 3, 5, 40), (1, 4, 127, 6), (3, 2, 1, 64), (0, 2, 3, 4)]

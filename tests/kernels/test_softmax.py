@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from ahead_of_time import compiled, entries
 from oracle import assert_as_close_as, assert_same_specials
-from peakward.lab.ops.rows.layout import RowSettings
-from peakward.lab.ops.softmax import reference
-from peakward.lab.ops.softmax.api import softmax
+from peakward.kernels.ops.rows.layout import RowSettings
+from peakward.kernels.ops.softmax import reference
+from peakward.kernels.ops.softmax.api import softmax
 from rows import IN_PIECES, IN_TWO, LAYOUTS, SHAPES, WHOLE, assert_sum_as_close_as, drawn, poisoned
 
-kernel = pytest.importorskip("peakward.lab.ops.softmax.triton")
+kernel = pytest.importorskip("peakward.kernels.ops.softmax.triton")
 
 
 def with_gradient(function, x, gradient):

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from ahead_of_time import compiled, entries
-from peakward.lab.ops.sweep import reference
+from peakward.kernels.ops.sweep import reference
 
-kernel = pytest.importorskip("peakward.lab.ops.sweep.triton")
+kernel = pytest.importorskip("peakward.kernels.ops.sweep.triton")
 
 
 def test_the_reference_by_hand():

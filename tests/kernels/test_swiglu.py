@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oracle import assert_as_close_as, assert_same_specials
-from peakward.lab.ops.rows.layout import RowSettings
-from peakward.lab.ops.swiglu import reference
-from peakward.lab.ops.swiglu.api import swiglu
+from peakward.kernels.ops.rows.layout import RowSettings
+from peakward.kernels.ops.swiglu import reference
+from peakward.kernels.ops.swiglu.api import swiglu
 from rows import LAYOUTS, SHAPES, drawn, poisoned
 
-kernel = pytest.importorskip("peakward.lab.ops.swiglu.triton")
+kernel = pytest.importorskip("peakward.kernels.ops.swiglu.triton")
 
 
 def theirs(x):

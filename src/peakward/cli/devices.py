@@ -6,10 +6,10 @@ from typing import Annotated
 import msgspec
 import tyro
 
-from peakward.catalogue import devices
 from peakward.cli import calibration_page, devices_page, machine, output, session, values, watch
 from peakward.cli.machine import Machine
 from peakward.cli.vocabulary import option
+from peakward.hardware import devices
 from peakward.records import codec
 from peakward.records.device import Device
 from peakward.records.environment import Environment

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from peakward.catalogue.compute_capability import spell
+from peakward.hardware.compute_capability import spell
 from peakward.records.device import Device, Figure, PeerLink
 from peakward.records.environment import Environment
 from peakward.records.study import Cell, Column, Table, Unit

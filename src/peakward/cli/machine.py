@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, cast, get_args
 
 import msgspec
 
-from peakward.catalogue import levers as lever_catalogue
 from peakward.cli import values
+from peakward.levers import catalogue as lever_catalogue
 from peakward.records.case import Case, DeviceType, LeverCase, ModuleCase
 from peakward.records.environment import Environment
 from peakward.records.errors import PeakwardError

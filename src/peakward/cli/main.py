@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from peakward.catalogue.names import look_up
 from peakward.records.errors import PeakwardError
+from peakward.records.names import look_up
 from peakward.records.printable import printable
 
 REFUSED = 2

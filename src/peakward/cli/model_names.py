@@ -6,10 +6,10 @@ packages is needed.
 
 from pathlib import Path
 
-from peakward.catalogue import models
-from peakward.catalogue.hugging_face import files
-from peakward.catalogue.hugging_face.shape import shape_of
 from peakward.cli.module_names import expect_shape
+from peakward.models import presets
+from peakward.models.hugging_face import files
+from peakward.models.hugging_face.shape import shape_of
 from peakward.records.errors import PeakwardError
 from peakward.records.model_shape import ModelShape
 
@@ -28,12 +28,12 @@ def model(name: str) -> ModelShape:
     """
     expect_shape(name)
     path = Path(name)
-    is_preset = any(preset.name == name for preset in models.MODELS)
+    is_preset = any(preset.name == name for preset in presets.MODELS)
     if not is_preset and files.exists(path):
         path = files.found(name)
         return _read(path, _name_of(path.parent))
     if is_preset or "/" not in name:
-        return models.model(name)
+        return presets.model(name)
     return _read(files.cached(name), name)
 
 
@@ -58,7 +58,7 @@ def _read(path: Path, name: str) -> ModelShape:
             shape; or as `shape_of`.
     """
     shape = shape_of(files.configuration(path), name)
-    if any(preset.name == name and preset != shape for preset in models.MODELS):
+    if any(preset.name == name and preset != shape for preset in presets.MODELS):
         raise PeakwardError(
             f"expected a folder with a name of its own, got {name}, which is a preset of another "
             "shape: rename it"

@@ -6,11 +6,11 @@ from typing import Any, get_args, get_type_hints
 
 import msgspec
 
-from peakward.catalogue import levers as lever_catalogue
-from peakward.catalogue import models
 from peakward.cli import model_names, values
 from peakward.cli.module_names import expect_shape, is_source, module_case
 from peakward.cli.vocabulary import ShapeOptions, WorkOptions
+from peakward.levers import catalogue as lever_catalogue
+from peakward.models import presets
 from peakward.records.case import (
     AS_WRITTEN,
     Configuration,
@@ -40,7 +40,7 @@ _SHORT = {
 }
 """In the name of a custom shape, which stands in tables: "tiny:L1-d32" is tiny but for these."""
 
-SHAPE_BOUNDS = {part: models.LARGEST[part] for part in _SHORT}
+SHAPE_BOUNDS = {part: presets.LARGEST[part] for part in _SHORT}
 """Largest accepted value of each part of a custom shape."""
 
 
@@ -296,5 +296,5 @@ def _custom(preset: ModelShape, options: ShapeOptions) -> ModelShape:
         parts["head_dim"] = parts["d_model"] // parts["n_heads"]
     said = "-".join(f"{_SHORT[name]}{size}" for name, size in differing.items())
     shape: ModelShape = msgspec.structs.replace(preset, name=f"{preset.name}:{said}", **parts)
-    models.validate(shape)
+    presets.validate(shape)
     return shape

@@ -8,11 +8,11 @@ from typing import Annotated, get_args
 import msgspec
 import tyro
 
-from peakward.catalogue import devices
-from peakward.catalogue.levers import case_obstacle
 from peakward.cli import options, output, serving, values
 from peakward.cli.serving import Serving, ServingOptions
 from peakward.cli.vocabulary import ViewOptions, Views, Work, WorkOptions, option
+from peakward.hardware import devices
+from peakward.levers.catalogue import case_obstacle
 from peakward.prediction.planning.plan import plan
 from peakward.prediction.planning.site import Site, site
 from peakward.records import codec

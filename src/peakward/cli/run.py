@@ -7,11 +7,11 @@ from typing import Annotated, get_args
 import msgspec
 import tyro
 
-from peakward.catalogue.levers import LEVERS
 from peakward.cli import machine, options, output, session, values, watch
 from peakward.cli.machine import Machine
 from peakward.cli.reproduce import to_command
 from peakward.cli.vocabulary import CaseOptions, Cases, ResultOptions, Results, option
+from peakward.levers.catalogue import LEVERS
 from peakward.records.case import ConfiguredCase, DeviceType, LeverCase
 from peakward.records.dry_run import DryRun, PlannedStep
 from peakward.records.errors import PeakwardError

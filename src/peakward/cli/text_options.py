@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from peakward.catalogue.feeding import workers_obstacle
 from peakward.cli import values
+from peakward.levers.feeding import workers_obstacle
 from peakward.records.case import Case, ModelCase
 from peakward.records.data import Source
 from peakward.records.errors import PeakwardError

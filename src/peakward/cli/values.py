@@ -4,8 +4,8 @@ import math
 import re
 from collections.abc import Iterable
 
-from peakward.catalogue.names import look_up
 from peakward.records.errors import PeakwardError
+from peakward.records.names import look_up
 
 GIB = 2**30
 MAX_BUDGET_S = 7 * 86_400.0

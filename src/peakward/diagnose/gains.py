@@ -1,7 +1,7 @@
 """What the levers of a finding are predicted to give, no more than its bound."""
 
-from peakward.catalogue.levers import case_obstacle, changes, lever, obstacle, pull
 from peakward.diagnose.signals import Signals
+from peakward.levers.catalogue import case_obstacle, changes, lever, obstacle, pull
 from peakward.prediction.planning.changes import LEAST_GAIN, Base, change
 from peakward.records.finding import LeverGain
 from peakward.records.lever import Lever

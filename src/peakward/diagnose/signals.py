@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from peakward.catalogue.levers import lacking, lever
 from peakward.diagnose.loop_parts import loop_parts
 from peakward.diagnose.time_parts import TimeParts, time_parts
+from peakward.levers.catalogue import lacking, lever
 from peakward.prediction.planning.site import Site
 from peakward.records.case import Configuration, ConfiguredCase, ModelCase, ModuleCase
 from peakward.records.case_memory import CaseMemory

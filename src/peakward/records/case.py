@@ -1,7 +1,7 @@
 """What is run: a pass of a model or of a user's module, one operator, or a small piece of code.
 
 A case is a value: hashable, and equal cases have equal keys, so a result can be found again.
-Levers are resolved into it (`catalogue.levers`), never named by it.
+Levers are resolved into it (`levers.catalogue`), never named by it.
 """
 
 import hashlib

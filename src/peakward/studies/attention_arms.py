@@ -18,7 +18,7 @@ PRECISIONS: dict[DeviceType, tuple[Precision, ...]] = {"cpu": ("fp32",), "cuda":
 TORCH_TYPES = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16"}
 OURS = ("flash", "flash-hopper")
 HOPPER_HEADS = (64, 80, 96, 128)
-"""Of the implementation `hopper` of `lab.ops.flash_attention`."""
+"""Of the implementation `hopper` of `kernels.flash_attention`."""
 
 
 class Arm(msgspec.Struct, frozen=True, kw_only=True):

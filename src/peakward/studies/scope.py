@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from peakward.catalogue.models import model
+from peakward.models.presets import model
 from peakward.records.case import DeviceType, Precision
 from peakward.records.data import Source
 from peakward.records.model_shape import ModelShape

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from peakward.catalogue.levers import case_obstacle
+from peakward.levers.catalogue import case_obstacle
 from peakward.records.case import DeviceType, ModelCase
 from peakward.records.environment import Environment
 from peakward.records.protocol import Protocol

@@ -151,7 +151,7 @@ RULES = (
         "bounds_check_indices|linearize_index|indexing_backward|take_put|embedding_|get_rows",
     ),
     # torch's fused Adam, AdamW, SGD and Adagrad, apex, bitsandbytes; `_update` is Peakward's own AdamW
-    # (`lab/ops/adamw/triton.py`).
+    # (`kernels/ops/adamw/triton.py`).
     _rule(
         Category.OPTIMIZER,
         "Fused(?:Adam|Sgd|SGD|Adagrad|Optimizer)|LAMBStage",

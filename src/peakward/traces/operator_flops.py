@@ -148,4 +148,4 @@ _FORMULAS: dict[str, Callable[[Arguments], int]] = {
     "aten::miopen_convolution": _convolution(None, 4, 3, 5),
     "aten::convolution_backward": _convolution_backward,
 }
-"""Positions of arguments as in PyTorch's native_functions.yaml, and in `lab/ops/flash_attention`."""
+"""Positions of arguments as in PyTorch's native_functions.yaml, and in `kernels/ops/flash_attention`."""

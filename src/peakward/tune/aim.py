@@ -2,7 +2,7 @@
 
 import msgspec
 
-from peakward.catalogue.levers import numerics_class, pull
+from peakward.levers.catalogue import numerics_class, pull
 from peakward.records.case import LeverCase
 from peakward.records.lever import Lever, NumericsClass
 from peakward.records.trial import Objective, Trial

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from peakward.catalogue.levers import lever, pull
+from peakward.levers.catalogue import lever, pull
 from peakward.prediction.planning.room import CAPTURED_SHARE, COMPILED_SHARE, largest_batch_size
 from peakward.prediction.planning.site import Site
 from peakward.records.case import ModelCase

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from peakward.catalogue.levers import numerics_class, pull
+from peakward.levers.catalogue import numerics_class, pull
 from peakward.records.case import LeverCase
 from peakward.records.errors import OutOfTimeError
 from peakward.records.lever import Lever, NumericsClass

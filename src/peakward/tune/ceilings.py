@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from peakward.catalogue import devices
+from peakward.hardware import devices
 from peakward.prediction.floor import floor
 from peakward.records.calibration import Calibration
 from peakward.records.case import LeverCase, ModelCase

@@ -1,7 +1,7 @@
 """What an investigation would do, and how long each part should take; nothing is run."""
 
-from peakward.catalogue import devices
-from peakward.catalogue.levers import pull
+from peakward.hardware import devices
+from peakward.levers.catalogue import pull
 from peakward.records.calibration import Calibration
 from peakward.records.environment import Environment
 from peakward.tune import costs

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from peakward.catalogue import devices
-from peakward.catalogue.captured import unseen
+from peakward.hardware import devices
+from peakward.levers.captured import unseen
 from peakward.prediction.planning.forecast import forecast
 from peakward.prediction.planning.module import module_forecast
 from peakward.prediction.planning.site import Site, site

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from peakward.catalogue.levers import lever
+from peakward.levers.catalogue import lever
 from peakward.prediction.planning.site import Site
 from peakward.records.case import ModelCase
 from peakward.records.errors import OutOfTimeError

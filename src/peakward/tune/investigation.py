@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from peakward.catalogue.levers import changes
+from peakward.levers.catalogue import changes
 from peakward.records.case import LeverCase
 from peakward.records.lever import Lever
 from peakward.tune.aim import Aim

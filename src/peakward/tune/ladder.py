@@ -6,7 +6,7 @@ from typing import Self
 
 import msgspec
 
-from peakward.catalogue.levers import pull
+from peakward.levers.catalogue import pull
 from peakward.records.case import LeverCase
 from peakward.records.lever import Lever
 

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from peakward.catalogue.levers import lever, pull
 from peakward.diagnose.gains import capped, fastest_first, smallest_first, without
+from peakward.levers.catalogue import lever, pull
 from peakward.prediction.time.errors_seen import speedup
 from peakward.records.case import ModuleCase
 from peakward.records.finding import Diagnosis, Finding, LeverGain

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from peakward.catalogue import devices
+from peakward.hardware import devices
 from peakward.records.case import LeverCase, OperatorCase
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Measurement

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from peakward.catalogue import levers as catalogue
-from peakward.catalogue.levers import numerics_class
+from peakward.levers import catalogue
+from peakward.levers.catalogue import numerics_class
 from peakward.records.case import LeverCase
 from peakward.records.errors import OutOfTimeError
 from peakward.records.lever import Lever, NumericsClass

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from peakward.catalogue.levers import pull
+from peakward.levers.catalogue import pull
 from peakward.records.case import LeverCase
 from peakward.records.errors import OutOfTimeError
 from peakward.records.lever import Lever

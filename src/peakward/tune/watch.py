@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from peakward.catalogue.devices import device
+from peakward.hardware.devices import device
 from peakward.records.errors import PeakwardError
 from peakward.records.finding import Diagnosis, Finding
 from peakward.records.loop import LoopTimes, Reading

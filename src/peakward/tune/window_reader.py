@@ -7,9 +7,9 @@ import os
 import sys
 from pathlib import Path
 
-from peakward.catalogue import devices
 from peakward.diagnose.examine import examine
 from peakward.diagnose.signals import Signals
+from peakward.hardware import devices
 from peakward.prediction.planning.site import site
 from peakward.records import codec
 from peakward.records.errors import PeakwardError

@@ -3,7 +3,7 @@
 import torch
 
 from launch import Launch
-from peakward.lab.ops.adamw.triton import update
+from peakward.kernels.ops.adamw.triton import update
 
 SETTINGS = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
 

@@ -3,7 +3,7 @@
 import torch
 
 from launch import Launch
-from peakward.lab.ops.cross_entropy import triton
+from peakward.kernels.ops.cross_entropy import triton
 
 
 def _start(n_tokens: int, vocab: int, dtype: torch.dtype, smoothing: float = 0.0) -> None:

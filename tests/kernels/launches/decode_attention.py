@@ -4,7 +4,7 @@ import torch
 from triton.runtime import driver
 
 from launch import Launch
-from peakward.lab.ops.decode_attention.triton import decode_attention
+from peakward.kernels.ops.decode_attention.triton import decode_attention
 
 
 def _decode(

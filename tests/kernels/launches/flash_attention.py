@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from launch import Launch
-from peakward.lab.ops.flash_attention.rule import Packing, Rule
-from peakward.lab.ops.flash_attention.triton import backward, forward
+from peakward.kernels.ops.flash_attention.rule import Packing, Rule
+from peakward.kernels.ops.flash_attention.triton import backward, forward
 
 CAUSAL = Rule(causal=True, window=None, scale=0.1)
 ALL = Rule(causal=False, window=None, scale=0.1)

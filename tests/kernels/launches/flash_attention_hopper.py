@@ -5,9 +5,9 @@ from functools import partial
 import torch
 
 from launch import Launch
-from peakward.lab.ops.flash_attention.hopper import backward, forward
-from peakward.lab.ops.flash_attention.hopper.settings import THREE, TWO, TWO_DEEP
-from peakward.lab.ops.flash_attention.rule import Rule
+from peakward.kernels.ops.flash_attention.hopper import backward, forward
+from peakward.kernels.ops.flash_attention.hopper.settings import THREE, TWO, TWO_DEEP
+from peakward.kernels.ops.flash_attention.rule import Rule
 
 # A program has a multiprocessor to itself: 384 or 512 threads with its 65,536 registers among them,
 # dealt anew once the copying warp has given most of its own away.

@@ -3,8 +3,8 @@
 import torch
 
 from launch import Launch
-from peakward.lab.ops.layer_norm.triton import layer_norm, layer_norm_backward
-from peakward.lab.ops.rows.norm.settings import (
+from peakward.kernels.ops.layer_norm.triton import layer_norm, layer_norm_backward
+from peakward.kernels.ops.rows.norm.settings import (
     SpreadSettings,
     spread_backward_settings_for,
     spread_forward_settings_for,

@@ -3,7 +3,7 @@
 import torch
 
 from launch import Launch
-from peakward.lab.ops.linear_cross_entropy import triton
+from peakward.kernels.ops.linear_cross_entropy import triton
 
 
 def _start(

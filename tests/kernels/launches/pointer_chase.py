@@ -3,7 +3,7 @@
 import torch
 
 from launch import Launch
-from peakward.lab.ops.pointer_chase.triton import chase
+from peakward.kernels.ops.pointer_chase.triton import chase
 
 
 def _chase() -> None:

@@ -5,7 +5,7 @@ from functools import partial
 import torch
 
 from launch import Launch
-from peakward.lab.ops.quantized_matmul.triton import int4_matmul, int8_matmul
+from peakward.kernels.ops.quantized_matmul.triton import int4_matmul, int8_matmul
 
 K, N = 4096, 14336
 

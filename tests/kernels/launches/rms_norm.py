@@ -3,8 +3,8 @@
 import torch
 
 from launch import Launch
-from peakward.lab.ops.rms_norm.triton import rms_norm, rms_norm_backward
-from peakward.lab.ops.rows.norm.settings import (
+from peakward.kernels.ops.rms_norm.triton import rms_norm, rms_norm_backward
+from peakward.kernels.ops.rows.norm.settings import (
     SpreadSettings,
     spread_backward_settings_for,
     spread_forward_settings_for,

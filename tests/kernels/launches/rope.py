@@ -3,7 +3,7 @@
 import torch
 
 from launch import Launch
-from peakward.lab.ops.rope.triton import rope, turn
+from peakward.kernels.ops.rope.triton import rope, turn
 
 
 def _both(head_dim: int, dtype: torch.dtype, angles: torch.dtype) -> None:

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from launch import Launch
-from peakward.lab.ops.layer_norm.triton import layer_norm, layer_norm_backward
-from peakward.lab.ops.rms_norm.triton import rms_norm, rms_norm_backward
-from peakward.lab.ops.softmax.triton import softmax, softmax_backward
+from peakward.kernels.ops.layer_norm.triton import layer_norm, layer_norm_backward
+from peakward.kernels.ops.rms_norm.triton import rms_norm, rms_norm_backward
+from peakward.kernels.ops.softmax.triton import softmax, softmax_backward
 
 
 def _launch(start: Callable[[Tensor, Tensor], object]) -> Launch:

@@ -3,7 +3,7 @@
 import torch
 
 from launch import Launch
-from peakward.lab.ops.softmax.triton import softmax, softmax_backward
+from peakward.kernels.ops.softmax.triton import softmax, softmax_backward
 
 WIDTHS = (1001, 50257)
 

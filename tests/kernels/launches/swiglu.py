@@ -3,7 +3,7 @@
 import torch
 
 from launch import Launch
-from peakward.lab.ops.swiglu.triton import swiglu, swiglu_backward
+from peakward.kernels.ops.swiglu.triton import swiglu, swiglu_backward
 
 WIDTHS = (1000, 8192, 11008)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from peakward.catalogue.models import model
+from peakward.models.presets import model
 from peakward.records.case import ModelCase, Workload
 from peakward.records.environment import Environment
 from peakward.records.measurement import (

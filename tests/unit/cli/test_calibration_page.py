@@ -2,8 +2,8 @@
 
 import msgspec
 
-from peakward.catalogue.devices import device
 from peakward.cli import calibration_page
+from peakward.hardware.devices import device
 from peakward.records.calibration import Calibration, MatmulRate
 from peakward.records.rates import Absence, Rates
 from peakward.report.document import Facts

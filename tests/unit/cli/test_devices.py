@@ -5,9 +5,9 @@ import json
 import msgspec
 import pytest
 
-from peakward.catalogue.devices import device, devices
 from peakward.cli import devices_page
 from peakward.cli.main import main
+from peakward.hardware.devices import device, devices
 from peakward.lab.measure import probe
 from peakward.lab.measure.isolated import Workers
 from peakward.records import codec

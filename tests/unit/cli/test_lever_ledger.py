@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from peakward.catalogue.levers import lever, pull
 from peakward.cli.main import main
+from peakward.levers.catalogue import lever, pull
 from peakward.records import codec
 from peakward.records.measurement import Interval
 from peakward.records.trial import Foretold, Pair, Trial

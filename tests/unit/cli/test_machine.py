@@ -4,11 +4,11 @@ import contextlib
 
 import pytest
 
-from peakward.catalogue.levers import pull
 from peakward.cli import machine, options
 from peakward.cli.machine import Machine
 from peakward.cli.vocabulary import CaseOptions
 from peakward.lab.measure.messages import Failed
+from peakward.levers.catalogue import pull
 from peakward.records.environment import Environment
 from peakward.records.errors import PeakwardError
 from peakward.records.protocol import Protocol

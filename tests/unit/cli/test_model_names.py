@@ -8,10 +8,10 @@ import huggingface_hub
 import msgspec
 import pytest
 
-from peakward.catalogue.hugging_face import files
-from peakward.catalogue.models import MODELS
-from peakward.catalogue.models import model as preset
 from peakward.cli.model_names import model
+from peakward.models.hugging_face import files
+from peakward.models.presets import MODELS
+from peakward.models.presets import model as preset
 from peakward.records.errors import PeakwardError
 
 SETTINGS = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "vocab_size": 100}

@@ -2,9 +2,9 @@
 
 import pytest
 
-from peakward.catalogue.models import MODELS, model
 from peakward.cli import options
 from peakward.cli.vocabulary import CaseOptions
+from peakward.models.presets import MODELS, model
 from peakward.records.case import Configuration
 from peakward.records.errors import PeakwardError
 

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from peakward.catalogue.models import MODELS, model
 from peakward.cli import options
 from peakward.cli.model_names import model as named
 from peakward.cli.parse import parse
 from peakward.cli.reproduce import to_command
 from peakward.cli.vocabulary import CaseOptions
+from peakward.models.presets import MODELS, model
 from peakward.records import case as records
 from peakward.records.case import (
     Configuration,

@@ -3,12 +3,12 @@
 import msgspec
 import pytest
 
-from peakward.catalogue.devices import device
-from peakward.catalogue.levers import lever
-from peakward.catalogue.models import model
 from peakward.cli.machine import this_machine
 from peakward.cli.main import main
 from peakward.cli.run import aim, allowed, expectation
+from peakward.hardware.devices import device
+from peakward.levers.catalogue import lever
+from peakward.models.presets import model
 from peakward.prediction.floor import floor
 from peakward.prediction.planning.forecast import forecast
 from peakward.prediction.planning.site import site

@@ -2,8 +2,8 @@
 
 import pytest
 
-from peakward.catalogue.models import model
 from peakward.cli import text_options
+from peakward.models.presets import model
 from peakward.records.case import ModelCase, Workload
 from peakward.records.data import Source, TextData
 from peakward.records.errors import PeakwardError

@@ -4,9 +4,9 @@ from typing import get_args
 
 import pytest
 
-from peakward.catalogue.models import MODELS
 from peakward.cli.main import main
 from peakward.cli.options import DEFAULTS
+from peakward.models.presets import MODELS
 from peakward.records import case as records
 
 CHOICES = {

@@ -2,8 +2,8 @@
 
 import pytest
 
-from peakward.catalogue.devices import device
 from peakward.diagnose.gains import capped, fastest_first, gains, smallest_first
+from peakward.hardware.devices import device
 from peakward.prediction.planning.site import site
 from peakward.records.finding import LeverGain
 from peakward.records.measurement import Interval

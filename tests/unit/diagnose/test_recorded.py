@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from peakward.catalogue import devices
 from peakward.diagnose.examine import examine
 from peakward.diagnose.signals import Signals
+from peakward.hardware import devices
 from peakward.prediction.planning.site import site
 from peakward.traces.trace import Trace
 

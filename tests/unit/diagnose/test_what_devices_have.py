@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from peakward.catalogue.levers import LEVERS, lacking, lever
+from peakward.levers.catalogue import LEVERS, lacking, lever
 from peakward.records.device import Accelerator
 from peakward.trace_files import diagnosis, trace
 
@@ -111,7 +111,7 @@ def test_what_exists_on_a_kind_of_gpu(on, has, lacks):
 
 
 def test_an_unknown_gpu_has_what_every_catalogued_one_has():
-    from peakward.catalogue.devices import devices
+    from peakward.hardware.devices import devices
 
     for each in LEVERS:
         if lacking(each, Accelerator()) is None:

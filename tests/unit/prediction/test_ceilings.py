@@ -2,7 +2,7 @@
 
 import pytest
 
-from peakward.catalogue.devices import device
+from peakward.hardware.devices import device
 from peakward.prediction.ceilings import Ceilings, ceilings, peak_flops_per_s, roof
 from peakward.records.errors import PeakwardError
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from peakward.catalogue.devices import device
-from peakward.catalogue.models import model
+from peakward.hardware.devices import device
+from peakward.models.presets import model
 from peakward.prediction.floor import compute_type, floor
 from peakward.prediction.flops import phase_flops
 from peakward.prediction.traffic import compulsory_bytes

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from peakward.catalogue.models import model
+from peakward.models.presets import model
 from peakward.prediction.flops import (
     attended_pairs,
     forward_flops,

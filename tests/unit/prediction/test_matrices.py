@@ -2,7 +2,7 @@
 
 import pytest
 
-from peakward.catalogue.models import model
+from peakward.models.presets import model
 from peakward.prediction.matrices import FORMATS, matrix_bytes, sum_bytes
 from peakward.prediction.operators.layers import layers
 from peakward.prediction.operators.plan import plan

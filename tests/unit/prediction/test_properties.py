@@ -6,8 +6,8 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peakward.catalogue.devices import devices
-from peakward.catalogue.models import validate
+from peakward.hardware.devices import devices
+from peakward.models.presets import validate
 from peakward.prediction.floor import floor
 from peakward.prediction.flops import forward_flops, phase_flops, recomputed_flops, step_flops
 from peakward.prediction.parameters import n_parameters

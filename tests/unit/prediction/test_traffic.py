@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from peakward.catalogue.models import model
+from peakward.models.presets import model
 from peakward.prediction.parameters import n_parameters
 from peakward.prediction.traffic import compulsory_bytes, parameter_bytes
 from peakward.records.case import (

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from peakward.catalogue.models import model
+from peakward.models.presets import model
 from peakward.records.case import Case, ModelCase, Workload, case_key
 from peakward.records.data import Source, TextData
 

@@ -1,6 +1,6 @@
 """A prediction of memory as a record."""
 
-from peakward.catalogue.models import model
+from peakward.models.presets import model
 from peakward.prediction.memory.peak import peak_memory
 from peakward.records import codec
 from peakward.records.case import ModelCase, Workload

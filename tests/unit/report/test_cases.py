@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from peakward.catalogue.models import model as catalogued
+from peakward.models.presets import model as catalogued
 from peakward.prediction.parameters import n_parameters
 from peakward.records.case import MicroCase, OperatorCase, StepCase
 from peakward.records.data import Source, TextData

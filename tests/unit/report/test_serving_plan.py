@@ -1,7 +1,7 @@
 """What a serving plan's report leads with."""
 
-from peakward.catalogue.devices import device
-from peakward.catalogue.models import model
+from peakward.hardware.devices import device
+from peakward.models.presets import model
 from peakward.prediction.planning.serving import serving_plan
 from peakward.prediction.planning.site import site
 from peakward.records.inference import ServingWorkload

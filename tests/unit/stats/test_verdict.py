@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peakward.catalogue.levers import lever, pull
+from peakward.levers.catalogue import lever, pull
 from peakward.records.case import ModelCase, Workload
 from peakward.records.measurement import Interval
 from peakward.records.model_shape import ModelShape

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from peakward.catalogue.models import model
+from peakward.models.presets import model
 from peakward.records.case import OperatorCase
 from peakward.records.measurement import Outputs
 from peakward.records.protocol import Protocol

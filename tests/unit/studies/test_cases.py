@@ -2,7 +2,7 @@
 
 import msgspec
 
-from peakward.catalogue.models import model
+from peakward.models.presets import model
 from peakward.prediction.parameters import n_parameters
 from peakward.studies.cases import (
     model_case,

@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
-from peakward.catalogue.devices import devices
-from peakward.catalogue.models import MODELS
-from peakward.catalogue.scaling_fits import HOFFMANN_UNROUNDED, SCALING_FITS
+from peakward.hardware.devices import devices
 from peakward.lab.measure.messages import Failed
+from peakward.models.presets import MODELS
+from peakward.models.scaling_fits import HOFFMANN_UNROUNDED, SCALING_FITS
 from peakward.records.codec import from_json, to_json
 from peakward.records.measurement import Validity
 from peakward.records.study import Study

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from peakward.catalogue.models import model
+from peakward.models.presets import model
 from peakward.studies.cases import model_case
 from peakward.studies.fits import GIB, LIMITS_BYTES, fit, limit_notes, probe, within_device
 from peakward.studies.readings import Readings

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from peakward.catalogue.models import model
+from peakward.models.presets import model
 from peakward.prediction.memory.peak import peak_memory
 from peakward.records.measurement import MemoryUse
 from peakward.studies.cases import model_case

@@ -1,6 +1,6 @@
 """The grids by scope, and the user's overrides."""
 
-from peakward.catalogue.models import model, validate
+from peakward.models.presets import model, validate
 from peakward.prediction.parameters import n_parameters
 from peakward.studies.scope import Scope, default_scope, grid, micro
 

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from peakward.catalogue.models import model
 from peakward.cli.machine import Machine, case_obstacle
+from peakward.models.presets import model
 from peakward.studies.cases import model_case
 from peakward.studies.scope import Scope
 from peakward.studies.setting import TIMED_S

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from peakward.catalogue.models import model
+from peakward.models.presets import model
 from peakward.records.protocol import Protocol
 from peakward.studies.cases import model_case, with_levers
 from peakward.studies.speedup import Speedup, gains

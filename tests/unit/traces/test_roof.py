@@ -2,7 +2,7 @@
 
 import pytest
 
-from peakward.catalogue.devices import device
+from peakward.hardware.devices import device
 from peakward.traces.roof import compute_type, roof_share
 from peakward.traces.trace import Trace
 

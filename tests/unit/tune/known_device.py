@@ -2,8 +2,8 @@
 
 import msgspec
 
-from peakward.catalogue.levers import lever
 from peakward.lab.measure.messages import Turn, TurnsTimed
+from peakward.levers.catalogue import lever
 from peakward.records.errors import PeakwardError
 from peakward.records.trial import NumericsVerdict
 from peakward.tune.aim import Aim

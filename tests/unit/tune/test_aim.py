@@ -2,7 +2,7 @@
 
 import pytest
 
-from peakward.catalogue.levers import lever, pull
+from peakward.levers.catalogue import lever, pull
 from peakward.records.measurement import Interval
 from peakward.records.trial import Bound, Pair, Trial
 from peakward.tune.aim import Aim

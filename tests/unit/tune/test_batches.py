@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from peakward.catalogue.devices import device
-from peakward.catalogue.levers import lever, pull
-from peakward.catalogue.models import model
+from peakward.hardware.devices import device
+from peakward.levers.catalogue import lever, pull
+from peakward.models.presets import model
 from peakward.prediction.planning.room import CAPTURED_SHARE, largest_batch_size
 from peakward.prediction.planning.site import site
 from peakward.records.case import ModelCase, Workload

@@ -1,6 +1,6 @@
 """What would be done."""
 
-from peakward.catalogue.levers import lever
+from peakward.levers.catalogue import lever
 from peakward.tune.dry_run import planned
 from peakward.tune.investigation import Investigation
 

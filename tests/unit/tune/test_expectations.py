@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from peakward.catalogue.levers import lever, pull
+from peakward.levers.catalogue import lever, pull
 from peakward.tune.expectations import Expectations
 from peakward.tune.forecasts import Forecasts
 

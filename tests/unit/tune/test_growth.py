@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from peakward.catalogue.devices import device
-from peakward.catalogue.models import model
+from peakward.hardware.devices import device
+from peakward.models.presets import model
 from peakward.prediction.planning.site import site
 from peakward.records.case import ModelCase, Workload
 from peakward.records.protocol import Protocol

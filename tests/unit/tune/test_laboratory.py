@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from peakward.catalogue.levers import lever, pull
 from peakward.lab.measure.messages import Turn, TurnsTimed
+from peakward.levers.catalogue import lever, pull
 from peakward.records.measurement import Interval
 from peakward.records.trial import Bound, Foretold
 from peakward.tune.aim import Aim

@@ -1,6 +1,6 @@
 """Levers as rungs."""
 
-from peakward.catalogue.levers import lever
+from peakward.levers.catalogue import lever
 from peakward.tune.ladder import Ladder
 
 from .world import BASE, configured

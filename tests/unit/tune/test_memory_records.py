@@ -7,8 +7,8 @@ import pickle
 import msgspec
 import pytest
 
-from peakward.catalogue.models import model
 from peakward.lab.measure.messages import Failed, MemoryRecorded
+from peakward.models.presets import model
 from peakward.records.case import ModelCase, Workload
 from peakward.records.case_memory import CaseMemory, HeldTensors, MemoryMarks
 from peakward.records.errors import PeakwardError

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from peakward.catalogue.models import model
 from peakward.lab.measure.messages import Failed, Profiled
+from peakward.models.presets import model
 from peakward.records.case import ModelCase, Workload
 from peakward.records.errors import PeakwardError
 from peakward.records.profile import CaseProfile

@@ -2,7 +2,7 @@
 
 import pytest
 
-from peakward.catalogue.levers import lever
+from peakward.levers.catalogue import lever
 from peakward.tune.ladder import Ladder
 
 from .world import BASE, Investigated, World, configured, name_of, two_bottlenecks

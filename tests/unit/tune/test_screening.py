@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from peakward.catalogue.levers import lever, pull
+from peakward.levers.catalogue import lever, pull
 from peakward.records.case import ModelCase, Workload
 from peakward.records.environment import Environment
 from peakward.records.measurement import Interval, Measurement, Summary, Validity

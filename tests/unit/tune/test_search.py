@@ -1,6 +1,6 @@
 """The ladder that a search climbs, by screenings of known outcome."""
 
-from peakward.catalogue.levers import lever
+from peakward.levers.catalogue import lever
 
 from .world import BASE, Investigated, World, configured, name_of, two_bottlenecks
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from peakward.catalogue.levers import lever, pull
 from peakward.lab.measure.messages import Turn
+from peakward.levers.catalogue import lever, pull
 from peakward.records.case import ModelCase, Workload
 from peakward.tune import trials
 

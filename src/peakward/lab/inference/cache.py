@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from peakward.kernels.ops.attention.mask import first_in_reach
 from peakward.lab.models.decoder import INITIAL_DEVIATION
-from peakward.lab.ops.attention.mask import first_in_reach
 from peakward.records.model_shape import ModelShape
 
 

@@ -16,8 +16,8 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
+from peakward.kernels.ops.flash_attention import operators as flash_attention
 from peakward.lab.models.decoder import Decoder
-from peakward.lab.ops.flash_attention import operators as flash_attention
 from peakward.records.case import Checkpointing
 
 aten = torch.ops.aten

@@ -10,8 +10,8 @@ from types import MethodType
 import torch
 from torch import Tensor, nn
 
+from peakward.kernels.ops.rms_norm.api import rms_norm
 from peakward.lab.models.norms import FusedLayerNorm, FusedRMSNorm
-from peakward.lab.ops.rms_norm.api import rms_norm
 from peakward.records.case import Written
 from peakward.records.errors import PeakwardError
 
@@ -32,7 +32,7 @@ def apply(module: nn.Module, setting: Written) -> None:
     if not sum(_fuse(each) for each in module.modules()):
         raise PeakwardError(
             f"expected a module with an nn.RMSNorm, an nn.LayerNorm or an RMSNorm of transformers, got "
-            f"{type(module).__name__} without: call peakward.lab.ops.rms_norm in its own norm"
+            f"{type(module).__name__} without: call peakward.kernels.ops.rms_norm in its own norm"
         )
 
 

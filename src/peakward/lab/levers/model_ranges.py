@@ -10,11 +10,11 @@ from contextlib import ExitStack, contextmanager
 
 from torch import Tensor, nn
 
+from peakward.kernels.ops.attention.api import in_ranges
 from peakward.lab.levers.checkpointing import Recomputed
 from peakward.lab.levers.compilation import is_compiled
 from peakward.lab.levers.ranges import opened
 from peakward.lab.models.decoder import Decoder, SelfAttention
-from peakward.lab.ops.attention.api import in_ranges
 
 
 class RangedBlock(nn.Module):

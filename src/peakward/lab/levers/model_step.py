@@ -6,6 +6,10 @@ from contextlib import AbstractContextManager
 import torch
 from torch import Tensor
 
+from peakward.kernels.ops.attention.api import implementation
+from peakward.kernels.ops.gating import api as gating
+from peakward.kernels.ops.loss import api as loss
+from peakward.kernels.ops.rotation import api as rotation
 from peakward.lab.data.feed import Feed
 from peakward.lab.data.random_tokens import micro_batches, new_tokens
 from peakward.lab.data.resident import Resident
@@ -20,10 +24,6 @@ from peakward.lab.levers import (
 )
 from peakward.lab.levers.configured_step import N_BATCHES, ConfiguredStep
 from peakward.lab.models import decoder, quantised_linear
-from peakward.lab.ops.attention.api import implementation
-from peakward.lab.ops.gating import api as gating
-from peakward.lab.ops.loss import api as loss
-from peakward.lab.ops.rotation import api as rotation
 from peakward.records.case import ModelCase
 from peakward.records.case_memory import Purpose
 

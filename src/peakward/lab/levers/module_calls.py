@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
+from peakward.kernels.ops.loss.api import LossFn
 from peakward.lab.data.random_tokens import micro_batches
 from peakward.lab.levers.configured_step import N_BATCHES
 from peakward.lab.models.given_module import GivenModule
-from peakward.lab.ops.loss.api import LossFn
 from peakward.records.case import Workload
 from peakward.records.errors import PeakwardError
 

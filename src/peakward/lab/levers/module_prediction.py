@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from peakward.catalogue.captured import unseen
+from peakward.kernels.ops.loss import api as losses
 from peakward.lab.data.random_tokens import micro_batches
 from peakward.lab.levers import precision
 from peakward.lab.levers.module_calls import main_tensor
@@ -14,7 +14,7 @@ from peakward.lab.levers.module_step import place
 from peakward.lab.models import module_source
 from peakward.lab.models.given_module import GivenModule
 from peakward.lab.models.module_capture import capture_module
-from peakward.lab.ops.loss import api as losses
+from peakward.levers.captured import unseen
 from peakward.records.case import ModuleCase, ModulePass
 from peakward.records.errors import PeakwardError
 from peakward.records.module_capture import ModuleCapture

@@ -6,14 +6,14 @@ from contextlib import AbstractContextManager, contextmanager
 import torch
 from torch import Tensor, nn
 
-from peakward.catalogue.from_outside import outside_obstacle
+from peakward.kernels.ops.loss import api as losses
 from peakward.lab.data.resident import Resident
 from peakward.lab.levers import fused_norms, module_levers, precision
 from peakward.lab.levers.configured_step import ConfiguredStep
 from peakward.lab.levers.module_calls import Calls, DrawnTokens, GivenBatch
 from peakward.lab.models.given_module import GivenModule
 from peakward.lab.models.repeated_blocks import repeated_blocks
-from peakward.lab.ops.loss import api as losses
+from peakward.levers.from_outside import outside_obstacle
 from peakward.records.case import ModuleCase
 from peakward.records.errors import PeakwardError
 

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from torch._functorch import config as functorch
 
+from peakward.kernels.ops.attention.api import implementation, in_ranges
 from peakward.lab.levers.marks import Mark, unmarked
 from peakward.lab.levers.ranges import opened
 from peakward.lab.levers.saved import held_bytes
-from peakward.lab.ops.attention.api import implementation, in_ranges
 from peakward.records.case import OperatorCase
 
 DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16}

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from peakward.lab.ops.adamw.api import TritonAdamW
+from peakward.kernels.ops.adamw.api import TritonAdamW
 from peakward.records.case import Optimizer
 
 LEARNING_RATE = 1e-4

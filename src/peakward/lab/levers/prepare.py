@@ -6,18 +6,18 @@ from contextlib import contextmanager
 
 import torch
 
-from peakward.catalogue.cached import cache_obstacle
-from peakward.catalogue.experts import experts_obstacle
-from peakward.catalogue.feeding import feeding_obstacle, workers_obstacle
-from peakward.catalogue.flash import flash_obstacle
-from peakward.catalogue.fused import fused_obstacle
-from peakward.catalogue.graphs import graphs_obstacle
 from peakward.lab.levers import precision
 from peakward.lab.levers.model_step import ModelStep
 from peakward.lab.levers.module_step import ModuleStep, prepared_module
 from peakward.lab.levers.operator_step import AttentionStep
 from peakward.lab.levers.piece_step import PieceStep
 from peakward.lab.models import module_source
+from peakward.levers.cached import cache_obstacle
+from peakward.levers.experts import experts_obstacle
+from peakward.levers.feeding import feeding_obstacle, workers_obstacle
+from peakward.levers.flash import flash_obstacle
+from peakward.levers.fused import fused_obstacle
+from peakward.levers.graphs import graphs_obstacle
 from peakward.records.case import (
     Case,
     ConfiguredCase,

@@ -6,10 +6,10 @@ from typing import Any
 
 from torch import nn
 
+from peakward.kernels.ops.attention.api import in_ranges
 from peakward.lab.levers.checkpointing import Recomputed
 from peakward.lab.levers.compilation import is_compiled
 from peakward.lab.models.decoder import Decoder, SelfAttention
-from peakward.lab.ops.attention.api import in_ranges
 
 
 @contextmanager

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from torch import Tensor
 from torch.nn import functional
 
+from peakward.kernels.ops.rms_norm.api import rms_norm as own_rms_norm
 from peakward.lab.micro.compiled import Compiled
 from peakward.lab.micro.piece import COMPILED, Piece, chosen, drawn, sizes
-from peakward.lab.ops.rms_norm.api import rms_norm as own_rms_norm
 from peakward.records.case import MicroCase
 
 EPS = 1e-6

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from peakward.kernels.ops.rows.layout import RowSettings
+from peakward.kernels.ops.softmax.api import softmax as own_softmax
 from peakward.lab.micro.compiled import Compiled
 from peakward.lab.micro.piece import COMPILED, Piece, chosen, drawn, sizes
-from peakward.lab.ops.rows.layout import RowSettings
-from peakward.lab.ops.softmax.api import softmax as own_softmax
 from peakward.records.case import MicroCase
 
 BLOCK = 512
@@ -43,7 +43,7 @@ def online(x: Tensor) -> Tensor:
 def online_kernel(x: Tensor) -> Tensor:
     """`online` in one kernel, which reads its rows twice and writes them once: this project's, given rows in
     two pieces at least, where by itself it would hold a narrow row in registers."""
-    from peakward.lab.ops.softmax.triton import softmax as launched
+    from peakward.kernels.ops.softmax.triton import softmax as launched
 
     columns = min(PIECE, max(LEAST_PIECE, 2 ** (x.shape[-1].bit_length() - 2)))
     return launched(x, x.dtype, RowSettings(rows=1, columns=columns, warps=max(1, columns // 512)))

@@ -13,18 +13,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from peakward.kernels.ops.attention.api import AttentionFn
+from peakward.kernels.ops.attention.mask import first_in_reach
+from peakward.kernels.ops.gating import api as gating_api
+from peakward.kernels.ops.gating.api import GatingFn
+from peakward.kernels.ops.loss import api as loss_api
+from peakward.kernels.ops.loss.api import LossFn
+from peakward.kernels.ops.rotation import api as rotation_api
+from peakward.kernels.ops.rotation.api import RotationFn
 from peakward.lab.models import quantised_linear
 from peakward.lab.models.experts import MixtureOfExperts
 from peakward.lab.models.norms import FusedNorm, of_sum
 from peakward.lab.models.quantised_linear import QuantisedLinear
-from peakward.lab.ops.attention.api import AttentionFn
-from peakward.lab.ops.attention.mask import first_in_reach
-from peakward.lab.ops.gating import api as gating_api
-from peakward.lab.ops.gating.api import GatingFn
-from peakward.lab.ops.loss import api as loss_api
-from peakward.lab.ops.loss.api import LossFn
-from peakward.lab.ops.rotation import api as rotation_api
-from peakward.lab.ops.rotation.api import RotationFn
 from peakward.records.case import StoredWeights
 from peakward.records.model_shape import ModelShape
 

@@ -8,8 +8,8 @@ chose them too, with neither a capacity nor padding.
 import torch
 from torch import Tensor, nn
 
-from peakward.lab.ops.gating.api import Activation, GatingFn
-from peakward.lab.ops.grouped_matmul.api import grouped_matmul
+from peakward.kernels.ops.gating.api import Activation, GatingFn
+from peakward.kernels.ops.grouped_matmul.api import grouped_matmul
 from peakward.records.model_shape import ModelShape
 
 

@@ -7,8 +7,8 @@ and back, by its class alone.
 import torch
 from torch import Tensor, nn
 
-from peakward.lab.ops.layer_norm.api import add_layer_norm, layer_norm
-from peakward.lab.ops.rms_norm.api import add_rms_norm, rms_norm
+from peakward.kernels.ops.layer_norm.api import add_layer_norm, layer_norm
+from peakward.kernels.ops.rms_norm.api import add_rms_norm, rms_norm
 
 
 class FusedRMSNorm(nn.RMSNorm):

@@ -10,9 +10,9 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
-from peakward.catalogue.fused import INT4_GROUP
-from peakward.lab.ops.quantized_matmul import reference
-from peakward.lab.ops.quantized_matmul.api import int4_matmul, int8_matmul
+from peakward.kernels.ops.quantized_matmul import reference
+from peakward.kernels.ops.quantized_matmul.api import int4_matmul, int8_matmul
+from peakward.levers.fused import INT4_GROUP
 from peakward.records.case import StoredWeights
 
 SCALE_DTYPE = torch.bfloat16

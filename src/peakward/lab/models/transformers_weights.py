@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from peakward.catalogue.hugging_face import shape as hugging_face
+from peakward.models.hugging_face import shape as hugging_face
 from peakward.records.errors import PeakwardError
 from peakward.records.model_shape import ModelShape
 

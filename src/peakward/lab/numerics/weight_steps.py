@@ -10,9 +10,9 @@ or multiplied is in it.
 import torch
 from torch import Tensor
 
+from peakward.kernels.ops.quantized_matmul import reference
 from peakward.lab.models.decoder import Decoder
 from peakward.lab.models.quantised_linear import KINDS
-from peakward.lab.ops.quantized_matmul import reference
 from peakward.records.case import StoredWeights
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from peakward.catalogue import models
+from peakward.models import presets
 from peakward.prediction.matrices import QUANTISED
 from peakward.records.errors import PeakwardError
 from peakward.records.inference import ServingWorkload, Speculation, WeightFormat
@@ -18,7 +18,7 @@ def validate(shape: ModelShape, workload: ServingWorkload) -> None:
     Raises:
         PeakwardError: the first thing wrong with either, and what to do.
     """
-    models.validate(shape)
+    presets.validate(shape)
     try:
         msgspec.convert(msgspec.to_builtins(workload), ServingWorkload)
     except msgspec.ValidationError as error:
@@ -72,7 +72,7 @@ def _speculation_faults(shape: ModelShape, workload: ServingWorkload) -> Iterato
     speculation: Speculation | None = workload.speculation
     if speculation is None:
         return
-    models.validate(speculation.draft)
+    presets.validate(speculation.draft)
     if speculation.draft_len < 1:
         yield (
             f"expected a draft_len of at least 1, got {speculation.draft_len}: "

@@ -1,4 +1,4 @@
-"""What Peakward's cross-entropy with the output layer in it holds (`lab/ops/linear_cross_entropy`): never
+"""What Peakward's cross-entropy with the output layer in it holds (`kernels/ops/linear_cross_entropy`): never
 all logits, but a workspace with a chunk of them."""
 
 from typing import NamedTuple, TypeVar

@@ -1,4 +1,4 @@
-"""What attention over whole score matrices holds (`lab/ops/attention/reference.py`)."""
+"""What attention over whole score matrices holds (`kernels/ops/attention/reference.py`)."""
 
 from typing import NamedTuple
 

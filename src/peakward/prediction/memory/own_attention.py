@@ -1,7 +1,7 @@
 """What the backward passes of Peakward's own attention allocate for the meantime.
 
 The portable kernels keep a figure a row; those for Hopper add dq up in fp32, in whole tiles of
-queries (`lab/ops/flash_attention/hopper/settings.py`), and have gradients of keys and values of each head
+queries (`kernels/ops/flash_attention/hopper/settings.py`), and have gradients of keys and values of each head
 apart where several share them.
 """
 
@@ -40,7 +40,7 @@ def parts_bytes(plan: Plan) -> tuple[int, ...]:
 
 
 def n_parts(plan: Plan) -> int:
-    """Into which the positions are cut (`lab/ops/decode_attention/triton/settings.py`): the
+    """Into which the positions are cut (`kernels/ops/decode_attention/triton/settings.py`): the
     fewest that fill the multiprocessors nearly as well as any number does."""
     shared = plan.shape.n_heads // plan.shape.n_kv_heads
     blocks = -(-shared // min(_ROWS, max(16, 1 << (shared - 1).bit_length())))

@@ -54,7 +54,7 @@ def _fused_if_finite(tape: Tape, every: _Tensors, steps: Operand) -> None:
 
 
 def _own_kernel(tape: Tape, found: list[Weight]) -> None:
-    """Peakward's (`lab/ops/adamw`): one launch a tensor, after what all of them share is made in
+    """Peakward's (`kernels/ops/adamw`): one launch a tensor, after what all of them share is made in
     double precision: rate and correction, from one step count."""
     count = tape.cast(tape.changed("add_", tensor(FLOAT)), DOUBLE)
     for _ in ("lr / (1 - beta1ᵗ)", "1 / (1 - beta2ᵗ)"):

@@ -2,11 +2,11 @@
 
 from typing import get_args
 
-from peakward.catalogue.compute_capability import spell
-from peakward.catalogue.experts import experts_obstacle
-from peakward.catalogue.flash import flash_obstacle
-from peakward.catalogue.fused import fused_obstacle
-from peakward.catalogue.levers import setting_obstacle
+from peakward.hardware.compute_capability import spell
+from peakward.levers.catalogue import setting_obstacle
+from peakward.levers.experts import experts_obstacle
+from peakward.levers.flash import flash_obstacle
+from peakward.levers.fused import fused_obstacle
 from peakward.prediction.operators.attention_backend import ComputeCapability
 from peakward.records.case import (
     Attention,

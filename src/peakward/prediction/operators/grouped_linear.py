@@ -1,4 +1,4 @@
-"""A linear layer for each group of rows (`lab/ops/grouped_matmul`): one kernel, or a loop.
+"""A linear layer for each group of rows (`kernels/ops/grouped_matmul`): one kernel, or a loop.
 
 How many rows a group has is in the values; here groups are as equal as whole rows allow. One
 kernel's shapes and FLOPs do not depend on it, nor do the FLOPs of the loop. Of fewer rows than
@@ -8,7 +8,7 @@ groups each goes to a group of its own, and the weights of the rest are not read
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from peakward.catalogue.experts import WIDTHS
+from peakward.levers.experts import WIDTHS
 from peakward.prediction.operators.tape import INT32, Tape, of_type, tensor, transposed
 from peakward.records.op_graph import Operand
 

@@ -1,4 +1,4 @@
-"""Peakward's cross-entropy with the output layer in it (`lab/ops/linear_cross_entropy`).
+"""Peakward's cross-entropy with the output layer in it (`kernels/ops/linear_cross_entropy`).
 
 The chunked one has its gradients with the loss, and only scales them in the backward pass; where all
 logits fit at once it keeps their gradient, of which the backward pass makes the weight's, and is another

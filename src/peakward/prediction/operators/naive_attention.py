@@ -1,4 +1,4 @@
-"""Attention with every pass over the score matrix made (`lab/ops/attention/reference.py`)."""
+"""Attention with every pass over the score matrix made (`kernels/ops/attention/reference.py`)."""
 
 from peakward.prediction.operators.causal_mask import causal_mask
 from peakward.prediction.operators.heads import (

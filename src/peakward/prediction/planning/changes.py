@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from peakward.catalogue import levers as lever_catalogue
-from peakward.catalogue.levers import LEVERS
+from peakward.levers import catalogue as lever_catalogue
+from peakward.levers.catalogue import LEVERS
 from peakward.prediction.planning.forecast import forecast
 from peakward.prediction.planning.site import Site
 from peakward.prediction.time.errors_seen import speedup

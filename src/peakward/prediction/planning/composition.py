@@ -5,7 +5,7 @@ from functools import reduce
 from itertools import combinations
 from typing import NamedTuple
 
-from peakward.catalogue.levers import LEVERS, lever
+from peakward.levers.catalogue import LEVERS, lever
 from peakward.prediction.planning.attempt import Attempts
 from peakward.prediction.planning.changes import LEAST_GAIN, Base, change, gain, obstacle, pulled
 from peakward.prediction.planning.forecast import timed

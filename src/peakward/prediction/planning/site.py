@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from peakward.catalogue.devices import least_memory_bytes
+from peakward.hardware.devices import least_memory_bytes
 from peakward.prediction.time.device_model import DeviceModel, device_model
 from peakward.records.calibration import Calibration
 from peakward.records.device import Device

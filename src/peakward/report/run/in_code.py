@@ -53,13 +53,13 @@ def _imports(chosen: dict[str, object]) -> list[str]:
     if chosen.get("checkpointing") == "selective":
         lines += ["from peakward.lab.levers.checkpointing import selective"]
     if chosen.get("optimizer") == "adamw-triton":
-        lines += ["from peakward.lab.ops.adamw.api import TritonAdamW"]
+        lines += ["from peakward.kernels.ops.adamw.api import TritonAdamW"]
     if chosen.get("attention") in _BACKENDS:
         lines += ["from torch.nn.attention import SDPBackend, sdpa_kernel"]
     if "norm" in chosen:
         lines += ["from peakward.lab.levers import fused_norms"]
     if chosen.get("loss") == "fused":
-        lines += ["from peakward.lab.ops.cross_entropy.api import cross_entropy"]
+        lines += ["from peakward.kernels.ops.cross_entropy.api import cross_entropy"]
     return lines
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from peakward.catalogue import devices
+from peakward.hardware import devices
 from peakward.records.calibration import Calibration
 from peakward.records.device import Device
 from peakward.records.rates import Rates, Subject

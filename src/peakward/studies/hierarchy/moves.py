@@ -10,7 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from peakward.catalogue.models import model
+from peakward.models.presets import model
 from peakward.prediction.parameters import n_parameters
 from peakward.prediction.time.traffic_curve import N_TENSORS, TrafficCurve
 from peakward.records.case import DeviceType

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from peakward.catalogue import devices
+from peakward.hardware import devices
 from peakward.prediction.ceilings import Ceilings, ceilings
 from peakward.prediction.floor import compute_type
 from peakward.prediction.planning.site import site

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from peakward.catalogue import devices
+from peakward.hardware import devices
 from peakward.report.format import format_cell
 from peakward.studies.roofline.cells import Cell, profiled
 from peakward.studies.roofline.places import Place

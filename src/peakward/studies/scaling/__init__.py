@@ -4,7 +4,7 @@ Arithmetic on published fits, catalogued shapes and datasheets: nothing is measu
 needed. Its grid is the same in every scope.
 """
 
-from peakward.catalogue.scaling_fits import HOFFMANN_UNROUNDED, SCALING_FITS
+from peakward.models.scaling_fits import HOFFMANN_UNROUNDED, SCALING_FITS
 from peakward.studies.parts import Parts
 from peakward.studies.readings import Planned, Readings
 from peakward.studies.recorder import Recorder

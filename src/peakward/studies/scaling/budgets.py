@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from peakward.catalogue.devices import device
-from peakward.catalogue.scaling_fits import SCALING_FITS
+from peakward.hardware.devices import device
+from peakward.models.scaling_fits import SCALING_FITS
 from peakward.prediction.scaling_laws.money import bill
 from peakward.prediction.scaling_laws.training import compute_optimal, twenty_tokens_a_parameter
 from peakward.records.device import Device

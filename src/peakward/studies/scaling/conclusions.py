@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from peakward.catalogue.scaling_fits import (
+from peakward.models.scaling_fits import (
     CHINCHILLA_PARAMETERS,
     HOFFMANN_UNROUNDED,
     OTHER_APPROACHES_PARAMETERS,

@@ -6,8 +6,8 @@ experts that a token goes through, or as all of them: they lack the router, and 
 
 import msgspec
 
-from peakward.catalogue.devices import device
-from peakward.catalogue.models import model
+from peakward.hardware.devices import device
+from peakward.models.presets import model
 from peakward.prediction.flops import FORWARDS, forward_flops
 from peakward.prediction.inference.cost import serving_cost
 from peakward.prediction.inference.floor import serving_floor

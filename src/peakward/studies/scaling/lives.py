@@ -2,7 +2,7 @@
 
 import msgspec
 
-from peakward.catalogue.scaling_fits import SCALING_FITS
+from peakward.models.scaling_fits import SCALING_FITS
 from peakward.prediction.scaling_laws.lifetime import SERVING_FLOPS, lifetime_optimal
 from peakward.prediction.scaling_laws.money import bill, lifetime_bill, relative_price
 from peakward.prediction.scaling_laws.overtraining import (

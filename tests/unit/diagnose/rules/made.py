@@ -4,11 +4,11 @@ from typing import Any
 
 import msgspec
 
-from peakward.catalogue.devices import device
-from peakward.catalogue.levers import lever
 from peakward.diagnose.rulebook import RULES
 from peakward.diagnose.signals import Signals
 from peakward.diagnose.symptom import Symptom
+from peakward.hardware.devices import device
+from peakward.levers.catalogue import lever
 from peakward.prediction.planning.forecast import forecast
 from peakward.prediction.planning.site import site
 from peakward.records.case import ModelCase, Workload

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from peakward.catalogue.models import model
 from peakward.diagnose.symptom import Symptom
+from peakward.models.presets import model
 
 from .made import abstains, case, foretold, judge, measurement, signals
 

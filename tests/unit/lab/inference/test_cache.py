@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
+from peakward.kernels.ops.attention.api import implementation
 from peakward.lab.inference.cache import KVCache, LayerCache
 from peakward.lab.models import decoder
-from peakward.lab.ops.attention.api import implementation
 
 EPS64 = torch.finfo(torch.float64).eps
 SHAPES = {

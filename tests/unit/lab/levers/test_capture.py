@@ -11,10 +11,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from peakward.catalogue.models import model
 from peakward.lab.levers.capture import _path, capture
 from peakward.lab.levers.prepare import prepare
 from peakward.lab.models.op_recorder import OpRecorder
+from peakward.models.presets import model
 from peakward.prediction.flops import attended_pairs, phase_flops, recomputed_flops
 from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.errors import PeakwardError

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from peakward.kernels.ops.attention.api import implementation
 from peakward.lab.levers import checkpointing
 from peakward.lab.models import decoder
-from peakward.lab.ops.attention.api import implementation
 
 BATCH, SEQ_LEN = 2, 16
 MODES = ("sqrt", "every-block", "selective")

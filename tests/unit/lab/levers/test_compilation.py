@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import nn
 
+from peakward.kernels.ops.attention.api import implementation
 from peakward.lab.levers import compilation
 from peakward.lab.levers.checkpointing import apply as checkpoint
 from peakward.lab.levers.model_step import ModelStep
 from peakward.lab.levers.prepare import prepare
 from peakward.lab.models import decoder
 from peakward.lab.numerics.judge import UNIT_ROUNDOFF
-from peakward.lab.ops.attention.api import implementation
 from peakward.records.case import Configuration, ModelCase, OperatorCase, Workload
 
 CHECKPOINTING = ("none", "sqrt", "every-block", "selective")

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
+from peakward.kernels.ops.attention.api import implementation
 from peakward.lab.levers import fp8
 from peakward.lab.models import decoder
-from peakward.lab.ops.attention.api import implementation
 
 E4M3_ROUNDOFF, E5M2_ROUNDOFF = 2.0**-4, 2.0**-3
 """Half a step at 1 of 3 and of 2 bits of mantissa."""

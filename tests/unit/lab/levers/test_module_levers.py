@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from peakward.kernels.ops.attention.sdpa import BACKENDS
 from peakward.lab.levers.compilation import is_compiled
 from peakward.lab.levers.module_levers import compile_in_place, expect_sdpa, ranged, recompute
-from peakward.lab.ops.attention.sdpa import BACKENDS
 from peakward.records.errors import PeakwardError
 
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from peakward.kernels.ops.attention import reference
 from peakward.lab.levers.operator_step import AttentionStep
-from peakward.lab.ops.attention import reference
 from peakward.records.case import OperatorCase
 
 

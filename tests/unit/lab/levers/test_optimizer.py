@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from peakward.kernels.ops import launchable
 from peakward.lab.levers.optimizer import LEARNING_RATE, adamw
-from peakward.lab.ops import launchable
 
 IMPLEMENTATIONS = ("adamw-loop", "adamw-foreach", "adamw-fused")
 

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 import torch
 
-from peakward.catalogue.levers import lever, pull
 from peakward.lab.measure.live_module import SHARED, LiveWorkers, live_case
 from peakward.lab.models.given_module import given
+from peakward.levers.catalogue import lever, pull
 from peakward.records.errors import PeakwardError
 from peakward.records.protocol import Protocol
 

@@ -38,7 +38,7 @@ def test_between_calls_the_online_one_moves_more_than_three_passes(work):
 @pytest.mark.parametrize("columns", [512, 4096, 65_536])
 def test_the_online_softmax_in_one_kernel_takes_rows_in_pieces(columns, monkeypatch):
     """Narrower than a row, so that the kernel that it starts is the online one; torch sees none of it."""
-    from peakward.lab.ops.softmax import triton
+    from peakward.kernels.ops.softmax import triton
 
     given = []
     monkeypatch.setattr(triton, "softmax", lambda x, dtype, settings: given.append(settings))

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from peakward.catalogue.models import MODELS
+from peakward.kernels.ops.attention.api import implementation
 from peakward.lab.levers import checkpointing
 from peakward.lab.models.decoder import Decoder, build
-from peakward.lab.ops.attention.api import implementation
+from peakward.models.presets import MODELS
 from peakward.prediction.flops import attended_pairs, forward_flops, recomputed_flops
 from peakward.prediction.parameters import n_active_parameters, n_parameters
 from peakward.records.case import Configuration, ModelCase, Workload

@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
+from peakward.kernels.ops.attention import reference
+from peakward.kernels.ops.rotation.api import rotate
 from peakward.lab.models import decoder
-from peakward.lab.ops.attention import reference
-from peakward.lab.ops.rotation.api import rotate
 
 EPS64 = torch.finfo(torch.float64).eps
 

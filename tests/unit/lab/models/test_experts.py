@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
+from peakward.kernels.ops.attention import reference
 from peakward.lab.models import decoder
-from peakward.lab.ops.attention import reference
 
 EPS64 = torch.finfo(torch.float64).eps
 

@@ -6,10 +6,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from peakward.catalogue.models import model
+from peakward.kernels.ops.attention.api import implementation
 from peakward.lab.models.decoder import Decoder
 from peakward.lab.models.module_capture import capture_module
-from peakward.lab.ops.attention.api import implementation
+from peakward.models.presets import model
 from peakward.prediction.operators.op_graph import op_graph
 from peakward.records import codec
 from peakward.records.case import Configuration, ModelCase, Workload

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import nn
 
+from peakward.kernels.ops.attention.api import implementation
 from peakward.lab.models import decoder, quantised_linear
 from peakward.lab.models.quantised_linear import Int4Linear, Int8Linear, QuantisedLinear
-from peakward.lab.ops.attention.api import implementation
 
 KINDS = {"int8": Int8Linear, "int4:128": Int4Linear}
 STEPS = {"int8": 127, "int4:128": 7}

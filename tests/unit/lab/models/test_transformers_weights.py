@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from peakward.catalogue.models import model
+from peakward.kernels.ops.attention.api import implementation
 from peakward.lab.models import decoder
 from peakward.lab.models.transformers_weights import decoder_state, shape_of
-from peakward.lab.ops.attention.api import implementation
+from peakward.models.presets import model
 from peakward.records.errors import PeakwardError
 
 transformers = pytest.importorskip("transformers")

@@ -4,10 +4,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from peakward.catalogue.levers import lever, pull
 from peakward.lab.levers import optimizer
 from peakward.lab.numerics.of_module import InDouble
 from peakward.lab.numerics.verify import verify
+from peakward.levers.catalogue import lever, pull
 from peakward.records.errors import PeakwardError
 
 PY, HF = ["py:tiny_gpt:build", "py:tiny_gpt:with_batch"], ["hf:llama", "hf:gpt2"]

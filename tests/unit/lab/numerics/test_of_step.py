@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch.utils.data import DataLoader
 
-from peakward.catalogue.levers import lever, pull
 from peakward.lab.measure.live_step import live_case
 from peakward.lab.measure.snapshot import restored
 from peakward.lab.numerics.of_step import judge_step
+from peakward.levers.catalogue import lever, pull
 
 
 def judged(given, names=("sdpa-math",), declared="reordered"):

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from peakward.kernels.ops.attention.api import implementation
 from peakward.lab.models import decoder
 from peakward.lab.models.quantised_linear import KINDS
 from peakward.lab.numerics.weight_steps import perturb
-from peakward.lab.ops.attention.api import implementation
 
 
 @pytest.fixture

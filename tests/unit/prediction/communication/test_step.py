@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from peakward.catalogue.devices import device
-from peakward.catalogue.models import model
+from peakward.hardware.devices import device
+from peakward.models.presets import model
 from peakward.prediction.communication.step import (
     communication,
     model_bytes,

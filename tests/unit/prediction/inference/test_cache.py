@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peakward.catalogue.models import model
+from peakward.models.presets import model
 from peakward.prediction.inference.cache import cache_bytes_per_token, held_positions, mean_reach
 from peakward.records.inference import CacheType
 from peakward.records.model_shape import ModelShape

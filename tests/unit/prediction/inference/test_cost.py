@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peakward.catalogue.models import model
+from peakward.models.presets import model
 from peakward.prediction.flops import forward_flops, head_flops, phase_flops
 from peakward.prediction.inference.cache import cache_bytes_per_token
 from peakward.prediction.inference.cost import decode_step, prefill, serving_cost

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peakward.catalogue.models import model
+from peakward.models.presets import model
 from peakward.prediction.ceilings import Ceilings, roof
 from peakward.prediction.inference.cost import decode_step
 from peakward.prediction.inference.crossover import compute_bound_batch_size

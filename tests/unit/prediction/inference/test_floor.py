@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peakward.catalogue.devices import device
-from peakward.catalogue.models import model
+from peakward.hardware.devices import device
+from peakward.models.presets import model
 from peakward.prediction.inference.floor import serving_floor
 from peakward.prediction.inference.memory import serving_memory
 from peakward.records.calibration import Calibration, MatmulRate

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peakward.catalogue.models import model
+from peakward.models.presets import model
 from peakward.prediction.inference.memory import largest_batch_size, serving_memory
 from peakward.prediction.inference.weights import weight_bytes
 from peakward.records.inference import ServingWorkload, Speculation

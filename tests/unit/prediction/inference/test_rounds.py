@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from peakward.catalogue.models import model
+from peakward.models.presets import model
 from peakward.prediction.inference.cost import decode_step, prefill
 from peakward.prediction.inference.rounds import speculation_floor
 from peakward.prediction.inference.speculation import expected_tokens

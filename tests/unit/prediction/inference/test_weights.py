@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peakward.catalogue.models import model
+from peakward.models.presets import model
 from peakward.prediction.inference.weights import read_bytes, weight_bytes
 from peakward.prediction.matrices import matrix_bytes
 from peakward.prediction.parameters import n_active_parameters, n_parameters

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 from torch.profiler import ProfilerActivity, profile
 
-from peakward.catalogue.models import model
+from peakward.kernels.ops.linear_cross_entropy import products
 from peakward.lab.levers.prepare import prepare
-from peakward.lab.ops.linear_cross_entropy import products
+from peakward.models.presets import model
 from peakward.prediction.memory import block, naive_attention
 from peakward.prediction.memory.step import timeline
 from peakward.prediction.operators import experts

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peakward.catalogue.models import model
+from peakward.models.presets import model
 from peakward.prediction.memory.fit import (
     SEQUENCE_STEP,
     _verified,

@@ -4,7 +4,7 @@ in `test_against_step`."""
 import msgspec
 import pytest
 
-from peakward.catalogue.models import model
+from peakward.models.presets import model
 from peakward.prediction.memory.linear_loss import scratch, scratch_backward
 from peakward.prediction.operators.linear_loss import kept
 from peakward.prediction.operators.plan import plan

@@ -6,21 +6,21 @@ import msgspec
 import pytest
 import torch
 
-from peakward.catalogue.models import model
-from peakward.lab.ops.decode_attention import triton as decode
-from peakward.lab.ops.flash_attention.hopper import refusals
-from peakward.lab.ops.flash_attention.rule import Rule
-from peakward.lab.ops.flash_attention.triton.settings import backward_settings_for
+from peakward.kernels.ops.decode_attention import triton as decode
+from peakward.kernels.ops.flash_attention.hopper import refusals
+from peakward.kernels.ops.flash_attention.rule import Rule
+from peakward.kernels.ops.flash_attention.triton.settings import backward_settings_for
+from peakward.models.presets import model
 from peakward.prediction.memory import own_attention
 from peakward.prediction.memory.peak import peak_memory
 from peakward.prediction.operators.plan import plan
 from peakward.records.case import Configuration, ModelCase, Workload
 
-portable = import_module("peakward.lab.ops.flash_attention.triton.backward")
+portable = import_module("peakward.kernels.ops.flash_attention.triton.backward")
 """Its package has a function of that name, as Hopper's has."""
-for_hopper = import_module("peakward.lab.ops.flash_attention.hopper.backward")
-dq_sums = import_module("peakward.lab.ops.flash_attention.hopper.dq_sums")
-row_terms = import_module("peakward.lab.ops.flash_attention.hopper.row_terms")
+for_hopper = import_module("peakward.kernels.ops.flash_attention.hopper.backward")
+dq_sums = import_module("peakward.kernels.ops.flash_attention.hopper.dq_sums")
+row_terms = import_module("peakward.kernels.ops.flash_attention.hopper.row_terms")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peakward.catalogue.models import model
+from peakward.models.presets import model
 from peakward.prediction.memory.peak import CONTEXT_BYTES, peak_memory
 from peakward.prediction.parameters import n_parameters
 from peakward.records.case import Configuration, ModelCase, Workload

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from peakward.catalogue.models import model
+from peakward.models.presets import model
 from peakward.prediction.memory.peak import peak_memory
 from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.errors import PeakwardError

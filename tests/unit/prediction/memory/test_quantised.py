@@ -4,10 +4,10 @@ import msgspec
 import pytest
 from torch.profiler import ProfilerActivity, profile
 
-from peakward.catalogue.models import model
 from peakward.lab.levers.model_step import ModelStep
 from peakward.lab.levers.precision import parameter_dtype
 from peakward.lab.models import quantised_linear
+from peakward.models.presets import model
 from peakward.prediction.memory import quantised
 from peakward.prediction.memory.peak import peak_memory
 from peakward.prediction.memory.plan import planned

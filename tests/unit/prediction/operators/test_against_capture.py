@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peakward.catalogue.models import model
 from peakward.lab.levers.capture import capture
+from peakward.models.presets import model
 from peakward.prediction.operators.op_graph import op_graph
 from peakward.records.case import Configuration, ModelCase, Pass, Workload
 from peakward.records.model_shape import Activation, ModelShape, Norm, Positions

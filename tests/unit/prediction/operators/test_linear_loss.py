@@ -4,8 +4,8 @@ import msgspec
 import pytest
 import torch
 
-from peakward.catalogue.models import model
-from peakward.lab.ops.linear_cross_entropy import workspace
+from peakward.kernels.ops.linear_cross_entropy import workspace
+from peakward.models.presets import model
 from peakward.prediction.operators.linear_loss import chunks, is_whole, slope
 from peakward.prediction.operators.plan import plan
 from peakward.prediction.operators.tape import tensor

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from peakward.catalogue.models import MODELS, model
+from peakward.models.presets import MODELS, model
 from peakward.prediction.flops import attended_pairs, phase_flops
 from peakward.prediction.operators import tape
 from peakward.prediction.operators.category import category

@@ -8,8 +8,8 @@ operators than a GPU's: compared is all that attention does. The whole step is `
 import msgspec
 import pytest
 
-from peakward.catalogue.models import model
 from peakward.lab.levers.capture import capture
+from peakward.models.presets import model
 from peakward.prediction.operators.op_graph import op_graph
 from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.errors import PeakwardError

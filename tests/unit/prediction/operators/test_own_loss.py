@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from peakward.catalogue.models import model
 from peakward.lab.levers.capture import capture
+from peakward.models.presets import model
 from peakward.prediction.memory.peak import peak_memory
 from peakward.prediction.operators.op_graph import op_graph
 from peakward.records.case import Configuration, ModelCase, Workload

@@ -4,8 +4,8 @@ the step itself, seen with fake tensors, which launch nothing."""
 import msgspec
 import pytest
 
-from peakward.catalogue.models import model
 from peakward.lab.levers.capture import capture
+from peakward.models.presets import model
 from peakward.prediction.memory.peak import peak_memory
 from peakward.prediction.operators.op_graph import op_graph
 from peakward.records.case import Configuration, ModelCase, Workload

@@ -5,8 +5,8 @@ import msgspec
 import pytest
 import torch
 
-from peakward.catalogue.models import model
 from peakward.lab.levers.capture import capture
+from peakward.models.presets import model
 from peakward.prediction.operators.op_graph import op_graph
 from peakward.prediction.operators.quantised_linear import Cut, cut
 from peakward.prediction.operators.tape import tensor
@@ -99,7 +99,7 @@ TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 @pytest.mark.parametrize("compute", TYPES)
 @pytest.mark.parametrize("bits", [8, 4])
 def test_it_is_cut_as_it_is_launched(bits, compute):
-    kernel = pytest.importorskip("peakward.lab.ops.quantized_matmul.triton")
+    kernel = pytest.importorskip("peakward.kernels.ops.quantized_matmul.triton")
     settings = kernel.byte_settings_for if bits == 8 else kernel.word_settings_for
     for m in (1, 4, 5, 8, 9, 16, 17, 32, 33, 64, 200, 4096):
         for k, n in (

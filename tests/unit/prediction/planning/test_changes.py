@@ -2,9 +2,9 @@
 
 import pytest
 
-from peakward.catalogue.devices import device
-from peakward.catalogue.levers import LEVERS, lever
-from peakward.catalogue.models import model
+from peakward.hardware.devices import device
+from peakward.levers.catalogue import LEVERS, lever
+from peakward.models.presets import model
 from peakward.prediction.planning.changes import Base, change, changes, gain, obstacle, pulled
 from peakward.prediction.planning.forecast import forecast
 from peakward.prediction.planning.site import site

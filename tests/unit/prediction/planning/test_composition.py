@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from peakward.catalogue.devices import device
-from peakward.catalogue.models import model
+from peakward.hardware.devices import device
+from peakward.models.presets import model
 from peakward.prediction.planning.changes import LEAST_GAIN, Base, changes, gain
 from peakward.prediction.planning.composition import composition
 from peakward.prediction.planning.forecast import forecast

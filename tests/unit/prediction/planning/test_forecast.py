@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from peakward.catalogue.devices import device
-from peakward.catalogue.models import model
+from peakward.hardware.devices import device
+from peakward.models.presets import model
 from peakward.prediction.flops import step_flops
 from peakward.prediction.parameters import n_parameters
 from peakward.prediction.planning.forecast import forecast

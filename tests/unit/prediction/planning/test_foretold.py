@@ -2,9 +2,9 @@
 
 import pytest
 
-from peakward.catalogue.devices import device
-from peakward.catalogue.levers import lever, pull
-from peakward.catalogue.models import model
+from peakward.hardware.devices import device
+from peakward.levers.catalogue import lever, pull
+from peakward.models.presets import model
 from peakward.prediction.planning.changes import Base, change
 from peakward.prediction.planning.forecast import forecast
 from peakward.prediction.planning.foretold import foretold

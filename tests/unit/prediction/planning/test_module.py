@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from peakward.catalogue.devices import device
+from peakward.hardware.devices import device
 from peakward.lab.models.module_capture import capture_module
 from peakward.prediction.memory.module import module_memory
 from peakward.prediction.planning.module import module_forecast

@@ -2,8 +2,8 @@
 
 import pytest
 
-from peakward.catalogue.devices import device
-from peakward.catalogue.models import model
+from peakward.hardware.devices import device
+from peakward.models.presets import model
 from peakward.prediction.parameters import n_parameters
 from peakward.prediction.planning.forecast import forecast
 from peakward.prediction.planning.plan import plan

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from peakward.catalogue.devices import device
+from peakward.hardware.devices import device
 from peakward.prediction.planning.attempt import Attempts
 from peakward.prediction.planning.rates import cost, energy, gpu_hours, over, times
 from peakward.prediction.planning.site import site

@@ -5,8 +5,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from peakward.catalogue.devices import device, least_memory_bytes
-from peakward.catalogue.models import model
+from peakward.hardware.devices import device, least_memory_bytes
+from peakward.models.presets import model
 from peakward.prediction.memory.fit import fits, largest_batch
 from peakward.prediction.memory.peak import peak_memory
 from peakward.prediction.planning.attempt import Attempts

@@ -2,8 +2,8 @@
 
 import pytest
 
-from peakward.catalogue.devices import device, least_memory_bytes
-from peakward.catalogue.models import model
+from peakward.hardware.devices import device, least_memory_bytes
+from peakward.models.presets import model
 from peakward.prediction.inference.floor import serving_floor
 from peakward.prediction.parameters import n_parameters
 from peakward.prediction.planning.serving import serving_plan

@@ -1,6 +1,6 @@
 """A device as a plan sees it."""
 
-from peakward.catalogue.devices import device, least_memory_bytes
+from peakward.hardware.devices import device, least_memory_bytes
 from peakward.prediction.planning.site import site
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peakward.catalogue.scaling_fits import scaling_fit
+from peakward.models.scaling_fits import scaling_fit
 from peakward.prediction.scaling_laws.lifetime import lifetime_optimal
 from peakward.prediction.scaling_laws.money import bill, lifetime_bill, relative_price
 from peakward.records.errors import PeakwardError

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peakward.catalogue.scaling_fits import SCALING_FITS
+from peakward.models.scaling_fits import SCALING_FITS
 from peakward.prediction.scaling_laws.lifetime import SERVING_FLOPS, lifetime_optimal
 from peakward.prediction.scaling_laws.overtraining import (
     break_even_tokens,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peakward.catalogue.scaling_fits import SCALING_FITS, scaling_fit
+from peakward.models.scaling_fits import SCALING_FITS, scaling_fit
 from peakward.prediction.scaling_laws.training import (
     compute_optimal,
     predicted_loss,

@@ -3,7 +3,7 @@
 from functools import cache
 from pathlib import Path
 
-from peakward.catalogue.devices import device
+from peakward.hardware.devices import device
 from peakward.prediction.time.device_model import device_model
 from peakward.records import codec
 from peakward.records.calibration import Calibration

@@ -1,6 +1,6 @@
 """A device of round figures, and operators on it."""
 
-from peakward.catalogue.models import model
+from peakward.models.presets import model
 from peakward.prediction.time.attention import AttentionModel
 from peakward.prediction.time.device_model import DeviceModel
 from peakward.prediction.time.products import Kernel, ProductModel

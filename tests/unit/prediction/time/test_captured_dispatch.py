@@ -5,7 +5,7 @@ from statistics import median
 import msgspec
 import pytest
 
-from peakward.catalogue.models import model
+from peakward.models.presets import model
 from peakward.prediction.operators.op_graph import op_graph
 from peakward.prediction.time import dispatch
 from peakward.prediction.time.captured_dispatch import REPLAY, calls

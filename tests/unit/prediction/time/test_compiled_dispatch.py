@@ -4,7 +4,7 @@ from statistics import median
 
 import pytest
 
-from peakward.catalogue.models import model
+from peakward.models.presets import model
 from peakward.prediction.operators.op_graph import op_graph
 from peakward.prediction.time import dispatch
 from peakward.prediction.time.compiled_dispatch import CALL, LAUNCH, calls

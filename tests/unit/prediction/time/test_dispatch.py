@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from peakward.catalogue.models import model
+from peakward.models.presets import model
 from peakward.prediction.operators.op_graph import op_graph
 from peakward.prediction.time.dispatch import FORWARD_SHARE, OPTIMIZER, RECOMPUTED, calls
 from peakward.records.op_graph import OpGraph

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from peakward.catalogue.models import model
+from peakward.models.presets import model
 from peakward.prediction.time.layouts import scattered_share
 
 from .round_device import operator, tensor

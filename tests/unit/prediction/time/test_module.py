@@ -4,10 +4,10 @@ import msgspec
 import pytest
 import torch
 
-from peakward.catalogue.models import model
+from peakward.kernels.ops.attention.api import implementation
 from peakward.lab.models.decoder import Decoder
 from peakward.lab.models.module_capture import capture_module
-from peakward.lab.ops.attention.api import implementation
+from peakward.models.presets import model
 from peakward.prediction.time.attention import AttentionModel
 from peakward.prediction.time.module import module_time
 from peakward.prediction.time.step import step_time

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from peakward.catalogue.devices import device as catalogued
+from peakward.hardware.devices import device as catalogued
 from peakward.prediction.time.device_model import device_model
 from peakward.prediction.time.operator_time import cost
 from peakward.prediction.time.quantised_products import SHARES

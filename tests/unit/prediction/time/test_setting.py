@@ -4,8 +4,8 @@ import msgspec
 import pytest
 import torch
 
-from peakward.catalogue.models import model
 from peakward.lab.models.module_capture import capture_module
+from peakward.models.presets import model
 from peakward.prediction.time.setting import of_case, of_module
 
 from .round_device import case, operator, tensor

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peakward.catalogue.devices import device as catalogued
-from peakward.catalogue.models import model
+from peakward.hardware.devices import device as catalogued
+from peakward.models.presets import model
 from peakward.prediction.operators.op_graph import op_graph
 from peakward.prediction.time.device_model import device_model
 from peakward.prediction.time.errors_seen import FACTORS

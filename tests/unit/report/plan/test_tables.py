@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from peakward.catalogue.devices import device
-from peakward.catalogue.models import model
+from peakward.hardware.devices import device
+from peakward.models.presets import model
 from peakward.prediction.planning.plan import plan
 from peakward.prediction.planning.site import site
 from peakward.records.case import ModelCase, Workload

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from peakward.catalogue.levers import lever, pull
-from peakward.catalogue.models import model
+from peakward.levers.catalogue import lever, pull
+from peakward.models.presets import model
 from peakward.records.case import ModelCase, Workload
 from peakward.records.measurement import Interval
 from peakward.records.trial import NumericsVerdict, Pair, Trial

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from peakward.catalogue.models import model
+from peakward.models.presets import model
 from peakward.studies import checkpointing
 from peakward.studies.cases import with_work
 from peakward.studies.checkpointing.largest import (

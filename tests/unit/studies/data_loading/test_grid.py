@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from peakward.catalogue.levers import case_obstacle
+from peakward.levers.catalogue import case_obstacle
 from peakward.records.data import Source
 from peakward.studies import data_loading
 from peakward.studies.cases import with_work

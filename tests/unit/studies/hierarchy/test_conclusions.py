@@ -2,7 +2,7 @@
 
 import pytest
 
-from peakward.catalogue.devices import device
+from peakward.hardware.devices import device
 from peakward.records.rates import TrafficRate
 from peakward.studies import hierarchy
 from peakward.studies.hierarchy import conclusions

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from peakward.catalogue.devices import device
+from peakward.hardware.devices import device
 from peakward.records.errors import PeakwardError
 from peakward.records.rates import LevelRate, Rates
 from peakward.studies.hierarchy.levels import fits_into, read

@@ -1,6 +1,6 @@
 """Tables and plots of `hierarchy`."""
 
-from peakward.catalogue.devices import device
+from peakward.hardware.devices import device
 from peakward.studies.hierarchy import tables
 from peakward.studies.hierarchy.levels import read
 from peakward.studies.hierarchy.moves import routes, tensors

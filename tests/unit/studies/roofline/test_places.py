@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from peakward.catalogue import devices
+from peakward.hardware import devices
 from peakward.prediction.ceilings import ceilings
 from peakward.prediction.floor import compute_type
 from peakward.prediction.operators.op_graph import op_graph

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from peakward.catalogue.scaling_fits import scaling_fit
+from peakward.models.scaling_fits import scaling_fit
 from peakward.studies.scaling import lives
 from peakward.studies.scaling.lives import BUDGET_FLOPS, SERVED_TOKENS, SERVING_MFUS
 

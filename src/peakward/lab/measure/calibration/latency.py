@@ -11,11 +11,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from peakward.kernels.ops.pointer_chase import native
 from peakward.lab.measure import probe
 from peakward.lab.measure.calibration import levels
 from peakward.lab.measure.calibration.attempt import Attempt, NotMeasurableError
 from peakward.lab.measure.calibration.timing import device_s
-from peakward.lab.ops.pointer_chase import native
 from peakward.records.case import DeviceType
 from peakward.records.rates import LoadLatency
 
@@ -46,7 +46,7 @@ def attempts(device_type: DeviceType) -> Iterator[Attempt]:
 
 def _chase(device_type: DeviceType) -> Chase:
     if device_type == "cuda":
-        from peakward.lab.ops.pointer_chase import triton
+        from peakward.kernels.ops.pointer_chase import triton
 
         return triton.chase
     compiler = probe.compiler()

@@ -99,7 +99,7 @@ def sweeps(size: int, n: int, device_type: DeviceType) -> Callable[[], Tensor]:
     if device_type == "cpu":
         rows = values.expand(n, -1)
         return lambda: rows.sum(dim=1)
-    from peakward.lab.ops.sweep import triton
+    from peakward.kernels.ops.sweep import triton
 
     here = torch.cuda.get_device_properties(torch.cuda.current_device())
     n_programs = here.multi_processor_count * triton.PROGRAMS_PER_MULTIPROCESSOR

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from peakward.kernels.ops.pointer_chase import reference
 from peakward.lab.measure.calibration import latency, levels
 from peakward.lab.measure.calibration.attempt import NotMeasurableError, outcome
 from peakward.lab.measure.proc import Cache
-from peakward.lab.ops.pointer_chase import reference
 from peakward.records.rates import Absence, LoadLatency
 
 KIB = 2**10

@@ -96,7 +96,7 @@ def test_a_cpu_s_sweeps_are_of_one_set():
 
 
 def test_a_gpu_fills_its_multiprocessors_and_sweeps_all(monkeypatch):
-    module = pytest.importorskip("peakward.lab.ops.sweep.triton")
+    module = pytest.importorskip("peakward.kernels.ops.sweep.triton")
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     properties = SimpleNamespace(multi_processor_count=132)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)

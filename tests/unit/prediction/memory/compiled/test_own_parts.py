@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from peakward.catalogue.models import model
+from peakward.models.presets import model
 from peakward.prediction.memory.compiled import block
 from peakward.prediction.memory.peak import peak_memory
 from peakward.prediction.memory.plan import planned

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from peakward.catalogue.models import model
+from peakward.models.presets import model
 from peakward.prediction.memory.replay import replay
 from peakward.prediction.memory.step import timeline
 from peakward.records.case import Configuration, ModelCase, Workload

@@ -29,7 +29,7 @@ from torch._library.custom_ops import CustomOpDef
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-import peakward.lab.ops
+import peakward.kernels.ops
 from peakward.lab.levers.prepare import prepare
 from peakward.records.case import ModelCase
 
@@ -77,7 +77,7 @@ def keep_code() -> None:
 
 
 def start_no_operator() -> None:
-    for found in pkgutil.walk_packages(peakward.lab.ops.__path__, "peakward.lab.ops."):
+    for found in pkgutil.walk_packages(peakward.kernels.ops.__path__, "peakward.kernels.ops."):
         if found.name.endswith((".api", ".operators")):
             for each in vars(importlib.import_module(found.name)).values():
                 if isinstance(each, CustomOpDef):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from peakward.catalogue.models import model
+from peakward.models.presets import model
 from peakward.prediction.operators.op_graph import op_graph
 from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.op_graph import ITEM_BYTES

@@ -2,7 +2,7 @@
 
 import pytest
 
-from peakward.catalogue.models import model
+from peakward.models.presets import model
 from peakward.prediction.operators.compiled.norms import mixes, partial_sums
 from peakward.prediction.operators.plan import plan
 from peakward.records.case import ModelCase, Workload

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from torch._inductor import config
 
-from peakward.catalogue.models import model
+from peakward.models.presets import model
 from peakward.prediction.operators.op_graph import op_graph
 from peakward.records.case import Configuration, ModelCase, Workload
 

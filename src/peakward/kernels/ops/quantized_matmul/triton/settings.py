@@ -1,0 +1,186 @@
+"""How products with quantised weights are cut up; no result depends on it beyond rounding."""
+
+from typing import NamedTuple
+
+import torch
+import triton
+
+from peakward.kernels.ops.quantized_matmul.triton.words import TILE
+
+H100_MULTIPROCESSORS = 132
+MOST_SPLITS = 32
+WARPS = 8
+"""Of a multiprocessor, that columns are split for where channels make fewer; twice as many of up to 16 rows,
+whose registers allow it (one row of 14,336 × 4,096 24.6 µs for 26.9), but not of 32 (32.8 for 30.7)."""
+CHANNELS = 16
+"""Of a warp whose x is in shared memory; of others so many or twice as many."""
+
+
+class Direct(NamedTuple):
+    """A launch whose lanes load x as they load the weight."""
+
+    n_splits: int
+    """Programs that share columns."""
+    channels: int
+    """Of a program: 16 or 32."""
+    rows: int
+    """Of x, of a program: 8 or 16."""
+    warps: int
+    """Of a program, that share its columns."""
+    depth: int
+    """Tiles of columns that a warp has on their way at once."""
+
+
+class Shared(NamedTuple):
+    """A launch whose warps read x, a tile of columns at a time, from shared memory."""
+
+    n_splits: int
+    """Programs that share columns."""
+    rows: int
+    """Of x, of a program: from 8 to 64, a power of two."""
+    warps: int
+    """Of a program, of 16 other channels each: 4 or 8."""
+    n_stages: int
+    """Tiles of the weight on their way to shared memory; 1: none."""
+
+
+class Row(NamedTuple):
+    """A launch for one row of x and a weight of 8 bits, without products of tiles."""
+
+    n_splits: int
+    """Programs that share columns."""
+    channels: int = 8
+    """Of a program."""
+    columns: int = 512
+    """At once; of groups no more than one has."""
+    warps: int = 4
+    """Of a program."""
+    n_stages: int = 4
+    """Such steps on their way to shared memory."""
+
+
+class Rows(NamedTuple):
+    """A launch for up to 16 rows of x and a weight of 8 bits, which is read along its rows."""
+
+    n_splits: int
+    """Programs that share columns."""
+    channels: int = 32
+    """Of a program."""
+    rows: int = 16
+    """Of x, of a program."""
+    warps: int = 4
+    """Of a program."""
+    n_stages: int = 5
+    """Tiles of columns on their way to shared memory."""
+
+
+Settings = Direct | Shared | Row | Rows
+
+
+def byte_settings_for(
+    *,
+    m: int,
+    n: int,
+    n_tiles: int,
+    group: int,
+    dtype: torch.dtype,
+    n_multiprocessors: int,
+    grouped: bool = False,
+) -> Settings:
+    """Of a weight of 8 bits; arguments as of `word_settings_for`.
+
+    Of one row split to two programs a multiprocessor, of up to 16 to three where channels make fewer than
+    one and a third (16 rows of 4,224 × 5,000 17.4 µs for 18.8, but of 8,192² 34.9 for 33.2), of four steps
+    or more each. Of smaller groups than a tile a program would ask for less than 16 bytes a lane.
+
+    Args:
+        grouped: whether a channel has several scales.
+    """
+    if m > 16 or group < TILE.value or dtype == torch.float32:
+        return word_settings_for(
+            m=m, n=n, n_tiles=n_tiles, group=group, dtype=dtype, n_multiprocessors=n_multiprocessors
+        )
+    settings = _row(n, n_multiprocessors, grouped=grouped) if m == 1 else Rows(1)
+    n_programs = max(1, triton.cdiv(n, settings.channels))
+    wanted = round(2 * n_multiprocessors / n_programs)
+    if isinstance(settings, Rows) and wanted > 1:
+        settings, wanted = settings._replace(n_stages=4), round(3 * n_multiprocessors / n_programs)
+    least = 4 * (max(1, settings.columns // TILE.value) if isinstance(settings, Row) else 1)
+    return settings._replace(n_splits=max(1, min(wanted, n_tiles // least, MOST_SPLITS)))
+
+
+def _row(n: int, n_multiprocessors: int, *, grouped: bool) -> Row:
+    if grouped:
+        return Row(1, channels=32, columns=TILE.value)
+    if 1 < n / 8 / (6 * n_multiprocessors) < 1.5:
+        # Six are resident, and the few behind them would be alone: of 8,192² 35.6 µs for 42.8.
+        return Row(1, channels=4, columns=1024, n_stages=3)
+    return Row(1)
+
+
+def word_settings_for(
+    *, m: int, n: int, n_tiles: int, group: int, dtype: torch.dtype, n_multiprocessors: int
+) -> Direct | Shared:
+    """Of a weight of 4 bits, by sweeps on an H100; figures are of 4,096 × 14,336.
+
+    Args:
+        n_tiles: of columns.
+        group: columns that share a scale, at most a tile.
+    """
+    settings: Direct | Shared
+    filled = triton.cdiv(n, CHANNELS) / n_multiprocessors
+    if dtype == torch.float32:
+        settings = Direct(1, 16, rows=8, warps=4, depth=1)
+    elif m > 16:
+        settings = Shared(1, 32 if m <= 32 else 64, warps=8, n_stages=4)
+    elif m > 8 and (group < 64 or not 4 < filled <= WARPS):
+        # `Direct` reads x for every 32 channels, and is the faster where those alone fill the GPU, once: of
+        # 10,240 channels 14.1 µs for 14.4, but of 8,192² 23.2 for 21.9, of 14,336 × 4,096 23.3 for 20.0
+        # and, behind a flush that writes, of 128,256 channels 152 for 120. In groups of 32 some of its
+        # registers are spilled, and 14,336 channels take 23.3 for 23.9.
+        settings = Shared(1, 16, warps=8, n_stages=3)
+    else:
+        settings = _direct(m, group, filled)
+    wanted = WARPS if settings.rows > 16 or dtype == torch.float32 else 2 * WARPS
+    return split(settings, wanted, m=m, n=n, n_tiles=n_tiles, n_multiprocessors=n_multiprocessors)
+
+
+def split(
+    settings: Direct | Shared,
+    warps: int,
+    *,
+    m: int,
+    n: int,
+    n_tiles: int,
+    n_multiprocessors: int,
+) -> Direct | Shared:
+    """To at most so many warps a multiprocessor, of 2 tiles each at least, or of 4 where all warps take the
+    same."""
+    n_programs = triton.cdiv(n, channels_of(settings)) * triton.cdiv(m, settings.rows)
+    least = 2 * settings.warps if isinstance(settings, Direct) else 4
+    fitting = warps * n_multiprocessors // max(1, n_programs * settings.warps)
+    return settings._replace(n_splits=max(1, min(fitting, n_tiles // least, MOST_SPLITS)))
+
+
+def channels_of(settings: Direct | Shared) -> int:
+    """Of a program."""
+    return settings.channels if isinstance(settings, Direct) else CHANNELS * settings.warps
+
+
+def _direct(m: int, group: int, filled: float) -> Direct:
+    """What is resident at once: of 65,536 registers 16 warps of 128 a thread, or 32 of 64.
+
+    Programs that are not leave most of the GPU idle behind them: of 5,000 channels 19.9 µs for 13.9, of
+    14,336 25.6 for 21.0. More warps of a program wait for more: 8 took 30.1 there, and 16 43.9.
+
+    Args:
+        filled: blocks of 16 channels for each multiprocessor.
+    """
+    if m <= 8 and filled > 4:
+        # In groups of 32 24.4 µs for 28.0 with eight warps.
+        return Direct(1, 32, rows=8, warps=4, depth=2 if group >= 64 else 1)
+    if m <= 8 and group < 64:
+        return Direct(1, 32, rows=8, warps=8, depth=1)
+    if m <= 8:
+        return Direct(1, 16, rows=8, warps=8, depth=1 if 2 < filled <= 4 else 2)
+    return Direct(1, 32, rows=16, warps=4, depth=1)

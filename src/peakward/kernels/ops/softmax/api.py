@@ -1,0 +1,69 @@
+"""Softmax over the last dimension, in place of torch.softmax."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from peakward.kernels.ops.launchable import FLOATS, require_floats, require_launchable
+
+
+def softmax(x: Tensor, dim: int = -1, dtype: torch.dtype | None = None) -> Tensor:
+    """As torch.softmax, by this room's Triton kernel; a contiguous result.
+
+    Args:
+        x: (…, width) in fp32, fp16 or bf16, of any strides: where rows cannot be addressed by one
+            stride x is copied first, as torch does.
+        dim: the last one.
+        dtype: of the result, x's if not given. The arithmetic is fp32's in any case. Autocast
+            changes nothing.
+
+    Raises:
+        ValueError: another dimension or type, or a device that the kernel cannot run on.
+    """
+    if x.dim() == 0 or dim not in (-1, x.dim() - 1):
+        raise ValueError(f"softmax: expected the last of {x.dim()} dimensions, got {dim}")
+    return _softmax(x, x.dtype if dtype is None else dtype)
+
+
+@torch.library.custom_op("peakward::softmax", mutates_args=())
+def _softmax(x: Tensor, dtype: torch.dtype) -> Tensor:
+    require_floats("softmax", x=x)
+    if dtype not in FLOATS:
+        raise ValueError(f"softmax: expected a result in float32, float16 or bfloat16, got {dtype}")
+    require_launchable("softmax", x)
+    from peakward.kernels.ops.softmax import triton
+
+    with torch.cuda.device_of(x):
+        return triton.softmax(x, dtype)
+
+
+@_softmax.register_fake
+def _(x: Tensor, dtype: torch.dtype) -> Tensor:
+    return x.new_empty(x.shape, dtype=dtype)
+
+
+@torch.library.custom_op("peakward::softmax_backward", mutates_args=())
+def _softmax_backward(gradient: Tensor, y: Tensor, dtype: torch.dtype) -> Tensor:
+    from peakward.kernels.ops.softmax import triton
+
+    with torch.cuda.device_of(y):
+        return triton.softmax_backward(gradient, y, dtype)
+
+
+@_softmax_backward.register_fake
+def _(_gradient: Tensor, y: Tensor, dtype: torch.dtype) -> Tensor:
+    return y.new_empty(y.shape, dtype=dtype)
+
+
+def _save(ctx: Any, inputs: tuple[Tensor, torch.dtype], output: Tensor) -> None:
+    ctx.save_for_backward(output)
+    ctx.dtype = inputs[0].dtype
+
+
+def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+    (y,) = ctx.saved_tensors
+    return _softmax_backward(gradient, y, ctx.dtype), None
+
+
+_softmax.register_autograd(_backward, setup_context=_save)

@@ -1,0 +1,228 @@
+"""Llama, and the families that vary its block: RMSNorm, RoPE, a gated feed-forward network.
+
+Names and defaults are those of transformers' configuration classes (5.23), from which a
+`config.json` says only what differs.
+"""
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+import msgspec
+
+from peakward.models.hugging_face.fields import (
+    Experts,
+    Heads,
+    HeadWidth,
+    InnerWidth,
+    Layers,
+    Positions,
+    Positive,
+    Vocabulary,
+    Width,
+    activation,
+)
+from peakward.models.presets import derived_head_dim
+from peakward.records.model_shape import ModelShape
+
+
+class Rope(msgspec.Struct, frozen=True, kw_only=True):
+    """What a shape has of the rotation: its scaling changes the angles of long contexts, no cost."""
+
+    rope_theta: Positive | None = None
+    partial_rotary_factor: Positive | None = None
+
+
+class Rotary(msgspec.Struct, frozen=True, kw_only=True):
+    """What the families share. Before transformers 5, `rope_theta` stood beside `rope_scaling`;
+    since then, both are in `rope_parameters`."""
+
+    vocab_size: Vocabulary = 32_000
+    hidden_size: Width = 4096
+    intermediate_size: InnerWidth
+    num_hidden_layers: Layers = 32
+    num_attention_heads: Heads = 32
+    num_key_value_heads: Heads | None = None
+    head_dim: HeadWidth | None = None
+    hidden_act: str = "silu"
+    max_position_embeddings: Positions
+    rms_norm_eps: Positive = 1e-6
+    tie_word_embeddings: bool = False
+    rope_theta: Positive = 10_000.0
+    rope_scaling: Rope | None = None
+    rope_parameters: Rope | None = None
+    partial_rotary_factor: Positive | None = None
+    sliding_window: Positions | None = None
+    layer_types: tuple[Literal["full_attention", "sliding_attention"], ...] | None = None
+
+    @property
+    def biases(self) -> tuple[bool, bool, bool]:
+        """On queries, keys and values; on attention's output; in the feed-forward network."""
+        return False, False, False
+
+    @property
+    def window(self) -> int | None:
+        """Tokens that each attends to, itself included; None: all before it."""
+        return self.sliding_window
+
+    @property
+    def _rope(self) -> Rope:
+        return self.rope_scaling or self.rope_parameters or Rope()
+
+    def beyond(self) -> Iterator[str]:
+        """What of it no shape expresses."""
+        rotated = self._rope.partial_rotary_factor or self.partial_rotary_factor or 1.0
+        if rotated != 1.0:
+            yield f"partial rotation (partial_rotary_factor {rotated:g})"
+        if len(set(self.layer_types or ())) > 1:
+            yield "full and windowed layers mixed (layer_types)"
+        _, out, inner = self.biases
+        if out != inner:
+            yield (
+                "attention biases without feed-forward biases, or the reverse "
+                f"(attention_bias {str(out).lower()}, mlp_bias {str(inner).lower()})"
+            )
+
+    def shape(self, name: str) -> ModelShape:
+        """The rest of it as a shape of that name."""
+        heads, (qkv_bias, bias, _) = self.num_attention_heads, self.biases
+        return ModelShape(
+            name=name,
+            vocab_size=self.vocab_size,
+            n_layers=self.num_hidden_layers,
+            d_model=self.hidden_size,
+            d_ff=self.intermediate_size,
+            n_heads=heads,
+            n_kv_heads=self.num_key_value_heads or heads,
+            head_dim=self.head_dim or derived_head_dim(self.hidden_size, heads),
+            max_seq_len=self.max_position_embeddings,
+            norm_eps=self.rms_norm_eps,
+            activation=activation(self.hidden_act),
+            rope_theta=self._rope.rope_theta or self.rope_theta,
+            window=self.window,
+            tied_head=self.tie_word_embeddings,
+            qkv_bias=qkv_bias,
+            bias=bias,
+        )
+
+
+class Llama(Rotary, frozen=True, kw_only=True):
+    """Llama 1 to 3, and much that has its layout."""
+
+    intermediate_size: InnerWidth = 11_008
+    max_position_embeddings: Positions = 2048
+    attention_bias: bool = False
+    mlp_bias: bool = False
+
+    @property
+    def biases(self) -> tuple[bool, bool, bool]:
+        return self.attention_bias, self.attention_bias, self.mlp_bias
+
+    @property
+    def window(self) -> int | None:
+        """None, whatever `sliding_window` says: transformers' Llama does not read it."""
+        return None
+
+
+class Mistral(Rotary, frozen=True, kw_only=True):
+    """With a window unless `sliding_window` is null."""
+
+    intermediate_size: InnerWidth = 14_336
+    num_key_value_heads: Heads | None = 8
+    max_position_embeddings: Positions = 131_072
+    sliding_window: Positions | None = 4096
+
+
+class Mixtral(Rotary, frozen=True, kw_only=True):
+    """Mistral's block with a mixture of experts."""
+
+    intermediate_size: InnerWidth = 14_336
+    num_key_value_heads: Heads | None = 8
+    max_position_embeddings: Positions = 131_072
+    rms_norm_eps: Positive = 1e-5
+    rope_theta: Positive = 1_000_000.0
+    num_local_experts: Experts = 8
+    num_experts_per_tok: Experts = 2
+    output_router_logits: bool = False
+
+    def beyond(self) -> Iterator[str]:
+        yield from super().beyond()
+        if self.num_local_experts == 1:
+            yield "a router before one expert (num_local_experts 1)"
+        if self.output_router_logits:
+            yield "a loss on its router (output_router_logits true)"
+
+    def shape(self, name: str) -> ModelShape:
+        return msgspec.structs.replace(
+            super().shape(name),
+            n_experts=self.num_local_experts,
+            n_active_experts=self.num_experts_per_tok,
+        )
+
+
+class Phi3(Rotary, frozen=True, kw_only=True):
+    """Phi-3, and of Phi-4 what rotates whole heads."""
+
+    vocab_size: Vocabulary = 32_064
+    hidden_size: Width = 3072
+    intermediate_size: InnerWidth = 8192
+    max_position_embeddings: Positions = 4096
+    rms_norm_eps: Positive = 1e-5
+
+
+class Qwen2(Rotary, frozen=True, kw_only=True):
+    """Qwen2 and Qwen2.5: biases on queries, keys and values."""
+
+    vocab_size: Vocabulary = 151_936
+    intermediate_size: InnerWidth = 22_016
+    num_key_value_heads: Heads | None = 32
+    max_position_embeddings: Positions = 32_768
+    use_sliding_window: bool = False
+    sliding_window: Positions | None = 4096
+    max_window_layers: Annotated[int, msgspec.Meta(ge=0)] = 28
+
+    @property
+    def biases(self) -> tuple[bool, bool, bool]:
+        return True, False, False
+
+    @property
+    def _full_layers(self) -> int:
+        """The lowest so many attend to all before them, those above to a window."""
+        if not self.use_sliding_window or self.sliding_window is None:
+            return self.num_hidden_layers
+        if self.layer_types is not None:
+            return self.layer_types.count("full_attention")
+        return min(self.max_window_layers, self.num_hidden_layers)
+
+    @property
+    def window(self) -> int | None:
+        return self.sliding_window if self._full_layers == 0 else None
+
+    def beyond(self) -> Iterator[str]:
+        yield from super().beyond()
+        if 0 < self._full_layers < self.num_hidden_layers:
+            yield f"full and windowed layers mixed (max_window_layers {self.max_window_layers})"
+
+
+class Starcoder2(Rotary, frozen=True, kw_only=True):
+    """LayerNorm and a plain feed-forward network under RoPE."""
+
+    vocab_size: Vocabulary = 49_152
+    hidden_size: Width = 3072
+    intermediate_size: InnerWidth = 12_288
+    num_hidden_layers: Layers = 30
+    num_attention_heads: Heads = 24
+    num_key_value_heads: Heads | None = 2
+    hidden_act: str = "gelu_pytorch_tanh"
+    max_position_embeddings: Positions = 4096
+    norm_epsilon: Positive = 1e-5
+    use_bias: bool = True
+    tie_word_embeddings: bool = True
+
+    @property
+    def biases(self) -> tuple[bool, bool, bool]:
+        return self.use_bias, self.use_bias, self.use_bias
+
+    def shape(self, name: str) -> ModelShape:
+        return msgspec.structs.replace(
+            super().shape(name), norm="layernorm", norm_eps=self.norm_epsilon, gated=False
+        )

@@ -1,0 +1,64 @@
+"""What can be done to a module from outside."""
+
+import msgspec
+import pytest
+
+from peakward.levers.catalogue import AROUND_A_CALL, LEVERS, pull
+from peakward.levers.from_outside import outside_obstacle, step_obstacle
+from peakward.records.case import AS_WRITTEN, ModuleCase, StepCase, Workload
+
+OF_A_FACTORY = {
+    "tf32", "bf16-mixed", "fp16-mixed", "bf16", "sdpa-cudnn", "compile", "cuda-graphs",
+    "fused-optimizer", "triton-optimizer", "fused-norm", "checkpointing",
+}  # fmt: skip
+
+
+def case(source, work=None, **settings):
+    return ModuleCase(
+        source=source,
+        fingerprint="0",
+        workload=Workload(batch_size=2, seq_len=8, **(work or {})),
+        configuration=msgspec.structs.replace(AS_WRITTEN, **settings),
+        device="cuda",
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ("py:model:build", OF_A_FACTORY),
+        ("live:GPT", OF_A_FACTORY),
+        ("hf:org/name", OF_A_FACTORY | {"sdpa", "fused-loss"}),
+    ],
+)
+def test_the_levers_of_each_source(source, names):
+    base = case(source)
+    assert outside_obstacle(base) is None
+    assert {each.name for each in LEVERS if outside_obstacle(pull(each, base)) is None} == names
+
+
+@pytest.mark.parametrize(
+    ("work", "settings", "line"),
+    [
+        ({"pass_": "decode"}, {}, "the pass decode needs the decoder's key-value cache"),
+        ({"varying_seq_lens": (4, 8)}, {}, "varying lengths"),
+        (
+            {},
+            {"cuda_graphs": True, "checkpointing": "every-block"},
+            "cuda-graphs need a step that puts no",
+        ),
+        ({}, {"checkpointing": "sqrt"}, "checkpointing sqrt takes the loop over the blocks"),
+    ],
+)
+def test_what_needs_the_decoder(work, settings, line):
+    assert outside_obstacle(case("py:model:build", work, **settings)).startswith(line)
+
+
+def test_around_a_live_step_torch_s_own_settings_are_set_and_no_other():
+    """Every other lever says what to change."""
+    step = StepCase(name="step", fingerprint="0", device="cuda")
+    assert step_obstacle(step) is None
+    levers = dict.fromkeys((*LEVERS, *AROUND_A_CALL))
+    reasons = {each: step_obstacle(pull(each, step)) for each in levers}
+    assert {each for each, reason in reasons.items() if reason is None} == set(AROUND_A_CALL)
+    assert all(": " in reason for reason in reasons.values() if reason is not None)
