@@ -1,4 +1,4 @@
-"""torch lives under lab/ and kernels/ alone: shown by importing everything else in a process that has none."""
+"""torch lives under lab/ and kernels/ alone: shown by importing all else in a process that has none."""
 
 import json
 import subprocess

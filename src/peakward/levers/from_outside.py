@@ -10,39 +10,39 @@ INSIDE: dict[tuple[str, str | bool], str] = {
     (
         "attention",
         "flash",
-    ): "is called by the module: call peakward.kernels.ops.flash_attention in its attention",
+    ): "is called by the module: call peakward.kernels.flash_attention in its attention",
     (
         "attention",
         "flash-hopper",
-    ): "is called by the module: call peakward.kernels.ops.flash_attention in its attention",
+    ): "is called by the module: call peakward.kernels.flash_attention in its attention",
     (
         "attention",
         "flash-decode",
-    ): "is called by the module: call peakward.kernels.ops.decode_attention in its attention",
+    ): "is called by the module: call peakward.kernels.decode_attention in its attention",
     (
         "rope",
         "fused",
-    ): "is called by the module: call peakward.kernels.ops.rope in its attention",
+    ): "is called by the module: call peakward.kernels.rope in its attention",
     (
         "swiglu",
         "fused",
-    ): "is called by the module: call peakward.kernels.ops.swiglu in its feed-forward network",
+    ): "is called by the module: call peakward.kernels.swiglu in its feed-forward network",
     (
         "loss",
         "chunked",
-    ): "has the output layer in it: call peakward.kernels.ops.linear_cross_entropy in the module, in their place",
+    ): "has the output layer in it: call peakward.kernels.linear_cross_entropy in the module, in their place",
     (
         "loss",
         "recomputed",
-    ): "has the output layer in it: call peakward.kernels.ops.linear_cross_entropy in the module, in their place",
+    ): "has the output layer in it: call peakward.kernels.linear_cross_entropy in the module, in their place",
     (
         "weights",
         "int8",
-    ): "is a choice of each layer: call peakward.kernels.ops.quantized_matmul in the place of its product",
+    ): "is a choice of each layer: call peakward.kernels.int8_matmul in the place of its product",
     (
         "weights",
         "int4:128",
-    ): "is a choice of each layer: call peakward.kernels.ops.quantized_matmul in the place of its product",
+    ): "is a choice of each layer: call peakward.kernels.int4_matmul in the place of its product",
     (
         "checkpointing",
         "sqrt",
@@ -56,7 +56,7 @@ TRANSFORMERS_ALONE: dict[tuple[str, str | bool], str] = {
         "torch.nn.functional.scaled_dot_product_attention instead"
     ),
     ("loss", "fused"): (
-        "takes the logits before the loss: call peakward.kernels.ops.cross_entropy in the module's own loss"
+        "takes the logits before the loss: call peakward.kernels.cross_entropy in the module's own loss"
     ),
 }
 """Likewise, of a module from a factory; transformers' models are built with either attention, and
@@ -92,10 +92,10 @@ OF_A_STEP: dict[tuple[str, str | bool], str] = {
         "is the optimizer's: make it with fused=True, its state built anew"
     ),
     ("optimizer", "adamw-triton"): (
-        "is another optimizer: make peakward.kernels.ops.adamw.api.TritonAdamW in its place, its state built anew"
+        "is another optimizer: make peakward.kernels.TritonAdamW in its place, its state built anew"
     ),
     ("loss", "fused"): (
-        "is called by the step: call peakward.kernels.ops.cross_entropy in the place of its loss"
+        "is called by the step: call peakward.kernels.cross_entropy in the place of its loss"
     ),
     ("loss", "chunked"): INSIDE["loss", "chunked"],
     ("loss", "recomputed"): INSIDE["loss", "recomputed"],

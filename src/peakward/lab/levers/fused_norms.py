@@ -32,7 +32,7 @@ def apply(module: nn.Module, setting: Written) -> None:
     if not sum(_fuse(each) for each in module.modules()):
         raise PeakwardError(
             f"expected a module with an nn.RMSNorm, an nn.LayerNorm or an RMSNorm of transformers, got "
-            f"{type(module).__name__} without: call peakward.kernels.ops.rms_norm in its own norm"
+            f"{type(module).__name__} without: call peakward.kernels.rms_norm in its own norm"
         )
 
 

@@ -1,5 +1,5 @@
 """A linear layer whose weight is kept in 8 or 4 bits (`lab/models/quantised_linear.py`): one operator, and
-how its launch cuts it up (`kernels/ops/quantized_matmul/triton/settings.py`), on a GPU of 132 multiprocessors.
+how its launch cuts it up (`kernels/ops/quantized_matmul/triton/settings.py`), of 132 multiprocessors.
 
 No gradient passes through one.
 """
