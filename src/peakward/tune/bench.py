@@ -27,6 +27,9 @@ class Tries(Protocol):
     def expected(self, base: LeverCase, candidate: LeverCase) -> float | None:
         """The predicted ratio of what is sought, candidate over base."""
 
+    def hopeless(self, base: LeverCase, candidate: LeverCase) -> str | None:
+        """Why a candidate need not be timed."""
+
     def seen_s(self, case: LeverCase) -> float | None:
         """How long a screened case's turn should take."""
 

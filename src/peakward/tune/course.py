@@ -9,6 +9,7 @@ from peakward.tune import costs, growth, profiles
 from peakward.tune.bench import Bench
 from peakward.tune.budget import Budget
 from peakward.tune.costs import HEADLINE
+from peakward.tune.diagnoses import diagnosed
 from peakward.tune.expectations import Expectations
 from peakward.tune.forecasts import Forecasts
 from peakward.tune.investigation import Investigation
@@ -16,7 +17,7 @@ from peakward.tune.laboratory import Laboratory
 from peakward.tune.ladder import Ladder
 from peakward.tune.ledger import Ledger, Listener, Undone
 from peakward.tune.proof import Proof
-from peakward.tune.search import Search
+from peakward.tune.search import Search, bounds_of
 
 if TYPE_CHECKING:
     from peakward.lab.measure.sweep import Sweep
@@ -65,7 +66,6 @@ class Course:
         # Estimates are learned from one case, and may be far out: what overruns is ended.
         sweep.workers.left_s = self.ledger.left_s
         self._bench = Bench(laboratory, self.ledger, learned, asked.forbids, sweep.environment.key)
-        self._search = Search(self._bench, seeks_memory=asked.aim.seeks_memory)
         self._proof = Proof(self._bench, base_runs=self._runs)
 
     def carry_out(self) -> None:
@@ -108,6 +108,12 @@ class Course:
     def _compose(self) -> None:
         """The composition that was found and held, and its measurement."""
         self.ledger.reserve_s = self._end_s()
+        told = diagnosed(
+            self.measured, profiles=self.explained.made, memory=(), forecasts=self.forecasts
+        )
+        self._search = Search(
+            self._bench, seeks_memory=self.asked.aim.seeks_memory, bounds=bounds_of(told)
+        )
         found = self._search.climb(self.asked.case, self.asked.levers, base_runs=self._runs)
         self.held = self._proof.prove(found)
         self.ledger.reserve_s = 0.0

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 
-from peakward.prediction.floor import floor
+from peakward.prediction.floor import COMPUTE_TYPES, floor
 from peakward.prediction.planning.foretold import foretold
 from peakward.records.case import LeverCase, ModelCase, same_work
 from peakward.records.plan import Absent
 from peakward.records.profile import CaseProfile
 from peakward.records.trial import Bound, Foretold
+from peakward.report.format import format_cell
 from peakward.tune.forecasts import Forecasts
 
 _UNTOUCHED: dict[str, tuple[str, ...]] = {
@@ -22,6 +23,8 @@ _UNTOUCHED: dict[str, tuple[str, ...]] = {
 """Of each field of a configuration whose change leaves whole phases as they are, these phases. What no
 evidence put into a phase counts as touched."""
 NS = 1e-9
+RATE_DOUBT = 2.0
+"""How much faster than its calibrated rate a matrix product may run: a run calibrates one size."""
 
 
 class Expectations:
@@ -60,6 +63,33 @@ class Expectations:
         if by_floor_s is not None:
             found.append(Bound(least_time_ratio=by_floor_s / base_s, basis="floor"))
         return max(found, key=lambda each: each.least_time_ratio, default=None)
+
+    def by_rates(self, base: LeverCase, candidate: LeverCase) -> float | None:
+        """The ratio of step times if the products were all, at the rates measured here; None where
+        the precision stays, or no rate is known."""
+        before, after = base.configuration.precision, candidate.configuration.precision
+        if before == after or self._calibration is None:
+            return None
+        rates = [
+            self._calibration.matmul_flops_per_s(COMPUTE_TYPES[each]) for each in (before, after)
+        ]
+        return rates[0] / rates[1] if rates[0] and rates[1] else None
+
+    def hopeless(self, base: LeverCase, candidate: LeverCase, base_s: float) -> str | None:
+        """Why the candidate cannot be faster than a base whose step takes `base_s`, or None.
+
+        On two cores that compute bf16 without instructions for it, bf16-mixed took 29 times fp32's step:
+        its screening cost 35 s of a budget of 100.
+        """
+        base_least_s, least_s = self._arithmetic_s(base), self._arithmetic_s(candidate)
+        # A base that is faster than its own products says that the rates are wrong.
+        known = base_least_s is not None and base_least_s <= base_s
+        if not known or least_s is None or least_s < RATE_DOUBT * base_s:
+            return None
+        return (
+            f"cannot gain: its matrix products alone take at least {format_cell(least_s, 's')} at the rates "
+            "of this device, longer than a step without it"
+        )
 
     def _untouched_s(self, base: LeverCase, candidate: LeverCase) -> float | None:
         """Of a step, the kernels in phases that the change leaves as they are."""

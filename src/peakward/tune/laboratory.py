@@ -15,6 +15,7 @@ from peakward.tune.aim import Aim
 from peakward.tune.costs import (
     COUNTED_SCREEN,
     COUNTED_TURN,
+    HEADLINE,
     N_MORE_PROCESSES,
     N_PROCESSES,
     SCREEN,
@@ -57,11 +58,28 @@ class Laboratory:
 
     def expected(self, base: LeverCase, candidate: LeverCase) -> float | None:
         """The predicted ratio of the candidate to the base: of peak memory where that is the objective,
-        of time otherwise; None where it is not computed."""
+        of time otherwise, by the rates of matrix products where no step is predicted; None where it is not
+        computed."""
         foretold = self._expectations.foretold(base, candidate)
         if self._aim.objective == "memory":
             return foretold.memory_ratio
-        return None if foretold.time_ratio is None else foretold.time_ratio.estimate
+        if foretold.time_ratio is None:
+            return self._expectations.by_rates(base, candidate)
+        return foretold.time_ratio.estimate
+
+    def hopeless(self, base: LeverCase, candidate: LeverCase) -> str | None:
+        """Why the candidate cannot be faster than its base, or None, as where time is not what counts."""
+        if self._aim.objective == "energy" or self._aim.seeks_memory:
+            return None
+        known = (
+            self._store.measurement(base, each, self._key) for each in (self._screen, HEADLINE)
+        )
+        timed = [each.summary for each in known if each is not None and each.summary is not None]
+        return (
+            self._expectations.hopeless(base, candidate, timed[0].median_s.estimate)
+            if timed
+            else None
+        )
 
     def seen_s(self, case: LeverCase) -> float | None:
         """What a turn of the case should take, by what its screening took; None where it had none."""

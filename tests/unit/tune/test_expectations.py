@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from peakward.levers.catalogue import lever, pull
+from peakward.records.calibration import MatmulRate
 from peakward.tune.expectations import Expectations
 from peakward.tune.forecasts import Forecasts
 
@@ -67,3 +68,27 @@ def test_any_change_is_bound_by_the_arithmetic_at_the_peak(studies):
 def test_without_a_rate_there_is_no_bound(studies):
     other = msgspec.structs.replace(studies.H200, device_name="Unheard-of GPU")
     assert expected(other).bound(studies.BASELINE, studies.BASELINE, 1.0) is None
+
+
+def test_where_a_type_multiplies_slower_a_lever_that_changes_to_it_cannot_gain(studies):
+    """As on a CPU without instructions for bf16."""
+    rates = (
+        MatmulRate(compute_type="fp32", size=512, flops_per_s=1.6e11),
+        MatmulRate(compute_type="bf16", size=512, flops_per_s=1.1e9),
+    )
+    here = expected(
+        msgspec.structs.replace(studies.H200, device_name="Unheard-of GPU"),
+        msgspec.structs.replace(studies.CALIBRATION, matmul=rates),
+    )
+    base, bf16 = studies.BASELINE, pull(lever("bf16"), studies.BASELINE)
+    assert here.by_rates(base, bf16) == pytest.approx(1.6e11 / 1.1e9)
+    assert here.by_rates(base, pull(lever("sdpa"), base)) is None
+    assert here.by_rates(base, pull(lever("tf32"), base)) is None, "its rate is not known"
+    least_s = here.bound(base, bf16, 1.0).least_time_ratio
+    assert "its matrix products alone take at least" in here.hopeless(base, bf16, least_s / 2.1)
+    assert here.hopeless(base, bf16, least_s / 1.9) is None, "of other sizes it may run faster"
+    assert here.hopeless(base, base, least_s / 2.1) is None
+    own_s = here.bound(base, base, 1.0).least_time_ratio
+    assert here.hopeless(base, bf16, own_s / 1.1) is None, (
+        "the base is faster than its own products"
+    )

@@ -1,6 +1,9 @@
 """The ladder that a search climbs, by screenings of known outcome."""
 
+from msgspec.structs import replace
+
 from peakward.levers.catalogue import lever
+from peakward.tune.search import bounds_of
 
 from .world import BASE, Investigated, World, configured, name_of, two_bottlenecks
 
@@ -37,6 +40,50 @@ def test_what_is_predicted_to_gain_most_is_tried_first():
     )
     assert names == ["cuda-graphs"]
     assert tried(found)[:3] == [("cuda-graphs", "base"), ("bf16", "True"), ("tf32", "True")]
+
+
+def test_where_nothing_is_predicted_the_findings_say_what_is_tried_first():
+    """A CPU's steps are not predicted."""
+    found, _ = climbed(
+        World(lambda case: 1.0),
+        *("bf16", "cuda-graphs", "sdpa"),
+        bounds={"sdpa": 0.8, "cuda-graphs": 0.5},
+    )
+    assert tried(found) == [("cuda-graphs", "base"), ("sdpa", "base"), ("bf16", "base")]
+
+
+def test_a_prediction_counts_for_more_than_a_finding():
+    found, _ = climbed(
+        World(lambda case: 1.0, tells=lambda base, candidate: 0.9),
+        *("bf16", "sdpa"),
+        bounds={"sdpa": 0.1},
+    )
+    assert tried(found)[0] == ("bf16", "base")
+
+
+def test_what_cannot_gain_is_not_timed():
+    world = World(
+        two_bottlenecks,
+        hopeless=lambda case: "too slow" if case.configuration.precision == "bf16" else None,
+    )
+    found, names = climbed(world, "bf16", "tf32")
+    assert names == ["tf32"]
+    refused = [each for each in found.trials if each.lever == "bf16"]
+    assert {(each.stage, each.verdict, each.reason) for each in refused} == {
+        ("refused", "rejected", "too slow")
+    }
+
+
+def test_of_several_findings_the_largest_says_what_a_lever_may_gain(studies):
+    told = studies.diagnosis()
+    first = told.findings[0]
+    smaller = replace(first, bound=1.1)
+    unknown = replace(first, bound=None)
+    named = {gain.lever for gain in first.gains}
+    assert named
+    assert bounds_of([replace(told, findings=(unknown, smaller, first))]) == dict.fromkeys(
+        named, 1 / first.bound
+    )
 
 
 def test_what_was_seen_counts_for_more_than_what_was_predicted():

@@ -41,7 +41,9 @@ class World:
         settles=lambda name, base: True,
         dies=lambda case: False,
         tells=lambda base, candidate: None,
+        hopeless=lambda candidate: None,
     ):
+        self.without_hope = hopeless
         self.time_s, self.runs, self.numbers, self.tells = time_s, runs, numbers, tells
         self.settles, self.dies = settles, dies
         self.proofs = []
@@ -70,6 +72,9 @@ class World:
 
     def expected(self, base, candidate):
         return self.tells(base, candidate)
+
+    def hopeless(self, base, candidate):
+        return self.without_hope(candidate)
 
     def seen_s(self, case):
         return None
@@ -139,6 +144,7 @@ class Investigated:
         reserve_s=0.0,
         obstacle=lambda pulled, case: None,
         seeks_memory=False,
+        bounds=None,
     ):
         self.world = world
         self.ledger = Ledger(
@@ -149,7 +155,7 @@ class Investigated:
         # A case takes 1 s in its turn.
         costs = Costs(start_s=1.0, arm_s=1.0, compile_s=0.0)
         bench = Bench(world, self.ledger, costs, obstacle, "here")
-        self.search = Search(bench, seeks_memory=seeks_memory)
+        self.search = Search(bench, seeks_memory=seeks_memory, bounds=bounds)
         self.proof = Proof(bench, base_runs=world.runs(BASE))
 
     def compose(self, base, levers):
