@@ -7,8 +7,8 @@ from peakward.lab.levers.prepare import prepare
 from peakward.lab.micro.piece import COMPILED
 from peakward.lab.micro.work import piece_work
 from peakward.records.case import MicroCase
-from peakward.studies.fusion.grid import PIECES as FUSION
-from peakward.studies.layout.grid import PIECES as LAYOUT
+from peakward.studies.fusion import PIECES as FUSION
+from peakward.studies.layout import PIECES as LAYOUT
 
 pytestmark = pytest.mark.gpu
 

@@ -128,5 +128,5 @@ def study_module(name: str) -> StudyModule:
     Raises:
         PeakwardError: as `study_entry`.
     """
-    module = f"peakward.studies.{study_entry(name).name.replace('-', '_')}"
-    return cast(StudyModule, importlib.import_module(module))
+    module = importlib.import_module(f"peakward.studies.{study_entry(name).name.replace('-', '_')}")
+    return cast(StudyModule, getattr(module, "STUDY", module))

@@ -18,9 +18,7 @@ from peakward.lab.micro import (
 from peakward.lab.micro.piece import COMPILED
 from peakward.lab.micro.subjects import BUILDERS
 from peakward.records.case import MicroSubject
-from peakward.studies.fusion import grid as fusion
-from peakward.studies.layout import grid as layout
-from peakward.studies.vectorization import grid as vectorization
+from peakward.studies import fusion, layout, vectorization
 
 PIECES = {
     "softmax": softmax.PIECES,

@@ -1,0 +1,292 @@
+"""Sentences whose every number is kept as evidence, and claims that several studies make alike."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from statistics import geometric_mean
+from typing import Any, TypeVar
+
+import msgspec
+
+from peakward.prediction.parameters import n_parameters
+from peakward.records.case import Case, ModelCase, OperatorCase
+from peakward.records.measurement import Interval, Measurement
+from peakward.records.study import Conclusion, Evidence, Unit
+from peakward.report.cases import label
+from peakward.report.format import format_cell
+from peakward.stats.compare import median_ratio
+from peakward.studies.cases import place
+from peakward.studies.engine import Row
+from peakward.studies.parts import Source, evidence
+from peakward.studies.power_law import exponent_interval
+from peakward.studies.readings import distinct, processes
+from peakward.studies.values import Value, groups
+
+R = TypeVar("R")
+AnyRow = Row[Any]
+MOST_NAMED = 6
+"""Losing cases named in a sentence."""
+
+
+class Sentence:
+    """A sentence in the making, written as an f-string:
+
+        told = Sentence()
+        yield from told.end(f"{row.name} takes {told('time', row.median_s, 's', row.measurement)}.")
+
+    Each number is printed in its unit and kept as evidence. One that is not known leaves the sentence out.
+    """
+
+    def __init__(self) -> None:
+        self._evidence: dict[Evidence, None] = {}
+        self._is_known = True
+
+    def __call__(
+        self, quantity: str, value: float | None, unit: Unit, *sources: Source | None
+    ) -> str:
+        """The number as text."""
+        if value is None:
+            self._is_known = False
+            return ""
+        self._evidence[evidence(quantity, value, unit, *sources)] = None
+        return format_cell(value, unit)
+
+    def of(self, value: Value, row: AnyRow, *sources: Source | None) -> str:
+        """A value of a row, computed from its measurement and from other sources."""
+        found = value.cell(row)
+        assert not isinstance(found, str)
+        return self(f"{value.name}, {row.name}", found, value.unit, row.measurement, *sources)
+
+    def range(
+        self, quantity: str, found: Interval | None, unit: Unit, *sources: Source | None
+    ) -> str:
+        """The ends of an interval: "1.02× to 1.05×"."""
+        low, high = (None, None) if found is None else (found.low, found.high)
+        first = self(f"{quantity}, low end", low, unit, *sources)
+        return f"{first} to {self(f'{quantity}, high end', high, unit, *sources)}"
+
+    def by_name(
+        self,
+        quantity: str,
+        found: Iterable[tuple[float, AnyRow]],
+        unit: Unit,
+        *sources: Source | None,
+    ) -> str:
+        """A number of each of several rows: "torch 2, compiled 3"."""
+        return ", ".join(
+            f"{row.name} {self(f'{quantity}, {row.name}', value, unit, row.measurement, *sources)}"
+            for value, row in found
+        )
+
+    def count(self, quantity: str, n: int, sources: Iterable[Source | None]) -> str:
+        """How many there are, each with its source."""
+        return self(quantity, n, "count", *sources)
+
+    def end(self, text: str) -> Iterator[Conclusion]:
+        """The sentence, if all of its numbers are known."""
+        if self._is_known:
+            yield Conclusion(text=text, evidence=tuple(self._evidence))
+
+
+def sources(rows: Iterable[AnyRow]) -> tuple[Measurement | None, ...]:
+    """The measurements of rows."""
+    return tuple(each.measurement for each in rows)
+
+
+def pairs(rows: Iterable[AnyRow]) -> tuple[Measurement | None, ...]:
+    """The measurements of rows and of their bases."""
+    return tuple(made for each in rows for made in (each.measurement, each.base))
+
+
+def known(rows: Iterable[R], get: Callable[[R], float | None]) -> list[tuple[float, R]]:
+    """Each row of which the value is known, behind its value."""
+    return [(found, each) for each in rows if (found := get(each)) is not None]
+
+
+def least(known: Iterable[tuple[float, R]]) -> tuple[float, R]:
+    """The first row with the smallest value."""
+    return min(known, key=lambda each: each[0])
+
+
+def most(known: Iterable[tuple[float, R]]) -> tuple[float, R]:
+    """The first row with the largest value."""
+    return max(known, key=lambda each: each[0])
+
+
+class Ranking(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows that do the same work: those that were timed, fastest first, and those that were not."""
+
+    timed: tuple[AnyRow, ...]
+    untimed: tuple[AnyRow, ...]
+
+    @property
+    def title(self) -> str:
+        """What the first may be called."""
+        return "the fastest of those timed" if self.untimed else "the fastest"
+
+    @property
+    def absent(self) -> str:
+        """The end of the sentence that calls it so: "; not timed: flex (interrupted), sdpa (not run)"."""
+        return not_timed(self.untimed)
+
+    @property
+    def near(self) -> tuple[AnyRow, ...]:
+        """Those whose interval overlaps that of the first."""
+        first, *others = self.timed
+        assert first.time is not None
+        return tuple(each for each in others if each.time and not distinct(first.time, each.time))
+
+
+def rank(rivals: Iterable[AnyRow]) -> Ranking:
+    """Rows that do the same work, in the order of their medians."""
+    rows = tuple(rivals)
+    return Ranking(
+        timed=tuple(
+            sorted((each for each in rows if each.time), key=lambda row: row.median_s or 0)
+        ),
+        untimed=tuple(each for each in rows if each.time is None),
+    )
+
+
+def not_timed(untimed: Iterable[AnyRow]) -> str:
+    """A clause that names each once with its reason; empty where all were timed."""
+    by_reason: dict[str, dict[str, None]] = {}
+    for each in untimed:
+        if each.absence is not None:
+            by_reason.setdefault(each.absence, {})[each.name] = None
+    said = ", ".join(f"{', '.join(names)} ({reason})" for reason, names in by_reason.items())
+    return f"; not timed: {said}" if said else ""
+
+
+def compared(where: str, slow: AnyRow | None, fast: AnyRow | None) -> Iterator[Conclusion]:
+    """How many times as long the one takes as the other, or that their intervals do not tell them apart.
+
+    Nothing where one was not timed.
+    """
+    if slow is None or fast is None or slow.time is None or fast.time is None:
+        return
+    told, both = Sentence(), (slow.measurement, fast.measurement)
+    ratio = slow.time.estimate / fast.time.estimate
+    times = told("time over time", ratio, "ratio", *both)
+    text = f"{where}: {slow.name} takes {times} the time of {fast.name}"
+    if not distinct(slow.time, fast.time):
+        yield from told.end(f"{text}, not told apart by intervals{processes(*both)}.")
+        return
+    low = told("least", slow.time.low / fast.time.high, "ratio", *both)
+    high = told("most", slow.time.high / fast.time.low, "ratio", *both)
+    yield from told.end(f"{text} ({low} to {high}{processes(*both)}).")
+
+
+def gains(rows: Iterable[AnyRow], candidate: str, base: str) -> Iterator[Conclusion]:
+    """How much faster the rows are than their bases: the least, the most and the mean by model size; then the
+    cases that lose."""
+    rows = tuple(rows)
+    compared = _compared(rows)
+    if len(compared) == 1:
+        yield from _one_gain(*compared[0], candidate, base)
+    elif compared:
+        yield from _range_of_gains(compared, candidate, base)
+    yield from losses(rows, candidate, base)
+
+
+def losses(rows: Iterable[AnyRow], candidate: str, base: str) -> Iterator[Conclusion]:
+    """The cases that are slower than their bases by more than the intervals; nothing where none is."""
+    compared = [each for _, each in _compared(rows)]
+    slower = [each for each in compared if each.is_slower]
+    if not slower:
+        return
+    told, both = Sentence(), pairs(slower)
+    named = "; ".join(_where(each) for each in slower[:MOST_NAMED])
+    named += "" if len(slower) <= MOST_NAMED else "; and others"
+    yield from told.end(
+        f"{candidate} is slower than {base} in {told.count('cases that lose', len(slower), both)} of "
+        f"{told.count('cases', len(compared), both)} cases, by more than the intervals{processes(*both)}: "
+        f"{named}."
+    )
+
+
+def _compared(rows: Iterable[AnyRow]) -> list[tuple[Interval, AnyRow]]:
+    """Each row that was timed with its base, behind its speed-up."""
+    return [(speed, each) for each in rows if (speed := each.speed) is not None]
+
+
+def _one_gain(speed: Interval, row: AnyRow, candidate: str, base: str) -> Iterator[Conclusion]:
+    told = Sentence()
+    yield from told.end(
+        f"{candidate} runs {_where(row)} at {told('speed-up', speed.estimate, 'ratio', *row.both)} the speed "
+        f"of {base} ({told.range('speed-up', speed, 'ratio', *row.both)}{processes(*row.both)})."
+    )
+
+
+def _range_of_gains(
+    compared: Sequence[tuple[Interval, AnyRow]], candidate: str, base: str
+) -> Iterator[Conclusion]:
+    told = Sentence()
+
+    def end(quantity: str, found: tuple[Interval, AnyRow]) -> tuple[str, str]:
+        speed, row = found
+        ends = told.range(quantity, speed, "ratio", *row.both)
+        return told(quantity, speed.estimate, "ratio", *row.both), f"({ends}; {_where(row)})"
+
+    def mean(quantity: str, found: Sequence[tuple[Interval, AnyRow]]) -> str:
+        factor = geometric_mean(speed.estimate for speed, _ in found)
+        return told(quantity, factor, "ratio", *pairs(row for _, row in found))
+
+    low, low_ends = end("least speed-up", min(compared, key=lambda each: each[0].estimate))
+    high, high_ends = end("largest speed-up", max(compared, key=lambda each: each[0].estimate))
+    both = pairs(row for _, row in compared)
+    by_size = _by_size(compared)
+    if by_size:
+        means = ", ".join(f"{mean(f'speed-up of {name}', of)} for {name}" for name, of in by_size)
+    else:
+        means = (
+            f"{mean('speed-up', compared)} over {told.count('cases', len(compared), both)} cases"
+        )
+    yield from told.end(
+        f"{candidate} runs at {low} the speed of {base} at least {low_ends}, {high} at most {high_ends}; "
+        f"geometric mean {means}. Intervals are those{processes(*both)}."
+    )
+
+
+def _by_size(
+    compared: Sequence[tuple[Interval, AnyRow]],
+) -> list[tuple[str, Sequence[tuple[Interval, AnyRow]]]]:
+    """By model, smallest first, over the workloads that every model ran; nothing for one model."""
+    of_models = [each for each in compared if isinstance(each[1].point.case, ModelCase)]
+    by_model = groups(of_models, lambda each: each[1].point.case.model)
+    works = [{row.point.case.workload for _, row in of} for of in by_model]
+    shared = set.intersection(*works) if len(works) > 1 else set()
+    if not shared:
+        return []
+    by_model = tuple(sorted(by_model, key=lambda of: n_parameters(of[0][1].point.case.model)))
+    return [
+        (
+            of[0][1].point.case.model.name,
+            [each for each in of if each[1].point.case.workload in shared],
+        )
+        for of in by_model
+    ]
+
+
+def _where(row: AnyRow) -> str:
+    case: Case = row.point.case if row.base is None else row.base.case
+    if isinstance(case, ModelCase):
+        return place(case)
+    if isinstance(case, OperatorCase):  # Not how attention was computed: the two differ in that.
+        shape = f"{case.batch_size} × {case.n_heads} × {case.seq_len} × {case.head_dim}"
+        return f"{shape} {case.pass_}, {case.precision}"
+    return label(case)
+
+
+def growth(
+    rows: Iterable[AnyRow], x: Callable[[AnyRow], int]
+) -> tuple[Interval, list[tuple[int, AnyRow]]] | None:
+    """The exponent of the rows' times in x and the timed rows behind it; None for fewer than three x."""
+    timed = [(x(each), each) for each in rows if each.time is not None]
+    power = exponent_interval([at for at, _ in timed], [row.time for _, row in timed if row.time])
+    return None if power is None else (power, timed)
+
+
+def longer(first: AnyRow, second: AnyRow) -> Interval | None:
+    """The second's median over the first's, with its interval."""
+    if first.time is None or second.time is None:
+        return None
+    return median_ratio(first.time, second.time)

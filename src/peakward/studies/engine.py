@@ -1,0 +1,241 @@
+"""The engine of the studies: what is measured, the row that comes of each case, and a study made of these.
+
+A study is a specification: the points of its grid, tables and plots of values, and claims.
+"""
+
+from collections.abc import Callable, Iterable
+from itertools import chain
+from typing import Any, Generic, Literal, TypeVar
+
+import msgspec
+
+from peakward.records.calibration import Calibration
+from peakward.records.case import Case, ModelCase
+from peakward.records.case_memory import CaseMemory
+from peakward.records.measurement import Interval, Measurement
+from peakward.records.profile import CaseProfile
+from peakward.records.protocol import Protocol
+from peakward.records.study import Conclusion, Plot, Table
+from peakward.stats.compare import median_ratio
+from peakward.studies import readings as read
+from peakward.studies.parts import Parts
+from peakward.studies.readings import Planned, Readings
+from peakward.studies.recorder import Recorder
+from peakward.studies.setting import Setting
+
+C = TypeVar("C", bound=Case)
+P = TypeVar("P", bound="Point[Any]")
+
+_ABSENT = {"oom": "out of memory", "timeout": "timed out", "invalid": "wrong result"}
+"""The other statuses say themselves what happened."""
+CANNOT_RUN = "cannot run here"
+
+
+class Point(msgspec.Struct, Generic[C], frozen=True, kw_only=True):
+    """One case of a grid. A study that tells its cases apart by more adds fields."""
+
+    case: C
+    protocol: Protocol
+    name: str = ""
+    """For a reader, among the cases that it is compared with."""
+    base: Planned | None = None
+    """The case that it is compared with, and how that is measured."""
+    absent: str | None = None
+    """Why the case cannot run on this machine; it is then not measured."""
+    also: Literal["profile", "memory", "first step"] | None = None
+    """What is recorded in a process of its own, after the whole grid was timed."""
+
+    @property
+    def planned(self) -> Planned:
+        """The case and how it is measured."""
+        return self.case, self.protocol
+
+
+class Row(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
+    """A point and what came of it."""
+
+    point: P
+    measurement: Measurement | None = None
+    base: Measurement | None = None
+    """The measurement of the point's base."""
+    profile: CaseProfile | None = None
+    memory: CaseMemory | None = None
+    calibration: Calibration | None = None
+
+    @property
+    def name(self) -> str:
+        """The point's name."""
+        return self.point.name
+
+    @property
+    def time(self) -> Interval | None:
+        """The median step time with its interval; None unless the case ended `ok`."""
+        return read.time(self.measurement)
+
+    @property
+    def median_s(self) -> float | None:
+        """The median step time in seconds; None unless the case ended `ok`."""
+        return read.median_s(self.measurement)
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """The measured peak memory; None unless the case ended `ok`."""
+        return read.peak_bytes(self.measurement)
+
+    @property
+    def status(self) -> str:
+        """For a table."""
+        return "not available" if self.point.absent else read.status(self.measurement)
+
+    @property
+    def reason(self) -> str | None:
+        """Why the case has no time; None where it has one."""
+        if self.point.absent or self.measurement is None:
+            return self.point.absent
+        return self.measurement.reason
+
+    @property
+    def absence(self) -> str | None:
+        """Why the case has no time, in two or three words; None where it has one."""
+        if self.time is not None:
+            return None
+        if self.point.absent:
+            return CANNOT_RUN
+        if self.measurement is None:
+            return "not run"
+        if self.measurement.interrupted:
+            return "interrupted"
+        return _ABSENT.get(self.measurement.status, self.measurement.status)
+
+    @property
+    def both(self) -> tuple[Measurement | None, Measurement | None]:
+        """The sources of what compares the row with its base."""
+        return self.base, self.measurement
+
+    @property
+    def speed(self) -> Interval | None:
+        """The base's median over the row's, with the interval that theirs give it: above 1 is faster."""
+        base = read.time(self.base)
+        return None if base is None or self.time is None else median_ratio(self.time, base)
+
+    @property
+    def factor(self) -> float | None:
+        """The estimate of `speed`."""
+        return None if self.speed is None else self.speed.estimate
+
+    @property
+    def over_base(self) -> Interval | None:
+        """The row's median over its base's, with its interval: above 1 is slower."""
+        base = read.time(self.base)
+        return None if base is None or self.time is None else median_ratio(base, self.time)
+
+    @property
+    def is_slower(self) -> bool:
+        """Whether it takes longer than its base, and the intervals of the medians do not overlap."""
+        base = read.time(self.base)
+        if base is None or self.time is None:
+            return False
+        return read.distinct(base, self.time) and self.time.estimate > base.estimate
+
+
+class View(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
+    """All that a study's tables, plots and claims are computed from."""
+
+    rows: tuple[Row[P], ...]
+    """In the order of the points, run or not."""
+    readings: Readings
+    setting: Setting
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """The device's, where the study asks for it."""
+        return self.readings.calibration
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the study runs on a GPU."""
+        return self.setting.device == "cuda"
+
+    def find(self, planned: Planned) -> Measurement | None:
+        """The measurement of a case beside the grid, such as a search's probe."""
+        return self.readings.find(planned)
+
+
+def view(points: Iterable[P], readings: Readings, setting: Setting) -> View[P]:
+    """The points with what was measured of them."""
+    return View(
+        rows=tuple(row(each, readings) for each in points), readings=readings, setting=setting
+    )
+
+
+def row(point: P, readings: Readings) -> Row[P]:
+    """One point with what was measured of it."""
+    return Row(
+        point=point,
+        measurement=readings.find(point.planned),
+        base=None if point.base is None else readings.find(point.base),
+        profile=readings.profile(point.case),
+        memory=readings.memory_of(point.case),
+        calibration=readings.calibration,
+    )
+
+
+def model_points(cases: Iterable[ModelCase], protocol: Protocol) -> tuple[Point[ModelCase], ...]:
+    """A point for each case, all by one protocol."""
+    return tuple(Point(case=case, protocol=protocol) for case in cases)
+
+
+class Study(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
+    """A study's specification."""
+
+    title: str
+    points: Callable[[Setting], Iterable[P]]
+    """Its grid."""
+    tables: tuple[Callable[[View[P]], Iterable[Table]], ...] = ()
+    plots: tuple[Callable[[View[P]], Iterable[Plot]], ...] = ()
+    claims: tuple[Callable[[View[P]], Iterable[Conclusion]], ...] = ()
+    notes: Callable[[View[P]], Iterable[str]] = lambda _view: ()
+    """Conventions and limits that a reader must know."""
+    needs_ceilings: bool = False
+    """Whether shares are of the device's ceilings, which are then measured first."""
+    search: Callable[[Recorder, Setting], None] | None = None
+    """Measures what depends on the grid's results."""
+
+    @property
+    def TITLE(self) -> str:
+        """The title."""
+        return self.title
+
+    def plan(self, setting: Setting) -> tuple[Planned, ...]:
+        """The cases known before anything is measured, each once; a search adds its probes."""
+        points = self.points(setting)
+        return tuple(dict.fromkeys(each.planned for each in points if each.absent is None))
+
+    def gather(self, lab: Recorder, setting: Setting) -> None:
+        """Run the grid. An interruption leaves in the recorder what was measured.
+
+        All is timed before anything is profiled: a profiler costs its process.
+        """
+        if self.needs_ceilings:
+            lab.ceilings()
+        lab.measure_all(self.plan(setting))
+        if self.search is not None:
+            self.search(lab, setting)
+        for point in self.points(setting):
+            match point.also if point.absent is None else None:
+                case "profile":
+                    lab.profile(point.planned)
+                case "memory":
+                    lab.record_memory(point.planned)
+                case "first step":
+                    lab.explain_first_step(point.planned)
+
+    def parts(self, readings: Readings, setting: Setting) -> Parts:
+        """What the measurements say; pure, and sound for any subset of them."""
+        seen = view(self.points(setting), readings, setting)
+        return Parts(
+            tables=tuple(chain.from_iterable(each(seen) for each in self.tables)),
+            plots=tuple(chain.from_iterable(each(seen) for each in self.plots)),
+            conclusions=tuple(chain.from_iterable(each(seen) for each in self.claims)),
+            notes=tuple(self.notes(seen)),
+        )

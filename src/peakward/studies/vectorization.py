@@ -1,0 +1,219 @@
+"""Study `vectorization`: one matrix product as loops in Python, by NumPy and by torch."""
+
+from collections.abc import Iterable, Iterator
+
+from peakward.records.calibration import MatmulRate
+from peakward.records.case import DeviceType, MicroCase, MicroPrecision
+from peakward.records.study import Conclusion
+from peakward.studies import pieces, values
+from peakward.studies.claims import Sentence, compared, growth, known, most, sources
+from peakward.studies.engine import Study, View
+from peakward.studies.pieces import Piece, PieceRow, flops_per_s
+from peakward.studies.readings import ratio
+from peakward.studies.scope import ScopeName
+from peakward.studies.setting import Setting
+from peakward.studies.values import STATUS, TIME, VERDICT, Value, plot, table, text
+
+LOOPS, NUMPY, TORCH = "python loops", "numpy", "torch"
+LOOP_SIZES: dict[ScopeName, tuple[int, ...]] = {
+    "small": (32, 64, 128),
+    "corners": (32, 64, 128),
+    "full": (32, 64, 128, 256),
+}
+"""256 takes about a second a product (CPython 3.11)."""
+NUMPY_SIZES = (32, 64, 128, 256, 512, 1024, 2048)
+TORCH_SIZES: dict[ScopeName, tuple[int, ...]] = {
+    "small": NUMPY_SIZES,
+    "corners": (*NUMPY_SIZES, 8192),
+    "full": (*NUMPY_SIZES, 4096, 8192),
+}
+"""Sizes on a GPU; a CPU takes NumPy's."""
+TORCH_PRECISIONS: dict[DeviceType, tuple[MicroPrecision, ...]] = {
+    "cpu": ("fp32",),
+    "cuda": ("fp32", "tf32", "bf16"),
+}
+HELD_TO = {"fp64": "fp32"}
+"""The precision whose square product stands for one that is not calibrated."""
+
+
+def points(setting: Setting) -> tuple[Piece, ...]:
+    """Loops and NumPy on the CPU, torch on the device, each at several sizes."""
+    device, name = setting.device, setting.scope.name
+    in_torch = NUMPY_SIZES if device == "cpu" else TORCH_SIZES[name]
+
+    def cases(
+        piece: str, sizes: Iterable[int], precision: MicroPrecision, where: DeviceType
+    ) -> Iterator[MicroCase]:
+        for n in sizes:
+            yield MicroCase(
+                subject="matmul", piece=piece, sizes=(n,), precision=precision, device=where
+            )
+
+    return pieces.pieces(
+        (
+            *cases(LOOPS, LOOP_SIZES[name], "fp64", "cpu"),
+            *cases(NUMPY, NUMPY_SIZES, "fp32", "cpu"),
+            *(
+                case
+                for precision in TORCH_PRECISIONS[device]
+                for case in cases(TORCH, in_torch, precision, device)
+            ),
+        ),
+        pieces.protocol(setting),
+    )
+
+
+def n_of(row: PieceRow) -> int:
+    """The product's size."""
+    return row.point.case.sizes[0]
+
+
+def way(row: PieceRow) -> tuple[str, str]:
+    """By what the product is made, and in which precision."""
+    return row.point.case.piece, row.point.case.precision
+
+
+def square_product(row: PieceRow) -> MatmulRate | None:
+    """The fastest square product that the calibration measured in the type; None on another device than
+    the calibration's, and of a type that it did not measure."""
+    case, of = row.point.case, row.calibration
+    if of is None or of.environment.device_type != case.device:
+        return None
+    kind = HELD_TO.get(case.precision, case.precision)
+    own = [rate for rate in of.matmul if rate.compute_type == kind]
+    return max(own, key=lambda rate: rate.flops_per_s, default=None)
+
+
+def square_share(row: PieceRow) -> float | None:
+    """The rate over the square product's."""
+    square = square_product(row)
+    return None if square is None else ratio(flops_per_s(row), square.flops_per_s)
+
+
+def by_size(view: View[Piece], piece: str) -> dict[int, PieceRow]:
+    """The timed ones of a way by n, in the first precision that it has."""
+    timed = [row for row in view.rows if row.name == piece and row.time]
+    return {n_of(row): row for row in reversed(timed)}
+
+
+def speedups(view: View[Piece]) -> Iterator[Conclusion]:
+    """Loops against NumPy and torch at the largest size that all of them ran, and NumPy against torch
+    at the largest of theirs."""
+    for slow, fast in ((LOOPS, NUMPY), (LOOPS, TORCH), (NUMPY, TORCH)):
+        left, right = by_size(view, slow), by_size(view, fast)
+        if shared := left.keys() & right.keys():
+            n = max(shared)
+            elsewhere = left[n].point.case.device != right[n].point.case.device
+            where = ", the first on the CPU, the second on the GPU" if elsewhere else ""
+            yield from compared(f"A product of {n} × {n}{where}", left[n], right[n])
+
+
+def loops_grow(view: View[Piece]) -> Iterator[Conclusion]:
+    """The exponent of the loops' time in n, with the interval that those of the times give it."""
+    found = growth([row for row in view.rows if row.name == LOOPS], n_of)
+    if found is None:
+        return
+    power, timed = found
+    (least, first), (largest, last) = timed[0], timed[-1]
+    told, behind = Sentence(), sources(row for _, row in timed)
+    yield from told.end(
+        f"The loops' time grows as n to the power of {told('exponent', power.estimate, 'count', *behind)} "
+        f"({told.range('exponent', power, 'count', *behind)} by their intervals) over "
+        f"{told.count('sizes', len(timed), behind)} sizes, from "
+        f"{told('shortest time', first.median_s, 's', first.measurement)} at "
+        f"{told('least n', least, 'count', first.measurement)} to "
+        f"{told('longest time', last.median_s, 's', last.measurement)} at "
+        f"{told('largest n', largest, 'count', last.measurement)}; their FLOPs as n³."
+    )
+
+
+def shares(view: View[Piece]) -> Iterator[Conclusion]:
+    """The best that each way reaches of the fastest square product that was measured on its device."""
+    for group in values.groups(view.rows, way):
+        if found := known(group, square_share):
+            share, best = most(found)
+            square, of, own = square_product(best), best.calibration, best.measurement
+            assert square is not None  # There is a share of it.
+            told = Sentence()
+            rate = told("rate", flops_per_s(best), "flops_per_s", own)
+            n = told("n", n_of(best), "count", own)
+            part = told("share of the square product", share, "share", own, of)
+            of_square = told("square product's rate", square.flops_per_s, "flops_per_s", of)
+            at = told("square product's n", square.size, "count", of)
+            yield from told.end(
+                f"{best.name} in {best.point.case.precision} reaches {rate} at most, at n = {n}: {part} of "
+                f"the fastest square product of torch measured here in {square.compute_type}, {of_square} at "
+                f"n = {at}."
+            )
+
+
+def equality(view: View[Piece]) -> Iterator[Conclusion]:
+    """The largest difference from fp64 of each way."""
+    for group in values.groups(view.rows, way):
+        if found := known(group, pieces.difference):
+            difference, worst = most(found)
+            told = Sentence()
+            number = told("largest difference from fp64", difference, "count", worst.measurement)
+            n = told("n", n_of(worst), "count", worst.measurement)
+            yield from told.end(
+                f"The largest difference of {worst.name} in {worst.point.case.precision} from fp64 is "
+                f"{number} of the largest value, at n = {n}."
+            )
+
+
+def notes(view: View[Piece]) -> Iterator[str]:
+    """What rates and shares are of."""
+    yield (
+        "FLOPs are 2·n³. Shares are of the fastest square product that the calibration measured on this "
+        "device in the same type, which is not the datasheet's peak; Python's floats are fp64 and are "
+        "held to the product in fp32."
+    )
+    yield pieces.FP64_NOTE
+    if view.on_gpu:
+        yield (
+            "Python and NumPy run on the CPU, whatever the device: theirs are the tables of a CPU, whose "
+            "square product was not measured here, so that they have no share."
+        )
+    above = [row for row in view.rows if (square_share(row) or 0.0) > 1]
+    if above:
+        names = ", ".join(f"{row.name} {n_of(row)} in {row.point.case.precision}" for row in above)
+        yield (
+            f"A share over 100% ({names}): the product ran faster than the square one of the "
+            "calibration, whose rate is the best of a few sizes at another moment."
+        )
+
+
+STUDY = Study(
+    title="What do loops in Python cost a matrix product?",
+    points=points,
+    needs_ceilings=True,
+    tables=(
+        # No table mixes kinds of devices.
+        table(
+            lambda row: f"Products on the {'CPU' if row.point.case.device == 'cpu' else 'GPU'}",
+            (
+                Value("n", "count", n_of),
+                text("by", lambda row: row.name),
+                pieces.PRECISION,
+                STATUS,
+                TIME,
+                pieces.RATE,
+                Value("of the square product", "share", square_share),
+                pieces.DIFFERENCE,
+                VERDICT,
+            ),
+            each=lambda row: row.point.case.device,
+        ),
+    ),
+    plots=(
+        plot(
+            "Rate of a matrix product",
+            Value("n", "count", n_of),
+            Value("FLOPs a second", "flops_per_s", flops_per_s),
+            lambda row: ", ".join(way(row)),
+            log="xy",
+        ),
+    ),
+    claims=(speedups, loops_grow, shares, equality),
+    notes=notes,
+)
