@@ -13,6 +13,7 @@ from peakward.levers import catalogue as lever_catalogue
 from peakward.models import presets
 from peakward.records.case import (
     AS_WRITTEN,
+    CONFIGURATION_FIELDS,
     Configuration,
     ConfiguredCase,
     DeviceType,
@@ -60,7 +61,7 @@ DEFAULTS: dict[DeviceType, Defaults] = {
 _CHOICES: dict[str, tuple[str, ...]] = {
     field: get_args(hint)
     for field, hint in get_type_hints(Configuration).items()
-    if hint is not bool
+    if field in CONFIGURATION_FIELDS and hint is not bool
 }
 
 
@@ -195,7 +196,7 @@ def _setting(item: str, option: str) -> dict[str, Any]:
     if not equals:
         return dict(lever_catalogue.lever(item).sets)
     name = field.strip().replace("-", "_")
-    values.one_of(name, Configuration.__struct_fields__, f"a setting in {option}")
+    values.one_of(name, CONFIGURATION_FIELDS, f"a setting in {option}")
     return {name: _value(name, value.strip())}
 
 
@@ -218,7 +219,7 @@ def _value(field: str, text: str) -> str | bool:
 def _settings(options: WorkOptions, start: dict[str, Any]) -> list[dict[str, Any]]:
     """Of each configuration, the fields that are not as the baseline has them."""
     axes: list[list[tuple[str, Any]]] = []
-    for field in Configuration.__struct_fields__:
+    for field in CONFIGURATION_FIELDS:
         text = getattr(options, field)
         if text is None:
             continue

@@ -8,6 +8,7 @@ from peakward.cli.values import GIB
 from peakward.cli.vocabulary import ShapeOptions
 from peakward.records.case import (
     AS_WRITTEN,
+    CONFIGURATION_FIELDS,
     Case,
     Configuration,
     ConfiguredCase,
@@ -101,7 +102,7 @@ def _workload_words(workload: Workload) -> list[str]:
 
 def _configuration_words(configuration: Configuration, start: Configuration) -> list[str]:
     words = []
-    for field in Configuration.__struct_fields__:
+    for field in CONFIGURATION_FIELDS:
         value = getattr(configuration, field)
         if value != getattr(start, field):
             text = ("on" if value else "off") if isinstance(value, bool) else value

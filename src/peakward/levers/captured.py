@@ -19,6 +19,8 @@ SEEN: dict[str, tuple[str | bool, str]] = {
 def unseen(case: ModuleCase) -> str | None:
     """Why a capture of the module would be of another case, or None where it is of this one."""
     configuration, work = case.configuration, case.workload
+    for axis, value in configuration.more:
+        return f"{axis} {value} is not seen by operators: a capture knows of no such lever"
     for field, (seen, why) in SEEN.items():
         value = getattr(configuration, field)
         if value != seen and not (field == "optimizer" and work.pass_ != "train_step"):

@@ -13,6 +13,7 @@ from peakward.levers.from_outside import outside_obstacle, step_obstacle
 from peakward.levers.fused import fused_obstacle
 from peakward.levers.graphs import graphs_obstacle
 from peakward.records.case import (
+    CONFIGURATION_FIELDS,
     Configuration,
     DeviceType,
     LeverCase,
@@ -313,7 +314,7 @@ def lever(name: str) -> Lever:
 
 def pull(lever: Lever, case: Leverable) -> Leverable:
     """The case with the lever resolved into it."""
-    configuration: Configuration = msgspec.structs.replace(case.configuration, **dict(lever.sets))
+    configuration = case.configuration.with_settings(dict(lever.sets))
     return msgspec.structs.replace(case, configuration=configuration)
 
 
@@ -374,7 +375,7 @@ def case_obstacle(
     """Why a setting of the case cannot apply on this machine, or None. Defaults always can."""
     if (outside := _outside(case)) is not None:
         return outside
-    for field in Configuration.__struct_fields__:
+    for field in CONFIGURATION_FIELDS:
         reason = setting_obstacle(
             field, case, compute_capability=compute_capability, has_compiler=has_compiler
         )

@@ -1,6 +1,6 @@
 """What can be done to a user's module from outside, and what must be changed in its own code."""
 
-from peakward.records.case import AS_WRITTEN, Configuration, ModuleCase, StepCase
+from peakward.records.case import AS_WRITTEN, CONFIGURATION_FIELDS, ModuleCase, StepCase
 
 INSIDE: dict[tuple[str, str | bool], str] = {
     (
@@ -116,7 +116,7 @@ OF_A_STEP: dict[tuple[str, str | bool], str] = {
 
 def step_obstacle(case: StepCase) -> str | None:
     """Why a setting cannot be applied around the call of a live step, or None."""
-    for field in Configuration.__struct_fields__:
+    for field in CONFIGURATION_FIELDS:
         value = getattr(case.configuration, field)
         if value != getattr(AS_WRITTEN, field) and (field, value) in OF_A_STEP:
             written = "on" if value is True else value
@@ -127,7 +127,7 @@ def step_obstacle(case: StepCase) -> str | None:
 def outside_obstacle(case: ModuleCase) -> str | None:
     """Why a setting of the case cannot be applied to its module from outside, or None."""
     inside = INSIDE if case.source.startswith("hf:") else INSIDE | TRANSFORMERS_ALONE
-    for field in Configuration.__struct_fields__:
+    for field in CONFIGURATION_FIELDS:
         value = getattr(case.configuration, field)
         if (field, value) in inside:
             return f"{field.replace('_', '-')} {value} {inside[field, value]}"

@@ -5,6 +5,7 @@ Levers are resolved into it (`levers.catalogue`), never named by it.
 """
 
 import hashlib
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -121,6 +122,30 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     swiglu: Written = "torch"
     weights: StoredWeights = "dense"
     """Quantised, passes without gradients multiply by them in Peakward's own kernel."""
+    more: tuple[tuple[str, str], ...] = ()
+    """Settings on axes that have no field here, sorted by axis; a default is never among them."""
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "more", tuple(sorted(dict(self.more).items())))
+
+    @property
+    def settings(self) -> dict[str, str | bool]:
+        """The value on each axis: of those without a field, only what is not the default."""
+        fields = (name for name in self.__struct_fields__ if name != "more")
+        return {name: getattr(self, name) for name in fields} | dict(self.more)
+
+    def with_settings(self, settings: Mapping[str, str | bool]) -> "Configuration":
+        """This configuration with other values on some axes; an axis without a field goes to `more`."""
+        changed: dict[str, object] = {
+            name: value for name, value in settings.items() if name in CONFIGURATION_FIELDS
+        }
+        more = {name: str(value) for name, value in settings.items() if name not in changed}
+        changed["more"] = tuple({**dict(self.more), **more}.items())
+        return msgspec.structs.replace(self, **changed)
+
+
+CONFIGURATION_FIELDS = tuple(name for name in Configuration.__struct_fields__ if name != "more")
+"""The axes that have a field of their own."""
 
 
 class ModelCase(
@@ -241,23 +266,27 @@ def same_work(one: LeverCase, other: LeverCase) -> bool:
     return alike == other
 
 
-_KERNELS: dict[str, object] = {
-    "norm": "torch",
-    "rope": "torch",
-    "swiglu": "torch",
-    "weights": "dense",
+_OLDEST = (
+    "precision",
+    "attention",
+    "compile",
+    "compile_scope",
+    "cuda_graphs",
+    "optimizer",
+    "checkpointing",
+)
+SPELLED_OUT: dict[type, tuple[str, ...]] = {
+    ModelCase: _OLDEST,
+    ModuleCase: (*_OLDEST, "loss"),
+    StepCase: (*_OLDEST, "loss"),
 }
-"""Of a configuration; younger than any kind of case."""
-YOUNGER_FIELDS: dict[type, dict[str, dict[str, object]]] = {
-    ModelCase: {
-        "model": {"n_experts": 1, "n_active_experts": 1},
-        "workload": {"data": None},
-        "configuration": {"loss": "torch", **_KERNELS},
-    },
-    ModuleCase: {"configuration": _KERNELS},
-    StepCase: {"configuration": _KERNELS},
+"""The settings that a key always holds, by the kind of case. Frozen: every other setting is left out of a
+key at its default, so that a new axis changes no stored key."""
+YOUNGER_FIELDS: dict[str, dict[str, object]] = {
+    "model": {"n_experts": 1, "n_active_experts": 1},
+    "workload": {"data": None},
 }
-"""Left out of a key at these values, so that older records keep the keys they are stored under."""
+"""Fields of a `ModelCase`, likewise left out of its key at these values."""
 
 
 def case_key(case: Case) -> str:
@@ -265,9 +294,17 @@ def case_key(case: Case) -> str:
     # Decoded once, so that an integer given for a float is that float: 64 and 64.0 are equal.
     normal = msgspec.json.decode(msgspec.json.encode(case), type=Case)
     content = msgspec.to_builtins(normal)
-    for part, younger in YOUNGER_FIELDS.get(type(normal), {}).items():
-        fields = content[part].items()
-        content[part] = dict(each for each in fields if each not in younger.items())
+    if isinstance(normal, ModelCase):
+        for part, younger in YOUNGER_FIELDS.items():
+            fields = content[part].items()
+            content[part] = dict(each for each in fields if each not in younger.items())
+    if isinstance(normal, LeverCase):
+        defaults = msgspec.to_builtins(Configuration())
+        content["configuration"] = {
+            name: value
+            for name, value in content["configuration"].items()
+            if name in SPELLED_OUT[type(normal)] or value != defaults[name]
+        }
     if isinstance(normal, StepCase) and normal.configuration == AS_WRITTEN:
         del content["configuration"]
     return hashlib.sha256(msgspec.json.encode(content)).hexdigest()[:16]

@@ -105,8 +105,8 @@ class Expectations:
     def _arithmetic_s(self, case: LeverCase) -> float | None:
         """Its products at the datasheet's peak, where the device has one; else at the best rate that
         was measured. Traffic is left out: of a small case it may stay in a cache. None of a user's module,
-        of whose products only it knows."""
-        if not isinstance(case, ModelCase):
+        of whose products only it knows, nor of a lever that does not describe its work."""
+        if not isinstance(case, ModelCase) or case.configuration.more:
             return None
         if self._device is None and self._calibration is None:
             return None
@@ -121,10 +121,7 @@ class Expectations:
 def _phases_left_alone(base: LeverCase, candidate: LeverCase) -> tuple[str, ...]:
     if not same_work(base, candidate):
         return ()
-    changed = [
-        field
-        for field in type(base.configuration).__struct_fields__
-        if getattr(base.configuration, field) != getattr(candidate.configuration, field)
-    ]
+    before, after = base.configuration.settings, candidate.configuration.settings
+    changed = [field for field in before | after if before.get(field) != after.get(field)]
     left = [_UNTOUCHED.get(field, ()) for field in changed]
     return tuple(phase for phase in left[0] if all(phase in each for each in left)) if left else ()

@@ -44,6 +44,7 @@ def test_what_is_seen(settings):
         ({"precision": "fp16-mixed"}, "loss scaling"),
         ({"work": {"accumulate": 2}}, "2 micro-batches"),
         ({"pass_": "decode"}, "take forward"),
+        ({"more": (("pace", "fast"),)}, "pace fast is not seen by operators"),
     ],
 )
 def test_what_is_not_seen(settings, reason):

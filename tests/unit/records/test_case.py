@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from peakward.records.case import (
+    SPELLED_OUT,
     Configuration,
     ModelCase,
     ModuleCase,
@@ -147,3 +148,27 @@ def test_the_same_work_is_all_but_the_configuration() -> None:
     assert same_work(CASE, other)
     assert not same_work(CASE, STEP)
     assert not same_work(CASE, msgspec.structs.replace(CASE, device="cuda"))
+
+
+def test_an_axis_without_a_field_is_in_the_key_and_a_default_in_none() -> None:
+    """An axis that an older version does not know leaves every stored key as it is."""
+    assert "more" not in SPELLED_OUT[ModelCase]
+    one = Configuration(more=(("pace", "fast"), ("echo", "on")))
+    other = Configuration().with_settings({"echo": "on", "pace": "fast", "norm": "torch"})
+    assert one == other
+    assert one.more == (("echo", "on"), ("pace", "fast"))
+    assert one.settings["pace"] == "fast"
+    assert one.settings["norm"] == "torch"
+    keys = {
+        case_key(msgspec.structs.replace(CASE, configuration=each))
+        for each in (Configuration(), one, Configuration(more=(("pace", "fast"),)))
+    }
+    assert MODEL_KEY in keys
+    assert len(keys) == 3
+
+
+def test_a_stored_configuration_without_axes_of_a_younger_version_opens() -> None:
+    content = msgspec.to_builtins(CASE)
+    del content["configuration"]["more"]
+    stored = msgspec.json.encode({"schema_version": 2, "record": content})
+    assert from_json(stored, ModelCase) == CASE

@@ -92,3 +92,13 @@ def test_where_a_type_multiplies_slower_a_lever_that_changes_to_it_cannot_gain(s
     assert here.hopeless(base, bf16, own_s / 1.1) is None, (
         "the base is faster than its own products"
     )
+
+
+def test_a_lever_that_does_not_describe_its_work_is_foretold_and_bound_by_nothing(studies):
+    here = expected(studies.H200, studies.CALIBRATION, profile(forward=2e9, optimizer=5e9))
+    unknown = studies.BASELINE.configuration.with_settings({"pace": "fast"})
+    candidate = msgspec.structs.replace(studies.BASELINE, configuration=unknown)
+    told = here.foretold(studies.BASELINE, candidate)
+    assert told.time_ratio is told.memory_ratio is None
+    assert all("got pace fast" in gap.reason for gap in told.absent)
+    assert here.bound(studies.BASELINE, candidate, base_s=10.0) is None

@@ -1,9 +1,11 @@
 """What a case fixes for its memory: sizes, types, the kernel of its attention. Refuses the rest."""
 
+from typing import get_args
+
 import msgspec
 
 from peakward.prediction.operators.plan import OWN_KERNELS, Plan, plan
-from peakward.records.case import ModelCase
+from peakward.records.case import ModelCase, Optimizer
 from peakward.records.errors import PeakwardError
 
 _OF_TORCH = ("cudnn", "flash", "efficient")
@@ -34,6 +36,7 @@ def _check(case: ModelCase) -> None:
         "precision", configuration.precision, "fp32", "tf32", "bf16", "bf16-mixed", "fp16-mixed"
     )
     _expect("compile", configuration.compile, "none", "default", "reduce-overhead")
+    _expect("optimizer", configuration.optimizer, *get_args(Optimizer))
     if case.model.n_experts > 1:
         _expect("compile of a mixture of experts", configuration.compile, "none")
     if configuration.compile != "none":

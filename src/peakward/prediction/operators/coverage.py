@@ -55,6 +55,10 @@ def expect_covered(case: ModelCase, compute_capability: ComputeCapability) -> No
         PeakwardError: where it does not.
     """
     configuration = case.configuration
+    for axis, value in configuration.more:
+        raise PeakwardError(
+            f"expected levers whose work is described, got {axis} {value}: measure the case instead"
+        )
     for setting, covered in (_ON_CUDA if case.device == "cuda" else _ON_CPU).items():
         expect(setting, getattr(configuration, setting), *covered)
     _expect_capturable(case)

@@ -1,6 +1,6 @@
 """The best composition of a user's module as lines for the user's own program."""
 
-from peakward.records.case import Configuration, ModuleCase
+from peakward.records.case import CONFIGURATION_FIELDS, ModuleCase
 from peakward.report.document import Block, Code, Paragraph, Section
 
 _BACKENDS = {
@@ -25,7 +25,7 @@ def section(base: ModuleCase, best: ModuleCase) -> Section:
     before, now = base.configuration, best.configuration
     chosen = {
         name: getattr(now, name)
-        for name in Configuration.__struct_fields__
+        for name in CONFIGURATION_FIELDS
         if getattr(now, name) != getattr(before, name)
     }
     imports, settings = _imports(chosen), _once(chosen)

@@ -24,6 +24,8 @@ def case(shape="tiny", device="cuda", changes=None, **configuration):
         (case(device="cpu"), "device cuda"),
         (case(changes={"n_experts": 4}, compile="default"), "compile of a mixture"),
         (case(precision="fp8"), "precision fp32 or"),
+        (case(optimizer="sgd"), "optimizer adamw-loop or"),
+        (case(more=(("pace", "fast"),)), "levers whose work is described, got pace fast"),
         (case(compile="max-autotune"), "compile none or"),
         (case(compile="default", checkpointing="sqrt"), "checkpointing of compiled blocks none"),
         (case(attention="sdpa-math"), "a kernel of attention naive or"),

@@ -56,6 +56,13 @@ def test_sizes_that_are_not_covered_are_refused(shape, workload, line):
         op_graph(case(shape, workload=workload))
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_lever_that_does_not_describe_its_work_is_not_predicted(device):
+    """Its step would else be predicted as that of the default."""
+    with pytest.raises(PeakwardError, match="levers whose work is described, got pace f"):
+        op_graph(case(configuration={"more": (("pace", "fast"),)}, device=device))
+
+
 CUDA_REFUSED = {
     "compile": case(configuration={"compile": "reduce-overhead"}, device="cuda"),
     "precision in a CUDA graph": case(
