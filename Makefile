@@ -10,10 +10,10 @@ check:  ## Lint, format, types, import law.
 	mypy
 	lint-imports
 
-test:  ## The fast tier: under ten minutes on two cores.
+test:  ## The fast tier: five minutes on two quiet cores.
 	$(THREADS) pytest -n 2 -m "not gpu and not full" --hypothesis-profile=same
 
-test-full:  ## Everything that needs no GPU: soaks, 30 kills.
+test-full:  ## Everything that needs no GPU: half an hour.
 	$(THREADS) pytest -n 2 -m "not gpu"
 
 gpu:  ## What needs a CUDA device.

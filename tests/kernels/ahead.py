@@ -1,12 +1,11 @@
 """Compiles an operator's kernels for a GPU that need not be there, and prints what each takes.
 
-    python tests/kernels/ahead.py NAME[,NAME…] CAPABILITY [--of all|quick|once] [--ptx FOLDER]
+    python tests/kernels/ahead.py NAME[,NAME…] CAPABILITY [--ptx FOLDER]
 
 Runs every launch of `tests/kernels/launches/NAME.py` on CPU tensors, in a process of its own because
 the suite's has Triton's interpreter: the launches are those of the product, types and alignment
 specialised as there, and end before the GPU would be asked. Under another Triton on the path, with
-that one. With --of quick those that are not quick are left out, with --of once a kernel is compiled for
-the first of its NAME's launches alone. Each one's PTX is added to KERNEL.ptx in FOLDER, launch after launch.
+that one. Each one's PTX is added to KERNEL.ptx in FOLDER, launch after launch.
 """
 
 import argparse
@@ -34,7 +33,7 @@ _RUN = JITFunction.run
 
 
 def compile_all(
-    name: str, capability: int, *, of: str, ptx: Path | None
+    name: str, capability: int, *, ptx: Path | None
 ) -> tuple[list[str], list[dict[str, Any]]]:
     """The launches of `launches/NAME.py` for that capability, NAME first, and what each kernel that was
     compiled takes.
@@ -47,13 +46,12 @@ def compile_all(
     launches = {
         f"{name}: {label}": launch
         for label, launch in module.LAUNCHES.items()
-        if capability in launch.capabilities and (launch.quick or of != "quick")
+        if capability in launch.capabilities
     }
     taken = []
-    seen: set[JITFunction] = set()
     for label, launch in launches.items():
         compiled: list[Any] = []
-        JITFunction.run = _compiles_into(compiled, seen, once=of == "once")
+        JITFunction.run = _compiles_into(compiled)
         launch.start()
         if ptx is not None:
             _add(compiled, ptx)
@@ -72,13 +70,10 @@ def _pretended(capability: int) -> SimpleNamespace:
     )
 
 
-def _compiles_into(compiled: list[Any], seen: set[JITFunction], *, once: bool):
+def _compiles_into(compiled: list[Any]):
     """In place of a launch."""
 
     def run(self, *args, grid, warmup, **options):
-        if once and self in seen:
-            return
-        seen.add(self)
         compiled.append(_RUN(self, *args, grid=grid, warmup=True, **options))
 
     return run
@@ -113,7 +108,7 @@ def main(options: argparse.Namespace) -> None:
     driver.set_active(_pretended(options.capability))
     started, found = [], []
     for name in options.names.split(","):
-        launches, taken = compile_all(name, options.capability, of=options.of, ptx=options.ptx)
+        launches, taken = compile_all(name, options.capability, ptx=options.ptx)
         started += launches
         found += taken
     print(json.dumps({"triton": triton.__version__, "launches": started, "kernels": found}))
@@ -123,7 +118,6 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("names")
     parser.add_argument("capability", type=int)
-    parser.add_argument("--of", choices=("all", "quick", "once"), default="all")
     parser.add_argument("--ptx", type=Path)
     return parser.parse_args()
 

@@ -15,16 +15,15 @@ def compiled(
     capability: int,
     *,
     triton: str | None = None,
-    of: str = "all",
     ptx: Path | None = None,
 ) -> dict[str, Any]:
-    """What the kernels of `launches/NAME.py` take, of names by commas, with the Triton in that folder, of
-    "all" launches, the "quick" ones or each kernel "once"; their PTX goes to `ptx`, where named."""
+    """What the kernels of `launches/NAME.py` take, of names by commas, with the Triton in that folder; their
+    PTX goes to `ptx`, where named."""
     paths = [HERE.parents[1] / "src", *([triton] if triton else [])]
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     done = subprocess.run(
         [
-            *(sys.executable, HERE / "ahead.py", names, str(capability), "--of", of),
+            *(sys.executable, HERE / "ahead.py", names, str(capability)),
             *(["--ptx", ptx] if ptx else []),
         ],
         env={**environment, "PYTHONPATH": os.pathsep.join(map(str, paths))},

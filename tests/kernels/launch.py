@@ -20,5 +20,3 @@ class Launch(NamedTuple):
     """A thread: where what does not fit into registers is spilled to."""
     capabilities: tuple[int, ...] = (80, 90)
     """What it is compiled for."""
-    quick: bool = True
-    """Or compiled in the full tier alone, its kernel being compiled for a launch with more in it."""

@@ -6,12 +6,13 @@ from collections import Counter
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ahead_of_time import compiled, entries
 from oracle import assert_as_close_as, assert_same_specials
 from peakward.kernels.ops.cross_entropy import reference
+from tiers import drawn_in_full, in_full
 
 pytest.importorskip("triton")
 from peakward.kernels.ops.cross_entropy import api, triton
@@ -42,7 +43,7 @@ def exact(logits, targets, **options):
     return loss, reference.gradient(wide, targets, half, torch.zeros_like(lse), **options)
 
 
-@settings(max_examples=7, deadline=None)
+@drawn_in_full(7)
 @given(
     n_tokens=st.sampled_from([1, 2, 5]),
     vocab=st.sampled_from([1, 5, 17, 127, 1000, 4096, 4099]),
@@ -51,6 +52,7 @@ def exact(logits, targets, **options):
     padding=st.sampled_from([0, 0, 3, 8]),
     seed=st.integers(0, 99),
 )
+@example(n_tokens=5, vocab=1000, dtype_number=0, label_smoothing=0.1, padding=3, seed=0)
 def test_is_as_close_to_fp64_as_torch_is(
     device, dtypes, n_tokens, vocab, dtype_number, label_smoothing, padding, seed
 ):
@@ -70,6 +72,7 @@ def test_is_as_close_to_fp64_as_torch_is(
         assert_as_close_as(*map(torch.stack, results))
 
 
+@pytest.mark.full
 def test_compiled_for_a_gpu_rows_are_moved_by_whole_vectors_but_for_their_edges(tmp_path):
     compiled("cross_entropy", 90, ptx=tmp_path)
     for kernel, loads, stores, single_stores in (
@@ -155,7 +158,7 @@ def test_a_second_derivative_is_refused(device, dtypes, call, words):
         torch.autograd.grad(gradient.square().sum(), leaf)
 
 
-@pytest.mark.parametrize("vocab", [64, 9001])
+@pytest.mark.parametrize("vocab", [64, *in_full([9001])])
 def test_losses_and_gradient_at_once_are_those_of_two_passes(device, dtypes, vocab):
     for dtype in dtypes:
         logits, targets = drawn(7, vocab, dtype, n_ignored=2)
@@ -252,6 +255,7 @@ def test_the_same_bits_twice(device, dtypes):
     assert all(map(torch.equal, first, second))
 
 
+@pytest.mark.full
 def test_ops_are_what_they_register(device, dtypes):
     logits, targets = drawn(3, 100, torch.float32, n_ignored=1)
     leaf = logits.detach().clone().requires_grad_()

@@ -9,6 +9,7 @@ from flash_cases import Case, Results, by_definition, cancelling, draw, exact, t
 from oracle import assert_as_close_as, assert_same_specials, error
 from peakward.kernels.ops.flash_attention import api
 from peakward.kernels.ops.flash_attention.rule import Packing
+from tiers import in_full
 
 kernel = pytest.importorskip("peakward.kernels.ops.flash_attention.triton")
 from peakward.kernels.ops.flash_attention.triton.settings import (  # noqa: E402
@@ -21,13 +22,15 @@ SMALL = Blocks(queries=16, keys=32, num_warps=4, num_stages=2)
 WIDE = Blocks(queries=32, keys=16, num_warps=4, num_stages=2)
 AWKWARD = [
     Case(n_batches=2, n_heads=2, n_kv_heads=1, q_len=33, k_len=33),
-    Case(q_len=1, k_len=1, head_dim=24),
     Case(q_len=1, k_len=50, head_dim=80),
+    Case(q_len=33, k_len=60, window=21),
+    Case(n_heads=2, q_len=33, k_len=20, alibi=True),
+]
+MORE_AWKWARD = [
+    Case(q_len=1, k_len=1, head_dim=24),
     Case(q_len=40, k_len=17),
     Case(n_heads=2, n_kv_heads=2, q_len=20, k_len=33, head_dim=48, causal=False),
     Case(q_len=40, k_len=40, window=5),
-    Case(q_len=33, k_len=60, window=21),
-    Case(n_heads=2, q_len=33, k_len=20, alibi=True),
     Case(n_heads=3, n_kv_heads=1, q_len=17, k_len=33, alibi=True, causal=False),
 ]
 FEW_KEYS = 8
@@ -107,7 +110,7 @@ def assert_cancelled(got, expected, drawn, case):
     assert float((got.dv.double() - expected.dv).norm()) <= closest + 2.0**-23 * float(dv.norm())
 
 
-@pytest.mark.parametrize("case", AWKWARD, ids=str)
+@pytest.mark.parametrize("case", [*AWKWARD, *in_full(MORE_AWKWARD)], ids=str)
 def test_is_as_close_to_fp64_as_torch_is(device, dtypes, case):
     for dtype, descriptors in ways(device, dtypes):
         drawn = draw(case, dtype)
@@ -115,7 +118,7 @@ def test_is_as_close_to_fp64_as_torch_is(device, dtypes, case):
         assert_agrees(got, lse, drawn, case)
 
 
-@pytest.mark.parametrize("case", AWKWARD[6:8], ids=str)
+@pytest.mark.parametrize("case", [AWKWARD[2], *in_full(AWKWARD[3:])], ids=str)
 def test_is_bitwise_repeatable(device, dtypes, case):
     for dtype, descriptors in ways(device, dtypes):
         drawn = draw(case, dtype)
@@ -134,6 +137,7 @@ def test_is_as_close_at_size_with_the_settings_that_are_chosen(case):
             assert_agrees(got, lse, drawn, case)
 
 
+@pytest.mark.full
 @settings(max_examples=6, deadline=None, phases=(Phase.explicit, Phase.generate))
 @given(
     q_len=st.integers(1, 40),
@@ -171,7 +175,7 @@ def test_log_sum_exp_has_a_gradient(device):
         assert error(mine, oracle) < 1e-6
 
 
-@pytest.mark.parametrize("window", [20, 2**31 - 1, 2**40])
+@pytest.mark.parametrize("window", [2**31 - 1, *in_full([20, 2**40])])
 @pytest.mark.parametrize("q_len", [20, 26])
 def test_a_window_of_all_keys_is_none(device, q_len, window):
     case = Case(q_len=q_len, k_len=20, head_dim=16)
@@ -264,7 +268,7 @@ def test_outputs_are_written_whole(device, monkeypatch):
     assert not any(each.isnan().any() for each in (*got, lse))
 
 
-@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("dynamic", [None, *in_full([True])])
 def test_torch_compile_takes_it_whole(device, dynamic):
     torch.compiler.reset()
     drawn = draw(Case(n_heads=2), torch.float32)
@@ -282,6 +286,7 @@ def test_torch_compile_takes_it_whole(device, dynamic):
         assert error(mine, eager) < 1e-6
 
 
+@pytest.mark.full
 def test_operators_are_well_formed(device):
     q, k, v = (each.detach().requires_grad_() for each in draw(Case(q_len=3), torch.float32)[:3])
     arguments = (q, k, v, None, True, None, 0.25, "triton")

@@ -7,6 +7,7 @@ from ahead_of_time import compiled, entries
 pytest.importorskip("triton")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("capability", [80, 90])
 def test_each_load_of_the_loop_waits_for_the_last(capability, tmp_path):
     compiled("pointer_chase", capability, ptx=tmp_path)

@@ -2,12 +2,13 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ahead_of_time import compiled, entries
 from oracle import assert_same_specials
 from peakward.kernels.ops.quantized_matmul import api, reference
+from tiers import drawn_in_full, in_full
 
 kernel = pytest.importorskip("peakward.kernels.ops.quantized_matmul.triton")
 
@@ -49,7 +50,7 @@ def assert_product(theirs, mine, product, x, held):
     assert mine_off <= 2 * max(theirs_off, of_result + of_terms)
 
 
-@settings(max_examples=10)
+@drawn_in_full(10)
 @given(
     m=st.sampled_from([0, 1, 3, 17]),
     n=st.sampled_from([5, 37]),
@@ -60,6 +61,8 @@ def assert_product(theirs, mine, product, x, held):
     shared=st.booleans(),
     seed=st.integers(0, 99),
 )
+@example(m=3, n=37, groups=3, group=64, zeros=True, n_splits=3, shared=False, seed=0)
+@example(m=17, n=37, groups=2, group=128, zeros=False, n_splits=1, shared=True, seed=0)
 def test_int4_is_as_close_to_fp64_as_torch_is(
     dtypes, device, m, n, groups, group, zeros, n_splits, shared, seed
 ):
@@ -72,7 +75,7 @@ def test_int4_is_as_close_to_fp64_as_torch_is(
         assert_product(theirs, mine, reference.int4_matmul, x, held)
 
 
-@settings(max_examples=12)
+@drawn_in_full(12)
 @given(
     m=st.sampled_from([0, 1, 3, 17]),
     n=st.sampled_from([5, 37]),
@@ -81,6 +84,8 @@ def test_int4_is_as_close_to_fp64_as_torch_is(
     by=st.sampled_from(["words", "shared words", "bytes"]),
     seed=st.integers(0, 99),
 )
+@example(m=3, n=37, k=127, n_splits=3, by="words", seed=0)
+@example(m=17, n=37, k=256, n_splits=3, by="bytes", seed=0)
 def test_int8_channels_are_as_close_to_fp64_as_torch_is(
     dtypes, device, m, n, k, n_splits, by, seed
 ):
@@ -92,8 +97,8 @@ def test_int8_channels_are_as_close_to_fp64_as_torch_is(
         assert_product(reference.int8_matmul(x, *held), mine, reference.int8_matmul, x, held)
 
 
-@pytest.mark.parametrize("m", [1, 5])
-@pytest.mark.parametrize("n, k", [(1, 1), (1, 127), (17, 300)])
+@pytest.mark.parametrize("m", [1, *in_full([5])])
+@pytest.mark.parametrize("n, k", [(17, 300), pytest.param(1, 127, marks=pytest.mark.full)])
 @pytest.mark.parametrize("by", ["words", "bytes"])
 def test_sums_of_small_integers_are_exact(dtypes, device, m, n, k, by):
     torch.manual_seed(0)
@@ -105,8 +110,8 @@ def test_sums_of_small_integers_are_exact(dtypes, device, m, n, k, by):
         assert torch.equal(mine.double(), x.double() @ weight.double().t())
 
 
-@pytest.mark.parametrize("m", [1, 5])
-@pytest.mark.parametrize("group", [32, 128, 256])
+@pytest.mark.parametrize("m", [1, *in_full([5])])
+@pytest.mark.parametrize("group", [256, *in_full([32, 128])])
 @pytest.mark.parametrize("by", ["words", "bytes"])
 def test_int8_groups_are_as_close_to_fp64_as_torch_is(dtypes, device, m, group, by):
     chosen = bytes_cut(m, 2) if by == "bytes" else cut(2)
@@ -174,8 +179,8 @@ def test_zeros_pay_where_a_group_has_one_sign():
     assert (with_zeros - weight).norm() < 0.6 * (without - weight).norm()
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-@pytest.mark.parametrize("m", [1, 3])
+@pytest.mark.parametrize("value", [float("nan"), *in_full([float("inf"), float("-inf")])])
+@pytest.mark.parametrize("m", [3, *in_full([1])])
 @pytest.mark.parametrize(
     "bits, by", [(4, "words"), (4, "shared words"), (8, "words"), (8, "shared words"), (8, "bytes")]
 )
@@ -202,8 +207,8 @@ def test_nan_and_infinity_reach_what_torch_lets_them_reach(dtypes, device, value
         assert mine[1:].isfinite().all()
 
 
-@pytest.mark.parametrize("m", [1, 3])
-@pytest.mark.parametrize("n_splits", [1, 5])
+@pytest.mark.parametrize("m", [3, *in_full([1])])
+@pytest.mark.parametrize("n_splits", [5, *in_full([1])])
 @pytest.mark.parametrize("by", ["words", "shared words", "bytes"])
 def test_every_output_is_written(device, m, n_splits, by, monkeypatch):
     empty = torch.empty
@@ -351,6 +356,7 @@ def ptx(tmp_path_factory):
     return folder
 
 
+@pytest.mark.full
 def test_lanes_load_what_they_multiply(ptx):
     launches = [each for each in entries(ptx, "quantized_matmul_direct") if "mma.sync" in each]
     assert len(launches) >= 8
@@ -361,6 +367,7 @@ def test_lanes_load_what_they_multiply(ptx):
         assert not any(each in products for each in exchanges)
 
 
+@pytest.mark.full
 def test_x_is_asked_for_before_the_weight(ptx):
     """By a barrier that no load crosses: what is multiplied is loaded on both sides of it."""
     for launch in entries(ptx, "quantized_matmul_direct"):
@@ -375,6 +382,7 @@ def test_x_is_asked_for_before_the_weight(ptx):
         assert "ld.global.v4" not in of_weight
 
 
+@pytest.mark.full
 def test_lanes_that_share_x_exchange_nothing_of_the_weight(ptx):
     launches = entries(ptx, "quantized_matmul_shared")
     assert len(launches) >= 4
@@ -383,6 +391,7 @@ def test_lanes_that_share_x_exchange_nothing_of_the_weight(ptx):
         assert "shfl" not in launch
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["quantized_matmul_row", "quantized_matmul_rows"])
 def test_rows_of_bytes_come_by_sixteen_at_once(ptx, name):
     launches = entries(ptx, name)

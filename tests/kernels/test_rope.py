@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from oracle import assert_as_close_as, assert_same_specials
@@ -10,6 +10,7 @@ from peakward.kernels.ops.rope import reference
 from peakward.kernels.ops.rope.api import rope, rope_, rope_qkv_
 from peakward.kernels.ops.rotation.api import rotate
 from rows import poisoned
+from tiers import drawn_in_full
 
 pytest.importorskip("peakward.kernels.ops.rope.triton")
 
@@ -39,8 +40,10 @@ def angles(shape, dtype, by_batch=False):
     return angle.cos().to(dtype), angle.sin().to(dtype)
 
 
-@settings(max_examples=15)
+@drawn_in_full(15)
 @given(shape=SHAPES, layout=LAYOUTS, by_batch=st.booleans(), seed=st.integers(0, 99))
+@example(shape=(2, 3, 5, 40), layout="positions first", by_batch=True, seed=0)
+@example(shape=(1, 4, 127, 6), layout="steps of two", by_batch=False, seed=0)
 def test_is_as_close_to_fp64_as_the_decoders_rotation(
     device, dtypes, shape, layout, by_batch, seed
 ):
@@ -101,6 +104,7 @@ def test_specials_stand_where_the_decoder_has_them(device, dtypes):
         assert_same_specials(rotate(x, cos, sin), rope(x, cos, sin))
 
 
+@pytest.mark.full
 def test_is_as_transformers_turns(device):
     llama = pytest.importorskip("transformers.models.llama.modeling_llama")
     q, k = torch.randn(2, 4, 9, 16), torch.randn(2, 2, 9, 16)

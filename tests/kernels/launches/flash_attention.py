@@ -56,16 +56,13 @@ def _packed(head_dim: int) -> None:
     backward(q, None, q, q, q, q, lse, None, CAUSAL, packing)
 
 
-def _launch(
-    start: Callable[..., None], *arguments: Any, stack: int = 0, quick: bool = True, **options: Any
-) -> Launch:
+def _launch(start: Callable[..., None], *arguments: Any, stack: int = 0, **options: Any) -> Launch:
     """Limits that hold on both capabilities; sm_80's settings have 163 KiB of shared memory."""
     return Launch(
         partial(start, *arguments, **options),
         registers=255,
         shared_bytes=227 << 10,
         stack_bytes=stack,
-        quick=quick,
     )
 
 
@@ -75,23 +72,21 @@ FP32 = torch.float32
 # those do whose keys and heads are wide, and on sm_80 those with masks and groups: `stack` is the
 # most that was seen of Triton 3.6.0 and 3.7.1 on sm_80 and sm_90, rounded up.
 LAUNCHES = {
-    # Padded as 80 is.
-    "forward 40": _launch(_forward, 40, quick=False),
+    "forward 40": _launch(_forward, 40),
     **{f"forward {d}": _launch(_forward, d) for d in (64, 80, 128)},
     "forward 256": _launch(_forward, 256),
     "forward fp32 64": _launch(_forward, 64, FP32, stack=48),
-    "forward fp32 128": _launch(_forward, 128, FP32, stack=88, quick=False),
-    "forward fp32 256": _launch(_forward, 256, FP32, stack=640, quick=False),
-    "forward 64 not causal": _launch(_forward, 64, rule=ALL, quick=False),
+    "forward fp32 128": _launch(_forward, 128, FP32, stack=88),
+    "forward fp32 256": _launch(_forward, 256, FP32, stack=640),
+    "forward 64 not causal": _launch(_forward, 64, rule=ALL),
     "forward 128 window and slopes": _launch(_forward, 128, rule=WINDOW, slopes=True, stack=8),
     "backward 64": _launch(_backward, 64, group=1),
-    # What is packed has more to it, and so has what has a window and slopes.
-    "backward 80": _launch(_backward, 80, group=1, stack=16, quick=False),
+    "backward 80": _launch(_backward, 80, group=1, stack=16),
     "backward 128": _launch(_backward, 128, group=1, stack=320),
     "backward 256": _launch(_backward, 256, group=1, stack=1024),
-    "backward fp32 64": _launch(_backward, 64, FP32, stack=840, quick=False),
-    "backward fp32 128": _launch(_backward, 128, FP32, stack=600, quick=False),
-    "backward fp32 256": _launch(_backward, 256, FP32, stack=2400, quick=False),
+    "backward fp32 64": _launch(_backward, 64, FP32, stack=840),
+    "backward fp32 128": _launch(_backward, 128, FP32, stack=600),
+    "backward fp32 256": _launch(_backward, 256, FP32, stack=2400),
     "backward 128, groups": _launch(_backward, 128, stack=320),
     "backward 80 window and slopes": _launch(_backward, 80, rule=WINDOW, slopes=True, stack=600),
     "packed 80": _launch(_packed, 80, stack=320),

@@ -32,9 +32,7 @@ def _backward(d: int, causal: bool) -> None:
 
 
 def _launch(start, registers: int, stack_bytes: int = 0) -> Launch:
-    """A causal kernel has the loop without a mask too: the others, three seconds each, are not quick."""
-    _, causal, *_ = start.args
-    return Launch(start, registers, SHARED_BYTES, stack_bytes, capabilities=(90,), quick=causal)
+    return Launch(start, registers, SHARED_BYTES, stack_bytes, capabilities=(90,))
 
 
 LAUNCHES = {

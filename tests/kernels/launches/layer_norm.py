@@ -46,7 +46,6 @@ def _launch(name: str, width: int, dtype: torch.dtype, added: bool) -> Launch:
         shared_bytes=161 << 10,
         stack_bytes=SPILLED_BYTES.get((name, width), 8),
         # A row that shares a tile, of one tile, of two, of pieces or of several programs.
-        quick=width in {1000, 8192, 36000, 65536},
     )
 
 

@@ -45,8 +45,6 @@ LAUNCHES = {
         registers=registers,
         shared_bytes=shared_bytes,
         stack_bytes=SPILLED_BYTES.get((name, width), 0),
-        # A row that shares a tile, of one tile, of two, of pieces or of several programs.
-        quick=width in {1000, 8192, 36000, 65536},
     )
     for name, start, registers, shared_bytes in (
         ("forward", _forward, 96, 2048),

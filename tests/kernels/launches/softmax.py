@@ -22,7 +22,6 @@ LAUNCHES = {
         lambda start=start, width=width, dtype=dtype: start(width, dtype),
         registers=64,
         shared_bytes=1024,
-        quick=width in {1000, 8192, 36000, 131072},
         # Of the widest rows whose gradient is read again.
         stack_bytes=64 if name == "backward" and width in (32768, 36000, 65536) else 0,
     )
