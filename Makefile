@@ -20,8 +20,8 @@ gpu:  ## What needs a CUDA device.
 	pytest -m gpu
 
 bench:  ## Peakward's own costs here, written to results/ (against_transformers.py needs a GPU).
-	python benchmarks/cli_startup.py --out results/$(TODAY)-cli-startup.json
-	python benchmarks/timer_overhead.py --out results/$(TODAY)-timer-overhead.json
+	python benchmarks/cli_startup.py --out results/$(TODAY)-cpu-cli-startup.json
+	python benchmarks/timer_overhead.py --out results/$(TODAY)-cpu-timer-overhead.json
 
 docs:  ## The pages under docs/ as a site in site/; needs the extra `docs`.
 	mkdocs build --strict

@@ -1,6 +1,6 @@
 """How well peak memory is predicted: the stored measurements of every GPU, replayed.
 
-    python benchmarks/peak_memory.py --out results/DATE-peak-memory.json
+    python benchmarks/peak_memory.py --out results/DATE-all-peak-memory.json
 
 Needs no GPU: it reads results/, predicts each measured case from its shapes alone, and writes the
 JSON with the Markdown beside it.
@@ -15,15 +15,14 @@ import msgspec
 from peaks.judge import judge
 from peaks.page import document
 from peakward.report import markdown
-
-RESULTS = Path(__file__).parents[1] / "results"
+from stored_results import FOLDER
 
 
 def main() -> None:
     """Judge, write both files, print the report's head."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="the JSON file to write")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="where measurements lie")
+    parser.add_argument("--results", type=Path, default=FOLDER, help="where measurements lie")
     options = parser.parse_args()
     found = judge(options.results)
     page = document(found)

@@ -16,8 +16,7 @@ from accuracy.judge import judge
 from accuracy.page import document
 from accuracy.replay import sites
 from peakward.report import markdown
-
-RESULTS = Path(__file__).parents[1] / "results"
+from stored_results import FOLDER
 
 
 def main() -> None:
@@ -25,7 +24,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="the JSON file to write")
     parser.add_argument("--device", required=True, help="whose measurements: a catalogued key")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="where measurements lie")
+    parser.add_argument("--results", type=Path, default=FOLDER, help="where measurements lie")
     options = parser.parse_args()
     known = sites(options.results)
     if options.device not in known:

@@ -8,18 +8,18 @@ import msgspec
 from accuracy.groups import SOURCES, by_kind, group
 from accuracy.records import Accuracy, Group, Replayed
 from peakward.records.prediction import Source
+from stored_results import index
 
 SLACK = 0.005
 """Half a percentage point, of an error and of a share of cases."""
 
 
 def newest(folder: Path) -> dict[str, Accuracy]:
-    """The stored accuracy of the latest date of each device, by its key."""
-    every = [
-        msgspec.json.decode(path.read_bytes(), type=Accuracy)
-        for path in sorted(folder.glob("*-accuracy.json"))
-    ]
-    return {each.device_key: each for each in every}
+    """The latest stored accuracy of each device, by its key."""
+    return {
+        device: msgspec.json.decode(each.read(), type=Accuracy)
+        for device, each in index(folder).newest("accuracy").items()
+    }
 
 
 def lost(stored: Accuracy, now: Sequence[Replayed]) -> list[str]:

@@ -10,10 +10,10 @@ from peakward.hardware.devices import match
 from peakward.records import codec
 from peakward.records.case import ModelCase
 from peakward.records.environment import Environment
-from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Measurement, Verdict
 from peakward.records.study import Study
 from peakward.stats.validity import MIN_STEPS
+from stored_results import STUDIES, index
 
 BEST_FIRST: tuple[Verdict, ...] = ("stable", "unstable", "throttled")
 
@@ -26,14 +26,11 @@ class Stored(NamedTuple):
 
 
 def studies(folder: Path) -> dict[str, Study]:
-    """Every study there, by the name of its file. Other records are passed over."""
-    found = {}
-    for path in sorted(folder.glob("*.json")):
-        try:
-            found[path.name] = codec.from_json(path.read_bytes(), Study)
-        except PeakwardError:
-            continue
-    return found
+    """Every study there, by the name of its file, the oldest first."""
+    return {
+        each.path().name: codec.from_json(each.read(), Study)
+        for each in sorted(index(folder).of(*STUDIES), key=lambda each: each.name)
+    }
 
 
 def stored(found: dict[str, Study], device: str) -> list[Stored]:

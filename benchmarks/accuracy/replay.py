@@ -18,6 +18,7 @@ from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Measurement
 from peakward.records.step_time import StepTime
 from peakward.report.cases import label
+from stored_results import index
 
 
 class Site(NamedTuple):
@@ -34,12 +35,12 @@ class Site(NamedTuple):
 def sites(folder: Path) -> dict[str, Site]:
     """Every GPU that has a calibration there, by key."""
     found = {}
-    for path in sorted(folder.glob("*-calibration.json")):
-        calibration = codec.from_json(path.read_bytes(), Calibration)
+    for stored in index(folder).of("calibration"):
+        calibration = codec.from_json(stored.read(), Calibration)
         key = device_key(calibration.environment)
         if key is not None:
             models = device_model(calibration, device(key)), device_model(None, device(key))
-            found[key] = Site(key, path.name, *models)
+            found[key] = Site(key, stored.path().name, *models)
     return found
 
 

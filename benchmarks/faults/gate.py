@@ -6,16 +6,15 @@ import msgspec
 
 from faults.judge import alarms
 from faults.records import Planted, Verdict
-
-NAME = "*-planted-faults.json"
+from stored_results import index
 
 
 def newest(folder: Path) -> dict[str, Planted]:
-    """The results of the latest date of each device, by its name."""
-    every = [
-        msgspec.json.decode(path.read_bytes(), type=Planted) for path in sorted(folder.glob(NAME))
-    ]
-    return {each.environment.device_name: each for each in every}
+    """The latest stored results of each device, by its key."""
+    return {
+        device: msgspec.json.decode(each.read(), type=Planted)
+        for device, each in index(folder).newest("planted-faults").items()
+    }
 
 
 def regressions(stored: Planted, now: tuple[Verdict, ...]) -> list[str]:

@@ -8,15 +8,16 @@ import msgspec
 from peaks.judge import by_kind, group
 from peaks.records import MemoryAccuracy, Peak, Verdict
 from peaks.replay import Replay
+from stored_results import index
 
 SLACK = 0.001
 """A tenth of a percentage point of an error."""
 
 
 def newest(folder: Path) -> MemoryAccuracy:
-    """The stored accuracy of the latest date."""
-    path = max(folder.glob("*-peak-memory.json"))
-    return msgspec.json.decode(path.read_bytes(), type=MemoryAccuracy)
+    """The latest stored accuracy."""
+    stored = index(folder).newest("peak-memory")["all"]
+    return msgspec.json.decode(stored.read(), type=MemoryAccuracy)
 
 
 def changed_cases(stored: MemoryAccuracy, now: Replay) -> list[str]:

@@ -1,22 +1,20 @@
 """The stored accuracy of each device, and its stored measurements predicted again."""
 
-from pathlib import Path
-
 import pytest
 
 from accuracy.gate import newest
 from accuracy.judge import replayed
 from accuracy.replay import sites
 from accuracy.seen import FITTED_ON
+from stored_results import FOLDER
 
-RESULTS = Path(__file__).parents[2] / "results"
-SITES = sites(RESULTS)
+SITES = sites(FOLDER)
 
 
 @pytest.fixture(scope="session")
 def every_stored():
     """By device."""
-    return newest(RESULTS)
+    return newest(FOLDER)
 
 
 @pytest.fixture(scope="session")
@@ -27,7 +25,7 @@ def stored(every_stored):
 
 @pytest.fixture(scope="session")
 def now():
-    return replayed(RESULTS, SITES[FITTED_ON])
+    return replayed(FOLDER, SITES[FITTED_ON])
 
 
 @pytest.fixture(scope="session", params=SITES)
@@ -43,4 +41,4 @@ def stored_there(every_stored, device):
 
 @pytest.fixture(scope="session")
 def now_there(device):
-    return replayed(RESULTS, SITES[device])
+    return replayed(FOLDER, SITES[device])

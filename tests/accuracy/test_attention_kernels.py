@@ -2,20 +2,19 @@
 
 import json
 from collections import defaultdict
-from pathlib import Path
 from statistics import median
 
 import pytest
 
 from peakward.prediction.time.attention_kernels import TIMES
+from stored_results import index
 
-RESULTS = Path(__file__).parents[2] / "results"
 STEM = "2026-11-22-h100-kernel-speed-flash_attention"
 ARMS = {"cudnn": "cudnn", "flash": "flash", "own": "peakward triton", "own-hopper": "peakward"}
 
 
 def outcomes(name):
-    return json.loads((RESULTS / f"{name}.json").read_text())["outcomes"]
+    return json.loads(index()[name].read())["outcomes"]
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """The trials of every stored run, predicted again as a run would, and held to what the ledger says."""
 
-from pathlib import Path
-
 import msgspec
 import pytest
 
@@ -13,24 +11,22 @@ from peakward.tune.expectations import Expectations
 from peakward.tune.forecasts import Forecasts
 from peakward.tune.lever_ledger import Tried, lever_ledger
 from peakward.tune.trials import held_to
+from stored_results import index
 
-RESULTS = Path(__file__).parents[2] / "results"
 TOO_NARROW = ("fp8",)
 """Levers whose predicted gains miss more often than one in ten: 3 of 6 hold (H200, 2026-11-22). Their
 times are 5 to 8% short where the device bounds them, and a ratio's interval ends at 6%."""
 
 
-def read(pattern, kind):
-    return [codec.from_json(path.read_bytes(), kind) for path in sorted(RESULTS.glob(pattern))]
+def read(kind, record):
+    return [codec.from_json(each.read(), record) for each in index().of(kind)]
 
 
 @pytest.fixture(scope="module")
 def tried():
-    newest = {
-        each.environment.device_name: each for each in read("*-calibration.json", Calibration)
-    }
+    newest = {each.environment.device_name: each for each in read("calibration", Calibration)}
     found = []
-    for study in read("*-run-*.json", Study):
+    for study in read("run", Study):
         device = study.environment.device_name
         forecasts = Forecasts(study.environment, newest[device], capture=lambda case: None)
         here = Expectations(forecasts, lambda case: None)

@@ -5,14 +5,12 @@ import pytest
 
 from accuracy.measured import Stored, merged, stored, studies
 from accuracy.seen import FITTED_ON
-from peakward.records import codec
-
-from .conftest import RESULTS
+from stored_results import FOLDER, index
 
 
 @pytest.fixture(scope="module")
 def found():
-    return stored(studies(RESULTS), FITTED_ON)
+    return stored(studies(FOLDER), FITTED_ON)
 
 
 @pytest.fixture
@@ -51,12 +49,16 @@ def test_what_did_not_run_is_no_figure(one):
 
 
 def test_other_records_are_passed_over(tmp_path):
-    (tmp_path / "other.json").write_text("{}")
-    name = "2026-11-21-h200-calibration.json"
-    (tmp_path / name).write_bytes((RESULTS / name).read_bytes())
-    study = next(iter(studies(RESULTS).values()))
-    (tmp_path / "study.json").write_bytes(codec.to_json(study))
-    assert list(studies(tmp_path)) == ["study.json"]
+    calibration, study = index().of("calibration")[0], index().of("study")[0]
+    for each in (calibration, study):
+        (tmp_path / each.path().name).write_bytes(each.read())
+    entries = "".join(
+        f'[[results]]\nname = "{each.name}"\nkind = "{each.kind}"\ndevice = "cpu"\nsubject = ""\n'
+        'protocol = ""\ncommit = ""\nfiles = ["json"]\n'
+        for each in (calibration, study)
+    )
+    (tmp_path / "index.toml").write_text(f"protocols = {{}}\n{entries}")
+    assert list(studies(tmp_path)) == [study.path().name]
 
 
 def test_every_case_is_there_once(found):

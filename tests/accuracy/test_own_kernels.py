@@ -1,7 +1,6 @@
 """Peakward's own kernels as an H100 took them by themselves, beside what is predicted of them."""
 
 import json
-from pathlib import Path
 from statistics import median
 
 import pytest
@@ -16,15 +15,15 @@ from peakward.records import codec
 from peakward.records.calibration import Calibration
 from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.op_graph import Operand, Operator
+from stored_results import index
 
-RESULTS = Path(__file__).parents[2] / "results"
 LARGE_BYTES = 150 << 20
 """Moved: of less the launch, and what is not yet in flight, take a share."""
 
 
 @pytest.fixture(scope="module")
 def h100():
-    stored = (RESULTS / "2026-11-22-h100-calibration.json").read_bytes()
+    stored = index().newest("calibration")["h100-sxm-80"].read()
     found = codec.from_json(stored, Calibration)
     here = found.environment
     return device_model(found, devices.match_all([(here.device_name, here.device_memory_bytes)]))
@@ -32,8 +31,7 @@ def h100():
 
 def timed(name):
     """Shape and seconds of each contest of ours."""
-    stored = (RESULTS / f"2026-11-{name}.json").read_text()
-    for outcome in json.loads(stored)["outcomes"]:
+    for outcome in json.loads(index()[f"2026-11-{name}"].read())["outcomes"]:
         (ours,) = (each for each in outcome["arms"] if each["name"] == "peakward")
         yield outcome["shape"], ours["median_s"]
 
@@ -57,7 +55,7 @@ def moving(name, inputs, outputs):
 
 
 def swiglu():
-    for shape, took_s in timed("22-h100-kernel-speed-swiglu-again"):
+    for shape, took_s in timed("22-h100-kernel-speed-swiglu"):
         x, y = tensor(shape["rows"], 2 * shape["d_ff"]), tensor(shape["rows"], shape["d_ff"])
         if shape["pass"] == "forward":
             yield moving("swiglu", [x], [y]), took_s
@@ -68,7 +66,7 @@ def swiglu():
 NORMS = (
     ("rms_norm", "rms_norm", 8_192),
     ("rms_norm", "rms_norm-wide", 65_536),
-    ("layer_norm", "layer_norm-again", 8_192),
+    ("layer_norm", "layer_norm", 8_192),
     ("layer_norm", "layer_norm-wide", 65_536),
 )
 """A file of each, and to which width it has their present form."""

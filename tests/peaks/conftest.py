@@ -1,20 +1,17 @@
 """The stored accuracy of memory, and the stored measurements predicted again."""
 
-from pathlib import Path
-
 import pytest
 
 from peaks.gate import newest
 from peaks.judge import replayed
-
-RESULTS = Path(__file__).parents[2] / "results"
+from stored_results import FOLDER
 
 
 @pytest.fixture(scope="session")
 def stored():
-    return newest(RESULTS)
+    return newest(FOLDER)
 
 
 @pytest.fixture(scope="session")
 def now():
-    return replayed(RESULTS)
+    return replayed(FOLDER)

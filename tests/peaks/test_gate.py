@@ -1,7 +1,7 @@
 """Predicted memory may become better, never worse.
 
 Where one of these fails for a good reason, store the accuracy anew and say why in the commit:
-`python benchmarks/peak_memory.py --out results/DATE-peak-memory.json`.
+`python benchmarks/peak_memory.py --out results/DATE-all-peak-memory.json`.
 """
 
 import msgspec

@@ -1,13 +1,12 @@
 """The stored results of each device, and what the rules say of the same records now."""
 
-from pathlib import Path
-
 import pytest
 
 from faults.gate import newest
 from faults.judge import verdicts
+from stored_results import FOLDER
 
-STORED = newest(Path(__file__).parents[2] / "results")
+STORED = newest(FOLDER)
 
 
 @pytest.fixture(scope="session", params=STORED)

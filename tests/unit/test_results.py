@@ -25,6 +25,7 @@ from peakward.records.result import LONGEST_REPR, Result
 from peakward.records.study import Studies
 from peakward.traces.memory.memory import Memory
 from peakward.traces.trace import Trace
+from stored_results import index
 
 DATA = Path(__file__).parents[1] / "data"
 CASE = pw.case("tiny", batch_size=2, seq_len=16, device="cuda")
@@ -97,8 +98,7 @@ def made() -> dict[str, Result]:
     """A result of every type, by hand or by the functions that give it."""
     trace = of_trace()
     memory = pw.memory(DATA / "snapshots" / "oom.pickle.gz")
-    stored = Path(__file__).parents[2] / "results" / "2026-11-21-h200-run-small.json"
-    study = codec.from_json(stored.read_bytes(), pw.Study)
+    study = codec.from_json(index()["2026-11-21-h200-run-small"].read(), pw.Study)
     work = pw.ServingWorkload(batch_size=1, prompt_len=512, output_len=16)
     other = pw.trace(DATA / "traces" / "h200_decoder_cuda_graphs.json.gz")
     job = results.record(trace)

@@ -10,8 +10,9 @@ from peakward.cli.main import main
 from peakward.records import codec
 from peakward.records.calibration import Calibration
 from peakward.records.plan import Plan
+from stored_results import index
 
-CALIBRATION = Path(__file__).parents[3] / "results" / "2026-11-21-h200-calibration.json"
+CALIBRATION = index()["2026-11-21-h200-calibration"].path()
 CASE = ("--model", "small", "--batch-size", "2", "--seq-len", "128")
 
 

@@ -9,6 +9,7 @@ from peakward.cli.main import main
 from peakward.records import codec
 from peakward.records.study import Conclusion, Study
 from peakward.store.database import Store
+from stored_results import index
 
 
 @pytest.fixture
@@ -64,14 +65,8 @@ def test_an_empty_database_says_what_fills_it(in_tmp, capsys):
     assert capsys.readouterr().err.startswith("peakward: expected ")
 
 
-def stored_in_results(name: str) -> Path:
-    return Path(__file__).parents[3] / "results" / f"{name}.json"
-
-
 def test_a_stored_study_is_shown_with_the_sentences_of_today(in_tmp, capsys):
-    study = codec.from_json(
-        stored_in_results("2026-11-21-h200-study-attention-parts").read_bytes(), Study
-    )
+    study = codec.from_json(index()["2026-11-21-h200-study-attention-parts"].read(), Study)
     stale = Conclusion(text="What the code of yesterday said.", evidence=())
     Path("stale.json").write_bytes(
         codec.to_json(msgspec.structs.replace(study, conclusions=(stale,)))
@@ -84,9 +79,7 @@ def test_a_stored_study_is_shown_with_the_sentences_of_today(in_tmp, capsys):
 
 
 def test_a_stored_study_that_cannot_be_told_anew_says_so(in_tmp, capsys):
-    study = codec.from_json(
-        stored_in_results("2026-11-21-h200-study-attention-parts").read_bytes(), Study
-    )
+    study = codec.from_json(index()["2026-11-21-h200-study-attention-parts"].read(), Study)
     line = "peakward study attention-parts --model hf:gone/config.json"
     Path("a.json").write_bytes(codec.to_json(msgspec.structs.replace(study, command=line)))
     assert main(["report", "a.json", "--markdown", "a.md"]) == 0

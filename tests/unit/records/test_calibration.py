@@ -1,7 +1,5 @@
 """Calibrations stored before there were rates."""
 
-from pathlib import Path
-
 import msgspec
 import pytest
 
@@ -9,8 +7,8 @@ from peakward.records.calibration import Calibration, MatmulRate
 from peakward.records.codec import from_json
 from peakward.records.environment import Environment
 from peakward.records.study import Study
+from stored_results import Result, index
 
-RESULTS = Path(__file__).parents[3] / "results"
 CEILINGS = Calibration(
     environment=Environment(
         device_type="cpu",
@@ -37,16 +35,15 @@ def test_ceilings_of_schema_2_decode_and_have_no_rates() -> None:
 
 
 def test_stored_rates_from_before_latencies_decode_and_do_not_tell_of_them() -> None:
-    path = RESULTS / "2026-11-21-h200-calibration.json"
-    rates = from_json(path.read_bytes(), Calibration).rates
+    rates = from_json(index()["2026-11-21-h200-calibration"].read(), Calibration).rates
     assert rates is not None
     assert rates.tell_of("levels")
     assert not rates.tell_of("latency")
 
 
-@pytest.mark.parametrize("path", sorted(RESULTS.glob("*-h200-run-*.json")), ids=lambda p: p.stem)
-def test_stored_runs_decode_with_their_ceilings(path: Path) -> None:
-    calibration = from_json(path.read_bytes(), Study).calibration
+@pytest.mark.parametrize("result", index().of("run", device="h200-141"), ids=lambda each: each.name)
+def test_stored_runs_decode_with_their_ceilings(result: Result) -> None:
+    calibration = from_json(result.read(), Study).calibration
     assert calibration is not None
     assert calibration.matmul_flops_per_s("bf16") is not None
     assert calibration.rates is None

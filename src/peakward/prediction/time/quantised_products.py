@@ -3,10 +3,10 @@
 The kernels widen what they read beside multiplying it, so that few rows take a share of a copy's rate that
 falls with their number, and many take as often as long as they are parts. Shares are of 4,096 × 14,336 in
 bf16 on an H100, less what such calls of a bf16 product of one row took beyond `products`, 6.7 µs: of up to
-16 rows by `2026-11-23-h100-kernel-speed-quantized_matmul`, of int8 by the one of 2026-11-22 (`…-again`, from
+16 rows by `2026-11-23-h100-kernel-speed-quantized_matmul`, of int8 by the one of 2026-11-22 (`…-2`, from
 an L2 with nothing to write back, has one row at the same ratio to a bf16 product, int8 of 16 at a larger);
 of more rows by `2026-11-22-h100-kernel-sweep-quantized_matmul`. int4 of 16 rows takes less where its
-columns are split, or over many channels (`2026-11-23-…-split`): 20.0 µs of 14,336 × 4,096 where 22.9 are
+columns are split, or over many channels (`2026-11-23-…-3`): 20.0 µs of 14,336 × 4,096 where 22.9 are
 foretold, 109 of 128,256 channels for 154. Of steps none was measured, and of fp32 inputs nothing.
 """
 

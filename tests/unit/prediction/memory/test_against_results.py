@@ -1,20 +1,16 @@
 """The stored measurements of an H200 and an H100, predicted: the errors may shrink, never grow."""
 
 from functools import cache
-from pathlib import Path
 from statistics import median
 
 import pytest
 
+from accuracy.measured import studies
 from peakward.prediction.memory.fit import fits, largest_batch
 from peakward.prediction.memory.peak import CONTEXT_BYTES, peak_memory
-from peakward.records import codec
 from peakward.records.case import ModelCase
-from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Measurement
-from peakward.records.study import Study
-
-RESULTS = Path(__file__).parents[4] / "results"
+from stored_results import FOLDER
 
 
 def is_eager(case):
@@ -28,11 +24,7 @@ def is_eager(case):
 def measured() -> list[tuple[ModelCase, Measurement]]:
     """The first measurement of each case on each GPU, whatever became of it."""
     found: dict[tuple[ModelCase, str | None], tuple[ModelCase, Measurement]] = {}
-    for path in sorted(RESULTS.glob("*.json")):
-        try:
-            study = codec.from_json(path.read_bytes(), Study)
-        except PeakwardError:
-            continue  # Another record: a calibration, a benchmark.
+    for study in studies(FOLDER).values():
         for each in study.measurements:
             if isinstance(each.case, ModelCase) and each.case.device == "cuda":
                 found.setdefault((each.case, each.environment.device_name), (each.case, each))

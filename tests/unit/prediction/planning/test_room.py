@@ -1,10 +1,9 @@
 """Whether it fits, and how much more would."""
 
-from pathlib import Path
-
 import msgspec
 import pytest
 
+from accuracy.measured import studies
 from peakward.hardware.devices import device, least_memory_bytes
 from peakward.models.presets import model
 from peakward.prediction.memory.fit import fits, largest_batch
@@ -17,14 +16,12 @@ from peakward.prediction.planning.room import (
     room,
 )
 from peakward.prediction.planning.site import site
-from peakward.records import codec
 from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.errors import PeakwardError
 from peakward.records.plan import Group
-from peakward.records.study import Study
+from stored_results import FOLDER
 
 CARD = device("rtx-4090-24")
-RESULTS = Path(__file__).parents[4] / "results"
 
 
 def case(batch_size=4, seq_len=512, size="small", **configuration):
@@ -107,11 +104,7 @@ def test_the_largest_batch_leaves_room_for_what_a_group_adds():
 def test_stored_steps_lie_in_the_ranges_of_compiled_code_and_of_graphs():
     """What they reserved, over what is predicted for the eager step."""
     shares = {"default": [], "captured": []}
-    for file in RESULTS.glob("*.json"):
-        try:
-            study = codec.from_json(file.read_bytes(), Study)
-        except PeakwardError:
-            continue  # Another record.
+    for study in studies(FOLDER).values():
         for each in study.measurements:
             case, use = each.case, each.memory
             if not isinstance(case, ModelCase) or use is None or each.status != "ok":

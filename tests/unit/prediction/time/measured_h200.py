@@ -1,7 +1,6 @@
 """The H200 of results/, and the compiled steps that were measured on it."""
 
 from functools import cache
-from pathlib import Path
 
 from peakward.hardware.devices import device
 from peakward.prediction.time.device_model import device_model
@@ -9,19 +8,19 @@ from peakward.records import codec
 from peakward.records.calibration import Calibration
 from peakward.records.case import ModelCase
 from peakward.records.study import Study
+from stored_results import index
 
-RESULTS = Path(__file__).parents[4] / "results"
 COMPILED = ("bench-compiled-256", "bench-compiled-512", "bench-compiled-1024", "study-compile")
 
 
 @cache
 def calibrated():
-    path = RESULTS / "2026-11-21-h200-calibration.json"
-    return device_model(codec.from_json(path.read_bytes(), Calibration), device("h200-141"))
+    stored = index()["2026-11-21-h200-calibration"].read()
+    return device_model(codec.from_json(stored, Calibration), device("h200-141"))
 
 
 def study(name):
-    return codec.from_json((RESULTS / f"2026-11-21-h200-{name}.json").read_bytes(), Study)
+    return codec.from_json(index()[f"2026-11-21-h200-{name}"].read(), Study)
 
 
 @cache

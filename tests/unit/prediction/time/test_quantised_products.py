@@ -1,7 +1,6 @@
 """Products with quantised weights on a device of round figures, by hand; and what an H100 took."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -12,14 +11,14 @@ from peakward.prediction.time.quantised_products import SHARES
 from peakward.prediction.time.setting import of_case
 from peakward.prediction.time.step import step_time
 from peakward.records.op_graph import Operator
+from stored_results import index
 
 from .round_device import TB, US, case, device, operator, tensor
 
-RESULTS = Path(__file__).parents[4] / "results"
-SWEEP = RESULTS / "2026-11-22-h100-kernel-sweep-quantized_matmul.json"
+SWEEP = "2026-11-22-h100-kernel-sweep-quantized_matmul"
 SPEEDS = {
-    8: RESULTS / "2026-11-22-h100-kernel-speed-quantized_matmul.json",
-    4: RESULTS / "2026-11-23-h100-kernel-speed-quantized_matmul.json",
+    8: "2026-11-22-h100-kernel-speed-quantized_matmul",
+    4: "2026-11-23-h100-kernel-speed-quantized_matmul",
 }
 BEYOND_S = 6.7 * US
 """That a call took in both beside its kernel, by a bf16 product of one row there."""
@@ -82,8 +81,8 @@ def test_it_is_what_an_h100_took(bits, m):
     assert_takes(bits, m, outcome["arms"][0]["median_s"])
 
 
-def outcomes(path):
-    return json.loads(path.read_text())["outcomes"]
+def outcomes(name):
+    return json.loads(index()[name].read())["outcomes"]
 
 
 @pytest.mark.parametrize(("bits", "m"), SWEPT)

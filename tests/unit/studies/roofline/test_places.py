@@ -1,7 +1,5 @@
 """Places computed from a graph and from made-up profiles, and from what an H200 did."""
 
-from pathlib import Path
-
 import msgspec
 import pytest
 
@@ -15,9 +13,10 @@ from peakward.records.study import Study
 from peakward.studies.cases import model_case
 from peakward.studies.roofline.places import places
 from peakward.studies.scope import micro
+from stored_results import index
 
 CASE = model_case(micro(), 2, 64, "train_step", "cuda")
-RECORDED = Path(__file__).parents[4] / "results" / "2026-11-21-h200-run-small.json"
+RECORDED = "2026-11-21-h200-run-small"
 
 
 @pytest.fixture
@@ -77,7 +76,7 @@ def test_without_a_matmul_rate_there_is_no_least_time(traced, on):
 @pytest.fixture(scope="module")
 def recorded():
     """The baseline and the best of a run on an H200, with places."""
-    study = from_json(RECORDED.read_bytes(), Study)
+    study = from_json(index()[RECORDED].read(), Study)
     where = study.environment
     device = devices.match(where.device_name, where.device_memory_bytes)
     model = site(device, calibration=study.calibration).model

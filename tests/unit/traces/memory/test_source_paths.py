@@ -1,7 +1,6 @@
 """Files of stacks, named alike on every machine."""
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -9,10 +8,10 @@ from peakward.traces.memory import holders
 from peakward.traces.memory.memory import memory
 from peakward.traces.memory.snapshot_file import read
 from peakward.traces.memory.source_paths import source_path
+from stored_results import index
 
 from .files import written
 
-RESULTS = Path(__file__).parents[4] / "results"
 ROOTED = re.compile(r"(?<![\w./:-])/(?:[\w.-]+/)+[\w.-]+\.(?:py|db|json|pickle)\b[^\"]*")
 
 
@@ -60,6 +59,6 @@ def test_a_path_of_a_machine_is_seen():
     ) == ["/home/someone/train.py:7 step"]
 
 
-@pytest.mark.parametrize("path", sorted(RESULTS.glob("*.json")), ids=lambda each: each.name)
-def test_stored_results_name_no_machine_s_folders(path):
-    assert not ROOTED.findall(path.read_text(encoding="utf-8"))
+@pytest.mark.parametrize("result", index().results, ids=lambda each: each.name)
+def test_stored_results_name_no_machine_s_folders(result):
+    assert not ROOTED.findall(result.read().decode())

@@ -5,7 +5,6 @@ of a decomposition is left out too.
 """
 
 from collections import Counter
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -14,8 +13,8 @@ from peakward.prediction.operators.category import category
 from peakward.prediction.operators.op_graph import op_graph
 from peakward.records import codec
 from peakward.records.study import Study
+from stored_results import index
 
-RESULTS = Path(__file__).parents[5] / "results"
 NO_WORK = {
     *("_unsafe_view", "view", "split", "split_with_sizes", "transpose", "slice", "expand"),
     *("arange", "eq", "scalar_tensor", "where", "prepare_softmax_online"),
@@ -23,7 +22,7 @@ NO_WORK = {
 
 
 def compiled_profile(name):
-    study = codec.from_json((RESULTS / f"2026-11-21-h200-run-{name}.json").read_bytes(), Study)
+    study = codec.from_json(index()[f"2026-11-21-h200-run-{name}"].read(), Study)
     return next(each for each in study.profiles if each.case.configuration.compile != "none")
 
 

@@ -1,7 +1,6 @@
 """Compiled blocks with Peakward's parts against steps on an H100, which were predicted before they ran."""
 
 import json
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -9,8 +8,9 @@ import pytest
 import peakward as pw
 from peakward.prediction.memory.peak import peak_memory
 from peakward.records.case import ModelCase
+from stored_results import index
 
-FILE = Path(__file__).parents[5] / "results" / "2026-11-23-h100-compiled-parts.json"
+NAME = "2026-11-23-h100-compiled-parts"
 FIELDS = ("precision", "norm", "rope", "swiglu")
 
 
@@ -23,7 +23,7 @@ def measured():
             each["measured_step_s"]["estimate"],
             each["measured_peak_bytes"],
         )
-        for each in json.loads(FILE.read_bytes())["cases"]
+        for each in json.loads(index()[NAME].read())["cases"]
     ]
 
 
