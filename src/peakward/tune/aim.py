@@ -1,4 +1,4 @@
-"""What a search is after, and what it may not do: its objective, its memory and its numerics."""
+"""States what a search seeks and what it must respect: objective, memory limit, numerics."""
 
 import msgspec
 
@@ -19,7 +19,7 @@ class Aim(msgspec.Struct, frozen=True, kw_only=True):
     """`latency` and `throughput` judge levers by the time of the step, whose tokens are the same;
     `throughput` then tries larger batches (`tune.batches`)."""
     max_memory_bytes: int | None = None
-    """Of the peak allocated memory. Until a case is within it, levers are judged by their memory; from
+    """The limit on peak allocated memory. Until a case is within it, levers are judged by their memory; from
     then on none that leaves it is kept."""
     numerics: NumericsClass = "approximate"
     """Levers that may change the numbers more are not tried."""
@@ -53,7 +53,7 @@ class Aim(msgspec.Struct, frozen=True, kw_only=True):
         return trial if trial.judged_by == "time" else _by_time(trial)
 
     def notes(self) -> tuple[str, ...]:
-        """What a reader of the report must know of it; nothing of the defaults."""
+        """Returns the report's notes about settings that are not the defaults."""
         found = []
         if self.objective == "memory":
             found.append("Levers were judged by peak allocated memory, whatever their time.")
@@ -70,7 +70,7 @@ class Aim(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(found)
 
     def missed(self, peak_bytes: int | None) -> tuple[str, ...]:
-        """What a reader must know where even the best needs more than was allowed."""
+        """Returns the note for a best that still needs more memory than was allowed."""
         if not self._exceeds(peak_bytes):
             return ()
         needed = format_cell(peak_bytes, "bytes")

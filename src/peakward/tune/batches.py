@@ -127,7 +127,7 @@ def tokens_per_s(found: Measurement) -> float | None:
 def fastest(
     measured: Sequence[Measurement], max_memory_bytes: int | None = None
 ) -> Measurement | None:
-    """Of those that ran, and within that much peak memory, the one with the most tokens/s."""
+    """Returns the measurement with the most tokens/s among those that ran within that peak memory."""
     ran = [
         each
         for each in measured

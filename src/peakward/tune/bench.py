@@ -1,4 +1,4 @@
-"""What a search and a proof work with."""
+"""Gives a search and a proof what they share: trials, ledger, costs and obstacles."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
@@ -11,15 +11,15 @@ from peakward.records.errors import OutOfTimeError
 from peakward.records.lever import Lever, NumericsClass
 from peakward.records.trial import NumericsVerdict, Trial
 from peakward.tune.costs import N_PROCESSES, Costs
-from peakward.tune.ladder import Ladder
 from peakward.tune.ledger import Ledger
+from peakward.tune.lever_stack import LeverStack
 from peakward.tune.trials import Comparison, misjudged, refused
 
 Obstacle = Callable[[Lever, LeverCase], str | None]
 
 
 class Tries(Protocol):
-    """What `laboratory.Laboratory` does."""
+    """The measurements that a search asks for; `laboratory.Laboratory` makes them."""
 
     def screen(self, lever: Lever, base: LeverCase, candidate: LeverCase) -> Trial:
         """A quick look."""
@@ -73,9 +73,9 @@ class Bench:
         start_s = self.tries.start_s()
         return self._costs if start_s is None else replace(self._costs, start_s=start_s)
 
-    def stands(self, ladder: Ladder) -> bool:
+    def stands(self, stack: LeverStack) -> bool:
         """Whether each lever can be pulled where it stands."""
-        return all(self.obstacle(lever, below) is None for lever, below, _ in ladder.rungs)
+        return all(self.obstacle(lever, below) is None for lever, below, _ in stack.steps)
 
     def screen_s(self, base: LeverCase, candidate: LeverCase) -> float:
         """How long a screening should take."""

@@ -1,4 +1,4 @@
-"""What this machine can do at best, and what a case then takes at least."""
+"""Finds this machine's best rates, and from them the least time of a case."""
 
 from typing import TYPE_CHECKING
 

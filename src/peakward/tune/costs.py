@@ -25,13 +25,13 @@ COUNTED_SCREEN = msgspec.structs.replace(SCREEN, max_steps=5000, max_timed_s=1.0
 COUNTED_TURN = msgspec.structs.replace(TURN, max_steps=5000, max_timed_s=1.0)
 """Where energy is compared: long enough for its counter, which half a second is not always."""
 N_PROCESSES, N_MORE_PROCESSES = 3, 2
-"""Of a confirmation, and more where three were inconclusive. Simulated with 0.3% noise within a
-process: a lever without effect is kept in 0.0, 1.6, 3.8 and 4.1% of trials at 0.3, 1, 2 and 4% noise
+"""The processes of a confirmation, and how many more where three were inconclusive. Simulated with 0.3%
+noise within a process: a lever without effect is kept in 0.0, 1.6, 3.8 and 4.1% of trials at 0.3, 1, 2 and 4% noise
 between processes (2.5% at one look), and one that saves 5% in 100, 100, 99 and 61%."""
 
 AGAIN = 1 / 3
-"""Of what compiling took the first time: the kernels come from torch's cache on disk, the tracing
-does not."""
+"""The share of the first compilation's time that the next one takes: the kernels come from torch's cache
+on disk, the tracing does not."""
 ANALYSE_S = 3.0
 """Writing a trace of a few steps, reading it back and analysing it. Reckoned: traces of 3 steps of
 12 layers hold some 30,000 events."""
@@ -99,6 +99,6 @@ def learned(guess: Costs, baseline: Measurement) -> Costs:
 
 
 def again_s(screening: Measurement) -> float:
-    """What a case that was screened should take in another process, its start apart."""
+    """Returns how long a screened case should take in another process, without the process's start."""
     compiling_s = screening.compile.compile_s if screening.compile is not None else 0.0
     return max(screening.wall_s - (1 - AGAIN) * compiling_s, 0.0)

@@ -1,4 +1,4 @@
-"""What the rules say of the cases that an investigation measured."""
+"""Examines the cases that an investigation measured."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What an investigation would do, and how long each part should take; nothing is run."""
+"""Lists what an investigation would do and how long each part should take, without running it."""
 
 from peakward.hardware import devices
 from peakward.levers.catalogue import pull
@@ -8,16 +8,16 @@ from peakward.tune import costs
 from peakward.tune.ceilings import floor_of
 from peakward.tune.costs import HEADLINE, N_PROCESSES, Costs
 from peakward.tune.investigation import Investigation
-from peakward.tune.ladder import Ladder
+from peakward.tune.lever_stack import LeverStack
 
 CALIBRATE_S = 15.0
-"""Of the quick calibration, with its process; some 10 s were seen."""
+"""The quick calibration with its process; it took some 10 s."""
 
 
 def planned(
     asked: Investigation, environment: Environment, calibration: Calibration | None
 ) -> list[tuple[str, float]]:
-    """What would be done, and seconds.
+    """Returns the parts with their seconds.
 
     As if every lever gained on top of those before it; what then gains alone is tried last, with
     what is left of the budget.
@@ -26,14 +26,14 @@ def planned(
     baseline_s = guess.start_s + guess.arm_s + HEADLINE.max_timed_s
     profile_s = guess.profile_s(asked.case)
     first = [] if calibration is not None else [("measure this machine's ceilings", CALIBRATE_S)]
-    screenings, ladder = _climbed(asked, guess)
-    turns_s = N_PROCESSES * (guess.start_s + sum(map(guess.turn_s, ladder.cases)))
+    screenings, stack = _composed(asked, guess)
+    turns_s = N_PROCESSES * (guess.start_s + sum(map(guess.turn_s, stack.cases)))
     return [
         *first,
         ("measure the baseline", baseline_s),
         ("profile the baseline", profile_s),
         *screenings,
-        ("check the numbers of what gained", sum(map(guess.check_s, ladder.cases[1:]))),
+        ("check the numbers of what gained", sum(map(guess.check_s, stack.cases[1:]))),
         ("confirm the composition and each of its levers", turns_s),
         ("measure the best composition", baseline_s),
         ("profile the best composition", profile_s),
@@ -49,11 +49,11 @@ def _guessed(
     return costs.guessed(asked.case, None if found is None else found.floor_s)
 
 
-def _climbed(asked: Investigation, guess: Costs) -> tuple[list[tuple[str, float]], Ladder]:
+def _composed(asked: Investigation, guess: Costs) -> tuple[list[tuple[str, float]], LeverStack]:
     """A screening of each lever on top of those before it, those that compile last as in the search, and
-    the ladder of all that save time."""
-    steps, ladder = [], Ladder(base=asked.case)
+    the stack of all that save time."""
+    steps, stack = [], LeverStack(base=asked.case)
     for lever in sorted(asked.applicable, key=lambda each: each.needs == "compiler"):
-        steps.append((f"screen {lever.name}", guess.screen_s(pull(lever, ladder.top))))
-        ladder = ladder.in_place(lever) if lever.saves == "time" else ladder
-    return steps, ladder
+        steps.append((f"screen {lever.name}", guess.screen_s(pull(lever, stack.top))))
+        stack = stack.in_place(lever) if lever.saves == "time" else stack
+    return steps, stack

@@ -1,4 +1,4 @@
-"""What is expected of levers on this machine: their predicted effect, and what none can exceed."""
+"""Predicts the effects of levers on this machine, and bounds them."""
 
 from collections.abc import Callable
 
@@ -20,7 +20,7 @@ _UNTOUCHED: dict[str, tuple[str, ...]] = {
     "swiglu": ("optimizer",),
     "checkpointing": ("optimizer",),
 }
-"""Of each field of a configuration whose change leaves whole phases as they are, these phases. What no
+"""The phases that a change of a configuration's field leaves alone, by field. What no
 evidence put into a phase counts as touched."""
 NS = 1e-9
 RATE_DOUBT = 2.0
@@ -92,7 +92,7 @@ class Expectations:
         )
 
     def _untouched_s(self, base: LeverCase, candidate: LeverCase) -> float | None:
-        """Of a step, the kernels in phases that the change leaves as they are."""
+        """Returns the time of a step's kernels in the phases that the change leaves alone."""
         phases = _phases_left_alone(base, candidate)
         profile = self._profile_of(base) if phases else None
         if profile is None or profile.profile.is_of_host:

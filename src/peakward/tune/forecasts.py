@@ -1,4 +1,4 @@
-"""What is forecast of a machine's cases, each once: of a decoder from its shape, of a module of the user's
+"""Forecasts a machine's cases, each once: of a decoder from its shape, of a module of the user's
 from its operators."""
 
 from collections.abc import Callable

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from peakward.lab.measure.sweep import Sweep
 
 SMALLER = 0.9
-"""Of a batch that was predicted to fit and did not: tried once."""
+"""The factor by which a batch shrinks that was predicted to fit and did not; it is tried once more."""
 
 
 class Growth(NamedTuple):
-    """What larger batches came to."""
+    """The results of larger batches."""
 
     measured: tuple[Measurement, ...] = ()
     notes: tuple[str, ...] = ()

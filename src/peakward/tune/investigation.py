@@ -1,4 +1,4 @@
-"""What an investigation is asked."""
+"""Describes the request of an investigation."""
 
 from collections.abc import Callable
 

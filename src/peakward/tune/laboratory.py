@@ -82,12 +82,12 @@ class Laboratory:
         )
 
     def seen_s(self, case: LeverCase) -> float | None:
-        """What a turn of the case should take, by what its screening took; None where it had none."""
+        """Returns how long a turn of the case should take, from its screening; None without one."""
         found = self._store.measurement(case, self._screen, self._key)
         return None if found is None else again_s(found)
 
     def start_s(self) -> float | None:
-        """What the latest worker took to start; None before one."""
+        """Returns how long the latest worker took to start; None before the first."""
         return self._sweep.workers.start_s
 
     def check(

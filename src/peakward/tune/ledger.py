@@ -1,4 +1,4 @@
-"""What an investigation has tried, and what its budget left undone."""
+"""Keeps what an investigation has tried, and what its budget left undone."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,10 +18,10 @@ class Undone(NamedTuple):
     what: str
     lever: str | None = None
     base: LeverCase | None = None
-    """What its trial would have been of."""
+    """The base of the trial that was not made."""
     confirming: bool = False
     screened_on: str | None = None
-    """Of a lever that was not screened, the levers below it in words."""
+    """The levers below one that was not screened, in words."""
     cost_s: float = 0.0
     """How long it should take."""
 
@@ -46,7 +46,7 @@ class Ledger:
 
     @property
     def skipped(self) -> list[str]:
-        """What was not done for want of time and not made up for later, or ended from outside; once each,
+        """Names what was left undone for want of time or was ended from outside, each once,
         what was to be screened on the same levers together."""
         left = [each for each in self._undone if not self._made_up(each)]
         levers: dict[str, dict[str, None]] = {}
@@ -69,7 +69,7 @@ class Ledger:
             self._undone.append(Undone(f"{trial.lever} ({trial.reason})"))
 
     def unfinished(self) -> Unfinished | None:
-        """What the budget left undone; None where it sufficed."""
+        """Returns what the budget left undone; None where it sufficed."""
         left = [each for each in self._undone if not self._made_up(each)]
         if not left:
             return None

@@ -1,4 +1,4 @@
-"""What a case's memory is held for: from the store, or two steps recorded, kept and analysed."""
+"""Finds what a case's memory holds: from the store, or by recording and analysing two steps."""
 
 import tempfile
 import uuid
@@ -43,7 +43,7 @@ class MemoryRecorder:
         self._workers, self._store, self._key = workers, store, environment_key
 
     def record(self, case: ModelCase, *, timeout_s: float) -> CaseMemory | NotRecorded:
-        """What is stored, or a new recording, its snapshot kept beside the database.
+        """Returns the stored recording or makes one, whose snapshot is kept beside the database.
 
         A failure is not stored: the next run tries again.
 

@@ -1,4 +1,4 @@
-"""What levers are predicted to give a user's module: by a capture of its operators under each."""
+"""Predicts what levers give a user's module, by a capture of its operators under each."""
 
 import msgspec
 

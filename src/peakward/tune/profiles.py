@@ -44,11 +44,11 @@ class NotProfiled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Profiles(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of several cases."""
+    """The profiles of several cases, and notes on those that have none."""
 
     made: tuple[CaseProfile, ...] = ()
     notes: tuple[str, ...] = ()
-    """Of those that have none."""
+    """Why a case has no profile, a note each."""
     interrupted: bool = False
 
 

@@ -1,4 +1,4 @@
-"""Which rungs of a ladder hold: their numbers, then all of them timed in the same processes."""
+"""Shows which steps of a lever stack hold: their numbers, then all of them timed in the same processes."""
 
 from collections.abc import Sequence
 
@@ -13,51 +13,50 @@ from peakward.records.trial import Trial
 from peakward.stats.verdict import LEAST_GAIN
 from peakward.tune import trials
 from peakward.tune.bench import Bench
-from peakward.tune.climb import Climb
 from peakward.tune.costs import N_MORE_PROCESSES
-from peakward.tune.ladder import Ladder
 from peakward.tune.ledger import Undone
+from peakward.tune.lever_stack import LeverStack, ProvedStack
 from peakward.tune.screening import promising
 from peakward.tune.trials import Comparison
 
 WEAKEST_FIRST: tuple[NumericsClass, ...] = ("approximate", "reordered", "exact")
 COMPOSITION = "composition"
-"""The name of the trial of several rungs at once against the lowest case that runs."""
+"""The name of the trial of several steps at once against the lowest case that runs."""
 
 
 class Proof:
-    """Proves ladders, and levers each on its own."""
+    """Proves lever stacks, and levers each on its own."""
 
     def __init__(self, bench: Bench, *, base_runs: bool) -> None:
         self._bench, self._ledger = bench, bench.ledger
         self._n_untimed = 0 if base_runs else 1
 
-    def prove(self, ladder: Ladder) -> Ladder:
-        """The ladder up to the highest rung that was confirmed, as was the whole up to there.
+    def prove(self, stack: LeverStack) -> LeverStack:
+        """The stack up to the highest step that was confirmed, as was the whole up to there.
 
-        A rung that was not comes back once at the top, where what hid its gain (another bottleneck,
+        A step that was not comes back once at the top, where what hid its gain (another bottleneck,
         a host whose launches differ from process to process) may be gone. If all is slower so, or
-        there is no time, the first ladder stands. Nothing stands on a rung that was rejected; one
+        there is no time, the first stack stands. Nothing stands on a step that was rejected; one
         that the intervals could not settle stays among others that hold, for the whole is proved
         with it, and its trial says what it is. Last, the numbers of the whole are held to the base's.
         """
-        ladder = self._affordable(self._sound(ladder))
-        if not ladder.levers:
-            return ladder
+        stack = self._affordable(self._sound(stack))
+        if not stack.levers:
+            return stack
         if self._n_untimed:
-            self._keep_foot(ladder)
-        climb = self._climb(ladder)
-        again = climb.mended
-        if again.levers != climb.held.levers and self._worth_another(again):
-            climb = self._better(climb, self._climb(again))
-        self._enter(climb)
-        return self._whole(climb)
+            self._keep_lowest(stack)
+        proved = self._proved(stack)
+        again = proved.mended
+        if again.levers != proved.held.levers and self._worth_another(again):
+            proved = self._better(proved, self._proved(again))
+        self._enter(proved)
+        return self._whole(proved)
 
-    def prove_alone(self, base: LeverCase) -> Ladder:
-        """Levers that look faster on the base and are no rung on it: each against the base.
+    def prove_alone(self, base: LeverCase) -> LeverStack:
+        """Levers that look faster on the base and are no step on it: each against the base.
 
         Returns:
-            A ladder of the one of them that gains most, of those that were kept.
+            A stack of the one of them that gains most, of those that were kept.
         """
         worthy = sorted(
             (
@@ -80,13 +79,13 @@ class Proof:
             untimed = {trial.lever for trial in made if trial.time_ratio is None}
             worthy = [each for each in worthy if each.lever in untimed - failed] if failed else []
         best = min(kept, key=_ratio, default=None)
-        return Ladder(base=base, levers=(catalogue.lever(best.lever),) if best else ())
+        return LeverStack(base=base, levers=(catalogue.lever(best.lever),) if best else ())
 
     def _confirmed_alone(self, base: LeverCase, worthy: Sequence[Trial]) -> tuple[Trial, ...]:
-        rungs = [(catalogue.lever(each.lever), each.candidate) for each in worthy]
+        steps = [(catalogue.lever(each.lever), each.candidate) for each in worthy]
         sound = [
             self._compared(lever, base, top)
-            for lever, top in rungs
+            for lever, top in steps
             if self._bench.holds(lever, base)
         ]
         if not sound:
@@ -96,81 +95,81 @@ class Proof:
         self._enter_all(made)
         return made
 
-    def _sound(self, ladder: Ladder) -> Ladder:
+    def _sound(self, stack: LeverStack) -> LeverStack:
         """Without the levers whose numbers do not hold where they stand."""
-        for lever, base, _ in ladder.rungs:
+        for lever, base, _ in stack.steps:
             if not self._bench.holds(lever, base):
-                return self._sound(ladder.without({lever.name}))
-        return ladder
+                return self._sound(stack.without({lever.name}))
+        return stack
 
-    def _affordable(self, ladder: Ladder) -> Ladder:
-        """Its lowest rungs, as many as there is time to prove; for the first alone, what is kept back
+    def _affordable(self, stack: LeverStack) -> LeverStack:
+        """Its lowest steps, as many as there is time to prove; for the first alone, what is kept back
         for the profiles that would explain it is given up."""
-        while ladder.levers and not self._ledger.allows(self._bench.turns_s(ladder.cases)):
-            if len(ladder.levers) == 1 and self._ledger.reserve_s:
+        while stack.levers and not self._ledger.allows(self._bench.turns_s(stack.cases)):
+            if len(stack.levers) == 1 and self._ledger.reserve_s:
                 self._ledger.reserve_s = 0.0
                 continue
-            lever, below, top = ladder.rungs[-1]
+            lever, below, top = stack.steps[-1]
             what, cost_s = f"confirming {lever.name}", self._bench.turns_s((top,))
             self._ledger.skip(Undone(what, lever.name, below, confirming=True, cost_s=cost_s))
-            ladder = ladder.first(len(ladder.levers) - 1)
-        return ladder
+            stack = stack.first(len(stack.levers) - 1)
+        return stack
 
-    def _climb(self, ladder: Ladder) -> Climb:
-        self._ledger.announce("confirming " + " + ".join(each.name for each in ladder.levers))
-        cases, rungs = ladder.cases[self._n_untimed :], ladder.rungs[self._n_untimed :]
-        if not rungs:
-            return Climb(ladder, (), ())
+    def _proved(self, stack: LeverStack) -> ProvedStack:
+        self._ledger.announce("confirming " + " + ".join(each.name for each in stack.levers))
+        cases, steps = stack.cases[self._n_untimed :], stack.steps[self._n_untimed :]
+        if not steps:
+            return ProvedStack(stack, (), ())
         comparisons = [
-            *(self._compared(*rung) for rung in rungs),
+            *(self._compared(*step) for step in steps),
             *(Comparison(COMPOSITION, cases[0], top, None) for top in cases[2:]),
         ]
         made = self._confirm(cases, comparisons)
-        climb = Climb(ladder, made[: len(rungs)], made[len(rungs) :])
-        self._enter(climb)
-        return climb
+        proved = ProvedStack(stack, made[: len(steps)], made[len(steps) :])
+        self._enter(proved)
+        return proved
 
-    def _better(self, first: Climb, second: Climb) -> Climb:
+    def _better(self, first: ProvedStack, second: ProvedStack) -> ProvedStack:
         """The second, unless it failed or the first gains on it what is worth having."""
-        failed = any(trial.time_ratio is None for trial in second.rungs)
+        failed = any(trial.time_ratio is None for trial in second.steps)
         gained = first.ratio <= second.ratio * (1 - LEAST_GAIN)
         return first if failed or gained else second
 
-    def _keep_foot(self, ladder: Ladder) -> None:
-        lever, base, _ = ladder.rungs[0]
+    def _keep_lowest(self, stack: LeverStack) -> None:
+        lever, base, _ = stack.steps[0]
         trial = self._ledger.known(lever.name, base)
         if trial is not None:
             self._ledger.add(msgspec.structs.replace(trial, verdict="kept"))
 
-    def _worth_another(self, ladder: Ladder) -> bool:
-        """Whether the mended ladder can be pulled, there is time to prove it and its numbers hold."""
+    def _worth_another(self, stack: LeverStack) -> bool:
+        """Whether the mended stack can be pulled, there is time to prove it and its numbers hold."""
         if any(trial.interrupted for trial in self._ledger.trials):
             return False
-        if not ladder.levers or not self._bench.stands(ladder):
+        if not stack.levers or not self._bench.stands(stack):
             return False
-        cost_s = self._bench.checks_s(ladder.rungs) + self._bench.turns_s(ladder.cases)
+        cost_s = self._bench.checks_s(stack.steps) + self._bench.turns_s(stack.cases)
         if not self._ledger.affords(cost_s, "confirming the composition again"):
             return False
-        return self._sound(ladder).levers == ladder.levers
+        return self._sound(stack).levers == stack.levers
 
-    def _whole(self, climb: Climb) -> Ladder:
-        """The held ladder whose top's numbers hold against the base itself, under the weakest class of
-        its levers: each lever was held to the rung below it, so errors could add up."""
-        ladder = climb.held
-        timed = {trial.candidate: trial for trial in climb.wholes}
-        while len(ladder.levers) > 1:
-            classes = {numerics_class(lever, ladder.top) for lever in ladder.levers}
+    def _whole(self, proved: ProvedStack) -> LeverStack:
+        """The held stack whose top's numbers hold against the base itself, under the weakest class of
+        its levers: each lever was held to the step below it, so errors could add up."""
+        stack = proved.held
+        timed = {trial.candidate: trial for trial in proved.wholes}
+        while len(stack.levers) > 1:
+            classes = {numerics_class(lever, stack.top) for lever in stack.levers}
             declared = next(each for each in WEAKEST_FIRST if each in classes)
-            numerics = self._bench.checked(declared, ladder.base, ladder.top)
-            trial = timed.get(ladder.top)
+            numerics = self._bench.checked(declared, stack.base, stack.top)
+            trial = timed.get(stack.top)
             if trial is not None:
                 sound = numerics.verdict == "holds"
                 checked = msgspec.structs.replace(trial, numerics=numerics)
                 self._ledger.add(checked if sound else trials.misjudged(trial, numerics))
             if numerics.verdict != "violated":
                 break
-            ladder = ladder.first(len(ladder.levers) - 1)
-        return ladder
+            stack = stack.first(len(stack.levers) - 1)
+        return stack
 
     def _alone_s(self, base: LeverCase, screened: Sequence[Trial]) -> float:
         pulled = [(catalogue.lever(each.lever), base, each.candidate) for each in screened]
@@ -199,8 +198,8 @@ class Proof:
             key = self._bench.environment_key
             return tuple(trials.untimed(each, key, str(error)) for each in comparisons)
 
-    def _enter(self, climb: Climb) -> None:
-        self._enter_all(climb.rungs)
+    def _enter(self, proved: ProvedStack) -> None:
+        self._enter_all(proved.steps)
 
     def _enter_all(self, made: Sequence[Trial]) -> None:
         """But for those that were not timed because another case failed: they say nothing."""

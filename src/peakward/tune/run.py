@@ -1,6 +1,6 @@
 """The main job: measure, predict, profile, pull levers, verify, keep or reject, write it up.
 
-What is asked is an `investigation`, its stages are a `course`, its record is made by `write_up`.
+What is asked is an `investigation`, its stages are a `pipeline`, its record is made by `write_up`.
 """
 
 from collections.abc import Callable
@@ -17,10 +17,10 @@ from peakward.tune import write_up
 from peakward.tune.budget import Budget
 from peakward.tune.ceilings import calibrated, floor_of
 from peakward.tune.costs import HEADLINE
-from peakward.tune.course import Course
 from peakward.tune.forecasts import Forecasts
 from peakward.tune.investigation import Investigation
 from peakward.tune.ledger import Listener
+from peakward.tune.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from peakward.lab.measure.sweep import Sweep
@@ -60,7 +60,7 @@ def investigate(
         on_prediction(floor, told, levers_that_fit(asked.case, told, forecasts.here))
         on_stage("measuring the baseline")
         baseline = sweep.measure(asked.case, HEADLINE)
-    course = Course(
+    pipeline = Pipeline(
         asked,
         baseline,
         sweep,
@@ -70,14 +70,14 @@ def investigate(
         budget=budget,
         on_stage=on_stage,
     )
-    course.carry_out()
-    study = write_up.study(course, store, started_at)
+    pipeline.carry_out()
+    study = write_up.study(pipeline, store, started_at)
     store.add_study(study)
     return study
 
 
 def levers_that_fit(case: LeverCase, told: Forecast | None, here: Site | None) -> tuple[str, ...]:
-    """Of a case that is predicted not to fit this machine, those that each make it fit."""
+    """Names the levers that each make fit a case that is predicted not to fit this machine."""
     if here is None or told is None or not isinstance(case, ModelCase):
         return ()
     return relief(case, told, here)

@@ -1,4 +1,4 @@
-"""What one short measurement of each arm says of a lever: enough to drop it, not to keep it."""
+"""Judges a lever by one short measurement of each arm: enough to drop it, not to keep it."""
 
 import msgspec
 
@@ -10,7 +10,7 @@ from peakward.tune.trials import trial_of
 
 
 def screened(name: str, base: Measurement, candidate: Measurement, *, wall_s: float) -> Trial:
-    """What one short measurement of each arm says: enough to drop a lever, not to keep one."""
+    """Returns the trial that one short measurement of each arm gives."""
     ours, theirs = base.case, candidate.case
     assert isinstance(ours, LeverCase)
     assert isinstance(theirs, LeverCase)

@@ -1,4 +1,4 @@
-"""The greedy composition, found by screening: one lever on top of another."""
+"""Composes levers greedily by screening them, one on top of another."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -9,8 +9,8 @@ from peakward.records.finding import Diagnosis
 from peakward.records.lever import Lever
 from peakward.records.trial import Trial
 from peakward.tune.bench import Bench
-from peakward.tune.ladder import Ladder
 from peakward.tune.ledger import Undone
+from peakward.tune.lever_stack import LeverStack
 from peakward.tune.screening import promising, rescues
 from peakward.tune.trials import refused
 
@@ -20,7 +20,7 @@ RIVAL_LOSSES = 2
 
 
 class Search:
-    """Climbs a ladder of levers; nothing is kept by it, `proof.Proof` does that.
+    """Finds a lever stack by screening. It keeps nothing; `proof.Proof` does that.
 
     Args:
         bounds: what the findings about the base leave of its time, by the levers that answer them.
@@ -38,23 +38,23 @@ class Search:
         self._wrong: set[str] = set()
         """Levers whose numbers do not hold."""
         self._lost_on: dict[str, set[LeverCase]] = {}
-        """Of each lever, the compositions on which it lost to a rival."""
+        """The compositions on which each lever lost to a rival."""
         self._ratios: dict[str, float] = {}
-        """Of each lever's latest screening, candidate over base of what is sought."""
+        """The ratio of what is sought in each lever's latest screening, candidate over base."""
 
-    def climb(self, base: LeverCase, levers: Sequence[Lever], *, base_runs: bool) -> Ladder:
+    def compose(self, base: LeverCase, levers: Sequence[Lever], *, base_runs: bool) -> LeverStack:
         """The levers that gained, each when screened on top of those before it, with sound numbers.
 
-        Where numbers do not hold, the climb is made again without the lever.
+        Where numbers do not hold, the search is made again without the lever.
         """
         while True:
-            ladder = self._climb(base, levers, base_runs=base_runs)
+            stack = self._compose(base, levers, base_runs=base_runs)
             wrong = next(
-                (lever for lever, below, _ in ladder.rungs if not self._bench.holds(lever, below)),
+                (lever for lever, below, _ in stack.steps if not self._bench.holds(lever, below)),
                 None,
             )
             if wrong is None:
-                return ladder
+                return stack
             self._wrong.add(wrong.name)
             self._lost_on.clear()
 
@@ -71,7 +71,7 @@ class Search:
                 key = self._bench.environment_key
                 self._ledger.add(refused(lever, base, candidate, key, reason))
 
-    def _climb(self, base: LeverCase, levers: Sequence[Lever], *, base_runs: bool) -> Ladder:
+    def _compose(self, base: LeverCase, levers: Sequence[Lever], *, base_runs: bool) -> LeverStack:
         """Passes over the levers for as long as one gains: what hides behind one bottleneck shows
         once it is gone (a launch-bound step gains nothing from CUDA graphs while its matmuls are
         slow).
@@ -80,44 +80,44 @@ class Search:
         (6 s instead of 2 for `small` on an H200). A lever that saves memory is left out, unless
         memory is sought, or the base does not run and it does.
         """
-        ladder = Ladder(base=base)
+        stack = LeverStack(base=base)
         quick = [each for each in levers if each.needs != "compiler"]
         slow = [each for each in levers if each.needs == "compiler"]
         while True:
-            climbed = self._pass(ladder, quick, base_runs=base_runs)
-            if climbed.levers == ladder.levers:
-                climbed = self._pass(ladder, slow, base_runs=base_runs)
-            if climbed.levers == ladder.levers:
-                return ladder
-            ladder = climbed
+            higher = self._pass(stack, quick, base_runs=base_runs)
+            if higher.levers == stack.levers:
+                higher = self._pass(stack, slow, base_runs=base_runs)
+            if higher.levers == stack.levers:
+                return stack
+            stack = higher
 
-    def _pass(self, ladder: Ladder, levers: Iterable[Lever], *, base_runs: bool) -> Ladder:
+    def _pass(self, stack: LeverStack, levers: Iterable[Lever], *, base_runs: bool) -> LeverStack:
         """Each lever on top of those that gained, in the order of their latest gains, or predicted ones.
 
         In the catalogue's order a search of 125 s put tf32, 1.07× in a noisy screening, under a decode
         step of `2.7B` in bf16, and had no time left for CUDA graphs, predicted 2.78× and worth 5.26×.
         """
-        top = ladder.top
+        top = stack.top
         for lever in sorted(levers, key=lambda each: self._reckoned(each, top)):
-            idle = lever.saves == "memory" and (base_runs or ladder.levers)
+            idle = lever.saves == "memory" and (base_runs or stack.levers)
             if (
                 (idle and not self._seeks_memory)
-                or lever in ladder.levers
+                or lever in stack.levers
                 or lever.name in self._wrong
                 or self._lost(lever)
             ):
                 continue
-            trial = self._on_top(lever, ladder)
+            trial = self._on_top(lever, stack)
             if trial is None:
                 continue
             if rescues(trial) or promising(trial):
-                ladder = self._with(lever, ladder, base_runs=base_runs)
-            elif trial.verdict == "rejected" and _rivals(lever, ladder):
-                self._lost_on.setdefault(lever.name, set()).add(ladder.top)
-        return ladder
+                stack = self._with(lever, stack, base_runs=base_runs)
+            elif trial.verdict == "rejected" and _rivals(lever, stack):
+                self._lost_on.setdefault(lever.name, set()).add(stack.top)
+        return stack
 
     def _reckoned(self, lever: Lever, base: LeverCase) -> float:
-        """What the lever should make of what is sought: as it was seen, as it is predicted, or at best as
+        """Returns the expected ratio of what is sought: as it was seen, as it is predicted, or at best as
         a finding about the base allows; 1 where nothing is known.
 
         A CPU's steps are not predicted. In the catalogue's order a run of 100 s on two cores tried
@@ -134,38 +134,38 @@ class Search:
     def _lost(self, lever: Lever) -> bool:
         return len(self._lost_on.get(lever.name, ())) >= RIVAL_LOSSES
 
-    def _with(self, lever: Lever, ladder: Ladder, *, base_runs: bool) -> Ladder:
-        """The ladder with the lever, in the place of what it replaces if all rungs can stand so.
+    def _with(self, lever: Lever, stack: LeverStack, *, base_runs: bool) -> LeverStack:
+        """The stack with the lever, in the place of what it replaces if all steps can stand so.
 
         Where the base does not run, what stands on it must have been seen to.
         """
-        higher = ladder.in_place(lever)
+        higher = stack.in_place(lever)
         if not self._bench.stands(higher):
-            higher = ladder.on_top(lever)
-        if base_runs or self._rescued(higher.levers[0], ladder.base):
+            higher = stack.on_top(lever)
+        if base_runs or self._rescued(higher.levers[0], stack.base):
             return higher
-        return ladder
+        return stack
 
     def _rescued(self, foot: Lever, base: LeverCase) -> bool:
         trial = self._ledger.known(foot.name, base) or self._screened(foot, base)
         return trial is not None and rescues(trial)
 
-    def _on_top(self, lever: Lever, ladder: Ladder) -> Trial | None:
-        """The lever on the ladder's top, screened there if it was not yet, with time left to check
-        its numbers and to prove the ladder that it would make."""
-        base = ladder.top
+    def _on_top(self, lever: Lever, stack: LeverStack) -> Trial | None:
+        """The lever on the stack's top, screened there if it was not yet, with time left to check
+        its numbers and to prove the stack that it would make."""
+        base = stack.top
         candidate = pull(lever, base)
         if candidate == base or self._bench.obstacle(lever, base) is not None:
             return None
         known = self._ledger.known(lever.name, base)
         if known is not None:
             return known
-        higher = ladder.in_place(lever)
-        then_s = self._bench.checks_s(higher.rungs) + self._bench.turns_s(higher.cases)
-        return self._screened(lever, base, ladder, then_s=then_s)
+        higher = stack.in_place(lever)
+        then_s = self._bench.checks_s(higher.steps) + self._bench.turns_s(higher.cases)
+        return self._screened(lever, base, stack, then_s=then_s)
 
     def _screened(
-        self, lever: Lever, base: LeverCase, on: Ladder | None = None, *, then_s: float = 0.0
+        self, lever: Lever, base: LeverCase, on: LeverStack | None = None, *, then_s: float = 0.0
     ) -> Trial | None:
         """Its trial, where there is time for it and for what must follow."""
         candidate = pull(lever, base)
@@ -194,7 +194,7 @@ class Search:
 
 
 def bounds_of(told: Sequence[Diagnosis]) -> dict[str, float]:
-    """What is left of the step's time if all that a lever's largest finding is about were gone, by lever."""
+    """Returns for each lever the share of the step's time that its largest finding leaves."""
     bounds: dict[str, float] = {}
     for found in (each for diagnosis in told for each in diagnosis.findings):
         if found.bound is None:
@@ -204,7 +204,7 @@ def bounds_of(told: Sequence[Diagnosis]) -> dict[str, float]:
     return bounds
 
 
-def _rivals(lever: Lever, ladder: Ladder) -> bool:
-    """Whether the ladder has a lever that sets what this one sets."""
+def _rivals(lever: Lever, stack: LeverStack) -> bool:
+    """Whether the stack has a lever that sets what this one sets."""
     fields = {field for field, _ in lever.sets}
-    return any(fields & {field for field, _ in each.sets} for each in ladder.levers)
+    return any(fields & {field for field, _ in each.sets} for each in stack.levers)

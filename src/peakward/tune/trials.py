@@ -1,4 +1,4 @@
-"""What a trial says of cases timed in turn, or of why they were not."""
+"""Makes trials of cases timed in turn, or of the reason why they were not."""
 
 import re
 import uuid
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Comparison(NamedTuple):
-    """What a confirmation is to tell."""
+    """A question that a confirmation answers."""
 
     name: str
     """The lever's, or "composition"."""
@@ -75,7 +75,7 @@ def judged(
 
 
 def _each_once(doubts: Iterable[str]) -> tuple[str, ...]:
-    """Of those that differ in their figures alone the first, with how many more there were."""
+    """Keeps the first of doubts that differ in their figures alone, with the number of the others."""
     alike: dict[str, list[str]] = {}
     for doubt in doubts:
         alike.setdefault(re.sub(r"[\d.]+", "#", doubt), []).append(doubt)

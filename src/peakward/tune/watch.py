@@ -130,7 +130,7 @@ class Watch:
 
     @property
     def times(self) -> LoopTimes:
-        """Of the loop's unprofiled steps until now."""
+        """The times of the loop's unprofiled steps until now."""
         if self._loop is None:
             raise PeakwardError(
                 "expected a watch inside or after its with block, got times before it"
@@ -139,16 +139,16 @@ class Watch:
 
     @property
     def profile(self) -> Profile | None:
-        """Of the last window that was read; None before the first."""
+        """The last window that was read; None before the first."""
         return None if self._reading is None else self._reading.profile
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """Of `diagnosis()`."""
+        """The findings of `diagnosis()`."""
         return self.diagnosis().findings
 
     def diagnosis(self) -> Diagnosis:
-        """What the rules say now: of the last window that was read, and of all steps until now."""
+        """Examines the last window that was read and all steps until now."""
         from peakward.diagnose.examine import examine
         from peakward.diagnose.signals import Signals
         from peakward.prediction.planning.site import site

@@ -1,4 +1,4 @@
-"""What an investigation found, as the study that a report shows."""
+"""Writes what an investigation found as the study that a report shows."""
 
 import uuid
 from collections.abc import Sequence
@@ -10,12 +10,12 @@ from peakward.records.measurement import Measurement
 from peakward.records.study import Study
 from peakward.tune import growth
 from peakward.tune.ceilings import floor_of
-from peakward.tune.course import Course
 from peakward.tune.diagnoses import diagnosed
 from peakward.tune.forecasts import Forecasts
 from peakward.tune.investigation import Investigation
-from peakward.tune.ladder import Ladder
 from peakward.tune.ledger import Ledger
+from peakward.tune.lever_stack import LeverStack
+from peakward.tune.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from peakward.store.database import Store
@@ -28,12 +28,12 @@ OF_A_STEP = (
 NOT_GROWN = "Larger batches of a user's module were not tried: whether they fit is not predicted."
 
 
-def study(course: Course, store: "Store", started_at: str) -> Study:
+def study(pipeline: Pipeline, store: "Store", started_at: str) -> Study:
     """The record of the whole; the store gives what was recorded of its cases' memory before."""
-    asked, ledger = course.asked, course.ledger
-    measured, best = course.measured, course.held.top
+    asked, ledger = pipeline.asked, pipeline.ledger
+    measured, best = pipeline.measured, pipeline.held.top
     cases = [each.case for each in measured if isinstance(each.case, LeverCase)]
-    environment, forecasts = measured[0].environment, course.forecasts
+    environment, forecasts = measured[0].environment, pipeline.forecasts
     floors = (floor_of(case, environment, forecasts.calibration) for case in cases)
     told = tuple(found for case in cases if (found := forecasts.of(case)) is not None)
     recorded = _recorded(measured, store)
@@ -44,30 +44,30 @@ def study(course: Course, store: "Store", started_at: str) -> Study:
         command=asked.command,
         environment=environment,
         started_at=started_at,
-        wall_s=course.budget.spent_s(),
-        complete=not (course.stopped or ledger.skipped),
+        wall_s=pipeline.budget.spent_s(),
+        complete=not (pipeline.stopped or ledger.skipped),
         measurements=tuple(measured),
         calibration=forecasts.calibration,
         predictions=tuple(each for each in floors if each is not None),
         forecasts=told,
         trials=ledger.trials,
-        profiles=course.explained.made,
+        profiles=pipeline.explained.made,
         memory=recorded,
         diagnoses=diagnosed(
             measured,
-            profiles=course.explained.made,
+            profiles=pipeline.explained.made,
             memory=recorded,
             forecasts=forecasts,
         ),
         best_command=asked.to_command(best),
-        steps=_steps(course.held, ledger),
+        steps=_steps(pipeline.held, ledger),
         unfinished=ledger.unfinished(),
-        interrupted=course.stopped
-        or course.explained.interrupted
+        interrupted=pipeline.stopped
+        or pipeline.explained.interrupted
         or any(trial.interrupted for trial in ledger.trials),
-        notes=_notes(course),
+        notes=_notes(pipeline),
     )
-    return growth.entered(written, course.larger, asked.to_command, asked.aim.max_memory_bytes)
+    return growth.entered(written, pipeline.larger, asked.to_command, asked.aim.max_memory_bytes)
 
 
 def _title(case: LeverCase) -> str:
@@ -78,7 +78,7 @@ def _title(case: LeverCase) -> str:
 
 
 def _recorded(measured: Sequence[Measurement], store: "Store") -> tuple[CaseMemory, ...]:
-    """What an earlier `study memory` of this machine recorded of these cases."""
+    """Returns what an earlier `study memory` of this machine recorded of these cases."""
     return tuple(
         found
         for each in measured
@@ -87,29 +87,29 @@ def _recorded(measured: Sequence[Measurement], store: "Store") -> tuple[CaseMemo
     )
 
 
-def _steps(held: Ladder, ledger: Ledger) -> tuple[str, ...]:
-    """The ids of its rungs' trials."""
-    made = (ledger.known(lever.name, below) for lever, below, _ in held.rungs)
+def _steps(held: LeverStack, ledger: Ledger) -> tuple[str, ...]:
+    """The ids of its steps' trials."""
+    made = (ledger.known(lever.name, below) for lever, below, _ in held.steps)
     return tuple(trial.id for trial in made if trial is not None)
 
 
-def _notes(course: Course) -> tuple[str, ...]:
-    """What a reader must know: what was sought, what was not done or not computed, and why."""
-    asked, last = course.asked, course.measured[-1]
-    undone = "; ".join(course.ledger.skipped)
+def _notes(pipeline: Pipeline) -> tuple[str, ...]:
+    """Returns the notes: what was sought, what was not done or not computed, and why."""
+    asked, last = pipeline.asked, pipeline.measured[-1]
+    undone = "; ".join(pipeline.ledger.skipped)
     peak_bytes = None if last.memory is None else last.memory.peak_allocated_bytes
     return (
         *asked.aim.notes(),
         *([f"Not done in its {asked.budget_s:.0f} s: {undone}."] if undone else ()),
-        *_unknown(course.held, course.forecasts),
-        *course.explained.notes,
+        *_unknown(pipeline.held, pipeline.forecasts),
+        *pipeline.explained.notes,
         *asked.aim.missed(peak_bytes),
         *_not_grown(asked),
     )
 
 
-def _unknown(held: Ladder, forecasts: Forecasts) -> list[str]:
-    """What is not computed of the user's own code, and why."""
+def _unknown(held: LeverStack, forecasts: Forecasts) -> list[str]:
+    """Returns what is not computed of the user's own code, and why."""
     if isinstance(held.top, StepCase):
         return [OF_A_STEP]
     if not isinstance(held.top, ModuleCase):

@@ -148,7 +148,7 @@ def best(aim):
     return name_of(found.compose(BASE, tuple(map(lever, ("checkpointing", "bf16")))))
 
 
-def test_a_search_for_memory_climbs_what_saves_it():
+def test_a_search_for_memory_takes_what_saves_it():
     assert best(Aim()) == "bf16"
     assert best(Aim(objective="memory")) == "bf16 every-block"
 

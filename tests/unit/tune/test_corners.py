@@ -30,8 +30,8 @@ def test_what_made_the_base_run_stays_when_a_case_above_it_fails():
         additive, runs=fits_in_16_bits, dies=lambda case: case.configuration.attention == "sdpa"
     )
     found = Investigated(world)
-    ladder = found.search.climb(BASE, levers("bf16", "sdpa"), base_runs=False)
-    held = found.proof.prove(ladder)
+    stack = found.search.compose(BASE, levers("bf16", "sdpa"), base_runs=False)
+    held = found.proof.prove(stack)
     assert [each.name for each in held.levers] == ["bf16"]
     assert [trial.lever for trial in found.trials if trial.verdict == "kept"] == ["bf16"]
 
@@ -92,8 +92,8 @@ def test_a_loss_on_one_composition_counts_once():
         return step_s + (0.0 if compiled else 0.5)
 
     found = Investigated(World(time_s))
-    ladder = found.search.climb(BASE, levers("bf16", "tf32", "compile"), base_runs=True)
-    assert {each.name for each in ladder.levers} == {"tf32", "compile"}
+    stack = found.search.compose(BASE, levers("bf16", "tf32", "compile"), base_runs=True)
+    assert {each.name for each in stack.levers} == {"tf32", "compile"}
 
 
 def test_what_was_proved_after_all_is_not_named_as_left_undone():
@@ -104,7 +104,7 @@ def test_what_was_proved_after_all_is_not_named_as_left_undone():
 
 def test_what_was_screened_alone_after_all_is_not_named_as_left_undone():
     found = Investigated(World(two_bottlenecks), total_s=13.0)
-    assert found.search.climb(BASE, levers("bf16"), base_runs=True).levers == ()
+    assert found.search.compose(BASE, levers("bf16"), base_runs=True).levers == ()
     assert found.skipped == ["screening bf16"]
     found.search.alone(BASE, levers("bf16"))
     assert found.skipped == []

@@ -1,9 +1,9 @@
-"""Which rungs a proof leaves, by confirmations of known outcome."""
+"""Which steps a proof leaves, by confirmations of known outcome."""
 
 import pytest
 
 from peakward.levers.catalogue import lever
-from peakward.tune.ladder import Ladder
+from peakward.tune.lever_stack import LeverStack
 
 from .world import BASE, Investigated, World, configured, name_of, two_bottlenecks
 
@@ -22,7 +22,7 @@ def additive(case):
 
 def proved(world, *names, **fields):
     found = Investigated(world, **fields)
-    held = found.proof.prove(Ladder(base=BASE, levers=levers(*names)))
+    held = found.proof.prove(LeverStack(base=BASE, levers=levers(*names)))
     return found, [each.name for each in held.levers]
 
 
@@ -66,7 +66,7 @@ def test_what_another_bottleneck_hid_holds_at_the_top():
 
 
 def test_a_second_proof_that_is_slower_is_not_followed():
-    """At the top the unsettled rung holds, but without it below them the others do not."""
+    """At the top the unsettled step holds, but without it below them the others do not."""
 
     def time_s(case):
         settings = case.configuration
@@ -76,7 +76,7 @@ def test_a_second_proof_that_is_slower_is_not_followed():
     unsettled = {"sdpa"}
     world = World(time_s, settles=lambda name, base: name not in unsettled)
     _, names = proved(world, "sdpa", "bf16")
-    assert names == ["sdpa", "bf16"], "an unsettled rung stays below one that holds"
+    assert names == ["sdpa", "bf16"], "an unsettled step stays below one that holds"
     assert world.proofs[1] == ["base", "bf16", "bf16 sdpa"]
 
 

@@ -1,4 +1,4 @@
-"""The ladder that a search climbs, by screenings of known outcome."""
+"""The lever stack that a search finds, by screenings of known outcome."""
 
 from msgspec.structs import replace
 
@@ -12,10 +12,10 @@ def levers(*names):
     return [lever(name) for name in names]
 
 
-def climbed(world, *names, base=BASE, **fields):
+def composed(world, *names, base=BASE, **fields):
     found = Investigated(world, **fields)
-    ladder = found.search.climb(base, levers(*names), base_runs=world.runs(base))
-    return found, [each.name for each in ladder.levers]
+    stack = found.search.compose(base, levers(*names), base_runs=world.runs(base))
+    return found, [each.name for each in stack.levers]
 
 
 def tried(found):
@@ -24,8 +24,8 @@ def tried(found):
 
 
 def test_each_lever_is_screened_on_top_of_those_that_gained():
-    found, names = climbed(World(two_bottlenecks), "tf32", "bf16", "cuda-graphs")
-    assert names == ["bf16", "cuda-graphs"], "tf32's rung changes nothing any more"
+    found, names = composed(World(two_bottlenecks), "tf32", "bf16", "cuda-graphs")
+    assert names == ["bf16", "cuda-graphs"], "tf32's step changes nothing any more"
     assert tried(found)[:2] == [("tf32", "base"), ("bf16", "tf32")]
 
 
@@ -34,7 +34,7 @@ def test_what_is_predicted_to_gain_most_is_tried_first():
         precision = {"tf32": 1.0, "bf16": 0.9}.get(candidate.configuration.precision, 1.0)
         return precision * (0.3 if candidate.configuration.cuda_graphs else 1.0)
 
-    found, names = climbed(
+    found, names = composed(
         World(lambda case: 1.0 - 0.5 * case.configuration.cuda_graphs, tells=tells),
         *("tf32", "bf16", "cuda-graphs"),
     )
@@ -44,7 +44,7 @@ def test_what_is_predicted_to_gain_most_is_tried_first():
 
 def test_where_nothing_is_predicted_the_findings_say_what_is_tried_first():
     """A CPU's steps are not predicted."""
-    found, _ = climbed(
+    found, _ = composed(
         World(lambda case: 1.0),
         *("bf16", "cuda-graphs", "sdpa"),
         bounds={"sdpa": 0.8, "cuda-graphs": 0.5},
@@ -53,7 +53,7 @@ def test_where_nothing_is_predicted_the_findings_say_what_is_tried_first():
 
 
 def test_a_prediction_counts_for_more_than_a_finding():
-    found, _ = climbed(
+    found, _ = composed(
         World(lambda case: 1.0, tells=lambda base, candidate: 0.9),
         *("bf16", "sdpa"),
         bounds={"sdpa": 0.1},
@@ -66,7 +66,7 @@ def test_what_cannot_gain_is_not_timed():
         two_bottlenecks,
         hopeless=lambda case: "too slow" if case.configuration.precision == "bf16" else None,
     )
-    found, names = climbed(world, "bf16", "tf32")
+    found, names = composed(world, "bf16", "tf32")
     assert names == ["tf32"]
     refused = [each for each in found.trials if each.lever == "bf16"]
     assert {(each.stage, each.verdict, each.reason) for each in refused} == {
@@ -92,7 +92,7 @@ def test_what_was_seen_counts_for_more_than_what_was_predicted():
     def tells(base, candidate):
         return 0.1 if candidate.configuration.precision == "tf32" else 1.0
 
-    found, _ = climbed(
+    found, _ = composed(
         World(lambda case: 1.0 - 0.5 * case.configuration.cuda_graphs, tells=tells),
         *("tf32", "bf16", "cuda-graphs"),
     )
@@ -101,7 +101,7 @@ def test_what_was_seen_counts_for_more_than_what_was_predicted():
 
 
 def test_a_lever_hidden_behind_another_bottleneck_is_found_on_top():
-    found, names = climbed(World(two_bottlenecks), "cuda-graphs", "bf16")
+    found, names = composed(World(two_bottlenecks), "cuda-graphs", "bf16")
     assert names == ["bf16", "cuda-graphs"]
     assert tried(found) == [("cuda-graphs", "base"), ("bf16", "base"), ("cuda-graphs", "bf16")]
 
@@ -115,7 +115,7 @@ def test_a_stronger_lever_on_the_same_field_replaces_another_once_it_shows():
         launches_s = 0.5 if settings.cuda_graphs else 4.0
         return max(device_s, launches_s + (0.1 if settings.precision == "bf16" else 0.0))
 
-    found, names = climbed(World(time_s), "tf32", "bf16", "cuda-graphs")
+    found, names = composed(World(time_s), "tf32", "bf16", "cuda-graphs")
     assert names == ["bf16", "cuda-graphs"], "in the place of tf32"
     assert ("bf16", "tf32") in tried(found)
     assert ("bf16", "tf32 True") in tried(found)
@@ -126,7 +126,7 @@ def test_what_compiles_waits_until_nothing_else_gains():
         settings = case.configuration
         return two_bottlenecks(case) + 0.5 * (settings.compile == "none")
 
-    found, names = climbed(World(time_s), "compile", "cuda-graphs", "bf16")
+    found, names = composed(World(time_s), "compile", "cuda-graphs", "bf16")
     assert names == ["bf16", "cuda-graphs", "compile"]
     assert [base for lever_, base in tried(found) if lever_ == "compile"] == ["bf16 True"]
 
@@ -138,14 +138,14 @@ def test_what_lost_twice_to_a_lever_that_sets_the_same_is_given_up():
         step_s += 0.5 * (settings.attention == "naive") + 0.4 * (settings.compile == "none")
         return step_s + (0.3 if settings.compile == "none" or not settings.cuda_graphs else 0.0)
 
-    found, names = climbed(World(time_s), "bf16", "tf32", "sdpa", "compile", "cuda-graphs")
+    found, names = composed(World(time_s), "bf16", "tf32", "sdpa", "compile", "cuda-graphs")
     assert set(names) == {"bf16", "sdpa", "compile", "cuda-graphs"}
     assert len([lever_ for lever_, _ in tried(found) if lever_ == "tf32"]) == 2
 
 
 def test_a_lever_that_loses_is_rejected_with_its_number():
     world = World(lambda case: 3.0 if case.configuration.attention == "sdpa" else 2.0)
-    found, names = climbed(world, "sdpa")
+    found, names = composed(world, "sdpa")
     assert names == []
     (trial,) = found.trials
     assert (trial.verdict, trial.time_ratio.estimate) == ("rejected", 1.5)
@@ -155,15 +155,15 @@ def test_a_lever_with_wrong_numbers_is_given_up_and_its_rival_found():
     def numbers(case):
         return "violated" if case.configuration.precision == "bf16" else "holds"
 
-    found, names = climbed(World(two_bottlenecks, numbers=numbers), "tf32", "bf16")
+    found, names = composed(World(two_bottlenecks, numbers=numbers), "tf32", "bf16")
     assert names == ["tf32"]
     (trial,) = [each for each in found.trials if each.numerics and each.verdict == "rejected"]
     assert trial.lever == "bf16"
     assert "not approximate as declared" in trial.reason
 
 
-def test_numbers_that_could_not_be_checked_climb_nothing():
-    found, names = climbed(World(two_bottlenecks, numbers=lambda case: "not computed"), "bf16")
+def test_numbers_that_could_not_be_checked_add_nothing():
+    found, names = composed(World(two_bottlenecks, numbers=lambda case: "not computed"), "bf16")
     assert names == []
     (trial,) = found.trials
     assert trial.verdict == "inconclusive"
@@ -176,22 +176,22 @@ def test_a_rescue_with_wrong_numbers_is_rejected():
         runs=lambda case: case.configuration.precision == "bf16",
         numbers=lambda case: "violated",
     )
-    found, names = climbed(world, "bf16")
+    found, names = composed(world, "bf16")
     assert names == []
     assert found.trials[0].verdict == "rejected"
 
 
 def test_what_runs_where_the_base_does_not_is_the_first_rung_even_if_it_saves_only_memory():
     world = World(two_bottlenecks, runs=lambda case: case.configuration.checkpointing != "none")
-    _, names = climbed(world, "bf16", "checkpointing")
+    _, names = composed(world, "bf16", "checkpointing")
     assert names == ["checkpointing", "bf16"]
 
 
 def test_a_memory_lever_stays_off_a_ladder_that_runs_without_it():
-    _, names = climbed(World(lambda case: 1.0), "checkpointing")
+    _, names = composed(World(lambda case: 1.0), "checkpointing")
     assert names == []
     world = World(two_bottlenecks, runs=lambda case: case.configuration.precision == "bf16")
-    _, names = climbed(world, "bf16", "checkpointing")
+    _, names = composed(world, "bf16", "checkpointing")
     assert names == ["bf16"]
 
 
@@ -206,14 +206,14 @@ def test_a_lever_that_cannot_apply_is_tried_once_it_can():
         return two_bottlenecks(case) + quick
 
     names = ("sdpa-cudnn", "bf16")
-    found, held = climbed(World(time_s), *names, obstacle=needs_16_bits)
+    found, held = composed(World(time_s), *names, obstacle=needs_16_bits)
     assert held == ["bf16", "sdpa-cudnn"]
     found.search.alone(BASE, levers(*names))
     assert all(trial.stage != "refused" for trial in found.trials)
 
 
 def test_what_was_left_out_is_screened_alone_and_what_cannot_apply_refused():
-    found, _ = climbed(World(two_bottlenecks), "bf16")
+    found, _ = composed(World(two_bottlenecks), "bf16")
     found.search.alone(BASE, levers("bf16", "tf32", "sdpa-cudnn"))
     assert tried(found) == [("bf16", "base"), ("tf32", "base"), ("sdpa-cudnn", "base")]
     found = Investigated(World(two_bottlenecks), obstacle=needs_16_bits)
@@ -222,7 +222,7 @@ def test_what_was_left_out_is_screened_alone_and_what_cannot_apply_refused():
 
 
 def test_a_lever_that_the_base_already_has_is_not_tried():
-    found, names = climbed(World(two_bottlenecks), "bf16", base=configured(precision="bf16"))
+    found, names = composed(World(two_bottlenecks), "bf16", base=configured(precision="bf16"))
     found.search.alone(configured(precision="bf16"), levers("bf16"))
     assert (found.trials, names) == ([], [])
 
@@ -230,11 +230,11 @@ def test_a_lever_that_the_base_already_has_is_not_tried():
 def test_what_it_screens_leaves_the_time_to_check_and_to_prove_the_ladder():
     """Screening takes 1.5 s, a check 3 s, and n cases in three processes 3 (1 + n) s."""
     enough_s = {1: 1.5 + 3.0 + 9.0, 2: 1.5 + 6.0 + 12.0}
-    found, names = climbed(World(two_bottlenecks), "bf16", "cuda-graphs", total_s=enough_s[1] - 1)
+    found, names = composed(World(two_bottlenecks), "bf16", "cuda-graphs", total_s=enough_s[1] - 1)
     assert (found.trials, names) == ([], [])
     assert found.skipped == ["screening bf16, cuda-graphs"]
-    found, names = climbed(World(two_bottlenecks), "bf16", "cuda-graphs", total_s=enough_s[2] - 1)
+    found, names = composed(World(two_bottlenecks), "bf16", "cuda-graphs", total_s=enough_s[2] - 1)
     assert names == ["bf16"]
     assert found.skipped == ["screening cuda-graphs on bf16"]
-    _, names = climbed(World(two_bottlenecks), "bf16", "cuda-graphs", total_s=enough_s[2])
+    _, names = composed(World(two_bottlenecks), "bf16", "cuda-graphs", total_s=enough_s[2])
     assert names == ["bf16", "cuda-graphs"]

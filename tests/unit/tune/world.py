@@ -159,8 +159,8 @@ class Investigated:
         self.proof = Proof(bench, base_runs=world.runs(BASE))
 
     def compose(self, base, levers):
-        ladder = self.search.climb(base, levers, base_runs=self.world.runs(base))
-        return self.proof.prove(ladder).top
+        stack = self.search.compose(base, levers, base_runs=self.world.runs(base))
+        return self.proof.prove(stack).top
 
     @property
     def trials(self):

@@ -14,8 +14,8 @@ from peakward.tune.expectations import Expectations
 from peakward.tune.forecasts import Forecasts
 from peakward.tune.investigation import Investigation
 from peakward.tune.laboratory import Laboratory
-from peakward.tune.ladder import Ladder
 from peakward.tune.ledger import Ledger, Listener, Undone
+from peakward.tune.lever_stack import LeverStack
 from peakward.tune.proof import Proof
 from peakward.tune.search import Search, bounds_of
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from peakward.store.database import Store
 
 MOST_RESERVED = 1 / 4
-"""Of the budget, for what explains a result rather than finds it."""
+"""The share of the budget for what explains a result rather than finds it."""
 
 
-class Course:
-    """What was done so far; whatever ends it, what was found until then stands.
+class Pipeline:
+    """Carries out the stages; whatever ends it, what was found until then stands.
 
     Args:
         baseline: measured, whatever became of it.
@@ -50,8 +50,8 @@ class Course:
         self.asked, self.forecasts, self.budget = asked, forecasts, budget
         self.measured = [baseline]
         """The baseline, then the best composition where one was held."""
-        self.held = Ladder(base=asked.case)
-        """What was kept."""
+        self.held = LeverStack(base=asked.case)
+        """The lever stack that was kept."""
         self.explained = profiles.Profiles()
         self.larger = growth.Growth()
         self.stopped = False
@@ -114,7 +114,7 @@ class Course:
         self._search = Search(
             self._bench, seeks_memory=self.asked.aim.seeks_memory, bounds=bounds_of(told)
         )
-        found = self._search.climb(self.asked.case, self.asked.levers, base_runs=self._runs)
+        found = self._search.compose(self.asked.case, self.asked.levers, base_runs=self._runs)
         self.held = self._proof.prove(found)
         self.ledger.reserve_s = 0.0
         if self.held.levers:
