@@ -25,9 +25,12 @@ COUNTED_SCREEN = msgspec.structs.replace(SCREEN, max_steps=5000, max_timed_s=1.0
 COUNTED_TURN = msgspec.structs.replace(TURN, max_steps=5000, max_timed_s=1.0)
 """Where energy is compared: long enough for its counter, which half a second is not always."""
 N_PROCESSES, N_MORE_PROCESSES = 3, 2
-"""The processes of a confirmation, and how many more where three were inconclusive. Simulated with 0.3%
-noise within a process: a lever without effect is kept in 0.0, 1.6, 3.8 and 4.1% of trials at 0.3, 1, 2 and 4% noise
-between processes (2.5% at one look), and one that saves 5% in 100, 100, 99 and 61%."""
+"""The processes of a confirmation, and how many more where three were inconclusive.
+
+Simulated with 0.3% noise within a process: a lever without effect is kept in 0.0, 1.6, 3.8 and 4.1% of
+trials at 0.3, 1, 2 and 4% noise between processes (2.5% at one look), and one that saves 5% in 100, 100,
+99 and 61%.
+"""
 
 AGAIN = 1 / 3
 """The share of the first compilation's time that the next one takes: the kernels come from torch's cache
