@@ -13,6 +13,9 @@ from peakward.tune.lever_ledger import Tried, lever_ledger
 from peakward.tune.trials import held_to
 from stored_results import index
 
+
+pytestmark = pytest.mark.full  # They predict every stored measurement again.
+
 TOO_NARROW = ("fp8",)
 """Levers whose predicted gains miss more often than one in ten: 3 of 6 hold (H200, 2026-11-22). Their
 times are 5 to 8% short where the device bounds them, and a ratio's interval ends at 6%."""

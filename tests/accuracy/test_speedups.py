@@ -5,6 +5,8 @@ import pytest
 from peakward.levers.catalogue import LEVERS, pull
 from peakward.prediction.time.errors_seen import LEVEL, SPEEDUP_FACTORS
 
+pytestmark = pytest.mark.full  # They predict every stored measurement again.
+
 
 def ratios(now, source):
     """Of each pair the measured over the predicted gain, by whether the device bounds both."""

@@ -8,20 +8,36 @@ import msgspec
 import pytest
 
 from peaks import page
-from peaks.gate import changed_cases, regressions, turned
+from peaks.gate import SLACK, changed_cases, regressions, turned
 from peaks.judge import BAND, groups, verdict_groups
+from peakward.prediction.memory.peak import peak_memory
 from peakward.report import markdown
 
+EACH = 10
+"""Of so many stored peaks one is predicted again in the fast tier."""
 
+
+def test_some_stored_peaks_are_predicted_no_worse(stored):
+    worse = {}
+    for each in stored.peaks[::EACH]:
+        again = msgspec.structs.replace(each, predicted=peak_memory(each.case).peak)
+        if abs(again.error) > abs(each.error) + SLACK:
+            worse[each.label] = (each.error, again.error)
+    assert not worse
+
+
+@pytest.mark.full
 def test_no_kind_of_case_is_predicted_worse_than_stored(stored, now):
     found = regressions(stored, now.peaks)
     assert not found, "\n".join(["", *found])
 
 
+@pytest.mark.full
 def test_the_stored_cases_are_those_that_are_predicted(stored, now):
     assert changed_cases(stored, now) == []
 
 
+@pytest.mark.full
 def test_no_verdict_has_turned(stored, now):
     assert turned(stored, now.verdicts) == []
 

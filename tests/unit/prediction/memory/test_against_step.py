@@ -17,6 +17,7 @@ from peakward.prediction.memory.step import timeline
 from peakward.prediction.operators import experts
 from peakward.prediction.operators.quantised_linear import cut
 from peakward.records.case import Configuration, ModelCase, Workload
+from tiers import in_full
 
 SHAPE = msgspec.structs.replace(
     model("tiny"),
@@ -65,6 +66,21 @@ GRID = [
     ({**ROUTED, "n_active_experts": 1}, {"precision": "bf16"}),
     ({**ROUTED, "gated": False, "activation": "relu"}, {"precision": "bf16"}),
 ]
+QUICK = [
+    ({}, {"precision": "fp32", "checkpointing": "none"}),
+    ({}, {"precision": "bf16-mixed", "checkpointing": "every-block"}),
+    (GPT2, {"checkpointing": "selective"}),
+    ({"n_kv_heads": 2}, {"precision": "bf16-mixed"}),
+    ({"positions": "alibi"}, {"checkpointing": "sqrt"}),
+    ({"window": 16, "activation": "relu", "gated": False}, {}),
+    (EXPERTS, {"checkpointing": "every-block"}),
+    (ROUTED, {"precision": "bf16-mixed", "checkpointing": "none"}),
+]
+"""One of each kind; the others in the full tier."""
+
+
+def in_tiers(grid, quick):
+    return [*quick, *in_full(each for each in grid if each not in quick)]
 
 
 def measured(case):
@@ -102,8 +118,9 @@ def predicted(case):
     return max(accumulate(change[time] for time in sorted(change)))
 
 
-@pytest.mark.parametrize(("changes", "settings"), GRID)
-def test_a_step_holds_at_most_what_is_predicted(monkeypatch, changes, settings):
+@pytest.mark.parametrize("setting", in_tiers(GRID, QUICK))
+def test_a_step_holds_at_most_what_is_predicted(monkeypatch, setting):
+    changes, settings = setting
     monkeypatch.setattr(naive_attention, "SOFTMAX_TEMPORARIES", 0)
     for room in (experts, block):
         monkeypatch.setattr(room, "sums_in_fp32", lambda _plan: False)  # Autocast's of CUDA does.
@@ -135,6 +152,13 @@ OWN = [
         for precision in ("fp32", "bf16-mixed", "bf16", "fp16-mixed")
     ),
 ]
+QUICK_OWN = [
+    ({"norm": "rmsnorm"}, {**FUSED, "precision": "bf16-mixed", "checkpointing": "every-block"}),
+    ({"norm": "layernorm"}, {**FUSED, "precision": "bf16", "checkpointing": "none"}),
+    (EXPERTS, {"swiglu": "fused"}),
+    ({"tied_head": True}, {"norm": "fused", "loss": "chunked", "precision": "bf16-mixed"}),
+    ({"tied_head": False}, {"norm": "fused", "loss": "recomputed", "precision": "fp32"}),
+]
 
 
 @pytest.fixture
@@ -147,8 +171,9 @@ def unstarted(monkeypatch):
 
 
 @pytest.mark.usefixtures("unstarted")
-@pytest.mark.parametrize(("changes", "settings"), OWN)
-def test_peakward_s_own_kernels_hold_what_is_predicted(monkeypatch, changes, settings):
+@pytest.mark.parametrize("setting", in_tiers(OWN, QUICK_OWN))
+def test_peakward_s_own_kernels_hold_what_is_predicted(monkeypatch, setting):
+    changes, settings = setting
     monkeypatch.setattr(naive_attention, "SOFTMAX_TEMPORARIES", 0)
     wide = {} if "loss" not in settings else {"vocab_size": 6_000}
     case = ModelCase(
@@ -171,9 +196,10 @@ QUANTISED = [
 
 
 @pytest.mark.usefixtures("unstarted")
-@pytest.mark.parametrize(("changes", "settings"), QUANTISED)
-@pytest.mark.parametrize("batch_size", [2, 16])
-def test_quantised_products_hold_what_is_predicted(changes, settings, batch_size):
+@pytest.mark.parametrize("setting", in_tiers(QUANTISED, QUANTISED[2:4]))
+@pytest.mark.parametrize("batch_size", [2, *in_full([16])])
+def test_quantised_products_hold_what_is_predicted(setting, batch_size):
+    changes, settings = setting
     check(
         ModelCase(
             model=msgspec.structs.replace(SHAPE, **{"d_ff": 384, **changes}),
@@ -185,7 +211,7 @@ def test_quantised_products_hold_what_is_predicted(changes, settings, batch_size
 
 
 @pytest.mark.usefixtures("unstarted")
-@pytest.mark.parametrize("weights", ["int8", "int4:128"])
+@pytest.mark.parametrize("weights", in_full(["int8", "int4:128"]))
 def test_of_few_rows_the_sums_are_held_that_share_the_inputs(weights):
     """Of 128 · 80 inputs, in fp32, as of all steps that decode: see `CACHED`. Without a gate, whose two
     temporaries would be more."""
@@ -212,7 +238,7 @@ CACHED = [
 all that a decode step of this size holds."""
 
 
-@pytest.mark.parametrize("changes", CACHED)
+@pytest.mark.parametrize("changes", in_tiers(CACHED, CACHED[2:4]))
 @pytest.mark.parametrize("pass_", ["prefill", "decode"])
 def test_a_step_with_a_cache_holds_at_most_what_is_predicted(changes, pass_):
     check(

@@ -12,6 +12,7 @@ from peakward.models.presets import model
 from peakward.prediction.operators.op_graph import op_graph
 from peakward.records.case import Configuration, ModelCase, Pass, Workload
 from peakward.records.model_shape import Activation, ModelShape, Norm, Positions
+from tiers import in_full
 
 SHAPE = ModelShape(
     name="small",
@@ -130,14 +131,32 @@ GRID = {
 }
 
 
-@pytest.mark.parametrize("setting", GRID.values(), ids=GRID.keys())
-def test_over_the_settings(setting):
-    changes, configuration, workload = setting
+QUICK = (
+    "forward",
+    "train step mixed",
+    "loop",
+    "gqa",
+    "gpt2",
+    "alibi, mixed",
+    "sdpa, window",
+    "recomputed, sdpa",
+    "experts, mixed, in a loop",
+    "experts, in one kernel, mixed",
+    "prefill, sdpa",
+    "decode, mqa, window",
+)
+"""One of each kind; the others in the full tier."""
+
+
+@pytest.mark.parametrize("name", [*QUICK, *in_full(name for name in GRID if name not in QUICK)])
+def test_over_the_settings(name):
+    changes, configuration, workload = GRID[name]
     assert_same(case(msgspec.structs.replace(SHAPE, **changes), configuration, workload))
 
 
 @pytest.mark.parametrize(
-    "name", ["2.7B", "gpt2-xl", "llama-3-8b", "mistral-7b", "qwen2.5-7b", MIXTRAL]
+    "name",
+    ["mistral-7b", *in_full(["2.7B", "gpt2-xl", "llama-3-8b", "qwen2.5-7b", MIXTRAL])],
 )
 def test_on_the_catalogues_shapes_at_full_width(name):
     """But with two layers, to stay quick: `test_op_graph` shows that each layer adds the same."""
@@ -190,7 +209,8 @@ def cases(draw):
     return case(shape, configuration, workload)
 
 
+@pytest.mark.full
+@settings(max_examples=15)
 @given(cases())
-@settings(max_examples=15, deadline=None)
 def test_over_random_shapes_and_settings(made):
     assert_same(made)

@@ -12,6 +12,7 @@ from peakward.prediction.time.attention import AttentionModel
 from peakward.prediction.time.module import module_time
 from peakward.prediction.time.step import step_time
 from peakward.records.case import Configuration, ModelCase, StepCase, Workload
+from tiers import in_full
 
 from .round_device import device
 
@@ -19,13 +20,14 @@ MIXTURE = msgspec.structs.replace(model("small"), n_experts=8, n_active_experts=
 SHAPES = {"small": model("small"), "gpt2": model("gpt2"), "mixture": MIXTURE}
 
 
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
-@pytest.mark.parametrize("attention", ["naive", "sdpa"])
-@pytest.mark.parametrize("pass_", ["forward", "train_step"])
+@pytest.mark.parametrize("name", ["small", "mixture", *in_full(["gpt2"])])
+@pytest.mark.parametrize("attention", ["naive", *in_full(["sdpa"])])
+@pytest.mark.parametrize("pass_", ["train_step", *in_full(["forward"])])
 def test_the_reference_decoder_as_anyone_s_module_takes_as_long_as_in_closed_form(
-    shape, attention, pass_
+    name, attention, pass_
 ):
     """On a device that never waits for its host, to 1.5%: layouts are seen there and derived here."""
+    shape = SHAPES[name]
     with torch.device("meta"):
         module = Decoder(shape, implementation(attention)).bfloat16()
     ids = torch.zeros(4, 256, dtype=torch.long)

@@ -17,10 +17,13 @@ from peakward.prediction.operators.op_graph import op_graph
 from peakward.records.case import Configuration, ModelCase, Workload
 
 pytest.importorskip("triton")
-pytestmark = pytest.mark.skipif(
-    not hasattr(config, "force_pointwise_cat"),
-    reason="this torch joins tensors on a CPU as CPUs do",
-)
+pytestmark = [
+    pytest.mark.full,  # Inductor takes ten seconds a case; `test_against_inductor` reads what it wrote once.
+    pytest.mark.skipif(
+        not hasattr(config, "force_pointwise_cat"),
+        reason="this torch joins tensors on a CPU as CPUs do",
+    ),
+]
 ALL = {"norm": "fused", "rope": "fused", "swiglu": "fused", "attention": "flash"}
 """With these no kernel differs from a CPU's to a GPU's."""
 TYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
