@@ -13,7 +13,6 @@ from peakward.tune.lever_ledger import Tried, lever_ledger
 from peakward.tune.trials import held_to
 from stored_results import index
 
-
 pytestmark = pytest.mark.full  # They predict every stored measurement again.
 
 TOO_NARROW = ("fp8",)
