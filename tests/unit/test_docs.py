@@ -85,3 +85,12 @@ def test_every_link_leads_somewhere(page, made):
             continue
         path = (page.parent / target).resolve()
         assert path.exists() or path in generated, f"{page.name}: {target}"
+
+
+def test_every_figure_of_the_tutorial_is_in_the_report_that_it_names():
+    page = (DOCS / "tutorial.md").read_text(encoding="utf-8")
+    (report,) = re.findall(r"\(\.\./(results/[^)]+\.md)\)", page)
+    stored = (ROOT / report).read_text(encoding="utf-8")
+    figures = re.findall(r"\d[\d.,]*(?: ?(?:ms|GiB|GB/s|TFLOP/s|s)\b|×|%)|\b0\.\d{4}\b", page)
+    assert len(figures) > 40
+    assert not [each for each in figures if each not in stored]
