@@ -17,7 +17,7 @@ def verdicts(ran: Sequence[Ran]) -> tuple[Verdict, ...]:
 
 
 def _verdict(ran: Ran, without_s: float | None) -> Verdict:
-    found = examine(ran.seen.signals(ran.label))
+    found = examine(ran.seen.diagnosis_input(ran.label))
     codes = tuple(each.code for each in found.findings)
     with_s = ran.seen.step_s if ran.strength else None
     return Verdict(

@@ -48,7 +48,7 @@ def _headline(found: Planted) -> str:
     fired = sum(bool(each.alarms) for each in without)
     return (
         f"Of {n} planted faults {n_found} found, {first} in the first place; {len(large)} of those that "
-        f"take more than half of the step not first; {abstained} not judged for want of signals. "
+        f"take more than half of the step not first; {abstained} not judged for want of input. "
         f"{fired} of {len(without)} programs without a fault raise a false alarm."
     )
 

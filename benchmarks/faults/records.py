@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
-from peakward.diagnose.signals import Signals
+from peakward.diagnose.diagnosis_input import DiagnosisInput
 from peakward.hardware import devices
 from peakward.prediction.planning.forecast import forecast
 from peakward.prediction.planning.site import site
@@ -25,7 +25,7 @@ Needs = Literal["any", "cpu", "cuda", "two GPUs"]
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """What the rules may see of a program that was run: the records of `diagnose.signals`."""
+    """What the rules may see of a program that was run: the records of `diagnose.diagnosis_input`."""
 
     case: ModelCase | None = None
     module: ModuleCase | None = None
@@ -39,11 +39,11 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     step_s: float | None = None
     """The median of the program's own steps without a profiler; None where it did not run."""
 
-    def signals(self, subject: str) -> Signals:
+    def diagnosis_input(self, subject: str) -> DiagnosisInput:
         """As `peakward run`, `peakward trace` and `pw.watch` put them together."""
         here = None if self.device is None else site(devices.device(self.device))
         told = self.case is not None and self.case.device == "cuda" and here is not None
-        return Signals(
+        return DiagnosisInput(
             subject=subject,
             case=self.case,
             module=self.module,
@@ -125,13 +125,13 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     found: tuple[str, ...]
     """Codes in order of rank."""
     abstentions: tuple[Abstention, ...]
-    """Rules that could not judge, with the signals that they lacked."""
+    """Rules that could not judge, with the inputs that they lacked."""
     rank: int | None
     """Of the planted finding, from 1; None where it was not found."""
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Signals for want of which the planted fault's rule could not judge; empty where it could."""
+        """The inputs for want of which the planted fault's rule could not judge; empty where it could."""
         return next((each.missing for each in self.abstentions if each.code == self.planted), ())
 
     @property

@@ -77,9 +77,11 @@ def _diagnosed(
     profile: Profile, trace: Trace, job: Job | None = None, rank: Rank | None = None
 ) -> Diagnosis:
     # Here, since the rules take a tenth of a second to load, which a trace that is only read does not need.
+    from peakward.diagnose.diagnosis_input import DiagnosisInput
     from peakward.diagnose.examine import examine
-    from peakward.diagnose.signals import Signals
     from peakward.prediction.planning.site import site
 
     where = None if trace.device is None else site(trace.device)
-    return examine(Signals(subject=profile.source, profile=profile, site=where, job=job, rank=rank))
+    return examine(
+        DiagnosisInput(subject=profile.source, profile=profile, site=where, job=job, rank=rank)
+    )

@@ -28,5 +28,5 @@ TRACES = Path(__file__).parents[1] / "data" / "traces" / "planted"
     ],
 )
 def test_what_is_found(name, codes):
-    found = examine(of_trace(TRACES / f"{name}.json.gz").signals(name))
+    found = examine(of_trace(TRACES / f"{name}.json.gz").diagnosis_input(name))
     assert [each.code for each in found.findings] == codes

@@ -1,54 +1,54 @@
-"""All rules over what is known of a case or a trace."""
+"""Runs all rules over a case or a trace, and ranks their findings."""
 
 import dataclasses
 from collections.abc import Sequence
 
 import msgspec
 
+from peakward.diagnose.diagnosis_input import DiagnosisInput
 from peakward.diagnose.gains import fastest_first, gains, smallest_first
 from peakward.diagnose.rulebook import RULES, Rule
-from peakward.diagnose.signals import Signals
 from peakward.diagnose.symptom import Symptom, Verdict
 from peakward.diagnose.time_parts import TimeParts
 from peakward.records.finding import Abstention, Diagnosis, Finding
 
 Seen = tuple[Rule, Symptom]
 WHOLE = 1 - 1e-9
-"""A share from which on nothing would be left, so that there is no bound."""
+"""From this share on nothing is left of the time, so that a finding has no bound."""
 
 
-def examine(signals: Signals) -> Diagnosis:
-    """What the rules find, ranked; which could not judge; which found nothing.
+def examine(given: DiagnosisInput) -> Diagnosis:
+    """Runs every rule, and gives the ranked findings, the abstentions and the rules that found nothing.
 
-    The last rule sees what the others are about, and is ranked last.
+    The last rule sees the time that the other findings explain, and is ranked last.
     """
     *rules, last = RULES
-    verdicts = [(rule, rule.judge(signals)) for rule in rules]
-    ranked = _ranked(verdicts, signals.time)
+    verdicts = [(rule, rule.judge(given)) for rule in rules]
+    ranked = _ranked(verdicts, given.time)
     explained = _added_up([each for _, each in ranked])
-    verdicts.append((last, last.judge(dataclasses.replace(signals, explained=explained))))
-    ranked += _ranked(verdicts[-1:], signals.time)
-    time = signals.time
+    verdicts.append((last, last.judge(dataclasses.replace(given, explained=explained))))
+    ranked += _ranked(verdicts[-1:], given.time)
+    time = given.time
     left = {} if time is None else dict(time.parts)
     return Diagnosis(
-        subject=signals.subject,
-        case=signals.configured,
+        subject=given.subject,
+        case=given.configured,
         whole_s=None if time is None else time.whole_s,
         basis=None if time is None else time.basis,
-        findings=tuple(_finding(rule, each, signals, left) for rule, each in ranked),
+        findings=tuple(_finding(rule, each, given, left) for rule, each in ranked),
         abstentions=tuple(each for _, each in verdicts if isinstance(each, Abstention)),
         clean=tuple(rule.code for rule, each in verdicts if each is None),
     )
 
 
 def _ranked(verdicts: Sequence[tuple[Rule, Verdict]], time: TimeParts | None) -> list[Seen]:
-    """Those that hold back most first; last what loses nothing."""
+    """The symptoms by the time that they hold back, longest first; those that lose nothing come last."""
     seen = [(rule, each) for rule, each in verdicts if isinstance(each, Symptom)]
     return sorted(seen, key=lambda it: (it[1].is_limit, -_share(it[1], time)))
 
 
 def _added_up(found: Sequence[Symptom]) -> dict[str, float]:
-    """The time that they are about, by part."""
+    """The seconds that the symptoms explain, by part of the time."""
     explained: dict[str, float] = {}
     for each in found:
         for part, seconds in each.parts.items():
@@ -62,8 +62,11 @@ def _share(symptom: Symptom, time: TimeParts | None) -> float:
     return 0.0 if time is None else time.share(dict(symptom.parts))
 
 
-def _finding(rule: Rule, symptom: Symptom, signals: Signals, left: dict[str, float]) -> Finding:
-    """The finding; what it is about is taken from what is left for those after it."""
+def _finding(
+    rule: Rule, symptom: Symptom, given: DiagnosisInput, left: dict[str, float]
+) -> Finding:
+    """The finding of a symptom. Its time is taken out of `left`, so that later findings do not count it
+    again."""
     held_s = sum(symptom.parts.values()) if symptom.parts else None
     beyond_s = 0.0
     for part, seconds in symptom.parts.items():
@@ -71,7 +74,7 @@ def _finding(rule: Rule, symptom: Symptom, signals: Signals, left: dict[str, flo
         taken = min(seconds, there)
         left[part] = there - taken
         beyond_s += taken
-    share = _share(symptom, signals.time)
+    share = _share(symptom, given.time)
     bound = None
     if held_s is not None and symptom.is_all and share < WHOLE:
         bound = 1 / (1 - share)
@@ -88,6 +91,6 @@ def _finding(rule: Rule, symptom: Symptom, signals: Signals, left: dict[str, flo
         bound=bound,
         held_back_bytes=symptom.held_back_bytes,
     )
-    levers = gains(symptom.levers, signals, bound)
+    levers = gains(symptom.levers, given, bound)
     order = smallest_first if rule.code.startswith("MEM") else fastest_first
     return msgspec.structs.replace(found, gains=order(levers))

@@ -1,6 +1,6 @@
-"""What the levers of a finding are predicted to give, no more than its bound."""
+"""Predicts the gain of each lever that a finding names, cut at the finding's bound."""
 
-from peakward.diagnose.signals import Signals
+from peakward.diagnose.diagnosis_input import DiagnosisInput
 from peakward.levers.catalogue import case_obstacle, changes, lever, obstacle, pull
 from peakward.prediction.planning.changes import LEAST_GAIN, Base, change
 from peakward.records.finding import LeverGain
@@ -10,29 +10,31 @@ from peakward.records.measurement import Interval
 TRAINING = ("forward_backward", "train_step")
 
 
-def gains(names: tuple[str, ...], signals: Signals, bound: float | None) -> tuple[LeverGain, ...]:
-    """Of each lever that changes the case and applies to it, in the order given.
+def gains(
+    names: tuple[str, ...], given: DiagnosisInput, bound: float | None
+) -> tuple[LeverGain, ...]:
+    """The gains of the levers that change the case and apply to it, in the order given.
 
-    Without a case every lever stays that the trace does not rule out, and no gain is computed; nor is it
-    here of a user's module, of which only a capture tells.
+    Without a case, every lever is kept that the trace does not rule out, and its gain is not computed.
+    The gain for a user's module is not computed here either, because it needs a capture of the module.
     """
-    return tuple(_gain(name, signals, bound) for name in names if _applies(name, signals))
+    return tuple(_gain(name, given, bound) for name in names if _applies(name, given))
 
 
 def fastest_first(found: tuple[LeverGain, ...]) -> tuple[LeverGain, ...]:
-    """Less those that are predicted to be no reason to pull them."""
+    """The fastest first; levers whose predicted gain is too small to pull them are left out."""
     kept = [each for each in found if each.gain is None or each.gain.estimate >= LEAST_GAIN]
     return tuple(sorted(kept, key=lambda each: -(each.gain.estimate if each.gain else 0.0)))
 
 
 def smallest_first(found: tuple[LeverGain, ...]) -> tuple[LeverGain, ...]:
-    """By the memory that is left to need, less those that are predicted to save none."""
+    """The largest saving of memory first; levers that are predicted to save none are left out."""
     kept = [each for each in found if each.saved_bytes is None or each.saved_bytes > 0]
     return tuple(sorted(kept, key=lambda each: -(each.saved_bytes or 0)))
 
 
 def capped(predicted: Interval | None, bound: float | None) -> Interval | None:
-    """No end above Amdahl's bound."""
+    """The interval, with neither end above Amdahl's bound."""
     if predicted is None or bound is None:
         return predicted
     return Interval(
@@ -43,12 +45,12 @@ def capped(predicted: Interval | None, bound: float | None) -> Interval | None:
     )
 
 
-def _applies(name: str, signals: Signals) -> bool:
-    case = signals.configured
+def _applies(name: str, given: DiagnosisInput) -> bool:
+    case = given.configured
     if case is None:
-        return _fits_trace(lever(name), signals)
-    pulled, capability = lever(name), signals.accelerator.compute_capability
-    if case.device == "cuda" and signals.accelerator.vendor and not signals.has(name):
+        return _fits_trace(lever(name), given)
+    pulled, capability = lever(name), given.accelerator.compute_capability
+    if case.device == "cuda" and given.accelerator.vendor and not given.has(name):
         return False
     reason = obstacle(
         pulled, case, compute_capability=capability, has_compiler=True
@@ -56,22 +58,21 @@ def _applies(name: str, signals: Signals) -> bool:
     return reason is None and changes(pulled, case)
 
 
-def _fits_trace(pulled: Lever, signals: Signals) -> bool:
-    """Whether what the trace was taken on can do it, and whether it is for a pass that trains if that was
-    one."""
-    profile = signals.profile
+def _fits_trace(pulled: Lever, given: DiagnosisInput) -> bool:
+    """Whether the trace's device can run the lever, and the lever serves training if the trace trains."""
+    profile = given.profile
     if profile is None:
-        return signals.has(pulled.name)
-    if not profile.is_of_host and not signals.has(pulled.name):
+        return given.has(pulled.name)
+    if not profile.is_of_host and not given.has(pulled.name):
         return False
     trains = any(each.phase == "backward" for each in profile.kernels)
     on = "cpu" if profile.is_of_host else "cuda"
     return on in pulled.device_types and not (trains and set(pulled.passes).isdisjoint(TRAINING))
 
 
-def _gain(name: str, signals: Signals, bound: float | None) -> LeverGain:
-    case, told, here, pulled = signals.case, signals.forecast, signals.site, lever(name)
-    if signals.module is not None:
+def _gain(name: str, given: DiagnosisInput, bound: float | None) -> LeverGain:
+    case, told, here, pulled = given.case, given.forecast, given.site, lever(name)
+    if given.module is not None:
         return without(name, "of a module, its operators under the lever are not known")
     if case is None:
         return without(name, "no case: a trace does not say what would run instead")
@@ -95,7 +96,7 @@ def _gain(name: str, signals: Signals, bound: float | None) -> LeverGain:
 
 
 def without(name: str, reason: str) -> LeverGain:
-    """Whose gain is not computed."""
+    """A lever whose gain is not computed, with the reason."""
     return LeverGain(
         lever=name, predicted=None, gain=None, saved_bytes=None, source=f"not computed: {reason}"
     )

@@ -1,4 +1,4 @@
-"""Kernels of a profile that a rule is about: their parts of the time, and evidence of them."""
+"""Selects the kernels that a rule is about, and gives their parts of the time and the evidence of them."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -9,39 +9,40 @@ from peakward.records.finding import Evidence
 from peakward.records.profile import Group, OperatorRate, Profile, RangeWork, Rank
 
 MODEL_PHASES = ("forward", "backward", "other")
-"""All but the optimiser."""
+"""All phases but the optimiser's."""
 N_SHOWN = 3
 PRODUCT = re.compile(r"^aten::(?:\w*mm|linear|matmul)$")
-"""Operators that are matrix products."""
+"""The names of operators that are matrix products."""
 BY_NAME = (
     ("matmul", PRODUCT),
     ("softmax", re.compile(r"^aten::_(?:safe_)?softmax(?:_backward_data)?$")),
     ("copy", re.compile(r"^aten::(?:copy_|clone|fill_|zero_)$")),
     ("elementwise", re.compile(r"^aten::(?:add|sub|mul|div|where|masked_fill|tril|triu)_?$")),
 )
-"""What the kernels of an operator are, where its name settles it."""
+"""The category of an operator's kernels, where the operator's name settles it."""
 
 
 def chosen(profile: Profile, wanted: Callable[[Group], bool]) -> tuple[Group, ...]:
-    """Those of the profile's kernels, the longest in total first."""
+    """The profile's kernels that `wanted` accepts, the longest in total first."""
     return tuple(each for each in profile.kernels if wanted(each))
 
 
 def parts(time: TimeParts, groups: Iterable[Group]) -> dict[str, float]:
-    """Their parts of the time."""
+    """The groups' parts of the time."""
     names = dict.fromkeys(work_part(each.phase, each.name) for each in groups)
     return {name: time.parts.get(name, 0.0) for name in names}
 
 
 def all_work(time: TimeParts) -> dict[str, float]:
-    """Everything that ran."""
+    """The parts of everything that ran."""
     return {name: value for name, value in time.parts.items() if name.startswith("work.")}
 
 
 def of_ranges(time: TimeParts, profile: Profile, ranges: Iterable[RangeWork]) -> dict[str, float]:
-    """The work of ranges, as amounts of the kernels of their phase and category, each its share.
+    """The time of ranges, in parts of kernels.
 
-    A range does not say which kernels are its own, only of which category they are.
+    A range says its category and not its kernels. Every kernel of that phase and category therefore
+    gives an equal share of its time.
     """
     wanted: dict[tuple[str, str], int] = {}
     for each in ranges:
@@ -58,8 +59,8 @@ def of_ranges(time: TimeParts, profile: Profile, ranges: Iterable[RangeWork]) ->
 def of_operators(
     time: TimeParts, profile: Profile, operators: Iterable[OperatorRate]
 ) -> dict[str, float]:
-    """The work of operators, as an amount of all kernels of the category that they are of, each its
-    share; operators whose names settle no category, of everything."""
+    """The time of operators, in parts of kernels. Every kernel of the operator's category gives an
+    equal share of its time; where the operator's name settles no category, every kernel does."""
     by_category: dict[str | None, float] = {}
     for each in operators:
         category = _category(each.name)
@@ -79,7 +80,7 @@ def _category(operator: str) -> str | None:
 
 
 def _share_of(time: TimeParts, groups: Iterable[Group], ns: float) -> dict[str, float]:
-    """So much of these kernels' time, taken evenly from each."""
+    """The parts of `ns` of these kernels' time, taken evenly from each."""
     kernels = tuple(groups)
     whole_ns = sum(each.total_ns for each in kernels)
     share = min(ns / whole_ns, 1.0) if whole_ns else 0.0
@@ -87,14 +88,14 @@ def _share_of(time: TimeParts, groups: Iterable[Group], ns: float) -> dict[str, 
 
 
 def share_of_waiting(gpu: Profile, rank: Rank | None) -> float:
-    """Of a rank's communication that nothing hides, what is waiting for the late rank."""
+    """The share of a rank's exposed communication in which it waits for the late rank."""
     exposed_ns = gpu.breakdown.together.exposed_communication_ns
     waited_ns = 0 if rank is None else rank.waited_for_late_ns
     return min(waited_ns / exposed_ns, 1.0) if exposed_ns else 0.0
 
 
 def shown(profile: Profile, groups: Iterable[Group], n_steps: int | None) -> tuple[Evidence, ...]:
-    """Of the first few of the profile's kernels, how long each takes a step."""
+    """The time a step of the first few groups."""
     return tuple(
         number(
             f"{each.name}, {each.phase}, a step" if n_steps else f"{each.name}, {each.phase}",

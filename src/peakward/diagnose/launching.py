@@ -1,40 +1,41 @@
-"""Idle time in which the host was on its way to the next launch: in operators, or in Python."""
+"""Splits the idle time before launches: the host was in the framework's operators, or in Python."""
 
 import re
 from typing import NamedTuple
 
-from peakward.diagnose.signals import Signals
+from peakward.diagnose.diagnosis_input import DiagnosisInput
 from peakward.records.profile import Idle
 
 CAUSES = ("host_bound", "launch_latency")
 PYTHON = "host"
 DISPATCH = ("operator", "call")
 PYTHON_SHARE = 0.6
-"""Of the host's time on the critical path, from which on the program's Python and not the framework's
-dispatch is what takes it: of seven recorded traces of ordinary programs it was 0.14 to 0.50."""
+"""From this share of the host's time on the critical path on, the program's Python is the cause and not
+the framework's dispatch. Seven recorded traces of ordinary programs have 0.14 to 0.50."""
 
 LAUNCHING = re.compile(r"Launch|Mem(?:cpy|set|Prefetch)")
-"""In the names of calls that hand the GPU work."""
+"""A part of the names of calls that hand the GPU work."""
 MOST = 0.5
-"""Of the idle time, from which on a call that hands the GPU nothing (it allocates memory, loads a module,
-waits for something) takes it, and not the launching."""
+"""From this share of the idle time on, one call that hands the GPU no work (it allocates memory, loads
+a module or waits) is the cause, and not launching."""
 
 
 class Dispatch(NamedTuple):
-    """Seconds by the parts of `time_parts`, split in two."""
+    """The idle seconds before launches, by part of `time_parts`: those in Python and those in
+    operators."""
 
     seen_ns: int
-    """Of both, as profiled."""
+    """The sum of both, as profiled."""
     python_share: float | None
-    """Of the host's stretches on the critical path; None where there is no path."""
+    """The share of Python in the host's time on the critical path; None without a critical path."""
     python: dict[str, float]
-    """In nothing of the framework, where that is most; else nothing."""
+    """The seconds in Python, where Python takes most of the host's time; else 0."""
     operators: dict[str, float]
 
 
-def dispatch_parts(signals: Signals) -> Dispatch | None:
-    """The parts, or None without idle causes."""
-    idle, time, gpu = signals.idle, signals.time, signals.gpu
+def dispatch_parts(given: DiagnosisInput) -> Dispatch | None:
+    """The split; None where the profile has no idle causes."""
+    idle, time, gpu = given.idle, given.time, given.gpu
     if idle is None or time is None or gpu is None:
         return None
     seen_ns = sum(idle.together.by_cause_ns.get(cause, 0) for cause in CAUSES)
@@ -56,7 +57,8 @@ def dispatch_parts(signals: Signals) -> Dispatch | None:
 
 
 def _blocked_share(idle: Idle) -> float:
-    """Of the idle time, what one such call takes; 0 where that is not most."""
+    """The share of the idle time in the longest call that launches nothing; 0 where that is less than
+    half."""
     whole_ns = sum(idle.together.by_cause_ns.get(cause, 0) for cause in CAUSES)
     in_calls_ns = [
         each.ns for each in idle.calls if each.cause in CAUSES and not LAUNCHING.search(each.call)

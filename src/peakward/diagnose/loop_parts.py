@@ -1,9 +1,11 @@
-"""Where the time of a live loop goes: its mean unprofiled step, in parts that add up.
+"""Splits the mean unprofiled step of a live loop into parts that add up.
 
-The loop's own clock gives the whole, and what pauses took beyond the median. On a CPU it gives waits
-for data and collections too, since nothing runs beside them; the operators are those of the profiled
-window, cut to what these leave where the profiler made them longer. On a GPU a wait of the host costs
-only what the GPU is idle for, so that the window's idle causes say it, scaled to the typical step.
+The loop's own clock gives the whole, and the time of pauses beyond the median. On a CPU it also gives
+the waits for data and the collections, since nothing runs beside them. The operators are those of the
+profiled window; where the profiler made them longer, they are cut to the time that remains.
+
+On a GPU a wait of the host costs only the time in which the GPU is idle. The idle causes of the window
+say how much that is; they are scaled to the typical step.
 """
 
 from peakward.diagnose.time_parts import TimeParts, time_parts
@@ -14,18 +16,18 @@ WAITING, WAITING_IN_PAUSES = "loop.waiting", "loop.pauses.waiting"
 COLLECTING, COLLECTING_IN_PAUSES = "loop.collecting", "loop.pauses.collecting"
 PAUSING = "loop.pauses.other"
 WATCHED = "steps of a live loop under pw.watch"
-"""What rules about one are in want of without."""
+"""The input that rules about a live loop miss without one."""
 AHEAD = 0.95
-"""A profiled window's kernels and the loop's clock repeat to a few hundredths."""
+"""The kernels of a profiled window and the loop's clock agree to a few hundredths."""
 
 
 def loop_parts(profile: Profile | None, *, n_steps: int | None, loop: LoopTimes) -> TimeParts:
     """The parts of the mean step.
 
     Args:
-        profile: of a window; None before the first.
-        n_steps: in the profile; known where there is one.
-        loop: of at least one step.
+        profile: The profile of a window; None before the first.
+        n_steps: The number of steps in the profile; None without a profile.
+        loop: The times of at least one step.
     """
     own = _own(loop)
     whole_s = loop.mean_s
@@ -45,8 +47,8 @@ def loop_parts(profile: Profile | None, *, n_steps: int | None, loop: LoopTimes)
 
 
 def host_runs_ahead(profile: Profile, *, n_steps: int | None, loop: LoopTimes) -> bool:
-    """Whether the host's typical step is shorter than the GPU's work in one: it then waits for many
-    at once, in a step that is no pause, and its median is that of launching."""
+    """Whether the host's typical step is shorter than the GPU's work in one. The host then waits for
+    many steps at once in one that is no pause, and its median is the time of launching alone."""
     seen = time_parts(profile, n_steps=n_steps, step_s=None)
     if seen is None:
         return False
@@ -55,7 +57,7 @@ def host_runs_ahead(profile: Profile, *, n_steps: int | None, loop: LoopTimes) -
 
 
 def _own(loop: LoopTimes) -> dict[str, float]:
-    """What the loop's clock alone tells, in seconds of the mean step."""
+    """The seconds of the mean step that the loop's clock tells without a profile."""
     pauses, n = loop.pauses, loop.n_steps
     sums = {
         WAITING: (loop.waited_s or 0.0) - pauses.waited_s,

@@ -1,12 +1,12 @@
-"""What is known of a case's memory, recorded, measured or predicted."""
+"""The memory of a case at its peak, by purpose: recorded, or else predicted."""
 
 from typing import NamedTuple
 
-from peakward.diagnose.signals import Signals
+from peakward.diagnose.diagnosis_input import DiagnosisInput
 
 SCARCE_SHARE = 0.5
-"""Of the memory there is, below which saving some makes nothing possible that is not already: twice
-the batch would still fit."""
+"""Below this share of the available memory, saving some makes nothing new possible: twice the batch
+already fits."""
 PREDICTED = {
     "activations": ("activations_bytes", "logits_bytes"),
     "weight_casts": ("weight_casts_bytes",),
@@ -16,26 +16,27 @@ PREDICTED = {
     "cache": ("cache_bytes",),
     "temporaries": ("temporaries_bytes",),
 }
-"""Fields of the predicted peak, by the purposes of a recorded one."""
+"""The fields of the predicted peak, by the purposes of a recorded one."""
 
 
 class PeakUse(NamedTuple):
-    """Bytes at the peak by purpose."""
+    """The bytes at the peak, by purpose."""
 
     peak_bytes: int
     by_purpose: dict[str, int]
     stored: str
 
 
-def peak_use(signals: Signals) -> PeakUse | None:
-    """Of the recorded step where there is one with its purposes, else of the predicted."""
-    recorded = signals.memory
+def peak_use(given: DiagnosisInput) -> PeakUse | None:
+    """The use of the recorded step where its purposes are known, else of the predicted step; None
+    without either."""
+    recorded = given.memory
     if recorded is not None and recorded.phases:
         top = max(recorded.phases, key=lambda each: each.allocated_bytes)
         if top.purposes:
             held = {each.name: each.n_bytes for each in top.purposes}
             return PeakUse(top.allocated_bytes, held, f"memory phases[{top.phase}].purposes")
-    told = None if signals.forecast is None else signals.forecast.memory
+    told = None if given.forecast is None else given.forecast.memory
     if told is None:
         return None
     split = {
@@ -45,10 +46,10 @@ def peak_use(signals: Signals) -> PeakUse | None:
     return PeakUse(told.peak_bytes, split, "forecast memory.peak")
 
 
-def scores_bytes(signals: Signals) -> int | None:
-    """One layer's score matrix, batch × heads × length² in the type that attention computes in; None
-    where attention keeps none."""
-    case = signals.case
+def scores_bytes(given: DiagnosisInput) -> int | None:
+    """The bytes of one layer's score matrix: batch × heads × length² in the type that attention
+    computes in. None where attention keeps no score matrix."""
+    case = given.case
     if case is None or case.configuration.attention not in ("naive", "sdpa-math"):
         return None
     work = case.workload

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from peakward.diagnose import rules
-from peakward.diagnose.signals import Signals
+from peakward.diagnose.diagnosis_input import DiagnosisInput
 from peakward.diagnose.symptom import Verdict
 
 FAMILIES = (
@@ -14,18 +14,18 @@ FAMILIES = (
     "TIME",  # last: it is judged by what the others leave unexplained
 )
 PARTS = ("Sees", "Costs", "Example", "Lever", "Wrong when")
-"""Of a rule's docstring, in order, after its title."""
+"""The parts of a rule's docstring after its title, in order."""
 
 
 class Rule(NamedTuple):
-    """One file of `rules/`."""
+    """A rule: one file of `rules/`."""
 
     code: str
     title: str
-    """What a finding of it claims."""
+    """The claim that a finding of this rule makes."""
     told: dict[str, str]
-    """By each of PARTS."""
-    judge: Callable[[Signals], Verdict]
+    """The text of each of PARTS."""
+    judge: Callable[[DiagnosisInput], Verdict]
 
 
 def _rule(module: Any) -> Rule:

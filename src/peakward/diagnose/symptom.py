@@ -1,4 +1,4 @@
-"""What a rule says, before it is ranked and its gains are predicted."""
+"""The answer of a rule, before it is ranked and its gains are predicted."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -7,32 +7,34 @@ from peakward.records.finding import Abstention, Evidence, Quantity
 
 
 class Symptom(NamedTuple):
-    """Something that a rule saw."""
+    """A fault that a rule saw."""
 
     cause: str
     evidence: tuple[Evidence, ...]
     advice: str
     levers: tuple[str, ...] = ()
-    """Names of the catalogue's; those that do not apply to the case are left out later."""
+    """The names of levers that may help; levers that do not apply to the case are left out later."""
     parts: Mapping[str, float] = {}
-    """Seconds of the parts of `time_parts` that this is about."""
+    """The seconds that the symptom is about, by part of `time_parts`."""
     is_all: bool = True
-    """Whether these are all that the levers could take away, so that Amdahl's bound follows."""
+    """Whether the levers can take away no more than `parts`, so that Amdahl's bound follows."""
     held_back_bytes: int | None = None
     share: float | None = None
-    """Where it does not follow from the parts."""
+    """The share of the whole, where it does not follow from `parts`."""
     title: str | None = None
-    """In place of the rule's, where that cannot say what was found."""
+    """The title of the finding, where the rule's own cannot say what was found."""
     is_limit: bool = False
-    """Whether nothing is lost, and this is what the time goes to: ranked after all that lose some."""
+    """Whether nothing is lost and the symptom only says where the time goes; it is ranked after all
+    others."""
 
 
 Verdict = Symptom | Abstention | None
-"""None: the rule looked, and there is nothing."""
+"""None means that the rule judged and found nothing."""
 
 WORTH_SHARE = 0.03
-"""Of the whole time. What is less would at best make the step 1.03 times as fast: seldom worth a change
-of the program, and near what three processes can tell from none."""
+"""The smallest share of the whole time that is worth a finding. Less would at best make the step 1.03
+times as fast, which is seldom worth a change of the program and near the smallest difference that three
+processes can tell."""
 
 
 def number(name: str, value: float, unit: Quantity, stored: str) -> Evidence:
@@ -40,11 +42,11 @@ def number(name: str, value: float, unit: Quantity, stored: str) -> Evidence:
     return Evidence(name=name, value=float(value), unit=unit, stored=stored)
 
 
-def absent(**signals: object) -> tuple[str, ...]:
-    """Of these, by their names, those that are None."""
-    return tuple(f"a {name}" for name, signal in signals.items() if signal is None)
+def absent(**given: object) -> tuple[str, ...]:
+    """The names of those inputs that are None."""
+    return tuple(f"a {name}" for name, signal in given.items() if signal is None)
 
 
 def abstain(code: str, *missing: str) -> Abstention:
-    """For want of these signals."""
+    """An abstention that names the missing inputs."""
     return Abstention(code=code, missing=missing)

@@ -1,9 +1,9 @@
-"""Where one step's time goes: by idle cause, and by kernel of each phase, in seconds that add up.
+"""Splits a step's time by idle cause and by kernel of each phase, in seconds that add up.
 
-The durations of kernels hardly change under a profiler; the time between them does, for the profiler
-slows the host. Where the step was also measured without one, the idle time is what that median leaves
-beside the kernels, split in the proportions that the profile saw; else it is the profile's own, less
-what the profiler is known to have taken itself.
+A profiler hardly changes the durations of kernels, but it slows the host and so changes the time
+between them. Where the step was also measured without a profiler, the idle time is that median less the
+time of the kernels, split in the proportions that the profile shows. Else it is the profile's own idle
+time, less what the profiler itself is known to have taken.
 """
 
 from collections.abc import Mapping
@@ -17,25 +17,25 @@ COMPUTE = "compute"
 
 
 class TimeParts(NamedTuple):
-    """Seconds of one step of one device, or of the span where steps are not known."""
+    """The seconds of one step of one device; of the whole span where the steps are not known."""
 
     whole_s: float
     basis: Basis
     parts: dict[str, float]
-    """`idle.<cause>` and `work.<phase>.<kernel>`: no moment is in two of them, and they add up to no
-    more than the whole."""
+    """The seconds by part, `idle.<cause>` or `work.<phase>.<kernel>`. No moment is in two parts, and
+    together they are no more than the whole."""
 
     def idle(self, *causes: str) -> dict[str, float]:
-        """Of these causes."""
+        """The idle parts of these causes."""
         return {f"idle.{each}": self.parts.get(f"idle.{each}", 0.0) for each in causes}
 
     def share(self, parts: dict[str, float]) -> float:
-        """Of the whole."""
+        """The share of the whole that these parts take."""
         return sum(parts.values()) / self.whole_s if self.whole_s else 0.0
 
 
 def without(parts: Mapping[str, float], explained: Mapping[str, float]) -> dict[str, float]:
-    """The parts less what of them is explained."""
+    """The parts, less the seconds that are explained."""
     return {name: max(value - explained.get(name, 0.0), 0.0) for name, value in parts.items()}
 
 
@@ -47,17 +47,17 @@ def work_part(phase: str | None, name: str) -> str:
 def time_parts(
     profile: Profile | None, *, n_steps: int | None, step_s: float | None
 ) -> TimeParts | None:
-    """The parts; None where nothing was seen to run.
+    """The parts of a step; None where nothing was seen to run.
 
     Args:
-        profile: of a GPU's work, or of the host's operators.
-        n_steps: that the profile holds.
-        step_s: the median of unprofiled steps.
+        profile: The profile of a GPU's work, or of the host's operators.
+        n_steps: The number of steps in the profile.
+        step_s: The median of unprofiled steps.
     """
     if profile is None or not profile.breakdown.together.busy_ns:
         return None
     together = profile.breakdown.together
-    # Of several devices the mean one.
+    # The mean over several devices.
     per_step = 1e-9 / (n_steps or 1) / max(len(profile.breakdown.devices), 1)
     busy_s = together.busy_ns * per_step
     work = {name: ns * per_step for name, ns in _work_ns(profile).items()}
@@ -78,7 +78,8 @@ def time_parts(
 
 
 def _work_ns(profile: Profile) -> dict[str, float]:
-    """Each moment once: what runs beside compute takes none, and a copy beside a collective none."""
+    """The nanoseconds by part, each moment once: kernels that run beside compute take none, and copies
+    beside a collective none."""
     together = profile.breakdown.together
     alone_ns = {COMPUTE: together.compute_ns}
     if not profile.is_of_host:

@@ -73,7 +73,7 @@ class Abstention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     code: str
     missing: tuple[str, ...]
-    """The signals that it needs and did not have."""
+    """The inputs that the rule needs and did not have."""
 
 
 class Diagnosis(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -240,13 +240,13 @@ def _not_computed(found: Diagnosis) -> tuple[str, ...]:
 
 
 def _missing(found: Diagnosis) -> tuple[Block, ...]:
-    """By signal, so that it is said what to record next time."""
-    by_signal: dict[str, list[str]] = {}
+    """A note that groups the missing inputs, so that the reader knows what to record next time."""
+    by_input: dict[str, list[str]] = {}
     for each in found.abstentions:
-        for signal in each.missing:
-            by_signal.setdefault(signal, []).append(each.code)
-    if not by_signal:
+        for missing in each.missing:
+            by_input.setdefault(missing, []).append(each.code)
+    if not by_input:
         return ()
-    said = "; ".join(f"{signal} ({', '.join(codes)})" for signal, codes in by_signal.items())
+    said = "; ".join(f"{missing} ({', '.join(codes)})" for missing, codes in by_input.items())
     n = len(found.abstentions)
     return (Note(text=f"Not judged, {n} rule{'' if n == 1 else 's'}, for want of: {said}."),)

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from peakward.diagnose.diagnosis_input import DiagnosisInput
 from peakward.diagnose.examine import examine
-from peakward.diagnose.signals import Signals
 from peakward.records.case import Case, LeverCase, ModelCase, ModuleCase, StepCase
 from peakward.records.case_memory import CaseMemory
 from peakward.records.finding import Diagnosis, Finding
@@ -31,22 +31,22 @@ def diagnosed(
         case = each.case
         if not isinstance(case, LeverCase):
             continue
-        told = examine(_signals(each, case, by_profile.get(case), by_memory.get(case), forecasts))
+        told = examine(_input(each, case, by_profile.get(case), by_memory.get(case), forecasts))
         if isinstance(case, ModuleCase):
             told = module_gains.filled_in(told, case, forecasts)
         found.append(_of_step(told, case) if isinstance(case, StepCase) else told)
     return tuple(found)
 
 
-def _signals(
+def _input(
     measured: Measurement,
     case: LeverCase,
     made: CaseProfile | None,
     memory: CaseMemory | None,
     forecasts: Forecasts,
-) -> Signals:
+) -> DiagnosisInput:
     """All that is known of the case; of a live step neither what it is nor what it would take."""
-    return Signals(
+    return DiagnosisInput(
         subject=label(case),
         case=case if isinstance(case, ModelCase) else None,
         module=case if isinstance(case, ModuleCase) else None,

@@ -149,14 +149,14 @@ class Watch:
 
     def diagnosis(self) -> Diagnosis:
         """Examines the last window that was read and all steps until now."""
+        from peakward.diagnose.diagnosis_input import DiagnosisInput
         from peakward.diagnose.examine import examine
-        from peakward.diagnose.signals import Signals
         from peakward.prediction.planning.site import site
 
         read = self._reading
         key = None if read is None else read.device
         return examine(
-            Signals(
+            DiagnosisInput(
                 subject="the watched loop",
                 profile=self.profile,
                 loop=self.times,

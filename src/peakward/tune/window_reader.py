@@ -7,8 +7,8 @@ import os
 import sys
 from pathlib import Path
 
+from peakward.diagnose.diagnosis_input import DiagnosisInput
 from peakward.diagnose.examine import examine
-from peakward.diagnose.signals import Signals
 from peakward.hardware import devices
 from peakward.prediction.planning.site import site
 from peakward.records import codec
@@ -36,7 +36,7 @@ def reading(trace: Path, times: LoopTimes) -> Reading:
         profile=profile,
         device=None if device is None else device.key,
         diagnosis=examine(
-            Signals(subject="the watched loop", profile=profile, loop=times, site=here)
+            DiagnosisInput(subject="the watched loop", profile=profile, loop=times, site=here)
         ),
     )
 

@@ -14,13 +14,13 @@ from .rules.made import (
     PRODUCTS,
     case,
     foretold,
+    given,
     host,
     kernel,
     measurement,
     of_host,
     operator,
     profile,
-    signals,
 )
 
 CAST = kernel("unrolled_elementwise_kernel<direct_copy_kernel_cuda<float>>", 50, "copy")
@@ -31,18 +31,18 @@ def codes(found: Diagnosis) -> list[str]:
 
 
 def test_every_rule_finds_abstains_or_is_clean():
-    for given in (signals(), signals(profile()), signals(of_host()), signals(profile(CAST))):
-        found = examine(given)
+    for made in (given(), given(profile()), given(of_host()), given(profile(CAST))):
+        found = examine(made)
         said = [*codes(found), *(each.code for each in found.abstentions), *found.clean]
         assert sorted(said) == sorted(rule.code for rule in RULES)
 
 
 def test_nothing_is_found_in_a_clean_profile():
-    assert examine(signals(profile())).findings == ()
+    assert examine(given(profile())).findings == ()
 
 
 def test_what_holds_back_most_is_first():
-    found = examine(signals(profile(CAST, PRODUCTS, idle={"host_bound": 100, "data_loading": 20})))
+    found = examine(given(profile(CAST, PRODUCTS, idle={"host_bound": 100, "data_loading": 20})))
     assert codes(found) == ["HOST002", "PREC003", "HOST001"]
     shares = [each.share for each in found.findings]
     assert shares == sorted(shares, reverse=True)
@@ -51,7 +51,7 @@ def test_what_holds_back_most_is_first():
 def test_a_general_finding_is_about_what_no_narrower_one_explains():
     """Its time, share and bound are of the same part of the time as the threshold from which it is told."""
     sums = kernel("vectorized_elementwise_kernel<CUDAFunctor_add<float>>", 40, "elementwise")
-    found = examine(signals(profile(CAST, sums, PRODUCTS)))
+    found = examine(given(profile(CAST, sums, PRODUCTS)))
     assert codes(found) == ["PREC003", "BW001"]
     narrow, general = found.findings
     assert narrow.held_back_s == pytest.approx(0.05)
@@ -64,7 +64,7 @@ def test_a_general_finding_is_about_what_no_narrower_one_explains():
 @pytest.mark.parametrize("ms", [0, 20])
 def test_a_general_finding_with_little_of_its_own_is_not_told(ms):
     sums = kernel("vectorized_elementwise_kernel<CUDAFunctor_add<float>>", ms, "elementwise")
-    found = examine(signals(profile(CAST, sums, PRODUCTS)))
+    found = examine(given(profile(CAST, sums, PRODUCTS)))
     assert codes(found) == ["PREC003"]
     assert "BW001" in found.clean
 
@@ -75,14 +75,14 @@ def test_what_is_about_a_share_of_everything_hides_no_general_finding():
     throttled = Validity(verdict="throttled", reasons=("power cap",))
     clock = Interval(estimate=1600.0, low=1500.0, high=1980.0, level=1.0)
     made = measurement(case(), validity=throttled, telemetry=Telemetry(sm_clock_mhz=clock))
-    found = examine(signals(profile(sums, PRODUCTS), case=case(), measurement=made))
+    found = examine(given(profile(sums, PRODUCTS), case=case(), measurement=made))
     assert {"DEV001", "BW001"} <= set(codes(found))
 
 
 def test_what_loses_nothing_is_last():
     """A step at its roof that also waits: the wait is what can be mended."""
     at_roof = operator("aten::mm", "4096×4096, 4096×4096", 95, 0.8)
-    found = examine(signals(profile(PRODUCTS, idle={"data_loading": 20}, operators=(at_roof,))))
+    found = examine(given(profile(PRODUCTS, idle={"data_loading": 20}, operators=(at_roof,))))
     assert codes(found) == ["HOST001", "PREC002"]
     assert found.findings[1].share > found.findings[0].share
 
@@ -96,29 +96,29 @@ def test_together_they_are_never_more_than_the_whole():
         idle={"host_bound": 100, "synchronisation": 50, "after_synchronisation": 40},
         host=host(*calls),
     )
-    found = examine(signals(busy))
+    found = examine(given(busy))
     assert len(found.findings) >= 6
     assert sum(each.held_back_s for each in found.findings) > found.whole_s
     assert sum(each.beyond_s for each in found.findings) <= found.whole_s * (1 + 1e-12)
 
 
 def test_the_bound_is_amdahls():
-    (found,) = examine(signals(profile(idle={"data_loading": 300}))).findings
+    (found,) = examine(given(profile(idle={"data_loading": 300}))).findings
     assert found.share == pytest.approx(0.75)
     assert found.bound == pytest.approx(4.0)
 
 
 def test_a_part_of_what_a_lever_takes_away_bounds_nothing():
     softmax = profile(PRODUCTS, kernel("softmax_warp_forward<float>", 10, "softmax"))
-    (found,) = examine(signals(softmax)).findings
+    (found,) = examine(given(softmax)).findings
     assert (found.code, found.bound) == ("ATTN001", None)
 
 
 def test_idle_time_is_that_of_the_measured_step():
     of = case()
     slow = profile(idle={"data_loading": 300})
-    given = signals(slow, case=of, measurement=measurement(of, 0.15), n_steps=1)
-    found = examine(given)
+    made = given(slow, case=of, measurement=measurement(of, 0.15), n_steps=1)
+    found = examine(made)
     assert (found.whole_s, found.basis) == (0.15, "measured step")
     assert found.findings[0].held_back_s == pytest.approx(0.05)
 
@@ -139,7 +139,7 @@ def test_gains_are_predicted_and_cut_at_the_bound():
 
 
 def test_without_a_case_no_gain_is_computed():
-    found = examine(signals(profile(idle={"host_bound": 100})))
+    found = examine(given(profile(idle={"host_bound": 100})))
     for each in found.findings[0].gains:
         assert each.gain is None
         assert each.source.startswith("not computed: no case")

@@ -8,7 +8,7 @@ from peakward.prediction.planning.site import site
 from peakward.records.finding import LeverGain
 from peakward.records.measurement import Interval
 
-from .rules.made import case, foretold, kernel, of_host, profile, signals
+from .rules.made import case, foretold, given, kernel, of_host, profile
 
 GUESS = Interval(estimate=2.0, low=1.5, high=3.0, level=0.9)
 
@@ -50,7 +50,7 @@ TRAINING = profile(kernel("a", 10), kernel("b", 20, phase="backward"))
 )
 def test_a_trace_rules_out_what_its_device_and_its_pass_cannot(found, on, left):
     names = ("fp8", "flash-hopper", "flash-decode", "bf16", "compile")
-    assert tuple(each.lever for each in gains(names, signals(found, site=on), None)) == left
+    assert tuple(each.lever for each in gains(names, given(found, site=on), None)) == left
 
 
 def test_each_is_the_forecast_with_it_over_that_without():
@@ -61,7 +61,7 @@ def test_each_is_the_forecast_with_it_over_that_without():
 
 
 def test_on_an_unknown_device_none_is_computed():
-    (found,) = gains(("bf16",), signals(case=case(), site=None), None)
+    (found,) = gains(("bf16",), given(case=case(), site=None), None)
     assert found.predicted is None
     assert found.source.startswith("not computed: the device")
 

@@ -6,7 +6,7 @@ from peakward.diagnose.memory_use import peak_use, scores_bytes
 from peakward.records.case_memory import CaseMemory, PhasePeak
 from peakward.records.memory_snapshot import MemoryShare
 
-from .rules.made import case, foretold, signals
+from .rules.made import case, foretold, given
 
 
 def test_the_predicted_peak_by_purpose():
@@ -36,7 +36,7 @@ def test_a_recorded_one_goes_before():
 
 
 def test_of_nothing_known_nothing():
-    assert peak_use(signals()) is None
+    assert peak_use(given()) is None
 
 
 @pytest.mark.parametrize(
@@ -49,4 +49,4 @@ def test_of_nothing_known_nothing():
     ],
 )
 def test_a_score_matrix(settings, expected):
-    assert scores_bytes(signals(case=case(**settings))) == expected
+    assert scores_bytes(given(case=case(**settings))) == expected

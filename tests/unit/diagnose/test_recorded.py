@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from peakward.diagnose.diagnosis_input import DiagnosisInput
 from peakward.diagnose.examine import examine
-from peakward.diagnose.signals import Signals
 from peakward.hardware import devices
 from peakward.prediction.planning.site import site
 from peakward.traces.trace import Trace
@@ -22,7 +22,7 @@ def diagnosed(path: Path):
     on = devices.match_all((each.name, each.memory_bytes) for each in trace.table.devices)
     profile = trace.profile(device=on)
     here = None if on is None else site(on)
-    return examine(Signals(subject=profile.source, profile=profile, site=here))
+    return examine(DiagnosisInput(subject=profile.source, profile=profile, site=here))
 
 
 @pytest.mark.parametrize(

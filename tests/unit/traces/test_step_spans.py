@@ -2,8 +2,8 @@
 
 import pytest
 
+from peakward.diagnose.diagnosis_input import DiagnosisInput
 from peakward.diagnose.examine import examine
-from peakward.diagnose.signals import Signals
 from peakward.traces.host_work import with_host_work
 from peakward.traces.table import HostKind
 from peakward.traces.trace import Trace
@@ -100,7 +100,7 @@ def profiled(builder):
 
 
 def told(found):
-    return examine(Signals(subject="a trace", profile=found))
+    return examine(DiagnosisInput(subject="a trace", profile=found))
 
 
 def idle_ms(found):

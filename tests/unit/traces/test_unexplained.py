@@ -2,8 +2,8 @@
 
 import pytest
 
+from peakward.diagnose.diagnosis_input import DiagnosisInput
 from peakward.diagnose.examine import examine
-from peakward.diagnose.signals import Signals
 from peakward.records.profile import Profile
 from peakward.traces.table import NONE, Direction, GpuKind, HostKind
 from peakward.traces.trace import Trace
@@ -16,7 +16,7 @@ MS = 1_000_000
 def told(builder: Rows) -> tuple[Profile, list]:
     """A trace's profile, and what is found in it."""
     found = Trace.of(builder.table()[0]).profile()
-    return found, list(examine(Signals(subject="a trace", profile=found)).findings)
+    return found, list(examine(DiagnosisInput(subject="a trace", profile=found)).findings)
 
 
 def test_copies_that_take_97_percent_of_a_trace_without_steps():

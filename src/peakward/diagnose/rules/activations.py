@@ -1,16 +1,16 @@
 """Activations take most of the memory
 
-Sees: what the peak of a training step is held for, recorded or predicted, where at least half of the
-device's memory is taken.
+Sees: the purposes of the memory at the peak of a training step, recorded or predicted, where at least
+half of the device's memory is taken.
 Costs: the batch or the sequence cannot grow, though the weights would leave room.
 Example: a decoder of 12 layers at 64 × 1,024 tokens without checkpointing.
-Lever: checkpointing, which recomputes each block for a third more FLOPs; flash attention; fused SwiGLU and
-norms, which keep less; a loss that keeps no logits.
-Wrong when: memory is taken on purpose, by the largest batch that fits.
+Lever: checkpointing recomputes each block for a third more FLOPs; flash attention, fused SwiGLU and
+fused norms keep less; a chunked or fused loss keeps no logits.
+Wrong when: the memory is taken on purpose, by the largest batch that fits.
 """
 
+from peakward.diagnose.diagnosis_input import DiagnosisInput
 from peakward.diagnose.memory_use import SCARCE_SHARE, peak_use
-from peakward.diagnose.signals import Signals
 from peakward.diagnose.symptom import Symptom, Verdict, abstain, number
 
 CODE = "MEM002"
@@ -19,16 +19,16 @@ LEVERS = (
     *("fused-loss", "chunked-loss", "recomputed-loss", "bf16-mixed"),
 )
 LEAST_SHARE = 0.5
-"""Of the peak: from here on no other purpose takes more."""
+"""The smallest share of the peak at which no other purpose takes more."""
 
 
-def judge(signals: Signals) -> Verdict:
-    """By the recorded memory of the case, else the predicted."""
-    case, use, limit = signals.configured, peak_use(signals), signals.limit_bytes
+def judge(given: DiagnosisInput) -> Verdict:
+    """Judges by the recorded memory of the case, else by the predicted memory."""
+    case, use, limit = given.configured, peak_use(given), given.limit_bytes
     if case is None:
         return abstain(CODE, "a case")
     if use is None or limit is None:
-        return abstain(CODE, "memory, recorded or predicted, and how much there is")
+        return abstain(CODE, "memory, recorded or predicted, and the device's size")
     held = use.by_purpose.get("activations", 0)
     kept = case.workload.trains and case.configuration.checkpointing == "none"
     if not kept or use.peak_bytes < SCARCE_SHARE * limit or held < LEAST_SHARE * use.peak_bytes:
@@ -38,7 +38,7 @@ def judge(signals: Signals) -> Verdict:
         evidence=(
             number("activations at the peak", held, "bytes", use.stored),
             number("peak", use.peak_bytes, "bytes", use.stored),
-            number("there is", limit, "bytes", "case memory_limit_bytes, or the device's"),
+            number("available", limit, "bytes", "case memory_limit_bytes, or the device's"),
         ),
         advice="checkpoint every block or every √L-th, or accumulate over smaller micro-batches",
         levers=LEVERS,

@@ -1,31 +1,32 @@
 """The allocator goes back to the driver in every step
 
-Sees: cudaMalloc or cudaFree (or HIP's) at least once for each profiled step.
+Sees: at least one cudaMalloc or cudaFree (or HIP's) for each profiled step.
 Costs: a cudaFree waits for the whole device; a steady step of a caching allocator needs neither call.
-Example: `torch.cuda.empty_cache()` in the loop; shapes that change so that cached blocks do not fit;
-memory so full that every step frees and retries.
-Lever: none; expandable segments, fixed shapes, or less memory per step.
-Wrong when: the profile holds only first steps, which allocate what later ones keep.
+Example: `torch.cuda.empty_cache()` in the loop; changing shapes that cached blocks do not fit; memory
+so full that every step frees and retries.
+Lever: none; use expandable segments, fixed shapes, or less memory per step.
+Wrong when: the profile holds only first steps, which allocate the memory that later steps keep.
 """
 
 import re
 
-from peakward.diagnose.signals import Signals
+from peakward.diagnose.diagnosis_input import DiagnosisInput
 from peakward.diagnose.symptom import Symptom, Verdict, abstain, number
 
 CODE = "MEM003"
 TO_DRIVER = re.compile(r"(?:cuda|hip)(?:Malloc|Free)$|cuMem(?:Alloc|Free|Create|Release)")
 LEAST_PER_STEP = 1
-"""A caching allocator that has seen its shapes needs none."""
+"""A caching allocator that has seen its shapes needs no call."""
 LEAST_SHARE = 0.01
-"""Of the time: lower than of others, since what is counted leaves out what the device then waits for."""
+"""The smallest share of the time. It is lower than that of other rules, because the time of the calls
+leaves out the waiting of the device that follows."""
 CAUSES = ("host_bound", "after_synchronisation", "synchronisation")
 
 
-def judge(signals: Signals) -> Verdict:
-    """By the host's calls."""
-    host, time, steps = signals.host, signals.time, signals.steps
-    if time is None or signals.idle is None:
+def judge(given: DiagnosisInput) -> Verdict:
+    """Judges by the host's calls."""
+    host, time, steps = given.host, given.time, given.steps
+    if time is None or given.idle is None:
         return abstain(CODE, "a profile of GPU work")
     if host is None or steps is None:
         return abstain(CODE, "marked steps and the host's calls in the profile")

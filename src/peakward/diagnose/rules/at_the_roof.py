@@ -1,35 +1,36 @@
 """One operator dominates, and is near its roof
 
-Sees: operators of one name and shape that their FLOPs bound, with their share of the device's roofline, by
-the datasheet.
-Costs: nothing is lost: the work itself is what takes the time.
-Example: a vocabulary of 128,000 whose product with the hidden states is most of a small model's step.
-Lever: a type narrower than its operands'; beside it only fewer FLOPs (sparsity, low rank, a smaller
-vocabulary).
+Sees: operators of one name and shape that their FLOPs bound, with their share of the roofline of the
+device's datasheet.
+Costs: nothing is lost: the work itself takes the time.
+Example: a vocabulary of 128,000 whose product with the hidden states takes most of a small model's
+step.
+Lever: a type narrower than that of the operands; else only fewer FLOPs help (sparsity, low rank, a
+smaller vocabulary).
 Wrong when: the operator need not run at all.
 """
 
+from peakward.diagnose.diagnosis_input import DiagnosisInput
 from peakward.diagnose.kernels import of_operators
-from peakward.diagnose.signals import Signals
 from peakward.diagnose.symptom import Symptom, Verdict, abstain, number
 from peakward.records.device import Device
 from peakward.records.profile import OperatorRate
 
 CODE = "PREC002"
 NEAR = 0.6
-"""Of the datasheet's roof: large square products reach some 0.6 to 0.8 of it."""
+"""The share of the datasheet's roof that counts as near: large square products reach some 0.6 to 0.8."""
 DOMINATES = 0.3
-"""Of the time."""
+"""The share of the time from which on one operator dominates."""
 EQUAL = 1 - 1e-6
-"""But for rounding."""
+"""Equality up to rounding."""
 NARROWER = ("tf32", "bf16-mixed", "fp16-mixed", "bf16", "fp8")
 NARROWER_THAN_16_BITS = ("fp8",)
 SIXTEEN_BITS = ("c10::BFloat16", "c10::Half")
 
 
-def judge(signals: Signals) -> Verdict:
-    """By the rates of operators whose shapes the trace recorded."""
-    gpu, time, device = signals.gpu, signals.time, signals.device
+def judge(given: DiagnosisInput) -> Verdict:
+    """Judges by the rates of operators whose shapes the trace recorded."""
+    gpu, time, device = given.gpu, given.time, given.device
     if gpu is None or time is None:
         return abstain(CODE, "a profile of GPU work")
     known = [each for each in gpu.operators if each.roof_share is not None]
@@ -43,7 +44,7 @@ def judge(signals: Signals) -> Verdict:
         return None
     at = gpu.operators.index(top)
     levers = NARROWER_THAN_16_BITS if top.dtype in SIXTEEN_BITS else NARROWER
-    has_narrower = any(map(signals.has, levers))
+    has_narrower = any(map(given.has, levers))
     return Symptom(
         cause=f"{top.name} of {top.dims} runs at the rate that the device can give.",
         evidence=(
@@ -65,7 +66,7 @@ def judge(signals: Signals) -> Verdict:
 
 
 def _is_of_bandwidth(each: OperatorRate, device: Device) -> bool:
-    """Whether its bytes and not its FLOPs make its roof: fusing, or a larger batch, would take it from
-    there."""
+    """Whether the operator's bytes and not its FLOPs make its roof. Fusing, or a larger batch, would
+    then raise the roof."""
     least_s = (each.n_bytes or 0) / device.bytes_per_s.value
     return least_s >= (each.roof_share or 0.0) * each.kernel_ns * 1e-9 * EQUAL

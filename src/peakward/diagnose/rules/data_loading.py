@@ -1,22 +1,23 @@
 """The GPU waits for the next batch
 
 Sees: idle time of the GPU whose cause is data loading: the host waited for its next batch.
-Costs: nothing runs until the batch is there; the loss grows with every speed-up of the rest.
+Costs: nothing runs until the batch is there; the share of the wait grows with every speed-up of the
+rest.
 Example: a loader with `num_workers=0` that tokenises text between two steps.
-Lever: none; workers, pinned memory and non-blocking copies are the program's own.
-Wrong when: the trace holds the first batch of an epoch alone, which starts the workers.
+Lever: none; the program itself must use workers, pinned memory and non-blocking copies.
+Wrong when: the trace holds only the first batch of an epoch, which starts the workers.
 """
 
-from peakward.diagnose.signals import Signals
+from peakward.diagnose.diagnosis_input import DiagnosisInput
 from peakward.diagnose.symptom import WORTH_SHARE, Symptom, Verdict, abstain, number
 
 CODE = "HOST001"
 CAUSE = "data_loading"
 
 
-def judge(signals: Signals) -> Verdict:
-    """By the idle cause `data_loading`."""
-    idle, time = signals.idle, signals.time
+def judge(given: DiagnosisInput) -> Verdict:
+    """Judges by the idle cause `data_loading`."""
+    idle, time = given.idle, given.time
     if idle is None or time is None:
         return abstain(CODE, "a profile of GPU work")
     parts = time.idle(CAUSE)

@@ -1,39 +1,40 @@
 """Decoding reads all weights for every token: bandwidth-bound
 
-Sees: a decode step that takes no more than twice the least time for reading weights and cache.
-Costs: a token a sequence is computed for one reading of every weight, far below the ridge.
+Sees: a decode step that takes at most twice the least time for reading weights and cache.
+Costs: every weight is read once to compute one token a sequence, far below the ridge of the roofline.
 Example: batch 1 in bf16 on any GPU.
-Lever: weights in 4 or 8 bits, or bf16, are fewer bytes to read; flash-decode reads the cache well. Beyond
-the levers: a quantised cache, speculative decoding, a larger batch.
-Wrong when: latency is as low as it must be.
+Lever: weights in 4 or 8 bits, or in bf16, are fewer bytes to read; flash-decode reads the cache well.
+Beyond the levers: a quantised cache, speculative decoding, a larger batch.
+Wrong when: latency is already as low as it must be.
 """
 
+from peakward.diagnose.diagnosis_input import DiagnosisInput
 from peakward.diagnose.kernels import all_work
-from peakward.diagnose.signals import Signals
 from peakward.diagnose.symptom import Symptom, Verdict, absent, abstain, number
 from peakward.prediction.floor import floor
 
 CODE = "GEN002"
 NEAR = 0.5
-"""Of the floor's rate: from here on what is read, and not how, is what takes the time."""
+"""The share of the floor's rate from which on the amount of data takes the time, and not how it is
+read."""
 
 
-def judge(signals: Signals) -> Verdict:
-    """By the measured step and the floor."""
-    case, here, step_s = signals.configured, signals.site, signals.step_s
+def judge(given: DiagnosisInput) -> Verdict:
+    """Judges by the measured step and the floor."""
+    case, here, step_s = given.configured, given.site, given.step_s
     if case is not None and case.workload.pass_ != "decode":
         return None
     if case is None or step_s is None:
         return abstain(CODE, *absent(case=case, measurement=step_s))
-    if signals.case is None or here is None:
+    if given.case is None or here is None:
         return abstain(CODE, "the model's sizes on a catalogued device")
-    (least,) = floor(signals.case, calibration=here.calibration, device=here.device).phases
+    (least,) = floor(given.case, calibration=here.calibration, device=here.device).phases
     if least.bound is None:
         return abstain(CODE, "the device's rate in the case's type")
     share = least.memory_s / step_s
     if least.bound != "memory" or share < NEAR:
         return None
-    work = {} if signals.time is None else all_work(signals.time)
+    work = {} if given.time is None else all_work(given.time)
     return Symptom(
         cause=f"Weights and cache are read once for each token, at full bandwidth {share:.0%} of the step.",
         evidence=(

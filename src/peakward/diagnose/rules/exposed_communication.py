@@ -1,23 +1,23 @@
 """Communication is not hidden behind compute
 
 Sees: time in which a collective ran and no kernel computed beside it.
-Costs: the GPU's arithmetic stands still while gradients or parameters travel.
-Example: gradients reduced after the backward pass and not in buckets during it.
-Lever: none of one GPU; buckets, overlap, prefetching of shards, accumulation.
-Wrong when: a rank is late, and the trace is alone: with the traces of all ranks, what the others wait for a
-late one is COMM002's.
+Costs: the GPU's arithmetic units stand still while gradients or parameters travel.
+Example: gradients that are reduced after the backward pass, and not in buckets during it.
+Lever: none on one GPU; reduce in buckets, overlap, prefetch shards, accumulate gradients.
+Wrong when: a rank is late and the other traces are missing. With the traces of all ranks, COMM002
+judges the wait for a late rank.
 """
 
+from peakward.diagnose.diagnosis_input import DiagnosisInput
 from peakward.diagnose.kernels import chosen, parts, share_of_waiting
-from peakward.diagnose.signals import Signals
 from peakward.diagnose.symptom import WORTH_SHARE, Symptom, Verdict, abstain, number
 
 CODE = "COMM001"
 
 
-def judge(signals: Signals) -> Verdict:
-    """By the breakdown of the GPU's time."""
-    gpu, time = signals.gpu, signals.time
+def judge(given: DiagnosisInput) -> Verdict:
+    """Judges by the breakdown of the GPU's time."""
+    gpu, time = given.gpu, given.time
     if gpu is None or time is None:
         return abstain(CODE, "a profile of GPU work")
     together = gpu.breakdown.together
@@ -25,7 +25,7 @@ def judge(signals: Signals) -> Verdict:
         return None
     alone = together.exposed_communication_ns / together.communication_ns
     groups = chosen(gpu, lambda each: each.category == "communication")
-    own = 1 - share_of_waiting(gpu, signals.rank)
+    own = 1 - share_of_waiting(gpu, given.rank)
     held = {name: seconds * own for name, seconds in parts(time, groups).items()}
     if time.share(held) < WORTH_SHARE:
         return None
@@ -45,6 +45,6 @@ def judge(signals: Signals) -> Verdict:
             *first,
         ),
         advice="reduce in buckets during backward, prefetch shards, accumulate gradients"
-        + ("" if signals.job else ", and compare the traces of all ranks: one may be late"),
+        + ("" if given.job else ", and compare the traces of all ranks: one may be late"),
         parts=held,
     )

@@ -1,29 +1,30 @@
 """The allocator holds much more memory than is used
 
-Sees: the most that the allocator reserved against the most that was allocated, where at least half of
-the device's memory is reserved.
-Costs: blocks lie free in pieces too small for what is asked, and the step runs out of memory early.
+Sees: the peak of reserved memory against the peak of allocated memory, where at least half of the
+device's memory is reserved.
+Costs: free blocks lie in pieces too small for the next request, and the step runs out of memory early.
 Example: sequences of ever new lengths, each with blocks of its own sizes.
-Lever: none; expandable segments, or padding to a few lengths.
+Lever: none; use expandable segments, or pad to a few lengths.
 Wrong when: the peak of a first step (compiling, autotuning) left the reserve behind.
 """
 
+from peakward.diagnose.diagnosis_input import DiagnosisInput
 from peakward.diagnose.memory_use import SCARCE_SHARE
-from peakward.diagnose.signals import Signals
 from peakward.diagnose.symptom import Symptom, Verdict, abstain, number
 
 CODE = "MEM004"
 LEAST_SHARE = 0.2
-"""Of what is reserved. Segments are cut in 2 and 20 MiB and more, so some of it is always free."""
+"""The smallest unused share of the reserved memory. The allocator takes segments of 2 MiB, 20 MiB and
+more, so some of it is always free."""
 
 
-def judge(signals: Signals) -> Verdict:
-    """By the measured maxima of the allocator."""
-    if signals.measurement is None:
+def judge(given: DiagnosisInput) -> Verdict:
+    """Judges by the allocator's measured peaks."""
+    if given.measurement is None:
         return abstain(CODE, "a measurement")
-    use, limit = signals.measurement.memory, signals.limit_bytes
+    use, limit = given.measurement.memory, given.limit_bytes
     if use is None or use.peak_reserved_bytes is None or limit is None:
-        return abstain(CODE, "reserved memory, and how much there is")
+        return abstain(CODE, "reserved memory, and the device's size")
     unused = use.peak_reserved_bytes - use.peak_allocated_bytes
     scarce = use.peak_reserved_bytes >= SCARCE_SHARE * limit
     if not scarce or unused < LEAST_SHARE * use.peak_reserved_bytes:

@@ -3,20 +3,21 @@
 Sees: calls of `gc.collect` that a trace with Python stacks recorded, while the GPU had idle time.
 Costs: a full collection walks every object of the process while nothing is launched.
 Example: `gc.collect()` after each step, to fight a memory leak.
-Lever: none; collect between epochs, or freeze what is there after building the model (`gc.freeze`).
+Lever: none; collect between epochs, or call `gc.freeze()` after building the model.
 Wrong when: the collections ran while the GPU had work queued; at most their own time is counted.
 """
 
-from peakward.diagnose.signals import Signals
+from peakward.diagnose.diagnosis_input import DiagnosisInput
 from peakward.diagnose.symptom import WORTH_SHARE, Symptom, Verdict, abstain, number
 
 CODE = "HOST006"
 CAUSES = ("host_bound", "after_synchronisation")
 
 
-def judge(signals: Signals) -> Verdict:
-    """By the calls; collections that Python starts by itself leave no mark and so are not judged."""
-    host, time, gpu = signals.host, signals.time, signals.gpu
+def judge(given: DiagnosisInput) -> Verdict:
+    """Judges by the calls. Collections that Python starts by itself leave no mark in a trace and are
+    not judged."""
+    host, time, gpu = given.host, given.time, given.gpu
     if gpu is None or time is None:
         return abstain(CODE, "a profile of GPU work")
     if host is None or not host.n_python:
@@ -24,7 +25,7 @@ def judge(signals: Signals) -> Verdict:
     if host.collections is None:
         return abstain(CODE, "a mark of automatic collections, which traces do not have")
     idle = time.idle(*CAUSES)
-    collected_s = host.collections.sum_ns * 1e-9 / (signals.steps or 1)
+    collected_s = host.collections.sum_ns * 1e-9 / (given.steps or 1)
     idle_s = sum(idle.values())
     share = min(collected_s / idle_s, 1.0) if idle_s else 0.0
     held = {name: seconds * share for name, seconds in idle.items()}

@@ -4,23 +4,23 @@ Sees: torch's own counters of graph breaks and recompilations while a compiled c
 Costs: a break ends fusion and goes back to Python; a recompilation stalls the step for seconds.
 Example: `loss.item()` inside the compiled function; batches of ever new lengths.
 Lever: none; the counters' reasons name the line. Padding to fixed shapes ends recompilations.
-Wrong when: the break is outside the hot path: what it costs is not known, so it ranks last.
+Wrong when: the break is outside the hot path. Its cost is not known, so the finding ranks last.
 """
 
-from peakward.diagnose.signals import Signals
+from peakward.diagnose.diagnosis_input import DiagnosisInput
 from peakward.diagnose.symptom import Symptom, Verdict, abstain, number
 
 CODE = "HOST007"
 N_REASONS = 2
 
 
-def judge(signals: Signals) -> Verdict:
-    """By the measurement's report of compilation."""
-    if signals.configuration is not None and signals.configuration.compile == "none":
+def judge(given: DiagnosisInput) -> Verdict:
+    """Judges by the measurement's report of compilation."""
+    if given.configuration is not None and given.configuration.compile == "none":
         return None
-    if signals.measurement is None:
+    if given.measurement is None:
         return abstain(CODE, "a measurement")
-    report = signals.measurement.compile
+    report = given.measurement.compile
     if report is None:
         return abstain(CODE, "the compiler's report")
     if not report.n_graph_breaks and not report.n_recompiles:

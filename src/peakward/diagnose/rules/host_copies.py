@@ -1,34 +1,34 @@
 """Data crosses between host and GPU in every step
 
-Sees: time in which the GPU does nothing but copy from or to the host, once a marked step or more often, and
-whether the host's memory is pageable.
-Costs: the host's link has a fiftieth of the GPU's bandwidth (H100: 64 GB/s, 3.35 TB/s), and a copy from
-pageable memory blocks.
-Example: a mask built with torch on the CPU and moved by `.to(device)` in every step.
+Sees: time in which the GPU only copies from or to the host, at least once a marked step, and whether
+the host's memory is pageable.
+Costs: the link to the host has a fiftieth of the GPU's bandwidth (H100: 64 GB/s, 3.35 TB/s), and a copy
+from pageable memory blocks the host.
+Example: a mask that torch builds on the CPU and `.to(device)` moves in every step.
 Lever: none; make it on the device, or copy from pinned memory with `non_blocking=True`.
-Wrong when: the copies run beside compute, which is not counted, or offloading is what was wanted.
+Wrong when: offloading is intended. Copies beside compute are not counted.
 """
 
+from peakward.diagnose.diagnosis_input import DiagnosisInput
 from peakward.diagnose.kernels import chosen, parts
-from peakward.diagnose.signals import Signals
 from peakward.diagnose.symptom import WORTH_SHARE, Symptom, Verdict, abstain, number
 
 CODE = "HOST005"
 DIRECTIONS = ("host_to_device", "device_to_host")
 NAMES = ("Memcpy HtoD", "Memcpy DtoH", "CopyHostToDevice", "CopyDeviceToHost")
-"""Of copies across the link: CUPTI's, with the kinds of both memories, and ROCm's."""
+"""The names of copies across the link: CUPTI's, with the kinds of both memories, and ROCm's."""
 
 
-def judge(signals: Signals) -> Verdict:
-    """By the copies' own rows, and how much of all copying nothing ran beside."""
-    gpu, time = signals.gpu, signals.time
+def judge(given: DiagnosisInput) -> Verdict:
+    """Judges by the copies' own rows, and by the copying time in which nothing else ran."""
+    gpu, time = given.gpu, given.time
     if gpu is None or time is None:
         return abstain(CODE, "a profile of GPU work")
     crossing = [each for each in gpu.transfers if each.what in DIRECTIONS]
     n = sum(each.n for each in crossing)
-    if n and signals.steps is None:
+    if n and given.steps is None:
         return abstain(CODE, "marked steps in the profile")
-    if n < (signals.steps or 1):
+    if n < (given.steps or 1):
         return None
     rows = chosen(gpu, lambda each: each.name.startswith(NAMES))
     if not rows:
@@ -63,6 +63,6 @@ def judge(signals: Signals) -> Verdict:
     return Symptom(
         cause="Tensors are copied over the host's link in each step while nothing else runs.",
         evidence=tuple(evidence),
-        advice="create them on the GPU, or keep them there; what must cross, pin and copy non-blocking",
+        advice="create them on the GPU, or keep them there; pin what must cross, and copy it non-blocking",
         parts=held,
     )

@@ -1,18 +1,19 @@
 """A rank is late, and the others wait for it
 
-Sees: in the traces of several ranks, how long each waits in the collectives that all of them run until the
-last rank begins. A rank is late where more than half of this waiting is for it, and the others wait for it
-at least 3% of their time.
+Sees: in the traces of several ranks, how long each rank waits in the collectives that all of them run
+until the last one begins. A rank is late if more than half of this waiting is for it, and the others
+wait for it at least 3% of their time.
 Costs: a collective ends when the last rank has joined it: one late rank makes all of them slow.
 Example: one of eight ranks reads its batches from a slower disk, and seven wait 30 ms in an all-reduce.
 Lever: none; the late rank's own findings say where its time goes.
-Wrong when: the delay came once, in the few steps that the traces hold; or a rank without a file is late.
+Wrong when: the delay came once, in the few steps that the traces hold; or the late rank has no trace
+file.
 """
 
 from statistics import median
 
+from peakward.diagnose.diagnosis_input import DiagnosisInput
 from peakward.diagnose.kernels import chosen, parts, share_of_waiting
-from peakward.diagnose.signals import Signals
 from peakward.diagnose.symptom import WORTH_SHARE, Symptom, Verdict, abstain, number
 from peakward.records.finding import Evidence
 from peakward.records.profile import Job, Rank
@@ -20,9 +21,9 @@ from peakward.records.profile import Job, Rank
 CODE = "COMM002"
 
 
-def judge(signals: Signals) -> Verdict:
-    """By the traces of all ranks."""
-    gpu, time, job, rank = signals.gpu, signals.time, signals.job, signals.rank
+def judge(given: DiagnosisInput) -> Verdict:
+    """Judges by the traces of all ranks."""
+    gpu, time, job, rank = given.gpu, given.time, given.job, given.rank
     if gpu is None or time is None:
         return abstain(CODE, "a profile of GPU work")
     if job is None or rank is None:

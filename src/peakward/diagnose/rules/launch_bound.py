@@ -1,32 +1,35 @@
 """The host launches work too slowly: launch-bound
 
 Sees: idle time whose causes are host-bound and launch latency, where the host was in the framework's
-operators and the driver's calls, and how many pieces of work a step launches. Most of it in one call that
-launches nothing, such as `cudaHostAlloc`, is not this.
+operators and the driver's calls, and how many pieces of work a step launches. The rule does not apply
+where one call that launches nothing, such as `cudaHostAlloc`, takes most of that time.
 Costs: every operator takes microseconds of the host, whatever its size; small kernels end sooner.
 Example: a small model of batch 1 in eager mode: 60 kernels of 5 µs in 3.9 ms (BERT on an H100).
-Lever: compile (fewer kernels), cuda-graphs (one launch a step); a larger batch makes kernels longer.
-Wrong when: the profile was taken with Python stacks, which slow the host several times, and no step
-was measured without.
+Lever: compile makes fewer kernels; cuda-graphs makes one launch a step; a larger batch makes kernels
+longer.
+Wrong when: the profile was taken with Python stacks, which slow the host several times, and no step was
+measured without them.
 """
 
+from peakward.diagnose.diagnosis_input import DiagnosisInput
 from peakward.diagnose.launching import dispatch_parts
-from peakward.diagnose.signals import Signals
 from peakward.diagnose.symptom import Symptom, Verdict, abstain, number
 
 CODE = "HOST002"
 LEAST_SHARE = 0.1
-"""Some gaps of a step are always the host's: its start, its end, the optimiser's bookkeeping."""
+"""Every step has some gaps that the host causes: at its start, at its end, and in the optimiser's
+bookkeeping."""
 
 
-def judge(signals: Signals) -> Verdict:
-    """By the idle causes `host_bound` and `launch_latency`, less what the program's Python takes."""
-    found, gpu = dispatch_parts(signals), signals.gpu
-    if found is None or gpu is None or signals.time is None:
+def judge(given: DiagnosisInput) -> Verdict:
+    """Judges by the idle causes `host_bound` and `launch_latency`, less the time in the program's
+    Python."""
+    found, gpu = dispatch_parts(given), given.gpu
+    if found is None or gpu is None or given.time is None:
         return abstain(CODE, "a profile of GPU work")
-    if signals.time.share(found.operators) < LEAST_SHARE:
+    if given.time.share(found.operators) < LEAST_SHARE:
         return None
-    together, steps = gpu.breakdown.together, signals.steps
+    together, steps = gpu.breakdown.together, given.steps
     n_work = together.n_compute + together.n_communication + together.n_copies + together.n_sets
     each = "a step" if steps else "in all"
     return Symptom(

@@ -1,15 +1,17 @@
 """Python's garbage collector stops the loop
 
-Sees: the time of all collections in a live loop's unprofiled steps, automatic ones included, by the
-interpreter's own callbacks; on a GPU no more of it than the GPU was idle for on the way to a launch.
+Sees: the time of all collections in a live loop's unprofiled steps, automatic ones included, from the
+interpreter's own callbacks. On a GPU it counts at most the time in which the GPU was idle before a
+launch.
 Costs: a full collection walks every object of the process, and every thread of Python waits.
 Example: `gc.collect()` in each step, or millions of small objects that automatic collections walk.
-Lever: none; `gc.freeze()` after building the model, `gc.disable()` with a collection every so often.
+Lever: none; call `gc.freeze()` after building the model, or `gc.disable()` and collect from time to
+time.
 Wrong when: the collections ran while the GPU had work queued; at most their own time is counted.
 """
 
+from peakward.diagnose.diagnosis_input import DiagnosisInput
 from peakward.diagnose.loop_parts import COLLECTING, COLLECTING_IN_PAUSES, WATCHED
-from peakward.diagnose.signals import Signals
 from peakward.diagnose.symptom import WORTH_SHARE, Symptom, Verdict, abstain, number
 from peakward.diagnose.time_parts import TimeParts
 from peakward.records.loop import LoopTimes
@@ -18,12 +20,12 @@ CODE = "LOOP002"
 CAUSES = ("host_bound", "after_synchronisation")
 
 
-def judge(signals: Signals) -> Verdict:
-    """By the callbacks."""
-    loop, time = signals.watched, signals.time
+def judge(given: DiagnosisInput) -> Verdict:
+    """Judges by the interpreter's callbacks."""
+    loop, time = given.watched, given.time
     if loop is None or time is None:
         return abstain(CODE, WATCHED)
-    if signals.gpu is None:
+    if given.gpu is None:
         parts = {name: time.parts[name] for name in (COLLECTING, COLLECTING_IN_PAUSES)}
     else:
         parts = _idle(loop, time)
@@ -49,7 +51,7 @@ def judge(signals: Signals) -> Verdict:
 
 
 def _idle(loop: LoopTimes, time: TimeParts) -> dict[str, float]:
-    """On a GPU: of its idle time in a typical step, no more than a step's collections took."""
+    """The idle time of a GPU in a typical step, at most as much as a step's collections took."""
     idle = time.idle(*CAUSES)
     idle_s = sum(idle.values())
     collected_s = (loop.collected_s - loop.pauses.collected_s) / loop.n_steps

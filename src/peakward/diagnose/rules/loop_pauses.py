@@ -1,13 +1,15 @@
 """Some steps take several times as long as the others
 
-Sees: steps of a live loop that took at least three times the median, and what they took beyond it; how
-much of that was waiting for data, and how much Python's garbage collector.
+Sees: steps of a live loop that took at least three times the median, and their time beyond the median;
+how much of that the loop waited for data, and how much Python's garbage collector took.
 Costs: the mean step is longer than the typical one; with several ranks all of them wait.
-Example: a checkpoint written in the loop every fifty steps, an evaluation, a recompilation, a loader's epoch.
+Example: a checkpoint written in the loop every fifty steps, an evaluation, a recompilation, a loader's
+epoch.
 Lever: none; write checkpoints beside the loop, keep shapes fixed, keep the loader's workers.
-Wrong when: the pause is work that was wanted, as an evaluation is; or the machine is shared with others.
+Wrong when: the pause is intended work, such as an evaluation; or the machine is shared with others.
 """
 
+from peakward.diagnose.diagnosis_input import DiagnosisInput
 from peakward.diagnose.loop_parts import (
     COLLECTING_IN_PAUSES,
     PAUSING,
@@ -15,20 +17,19 @@ from peakward.diagnose.loop_parts import (
     WATCHED,
     host_runs_ahead,
 )
-from peakward.diagnose.signals import Signals
 from peakward.diagnose.symptom import WORTH_SHARE, Symptom, Verdict, abstain, number
 
 CODE = "LOOP003"
 LEAST = 2
-"""One may be anything."""
+"""One long step may have any cause."""
 
 
-def judge(signals: Signals) -> Verdict:
-    """By the host's clock, where that is the device's too."""
-    loop, time, gpu = signals.watched, signals.time, signals.gpu
+def judge(given: DiagnosisInput) -> Verdict:
+    """Judges by the host's clock, where the host does not run ahead of the device."""
+    loop, time, gpu = given.watched, given.time, given.gpu
     if loop is None or time is None:
         return abstain(CODE, WATCHED)
-    if gpu is not None and host_runs_ahead(gpu, n_steps=signals.steps, loop=loop):
+    if gpu is not None and host_runs_ahead(gpu, n_steps=given.steps, loop=loop):
         return abstain(CODE, "steps that the host's clock can tell: it runs ahead of the GPU")
     parts = {name: time.parts[name] for name in (WAITING_IN_PAUSES, COLLECTING_IN_PAUSES, PAUSING)}
     pauses = loop.pauses

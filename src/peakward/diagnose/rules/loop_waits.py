@@ -1,28 +1,29 @@
 """The loop waits for its data
 
 Sees: the time in the loader's `next` of a live loop on a CPU, over all its unprofiled steps.
-Costs: nothing runs until the batch is there; waits in bursts, as with several workers, count by their mean.
+Costs: nothing runs until the batch is there. Waits that come in bursts, as with several workers, count
+by their mean.
 Example: `for batch in watch.batches(loader):` over a dataset that decodes or tokenises as it is read.
-Lever: none; workers, prefetching, and preparing the data once are the program's own.
+Lever: none; the program itself must use workers and prefetching, or prepare the data once.
 Wrong when: the loader's `next` is where the program does its computing.
 """
 
+from peakward.diagnose.diagnosis_input import DiagnosisInput
 from peakward.diagnose.loop_parts import WAITING, WAITING_IN_PAUSES, WATCHED
-from peakward.diagnose.signals import Signals
 from peakward.diagnose.symptom import WORTH_SHARE, Symptom, Verdict, abstain, number
 
 CODE = "LOOP001"
 
 
-def judge(signals: Signals) -> Verdict:
-    """By the loop's clock; on a GPU the idle cause says what the wait cost (HOST001)."""
-    loop, time = signals.watched, signals.time
+def judge(given: DiagnosisInput) -> Verdict:
+    """Judges by the loop's clock. On a GPU the idle cause says what the wait cost (HOST001)."""
+    loop, time = given.watched, given.time
     if loop is None or time is None:
         return abstain(CODE, WATCHED)
     if loop.waited_s is None:
         return abstain(CODE, "batches drawn through watch.batches")
-    if signals.gpu is not None:
-        return abstain(CODE, "a loop without GPU work, of which HOST001 judges the waits")
+    if given.gpu is not None:
+        return abstain(CODE, "a loop without GPU work; HOST001 judges the waits of a loop with it")
     parts = {name: time.parts[name] for name in (WAITING, WAITING_IN_PAUSES)}
     if time.share(parts) < WORTH_SHARE:
         return None

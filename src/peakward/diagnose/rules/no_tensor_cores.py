@@ -2,7 +2,7 @@
 
 Sees: matmul kernels whose names say that they multiply on CUDA cores (sgemm, simt, ffma), on a device
 whose datasheet has a tensor-core type at twice the rate or more.
-Costs: on an H100 fp32 on CUDA cores has 67 TFLOP/s where tf32 has 495 and bf16 989 (datasheet).
+Costs: an H100 has 67 TFLOP/s in fp32 on CUDA cores, 495 in tf32 and 989 in bf16 (datasheet).
 Example: an fp32 model with torch's default `torch.backends.cuda.matmul.allow_tf32 = False`.
 Lever: tf32, bf16-mixed, fp16-mixed, bf16.
 Wrong when: the numbers need fp32's 24 bits; the lever's numerics check says so.
@@ -10,26 +10,28 @@ Wrong when: the numbers need fp32's 24 bits; the lever's numerics check says so.
 
 import re
 
+from peakward.diagnose.diagnosis_input import DiagnosisInput
 from peakward.diagnose.kernels import chosen, parts, shown
-from peakward.diagnose.signals import Signals
 from peakward.diagnose.symptom import WORTH_SHARE, Symptom, Verdict, abstain
 from peakward.records.device import Device
 
 CODE = "PREC001"
 ON_CUDA_CORES = re.compile(r"sgemm|simt|ffma")
-"""cuBLAS's own, CUTLASS's and xmma's: every fp32 product of the stored profiles has one of them."""
+"""The names of kernels of cuBLAS, CUTLASS and xmma. Every fp32 product of the stored profiles has one
+of them."""
 BY_LEVER = (
     ("tf32", 'torch.set_float32_matmul_precision("high") for tf32'),
     ("bf16-mixed", "autocast to bf16"),
     ("fp16-mixed", "autocast to fp16 with a scaled loss"),
 )
 LEAST_RATIO = 2.0
-"""Of a tensor-core type's rate to fp32's, from which on the device has such cores to speak of."""
+"""The least ratio of a tensor-core type's rate to fp32's at which a device counts as having tensor
+cores."""
 
 
-def judge(signals: Signals) -> Verdict:
-    """By the names of kernels, whose endings libraries choose."""
-    gpu, time, device = signals.gpu, signals.time, signals.device
+def judge(given: DiagnosisInput) -> Verdict:
+    """Judges by the names of kernels, which their libraries choose."""
+    gpu, time, device = given.gpu, given.time, given.device
     if gpu is None or time is None:
         return abstain(CODE, "a profile of GPU work")
     if device is None:
@@ -45,8 +47,8 @@ def judge(signals: Signals) -> Verdict:
         return None
     return Symptom(
         cause="Operands in fp32 are multiplied in fp32, which no tensor core does.",
-        evidence=shown(gpu, groups, signals.steps),
-        advice=", or ".join(advice for name, advice in BY_LEVER if signals.has(name)),
+        evidence=shown(gpu, groups, given.steps),
+        advice=", or ".join(advice for name, advice in BY_LEVER if given.has(name)),
         levers=("tf32", "bf16-mixed", "fp16-mixed", "bf16"),
         parts=held,
     )

@@ -1,18 +1,19 @@
 """It does not fit into memory
 
-Sees: a measured case that ran out of memory, or a forecast that needs more than the device has; what
-the predicted peak is held for; the size of a layer's score matrix where attention makes one.
+Sees: a measured case that ran out of memory, or a forecast that needs more than the device has; the
+purposes of the memory at the predicted peak; the size of a layer's score matrix where attention makes
+one.
 Costs: the case does not run at all.
-Example: naive attention over 16,384 tokens: 1 GiB of fp32 scores for a layer and each head.
-Lever: an attention without score matrix, checkpointing, bf16, a loss without all logits, fused SwiGLU,
-quantised weights: those that save memory.
+Example: naive attention over 16,384 tokens: 1 GiB of fp32 scores for each head of a layer.
+Lever: those that save memory: attention without a score matrix, checkpointing, bf16, a loss without all
+logits, fused SwiGLU, quantised weights.
 Wrong when: another program holds the device's memory.
 """
 
 import math
 
+from peakward.diagnose.diagnosis_input import DiagnosisInput
 from peakward.diagnose.memory_use import PeakUse, peak_use, scores_bytes
-from peakward.diagnose.signals import Signals
 from peakward.diagnose.symptom import Symptom, Verdict, abstain, number
 from peakward.records.finding import Evidence
 
@@ -33,27 +34,27 @@ ADVICE = {
 }
 
 
-def judge(signals: Signals) -> Verdict:
-    """By the measurement's status, else by the forecast."""
-    told, made = signals.forecast, signals.measurement
+def judge(given: DiagnosisInput) -> Verdict:
+    """Judges by the measurement's status, else by the forecast."""
+    told, made = given.forecast, given.measurement
     failed = made is not None and made.status == "oom"
     if made is None and (told is None or told.fits is None):
         return abstain(CODE, "a measurement")
     if not failed and (made is not None or told is None or told.fits is not False):
         return None
-    use, scores = peak_use(signals), scores_bytes(signals)
+    use, scores = peak_use(given), scores_bytes(given)
     most = None if use is None else max(use.by_purpose, key=lambda name: use.by_purpose[name])
     held = (
-        "what it holds is not known"
+        "the purposes of its memory are not known"
         if most is None
-        else f"most is held for {most.replace('_', ' ')}"
+        else f"most of it is for {most.replace('_', ' ')}"
     )
     needed = None if told is None else told.needed_bytes
-    limit = signals.limit_bytes
-    logits = _logits_bytes(signals)
+    limit = given.limit_bytes
+    logits = _logits_bytes(given)
     return Symptom(
-        cause=f"The step needs more memory than there is; {held}.",
-        evidence=(*_evidence(signals, most), *_scores(scores), *_logits(logits)),
+        cause=f"The step needs more memory than is available; {held}.",
+        evidence=(*_evidence(given, most), *_scores(scores), *_logits(logits)),
         advice=_advice(use, most, scores, logits),
         levers=(*ATTENTION, *OTHERS),
         held_back_bytes=None if needed is None or limit is None else max(needed - limit, 0),
@@ -62,7 +63,7 @@ def judge(signals: Signals) -> Verdict:
 
 
 def _advice(use: PeakUse | None, most: str | None, scores: int | None, logits: int | None) -> str:
-    """Of what takes half of the peak by itself, else of what takes the most."""
+    """The advice about a tensor that takes half of the peak by itself, else about the largest purpose."""
     peak_bytes = math.inf if use is None else use.peak_bytes
     if scores is not None and 2 * scores > peak_bytes:
         return "an attention that keeps no score matrix"
@@ -71,9 +72,10 @@ def _advice(use: PeakUse | None, most: str | None, scores: int | None, logits: i
     return ADVICE.get(most or "", "a smaller batch or a shorter sequence")
 
 
-def _logits_bytes(signals: Signals) -> int | None:
-    """At the predicted peak, with their gradient and copies; None where nothing is predicted."""
-    told = None if signals.forecast is None else signals.forecast.memory
+def _logits_bytes(given: DiagnosisInput) -> int | None:
+    """The bytes of the logits at the predicted peak, with their gradient and copies; None without a
+    prediction."""
+    told = None if given.forecast is None else given.forecast.memory
     return None if told is None else told.peak.logits_bytes
 
 
@@ -84,15 +86,17 @@ def _logits(n_bytes: int | None) -> tuple[Evidence, ...]:
     return (number("logits and their gradient, predicted", n_bytes, "bytes", stored),)
 
 
-def _evidence(signals: Signals, most: str | None) -> tuple[Evidence, ...]:
+def _evidence(given: DiagnosisInput, most: str | None) -> tuple[Evidence, ...]:
     found = []
-    told, use, limit = signals.forecast, peak_use(signals), signals.limit_bytes
+    told, use, limit = given.forecast, peak_use(given), given.limit_bytes
     if told is not None and told.needed_bytes is not None:
         found.append(
             number("needed, predicted", told.needed_bytes, "bytes", "forecast needed_bytes")
         )
     if limit is not None:
-        found.append(number("there is", limit, "bytes", "case memory_limit_bytes, or the device's"))
+        found.append(
+            number("available", limit, "bytes", "case memory_limit_bytes, or the device's")
+        )
     if use is not None and most is not None:
         name = f"held for {most.replace('_', ' ')} at the peak"
         found.append(number(name, use.by_purpose[most], "bytes", use.stored))

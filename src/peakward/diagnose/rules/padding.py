@@ -3,23 +3,24 @@
 Sees: a workload whose batches of varying length are padded to the longest.
 Costs: products, norms and the loss work on tokens that nobody reads.
 Example: lengths of 128 to 1,024 padded to 1,024: 44% of the work.
-Lever: none; pack sequences, or put those of like length into one batch.
-Wrong when: fixed shapes are what makes graphs or compilation possible, and worth more. Attention grows
-with the square of the length, so that its share of the waste is larger than counted here.
+Lever: none; pack sequences, or put those of similar length into one batch.
+Wrong when: graphs or compilation need the fixed shapes, and gain more. Attention grows with the square
+of the length, so its share of the waste is larger than counted here.
 """
 
+from peakward.diagnose.diagnosis_input import DiagnosisInput
 from peakward.diagnose.kernels import all_work
-from peakward.diagnose.signals import Signals
 from peakward.diagnose.symptom import Symptom, Verdict, abstain, number
 
 CODE = "BW004"
 LEAST_SHARE = 0.1
-"""Of the tokens computed. Less is what buckets of like lengths keep too."""
+"""The smallest share of padding among the tokens computed. Batches of similar lengths have up to this
+much too."""
 
 
-def judge(signals: Signals) -> Verdict:
-    """By the workload; a trace does not say what is padding."""
-    case, time = signals.case, signals.time
+def judge(given: DiagnosisInput) -> Verdict:
+    """Judges by the workload. A trace does not say which tokens are padding."""
+    case, time = given.case, given.time
     if case is None:
         return abstain(CODE, "how long the sequences in a batch are")
     work = case.workload
@@ -36,7 +37,7 @@ def judge(signals: Signals) -> Verdict:
             number("tokens computed a step", computed, "count", "case workload"),
             number("of these, padding", share, "share", "case workload.varying_seq_lens"),
         ),
-        advice="pack several sequences into one row, or batch those of like length",
+        advice="pack several sequences into one row, or batch those of similar length",
         parts={name: seconds * share for name, seconds in work_parts.items()},
         is_all=False,
         share=share if time is None else None,

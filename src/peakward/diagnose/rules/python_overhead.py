@@ -4,27 +4,27 @@ Sees: idle time whose causes are host-bound and launch latency, while the host's
 path lies mostly outside the framework's operators and the driver's calls.
 Costs: the GPU is idle for as long as Python loops, logs or builds lists between two operators.
 Example: a loop over the sequences of a batch with Python arithmetic between small operators.
-Lever: compile and cuda-graphs take the Python of a step away where it can be traced or captured.
+Lever: compile and cuda-graphs remove the Python of a step where it can be traced or captured.
 Wrong when: the path's time lies in extensions that record no operators, which look like Python here.
 """
 
+from peakward.diagnose.diagnosis_input import DiagnosisInput
 from peakward.diagnose.launching import PYTHON, dispatch_parts
-from peakward.diagnose.signals import Signals
 from peakward.diagnose.symptom import Symptom, Verdict, abstain, number
 
 CODE = "HOST003"
 LEAST_SHARE = 0.1
-"""As of launching: some gaps of a step are always the host's."""
+"""As for launching, every step has some gaps that the host causes."""
 
 
-def judge(signals: Signals) -> Verdict:
-    """By the idle causes of launching, and what the critical path says the host was in."""
-    found, gpu = dispatch_parts(signals), signals.gpu
+def judge(given: DiagnosisInput) -> Verdict:
+    """Judges by the idle causes of launching, and by the host's part of the critical path."""
+    found, gpu = dispatch_parts(given), given.gpu
     if found is None or gpu is None:
         return abstain(CODE, "a profile of GPU work")
     if found.python_share is None or gpu.path is None:
         return abstain(CODE, "a critical path")
-    if signals.time is None or signals.time.share(found.python) < LEAST_SHARE:
+    if given.time is None or given.time.share(found.python) < LEAST_SHARE:
         return None
     longest = next((each for each in gpu.path.shares if each.kind == PYTHON), None)
     where = (
@@ -40,7 +40,7 @@ def judge(signals: Signals) -> Verdict:
         )
     )
     return Symptom(
-        cause="Between two launches the host is in Python that is no operator's.",
+        cause="Between two launches the host runs Python code outside of any operator.",
         evidence=(
             number(
                 "the host's time on the critical path that is Python",

@@ -2,9 +2,9 @@
 
 Sees: in a trace without a backward pass, products of one weight whose number of rows grows by the same
 step eight times or more.
-Costs: generating n tokens takes n²/2 rows of every product where a cache takes n.
+Costs: generating n tokens takes n²/2 rows of every product; with a cache it takes n.
 Example: `for _ in range(n): logits = model(tokens)` with the tokens growing.
-Lever: none sets it; keep keys and values in a cache (the pass `decode` of a case does).
+Lever: none; keep keys and values in a cache (the pass `decode` of a case does).
 Wrong when: prompts of evenly growing lengths were processed one after another.
 """
 
@@ -13,20 +13,20 @@ import re
 
 import msgspec
 
+from peakward.diagnose.diagnosis_input import DiagnosisInput
 from peakward.diagnose.kernels import of_operators
-from peakward.diagnose.signals import Signals
 from peakward.diagnose.symptom import WORTH_SHARE, Symptom, Verdict, abstain, number
 from peakward.records.profile import OperatorRate
 
 CODE = "GEN001"
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::linear")
 LEAST_RUN = 8
-"""Growing lengths in a row: no batch of a data set has them by chance."""
+"""The number of evenly growing lengths in a row that no batch of a data set has by chance."""
 
 
-def judge(signals: Signals) -> Verdict:
-    """By operators' shapes."""
-    profile, time = signals.profile, signals.time
+def judge(given: DiagnosisInput) -> Verdict:
+    """Judges by operators' shapes."""
+    profile, time = given.profile, given.time
     if profile is None or time is None:
         return abstain(CODE, "a profile")
     products = [each for each in profile.operators if each.name in PRODUCTS]
@@ -38,7 +38,7 @@ def judge(signals: Signals) -> Verdict:
     rows = [_split(each)[0] for each in growing]
     if not rows:
         return None
-    # All but the rows of the newest tokens need not have been computed.
+    # Only the rows of the newest tokens had to be computed.
     wasted = [
         msgspec.structs.replace(each, kernel_ns=round(each.kernel_ns * (1 - _step(rows) / row)))
         for each, row in zip(growing, rows, strict=True)
@@ -65,7 +65,7 @@ def judge(signals: Signals) -> Verdict:
 
 
 def _split(each: OperatorRate) -> tuple[int, str]:
-    """The rows of the first matrix, and the shapes without them; 0 where there is none."""
+    """The rows of the first matrix, and the shapes without them; 0 rows where there is no matrix."""
     matrices = re.findall(r"(\d+)×(\d+)", each.dims)
     if not matrices:
         return 0, ""
@@ -87,7 +87,7 @@ def _growing(products: list[OperatorRate]) -> list[OperatorRate]:
 
 
 def _longest_run(lengths: list[int]) -> int:
-    """Of numbers one equal step apart."""
+    """The length of the longest run of numbers with equal steps between them."""
     steps = [after - before for before, after in itertools.pairwise(lengths)]
     longest = run = 1 if lengths else 0
     for at, step in enumerate(steps):
@@ -97,6 +97,6 @@ def _longest_run(lengths: list[int]) -> int:
 
 
 def _step(rows: list[int]) -> int:
-    """The smallest growth."""
+    """The smallest step between two lengths."""
     lengths = sorted(set(rows))
     return min(after - before for before, after in itertools.pairwise(lengths))

@@ -2,13 +2,13 @@
 
 Sees: idle time whose causes are synchronisation (the host is in a call that waits for the GPU) and
 host-bound after one, and the calls with the operator and the line around them.
-Costs: the host cannot launch ahead, so that the GPU runs dry after every wait.
+Costs: the host cannot launch ahead, so the GPU runs out of work after every wait.
 Example: `loss.item()`, `tensor.cpu()`, `print(loss)` or `if mask.any():` in each step.
 Lever: none; read scalars every hundred steps, or keep the decision on the GPU.
 Wrong when: the wait is the benchmark's own, around each of a few profiled steps.
 """
 
-from peakward.diagnose.signals import Signals
+from peakward.diagnose.diagnosis_input import DiagnosisInput
 from peakward.diagnose.symptom import WORTH_SHARE, Symptom, Verdict, abstain, number
 from peakward.records.finding import Evidence
 from peakward.records.profile import Waiting
@@ -18,9 +18,9 @@ CAUSES = ("synchronisation", "after_synchronisation")
 N_PLACES = 3
 
 
-def judge(signals: Signals) -> Verdict:
-    """By the idle causes of synchronisation; the waits say where."""
-    idle, time, gpu = signals.idle, signals.time, signals.gpu
+def judge(given: DiagnosisInput) -> Verdict:
+    """Judges by the idle causes of synchronisation. The recorded waits say where they come from."""
+    idle, time, gpu = given.idle, given.time, given.gpu
     if idle is None or time is None or gpu is None:
         return abstain(CODE, "a profile of GPU work")
     parts = time.idle(*CAUSES)
@@ -28,7 +28,7 @@ def judge(signals: Signals) -> Verdict:
         return None
     seen_ns = sum(idle.together.by_cause_ns.get(cause, 0) for cause in CAUSES)
     return Symptom(
-        cause="A call waits until the GPU has done all before it, and nothing was launched to follow.",
+        cause="A call waits until the GPU has done all work before it, and no work is queued behind it.",
         evidence=(
             number(
                 "idle, synchronisation and host-bound after it, profiled",
@@ -44,7 +44,7 @@ def judge(signals: Signals) -> Verdict:
 
 
 def _places(waits: tuple[Waiting, ...]) -> tuple[Evidence, ...]:
-    """Those that left the GPU idle longest; what is right after one counts as none."""
+    """The waits that left the GPU idle longest; the idle time after a wait is not counted."""
     worst = sorted(enumerate(waits), key=lambda each: -each[1].gpu_idle_ns)
     return tuple(
         number(

@@ -1,22 +1,23 @@
 """The device slowed its own clock
 
 Sees: the verdict on a measurement's times, and the SM clock that its sensors gave.
-Costs: every figure is of a slower device than the one that was bought, and differs from run to run.
+Costs: every figure is that of a slower device than the one that was bought, and differs from run to
+run.
 Example: a power cap, a hot card, a clock that another user locked.
-Lever: none; cooling, the power limit, or a fixed lower clock for comparisons.
+Lever: none; improve cooling, raise the power limit, or fix a lower clock for comparisons.
 Wrong when: the highest clock seen is a boost that no load sustains.
 """
 
+from peakward.diagnose.diagnosis_input import DiagnosisInput
 from peakward.diagnose.kernels import all_work
-from peakward.diagnose.signals import Signals
 from peakward.diagnose.symptom import Symptom, Verdict, abstain, number
 
 CODE = "DEV001"
 
 
-def judge(signals: Signals) -> Verdict:
-    """By the measurement."""
-    made = signals.measurement
+def judge(given: DiagnosisInput) -> Verdict:
+    """Judges by the measurement."""
+    made = given.measurement
     if made is None or made.validity is None:
         return abstain(CODE, "a measurement")
     clock = None if made.telemetry is None else made.telemetry.sm_clock_mhz
@@ -41,7 +42,7 @@ def judge(signals: Signals) -> Verdict:
             ),
         )
     )
-    work = {} if signals.time is None else all_work(signals.time)
+    work = {} if given.time is None else all_work(given.time)
     return Symptom(
         cause=f"The device lowered its clock: {'; '.join(made.validity.reasons) or 'it gave no reason'}.",
         evidence=evidence,

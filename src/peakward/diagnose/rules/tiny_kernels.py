@@ -1,15 +1,15 @@
 """Many tiny kernels run back to back, with gaps between them
 
 Sees: idle time whose cause is gaps between queued kernels, and how many pieces of work a step launches.
-Costs: from one kernel to the next a GPU takes about a microsecond, however soon the host launched both, or
-in one graph: of kernels of a few microseconds that is a large part.
-Example: a small model's step in a CUDA graph on an H200: 515 kernels of 9.8 µs and 0.77 µs from one to the
-next, 7% of the time; of kernels of 4 µs it would be 16%.
-Lever: compile (fewer and longer kernels); a larger batch makes kernels longer.
-Wrong when: the gaps are few and long: a profile does not tell all that limits a queue.
+Costs: a GPU takes about a microsecond from one kernel to the next, even if the host launched both early
+or in one graph. Beside kernels of a few microseconds that is a large part of the time.
+Example: a small model's step in a CUDA graph on an H200: 515 kernels of 9.8 µs with gaps of 0.77 µs, 7%
+of the time; with kernels of 4 µs it would be 16%.
+Lever: compile makes fewer and longer kernels; a larger batch makes kernels longer.
+Wrong when: the gaps are few and long: a profile does not show everything that holds up a queue.
 """
 
-from peakward.diagnose.signals import Signals
+from peakward.diagnose.diagnosis_input import DiagnosisInput
 from peakward.diagnose.symptom import Symptom, Verdict, abstain, number
 
 CODE = "HOST008"
@@ -17,15 +17,15 @@ CAUSE = "queued"
 LEAST_SHARE = 0.1
 """A captured step of ordinary kernels has 7%."""
 TINY_S = 10e-6
-"""Mean duration of a piece of work below which a microsecond's gap is a tenth of it."""
+"""The mean duration of a piece of work below which a gap of a microsecond is a tenth of it."""
 
 
-def judge(signals: Signals) -> Verdict:
-    """By the idle cause `queued`, where the pieces of work are short."""
-    idle, time, gpu = signals.idle, signals.time, signals.gpu
+def judge(given: DiagnosisInput) -> Verdict:
+    """Judges by the idle cause `queued`, where the pieces of work are short."""
+    idle, time, gpu = given.idle, given.time, given.gpu
     if idle is None or time is None or gpu is None:
         return abstain(CODE, "a profile of GPU work")
-    together, steps = gpu.breakdown.together, signals.steps
+    together, steps = gpu.breakdown.together, given.steps
     n_work = together.n_compute + together.n_communication + together.n_copies + together.n_sets
     mean_s = together.busy_ns * 1e-9 / max(n_work, 1)
     parts = time.idle(CAUSE)
@@ -33,8 +33,8 @@ def judge(signals: Signals) -> Verdict:
         return None
     each = "a step" if steps else "in all"
     return Symptom(
-        cause="Each kernel ends soon after it began, and the GPU takes a moment to start the next, though it "
-        "was launched in time.",
+        cause="Each kernel is short, and the GPU takes a moment to start the next one, though the host "
+        "launched it in time.",
         evidence=(
             number(
                 "idle, gaps between queued kernels, profiled",

@@ -1,20 +1,20 @@
 """No other finding is about much of the time
 
-Sees: what the other findings leave of the time, without matrix products, attention and convolutions, for
-which a model runs: from half of the time on, a fifth in which nothing is computed (idle time, copies), or
-a third in kernels of one category. The largest part is named, of idle time with the call that the host was
-in.
-Costs: the cause is not known, only where the time goes; no finding above would bring it back.
+Sees: the time that the other findings leave, without matrix products, attention and convolutions, which
+are the purpose of a model. The rule applies if that is half of the time, or if a fifth is without any
+computing (idle time, copies), or a third in kernels of one category. It names the largest part; for
+idle time, also the call that the host was in.
+Costs: the rule knows where the time goes and not why; no finding above would bring it back.
 Example: a GPU idle for 463 ms of 475 while its host is in one call of `cudaEventSynchronize`.
-Lever: none; what is named says where to look, and what to record next.
+Lever: none; the named part says where to look, and what to record next.
 Wrong when: the step is meant to do that, such as a program that only copies.
 """
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from peakward.diagnose.diagnosis_input import DiagnosisInput
 from peakward.diagnose.kernels import chosen, shown
-from peakward.diagnose.signals import Signals
 from peakward.diagnose.symptom import Symptom, Verdict, abstain, number
 from peakward.diagnose.time_parts import TimeParts, without, work_part
 from peakward.records.finding import Evidence
@@ -23,37 +23,39 @@ from peakward.records.profile import IDLE_CAUSES, IdleCall, Profile
 CODE = "TIME001"
 WHAT_A_MODEL_RUNS_FOR = ("matmul", "attention", "convolution")
 CUTLASS = "device_kernel"
-"""The name by which CUTLASS launches its products and attention, whose parameters profiles leave out, so
-that their category is `other`: half of Mixtral's time on an H100."""
+"""The name of CUTLASS's products and attention. Profiles leave out its parameters, so that its category
+is `other`: half of Mixtral's time on an H100."""
 LEAST_SHARE = 0.5
-"""Most of the time. Of 48 recorded programs without a fault the most was 0.39."""
+"""The least unexplained share of the time. The highest of 48 recorded programs without a fault is 0.39."""
 LEAST_LOST = 0.2
-"""Of idle time, or of copies. Of those programs the most was 0.10, of a host that came late."""
+"""The least unexplained share of idle time or of copies. The highest of those programs is 0.10; its
+host came late."""
 LEAST_OF_A_KIND = 1 / 3
-"""Of kernels of a category, or outside operators. The most was 0.25, of a fused optimiser."""
+"""The least unexplained share of one category of kernels, or outside operators. The highest of those
+programs is 0.25, in a fused optimiser."""
 IDLE, COPIES, OUTSIDE = "idle time", "copies and sets", "outside"
 N_SHOWN = 3
 
 
 class _Kind(NamedTuple):
-    """Time of one kind that no finding is about."""
+    """The time of one kind that no finding explains."""
 
     name: str
     parts: dict[str, float]
-    """Seconds by the parts of the time."""
+    """The seconds by part of the time."""
 
     @property
     def seconds(self) -> float:
-        """Of all of them."""
+        """The seconds of all parts."""
         return sum(self.parts.values())
 
 
-def judge(signals: Signals) -> Verdict:
-    """By the parts of the time, less those that findings are about."""
-    profile, time = signals.profile, signals.time
+def judge(given: DiagnosisInput) -> Verdict:
+    """Judges by the parts of the time, less those that findings explain."""
+    profile, time = given.profile, given.time
     if profile is None or time is None:
         return abstain(CODE, "a profile")
-    kinds = _kinds(profile, time, without(time.parts, signals.explained))
+    kinds = _kinds(profile, time, without(time.parts, given.explained))
     left = sum(each.seconds for each in kinds)
     if not kinds or not time.whole_s:
         return None
@@ -66,14 +68,14 @@ def judge(signals: Signals) -> Verdict:
         title=f"Unexplained time: {named}",
         cause=f"No other finding explains {left / time.whole_s:.0%} of the time; the largest part of it is "
         f"{named}.",
-        evidence=(*_shares(kinds, time), *_evidence(profile, largest, signals.steps)),
+        evidence=(*_shares(kinds, time), *_evidence(profile, largest, given.steps)),
         advice="look at this part of the trace, and record what the rules that could not judge need",
         parts=largest.parts,
     )
 
 
 def _kinds(profile: Profile, time: TimeParts, left: dict[str, float]) -> list[_Kind]:
-    """The largest first."""
+    """The kinds of unexplained time, the largest first."""
     category = {
         work_part(each.phase, each.name): "matmul" if each.name == CUTLASS else each.category
         for each in profile.kernels
@@ -97,7 +99,8 @@ def _kind(part: str, category: str | None) -> str:
 
 
 def _named(profile: Profile, kind: _Kind) -> str:
-    """In words; of idle time its largest cause and the host's call, of copies their direction."""
+    """The kind in words. Idle time has its largest cause and the host's call, and copies have their
+    direction."""
     if kind.name == OUTSIDE:
         return "time outside operators"
     if kind.name == COPIES:
@@ -116,7 +119,7 @@ def _largest_cause(kind: _Kind) -> str:
 
 
 def _calls(profile: Profile, cause: str) -> tuple[IdleCall, ...]:
-    """Those that the host was in for most of that idle time."""
+    """The calls that the host was in for most of that idle time."""
     if profile.idle is None:
         return ()
     least_ns = profile.idle.together.by_cause_ns.get(cause, 0) / 2
@@ -124,7 +127,7 @@ def _calls(profile: Profile, cause: str) -> tuple[IdleCall, ...]:
 
 
 def _shares(kinds: Sequence[_Kind], time: TimeParts) -> tuple[Evidence, ...]:
-    """Of the first few, how much of the time no finding is about."""
+    """The unexplained shares of the first few kinds."""
     stored = {
         IDLE: "profile idle.together.by_cause_ns",
         COPIES: "profile breakdown.together.exposed_memory_ns",
@@ -142,7 +145,7 @@ def _shares(kinds: Sequence[_Kind], time: TimeParts) -> tuple[Evidence, ...]:
 
 
 def _evidence(profile: Profile, kind: _Kind, n_steps: int | None) -> tuple[Evidence, ...]:
-    """Of the largest."""
+    """The evidence of the largest kind."""
     if kind.name == OUTSIDE:
         return ()
     if kind.name == COPIES:

@@ -1,24 +1,24 @@
 """The optimiser makes many passes over its state
 
 Sees: elementwise kernels in the optimiser's phase.
-Costs: AdamW by formulas moves parameters, gradients and moments through memory once for each; fused
-they are read once and written once.
+Costs: AdamW by formulas moves parameters, gradients and moments through memory once for each formula; a
+fused kernel reads and writes them once.
 Example: `torch.optim.AdamW(..., foreach=True)`, the default: some ten passes a parameter.
 Lever: fused-optimizer, triton-optimizer.
-Wrong when: the trace's optimiser is one that has no fused form.
+Wrong when: the optimiser of the trace has no fused form.
 """
 
+from peakward.diagnose.diagnosis_input import DiagnosisInput
 from peakward.diagnose.kernels import chosen, parts, shown
-from peakward.diagnose.signals import Signals
 from peakward.diagnose.symptom import WORTH_SHARE, Symptom, Verdict, abstain, number
 
 CODE = "BW003"
 UNFUSED = ("elementwise", "reduction", "copy")
 
 
-def judge(signals: Signals) -> Verdict:
-    """By the optimiser's phase."""
-    profile, time, case = signals.profile, signals.time, signals.configured
+def judge(given: DiagnosisInput) -> Verdict:
+    """Judges by the optimiser's phase."""
+    profile, time, case = given.profile, given.time, given.configured
     if case is not None and (
         case.workload.pass_ != "train_step"
         or case.configuration.optimizer in ("adamw-fused", "adamw-triton")
@@ -32,17 +32,17 @@ def judge(signals: Signals) -> Verdict:
     held = parts(time, groups)
     if time.share(held) < WORTH_SHARE:
         return None
-    n = sum(each.n for each in groups) / (signals.steps or 1)
+    n = sum(each.n for each in groups) / (given.steps or 1)
     return Symptom(
         cause="Each formula of the update is a kernel of its own over all parameters.",
         evidence=(
             number(
-                "such kernels a step" if signals.steps else "such kernels",
+                "such kernels a step" if given.steps else "such kernels",
                 n,
                 "count",
                 "profile kernels[optimizer].n",
             ),
-            *shown(profile, groups, signals.steps),
+            *shown(profile, groups, given.steps),
         ),
         advice="torch.optim.AdamW(..., fused=True), or a fused step of another library",
         levers=("fused-optimizer", "triton-optimizer"),

@@ -1,11 +1,11 @@
-"""Signals made by hand: a profile from a few kernels and idle causes, cases, measurements."""
+"""DiagnosisInput made by hand: a profile from a few kernels and idle causes, cases, measurements."""
 
 from typing import Any
 
 import msgspec
 
+from peakward.diagnose.diagnosis_input import DiagnosisInput
 from peakward.diagnose.rulebook import RULES
-from peakward.diagnose.signals import Signals
 from peakward.diagnose.symptom import Symptom
 from peakward.hardware.devices import device
 from peakward.levers.catalogue import lever
@@ -185,17 +185,17 @@ def measurement(of: ModelCase, median_s: float = 0.1, **changes: Any) -> Measure
     return msgspec.structs.replace(made, **changes)
 
 
-def signals(found: Profile | None = None, **others: Any) -> Signals:
+def given(found: Profile | None = None, **others: Any) -> DiagnosisInput:
     """On an H100, but for `others`."""
-    return Signals(**{"subject": "by hand", "profile": found, "site": H100} | others)
+    return DiagnosisInput(**{"subject": "by hand", "profile": found, "site": H100} | others)
 
 
-def foretold(of: ModelCase, **others: Any) -> Signals:
+def foretold(of: ModelCase, **others: Any) -> DiagnosisInput:
     """With a forecast and no profile."""
-    return signals(case=of, forecast=forecast(of, H100), **others)
+    return given(case=of, forecast=forecast(of, H100), **others)
 
 
-def judge(code: str, given: Signals):
+def judge(code: str, given: DiagnosisInput):
     """What the rule of that code says, by levers that there are."""
     found = next(each for each in RULES if each.code == code).judge(given)
     for name in found.levers if isinstance(found, Symptom) else ():
@@ -203,7 +203,7 @@ def judge(code: str, given: Signals):
     return found
 
 
-def abstains(code: str, given: Signals) -> bool:
+def abstains(code: str, given: DiagnosisInput) -> bool:
     """Whether it cannot judge, and says for want of what."""
     found = judge(code, given)
     return isinstance(found, Abstention) and found.code == code and all(found.missing)

@@ -4,7 +4,7 @@ import pytest
 
 from peakward.diagnose.symptom import Symptom
 
-from .made import abstains, case, foretold, judge, signals
+from .made import abstains, case, foretold, given, judge
 
 
 @pytest.mark.parametrize("batch_size", [48, 64])
@@ -24,5 +24,5 @@ def test_silent_where_memory_is_not_scarce_or_nothing_is_kept():
 
 
 def test_without_a_case_or_its_memory():
-    assert abstains("MEM002", signals())
-    assert abstains("MEM002", signals(case=case()))
+    assert abstains("MEM002", given())
+    assert abstains("MEM002", given(case=case()))

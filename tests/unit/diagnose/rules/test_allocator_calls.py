@@ -5,12 +5,12 @@ import pytest
 from peakward.diagnose.symptom import Symptom
 from peakward.records.profile import HostCall
 
-from .made import MS, abstains, host, judge, profile, signals
+from .made import MS, abstains, given, host, judge, profile
 
 
 def calling(n, ms, name="cudaFree", n_steps=3):
     calls = (HostCall(name=name, n=n, sum_ns=round(ms * MS), longest_ns=1),)
-    return signals(
+    return given(
         profile(idle={"host_bound": 100}, host=host(*calls), n_steps=n_steps), n_steps=n_steps
     )
 
@@ -32,4 +32,4 @@ def test_silent_where_seldom_short_or_another(given):
 
 def test_without_steps_or_calls():
     assert abstains("MEM003", calling(3, 15, n_steps=None))
-    assert abstains("MEM003", signals(profile()))
+    assert abstains("MEM003", given(profile()))

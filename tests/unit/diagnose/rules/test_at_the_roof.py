@@ -5,11 +5,11 @@ import pytest
 
 from peakward.diagnose.symptom import Symptom
 
-from .made import abstains, judge, operator, profile, signals
+from .made import abstains, given, judge, operator, profile
 
 
 def dominated(share, roof_share):
-    return signals(
+    return given(
         profile(operators=(operator("aten::mm", "4096×4096, 4096×4096", 100 * share, roof_share),))
     )
 
@@ -32,7 +32,7 @@ def test_what_bandwidth_bounds_is_not_told_to_need_fewer_flops():
     of_bytes = msgspec.structs.replace(
         operator("aten::mm", "1×8192, 8192×8192", 100, 0.8), n_bytes=round(0.08 * 3.35e12)
     )
-    assert judge("PREC002", signals(profile(operators=(of_bytes,)))) is None
+    assert judge("PREC002", given(profile(operators=(of_bytes,)))) is None
 
 
 @pytest.mark.parametrize(
@@ -45,9 +45,9 @@ def test_what_bandwidth_bounds_is_not_told_to_need_fewer_flops():
 )
 def test_levers_are_narrower_than_the_operands(dtype, levers):
     product = msgspec.structs.replace(operator("aten::mm", "8×8, 8×8", 90, 0.8), dtype=dtype)
-    assert judge("PREC002", signals(profile(operators=(product,)))).levers == levers
+    assert judge("PREC002", given(profile(operators=(product,)))).levers == levers
 
 
 def test_without_shapes():
-    assert abstains("PREC002", signals(profile()))
+    assert abstains("PREC002", given(profile()))
     assert abstains("PREC002", dominated(0.9, None))

@@ -4,7 +4,7 @@ import pytest
 
 from peakward.diagnose.symptom import Symptom
 
-from .made import PRODUCTS, abstains, judge, kernel, of_host, profile, signals
+from .made import PRODUCTS, abstains, given, judge, kernel, of_host, profile
 
 CASTS = (
     "vectorized_elementwise_kernel<bfloat16_copy_kernel_cuda<float>>",
@@ -16,7 +16,7 @@ CASTS = (
 @pytest.mark.parametrize("name", CASTS)
 @pytest.mark.parametrize("ms", [10, 100])
 def test_their_share(name, ms):
-    found = judge("PREC003", signals(profile(PRODUCTS, kernel(name, ms, "copy"))))
+    found = judge("PREC003", given(profile(PRODUCTS, kernel(name, ms, "copy"))))
     assert isinstance(found, Symptom)
     assert sum(found.parts.values()) == pytest.approx(ms * 1e-3)
 
@@ -27,8 +27,8 @@ def test_silent_of_few_and_of_copies():
         PRODUCTS, kernel("elementwise_kernel<direct_copy_kernel_cuda<float>>", 50, "copy")
     )
     for found in (few, strided):
-        assert judge("PREC003", signals(found)) is None
+        assert judge("PREC003", given(found)) is None
 
 
 def test_the_host_does_not_say():
-    assert abstains("PREC003", signals(of_host()))
+    assert abstains("PREC003", given(of_host()))

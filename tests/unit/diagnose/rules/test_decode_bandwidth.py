@@ -5,7 +5,7 @@ import pytest
 
 from peakward.diagnose.symptom import Symptom
 
-from .made import SHAPE, abstains, case, foretold, judge, measurement, profile, signals
+from .made import SHAPE, abstains, case, foretold, given, judge, measurement, profile
 
 BIG = msgspec.structs.replace(
     SHAPE, n_layers=32, d_model=4096, d_ff=11008, n_heads=32, n_kv_heads=32, head_dim=128
@@ -61,6 +61,6 @@ def test_silent_where_arithmetic_takes_longer_than_reading():
 
 def test_without_a_measurement_or_a_device():
     assert abstains("GEN002", foretold(DECODE))
-    assert judge("GEN002", signals()).missing == ("a case", "a measurement")
-    assert judge("GEN002", signals(measurement=measurement(DECODE))).missing == ("a case",)
-    assert abstains("GEN002", signals(site=None, case=DECODE, measurement=measurement(DECODE)))
+    assert judge("GEN002", given()).missing == ("a case", "a measurement")
+    assert judge("GEN002", given(measurement=measurement(DECODE))).missing == ("a case",)
+    assert abstains("GEN002", given(site=None, case=DECODE, measurement=measurement(DECODE)))

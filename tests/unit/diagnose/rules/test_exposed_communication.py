@@ -4,7 +4,7 @@ import pytest
 
 from peakward.diagnose.symptom import Symptom
 
-from .made import MS, PRODUCTS, abstains, judge, kernel, of_host, profile, signals
+from .made import MS, PRODUCTS, abstains, given, judge, kernel, of_host, profile
 
 
 def reducing(ms, hidden_ms=0.0):
@@ -18,15 +18,15 @@ def reducing(ms, hidden_ms=0.0):
 
 @pytest.mark.parametrize(("ms", "hidden"), [(10, 0), (100, 40)])
 def test_what_ran_alone(ms, hidden):
-    found = judge("COMM001", signals(reducing(ms, hidden)))
+    found = judge("COMM001", given(reducing(ms, hidden)))
     assert isinstance(found, Symptom)
     assert sum(found.parts.values()) == pytest.approx((ms - hidden) * 1e-3)
 
 
 def test_silent_where_hidden_or_none():
-    assert judge("COMM001", signals(reducing(100, 99.5))) is None
-    assert judge("COMM001", signals(profile())) is None
+    assert judge("COMM001", given(reducing(100, 99.5))) is None
+    assert judge("COMM001", given(profile())) is None
 
 
 def test_the_host_has_none():
-    assert abstains("COMM001", signals(of_host()))
+    assert abstains("COMM001", given(of_host()))

@@ -5,14 +5,14 @@ import pytest
 from peakward.diagnose.symptom import Symptom
 from peakward.records.measurement import MemoryUse
 
-from .made import abstains, case, judge, measurement, signals
+from .made import abstains, case, given, judge, measurement
 
 GIB = 2**30
 
 
 def using(allocated, reserved):
     use = MemoryUse(peak_allocated_bytes=allocated * GIB, peak_reserved_bytes=reserved * GIB)
-    return signals(case=case(), measurement=measurement(case(), memory=use))
+    return given(case=case(), measurement=measurement(case(), memory=use))
 
 
 @pytest.mark.parametrize("allocated", [20, 50])
@@ -28,4 +28,4 @@ def test_silent_where_it_is_used_or_there_is_enough(use):
 
 
 def test_without_a_measurement():
-    assert abstains("MEM004", signals())
+    assert abstains("MEM004", given())

@@ -5,7 +5,7 @@ import pytest
 from peakward.diagnose.symptom import Symptom
 from peakward.records.measurement import CompileReport
 
-from .made import abstains, case, judge, measurement, signals
+from .made import abstains, case, given, judge, measurement
 
 COMPILED = case(compile="default")
 
@@ -18,7 +18,7 @@ def compiled(n_graph_breaks, n_recompiles):
         n_recompiles=n_recompiles,
         reasons=("graph break: loss.item()",),
     )
-    return signals(case=COMPILED, measurement=measurement(COMPILED, compile=report))
+    return given(case=COMPILED, measurement=measurement(COMPILED, compile=report))
 
 
 @pytest.mark.parametrize("counts", [(1, 0), (0, 5), (20, 7)])
@@ -32,9 +32,9 @@ def test_either_counts(counts):
 
 def test_silent_without_them():
     assert judge("HOST007", compiled(0, 0)) is None
-    assert judge("HOST007", signals(case=case())) is None
+    assert judge("HOST007", given(case=case())) is None
 
 
 def test_without_a_report():
-    assert abstains("HOST007", signals(case=COMPILED, measurement=measurement(COMPILED)))
-    assert abstains("HOST007", signals())
+    assert abstains("HOST007", given(case=COMPILED, measurement=measurement(COMPILED)))
+    assert abstains("HOST007", given())

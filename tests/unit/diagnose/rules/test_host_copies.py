@@ -5,7 +5,7 @@ import pytest
 
 from peakward.diagnose.symptom import Symptom
 
-from .made import MS, PRODUCTS, abstains, judge, kernel, profile, signals, transfer
+from .made import MS, PRODUCTS, abstains, given, judge, kernel, profile, transfer
 
 UP = "Memcpy HtoD (Pageable -> Device)"
 
@@ -23,25 +23,25 @@ def copying(ms, *, exposed_ms=None, name=UP, n=1):
 
 @pytest.mark.parametrize("ms", [10, 100])
 def test_what_nothing_ran_beside(ms):
-    found = judge("HOST005", signals(copying(ms, exposed_ms=ms / 2)))
+    found = judge("HOST005", given(copying(ms, exposed_ms=ms / 2)))
     assert isinstance(found, Symptom)
     assert sum(found.parts.values()) == pytest.approx(ms * 1e-3 / 2)
     assert found.evidence[-1].value == 1
 
 
 def test_hidden_small_or_seldom_copies_are_fine():
-    assert judge("HOST005", signals(copying(50, exposed_ms=0))) is None
-    assert judge("HOST005", signals(copying(1))) is None
-    assert judge("HOST005", signals(copying(50), n_steps=10)) is None
+    assert judge("HOST005", given(copying(50, exposed_ms=0))) is None
+    assert judge("HOST005", given(copying(1))) is None
+    assert judge("HOST005", given(copying(50), n_steps=10)) is None
 
 
 def test_without_marked_steps_it_is_not_known_that_each_of_them_copies():
     """The weights may have been moved once, before the first."""
     unmarked = msgspec.structs.replace(copying(50), n_steps=None)
-    assert abstains("HOST005", signals(unmarked))
-    assert judge("HOST005", signals(profile(n_steps=None))) is None
+    assert abstains("HOST005", given(unmarked))
+    assert judge("HOST005", given(profile(n_steps=None))) is None
 
 
 def test_copies_without_a_name_are_not_judged():
-    assert abstains("HOST005", signals(copying(50, name="copy")))
-    assert abstains("HOST005", signals())
+    assert abstains("HOST005", given(copying(50, name="copy")))
+    assert abstains("HOST005", given())

@@ -6,7 +6,7 @@ import pytest
 from peakward.diagnose.symptom import Symptom
 from peakward.records.profile import Job, Rank
 
-from .made import MS, PRODUCTS, abstains, judge, kernel, profile, signals
+from .made import MS, PRODUCTS, abstains, given, judge, kernel, profile
 
 
 def reducing(ms):
@@ -47,7 +47,7 @@ def job(*waits_ms, late=0, idle_ms=0.0, compute_ms=0.0):
 
 
 def of(found, rank, ms=40):
-    return signals(reducing(ms), job=found, rank=found.ranks[rank])
+    return given(reducing(ms), job=found, rank=found.ranks[rank])
 
 
 def test_the_others_wait_and_it_is_named():
@@ -84,9 +84,9 @@ def test_waiting_is_no_want_of_buckets():
 
 def test_silent_without_a_late_rank_or_without_communication():
     assert judge("COMM002", of(job(0, 0, late=None), 1)) is None
-    assert judge("COMM002", signals(profile())) is None
+    assert judge("COMM002", given(profile())) is None
 
 
 def test_one_rank_alone_cannot_tell():
-    assert abstains("COMM002", signals(reducing(40)))
-    assert "may be late" in judge("COMM001", signals(reducing(40))).advice
+    assert abstains("COMM002", given(reducing(40)))
+    assert "may be late" in judge("COMM001", given(reducing(40))).advice

@@ -4,7 +4,7 @@ import pytest
 
 from peakward.diagnose.symptom import Symptom
 
-from .made import PRODUCTS, abstains, judge, kernel, of_host, profile, signals
+from .made import PRODUCTS, abstains, given, judge, kernel, of_host, profile
 
 STRIDED = "elementwise_kernel<direct_copy_kernel_cuda<BFloat16>>"
 
@@ -12,7 +12,7 @@ STRIDED = "elementwise_kernel<direct_copy_kernel_cuda<BFloat16>>"
 @pytest.mark.parametrize("ms", [10, 100])
 @pytest.mark.parametrize("name", [STRIDED, "CatArrayBatchedCopy_vectorized<OpaqueType>"])
 def test_strided_copies_and_concatenations(ms, name):
-    found = judge("BW002", signals(profile(PRODUCTS, kernel(name, ms, "copy"))))
+    found = judge("BW002", given(profile(PRODUCTS, kernel(name, ms, "copy"))))
     assert isinstance(found, Symptom)
     assert sum(found.parts.values()) == pytest.approx(ms * 1e-3)
 
@@ -26,8 +26,8 @@ def test_strided_copies_and_concatenations(ms, name):
     ],
 )
 def test_silent_of_few_of_contiguous_ones_and_of_casts(name, ms):
-    assert judge("BW002", signals(profile(PRODUCTS, kernel(name, ms, "copy")))) is None
+    assert judge("BW002", given(profile(PRODUCTS, kernel(name, ms, "copy")))) is None
 
 
 def test_the_host_does_not_say_how_operands_lie():
-    assert abstains("BW002", signals(of_host()))
+    assert abstains("BW002", given(of_host()))

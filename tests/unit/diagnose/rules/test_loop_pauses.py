@@ -5,14 +5,14 @@ import pytest
 from peakward.diagnose.symptom import Symptom
 
 from .looped import paused
-from .made import PRODUCTS, abstains, judge, kernel, of_host, profile, signals
+from .made import PRODUCTS, abstains, given, judge, kernel, of_host, profile
 
 NAME = PRODUCTS.name
 
 
 @pytest.mark.parametrize("profiled", [None, of_host(), profile(PRODUCTS)])
 def test_what_is_beyond_the_median_is_held_back(profiled):
-    found = judge("LOOP003", signals(profiled, loop=paused(2.0)))
+    found = judge("LOOP003", given(profiled, loop=paused(2.0)))
     assert isinstance(found, Symptom)
     assert sum(found.parts.values()) == pytest.approx(0.02)
 
@@ -26,17 +26,17 @@ def test_what_is_beyond_the_median_is_held_back(profiled):
     ],
 )
 def test_it_says_what_they_were(known, word):
-    assert word in judge("LOOP003", signals(loop=paused(2.0, **known))).cause
+    assert word in judge("LOOP003", given(loop=paused(2.0, **known))).cause
 
 
 def test_silent_without_them():
-    assert judge("LOOP003", signals(loop=paused(0.2))) is None
-    assert judge("LOOP003", signals(loop=paused(2.0, n=1))) is None
+    assert judge("LOOP003", given(loop=paused(0.2))) is None
+    assert judge("LOOP003", given(loop=paused(2.0, n=1))) is None
 
 
 def test_a_host_that_runs_ahead_of_its_gpu_cannot_tell():
     """Reading the loss every tenth step: nine steps launch, and the tenth waits for all of them."""
     ahead = paused(30.0, n=10)
-    assert abstains("LOOP003", signals(profile(kernel(NAME, 380)), loop=ahead))
-    assert not abstains("LOOP003", signals(profile(kernel(NAME, 90)), loop=ahead))
-    assert abstains("LOOP003", signals(profile()))
+    assert abstains("LOOP003", given(profile(kernel(NAME, 380)), loop=ahead))
+    assert not abstains("LOOP003", given(profile(kernel(NAME, 90)), loop=ahead))
+    assert abstains("LOOP003", given(profile()))

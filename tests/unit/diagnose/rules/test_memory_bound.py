@@ -4,7 +4,7 @@ import pytest
 
 from peakward.diagnose.symptom import Symptom
 
-from .made import PRODUCTS, abstains, case, judge, kernel, profile, signals
+from .made import PRODUCTS, abstains, case, given, judge, kernel, profile
 
 SMALL = "vectorized_elementwise_kernel<CUDAFunctor_add<float>>"
 
@@ -12,7 +12,7 @@ SMALL = "vectorized_elementwise_kernel<CUDAFunctor_add<float>>"
 @pytest.mark.parametrize("ms", [30, 300])
 @pytest.mark.parametrize("category", ["elementwise", "normalisation", "copy"])
 def test_its_share(ms, category):
-    found = judge("BW001", signals(profile(PRODUCTS, kernel(SMALL, ms, category))))
+    found = judge("BW001", given(profile(PRODUCTS, kernel(SMALL, ms, category))))
     assert isinstance(found, Symptom)
     assert sum(found.parts.values()) == pytest.approx(ms * 1e-3)
     assert "compile" in found.levers
@@ -23,10 +23,10 @@ def test_silent_where_little_fused_compiled_or_the_optimisers():
     fused = profile(PRODUCTS, kernel("triton_poi_0", 100, "elementwise", fused=("aten.add",)))
     update = profile(PRODUCTS, kernel(SMALL, 100, "elementwise", phase="optimizer"))
     for found in (small, fused, update):
-        assert judge("BW001", signals(found)) is None
+        assert judge("BW001", given(found)) is None
     much = profile(PRODUCTS, kernel(SMALL, 100, "elementwise"))
-    assert judge("BW001", signals(much, case=case(compile="default"))) is None
+    assert judge("BW001", given(much, case=case(compile="default"))) is None
 
 
 def test_without_a_profile():
-    assert abstains("BW001", signals())
+    assert abstains("BW001", given())

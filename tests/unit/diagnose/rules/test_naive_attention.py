@@ -5,7 +5,7 @@ import pytest
 from peakward.diagnose.symptom import Symptom
 from peakward.records.profile import OperatorRate, RangeWork
 
-from .made import MS, PRODUCTS, abstains, case, judge, kernel, profile, signals
+from .made import MS, PRODUCTS, abstains, case, given, judge, kernel, profile
 
 SOFTMAX = "softmax_warp_forward<float>"
 
@@ -17,7 +17,7 @@ def scoring(ms, name=SOFTMAX, **others):
 @pytest.mark.parametrize("ms", [10, 100])
 def test_without_ranges_the_softmax_and_no_bound(ms):
     for of in (None, case()):
-        found = judge("ATTN001", signals(scoring(ms), case=of))
+        found = judge("ATTN001", given(scoring(ms), case=of))
         assert isinstance(found, Symptom)
         assert sum(found.parts.values()) == pytest.approx(ms * 1e-3)
         assert not found.is_all
@@ -40,24 +40,24 @@ def test_with_ranges_all_of_it():
             total_ns=25 * MS,
         ),
     )
-    found = judge("ATTN001", signals(scoring(10, ranges=inside), case=case()))
+    found = judge("ATTN001", given(scoring(10, ranges=inside), case=case()))
     assert sum(found.parts.values()) == pytest.approx(0.035)
     assert found.is_all
 
 
 def test_silent_of_the_loss_of_fused_attention_and_of_little():
     loss = scoring(50, "cunn_SoftMaxForwardSmem<float, LogSoftMaxForwardEpilogue, long>")
-    assert judge("ATTN001", signals(loss)) is None
+    assert judge("ATTN001", given(loss)) is None
     both = profile(
         PRODUCTS, kernel(SOFTMAX, 50, "softmax"), kernel("flash_fwd_kernel", 9, "attention")
     )
-    assert judge("ATTN001", signals(both)) is None
-    assert judge("ATTN001", signals(scoring(50), case=case(attention="sdpa"))) is None
-    assert judge("ATTN001", signals(scoring(1))) is None
+    assert judge("ATTN001", given(both)) is None
+    assert judge("ATTN001", given(scoring(50), case=case(attention="sdpa"))) is None
+    assert judge("ATTN001", given(scoring(1))) is None
 
 
 def test_without_a_profile():
-    assert abstains("ATTN001", signals())
+    assert abstains("ATTN001", given())
 
 
 def by_shapes(*operators):
@@ -92,11 +92,11 @@ def test_by_shapes_beside_fused_attention():
         kernel("flash_fwd_kernel", 9, "attention"),
         operators=operators,
     )
-    found = judge("ATTN001", signals(seen))
+    found = judge("ATTN001", given(seen))
     assert sum(found.parts.values()) == pytest.approx(0.045)
     assert not found.is_all
 
 
 def test_silent_of_a_router_whose_shapes_are_known():
     operators = by_shapes(("aten::_softmax", "1024×8", 50))
-    assert judge("ATTN001", signals(scoring(50, operators=operators))) is None
+    assert judge("ATTN001", given(scoring(50, operators=operators))) is None

@@ -4,7 +4,7 @@ import pytest
 
 from peakward.diagnose.symptom import Symptom
 
-from .made import PRODUCTS, abstains, judge, kernel, profile, signals
+from .made import PRODUCTS, abstains, given, judge, kernel, profile
 
 ON_CORES = (
     "cutlass_80_simt_sgemm_256x128_8x4_nn_align1",
@@ -22,7 +22,7 @@ ON_TENSOR_CORES = (
 @pytest.mark.parametrize("name", ON_CORES)
 @pytest.mark.parametrize("ms", [10, 200])
 def test_kernels_that_name_them(name, ms):
-    found = judge("PREC001", signals(profile(PRODUCTS, kernel(name, ms))))
+    found = judge("PREC001", given(profile(PRODUCTS, kernel(name, ms))))
     assert isinstance(found, Symptom)
     assert sum(found.parts.values()) == pytest.approx(ms * 1e-3)
     assert "tf32" in found.levers
@@ -30,13 +30,13 @@ def test_kernels_that_name_them(name, ms):
 
 @pytest.mark.parametrize("name", ON_TENSOR_CORES)
 def test_silent_of_tensor_cores(name):
-    assert judge("PREC001", signals(profile(kernel(name, 100)))) is None
+    assert judge("PREC001", given(profile(kernel(name, 100)))) is None
 
 
 def test_silent_of_few():
-    assert judge("PREC001", signals(profile(PRODUCTS, kernel(ON_CORES[0], 1)))) is None
+    assert judge("PREC001", given(profile(PRODUCTS, kernel(ON_CORES[0], 1)))) is None
 
 
 def test_without_the_devices_rates():
-    assert abstains("PREC001", signals(profile(), site=None))
-    assert abstains("PREC001", signals())
+    assert abstains("PREC001", given(profile(), site=None))
+    assert abstains("PREC001", given())

@@ -6,7 +6,7 @@ import pytest
 from peakward.diagnose.symptom import Symptom
 from peakward.models.presets import model
 
-from .made import abstains, case, foretold, judge, measurement, signals
+from .made import abstains, case, foretold, given, judge, measurement
 
 
 @pytest.mark.parametrize("seq_len", [16384, 32768])
@@ -22,18 +22,18 @@ def test_long_naive_attention_is_told_by_its_scores(seq_len):
 
 def test_a_measured_oom_counts_without_a_forecast():
     failed = measurement(case(), status="oom", summary=None)
-    found = judge("MEM001", signals(case=case(), measurement=failed, site=None))
+    found = judge("MEM001", given(case=case(), measurement=failed, site=None))
     assert isinstance(found, Symptom)
     assert found.held_back_bytes is None
 
 
 def test_silent_where_it_ran_or_fits():
-    assert judge("MEM001", signals(case=case(), measurement=measurement(case()))) is None
+    assert judge("MEM001", given(case=case(), measurement=measurement(case()))) is None
     assert judge("MEM001", foretold(case())) is None
 
 
 def test_without_either():
-    assert abstains("MEM001", signals())
+    assert abstains("MEM001", given())
 
 
 def test_logits_that_take_half_of_the_peak_are_told_by_the_loss_that_never_has_them():

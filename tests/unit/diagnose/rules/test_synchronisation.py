@@ -5,7 +5,7 @@ import pytest
 from peakward.diagnose.symptom import Symptom
 from peakward.records.profile import Waiting
 
-from .made import MS, abstains, judge, profile, signals
+from .made import MS, abstains, given, judge, profile
 
 ITEM = Waiting(
     call="cudaStreamSynchronize",
@@ -22,7 +22,7 @@ ITEM = Waiting(
 @pytest.mark.parametrize("ms", [10, 100])
 def test_the_wait_and_what_follows_it(ms):
     idle = {"synchronisation": ms / 2, "after_synchronisation": ms / 2}
-    found = judge("HOST004", signals(profile(idle=idle, waits=(ITEM,))))
+    found = judge("HOST004", given(profile(idle=idle, waits=(ITEM,))))
     assert isinstance(found, Symptom)
     assert sum(found.parts.values()) == pytest.approx(ms * 1e-3)
     assert "train.py(12): step" in found.evidence[1].name
@@ -30,8 +30,8 @@ def test_the_wait_and_what_follows_it(ms):
 
 
 def test_a_wait_while_the_gpu_works_costs_nothing():
-    assert judge("HOST004", signals(profile(waits=(ITEM,)))) is None
+    assert judge("HOST004", given(profile(waits=(ITEM,)))) is None
 
 
 def test_without_idle_causes():
-    assert abstains("HOST004", signals())
+    assert abstains("HOST004", given())

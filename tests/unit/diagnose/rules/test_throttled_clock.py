@@ -5,7 +5,7 @@ import pytest
 from peakward.diagnose.symptom import Symptom
 from peakward.records.measurement import Interval, Telemetry, Validity
 
-from .made import abstains, case, judge, measurement, profile, signals
+from .made import abstains, case, given, judge, measurement, profile
 
 
 def clocked(mean, high, verdict="throttled"):
@@ -15,7 +15,7 @@ def clocked(mean, high, verdict="throttled"):
         validity=Validity(verdict=verdict, reasons=("the clock fell",)),
         telemetry=Telemetry(sm_clock_mhz=clock),
     )
-    return signals(profile(), case=case(), measurement=made, n_steps=1)
+    return given(profile(), case=case(), measurement=made, n_steps=1)
 
 
 @pytest.mark.parametrize("mean", [1000, 1800])
@@ -30,4 +30,4 @@ def test_silent_where_the_times_are_stable():
 
 
 def test_without_a_verdict():
-    assert abstains("DEV001", signals(profile()))
+    assert abstains("DEV001", given(profile()))

@@ -4,13 +4,13 @@ import pytest
 
 from peakward.diagnose.symptom import Symptom
 
-from .made import abstains, judge, kernel, profile, signals
+from .made import abstains, given, judge, kernel, profile
 
 
 def queued(gap_us, kernel_us, n=10_000):
     """So many kernels and as many gaps."""
     kernels = [kernel("small", kernel_us * n / 1e3, n=n)]
-    return signals(profile(*kernels, idle={"queued": gap_us * n / 1e3}))
+    return given(profile(*kernels, idle={"queued": gap_us * n / 1e3}))
 
 
 def test_gaps_of_a_microsecond_between_short_kernels():
@@ -27,8 +27,8 @@ def test_silent_of_long_kernels_and_of_small_gaps(gap_us, kernel_us):
 
 def test_the_host_s_gaps_are_another_rule_s():
     slow = profile(kernel("small", 40, n=10_000), idle={"host_bound": 50})
-    assert judge("HOST008", signals(slow)) is None
+    assert judge("HOST008", given(slow)) is None
 
 
 def test_without_idle_causes():
-    assert abstains("HOST008", signals())
+    assert abstains("HOST008", given())

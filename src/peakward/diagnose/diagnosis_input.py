@@ -1,4 +1,4 @@
-"""What a rule may see: stored records, each None where there is none."""
+"""The input of a diagnosis: stored records, each None where there is none."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,38 +17,39 @@ from peakward.records.plan import Forecast
 from peakward.records.profile import HostWork, Idle, Job, Profile, Rank
 
 LEAST_LOOP_STEPS = 20
-"""A mean over fewer says little of a wait that comes once in eight steps, as that for several workers
-does."""
+"""The fewest steps whose mean is judged. With several workers a wait for data comes once in eight
+steps, and a mean of fewer steps does not show it."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Signals:
+class DiagnosisInput:
     """All that is known of one case, or of one trace."""
 
     subject: str
     case: ModelCase | None = None
     module: ModuleCase | None = None
-    """In its place a module of the user's, whose settings are known and whose shape is not."""
+    """A user's module in place of a case. Its settings are known and its shape is not."""
     measurement: Measurement | None = None
     profile: Profile | None = None
     n_steps: int | None = None
-    """In the profile; None: as many as it marks itself."""
+    """The number of steps in the profile; None means the number that the profile itself marks."""
     memory: CaseMemory | None = None
     loop: LoopTimes | None = None
-    """Of a live loop, of which the profile is a window."""
+    """The times of a live loop; the profile is then a window of it."""
     site: Site | None = None
-    """The catalogued device, by its calibration where there is one."""
+    """The catalogued device, with its calibration where there is one."""
     forecast: Forecast | None = None
     job: Job | None = None
-    """The traces of several ranks side by side, of which the profile is one."""
+    """The traces of several ranks side by side; the profile is one of them."""
     rank: Rank | None = None
-    """The profile's among them."""
+    """The rank of the profile."""
     explained: Mapping[str, float] = field(default_factory=dict)
-    """Seconds of the parts of the time that findings are about; the last rule alone is told."""
+    """The seconds that the other findings explain, by part of the time. Only the last rule is given
+    them."""
 
     @property
     def gpu(self) -> Profile | None:
-        """A profile with GPU work in it."""
+        """The profile, if it has GPU work."""
         profile = self.profile
         seen = profile is not None and not profile.is_of_host and profile.breakdown.span_ns
         return profile if seen else None
@@ -60,13 +61,13 @@ class Signals:
 
     @property
     def watched(self) -> LoopTimes | None:
-        """The loop's times, of steps enough to speak of."""
+        """The loop's times, if it has enough steps to judge."""
         loop = self.loop
         return loop if loop is not None and loop.n_steps >= LEAST_LOOP_STEPS else None
 
     @property
     def host(self) -> HostWork | None:
-        """What the host was seen to call."""
+        """The host's calls that the profile recorded."""
         return None if self.profile is None else self.profile.host
 
     @property
@@ -76,7 +77,7 @@ class Signals:
 
     @property
     def accelerator(self) -> Accelerator:
-        """What is known of the GPU's kind: by the catalogue, by the trace itself, by the machine."""
+        """The kind of GPU, from the catalogue, else from the trace, else from the measured machine."""
         if self.device is not None:
             return self.device.accelerator
         if self.profile is not None and self.profile.accelerator is not None:
@@ -89,7 +90,7 @@ class Signals:
         return Accelerator(vendor="nvidia", compute_capability=(int(major), int(minor)))
 
     def has(self, name: str) -> bool:
-        """Whether the lever of that name exists on this GPU."""
+        """Whether the named lever exists on this GPU."""
         return lacking(lever(name), self.accelerator) is None
 
     @property
@@ -99,12 +100,12 @@ class Signals:
 
     @property
     def configuration(self) -> Configuration | None:
-        """How it is carried out."""
+        """The configuration of the case or the module."""
         return None if self.configured is None else self.configured.configuration
 
     @property
     def steps(self) -> int | None:
-        """Steps in the profile."""
+        """The number of steps in the profile."""
         if self.n_steps is not None:
             return self.n_steps
         return None if self.profile is None else self.profile.n_steps
@@ -117,7 +118,7 @@ class Signals:
 
     @property
     def limit_bytes(self) -> int | None:
-        """Memory that the case may take: its own limit, or what the device has."""
+        """The memory that the case may take: its own limit, else the device's memory."""
         if self.configured is not None and self.configured.memory_limit_bytes is not None:
             return self.configured.memory_limit_bytes
         if self.site is not None:
@@ -128,7 +129,7 @@ class Signals:
 
     @cached_property
     def time(self) -> TimeParts | None:
-        """Where the step's time goes; None without a profile that saw any work, or a loop's steps."""
+        """The parts of the step's time; None without recorded work and without the steps of a loop."""
         if self.watched is not None:
             return loop_parts(self.profile, n_steps=self.steps, loop=self.watched)
         return time_parts(self.profile, n_steps=self.steps, step_s=self.step_s)

@@ -1,6 +1,6 @@
 """Score matrices by the shapes of operators."""
 
-from peakward.diagnose.score_matrices import of_score_matrices
+from peakward.diagnose.rules.naive_attention import of_score_matrices
 from peakward.records.profile import OperatorRate
 
 
