@@ -1,7 +1,7 @@
 """Predict a case on hardware that nobody has at hand: time, memory, cost, levers."""
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, get_args
 
@@ -20,9 +20,10 @@ from peakward.records.calibration import Calibration
 from peakward.records.case import ModelCase
 from peakward.records.device import Device
 from peakward.records.errors import PeakwardError
-from peakward.records.plan import Group, Parallel
+from peakward.records.plan import DevicePlan, Group, Parallel
 from peakward.report import plan as pages
 from peakward.report import serving_plan
+from peakward.store.kept import kept
 
 DEFAULT_DEVICES = "h100-sxm-80,a100-sxm-80,rtx-4090-24"
 MAX_PRICE = 1e6
@@ -75,11 +76,17 @@ def main(given: Options, command: str) -> int:
     case = options.single_shape(given.case, "cuda", options.settings(given.lever, "--lever"))
     expect_to_apply(case)
     targets = output.targets(given.views)
-    found = plan(case, where, command=command)
+    found = plan(case, where, command=command, keep=_kept)
     whole = pages.whole(found)
     screen = whole if given.operators else pages.summary(found)
     output.show(found, targets, as_json=given.views.json, document=whole, screen=screen)
     return 0
+
+
+def _kept(case: ModelCase, on: Site, make: Callable[[], DevicePlan]) -> DevicePlan:
+    """A device's part of a plan, once computed, is kept on disk."""
+    parts = (case, on.device, on.calibration, on.group, on.price_per_gpu_hour)
+    return kept(parts, DevicePlan, make)
 
 
 def _serve(given: Options, where: Sequence[Site], command: str) -> int:

@@ -32,6 +32,23 @@ def test_one_screen_says_time_memory_cost_and_levers(capsys, monkeypatch):
     assert len(said.splitlines()) - len(levers.splitlines()) < 45
 
 
+def test_a_plan_is_computed_once(tmp_path, monkeypatch, capsysbinary):
+    """The second time nothing is replayed and no operator is stated; the page is the same."""
+    monkeypatch.setenv("PEAKWARD_CACHE", str(tmp_path))
+    asked = ["plan", *CASE, "--device", "h100-sxm,a100-sxm-80", "--json"]
+    assert main(asked) == 0
+    first = capsysbinary.readouterr().out
+    for place in ("memory.peak.replay", "memory.fit.replay", "time.step.op_graph"):
+        monkeypatch.setattr(f"peakward.prediction.{place}", None)
+    assert main(asked) == 0
+    assert capsysbinary.readouterr().out == first
+    computed = len(list(tmp_path.iterdir()))
+    monkeypatch.undo()
+    monkeypatch.setenv("PEAKWARD_CACHE", str(tmp_path))
+    assert main([*asked[:-1], "--price", "2", "--json"]) == 0
+    assert len(list(tmp_path.iterdir())) == 2 * computed == 4
+
+
 def test_everything_is_asked_for(capsys):
     assert main(["plan", *CASE, "--device", "h100-sxm", "--operators"]) == 0
     assert "on the host" in capsys.readouterr().out

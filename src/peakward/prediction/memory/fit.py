@@ -7,8 +7,8 @@ import msgspec
 
 from peakward.prediction.memory.allocator import OverLimitError
 from peakward.prediction.memory.group import tensors_of
-from peakward.prediction.memory.peak import CONTEXT_BYTES, peak_memory, tells_reserved
-from peakward.prediction.memory.replay import Replay, replay
+from peakward.prediction.memory.peak import CONTEXT_BYTES, peak_memory, tells_reserved, unlimited
+from peakward.prediction.memory.replay import Replay, most_held, replay
 from peakward.records.case import ModelCase
 from peakward.records.errors import PeakwardError
 from peakward.records.memory import MemorySplit
@@ -178,9 +178,19 @@ def _next(low: int, high: float, more: float) -> int:
 
 
 def _within(case: ModelCase, limit_bytes: int, group: Group | None) -> Replay | None:
-    """None where more than the limit has to be reserved."""
+    """None where more than the limit has to be reserved.
+
+    What lies there at once has to be reserved, so that most sizes that do not fit need no replay; and one
+    that stays below the limit by itself is as it is without, for every device.
+    """
+    line = tensors_of(case, group)
+    if most_held(line) > limit_bytes:
+        return None
+    free = unlimited(case, group)
+    if free.reserved_bytes <= limit_bytes:
+        return free
     try:
-        return replay(tensors_of(case, group), limit_bytes)
+        return replay(line, limit_bytes)
     except OverLimitError:
         return None
 

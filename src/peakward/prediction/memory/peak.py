@@ -31,7 +31,7 @@ def peak_memory(
     Raises:
         PeakwardError: a setting that is not covered.
     """
-    found = _replayed(_alike(case), group)
+    found = unlimited(case, group)
     return MemoryPrediction(
         case=case,
         phase=found.phase,
@@ -51,6 +51,15 @@ def tells_reserved(case: ModelCase) -> bool:
 
 def _is_itself(case: ModelCase) -> bool:
     return case.configuration.compile == "none" or compiled_step.covers(case, planned(case))
+
+
+def unlimited(case: ModelCase, group: Group | None) -> Replay:
+    """What a step holds and reserves where nothing limits it.
+
+    Raises:
+        PeakwardError: a setting that is not covered.
+    """
+    return _replayed(_alike(case), group)
 
 
 @lru_cache(maxsize=256)

@@ -27,7 +27,7 @@ def runs(n_layers: int, mode: Checkpointing) -> list[int]:
 
 
 def forward(
-    line: Timeline, plan: Plan, x: int, n_blocks: int, mode: Checkpointing
+    line: Timeline, plan: Plan, n_blocks: int, mode: Checkpointing, _index: int, x: int
 ) -> tuple[SavedRun, int]:
     """The residual stream → behind the run."""
     if mode == "none":

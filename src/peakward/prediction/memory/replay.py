@@ -1,6 +1,7 @@
 """A timeline, tensor by tensor through the allocator: what is held at most, and for what."""
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple, Protocol
 
 from peakward.prediction.memory.allocator import Block, CachingAllocator
@@ -63,6 +64,15 @@ def replay(line: Lived, limit_bytes: int | None = None) -> Replay:
         allocator.most_reserved_bytes,
         allocator.was_at_limit,
     )
+
+
+def most_held(line: Lived) -> int:
+    """The most bytes of tensors that are there at once: no less is ever reserved."""
+    changes = [0] * (len(line.phases) + 1)
+    for n_bytes, _, made, last in line.tensors():
+        changes[made] += n_bytes
+        changes[last + 1] -= n_bytes
+    return max(accumulate(changes))
 
 
 def _split(tensors: list[Tensor], taken: list[int], at: int) -> MemorySplit:

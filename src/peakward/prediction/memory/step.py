@@ -5,6 +5,8 @@ The functions of this room follow the decoder's and the levers', line by line, a
 """
 
 import math
+from functools import partial
+from itertools import groupby
 
 from peakward.prediction.memory import (
     block,
@@ -16,6 +18,8 @@ from peakward.prediction.memory import (
 )
 from peakward.prediction.memory.compiled import step as compiled_step
 from peakward.prediction.memory.plan import planned
+from peakward.prediction.memory.recomputed import SavedRun
+from peakward.prediction.memory.repeated import Passes
 from peakward.prediction.memory.timeline import Timeline
 from peakward.prediction.memory.workspace import workspace
 from peakward.prediction.operators.plan import Plan
@@ -139,8 +143,9 @@ def _cache(line: Timeline, plan: Plan, workload: Workload) -> None:
 
 def _forward(line: Timeline, plan: Plan) -> None:
     x, shared = embedding.forward(line, plan)
-    for _ in range(plan.shape.n_layers):
-        _, x = block.forward(line, plan, x)
+    x = Passes[object](line, plan.shape.n_layers).forward(
+        x, lambda _, x: block.forward(line, plan, x)
+    )
     _, _, logits = readout.forward(line, plan, x)
     line.use(x, logits, *shared)
 
@@ -149,10 +154,12 @@ def _forward_backward(
     line: Timeline, plan: Plan, checkpointing: Checkpointing, *, first: bool
 ) -> None:
     x, shared = embedding.forward(line, plan)
+    lengths = recomputed.runs(plan.shape.n_layers, checkpointing)
     saved = []
-    for n_blocks in recomputed.runs(plan.shape.n_layers, checkpointing):
-        run, x = recomputed.forward(line, plan, x, n_blocks, checkpointing)
-        saved.append(run)
+    for n_blocks, alike in groupby(lengths):
+        runs = Passes[SavedRun](line, len(list(alike)))
+        x = runs.forward(x, partial(recomputed.forward, line, plan, n_blocks, checkpointing))
+        saved.append(runs)
     end = readout.loss(line, plan, x)
     line.use(x, *shared)
     line.enter("backward")
@@ -160,8 +167,8 @@ def _forward_backward(
     if first:
         workspace(line)
     gradient = readout.backward(line, plan, end, gradient)
-    for run in reversed(saved):
-        gradient = recomputed.backward(line, plan, run, gradient)
+    for runs in reversed(saved):
+        gradient = runs.backward(gradient, partial(recomputed.backward, line, plan))
     embedding.backward(line, plan, gradient)
     if plan.shape.positions == "rope" or checkpointing != "none":
         line.use(*line.saved(*shared))  # By the products, or to run blocks again.

@@ -29,6 +29,24 @@ class Tensor(NamedTuple):
     last: int
 
 
+class Saved(NamedTuple):
+    """Tensors of two forward passes, the older of which gave the younger its input."""
+
+    start: int
+    stop: int
+    stride: int
+    """Between the tensors of one pass and the like ones of the next."""
+
+
+class Mark(NamedTuple):
+    """How much of a timeline there is."""
+
+    n_tensors: int
+    n_operators: int
+    n_kept: int
+    n_gradients: int
+
+
 class Timeline:
     """Tensors by number. Time goes on by one with each operator, whose operands and results are
     there at once; a tensor is gone after the last operator that uses it."""
@@ -145,6 +163,59 @@ class Timeline:
         self._recalled = list(dear)
         yield self._recalled
         self._recalled = []
+
+    def mark(self) -> Mark:
+        """What comes next begins here."""
+        return Mark(len(self._last), len(self.phases), len(self._kept), len(self._gradients))
+
+    def again(self, before: Mark, since: Mark, n: int, saved: Saved | None = None) -> int:
+        """Do what was done since the second mark n more times; gives how many tensors each makes.
+
+        Each time works on what the time before made. What was done between the two marks is the time
+        before the first, so that tensors made there move on with each time as all later ones do.
+
+        Args:
+            before: where the time before begins.
+            since: where the time begins that is done again.
+            n: times.
+            saved: forward passes, each of which is used by one time, the last one first.
+        """
+        made = range(since.n_tensors, len(self._last))
+        ops = range(since.n_operators, len(self.phases))
+        n_bytes, categories = self._n_bytes[made.start :], self._categories[made.start :]
+        when, last = self._made[made.start :], self._last[made.start :]
+        phases = self.phases[ops.start :]
+        kept, gradients = self._kept[since.n_kept :], self._gradients[since.n_gradients :]
+        used = self._used_since(before.n_tensors, since)
+        far = self._used_since(0, since, before.n_tensors)
+        passes, stride = range(0), 0
+        if saved is not None:
+            passes, stride = range(saved.start, saved.stop), saved.stride
+        held = [(each, self._last[each], self._categories[each]) for each in passes]
+        for time in range(1, n + 1):
+            tensors, later = time * len(made), time * len(ops)
+            for each, end in used:
+                self._last[each + tensors] = end + later
+            for each, end, category in held:
+                self._categories[each - time * stride] = category
+                if end >= ops.start:
+                    self._last[each - time * stride] = end + later
+            self._n_bytes += n_bytes
+            self._categories += categories
+            self._made += [each + later for each in when]
+            self._last += [each + later for each in last]
+            self.phases += phases
+            self._kept += [each + tensors for each in kept]
+            self._gradients += [each + tensors for each in gradients]
+        for each, end in far:
+            if each not in passes:
+                self._last[each] = end + n * len(ops)
+        return len(made)
+
+    def _used_since(self, start: int, since: Mark, end: int | None = None) -> list[tuple[int, int]]:
+        """Earlier tensors that were used since then, and when last."""
+        earlier = range(start, since.n_tensors if end is None else end)
+        return [(i, self._last[i]) for i in earlier if self._last[i] >= since.n_operators]
 
     def _new(self, n_bytes: int, category: Category, now: int) -> int:
         self._n_bytes.append(n_bytes)

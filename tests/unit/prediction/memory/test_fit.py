@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peakward.models.presets import model
+from peakward.prediction.memory import fit
 from peakward.prediction.memory.fit import (
     SEQUENCE_STEP,
     _verified,
@@ -14,7 +15,8 @@ from peakward.prediction.memory.fit import (
     longest_sequence,
 )
 from peakward.prediction.memory.peak import CONTEXT_BYTES, peak_memory
-from peakward.prediction.memory.replay import Replay
+from peakward.prediction.memory.replay import Replay, most_held, replay
+from peakward.prediction.memory.step import timeline
 from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.errors import PeakwardError
 from peakward.records.memory import MemorySplit
@@ -92,6 +94,31 @@ def test_every_size_up_to_the_largest_batch_fits(
     assert found > 10
     assert all(at(size) for size in range(1, found + 1))
     assert not at(found + 1)
+
+
+@pytest.mark.parametrize("answer", [largest_batch, longest_sequence])
+def test_a_size_whose_tensors_do_not_fit_is_not_replayed(answer, monkeypatch):
+    """One whose tensors alone are above the limit is refused by them; one that nothing limits is replayed
+    without a limit, for every device."""
+    limits = []
+
+    def counted(line, limit_bytes=None):
+        limits.append(limit_bytes)
+        return replay(line, limit_bytes)
+
+    peak_memory(case())
+    monkeypatch.setattr(fit, "replay", counted)
+    assert answer(case(), CONTEXT_BYTES + GIB) == 0
+    assert limits == []
+    assert answer(case(), 8 * GIB) > 0
+    assert len(limits) < 4
+
+
+def test_what_is_held_at_once_is_no_more_than_is_reserved():
+    line = timeline(case())
+    found = replay(line)
+    assert found.split.total_bytes - found.split.rounding_bytes <= most_held(line)
+    assert most_held(line) <= found.split.total_bytes
 
 
 def replayed(misses, free=frozenset()):

@@ -62,10 +62,12 @@ class Graph:
         self._kernels.append(_Kernel("fused", reads, (made,), over, category))
         return made
 
-    def fused_several(self, *reads: Buffer, writes: tuple[Operand, ...]) -> tuple[Buffer, ...]:
-        """A kernel of Inductor's with several results."""
+    def fused_several(
+        self, *reads: Buffer, writes: tuple[Operand, ...], over: Buffer | None = None
+    ) -> tuple[Buffer, ...]:
+        """A kernel of Inductor's with several results, the first of which may be written over `over`."""
         made = tuple(map(Buffer, writes))
-        self._kernels.append(_Kernel("fused", reads, made))
+        self._kernels.append(_Kernel("fused", reads, made, over))
         return made
 
     def product(

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from peakward.prediction.memory.compiled.graph import Buffer, Graph
 from peakward.prediction.operators.compiled import norms
 from peakward.prediction.operators.plan import Plan
-from peakward.prediction.operators.tape import of_type
+from peakward.prediction.operators.tape import FLOAT, of_type, tensor
 
 
 class SavedNorm(NamedTuple):
@@ -71,26 +71,49 @@ def before(
     """From the gradient of what a block's first norm gave: that of the block's input, and those of both
     norms' weights."""
     first = Normed(saved, gradient)
-    parts = parts_of_weights(graph, plan, first, past.second)
-    x = graph.fused(*first.reads, past.wide, writes=plan.hidden, over=past.wide)
+    if norms.mixes(plan):
+        x, parts = _mixed(graph, plan, first, past.second, past=past.wide)
+    else:
+        parts = parts_of_weights(graph, plan, first, past.second)
+        x = graph.fused(*first.reads, past.wide, writes=plan.hidden, over=past.wide)
     return x, [of_weight(graph, plan, each) for each in parts]
 
 
 def last(graph: Graph, plan: Plan, saved: SavedNorm, gradient: Buffer) -> tuple[Buffer, Buffer]:
     """From the gradient of what the final norm gave: that of the stream, and the weight's."""
     norm = Normed(saved, gradient)
-    x = graph.fused(*norm.reads, writes=plan.hidden)
-    (parts,) = parts_of_weights(graph, plan, norm)
+    if norms.mixes(plan):
+        x, (parts,) = _mixed(graph, plan, norm)
+    else:
+        x = graph.fused(*norm.reads, writes=plan.hidden)
+        (parts,) = parts_of_weights(graph, plan, norm)
     return x, of_weight(graph, plan, parts)
+
+
+def _mixed(
+    graph: Graph, plan: Plan, *normed: Normed, past: Buffer | None = None
+) -> tuple[Buffer, tuple[Buffer, ...]]:
+    """One kernel takes the first norm's gradient along the rows, with what went past it, and for every norm
+    the sums over parts of the rows, all of which lie in one workspace."""
+    reads = [each for one in normed for each in one.reads]
+    part = norms.partial_sums(plan, norms.MIXED_PART_ROWS)
+    workspace = tensor(part.dtype, len(normed), *part.shape)
+    beside = () if past is None else (past,)
+    x, parts = graph.fused_several(*reads, *beside, writes=(plan.hidden, workspace), over=past)
+    return x, (parts,) * len(normed)
 
 
 def parts_of_weights(graph: Graph, plan: Plan, *normed: Normed) -> tuple[Buffer, ...]:
     """Of each weight's gradient the sums over parts of the rows, in one kernel."""
-    n_rows = norms.MIXED_PART_ROWS if norms.mixes(plan) else norms.PART_ROWS
-    parts = (norms.partial_sums(plan, n_rows),) * len(normed)
+    parts = (norms.partial_sums(plan, norms.PART_ROWS),) * len(normed)
     return graph.fused_several(*(each for one in normed for each in one.reads), writes=parts)
 
 
 def of_weight(graph: Graph, plan: Plan, parts: Buffer) -> Buffer:
-    """A weight's gradient from its parts."""
-    return graph.fused(parts, writes=norms.weight(plan))
+    """A weight's gradient from its parts; by torch's own sum where a mixed kernel made them."""
+    if not norms.mixes(plan):
+        return graph.fused(parts, writes=norms.weight(plan))
+    (total,) = graph.operator(parts, writes=(tensor(FLOAT, plan.shape.d_model),))
+    if plan.stored == FLOAT:
+        return total
+    return graph.fused(total, writes=norms.weight(plan))

@@ -2,6 +2,8 @@
 
 from peakward.prediction.memory import embedding
 from peakward.prediction.memory.compiled import block, readout
+from peakward.prediction.memory.compiled.block import SavedBlock
+from peakward.prediction.memory.repeated import Passes
 from peakward.prediction.memory.timeline import Timeline
 from peakward.prediction.memory.workspace import workspace
 from peakward.prediction.operators.compiled import coverage
@@ -25,8 +27,9 @@ def covers(case: ModelCase, plan: Plan) -> bool:
 def forward(line: Timeline, plan: Plan, *, tuning: bool) -> None:
     """Without gradients, to the logits."""
     x, shared = embedding.forward(line, plan)
-    for i in range(plan.shape.n_layers):
-        _, x = block.forward(line, plan, x, tuning=tuning and i == 0)
+    x = Passes[object](line, plan.shape.n_layers).forward(
+        x, lambda i, x: block.forward(line, plan, x, tuning=tuning and i == 0)
+    )
     logits = readout.logits(line, plan, x, tuning=tuning)
     line.use(x, logits, *shared)
 
@@ -34,11 +37,21 @@ def forward(line: Timeline, plan: Plan, *, tuning: bool) -> None:
 def forward_backward(line: Timeline, plan: Plan, *, first: bool, tuning: bool) -> None:
     """To the loss and back: all blocks are launched as one code, which only the first one tunes."""
     x, shared = embedding.forward(line, plan)
-    saved = []
-    for i in range(plan.shape.n_layers):
-        before = x
-        kept, x = block.forward(line, plan, before, tuning=tuning and i == 0)
-        saved.append((before, kept))
+    blocks = Passes[tuple[int, SavedBlock]](line, plan.shape.n_layers)
+
+    def forward_of(i: int, x: int) -> tuple[tuple[int, SavedBlock], int]:
+        kept, behind = block.forward(line, plan, x, tuning=tuning and i == 0)
+        return (x, kept), behind
+
+    def backward_of(saved: tuple[int, SavedBlock], gradient: int) -> int:
+        nonlocal tuning
+        before, kept = saved
+        gradient = block.backward(line, plan, kept, gradient, tuning=tuning)
+        line.use(*line.saved(before))
+        tuning = False
+        return gradient
+
+    x = blocks.forward(x, forward_of)
     end = readout.loss(line, plan, x, tuning=tuning)
     line.use(x, *shared)
     line.enter("backward")
@@ -46,9 +59,6 @@ def forward_backward(line: Timeline, plan: Plan, *, first: bool, tuning: bool) -
         workspace(line)
     gradient = readout.backward(line, plan, end, tuning=tuning)
     line.use(x)
-    for before, kept in reversed(saved):
-        gradient = block.backward(line, plan, kept, gradient, tuning=tuning)
-        line.use(*line.saved(before))
-        tuning = False
+    gradient = blocks.backward(gradient, backward_of)
     embedding.backward(line, plan, gradient)
     line.use(*line.saved(*shared))
