@@ -40,6 +40,7 @@ def errors(pairs):
     return [abs(predicted / got - 1) for predicted, got in pairs]
 
 
+@pytest.mark.full
 def test_the_peak_of_eager_cases():
     found = errors(
         (peak_memory(case).peak_bytes, use.peak_allocated_bytes) for case, use in memories(is_eager)
@@ -49,6 +50,7 @@ def test_the_peak_of_eager_cases():
     assert max(found) < 0.014
 
 
+@pytest.mark.full
 def test_what_eager_cases_reserve():
     """Where nothing limits it: near a limit the allocator returns what it does not need."""
     unlimited = memories(lambda case: is_eager(case) and case.memory_limit_bytes is None)
@@ -60,6 +62,7 @@ def test_what_eager_cases_reserve():
     assert max(found) < 0.106
 
 
+@pytest.mark.full
 def test_compiled_cases():
     """Their blocks and readout by the buffers that Inductor gives them."""
     compiled = memories(lambda case: case.configuration.compile == "default")
@@ -71,6 +74,7 @@ def test_compiled_cases():
     assert max(found) < 0.0055
 
 
+@pytest.mark.full
 def test_what_compiled_cases_reserve():
     """Of lengths that vary, and in a CUDA graph, it is not predicted."""
     compiled = memories(lambda case: case.configuration.compile == "default")

@@ -101,6 +101,7 @@ def test_the_largest_batch_leaves_room_for_what_a_group_adds():
         largest_batch_size(case(compile="reduce-overhead"), site(CARD))
 
 
+@pytest.mark.full
 def test_stored_steps_lie_in_the_ranges_of_compiled_code_and_of_graphs():
     """What they reserved, over what is predicted for the eager step."""
     shares = {"default": [], "captured": []}
