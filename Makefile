@@ -2,7 +2,7 @@ TODAY = $(shell date +%F)
 # One thread a process: two xdist workers on two cores would otherwise start four busy torch threads.
 THREADS = OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: check test test-full gpu bench docs
+.PHONY: check test test-full gpu bench tables docs
 
 check:  ## Lint, format, types, import law.
 	ruff check .
@@ -22,6 +22,9 @@ gpu:  ## What needs a CUDA device.
 bench:  ## Peakward's own costs here, written to results/ (against_transformers.py needs a GPU).
 	python benchmarks/cli_startup.py --out results/$(TODAY)-cpu-cli-startup.json
 	python benchmarks/timer_overhead.py --out results/$(TODAY)-cpu-timer-overhead.json
+
+tables:  ## The tables of README and docs/, written anew from results/.
+	python benchmarks/docs_tables.py
 
 docs:  ## The pages under docs/ as a site in site/; needs the extra `docs`.
 	mkdocs build --strict

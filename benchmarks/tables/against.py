@@ -1,0 +1,28 @@
+"""Peakward's compositions beside transformers."""
+
+import json
+from statistics import median
+
+from stored_results import index
+from tables.layout import duration, table
+
+SHOWN = ("small:4x512", "xl:4x512", "2.7B:4x512", "2.7B:8x1024")
+
+
+def transformers(pass_: str = "train_step") -> str:
+    """A step of each, and the speed-up, from pairs that were timed in turns."""
+    (found,) = index().newest("against-transformers").values()
+    outcomes = {each["name"]: each for each in json.loads(found.read())["outcomes"]}
+    rows = []
+    for name in SHOWN:
+        each = outcomes[f"{name}:{pass_}"]
+        model, size = name.split(":")
+        theirs, ours = (
+            duration(median(turn["median_s"] for turn in each["turns"] if turn["arm"] == arm))
+            for arm in "AB"
+        )
+        ratio = each["time_ratio"]
+        faster = f"{1 / ratio['estimate']:.3f}× ({1 / ratio['high']:.3f}–{1 / ratio['low']:.3f})"
+        rows.append([f"`{model}`, {size.replace('x', ' × ')}", ours, theirs, faster])
+    head = ["training step", "Peakward", "transformers", "speed-up (95% interval)"]
+    return table(head, rows, words=1)
