@@ -17,7 +17,7 @@ class Aim(msgspec.Struct, frozen=True, kw_only=True):
 
     objective: Objective = "latency"
     """`latency` and `throughput` judge levers by the time of the step, whose tokens are the same;
-    `throughput` then tries larger batches (`tune.batches`)."""
+    `throughput` then tries larger batches (`tune.larger_batches`)."""
     max_memory_bytes: int | None = None
     """The limit on peak allocated memory. Until a case is within it, levers are judged by their memory; from
     then on none that leaves it is kept."""

@@ -6,14 +6,57 @@ import msgspec
 
 from peakward.diagnose.diagnosis_input import DiagnosisInput
 from peakward.diagnose.examine import examine
+from peakward.diagnose.gains import capped, fastest_first, smallest_first, without
+from peakward.levers.catalogue import lever, pull
+from peakward.prediction.time.errors_seen import speedup
 from peakward.records.case import Case, LeverCase, ModelCase, ModuleCase, StepCase
 from peakward.records.case_memory import CaseMemory
-from peakward.records.finding import Diagnosis, Finding
-from peakward.records.measurement import Measurement
+from peakward.records.finding import Diagnosis, Finding, LeverGain
+from peakward.records.measurement import Interval, Measurement
+from peakward.records.plan import Forecast
 from peakward.records.profile import CaseProfile
 from peakward.report.cases import label
-from peakward.tune import module_gains
 from peakward.tune.forecasts import Forecasts
+
+
+def with_captured_gains(told: Diagnosis, case: ModuleCase, forecasts: Forecasts) -> Diagnosis:
+    """The diagnosis with the gain of each lever, or why it is not computed."""
+    findings = tuple(_with_gains(each, case, forecasts) for each in told.findings)
+    return msgspec.structs.replace(told, findings=findings)
+
+
+def _with_gains(found: Finding, case: ModuleCase, forecasts: Forecasts) -> Finding:
+    gains = tuple(_gain(each.lever, case, found.bound, forecasts) for each in found.gains)
+    order = smallest_first if found.code.startswith("MEM") else fastest_first
+    return msgspec.structs.replace(found, gains=order(gains))
+
+
+def _gain(name: str, case: ModuleCase, bound: float | None, forecasts: Forecasts) -> LeverGain:
+    candidate = pull(lever(name), case)
+    before, after = forecasts.of(case), forecasts.of(candidate)
+    if before is None or after is None:
+        reason = forecasts.why_none(case if before is None else candidate)
+        return without(name, reason or "it has no forecast")
+    predicted = _predicted_speedup(before, after)
+    saved = None
+    if before.needed_bytes is not None and after.needed_bytes is not None:
+        saved = before.needed_bytes - after.needed_bytes
+    if predicted is None and saved is None:
+        return without(name, "; ".join(each.reason for each in after.absent))
+    rates = "the datasheet" if before.time is None else before.time.source
+    return LeverGain(
+        lever=name,
+        predicted=predicted,
+        gain=capped(predicted, bound),
+        saved_bytes=saved,
+        source=f"prediction of its captured operators for {before.device}, rates: {rates}",
+    )
+
+
+def _predicted_speedup(before: Forecast, after: Forecast) -> Interval | None:
+    if before.time is None or after.time is None or not (before.step_s and after.step_s):
+        return None
+    return speedup(before.time, after.time, before.step_s.estimate / after.step_s.estimate)
 
 
 def diagnosed(
@@ -33,7 +76,7 @@ def diagnosed(
             continue
         told = examine(_input(each, case, by_profile.get(case), by_memory.get(case), forecasts))
         if isinstance(case, ModuleCase):
-            told = module_gains.filled_in(told, case, forecasts)
+            told = with_captured_gains(told, case, forecasts)
         found.append(_of_step(told, case) if isinstance(case, StepCase) else told)
     return tuple(found)
 

@@ -5,8 +5,8 @@ from peakward.levers.catalogue import pull
 from peakward.records.calibration import Calibration
 from peakward.records.environment import Environment
 from peakward.tune import costs
-from peakward.tune.ceilings import floor_of
 from peakward.tune.costs import HEADLINE, N_PROCESSES, Costs
+from peakward.tune.forecasts import floor_of
 from peakward.tune.investigation import Investigation
 from peakward.tune.lever_stack import LeverStack
 

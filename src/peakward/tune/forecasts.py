@@ -1,21 +1,51 @@
-"""Forecasts a machine's cases, each once: of a decoder from its shape, of a module of the user's
-from its operators."""
+"""Finds what this machine can do and what a case takes on it, before anything is measured.
+
+Ceilings are measured here; floors and forecasts are computed from them: of a decoder from its shape, of a
+user's module from its captured operators.
+"""
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from peakward.hardware import devices
 from peakward.levers.captured import unseen
+from peakward.prediction.floor import floor
 from peakward.prediction.planning.forecast import forecast
 from peakward.prediction.planning.module import module_forecast
 from peakward.prediction.planning.site import Site, site
 from peakward.records.calibration import Calibration
-from peakward.records.case import LeverCase, ModuleCase, StepCase
+from peakward.records.case import LeverCase, ModelCase, ModuleCase, StepCase
 from peakward.records.environment import Environment
 from peakward.records.errors import PeakwardError
 from peakward.records.module_capture import ModuleCapture
 from peakward.records.plan import Forecast
+from peakward.records.prediction import Prediction
+
+if TYPE_CHECKING:
+    from peakward.lab.measure.sweep import Sweep
+    from peakward.store.database import Store
+
+
+def calibrated(sweep: "Sweep", store: "Store", case: LeverCase) -> Calibration:
+    """This machine's ceilings, measured now where the store has none."""
+    known = store.calibration(sweep.environment.key)
+    if known is None:
+        known = sweep.workers.calibrate(case.device)
+        store.add_calibration(known)
+    return known
+
+
+def floor_of(
+    case: LeverCase, environment: Environment, calibration: Calibration | None
+) -> Prediction | None:
+    """The case's floor on this machine; None of a user's module, whose maths is not known."""
+    if not isinstance(case, ModelCase):
+        return None
+    device = devices.match(environment.device_name, environment.device_memory_bytes)
+    return floor(case, calibration=calibration, device=device)
+
 
 Capture = Callable[[ModuleCase], ModuleCapture]
 """Raises PeakwardError where there is none."""

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from peakward.records.case import ModelCase
 from peakward.records.errors import OutOfTimeError
 from peakward.records.measurement import Measurement
-from peakward.tune import costs, growth, profiles
+from peakward.tune import costs, larger_batches, profiles
 from peakward.tune.bench import Bench
 from peakward.tune.budget import Budget
 from peakward.tune.costs import HEADLINE
@@ -53,7 +53,7 @@ class Pipeline:
         self.held = LeverStack(base=asked.case)
         """The lever stack that was kept."""
         self.explained = profiles.Profiles()
-        self.larger = growth.Growth()
+        self.larger = larger_batches.Growth()
         self.stopped = False
         """By Ctrl-C."""
         self._sweep, self._on_stage = sweep, on_stage
@@ -129,7 +129,7 @@ class Pipeline:
             self.held = best_alone
             self._measure_the_best()
         if self.asked.aim.objective == "throughput" and isinstance(self.held.top, ModelCase):
-            self.larger = growth.grown(
+            self.larger = larger_batches.grown(
                 self.held.top,
                 self._bench,
                 self._sweep,

@@ -15,9 +15,8 @@ from peakward.records.prediction import Prediction
 from peakward.records.study import Study
 from peakward.tune import write_up
 from peakward.tune.budget import Budget
-from peakward.tune.ceilings import calibrated, floor_of
 from peakward.tune.costs import HEADLINE
-from peakward.tune.forecasts import Forecasts
+from peakward.tune.forecasts import Forecasts, calibrated, floor_of
 from peakward.tune.investigation import Investigation
 from peakward.tune.ledger import Listener
 from peakward.tune.pipeline import Pipeline

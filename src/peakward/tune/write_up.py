@@ -8,10 +8,9 @@ from peakward.records.case import LeverCase, ModelCase, ModuleCase, StepCase
 from peakward.records.case_memory import CaseMemory
 from peakward.records.measurement import Measurement
 from peakward.records.study import Study
-from peakward.tune import growth
-from peakward.tune.ceilings import floor_of
+from peakward.tune import larger_batches
 from peakward.tune.diagnoses import diagnosed
-from peakward.tune.forecasts import Forecasts
+from peakward.tune.forecasts import Forecasts, floor_of
 from peakward.tune.investigation import Investigation
 from peakward.tune.ledger import Ledger
 from peakward.tune.lever_stack import LeverStack
@@ -67,7 +66,9 @@ def study(pipeline: Pipeline, store: "Store", started_at: str) -> Study:
         or any(trial.interrupted for trial in ledger.trials),
         notes=_notes(pipeline),
     )
-    return growth.entered(written, pipeline.larger, asked.to_command, asked.aim.max_memory_bytes)
+    return larger_batches.entered(
+        written, pipeline.larger, asked.to_command, asked.aim.max_memory_bytes
+    )
 
 
 def _title(case: LeverCase) -> str:

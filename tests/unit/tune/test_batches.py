@@ -12,7 +12,7 @@ from peakward.records.case import ModelCase, Workload
 from peakward.records.environment import Environment
 from peakward.records.measurement import Interval, Measurement, MemoryUse, Summary
 from peakward.records.protocol import Protocol
-from peakward.tune.batches import conclusion, fastest, larger, with_batch
+from peakward.tune.larger_batches import conclusion, fastest, larger, with_batch
 
 HERE = site(device("h100-sxm-80"))
 CASE = ModelCase(model=model("small"), workload=Workload(batch_size=4, seq_len=512), device="cuda")

@@ -5,7 +5,7 @@ import pytest
 from peakward.records.calibration import Calibration
 from peakward.records.environment import Environment
 from peakward.records.rates import Rates
-from peakward.tune.ceilings import calibrated
+from peakward.tune.forecasts import calibrated
 
 from .world import BASE
 

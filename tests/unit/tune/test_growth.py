@@ -10,7 +10,7 @@ from peakward.prediction.planning.site import site
 from peakward.records.case import ModelCase, Workload
 from peakward.records.protocol import Protocol
 from peakward.tune.costs import Costs
-from peakward.tune.growth import SMALLER, grown
+from peakward.tune.larger_batches import SMALLER, grown
 
 HERE = site(device("h100-sxm-80"))
 CASE = ModelCase(model=model("small"), workload=Workload(batch_size=4, seq_len=512), device="cuda")
