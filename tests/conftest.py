@@ -103,6 +103,45 @@ def in_tmp(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.fixture(scope="session")
+def spare_workers():
+    """Worker processes that tests have left to one another."""
+    left = []
+    yield left
+    for each in left:
+        each.kill()
+
+
+@pytest.fixture
+def handed_on(spare_workers, monkeypatch):
+    """Commands of this test go on with the worker process that the last such test left, and leave theirs: to
+    import torch takes one five seconds of a core. For tests that look at no memory of a step, and whose
+    working directory no worker needs."""
+    from peakward.lab.measure.isolated import WORKER, Workers
+
+    start, leave = Workers._start, Workers.__exit__
+
+    def take(self, tell, *, cold):
+        if not spare_workers or cold or self._argv != WORKER:
+            return start(self, tell, cold=cold)
+        self._process = spare_workers.pop()
+        return self._process
+
+    def hand_on(self, *error):
+        process = self._process
+        if (
+            process is not None
+            and self._argv == WORKER
+            and not (self._attached or process.has_ended)
+        ):
+            spare_workers.append(process)
+            self._process = None
+        leave(self, *error)
+
+    monkeypatch.setattr(Workers, "_start", take)
+    monkeypatch.setattr(Workers, "__exit__", hand_on)
+
+
 USER_MODULES = Path(__file__).parent / "data" / "modules"
 TINY_CONFIGURATIONS = {
     "llama": {

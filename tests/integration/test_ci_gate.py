@@ -3,7 +3,11 @@
 import json
 import shlex
 
+import pytest
+
 from peakward.cli.main import main
+
+pytestmark = pytest.mark.usefixtures("handed_on")
 
 
 def test_json_of_bench_gates_a_change(in_tmp, micro, capsysbinary):

@@ -20,7 +20,7 @@ QUICK = ("--warmup", "0", "--steps", "2")
 
 
 @pytest.fixture
-def bench(micro, in_tmp, capsysbinary):
+def bench(micro, in_tmp, handed_on, capsysbinary):
     """Runs a bench in this process and gives the study it printed."""
 
     def run(*options: str) -> Study:

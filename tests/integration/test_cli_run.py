@@ -12,6 +12,8 @@ from peakward.records.dry_run import DryRun
 from peakward.records.study import Study
 from peakward.store.database import Store
 
+pytestmark = pytest.mark.usefixtures("handed_on")
+
 
 @pytest.fixture
 def calibrated(in_tmp):

@@ -5,6 +5,8 @@ import pytest
 
 import peakward as pw
 
+pytestmark = pytest.mark.usefixtures("handed_on")
+
 
 @pytest.fixture
 def case() -> pw.ModelCase:

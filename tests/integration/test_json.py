@@ -13,6 +13,8 @@ from peakward.records.rates import Rates
 from peakward.store.database import Store
 from peakward.studies import registry
 
+pytestmark = pytest.mark.usefixtures("handed_on")
+
 DATA = Path(__file__).parents[1] / "data"
 TRACE, OTHER_TRACE = (
     str(DATA / "traces" / f"h200_decoder_{name}.json.gz") for name in ("compiled", "cuda_graphs")
