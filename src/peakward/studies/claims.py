@@ -193,7 +193,7 @@ def losses(rows: Iterable[AnyRow], candidate: str, base: str) -> Iterator[Conclu
     slower = [each for each in compared if each.is_slower]
     if not slower:
         return
-    told, both = Sentence(), pairs(slower)
+    told, both = Sentence(), _both(slower)
     named = "; ".join(_where(each) for each in slower[:MOST_NAMED])
     named += "" if len(slower) <= MOST_NAMED else "; and others"
     yield from told.end(
@@ -201,6 +201,10 @@ def losses(rows: Iterable[AnyRow], candidate: str, base: str) -> Iterator[Conclu
         f"{told.count('cases', len(compared), both)} cases, by more than the intervals{processes(*both)}: "
         f"{named}."
     )
+
+
+def _both(rows: Iterable[AnyRow]) -> list[Measurement | None]:
+    return [made for each in rows for made in each.both]
 
 
 def _compared(rows: Iterable[AnyRow]) -> list[tuple[Interval, AnyRow]]:
@@ -228,11 +232,11 @@ def _range_of_gains(
 
     def mean(quantity: str, found: Sequence[tuple[Interval, AnyRow]]) -> str:
         factor = geometric_mean(speed.estimate for speed, _ in found)
-        return told(quantity, factor, "ratio", *pairs(row for _, row in found))
+        return told(quantity, factor, "ratio", *_both(row for _, row in found))
 
     low, low_ends = end("least speed-up", min(compared, key=lambda each: each[0].estimate))
     high, high_ends = end("largest speed-up", max(compared, key=lambda each: each[0].estimate))
-    both = pairs(row for _, row in compared)
+    both = _both(row for _, row in compared)
     by_size = _by_size(compared)
     if by_size:
         means = ", ".join(f"{mean(f'speed-up of {name}', of)} for {name}" for name, of in by_size)

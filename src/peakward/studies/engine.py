@@ -120,8 +120,18 @@ class Row(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
 
     @property
     def factor(self) -> float | None:
-        """The estimate of `speed`."""
-        return None if self.speed is None else self.speed.estimate
+        """The base's median over the row's; None where one of the two failed."""
+        return read.ratio(read.median_s(self.base), self.median_s)
+
+    @property
+    def time_ratio(self) -> float | None:
+        """The row's median over its base's."""
+        return read.ratio(self.median_s, read.median_s(self.base))
+
+    @property
+    def peak_share(self) -> float | None:
+        """The row's peak memory over its base's."""
+        return read.ratio(self.peak_bytes, read.peak_bytes(self.base))
 
     @property
     def over_base(self) -> Interval | None:
