@@ -42,6 +42,8 @@ class Point(msgspec.Struct, Generic[C], frozen=True, kw_only=True):
     """The case that it is compared with, and how that is measured."""
     absent: str | None = None
     """Why the case cannot run on this machine; it is then not measured."""
+    is_last: bool = False
+    """Whether it is measured after all others, as whoever ends the study early then has the rest of it."""
     also: Literal["profile", "memory", "first step"] | None = None
     """What is recorded in a process of its own, after the whole grid was timed."""
 
@@ -218,7 +220,7 @@ class Study(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
 
     def plan(self, setting: Setting) -> tuple[Planned, ...]:
         """The cases known before anything is measured, each once; a search adds its probes."""
-        points = self.points(setting)
+        points = sorted(self.points(setting), key=lambda point: point.is_last)
         return tuple(dict.fromkeys(each.planned for each in points if each.absent is None))
 
     def gather(self, lab: Recorder, setting: Setting) -> None:

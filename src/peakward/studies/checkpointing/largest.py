@@ -1,21 +1,21 @@
 """The largest batch and the longest sequence that fit a memory limit, by what is recomputed."""
 
 from collections.abc import Callable, Iterator
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
-from peakward.records.case import Checkpointing, ModelCase
+from peakward.records.case import Checkpointing, ModelCase, Precision
 from peakward.records.measurement import Measurement
 from peakward.records.model_shape import ModelShape
-from peakward.studies.cases import with_work
-from peakward.studies.checkpointing.grid import MODES, case, planned
+from peakward.studies.cases import model_case, with_work
 from peakward.studies.fits import MIB, asked_limits, probe, within_device
 from peakward.studies.readings import Planned, Readings, peak_bytes
 from peakward.studies.recorder import Recorder
 from peakward.studies.search import Bracket, largest, linear_guess
 from peakward.studies.setting import Setting
 
+MODES: tuple[Checkpointing, ...] = get_args(Checkpointing)
 Axis = Literal["batch", "sequence"]
 AXES: tuple[Axis, ...] = ("batch", "sequence")
 SEQUENCE_GRANULE = 64
@@ -46,6 +46,42 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     fixed: int
     """The sequence length of a search for the batch, and the other way round."""
     bracket: Bracket
+
+
+def case(setting: Setting, shape: ModelShape, seq_len: int, mode: Checkpointing) -> ModelCase:
+    """A train step as one would train here: flash attention, and bf16-mixed on a GPU that has it."""
+    return _in_precision(setting, shape, seq_len, mode, precision(setting))
+
+
+def precision(setting: Setting) -> Precision:
+    """The user's first choice, or bf16-mixed where the device is a GPU that has it, or fp32."""
+    if setting.scope.precisions:
+        return setting.scope.precisions[0]
+    if setting.device == "cpu":
+        return "fp32"
+    grid = setting.grid
+    wanted = _in_precision(setting, grid.models[0], grid.seq_lens[0], "none", "bf16-mixed")
+    return "bf16-mixed" if setting.obstacle(wanted) is None else "fp32"
+
+
+def planned(case: ModelCase, setting: Setting) -> Planned:
+    """How a case of the grid is measured."""
+    return case, setting.protocol(phases=False)
+
+
+def _in_precision(
+    setting: Setting, shape: ModelShape, seq_len: int, mode: Checkpointing, precision: Precision
+) -> ModelCase:
+    return model_case(
+        shape,
+        setting.grid.batch_size,
+        seq_len,
+        "train_step",
+        setting.device,
+        precision=precision,
+        attention="sdpa",
+        checkpointing=mode,
+    )
 
 
 def searches(setting: Setting) -> tuple[Search, ...]:
