@@ -1,4 +1,4 @@
-"""The ceilings measured on one machine; of a full calibration, the rates too."""
+"""The ceilings measured on one machine, and its rates where the calibration was a full one."""
 
 import hashlib
 from typing import ClassVar
@@ -22,7 +22,7 @@ class MatmulRate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Calibration(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Measured ceilings; they hold for `environment` alone."""
+    """Measured ceilings. They hold only for `environment`."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("matmul",)
 
@@ -34,13 +34,13 @@ class Calibration(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     """Bytes read plus bytes written by a copy far larger than the last cache."""
     copy_size_bytes: int
     doubts: tuple[str, ...] = ()
-    """What else the device or its cores were doing: the ceilings may be too low."""
+    """Load on the device or its cores during the calibration, which may make the ceilings too low."""
     rates: Rates | None = None
-    """What `peakward devices calibrate` adds; None where the ceilings alone were measured."""
+    """The rates that `peakward devices calibrate` adds; None where only the ceilings were measured."""
 
     @property
     def id(self) -> str:
-        """By what it says: equal for equal calibrations."""
+        """A hash of the content: equal calibrations have equal ids."""
         return hashlib.sha256(to_json(self)).hexdigest()
 
     def matmul_flops_per_s(self, compute_type: str) -> float | None:

@@ -1,7 +1,7 @@
-"""What is run: a pass of a model or of a user's module, one operator, or a small piece of code.
+"""Cases: a pass of a model or of a user's module, one operator, or a small piece of code.
 
-A case is a value: hashable, and equal cases have equal keys, so a result can be found again.
-Levers are resolved into it (`levers.catalogue`), never named by it.
+A case is a value: it is hashable, and equal cases have equal keys, so stored results are found again. It
+holds the settings that levers made (`levers.catalogue`), never the names of the levers.
 """
 
 import hashlib
@@ -15,10 +15,10 @@ from peakward.records.model_shape import ModelShape
 from peakward.records.result import Result
 
 ModulePass = Literal["forward", "forward_backward", "train_step"]
-"""Passes of any module; the others need a decoder that keeps keys and values."""
+"""The passes of any module. The other passes need a decoder that keeps keys and values."""
 Pass = Literal[ModulePass, "prefill", "decode"]
 OperatorPass = Literal["forward", "backward", "forward_backward"]
-"""`backward` goes again and again through one graph, which is kept."""
+"""`backward` runs again and again through one graph, which is kept."""
 Precision = Literal["fp32", "tf32", "bf16-mixed", "fp16-mixed", "bf16", "fp8"]
 DecoderAttention = Literal[
     "naive",
@@ -33,7 +33,7 @@ DecoderAttention = Literal[
 ]
 """`sdpa…` are torch's, `flash…` Peakward's own kernels."""
 Attention = Literal[DecoderAttention, "as-written"]
-"""`as-written` is what a module of the user's does by itself."""
+"""`as-written` is the attention that a user's module brings."""
 OperatorAttention = Literal[DecoderAttention, "flex"]
 """`flex` is torch's FlexAttention, compiled by itself."""
 Compile = Literal["none", "default", "reduce-overhead", "max-autotune"]
@@ -41,8 +41,9 @@ CompileScope = Literal["block", "model"]
 Optimizer = Literal["adamw-loop", "adamw-foreach", "adamw-fused", "adamw-triton"]
 Checkpointing = Literal["none", "sqrt", "every-block", "selective"]
 Loss = Literal["torch", "fused", "chunked", "recomputed"]
-"""Of logits: torch's cross-entropy, or Peakward's own kernel, which writes the gradient over them. Or with
-the output layer in it, so that there never are all logits: by chunks of tokens, or computed once more."""
+"""How the loss is computed. `torch` is torch's cross-entropy on logits, `fused` Peakward's own kernel, which
+writes the gradient over them. `chunked` and `recomputed` include the output layer, so all logits never exist
+at once: the first works on chunks of tokens, the second computes the logits once more."""
 Written = Literal["torch", "fused"]
 """How norms, RoPE or SwiGLU run: as torch's operators, or in a kernel of Peakward's own."""
 StoredWeights = Literal["dense", "int8", "int4:128"]
@@ -61,7 +62,7 @@ MicroSubject = Literal[
     "projection",
     "view",
 ]
-"""What pieces of code are about; those of one subject compute the same."""
+"""The subjects of pieces of code. All pieces of one subject compute the same."""
 MicroPrecision = Literal["fp64", "fp32", "tf32", "bf16"]
 
 
@@ -71,17 +72,18 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     batch_size: int
     """Sequences in one micro-batch."""
     seq_len: int
-    """Of `decode` the positions that the one new token of each sequence attends to, itself included."""
+    """The sequence length. For `decode`: the positions that each sequence's new token attends to, itself
+    included."""
     pass_: Pass = msgspec.field(default="train_step", name="pass")
     accumulate: int = 1
     """Micro-batches whose gradients are summed before the optimiser runs."""
     varying_seq_lens: tuple[int, ...] = ()
     """Lengths that successive steps cycle through, none above `seq_len`; empty: always `seq_len`."""
     padding: Padding = "none"
-    """`to-seq-len` pads every batch of a varying length to `seq_len`, so that shapes never change."""
+    """`to-seq-len` pads every batch of a varying length to `seq_len`, so shapes never change."""
     seed: int = 0
     data: TextData | None = None
-    """Real text that a loader reads while steps run; None: random tokens that lie on the device."""
+    """Real text that a loader reads while steps run. None: random tokens that already lie on the device."""
 
     @property
     def trains(self) -> bool:
@@ -90,12 +92,12 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def caches(self) -> bool:
-        """Whether keys and values are kept in a cache, and logits taken at the last position alone."""
+        """Whether keys and values are kept in a cache and logits are computed only at the last position."""
         return self.pass_ in ("prefill", "decode")
 
     @property
     def tokens_per_step(self) -> float:
-        """Tokens that count in one step, averaged over a cycle of lengths; padding does not count."""
+        """Tokens that count in one step, averaged over a cycle of lengths. Padding does not count."""
         if self.pass_ == "decode":
             return float(self.batch_size)
         lengths = self.varying_seq_lens or (self.seq_len,)
@@ -103,7 +105,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How the work is carried out: the fields that levers set. The defaults are the baseline."""
+    """How the work is carried out: one field for each axis that levers set. The defaults are the baseline."""
 
     precision: Precision = "fp32"
     attention: Attention = "naive"
@@ -114,14 +116,14 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     optimizer: Optimizer = "adamw-foreach"
     checkpointing: Checkpointing = "none"
     loss: Loss = "torch"
-    """How passes that train take it."""
+    """How passes that train compute the loss."""
     norm: Written = "torch"
-    """RMSNorm and LayerNorm; fused, where both are of one type, with the residual's addition before it."""
+    """RMSNorm and LayerNorm. A fused norm also adds the residual before it where both have one type."""
     rope: Written = "torch"
-    """Fused, queries and keys are turned where the projection left them."""
+    """Fused RoPE rotates queries and keys in the projection's own memory."""
     swiglu: Written = "torch"
     weights: StoredWeights = "dense"
-    """Quantised, passes without gradients multiply by them in Peakward's own kernel."""
+    """Passes without gradients multiply by quantised weights in Peakward's own kernel."""
     more: tuple[tuple[str, str], ...] = ()
     """Settings on axes that have no field here, sorted by axis; a default is never among them."""
 
@@ -130,7 +132,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     @property
     def settings(self) -> dict[str, str | bool]:
-        """The value on each axis: of those without a field, only what is not the default."""
+        """The value on each axis. Axes without a field appear only where they differ from their default."""
         fields = (name for name in self.__struct_fields__ if name != "more")
         return {name: getattr(self, name) for name in fields} | dict(self.more)
 
@@ -158,33 +160,34 @@ class ModelCase(
     configuration: Configuration = Configuration()
     device: DeviceType
     memory_limit_bytes: int | None = None
-    """The case is `oom` where it needs more: reserved bytes on CUDA, the process's data on a CPU."""
+    """The case is `oom` where it needs more than this: reserved bytes on CUDA, the process's data on a
+    CPU."""
 
     @property
     def name(self) -> str:
-        """The model's, for tables."""
+        """The model's name, for tables."""
         return self.model.name
 
     @property
     def tokens_per_step(self) -> float:
-        """The workload's."""
+        """The workload's tokens per step."""
         return self.workload.tokens_per_step
 
 
 AS_WRITTEN = Configuration(attention="as-written")
-"""The baseline of a module of the user's: nothing about it is chosen here but the optimiser."""
+"""The baseline of a user's module: only its optimiser is chosen here."""
 
 
 class ModuleCase(
     Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="module"
 ):
-    """A pass of a module of the user's, built from its source by whoever runs it."""
+    """A pass of a user's module, which the worker builds from its source."""
 
     source: str
-    """`py:package.module:factory`, `hf:` and a configuration of transformers, or `live:` and the name of
-    a module that lives in one process alone."""
+    """`py:package.module:factory`, `hf:` and a transformers configuration, or `live:` and the name of a
+    module that exists in one process only."""
     fingerprint: str
-    """Of the source's files or configuration, so that a result is found again for the same code alone."""
+    """A hash of the source's files or configuration: stored results are reused only while it is unchanged."""
     workload: Workload
     configuration: Configuration = AS_WRITTEN
     device: DeviceType
@@ -197,7 +200,7 @@ class ModuleCase(
 
     @property
     def tokens_per_step(self) -> float:
-        """The workload's."""
+        """The workload's tokens per step."""
         return self.workload.tokens_per_step
 
 
@@ -221,13 +224,13 @@ class OperatorCase(
 
 
 class MicroCase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="micro"):
-    """A small piece of code of `lab/micro` on random inputs; it is no part of a model."""
+    """A small piece of code of `lab/micro` on random inputs. It is not part of a model."""
 
     subject: MicroSubject
     piece: str
-    """Its name among those of the subject, as in the subject's module of `lab/micro`."""
+    """The piece's name in the subject's module of `lab/micro`."""
     sizes: tuple[int, ...]
-    """Of the inputs; what each means the subject's module says."""
+    """The sizes of the inputs. The subject's module says what each means."""
     precision: MicroPrecision = "fp32"
     device: DeviceType
     memory_limit_bytes: int | None = None
@@ -235,33 +238,33 @@ class MicroCase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class StepCase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="step"):
-    """A step given as a live function, which cannot be rebuilt elsewhere from this description."""
+    """A step given as a live function. It cannot be rebuilt elsewhere from this description."""
 
     name: str
     fingerprint: str
-    """Of the function's source, and of the module's parameters where one was given; of a step that was
-    investigated no other has it, for what a function holds cannot be told."""
+    """A hash of the function's source, and of the module's parameters where a module was given. An
+    investigated step has a unique one, because the values that a function holds cannot be compared."""
     device: DeviceType
     tokens_per_step: float | None = None
     configuration: Configuration = AS_WRITTEN
-    """Only precision (fp32 or tf32) and attention can be set around a call; of the rest nothing is known."""
+    """The precision (fp32 or tf32) and attention set around the call. Nothing is known of the other axes."""
 
     @property
     def memory_limit_bytes(self) -> None:
-        """It has none: the process is the user's own."""
+        """None, because the process is the user's own."""
 
 
 ConfiguredCase = ModelCase | ModuleCase
-"""A workload, carried out under a configuration."""
+"""Cases with a workload that runs under a configuration."""
 BuiltCase = ConfiguredCase | OperatorCase | MicroCase
-"""What a worker can build from its description."""
+"""Cases that a worker can build from their description."""
 LeverCase = ConfiguredCase | StepCase
-"""What some lever at least can be tried on."""
+"""Cases that at least one lever applies to."""
 Case = BuiltCase | StepCase
 
 
 def same_work(one: LeverCase, other: LeverCase) -> bool:
-    """Whether they differ in nothing but their configurations."""
+    """Whether the cases differ only in their configurations."""
     alike: LeverCase = msgspec.structs.replace(one, configuration=other.configuration)
     return alike == other
 
@@ -280,17 +283,17 @@ SPELLED_OUT: dict[type, tuple[str, ...]] = {
     ModuleCase: (*_OLDEST, "loss"),
     StepCase: (*_OLDEST, "loss"),
 }
-"""The settings that a key always holds, by the kind of case. Frozen: every other setting is left out of a
-key at its default, so that a new axis changes no stored key."""
+"""The settings that a key always holds, by the kind of case. This list is frozen: a key leaves out every
+other setting at its default, so a new axis changes no stored key."""
 YOUNGER_FIELDS: dict[str, dict[str, object]] = {
     "model": {"n_experts": 1, "n_active_experts": 1},
     "workload": {"data": None},
 }
-"""Fields of a `ModelCase`, likewise left out of its key at these values."""
+"""Fields of a `ModelCase` that its key leaves out at these values, for the same reason."""
 
 
 def case_key(case: Case) -> str:
-    """A stable 16-digit name of the case's content."""
+    """A stable 16-digit key of the case's content."""
     # Decoded once, so that an integer given for a float is that float: 64 and 64.0 are equal.
     normal = msgspec.json.decode(msgspec.json.encode(case), type=Case)
     content = msgspec.to_builtins(normal)

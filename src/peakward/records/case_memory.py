@@ -1,4 +1,4 @@
-"""What a case's memory was held for, recorded over a step: by category, phase and module."""
+"""The use of a case's memory, recorded over a step: by category, phase and module."""
 
 from typing import Literal
 
@@ -19,41 +19,41 @@ Purpose = Literal[
     "activations",
     "temporaries",
 ]
-"""`workspace` is cuBLAS's. `weight_casts`: copies of parameters in the type that autocast computes in; of
-compiled code, and in records from before they were told apart, they are among the activations.
-`activations`: made in the forward pass or by its recomputation, and let go in the backward pass outside
-of any module. `temporaries`: all else."""
+"""Why memory was held. `workspace` is cuBLAS's. `weight_casts` are copies of parameters in autocast's compute
+type; in compiled code and in older records they count as activations. `activations` are made in the forward
+pass or by its recomputation, and freed in the backward pass outside any module. `temporaries` are everything
+else."""
 
 
 class HeldTensors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where a case's own tensors of one kind, or a copy of one, lie at one moment."""
+    """The addresses of a case's own tensors of one kind, or of their copies, at one moment."""
 
     purpose: Purpose
     at: int
-    """Allocations and frees until then."""
+    """Allocations and frees before this moment."""
     addresses: tuple[int, ...]
-    """Of their storages, each once."""
+    """The addresses of their storages, each once."""
 
 
 class MemoryMarks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a worker knows of a recording that the allocator does not. Moments are numbers of
-    allocations and frees since the recording began, and so are exact."""
+    """Moments and addresses that only the worker knows, not the allocator. A moment is the exact number of
+    allocations and frees since the recording began."""
 
     begin: int
-    """Of the last step."""
+    """The start of the last step."""
     end: int
-    """Of the last step."""
+    """The end of the last step."""
     phases: tuple[tuple[int, Phase], ...]
-    """Where each phase of each step begins."""
+    """The start of each phase of each step."""
     modules: tuple[tuple[int, str], ...]
-    """From where on which module is the innermost that runs; "" is none."""
+    """Each change of the innermost running module; "" where none runs."""
     held: tuple[HeldTensors, ...]
     cleared: tuple[int, int]
-    """Between the two cuBLAS's workspaces were let go, and nothing else."""
+    """The interval in which the workspaces of cuBLAS were freed, and nothing else."""
     peak_allocated_bytes: int | None
-    """By torch's own count, from the case's building on; None on a CPU, where it keeps none."""
+    """Torch's own count since the case was built. None on a CPU, where torch keeps no count."""
     traced: tuple[int, int] | None = None
-    """Between the two torch's profiler was told of every one as well; None on a CPU."""
+    """The interval in which torch's profiler recorded every allocation too. None on a CPU."""
 
 
 class PhasePeak(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -64,22 +64,22 @@ class PhasePeak(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Allocations and frees since the step began."""
     allocated_bytes: int
     purposes: tuple[MemoryShare, ...]
-    """The greatest first; they add up to `allocated_bytes`."""
+    """The largest first. They add up to `allocated_bytes`."""
 
 
 class HeldPoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of a stretch of the step the moment at which the most is allocated."""
+    """The highest moment of a stretch of the step: the one with the most allocated bytes."""
 
     event: int
     n_bytes: tuple[int, ...]
-    """In the order of `CaseMemory.purposes`."""
+    """One value for each entry of `CaseMemory.purposes`, in its order."""
 
 
 class ModuleActivations(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Activations that one module made in a step."""
 
     module: str
-    """Its path, the innermost that ran; "" outside of all, and of compiled code."""
+    """The path of the innermost module that ran; "" outside all modules and in compiled code."""
     n: int
     n_bytes: int
 
@@ -88,38 +88,38 @@ class LargeAllocations(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """Allocations of one size that one place made."""
 
     n_bytes: int
-    """Of each."""
+    """The size of each allocation."""
     n: int
     purpose: Purpose
     made_in: str
     """The phase, or `build`."""
     part: str
-    """The module that ran, with * for the number of its block; "" is none."""
+    """The module that ran, with * for its block's number; "" where none ran."""
     source: str | None
-    """The line of the program; None where no stack was recorded: on a CPU, and on the threads of the
-    backward pass."""
+    """The line of the program. None where no stack was recorded: on a CPU, and on the threads of the backward
+    pass."""
 
 
 class PeakMoment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What host and device were at as a phase reached its peak."""
+    """The work of host and device as a phase reached its peak."""
 
     phase: Phase
     at_s: float
-    """Since the step began, on the host."""
+    """Time on the host since the step began."""
     operator: str | None
-    """That the host was in: the innermost that computes; None outside of all."""
+    """The innermost computing operator on the host; None outside all operators."""
     kernel: str | None
-    """That the device ran; None where it was idle."""
+    """The kernel that the device ran; None where it was idle."""
     category: str | None
-    """The kernel's."""
+    """The category of the kernel."""
     queued_s: float | None
-    """From the kernel's launch to its start; None where its launch is not known."""
+    """Time from the kernel's launch to its start; None where its launch is not known."""
     host_ahead_s: float
-    """Until all that was launched before had run: 0 of a device that had nothing left to do."""
+    """Time until the device had finished all work launched before; 0 where it had nothing left to do."""
 
 
 class KernelPhase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """From the first start to the last end of what a phase launched, since the step began."""
+    """The span from the first start to the last end of a phase's kernels, since the step began."""
 
     phase: Phase
     begin_s: float
@@ -127,20 +127,21 @@ class KernelPhase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class StepClock(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The recorded step on the clock of its kernels. Host and device ran under torch's profiler and
-    with the stack of every allocation taken: slower than a step that is timed."""
+    """The recorded step on the clock of its kernels. Torch's profiler ran and recorded the stack of every
+    allocation, so the step is slower than a timed one."""
 
     trace: str
     """The name of the trace's file beside the database."""
     times_s: tuple[float, ...]
-    """Of each point of `CaseMemory.timeline`, since the step began."""
+    """The time of each point of `CaseMemory.timeline`, since the step began."""
     peaks: tuple[PeakMoment, ...]
-    """As `CaseMemory.phases`."""
+    """One for each of `CaseMemory.phases`, in their order."""
     kernels: tuple[KernelPhase, ...]
 
 
 class CaseMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One recorded step of a case, the second: the first that finds the optimiser's state."""
+    """One recorded step of a case: the second one, the first in which the optimiser's state already
+    exists."""
 
     id: str
     case: ModelCase
@@ -148,18 +149,18 @@ class CaseMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     snapshot: str
     """The name of the snapshot's file beside the database."""
     peak_bytes: int
-    """The most that was allocated from the case's building on, by the recorded events."""
+    """The most bytes allocated at once since the case was built, by the recorded events."""
     counted_peak_bytes: int | None
-    """The same by torch's own count; None on a CPU."""
+    """The same peak by torch's own count; None on a CPU."""
     reserved_bytes: int | None
-    """The most that the allocator held; None on a CPU."""
+    """The most bytes that the allocator held; None on a CPU."""
     phases: tuple[PhasePeak, ...]
     purposes: tuple[Purpose, ...]
     timeline: tuple[HeldPoint, ...]
     modules: tuple[ModuleActivations, ...]
-    """In the order of their first."""
+    """In the order of their first activation."""
     largest: tuple[LargeAllocations, ...]
     clock: StepClock | None = None
-    """None on a CPU, where it was not joined, and in records from before it was taken."""
+    """None on a CPU, where the clocks were not joined, and in records older than this field."""
     not_joined: str | None = None
-    """Why the allocator's history and the trace of the same step on a GPU do not agree."""
+    """Why the allocator's history and the GPU trace of the same step do not agree."""

@@ -8,13 +8,15 @@ from peakward.records.errors import PeakwardError
 from peakward.records.printable import printable_json
 
 SCHEMA_VERSION = 10
-"""1: the first. 2: a study holds the profiles of its cases. 3: a calibration may hold rates, a shape
-several experts, and a run names its steps. 4: a study holds forecasts, rates may hold latencies.
-5: plans have their model's parameters, a predicted phase its waits. 6: a study
-holds the recorded memory of its cases. 7: that may have the clock of its kernels. 8: a case may be a
-piece of code, whose measurement holds its work. 9: a trial holds what was predicted of it, its bound, and
-what it was judged by. 10: recorded memory tells casts of weights apart, a first step its parts,
-a measurement and a trial who ended them."""
+"""The version of the record format.
+
+1: the first. 2: a study holds the profiles of its cases. 3: a calibration may hold rates, a shape several
+experts, and a run names its steps. 4: a study holds forecasts, rates may hold latencies. 5: plans have their
+model's parameters, a predicted phase its waits. 6: a study holds the recorded memory of its cases. 7:
+recorded memory may have the clock of its kernels. 8: a case may be a piece of code, whose measurement holds
+its work. 9: a trial holds its prediction, its bound, and the quantity that it was judged by. 10: recorded
+memory tells casts of weights apart, a first step its parts, a measurement and a trial who ended them.
+"""
 
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -31,8 +33,9 @@ def to_json(record: msgspec.Struct) -> bytes:
 
 
 def as_read_back(record: R) -> R:
-    """The record after a journey through JSON, which holds every field to its type: 5 in a float's place
-    becomes the 5.0 it equals, a list in a tuple's the tuple.
+    """Encode the record to JSON and decode it again, which gives every field its declared type.
+
+    A 5 in a float's place becomes 5.0, and a list in a tuple's place becomes a tuple.
 
     Raises:
         PeakwardError: a field of another type, or a value that JSON cannot hold (a time that is
@@ -54,7 +57,7 @@ def as_read_back(record: R) -> R:
 
 
 def fields(data: bytes) -> frozenset[str]:
-    """The names of the fields of the record in the JSON that `to_json` wrote; none of anything else."""
+    """The field names of a record that `to_json` wrote; empty for any other data."""
     try:
         envelope = msgspec.json.decode(data, type=_Envelope)
         return frozenset(msgspec.json.decode(envelope.record, type=dict[str, msgspec.Raw]))
@@ -63,7 +66,7 @@ def fields(data: bytes) -> frozenset[str]:
 
 
 def from_json(data: bytes, record_type: type[R]) -> R:
-    """The record that `to_json` wrote; its texts come in printable.
+    """Decode a record that `to_json` wrote. Its texts become printable.
 
     Raises:
         PeakwardError: not JSON, not such a record, or written by a newer Peakward.

@@ -1,4 +1,4 @@
-"""What a device is said to be able to do, and who says so."""
+"""The published capabilities of a device, and their sources."""
 
 from typing import Literal
 
@@ -10,11 +10,11 @@ Vendor = Literal["nvidia", "amd"]
 
 
 class Accelerator(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What kind of GPU it is, as far as that is known: enough to say which levers exist on it."""
+    """The known kind of a GPU: enough to say which levers exist on it."""
 
     vendor: Vendor | None = None
     compute_capability: tuple[int, int] | None = None
-    """NVIDIA's."""
+    """Known for NVIDIA's GPUs only."""
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -32,35 +32,36 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class HostLink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What connects a device to its host."""
+    """The link between a device and its host."""
 
     name: str
     """PCIe 5.0 x16."""
     bytes_per_s: Figure
-    """In one direction, of all its lanes together."""
+    """The rate of all lanes together, in one direction."""
 
 
 class PeerLink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What connects a device to others of its node. Rates are in one direction."""
+    """The link between a device and the others of its node. Rates are in one direction."""
 
     name: str
     """NVLink 4."""
     bytes_per_s: Figure
-    """Of one device, to all the others together."""
+    """The rate from one device to all others together."""
     pair_bytes_per_s: Figure | None = None
-    """From one device to another. None where not every two are connected alike."""
+    """The rate from one device to one other. None where some pairs are connected differently from others."""
     n_devices: Figure
-    """How many devices it joins."""
+    """The number of devices that it joins."""
 
 
 class Device(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One model of accelerator with one memory size. Dense rates; a figure nobody gives is absent."""
+    """One accelerator model with one memory size. Rates are dense. A figure that no source gives is
+    absent."""
 
     key: str
-    """For the command line: h100-sxm-80."""
+    """The name for the command line, such as h100-sxm-80."""
     name: str
     driver_names: tuple[str, ...]
-    """The exact strings that drivers give for it."""
+    """The exact names that drivers give it."""
     memory_gb: Figure
     """10^9 bytes, as sold."""
     driver_memory_mib: Figure | None = None
@@ -71,16 +72,16 @@ class Device(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     l2_bytes: Figure | None = None
     n_sms: Figure | None = None
     compute_capability: Capability | None = None
-    """None where it is not NVIDIA's."""
+    """None for devices that are not NVIDIA's."""
     power_w: Figure | None = None
-    """What the board may draw, as it is sold."""
+    """The power limit of the board as it is sold."""
     link: PeerLink | None = None
-    """None where there is none, and devices reach one another over their host links."""
+    """None where devices reach one another only over their host links."""
     host_link: HostLink | None = None
 
     @property
     def accelerator(self) -> Accelerator:
-        """Its kind; what has no compute capability is AMD's."""
+        """Its kind. A device without a compute capability is AMD's."""
         if self.compute_capability is None:
             return Accelerator(vendor="amd")
         return Accelerator(vendor="nvidia", compute_capability=self.compute_capability.value)

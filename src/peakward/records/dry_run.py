@@ -1,4 +1,4 @@
-"""What a command would do: the record of `--dry-run`."""
+"""The record of `--dry-run`: all that a command would do."""
 
 from typing import ClassVar
 
@@ -10,7 +10,7 @@ from peakward.records.result import Result
 
 
 class PlannedStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One thing that would be done."""
+    """One step of the command."""
 
     what: str
     predicted_s: float | None = None
@@ -19,17 +19,17 @@ class PlannedStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """The case that would be measured, where it is known beforehand."""
     protocol: Protocol | None = None
     is_stored: bool | None = None
-    """Whether the database holds its measurement already; None where no step is ever stored."""
+    """Whether the database already holds its measurement; None for steps that are never stored."""
 
 
 class DryRun(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All that a command would do, in order; nothing was run."""
+    """All that a command would do, in order. Nothing was run."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("steps",)
 
     command: str
     steps: tuple[PlannedStep, ...]
     budget_s: float | None = None
-    """About the most that is spent; None where the command takes none."""
+    """The approximate upper limit of the time spent; None where the command takes no budget."""
     left_out: tuple[str, ...] = ()
-    """Why what was asked for cannot be done here."""
+    """The reasons why requested parts cannot run here."""

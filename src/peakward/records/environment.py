@@ -1,4 +1,4 @@
-"""Where a measurement was taken: what must agree before two figures may be compared."""
+"""The environment of a measurement. Two figures may be compared only where it agrees."""
 
 import hashlib
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The device and the software. None where it does not exist or could not be read."""
+    """The device and the software. A field is None where the thing does not exist or could not be read."""
 
     device_type: str
     device_name: str
@@ -28,7 +28,8 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @property
     def key(self) -> str:
-        """Equal for runs that may stand in one table: everything but the unit and Peakward itself.
+        """A key that is equal for runs that may stand in one table: all fields but the unit and Peakward's
+        version.
 
         The unit's UUID is left out, so that a sweep can resume on another card of the same model.
         """

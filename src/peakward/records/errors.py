@@ -1,13 +1,13 @@
-"""The errors that a user is meant to read."""
+"""Errors whose message is meant for the user."""
 
 from peakward.records.printable import printable
 
 
 class PeakwardError(Exception):
-    """Input that cannot be served: one line, "expected …, got …", then what to do.
+    """Input that Peakward cannot serve. The message is one line: "expected …, got …", then what to do.
 
-    The command line prints the message without a traceback and exits with `exit_code`. It quotes what it
-    got, so that it is made printable here.
+    The command line prints the message without a traceback and exits with `exit_code`. The message quotes the
+    input, so it is made printable here.
     """
 
     def __init__(self, message: str, *, exit_code: int = 2) -> None:
@@ -16,9 +16,8 @@ class PeakwardError(Exception):
 
 
 class SourceError(PeakwardError):
-    """The source of a module is not there, or no longer as it was described: of the module itself it says
-    nothing."""
+    """The source of a module is missing or has changed. The error says nothing about the module itself."""
 
 
 class OutOfTimeError(PeakwardError):
-    """What was asked did not end while there was time for it; nothing of it is stored."""
+    """The requested work did not end in the available time. Nothing of it is stored."""

@@ -1,4 +1,4 @@
-"""What holds a step back, told from stored numbers: findings, and what could not be judged."""
+"""Findings about a slow or failing step, derived from stored numbers, and rules that could not judge."""
 
 from typing import ClassVar, Literal
 
@@ -9,62 +9,63 @@ from peakward.records.measurement import Interval
 from peakward.records.result import Result
 
 Quantity = Literal["text", "count", "s", "bytes", "ratio", "share", "flops_per_s"]
-"""Of `records.study.Unit` those that evidence comes in."""
+"""The units of `records.study.Unit` that evidence uses."""
 Basis = Literal["measured step", "watched step", "profiled step", "profiled span", "profiled work"]
-"""What shares are of: an unprofiled median; the mean unprofiled step of a live loop; one of several
-profiled steps; all that was recorded."""
+"""The whole that shares refer to: an unprofiled median, the mean unprofiled step of a live loop, one of
+several profiled steps, or everything that was recorded."""
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A stored number that a finding stands on."""
+    """A stored number that supports a finding."""
 
     name: str
     value: float
     unit: Quantity
     stored: str
-    """Where it is: the record and the path in it, as `profile idle.together.by_cause_ns.host_bound`;
-    `case …` also of what follows from the case alone."""
+    """The record and the path of the number in it, such as `profile idle.together.by_cause_ns.host_bound`.
+    `case …` also stands for facts that follow from the case alone."""
 
 
 class LeverGain(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a lever is predicted to do about a finding."""
+    """The predicted effect of a lever on a finding."""
 
     lever: str
     predicted: Interval | None
-    """Step time without over step time with the lever, whatever it changes beside the finding."""
+    """Step time without the lever over step time with it, including effects beside the finding."""
     gain: Interval | None
-    """`predicted`, no end of it above the finding's bound: what the lever can give through this
-    finding. None: not computed."""
+    """`predicted`, cut at the finding's bound: the speed-up that the lever can give through this finding.
+    None: not computed."""
     saved_bytes: int | None
-    """Less memory needed, by the same prediction."""
+    """The predicted reduction of needed memory."""
     source: str
-    """What it was predicted by, or why it was not computed."""
+    """The source of the prediction, or the reason why there is none."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One thing that holds the step back."""
 
     code: str
-    """Family (HOST, MEM, BW, PREC, ATTN, COMM, GEN, NUM, DEV, LOOP, TIME) and three digits; never given
-    anew."""
+    """A family (HOST, MEM, BW, PREC, ATTN, COMM, GEN, NUM, DEV, LOOP, TIME) and three digits. A code is never
+    reused."""
     title: str
     cause: str
     evidence: tuple[Evidence, ...]
     advice: str
-    """What to change in the program, beside or instead of the levers."""
+    """The recommended change of the program, beside or instead of the levers."""
     gains: tuple[LeverGain, ...] = ()
-    """Of each lever that applies and is not predicted to be of no use, the best first: of findings
-    about time the fastest, about memory (MEM) the one that saves most."""
+    """The levers that apply and are not predicted to be useless, best first: by speed-up for findings about
+    time, by saved memory for findings about memory (MEM)."""
     held_back_s: float | None = None
-    """The time that this is about: of one step, or of the whole span where steps are not known."""
+    """The time that the finding is about: in one step, or in the whole span where steps are not known."""
     beyond_s: float | None = None
-    """What of it no finding ranked above is about. These add up to no more than the whole."""
+    """The part of `held_back_s` that no higher-ranked finding covers. Over all findings these parts add up to
+    at most the whole."""
     share: float | None = None
-    """`held_back_s` of the whole time, or `held_back_bytes` of the memory that there is; 1 of what
-    keeps the case from running at all."""
+    """`held_back_s` over the whole time, or `held_back_bytes` over the available memory; 1 where the case
+    cannot run at all."""
     bound: float | None = None
-    """Amdahl's: the speed-up if that time were 0. None where the time that a lever could take away is
-    not known."""
+    """The speed-up if that time were 0, by Amdahl's law. None where the time that a lever could remove is not
+    known."""
     held_back_bytes: int | None = None
 
 
@@ -77,7 +78,7 @@ class Abstention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Diagnosis(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the rules say of one case or one trace."""
+    """The rules' results for one case or one trace."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("findings",)
 
@@ -85,11 +86,11 @@ class Diagnosis(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """The case's label or the trace's file."""
     case: Case | None
     whole_s: float | None
-    """What shares of time are of; None without times."""
+    """The time that shares refer to; None without times."""
     basis: Basis | None
     findings: tuple[Finding, ...]
-    """Ranked: what holds back most first, then what loses nothing, and last the time that no other finding
-    is about (`diagnose.examine`)."""
+    """Ranked by time, the largest first; then findings that lose nothing; last the time that no other finding
+    explains (`diagnose.examine`)."""
     abstentions: tuple[Abstention, ...]
     clean: tuple[str, ...]
     """Codes of the rules that looked and found nothing."""

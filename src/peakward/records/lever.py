@@ -12,24 +12,24 @@ NumericsClass = Literal["exact", "reordered", "approximate"]
 
 
 class Lever(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the lever changes in a case, when it applies, and what it may do to the numbers."""
+    """A lever: its settings, the cases that it applies to, and its effect on the numbers."""
 
     name: str
     summary: str
     sets: tuple[tuple[str, str | bool], ...]
     """(field of `Configuration`, value) pairs."""
     numerics: NumericsClass
-    """`exact`: bitwise under determinism. `reordered`: within twice the base's own error against an
-    fp64 oracle. `approximate`: logits within the bound that its compute type allows."""
+    """`exact`: bitwise equal under determinism. `reordered`: the error against an fp64 oracle is at most
+    twice the base's own. `approximate`: logits stay within the bound that the compute type allows."""
     saves: Literal["time", "memory"] = "time"
     passes: tuple[Pass, ...] = get_args(Pass)
     device_types: tuple[DeviceType, ...] = ("cpu", "cuda")
     vendors: tuple[Vendor, ...] = get_args(Vendor)
-    """Whose GPUs it was shown to run on, or is known to."""
+    """Vendors whose GPUs are shown or known to run it."""
     min_compute_capability: tuple[int, int] | None = None
-    """Of NVIDIA's."""
+    """A limit for NVIDIA's GPUs only."""
     max_compute_capability: tuple[int, int] | None = None
     needs_precision: tuple[str, ...] = ()
-    """Precisions under which it can run; empty: all."""
+    """Precisions under which it can run. Empty: all."""
     needs: Literal["compiler"] | None = None
-    """What the machine must have beside the device."""
+    """Software that the machine needs beside the device."""

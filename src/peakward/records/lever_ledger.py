@@ -1,4 +1,4 @@
-"""How predictions of levers fared: what was foretold of every trial, against what was measured."""
+"""The accuracy of lever predictions: for every trial, the predicted against the measured ratio."""
 
 from typing import ClassVar
 
@@ -11,7 +11,7 @@ from peakward.records.trial import TrialVerdict
 
 
 class Errors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of predicted ratios, |measured / predicted − 1|, over the trials that have both."""
+    """Errors of predicted ratios, |measured / predicted − 1|, over the trials that have both."""
 
     n: int
     predicted: float
@@ -20,39 +20,39 @@ class Errors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Median of the measured ones."""
     median: float
     p90: float
-    """The least error that nine in ten do not exceed."""
+    """The 90th percentile of the errors."""
 
 
 class LeverEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One lever on one device."""
 
     lever: str
-    """Or "composition": several at once."""
+    """The lever's name, or "composition" for several at once."""
     device: str
-    """As the driver names it."""
+    """The device's name from the driver."""
     n_trials: int
-    """Those in which something was run; each comparison once."""
+    """Trials that ran something. Each comparison counts once."""
     n_kept: int
     n_rejected: int
     n_inconclusive: int
     n_numerics_held: int
     n_numerics_violated: int
-    """The others' numbers were not checked."""
+    """The numbers of the other trials were not checked."""
     time: Errors | None = None
     n_within: int = 0
-    """Of those of `time`, measured within the predicted interval."""
+    """Trials of `time` whose measured ratio lies within the predicted interval."""
     n_decided: int = 0
-    """Of those of `time`, measured more than 1% faster or slower, with no interval that holds 1."""
+    """Trials of `time` that are more than 1% faster or slower, with an interval that excludes 1."""
     n_sign_right: int = 0
-    """Of those decided, predicted on the same side of 1."""
+    """Decided trials whose predicted ratio lies on the same side of 1 as the measured one."""
     memory: Errors | None = None
 
 
 class Miss(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A trial whose time was predicted, far from what was measured."""
+    """A trial whose predicted time is far from the measured one."""
 
     trial: str
-    """Its id."""
+    """The trial's id."""
     lever: str
     device: str
     base: LeverCase
@@ -60,12 +60,12 @@ class Miss(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     predicted: Interval
     measured: Interval
     error: float
-    """Measured over predicted ratio, less one."""
+    """Measured over predicted ratio, minus 1."""
     within: bool
 
 
 class Unpredicted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Trials whose time was not predicted, for one reason."""
+    """Trials whose time was not predicted, grouped by the reason."""
 
     reason: str
     n: int
@@ -79,9 +79,9 @@ class LeverLedger(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     sources: tuple[str, ...]
     n_trials: int
     entries: tuple[LeverEntry, ...]
-    """By device, then by lever."""
+    """Sorted by device, then by lever."""
     worst: tuple[Miss, ...]
-    """The largest errors of time, first."""
+    """The largest errors of time, largest first."""
     unpredicted: tuple[Unpredicted, ...]
     """The most frequent first."""
     impossible: tuple[str, ...] = ()

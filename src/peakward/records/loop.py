@@ -1,4 +1,4 @@
-"""What a watch keeps of a user's loop: the times of its steps, and one window as its reader read it."""
+"""The records of a watched loop: the times of its steps, and one profiled window."""
 
 import msgspec
 
@@ -11,61 +11,62 @@ class Pauses(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     n: int = 0
     beyond_s: float = 0.0
-    """What they took beyond that median, in sum."""
+    """The time beyond that median, summed over these steps."""
     waited_s: float = 0.0
-    """Of that, in waits for data."""
+    """The part of `beyond_s` that is waits for data."""
     collected_s: float = 0.0
-    """Of that and of no wait, in Python's garbage collector."""
+    """The part of `beyond_s` outside waits that is Python's garbage collection."""
     longest_s: float = 0.0
-    """The longest such step, whole."""
+    """The whole duration of the longest such step."""
 
 
 class LoopTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Unprofiled steps of a loop, by the host's clock, from the end of one to the end of the next.
+    """Unprofiled steps of a loop, by the host's clock, from the end of one step to the end of the next.
 
-    The first few, profiled ones and the one in which a profiler attaches itself are not among them.
+    The first few steps, profiled steps and the step in which the profiler attaches itself are left out.
     """
 
     n_steps: int
     total_s: float
-    """Of all of them; the rest is of these too, but for what says that it is of a sample."""
+    """The time of all these steps. The other fields are about all of them too, unless they name a sample."""
     median_s: float | None
-    """Of a sample that is evenly spaced over the loop; None without a step."""
+    """The median of a sample that is spread evenly over the loop; None without a step."""
     spread_s: float | None
-    """From the first quartile of that sample to the third; None below four steps."""
+    """The interquartile range of that sample; None below four steps."""
     change: float | None
-    """Relative, from the median of its first third to that of its last; None below 5 steps."""
+    """The relative change from the median of the sample's first third to that of its last; None below 5
+    steps."""
     change_p_value: float | None
-    """How often steps in random order would rise or fall as steadily (Mann–Kendall)."""
+    """The probability that steps in random order rise or fall as steadily (Mann–Kendall)."""
     waited_s: float | None
-    """In the loader's `next`, collections within it left out; None where batches are not drawn
+    """Time in the loader's `next`, without garbage collections in it. None where batches are not drawn
     through the watch."""
     n_collections: int
-    """Of Python's garbage collector, automatic ones included."""
+    """Collections by Python's garbage collector, automatic ones included."""
     collected_s: float
     longest_collection_s: float
     pauses: Pauses
     n_windows: int
-    """That were profiled."""
+    """Windows that were profiled."""
     windows_s: float
-    """In which the loop stood still for them: attaching the profiler, stopping it, writing."""
+    """The time that the loop stood still for windows: to attach the profiler, stop it and write the trace."""
 
     @property
     def mean_s(self) -> float:
-        """Of at least one step."""
+        """The mean time of a step; it needs at least one step."""
         return self.total_s / self.n_steps
 
     @property
     def typical_s(self) -> float:
-        """The mean step without what pauses took beyond the median."""
+        """The mean step without the time that pauses took beyond the median."""
         return (self.total_s - self.pauses.beyond_s) / self.n_steps
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One window of a watched loop: its trace analysed and examined."""
+    """One window of a watched loop: its trace, analysed and diagnosed."""
 
     profile: Profile
     device: str | None
-    """The catalogue's key of what it ran on."""
+    """The device's key in the catalogue."""
     diagnosis: Diagnosis
-    """With the loop's times until then."""
+    """The diagnosis of the window, with the loop's times until then."""

@@ -1,4 +1,4 @@
-"""How much memory a case will need at most, and for what."""
+"""The predicted peak memory of a case, by category."""
 
 from typing import Literal
 
@@ -11,26 +11,26 @@ MemoryBasis = Literal["step", "eager step"]
 
 
 class MemorySplit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What memory is held for at one moment. Each figure is what the tensors ask for; what the
-    allocator gives beyond that is `rounding_bytes`."""
+    """Allocated memory at one moment, by purpose. Each figure is the size that the tensors request;
+    `rounding_bytes` is what the allocator adds."""
 
     parameters_bytes: int = 0
     gradients_bytes: int = 0
     optimizer_state_bytes: int = 0
     activations_bytes: int = 0
-    """Results of the forward pass that wait for the backward pass, recomputed ones included."""
+    """Results of the forward pass that the backward pass needs, including recomputed ones."""
     logits_bytes: int = 0
     """Logits, log-likelihoods, and the gradients of both."""
     weight_casts_bytes: int = 0
-    """Weights in the type that autocast computes in, kept from forward to backward."""
+    """Weights in autocast's compute type, kept from forward to backward."""
     temporaries_bytes: int = 0
-    """All else that a pass or the optimiser holds for a while."""
+    """Everything else that a pass or the optimiser holds for a while."""
     inputs_bytes: int = 0
-    """Token ids and targets of the steps to come."""
+    """Token ids and targets of the coming steps."""
     cache_bytes: int = 0
     """Keys and values that `prefill` and `decode` keep."""
     workspace_bytes: int = 0
-    """cuBLAS's."""
+    """The workspaces of cuBLAS."""
     rounding_bytes: int = 0
 
     @property
@@ -40,21 +40,21 @@ class MemorySplit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class MemoryPrediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A case's peak memory, made before it is run."""
+    """The peak memory of a case, predicted before it runs."""
 
     case: Case
     phase: MemoryPhase
-    """In which the peak is; `build` is before the first step."""
+    """The phase of the peak; `build` is before the first step."""
     peak: MemorySplit
-    """At the first moment at which the most is allocated."""
+    """The split at the first moment of the most allocated bytes."""
     reserved_bytes: int | None
-    """The most that the allocator holds at any time, free blocks included, where nothing limits it.
-    None: not computed, for a CUDA graph, which has a pool of its own, and for code that is compiled in
-    a way that is not known."""
+    """The most bytes that the allocator holds, including free blocks, where nothing limits it. None where it
+    is not computed: for a CUDA graph, which has its own pool, and for code whose compilation is not modelled.
+    """
     context_bytes: int
-    """Beside the allocator: the CUDA context, loaded kernels, library handles."""
+    """Memory beside the allocator: the CUDA context, loaded kernels, library handles."""
     basis: MemoryBasis = "step"
-    """`eager step`: the case is compiled in a way that is not known, and the figures are of the same case
+    """`eager step`: the compilation of this case is not modelled, and the figures are those of the same case
     uncompiled."""
 
     @property
@@ -64,5 +64,5 @@ class MemoryPrediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     @property
     def device_bytes(self) -> int | None:
-        """What the process takes of the device: reserved bytes and context."""
+        """The process's whole memory on the device: reserved bytes and context."""
         return None if self.reserved_bytes is None else self.reserved_bytes + self.context_bytes

@@ -1,7 +1,7 @@
-"""What an allocator snapshot says: how much memory a program held, for what, and how well it was packed.
+"""The analysis of an allocator snapshot: how much memory a program held, for what, and how well packed.
 
-Allocated counts blocks, as `torch.cuda.memory_allocated` does; requested what the program asked for;
-active also blocks that were let go but are still in use on another stream; reserved all segments.
+Allocated counts blocks, as `torch.cuda.memory_allocated` does. Requested is the size that the program asked
+for. Active adds freed blocks that another stream still uses. Reserved is the size of all segments.
 """
 
 from typing import ClassVar
@@ -32,36 +32,37 @@ class MemoryHolder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Allocations that one stack made and that are held at one moment."""
 
     source: str | None
-    """The innermost line outside torch and Python's library, else the innermost; None without a stack."""
+    """The innermost line outside torch and Python's library, else the innermost line; None without a
+    stack."""
     category: str
-    """The one that most of the bytes have."""
+    """The category of most of the bytes."""
     n: int
     n_bytes: int
     largest_bytes: int
     lines: tuple[str, ...]
-    """Of the stack, innermost first; the program's own where it has any."""
+    """The lines of the stack, innermost first; only the program's own where there are any."""
 
 
 class MemoryPeak(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The first moment at which the most was allocated."""
 
     at_s: float
-    """Since the first event."""
+    """Time since the first event."""
     balance: MemoryBalance
     categories: tuple[MemoryShare, ...]
     places: tuple[MemoryShare, ...]
-    """By the part of the program that made them."""
+    """Shares by the part of the program that made the allocations."""
     holders: tuple[MemoryHolder, ...]
-    """The greatest."""
+    """The largest holders."""
     n_holders: int
     ranges: tuple[str, ...]
-    """Annotations that were open, the outermost first."""
+    """The annotations that were open, outermost first."""
     uncertain_bytes: int
-    """At most so much more was allocated: blocks of which only the least size is known."""
+    """The most that the peak may be higher, because only a minimum size is known of some blocks."""
 
 
 class MemoryPoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The most that was held in a stretch of the recording."""
+    """The highest memory in a stretch of the recording."""
 
     at_s: float
     allocated_bytes: int
@@ -78,27 +79,27 @@ class SegmentKind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     free_bytes: int
     largest_free_bytes: int
     n_split: int
-    """Free blocks that share their segment with blocks in use, so that it cannot be given back."""
+    """Free blocks that share their segment with blocks in use, so the segment cannot be returned."""
     split_bytes: int
 
 
 class MemoryChurn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the allocator did during the recording."""
+    """The activity of the allocator during the recording."""
 
     n_allocs: int
     n_frees: int
     allocated_bytes: int
-    """All that was asked for, added up."""
+    """The sum of all requests."""
     n_device_allocs: int
-    """cudaMalloc, and mapping of parts of expandable segments."""
+    """Calls of cudaMalloc, and mappings of parts of expandable segments."""
     n_device_frees: int
     n_retries: int
-    """Times when cached segments were given back and the device was asked again at once: by the
-    stacks not empty_cache, so presumably cudaMalloc had failed."""
+    """Times when cached segments were returned and the device was asked again at once. The stacks show no
+    empty_cache, so cudaMalloc had presumably failed."""
     retry_bytes: int
-    """Given back then."""
+    """Bytes returned in these retries."""
     n_steps: int | None
-    """Steps of optimisers by annotations; None where there are none."""
+    """Optimiser steps, counted by annotations; None where there are none."""
 
 
 class OutOfMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -106,25 +107,25 @@ class OutOfMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     at_s: float
     needed_bytes: int
-    """As rounded."""
+    """The requested size, rounded."""
     device_free_bytes: int
-    """By the driver."""
+    """Free bytes on the device, by the driver."""
     balance: MemoryBalance
     cached_free_bytes: int
-    """Free inside segments that the allocator still held."""
+    """Free bytes inside segments that the allocator still held."""
     largest_free_bytes: int
-    """The largest piece of it."""
+    """The largest free piece in these segments."""
     source: str | None
 
     @property
     def was_limited(self) -> bool:
-        """Whether the device itself had enough: then a limit on the process was in the way."""
+        """Whether the device itself had enough memory, so that a limit on the process was in the way."""
         return self.device_free_bytes >= self.needed_bytes
 
     @property
     def was_fragmented(self) -> bool:
-        """Whether in one piece what was free would have sufficed: in segments, or in segments and on
-        the device together where the process could have had that."""
+        """Whether the free memory would have sufficed in one piece: in segments, or in segments and on the
+        device together where the process could have had that."""
         free_bytes = self.cached_free_bytes
         if not self.was_limited:
             free_bytes += self.device_free_bytes
@@ -132,14 +133,14 @@ class OutOfMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class MemoryCheck(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How the events agree with the segments."""
+    """How well the events agree with the segments."""
 
     n_contradicting_events: int
     n_contradicting_blocks: int
     difference_bytes: int
-    """Held at the end by the events less by the segments."""
+    """Bytes held at the end by the events, minus those by the segments."""
     n_sizes_checked: int
-    """Blocks whose size was worked out from events and that the segments show as well."""
+    """Blocks whose size was derived from events and that the segments also show."""
     n_sizes_wrong: int
 
 
@@ -150,10 +151,10 @@ class DeviceMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     n_events: int
     recorded_s: float
     start: MemoryBalance
-    """Before the first event, reckoned back from the end."""
+    """The balance before the first event, computed backwards from the end."""
     end: MemoryBalance
     before_bytes: int
-    """Held at the end since before the recording: only the segments know of it."""
+    """Bytes held at the end since before the recording. Only the segments know them."""
     peak: MemoryPeak | None
     """None without events."""
     most_reserved_bytes: int
@@ -174,6 +175,6 @@ class MemoryReport(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unk
     settings: str
     """PYTORCH_CUDA_ALLOC_CONF, as the program had it."""
     evidence: tuple[str, ...]
-    """What told the categories that occur."""
+    """The evidence for the categories that occur."""
     incomplete: tuple[str, ...]
-    """What the snapshot cannot say, and how much."""
+    """Gaps of the snapshot and their size."""

@@ -12,14 +12,14 @@ Positions = Literal["rope", "learned", "sinusoidal", "alibi"]
 
 
 class ModelShape(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Sizes and choices of architecture. Two models with equal shapes cost the same."""
+    """Sizes and architecture choices. Two models with equal shapes cost the same."""
 
     name: str
     vocab_size: int
     n_layers: int
     d_model: int
     d_ff: int
-    """Width inside a feed-forward network, of each expert where there are several."""
+    """Width inside a feed-forward network, or inside each expert where there are several."""
     n_heads: int
     n_kv_heads: int
     """Fewer than `n_heads` is grouped-query attention, 1 is multi-query attention."""
@@ -34,11 +34,11 @@ class ModelShape(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     n_experts: int = 1
     """Feed-forward networks of a block; 1 is a dense block, which has no router."""
     n_active_experts: int = 1
-    """Of which each token goes through so many, chosen by the router."""
+    """Feed-forward networks that the router chooses for each token."""
     positions: Positions = "rope"
     rope_theta: float = 10_000.0
     window: int | None = None
-    """Each token attends to itself and the `window` - 1 tokens before it; None: to all before it."""
+    """Each token attends to itself and the `window` - 1 tokens before it. None: to all before it."""
     tied_head: bool = False
     """The output head is the token embedding."""
     qkv_bias: bool = False
@@ -47,10 +47,10 @@ class ModelShape(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
     @property
     def expert_parameters(self) -> int:
-        """The matrices of one feed-forward network; a dense block has one."""
+        """The parameters in the matrices of one feed-forward network. A dense block has one."""
         return (3 if self.gated else 2) * self.d_model * self.d_ff
 
     @property
     def idle_parameters(self) -> int:
-        """Those that one token does not go through: of every block the experts not chosen for it."""
+        """The parameters that one token does not use: in every block the experts not chosen for it."""
         return self.n_layers * (self.n_experts - self.n_active_experts) * self.expert_parameters

@@ -1,4 +1,4 @@
-"""A module of anyone's as its operators and tensors, seen without running it on any values."""
+"""Any module's operators and tensors, captured without computing on any values."""
 
 from typing import Literal
 
@@ -12,14 +12,14 @@ Held = Literal["parameters", "gradients", "optimizer_state", "inputs", "activati
 
 
 class Lifetime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A tensor's memory, from the operator that makes it to the last before which it is gone."""
+    """The life of a tensor's memory: the first and the last operator during which it exists."""
 
     n_bytes: int
     held_for: Held
     made: int
-    """Index of an operator."""
+    """The index of the first operator."""
     last: int
-    """Likewise; both included."""
+    """The index of the last operator. Both are included."""
 
 
 class ModuleCapture(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -28,28 +28,28 @@ class ModuleCapture(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     name: str
     """The module's class."""
     fingerprint: str
-    """Of the operators: two captures alike have the same."""
+    """A hash of the operators: two equal captures have the same one."""
     pass_: ModulePass = msgspec.field(name="pass")
     n_parameters: int
     n_trained: int
-    """Tensors of parameters that want a gradient."""
+    """Parameter tensors that need a gradient."""
     n_rows: int
-    """Rows that its products have in the forward pass: elements of the first input, but for a last
-    dimension of floats; (batch, seq_len) of token ids gives batch · seq_len."""
+    """Rows of its products in the forward pass: the elements of the first input, without a last dimension of
+    floats. Token ids of shape (batch, seq_len) give batch · seq_len."""
     tokens: int | None
-    """Of a step; None where nobody knows."""
+    """Tokens in a step; None where unknown."""
     n_module_calls: int
     """Calls of modules in the forward pass."""
     graph: OpGraph
-    """Of the second step."""
+    """The operators of the second step."""
     phases: tuple[MemoryPhase, ...]
-    """Of each operator from the building of the module to the end of its second step."""
+    """The phase of each operator, from building the module to the end of its second step."""
     lifetimes: tuple[Lifetime, ...]
     """In the order in which they begin."""
 
     @property
     def case(self) -> StepCase:
-        """What stands for it where a case is asked for."""
+        """A case that stands for the capture where one is required."""
         return StepCase(
             name=f"{self.name} {self.pass_}",
             fingerprint=self.fingerprint,

@@ -1,4 +1,4 @@
-"""Looking a name up, or saying which names are near it."""
+"""Looks a name up, or suggests similar names."""
 
 import difflib
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def look_up(kind: str, name: str, rows: Mapping[str, T]) -> T:
-    """The row of that name; capitals must match, but do not keep a name from being near.
+    """The row of that name. Capitals must match, but the suggestions ignore them.
 
     Args:
         kind: what the rows are, with its article, for the message: "a model".

@@ -1,9 +1,9 @@
-"""What the operators of one step are: shapes, arithmetic and traffic, without times.
+"""The operators of one step: shapes, arithmetic and traffic, without times.
 
-Made in closed form (`prediction.operators`) or by watching a step (`lab.levers.capture`); both give
-the same record. Its operators are torch's own, as eager execution dispatches them, and the kernels
-that a compiler made of several; those that move nothing are left out: views, allocations, and reads
-of a scalar.
+They are derived in closed form (`prediction.operators`) or captured from a step (`lab.levers.capture`); both
+give the same record. They are torch's own operators as eager execution dispatches them, and the kernels that
+a compiler makes of several. Operators that move nothing are left out: views, allocations, and reads of a
+scalar.
 """
 
 import math
@@ -34,57 +34,57 @@ ITEM_BYTES = {
 
 
 class Operand(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A tensor that an operator takes or gives; of a list of tensors, all that are alike."""
+    """A tensor that an operator takes or gives. Equal tensors of a list are one operand."""
 
     shape: tuple[int, ...]
     dtype: str
     """A key of `ITEM_BYTES`."""
     count: int = 1
-    """More than 1 only for the tensors of one list argument, as `_foreach_` operators have."""
+    """More than 1 only for equal tensors of one list argument, as in `_foreach_` operators."""
 
     @property
     def n_elements(self) -> int:
-        """Of all its tensors."""
+        """Elements of all its tensors."""
         return self.count * math.prod(self.shape)
 
     @property
     def n_bytes(self) -> int:
-        """Of all its elements; of an expanded one, fewer of them lie in memory."""
+        """Bytes of all its elements. An expanded tensor has fewer of them in memory."""
         return self.n_elements * ITEM_BYTES[self.dtype]
 
 
 class Operator(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Calls of one operator that are alike in all that is said here. Figures are of one call.
+    """Equal calls of one operator. Figures are for one call.
 
-    Bytes are the operands' own, each moved once however the kernel works: what is given twice, or
-    also transposed, is read once, an expanded tensor in the elements that lie in memory, one
-    changed in place is read and written, and of a table only the rows that are looked up are read.
+    Bytes are the operands' own, each moved once, however the kernel works. An operand given twice, or also
+    transposed, is read once. An expanded tensor counts the elements in memory. A tensor changed in place is
+    read and written. Of a table only the looked-up rows are read.
     """
 
     name: str
-    """As torch dispatches it, without the overload: "aten.mm". Of a kernel that a compiler made, the
-    compiler and the kind of loop: "inductor.pointwise"; of one of Peakward's own, "peakward.adamw"."""
+    """The name in torch's dispatch, without the overload: "aten.mm". For a compiler's kernel it is the
+    compiler and the kind of loop: "inductor.pointwise"; for one of Peakward's own, "peakward.adamw"."""
     phase: Phase
     """Recomputation belongs to the backward pass, in which it runs."""
     module: str | None
-    """Path of the innermost module that it computes, or whose gradient, with `*` for a number
-    ("blocks.*.attention.qkv"); None outside all modules, as where autograd adds two gradients up."""
+    """The path of the innermost module that it computes, or whose gradient, with `*` for a number
+    ("blocks.*.attention.qkv"). None outside all modules, for example where autograd adds two gradients."""
     inputs: tuple[Operand, ...]
     outputs: tuple[Operand, ...]
-    """New tensors, and those changed in place."""
+    """New tensors, and tensors changed in place."""
     flops: int
-    """2·m·n·k for each matrix product, of a mask nothing spared; 0 for all that is none."""
+    """2·m·n·k for each matrix product, with nothing saved for a mask; 0 for every other operator."""
     bytes_read: int
     bytes_written: int
     count: int = 1
-    """Calls in the step."""
+    """The number of calls in the step."""
     fused: tuple[str, ...] = ()
-    """The operators of torch whose work a compiler put into this one; empty for torch's own."""
+    """Torch's operators whose work a compiler put into this one; empty for torch's own."""
     scattered: bool | None = None
-    """Whether its operands lie differently in memory or leave gaps; None where it was not looked at,
-    as of the reference decoder, whose code tells."""
+    """Whether its operands differ in memory layout or have gaps. None where this was not checked, as for the
+    reference decoder, whose code tells."""
     causal: bool = True
-    """Of fused attention: whether half of its products are masked away."""
+    """Whether half of the products of fused attention are masked away."""
 
 
 class Totals(NamedTuple):
@@ -97,13 +97,13 @@ class Totals(NamedTuple):
 
 
 class OpGraph(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The operators of one step, about in the order in which each first runs."""
+    """The operators of one step, roughly in the order in which each first runs."""
 
     operators: tuple[Operator, ...]
 
     @classmethod
     def of(cls, operators: Iterable[Operator]) -> Self:
-        """Of any operators; those alike become one, counts added."""
+        """A graph of these operators. Equal operators become one, with their counts added."""
         counts: dict[Operator, int] = {}
         for each in operators:
             single = each if each.count == 1 else msgspec.structs.replace(each, count=1)
@@ -115,7 +115,7 @@ class OpGraph(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         )
 
     def totals(self, by: Callable[[Operator], K]) -> dict[K, Totals]:
-        """Sums over the operators of each key, as `graph.totals(lambda each: each.phase)`."""
+        """Sums over the operators of each key, as in `graph.totals(lambda each: each.phase)`."""
         sums: dict[K, Totals] = {}
         for each in self.operators:
             key, n = by(each), each.count

@@ -1,4 +1,4 @@
-"""What a case is expected to need on hardware that nobody has at hand, and what would change it."""
+"""The predicted needs of a case on hardware that is not at hand, and the predicted effect of levers."""
 
 from typing import ClassVar, Literal
 
@@ -11,8 +11,8 @@ from peakward.records.result import Result
 from peakward.records.step_time import StepTime
 
 Parallel = Literal["ddp", "fsdp"]
-"""Each GPU has a batch of its own. ddp: and a whole copy of the model. fsdp: parameters, gradients
-and optimiser state lie sharded over all GPUs (ZeRO-3), and are gathered block by block."""
+"""How several GPUs share a step; each has its own batch. ddp: each also has a whole copy of the model. fsdp:
+parameters, gradients and optimiser state are sharded over all GPUs (ZeRO-3) and gathered block by block."""
 
 
 class Absent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -30,94 +30,95 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Communication(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the GPUs of a group tell each other in one step."""
+    """The communication of a group's GPUs in one step."""
 
     group: Group
     sent_bytes: float
-    """By each GPU."""
+    """Bytes that each GPU sends."""
     link_bytes_per_s: float
-    """Of one GPU in one direction, as its maker states it."""
+    """The rate of one GPU in one direction, as its maker states it."""
     time_s: Interval
-    """Of all collectives, if nothing else ran. Estimate and ends differ in the share of the link's
+    """The time of all collectives without other work. Estimate and ends differ in the share of the link's
     rate that collectives reach."""
     exposed_s: Interval
-    """What of it the step waits for. High end: nothing overlaps."""
+    """The part of `time_s` that the step waits for. At the high end nothing overlaps."""
 
 
 class Forecast(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A case on one kind of device. What is None was not computed or not asked for; `absent` has the
-    reason of the former."""
+    """A case on one kind of device. A field is None where it was not computed or not requested; `absent` has
+    the reason where it was not computed."""
 
     case: Case
     """A captured module is a `StepCase`."""
     device: str
-    """The catalogue's key."""
+    """The device's key in the catalogue."""
     device_name: str
     group: Group | None
     """None: one GPU."""
     time: StepTime | None
-    """Of one GPU by itself."""
+    """The time of one GPU without communication."""
     communication: Communication | None
     step_s: Interval | None
-    """With what the step waits for communication; the measured median of nine in ten cases lies in
-    it."""
+    """The step time with its wait for communication. The measured median of nine in ten cases lies in the
+    interval."""
     floor_s: float | None
-    """No step of the case can be faster on this device: `prediction.floor`."""
+    """The minimum step time of the case on this device, by `prediction.floor`."""
     tokens_per_s: Interval | None
-    """Of all GPUs together."""
+    """Tokens of all GPUs together."""
     mfu: Interval | None
     """Model FLOPs over the datasheet's dense peak of the compute type."""
     peak_flops_per_s: float | None
-    """That peak."""
+    """The peak that `mfu` refers to."""
     memory: MemoryPrediction | None
-    """Of one GPU of the group."""
+    """The memory of one GPU of the group."""
     needed_bytes: int | None
-    """Of one GPU of the group: what the allocator reserves, and the context. Of compiled code and of
-    CUDA graphs what the same step needs without."""
+    """The memory that one GPU of the group needs: the allocator's reserved bytes and the context. For
+    compiled code and CUDA graphs it is what the same step needs without them."""
     limit_bytes: int
-    """What a GPU offers, or what the case's limit allows."""
+    """The GPU's available memory, or the case's own limit."""
     fits: bool | None
     gpu_hours_per_million_tokens: Interval | None
     cost_per_million_tokens: Interval | None
     """In the currency of the price."""
     energy_per_token_j: Interval | None
-    """At most: at the boards' power limit all the time."""
+    """An upper limit: the boards draw their power limit all the time."""
     absent: tuple[Absent, ...]
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What pulling levers would change, beside the forecast of the case as it is."""
+    """The predicted effect of levers, beside the forecast of the unchanged case."""
 
     levers: tuple[str, ...]
     step_s: Interval | None
     speedup: Interval | None
-    """Step time without over step time with them."""
+    """Step time without the levers over step time with them."""
     needed_bytes: int | None
     fits: bool | None
     absent: tuple[Absent, ...]
-    """A lever that cannot apply has one for the figure "all"."""
+    """Figures that were not computed. A lever that cannot apply has one for the figure "all"."""
     never_measured: tuple[str, ...] = ()
-    """As in `records.step_time.StepTime`, of the step with the levers."""
+    """As in `records.step_time.StepTime`, for the step with the levers."""
 
 
 class DevicePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One kind of device: the case as it is, how far it could grow, and what levers would do."""
+    """One kind of device: the case's forecast, its largest batch and length, and the effect of levers."""
 
     forecast: Forecast
     price_per_gpu_hour: float | None
     """In any currency, the same for all devices of a plan."""
     largest_batch_size: int | None
-    """Of one GPU; 0: not even a single sequence fits."""
+    """The largest batch of one GPU. 0: not even a single sequence fits."""
     longest_seq_len: int | None = None
-    """Of one GPU with the case's batch, in steps of 64 tokens; 0: not even the shortest fits."""
+    """The longest sequence on one GPU with the case's batch, in steps of 64 tokens. 0: not even the shortest
+    fits."""
     changes: tuple[Change, ...]
-    """Of each lever alone, the greatest gain first."""
+    """One for each lever alone, the largest gain first."""
     composition: Change | None
-    """Levers on top of one another as long as each gains, then those that make it fit. None where no
-    lever gains."""
+    """Levers stacked as long as each one gains, then levers that make the case fit. None where no lever
+    gains."""
     composed_case: ModelCase | None
     absent: tuple[Absent, ...]
-    """Beyond the forecast's."""
+    """Absent figures beyond the forecast's."""
 
 
 class Plan(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -127,7 +128,7 @@ class Plan(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     case: ModelCase
     command: str
-    """Makes this plan again."""
+    """The command that makes this plan again."""
     devices: tuple[DevicePlan, ...]
     n_parameters: int | None = None
-    """Of the model, whether or not a token goes through them; None in older plans."""
+    """All parameters of the model, also those that a token does not use. None in older plans."""

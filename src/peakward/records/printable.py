@@ -1,6 +1,6 @@
-"""Text that a file, another program or a user wrote, made fit for a terminal and a page where it comes in.
+"""Makes text from a file, another program or a user safe for terminals and pages.
 
-No view looks at characters again, so whatever reads text from outside calls one of these two.
+Views never check characters again, so all code that reads text from outside calls one of these functions.
 """
 
 import json
@@ -11,9 +11,9 @@ _BEYOND_ASCII = re.compile(r"[^\x20-\x7e\t\n\r]+")
 
 
 def printable(text: str) -> str:
-    """The text with what no terminal should be sent written as Python writes it: "\\x1b[2J".
+    """The text, with characters that no terminal should receive written as Python escapes: "\\x1b[2J".
 
-    Line ends, invisible characters and those that turn the direction of writing are among it.
+    These include line ends, invisible characters and characters that reverse the direction of writing.
     """
     if text.isprintable():
         return text
@@ -21,7 +21,7 @@ def printable(text: str) -> str:
 
 
 def printable_json(text: str) -> str:
-    """JSON whose every text is printable, keys included. Whether it is JSON at all is for its reader."""
+    """The JSON with every text made printable, keys included. The reader checks whether it is JSON at all."""
     if "\\" in text:
         text = _ESCAPE.sub(lambda found: _shown(found[0]), text)
     if text.isprintable():

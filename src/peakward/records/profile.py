@@ -1,7 +1,7 @@
-"""What a trace says: where the time of a GPU went, in plain numbers. Times are integer nanoseconds.
+"""The analysis of a trace: where the time of a GPU went, in plain numbers. Times are integer nanoseconds.
 
-Of a trace without GPU work, the host's operators stand in the GPU's place: a `Profile` whose
-`devices` is `(CPU,)`. A kernel is then an operator and its duration the operator's self time.
+For a trace without GPU work the host's operators take the GPU's place: the `Profile` then has `devices`
+`(CPU,)`, its kernels are operators, and their durations are self times.
 """
 
 from typing import ClassVar, Literal
@@ -13,37 +13,37 @@ from peakward.records.device import Accelerator
 from peakward.records.result import Result
 
 WorkPhase = Literal["forward", "backward", "optimizer", "other"]
-"""`other` is work that no evidence puts into one of the three."""
+"""`other` is work that no evidence puts into one of the other three."""
 CPU = "CPU"
-"""The name of the host, as a device."""
+"""The host's name as a device."""
 
 
 class DeviceTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The time of one device, or of several added up.
+    """The time of one device, or the sum over several.
 
-    Times of a kind are united over streams: two kernels at once count once. Compute, communication
-    and memory may overlap one another, so they need not add up to busy; `compute_ns`,
-    `exposed_communication_ns` and `exposed_memory_ns` do.
+    Times of a kind are merged over streams: two kernels at once count once. Compute, communication and memory
+    may overlap one another, so they need not add up to busy time. `compute_ns`, `exposed_communication_ns`
+    and `exposed_memory_ns` do.
     """
 
     device: int | None
-    """As the trace numbers it; None where devices are added up."""
+    """The trace's number of the device; None for the sum over devices."""
     span_ns: int
-    """Of the steps where the trace marks some (`traces.step_spans`), else from the start of the device's
-    first work to the end of its last."""
+    """The span of the marked steps (`traces.step_spans`); without marks, from the start of the device's first
+    work to the end of its last."""
     busy_ns: int
-    """At least one piece of work ran."""
+    """Time in which at least one piece of work ran."""
     compute_ns: int
-    """A kernel ran that is not communication."""
+    """Time in which a kernel ran that is not communication."""
     communication_ns: int
     memory_ns: int
-    """A copy or a set ran."""
+    """Time in which a copy or a set ran."""
     communication_under_compute_ns: int
-    """Communication and compute ran at once."""
+    """Time in which communication and compute ran at once."""
     memory_under_compute_ns: int
-    """A copy or a set and compute ran at once."""
+    """Time in which a copy or a set ran at once with compute."""
     exposed_memory_ns: int
-    """A copy or a set ran, and neither compute nor communication."""
+    """Time in which a copy or a set ran, without compute or communication."""
     n_compute: int
     n_communication: int
     n_copies: int
@@ -51,37 +51,37 @@ class DeviceTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def idle_ns(self) -> int:
-        """Nothing ran."""
+        """Time in which nothing ran."""
         return self.span_ns - self.busy_ns
 
     @property
     def exposed_communication_ns(self) -> int:
-        """Communication ran, and no compute."""
+        """Time in which communication ran without compute."""
         return self.communication_ns - self.communication_under_compute_ns
 
 
 class Breakdown(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The time of each device, and of all."""
+    """The time of each device, and their sum."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("devices",)
 
     devices: tuple[DeviceTime, ...]
     together: DeviceTime
-    """The devices' figures added up, spans too: device-nanoseconds."""
+    """The sum over the devices, spans included, in device-nanoseconds."""
     span_ns: int
-    """From the first start of a device's span to the last end of one; 0 without GPU work."""
+    """Time from the first start to the last end of the devices' spans; 0 without GPU work."""
 
 
 class DeviceIdle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The idle time of one device, or of several added up."""
+    """The idle time of one device, or the sum over several."""
 
     device: int | None
-    """As the trace numbers it; None where devices are added up."""
+    """The trace's number of the device; None for the sum over devices."""
     n_gaps: int
     idle_ns: int
-    """As the breakdown has it."""
+    """The idle time of the breakdown."""
     by_cause_ns: dict[str, int]
-    """By every cause of `traces.idle_causes`, in lower case; sums to `idle_ns`."""
+    """Every cause of `traces.idle_causes` in lower case. The values add up to `idle_ns`."""
     longest_ns: int
     """The longest gap; 0 where there is none."""
 
@@ -103,194 +103,193 @@ IDLE_CAUSES = {
 
 
 class IdleCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A call of the host that it was in while a device was idle."""
+    """A host call that ran while a device was idle."""
 
     cause: str
-    """What most of these gaps were idle for, as a key of `by_cause_ns`."""
+    """The cause of most of these gaps, as a key of `by_cause_ns`."""
     call: str
-    """Into the CUDA or HIP runtime or driver, by plain name."""
+    """The plain name of a call into the CUDA or HIP runtime or driver."""
     ns: int
-    """Of such gaps, while any thread was in it."""
+    """Time of such gaps while any thread was in the call."""
     longest_ns: int
-    """In one gap."""
+    """The longest time in one gap."""
 
 
 class Idle(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The idle time of each device, and of all."""
+    """The idle time of each device, and their sum."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("devices",)
 
     devices: tuple[DeviceIdle, ...]
     together: DeviceIdle
-    """The devices' figures added up; the longest gap of any."""
+    """The sum over the devices; the longest gap of any."""
     calls: tuple[IdleCall, ...] = ()
-    """The few that took most of the gaps of each cause, at least a tenth, the longest first. Calls may lie
-    within one another."""
+    """The few calls that took most of the gaps of each cause, at least a tenth, the longest first. Calls may
+    nest."""
 
 
 class LaunchDelay(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The launches of one device's work.
 
-    The *delay* of a launch is from the return of its call to the start of its first work: 0 where that
-    starts before the call returns. A blocking copy counts as returned when it begins. Quantiles are
-    launches' own delays, the least that so large a share of them do not exceed.
+    The *delay* of a launch is the time from the return of its call to the start of its first work, or 0 where
+    the work starts earlier. A blocking copy counts as returned when it begins. A quantile is one launch's own
+    delay: the smallest that this share of the launches does not exceed.
 
-    The *queue* holds what has been launched but has not started: every piece of work from the return
-    of its call to its own start, so that a graph brings all of its kernels at once. Its figures are
-    over the device's span and count work whose launch the trace has.
+    The *queue* holds work that is launched but has not started: every piece of work from the return of its
+    call to its own start, so a graph adds all of its kernels at once. The figures cover the device's span,
+    and work whose launch is in the trace.
     """
 
     device: int
-    """As the trace numbers it."""
+    """The trace's number of the device."""
     n_launches: int
     median_ns: int
     p95_ns: int
     max_ns: int
     mean_queue: float
-    """Weighted by time."""
+    """The mean weighted by time."""
     max_queue: int
     empty_queue_share: float
-    """Of the span, with nothing launched that had not started: the GPU had at most what ran."""
+    """The share of the span in which no launched work waited: the GPU had at most the work that ran."""
 
 
 class Transfers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Copies in one direction, or sets, of all devices."""
+    """Copies in one direction, or sets, on all devices."""
 
     what: str
     """A Direction in lower case, or "set"."""
     n: int
     n_bytes: int
-    """Of those whose size the trace has."""
+    """Bytes of the transfers whose size the trace has."""
     largest_bytes: int | None
-    """None where it has no size."""
+    """None where the trace has no size."""
     sum_ns: int
-    """Durations added up."""
+    """The sum of the durations."""
     united_ns: int
-    """The time in which at least one ran, added up over devices."""
+    """The time in which at least one ran, summed over devices."""
     bytes_per_s: float | None
-    """The bytes over the summed durations of the same rows; None where these are 0."""
+    """The bytes over the summed durations of the same rows; None where the durations are 0."""
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Calls at one place that kept the host until the GPU had got somewhere: synchronisations and
-    blocking copies (`traces.calls.WAITS`). What is around a call is a row of its own thread that
-    covers it.
-    """
+    """Calls at one place that blocked the host until the GPU made progress: synchronisations and blocking
+    copies (`traces.calls.WAITS`). An enclosing row covers the call on the same thread."""
 
     call: str
     operator: str | None
-    """The innermost operator around."""
+    """The innermost enclosing operator."""
     range: str | None
-    """The innermost named range around."""
+    """The innermost enclosing named range."""
     python: str | None
-    """The innermost Python function around that is not torch's own, else the innermost of torch's, as
-    `file.py(line): function`; None without Python stacks on that thread."""
+    """The innermost enclosing Python function outside torch, else the innermost one, as `file.py(line):
+    function`. None without Python stacks on that thread."""
     n: int
     sum_ns: int
-    """The host's time in the calls, added up."""
+    """The host's time in the calls, summed."""
     gpu_idle_ns: int
-    """Of `sum_ns`, while no GPU ran any work of that process."""
+    """The part of `sum_ns` in which no GPU ran work of that process."""
     longest_ns: int
 
 
 class Collective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The kernels of one name that communicate, on all devices."""
+    """The communication kernels of one name, on all devices."""
 
     name: str
     n: int
     sum_ns: int
-    """Durations added up."""
+    """The sum of the durations."""
     united_ns: int
-    """The time in which at least one ran, added up over devices."""
+    """The time in which at least one ran, summed over devices."""
     exposed_ns: int
-    """Of `united_ns`, what no compute kernel of the same device ran beside. Kernels of two names that
-    ran exposed at once are each counted whole."""
+    """The part of `united_ns` in which no compute kernel ran on the same device. Two kernels of different
+    names that ran exposed at once both count in full."""
     longest_ns: int
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """GPU work taken together: of one name, category or phase."""
+    """GPU work of one name, category or phase."""
 
     name: str
     category: str | None
-    """None where the group holds several."""
+    """None where the group holds several categories."""
     phase: WorkPhase | None
-    """None where the group holds several."""
+    """None where the group holds several phases."""
     n: int
     total_ns: int
-    """Sum of durations: work on several streams at once counts each."""
+    """The sum of durations: simultaneous work on several streams counts each time."""
     share: float
-    """Of the total of the table that the group stands in."""
+    """The share of the total of the table that holds the group."""
     mean_ns: float
     median_ns: float
     min_ns: int
     max_ns: int
     std_ns: float
-    """Population standard deviation."""
+    """The population standard deviation."""
     fused: tuple[str, ...] = ()
-    """The operators of the source that a compiler put into this kernel, where its name tells."""
+    """The source's operators that a compiler put into this kernel, where its name shows them."""
 
 
 class PathShare(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is on the path under one name."""
+    """The part of the critical path under one name."""
 
     kind: str
-    """Of `traces.critical_path.PathKind`."""
+    """A `traces.critical_path.PathKind`."""
     name: str | None
-    """Of a kernel, copy, operator or call, and of `HOST` the innermost range; None of what has none."""
+    """The name of a kernel, copy, operator or call, or the innermost range for `HOST`; None without a
+    name."""
     n: int
-    """Rows of the table on the path, or gaps, or stretches of the host."""
+    """The number of table rows, gaps or host stretches on the path."""
     ns: int
 
 
 class CriticalPath(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The path, added up."""
+    """The critical path, summed by kind and name."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("shares",)
 
     span_ns: int
-    """From the first start of a device's span to the last end of one."""
+    """Time from the first start to the last end of the devices' spans."""
     by_kind_ns: dict[str, int]
-    """By every PathKind; sums to `span_ns`."""
+    """Every PathKind. The values add up to `span_ns`."""
     shares: tuple[PathShare, ...]
-    """The longest first; sums to `span_ns`."""
+    """The longest first. They add up to `span_ns`."""
 
 
 class OperatorRate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Operators of one name and shape, with what they asked of the GPU and how fast they got it."""
+    """Operators of one name and shape: their FLOPs and bytes, and the rates that they reached on the GPU."""
 
     name: str
     dims: str
-    """Of the arguments, as the trace has them."""
+    """The shapes of the arguments, as in the trace."""
     dtype: str | None
-    """Of the first tensor."""
+    """The type of the first tensor."""
     n: int
     flops: int | None
-    """That the maths of all of them needs; None where unknown, or where it needs none to speak of."""
+    """FLOPs that the maths of all of them needs. None where unknown, or where it needs hardly any."""
     n_bytes: int | None
     """Inputs and outputs of all of them, each once; None where unknown."""
     kernel_ns: int
     flops_per_s: float | None
     bytes_per_s: float | None
     roof_share: float | None
-    """Of the datasheet's roofline: the least time for these FLOPs and bytes over `kernel_ns`. None
-    where the device or the type of its matmuls is not known, or a cache let it go beyond."""
+    """The share of the datasheet's roofline: the minimum time for these FLOPs and bytes over `kernel_ns`.
+    None where the device or the type of its matmuls is unknown, or where a cache makes it exceed the
+    roofline."""
 
 
 class RangeWork(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Work of one category for one of Peakward's own ranges, at any depth in it."""
+    """Work of one category inside one of Peakward's own ranges, at any depth."""
 
     name: str
-    """`peakward::block N`, `peakward::attention`, `peakward::attention.softmax`, …: what is for an
-    attention's part is for the attention and for its block too."""
+    """`peakward::block N`, `peakward::attention`, `peakward::attention.softmax` and so on. Work of an
+    attention's part also counts for the attention and for its block."""
     direction: Literal["forward", "backward"]
-    """Backward: launched by a backward pass, for what the range did forward; what that computes again
-    too."""
+    """Backward work is launched by a backward pass for the range's forward work, including recomputation."""
     category: str
     n: int
-    """Kernels, copies and sets."""
+    """The number of kernels, copies and sets."""
     total_ns: int
-    """Sum of durations."""
+    """The sum of durations."""
 
 
 class HostCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -303,19 +302,19 @@ class HostCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class HostWork(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the host was seen to call, beside launching work."""
+    """Calls of the host beside launches of work."""
 
     calls: tuple[HostCall, ...]
-    """Into the CUDA or HIP runtime and driver, by plain name, the longest in sum first."""
+    """Calls into the CUDA or HIP runtime and driver by plain name, the longest sum first."""
     n_python: int
-    """Calls of Python functions in the trace; 0: no Python stacks were recorded."""
+    """Python function calls in the trace. 0: no Python stacks were recorded."""
     collections: HostCall | None
-    """Of Python's garbage collector that the program itself asked for (`gc.collect`): automatic ones
-    leave no mark in a trace. None where there are none."""
+    """Garbage collections that the program itself requested (`gc.collect`). Automatic ones leave no mark in a
+    trace. None where there are none."""
 
 
 class Profile(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One trace file, analysed: all of it, or the work of one phase or range."""
+    """The analysis of one trace file: the whole of it, or the work of one phase or range."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("kernels",)
 
@@ -329,39 +328,39 @@ class Profile(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     n_steps: int | None
     """Iterations that the trace marks; None where it marks none."""
     selection: str | None
-    """What part of the trace this is about; None for all of it."""
+    """The analysed part of the trace; None for all of it."""
     breakdown: Breakdown
     phases: tuple[Group, ...]
     categories: tuple[Group, ...]
-    """By phase and category."""
+    """Sorted by phase and category."""
     kernels: tuple[Group, ...]
-    """By phase and name, the longest in total first."""
+    """Sorted by phase and name, the longest total first."""
     collectives: tuple[Collective, ...]
     idle: Idle | None
-    """None for a part, since what it waits for may be the rest, and of the host."""
+    """None for a part of a trace, which may wait for the rest, and for a trace of the host."""
     transfers: tuple[Transfers, ...]
     waits: tuple[Waiting, ...]
     delays: tuple[LaunchDelay, ...]
     path: CriticalPath | None
-    """None for a part, and without GPU work."""
+    """None for a part of a trace, and without GPU work."""
     operators: tuple[OperatorRate, ...]
-    """Those whose shapes the trace recorded, by the time of their kernels."""
+    """Operators whose shapes the trace recorded, sorted by the time of their kernels."""
     evidence: tuple[str, ...]
-    """How phases were told apart, in sentences."""
+    """Sentences that say how phases were told apart."""
     unnamed_share: float
-    """Of kernel time, in kernels that no rule of the categories names."""
+    """The share of kernel time in kernels that no rule of the categories names."""
     incomplete: tuple[str, ...]
-    """What the trace could not say, and how much of it is missing."""
+    """Gaps of the trace, and how much is missing."""
     ranges: tuple[RangeWork, ...] = ()
-    """Where the trace has Peakward's ranges of blocks and attention; by name, as in the model."""
+    """Set where the trace has Peakward's ranges of blocks and attention. Names are as in the model."""
     host: HostWork | None = None
-    """None in profiles from before it was kept."""
+    """None in profiles older than this field."""
     accelerator: Accelerator | None = None
-    """None of the host, and in profiles from before it was kept."""
+    """None for a trace of the host, and in profiles older than this field."""
 
     @property
     def is_of_host(self) -> bool:
-        """Whether this is about the host's operators, for want of GPU work."""
+        """Whether this is about the host's operators, because there is no GPU work."""
         return self.devices == (CPU,)
 
 
@@ -373,30 +372,30 @@ class CaseProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     environment_key: str
     n_steps: int
     profiled_step_s: float
-    """Median under the profiler, by the clock that measures: the profiler's own cost is in it."""
+    """The median under the profiler, by the clock of measurements. It includes the profiler's own cost."""
     trace: str
     """The trace's name beside the database (`store.artefacts`)."""
     profile: Profile
 
 
 class Rank(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One process of a job, beside the others."""
+    """One process of a job, compared with the others."""
 
     rank: int
     source: str
     offset_ns: int | None
-    """Added to its times to put them on the first rank's clock; None where no collective ties the clocks:
+    """The offset that puts its times on the first rank's clock. None where no collective ties the clocks:
     those of two hosts cannot be compared otherwise."""
     compute_ns: int
     communication_ns: int
     waited_ns: int
-    """In collectives, before the last rank had begun them."""
+    """Time in collectives before the last rank had begun them."""
     n_last: int
-    """Collectives that it was the last to begin."""
+    """Collectives that this rank began last."""
     waited_for_late_ns: int = 0
-    """Of `waited_ns`, for the job's late rank."""
+    """The part of `waited_ns` that is for the job's late rank."""
     idle_ns: int | None = None
-    """From its first work to its last, with nothing running."""
+    """Time from its first work to its last in which nothing ran."""
 
 
 class Job(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -406,14 +405,14 @@ class Job(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     ranks: tuple[Rank, ...]
     n_collectives: int
-    """That every rank has, matched by name and order."""
+    """Collectives that every rank has, matched by name and order."""
     n_unmatched: int
-    """Left out, over all ranks: of names that the ranks have different numbers of."""
+    """Collectives left out, over all ranks, because the ranks have different numbers of that name."""
     imbalance: float | None
-    """Largest compute time over the mean; None where nothing computes."""
+    """The largest compute time over the mean; None where nothing computes."""
     straggler: int | None
-    """The rank that is last in more collectives than chance would make it, or None."""
+    """The rank that is last in more collectives than chance explains, or None."""
     late: int | None = None
-    """The rank for which the others wait so long that it is worth a finding, or None."""
+    """The rank for which the others wait long enough for a finding, or None."""
     absent: tuple[int, ...] = ()
-    """Ranks of the job whose files are not here."""
+    """Ranks of the job whose files are missing here."""

@@ -1,4 +1,4 @@
-"""How a case is measured."""
+"""The protocol of a measurement."""
 
 import msgspec
 
@@ -9,21 +9,21 @@ class Protocol(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Warm-up, number of steps and limits of one measurement."""
 
     warmup_steps: int | None = None
-    """Steps before the timed ones; None: until a test finds the step time steady."""
+    """Steps before the timed ones. None: until a test finds the step time steady."""
     min_steps: int = 10
     max_steps: int = 200
     max_timed_s: float = 5.0
-    """No further step is begun after this long, once `min_steps` are done."""
+    """No further step begins after this time, once `min_steps` are done."""
     relative_half_width: float = 0.005
-    """Timing ends early once the median's 95% interval is this narrow; 0: never."""
+    """Timing ends early once the median's 95% interval is this narrow. 0: never."""
     phases: bool = True
-    """Time forward, backward and optimiser in steps of their own, after the timed ones."""
+    """Time forward, backward and optimiser in separate steps, after the timed ones."""
     fresh_process: bool = False
     timeout_s: float = TIMEOUT_S
-    """Wall time of the whole measurement, model building and compilation included."""
+    """Wall time of the whole measurement, including model building and compilation."""
 
     @property
     def identity(self) -> "Protocol":
-        """Equal for protocols that differ in their time-out alone: it ends a measurement, but what
-        ended before it would have been the same under another."""
+        """The protocol without its time-out. A time-out only ends a measurement: one that ended before it
+        would have been the same under another time-out."""
         return msgspec.structs.replace(self, timeout_s=TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""What every result of the Python API can do: show itself, become a dict or a table, and be saved."""
+"""The common behaviour of all results of the Python API: display, conversion to dicts and tables, saving."""
 
 import importlib
 from collections.abc import Iterable
@@ -10,7 +10,8 @@ import msgspec
 LONGEST_TEXT = 60
 LONGEST_PART = 100
 LONGEST_REPR = 400
-"""Characters: a notebook shows a result's last line of code by its repr, and a record may hold 40 kB."""
+"""Lengths in characters. A notebook shows the result of a cell's last line by its repr, and a record may hold
+40 kB."""
 
 
 class Result:
@@ -19,7 +20,7 @@ class Result:
     __slots__ = ()
 
     ROWS: ClassVar[tuple[str, ...]] = ()
-    """Fields that hold what one would tabulate; the first that is filled counts. None: the record itself."""
+    """Fields that make the table. The first field that is not empty counts. Empty: the record itself."""
 
     def __repr__(self) -> str:
         said = ", ".join(_said(self))
@@ -31,7 +32,8 @@ class Result:
         return str(_results().notebook(self))
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain dicts, lists and numbers: what `--json` prints, less the schema version."""
+        """Everything as plain dicts, lists and numbers: the output of `--json`, without the schema
+        version."""
         found: dict[str, Any] = msgspec.to_builtins(_results().record(self))
         return found
 
@@ -44,7 +46,9 @@ class Result:
         return _results().frame(self)
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
-        """Write it as JSON, whole or not at all; `peakward report FILE` and `pw.load` read it back.
+        """Write the record as JSON. `peakward report FILE` and `pw.load` read it back.
+
+        The file is complete or not written at all.
 
         Raises:
             PeakwardError: the file exists, unless `force` is given; or it cannot be written.
@@ -53,12 +57,12 @@ class Result:
 
 
 def _results() -> Any:
-    # By name, since records import nothing of ours: what shows them stands above all rooms.
+    # Imported by name, because records import nothing of ours and reports stand above all rooms.
     return importlib.import_module("peakward.results")
 
 
 def _said(found: object) -> Iterable[str]:
-    """The fields that differ from their defaults, each short."""
+    """The fields that differ from their defaults, each shortened."""
     assert isinstance(found, msgspec.Struct)
     for field in msgspec.structs.fields(found):
         value = getattr(found, field.name)

@@ -1,4 +1,4 @@
-"""What a scaling law says: its coefficients, the sizes that it finds best, and their price."""
+"""Scaling laws: their coefficients, the sizes that they recommend, and the price of these."""
 
 import msgspec
 
@@ -9,7 +9,7 @@ class ScalingFit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     name: str
     source: str
     irreducible_loss: float
-    """E: what no model and no data remove."""
+    """E: the loss that no model size and no amount of data removes."""
     parameter_coefficient: float
     """A."""
     parameter_exponent: float
@@ -24,7 +24,7 @@ class TrainingPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """A model size and the tokens to train it on."""
 
     rule: str
-    """What chose the two: a fit's optimum, or a rule of thumb."""
+    """The source of both numbers: a fit's optimum, or a rule of thumb."""
     n_parameters: float
     n_tokens: float
     tokens_per_parameter: float
@@ -33,29 +33,29 @@ class TrainingPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     fit: str
     """The name of the fit that gives the loss."""
     loss: float
-    """Predicted, in nats a token."""
+    """The predicted loss, in nats a token."""
 
 
 class LifetimePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The size that reaches a loss with the least work of training and serving together."""
+    """The model size that reaches a loss with the least work for training and serving together."""
 
     training: TrainingPlan
     served_tokens: float
-    """Tokens that go through the model over its life, of prompts and of outputs."""
+    """Tokens that go through the model over its life, prompts and outputs together."""
     serving_flops: float
     """2·N for each served token."""
     lifetime_flops: float
     relative_price: float
-    """Of a FLOP of serving over one of training, by which the two were weighed."""
+    """The price of a FLOP of serving over one of training, by which the two were weighed."""
 
 
 class Tariff(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What arithmetic costs on one device."""
+    """The price of arithmetic on one device."""
 
     peak_flops_per_s: float
-    """The datasheet's dense peak, which MFU is against."""
+    """The datasheet's dense peak, which MFU refers to."""
     mfu: float
-    """Share of that peak that model FLOPs reach: above 0, at most 1."""
+    """The share of that peak that model FLOPs reach: above 0, at most 1."""
     price_per_device_hour: float
     """In any currency."""
 

@@ -10,32 +10,33 @@ from peakward.records.result import Result
 
 
 class ServingSite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One kind of device, one GPU of it. What is None was not asked for, or is in `absent`."""
+    """One GPU of one kind of device. A field is None where it was not requested, or where `absent` has a
+    reason."""
 
     device: str
-    """The catalogue's key."""
+    """The device's key in the catalogue."""
     device_name: str
     floor: ServingFloor | None
-    """The least times, and what follows from them."""
+    """The minimum times, and the figures that follow from them."""
     limit_bytes: int
-    """What the GPU offers at least."""
+    """The minimum of the GPU's available memory."""
     fits: bool
-    """Weights and cache, and nothing else, within that."""
+    """Whether weights and cache alone fit within `limit_bytes`."""
     price_per_gpu_hour: float | None
     least_cost_per_million_tokens: float | None
-    """Of generated tokens, at the least times."""
+    """The cost of generated tokens at the minimum times."""
     absent: tuple[Absent, ...]
 
 
 class ServingPlan(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A workload on several kinds of devices; nothing was run."""
+    """A workload on several kinds of devices. Nothing was run."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("devices",)
 
     cost: ServingCost
-    """On any device."""
+    """The cost on any device."""
     command: str
-    """Makes this plan again."""
+    """The command that makes this plan again."""
     devices: tuple[ServingSite, ...]
     n_parameters: int | None = None
-    """Of the model that is served, whether or not a token goes through them; None in older plans."""
+    """All parameters of the served model, also those that a token does not use. None in older plans."""

@@ -1,4 +1,4 @@
-"""A finished investigation: cases, results, and what they say. The one thing a report shows."""
+"""Studies: finished investigations with their cases, results and conclusions. Reports are views of them."""
 
 from typing import ClassVar, Literal
 
@@ -34,15 +34,15 @@ Cell = str | int | float | None
 
 
 class Column(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A column's heading and the unit of its cells, which says how they are printed."""
+    """A column's heading, and the unit that decides how its cells are printed."""
 
     name: str
     unit: Unit = "text"
-    """`name` is text that says what a row is about: it stays in the row however long it is."""
+    """`name` is text that identifies the row: it stays in the row however long it is."""
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Rows of numbers in the units of their columns; None prints as "–"."""
+    """Rows of numbers in the units of their columns. None prints as "–"."""
 
     title: str
     columns: tuple[Column, ...]
@@ -51,7 +51,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A mark, with the ends of its interval where it has one, and a label."""
+    """A mark with a label, and the ends of its interval where it has one."""
 
     x: float
     y: float
@@ -68,7 +68,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Plot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A drawing of stored numbers. In `bars`, a point's label names its bar and x orders it."""
+    """A drawing of stored numbers. In `bars`, a point's label names its bar and x gives its order."""
 
     title: str
     kind: Literal["lines", "bars", "roofline"]
@@ -82,81 +82,82 @@ class Plot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A number that a conclusion states, and what it was computed from."""
+    """A number that a conclusion states, and the sources that it was computed from."""
 
     quantity: str
     value: float
     unit: Unit
     from_ids: tuple[str, ...]
-    """Of measurements, profiles, recorded memory, trials and calibrations the ids; of what is
-    catalogued (devices, models, scaling fits) the names."""
+    """The ids of measurements, profiles, recorded memory, trials and calibrations; for catalogued things
+    (devices, models, scaling fits) their names."""
 
 
 class Conclusion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A sentence whose every number is in its evidence."""
+    """A sentence. Its evidence holds every number in it."""
 
     text: str
     evidence: tuple[Evidence, ...]
 
 
 class Unfinished(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the budget of a `run` left undone."""
+    """The work that the budget of a `run` left undone."""
 
     budget_s: float
     short_s: float
-    """How much longer what is left should take."""
+    """The predicted time of the remaining work."""
     levers: tuple[str, ...] = ()
-    """Not tried at all."""
+    """Levers that were not tried."""
     unconfirmed: tuple[str, ...] = ()
-    """Faster when screened, and not confirmed for want of time."""
+    """Levers that were faster when screened, but not confirmed for lack of time."""
 
 
 class Study(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one command found. Reports are views of it; `measurements` are its raw truth."""
+    """The results of one command. Reports are views of it; `measurements` are the raw data."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("trials", "measurements")
 
     id: str
     name: str
-    """run, bench, or the name of a study."""
+    """`run`, `bench`, or the name of a study."""
     title: str
     command: str
-    """Reproduces it."""
+    """The command that reproduces it."""
     environment: Environment
     started_at: str
     wall_s: float
     complete: bool
-    """False where it was interrupted or its budget ended first; what is here still holds."""
+    """False where it was interrupted or its budget ended first. The results that it has are valid."""
     measurements: tuple[Measurement, ...]
     calibration: Calibration | None = None
     predictions: tuple[Prediction, ...] = ()
-    """Floors of its cases."""
+    """The floors of its cases."""
     forecasts: tuple[Forecast, ...] = ()
-    """Of its cases, where this device is known: the first of them made before anything was measured."""
+    """The forecasts of its cases, where this device is known. The first one was made before any
+    measurement."""
     trials: tuple[Trial, ...] = ()
     profiles: tuple[CaseProfile, ...] = ()
     memory: tuple[CaseMemory, ...] = ()
-    """What the memory of its cases was held for."""
+    """The recorded memory of its cases."""
     diagnoses: tuple[Diagnosis, ...] = ()
-    """For `run`: what the rules say of its cases. Empty in studies stored before there were rules."""
+    """For `run`: the diagnoses of its cases. Empty in studies older than the rules."""
     best_command: str | None = None
-    """For `run`: reproduces the best composition found."""
+    """For `run`: the command that reproduces the best composition."""
     steps: tuple[str, ...] | None = None
-    """For `run`: the ids of the trials that lead from the baseline to the best, in order. None in
-    studies stored before it was kept."""
+    """For `run`: the ids of the trials that lead from the baseline to the best, in order. None in studies
+    older than this field."""
     tables: tuple[Table, ...] = ()
     plots: tuple[Plot, ...] = ()
     conclusions: tuple[Conclusion, ...] = ()
     unfinished: Unfinished | None = None
-    """For `run`: None where the budget sufficed, and in studies stored before it was kept."""
+    """For `run`: None where the budget sufficed, and in studies older than this field."""
     interrupted: bool = False
-    """Ended by Ctrl-C, so that the same command has more to do."""
+    """Whether Ctrl-C ended it, so that the same command would do more."""
     notes: tuple[str, ...] = ()
-    """Conventions and limits the reader must know: what was not run, and why."""
+    """Conventions and limits that the reader needs: for example what was not run, and why."""
 
 
 class Studies(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Several studies that one command carried out."""
+    """Several studies of one command."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("studies",)
 

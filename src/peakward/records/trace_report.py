@@ -1,4 +1,4 @@
-"""What `peakward trace` tells of one trace, or of several as ranks of one job."""
+"""The result of `peakward trace`: one trace, or several as ranks of one job."""
 
 from typing import ClassVar
 
@@ -10,12 +10,12 @@ from peakward.records.result import Result
 
 
 class TraceReport(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The profile of each trace, what the rules say of each, and of several how they compare."""
+    """The profile and the diagnosis of each trace, and the comparison of several."""
 
     ROWS: ClassVar[tuple[str, ...]] = ("profiles",)
 
     profiles: tuple[Profile, ...]
     diagnoses: tuple[Diagnosis, ...]
-    """One a profile. None of a part of a trace: the rest would look idle to the rules."""
+    """One for each profile. Empty for a part of a trace, because its rest would look idle to the rules."""
     job: Job | None = None
-    """None of a single trace."""
+    """None for a single trace."""

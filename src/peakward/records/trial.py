@@ -1,4 +1,4 @@
-"""A lever, tried and judged."""
+"""Trials: levers that were tried and judged."""
 
 from typing import Literal
 
@@ -11,34 +11,34 @@ from peakward.records.plan import Absent
 
 TrialVerdict = Literal["kept", "rejected", "inconclusive"]
 Objective = Literal["latency", "throughput", "memory", "energy"]
-"""What a search is after: the shortest step, the most tokens/s, the least peak memory, or the least
-energy of a step."""
+"""The goal of a search: the shortest step, the most tokens/s, the lowest peak memory, or the least energy of
+a step."""
 
 
 class Pair(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Median step times of base and candidate, run next to each other in one process."""
+    """Median step times of base and candidate, which ran next to each other in one process."""
 
     process: int
     base_s: float
     candidate_s: float
     base_j: float | None = None
-    """Energy of a step, where the device counts it and ran long enough."""
+    """The energy of a step, where the device counts it and ran long enough."""
     candidate_j: float | None = None
 
 
 class NumericsError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How far one quantity lies from the fp64 oracle, as ‖x − oracle‖ / ‖oracle‖. Of a live step the oracle
-    is the step without the lever, and the base the same called again."""
+    """The error of one quantity against the fp64 oracle, ‖x − oracle‖ / ‖oracle‖. For a live step the oracle
+    is the step without the lever, and the base is a second call of that step."""
 
     quantity: Literal["logits", "loss", "gradients", "parameters", "updates"]
     candidate_error: float
     base_error: float
     bound: float
-    """What `candidate_error` must not exceed for the class to hold."""
+    """The largest `candidate_error` that the class allows."""
 
 
 class NumericsVerdict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Whether the candidate computes what its class promises."""
+    """Whether the candidate keeps the promise of its numerics class."""
 
     declared: NumericsClass
     verdict: Literal["holds", "violated", "not computed"]
@@ -47,30 +47,30 @@ class NumericsVerdict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class Foretold(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a lever was predicted to do, before its candidate was measured against its base."""
+    """The predicted effect of a lever, made before its candidate was measured against its base."""
 
     time_ratio: Interval | None = None
-    """Candidate's step time over base's; nine in ten measured ratios lie in it. None: not computed, for
-    the reason in `absent`."""
+    """Candidate's step time over base's. Nine in ten measured ratios lie in the interval. None where it was
+    not computed, for the reason in `absent`."""
     memory_ratio: float | None = None
-    """Candidate's peak allocated memory over base's; None likewise."""
+    """Candidate's peak allocated memory over base's. None where it was not computed."""
     absent: tuple[Absent, ...] = ()
-    """For the figures "time" and "memory"."""
+    """The reasons for missing figures, named "time" and "memory"."""
 
 
 class Bound(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The least that a trial's time ratio can be: a smaller one is an error of ours."""
+    """The minimum of a trial's time ratio. A smaller measured ratio is an error of Peakward."""
 
     least_time_ratio: float
     basis: Literal["profile", "floor"]
-    """`profile`: the base's work that the lever cannot touch, over the base's step (Amdahl). `floor`:
-    the candidate's products at the device's peak rate, over the base's step."""
+    """`profile`: the base's work that the lever cannot change, over the base's step (Amdahl). `floor`: the
+    candidate's products at the device's peak rate, over the base's step."""
     broken: bool = False
-    """The whole interval of the time ratio lies below it."""
+    """Whether the whole interval of the time ratio lies below the bound."""
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`lever` applied to `base`, measured against it in pairs."""
+    """`lever` applied to `base`, and measured against it in pairs."""
 
     id: str
     lever: str
@@ -78,33 +78,33 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     candidate: LeverCase
     environment_key: str
     stage: Literal["refused", "screened", "confirmed"]
-    """`refused`: the lever cannot apply here, or its numerics forbid it; nothing was timed."""
+    """`refused`: the lever cannot apply here, or its numerics forbid it. Nothing was timed."""
     verdict: TrialVerdict
-    """`kept`: a gain that was confirmed; whether its lever is in the best composition, `Study.steps` says."""
+    """`kept`: a confirmed gain. `Study.steps` says whether its lever is in the best composition."""
     reason: str
     status: Status = "ok"
-    """`ok`, or that of the arm that failed."""
+    """`ok`, or the status of the arm that failed."""
     pairs: tuple[Pair, ...] = ()
     time_ratio: Interval | None = None
-    """Candidate's step time over base's (below 1 is faster): t-interval on the logarithm, with the
+    """Candidate's step time over base's; below 1 is faster. It is a t-interval on the logarithm, with the
     process as the unit where there are several."""
     base_peak_bytes: int | None = None
     candidate_peak_bytes: int | None = None
     numerics: NumericsVerdict | None = None
     wall_s: float = 0.0
     foretold: Foretold | None = None
-    """None in trials that were stored before it was kept, and where nothing was to be timed."""
+    """None in trials older than this field, and where nothing was to be timed."""
     bound: Bound | None = None
-    """None where none is known, and in screenings: these keep nothing."""
+    """None where no bound is known, and in screenings, which keep nothing."""
     judged_by: Literal["time", "memory", "energy"] = "time"
-    """What the verdict is about."""
+    """The quantity that the verdict is about."""
     doubts: tuple[str, ...] | None = None
-    """Why the times may not be believed; `reason` repeats them. None in trials that were stored before they
-    had a field."""
+    """Reasons why the times may be unreliable; `reason` repeats them. None in trials older than this
+    field."""
     energy_ratio: Interval | None = None
-    """Candidate's energy of a step over base's, as `time_ratio`; None where it was not counted."""
+    """Candidate's energy of a step over base's, like `time_ratio`. None where energy was not counted."""
     ended_by: EndedBy = "case"
-    """Of an arm that failed. Where it is not the case, the trial says nothing about its lever."""
+    """Who ended an arm that failed. Unless it is the case, the trial says nothing about its lever."""
 
     @property
     def interrupted(self) -> bool:
@@ -113,7 +113,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def ratio(self) -> Interval | None:
-        """Candidate over base of what it was judged by; below 1 is better."""
+        """Candidate over base in the quantity that it was judged by; below 1 is better."""
         if self.judged_by == "energy":
             return self.energy_ratio
         if self.judged_by == "time":
