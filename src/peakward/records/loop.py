@@ -62,7 +62,7 @@ class LoopTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return (self.total_s - self.pauses.beyond_s) / self.n_steps
 
 
-class Reading(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class WatchedWindow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One window of a watched loop: its trace, analysed and diagnosed."""
 
     profile: Profile

@@ -8,17 +8,20 @@ from peakward.records.measurement import Interval
 from peakward.stats.distributions import student_t_quantile
 
 N_BATCHES = 10
-"""As many as it takes for Student's t not to widen the interval much (2.26 against 1.96 deviations)."""
+"""Enough batches that Student's t widens the interval little (2.26 against 1.96 deviations)."""
 
 
 def mean_interval(
     values: Sequence[float], *, n_batches: int = N_BATCHES, level: float = 0.95
 ) -> Interval | None:
-    """The mean of a steady series, in its order, by batch means (Law & Kelton 2000, "Simulation modeling
-    and analysis", 9.5.3): the means of `n_batches` stretches of equal length depend on one another far
-    less than neighbours do, and Student's t is taken of them. None of fewer than two values a batch.
+    """The mean of a steady series in its order, with an interval by batch means.
 
-    Values left over by the division are the first ones, and left out of the interval's width alone.
+    The series is cut into `n_batches` stretches of equal length. Their means depend on one another far less
+    than neighbouring values do, and Student's t applies to them (Law & Kelton 2000, "Simulation modeling and
+    analysis", 9.5.3). The result is None where there are fewer than two values a batch.
+
+    Values left over by the division are the first ones. They count in the mean, but not in the interval's
+    width.
     """
     length = len(values) // n_batches
     if length < 2:
@@ -30,7 +33,7 @@ def mean_interval(
 
 
 def interval_of_means(means: Sequence[float], *, level: float = 0.95) -> Interval:
-    """The mean of two or more means of whole measurements, by Student's t."""
+    """The mean of at least two means of whole measurements, by Student's t."""
     mean, reach = fmean(means), _reach(means, level)
     return Interval(estimate=mean, low=mean - reach, high=mean + reach, level=level)
 

@@ -1,4 +1,4 @@
-"""The bootstrap interval of a median, computed exactly rather than by drawing."""
+"""The bootstrap interval of a median, computed exactly instead of by resampling."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -9,7 +9,8 @@ from peakward.records.measurement import Interval
 from peakward.stats.distributions import binomial_at_least
 
 _REACH_SD = 8
-"""How many standard deviations of a resampled median's rank are looked at: 1e-15 lies beyond."""
+"""The range of a resampled median's rank, in standard deviations. Only 1e-15 of the probability lies
+beyond."""
 _NEGLIGIBLE = 1e-12
 """Outcomes rarer than this are left out; at 200 values they add up to less than 1e-9."""
 
@@ -22,7 +23,7 @@ def _ranks(n: int) -> range:
 
 
 def _atoms_of_odd(n: int) -> Iterator[_Atom]:
-    """The middle draw is the k-th value or below where at least half the draws are."""
+    """The middle draw is at most the k-th value where at least half the draws are."""
     middle = (n + 1) // 2
     below = 0.0
     for k in _ranks(n):
@@ -63,13 +64,14 @@ def _atoms_of_even(n: int) -> Iterator[_Atom]:
 
 @lru_cache(maxsize=16)
 def _atoms(n: int) -> tuple[_Atom, ...]:
-    """(i, j, probability): the median of n draws from n sorted values is the mean of the i-th and j-th."""
+    """Triples (i, j, probability): the median of n draws from n sorted values is the mean of the i-th and
+    j-th."""
     atoms = _atoms_of_odd(n) if n % 2 else _atoms_of_even(n)
     return tuple(atom for atom in atoms if atom[2] >= _NEGLIGIBLE)
 
 
 def _quantile(outcomes: Sequence[tuple[float, float]], probability: float) -> float:
-    """The first value, in the order given, by which `probability` has gathered."""
+    """The first value, in the order given, at which the summed probability reaches `probability`."""
     gathered = 0.0
     for value, chance in outcomes:
         gathered += chance

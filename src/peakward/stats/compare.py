@@ -1,4 +1,4 @@
-"""Two measured medians, taken apart in time: how do they differ, and is it sure?"""
+"""Compares two medians that were measured at different times: how they differ, and how surely."""
 
 import math
 from typing import Literal
@@ -36,10 +36,10 @@ def median_ratio(before: Interval, after: Interval) -> Interval:
 
 
 def judge_change(ratio: Interval, *, threshold: float) -> Change:
-    """What a time ratio supports when changes within `threshold` do not matter.
+    """The change that a time ratio proves when changes within `threshold` do not matter.
 
-    With the band 1 / (1 + threshold) … 1 + threshold: `slower` where the whole interval lies above
-    it, `faster` where it lies below, `same` where it lies inside, `inconclusive` otherwise.
+    The band is 1 / (1 + threshold) … 1 + threshold. `slower`: the whole interval lies above it. `faster`: it
+    lies below. `same`: it lies inside. `inconclusive`: otherwise.
     """
     upper = 1 + threshold
     lower = 1 / upper

@@ -1,4 +1,4 @@
-"""Whether values fall into two groups."""
+"""Tests whether values fall into two groups."""
 
 import math
 from collections.abc import Sequence
@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from statistics import median
 
 MIN_VALUES = 20
-"""Of 10 values, one normal sample in fifty splits by the rule below; of 20, none of a thousand did."""
+"""The fewest values to test. With 10 values one normal sample in fifty splits by the rule below, with 20 none
+of a thousand did."""
 MIN_SHARE = 0.2
-"""The smaller group's share. Below it the group is outliers, which leave the median alone."""
+"""The minimum share of the smaller group. A smaller group is outliers, which do not move the median."""
 MIN_DISTANCE_SD = 6.0
-"""Between the groups' means, in standard deviations within them. The two halves of one normal
-distribution lie 2.6 apart, of one uniform 3.5; of 20 exponential values, 6 is chance in fifty."""
+"""The minimum distance of the groups' means, in standard deviations within them. The halves of a normal
+distribution are 2.6 apart, those of a uniform one 3.5; 20 exponential values reach 6 by chance once in
+fifty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +26,7 @@ class TwoModes:
 
 
 def _best_split(ordered: Sequence[float]) -> int:
-    """How many of the sorted values lie in the lower group, where the groups' means explain most.
+    """The size of the lower group where the split explains most of the variance.
 
     Otsu 1979, "A threshold selection method from gray-level histograms", equation 18, on values.
     """
@@ -40,7 +42,7 @@ def _best_split(ordered: Sequence[float]) -> int:
 
 
 def two_modes(values: Sequence[float]) -> TwoModes | None:
-    """The two groups that the values fall into, or None where one will do or the values are few."""
+    """The two groups of the values, or None where one group suffices or the values are few."""
     if len(values) < MIN_VALUES:
         return None
     ordered = sorted(values)

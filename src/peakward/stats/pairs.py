@@ -1,4 +1,4 @@
-"""Base against candidate, from pairs run next to each other."""
+"""Compares base and candidate by pairs that ran next to each other."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -29,8 +29,8 @@ def ratio_interval(pairs: Sequence[Pair], *, level: float = 0.95) -> Interval:
 
 
 def energy_interval(pairs: Sequence[Pair], *, level: float = 0.95) -> Interval | None:
-    """Candidate's energy of a step over base's, as `ratio_interval`; None where there are fewer than two
-    pairs, or one lacks a side."""
+    """Candidate's energy of a step over base's, by the method of `ratio_interval`. None where there are fewer
+    than two pairs, or one lacks a side."""
     counted = [
         (pair.process, pair.candidate_j / pair.base_j)
         for pair in pairs
@@ -54,7 +54,7 @@ def _interval(logs: Sequence[float], level: float) -> Interval:
 
 
 def _observations(ratios: Iterable[tuple[int, float]]) -> list[float]:
-    """Logarithms of each process's ratios."""
+    """The logarithms of the ratios. Several processes count as one mean each."""
     by_process: dict[int, list[float]] = {}
     for process, ratio in ratios:
         by_process.setdefault(process, []).append(math.log(ratio))
@@ -64,7 +64,7 @@ def _observations(ratios: Iterable[tuple[int, float]]) -> list[float]:
 
 
 def inverted(ratio: Interval) -> Interval:
-    """A ratio of times as a speed-up."""
+    """The speed-up for a ratio of times."""
     return Interval(
         estimate=1 / ratio.estimate, low=1 / ratio.high, high=1 / ratio.low, level=ratio.level
     )

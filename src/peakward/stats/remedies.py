@@ -1,4 +1,4 @@
-"""What to do about step times that may not be believed, by the reason given for them."""
+"""Remedies for unreliable step times, by the reason that was given for them."""
 
 from collections.abc import Iterable
 
@@ -25,13 +25,12 @@ REMEDIES = (
     ("two modes", LONGER),
     ("in process", "measure in a fresh process, which runs nothing else"),
 )
-"""A part of a reason (of `stats.validity` or `lab.measure`) and its remedy; the first that fits counts.
-A steady rise of step times is mostly a device that grows warm. "other work took" is how stored records
-have it."""
+"""Parts of reasons (of `stats.validity` or `lab.measure`) with their remedies. The first match counts. A
+steady rise of step times mostly means that the device grows warm. Stored records have "other work took"."""
 
 
 def remedies(reasons: Iterable[str]) -> tuple[str, ...]:
-    """What to do, each once, in the order of the reasons."""
+    """The remedies of the reasons in their order, each once."""
     found = (
         next((remedy for part, remedy in REMEDIES if part in reason), None) for reason in reasons
     )

@@ -1,4 +1,4 @@
-"""When warm-up is over."""
+"""Decides when warm-up is over."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -7,13 +7,13 @@ from statistics import median
 from peakward.stats.trend import trend
 
 MIN_STEADY = 6
-"""Fewest values that can be called steady."""
+"""The fewest values that can be called steady."""
 TREND_P_VALUE = 0.1
-"""A tail that falls this steadily is not steady yet; a false alarm costs one more warm-up step."""
+"""A tail that falls this significantly is not steady yet. A false alarm costs one more warm-up step."""
 TREND_CHANGE = 0.02
-"""But only where it still changes by this much: long series show significant drifts of 0.1%."""
+"""The least change that counts: long series have significant drifts of 0.1%."""
 RESOLUTION = 0.005
-"""Differences below this share of the median are not chased: step times repeat no better."""
+"""Differences below this share of the median are ignored, because step times repeat no better."""
 _MEDIAN_DIFFERENCE = 0.954
 """Median |x - y| of two normal values, in standard deviations: 0.6745·√2."""
 
@@ -59,10 +59,10 @@ def _truncation(values: Sequence[float], noise: float) -> int:
 def steady_start(times_s: Sequence[float]) -> int | None:
     """The index from which the step times are steady; None where they are not, or not yet.
 
-    MSER on the series less its lone spikes, applied to single values (not to batches of 5, since
-    warm-up is a few steps long). A truncation in the second half means that too little was seen
-    (the same paper), and so does a tail that still rises or falls by Mann–Kendall. The index never
-    lies on a value slower than all that follow.
+    The rule is MSER on the series without its lone spikes, on single values (not batches of 5, because
+    warm-up is a few steps long). A truncation in the second half means that too few values were seen (same
+    paper); so does a tail that still rises or falls by Mann–Kendall. The index never lies on a value slower
+    than all that follow.
     """
     if len(times_s) < MIN_STEADY:
         return None
@@ -72,7 +72,7 @@ def steady_start(times_s: Sequence[float]) -> int | None:
         return None
     if times_s[start] > max(smooth[start:]):
         start += 1
-    # Of the raw values: smoothing ties neighbours together, which tripled this test's false alarms.
+    # The test takes raw values: smoothing ties neighbours together, which tripled its false alarms.
     tail = trend(times_s[start:])
     drifts = tail.p_value < TREND_P_VALUE and abs(tail.change) > TREND_CHANGE
     return None if drifts else start

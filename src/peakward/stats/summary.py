@@ -1,4 +1,4 @@
-"""The statistics of step times that stand beside each other in every table."""
+"""The statistics of step times that tables show side by side."""
 
 from collections.abc import Sequence
 from statistics import fmean, median, stdev
@@ -8,11 +8,11 @@ from peakward.stats.bootstrap import median_interval
 
 
 def summarise(runs: Sequence[Run]) -> Summary:
-    """Summary of the timed steps of one or more processes; a run without timed steps adds nothing.
+    """Summarise the timed steps of one or more processes. A run without timed steps adds nothing.
 
-    The median and its interval are over the steps of a single process, and over the medians of
-    several: steps of one process share its memory layout and its clocks, so pooled they would
-    claim more than they know. Mean, standard deviation, minimum and count are over all steps.
+    For one process, the median and its interval are over its steps. For several they are over the medians of
+    the processes: steps of one process share its memory layout and its clocks, so pooled steps would give too
+    narrow an interval. Mean, standard deviation, minimum and count are over all steps.
 
     Raises:
         ValueError: not a single timed step.

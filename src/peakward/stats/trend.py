@@ -1,4 +1,4 @@
-"""Whether a series of times climbs or falls, and by how much."""
+"""Tests whether a series of times rises or falls, and by how much."""
 
 import math
 from bisect import bisect_left, bisect_right, insort
@@ -10,9 +10,9 @@ from statistics import NormalDist, median
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trend:
-    """The relative change from the median of the first third to that of the last, and its chance.
+    """The relative change from the median of the first third to that of the last, and its p-value.
 
-    `p_value` is how often values in random order would rise or fall at least as steadily.
+    `p_value` is the probability that values in random order rise or fall at least as steadily.
     """
 
     change: float
@@ -20,7 +20,7 @@ class Trend:
 
 
 def _rises_less_falls(values: Sequence[float]) -> int:
-    """Kendall's S: pairs in which the later value is greater, less those in which it is smaller."""
+    """Kendall's S: the pairs with a greater later value, minus the pairs with a smaller one."""
     seen: list[float] = []
     score = 0
     for value in values:
@@ -30,7 +30,8 @@ def _rises_less_falls(values: Sequence[float]) -> int:
 
 
 def _variance_of_score(values: Sequence[float]) -> float:
-    """Of Kendall's S over random orders, ties included (Kendall 1975, "Rank correlation methods")."""
+    """The variance of Kendall's S over random orders, with ties (Kendall 1975, "Rank correlation
+    methods")."""
 
     def term(n: int) -> int:
         return n * (n - 1) * (2 * n + 5)
@@ -39,15 +40,15 @@ def _variance_of_score(values: Sequence[float]) -> float:
 
 
 def trend(values: Sequence[float]) -> Trend:
-    """The trend of at least one value by the Mann–Kendall test (Mann 1945), two-sided.
+    """The trend of at least one value by the two-sided Mann–Kendall test (Mann 1945).
 
-    It looks at the order alone, so a spike counts as one value and needs no distribution. Below 5
-    values no order is rare enough to speak of: p stays above 0.05.
+    It uses only the order, so a spike counts as one value and no distribution is assumed. Below 5 values no
+    order is rare enough: p stays above 0.05.
     """
     third = -(-len(values) // 3)
     start, end = median(values[:third]), median(values[-third:])
     variance = _variance_of_score(values)
-    # The score moves in steps of 2: one less is the continuity correction of the normal limit.
+    # The score moves in steps of 2, so subtracting 1 is the continuity correction of the normal limit.
     score = max(0, abs(_rises_less_falls(values)) - 1)
     z = score / math.sqrt(variance) if variance else 0.0
     return Trend(change=end / start - 1, p_value=2 * (1 - NormalDist().cdf(z)))

@@ -1,4 +1,4 @@
-"""Whether step times may be believed: stable, unstable or throttled, and why."""
+"""Judges step times: stable, unstable or throttled, with the reasons."""
 
 from collections.abc import Iterator, Sequence
 from statistics import fmean, median, quantiles
@@ -8,26 +8,30 @@ from peakward.stats.modes import two_modes
 from peakward.stats.trend import trend
 
 MIN_STEPS = 5
-"""Of fewer, neither the spread nor a trend (`stats.trend`) can be told from chance."""
+"""The fewest steps to judge. With fewer, spread and trend (`stats.trend`) cannot be told from chance."""
 MAX_SPREAD = 0.05
-"""Of the median. On GPUs with a settled clock steps repeat within 3%, on throttling ones within 35%
-(records.md), and at 5% the median of 30 steps is known to about 2%."""
+"""The largest accepted spread, relative to the median. On GPUs with a settled clock steps repeat within 3%,
+on throttling ones within 35% (records.md); at 5% the median of 30 steps is known to about 2%."""
 MAX_OUTLIER_COST = 0.05
-"""How far slow outliers may lift the mean above the median before a long run would notice."""
+"""The most that slow outliers may lift the mean above the median. A long run would notice more."""
 MAX_DRIFT = 0.02
-"""From the first third to the last. A spread averages out with more steps; a drift only moves on."""
+"""The largest accepted drift from the first third to the last. More steps average a spread out, but not a
+drift."""
 DRIFT_P_VALUE = 0.01
 """One stable series in a hundred is called drifting, and only where it also moved by `MAX_DRIFT`."""
 MIN_MODE_DISTANCE = 0.05
-"""Of the median. Modes closer than the spread that passes are no worse than that spread."""
+"""The smallest distance of two modes, relative to the median. Closer modes are no worse than the accepted
+spread."""
 MAX_CLOCK_DROP = 0.05
-"""From the fastest sample to the mean. Every large GPU meets its power cap in a long matmul; it
-matters where the clock, and with it the time of compute-bound work, moved by as much as the spread."""
+"""The largest accepted drop of the clock from its fastest sample to its mean. Every large GPU meets its power
+cap in a long matmul; that matters only where the clock, and so the time of compute-bound work, moves by as
+much as the spread."""
 
 SLOWDOWNS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
 POWER_CAP = "sw_power_cap"
-"""`Telemetry.throttle_reasons` speaks as nvidia-smi does, less its prefix `clocks_event_reasons.`.
-Its other reasons (gpu_idle, applications_clocks_setting, sync_boost, …) slow nothing unasked."""
+"""Throttle reasons that slow the device. `Telemetry.throttle_reasons` uses nvidia-smi's words without the
+prefix `clocks_event_reasons.`. Its other reasons (gpu_idle, applications_clocks_setting, sync_boost, …) slow
+nothing unasked."""
 
 _IQR_SD = 1.349
 """Interquartile range of a normal distribution, in standard deviations."""
@@ -48,12 +52,12 @@ def _throttling(telemetry: Telemetry) -> Iterator[str]:
 
 
 def _spread(steps_s: Sequence[float]) -> Iterator[str]:
-    """Of the middle half and of the outliers, each judged by what it does to a claim.
+    """Reasons from the spread of the middle half and from the outliers, each judged by its effect on a claim.
 
-    The plain coefficient of variation is not judged: one step of 200 that takes twice as long lifts
-    it to 7%, yet moves the median by nothing and the mean by 0.5%. The interquartile range says how
-    well the median repeats; unlike the median absolute deviation it sees a second mode that holds
-    over a quarter of the steps. The mean's distance from the median says what the outliers cost.
+    The plain coefficient of variation is not used: one step of 200 that takes twice as long lifts it to 7%,
+    yet leaves the median and moves the mean by 0.5%. The interquartile range shows how well the median
+    repeats; unlike the median absolute deviation it sees a second mode that holds over a quarter of the
+    steps. The distance of the mean from the median shows the cost of the outliers.
     """
     centre = median(steps_s)
     lower, _, upper = quantiles(steps_s, n=4, method="inclusive")
@@ -88,11 +92,11 @@ def _modes(steps_s: Sequence[float]) -> Iterator[str]:
 
 
 def judge_times(steps_s: Sequence[float], telemetry: Telemetry | None) -> Validity:
-    """The verdict on the timed steps of one process, in the order they ran, in seconds, above 0.
+    """The verdict on one process's timed steps in the order they ran, in seconds, above 0.
 
-    `throttled`: the device slowed itself down (a thermal or hardware slowdown, or a power cap under
-    which the clock fell). `unstable`: too few steps, or their spread, outliers, drift or two modes
-    exceed the limits above. Every reason found is given, the throttling first.
+    `throttled`: the device slowed itself down (a thermal or hardware slowdown, or a power cap under which the
+    clock fell). `unstable`: there are too few steps, or their spread, outliers, drift or two modes exceed the
+    limits above. All reasons are given, throttling first.
     """
     throttling = tuple(_throttling(telemetry)) if telemetry else ()
     if len(steps_s) < MIN_STEPS:

@@ -1,4 +1,4 @@
-"""What an interval says of a candidate: its verdict and the words for it, from one reading of its ends."""
+"""Verdicts on candidates: one function reads an interval's ends and gives both the verdict and its words."""
 
 from typing import NamedTuple
 
@@ -8,50 +8,50 @@ from peakward.records.measurement import Interval
 from peakward.records.trial import Trial, TrialVerdict
 
 LEAST_GAIN = 0.01
-"""A lever whose speed-up is below 1.01 is not worth its complication."""
+"""The least gain worth its complication: a speed-up of 1.01."""
 WORTH_HAVING = 1 / (1 + LEAST_GAIN)
-"""The largest ratio of candidate over base that is worth having."""
+"""The largest ratio of candidate over base that is worth keeping."""
 
 BETTER = {"time": "faster", "memory": "less memory", "energy": "less energy"}
 WORSE = {"time": "slower", "memory": "more memory", "energy": "more energy"}
-"""By `Trial.judged_by`."""
+"""Words for a better and a worse candidate, by `Trial.judged_by`."""
 
 
-class Reading(NamedTuple):
-    """What an interval of candidate over base supports."""
+class Judgement(NamedTuple):
+    """The verdict that an interval of candidate over base supports, and its words."""
 
     verdict: TrialVerdict
     words: str
 
 
-def read(ratio: Interval, *, judged_by: str = "time") -> Reading:
-    """Whether a candidate is worth keeping.
+def read(ratio: Interval, *, judged_by: str = "time") -> Judgement:
+    """Judge whether a candidate is worth keeping.
 
-    - `kept`: the whole interval is below 1 and the estimate is worth having.
-    - `rejected`: the whole interval is above what is worth having: the candidate is worse, or no gain
-      that counts is in the interval.
-    - `inconclusive`: all else. More pairs would tell.
+    - `kept`: the whole interval is below 1, and the estimate is worth having.
+    - `rejected`: the whole interval is above the largest ratio worth having: the candidate is worse, or no
+      gain that counts lies in the interval.
+    - `inconclusive`: all other cases. More pairs would decide.
     """
     better, worse, gain = BETTER[judged_by], WORSE[judged_by], f"{LEAST_GAIN:.0%}"
     if ratio.low > 1:
-        return Reading("rejected", f"{worse} in the whole interval")
+        return Judgement("rejected", f"{worse} in the whole interval")
     if ratio.high < 1:
         if ratio.estimate <= WORTH_HAVING:
-            return Reading("kept", f"{better} in the whole interval")
+            return Judgement("kept", f"{better} in the whole interval")
         if ratio.low > WORTH_HAVING:
-            return Reading("rejected", f"{better}, but by less than {gain}")
-        return Reading("inconclusive", f"{better}, but perhaps by less than {gain}")
+            return Judgement("rejected", f"{better}, but by less than {gain}")
+        return Judgement("inconclusive", f"{better}, but perhaps by less than {gain}")
     if ratio.low > WORTH_HAVING:
-        return Reading("rejected", f"no gain of {gain} in the interval")
-    return Reading("inconclusive", f"the interval holds both a gain of {gain} and none")
+        return Judgement("rejected", f"no gain of {gain} in the interval")
+    return Judgement("inconclusive", f"the interval holds both a gain of {gain} and none")
 
 
 def judged(trial: Trial, *, rounds: str = "processes") -> Trial:
-    """The trial with the verdict and the reason that its ratio's interval gives.
+    """The trial with the verdict and reason of its ratio's interval.
 
-    A screening keeps nothing: what changed between its two measurements is not in their interval.
-    `rounds` is what each pair of a confirmation comes from. Doubts about the times are told beside the
-    verdict and change nothing in it: 2.3 times slower is slower on a noisy machine too.
+    A screening never keeps a lever, because drift between its two measurements is not in the interval.
+    `rounds` names the source of each confirmation pair. Doubts about the times are told beside the verdict
+    and do not change it: 2.3 times slower is slower on a noisy machine too.
     """
     assert trial.ratio is not None
     verdict, words = read(trial.ratio, judged_by=trial.judged_by)
@@ -67,11 +67,11 @@ def judged(trial: Trial, *, rounds: str = "processes") -> Trial:
 
 
 def reread(trial: Trial) -> Trial:
-    """A trial as it is judged now.
+    """The stored trial with a verdict by today's rules.
 
-    Trials that were stored before doubts were kept apart had a screening's verdict depend on them, so that
-    0.386× (0.383–0.414×) was called inconclusive. What was rejected for another reason than its interval,
-    has no ratio, or must not be believed stands as it was stored.
+    Older trials had doubts inside a screening's verdict, so 0.386× (0.383–0.414×) was called inconclusive. A
+    trial keeps its stored verdict where it was rejected for another reason than its interval, has no ratio,
+    or must not be believed.
     """
     told_apart = trial.doubts is not None
     believed = trial.numerics is None or trial.numerics.verdict == "holds"
@@ -85,8 +85,8 @@ def reread(trial: Trial) -> Trial:
 
 
 def _old_doubts(reason: str) -> tuple[str, ...]:
-    """Where they stood until they had a field: behind the parenthesis of a confirmation, at the end of a
-    screening."""
+    """Doubts from the reason of an older trial: after a confirmation's parenthesis, at the end of a
+    screening's reason."""
     if reason.endswith("times that are not steady"):
         return ("its times were not steady",)
     return tuple(filter(None, reason.partition("); ")[2].split("; ")))

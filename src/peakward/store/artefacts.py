@@ -1,5 +1,4 @@
-"""Large files that lie beside the database, named by what they hold: traces and
-allocator snapshots."""
+"""Large files beside the database, named by a hash of their content: traces and allocator snapshots."""
 
 import errno
 import hashlib
@@ -12,14 +11,13 @@ from pathlib import Path
 from peakward.records.errors import PeakwardError
 
 _NAME = re.compile(r"[0-9a-f]{16}(\.(?:json|pickle)\.gz)")
-"""A trace's ends in .json.gz, a snapshot's in .pickle.gz."""
+"""A trace ends in .json.gz, a snapshot in .pickle.gz."""
 
 
 def keep(db_path: Path, file: Path) -> str:
-    """Move a trace or a snapshot to the database's folder of files; the name to store.
+    """Move a trace or a snapshot to the database's folder of files; returns the name to store.
 
-    The file is there whole, and durably, or not at all. One that holds the same is there once;
-    nothing is overwritten.
+    The file arrives whole and durable, or not at all. Equal files are kept once. Nothing is overwritten.
 
     Raises:
         PeakwardError: no such file, no room, or a damaged file of that name is there already.
@@ -42,7 +40,7 @@ def keep(db_path: Path, file: Path) -> str:
 
 
 def path_of(db_path: Path, name: str) -> Path:
-    """Where the file of that name lies.
+    """The path of the kept file with this name.
 
     Raises:
         PeakwardError: it is not there, or the name is none that `keep` gives.
@@ -75,7 +73,7 @@ def _check_whole(kept: Path) -> None:
 
 
 def _move(file: Path, kept: Path) -> None:
-    """By a rename, which nobody can see half-done; from another file system, of a copy."""
+    """Move by a rename, which is atomic; from another file system, rename a copy."""
     _sync(file)
     try:
         file.rename(kept)

@@ -1,4 +1,4 @@
-"""Opening the file: to write it, to read it."""
+"""Opens the database file for writing or for reading."""
 
 import os
 import platform
@@ -15,12 +15,12 @@ BUSY_TIMEOUT_S = 5.0
 
 
 def connect_writer(path: Path) -> sqlite3.Connection:
-    """A connection that may write, to tables that exist and are sound.
+    """A connection that may write to existing, sound tables.
 
-    Write-ahead log, so that reports can be read while a run writes. `synchronous` FULL: for a
-    killed process NORMAL would do (what was handed to the kernel survives it), FULL also keeps every
-    acknowledged record through a power cut or a cluster node's reset, and its one fsync a record,
-    milliseconds, is nothing to the seconds that a measurement takes.
+    A write-ahead log lets reports read while a run writes. `synchronous` is FULL, so that every acknowledged
+    record also survives a power cut or a cluster node's reset. NORMAL would suffice for a killed process,
+    whose data the kernel already has. FULL costs one fsync a record: milliseconds, against the seconds of a
+    measurement.
     """
     connection = _connect(path)
     try:
@@ -41,10 +41,10 @@ def connect_writer(path: Path) -> sqlite3.Connection:
 def connect_reader(path: Path) -> sqlite3.Connection:
     """A connection that cannot write.
 
-    Reading a write-ahead log needs a shared-memory file beside it, which cannot be made in a folder
-    that cannot be written. Where the last writer closed there is no log, and SQLite may take the
-    file as immutable. Never where a rollback journal lies beside it: the tables are laid under one, and
-    until a writer has rolled them back the pages of a creation that was killed make no sense.
+    A write-ahead log needs a shared-memory file beside it, which a read-only folder does not allow. Where the
+    last writer closed there is no log, and SQLite may open the file as immutable. It must not where a
+    rollback journal lies beside the file: tables are created under one, and after a killed creation the pages
+    make no sense until a writer has rolled them back.
     """
     try:
         return _connect_reader(path, "mode=ro")
@@ -79,7 +79,7 @@ def _connect_reader(path: Path, mode: str) -> sqlite3.Connection:
 
 
 def _connect(place: Path | str) -> sqlite3.Connection:
-    """All text of the columns comes in printable; records are read as bytes, for the codec."""
+    """A connection whose text columns come out printable. Records are read as bytes, for the codec."""
     connection = sqlite3.connect(
         place, uri=isinstance(place, str), timeout=BUSY_TIMEOUT_S, isolation_level=None
     )
@@ -88,7 +88,7 @@ def _connect(place: Path | str) -> sqlite3.Connection:
 
 
 def _sign(connection: sqlite3.Connection) -> None:
-    """Leave word of who writes for a second writer's message, and prove that we can write at all."""
+    """Record who writes, for a second writer's message. This also proves that the file can be written."""
     name = f"process {os.getpid()} on {platform.node()} (since {now()[:19]} UTC)"
     with connection:
         connection.execute("BEGIN IMMEDIATE")
@@ -96,7 +96,7 @@ def _sign(connection: sqlite3.Connection) -> None:
 
 
 def last_writer(path: Path) -> str:
-    """Who signed last, or "another run" where that cannot be read just now."""
+    """The last recorded writer, or "another run" where it cannot be read now."""
     try:
         connection = connect_reader(path)
     except (sqlite3.Error, PeakwardError):

@@ -36,11 +36,10 @@ from peakward.store.take_in import rows_in
 
 
 class Store:
-    """One results file, held open: a context manager, for the thread that opened it.
+    """One open results file: a context manager, for the thread that opened it.
 
-    Every `add_` is one durable transaction: once it returns the record survives a kill, and until
-    then nothing of it does. Any method may raise PeakwardError where the disk is full or the file
-    damaged.
+    Every `add_` method is one durable transaction: a record survives a kill once the method has returned, and
+    leaves no trace before. Any method may raise PeakwardError where the disk is full or the file damaged.
     """
 
     def __init__(
@@ -52,7 +51,7 @@ class Store:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Open the database to write, creating it where there is none, and keep other writers out.
+        """Open the database for writing and keep other writers out. It is created where there is none.
 
         Raises:
             PeakwardError: being written by another run, no database of ours, of a newer schema,
@@ -76,7 +75,7 @@ class Store:
 
     @classmethod
     def open_read_only(cls, path: Path) -> Self:
-        """Open the database to read, beside a writer or not.
+        """Open the database for reading, also beside a writer.
 
         Raises:
             PeakwardError: no such file, no database of ours, of a newer schema, or damaged.
@@ -104,7 +103,7 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Close the file and let the next writer in."""
+        """Close the file, so that the next writer can open it."""
         self._connection.close()
         if self._lock is not None:
             self._lock.close()
@@ -130,7 +129,7 @@ class Store:
         self._add([row_of(memory, stored_at=now())])
 
     def keep(self, file: Path) -> str:
-        """Move a trace or a snapshot beside the database; the name to store.
+        """Move a trace or a snapshot beside the database; returns the name to store.
 
         Raises:
             PeakwardError: as `artefacts.keep` says.
@@ -138,7 +137,7 @@ class Store:
         return artefacts.keep(self._path, file)
 
     def path_of(self, name: str) -> Path:
-        """Where the kept file of that name lies.
+        """The path of the kept file with this name.
 
         Raises:
             PeakwardError: as `artefacts.path_of` says.
@@ -146,15 +145,15 @@ class Store:
         return artefacts.path_of(self._path, name)
 
     def add_study(self, study: Study) -> None:
-        """Store a study, or what it has grown to since it was last stored."""
+        """Store a study, or its grown version."""
         self._add([row_of(study, stored_at=now())])
 
     def take_in(self, path: Path) -> int:
-        """Store the records of another database or of a JSON file; how many of them were new.
+        """Store the records of another database or of a JSON file; returns how many of them were new.
 
-        A study in a JSON file brings its measurements, trials, profiles, recorded memory and
-        calibration, but not the files that lay beside its database. All or nothing, and twice is
-        harmless: records are known by their ids.
+        A study in a JSON file brings its measurements, trials, profiles, recorded memory and calibration, but
+        not the files beside its database. Either all records are stored or none. Doing it twice is harmless,
+        because records are known by their ids.
 
         Raises:
             PeakwardError: the file cannot be read, or holds what is no record of ours.
@@ -166,8 +165,9 @@ class Store:
     ) -> Measurement | None:
         """The latest measurement with a final status.
 
-        Any but one that the case itself did not end, and one that timed out sooner than this protocol
-        would. The column `final` is by the rule of the version that wrote it; the record's own holds.
+        Measurements that something other than the case ended do not count, nor do those that timed out sooner
+        than this protocol would. The column `final` follows the rule of the version that wrote it; the record
+        decides.
         """
         stored = self._each(
             Measurement,
@@ -191,8 +191,8 @@ class Store:
         )
 
     def trials(self) -> tuple[tuple[str, Trial], ...]:
-        """All that are stored by themselves, each with when it was stored, the oldest first. Screenings
-        are in their studies alone."""
+        """All separately stored trials with their time of storage, oldest first. Screenings are only in their
+        studies."""
         with told_in_one_line(self._path):
             found = self._connection.execute(
                 f"SELECT {CREATED}, {RECORD} FROM trial ORDER BY created, rowid"
@@ -200,7 +200,7 @@ class Store:
         return tuple((created, from_json(record, Trial)) for created, record in found)
 
     def environment(self, key: str) -> Environment | None:
-        """Of that key, as any measurement there has it."""
+        """The environment with this key, from any stored measurement."""
         found = self._first(Measurement, "measurement WHERE environment_key = ?", (key,))
         return None if found is None else found.environment
 
@@ -213,7 +213,7 @@ class Store:
         )
 
     def profile(self, case: Case, n_steps: int, environment_key: str) -> CaseProfile | None:
-        """The latest profile of so many steps of the case."""
+        """The latest profile of the case with this number of steps."""
         if not schema.has_table(self._connection, "profile"):
             return None
         return self._first(
@@ -240,7 +240,7 @@ class Store:
             return studies.entries(self._connection)
 
     def study(self, ref: str) -> Study:
-        """The study of this id, of the only id that begins so, or the newest for "last".
+        """The study with this id, with the only id that begins so, or the newest for "last".
 
         Raises:
             PeakwardError: no such study, or several.

@@ -1,4 +1,4 @@
-"""SQLite's errors, each as one line that says what to do."""
+"""Translates SQLite's errors into one line that says what to do."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ _ADVICE = {
 
 @contextmanager
 def told_in_one_line(path: Path) -> Iterator[None]:
-    """Turn SQLite's complaint about the file into a PeakwardError; a fault of ours passes as it is."""
+    """Turn SQLite's error about the file into a PeakwardError. Peakward's own errors pass unchanged."""
     try:
         yield
     except sqlite3.Error as error:

@@ -1,4 +1,4 @@
-"""One writer at a time: a lock of the operating system, gone with the process that holds it."""
+"""The lock that allows one writer at a time. The operating system releases it with the process."""
 
 import sqlite3
 from pathlib import Path
@@ -7,12 +7,11 @@ from pathlib import Path
 def take(path: Path) -> sqlite3.Connection | None:
     """Take the writer's lock of the database at `path`; None where another writer holds it.
 
-    It is held until the connection is closed or its process dies, however it dies. The lock is
-    SQLite's own exclusive one on an empty file beside the database: unlike `flock` it is not passed
-    on to forked children (a data loader's worker would hold it after its parent was killed), unlike
-    plain `fcntl` it also keeps a second Store of the same process out, and it works on Windows. The
-    file stays: were it removed, a writer that had just opened it and one that creates it anew would
-    both hold "the" lock.
+    The lock lasts until the connection is closed or its process dies in any way. It is SQLite's exclusive
+    lock on an empty file beside the database. Unlike `flock`, forked children do not inherit it (a data
+    loader's worker would hold it after its parent was killed). Unlike plain `fcntl`, it also excludes a
+    second Store of the same process, and it works on Windows. The file is never removed: otherwise a writer
+    that had just opened it and one that creates it anew would both hold "the" lock.
 
     Raises:
         sqlite3.Error: the file cannot be created.

@@ -1,4 +1,4 @@
-"""Records as rows: the columns they are found by, and the record itself as JSON."""
+"""Database rows: a record as JSON, and the columns that it is found by."""
 
 import hashlib
 import sqlite3
@@ -27,15 +27,15 @@ KINDS: tuple[tuple[str, type[Record]], ...] = (
     ("case_memory", CaseMemory),
     ("study", Study),
 )
-"""Each table and what its rows hold."""
+"""Each table with the type of its records."""
 RECORD = "CAST(record AS BLOB)"
 CREATED = "CAST(created AS TEXT)"
-"""These columns as they are read: a hand that edits a file may put a value of any type into any column."""
+"""The two columns as they are read. They are cast because an edited file may hold any type in any column."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A record, and all columns of its row."""
+    """A record with all columns of its row."""
 
     table: str
     columns: dict[str, str | int]
@@ -43,23 +43,23 @@ class Row:
 
 
 def key_of_case(case: Case) -> str:
-    """Equal for equal cases."""
+    """The case's key: equal for equal cases."""
     return case_key(as_read_back(case))
 
 
 def key_of_protocol(protocol: Protocol) -> str:
-    """A stable 16-digit name of the protocol's identity, equal for equal ones."""
+    """A stable 16-digit key of the protocol's identity."""
     encoded = msgspec.json.encode(as_read_back(protocol).identity, order="deterministic")
     return hashlib.sha256(encoded).hexdigest()[:16]
 
 
 def now() -> str:
-    """ISO 8601, UTC."""
+    """The current time, ISO 8601 in UTC."""
     return datetime.now(UTC).isoformat()
 
 
 def _key_columns(record: Record) -> tuple[str, dict[str, str | int]]:
-    """The table, and its columns but for the record."""
+    """The table, and its columns without the record."""
     if isinstance(record, Measurement):
         return "measurement", {
             "id": record.id,
@@ -107,7 +107,7 @@ def _key_columns(record: Record) -> tuple[str, dict[str, str | int]]:
 
 
 def row_of(record: Record, *, stored_at: str) -> Row:
-    """The record's row; `stored_at` stands in for a start where the record has none.
+    """The record's row. `stored_at` replaces a missing start.
 
     Raises:
         PeakwardError: it could be written but not read back.
@@ -119,7 +119,7 @@ def row_of(record: Record, *, stored_at: str) -> Row:
 
 
 def _is_news(row: Row, stored: Record) -> bool:
-    """Whether the row should take the place of what is stored under its id."""
+    """Whether the row should replace the stored record with its id."""
     if isinstance(row.record, Study) and isinstance(stored, Study):
         return (row.record.complete, row.record.wall_s) > (stored.complete, stored.wall_s)
     if row.record != stored:
@@ -131,10 +131,10 @@ def _is_news(row: Row, stored: Record) -> bool:
 
 
 def insert(connection: sqlite3.Connection, row: Row) -> bool:
-    """Store the row within the open transaction; False where its record is there already.
+    """Store the row within the open transaction. Returns False where its record is already there.
 
-    A study may be stored again as it grows: a complete one replaces an incomplete one, a longer
-    incomplete one a shorter.
+    A study may be stored again as it grows: a complete one replaces an incomplete one, and a longer
+    incomplete one a shorter one.
 
     Raises:
         PeakwardError: a different record has this id.

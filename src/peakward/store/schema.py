@@ -1,4 +1,4 @@
-"""What the database file is made of, and how a file is recognised as one of ours."""
+"""The tables of the database file, and how a file is recognised as Peakward's."""
 
 import re
 import sqlite3
@@ -9,8 +9,8 @@ from pathlib import Path
 from peakward.records.errors import PeakwardError
 
 SCHEMA_VERSION = 3
-"""Of the tables, in `meta`; the records in them carry the codec's own. 1: the first. 2: profiles.
-3: recorded memory."""
+"""The version of the tables, kept in `meta`; the records in them have the codec's own version. 1: the first.
+2: profiles. 3: recorded memory."""
 APPLICATION_ID = 0x504B5744
 """"PKWD", in the file's header (sqlite.org/fileformat.html, offset 68)."""
 SQLITE_MAGIC = b"SQLite format 3\0"
@@ -52,13 +52,13 @@ CREATE TABLE study (
 );
 """
 _TABLES = {1: _FIRST, 2: _PROFILES, 3: _MEMORY}
-"""The tables that each version brought."""
+"""The tables that each version added."""
 
 
 def refuse_other_files(path: Path) -> None:
-    """Look at the header alone, so that nothing is created beside a file that is not ours.
+    """Refuse files of other programs by their header alone, so that nothing is created beside them.
 
-    An empty file passes: it is what a writer killed while creating its database leaves behind.
+    An empty file passes: a writer that is killed while it creates its database leaves one behind.
 
     Raises:
         FileNotFoundError: there is no file.
@@ -87,12 +87,12 @@ def refuse_other_files(path: Path) -> None:
 
 
 def is_laid(connection: sqlite3.Connection) -> bool:
-    """Whether anything was laid in the file; all tables come to exist at once."""
+    """Whether the file has any table. All tables are created at once."""
     return connection.execute("SELECT 1 FROM sqlite_master").fetchone() is not None
 
 
 def has_table(connection: sqlite3.Connection, name: str) -> bool:
-    """Whether there is this table: a file that only older versions wrote lacks the newer ones."""
+    """Whether this table exists. A file that only older versions wrote lacks the newer ones."""
     found = connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)).fetchone()
     return found is not None
 
@@ -106,7 +106,7 @@ def lay(connection: sqlite3.Connection) -> None:
 
 
 def refuse_unknown(connection: sqlite3.Connection, path: Path) -> None:
-    """Refuse tables that a newer Peakward laid, whose columns we do not know, or that something changed.
+    """Refuse tables with unknown columns: those of a newer Peakward, or changed ones.
 
     Raises:
         PeakwardError: they are not those of the version in `meta`, or there is no such version.
@@ -132,9 +132,9 @@ def refuse_unknown(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def bring_up(connection: sqlite3.Connection) -> None:
-    """Give a file of an older schema the tables that came since, all in one transaction.
+    """Add the tables that an older file lacks, in one transaction.
 
-    What it holds stays as it is; an older Peakward then refuses the file.
+    The file's content stays as it is. An older Peakward then refuses the file.
     """
     found = _definitions(connection)
     lacking = [
@@ -149,14 +149,14 @@ def bring_up(connection: sqlite3.Connection) -> None:
 
 @cache
 def _laid(version: int) -> dict[str, str]:
-    """What that version brought."""
+    """The SQL of the tables and indices that this version added."""
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.executescript(_TABLES[version])
         return _definitions(connection)
 
 
 def _definitions(connection: sqlite3.Connection) -> dict[str, str]:
-    """The SQL of each table, view and index that has a name of its own, by that name."""
+    """The SQL of each named table, view and index, by its name."""
     rows = connection.execute(
         "SELECT name, replace(sql, char(10), ' ') FROM sqlite_master"
         " WHERE type <> 'trigger' AND sql IS NOT NULL"
@@ -165,10 +165,7 @@ def _definitions(connection: sqlite3.Connection) -> dict[str, str]:
 
 
 def _refuse_changed(found: dict[str, str], version: int, path: Path) -> None:
-    """
-    Raises:
-        PeakwardError: what that version or an older one brought is not there, or any of ours is another.
-    """
+    """Refuse a file in which a table or index of this version or an older one is missing or different."""
     for since in _TABLES:
         for name, sql in _laid(since).items():
             if name not in found and since <= version:
@@ -185,7 +182,7 @@ def _changed(expected: str, got: str, path: Path) -> PeakwardError:
 
 
 def refuse_damaged(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise where a page is not what the others say of it: 15 ms for 42 MB in the page cache."""
+    """Raise where the file's pages contradict one another. This takes 15 ms for 42 MB in the page cache."""
     (fault,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if fault != "ok":
         raise PeakwardError(

@@ -1,4 +1,4 @@
-"""The stored studies by what users call them."""
+"""Finds stored studies by the references that users give."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from peakward.records.errors import PeakwardError
 from peakward.store.rows import CREATED
 
 _N_NAMED = 3
-"""How many ids a message offers."""
+"""The number of ids that an error message offers."""
 
 
 class StudyEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -24,7 +24,7 @@ class StudyEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def entries(connection: sqlite3.Connection) -> tuple[StudyEntry, ...]:
-    """All of them, newest first."""
+    """All studies, newest first."""
     found = connection.execute(
         f"SELECT id, CAST(name AS TEXT), CAST(title AS TEXT), {CREATED}, complete FROM study"
         " WHERE typeof(id) = 'text' ORDER BY created DESC, rowid DESC"
@@ -36,7 +36,7 @@ def entries(connection: sqlite3.Connection) -> tuple[StudyEntry, ...]:
 
 
 def id_of(ref: str, known: Sequence[StudyEntry], path: Path) -> str:
-    """The id that `ref` means among the entries `known`, newest first.
+    """The full id for `ref` among the entries `known`, newest first.
 
     Raises:
         PeakwardError: it means none of them, or several.

@@ -1,4 +1,4 @@
-"""Records that another machine or run left in a file."""
+"""Reads records from a file of another machine or run."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ _TOLD_BY: tuple[tuple[str, type[Record]], ...] = (
     ("profiled_step_s", CaseProfile),
     ("counted_peak_bytes", CaseMemory),
 )
-"""A field that no other of these records has, and so tells which one a JSON file holds."""
+"""For each type of record a field that no other type has. It tells the type of a JSON file."""
 
 
 class _Fields(msgspec.Struct):
@@ -35,7 +35,7 @@ class _Fields(msgspec.Struct):
 
 
 def rows_in(path: Path) -> list[Row]:
-    """Every record of a database or of a JSON file, decoded; a study's file brings what it holds.
+    """Every record of a database or of a JSON file, decoded. A study's file also brings the records in it.
 
     Raises:
         PeakwardError: unreadable, neither of the two, or with a record that is not whole.
@@ -56,7 +56,7 @@ def _rows_in_json(data: bytes, path: Path) -> list[Row]:
         fields = msgspec.json.decode(data, type=_Fields).record
     except (msgspec.DecodeError, RecursionError):
         fields = {}
-    # What is no record at all is left to the codec, which says so.
+    # Anything that is no record is left to the codec, which reports it.
     kind = next((kind for field, kind in _TOLD_BY if field in fields), Study)
     try:
         record = from_json(data, kind)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from peakward.records import codec
 from peakward.records.errors import PeakwardError
-from peakward.records.loop import LoopTimes, Reading
+from peakward.records.loop import LoopTimes, WatchedWindow
 
 READER = (sys.executable, "-P", "-m", "peakward.tune.window_reader")
 """-P: no module of the working directory is taken for another."""
@@ -27,7 +27,7 @@ class WindowReader:
     def __init__(
         self,
         *,
-        on_reading: Callable[[Reading], None],
+        on_reading: Callable[[WatchedWindow], None],
         on_failure: Callable[[str], None],
         command: Sequence[str] = READER,
     ) -> None:
@@ -73,7 +73,7 @@ class WindowReader:
         if found is not None and not self._is_dropped:
             self._on_reading(found)
 
-    def _read(self, trace: Path, times: LoopTimes) -> Reading | None:
+    def _read(self, trace: Path, times: LoopTimes) -> WatchedWindow | None:
         """None where Ctrl-C met the reader before it had a group of its own: no failure of a window."""
         with subprocess.Popen(
             [*self._command, str(trace)],
@@ -95,4 +95,4 @@ class WindowReader:
             raise PeakwardError(
                 f"the reader of a window ended with {process.returncode}: {last[0]}"
             )
-        return codec.from_json(written, Reading)
+        return codec.from_json(written, WatchedWindow)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from peakward.hardware.devices import device
 from peakward.records.errors import PeakwardError
 from peakward.records.finding import Diagnosis, Finding
-from peakward.records.loop import LoopTimes, Reading
+from peakward.records.loop import LoopTimes, WatchedWindow
 from peakward.records.profile import Profile
 from peakward.tune.reading import WindowReader
 
@@ -61,7 +61,7 @@ class Watch:
         self._reader = WindowReader(on_reading=self._heard, on_failure=self._warn)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._loop: LiveLoop | None = None
-        self._reading: Reading | None = None
+        self._reading: WatchedWindow | None = None
         self._told: set[str] = set()
         self._has_failed = False
         self._optimizers: OptimizerSteps | None = None
@@ -164,7 +164,7 @@ class Watch:
             )
         )
 
-    def _heard(self, reading: Reading) -> None:
+    def _heard(self, reading: WatchedWindow) -> None:
         """In the reader's thread."""
         self._reading = reading
         if reading.diagnosis.findings:

@@ -1,6 +1,6 @@
 """The process that reads one window of a watched loop: `python -m peakward.tune.window_reader TRACE`.
 
-It takes the loop's times as JSON from stdin and writes a `Reading` to stdout. Imports no torch.
+It takes the loop's times as JSON from stdin and writes a `WatchedWindow` to stdout. Imports no torch.
 """
 
 import os
@@ -13,14 +13,14 @@ from peakward.hardware import devices
 from peakward.prediction.planning.site import site
 from peakward.records import codec
 from peakward.records.errors import PeakwardError
-from peakward.records.loop import LoopTimes, Reading
+from peakward.records.loop import LoopTimes, WatchedWindow
 from peakward.traces.trace import Trace
 
 NICENESS = 10
 """The loop, its loader's workers and autograd's threads come first."""
 
 
-def reading(trace: Path, times: LoopTimes) -> Reading:
+def reading(trace: Path, times: LoopTimes) -> WatchedWindow:
     """The window analysed and examined.
 
     Raises:
@@ -32,7 +32,7 @@ def reading(trace: Path, times: LoopTimes) -> Reading:
     if profile.n_steps is None:
         raise PeakwardError(f"expected a window with its steps marked, got none in {trace.name}")
     here = None if device is None else site(device)
-    return Reading(
+    return WatchedWindow(
         profile=profile,
         device=None if device is None else device.key,
         diagnosis=examine(

@@ -72,7 +72,10 @@ def test_a_damaged_trace_is_said_and_no_other_is_taken(tmp_path):
 
 @pytest.mark.parametrize(
     ("code", "said"),
-    [("import os; os.abort()", "no reason given"), ("print('{}')", "expected a Reading record")],
+    [
+        ("import os; os.abort()", "no reason given"),
+        ("print('{}')", "expected a WatchedWindow record"),
+    ],
 )
 def test_a_reader_that_dies_or_babbles_is_a_failure(trace, code, said):
     reader, found, failed = made(command=saying(code))

@@ -11,7 +11,7 @@ import torch
 from peakward.lab.measure.live import loop as live
 from peakward.records.errors import PeakwardError
 from peakward.records.finding import Finding
-from peakward.records.loop import Reading
+from peakward.records.loop import WatchedWindow
 from peakward.trace_files import trace
 from peakward.tune import watch as module
 from peakward.tune.watch import Watch
@@ -37,7 +37,7 @@ def made(told=None, *, every=1000, **others):
 def reading_of(watch, *findings):
     """As of a window that showed these."""
     found = msgspec.structs.replace(watch.diagnosis(), findings=findings)
-    return Reading(profile=PROFILE, device=None, diagnosis=found)
+    return WatchedWindow(profile=PROFILE, device=None, diagnosis=found)
 
 
 class Clock:

@@ -6,7 +6,7 @@ import pytest
 
 from peakward.records import codec
 from peakward.records.errors import PeakwardError
-from peakward.records.loop import LoopTimes, Pauses, Reading
+from peakward.records.loop import LoopTimes, Pauses, WatchedWindow
 from peakward.tune.window_reader import reading
 
 TRACES = Path(__file__).parents[2] / "data" / "traces"
@@ -23,7 +23,7 @@ def test_a_gpus_window_knows_its_device():
     found = reading(WINDOW, TIMES)
     assert found.device == "h200-141"
     assert found.diagnosis.basis == "watched step"
-    assert codec.from_json(codec.to_json(found), Reading) == found
+    assert codec.from_json(codec.to_json(found), WatchedWindow) == found
 
 
 def test_idle_time_is_that_of_the_loops_own_steps():
