@@ -1,4 +1,4 @@
-"""A record that has no report of its own, as a row of a table and as a document."""
+"""Shows a record without a report of its own, as a table row and as a document."""
 
 import re
 
@@ -15,8 +15,11 @@ from peakward.report.format import format_cell
 
 
 def row(record: msgspec.Struct) -> dict[str, Cell]:
-    """Its plain values by name. A nested record's have its name in front, an interval's ends `_low` and
-    `_high` behind, a case is its label, and several texts are one; lists of records are left out."""
+    """The record's plain values by name.
+
+    A nested record's values have its name in front. An interval's ends have `_low` and `_high` behind. A case
+    is its label, and several texts are joined. Lists of records are left out.
+    """
     found: dict[str, Cell] = {}
     for name in record.__struct_fields__:
         _add(found, name, getattr(record, name))
@@ -24,7 +27,7 @@ def row(record: msgspec.Struct) -> dict[str, Cell]:
 
 
 def rows(record: msgspec.Struct) -> list[dict[str, Cell]]:
-    """A row for each of what one would tabulate, by the record's `ROWS`; without, the record's own row."""
+    """One row for each entry of the record's `ROWS`, or the record's own row without any."""
     fields = record.ROWS if isinstance(record, Result) else ()
     if not fields:
         return [row(record)]
@@ -33,7 +36,7 @@ def rows(record: msgspec.Struct) -> list[dict[str, Cell]]:
 
 
 def _rows_of(each: msgspec.Struct) -> list[dict[str, Cell]]:
-    """A record's row; of one that has rows itself those, each with the name of the whole."""
+    """The record's row. A record with rows of its own gives those, each with the whole record's name."""
     if not isinstance(each, Result) or not each.ROWS:
         return [row(each)]
     first = each.__struct_fields__[0]
@@ -42,7 +45,7 @@ def _rows_of(each: msgspec.Struct) -> list[dict[str, Cell]]:
 
 
 def document(record: msgspec.Struct) -> Document:
-    """Its plain values, and a table of each list of records in it."""
+    """The record's plain values, and a table for each list of records in it."""
     name = " ".join(re.findall("[A-Z][a-z]*", type(record).__name__)).capitalize()
     own = {key: value for key, value in row(record).items() if value is not None}
     facts = tuple(Fact(name=_spaced(key), value=_printed(value)) for key, value in own.items())

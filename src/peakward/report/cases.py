@@ -1,4 +1,4 @@
-"""A case in words: short enough for a table's first column."""
+"""Cases in words that are short enough for a table's first column."""
 
 from peakward.records.case import (
     Case,
@@ -37,8 +37,7 @@ def label(case: Case) -> str:
 
 
 def model(shape: ModelShape, n_parameters: int | None) -> str:
-    """Its name, where they are known its parameters, of which a mixture's are not all active, and its
-    sizes."""
+    """The model's name, parameters and sizes. A mixture of experts also shows its active parameters."""
     mixed = shape.n_experts > 1
     experts = f"{shape.n_experts} experts of which {shape.n_active_experts} active, "
     sizes = (
@@ -66,7 +65,7 @@ def workload(work: Workload) -> str:
 
 
 def feed(data: TextData) -> str:
-    """Text, tokenizer and when it runs: "kjv by gpt2 on the fly". Of a path the last part."""
+    """Text, tokenizer and time of tokenising: "kjv by gpt2 on the fly". A path is cut to its last part."""
     names = (each.name.rpartition("/")[2] for each in (data.text, data.tokenizer))
     return f"{' by '.join(names)} {data.tokenise.replace('-', ' ')}"
 
@@ -80,7 +79,7 @@ def loader(data: TextData) -> str:
 
 
 def copies(data: TextData) -> tuple[str, ...]:
-    """What is not the default about the way to the device."""
+    """The settings of the copy to the device that differ from the default."""
     return tuple(
         name
         for name, chosen in (("pinned", data.pin_memory), ("non-blocking", data.non_blocking))
@@ -89,7 +88,7 @@ def copies(data: TextData) -> tuple[str, ...]:
 
 
 def own_parts(configuration: Configuration) -> tuple[str, ...]:
-    """What runs in a kernel of Peakward's own: "norm"."""
+    """The parts that run in Peakward's own kernels: "norm"."""
     parts = {
         "norm": configuration.norm,
         "RoPE": configuration.rope,
@@ -99,8 +98,8 @@ def own_parts(configuration: Configuration) -> tuple[str, ...]:
 
 
 def settings(case: LeverCase) -> tuple[str, ...]:
-    """How the work is carried out: precision, attention, compilation, then what else is at work. Of a
-    live step, what is set around it."""
+    """How the work is carried out: precision, attention, compilation, then the other settings. For a live
+    step only the settings around it."""
     configuration = case.configuration
     if isinstance(case, StepCase):
         around = (configuration.precision, configuration.attention)

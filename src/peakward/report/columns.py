@@ -1,4 +1,4 @@
-"""What the columns of a table are for: which of them name its rows, which hold sentences."""
+"""The roles of a table's columns: row names, sentences, figures."""
 
 import itertools
 
@@ -7,11 +7,11 @@ import msgspec
 from peakward.records.study import Column, Table
 
 PROSE = 32
-"""A text column with a longer cell is prose: it may wrap, or be set apart from its table."""
+"""A text column with a longer cell is prose: it may wrap, or stand apart from its table."""
 
 
 SPREAD = "95% interval"
-"""In the heading of a text column that holds estimates, each with its interval."""
+"""The heading of a text column whose estimates each have an interval contains this."""
 
 
 def spread_column(name: str) -> Column:
@@ -29,7 +29,7 @@ def prose_columns(table: Table) -> tuple[int, ...]:
 
 
 def without_empty(table: Table) -> Table:
-    """The table less the columns in which no row has anything."""
+    """The table without columns that are empty in every row."""
     filled = [
         index
         for index in range(len(table.columns))
@@ -43,7 +43,7 @@ def without_empty(table: Table) -> Table:
 
 
 def name_columns(table: Table) -> tuple[int, ...]:
-    """Indices of the leading columns that say what a row is about: words and counts."""
+    """Indices of the leading columns that identify a row: words and counts."""
     prose = prose_columns(table)
     leading = itertools.takewhile(
         lambda index: (

@@ -1,4 +1,5 @@
-"""The report of `peakward compare`, fit for a comment: the verdict, what changed, the rest folded."""
+"""The report of `peakward compare`, short enough for a comment: verdict and changes first, the rest
+folded."""
 
 import msgspec
 
@@ -8,7 +9,7 @@ from peakward.report.columns import without_empty
 from peakward.report.document import Document, Fact, Facts, Items, Section, TableBlock
 
 FOLDED = {"inconclusive": "Inconclusive", "same": "Unchanged"}
-"""Verdicts of cases that need not be read, and the section of each."""
+"""Verdicts of cases that need no reading, with the section of each."""
 
 
 def document(
@@ -19,11 +20,11 @@ def document(
     tables: tuple[Table, ...],
     notes: tuple[str, ...] = (),
 ) -> Document:
-    """Two studies beside each other.
+    """The comparison of two studies.
 
-    `headline` is the verdict in one line; `sides` name what stands on each side of it (study,
-    environment, time); `notes` say what could not be compared. Of the tables, which have a column
-    "verdict", rows with one of `FOLDED` are folded away, as is all that stands below.
+    `headline` is the verdict in one line. `sides` name each side's study, environment and time. `notes` say
+    what could not be compared. The tables have a column "verdict": rows with a verdict in `FOLDED` are folded
+    away, and so is everything below.
     """
     conventions = provenance.conventions()
     sections = (
@@ -51,7 +52,7 @@ def _blocks(tables: tuple[Table, ...], verdict: str | None) -> tuple[TableBlock,
 
 
 def _rows(table: Table, verdict: str | None) -> Table:
-    """Those of that verdict; None: of all that are not folded."""
+    """The rows with that verdict; with None, the rows that are not folded."""
     place = [column.name for column in table.columns].index("verdict")
     folded = [str(row[place]) if row[place] in FOLDED else None for row in table.rows]
     rows = (row for row, of in zip(table.rows, folded, strict=True) if of == verdict)

@@ -1,7 +1,7 @@
-"""The one document tree that the terminal, Markdown and HTML views show.
+"""The document tree that the terminal, Markdown and HTML views show.
 
-Its leaves hold numbers in stored units, or text already composed from them; a view only lays
-them out. No view is imported here, so building a document needs neither rich nor jinja2.
+Leaves hold numbers in stored units, or finished text; a view only lays them out. This module imports no view,
+so building a document needs neither rich nor jinja2.
 """
 
 import msgspec
@@ -16,7 +16,7 @@ class Paragraph(msgspec.Struct, frozen=True, kw_only=True, tag="paragraph"):
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True, tag="note"):
-    """What the reader must know before trusting the rest."""
+    """A warning that the reader needs before trusting the rest."""
 
     text: str
 
@@ -35,7 +35,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, tag="facts"):
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
-    """A number worth large type: what it is, itself, and what it stands on."""
+    """A number in large type: its name, its value, and a detail about its basis."""
 
     name: str
     value: str
@@ -49,25 +49,25 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True, tag="figures"):
 
 
 class Items(msgspec.Struct, frozen=True, kw_only=True, tag="items"):
-    """Sentences, one a bullet."""
+    """Sentences, one for each bullet."""
 
     texts: tuple[str, ...]
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, tag="command"):
-    """Text to be copied to a shell, verbatim."""
+    """A shell command, copied verbatim."""
 
     text: str
 
 
 class Code(msgspec.Struct, frozen=True, kw_only=True, tag="code"):
-    """Lines of Python to be copied into a program, verbatim."""
+    """Lines of Python, copied verbatim into a program."""
 
     text: str
 
 
 class TableBlock(msgspec.Struct, frozen=True, kw_only=True, tag="table"):
-    """A table; `sortable` ones let a reader of the page order the rows."""
+    """A table. Readers of the HTML page can reorder the rows of a `sortable` one."""
 
     table: Table
     sortable: bool = False
@@ -83,7 +83,8 @@ Block = Paragraph | Note | Facts | Figures | Items | Command | Code | TableBlock
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True):
-    """Blocks under a heading; a `folded` one is reference matter, closed where a view can close it."""
+    """Blocks under a heading. A `folded` section is reference material, closed where the view can close
+    it."""
 
     title: str
     blocks: tuple[Block, ...]
@@ -91,7 +92,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
-    """A report: a title, what to read first, then sections."""
+    """A report: a title, an opening, then sections."""
 
     title: str
     headline: str

@@ -1,4 +1,4 @@
-"""The report of any study, by its name, and of several."""
+"""Reports of studies: of one by its name, and of several together."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ def document(study: Study) -> Document:
 
 
 def together(found: Sequence[Document]) -> Document:
-    """One document of several: each study's opening is a section, its own sections follow."""
+    """One document for several: each study's opening becomes a section, followed by its own sections."""
     if len(found) == 1:
         return found[0]
     sections: list[Section] = []

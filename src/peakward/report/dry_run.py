@@ -1,4 +1,4 @@
-"""The report of a dry run: what would be done, and how long it should take."""
+"""The report of a dry run: its steps and their predicted time."""
 
 from peakward.records.dry_run import DryRun
 from peakward.records.study import Column, Table
@@ -8,7 +8,7 @@ from peakward.report.format import format_duration
 
 
 def document(found: DryRun) -> Document:
-    """The steps in order; what is not known of any of them has no column."""
+    """The steps in order. A column that no step fills is left out."""
     rows = tuple(
         (
             each.what,

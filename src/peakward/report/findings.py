@@ -1,4 +1,4 @@
-"""What the rules found, as blocks: ranked, each with its evidence, cause and levers."""
+"""Findings as report blocks: ranked, each with its evidence, cause and levers."""
 
 from collections.abc import Container, Sequence
 
@@ -18,7 +18,7 @@ OF = {
     "profiled work": "what the step's work took under the profiler, longer than the step without it",
     "profiled span": "the recorded span, whose idle time a profiler makes longer",
 }
-"""What shares of time are of, by `Diagnosis.basis`."""
+"""The whole that shares of time refer to, by `Diagnosis.basis`."""
 PREDICTED = (
     "Through this: predicted, cut at what the finding is about. Whole step: predicted, with all that "
     "the lever changes beside it."
@@ -33,12 +33,12 @@ ORDER = (
 
 
 N_FIRST = 3
-"""Findings on the first screen: what adds most, with cause and remedy."""
+"""The number of findings on the first screen: those that add most, with cause and remedy."""
 
 
 def first(found: Diagnosis, name: str, pulled: Container[str] = ()) -> tuple[Block, ...]:
-    """The findings that add most to the time or memory of `name`, in sentences; nothing where none was
-    made. Levers in `pulled` are in the best already, and called so."""
+    """The findings that add most to the time or memory of `name`, in sentences; empty without a diagnosis.
+    Levers in `pulled` are marked as already in the best."""
     if not found.findings:
         return ()
     shown = found.findings[:N_FIRST]
@@ -66,12 +66,12 @@ def _with_share(found: Finding, pulled: Container[str]) -> str:
 
 
 def brief(found: Diagnosis) -> tuple[Block, ...]:
-    """The ranking, and what could not be judged."""
+    """The ranking, and the rules that could not judge."""
     return (*_ranking(found), *_missing(found))
 
 
 def document(found: Diagnosis) -> Document:
-    """A diagnosis by itself."""
+    """The report of a diagnosis alone."""
     n = len(found.findings)
     return Document(
         title=found.subject,
@@ -81,7 +81,7 @@ def document(found: Diagnosis) -> Document:
 
 
 def blocks(found: Diagnosis, trials: Sequence[Trial] = ()) -> tuple[Block, ...]:
-    """Everything; a trial of a lever on this very case stands beside what was predicted."""
+    """All tables of the diagnosis. A trial of a lever on this very case stands beside its prediction."""
     levers = without_empty(lever_table(found, trials))
     seen = evidence(found)
     return (
@@ -103,7 +103,7 @@ def _ranking(found: Diagnosis) -> tuple[Block, ...]:
 
 
 def ranking(found: Diagnosis) -> Table:
-    """One row a finding, in their order."""
+    """One row for each finding, in rank order."""
     of = "" if found.basis is None else f"Shares of time are of {OF[found.basis]}. "
     order = ORDER if len(found.findings) > 1 else ""
     return Table(
@@ -142,7 +142,7 @@ def told(found: Finding) -> str:
 
 
 def evidence(found: Diagnosis) -> Table:
-    """What each finding stands on, with its place among the stored numbers."""
+    """The evidence of each finding, with its path among the stored numbers."""
     return Table(
         title="What they stand on",
         columns=(
@@ -160,7 +160,7 @@ def evidence(found: Diagnosis) -> Table:
 
 
 def lever_table(found: Diagnosis, trials: Sequence[Trial]) -> Table:
-    """Levers with what they are predicted to give, and what a trial on this case gave."""
+    """Levers with their predicted gains, and the result of a trial on this case."""
     rows = [
         _row(finding, each, trials, found)
         for finding in found.findings
@@ -183,7 +183,7 @@ def lever_table(found: Diagnosis, trials: Sequence[Trial]) -> Table:
 
 
 def _how_known(rows: Sequence[tuple[Cell, ...]]) -> str:
-    """What the columns say that any row fills."""
+    """A note on the columns that at least one row fills."""
     predicted = any(row[2] or row[3] for row in rows)
     measured = any(row[4] for row in rows)
     levels = ("of predictions 90%",) * predicted + ("of measurements 95%",) * measured
@@ -210,8 +210,8 @@ def _spread(interval: Interval | None) -> str | None:
 
 
 def _measured(trial: Trial) -> str | None:
-    """Two short measurements minutes apart gave 2.39× where 1.11× was the most that could be: what was not
-    confirmed in pairs says so."""
+    """The trial's speed-up, marked where it was not confirmed in pairs. Two short measurements minutes apart
+    once gave 2.39× where 1.11× was the maximum possible."""
     if trial.time_ratio is None:
         return None
     seen = format_spread(inverted(trial.time_ratio), "ratio")
@@ -219,7 +219,7 @@ def _measured(trial: Trial) -> str | None:
 
 
 def _trial(each: LeverGain, trials: Sequence[Trial], found: Diagnosis) -> Trial | None:
-    """Of this lever on this very case; confirmed before screened."""
+    """The trial of this lever on this very case; a confirmed one before a screened one."""
     made = [
         trial
         for trial in trials

@@ -1,7 +1,7 @@
-"""Numbers as people read them: three significant figures, a prefix where the unit takes one.
+"""Numbers for readers: three significant figures, with a prefix where the unit takes one.
 
-Bytes take binary prefixes (GiB is 2**30), rates of bytes decimal ones (GB/s is 1e9); None is
-"–", and text in a numeric column (a status, say) prints as it is.
+Bytes take binary prefixes (GiB is 2**30), rates of bytes decimal ones (GB/s is 1e9). None is "–". Text in a
+numeric column (for example a status) prints unchanged.
 """
 
 import math
@@ -15,11 +15,11 @@ NOTHING = "–"
 MINUS = "\N{MINUS SIGN}"
 MOST_DECIMALS = 7
 LEAST_SHARE = 0.001
-"""A share nearer to nothing is called so: digits of 1e-7 of a peak are the allocator's, not the lever's."""
+"""A smaller share prints as nothing: digits of 1e-7 of a peak come from the allocator, not from the lever."""
 
 
 class Prefix(NamedTuple):
-    """How many base units one of it is, its symbol, and from how many of it on it is taken."""
+    """A prefix: its size in base units, its symbol, and the smallest value that uses it."""
 
     size: float
     suffix: str
@@ -27,13 +27,13 @@ class Prefix(NamedTuple):
 
 
 Scale = tuple[Prefix, ...]
-"""Largest first; what reaches none of them takes the last."""
+"""Prefixes, largest first. A value that reaches none of them takes the last."""
 
 SCALES: dict[Unit, Scale] = {
     "text": (Prefix(1.0, ""),),
     "name": (Prefix(1.0, ""),),
     "count": (Prefix(1.0, ""),),
-    # Of parameters and tokens, as everybody says them: 70 B, 1.4 T.
+    # Parameters and tokens use the customary prefixes: 70 B, 1.4 T.
     "large_count": (
         Prefix(1e12, " T"),
         Prefix(1e9, " B"),
@@ -41,7 +41,7 @@ SCALES: dict[Unit, Scale] = {
         Prefix(1.0, ""),
     ),
     "s": (Prefix(1.0, " s"), Prefix(1e-3, " ms"), Prefix(1e-6, " µs"), Prefix(1e-9, " ns")),
-    # Peaks of one table straddle a GiB; 0.912 GiB compares with 14.2 GiB at a glance.
+    # Peaks in one table straddle a GiB; 0.912 GiB compares with 14.2 GiB at a glance.
     "bytes": (
         Prefix(2.0**30, " GiB", 0.1),
         Prefix(2.0**20, " MiB"),
@@ -78,7 +78,7 @@ SCALES: dict[Unit, Scale] = {
 
 
 def format_cell(value: Cell, unit: Unit) -> str:
-    """The value with its unit, to three significant figures; whole counts in full.
+    """The value with its unit, to three significant figures. Whole counts print in full.
 
     `value` is in the unit's base: seconds, bytes, FLOPs; a share of 1 is 100%.
     """
@@ -95,14 +95,14 @@ def format_cell(value: Cell, unit: Unit) -> str:
 
 
 def format_interval(interval: Interval, unit: Unit) -> str:
-    """Both ends in one prefix, to three figures, or more where they would look alike."""
+    """Both ends in one prefix, to three figures, or to more where they would look equal."""
     dash = " to " if interval.low < 0 else "–"
     ends = (_within(end, interval, unit) for end in (interval.low, interval.high))
     return dash.join(ends) + _prefix_of(interval, unit).suffix
 
 
 def format_estimate(interval: Interval, unit: Unit) -> str:
-    """The estimate as the ends of its interval are printed, so that it lies between them."""
+    """The estimate with as many digits as its interval's ends, so that it prints between them."""
     return _within(interval.estimate, interval, unit) + _prefix_of(interval, unit).suffix
 
 
@@ -112,7 +112,7 @@ def format_spread(interval: Interval, unit: Unit) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Wall time, in minutes where there are some: "1 min 42 s", "2 h 05 min"."""
+    """Wall time, with minutes or hours where there are some: "1 min 42 s", "2 h 05 min"."""
     minutes, rest = divmod(round(seconds), 60)
     if minutes == 0:
         return format_cell(seconds, "s")
@@ -121,7 +121,7 @@ def format_duration(seconds: float) -> str:
 
 
 def is_numeric(unit: Unit) -> bool:
-    """Whether a column of the unit is set to the right, as numbers are."""
+    """Whether a column of the unit is right-aligned."""
     return unit not in ("text", "name")
 
 
@@ -130,7 +130,7 @@ def _prefix_of(interval: Interval, unit: Unit) -> Prefix:
 
 
 def _within(value: float, interval: Interval, unit: Unit) -> str:
-    """The interval's estimate or an end of it, in their common prefix, without its symbol."""
+    """The interval's estimate or end in the common prefix, without its symbol."""
     size = _prefix_of(interval, unit).size
     scaled, width = value / size, (interval.high - interval.low) / size
     decimals = _decimals(scaled, width)
@@ -141,8 +141,8 @@ def _within(value: float, interval: Interval, unit: Unit) -> str:
 
 
 def _seems_to_reach(ratio: float, decimals: int) -> bool:
-    """Whether it prints as a limit of verdicts that it does not reach: an interval of 1.003 to 1.05 does not
-    hold 1, nor one up to 1.0096 a gain of 1%."""
+    """Whether the number prints as a verdict's limit that it does not reach: an interval of 1.003 to 1.05
+    does not hold 1, and one up to 1.0096 holds no gain of 1%."""
     shown = round(ratio, decimals)
     return (shown == 1 != ratio) or ratio < 1 + LEAST_GAIN <= shown
 
@@ -151,12 +151,12 @@ def _prefix(size: float, unit: Unit) -> Prefix:
     scale = SCALES[unit]
     if size == 0:
         return min(scale, key=lambda prefix: abs(math.log(prefix.size)))
-    # Rounded first: 999.6 ms is 1.00 s, not 1,000 ms.
+    # The size is rounded first: 999.6 ms is 1.00 s, not 1,000 ms.
     return next((each for each in scale if _rounded(size / each.size, 3) >= each.least), scale[-1])
 
 
 def _number(value: float, figures: int) -> str:
-    """Positional down to a thousandth, then as a power of ten."""
+    """Positional notation down to a thousandth, then a power of ten."""
     rounded = _rounded(abs(value), figures)
     if rounded == 0 or not math.isfinite(rounded):
         return f"{rounded:.0f}"
@@ -169,7 +169,8 @@ def _number(value: float, figures: int) -> str:
 
 
 def _decimals(end: float, width: float) -> int:
-    """Three figures' worth, and so many that the last is at most half of `width` (1.002 to 1.006)."""
+    """Decimals for three figures, and enough that the last digit is at most half of `width` (1.002 to
+    1.006)."""
     three = 2 - math.floor(math.log10(abs(_rounded(end, 3)))) if end else 0
     telling = -math.floor(math.log10(width / 2)) if width > 0 else three
     return max(0, three, min(telling, three + 3))

@@ -1,4 +1,4 @@
-"""The document as one self-contained page: no request leaves it, no name in it becomes markup."""
+"""The document as one self-contained page. It makes no request, and no name in it becomes markup."""
 
 import base64
 import hashlib
@@ -15,11 +15,11 @@ from peakward.report.format import format_cell, is_numeric
 from peakward.report.tones import tone
 
 WIDE, NARROW = 1040, 350
-"""Pixels: a drawing is made for a desk and for a phone, and the page shows the one that fits."""
+"""Widths in pixels. Each plot is drawn for a desk and for a phone, and the page shows the one that fits."""
 
 
 def render(document: Document) -> str:
-    """The page. Style and script are inline, and allowed by their hashes alone."""
+    """The page. Style and script are inline, and only their hashes are allowed to run."""
     style, script = _asset("page.css"), _asset("page.js")
     policy = "; ".join(
         (
@@ -31,7 +31,7 @@ def render(document: Document) -> str:
             "form-action 'none'",
         )
     )
-    # Both are ours and hold no value of the document: escaping would only break their hashes.
+    # Both are our own text without values of the document: escaping would only break their hashes.
     return _template().render(
         document=document, policy=policy, style=Markup(style), script=Markup(script)
     )
@@ -70,5 +70,5 @@ def _kind(block: Block) -> str:
 
 
 def _drawings(plot: Plot) -> tuple[tuple[str, Markup], ...]:
-    """The plot for each width of the page. `draw` escapes the names itself."""
+    """The plot for each width of the page. `draw` escapes names itself."""
     return (("wide", Markup(draw(plot, WIDE))), ("narrow", Markup(draw(plot, NARROW))))

@@ -1,4 +1,4 @@
-"""The report of `peakward report --ledger`: what was predicted of levers, and what came of it."""
+"""The report of `peakward report --ledger`: the predictions of levers beside the measurements."""
 
 from collections.abc import Iterable
 
@@ -32,7 +32,7 @@ CONVENTIONS = (
 
 
 def document(ledger: LeverLedger) -> Document:
-    """By device and lever, then the worst cases and what was not predicted."""
+    """The ledger by device and lever, then the worst predictions and the trials without one."""
     devices = tuple(dict.fromkeys(each.device for each in ledger.entries))
     sections = (
         *(_device(device, ledger) for device in devices),

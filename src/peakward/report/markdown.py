@@ -24,11 +24,11 @@ from peakward.report.document import (
 from peakward.report.format import format_cell, is_numeric
 
 WIDTH = 80
-"""Of a code block that a comment shows without scrolling."""
+"""The width of a code block that a comment shows without scrolling."""
 
 
 def render(document: Document) -> str:
-    """The document; names and reasons are escaped, so that none of them can become markup."""
+    """The document as Markdown. Names and reasons are escaped, so none of them becomes markup."""
     blocks = [f"## {escape(document.title)}", f"**{escape(document.headline)}**"]
     blocks += [_block(block) for block in document.blocks]
     for section in document.sections:
@@ -37,10 +37,10 @@ def render(document: Document) -> str:
 
 
 def escape(text: str) -> str:
-    """The text as Markdown that reads as itself, on one line."""
+    """The text on one line, escaped so that Markdown shows it unchanged."""
     line = " ".join(text.split())
     line = re.sub(r"([\\`*|\[\]~<>&])", r"\\\1", line)
-    # Inside a word an underscore is plain; at an edge it would set the word in italics.
+    # Inside a word an underscore is plain; at a word's edge it would start italics.
     line = re.sub(r"(?<!\w)_|_(?!\w)", r"\\_", line)
     line = re.sub(r"^(\d+)([.)])(?=\s|$)", r"\1\\\2", line)
     return re.sub(r"^([#+-]+)(?=\s|$)", r"\\\1", line)
@@ -48,7 +48,7 @@ def escape(text: str) -> str:
 
 def _section(section: Section) -> Iterator[str]:
     if section.folded:
-        # Markdown's escapes mean nothing within HTML.
+        # Markdown's escapes have no meaning inside HTML.
         yield f"<details>\n<summary>{html.escape(' '.join(section.title.split()))}</summary>"
     else:
         yield f"### {escape(section.title)}"
@@ -117,7 +117,7 @@ def _plot(plot: Plot) -> str:
 
 
 def _fenced(text: str, language: str) -> str:
-    """In a fence longer than any run of backticks inside."""
+    """A block fenced by more backticks than any run of them inside."""
     longest = max(map(len, re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{text}\n{fence}"

@@ -1,4 +1,4 @@
-"""Kernels whose time a prediction only guesses."""
+"""Notes kernels whose time is only guessed."""
 
 from collections.abc import Iterable
 
@@ -7,8 +7,8 @@ from peakward.records.step_time import StepTime
 
 
 def said(times: Iterable[StepTime | Change | None]) -> str | None:
-    """Which operators, by one name with their gradients, and what that does to intervals; None where
-    there are none."""
+    """A note that names these operators and their effect on intervals; None where there are none. An operator
+    and its gradients share one name."""
     found = {name for time in times if time is not None for name in time.never_measured}
     names = sorted({each.removeprefix("peakward.").replace("_backward", "") for each in found})
     if not names:

@@ -1,4 +1,4 @@
-"""What the series of a plot are: bars or limits on them, ceilings or places under them."""
+"""The roles of a plot's series: bars and their limits, roofs and roofline points."""
 
 import bisect
 import math
@@ -6,7 +6,7 @@ import math
 from peakward.records.study import Plot, Point, Series
 
 FLOOR = "floor"
-"""In `bars`, the series of this name is a limit, marked on the bars that share its labels."""
+"""In `bars`, the series of this name is a limit, marked on the bars with the same labels."""
 
 
 def measured(plot: Plot) -> tuple[Series, ...]:
@@ -15,28 +15,28 @@ def measured(plot: Plot) -> tuple[Series, ...]:
 
 
 def marks(plot: Plot) -> tuple[Series, ...]:
-    """The series of a `bars` plot that mark a limit on the bars of the same labels."""
+    """The series of a `bars` plot that mark limits on bars with the same labels."""
     return tuple(each for each in plot.series if each.name == FLOOR)
 
 
 def ordered(series: tuple[Series, ...]) -> list[tuple[Point, Series]]:
-    """The points of all series by x, those of one x together."""
+    """The points of all series in the order of x, with points of one x together."""
     pairs = [(point, each) for each in series for point in each.points]
     return sorted(pairs, key=lambda pair: pair[0].x)
 
 
 def roofs(plot: Plot) -> tuple[Series, ...]:
-    """The series of a `roofline` plot that are ceilings: those without labels."""
+    """The series of a `roofline` plot that are ceilings, which have no labels."""
     return tuple(each for each in plot.series if all(p.label is None for p in each.points))
 
 
 def places(plot: Plot) -> tuple[Series, ...]:
-    """The series of a `roofline` plot that are marks under the ceilings: the labelled ones."""
+    """The series of a `roofline` plot with labelled points under the ceilings."""
     return tuple(each for each in plot.series if any(p.label is not None for p in each.points))
 
 
 def height(roof: Series, x: float) -> float:
-    """The ceiling at x, straight between its points on logarithmic axes."""
+    """The ceiling at x, interpolated between its points on logarithmic axes."""
     xs = [point.x for point in roof.points]
     right = min(max(bisect.bisect_left(xs, x), 1), len(xs) - 1)
     a, b = roof.points[right - 1], roof.points[right]

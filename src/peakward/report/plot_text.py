@@ -1,4 +1,4 @@
-"""Plots where nothing can be drawn: bars of block characters, and tables of the points."""
+"""Plots as text: bars of block characters, and tables of the points."""
 
 from peakward.records.measurement import Interval
 from peakward.records.study import Cell, Column, Plot, Point, Series, Table
@@ -12,7 +12,7 @@ MOST_ROWS = 16
 
 
 def bars(plot: Plot, width: int) -> tuple[str, ...]:
-    """A `bars` plot as lines of at most `width` characters, a "┃" on each bar where its floor is."""
+    """A `bars` plot as lines of at most `width` characters. A "┃" marks each bar's floor."""
     drawn = measured(plot)
     rows = [(_name(point, each, drawn), point) for point, each in ordered(drawn)]
     names = max(len(name) for name, _ in rows)
@@ -76,7 +76,7 @@ def _lines_table(plot: Plot) -> Table:
 
 
 def _spread(values: list[float]) -> list[float]:
-    """At most `MOST_ROWS` of them, evenly spread, the first and the last among them."""
+    """At most `MOST_ROWS` of the values, evenly spread, with the first and the last."""
     if len(values) <= MOST_ROWS:
         return values
     last = len(values) - 1

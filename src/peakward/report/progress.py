@@ -1,4 +1,4 @@
-"""How far a long command has come: bars on a terminal's stderr, a line a stage anywhere else."""
+"""Progress of a long command: bars on a terminal's stderr, a line for each stage anywhere else."""
 
 import threading
 import time
@@ -22,20 +22,20 @@ from rich.text import Text
 from peakward.report.format import format_duration
 
 PATIENCE_S = 2.0
-"""A command that ends sooner never shows a bar."""
+"""A command that ends within this time shows no bar."""
 
 
 class TimeLeft(ProgressColumn):
-    """How long it should still take: of a bar over seconds what is left of them, of one over cases what the
-    cases so far tell. Nothing where nobody can say; never below 0."""
+    """The predicted remaining time. A bar over seconds shows the seconds left; a bar over cases extrapolates
+    from the finished ones. It is empty where unknown and never below 0."""
 
     def render(self, task: Bar) -> Text:
-        """Of the bar, now."""
+        """The column's text for the bar."""
         return Text("" if (left_s := self.left_s(task)) is None else f"{_clock(left_s)} left")
 
     @staticmethod
     def left_s(task: Bar) -> float | None:
-        """Seconds."""
+        """The remaining seconds; None where unknown."""
         if task.total is None or task.elapsed is None:
             return None
         if task.fields["of_seconds"]:
@@ -59,15 +59,15 @@ class Task:
         self._id = task_id
 
     def advance(self, n: float = 1, note: str = "") -> None:
-        """`n` more of the total are done; `note` says what comes next."""
+        """Advance by `n` of the total. `note` names the next step."""
         self._bars.update(self._id, advance=n, note=note)
 
 
 class Progress:
-    """A context within which `track` gives bars, shown from `patience_s` after it was entered.
+    """A context in which `track` adds bars. They appear `patience_s` after it was entered.
 
-    On a console that is no terminal there are no bars, but a line where `stage` is called: batch logs and
-    notebooks show those. The total's unit is the caller's.
+    A console that is no terminal shows no bars, but a line for each call of `stage`, which suits batch logs
+    and notebooks. The caller chooses the total's unit.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Progress:
             console=self._console,
             transient=True,
         )
-        # A timer, since the first case alone may take minutes and nobody would start the bars.
+        # A timer starts the bars, because the first case alone may take minutes.
         self._timer: threading.Timer | None = None
 
     def __enter__(self) -> Self:
@@ -108,17 +108,17 @@ class Progress:
     ) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            # One that had just fired must have started the bars before they are stopped.
+            # A timer that has just fired must have started the bars before they are stopped.
             self._timer.join()
             self._bars.stop()
 
     def track(self, description: str, total: float | None, *, of_seconds: bool = False) -> Task:
-        """A new bar; None where the total is not known. One of seconds runs as the clock does."""
+        """Add a bar. `total` is None where it is not known. A bar of seconds follows the clock."""
         made = self._bars.add_task(description, total=total, note="", of_seconds=of_seconds)
         return Task(self._bars, made)
 
     def stage(self, text: str) -> None:
-        """A line for a stage, with when, where no bar shows it."""
+        """Print a line with the time for a stage, where no bar shows it."""
         if self._console.is_interactive or text == self._said:
             return
         self._said = text
@@ -126,5 +126,5 @@ class Progress:
         self.say(f"{since:>12}  {text}")
 
     def say(self, line: str) -> None:
-        """A line that stays, above the bars."""
+        """Print a line that stays above the bars."""
         self._console.print(line, highlight=False, markup=False, soft_wrap=True)

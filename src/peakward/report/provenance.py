@@ -1,4 +1,4 @@
-"""Where a study was made and what its figures mean: the end of every report."""
+"""The end of every report: where a study was made, and what its figures mean."""
 
 from peakward.records.calibration import Calibration
 from peakward.records.environment import Environment
@@ -32,12 +32,12 @@ CONVENTIONS = (
 
 
 def conventions() -> Section:
-    """What the figures mean, as a folded section."""
+    """The definitions of the figures, as a folded section."""
     return Section(title="Conventions", blocks=(Items(texts=CONVENTIONS),), folded=True)
 
 
 def notes(study: Study) -> Section:
-    """What the study says beside its results, and what was wrong when its ceilings were measured."""
+    """The study's notes, and the doubts about its ceilings."""
     texts = (*study.notes, *(ceiling_doubts(study.calibration) if study.calibration else ()))
     return Section(title="Notes", blocks=(Items(texts=texts),) if texts else ())
 
@@ -59,12 +59,12 @@ def environment(study: Study) -> Section:
 
 
 def reproduction(study: Study) -> Section:
-    """The command that makes the study again."""
+    """The command that reproduces the study."""
     return Section(title="Reproduce", blocks=(Command(text=study.command),))
 
 
 def environment_facts(study: Study) -> tuple[Fact, ...]:
-    """All that is known of where and when."""
+    """All known facts about place and time."""
     where = study.environment
     facts = {
         "device": device(where),

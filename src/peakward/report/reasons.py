@@ -1,4 +1,4 @@
-"""Reasons as a table has room for them; the record keeps them whole."""
+"""Shortens reasons for tables. The record keeps them whole."""
 
 import re
 
@@ -11,7 +11,7 @@ CAPACITY = re.compile(rf"total capacity of {SIZE}")
 
 
 def brief(reason: str | None) -> str | None:
-    """torch's paragraph about CUDA memory in one line; any other reason as it is."""
+    """Torch's paragraph about CUDA memory in one line; any other reason unchanged."""
     if reason is None or "CUDA out of memory. " not in reason:
         return reason
     found = TORCH_OUT_OF_MEMORY.search(reason)

@@ -1,10 +1,11 @@
-"""A command laid over several lines, still fit to be pasted into a shell."""
+"""Breaks a shell command over several lines so that it can still be pasted."""
 
 import re
 
 
 def shell_lines(command: str, width: int) -> tuple[str, ...]:
-    """Broken before its options, with backslashes; left whole where a quote might span a break."""
+    """The command broken before its options, with backslashes. It stays whole where a quote might span a
+    break."""
     if len(command) <= width or re.search("[\"'\\\\]", command):
         return (command,)
     first, *options = re.split(" (?=--)", command)

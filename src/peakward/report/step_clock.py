@@ -1,5 +1,7 @@
-"""A recorded step on the clock of its kernels, as rows of two tables, a phase each. As one, it was wider
-than a page of 1,200 pixels by a third."""
+"""A recorded step on the clock of its kernels, as rows of two tables with one row for each phase.
+
+One table of both would be a third wider than a page of 1,200 pixels.
+"""
 
 from collections.abc import Iterator
 
@@ -36,7 +38,7 @@ QUEUE_NOTE = (
 
 
 def peak_rows(memory: CaseMemory) -> list[tuple[Cell, ...]]:
-    """For `PEAK_COLUMNS`; none of a step that has no clock."""
+    """Rows for `PEAK_COLUMNS`; none for a step without a clock."""
     return [
         (peak.phase, peak.allocated_bytes, at.at_s, at.operator, at.kernel)
         for peak, at in _moments(memory)
@@ -44,7 +46,7 @@ def peak_rows(memory: CaseMemory) -> list[tuple[Cell, ...]]:
 
 
 def queue_rows(memory: CaseMemory) -> list[tuple[Cell, ...]]:
-    """For `QUEUE_COLUMNS`; none of a step that has no clock."""
+    """Rows for `QUEUE_COLUMNS`; none for a step without a clock."""
     if memory.clock is None:
         return []
     kernels = {each.phase: (each.begin_s, each.end_s) for each in memory.clock.kernels}

@@ -1,4 +1,4 @@
-"""The report of any study but `run`: what its own tables, plots and conclusions say."""
+"""The report of any study but `run`: its own tables, plots and conclusions."""
 
 from peakward.records.measurement import Measurement
 from peakward.records.study import Column, Conclusion, Plot, Study, Table
@@ -71,7 +71,7 @@ def _opening(study: Study) -> tuple[Block, ...]:
 
 
 def _plots(plots: tuple[Plot, ...]) -> tuple[Block, ...]:
-    """Those with something to draw: where every case failed, a plot has no points."""
+    """The plots with at least one point. Where every case failed, a plot has none."""
     return tuple(
         PlotBlock(plot=plot) for plot in plots if any(series.points for series in plot.series)
     )

@@ -1,4 +1,4 @@
-"""The document in a terminal: lines of the console's width, coloured where it can be."""
+"""The document in a terminal: lines of the console's width, coloured where possible."""
 
 from collections.abc import Iterator
 
@@ -66,7 +66,7 @@ def _block(block: Block, width: int) -> Iterator[RenderableType]:
 
 
 def _rows(rows: Iterator[tuple[str, ...]]) -> Grid:
-    """A dim name, then its value and what stands beside it."""
+    """A dim name, then its value and its detail."""
     grid = Grid.grid(padding=(0, 2, 0, 0))
     for name, value, *rest in rows:
         grid.add_row(Text(name, style="dim"), Text(value), *map(Text, rest))

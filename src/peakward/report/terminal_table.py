@@ -1,4 +1,4 @@
-"""A table in a terminal: a grid where it fits, else with its prose below, else row by row."""
+"""A table in a terminal: one grid where it fits, else prose below it, else row by row."""
 
 from collections.abc import Iterator, Sequence
 from typing import Literal
@@ -45,7 +45,7 @@ def lay_out(table: Table, width: int) -> Iterator[RenderableType]:
 
 
 def _with_cut_names(table: Table) -> Table:
-    """The table with names of a length that a screen has room for."""
+    """The table with long names cut to a screen's width."""
     is_name = [column.unit == "name" for column in table.columns]
     rows = tuple(
         tuple(
@@ -82,9 +82,9 @@ def _widths(table: Table, columns: Sequence[int], width: int) -> list[int] | Non
 
 
 def _pieces(table: Table, columns: Sequence[int], width: int) -> list[list[int]] | None:
-    """The columns in several grids that each begin with the row's names, or None where not even that fits.
+    """The columns split into several grids, or None where even that does not fit.
 
-    As many names begin each grid as tell the rows apart, and beyond that as few grids as can be.
+    Each grid begins with the names that tell the rows apart. Within that, there are as few grids as possible.
     """
     names = [index for index in name_columns(table) if index in columns]
     found = [_split(table, columns, n, width) for n in range(1, len(names) + 1)]
@@ -109,13 +109,14 @@ def _split(
 
 
 def _n_told_apart(table: Table, pieces: Sequence[Sequence[int]]) -> int:
-    """Rows that the names which begin every grid tell apart."""
+    """The number of rows that the names at each grid's start tell apart."""
     names = [index for index in pieces[0] if all(index in piece for piece in pieces)]
     return len({tuple(row[index] for index in names) for row in table.rows})
 
 
 def _narrowest(table: Table, index: int) -> int:
-    """Cells are kept whole, headings between their words, names and prose within reason."""
+    """The least width of a column: cells stay whole, headings break between words, names and prose within
+    reason."""
     head = max((len(word) for word in table.columns[index].name.split()), default=0)
     if table.columns[index].unit == "name":
         short = min(max(head, *_lengths(table, index), 1), NARROWEST_PROSE)
@@ -171,7 +172,7 @@ def _cell(cell: Cell, column: Column, width: int) -> Text:
 
 
 def _below(table: Table, prose: Sequence[int], width: int) -> Iterator[RenderableType]:
-    """The prose of the rows under its heading, once for all rows that share it, after their names."""
+    """The prose of the rows under its heading. Rows that share it are named together."""
     names = [index for index in name_columns(table)[:2] if index == 0 or _varies(table, index)]
     said: dict[str, list[str]] = {}
     for row in table.rows:
@@ -192,7 +193,7 @@ def _below(table: Table, prose: Sequence[int], width: int) -> Iterator[Renderabl
 
 
 def _name(parts: Sequence[str]) -> str:
-    """The first, and the second in brackets."""
+    """The first part, and the second in brackets."""
     first, *second = parts or ("",)
     return f"{first} ({second[0]})" if second else first
 
@@ -202,7 +203,8 @@ def _varies(table: Table, index: int) -> bool:
 
 
 def _row_by_row(table: Table, width: int) -> Iterator[RenderableType]:
-    """Every row as its first cell, then "heading value" pairs; what only other rows have is left out."""
+    """Every row as its first cell, then "heading value" pairs. Headings without a value in the row are left
+    out."""
     first, *others = table.columns
     for row in table.rows:
         said = ", ".join(

@@ -1,4 +1,4 @@
-"""Words that a view may colour; the words alone say everything."""
+"""Words that a view may colour. The words alone carry the meaning."""
 
 from typing import Literal
 

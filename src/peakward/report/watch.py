@@ -1,4 +1,4 @@
-"""What was found in a watched loop, while it runs: a few lines among the loop's own."""
+"""Prints the findings about a watched loop while it runs: a few lines among the loop's own."""
 
 import msgspec
 
@@ -9,11 +9,11 @@ from peakward.report.findings import ranking
 from peakward.report.format import format_duration
 
 WIDTH = 100
-"""Where stderr is no terminal."""
+"""The width where stderr is no terminal."""
 
 
 def document(found: Diagnosis) -> Document:
-    """The ranking, and what to do about each; what could not be judged is left to whoever asks."""
+    """The ranking, and the remedy of each finding. Rules that could not judge are left to the full report."""
     n = len(found.findings)
     step = "" if found.whole_s is None else f", of a step of {format_duration(found.whole_s)}"
     table = msgspec.structs.replace(ranking(found), note=None)
@@ -28,7 +28,8 @@ def document(found: Diagnosis) -> Document:
 
 
 class Announcer:
-    """Prints findings on stderr where one is new: the same table every hundred steps says nothing."""
+    """Prints findings on stderr only when one is new, because repeating the same table every hundred steps
+    says nothing."""
 
     def __init__(self) -> None:
         self._said: set[str] = set()
@@ -38,7 +39,7 @@ class Announcer:
         if codes <= self._said:
             return
         self._said |= codes
-        # Here, so that `import peakward` stays quick.
+        # Imported here, so that `import peakward` stays quick.
         from rich.console import Console
 
         from peakward.report import terminal

@@ -1,37 +1,38 @@
-"""Text laid over lines that break between words and inside none.
+"""Wraps text between words and never inside one.
 
-A line ends at a space; inside a name that is wider than a line, behind `::`, `_`, `<`, `,` and the like.
+A line ends at a space. A name wider than a line breaks behind `::`, `_`, `<`, `,` and the like.
 """
 
 import re
 
 LONGEST_NAME = 120
-"""Characters of a name in a terminal. A kernel of a matrix library spells out two hundred and more."""
+"""The most characters of a name in a terminal. Kernels of matrix libraries have two hundred and more."""
 
 _PART = re.compile(r"(?:[^\W_]|(?<=\d)\.(?=\d))+[\W_]*|[\W_]+")
-"""Letters and digits, a decimal point among them, with the separators behind; or separators alone."""
+"""A part of a word: letters and digits with a decimal point among them and the separators behind, or
+separators alone."""
 
 
 def parts(word: str) -> list[str]:
-    """The pieces between which a long word may break; joined they are the word."""
+    """The parts of a word between which it may break. Joined they are the word."""
     return _PART.findall(word)
 
 
 def longest_part(text: str) -> int:
-    """The least width at which no part of a word breaks."""
+    """The smallest width at which no part of a word breaks."""
     return max((len(part) for word in text.split(" ") for part in parts(word)), default=0)
 
 
 def wrap(text: str, width: int) -> str:
-    """The text in lines of at most `width`, broken at spaces, then between parts of a word that is wider.
+    """The text in lines of at most `width`, broken at spaces, then between the parts of a wider word.
 
-    A single part that is wider than a line breaks where the line ends.
+    A single part that is wider than a line breaks at the line's end.
     """
     return "\n".join(line for given in text.split("\n") for line in _lines(given, max(width, 1)))
 
 
 def cut(name: str, most: int = LONGEST_NAME) -> str:
-    """The name with whole parts left out of its middle where it is longer than `most`; its ends tell more."""
+    """The name with whole parts left out of its middle where it is longer than `most`. Its ends tell more."""
     if len(name) <= most:
         return name
     pieces = parts(name)

@@ -1,4 +1,4 @@
-"""Plots drawn as SVG, in Python: what the HTML page shows."""
+"""Plots drawn as SVG for the HTML page."""
 
 from peakward.report.charts.draw import draw
 

@@ -1,4 +1,4 @@
-"""The frame that lines and rooflines are drawn in."""
+"""The frame of line plots and rooflines: grid, ticks and labels."""
 
 import itertools
 from xml.etree import ElementTree as ET
@@ -35,7 +35,7 @@ class Axes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def axes(root: ET.Element, plot: Plot, frame: Frame) -> Axes:
-    """Grid, ticks and labels, drawn; and the scales to place points by.
+    """Draw grid, ticks and labels; return the scales for the points.
 
     The labels of the y axis take their room from the frame's left.
     """
@@ -84,13 +84,13 @@ def _draw_x(root: ET.Element, found: Axes, plot: Plot, points: list[Point]) -> N
 
 
 def has_own_ticks(found: Axes, plot: Plot) -> bool:
-    """Whether the x axis has the data's own values, or the names that points have instead."""
+    """Whether the x axis shows the data's own values, or the points' names."""
     points = [point for each in plot.series for point in each.points]
     return plot.kind == "lines" and _apart(_own_ticks(plot, points), found.x)
 
 
 def _x_ticks(found: Axes, plot: Plot, points: list[Point]) -> list[tuple[float, str]]:
-    """The data's own values where their labels do not touch, else the scale's."""
+    """The data's own values where their labels do not touch, else the scale's ticks."""
     if has_own_ticks(found, plot):
         return _own_ticks(plot, points)
     return [(value, tick_label(value, _unit(plot.x_unit))) for value in found.x.ticks()]
@@ -112,5 +112,5 @@ def _apart(ticks: list[tuple[float, str]], x: Scale) -> bool:
 
 
 def _unit(unit: Unit) -> Unit:
-    """A coordinate is a number, whatever its column would be."""
+    """A coordinate is a plain number, whatever unit its column has."""
     return "count" if unit == "text" else unit

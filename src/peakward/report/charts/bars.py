@@ -16,7 +16,7 @@ BAR, BAR_GAP, GROUP_GAP = 16, 3, 9
 
 
 class Bar(msgspec.Struct, frozen=True, kw_only=True):
-    """One bar: the index of its series, its point, the limit marked on it."""
+    """One bar: the index of its series, its point, and its marked limit."""
 
     index: int
     series: str
@@ -25,18 +25,18 @@ class Bar(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
-    """Where things go, in pixels."""
+    """The positions of the plot's parts, in pixels."""
 
     width: float
     height: float
     top: float
     x: Linear
     names_beside: bool
-    """On a narrow drawing a long name stands above its bars."""
+    """Whether names stand beside the bars. In a narrow drawing a long name stands above its bars."""
 
 
 def draw_bars(plot: Plot, width: float) -> ET.Element:
-    """A `bars` plot: a group of bars for each label, one of each series."""
+    """A `bars` plot: a group of bars for each label, with one bar for each series."""
     groups = _groups(plot)
     layout = _layout(plot, groups, width)
     root = canvas.canvas(width, layout.height, plot.title, _describe(plot, groups))
@@ -58,9 +58,9 @@ def draw_bars(plot: Plot, width: float) -> ET.Element:
 
 
 def _groups(plot: Plot) -> dict[str, list[Bar]]:
-    """The bars of each label, the labels by x."""
+    """The bars of each label, in the labels' order on x."""
     limits = {point.label: point.y for each in marks(plot) for point in each.points}
-    # Points themselves have no order: a study may have two at one place.
+    # Points have no order of their own: a study may have two at one place.
     placed = sorted(
         (
             (point.x, index, each.name, point)
@@ -104,7 +104,7 @@ def _layout(plot: Plot, groups: dict[str, list[Bar]], width: float) -> Layout:
 
 
 def _legend_places(plot: Plot, width: float) -> list[canvas.Pixel]:
-    """The upper left corner of each series' entry, in as many lines as they take; a lone one has none."""
+    """The upper left corner of each series' entry, wrapped over lines. A single series has no legend."""
     found: list[canvas.Pixel] = []
     left = top = 0.0
     for each in (*measured(plot), *marks(plot)):

@@ -1,22 +1,22 @@
-"""SVG elements. Colours and type come from the page's style sheet, by class."""
+"""SVG elements. The page's style sheet sets colours and type by class."""
 
 from typing import Literal
 from xml.etree import ElementTree as ET
 
 Anchor = Literal["start", "middle", "end"]
 Pixel = tuple[float, float]
-"""Across and down."""
+"""Pixels across and down."""
 
 CHARACTER = 7.6
-"""Pixels that a character of a label may take at 12 pixels: a digit of DejaVu Sans, which is wide.
-With 6.7, the mean of a usual system font, "300 ms" lost its first digit where DejaVu was the font."""
+"""The width of a label's character in pixels at 12 pixels: that of a digit in DejaVu Sans, a wide font. With
+6.7, the mean of common system fonts, "300 ms" lost its first digit in DejaVu."""
 LINE = 16
-"""Height in pixels of a line of labels."""
+"""The height of a line of labels in pixels."""
 N_COLOURS = 6
 
 
 def canvas(width: float, height: float, title: str, description: str) -> ET.Element:
-    """An empty drawing that names and describes itself to a screen reader."""
+    """An empty drawing with a title and a description for screen readers."""
     root = ET.Element(
         "svg",
         {
@@ -41,32 +41,32 @@ def text(
     anchor: Anchor = "start",
     style: str = "label",
 ) -> None:
-    """Words whose baseline is at y."""
+    """Draw words whose baseline is at y."""
     attributes = {"x": _px(x), "y": _px(y), "text-anchor": anchor, "class": style}
     ET.SubElement(parent, "text", attributes).text = content
 
 
 def line(parent: ET.Element, start: Pixel, end: Pixel, style: str) -> None:
-    """A straight stroke."""
+    """Draw a straight line."""
     ends = {"x1": _px(start[0]), "y1": _px(start[1]), "x2": _px(end[0]), "y2": _px(end[1])}
     ET.SubElement(parent, "line", {**ends, "class": style})
 
 
 def path(parent: ET.Element, points: list[Pixel], style: str) -> None:
-    """Straight strokes from point to point."""
+    """Draw straight lines from point to point."""
     steps = " L".join(f"{_px(x)} {_px(y)}" for x, y in points)
     ET.SubElement(parent, "path", {"d": f"M{steps}", "class": style})
 
 
 def box(parent: ET.Element, corner: Pixel, size: Pixel, style: str) -> None:
-    """A filled rectangle from its upper left corner, at least a pixel wide."""
+    """Draw a filled rectangle from its upper left corner, at least a pixel wide."""
     (x, y), (width, height) = corner, size
     sides = {"x": _px(x), "y": _px(y), "width": _px(max(width, 1)), "height": _px(height)}
     ET.SubElement(parent, "rect", {**sides, "rx": "2", "class": style})
 
 
 def marker(parent: ET.Element, x: float, y: float, index: int, hover: str) -> None:
-    """The mark of series `index`: its colour and its shape, with words on hovering."""
+    """Draw the mark of series `index` in its colour and shape, with words on hovering."""
     shapes = (_circle, _square, _diamond, _triangle)
     mark = shapes[index % len(shapes)](parent, x, y)
     mark.set("class", f"mark {colour(index)}")
@@ -79,19 +79,19 @@ def colour(index: int) -> str:
 
 
 def stroke(index: int) -> str:
-    """The style classes of the line of series `index`: dashed where its colour comes again."""
+    """The style classes of the line of series `index`. It is dashed where its colour repeats."""
     return f"line {colour(index)}" + (" again" if index >= N_COLOURS else "")
 
 
 def width_of(label: str) -> float:
-    """About how wide a label is, in pixels; a per cent sign is half as wide again as a digit."""
+    """The approximate width of a label in pixels. A per cent sign is half as wide again as a digit."""
     return (len(label) + label.count("%") / 2) * CHARACTER
 
 
 def legend(
     parent: ET.Element, names: list[tuple[int, str]], x: float, y: float, width: float
 ) -> float:
-    """Marks with their names, in as many lines as they take; the height used."""
+    """Draw marks with their names on as many lines as needed; returns the used height."""
     left, top = x, y
     for index, name in names:
         needed = 18 + width_of(name)

@@ -1,4 +1,4 @@
-"""Any plot as SVG text."""
+"""Draws any plot as SVG text."""
 
 from xml.etree import ElementTree as ET
 

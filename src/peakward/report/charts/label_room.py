@@ -1,29 +1,29 @@
-"""Where labels have been put, so that the next goes where it can be read."""
+"""Keeps labels apart by recording the room that each one takes."""
 
 from peakward.report.charts.axes import Frame
 from peakward.report.charts.canvas import LINE
 
 MOST_LINES = 8
-"""A label farther than this from its mark would not be read with it."""
+"""The longest distance in lines. A label farther from its mark is not read as belonging to it."""
 
 
 class LabelRoom:
-    """A frame's room for lines of text, taken one after another."""
+    """The free room in a frame for lines of text."""
 
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
         self._taken: list[tuple[float, float, float]] = []
 
     def take(self, left: float, right: float, y: float) -> float:
-        """The baseline for a text from `left` to `right`: `y`, or the nearest a few lines up or down
-        that overlaps no other; `y` where all do."""
+        """The baseline for a text from `left` to `right`: `y`, or the nearest free line above or below. It is
+        `y` where every near line is taken."""
         lines = sorted(range(-MOST_LINES, MOST_LINES + 1), key=lambda each: (abs(each), -each))
         found = next((at for n in lines if self._is_free(left, right, at := y + n * LINE)), y)
         self.claim(left, right, found)
         return found
 
     def claim(self, left: float, right: float, y: float) -> None:
-        """Take the room of a text whose place is given."""
+        """Take the room of a text with a fixed place."""
         self._taken.append((left, right, y))
 
     def _is_free(self, left: float, right: float, y: float) -> bool:

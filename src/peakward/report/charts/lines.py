@@ -1,4 +1,4 @@
-"""Lines with their marks and intervals."""
+"""Line plots with marks and intervals."""
 
 import itertools
 from xml.etree import ElementTree as ET
@@ -21,14 +21,14 @@ from peakward.report.charts.label_room import LabelRoom
 from peakward.report.format import format_cell
 
 MOST_MARKS = 40
-"""A line of more points is drawn without marks and intervals, which would hide it."""
+"""A line with more points is drawn without marks and intervals, which would hide it."""
 WIDE = 560
-"""From this width on, a line is named at its end instead of in a legend."""
+"""From this width on, lines are named at their ends instead of in a legend."""
 HEIGHT = 340
 MOST_NAMES = 15
-"""So many lines of text are as high as the frame."""
+"""The number of text lines that fill the frame's height."""
 SAMPLE = 18
-"""Pixels of a line before its name: beside others its end may be elsewhere."""
+"""Pixels of a line sample before its name, because a line's end may lie far from its name."""
 
 
 def draw_lines(plot: Plot, width: float) -> ET.Element:
@@ -51,7 +51,7 @@ def draw_lines(plot: Plot, width: float) -> ET.Element:
 
 
 def describe(plot: Plot) -> str:
-    """What a reader who cannot see the drawing needs: the axes, and where each series begins and ends."""
+    """The text for readers who cannot see the drawing: the axes, and each series' first and last point."""
     parts = [
         f"{each.name}: {_point(each.points[0], plot)} to {_point(each.points[-1], plot)}"
         for each in plot.series
@@ -73,7 +73,8 @@ def _draw_series(root: ET.Element, plot: Plot, found: Axes, index: int, series: 
 
 
 def _name_ends(root: ET.Element, found: Axes, series: list[tuple[int, Series]]) -> None:
-    """Each name, behind a piece of its line, beside the line's last point or as near as others allow."""
+    """Write each name behind a sample of its line, at the line's last point or as near as other names
+    allow."""
     ends = sorted(
         (found.place(max(each.points, key=lambda p: p.x))[::-1], index, each.name)
         for index, each in series
@@ -85,8 +86,8 @@ def _name_ends(root: ET.Element, found: Axes, series: list[tuple[int, Series]]) 
 
 
 def _name_points(root: ET.Element, found: Axes, series: list[tuple[int, Series]]) -> None:
-    """Each point's own name above its mark, where the axis has no room for it: of names that belong to
-    one point, not to all at a place of the axis."""
+    """Write each point's own name above its mark where the axis has no room. Names that all points at one
+    place share are left to the axis."""
     places = [point.x for _, each in series for point in each.points]
     if len(set(places)) < len(places):
         return
@@ -101,7 +102,8 @@ def _name_points(root: ET.Element, found: Axes, series: list[tuple[int, Series]]
 
 
 def spread(wanted: list[float], bottom: float) -> list[float]:
-    """Baselines near the wanted ones, which ascend: a line apart and none below the bottom."""
+    """Baselines near the wanted ones, which ascend. They are at least a line apart, and none lies below the
+    bottom."""
     down = list(itertools.accumulate(wanted, lambda above, y: max(y, above + LINE)))
     up = itertools.accumulate(
         reversed(down), lambda below, y: min(y, below - LINE), initial=bottom + LINE

@@ -1,4 +1,4 @@
-"""Ceilings, and the places of configurations under them."""
+"""Roofline plots: ceilings, and roofline points under them."""
 
 from xml.etree import ElementTree as ET
 
@@ -21,13 +21,13 @@ from peakward.report.plot_parts import places, roofs
 
 HEIGHT = 360
 WIDE = 560
-"""From this width on, places are named beside their marks."""
+"""From this width on, points are named beside their marks."""
 FEW = 3
-"""So many places are named so at any width."""
+"""Up to this many points are named beside their marks at any width."""
 
 
 def draw_roofline(plot: Plot, width: float) -> ET.Element:
-    """A `roofline` plot, on logarithmic axes: series without labels are roofs, the others marks."""
+    """A `roofline` plot on logarithmic axes. Series without labels are roofs, the others are points."""
     root = canvas(width, HEIGHT, plot.title, _describe(plot))
     marks = [(index, point) for index, place in enumerate(places(plot)) for point in place.points]
     beside = width >= WIDE or len(marks) <= FEW
@@ -65,7 +65,7 @@ def _draw_roof(
 
 
 def _name_slope(root: ET.Element, found: Axes, roof: Series, room: LabelRoom) -> None:
-    """The bandwidth beside the middle of the slope: FLOP/s over FLOP/byte is bytes a second."""
+    """Write the bandwidth at the middle of the slope: FLOP/s over FLOP/byte is bytes per second."""
     foot, ridge = roof.points[0], roof.points[1]
     (x1, y1), (x2, y2) = found.place(foot), found.place(ridge)
     bandwidth = format_cell(foot.y / foot.x, "bytes_per_s")
@@ -92,8 +92,8 @@ def _name_place(
 
 
 def _beside(x: float, width: float, right: float) -> tuple[float, Anchor]:
-    """Where a label of that width begins, and which end of it is held: behind its mark, before it, or at
-    the drawing's edge where it has room on neither side, as on a phone."""
+    """The start of a label of that width, and its anchor: behind its mark, before it, or at the drawing's
+    edge where neither side has room, as on a phone."""
     if x + 10 + width <= right:
         return x + 10, "start"
     return (x - 10 - width, "end") if x - 10 - width >= 0 else (0.0, "start")

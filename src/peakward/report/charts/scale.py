@@ -1,4 +1,4 @@
-"""From values to pixels, and which values deserve a tick."""
+"""Scales from values to pixels, with their ticks."""
 
 import math
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from peakward.report.format import SCALES, format_cell
 
 
 class Scale(Protocol):
-    """An axis."""
+    """One axis."""
 
     def at(self, value: float) -> float:
         """The pixel of a value."""
@@ -21,13 +21,13 @@ class Scale(Protocol):
 
 
 class Linear(msgspec.Struct, frozen=True, kw_only=True):
-    """Equal steps of value are equal distances."""
+    """A linear scale."""
 
     low: float
     high: float
     start: float
     end: float
-    """Pixels of `low` and `high`."""
+    """The pixels of `low` and `high`."""
     step: float
 
     def at(self, value: float) -> float:
@@ -40,7 +40,7 @@ class Linear(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Log(msgspec.Struct, frozen=True, kw_only=True):
-    """Equal ratios are equal distances."""
+    """A logarithmic scale."""
 
     low: float
     high: float
@@ -59,7 +59,7 @@ class Log(msgspec.Struct, frozen=True, kw_only=True):
 def from_zero(
     values: Iterable[float], start: float, end: float, *, unit: Unit, most_ticks: int
 ) -> Linear:
-    """From 0 (or the least value, where there are negative ones) to the largest."""
+    """A scale from 0, or from the smallest negative value, to the largest value."""
     known = tuple(values)
     low, high = min(0.0, *known), max(0.0, *known)
     high = high if high > low else low + 1.0
@@ -70,7 +70,7 @@ def from_zero(
 def linear(
     values: Iterable[float], start: float, end: float, *, unit: Unit, most_ticks: int
 ) -> Linear:
-    """As `from_zero`, on to a whole step at either end."""
+    """The scale of `from_zero`, extended to a whole step at both ends."""
     exact = from_zero(values, start, end, unit=unit, most_ticks=most_ticks)
     return msgspec.structs.replace(
         exact,
@@ -82,7 +82,7 @@ def linear(
 def spanning(
     values: Iterable[float], start: float, end: float, *, unit: Unit, most_ticks: int
 ) -> Linear:
-    """From the least value to the largest, for an axis that need not show 0."""
+    """A scale from the smallest to the largest value, for an axis that need not show 0."""
     known = tuple(values)
     low, high = min(known), max(known)
     if high - low <= abs(low) * 1e-9:
@@ -92,7 +92,8 @@ def spanning(
 
 
 def log(values: Iterable[float], start: float, end: float, *, unit: Unit, most_ticks: int) -> Log:
-    """A little beyond the positive values, with ticks at powers of ten (of two for bytes)."""
+    """A logarithmic scale slightly wider than the positive values, with ticks at powers of ten (of two for
+    bytes)."""
     known = [value for value in values if value > 0]
     margin = (max(known) / min(known)) ** 0.04 if max(known) > min(known) else 1.5
     low, high = min(known) / margin, max(known) * margin
@@ -105,7 +106,7 @@ def log(values: Iterable[float], start: float, end: float, *, unit: Unit, most_t
 
 
 def tick_label(value: float, unit: Unit) -> str:
-    """A round value without the zeros that three significant figures ask for."""
+    """A round value without the zeros that three significant figures would add."""
     if unit == "share":
         return f"{value:.3%}".rstrip("%").rstrip("0").rstrip(".") + "%"
     text = format_cell(value, unit)
@@ -118,7 +119,7 @@ def tick_label(value: float, unit: Unit) -> str:
 
 
 def _nice_step(least: float, unit: Unit) -> float:
-    """1, 2 or 5 times a power of ten of the prefix that prints it, at least `least`."""
+    """The smallest step of at least `least` that is 1, 2 or 5 times a power of ten in the printed prefix."""
     size = 1.0
     if unit == "bytes":
         size = next((p.size for p in SCALES["bytes"] if least >= p.size * 0.1), 1.0)

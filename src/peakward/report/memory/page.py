@@ -1,4 +1,4 @@
-"""The report of an allocator snapshot: one screen, or everything."""
+"""The report of an allocator snapshot: a screen, or everything."""
 
 from peakward.records.memory_snapshot import DeviceMemory, MemoryReport
 from peakward.records.study import Plot, Point, Series, Table
@@ -17,7 +17,7 @@ from peakward.report.format import format_cell
 from peakward.report.memory import tables
 
 TOP = 8
-"""Stacks on the one screen."""
+"""The number of stacks on the one screen."""
 CONVENTIONS = (
     "Allocated counts blocks, as torch.cuda.memory_allocated does; requested what the program asked "
     "for; reserved all segments. GiB is 2**30 bytes.",
@@ -28,7 +28,7 @@ CONVENTIONS = (
 
 
 def summary(found: MemoryReport) -> Document:
-    """What held the memory, on one screen."""
+    """The use of the memory, on one screen."""
     blocks: list[Block] = [*_opening(found)]
     for device in found.devices:
         blocks += _filled(tables.balances(device))
@@ -43,7 +43,7 @@ def summary(found: MemoryReport) -> Document:
 
 
 def whole(found: MemoryReport) -> Document:
-    """Everything that the record holds."""
+    """All contents of the record."""
     return Document(
         title=found.source,
         headline=_headline(found),
@@ -96,7 +96,7 @@ def _timeline(found: DeviceMemory) -> Plot:
 
 
 def _headline(found: MemoryReport) -> str:
-    """Of the device that held most."""
+    """The headline of the device that held most."""
     if not found.devices:
         return "no memory was held and nothing recorded"
     most = max(found.devices, key=lambda each: each.most_reserved_bytes)

@@ -1,4 +1,4 @@
-"""Tables of an allocator snapshot's report."""
+"""The tables of an allocator snapshot's report."""
 
 from collections.abc import Sequence
 
@@ -22,7 +22,7 @@ PLACES = {
 
 
 def balances(found: DeviceMemory) -> Table:
-    """What was held at the moments that matter."""
+    """The memory held at the start, the peak and the end."""
     moments = [("start of the recording", found.start)] if found.n_events else []
     moments += [("peak", found.peak.balance)] if found.peak else []
     moments += [("end", found.end)]
@@ -50,13 +50,13 @@ def _balance(found: MemoryBalance) -> tuple[int | float | None, ...]:
 
 
 def categories(peak: MemoryPeak) -> Table:
-    """What the peak was for, as far as stacks tell."""
+    """The categories of the peak, as far as stacks tell."""
     named = [(each.name.replace("_", " "), each) for each in peak.categories]
     return _shares("At the peak, by what it was for", "category", named, peak)
 
 
 def places(peak: MemoryPeak) -> Table:
-    """Which part of the program made what was held at the peak."""
+    """The parts of the program that made the peak's allocations."""
     named = [(PLACES[each.name], each) for each in peak.places]
     return _shares("At the peak, by what made it", "made in", named, peak)
 
@@ -109,7 +109,7 @@ def holders(peak: MemoryPeak, most: int) -> Table:
 
 
 def line(source: str | None) -> str:
-    """The last two parts of its path, and the rest."""
+    """The last two parts of the line's path, and its remainder."""
     if source is None:
         return "no line of Python"
     path, colon, rest = source.rpartition(":") if ".py:" in source else (source, "", "")
@@ -117,7 +117,7 @@ def line(source: str | None) -> str:
 
 
 def segments(found: DeviceMemory) -> Table:
-    """Segments at the end, and what is free in them."""
+    """The segments at the end, and the free memory in them."""
     return Table(
         title="Segments at the end",
         columns=(
@@ -146,7 +146,7 @@ def segments(found: DeviceMemory) -> Table:
 
 
 def churn(found: DeviceMemory) -> Table:
-    """What the allocator did."""
+    """The activity of the allocator."""
     done = found.churn
     rates = found.recorded_s or None
     counts = (
@@ -205,7 +205,7 @@ def ooms(found: DeviceMemory) -> Table:
 
 
 def verdict(found: OutOfMemory) -> str:
-    """Why one allocation failed, in a sentence."""
+    """The reason for a failed allocation, in a sentence."""
     where = "" if found.source is None else f", asked at {line(found.source)}"
     if found.was_fragmented:
         why = "what was free would have sufficed in one piece: fragmentation"

@@ -1,4 +1,4 @@
-"""A plan on one screen, or everything that it holds."""
+"""The report of a plan: a screen, or everything."""
 
 from peakward.records.plan import DevicePlan, Forecast, Plan
 from peakward.report.cases import label, model
@@ -91,7 +91,7 @@ def _headline(plan: Plan) -> str:
 
 
 def _as_it_is(plan: Plan, timed: list[DevicePlan]) -> str:
-    """Of devices with a time, of which the case is not said to fit any."""
+    """A sentence for devices with a known time, none of which the case is known to fit."""
     which = "" if len(timed) == len(plan.devices) else " whose time is known"
     known = all(each.forecast.fits is False for each in timed)
     return f"It fits no device{which}" if known else f"It is not known to fit a device{which}"
@@ -113,7 +113,7 @@ def _composed_s(each: DevicePlan) -> float:
 
 
 def _model(plan: Plan) -> tuple[Block, ...]:
-    """Nothing where its parameters were not stored."""
+    """The model with its parameters; empty where the plan did not store them."""
     if plan.n_parameters is None:
         return ()
     return (Facts(facts=(Fact(name="model", value=model(plan.case.model, plan.n_parameters)),)),)

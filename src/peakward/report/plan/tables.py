@@ -1,4 +1,4 @@
-"""The devices of a plan side by side."""
+"""The tables of a plan, with its devices side by side."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ WAITS = {"device": "the device", "host": "the host"}
 
 
 def speed(plan: Plan) -> Table:
-    """How fast."""
+    """The predicted time of a step on each device."""
     return Table(
         title="Time of a step",
         columns=(
@@ -35,7 +35,7 @@ def speed(plan: Plan) -> Table:
 
 
 def memory(plan: Plan) -> Table:
-    """Whether it fits, and what would."""
+    """Whether the case fits each device, and the largest case that does."""
     return Table(
         title="Memory of a GPU",
         columns=(
@@ -62,7 +62,7 @@ def memory(plan: Plan) -> Table:
 
 
 def cost(plan: Plan) -> Table:
-    """What a million tokens take in energy and money."""
+    """Energy and money for a million tokens."""
     table = Table(
         title="A million tokens",
         columns=(
@@ -81,7 +81,7 @@ def cost(plan: Plan) -> Table:
 
 
 def split(found: MemorySplit) -> Table:
-    """What the peak consists of."""
+    """The contents of the peak."""
     parts = msgspec.structs.asdict(found)
     total = found.total_bytes
     return Table(
@@ -130,7 +130,7 @@ def changes(found: DevicePlan) -> Table:
 
 
 def phases(found: Forecast) -> Table:
-    """What each phase needs of the device and of the host."""
+    """The time that each phase needs on the device and on the host."""
     assert found.time is not None
     return Table(
         title=found.device_name,
@@ -147,7 +147,7 @@ def phases(found: Forecast) -> Table:
 
 
 def operators(found: Forecast, most: int) -> Table:
-    """Those that take the device longest."""
+    """The operators that take the device longest."""
     assert found.time is not None
     total_s = found.time.device_s
     return Table(
@@ -177,7 +177,7 @@ def operators(found: Forecast, most: int) -> Table:
 
 
 def communication(plan: Plan) -> Table:
-    """What the GPUs of a group tell each other."""
+    """The communication between the GPUs of a group."""
     rows: list[tuple[Cell, ...]] = []
     for each in plan.devices:
         found = each.forecast.communication
@@ -208,7 +208,7 @@ def communication(plan: Plan) -> Table:
 
 
 def absent(plan: Plan) -> Table:
-    """What was not computed, each reason once, with the devices and levers that it holds for."""
+    """Figures that were not computed: each reason once, with its devices and levers."""
     holders: dict[tuple[str, str], dict[str, None]] = {}
     for each in plan.devices:
         name = each.forecast.device_name
@@ -235,7 +235,7 @@ def absent(plan: Plan) -> Table:
 
 
 def fits(found: bool | None) -> str:
-    """In a word."""
+    """The answer in one word."""
     return NOT_COMPUTED if found is None else "yes" if found else "no"
 
 
@@ -257,7 +257,7 @@ def _speed_row(found: Forecast) -> tuple[Cell, ...]:
 
 
 def _beyond(plan: Plan) -> str | None:
-    """How a case fits into less than it needs."""
+    """A note on cases that fit although they need more than the limit."""
     found = (each.forecast for each in plan.devices)
     if not any(each.fits and (each.needed_bytes or 0) > each.limit_bytes for each in found):
         return None
@@ -268,7 +268,7 @@ def _beyond(plan: Plan) -> str | None:
 
 
 def _past_model(plan: Plan) -> str | None:
-    """Computed positions end nowhere; what the model accepts does."""
+    """A note on sequences beyond the model's limit, because computed positions have no end."""
     accepted = plan.case.model.max_seq_len
     if all((each.longest_seq_len or 0) <= accepted for each in plan.devices):
         return None
@@ -283,7 +283,7 @@ def _rates(plan: Plan) -> str | None:
 
 
 def _sources(plan: Plan) -> str | None:
-    """Whose rates are whose."""
+    """A note on which devices' rates are calibrated."""
     timed = [each.forecast for each in plan.devices if each.forecast.time is not None]
     calibrated = [
         each.device_name for each in timed if each.time and each.time.source != "datasheet"

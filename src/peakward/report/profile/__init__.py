@@ -1,4 +1,4 @@
-"""The report of a trace, or of several as ranks of one job."""
+"""The report of a trace, or of several traces as ranks of one job."""
 
 from peakward.report.profile.page import document, screen
 

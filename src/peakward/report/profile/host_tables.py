@@ -1,4 +1,4 @@
-"""What the host did to the GPU: waits, launches, the critical path."""
+"""Tables of the host's effect on the GPU: waits, launches, the critical path."""
 
 from peakward.records.profile import Profile, Waiting
 from peakward.records.study import Column, Table
@@ -16,12 +16,12 @@ PATH = {
     "synchronisation": "return from a synchronisation",
     "unknown": "unknown",
 }
-"""What `traces.critical_path.PathKind` defines, in words."""
+"""`traces.critical_path.PathKind` in words."""
 N_ON_PATH = 10
 
 
 def path(found: Profile) -> Table:
-    """The chain that took the whole time, by kind."""
+    """The critical path by kind."""
     parts = {} if found.path is None else found.path.by_kind_ns
     whole = sum(parts.values())
     order = sorted(parts.items(), key=lambda each: -each[1])
@@ -39,7 +39,7 @@ def path(found: Profile) -> Table:
 
 
 def on_path(found: Profile) -> Table:
-    """What holds most of it."""
+    """The names that hold most of the critical path."""
     shares = () if found.path is None else found.path.shares[:N_ON_PATH]
     return Table(
         title="What takes most of the critical path",
@@ -54,7 +54,7 @@ def on_path(found: Profile) -> Table:
 
 
 def waits(found: Profile) -> Table:
-    """Where the host waited."""
+    """The places where the host waited."""
     return Table(
         title="Where the host waited for the GPU",
         columns=(

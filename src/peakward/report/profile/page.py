@@ -26,9 +26,9 @@ from peakward.report.profile import cells, host_tables, rank_tables, time_tables
 from peakward.report.profile.wording import wording
 
 TOP = 8
-"""Kernels on the one screen."""
+"""The number of kernels on the one screen."""
 RANKS = 16
-"""Rows of a job's one page."""
+"""The number of rows on a job's page."""
 LATE = "COMM002"
 NOT_TIED = (
     "The ranks have no collective in common. Clocks of different hosts cannot be compared without one, so "
@@ -39,14 +39,14 @@ LEAST_CAUSE = 0.01
 
 
 def screen(found: TraceReport) -> Document:
-    """One screen of a trace, or of a job's traces together."""
+    """One screen for a trace, or for the traces of a job together."""
     if found.job is not None:
         return job(found.job, found.diagnoses)
     return summary(found.profiles[0], *found.diagnoses)
 
 
 def document(found: TraceReport) -> Document:
-    """Everything that is told of a trace, or of a job's traces."""
+    """The full report of a trace, or of the traces of a job."""
     pages = [
         whole(profile, diagnosis)
         for profile, diagnosis in zip_longest(found.profiles, found.diagnoses)
@@ -57,7 +57,7 @@ def document(found: TraceReport) -> Document:
 
 
 def summary(found: Profile, diagnosis: Diagnosis | None = None) -> Document:
-    """What held it back, with cause and remedy, and where the time went, on one screen; a part of a trace
+    """The limits of the step with cause and remedy, and where the time went, on one screen. A part of a trace
     has no diagnosis."""
     blocks: tuple[Block, ...] = (
         *_opening(found),
@@ -74,7 +74,7 @@ def summary(found: Profile, diagnosis: Diagnosis | None = None) -> Document:
 
 
 def whole(found: Profile, diagnosis: Diagnosis | None = None) -> Document:
-    """Everything that the profile holds, and what the rules say of it."""
+    """All contents of the profile, and the diagnosis."""
     several = _filled(time_tables.devices(found)) if len(found.breakdown.devices) > 1 else ()
     sections = (
         Section(title="Findings", blocks=() if diagnosis is None else findings.blocks(diagnosis)),
@@ -116,7 +116,7 @@ def whole(found: Profile, diagnosis: Diagnosis | None = None) -> Document:
 
 
 def job(found: Job, diagnoses: Sequence[Diagnosis] = ()) -> Document:
-    """Several ranks side by side on one page; parts of traces have no diagnoses."""
+    """Several ranks side by side on one page. Parts of traces have no diagnoses."""
     late = next((each for told in diagnoses for each in told.findings if each.code == LATE), None)
     if late is not None:
         headline = late.cause
@@ -143,7 +143,7 @@ def job(found: Job, diagnoses: Sequence[Diagnosis] = ()) -> Document:
 def whole_job(
     found: Job, documents: Sequence[Document], diagnoses: Sequence[Diagnosis] = ()
 ) -> Document:
-    """The same, then each rank's own report."""
+    """The job's page, then each rank's own report."""
     page = job(found, diagnoses)
     sections = [
         Section(title=each.title, blocks=(Paragraph(text=each.headline), *each.blocks))
@@ -207,7 +207,7 @@ def _headline(found: Profile) -> str:
 
 
 def _span(found: Profile) -> str:
-    """The steps that the trace marks, each as long as the mean one on one device; else the whole."""
+    """The marked steps with the mean duration on one device; without marks the whole span."""
     total, n = found.breakdown.together, found.n_steps
     if n is None or found.selection is not None:
         return format_cell(total.span_ns * cells.NS, "s")

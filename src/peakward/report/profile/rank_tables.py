@@ -1,4 +1,4 @@
-"""Ranks of a job side by side."""
+"""The tables that compare the ranks of a job."""
 
 from collections.abc import Sequence
 
@@ -10,8 +10,8 @@ from peakward.report.profile.cells import NS
 
 
 def ranks(found: Job, most: int | None = None) -> Table:
-    """Who computed, who waited and who came last; of more ranks than `most` those that were last most
-    often."""
+    """The compute time, waits and late starts of each rank. Beyond `most` ranks, only those that were last
+    most often."""
     kept = found.ranks
     if most is not None and len(kept) > most:
         often = sorted(kept, key=lambda each: (-each.n_last, -each.compute_ns))[:most]
@@ -55,7 +55,8 @@ def ranks(found: Job, most: int | None = None) -> Table:
 
 
 def findings(found: Job, diagnoses: Sequence[Diagnosis]) -> Table:
-    """What holds ranks back, by how much of their mean time; `diagnoses` are in the order of the ranks."""
+    """The findings of all ranks by their share of the mean time; `diagnoses` are in the order of the
+    ranks."""
     titles: dict[str, str] = {}
     shares: dict[str, dict[int, float]] = {}
     for rank, told in zip(found.ranks, diagnoses, strict=True):
@@ -79,7 +80,7 @@ def findings(found: Job, diagnoses: Sequence[Diagnosis]) -> Table:
 
 
 def spelt(numbers: Sequence[int]) -> str:
-    """Ranks in few words: 0 to 2, 4, 6."""
+    """Rank numbers in short form: "0 to 2, 4, 6"."""
     runs: list[list[int]] = []
     for each in sorted(numbers):
         if runs and each == runs[-1][-1] + 1:

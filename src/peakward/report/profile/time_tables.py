@@ -1,4 +1,4 @@
-"""Where a GPU's time went, and why it was idle."""
+"""Tables of a GPU's time and idle causes."""
 
 from peakward.records.profile import IDLE_CAUSES, DeviceTime, Profile
 from peakward.records.study import Column, Table
@@ -7,7 +7,7 @@ from peakward.report.profile.wording import wording
 
 
 def time(found: Profile) -> Table:
-    """What the GPU's time was taken by, each moment of a kind once."""
+    """The GPU's time by kind. Each moment of a kind counts once."""
     total = found.breakdown.together
     parts = (
         ("compute", total.compute_ns),
@@ -64,7 +64,7 @@ def _device(one: DeviceTime) -> Row:
 
 
 def idle(found: Profile) -> Table:
-    """Why no work ran, the greatest cause first."""
+    """The causes of idle time, the largest first."""
     by_cause = {} if found.idle is None else found.idle.together.by_cause_ns
     idle_ns = sum(by_cause.values())
     causes = sorted(by_cause.items(), key=lambda each: -each[1])
@@ -80,7 +80,7 @@ def idle(found: Profile) -> Table:
 
 
 def idle_calls(found: Profile) -> Table:
-    """What the host was in meanwhile."""
+    """The calls that the host was in during idle time."""
     calls = () if found.idle is None else found.idle.calls
     return Table(
         title="Calls that the host was in while the GPU was idle",
@@ -98,7 +98,7 @@ def idle_calls(found: Profile) -> Table:
 
 
 def collectives(found: Profile) -> Table:
-    """Kernels that communicate, and how much of them nothing hid."""
+    """Communication kernels, and how much of their time is exposed."""
     return Table(
         title="Collectives",
         columns=(

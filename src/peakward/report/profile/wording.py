@@ -1,4 +1,4 @@
-"""What a trace's report calls things: a GPU's kernels, or the operators of the host."""
+"""The words of a trace's report: they differ between a GPU's kernels and the host's operators."""
 
 from dataclasses import dataclass
 
@@ -7,22 +7,22 @@ from peakward.records.profile import Profile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wording:
-    """The words that depend on whose work a profile is about."""
+    """The words that depend on what ran the profiled work."""
 
     unit: str
-    """What one row of work is, in a column's head."""
+    """One row of work, in a column's heading."""
     units: str
-    """Several of them."""
+    """The plural of `unit`."""
     device: str
-    """Whose time it is."""
+    """The owner of the time."""
     busy: str
-    """How a headline says what share of the span was taken."""
+    """The headline's words for the busy share of the span."""
     categories: str
-    """Title of the table by category and phase."""
+    """The title of the table by category and phase."""
     nothing: str
-    """Said where there is no work at all."""
+    """The sentence for a trace without any work."""
     parts: dict[str, str]
-    """What the rows of the table of time are called, where not as they are for a GPU."""
+    """Names for rows of the table of time, where they differ from those for a GPU."""
     conventions: str
     """How times are counted."""
 

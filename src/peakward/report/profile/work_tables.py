@@ -1,4 +1,4 @@
-"""The work itself: by category, kernel and operator."""
+"""Tables of the work itself: by category, kernel and operator."""
 
 from collections.abc import Sequence
 
@@ -11,12 +11,12 @@ from peakward.report.wrapping import cut
 PHASES: tuple[WorkPhase, ...] = ("forward", "backward", "optimizer", "other")
 TYPES = {"c10::BFloat16": "bf16", "c10::Half": "fp16", "float": "fp32", "double": "fp64"}
 LONGEST = 44
-"""Characters of a kernel's name on the one screen."""
+"""The most characters of a kernel's name on the one screen."""
 N_OPERATORS = 20
 
 
 def categories(found: Profile) -> Table:
-    """Kernel time by category, a column for each phase that has any."""
+    """Kernel time by category, with a column for each phase that has any."""
     phases = [phase for phase in PHASES if any(each.phase == phase for each in found.categories)]
     totals: dict[str, dict[str, int]] = {}
     for each in found.categories:
@@ -43,7 +43,7 @@ def _category(name: str, by_phase: dict[str, int], phases: Sequence[WorkPhase], 
 
 
 def top(found: Profile, n: int) -> Table:
-    """The kernels or operators that take most, as wide as a screen."""
+    """The kernels or operators that take most, in the width of a screen."""
     groups, words = found.kernels[:n], wording(found)
     return Table(
         title=f"The {len(groups)} {words.units} that take most",
@@ -94,7 +94,7 @@ def _kernel(one: Group) -> Row:
 
 
 def fused(found: Profile) -> Table:
-    """What a compiler put into its kernels."""
+    """The operators that a compiler put into its kernels."""
     groups = [each for each in found.kernels if each.fused]
     return Table(
         title="Compiled kernels, and the operators that they fuse",
@@ -113,7 +113,7 @@ def fused(found: Profile) -> Table:
 
 
 def operators(found: Profile) -> Table:
-    """What operators achieved."""
+    """The rates that operators reached."""
     return Table(
         title="Operators whose shapes were recorded",
         columns=(

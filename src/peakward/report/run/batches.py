@@ -1,14 +1,14 @@
-"""What larger batches gave, where tokens/s were sought."""
+"""The section on larger batches, for runs that seek tokens/s."""
 
 from peakward.records.study import Study
 from peakward.report.document import Items, Section, TableBlock
 
 TITLE = "Throughput by batch size"
-"""Of the table that such a study holds."""
+"""The title of the table in such a study."""
 
 
 def section(study: Study) -> Section:
-    """Empty where none was measured."""
+    """The table of batches; empty where none was measured."""
     tables = [table for table in study.tables if table.title == TITLE]
     said = tuple(each.text for each in study.conclusions) if tables else ()
     blocks = (

@@ -1,4 +1,4 @@
-"""How well a configuration uses its device: pure arithmetic on what was stored of it."""
+"""How well a configuration uses its device, computed from stored numbers."""
 
 import msgspec
 
@@ -9,7 +9,7 @@ from peakward.report.run.investigation import Point
 
 
 class Efficiency(msgspec.Struct, frozen=True, kw_only=True):
-    """Rates and shares of one configuration; None where a part of them is unknown."""
+    """Rates and shares of one configuration. A field is None where an input of it is unknown."""
 
     step_s: float | None
     tokens_per_s: float | None
@@ -20,11 +20,11 @@ class Efficiency(msgspec.Struct, frozen=True, kw_only=True):
     ceiling_share: float | None
     """`flops_per_s` over the matmul rate measured on this device in that type."""
     floor_share: float | None
-    """The floor over the median step time: 1 is a step that could not be faster."""
+    """The floor over the median step time. 1: the step could not be faster."""
 
 
 def efficiency(point: Point) -> Efficiency:
-    """Of a measured configuration.
+    """The efficiency of a measured configuration.
 
     Raises:
         PeakwardError: an MFU above 1, which no device can have: the arithmetic is wrong somewhere.
@@ -55,14 +55,14 @@ def compulsory_bytes(prediction: Prediction) -> float:
 
 
 def measured_matmul_rate(prediction: Prediction | None) -> float | None:
-    """The ceiling that ceiling share stands on; a datasheet's rate is not one."""
+    """The measured matmul rate behind the ceiling share; None for a datasheet's rate."""
     if prediction is None or prediction.source == "datasheet":
         return None
     return prediction.matmul_flops_per_s
 
 
 def quotient(part: float | None, whole: float | None) -> float | None:
-    """`part` over `whole`, where both are known."""
+    """`part` over `whole`; None where one of them is unknown."""
     return None if part is None or not whole else part / whole
 
 

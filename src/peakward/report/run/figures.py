@@ -1,4 +1,4 @@
-"""The few numbers of a run that are set in large type."""
+"""The few numbers of a run in large type."""
 
 from peakward.records.study import Cell, Unit
 from peakward.report.document import Figure
@@ -8,12 +8,12 @@ from peakward.report.run.investigation import Investigation, Point
 from peakward.report.run.summary import named_peak, peak_bytes
 
 SHARES_OF_A_RATE = ("MFU", "ceiling share", "share of floor")
-"""They compare two configurations only where both compute in one type: 46% of 67 TFLOP/s in fp32 is
-not more than 30% of 989 in bf16."""
+"""These shares compare two configurations only in the same compute type: 46% of 67 TFLOP/s in fp32 is less
+than 30% of 989 in bf16."""
 
 
 def figures(read: Investigation) -> tuple[Figure, ...]:
-    """Speed-up, then the best configuration's figures beside the baseline's."""
+    """The speed-up, then the best configuration's figures beside the baseline's."""
     before, after = _values(read.baseline), _values(read.points[-1])
     found = [_speedup(read)]
     for name, (value, unit) in after.items():
@@ -32,7 +32,7 @@ def _values(point: Point) -> dict[str, tuple[Cell, Unit]]:
         "step": (known.step_s, "s"),
         "throughput": (known.tokens_per_s, "tokens_per_s"),
         "MFU": (known.mfu, "share"),
-        # Where no datasheet is known, the measured ceiling stands in for it.
+        # Without a datasheet the measured ceiling takes its place.
         "ceiling share": (known.ceiling_share if known.mfu is None else None, "share"),
         "share of floor": (known.floor_share, "share"),
         "peak memory": (peak_bytes(point.measurement), "bytes"),

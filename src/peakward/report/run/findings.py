@@ -1,4 +1,4 @@
-"""What holds back the baseline and the best, by the rules."""
+"""The findings about the baseline and the best."""
 
 from peakward.records.study import Study
 from peakward.report import findings
@@ -9,8 +9,8 @@ TITLE = "Findings"
 
 
 def first(study: Study, read: Investigation) -> tuple[Block, ...]:
-    """The findings that matter most of the best, for what a lever has mended is no longer to be done;
-    of the baseline where the best has none."""
+    """The most important findings of the best, because its levers already mended others; those of the
+    baseline where the best has none."""
     by_case = {each.case: each for each in study.diagnoses}
     pulled = {trial.lever for trial in read.steps}
     for point in reversed(read.points):
@@ -21,7 +21,7 @@ def first(study: Study, read: Investigation) -> tuple[Block, ...]:
 
 
 def section(study: Study, read: Investigation) -> Section:
-    """The baseline's, then the best's; empty where the study has no diagnosis."""
+    """The baseline's diagnosis, then the best's; empty where the study has none."""
     by_case = {each.case: each for each in study.diagnoses}
     blocks: list[Block] = []
     for point in read.points:

@@ -1,4 +1,4 @@
-"""The floor as predicted, the step as measured, and the share of the one in the other."""
+"""The predicted floor, the measured step, and the floor's share of the step."""
 
 from peakward.records.measurement import Measurement
 from peakward.records.prediction import PhaseFloor, Prediction
@@ -29,7 +29,7 @@ COLUMNS = (
 
 
 def phase_table(point: Point) -> Table | None:
-    """Floor beside measurement by phase, then for the step; None where no floor was computed."""
+    """Floor and measurement by phase, then for the step; None where no floor was computed."""
     if point.prediction is None:
         return None
     rows = [_phase_row(phase, point.measurement) for phase in point.prediction.phases]
@@ -43,7 +43,7 @@ def phase_table(point: Point) -> Table | None:
 
 
 def ceilings(study: Study, read: Investigation) -> Facts:
-    """The rates that the floors and shares stand on, each with where it comes from."""
+    """The rates behind floors and shares, each with its source."""
     facts: dict[str, str] = {}
     for point in read.points:
         if point.prediction is not None:

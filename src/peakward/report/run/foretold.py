@@ -1,4 +1,4 @@
-"""What was predicted beside what was measured: the step, its memory, and its work part by part."""
+"""Predictions beside measurements: the step, its memory, and its work part by part."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from peakward.report.format import MINUS, format_cell, format_spread
 from peakward.report.run.investigation import Investigation, Point
 
 LEAST_SHARE = 0.005
-"""Parts below this share of the step's time on the device are left out of the table."""
+"""Parts below this share of the step's device time are left out of the table."""
 LEAST_RESIDUAL = 0.001
 NS = 1e-9
 
@@ -28,7 +28,7 @@ _COLUMNS = (
 
 
 class Told(NamedTuple):
-    """A configuration with what was said of it before, and its profile where it has one."""
+    """A configuration with its earlier prediction, and its profile where there is one."""
 
     point: Point
     forecast: Forecast
@@ -36,7 +36,7 @@ class Told(NamedTuple):
 
 
 def section(study: Study, read: Investigation) -> Section:
-    """Empty where nothing was predicted but floors."""
+    """The predictions beside the measurements; empty where only floors were predicted."""
     forecasts = {each.case: each for each in study.forecasts}
     profiles = {each.case: each for each in study.profiles}
     told = [
@@ -120,7 +120,7 @@ def _row(
 
 
 def residual(predicted: float, measured: float) -> str:
-    """By how much the measured is more."""
+    """The relative difference of the measured from the predicted value."""
     more = measured / predicted - 1
     sign = "" if abs(more) < LEAST_RESIDUAL else "+" if more > 0 else MINUS
     return sign + format_cell(abs(more), "share")
@@ -150,7 +150,8 @@ def _parts(name: str, time: StepTime, profile: CaseProfile) -> Table:
 
 
 def _operators(name: str, time: StepTime, profile: CaseProfile) -> Table:
-    """The operators that go by one name in both; what the trace has no shapes of is not there."""
+    """The operators with the same name in prediction and trace. Operators without recorded shapes are left
+    out."""
     predicted: dict[str, list[OperatorTime]] = defaultdict(list)
     for each in time.operators:
         predicted[each.name.removeprefix("aten.").replace(".", "::")].append(each)
@@ -177,8 +178,8 @@ def _operators(name: str, time: StepTime, profile: CaseProfile) -> Table:
 
 
 _COARSE = {"memory": "elementwise", "copy": "elementwise", "reduction": "elementwise"}
-"""A fill, a copy and an addition are told apart by what an operator is called or by what its kernel
-is called, and the two do not agree: they count together."""
+"""Categories that count together. The operator's name and the kernel's name tell fills, copies and additions
+apart differently."""
 
 
 def _predicted_s(operators: Iterable[OperatorTime]) -> dict[tuple[str, str], float]:

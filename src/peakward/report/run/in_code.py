@@ -21,7 +21,8 @@ IMPORT = "import torch"
 
 
 def section(base: ModuleCase, best: ModuleCase) -> Section:
-    """Of what the best sets otherwise than the base; `blocks` is the list of the module's repeated ones."""
+    """The settings of the best that differ from the base, as code. `blocks` is the list of the module's
+    repeated blocks."""
     before, now = base.configuration, best.configuration
     chosen = {
         name: getattr(now, name)
@@ -101,7 +102,7 @@ def _each_step(chosen: dict[str, object], best: ModuleCase) -> list[str]:
             "    ...  # forward pass and loss, as they were",
         ]
     if chosen.get("attention") in _BACKENDS:
-        # The backward pass too: what is recomputed there chooses its kernel again.
+        # The backward pass is inside too, because recomputation chooses its kernel again.
         lines = [
             f"with sdpa_kernel(SDPBackend.{_BACKENDS[str(chosen['attention'])]}):",
             *(f"    {line}" for line in lines),

@@ -1,4 +1,4 @@
-"""What a `run` study says, found by reading it: where it began, what it kept, where it ended."""
+"""The story of a `run` study: its baseline, the levers that it kept, and its best configuration."""
 
 import itertools
 import operator
@@ -15,23 +15,23 @@ from peakward.stats.pairs import inverted
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
-    """One configuration of the model under study, with all that is known of it."""
+    """One configuration of the studied model, with all that is known of it."""
 
     name: str
     case: LeverCase
     measurement: Measurement | None
-    """None where the budget ended before it was measured by itself."""
+    """None where the budget ended before it was measured alone."""
     prediction: Prediction | None
 
     @property
     def step_s(self) -> float | None:
-        """The median step time, where the case ran."""
+        """The median step time; None where the case did not run."""
         summary = self.measurement.summary if self.measurement else None
         return summary.median_s.estimate if summary else None
 
 
 class Speedup(msgspec.Struct, frozen=True, kw_only=True):
-    """How many times faster, and how it is known."""
+    """A speed-up, and the comparison that it comes from."""
 
     estimate: float
     interval: Interval | None = None
@@ -39,16 +39,16 @@ class Speedup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Investigation(msgspec.Struct, frozen=True, kw_only=True):
-    """A `run` study, read."""
+    """The parts of a `run` study."""
 
     baseline: Point
     best: Point | None
     """None where no lever was kept."""
     steps: tuple[Trial, ...]
-    """The trials that lead from the baseline to the best, in order: kept, but for those that were
-    not settled on their own and stand below one that was."""
+    """The trials that lead from the baseline to the best, in order. All are kept, except those that were
+    undecided alone and lie below a kept one."""
     direct: Trial | None
-    """A trial of the best against the baseline itself, where one was made and has a ratio."""
+    """A trial of the best against the baseline itself; None where none has a ratio."""
 
     @property
     def points(self) -> tuple[Point, ...]:
@@ -56,7 +56,7 @@ class Investigation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def speedup(self) -> Speedup | None:
-        """Best over baseline, from the strongest comparison that was made."""
+        """The speed-up of the best over the baseline, from the strongest comparison."""
         if self.best is None:
             return None
         if self.direct is not None and self.direct.time_ratio is not None:
@@ -72,7 +72,8 @@ class Investigation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def alone(self) -> float | None:
-        """The speed-up by the two medians measured alone, where pairs say another one by 2% or more."""
+        """The speed-up by the two separately measured medians, where it differs from the pairs' by 2% or
+        more."""
         speedup = self.speedup
         if speedup is None or speedup.interval is None or self.best is None:
             return None
@@ -100,7 +101,7 @@ def read(study: Study) -> Investigation:
         if study.steps is None
         else _by_id(study.trials, study.steps)
     )
-    # A study that names its steps may hold larger batches after its best.
+    # A study that names its steps may have measured larger batches after its best.
     last = steps[-1].candidate if steps else cases[-1 if study.steps is None else 0]
     best = None if last == cases[0] else _point("best", last, study)
     return Investigation(
@@ -112,7 +113,7 @@ def read(study: Study) -> Investigation:
 
 
 def cumulative_speedups(steps: tuple[Trial, ...]) -> tuple[float | None, ...]:
-    """The product of the steps' speed-ups up to each one; None from a step without a ratio on."""
+    """The product of the speed-ups up to each step. It is None from the first step without a ratio on."""
     ratios = [trial.time_ratio for trial in steps]
     known = list(itertools.takewhile(lambda ratio: ratio is not None, ratios))
     totals = itertools.accumulate((1 / ratio.estimate for ratio in known if ratio), operator.mul)
@@ -127,13 +128,13 @@ def _by_id(trials: tuple[Trial, ...], ids: tuple[str, ...]) -> tuple[Trial, ...]
 def _steps(
     trials: tuple[Trial, ...], *, baseline: LeverCase, measured: LeverCase
 ) -> tuple[Trial, ...]:
-    """Of a study that does not name its steps, the chain of kept trials that ends in the case measured
-    last.
+    """The steps of a study that does not name them: the chain of kept trials that ends in the last measured
+    case.
 
-    It is walked from its end, for a lever may have been kept on a base that was then left. Of the
-    trials that end in one case, a confirmed one goes before a screened one, and one lever's before
-    a comparison of the whole composition with the baseline. Where nothing but the baseline was
-    measured, the chain is walked from its beginning.
+    The chain is walked from its end, because a lever may have been kept on a base that was then left. Among
+    trials that end in one case, a confirmed one goes before a screened one, and one lever's goes before a
+    comparison of the whole composition with the baseline. Where only the baseline was measured, the chain is
+    walked from its beginning.
     """
     kept = [trial for trial in trials if trial.verdict == "kept"]
     if measured == baseline:

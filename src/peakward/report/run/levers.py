@@ -1,4 +1,4 @@
-"""Every lever that was tried: its numbers, its verdict and why; then the ones that were kept."""
+"""Every tried lever with its numbers, verdict and reason; then the kept ones."""
 
 from collections import Counter
 
@@ -17,7 +17,7 @@ from peakward.stats.pairs import inverted
 
 
 def lever_table(study: Study, read: Investigation) -> Table:
-    """One row for each trial that ran or was computed, in the order they were made."""
+    """One row for each trial that ran or was computed, in order."""
     return Table(
         title="",
         columns=(
@@ -71,7 +71,7 @@ def composition_table(read: Investigation) -> Table:
 
 
 def _product_note(read: Investigation, totals: tuple[float | None, ...]) -> str:
-    """Why the product is not the speed-up at the head of the report, with both numbers."""
+    """Why the product differs from the speed-up at the head of the report, with both numbers."""
     said = "Cumulative is the product of the steps' speed-ups"
     total, speedup = totals[-1] if totals else None, read.speedup
     if total is None or speedup is None:
@@ -85,7 +85,7 @@ def _product_note(read: Investigation, totals: tuple[float | None, ...]) -> str:
 
 
 def inapplicable(study: Study) -> str | None:
-    """The levers refused before anything ran, by why, in one sentence."""
+    """The levers that were refused before anything ran, grouped by reason in one sentence."""
     by_reason: dict[str, dict[str, None]] = {}
     for trial in study.trials:
         if _cannot_apply(trial):
@@ -95,7 +95,7 @@ def inapplicable(study: Study) -> str | None:
 
 
 def impossible(study: Study) -> tuple[str, ...]:
-    """A sentence for each gain beyond what the rest of the step leaves room for."""
+    """A sentence for each gain beyond what the rest of the step allows."""
     return tuple(
         f"Not believed: {trial.lever} measured {trial.reason}."
         for trial in study.trials
@@ -104,14 +104,17 @@ def impossible(study: Study) -> tuple[str, ...]:
 
 
 def _cannot_apply(trial: Trial) -> bool:
-    """Refused outright; a lever refused for its numerics keeps its row, for they were computed."""
+    """Whether the lever was refused before anything was computed. A lever refused for its numerics keeps its
+    row."""
     return trial.stage == "refused" and trial.numerics is None
 
 
 def unconfirmed(study: Study, read: Investigation) -> tuple[str, ...]:
-    """What rests on less than pairs, in a sentence each: further gains on top of the best, and the whole.
-    A gain on a base that another lever has left behind is none that is still to be had; nor is one whose
-    interval holds 1."""
+    """One sentence for each result that pairs did not confirm: further gains on top of the best, and the
+    whole.
+
+    Gains on an abandoned base are left out, and so are gains whose interval holds 1.
+    """
     reached = read.best.case if read.best is not None else read.baseline.case
     screened = [
         f"{trial.lever} ({format_spread(inverted(trial.time_ratio), 'ratio')})"
@@ -133,7 +136,7 @@ def unconfirmed(study: Study, read: Investigation) -> tuple[str, ...]:
 
 
 def _whole(read: Investigation) -> str | None:
-    """Whether the best itself was confirmed against the baseline."""
+    """A note where the best itself was not confirmed against the baseline."""
     if read.direct is None or read.direct.stage != "confirmed":
         return "Not confirmed: the best against the baseline, in pairs of their own."
     if read.direct.verdict != "kept":
@@ -142,7 +145,7 @@ def _whole(read: Investigation) -> str | None:
 
 
 def base_name(case: LeverCase, read: Investigation) -> str:
-    """`baseline`, the step of the composition that ends in the case, or what sets it apart."""
+    """`baseline`, the composition step that ends in the case, or the settings that distinguish it."""
     if case == read.baseline.case:
         return "baseline"
     for number, trial in enumerate(read.steps, start=1):
@@ -153,11 +156,11 @@ def base_name(case: LeverCase, read: Investigation) -> str:
 
 
 def verdict(trial: Trial) -> str:
-    """The verdict in words, or that the lever was refused before anything was timed."""
+    """The verdict in words, or the refusal before anything was timed."""
     if trial.stage == "refused":
         return "refused"
     if trial.verdict == "kept":
-        # What makes a base run that does not has no ratio to it.
+        # A lever that makes a failing base run has no ratio to it.
         return "makes it run" if trial.ratio is None else "gain confirmed"
     return trial.verdict
 
@@ -180,19 +183,19 @@ def _row(trial: Trial, read: Investigation) -> tuple[Cell, ...]:
 
 
 def _place(trial: Trial, read: Investigation) -> str | None:
-    """The step of the best composition that the trial is."""
+    """The composition step that the trial is; None where it is none."""
     ids = [each.id for each in read.steps]
     return f"step {ids.index(trial.id) + 1}" if trial.id in ids else None
 
 
 def _predicted(trial: Trial) -> float | None:
-    """The speed-up that was foretold."""
+    """The predicted speed-up."""
     told = trial.foretold.time_ratio if trial.foretold else None
     return None if told is None else 1 / told.estimate
 
 
 def memory_change(trial: Trial) -> float | None:
-    """Of the peak, as a share of the base's; None where one of the two is not known."""
+    """The change of the peak as a share of the base's; None where one of them is not known."""
     if not trial.base_peak_bytes or trial.candidate_peak_bytes is None:
         return None
     return trial.candidate_peak_bytes / trial.base_peak_bytes - 1

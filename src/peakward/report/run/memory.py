@@ -1,4 +1,4 @@
-"""The memory of a run: its predicted peak by category beside the measured one, and what levers did."""
+"""The memory of a run: predicted peaks by category, measured peaks, and the effect of levers."""
 
 import msgspec
 
@@ -14,7 +14,7 @@ _CATEGORIES = tuple(each.removesuffix("_bytes") for each in MemorySplit.__struct
 
 
 def section(study: Study, read: Investigation) -> Section:
-    """Empty where no memory was predicted and no lever's measured or recorded."""
+    """The peaks and the levers' effects; empty where nothing was predicted, measured or recorded."""
     tables = (_peaks(study, read), _levers(study, read), *_clocks(study, read))
     return Section(
         title="Memory",
@@ -56,7 +56,7 @@ def _peak(point: Point, prediction: MemoryPrediction) -> tuple[Cell, ...]:
 
 
 def _levers(study: Study, read: Investigation) -> Table:
-    """Of each lever on each base the last trial that ran both, what saves most first."""
+    """For each lever on each base the last trial that ran both, the largest saving first."""
     last = {
         (each.lever, each.base): each for each in study.trials if memory_change(each) is not None
     }
@@ -84,7 +84,7 @@ def _levers(study: Study, read: Investigation) -> Table:
 
 
 def _clocks(study: Study, read: Investigation) -> tuple[Table, Table]:
-    """Of the configurations that a recording of this machine is stored of."""
+    """The clocks of the configurations whose recording from this machine is stored."""
     recorded = {each.case: each for each in study.memory}
     known = [(point.name, recorded[point.case]) for point in read.points if point.case in recorded]
     name = Column(name="configuration", unit="name")

@@ -1,4 +1,4 @@
-"""What the levers did to the numbers."""
+"""The effect of the levers on the numbers."""
 
 import math
 
@@ -9,7 +9,7 @@ from peakward.report.run.levers import base_name
 
 
 def numerics_table(study: Study, read: Investigation) -> Table | None:
-    """The error of each tried lever that lies nearest its bound; None where none was computed."""
+    """For each tried lever the error nearest its bound; None where no error was computed."""
     # A confirmed trial repeats its screening's verdict: a dict keeps one of equal rows, in order.
     rows = dict.fromkeys(row for trial in study.trials for row in _rows(trial, read))
     if not rows:

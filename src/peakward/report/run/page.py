@@ -1,4 +1,4 @@
-"""The report of `peakward run`, laid out."""
+"""The layout of the report of `peakward run`."""
 
 from statistics import fmean
 
@@ -96,7 +96,7 @@ def _result(study: Study, found: Investigation) -> str:
     times = f"{_time(found.baseline)} → {_time(found.best)} a step"
     if (speedup := found.speedup) is not None:
         faster = f"{format_cell(speedup.estimate, 'ratio')} the baseline's speed"
-        # Medians that disagree with the pairs would contradict the ratio in its own line.
+        # Medians that disagree with the pairs would contradict the ratio on its own line.
         drifted = found.alone is not None
         times = f"{faster}, {speedup.basis}" if drifted else f"{faster}, {times}"
     kept = " + ".join(trial.lever for trial in found.steps)
@@ -105,7 +105,7 @@ def _result(study: Study, found: Investigation) -> str:
 
 
 def _saved(found: Investigation) -> tuple[str, ...]:
-    """Of what the steps were kept for beside time."""
+    """The savings beside time that the steps were kept for."""
     judged = {trial.judged_by for trial in found.steps}
     said = []
     uses = [point.measurement and point.measurement.memory for point in found.points]
@@ -131,7 +131,7 @@ def _kept_nothing(study: Study) -> str:
 
 
 def _opening(study: Study, found: Investigation) -> tuple[Block, ...]:
-    """What one must know, then what holds it back and what to do, before any table."""
+    """Warnings, then limits and remedies, before any table."""
     bars = plots.step_times(found)
     shown = figures(found)
     return (
@@ -170,7 +170,7 @@ def _work(case: LeverCase) -> str:
 
 
 def _waited(found: Investigation) -> dict[str, str]:
-    """What a live step's own loader cost."""
+    """The cost of a live step's own loader."""
     measured = found.baseline.measurement
     if measured is None or measured.loader is None or not measured.loader.wait_s:
         return {}

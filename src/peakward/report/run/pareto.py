@@ -1,4 +1,4 @@
-"""What else could be had: configurations that no other beats in time, memory, energy and numerics."""
+"""The Pareto front: configurations that no other beats in time, memory, energy and numerics."""
 
 import math
 from collections.abc import Sequence
@@ -18,20 +18,20 @@ from peakward.stats.pairs import inverted
 
 STRICTEST_FIRST: tuple[NumericsClass, ...] = ("exact", "reordered", "approximate")
 NEAR = 0.01
-"""Less of a difference in time or energy is none: screenings repeat to about that."""
+"""A smaller difference in time or energy counts as none, because screenings repeat only to about that."""
 
 
 class Seen(NamedTuple):
-    """A configuration that was timed."""
+    """A timed configuration."""
 
     case: LeverCase
     step_s: float
     ratio: Interval
-    """Of its step time to the baseline's, over all trials that lead there."""
+    """Its step time over the baseline's, from all trials that lead there."""
     peak_bytes: int
     step_j: float | None
     numerics: NumericsClass
-    """The weakest of the levers that lead to it from the baseline."""
+    """The weakest class of the levers between the baseline and it."""
     confirmed: bool
 
 
@@ -40,17 +40,16 @@ UNKNOWN = Interval(estimate=1.0, low=0.0, high=math.inf)
 
 
 def section(study: Study, read: Investigation) -> Section:
-    """Empty where fewer than two are left: there is nothing to choose."""
+    """The front; empty where fewer than two configurations are left."""
     found = front(seen(study.trials, read.baseline.case))
     blocks = () if len(found) < 2 else (TableBlock(table=without_empty(_table(found, read))),)
     return Section(title="What else could be had", blocks=blocks)
 
 
 def seen(trials: tuple[Trial, ...], baseline: LeverCase) -> tuple[Seen, ...]:
-    """Each configuration once, by the furthest trial of it; those whose numbers do not hold are none.
+    """Each configuration once, by its furthest trial. Configurations with wrong numbers are left out.
 
-    Walked twice: a lever may have been screened on a base that was confirmed only later, and is then known
-    by what led there.
+    Two passes are needed: a lever may have been screened on a base that was confirmed only later.
     """
     found: dict[LeverCase, Seen] = {}
     by_stage = sorted(trials, key=lambda each: each.stage == "confirmed")
@@ -71,9 +70,9 @@ def seen(trials: tuple[Trial, ...], baseline: LeverCase) -> tuple[Seen, ...]:
 
 
 def front(found: tuple[Seen, ...]) -> tuple[Seen, ...]:
-    """Those that no other beats in one respect without being worse in another; the fastest first.
+    """The configurations that no other beats in one respect without being worse in another, fastest first.
 
-    What was not shown to be faster or slower than the baseline stands beside it and never above: the
+    A configuration that was not shown to differ from the baseline ranks beside it and never above: the
     estimate of an interval that holds 1 is no ground for a rank.
     """
     left = [one for one in found if not any(_beats(other, one) for other in found)]
@@ -124,7 +123,8 @@ def _of_candidate(trial: Trial, below: Seen | None) -> Seen | None:
 
 
 def _over_baseline(below: Seen | None, ratio: Interval | None) -> Interval:
-    """As wide as both steps to it allow: the two were measured in other processes."""
+    """The product of both ratios, as wide as both intervals together: they were measured in different
+    processes."""
     if below is None or ratio is None or below.ratio == UNKNOWN:
         return UNKNOWN
     return Interval(
@@ -148,7 +148,8 @@ def _weaker(one: NumericsClass, other: NumericsClass) -> NumericsClass:
 
 
 def _beats(other: Seen, one: Seen) -> bool:
-    """As good in all, and better in one. In time only what the intervals show to differ counts."""
+    """Whether it is as good in every respect and better in one. Times differ only where their intervals show
+    it."""
     if other is one or STRICTEST_FIRST.index(other.numerics) > STRICTEST_FIRST.index(one.numerics):
         return False
     ratios = [_time_ratio(other, one), other.peak_bytes / one.peak_bytes]
@@ -161,7 +162,7 @@ def _beats(other: Seen, one: Seen) -> bool:
 
 
 def _time_ratio(other: Seen, one: Seen) -> float:
-    """1 where their intervals overlap."""
+    """The ratio of the times; 1 where their intervals overlap."""
     apart = other.ratio.high < one.ratio.low or other.ratio.low > one.ratio.high
     return other.ratio.estimate / one.ratio.estimate if apart else 1.0
 
@@ -203,6 +204,6 @@ def _speedup(one: Seen) -> str | None:
 
 
 def _respects(found: tuple[Seen, ...]) -> str:
-    """Energy is compared where it was counted alone."""
+    """The compared respects. Energy is one only where it was counted."""
     counted = any(each.step_j is not None for each in found)
     return f"time, peak memory{', energy' if counted else ''} and numerics"

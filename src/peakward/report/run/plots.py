@@ -1,4 +1,4 @@
-"""The two drawings of a run: step time by composition step, and the place on the roofline."""
+"""The two plots of a run: step times by composition step, and the roofline."""
 
 import statistics
 
@@ -18,8 +18,8 @@ from peakward.report.run.investigation import Point as Configuration
 def step_times(read: Investigation) -> Plot | None:
     """A bar each for the baseline, the composition's steps and the best, with floors marked.
 
-    Baseline and best are their own measurements; a step between them is its trial's ratio, and
-    the ratio's interval, times the median of its base in the same pairs.
+    Baseline and best show their own measurements. A step between them shows its trial's ratio and interval,
+    times its base's median in the same pairs.
     """
     bars = [_measured(0, read.baseline)]
     inner = read.steps[:-1] if read.best and read.best.step_s is not None else read.steps
@@ -50,7 +50,7 @@ def step_times(read: Investigation) -> Plot | None:
 
 
 def roofline(read: Investigation) -> Plot | None:
-    """Baseline and best between the ceilings: a roof for each compute type, a mark for each."""
+    """Baseline and best as roofline points, with a roof for each compute type."""
     placed = [
         (point.name, point.prediction, rate)
         for point in read.points

@@ -1,4 +1,4 @@
-"""The baseline and the best in one table each: speed, statistics, the device's sensors."""
+"""Baseline and best side by side: speed, statistics, the device's sensors."""
 
 from peakward.records.measurement import Interval, Measurement
 from peakward.records.study import Cell, Column, Table
@@ -14,7 +14,7 @@ def speed_table(read: Investigation) -> Table:
     return Table(
         title="Baseline and best" if read.best else "Baseline",
         columns=(
-            # "configuration" would be 5 characters wider than the names, and split a terminal of 100.
+            # "configuration" would be 5 characters wider than the names, and would split a terminal of 100.
             Column(name="case", unit="name"),
             Column(name="step", unit="s"),
             Column(name="tokens/s", unit="tokens_per_s"),
@@ -31,7 +31,7 @@ def speed_table(read: Investigation) -> Table:
 
 
 def statistics_table(read: Investigation) -> Table:
-    """What the medians were taken over, and whether they may be believed."""
+    """The basis of the medians, and their validity."""
     return Table(
         title="Step times",
         columns=(
@@ -70,7 +70,7 @@ def telemetry_table(read: Investigation) -> Table | None:
 
 
 def compile_table(read: Investigation) -> Table | None:
-    """What torch.compile took and made, where it was used."""
+    """The time and graphs of torch.compile, where it was used."""
     reports = [
         (point.name, point.measurement.compile)
         for point in read.points
@@ -111,7 +111,7 @@ def peak_bytes(measurement: Measurement | None) -> int | None:
 
 
 def named_peak(point: Point) -> str | None:
-    """What the point's MFU is a share of: "989 TFLOP/s bf16"."""
+    """The peak that the point's MFU refers to: "989 TFLOP/s bf16"."""
     prediction = point.prediction
     if prediction is None or prediction.peak_flops_per_s is None:
         return None
@@ -119,7 +119,7 @@ def named_peak(point: Point) -> str | None:
 
 
 def status(measurement: Measurement | None) -> str:
-    """Why there is no time: how the case ended, or that it was not measured."""
+    """Why there is no time: the case's status, or that it was not measured."""
     return measurement.status if measurement else "not measured"
 
 

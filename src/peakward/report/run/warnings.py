@@ -1,4 +1,4 @@
-"""What a reader must know before believing a run's figures: the cause, then what to do."""
+"""Warnings about a run's figures: the cause, then the remedy."""
 
 import shlex
 
@@ -15,14 +15,14 @@ _OUTPUTS_REMEDY = (
     "times hold, comparisons of the numbers do not"
 )
 N_NAMED = 6
-"""Levers that a sentence names; of more it says how many."""
+"""The most levers that a sentence names; beyond it the sentence gives their number."""
 BUDGETS_S = (60, 90, 120, 180, 240, 300, 480, 600, 900, 1200, 1800, 2700, 3600, 5400, 7200)
 MORE = 1.5
-"""Of what is left: the estimate was short once already."""
+"""The factor on the predicted remaining time, because that prediction was too short once already."""
 
 
 def warnings(study: Study, found: Investigation) -> tuple[str, ...]:
-    """A sentence or two each, the gravest first."""
+    """The warnings, one or two sentences each, the gravest first."""
     return (
         *_failed(found),
         *_strange(found),
@@ -42,7 +42,7 @@ def _failed(found: Investigation) -> list[str]:
 
 
 def _strange(found: Investigation) -> list[str]:
-    """What the outputs tell of the configurations beside their times."""
+    """Warnings about the outputs of the configurations."""
     return [
         f"The {point.name}: {'; '.join(outputs.troubles)}. To do: {_OUTPUTS_REMEDY}."
         for point in found.points
@@ -63,7 +63,7 @@ def _drifted(found: Investigation) -> list[str]:
 
 
 def _doubtful(found: Investigation) -> list[str]:
-    """The configurations whose times are not stable; those with the same reasons in one sentence."""
+    """The configurations whose times are not stable. Those with the same reasons share a sentence."""
     return [
         told(point.name, validity)
         for point in found.points
@@ -94,7 +94,7 @@ def _ended_early(study: Study) -> tuple[str, ...]:
 
 
 def _short(left: Unfinished, command: str) -> str:
-    """By how much the budget was short, and how to go on."""
+    """How much the budget was too short, and how to continue."""
     what = _left(left)
     return (
         f"The budget of {format_duration(left.budget_s)} ended {what}. About "
@@ -116,7 +116,7 @@ def _named(names: tuple[str, ...]) -> str:
 
 
 def _continuation(left: Unfinished, command: str) -> str:
-    """The same command with a larger budget; what was measured is taken from its database."""
+    """The same command with a larger budget. It takes stored measurements from its database."""
     wanted_s = left.budget_s + MORE * left.short_s
     budget_s = next((each for each in BUDGETS_S if each >= wanted_s), BUDGETS_S[-1])
     words = shlex.split(command)

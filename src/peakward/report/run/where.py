@@ -1,4 +1,4 @@
-"""Where the time of the baseline and of the best goes, from steps under a profiler."""
+"""Where the time of the baseline and of the best goes, by profiled steps."""
 
 from typing import NamedTuple
 
@@ -13,25 +13,26 @@ from peakward.report.run.investigation import Investigation
 N_CAUSES = 3
 N_KERNELS = 5
 LEAST_SHARE = 0.01
-"""Work below this share of every configuration's is left out of the table."""
+"""Work below this share in every configuration is left out of the table."""
 
 
 class Explained(NamedTuple):
-    """A configuration by its name in the report, and its profile."""
+    """A configuration's name in the report, and its profile."""
 
     name: str
     found: CaseProfile
 
     @property
     def time(self) -> DeviceTime:
-        """Over all devices."""
+        """The time of all devices together."""
         return self.found.profile.breakdown.together
 
 
 def section(study: Study, read: Investigation) -> Section:
-    """Busy and idle, work by phase and category, side by side; then the last one's top kernels.
+    """Busy and idle time, then work by phase and category, side by side; then the last configuration's top
+    kernels.
 
-    Empty where nothing was profiled, or no work was seen.
+    The section is empty where nothing was profiled, or no work was seen.
     """
     profiles = {each.case: each for each in study.profiles}
     explained = [
@@ -86,7 +87,7 @@ def spans(seen: list[Explained], device: str) -> Table:
 
 
 def causes(seen: list[Explained], device: str) -> Table:
-    """The causes of idleness that are among the first of any configuration."""
+    """The idle causes that rank first in any configuration."""
     by_name = [_causes(each) for each in seen]
     first = {
         cause: shares[cause]
@@ -116,7 +117,7 @@ def _causes(each: Explained) -> dict[str, float]:
 
 
 def work(seen: list[Explained]) -> Table:
-    """Time by phase and category, a step of each configuration."""
+    """Time by phase and category, for a step of each configuration."""
     by_name = [{_key(group): group for group in each.found.profile.categories} for each in seen]
     keys = {
         key for groups in by_name for key, group in groups.items() if group.share >= LEAST_SHARE
@@ -159,7 +160,7 @@ def _key(group: Group) -> Key:
 
 
 def _place(key: Key, by_name: list[dict[Key, Group]]) -> tuple[int, float]:
-    """By phase, then what takes most of any configuration first."""
+    """Sort by phase, then by the largest time in any configuration."""
     phase = len(work_tables.PHASES) if key[0] is None else work_tables.PHASES.index(key[0])
     return phase, -max(groups[key].share for groups in by_name if key in groups)
 
@@ -171,7 +172,7 @@ def _cells(each: Explained, group: Group | None) -> tuple[Cell, Cell]:
 
 
 def kernels(each: Explained) -> Table:
-    """What takes most of one configuration, in columns that fit a terminal of 80."""
+    """The longest kernels of one configuration, in columns that fit a terminal of 80."""
     groups, words = each.found.profile.kernels[:N_KERNELS], wording(each.found.profile)
     return Table(
         title=f"The {len(groups)} {words.units} that take most in the {each.name}",
