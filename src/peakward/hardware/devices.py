@@ -1,9 +1,10 @@
-"""The accelerators of devices.toml, and which of them a name means.
+"""The accelerators of devices.toml, found by a key or by a driver's name.
 
-A driver's name is known exactly, or every word of it is a word of the accelerator; its memory, where it is
-known, must fit too. A table that matched parts of names has given an L40S the L4's peak, and an unknown card
-some other card's. Nothing falls back: a name that fits several accelerators means all of them, and one with
-any unknown word means none. CPUs are not catalogued; they are calibrated.
+A driver's name matches if it is known exactly, or if every word of it is a word of the accelerator. If
+the memory is known, it must fit too. A table that matched parts of names once gave an L40S the L4's
+peak, and an unknown card that of another. There is no fallback: a name that fits several accelerators
+means all of them, and one with any unknown word means none. CPUs are not catalogued; they are
+calibrated.
 """
 
 import math
@@ -24,14 +25,15 @@ from peakward.records.names import look_up
 # known: a T4 reports 15,637,086,208 bytes, 0.910 of 16 GiB. Highest: exactly all of it (A100
 # 40,960 MiB). An H200 reports 143,771 MiB, 0.996 of 141 GiB, though that is 150.8e9 bytes.
 MEMORY_SHARE = (0.90, 1.005)
-"""Of memory_gb · 2^30, what a driver may report for the device to match."""
+"""The range of the memory that a matching driver may report, as a share of memory_gb · 2^30."""
 
 _BOARD_NUMBER = re.compile(r"[ -]PG[0-9]{3}-[0-9]{3}$")
-"""NVIDIA's number of a printed board, which some drivers add to the name: "NVIDIA A100-PG506-207"."""
+"""NVIDIA's number of the circuit board, which some drivers add to the name: "NVIDIA A100-PG506-207"."""
 
 PROCESS_SHARE = 0.97
-"""Of what a driver reports, what it leaves to processes at least, by torch's out-of-memory messages in
-public logs: 14,913 of a T4's 15,360 MiB, 81,050 of an A100's 81,920, 143,155 of an H200's 143,771."""
+"""The smallest share of the reported memory that the driver leaves to processes, from torch's
+out-of-memory messages in public logs: 14,913 of a T4's 15,360 MiB, 81,050 of an A100's 81,920, 143,155
+of an H200's 143,771."""
 
 
 @cache
@@ -72,13 +74,13 @@ def device(text: str) -> Device:
 
 
 def devices_named(text: str) -> tuple[Device, ...]:
-    """The accelerators of that key, of that abbreviation of keys, or of that driver's name.
+    """The accelerators of that key, of that abbreviation of a key, or of that driver's name.
 
-    `h100-sxm` means `h100-sxm-80`, `a100-80` means `a100-sxm-80` and `a100-pcie-80`, and so does `NVIDIA A100
-    80GB`. Capitals do not matter in keys. No key is an abbreviation of another.
+    `h100-sxm` means `h100-sxm-80`. `a100-80` and `NVIDIA A100 80GB` mean both `a100-sxm-80` and
+    `a100-pcie-80`. Capitals do not matter in keys. No key is an abbreviation of another.
 
     Raises:
-        PeakwardError: none is named so; names the nearest ones.
+        PeakwardError: No accelerator has that name; the error lists the nearest ones.
     """
     asked = set(text.lower().split("-"))
     named = tuple(each for each in devices() if asked <= set(each.key.split("-")))
@@ -93,7 +95,7 @@ def either(named: Sequence[Device]) -> str:
 
 
 def least_memory_bytes(device: Device) -> int:
-    """What a process may take of it at least."""
+    """The memory that a process can take at least."""
     reported = device.driver_memory_mib
     if reported is None:
         return math.floor(MEMORY_SHARE[0] * device.memory_gb.value * 2**30)
@@ -101,12 +103,12 @@ def least_memory_bytes(device: Device) -> int:
 
 
 def meant(driver_name: str, memory_bytes: int | None) -> tuple[Device, ...]:
-    """Every accelerator that a driver's name may mean; none where the catalogue does not know it.
+    """Every accelerator that a driver's name may mean; none where the name is not catalogued.
 
     Args:
-        driver_name: exactly as the driver gives it.
-        memory_bytes: the device's total memory as NVML or torch reports it, or None where it is unknown. Of
-            a name that is known, another size is another device: a slice of one, or a modified board.
+        driver_name: The name exactly as the driver gives it.
+        memory_bytes: The device's total memory as NVML or torch reports it, or None where it is
+        unknown. A known name with another size is another device: a slice of one, or a modified board.
     """
     exact = tuple(each for each in devices() if driver_name in each.driver_names)
     words = _words(driver_name)
@@ -123,7 +125,7 @@ def match(driver_name: str, memory_bytes: int | None) -> Device | None:
 def meant_by_all(named: Iterable[tuple[str | None, int | None]]) -> tuple[Device, ...]:
     """Every accelerator that each of these names and memories in bytes may mean.
 
-    None where they are several models, or one that the catalogue does not know.
+    The result is empty where they are several models, or one that is not catalogued.
     """
     rows = [meant(name, memory_bytes) if name else () for name, memory_bytes in set(named)]
     return tuple(each for each in devices() if rows and all(each in row for row in rows))
@@ -136,7 +138,7 @@ def match_all(named: Iterable[tuple[str | None, int | None]]) -> Device | None:
 
 
 def _holds(device: Device, memory_bytes: int) -> bool:
-    """Whether a driver may report that much memory of it."""
+    """Whether a driver may report that much memory for the device."""
     lowest, highest = MEMORY_SHARE
     sold_bytes = device.memory_gb.value * 2**30
     return lowest * sold_bytes <= memory_bytes <= highest * sold_bytes
@@ -147,7 +149,8 @@ def _words(driver_name: str) -> frozenset[str]:
 
 
 def _is_said(words: frozenset[str], device: Device) -> bool:
-    """Whether each word of a name is one of the accelerator's, and those of its model are among them."""
+    """Whether each word of the name is one of the accelerator's, and the name has every word of its
+    model."""
     *parts, memory = device.key.upper().split("-")
     model = {part for part in parts if part != "PCIE" and not part.startswith("SXM")}
     known = {word for name in device.driver_names for word in _words(name)}

@@ -1,8 +1,8 @@
-"""Model shapes by name, and what a shape must satisfy.
+"""Model shapes by name, and the checks of a shape.
 
-Peakward's own sizes share one architecture (RMSNorm, RoPE, SwiGLU, untied head, vocabulary of
-10,000), so that a study of size changes nothing else. The published ones have the figures of the
-`config.json` named beside each.
+Peakward's own sizes share one architecture (RMSNorm, RoPE, SwiGLU, untied head, vocabulary of 10,000),
+so that a study of size changes nothing else. The published ones have the figures of the `config.json`
+named beside each.
 """
 
 import itertools
@@ -17,10 +17,10 @@ from peakward.records.names import look_up
 
 
 def derived_head_dim(d_model: int, n_heads: int) -> int:
-    """The width of a head where nobody states it: d_model over n_heads.
+    """The width of a head where it is not stated: d_model over n_heads.
 
     Raises:
-        PeakwardError: the heads do not divide d_model.
+        PeakwardError: The heads do not divide d_model.
     """
     if n_heads < 1 or d_model % n_heads:
         raise PeakwardError(
@@ -71,7 +71,7 @@ MODELS: tuple[ModelShape, ...] = (
     _own("medium", 24, 1024, 4096, 16),
     _own("large", 36, 1280, 5120, 20),
     _own("xl", 48, 1600, 6400, 25),
-    # 3.4 billion parameters with SwiGLU's three matrices; 2.7 was with two and a larger vocabulary.
+    # 3.4 billion parameters with SwiGLU's three matrices. The name 2.7B counts two, and a larger vocabulary.
     _own("2.7B", 32, 2560, 10_240, 32),
     _gpt2("gpt2", 12, 768, 12),  # openai-community/gpt2
     _gpt2("gpt2-medium", 24, 1024, 16),  # openai-community/gpt2-medium
@@ -100,7 +100,7 @@ MODELS: tuple[ModelShape, ...] = (
         max_seq_len=8192,
         rope_theta=500_000.0,
     ),
-    # Without its rope_scaling, which changes the angles of long contexts and no cost.
+    # rope_scaling is left out: it changes the angles of long contexts, and no cost.
     ModelShape(  # meta-llama/Llama-3.2-1B
         name="llama-3.2-1b",
         vocab_size=128_256,
@@ -193,17 +193,17 @@ LARGEST = {
     "n_experts": 1000,
     "n_active_experts": 1000,
 }
-"""Largest accepted size of a shape that a user names: above any published model's."""
+"""The largest accepted sizes of a shape that a user names: above any published model's."""
 
 
 def validate(shape: ModelShape) -> None:
-    """Refuse a shape that no model can have: for shapes that a user assembled.
+    """Refuses a shape that no model can have; it is called for shapes that a user assembled.
 
-    `head_dim` stands on its own: heads that do not divide d_model are an error only where it is
-    derived (`derived_head_dim`), since the output projection takes n_heads · head_dim to d_model.
+    `head_dim` stands on its own: the output projection takes n_heads · head_dim to d_model. Heads that
+    do not divide d_model are an error only where head_dim is derived (`derived_head_dim`).
 
     Raises:
-        PeakwardError: the first thing wrong with it, and what to do.
+        PeakwardError: The first fault of the shape, and how to mend it.
     """
     try:
         msgspec.convert(msgspec.to_builtins(shape), ModelShape)

@@ -39,11 +39,12 @@ HOFFMANN_UNROUNDED = msgspec.structs.replace(
     parameter_exponent=0.3392,
     token_exponent=0.2849,
 )
-"""It says how much of a difference is rounding: a budget split by it has 1.25 times the parameters."""
+"""The unrounded fit shows the effect of rounding: a budget that is split by it has 1.25 times the
+parameters."""
 CHINCHILLA_PARAMETERS = 70e9
-"""Trained on 1.4e12 tokens: Hoffmann et al. (2022)."""
+"""Chinchilla's parameters; it was trained on 1.4e12 tokens (Hoffmann et al. 2022)."""
 OTHER_APPROACHES_PARAMETERS = (67e9, 63e9)
-"""What their approaches 1 and 2 give for the same budget (figures 2 and 3)."""
+"""The parameters that approaches 1 and 2 of the same authors give for this budget (figures 2 and 3)."""
 
 
 def scaling_fit(name: str) -> ScalingFit:

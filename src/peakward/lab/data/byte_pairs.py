@@ -14,7 +14,7 @@ from peakward.records.errors import PeakwardError
 
 END = "<|endoftext|>"
 SEPARATORS = (END, "</s>", "<|end_of_text|>", "[SEP]", "<eos>")
-"""What tokenizers call the end of a document; the first that a file has is taken."""
+"""The names that tokenizers give the end of a document; the first one that a file has is taken."""
 SMALLEST = 257
 """Every byte and the end of a document."""
 
@@ -34,11 +34,11 @@ class BytePairs:
 
 
 def learned(text: Text, vocab_size: int) -> BytePairs:
-    """Of that many tokens, learned from the text itself, of fewer where it has no more pairs; kept on
-    disk.
+    """A tokenizer of `vocab_size` tokens, learned from the text itself and kept on disk. It has fewer
+    tokens where the text has no more pairs.
 
     Raises:
-        PeakwardError: `tokenizers` is not installed, or the vocabulary does not even hold the bytes.
+        PeakwardError: `tokenizers` is not installed, or the vocabulary is too small for the bytes.
     """
     if vocab_size < SMALLEST:
         raise PeakwardError(
@@ -77,11 +77,11 @@ def gpt2() -> BytePairs:
 
 
 def of_file(path: Path, digest: str) -> BytePairs:
-    """Of a user's `tokenizer.json`, the file that `tokenizers` and `transformers` write.
+    """The tokenizer of a user's `tokenizer.json`, the file that `tokenizers` and `transformers` write.
 
     Raises:
-        PeakwardError: `tokenizers` is not installed, the file is none of its, or it names no end of a
-            document.
+        PeakwardError: `tokenizers` is not installed, the file is not a tokenizer, or it names no end of
+        a document.
     """
     library = _library()
     try:
@@ -106,7 +106,7 @@ def _bytes_to_tokens(library: Any, model: Any) -> Any:
 
 
 def _library() -> Any:
-    # Its own threads do not outlive the fork that makes loader workers; said beforehand, it is quiet.
+    # Its own threads do not survive the fork that makes loader workers. Set beforehand, this stops a warning.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
         import tokenizers

@@ -1,4 +1,4 @@
-"""What was made from text, kept on disk by the hash of what made it. Imports no torch."""
+"""Keeps files that were made from text on disk, by the hash of what made them. Imports no torch."""
 
 import hashlib
 import os
@@ -14,16 +14,16 @@ def folder() -> Path:
 
 
 def entry(kind: str, identity: str, suffix: str) -> Path:
-    """Where what that identity makes is kept, whether it is there or not."""
+    """The path of the file for this identity, whether or not the file exists."""
     name = hashlib.sha256(identity.encode()).hexdigest()[:24]
     return folder() / kind / f"{name}{suffix}"
 
 
 def write(path: Path, content: bytes | memoryview) -> None:
-    """Put the file there, whole or not at all; two writers of one path write the same.
+    """Writes the file, whole or not at all; two writers of one path write the same.
 
     Raises:
-        PeakwardError: the folder cannot be written.
+        PeakwardError: The folder cannot be written.
     """
     scratch = None
     try:

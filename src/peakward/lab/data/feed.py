@@ -1,4 +1,4 @@
-"""Batches of text for successive steps, with the time that each step's took."""
+"""Batches of text for successive steps, and the time that each step waited for its own."""
 
 from collections.abc import Iterator
 from time import perf_counter
@@ -17,10 +17,10 @@ Events = tuple[torch.cuda.Event, torch.cuda.Event]
 
 
 class Feed:
-    """Calling it gives the next step's batches on the device, read by a loader.
+    """Each call returns the next step's batches on the device, read by a loader.
 
-    On a GPU an event stands before the wait for a batch and one behind it. Between them lies what the
-    device did meanwhile: nothing, from when its earlier work was done.
+    On a GPU an event is recorded before the wait for a batch and one after it. The time between the
+    events is the GPU's idle time, counted from the end of its earlier work.
     """
 
     def __init__(self, case: ModelCase) -> None:
@@ -38,7 +38,7 @@ class Feed:
         began = perf_counter()
         before = self._event()
         if self._loaded is None:
-            self._loaded = iter(self._loader)  # which starts its workers
+            self._loaded = iter(self._loader)  # This starts its workers.
         loaded = [next(self._loaded) for _ in range(self._case.workload.accumulate)]
         after = self._event()
         got = perf_counter()
@@ -50,15 +50,15 @@ class Feed:
         return self._held
 
     def again(self) -> MicroBatches:
-        """Those of the last step, or the first where there was none."""
+        """The batches of the last step; before any step, those of the first."""
         return self._held or self()
 
     def held(self) -> list[Tensor]:
-        """On the device."""
+        """The tensors that are held on the device."""
         return [tensor for batch in self._held for tensor in batch]
 
     def rewind(self) -> None:
-        """Begin again: the same batches in the same order, and no times."""
+        """Begins again with the same batches in the same order, and forgets the times."""
         work = self._case.workload
         self._loader, self._order = batches(self._data, self._sequences, work)
         self._loaded, self._held = None, []
@@ -67,7 +67,7 @@ class Feed:
         self._waits: list[Events] = []
 
     def use(self, n_steps: int) -> Feeding:
-        """Of the last `n_steps` steps; waits for the device to have reached them."""
+        """The times of the last `n_steps` steps. Waits for the device to reach them."""
         idle_s = None
         if self._waits:
             torch.cuda.synchronize()

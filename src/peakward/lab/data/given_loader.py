@@ -1,4 +1,4 @@
-"""Batches from a loader of the user's, with the time that each step waited for its own."""
+"""Batches from a user's loader, and the time that each step waited for its own."""
 
 from collections.abc import Iterable, Iterator
 from time import perf_counter
@@ -16,9 +16,9 @@ _END = object()
 
 
 class GivenLoader:
-    """Calling it gives the next batch as the loader gives it; at an epoch's end the loader begins again.
+    """Each call returns the loader's next batch; at the end of an epoch the loader begins again.
 
-    On a GPU an event stands before the wait and one behind it, as in `data.feed.Feed`.
+    On a GPU an event is recorded before the wait and one after it, as in `data.feed.Feed`.
     """
 
     def __init__(self, loader: Iterable[Any], device_type: DeviceType) -> None:
@@ -42,13 +42,13 @@ class GivenLoader:
         return batch
 
     def rewind(self) -> None:
-        """Begin an epoch, and no times."""
+        """Begins an epoch, and forgets the times."""
         self._loaded: Iterator[Any] | None = None
         self._wait_s: list[float] = []
         self._waits: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
 
     def waited(self, n_steps: int) -> LoaderWait:
-        """Of the last `n_steps` steps; waits for the device to have reached them."""
+        """The waits of the last `n_steps` steps. Waits for the device to reach them."""
         idle_s = None
         if self._waits:
             torch.cuda.synchronize()
@@ -63,7 +63,7 @@ class GivenLoader:
             batch = next(self._loaded, _END)
             if batch is not _END:
                 return batch
-        self._loaded = iter(self._loader)  # which starts its workers
+        self._loaded = iter(self._loader)  # This starts its workers.
         batch = next(self._loaded, _END)
         if batch is _END:
             raise PeakwardError(

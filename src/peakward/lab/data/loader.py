@@ -11,8 +11,8 @@ from peakward.records.data import TextData
 
 
 class Sequences(Dataset[tuple[Tensor, Tensor]]):
-    """A stream in sequences of `seq_len` that do not overlap: (ids, targets), (seq_len,) of int64 each,
-    targets the ids one place on. What is left at the end, shorter than a sequence, is not read.
+    """Cuts a stream into sequences of `seq_len` that do not overlap: (ids, targets), (seq_len,) of
+    int64 each; the targets are the ids one place on. A remainder shorter than a sequence is not read.
 
     A sequence may hold the end of one document and the beginning of the next, and attention crosses
     from one to the other.
@@ -33,9 +33,10 @@ class Sequences(Dataset[tuple[Tensor, Tensor]]):
 def batches(
     data: TextData, sequences: Sequences, workload: Workload, *, rank: int = 0
 ) -> tuple[DataLoader[tuple[Tensor, Tensor]], EndlessBatches]:
-    """A loader of (ids, targets), each (batch_size, seq_len) of int64, without an end, and its order.
+    """An endless loader of (ids, targets), each (batch_size, seq_len) of int64, and its order.
 
-    Equal settings but for workers, tokenising, pinning and copies give equal batches in equal order.
+    The numbers of workers, tokenising on the fly, pinning and copies change neither the batches nor
+    their order.
     """
     order = EndlessBatches(
         len(sequences),
@@ -50,7 +51,7 @@ def batches(
         batch_sampler=order,
         num_workers=data.n_workers,
         pin_memory=data.pin_memory,
-        # Each worker's generators, NumPy's and Python's too, are seeded from a draw of this one.
+        # Each worker's generators, also those of NumPy and Python, are seeded from a draw of this one.
         generator=torch.Generator().manual_seed(workload.seed),
     )
     return loader, order

@@ -1,4 +1,4 @@
-"""A loader of the user's, iterated and left as it was."""
+"""Iterates a user's loader and leaves it as it was."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -35,8 +35,8 @@ def expect_repeatable(loader: Iterable[Any]) -> None:
 
 @contextmanager
 def kept_loader(loader: Iterable[Any] | None) -> Iterator[None]:
-    """On leaving, its random generators and those of its samplers are as they were, and workers that it
-    keeps have ended. What its data set counts or holds is not put back."""
+    """Restores, on leaving, the random generators of the loader and of its samplers, and ends the
+    workers that it keeps. The counters and contents of its data set are not restored."""
     before = [(each, each.get_state()) for each in _generators(loader)]
     try:
         yield

@@ -1,4 +1,4 @@
-"""In which order sequences are read, by which rank. Imports no torch."""
+"""The order in which each rank reads sequences. Imports no torch."""
 
 from collections.abc import Iterator
 
@@ -13,8 +13,9 @@ def epoch_order(
 ) -> NDArray[np.int64]:
     """The sequences that a rank reads in an epoch: a permutation by seed and epoch alone.
 
-    `per-rank` deals it out in turn, to each rank as many: what is left over, fewer than `n_ranks`, is
-    read by none in that epoch. (Of a text with fewer sequences than ranks all is read by each.)
+    `per-rank` deals the permutation out in turn, the same number to each rank. A remainder of fewer
+    than `n_ranks` is read by no rank in that epoch. If a text has fewer sequences than ranks, every
+    rank reads all of it.
     """
     order = np.random.default_rng([seed, epoch]).permutation(n_sequences)
     if sampler == "same" or n_sequences < n_ranks:
@@ -23,7 +24,7 @@ def epoch_order(
 
 
 def n_shared(n_sequences: int, *, seed: int, n_ranks: int, sampler: Sampler) -> int:
-    """Of rank 0's sequences in the first epoch, how many another rank reads in it too."""
+    """The number of rank 0's sequences in the first epoch that another rank reads in it too."""
     orders = [
         epoch_order(n_sequences, seed=seed, epoch=0, rank=rank, n_ranks=n_ranks, sampler=sampler)
         for rank in range(n_ranks)
@@ -35,7 +36,7 @@ def n_shared(n_sequences: int, *, seed: int, n_ranks: int, sampler: Sampler) -> 
 class EndlessBatches:
     """Batches of sequences, epoch after epoch without an end: a batch may span two epochs.
 
-    A loader that began anew with every epoch would empty what its workers have made ahead.
+    A loader that started again in every epoch would lose the batches that its workers have made ahead.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class EndlessBatches:
 
     @property
     def n_epoch(self) -> int:
-        """Sequences that this rank reads in an epoch."""
+        """The number of sequences that this rank reads in an epoch."""
         return len(self._order(0))
 
     def __iter__(self) -> Iterator[list[int]]:

@@ -13,10 +13,10 @@ IGNORED = -100
 def micro_batches(
     workload: Workload, vocab_size: int, device: str, *, n_steps: int
 ) -> list[list[tuple[Tensor, Tensor]]]:
-    """For each of `n_steps` steps its (ids, targets), both (batch_size, length) of int64.
+    """The batches of each of `n_steps` steps: (ids, targets), both (batch_size, length) of int64.
 
-    Targets are the ids one place on. Varying lengths go round from step to step; under padding
-    the same tokens stand in batches `seq_len` long, whose targets past their own length are ignored.
+    The targets are the ids one place on. Varying lengths take turns from step to step. Under padding
+    the same tokens stand in batches of `seq_len`, and the targets past their own length are ignored.
     """
     generator = torch.Generator(device).manual_seed(workload.seed)
     lengths = workload.varying_seq_lens or (workload.seq_len,)
@@ -36,8 +36,8 @@ def micro_batches(
 def new_tokens(
     workload: Workload, vocab_size: int, device: str, *, n_steps: int
 ) -> list[list[tuple[Tensor]]]:
-    """For each of `n_steps` steps of `prefill` or `decode` the ids of its one batch, of int64:
-    (batch_size, seq_len) prompts, or (batch_size, 1) tokens behind those in the cache."""
+    """The ids of each of `n_steps` steps of `prefill` or `decode`, one batch a step, of int64: prompts
+    (batch_size, seq_len), or tokens (batch_size, 1) that follow those in the cache."""
     generator = torch.Generator(device).manual_seed(workload.seed)
     length = 1 if workload.pass_ == "decode" else workload.seq_len
     shape = (n_steps, workload.batch_size, length)

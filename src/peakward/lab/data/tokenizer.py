@@ -16,12 +16,12 @@ NAMES = ("bytes", "bpe", "gpt2")
 
 
 class Tokenizer(Protocol):
-    """Text to token ids. One that goes to loader workers can be pickled."""
+    """Turns text into token ids. A tokenizer for loader workers can be pickled."""
 
     identity: str
-    """Equal for tokenizers that give equal ids."""
+    """A text that is equal for tokenizers that give equal ids."""
     vocab_size: int
-    """All ids are below it."""
+    """The number of ids; all ids are below it."""
     separator: int
     """The id that stands after each document."""
 
@@ -42,10 +42,10 @@ class ByteTokenizer:
 
 
 def source(name: str) -> Source:
-    """The tokenizer that a user named: of a file the absolute path, with what it holds now.
+    """The tokenizer that a user named; for a file, its absolute path with the hash of its content.
 
     Raises:
-        PeakwardError: neither a name of `NAMES` nor a file.
+        PeakwardError: The name is neither one of `NAMES` nor a file.
     """
     if name in NAMES:
         return Source(name)

@@ -1,4 +1,5 @@
-"""A text as one stream of token ids, documents end to end, and the sequences cut from it. No torch."""
+"""A text as one stream of token ids, with its documents end to end, cut into sequences. Imports no
+torch."""
 
 import io
 from bisect import bisect_right
@@ -16,14 +17,14 @@ from peakward.records.data import TextData
 from peakward.records.errors import PeakwardError
 
 PIECE_CHARACTERS = 16_384
-"""A longer document is tokenised in pieces cut at the ends of lines: on the fly, a sequence costs the
-pieces that it lies in."""
+"""A longer document is tokenised in pieces that are cut at the ends of lines. On the fly, reading a
+sequence costs the tokenising of the pieces that it lies in."""
 FORMAT = 1
-"""Of the files in the cache: another makes them anew."""
+"""The version of the cache's files; files of another version are made again."""
 
 
 class Stream(Protocol):
-    """Token ids by their place. What has it can be pickled, for loader workers."""
+    """Token ids by their place. A stream for loader workers can be pickled."""
 
     def read(self, start: int, length: int) -> NDArray[np.int64]:
         """The ids from `start` on, (length,)."""
@@ -40,7 +41,7 @@ class Tokens(NamedTuple):
 
 
 class CachedStream:
-    """Ids that were made once and are mapped from a file, each process by itself."""
+    """Ids that are made once, kept in a file, and mapped from it by each process."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -51,7 +52,7 @@ class CachedStream:
         return found
 
     def __reduce__(self) -> tuple[type["CachedStream"], tuple[Path]]:
-        return CachedStream, (self._path,)  # pickled, a mapping would become its content
+        return CachedStream, (self._path,)  # A pickled mapping would become its content.
 
     def read(self, start: int, length: int) -> NDArray[np.int64]:
         """See Stream."""
@@ -59,7 +60,7 @@ class CachedStream:
 
 
 class LiveStream:
-    """Ids that are made from the text whenever they are read; the same as cached ones."""
+    """Ids that are made from the text at every reading; they equal the cached ones."""
 
     def __init__(self, pieces: tuple["Piece", ...], ends: tuple[int, ...], of: Tokenizer) -> None:
         self._pieces, self._ends, self._tokenizer = pieces, ends, of
@@ -79,21 +80,21 @@ class LiveStream:
 
 
 class Piece(NamedTuple):
-    """Of a document."""
+    """A piece of a document."""
 
     text: str
     is_last: bool
 
 
 def prepare(data: TextData, *, vocab_size: int, seq_len: int) -> Tokens:
-    """The text's tokens for a model of `vocab_size` words, in sequences of `seq_len` and one more.
+    """The text's tokens for a model of `vocab_size` words, read in sequences of `seq_len` + 1.
 
-    The first time they are tokenised whole and kept on disk; on the fly only the pieces' lengths are
-    read from there.
+    The first call tokenises the whole text and keeps the ids on disk. On the fly, only the lengths of
+    the pieces are kept.
 
     Raises:
         PeakwardError: as `text.read` and `tokenizer.load`, or where the text is shorter than one
-            sequence.
+        sequence.
     """
     found = text.read(data.text)
     chosen = tokenizer.load(data.tokenizer, found, vocab_size)
@@ -114,7 +115,7 @@ def prepare(data: TextData, *, vocab_size: int, seq_len: int) -> Tokens:
 
 
 def cut(document: str) -> list[Piece]:
-    """Pieces of at most `PIECE_CHARACTERS`, or one line where that is longer, that join to the document."""
+    """Pieces that together are the document, each of at most `PIECE_CHARACTERS` or one longer line."""
     parts: list[list[str]] = [[]]
     length = 0
     for line in document.splitlines(keepends=True):
@@ -133,7 +134,7 @@ def _encode(piece: Piece, of: Tokenizer) -> NDArray[np.int64]:
 
 
 def _made(digest: str, pieces: tuple[Piece, ...], of: Tokenizer) -> tuple[Path, Path]:
-    """The files of the ids and of the pieces' ends, which are made where they are not there."""
+    """The files of the ids and of the pieces' ends. They are made if they do not exist."""
     identity = f"{FORMAT} {digest} {of.identity}"
     ids_path = disk_cache.entry("tokens", identity, ".ids.npy")
     ends_path = disk_cache.entry("tokens", identity, ".ends.npy")

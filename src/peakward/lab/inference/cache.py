@@ -14,8 +14,8 @@ from peakward.records.model_shape import ModelShape
 class LayerCache(nn.Module):
     """Keys and values of one layer, each (batch, kv_heads, capacity, head_dim).
 
-    A module, with both as its buffers, because torch.compile takes it that a buffer stays where it
-    is: its own CUDA graphs would not be made of a step that writes to any other tensor.
+    It is a module with both as its buffers, because torch.compile assumes that a buffer stays in its
+    place. It makes no CUDA graphs of a step that writes to any other tensor.
     """
 
     keys: Tensor
@@ -28,11 +28,12 @@ class LayerCache(nn.Module):
         self.length = 0
 
     def extend(self, k: Tensor, v: Tensor, *, window: int | None) -> tuple[Tensor, Tensor]:
-        """Write k and v (batch, kv_heads, n, head_dim) behind the tokens held, whose number stays.
+        """Writes k and v (batch, kv_heads, n, head_dim) behind the tokens held, whose number stays.
 
         Returns:
-            The keys and values that attention needs: into an empty cache the new ones as they are;
-            of one token behind others, those in its reach, itself the last, as views of the cache.
+            The keys and values that attention needs. For an empty cache these are the new ones as they
+            are; for one token behind others, views of the cache with those in its reach, itself the
+            last.
 
         Raises:
             ValueError: several tokens behind others, for which attention here has no mask.
@@ -49,7 +50,7 @@ class LayerCache(nn.Module):
 
 
 class KVCache(nn.Module):
-    """What `decoder.Decoder` is handed to keep keys and values in, one `LayerCache` a block."""
+    """The store in which `decoder.Decoder` keeps keys and values, one `LayerCache` a block."""
 
     layers: Sequence[LayerCache]
 
@@ -74,7 +75,7 @@ class KVCache(nn.Module):
 
     @property
     def length(self) -> int:
-        """Tokens held of each sequence: 0 to capacity."""
+        """The number of tokens held of each sequence: 0 to capacity."""
         return self.layers[0].length
 
     @length.setter
@@ -83,11 +84,11 @@ class KVCache(nn.Module):
             layer.length = length
 
     def fill(self, length: int, *, seed: int) -> None:
-        """Hold `length` tokens of random keys and values.
+        """Fills the cache with `length` tokens of random keys and values.
 
-        Normal, of the deviation that initialised projections give them: the norm before these leaves
-        elements of mean square 1. Drawn in fp32 one sequence of a layer at a time and then cast, so
-        that equal seeds fill caches of every dtype alike.
+        They are normal, with the deviation that initialised projections give: the norm before these
+        leaves elements of mean square 1. They are drawn in fp32, one sequence of a layer at a time, and
+        then cast, so equal seeds fill caches of every dtype alike.
         """
         deviation = INITIAL_DEVIATION * math.sqrt(self.shape.d_model)
         generator = torch.Generator(self.device).manual_seed(seed)
@@ -95,5 +96,5 @@ class KVCache(nn.Module):
             for sequence in held[:, :, :length].unbind(0):
                 drawn = torch.randn(sequence.shape, generator=generator, device=self.device)
                 sequence.copy_(drawn.mul_(deviation))
-                del drawn  # Or it would live on beside the next one.
+                del drawn  # Else it would stay in memory beside the next one.
         self.length = length

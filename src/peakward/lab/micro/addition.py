@@ -17,7 +17,7 @@ from peakward.records.case import MicroCase
 
 
 def expanded_column(stored: Tensor) -> Tensor:
-    """One column for all, stored once."""
+    """One stored column that stands for all columns."""
     return stored[:, :1].expand_as(stored)
 
 
@@ -36,11 +36,11 @@ PIECES: dict[str, tuple[Work, Lay, Lay]] = {
     "an expanded row": (total, expanded, as_stored),
     "an expanded column": (total, expanded_column, as_stored),
 }
-"""What is run, and how the two lie."""
+"""The function to run and the layouts of the two matrices, by piece."""
 
 
 def build(case: MicroCase) -> Piece:
-    """Of sizes (n,): two matrices (n, n). What is copied is so in every step."""
+    """Builds a case of sizes (n,): two matrices (n, n). A piece that copies does so in every step."""
     (n,) = sizes(case, "n")
     work, lay_left, lay_right = chosen(case, PIECES)
     left, right = drawn(case, 2, n, n)

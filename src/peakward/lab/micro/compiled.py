@@ -1,4 +1,4 @@
-"""What torch.compile makes of a formula, with the bytes that its kernels move."""
+"""Compiles a formula with torch.compile and counts the bytes that its kernels move."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -9,18 +9,18 @@ import torch
 
 
 class Compiled:
-    """A function whose first call compiles it, for shapes as they come.
+    """A function that its first call compiles for fixed shapes.
 
-    Inductor adds up what each kernel that it makes reads and writes, buffers of its own included, and
-    tells whoever asks for the log "inductor_metrics" (torch 2.13, `_inductor/graph.py`, `count_bytes`).
-    A graph out of its disk cache is not counted, so graphs are made anew here; compiled kernels may
-    still come from there.
+    Inductor adds up the bytes that each kernel reads and writes, its own buffers included, and reports
+    the sum in the log "inductor_metrics" (torch 2.13, `_inductor/graph.py`, `count_bytes`). A graph
+    from its disk cache is not counted, so graphs are compiled again here; compiled kernels may still
+    come from that cache.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._call = torch.compile(function, dynamic=False)
         self.moved_bytes: int | None = None
-        """None before the first call."""
+        """The bytes that a call moves; None before the first call."""
 
     def __call__(self, *inputs: Any) -> Any:
         if self.moved_bytes is not None:
@@ -36,14 +36,15 @@ class Compiled:
 
 @contextmanager
 def _counted() -> Iterator[None]:
-    """While it lasts, Inductor counts the bytes of what it compiles, and prints nothing of it. What was
-    compiled before is forgotten: a function's second compilation would otherwise be its first."""
+    """Makes Inductor count the bytes of everything that is compiled inside, and keeps its log quiet. It
+    first forgets earlier compilations: else a function's first compilation here would count as its
+    second."""
     from torch._inductor import compile_fx, config
 
     log = compile_fx.inductor_metrics_log
     level = log.level
     torch.compiler.reset()
-    # By a filter: torch sets handlers and propagation of its loggers anew when it begins to compile.
+    # A filter, because torch sets its loggers' handlers and propagation again when it begins to compile.
     log.addFilter(_nothing)
     log.setLevel(logging.INFO)
     try:

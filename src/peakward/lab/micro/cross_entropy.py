@@ -12,7 +12,7 @@ from peakward.lab.micro.piece import COMPILED, Piece, chosen, drawn, sizes
 from peakward.records.case import MicroCase
 
 FLOPS = 4
-"""A logit: compare, subtract, exponentiate, add."""
+"""The FLOPs of a logit: compare, subtract, exponentiate, add."""
 
 
 def formula(logits: Tensor, targets: Tensor) -> Tensor:
@@ -24,7 +24,7 @@ def formula(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def fused(logits: Tensor, targets: Tensor) -> Tensor:
-    """torch's own: the logarithms of the probabilities, then the targets' of them."""
+    """torch's own: the logarithms of the probabilities, and from these the targets' ones."""
     return functional.cross_entropy(logits, targets)
 
 
@@ -37,7 +37,7 @@ PIECES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def build(case: MicroCase) -> Piece:
-    """Of sizes (tokens, vocabulary)."""
+    """Builds a case of sizes (tokens, vocabulary)."""
     tokens, vocabulary = sizes(case, "tokens", "vocabulary")
     logits = drawn(case, tokens, vocabulary)
     generator = torch.Generator(case.device).manual_seed(case.seed)

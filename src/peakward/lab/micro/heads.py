@@ -1,6 +1,6 @@
 """Attention's heads, stored (batch, heads, length, width) or (batch, length, heads, width).
 
-A projection gives the second; the first is then a permuted view of it, or a copy.
+A projection gives the second layout. The first is then a permuted view of it, or a copy.
 """
 
 from collections.abc import Callable
@@ -31,12 +31,12 @@ def scores(q: Tensor, k: Tensor) -> Tensor:
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """By its definition, without a mask."""
+    """Attention by its definition, without a mask."""
     return (scores(q, k) / q.shape[-1] ** 0.5).softmax(-1) @ v
 
 
 def on_copies(work: Work) -> Work:
-    """The work on contiguous copies of what it is given."""
+    """The work on contiguous copies of its inputs."""
     return lambda *inputs: work(*(each.contiguous() for each in inputs))
 
 
@@ -48,12 +48,12 @@ PIECES: dict[str, tuple[Work, Work, Lay]] = {
     "attention of permuted heads": (fused, attention, permuted),
     "attention of permuted heads (copied)": (on_copies(fused), attention, permuted),
 }
-"""What is run, what it is held to, and how the inputs lie. Attention is torch's fused one."""
+"""The function to run (attention is torch's fused one), its exact form, and the layout of the inputs."""
 N_INPUTS = {scores: 2, attention: 3}
 
 
 def build(case: MicroCase) -> Piece:
-    """Of sizes (batch, heads, length, width). What is copied is so in every step."""
+    """Builds a case of sizes (batch, heads, length, width). A piece that copies does so in every step."""
     shape = sizes(case, "batch", "heads", "length", "width")
     work, exact, lay = chosen(case, PIECES)
     inputs = tuple(lay(each) for each in drawn(case, N_INPUTS[exact], *shape))

@@ -46,11 +46,11 @@ PIECES: dict[str, Callable[[Tensor, Tensor], Callable[[], Any]]] = {
     "numpy": by_numpy,
     "torch": by_torch,
 }
-"""Each turns the inputs into its own containers, once, and gives what is timed."""
+"""Functions that turn the inputs into their own containers once and return the work to time."""
 
 
 def build(case: MicroCase) -> Piece:
-    """Of sizes (n,): n × n times n × n.
+    """Builds a case of sizes (n,): n × n times n × n.
 
     Raises:
         PeakwardError: Python or NumPy on a GPU, or in a type that they do not have.

@@ -1,4 +1,4 @@
-"""A product of square matrices whose operands lie in memory in other ways than row after row."""
+"""A product of square matrices whose operands have different layouts in memory."""
 
 from collections.abc import Callable
 
@@ -9,17 +9,17 @@ from peakward.records.case import MicroCase
 
 
 def as_stored(stored: Tensor) -> Tensor:
-    """N: (n, n), a row after the other."""
+    """N: (n, n), row after row."""
     return stored
 
 
 def transposed(stored: Tensor) -> Tensor:
-    """T: a column after the other."""
+    """T: column after column."""
     return stored.t()
 
 
 def strided_rows(stored: Tensor) -> Tensor:
-    """Every second row of twice as many: rows whole, gaps between them."""
+    """Every second row of twice as many: whole rows with gaps between them."""
     return stored.repeat_interleave(2, 0)[::2]
 
 
@@ -29,7 +29,7 @@ def strided_columns(stored: Tensor) -> Tensor:
 
 
 def expanded(stored: Tensor) -> Tensor:
-    """One row for all, stored once."""
+    """One stored row that stands for all rows."""
     return stored[:1].expand_as(stored)
 
 
@@ -39,7 +39,7 @@ def product(a: Tensor, b: Tensor) -> Tensor:
 
 
 def on_copy(work: "Work") -> "Work":
-    """The work with the left operand copied to a contiguous one first."""
+    """The work after the left operand was copied to a contiguous one."""
     return lambda a, b: work(a.contiguous(), b)
 
 
@@ -55,11 +55,11 @@ PIECES: dict[str, tuple[Work, Lay, Lay]] = {
     "strided columns (copied)": (on_copy(product), strided_columns, as_stored),
     "expanded": (product, expanded, as_stored),
 }
-"""What is run, and how the left and the right operand lie."""
+"""The function to run and the layouts of the left and the right operand, by piece."""
 
 
 def build(case: MicroCase) -> Piece:
-    """Of sizes (n,). What is copied is so in every step."""
+    """Builds a case of sizes (n,). A piece that copies does so in every step."""
     (n,) = sizes(case, "n")
     work, lay_left, lay_right = chosen(case, PIECES)
     left, right = drawn(case, 2, n, n)

@@ -1,4 +1,4 @@
-"""A small piece of code, ready to run, and what is known of it beforehand."""
+"""A small piece of code that is ready to run, and what is known of it beforehand."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from peakward.records.case import MicroCase
 from peakward.records.errors import PeakwardError
 
 COMPILED = "compiled"
-"""Of every subject that has such a piece, the name of what torch.compile makes of its formula."""
+"""The name of the compiled piece in every subject that has one."""
 DTYPES = {
     "fp64": torch.float64,
     "fp32": torch.float32,
@@ -21,20 +21,20 @@ DTYPES = {
 
 
 class Piece(NamedTuple):
-    """Something to time, and what its numbers are held to."""
+    """A piece to time, and the reference for its numbers."""
 
     run: Callable[[], Any]
-    """Gives a tensor or several, a NumPy array or nested lists of floats; None where torch refuses."""
+    """Returns a tensor or several, a NumPy array or nested lists of floats; None where torch refuses."""
     inputs: tuple[Tensor, ...]
-    """As `run` reads them: strides and all."""
+    """The inputs as `run` reads them, with their strides."""
     flops: int
     oracle: Callable[[], Tensor]
-    """The same result in fp64, on the same inputs; several tensors one after another along the last
+    """Returns the same result in fp64 on the same inputs; several tensors are joined along the last
     dimension."""
     compiled: Compiled | None = None
-    """What `run` calls, where that is compiled."""
+    """The compiled function that `run` calls; None for a piece that is not compiled."""
     dispatched: bool = True
-    """Whether torch's dispatcher sees all that it does, where it is not compiled."""
+    """Whether torch's dispatcher sees all work of a piece that is not compiled."""
 
 
 def drawn(case: MicroCase, *shape: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Queries, keys and values of (tokens, width): by a product each, or by one over packed weights."""
+"""Queries, keys and values of (tokens, width): by three products, or by one over packed weights."""
 
 from collections.abc import Callable
 
@@ -18,12 +18,12 @@ def separate(x: Tensor, weights: Tensor) -> Made:
 
 
 def packed(x: Tensor, weights: Tensor) -> Made:
-    """One product with (3 · width, width), of whose result the three are views."""
+    """One product with (3 · width, width); the three results are views of it."""
     return linear(x, weights).chunk(3, -1)
 
 
 def packed_copied(x: Tensor, weights: Tensor) -> Made:
-    """As `packed`, each of the three then copied, for what wants it contiguous."""
+    """As `packed`, with a contiguous copy of each of the three."""
     return tuple(each.contiguous() for each in packed(x, weights))
 
 
@@ -35,7 +35,7 @@ PIECES: dict[str, Callable[[Tensor, Tensor], Made]] = {
 
 
 def build(case: MicroCase) -> Piece:
-    """Of sizes (tokens, width)."""
+    """Builds a case of sizes (tokens, width)."""
     tokens, width = sizes(case, "tokens", "width")
     make = chosen(case, PIECES)
     numbers = drawn(case, tokens + 3 * width, width)

@@ -12,7 +12,7 @@ from peakward.records.case import MicroCase
 
 EPS = 1e-6
 FLOPS = 4
-"""An element: square, add, and two multiplications."""
+"""The FLOPs of an element: square, add, and two multiplications."""
 
 
 def formula(x: Tensor, weight: Tensor) -> Tensor:
@@ -41,7 +41,7 @@ PIECES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def build(case: MicroCase) -> Piece:
-    """Of sizes (rows, columns)."""
+    """Builds a case of sizes (rows, columns)."""
     rows, columns = sizes(case, "rows", "columns")
     numbers = drawn(case, rows + 1, columns)
     x, weight = numbers[:-1], numbers[-1]

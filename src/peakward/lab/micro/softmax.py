@@ -12,16 +12,18 @@ from peakward.lab.micro.piece import COMPILED, Piece, chosen, drawn, sizes
 from peakward.records.case import MicroCase
 
 BLOCK = 512
-"""Columns that the online softmax takes at once."""
+"""The columns that the online softmax takes at once."""
 PIECE, LEAST_PIECE = 8192, 64
-"""Columns that its kernel takes at once: as many as of rows that no registers hold, fewer of narrow rows."""
+"""The columns that its kernel takes at once: the kernel's piece for rows that do not fit into
+registers, and fewer for narrow rows."""
 ONLINE_KERNEL = "online, one kernel"
 FLOPS = 5
-"""An element: compare, subtract, exponentiate, add, divide."""
+"""The FLOPs of an element: compare, subtract, exponentiate, add, divide."""
 
 
 def three_passes(x: Tensor) -> Tensor:
-    """The maximum; the exponentials and their sum; the quotients. Each is a call, or two."""
+    """Computes the maximum, then the exponentials and their sum, then the quotients. Each step is one
+    call or two."""
     largest = x.amax(-1, keepdim=True)
     exponentials = (x - largest).exp_()
     total = exponentials.sum(-1, keepdim=True)
@@ -29,8 +31,8 @@ def three_passes(x: Tensor) -> Tensor:
 
 
 def online(x: Tensor) -> Tensor:
-    """Maximum and sum in one pass over blocks of columns, the sum rescaled where the maximum grows
-    (Milakov & Gimelshein 2018, algorithm 3), then a second pass that writes the result."""
+    """Computes maximum and sum in one pass over blocks of columns, rescaling the sum where the maximum
+    grows (Milakov & Gimelshein 2018, algorithm 3), then writes the result in a second pass."""
     first = x[..., :1]
     largest, total = torch.full_like(first, -float("inf")), torch.zeros_like(first)
     for block in x.split(BLOCK, -1):
@@ -41,8 +43,8 @@ def online(x: Tensor) -> Tensor:
 
 
 def online_kernel(x: Tensor) -> Tensor:
-    """`online` in one kernel, which reads its rows twice and writes them once: this project's, given rows in
-    two pieces at least, where by itself it would hold a narrow row in registers."""
+    """`online` in one kernel, which reads its rows twice and writes them once. It is this project's
+    kernel, told to take rows in at least two pieces; by itself it would hold a narrow row in registers."""
     from peakward.kernels.ops.softmax.triton import softmax as launched
 
     columns = min(PIECE, max(LEAST_PIECE, 2 ** (x.shape[-1].bit_length() - 2)))
@@ -50,7 +52,7 @@ def online_kernel(x: Tensor) -> Tensor:
 
 
 def formula(x: Tensor) -> Tensor:
-    """Without a thought for memory: what the compiler is given."""
+    """The plain formula, which the compiler is given."""
     exponentials = (x - x.amax(-1, keepdim=True)).exp()
     return exponentials / exponentials.sum(-1, keepdim=True)
 
@@ -71,7 +73,7 @@ PIECES: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def build(case: MicroCase) -> Piece:
-    """Of sizes (rows, columns)."""
+    """Builds a case of sizes (rows, columns)."""
     rows, columns = sizes(case, "rows", "columns")
     x = drawn(case, rows, columns)
     function = chosen(case, PIECES)
@@ -83,5 +85,5 @@ def build(case: MicroCase) -> Piece:
         flops=FLOPS * x.numel(),
         oracle=lambda: formula(x.double()),
         compiled=compiled,
-        dispatched=case.piece != ONLINE_KERNEL,  # Started by Triton, of which torch sees nothing.
+        dispatched=case.piece != ONLINE_KERNEL,  # torch does not see what Triton launches.
     )

@@ -1,4 +1,4 @@
-"""What pieces of code are about, each with its module."""
+"""The subjects of pieces of code, each with its module."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Which operations on a tensor give a view of it, which copy it, and which torch refuses."""
+"""Tells which operations on a tensor give a view of it, which copy it, and which torch refuses."""
 
 from collections.abc import Callable
 
@@ -23,11 +23,11 @@ PIECES: dict[str, tuple[Change, bool]] = {
     for name, change in CHANGES.items()
     for kind, turned in (("contiguous", False), ("transposed", True))
 }
-"""What is done to a matrix, and whether that is a transposed view of its storage."""
+"""The operation on a matrix, and whether the matrix is a transposed view of its storage."""
 
 
 def build(case: MicroCase) -> Piece:
-    """Of sizes (rows, columns): those of what is stored."""
+    """Builds a case of sizes (rows, columns) of the stored matrix."""
     rows, columns = sizes(case, "rows", "columns")
     change, turned = chosen(case, PIECES)
     stored = drawn(case, rows, columns)
@@ -36,7 +36,9 @@ def build(case: MicroCase) -> Piece:
     def run() -> Tensor | tuple[Tensor, ...] | None:
         try:
             return change(x)
-        except RuntimeError:  # What `view` raises where strides allow none: a result of its own.
+        except (
+            RuntimeError
+        ):  # `view` raises this where the strides allow none; that is a result too.
             return None
 
     def oracle() -> Tensor:

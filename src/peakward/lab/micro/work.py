@@ -1,4 +1,4 @@
-"""What one step of a piece computes and moves, and how near it comes to fp64."""
+"""Counts what one step of a piece computes and moves, and measures its error against fp64."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -14,8 +14,8 @@ from peakward.records.measurement import PieceWork
 
 
 def piece_work(piece: Piece) -> PieceWork:
-    """Runs the piece once more, watched, and then its oracle, which takes the memory of fp64."""
-    with torch.no_grad():  # As the steps are: with gradients, compiled code is compiled again.
+    """Runs the piece once more under a watcher, and then its oracle, which takes the memory of fp64."""
+    with torch.no_grad():  # As in the steps: with gradients, compiled code would be compiled again.
         output, moved_bytes, counted_by = _watched(piece)
     input_bytes = stored_bytes(piece.inputs)
     results = _tensors(output)
@@ -34,7 +34,7 @@ def piece_work(piece: Piece) -> PieceWork:
 
 
 def difference(result: Tensor, exact: Tensor) -> float:
-    """max |result - exact| / max |exact|; 0 where there is none."""
+    """max |result - exact| / max |exact|; 0 without elements."""
     gap = float((result.to(exact) - exact).abs().max())
     return gap / float(exact.abs().max()) if gap else 0.0
 
@@ -56,7 +56,7 @@ def _watched(piece: Piece) -> tuple[Any, int | None, Literal["operators", "compi
 
 
 def _tensors(output: Any) -> list[Tensor]:
-    """Whatever a piece gives, as tensors: none where torch refused."""
+    """The result of a piece as tensors; none where torch refused."""
     match output:
         case None:
             return []
@@ -81,7 +81,7 @@ def _allocated_bytes(results: Sequence[Tensor], inputs: Sequence[Tensor]) -> int
 
 
 def _own_storages(results: Sequence[Tensor], inputs: Sequence[Tensor]) -> dict[int, int]:
-    """Address and bytes of the results' storages that are no input's."""
+    """The address and bytes of the results' storages that are not an input's."""
     known = {each.untyped_storage().data_ptr() for each in inputs}
     held = {each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in results}
     return {address: size for address, size in held.items() if address not in known}

@@ -23,52 +23,55 @@ UNIT_ROUNDOFF = {
 """Half the distance from 1 to the next number of the type that matmuls round their operands to."""
 
 LOSS_ROUNDOFF = 4 * UNIT_ROUNDOFF["fp32"]
-"""Of a mean cross-entropy in fp32: its logarithm, the target's logit taken off, the sum over tokens, the
-division. Over 96 draws of 62 tokens on an H100 torch's own erred by up to 2.1 of these u, the fused
-kernel's by up to 1.7."""
+"""The roundings of a mean cross-entropy in fp32: the logarithm, the subtraction of the target's logit,
+the sum over tokens, the division. Over 96 draws of 62 tokens on an H100, torch's own erred by up to 2.1
+of these u, the fused kernel's by up to 1.7."""
 
 Outputs = dict[str, tuple[Tensor, ...]]
 
 
 class Subject(NamedTuple):
-    """What is verified, whatever it is a step of."""
+    """The computations that are compared, for any kind of step."""
 
     oracle: Callable[[], Outputs]
-    """Of the base, in fp64."""
+    """The base in fp64."""
     base: Callable[[], Outputs]
     candidate: Callable[[], Outputs]
     roundoff: float
-    """Of the candidate's matmul operands."""
+    """The unit roundoff of the candidate's matmul operands."""
     n_layers: int | None
-    """None where the depth, and with it a bound on rounding, is not known."""
+    """The number of layers; None where it, and with it a bound on rounding, is not known."""
     rounded: Callable[[], Outputs] | None = None
-    """Of the base, in fp64, each weight that the candidate quantises rounded at random (`weight_steps`);
-    None where it quantises none."""
+    """The base in fp64, with each weight that the candidate quantises rounded at random
+    (`weight_steps`); None where it quantises none."""
 
 
 def judge(subject: Subject, declared: NumericsClass) -> NumericsVerdict:
-    """Compare logits, or where the pass trains loss and gradients, and parameters after two updates.
+    """Compares logits; where the pass trains, the loss, the gradients and the parameters after two
+    updates.
 
     Errors are ‖x − oracle‖ / ‖oracle‖ over all elements of a quantity, in fp64. Bounds by class:
 
     - exact: the candidate equals the base bit for bit (so its error may not exceed the base's).
     - reordered: twice the base's error.
-    - approximate: u·√(16·layers + 2), u the unit roundoff of the candidate's matmul operands. A
-      gradient has passed, a layer, some 48 roundings on its way forward and back (two operands and
-      the result of six matmuls each way, norms, rotation, activation and two additions), and one
-      rounding of root mean square u/√3 adds to the others as independent errors do. bf16 on 4
-      layers, by width: gradients 0.75e-2 at 128, 1.4e-2 at 768, 2.8e-2 at 2560; bound 3.2e-2.
+    - approximate: u·√(16·layers + 2), where u is the unit roundoff of the candidate's matmul operands.
 
-      Where weights are quantised, far more coarsely than the operands of products, what that does is
-      taken from the oracle with its weights rounded at random in the same steps: twice the error of
-      that, as beside the base's, and the bound of the operands' roundings, as independent errors add.
+    The bound of approximate levers counts roundings. In each layer a gradient passes some 48 of them on
+    its way forward and back (two operands and the result of six matmuls each way, norms, rotation,
+    activation and two additions). Each has a root mean square of u/√3, and they add up as independent
+    errors do. In bf16 on 4 layers, gradients err by 0.75e-2 at width 128, 1.4e-2 at 768 and 2.8e-2 at
+    2560; the bound is 3.2e-2.
 
-    What two updates moved the parameters by is compared too, but not for an approximate lever:
-    AdamW moves a parameter by the rate times the gradient's sign, which rounding turns where the
+    Quantised weights are far coarser than the operands of products. Their effect is measured on the
+    oracle, with its weights rounded at random in the same steps. The bound is then twice that error and
+    the bound of the operands' roundings, added as independent errors.
+
+    The change of the parameters over two updates is compared too, but not for an approximate lever.
+    AdamW moves a parameter by the rate times the gradient's sign; rounding turns that sign where the
     gradient is near zero, and bf16 parameters round most of the move away.
 
-    The loss is one number, which may agree by luck, so its bound is never under the candidate's u, nor
-    under the roundings in fp32 that any way to it passes.
+    The loss is one number and may agree by luck. Its bound is therefore at least the candidate's u, and
+    at least the roundings in fp32 that every computation of it has.
     """
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(declared == "exact", warn_only=True)
@@ -103,10 +106,11 @@ def judge(subject: Subject, declared: NumericsClass) -> NumericsVerdict:
 
 
 def outputs(step: ConfiguredStep) -> Outputs:
-    """What the first step from the initial weights computes, and the second leaves, by quantity.
+    """The results of the first step from the initial weights, and the parameters after the second, by
+    quantity.
 
-    A step before them may be spent on capture and its warm-up, so the state is put back. Two
-    updates, because in the first AdamW's rates of decay cancel against its correction.
+    An earlier step may be spent on capture and its warm-up, so the state is put back. Two updates are
+    made, because in the first one AdamW's rates of decay cancel against its correction.
     """
     initial = [each.detach().clone() for each in step.model.parameters()]
     step.step()
@@ -147,7 +151,7 @@ def distance(values: tuple[Tensor, ...], oracle: tuple[Tensor, ...]) -> float:
 def _bound(
     name: str, subject: Subject, declared: NumericsClass, coarseness: float
 ) -> tuple[float, float]:
-    """(factor on the base's error, least bound)."""
+    """(factor on the base's error, smallest bound)."""
     if declared != "approximate":
         return (1.0 if declared == "exact" else 2.0), (
             max(subject.roundoff, LOSS_ROUNDOFF) if name == "loss" else 0.0

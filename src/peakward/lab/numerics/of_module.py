@@ -1,9 +1,9 @@
-"""What a user's module computes, with levers and without, and in fp64.
+"""Runs a user's module with levers, without them, and in fp64, so that the results can be compared.
 
-The oracle is the module itself with parameters, buffers and inputs in fp64, and with what its code
-casts to a narrower type left in fp64 too (transformers takes norms and angles in fp32). All run in
-eval mode, for what dropout drops would be no error, on the first 4 of its repeated blocks, and on
-2 × 256 tokens where these are drawn; a batch that came with the module is taken whole.
+The oracle is the module itself with parameters, buffers and inputs in fp64. Values that its code casts
+to a narrower type stay in fp64 too (transformers takes norms and angles in fp32). All run in eval mode,
+because dropout would look like an error. They run on the first 4 repeated blocks, and on 2 × 256 tokens
+where tokens are drawn; a batch that came with the module is taken whole.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ Build = Callable[[ModuleCase], GivenModule]
 
 
 def few_tokens(workload: Workload) -> Workload:
-    """At most 2 × 256 of them."""
+    """The workload with at most 2 × 256 tokens."""
     return msgspec.structs.replace(
         workload,
         batch_size=min(workload.batch_size, MAX_BATCH),
@@ -38,7 +38,7 @@ def few_tokens(workload: Workload) -> Workload:
 
 
 def of_module(base: ModuleCase, candidate: ModuleCase, build: Build) -> Subject:
-    """To be judged; `build` gives the module anew for a case, with the same weights each time."""
+    """The computations to judge; `build` makes the module for a case, with the same weights each time."""
     given = build(base)
     drawn = given.vocab_size is not None
     blocks = repeated_blocks(given.module)
@@ -93,8 +93,9 @@ def _expect_same(given: GivenModule, initial: tuple[Tensor, ...], source: str) -
 
 
 class InDouble(TorchDispatchMode):
-    """What is cast to a floating type is in fp64: what was in fp64 stays, and whole numbers meet it there
-    (positions times frequencies in transformers' rotation are a product that takes no two types)."""
+    """Replaces every cast to a floating type by a cast to fp64. Values in fp64 stay so, and whole
+    numbers are cast to it: transformers' rotation multiplies positions with frequencies, and that
+    product takes only one type."""
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None

@@ -1,8 +1,8 @@
-"""Whether a live step computes the same with a lever as without it, as far as its model shows.
+"""Checks that a live step computes the same with a lever as without it, as far as its model shows.
 
-There is no fp64 oracle of a function that closes over its own tensors. The step without the lever stands in
-its place, called from the same parameters, optimizer's state, random states and batch; called twice, for a
-step that does not repeat itself proves nothing.
+A function that closes over its own tensors has no fp64 oracle. The step without the lever takes its
+place, called from the same parameters, optimizer state, random states and batch. It is called twice,
+because a step that does not repeat itself proves nothing.
 """
 
 import math
@@ -41,14 +41,16 @@ def judge_step(
     declared: NumericsClass,
     kept: Kept,
 ) -> NumericsVerdict:
-    """Compare what the step returns and the gradients that it leaves; inside `kept` it changes nothing.
+    """Compares the step's return value and the gradients that it leaves; inside `kept` nothing changes.
     `plain` is the step as it was given.
 
-    Differences are ‖x − base‖ / ‖base‖. An approximate lever's bound is that of `judge`,
-    u·√(16·layers + 2), u the unit roundoff of its operands. Of a reordered lever candidate and base each
-    err by up to that with the u of what attention computes in, the candidate by twice as much as the base:
-    together three times the bound. Where operands are not rounded to fewer digits than sums have, each of
-    the roundings is one of a sum over head_dim or keys, whose error grows as the root of their number.
+    Differences are ‖x − base‖ / ‖base‖. An approximate lever's bound is that of `judge`, u·√(16·layers
+    + 2), where u is the unit roundoff of its operands.
+
+    For a reordered lever, u is that of the type in which attention computes. The base errs by up to
+    that bound and the candidate by twice as much: together three times the bound. Where operands are
+    not rounded to fewer digits than sums have, each rounding is that of a sum over head_dim or keys,
+    whose error grows as the root of their number.
     """
     told = partial(NumericsVerdict, declared=declared)
     if given.model is None:
@@ -113,7 +115,7 @@ def _bound(candidate: StepCase, seen: SdpaCalls, n_layers: int, declared: Numeri
 
 
 def _difference(name: str, found: Outputs, expected: Outputs) -> float:
-    """Infinite where other tensors came out."""
+    """The difference; infinite where the tensors do not correspond."""
     alike = [each.shape for each in found.get(name, ())] == [each.shape for each in expected[name]]
     return distance(found[name], expected[name]) if alike else math.inf
 

@@ -1,16 +1,16 @@
-"""Does a candidate compute what its numerics class promises? One step of it against an oracle.
+"""Checks that a candidate computes what its numerics class promises, by one step against an oracle.
 
-The oracle is the plain model in fp64 with the same weights and tokens. The check runs at the
-case's full width but on few layers and tokens, which is where rounding shows without a second
-model of full size having to fit.
+The oracle is the plain model in fp64 with the same weights and tokens. The check runs at the case's
+full width but on few layers and tokens: rounding shows there, and no second model of full size has to
+fit.
 
-Of a mixture of experts all are active. Which ones a token goes through is no continuous function:
-where two are nearly as likely, rounding sends it through the other, whose result has nothing to do
-with the first one's, and no bound on rounding holds. (On a CPU, bf16, 4 layers of d_model 256, 8
-experts of which 2 active: 1 to 3 tokens in a hundred went through others than in fp64, and gradients
-erred by 4.9e-2; with all 8 active by 0.7e-2, with one, dense, by 0.8e-2.) Where all are active the
-same operations run and the choice decides nothing: so the arithmetic is checked, and which experts
-a narrower type chooses is not.
+In a mixture of experts all experts are active. The choice of experts is not a continuous function:
+where two are nearly as likely, rounding sends a token through the other one, whose result is unrelated,
+and no bound on rounding holds. (On a CPU, bf16, 4 layers of d_model 256, 8 experts of which 2 active: 1
+to 3 tokens in a hundred took other experts than in fp64, and gradients erred by 4.9e-2; with all 8
+active by 0.7e-2, with one, dense, by 0.8e-2.) With all experts active the same operations run and the
+choice decides nothing. The check therefore covers the arithmetic, and not the experts that a narrower
+type chooses.
 """
 
 import msgspec
@@ -31,7 +31,7 @@ from peakward.records.trial import NumericsVerdict
 def verify(
     base: ConfiguredCase, candidate: ConfiguredCase, declared: NumericsClass
 ) -> NumericsVerdict:
-    """Compare logits, or loss and gradients, of the decoder or of a user's module: `judge`.
+    """Compares logits, or loss and gradients, of the decoder or of a user's module, as `judge` does.
 
     Raises:
         PeakwardError: a module that does not run in fp64, or has other weights each time it is built.
@@ -81,7 +81,7 @@ def _oracle(case: ModelCase) -> Outputs:
 
 
 def _rounded(candidate: ModelCase) -> Outputs:
-    """The oracle, its weights rounded at random in the candidate's steps."""
+    """The oracle with its weights rounded at random in the candidate's steps."""
     step = _plain(candidate)
     weight_steps.perturb(step.model, candidate.configuration.weights, seed=candidate.workload.seed)
     return outputs(step)

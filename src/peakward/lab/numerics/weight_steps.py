@@ -1,10 +1,10 @@
-"""What rounding weights to steps does to a result, found by rounding them at random.
+"""Measures how rounding weights to steps changes a result, by rounding them at random.
 
-An element of a group lies anywhere between two multiples of the group's step, so its error is as good as
-drawn: uniform, half a step to either side, whatever the others are (Widrow & Kollár 2008, "Quantization
-Noise", chapter 5). The oracle with such an error added to each weight errs as the quantised model should,
-by as much as this model, at this width and depth, makes of it; nothing of how the quantised one is stored
-or multiplied is in it.
+An element of a group lies anywhere between two multiples of the group's step. Its error is therefore as
+good as drawn: uniform, half a step to either side, whatever the other errors are (Widrow & Kollár 2008,
+"Quantization Noise", chapter 5). With such an error added to each weight, the oracle errs as much as
+the quantised model should, at this width and depth. The estimate does not depend on how the quantised
+model stores or multiplies its weights.
 """
 
 import torch
@@ -17,7 +17,8 @@ from peakward.records.case import StoredWeights
 
 
 def perturb(model: Decoder, weights: StoredWeights, *, seed: int) -> None:
-    """Add to each weight of the blocks, in place, what rounding to its group's step may."""
+    """Adds to each weight of the blocks, in place, a random error as large as rounding to its group's
+    step makes."""
     generator = torch.Generator(model.embedding.weight.device).manual_seed(seed)
     for module in model.blocks.modules():
         if type(module) is torch.nn.Linear:
@@ -29,6 +30,6 @@ def perturb(model: Decoder, weights: StoredWeights, *, seed: int) -> None:
 
 
 def _steps(weight: Tensor, weights: StoredWeights) -> Tensor:
-    """(n, k): of each element the distance of the numbers that it is rounded to."""
+    """The distance between the numbers that each element is rounded to, (n, k)."""
     _, scale = KINDS[weights].quantised(weight)
     return reference.by_column(scale, weight.shape[1], weight.dtype)

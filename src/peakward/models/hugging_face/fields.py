@@ -1,4 +1,4 @@
-"""What a field of a configuration may hold."""
+"""The values that a field of a configuration may hold."""
 
 from typing import Annotated
 
@@ -26,14 +26,14 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu_pytorch_tanh": "gelu-tanh",
     "relu": "relu",
 }
-"""Ours, by their `ACT2FN` key."""
+"""The activations of `ModelShape`, by their `ACT2FN` key in transformers."""
 
 
 def activation(name: str) -> Activation:
-    """Ours of that name.
+    """The activation of that `ACT2FN` key.
 
     Raises:
-        PeakwardError: no shape has it.
+        PeakwardError: No shape has it.
     """
     if name not in ACTIVATIONS:
         raise PeakwardError(

@@ -1,7 +1,7 @@
-"""Where configurations of Hugging Face models lie, and what is in them.
+"""Finds and reads the configurations of Hugging Face models.
 
-Files are read here and nothing is fetched: no network is touched, and none of Hugging Face's
-packages is needed.
+Only local files are read. Nothing is fetched from the network, and none of Hugging Face's packages is
+needed.
 """
 
 import json
@@ -14,14 +14,16 @@ from peakward.records.printable import printable_json
 
 CONFIG = "config.json"
 MAX_BYTES = 2**24
-"""A larger file is no configuration: the weights beside one are named by mistake."""
+"""The size of the largest configuration. A larger file was named by mistake, such as the weights beside
+it."""
 
 REPOSITORY = re.compile(r"models--(\w[\w.-]{,95}?)--([\w.-]{1,96})", re.ASCII)
-"""The cache's folder of ORG/NAME, which the hub limits to 96 characters."""
+"""The name of the cache's folder for ORG/NAME, which the hub limits to 96 characters."""
 
 
 def hub_cache() -> Path:
-    """Where the client of the Hugging Face hub keeps files, by the variables that it reads."""
+    """The folder in which the client of the Hugging Face hub keeps files, by the variables that it
+    reads."""
     caches = os.environ.get("XDG_CACHE_HOME", "~/.cache")
     home = os.environ.get("HF_HOME", f"{caches}/huggingface")
     hub = os.environ.get("HUGGINGFACE_HUB_CACHE", f"{home}/hub")
@@ -30,10 +32,10 @@ def hub_cache() -> Path:
 
 
 def exists(path: Path) -> bool:
-    """Whether there is such a file or folder."""
+    """Whether the file or folder exists."""
     try:
         return path.exists()
-    except OSError:  # Too long a name, or a folder that may not be entered.
+    except OSError:  # The name is too long, or a folder may not be entered.
         return False
 
 
@@ -41,7 +43,7 @@ def found(name: str) -> Path:
     """The configuration that a file, a folder, or "org/name" in the local cache stands for.
 
     Raises:
-        PeakwardError: none of these. Whether it can be read, `configuration` says.
+        PeakwardError: None of these exists. `configuration` says whether the file can be read.
     """
     path = Path(name)
     if exists(path):

@@ -26,11 +26,11 @@ ALIASES = {
     "num_attention_heads": "n_head",
     "num_hidden_layers": "n_layer",
 }
-"""Names that transformers takes for a field as well (its `attribute_map`)."""
+"""The second names of fields that transformers accepts (its `attribute_map`)."""
 
 
 class Gpt2(msgspec.Struct, frozen=True, kw_only=True):
-    """Those fields of the configuration that a shape depends on."""
+    """The fields of the configuration that a shape depends on."""
 
     vocab_size: Vocabulary = 50_257
     n_positions: Positions = 1024
@@ -47,11 +47,11 @@ class Gpt2(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def n_kv_heads(self) -> int:
-        """As many as there are query heads."""
+        """The number of key heads: as many as query heads."""
         return self.n_head
 
     def beyond(self) -> Iterator[str]:
-        """What of it no shape expresses."""
+        """The settings that no shape can express."""
         if not self.scale_attn_weights:
             yield "unscaled attention (scale_attn_weights false)"
         if self.scale_attn_by_inverse_layer_idx:
@@ -60,7 +60,7 @@ class Gpt2(msgspec.Struct, frozen=True, kw_only=True):
             yield "cross-attention (add_cross_attention true)"
 
     def shape(self, name: str) -> ModelShape:
-        """The rest of it as a shape of that name."""
+        """The shape that the configuration describes, under that name."""
         return ModelShape(
             name=name,
             vocab_size=self.vocab_size,
@@ -90,5 +90,5 @@ class GptBigCode(Gpt2, frozen=True, kw_only=True):
 
     @property
     def n_kv_heads(self) -> int:
-        """One, or as many as there are query heads."""
+        """The number of key heads: one, or as many as query heads."""
         return 1 if self.multi_query else self.n_head

@@ -1,7 +1,7 @@
 """Llama, and the families that vary its block: RMSNorm, RoPE, a gated feed-forward network.
 
-Names and defaults are those of transformers' configuration classes (5.23), from which a
-`config.json` says only what differs.
+Names and defaults are those of transformers' configuration classes (5.23). A `config.json` holds only
+what differs from them.
 """
 
 from collections.abc import Iterator
@@ -26,15 +26,16 @@ from peakward.records.model_shape import ModelShape
 
 
 class Rope(msgspec.Struct, frozen=True, kw_only=True):
-    """What a shape has of the rotation: its scaling changes the angles of long contexts, no cost."""
+    """The part of the rotation that a shape has. Its scaling changes the angles of long contexts, and
+    no cost."""
 
     rope_theta: Positive | None = None
     partial_rotary_factor: Positive | None = None
 
 
 class Rotary(msgspec.Struct, frozen=True, kw_only=True):
-    """What the families share. Before transformers 5, `rope_theta` stood beside `rope_scaling`;
-    since then, both are in `rope_parameters`."""
+    """The fields that the families share. Before transformers 5, `rope_theta` stood beside
+    `rope_scaling`; since then, both are in `rope_parameters`."""
 
     vocab_size: Vocabulary = 32_000
     hidden_size: Width = 4096
@@ -56,12 +57,13 @@ class Rotary(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def biases(self) -> tuple[bool, bool, bool]:
-        """On queries, keys and values; on attention's output; in the feed-forward network."""
+        """Whether there are biases: on queries, keys and values; on attention's output; in the
+        feed-forward network."""
         return False, False, False
 
     @property
     def window(self) -> int | None:
-        """Tokens that each attends to, itself included; None: all before it."""
+        """The number of tokens that each token attends to, itself included; None means all before it."""
         return self.sliding_window
 
     @property
@@ -69,7 +71,7 @@ class Rotary(msgspec.Struct, frozen=True, kw_only=True):
         return self.rope_scaling or self.rope_parameters or Rope()
 
     def beyond(self) -> Iterator[str]:
-        """What of it no shape expresses."""
+        """The settings that no shape can express."""
         rotated = self._rope.partial_rotary_factor or self.partial_rotary_factor or 1.0
         if rotated != 1.0:
             yield f"partial rotation (partial_rotary_factor {rotated:g})"
@@ -83,7 +85,7 @@ class Rotary(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     def shape(self, name: str) -> ModelShape:
-        """The rest of it as a shape of that name."""
+        """The shape that the configuration describes, under that name."""
         heads, (qkv_bias, bias, _) = self.num_attention_heads, self.biases
         return ModelShape(
             name=name,
@@ -106,7 +108,7 @@ class Rotary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Llama(Rotary, frozen=True, kw_only=True):
-    """Llama 1 to 3, and much that has its layout."""
+    """Llama 1 to 3, and many models with the same layout."""
 
     intermediate_size: InnerWidth = 11_008
     max_position_embeddings: Positions = 2048
@@ -119,12 +121,12 @@ class Llama(Rotary, frozen=True, kw_only=True):
 
     @property
     def window(self) -> int | None:
-        """None, whatever `sliding_window` says: transformers' Llama does not read it."""
+        """None, because transformers' Llama does not read `sliding_window`."""
         return None
 
 
 class Mistral(Rotary, frozen=True, kw_only=True):
-    """With a window unless `sliding_window` is null."""
+    """Mistral: Llama's block with a window, unless `sliding_window` is null."""
 
     intermediate_size: InnerWidth = 14_336
     num_key_value_heads: Heads | None = 8
@@ -160,7 +162,7 @@ class Mixtral(Rotary, frozen=True, kw_only=True):
 
 
 class Phi3(Rotary, frozen=True, kw_only=True):
-    """Phi-3, and of Phi-4 what rotates whole heads."""
+    """Phi-3, and those of Phi-4 that rotate whole heads."""
 
     vocab_size: Vocabulary = 32_064
     hidden_size: Width = 3072
@@ -186,7 +188,7 @@ class Qwen2(Rotary, frozen=True, kw_only=True):
 
     @property
     def _full_layers(self) -> int:
-        """The lowest so many attend to all before them, those above to a window."""
+        """The number of lowest layers that attend to all tokens; the layers above attend to a window."""
         if not self.use_sliding_window or self.sliding_window is None:
             return self.num_hidden_layers
         if self.layer_types is not None:

@@ -1,7 +1,7 @@
-"""A configuration of Hugging Face transformers to the shape of the model that it describes.
+"""Turns a configuration of Hugging Face transformers into the shape of the model that it describes.
 
-It is read as transformers' own class of its type reads it. The dtype and the quantisation of the
-stored weights are no part of a shape: a case says its precision.
+It is read as transformers' own class of its type reads it. The dtype and the quantisation of the stored
+weights are not part of a shape: a case states its precision.
 """
 
 import itertools
@@ -35,7 +35,7 @@ TYPES: dict[str, type[Gpt2] | type[Rotary]] = {
     "qwen2": Qwen2,
     "starcoder2": Starcoder2,
 }
-"""What reads a configuration, by its `model_type`."""
+"""The classes that read a configuration, by its `model_type`."""
 
 ALIASES: Mapping[str, Mapping[str, str]] = {
     "gpt2": gpt2.ALIASES,
@@ -65,7 +65,7 @@ BEYOND = {
     "smollm3": "layers without positions",
     "stablelm": "partial rotation",
 }
-"""What no shape expresses in other well-known types."""
+"""The parts of other well-known types that no shape can express."""
 
 HEADS = ("ForCausalLM", "LMHeadModel")
 
@@ -73,15 +73,15 @@ HEADS = ("ForCausalLM", "LMHeadModel")
 def shape_of(config: Mapping[str, object], name: str) -> ModelShape:
     """The shape of the model that a configuration describes.
 
-    Dropout and a router's noise are no part of it: the reference decoder has none.
+    Dropout and a router's noise are left out: the reference decoder has none.
 
     Args:
-        config: the object in a `config.json`.
-        name: of the shape, and in errors.
+        config: The object in a `config.json`.
+        name: The name of the shape, also used in errors.
 
     Raises:
-        PeakwardError: no `model_type` of `TYPES`, a field that cannot be, or one that asks for what
-            no shape expresses.
+        PeakwardError: No `model_type` of `TYPES`, an impossible field, or one that no shape can
+        express.
     """
     kind = _known_type(config, name)
     aliases = ALIASES.get(kind, {}).items()
@@ -113,7 +113,7 @@ def _known_type(config: Mapping[str, object], name: str) -> str:
 
 
 def _fields(kind: type, given: Mapping[str, object], name: str) -> dict[str, Any]:
-    """Those of the type, each checked, so that an error names the field and its value."""
+    """The fields of the type, each checked, so that an error names the field and its value."""
     return {
         field: _converted(given[field], hint, f"{field} of {name}")
         for field, hint in get_type_hints(kind, include_extras=True).items()
@@ -131,7 +131,7 @@ def _converted(value: object, hint: Any, what: str) -> Any:
 
 
 def _headless(given: Mapping[str, object], name: str) -> Iterator[str]:
-    """Another head than a language model's has another cost."""
+    """The heads of the configuration that are not a language model's, and so have another cost."""
     listed = _converted(
         given.get("architectures"), tuple[str, ...] | None, f"architectures of {name}"
     )

@@ -1,7 +1,7 @@
-"""Whether a configuration's numbers can be sizes of a model: checked before anything is built from them.
+"""Refuses a configuration whose numbers no model can have, before anything is built from them.
 
-transformers builds as it is told: a list entry and a module for each of 10 million layers, a name for each
-of 100 million labels. Every integer of a configuration is looked at, by what its name counts.
+transformers builds as it is told: a list entry and a module for each of 10 million layers, a name for
+each of 100 million labels. Every integer of a configuration is checked, by what its name counts.
 """
 
 import re
@@ -13,10 +13,10 @@ from peakward.records.errors import PeakwardError
 
 MOST_LAYERS: Final = LARGEST["n_layers"]
 MOST_COUNTED: Final = 2**15
-"""Experts, heads, labels, codebooks: each may be an object of its own. Twice the most that a default of
-transformers' 188 causal language models has."""
+"""The largest number of experts, heads, labels or codebooks, each of which may be an object of its own.
+It is twice the largest default of transformers' 188 causal language models."""
 MOST: Final = 2**25
-"""Any other size, such as a vocabulary or a context: the largest default is 20 million."""
+"""The largest other size, such as a vocabulary or a context. The largest default is 20 million."""
 
 _LAYERS = re.compile(r"layers?$|blocks?$|depth$")
 _COUNTS = re.compile(r"^(num|n|number_of)_(?!(positions?|position_embeddings|embd|ctx|inner)$)")
@@ -25,10 +25,11 @@ _NO_SIZE = re.compile(r"theta|seed|_(id|ids|index)$")
 
 
 def refuse_impossible_sizes(config: dict[str, object], name: str) -> None:
-    """Refuse a configuration from which no model could be built in reasonable time.
+    """Refuses a configuration from which no model could be built in reasonable time.
 
     Raises:
-        PeakwardError: the first integer, or list, that is larger than any published model's.
+        PeakwardError: An integer or a list is larger than any published model's; the error names the
+        first.
     """
     for key, size, most in _sizes(config):
         if size > most:
@@ -41,7 +42,7 @@ def refuse_impossible_sizes(config: dict[str, object], name: str) -> None:
 
 
 def _sizes(config: dict[str, object]) -> Iterator[tuple[str, int, int]]:
-    """Each integer and each list under a key, however deep, with what it may be."""
+    """Each integer and each list, at any depth, with its key and its limit."""
     left: list[tuple[str, object]] = list(config.items())
     while left:
         key, value = left.pop()

@@ -1,4 +1,4 @@
-"""Which files hold the weights of a configuration: safetensors in its folder, and nothing else."""
+"""Finds the files that hold the weights of a configuration: only safetensors in its folder."""
 
 import json
 from pathlib import Path
@@ -9,24 +9,25 @@ from peakward.records.errors import PeakwardError
 WHOLE, INDEX, PARTS = "model.safetensors", "model.safetensors.index.json", "model*.safetensors"
 TENSOR = {"dtype", "shape", "data_offsets"}
 MAX_HEADER_BYTES = 2**25
-"""The header of the largest published model's files has 2**20."""
+"""The largest header that is read. That of the largest published model's files has 2**20 bytes."""
 
 
 def weights(config: Path) -> tuple[Path, ...]:
     """The files of weights beside a configuration, symlinks followed; none where it stands alone.
 
-    Each lies in the configuration's folder or, of a snapshot in the hub's cache, among the blobs of its
-    repository, and each is a safetensors file by its header: these hold numbers and no code.
+    Each file lies in the configuration's folder or, for a snapshot in the hub's cache, among the blobs
+    of its repository. Each is a safetensors file by its header, and so holds numbers and no code.
 
     Raises:
-        PeakwardError: one lies elsewhere, is not there or is no safetensors file.
+        PeakwardError: A file lies elsewhere, does not exist or is not a safetensors file.
     """
     folder = config.parent
     return tuple(dict.fromkeys(_checked(folder, name) for name in _names(folder)))
 
 
 def _names(folder: Path) -> list[str]:
-    """As transformers chooses: the whole in one file, else what the index names, else the parts."""
+    """The files that transformers chooses: one with the whole model, else those in the index, else the
+    parts."""
     if files.exists(folder / WHOLE) or (folder / WHOLE).is_symlink():
         return [WHOLE]
     index = folder / INDEX
@@ -80,7 +81,8 @@ def _checked(folder: Path, name: str) -> Path:
 
 
 def _has_header(path: Path) -> bool:
-    """Whether a file begins with the length of a JSON object and with that object, of tensors alone."""
+    """Whether a file begins with the length of a JSON object and with that object, which lists only
+    tensors."""
     n_bytes = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
