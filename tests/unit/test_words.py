@@ -14,7 +14,9 @@ DONE = (
     "hardware",
     "lab/data",
     "lab/inference",
+    "lab/measure",
     "lab/micro",
+    "lab/models",
     "lab/numerics",
     "models",
 )

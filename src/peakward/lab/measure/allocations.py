@@ -1,5 +1,5 @@
-"""Every allocation and free of a stretch of a process, in torch's snapshot format, and marks that say
-at which of them something happened."""
+"""Records every allocation and free in a stretch of a process, in torch's snapshot format, with marks
+among them."""
 
 import gzip
 import pickle
@@ -19,7 +19,7 @@ MARK = "peakward::mark"
 
 
 class Recording(Protocol):
-    """Records inside its `with` block until it is stopped; the rest is asked for after that."""
+    """Records inside its `with` block until it is stopped; the other methods are called after that."""
 
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -32,18 +32,18 @@ class Recording(Protocol):
         """The number of this mark, from 0; only before `stop`."""
 
     def stop(self) -> None:
-        """Keep what was recorded; what is held now shows as held at the end."""
+        """Ends the recording; memory that is held now shows as held at the end."""
 
     def positions(self) -> tuple[int, ...]:
-        """Of each mark the allocations and frees before it."""
+        """The number of allocations and frees before each mark."""
 
     def write(self, path: Path) -> None:
-        """The snapshot, gzipped."""
+        """Writes the snapshot, gzipped."""
 
 
 class CudaRecording:
-    """By the caching allocator's history. Its own counters tell where a mark is: they count what the
-    history records, so that no clock is needed."""
+    """Records by the caching allocator's history. The allocator's own counters tell where a mark is:
+    they count the events that the history records, so no clock is needed."""
 
     def __enter__(self) -> Self:
         torch.cuda.memory._record_memory_history(
@@ -82,7 +82,7 @@ class CudaRecording:
 
 
 class CpuRecording:
-    """By torch's profiler, which reports frees of what was allocated under it alone."""
+    """Records by torch's profiler, which reports frees only of memory that was allocated under it."""
 
     def __enter__(self) -> Self:
         self._n_marks = 0
@@ -126,7 +126,7 @@ class CpuRecording:
 
 
 def recording(device_type: DeviceType) -> CudaRecording | CpuRecording:
-    """Of what the device's allocator does in this process."""
+    """A recording of the device's allocator in this process."""
     return CudaRecording() if device_type == "cuda" else CpuRecording()
 
 
@@ -136,7 +136,7 @@ def _n_counted() -> int:
 
 
 def _cpu_events(profiler: profile) -> list[int | dict[str, Any]]:
-    """Marks, as their times, and allocations and frees, in the order of their times."""
+    """Marks (as their times), allocations and frees, in the order of their times."""
     assert profiler.profiler is not None and profiler.profiler.kineto_results is not None
     waiting = list(profiler.profiler.kineto_results.experimental_event_tree())
     found: list[tuple[int, int | dict[str, Any]]] = []

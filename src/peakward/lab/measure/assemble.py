@@ -1,4 +1,4 @@
-"""A worker's answer made into the record that is stored. Imports no torch."""
+"""Turns a worker's answer into the record that is stored. Imports no torch."""
 
 import uuid
 from datetime import UTC, datetime
@@ -14,14 +14,14 @@ from peakward.stats.validity import judge_times
 
 
 class Stopwatch:
-    """When something began, and how long ago that is."""
+    """The time when something began, and how long ago that is."""
 
     def __init__(self) -> None:
         self.started_at = datetime.now(UTC).isoformat(timespec="seconds")
         self._started = perf_counter()
 
     def wall_s(self) -> float:
-        """Since it began."""
+        """The seconds since it began."""
         return perf_counter() - self._started
 
 
@@ -35,10 +35,10 @@ def measurement(
     doubts: tuple[str, ...] = (),
     notes: tuple[str, ...] = (),
 ) -> Measurement:
-    """The record of a case, whatever came of it.
+    """The record of a case, whatever its outcome.
 
-    `doubts` are reasons against believing its times, or its failure: memory that something else
-    held, say. `notes` stand beside them and change nothing.
+    `doubts` are reasons against believing its times or its failure, such as memory that something else
+    held. `notes` stand beside them and change nothing.
     """
     if isinstance(answer, Failed):
         return Measurement(
@@ -78,7 +78,7 @@ def measurement(
 
 
 def validity(answer: Measured, doubts: tuple[str, ...], notes: tuple[str, ...] = ()) -> Validity:
-    """The verdict on the step times; stable ones with a doubt about them are unstable."""
+    """The verdict on the step times; stable times with a doubt about them are unstable."""
     judged = judge_times(answer.run.steps_s, answer.telemetry)
     verdict = "unstable" if doubts and judged.verdict == "stable" else judged.verdict
     return Validity(verdict=verdict, reasons=(*judged.reasons, *doubts, *notes))

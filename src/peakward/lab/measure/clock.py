@@ -12,16 +12,16 @@ class Clock(Protocol):
     """A numbered series of marks. Marking must cost next to nothing: it happens between steps."""
 
     look_back: int
-    """Chunks of work that may be in flight while the host looks at the one before them."""
+    """The number of chunks of work that may be in flight while the host looks at the one before them."""
 
     def reserve(self, n: int) -> None:
-        """Forget all marks and make room for marks 0 to `n` - 1."""
+        """Forgets all marks and makes room for marks 0 to `n` - 1."""
 
     def mark(self, i: int) -> None:
-        """Mark `i` is here: after the work issued so far, before what is issued next."""
+        """Sets mark `i` between the work issued so far and the work issued next."""
 
     def wait(self, i: int) -> None:
-        """Return once the device has reached mark `i`."""
+        """Returns once the device has reached mark `i`."""
 
     def between_s(self, i: int, j: int) -> float:
         """Seconds from mark `i` to mark `j`, both reached."""

@@ -1,4 +1,4 @@
-"""What torch.compile did, from its own counters."""
+"""Reports the work of torch.compile, from its own counters."""
 
 import sys
 from collections.abc import Iterable, Mapping
@@ -9,9 +9,9 @@ from peakward.records.measurement import CompileReport, Run
 
 
 def reset() -> None:
-    """Forget all compiled code and counts; nothing where the compiler was never imported.
+    """Forgets all compiled code and counts; does nothing where the compiler was never imported.
 
-    Importing it takes a second or two, which a case that compiles nothing should not pay.
+    Importing it takes a second or two, which a case without compilation should not pay.
     """
     if "torch._dynamo" not in sys.modules:
         return
@@ -24,7 +24,7 @@ def reset() -> None:
 
 
 def read(run: Run) -> CompileReport:
-    """Since the last `reset`, for a case that compiles."""
+    """The report since the last `reset`, for a case that compiles."""
     from torch._dynamo.utils import counters, get_compilation_metrics
 
     recompilations = [
@@ -38,7 +38,7 @@ def read(run: Run) -> CompileReport:
 def report(
     run: Run, counters: Mapping[str, Mapping[str, int]], recompilations: Iterable[str]
 ) -> CompileReport:
-    """From Dynamo's counters by group and name, and the reason of every recompilation."""
+    """The report from Dynamo's counters by group and name, and the reason of every recompilation."""
     recompilations = list(recompilations)
     breaks = counters.get("graph_break", {})
     return CompileReport(
@@ -52,14 +52,15 @@ def report(
 
 
 def compile_s(run: Run) -> float:
-    """Warm-up beyond as many steady steps; without warm-up, of the first step. Never below 0."""
+    """The seconds of warm-up beyond as many steady steps; without warm-up, those of the first step.
+    Never below 0."""
     first = run.warmup_s or run.steps_s[:1]
     return max(0.0, sum(first) - len(first) * median(run.steps_s))
 
 
 def _reasons(breaks: Iterable[str], recompilations: Iterable[str]) -> tuple[str, ...]:
-    """Each once. A break's text goes on with hints and links after its first line, and a
-    recompilation's begins with the number of the graph, which differs from layer to layer."""
+    """The reasons, each once. Hints and links after the first line of a break's text are left out, and
+    so is the number of the graph before a recompilation's reason, which differs from layer to layer."""
     texts = [f"graph break: {shorten(text.strip().splitlines()[0])}" for text in breaks]
     for text in recompilations:
         _, _, guard = text.partition(": ")

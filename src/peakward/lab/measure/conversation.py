@@ -12,17 +12,17 @@ from peakward.records.errors import OutOfTimeError
 from peakward.records.measurement import EndedBy, Status
 
 START_TIMEOUT_S = 180.0
-"""Until torch is imported: 3 s, and on a machine with ten times the work of its cores a minute. It is no part
-of a request's own time."""
+"""The limit until torch is imported. Importing takes 3 s, or a minute on a machine with ten times the
+work of its cores. It does not count as the request's own time."""
 RELEASE_TIMEOUT_S = 60.0
-"""For giving back what the request left, once it is answered."""
+"""The limit for giving back the memory that the request left, once it is answered."""
 
 OnEvent = Callable[[Event], None]
 
 
 class Conversation:
-    """What passes between parent and worker over one request; `last` is the latest event, and `begun_s`
-    when the first came, which says that the device is ready."""
+    """The exchange between parent and worker over one request. `last` is the latest event. `begun_s` is
+    the time of the first one, when the device is ready."""
 
     def __init__(self, process: WorkerProcess, interrupts: Interrupts, tell: OnEvent) -> None:
         self._process = process
@@ -70,7 +70,7 @@ class Conversation:
         )
 
     def released(self) -> Released | None:
-        """What is left after the answer; None where the worker does not say."""
+        """The memory that is left after the answer; None where the worker does not say."""
         deadline_s = monotonic() + RELEASE_TIMEOUT_S
         try:
             while monotonic() < deadline_s and not self._interrupts.pending:
@@ -83,7 +83,7 @@ class Conversation:
 
     @property
     def _doer(self) -> EndedBy:
-        """Who does what is being done: before its first event nothing was of the case."""
+        """The party that acts now: before the first event the worker does nothing of the case."""
         return "outside" if self.begun_s is None else "case"
 
     def _killed(self, status: Status, reason: str, ended_by: EndedBy) -> Failed:

@@ -1,8 +1,8 @@
-"""Whether other work had the CPU cores while steps were timed on them. Imports no torch.
+"""Tells whether other work used the CPU cores while steps were timed on them. Imports no torch.
 
-A step whose threads meet at barriers waits for the slowest of them, so a neighbour costs far more
-than the core it takes: beside others that took 77% of two cores, a step of 3 ms took 70 to 190 ms.
-(OpenMP's threads spin while they wait; under OMP_WAIT_POLICY=passive the same step took 6 ms.)
+A step whose threads meet at barriers waits for the slowest of them, so a neighbour costs far more than
+the core it takes: beside others that took 77% of two cores, a step of 3 ms took 70 to 190 ms. (OpenMP's
+threads spin while they wait; under OMP_WAIT_POLICY=passive the same step took 6 ms.)
 """
 
 import multiprocessing
@@ -16,17 +16,19 @@ from peakward.lab.measure import proc
 from peakward.records.measurement import Telemetry
 
 MAX_SHARE = 0.05
-"""Of our cores' time; a quiet machine's daemons stay under it."""
+"""The largest share of our cores' time that other work may take; a quiet machine's daemons stay under
+it."""
 MIN_REGION_S = 0.5
 """The kernel counts a core's time in hundredths of a second."""
 USER_HZ = os.sysconf("SC_CLK_TCK")
 BUSY_COLUMNS = (0, 1, 2, 5, 6, 7)
-"""user, nice, system, irq, softirq, steal of a line of /proc/stat (proc(5)); guests are in user."""
+"""The columns user, nice, system, irq, softirq and steal of a line of /proc/stat (proc(5)); guests are
+in user."""
 
 
 class Reading(NamedTuple):
-    """Seconds so far: of the clock, of our cores at work, and of this process and the workers of its
-    loader on any core."""
+    """Seconds so far: of the clock, of work on our cores, and of work by this process and its loader's
+    workers on any core."""
 
     clock_s: float
     busy_s: float
@@ -34,7 +36,7 @@ class Reading(NamedTuple):
 
 
 class Crowd:
-    """Inside its `with` block, watches the cores that this process may use."""
+    """Watches the cores that this process may use, inside its `with` block."""
 
     def __init__(self) -> None:
         self._doubt: str | None = None
@@ -55,16 +57,17 @@ class Crowd:
             self._doubt = judge(self._before, after, len(self._cores))
 
     def telemetry(self, _n_steps: int, /) -> Telemetry | None:
-        """A CPU has no sensors that we read."""
+        """None: no sensors of a CPU are read."""
         return None
 
     def doubt(self) -> str | None:
-        """Why the times of the block are doubtful; None where they are not, or nobody can say."""
+        """The reason to doubt the times of the block; None without one, or where the system does not
+        tell."""
         return self._doubt
 
 
 def judge(before: Reading, after: Reading, n_cores: int) -> str | None:
-    """The doubt over a stretch between two readings, with its number."""
+    """The doubt about the stretch between two readings, with its number; None without one."""
     elapsed_s = after.clock_s - before.clock_s
     if elapsed_s < MIN_REGION_S:
         return None
@@ -86,19 +89,20 @@ def _read(cores: Collection[int]) -> Reading | None:
 
 
 def processes_s(pids: Iterable[int]) -> float:
-    """Seconds that processes which are still alive have worked, user and system."""
+    """The seconds that processes which are still alive have worked, user and system."""
     stats = (proc.read(f"/proc/{pid}/stat") for pid in pids)
     return sum(map(process_s, filter(None, stats)))
 
 
 def process_s(stat: str) -> float:
-    """Of /proc/PID/stat (proc(5)): fields 14 and 15. The name, field 2, may hold blanks."""
+    """The seconds that a process has worked: fields 14 and 15 of /proc/PID/stat (proc(5)). The name,
+    field 2, may hold blanks."""
     columns = stat.rpartition(")")[2].split()
     return (int(columns[11]) + int(columns[12])) / USER_HZ
 
 
 def busy_s(stat: str, cores: Collection[int]) -> float:
-    """Seconds that these cores have worked since the machine started, from /proc/stat."""
+    """The seconds that these cores have worked since the machine started, from /proc/stat."""
     ticks = 0
     for line in stat.splitlines():
         name, *columns = line.split()

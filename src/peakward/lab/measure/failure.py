@@ -1,4 +1,5 @@
-"""What a failure means: an exception in the worker, or the worker's death. Pure, without torch."""
+"""Turns an exception in the worker, or the worker's death, into a status with a reason. Pure, without
+torch."""
 
 import signal
 import traceback
@@ -21,21 +22,22 @@ OUT_OF_MEMORY_TEXTS = (
     "Cannot allocate memory",
     "std::bad_alloc",
 )
-"""How torch, its libraries and the C++ runtime word it. torch.OutOfMemoryError is the first."""
+"""The words of torch, its libraries and the C++ runtime for lack of memory. torch.OutOfMemoryError is
+the first."""
 MAX_REASON = 300
 SENT = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP)
-"""How a process ends that another one, or the kernel for want of memory, put an end to. A fault of its own
-raises none of these."""
+"""The signals by which another process, or the kernel for lack of memory, ends a process. A fault of
+its own raises none of these."""
 
 
 class OverLimitError(Exception):
-    """A memory limit cannot be met before the case has taken anything, or was overrun."""
+    """A memory limit is exceeded before the case has taken anything, or was exceeded by the case."""
 
 
 def of_exception(error: BaseException) -> Failed:
-    """What becomes of a case whose step raised `error`.
+    """The failure of a case whose step raised `error`.
 
-    The compiler wraps what its backend raised, so causes are looked at too.
+    The compiler wraps the errors of its backend, so causes are looked at too.
     """
     if isinstance(error, PeakwardError):
         is_there = not isinstance(error, SourceError)
@@ -67,8 +69,8 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _line(error: BaseException) -> str:
-    """The traceback's last line; of a message over several lines, its first, with the next where that one
-    only announces it."""
+    """The last line of the traceback. For a message over several lines it is the first one, with the
+    next where the first only announces it."""
     if isinstance(error, OverLimitError):
         return str(error)
     said = "".join(traceback.format_exception_only(error)).splitlines()
@@ -85,14 +87,15 @@ def shorten(text: str) -> str:
 def of_death(
     return_code: int | None, *, oom_kills_rose: bool, stderr: str, stage: str, begun: bool
 ) -> Failed:
-    """What becomes of a case whose worker died by itself.
+    """The failure of a case whose worker died by itself.
 
     Args:
-        return_code: as subprocess gives it, negative for a signal; None where it lived on, mute.
+        return_code: as subprocess gives it, negative for a signal; None where the worker lived on
+        without an answer.
         oom_kills_rose: whether the kernel killed for memory since the case began.
-        stderr: the end of what the worker printed.
-        stage: what it was last heard doing.
-        begun: whether it was heard of the case at all: what ends a worker before is no case's doing.
+        stderr: the end of the worker's output.
+        stage: the stage that the worker last reported.
+        begun: whether the worker reported the case at all: an earlier death is not caused by the case.
     """
     ended_by: EndedBy = "case" if begun and return_code not in SENT else "outside"
     if return_code == -signal.SIGKILL and oom_kills_rose:
@@ -117,7 +120,7 @@ def _signal_name(number: int) -> str:
 
 
 def _last_words(stderr: str) -> str:
-    """The innermost Python frame of the thread that faulthandler blames, or else the last line."""
+    """The innermost Python frame of the thread that faulthandler blames, else the last line."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     if not lines:
         return ""

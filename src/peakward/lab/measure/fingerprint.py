@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 
 def fingerprint(step: Callable[..., object], model: nn.Module | None) -> str:
-    """16 digits, of the source of the step and of the model's class, and of its parameters' content."""
+    """16 digits that depend on the source of the step and of the model's class, and on the content of
+    its parameters."""
     digest = hashlib.sha256(source(step).encode())
     if model is not None:
         digest.update(source(type(model)).encode())
@@ -21,7 +22,7 @@ def fingerprint(step: Callable[..., object], model: nn.Module | None) -> str:
 
 
 def source(thing: object) -> str:
-    """Its text; of what has none (built in, typed at a prompt, a callable object), its name."""
+    """The source text; the name where there is none (built in, typed at a prompt, a callable object)."""
     try:
         return inspect.getsource(thing)  # type: ignore[arg-type]
     except (OSError, TypeError):
@@ -30,7 +31,7 @@ def source(thing: object) -> str:
 
 
 def _add_content(digest: Any, tensor: Tensor) -> None:
-    """Every byte, read in place: 2 GB/s, and no NumPy needed."""
+    """Adds every byte, read in place: 2 GB/s, without NumPy."""
     host = tensor.detach().cpu().contiguous()
     n_bytes = host.numel() * host.element_size()
     if n_bytes:

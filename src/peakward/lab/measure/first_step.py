@@ -1,4 +1,4 @@
-"""What the first step of a fresh process did, from a profile of it. Never used for timing."""
+"""Splits the first step of a fresh process into its causes, from a profile. Never used for timing."""
 
 import resource
 import sys
@@ -18,7 +18,7 @@ from peakward.records.case import DeviceType, ModelCase, OperatorCase
 from peakward.records.measurement import FirstStep
 
 STEADY_STEPS = 3
-"""Between the first step and the one whose launches it is compared with."""
+"""The number of steps between the first step and the one that it is compared with."""
 LAUNCHES = (
     "cudaLaunchKernel",
     "cudaLaunchKernelExC",
@@ -66,14 +66,14 @@ PRODUCTS = (
     "aten::baddbmm",
     "aten::_scaled_mm",
 )
-"""Operators that call cuBLAS, which makes its handle and its workspace at the first of them and asks its
-heuristics for a kernel at the first of each shape."""
+"""Operators that call cuBLAS. It makes its handle and its workspace at the first of them, and asks its
+heuristics for a kernel at the first one of each shape."""
 INDUCTORS = " (dynamo_timed)"
-"""How torch ends the names of the ranges of its compiler."""
+"""The end of the names that torch gives the ranges of its compiler."""
 TUNING = ("autotun", "benchmark")
-"""In the names of those that time candidates."""
+"""Parts of the names of ranges that time candidates."""
 COMPILES, TUNES = "peakward::compiles", "peakward::tunes"
-"""The ranges that stand for Triton's own."""
+"""The ranges for Triton's own compilations and autotuning."""
 
 Span = tuple[float, float]
 """Start and end in seconds."""
@@ -94,19 +94,19 @@ class Profiled(NamedTuple):
     n_page_faults: int
     calls: tuple[Call, ...]
     gpu_busy: tuple[Span, ...] = ()
-    """When the GPU worked: disjoint, in order, as all that follow."""
+    """The spans in which the GPU worked: disjoint and in order, as are all spans below."""
     tuning: tuple[Span, ...] = ()
-    """Inductor's and Triton's timing of candidates."""
+    """The spans in which Inductor and Triton time candidates."""
     compiling: tuple[Span, ...] = ()
-    """By torch.compile or Triton, autotuning included."""
+    """The spans of compilation by torch.compile or Triton, autotuning included."""
     products: tuple[Span, ...] = ()
-    """Host time in the operators of PRODUCTS."""
+    """The spans of the host in the operators of PRODUCTS."""
 
 
 def profile_first_step(case: ModelCase | OperatorCase, prepare: Prepare) -> FirstStepProfiled:
-    """Profile the first step, and for comparison a later one. The process must be fresh."""
+    """Profiles the first step and, for comparison, a later one. The process must be fresh."""
     with prepare(case) as prepared:
-        # Else what the profiler does at its own first use is part of the first step.
+        # Else the work of the profiler at its own first use would be part of the first step.
         with profile(activities=_kinds(case.device)):
             pass
         first = _profiled(prepared, case.device)
@@ -140,7 +140,7 @@ def _profiled(prepared: Prepared, device_type: DeviceType) -> Profiled:
 
 
 def read(events: Iterable[Any], elapsed_s: float, n_page_faults: int) -> Profiled:
-    """The step from the profiler's events: calls into CUDA, and spans by what they stand for."""
+    """The step from the profiler's events: calls into CUDA, and spans by their meaning."""
     wanted = {*LAUNCHES, *LOADS, *ALLOCATIONS}
     calls: list[Call] = []
     spans: dict[str, list[Span]] = {"busy": [], "tuning": [], "compiling": [], "products": []}
@@ -170,8 +170,8 @@ def read(events: Iterable[Any], elapsed_s: float, n_page_faults: int) -> Profile
 
 @contextmanager
 def triton_in_ranges() -> Iterator[None]:
-    """While it lasts, Triton's compilations and the timing of its autotuner are ranges of a profile, as
-    Inductor's are of themselves. Nothing where Triton is not loaded."""
+    """Makes Triton's compilations and the timing of its autotuner ranges of a profile, as Inductor's
+    are by themselves. Does nothing where Triton is not loaded."""
     if "triton" not in sys.modules:
         yield
         return
@@ -217,10 +217,10 @@ def union(spans: Iterable[Span]) -> tuple[Span, ...]:
 
 
 def describe(first: Profiled, steady: Profiled | None) -> FirstStep:
-    """What the first step did beyond a steady one, no moment in two parts; of a CPU, which has no
-    `steady`, what needs no GPU to be told."""
+    """The causes of the first step's time beyond a steady one; no moment counts twice. A CPU has no
+    `steady`, and only the causes that need no GPU are given."""
     tuning_s = _length_s(first.tuning)
-    # Behind a queue that is still full compiling costs the step nothing; tuning it waits for.
+    # Compiling costs the step nothing while the GPU's queue is full; the step does wait for tuning.
     compiling_s = _apart_s(first.compiling, union((*first.tuning, *first.gpu_busy)))
     if steady is None:
         return FirstStep(
@@ -248,8 +248,8 @@ def describe(first: Profiled, steady: Profiled | None) -> FirstStep:
 
 
 def _products_s(step: Profiled) -> float:
-    """Host time in operators of products while the GPU had nothing to do, calls into CUDA left out: each
-    call is told by itself."""
+    """The host's time in operators of products while the GPU is idle, without calls into CUDA, which
+    are counted by themselves."""
     calls = ((call.start_s, call.end_s) for call in step.calls)
     return _apart_s(step.products, union((*step.gpu_busy, *calls)))
 
@@ -259,7 +259,7 @@ def _length_s(spans: Iterable[Span]) -> float:
 
 
 def _apart_s(spans: Sequence[Span], others: Sequence[Span]) -> float:
-    """How long the first last outside of the others; both are unions."""
+    """The length of the first spans outside of the others; both are unions."""
     return _length_s(union((*spans, *others))) - _length_s(others)
 
 
@@ -268,7 +268,7 @@ def _named(calls: Iterable[Call], names: tuple[str, ...]) -> Iterable[Call]:
 
 
 def _idle_s(step: Profiled, names: tuple[str, ...]) -> list[float]:
-    """How long the GPU had nothing to do during each of these calls.
+    """The time for which the GPU was idle during each of these calls.
 
     The rest of a call costs the step nothing: behind a full queue a launch waits for the GPU. Whole
     calls made 1.87 s of 2.7B's first step, which took 2.20 s where a steady one takes 1.98 s (H200).

@@ -1,4 +1,4 @@
-"""The in-process runner: a live step that cannot be sent elsewhere."""
+"""The in-process runner: it measures a live step that cannot be sent to a worker."""
 
 import os
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from peakward.records.measurement import Measurement
 from peakward.records.protocol import Protocol
 
 GIB = 2**30
-"""More than a CUDA context takes."""
+"""An amount of memory that no CUDA context reaches."""
 SHARED = (
     "in process: the allocator's cache, the compiler's and what the step touches beside the model, "
     "the optimizer and the random states were not isolated"
@@ -42,23 +42,23 @@ def measure_step(
     protocol: Protocol | None = None,
     tokens_per_step: float | None = None,
 ) -> Measurement:
-    """Measure a function that runs one whole step, in this process.
+    """Measures a function that runs one whole step, in this process.
 
-    Parameters, buffers, gradients, modes, the optimiser and the random states are as before
-    afterwards, also if the step raises; the verdict's reasons say what could not be isolated. A
-    step that returns its loss has it checked and recorded.
+    Afterwards parameters, buffers, gradients, modes, the optimiser and the random states are as before,
+    also if the step raises. The verdict's reasons say what could not be isolated. If the step returns
+    its loss, the loss is checked and recorded.
 
     Args:
-        step: called without arguments, again and again.
-        name: for the report.
-        model: what the step trains; None where it changes nothing that matters.
-        optimizer: what the step steps.
-        device: where it runs; by default where the model's first parameter is, else the CPU.
-        protocol: how to measure; phases cannot be timed, and the time limit is not enforced.
-        tokens_per_step: for rates.
+        step: The step, called without arguments, again and again.
+        name: The name in the report.
+        model: The model that the step trains; None where it changes nothing that matters.
+        optimizer: The optimiser that the step uses.
+        device: The device of the step; by default that of the model's first parameter, else the CPU.
+        protocol: How to measure. Phases cannot be timed, and the time limit is not enforced.
+        tokens_per_step: The tokens of a step, for rates.
 
     Raises:
-        PeakwardError: a fresh process asked for, or a device that is neither cpu nor cuda.
+        PeakwardError: A fresh process was asked for, or the device is neither cpu nor cuda.
     """
     protocol = protocol or Protocol(phases=False)
     if protocol.fresh_process:
@@ -121,7 +121,7 @@ def _measured(
 
 
 def place_of(device: str | torch.device | None, model: nn.Module | None) -> torch.device:
-    """Where a live step runs."""
+    """The device on which a live step runs."""
     if device is not None:
         return torch.device(device)
     first = next(model.parameters(), None) if model is not None else None
@@ -153,6 +153,7 @@ def gpu_of(device_type: DeviceType) -> nvml.Gpu | None:
 
 
 def _busy_reason(gpu: nvml.Gpu | None) -> str | None:
-    """Without samples of utilisation: they would show the caller's own work of a moment ago."""
+    """The reason to call the GPU busy, without samples of utilisation: they would show the caller's own
+    work of a moment ago."""
     own = 0 if gpu is None else torch.cuda.memory_reserved() + GIB
     return probe.busy_reason(gpu, own_pids=(os.getpid(),), own_bytes=own, n_samples=0)

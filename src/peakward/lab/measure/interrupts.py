@@ -1,4 +1,4 @@
-"""Ctrl-C while a case runs: once ends the case, twice ends the run."""
+"""Handles Ctrl-C while a case runs: once ends the case, twice ends the run."""
 
 import signal
 import threading
@@ -10,9 +10,9 @@ TWICE_S = 2.0
 
 
 class Interrupts:
-    """Inside its `with` block Ctrl-C is noted rather than raised. Used again for every case.
+    """Notes Ctrl-C inside its `with` block, rather than raising it. One object serves every case.
 
-    Only the main thread can take Ctrl-C over; in another one it does nothing, nor where Ctrl-C is
+    Only the main thread can take Ctrl-C over. In another thread this does nothing, nor where Ctrl-C is
     ignored, as under nohup.
     """
 
@@ -20,7 +20,7 @@ class Interrupts:
         self.pending = False
         """Whether Ctrl-C came since the block was entered."""
         self.stopping = False
-        """Whether it came twice within TWICE_S, at most one case apart."""
+        """Whether Ctrl-C came twice within TWICE_S, at most one case apart."""
         self._last_s: float | None = None
         self._previous: Any = None
 
@@ -42,7 +42,7 @@ class Interrupts:
             self._previous = None
 
     def raise_if_stopping(self) -> None:
-        """Raise KeyboardInterrupt, once, where the run is to end."""
+        """Raises KeyboardInterrupt, once, where the run is to end."""
         if self.stopping:
             self.stopping = False
             raise KeyboardInterrupt

@@ -1,7 +1,7 @@
-"""The isolated runner: cases measured in a worker process that can be lost. Imports no torch.
+"""The isolated runner: it measures cases in a worker process that may be lost. Imports no torch.
 
-A worker is started when first needed, reused while what it ran ended well and left nothing
-behind, and otherwise replaced; whatever happens to it becomes a status with a reason.
+A worker is started when first needed. It is reused while its work ended well and left nothing behind,
+and replaced otherwise. Whatever happens to it becomes a status with a reason.
 """
 
 import os
@@ -68,52 +68,54 @@ from peakward.records.rates import Absence, Rates, Subject
 from peakward.records.trial import NumericsVerdict
 
 WORKER = (sys.executable, "-P", "-m", "peakward.lab.measure.worker")
-"""-P: a file in the working directory cannot pass for a module of torch's."""
+"""-P: a file in the working directory does not hide a module of torch's."""
 TIMEOUT_S = 600.0
-"""Of a request that no protocol bounds."""
+"""The time limit of a request without a protocol."""
 CALIBRATE_TIMEOUT_S = 180.0
 QUIET_S = 2.0
-"""NVML's utilisation looks back up to a second: after this long it shows nothing of our own."""
+"""NVML's utilisation looks back up to a second: after this time it shows nothing of our own work."""
 
 
 def ignore(_event: Event) -> None:
-    """For a caller who shows no progress."""
+    """Ignores the progress."""
 
 
 class Ended(NamedTuple):
-    """How a request ended, and which of several cases it was last heard to be at."""
+    """The end of a request, and which of several cases was last reported."""
 
     answer: Answer
     turn: int | None
 
 
 class Workers:
-    """One worker at a time, for as long as the `with` block lasts.
+    """Runs one worker at a time, for as long as the `with` block lasts.
 
-    Ctrl-C while a case runs ends that case alone (status `crashed`, ended by the user). A second one
+    Ctrl-C while a case runs ends only that case (status `crashed`, ended by the user). A second one
     within two seconds ends the run: the next call, or `raise_if_stopping`, raises KeyboardInterrupt.
     """
 
     rounds = "processes"
-    """What the rounds of a confirmation are."""
+    """The name of the rounds of a confirmation."""
     profiles_apart = True
-    """Whether nothing is timed in a process that a profiler was attached to."""
+    """Whether timing never happens in a process that a profiler was attached to."""
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What could not be isolated."""
+        """Notes about what could not be isolated."""
         return ()
 
     @property
     def start_s(self) -> float | None:
-        """What the latest worker took until torch was imported and its device ready; None before one."""
+        """The seconds until the latest worker had imported torch and its device was ready; None before
+        one."""
         return self._start_s
 
     def __init__(self, *, argv: Sequence[str] = WORKER, on_event: OnEvent = ignore) -> None:
         self._argv = argv
         self._on_event = on_event
         self.left_s: Callable[[], float] = lambda: inf
-        """How long a request may take that begins now. What has not ended then is ended, and is no result."""
+        """The time that a request which begins now may take. A request that has not ended by then is
+        ended, and is not a result."""
         self._interrupts = Interrupts()
         self._process: WorkerProcess | None = None
         self._start_s: float | None = None
@@ -136,7 +138,7 @@ class Workers:
         self.close()
 
     def close(self) -> None:
-        """End the worker. Another request starts a new one."""
+        """Ends the worker. The next request starts a new one."""
         if self._process is not None:
             self._process.kill()
             self._process = None
@@ -145,17 +147,18 @@ class Workers:
         self._scratch.close()
 
     def raise_if_stopping(self) -> None:
-        """Raise KeyboardInterrupt where Ctrl-C came twice; call it once what is done is stored."""
+        """Raises KeyboardInterrupt where Ctrl-C came twice; it is called once the work so far is
+        stored."""
         self._interrupts.raise_if_stopping()
 
     def measure(
         self, case: Case, protocol: Protocol, *, on_event: OnEvent | None = None
     ) -> Measurement:
-        """Measure a case. A failure of any kind is a status of the measurement.
+        """Measures a case. A failure of any kind is a status of the measurement.
 
         Raises:
-            PeakwardError: a step case, which only exists in the process that made it, or a case on
-                a device that is not here.
+            PeakwardError: A step case, which only exists in the process that made it, or a case on a
+            device that does not exist here.
         """
         self._expect_buildable(case)
         watch = assemble.Stopwatch()
@@ -195,9 +198,9 @@ class Workers:
         *,
         on_event: OnEvent | None = None,
     ) -> TurnsTimed:
-        """Time cases one after another in one process, one resident at a time.
+        """Times cases one after another in one process, with one in memory at a time.
 
-        The failure of any of them is the answer's status, without times.
+        If one of them fails, the answer has its status and no times.
         """
         request = TurnsRequest(cases=tuple(cases), protocol=protocol)
         fresh = protocol.fresh_process
@@ -217,10 +220,11 @@ class Workers:
     def numerics(
         self, base: LeverCase, candidate: LeverCase, declared: NumericsClass
     ) -> NumericsVerdict:
-        """Whether the candidate computes what its class promises; "not computed" on a failure.
+        """The verdict whether the candidate computes what its class promises; "not computed" on a
+        failure.
 
         Raises:
-            KeyboardInterrupt: Ctrl-C: it would otherwise pass for a verdict on the candidate.
+            KeyboardInterrupt: Ctrl-C, which would otherwise pass for a verdict on the candidate.
         """
         request = NumericsRequest(base=base, candidate=candidate, declared=declared)
         answer = self._ask(request, TIMEOUT_S).answer
@@ -232,17 +236,17 @@ class Workers:
         return answer.verdict
 
     def check(self, case: ModuleCase, timeout_s: float = TIMEOUT_S) -> Failed | None:
-        """Build the module and run its step as it is, before anything else is made of it; what is wrong
-        with it, where that holds in every configuration. That it runs out of memory does not.
+        """Builds the module and runs its step unchanged, before any lever. Returns the failure that the
+        module has in every configuration; running out of memory is not one.
 
         Raises:
-            PeakwardError: there is no such source, or no such device here.
+            PeakwardError: The source or the device does not exist here.
             KeyboardInterrupt: Ctrl-C.
         """
         self.environment(case.device)
         answer = self._ask(CheckRequest(case=case), timeout_s).answer
         if case.device == "cpu":
-            # A CPU's peak is what resident memory grows by: after the same steps, next to nothing.
+            # A CPU's peak is the growth of resident memory: after the same steps it would be next to nothing.
             self.close()
         if isinstance(answer, Failed):
             _raise_if_interrupted(answer)
@@ -253,11 +257,11 @@ class Workers:
         return None
 
     def capture(self, case: ModuleCase) -> ModuleCapture:
-        """The operators of one step of the case on its module, for a prediction; nothing is computed.
+        """The operators of one step of the case's module, for a prediction; nothing is computed.
 
         Raises:
-            PeakwardError: a setting that a capture does not see, a module whose operators depend on values,
-                or the capture failed.
+            PeakwardError: A setting that a capture does not see, a module whose operators depend on
+            values, or a failed capture.
             KeyboardInterrupt: Ctrl-C.
         """
         answer = self._ask(CaptureRequest(case=case), TIMEOUT_S).answer
@@ -271,10 +275,10 @@ class Workers:
         return answer.capture
 
     def calibrate(self, device_type: DeviceType) -> Calibration:
-        """Measure the device's ceilings: the quick calibration, which has no rates.
+        """Measures the device's ceilings: the quick calibration, which has no rates.
 
         Raises:
-            PeakwardError: no such device here, or it failed.
+            PeakwardError: The device does not exist here, or the calibration failed.
             KeyboardInterrupt: Ctrl-C: there is no case that could end alone.
         """
         watch = assemble.Stopwatch()
@@ -298,10 +302,10 @@ class Workers:
         )
 
     def rates(self, subject: Subject, device_type: DeviceType) -> Rates:
-        """Measure one subject; a failure is an absence, with the reason.
+        """Measures one subject; a failure is an absence, with the reason.
 
         Raises:
-            PeakwardError: no such device here.
+            PeakwardError: The device does not exist here.
             KeyboardInterrupt: Ctrl-C, as in `calibrate`.
         """
         self.environment(device_type)
@@ -315,7 +319,7 @@ class Workers:
         return answer.rates
 
     def first_step(self, case: ModelCase | OperatorCase) -> FirstStep | None:
-        """What the first step of a fresh process did; None where that process failed."""
+        """The causes of the time of a fresh process's first step; None where that process failed."""
         answer = self._ask(FirstStepRequest(case=case), TIMEOUT_S, fresh=True).answer
         return answer.first_step if isinstance(answer, FirstStepProfiled) else None
 
@@ -329,14 +333,14 @@ class Workers:
         timeout_s: float = TIMEOUT_S,
         on_event: OnEvent | None = None,
     ) -> Profiled | Failed:
-        """Write a trace of some steps of a warm case: gzipped Chrome JSON, with named ranges.
+        """Writes a trace of some steps of a warm case: gzipped Chrome JSON, with named ranges.
 
-        Whatever fails, Ctrl-C and the time limit too, is the answer and leaves no file. A profiler
-        stays attached to the driver, so nothing but further profiles may follow in that worker.
+        Every failure, also Ctrl-C and the time limit, is the answer and leaves no file. A profiler
+        stays attached to the driver, so only further profiles may follow in that worker.
 
         Raises:
-            PeakwardError: the path is taken, or its folder cannot be written; there is no step to
-                profile; the device is not here.
+            PeakwardError: The path is taken, or its folder cannot be written; there is no step to
+            profile; the device does not exist here.
         """
         if n_steps < 1:
             raise PeakwardError(f"expected at least one step to profile, got {n_steps}")
@@ -361,13 +365,15 @@ class Workers:
         timeout_s: float = TIMEOUT_S,
         on_event: OnEvent | None = None,
     ) -> MemoryRecorded | Failed:
-        """Write a snapshot of all that two steps of a case allocate: gzipped, as torch dumps them. On a
-        GPU also a trace of the second step, beside it: `<path>.trace.json.gz`.
+        """Writes a snapshot of all allocations of two steps of a case: gzipped, as torch dumps them. On
+        a GPU it also writes a trace of the second step beside it: `<path>.trace.json.gz`.
 
-        Failures are as those of `profile`, and so is what may follow: on a CPU it takes a profiler.
+        Failures are as those of `profile`. As there, only profiles may follow, because a CPU's snapshot
+        takes a profiler.
 
         Raises:
-            PeakwardError: the path is taken, or its folder cannot be written; the device is not here.
+            PeakwardError: The path is taken, or its folder cannot be written; the device does not exist
+            here.
         """
         self.environment(case.device)
         with written_beside(path) as scratch:
@@ -394,10 +400,10 @@ class Workers:
         fresh: bool = False,
         on_event: OnEvent | None = None,
     ) -> Ended:
-        """Have the request answered, whatever it takes; a second time where its worker was taken away.
+        """Has the request answered; a second time where its worker was ended from outside.
 
-        Not where that was for memory, which the machine would then lack again, nor where a worker could
-        not start in its time: the next run is the time to try these again.
+        There is no second time where the worker was ended for lack of memory, which the machine would
+        lack again, nor where a worker could not start in its time. The next run tries these again.
 
         Raises:
             OutOfTimeError: `left_s` ended first. The worker is ended with it.
@@ -435,7 +441,7 @@ class Workers:
                 answer = conversation.ask(request, timeout_s, left_s)
                 released = None if isinstance(answer, Failed) else conversation.released()
             except BaseException:
-                # Whatever broke the conversation: its answer must not meet the next request.
+                # Whatever broke the conversation, a late answer must not reach the next request.
                 self.close()
                 raise
         if is_new and conversation.begun_s is not None:
@@ -448,10 +454,10 @@ class Workers:
         return Ended(answer, conversation.last.turn)
 
     def _expect_time(self) -> float:
-        """How long what begins now may take.
+        """The time that a request which begins now may take.
 
         Raises:
-            OutOfTimeError: no time is left.
+            OutOfTimeError: No time is left.
         """
         left_s = self.left_s()
         if left_s <= 0:
@@ -459,10 +465,10 @@ class Workers:
         return left_s
 
     def _start(self, tell: OnEvent, *, cold: bool) -> WorkerProcess:
-        """A new worker. NVML counts GPUs by bus, so CUDA is told to.
+        """A new worker. CUDA is told to count GPUs by bus, because NVML does.
 
-        A cold one finds nothing in the compiler's disk cache, so that compilation is measured in
-        full; elsewhere the cache saves minutes.
+        A cold worker finds the compiler's disk cache empty, so that compilation is measured in full;
+        for other workers the cache saves minutes.
         """
         tell(Event(stage="starting"))
         environ = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **os.environ}
@@ -475,17 +481,18 @@ class Workers:
         return self._process
 
     def environment(self, device_type: DeviceType) -> Environment:
-        """Of a device of this machine, read once.
+        """The environment of a device of this machine, read once.
 
         Raises:
-            PeakwardError: there is no such device here.
+            PeakwardError: The device does not exist here.
         """
         if device_type not in self._environments:
             self._environments[device_type] = probe.environment(device_type)
         return self._environments[device_type]
 
     def _busy_reason(self, device_type: DeviceType) -> str | None:
-        """Sampling takes a second, so only before a worker is started, which takes several."""
+        """The reason to call the device busy. Sampling takes a second, so it is only done before a
+        worker is started, which takes several."""
         worker = self._process
         sampled = worker is None and monotonic() - self._quiet_since_s > QUIET_S
         return probe.busy_reason(
@@ -497,13 +504,13 @@ class Workers:
 
 
 def _was_taken_away(answer: Answer) -> bool:
-    """Whether the worker was, by no doing of its case."""
+    """Whether the worker was ended from outside, through no fault of its case."""
     return (
         isinstance(answer, Failed) and answer.ended_by == "outside" and answer.status == "crashed"
     )
 
 
 def _raise_if_interrupted(answer: Failed) -> None:
-    """Ctrl-C ends what has no cases that could end alone."""
+    """Raises KeyboardInterrupt if Ctrl-C ended a request without cases that could end alone."""
     if answer.ended_by == "user":
         raise KeyboardInterrupt

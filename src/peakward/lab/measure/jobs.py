@@ -1,4 +1,4 @@
-"""What a worker does to measure a case, or several in turn."""
+"""The jobs of a worker: measuring a case, or several in turn."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -45,11 +45,11 @@ Tell = Callable[[Event], None]
 
 
 class Prepared(Interface):
-    """What a job needs of a case that was built."""
+    """The parts of a built case that a job needs."""
 
     @property
     def n_parameters(self) -> int | None:
-        """Of the model; None for an operator."""
+        """The number of the model's parameters; None for an operator."""
 
     @property
     def times_phases(self) -> bool:
@@ -57,17 +57,17 @@ class Prepared(Interface):
 
     @property
     def uncaptured(self) -> Callable[[Mark], None] | None:
-        """One step outside of the graph that `step` replays, where it replays one and they launch the
-        same work."""
+        """One step outside of the graph that `step` replays. None where it replays none, or where the
+        two do not launch the same work."""
 
     def step(self, mark: Mark = ...) -> None:
         """One whole step."""
 
     def ranged(self) -> AbstractContextManager[None]:
-        """While it lasts, steps open the ranges of `levers.ranges`."""
+        """Makes steps open the ranges of `levers.ranges` while it lasts."""
 
     def loss(self) -> float | None:
-        """Of the last step."""
+        """The loss of the last step."""
 
     def held_for_backward_bytes(self) -> int | None:
         """`MemoryUse.held_for_backward_bytes`, from a forward pass of its own after the last step."""
@@ -77,7 +77,7 @@ Prepare = Callable[[Case], AbstractContextManager[Prepared]]
 
 
 class Bench(NamedTuple):
-    """What every job is given beside its request."""
+    """The tools that every job is given beside its request."""
 
     site: Site
     prepare: Prepare
@@ -85,11 +85,11 @@ class Bench(NamedTuple):
 
 
 def measure(request: MeasureRequest, bench: Bench) -> Measured:
-    """Build the case, time it, take its phases and its peak memory.
+    """Builds the case, times it, and measures its phases and its peak memory.
 
     Raises:
-        PeakwardError: the case cannot be built here, or its loss is not finite.
-        OverLimitError: it ran, but in more than its memory limit.
+        PeakwardError: The case cannot be built here, or its loss is not finite.
+        OverLimitError: It ran, but in more than its memory limit.
     """
     case, protocol = request.case, request.protocol
     clock, watch = bench.site.clock(case.device), bench.site.watch(case.device)
@@ -102,7 +102,7 @@ def measure(request: MeasureRequest, bench: Bench) -> Measured:
             on_warmup=report(bench, "warming up", protocol.warmup_steps),
             on_timed=report(bench, "timing", protocol.max_steps),
         )
-        # Before the phases, whose steps are fed as well.
+        # Read before the phases, whose steps take batches as well.
         feeding = (
             prepared.feeding(len(timing.run.steps_s))
             if isinstance(prepared, ConfiguredStep)
@@ -120,7 +120,7 @@ def measure(request: MeasureRequest, bench: Bench) -> Measured:
         use = _with_held(meter.use(), prepared)
         n_parameters = prepared.n_parameters
         work = piece_work(prepared.piece) if isinstance(prepared, PieceStep) else None
-        # Last, for it takes a step of its own.
+        # Last, because it takes a step of its own.
         outputs = prepared.outputs() if isinstance(prepared, ConfiguredStep) else None
     memory.check_fits(use, case.memory_limit_bytes)
     return Measured(
@@ -144,15 +144,15 @@ def _with_held(use: MemoryUse, prepared: Prepared) -> MemoryUse:
 
 
 def doubts(timing: Timing, watch: Watch) -> tuple[str, ...]:
-    """What speaks against the times beside the times themselves."""
+    """The reasons to doubt the times that the times themselves do not show."""
     return tuple(each for each in (timing.unsteady, watch.doubt()) if each is not None)
 
 
 def time_turns(request: TurnsRequest, bench: Bench) -> TurnsTimed:
-    """Time the cases in turn, one resident at a time.
+    """Times the cases in turn, with one in memory at a time.
 
     Raises:
-        As `measure`; the last event told says which case it was.
+        As `measure`; the last event says which case it was.
     """
     turns: list[Turn] = []
     for i, case in enumerate(request.cases):
@@ -212,7 +212,7 @@ def built(
 
 
 def report(bench: Bench, stage: Stage, total: int | None, turn: int | None = None) -> Report:
-    """Tells the parent how many steps of a stage were issued."""
+    """A function that tells the parent how many steps of a stage were issued."""
     return lambda n: bench.tell(Event(stage=stage, done=n, total=total, turn=turn))
 
 

@@ -1,14 +1,15 @@
 """The process between a worker and its parent: `python -I -S keeper.py PARENT_PID COMMAND…`.
 
-It runs the command as a worker. When the worker or the parent ends, however that comes about, it kills
-the worker and all that the worker started, and then ends as the worker did. No user code runs in it, so
-that nothing can hold its interpreter; it imports the standard library alone, and starts in 30 ms.
+It runs the command as a worker. When the worker or the parent ends, for whatever reason, it kills the
+worker and all that the worker started, and then ends as the worker did. No user code runs in it, so
+nothing can hold its interpreter; it imports only the standard library, and starts in 30 ms.
 
-- The parent is watched by a pidfd (Linux 5.3): unlike `PR_SET_PDEATHSIG` it tells of the process and not of
-  the thread that started us. Elsewhere the parent is looked for twice a second.
+- The parent is watched by a pidfd (Linux 5.3). Unlike `PR_SET_PDEATHSIG`, this tells of the process and
+not of the thread that started us. Elsewhere the parent is looked for twice a second.
 - The worker dies with this process by `PR_SET_PDEATHSIG` (prctl(2)), whatever its interpreter does.
-- What the worker started comes to this process when its own parent ends, by `PR_SET_CHILD_SUBREAPER`, in
-  whichever session it is. A system without it (macOS) loses what left the worker's process group.
+- The worker's children come to this process when their own parent ends, by `PR_SET_CHILD_SUBREAPER`, in
+whichever session they are. A system without it (macOS) loses those that left the worker's process
+group.
 """
 
 import ctypes
@@ -24,13 +25,14 @@ from pathlib import Path
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 LOOK_MS = 500
-"""Between two looks at who our parent is, where no pidfd tells of its end."""
+"""The time between two looks at our parent, where no pidfd tells of its end."""
 AGAIN_MS = 100
-"""Between two rounds of killing: what a dying process leaves to us is there only once it has died."""
+"""The time between two rounds of killing: the children of a dying process come to us only once it has
+died."""
 
 
 def main() -> None:
-    """Run the command until it, or the parent, ends."""
+    """Runs the command until it, or the parent, ends."""
     parent, command = int(sys.argv[1]), sys.argv[2:]
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     keeper = os.getpid()
@@ -46,7 +48,7 @@ def _become_worker(keeper: int, command: list[str]) -> None:
     try:
         os.setsid()
         _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() == keeper:  # It may have ended before the line above.
+        if os.getppid() == keeper:  # The keeper may have ended before the line above.
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)
             os.execvp(command[0], command)
     except OSError as error:
@@ -56,7 +58,7 @@ def _become_worker(keeper: int, command: list[str]) -> None:
 
 
 def _wait(worker: int, parent: int) -> None:
-    """Return when the worker has ended, the parent has, or a signal asks for an end."""
+    """Returns when the worker or the parent has ended, or when a signal asks for an end."""
     woken = _wake_on_signals()
     asked: list[int] = []
     for each in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
@@ -71,7 +73,8 @@ def _wait(worker: int, parent: int) -> None:
 
 
 def _wake_on_signals() -> int:
-    """A pipe that can be read when a signal has come: it ends a poll that would have begun after it."""
+    """A pipe that becomes readable when a signal comes, so that it also ends a poll that begins after
+    the signal."""
     woken, waker = os.pipe()
     os.set_blocking(woken, False)
     os.set_blocking(waker, False)
@@ -87,21 +90,22 @@ def _empty(pipe: int) -> None:
 
 
 def _watch(parent: int, ends: "select.poll") -> bool:
-    """Whether the poll will tell of the parent's end."""
+    """Whether the poll will report the parent's end."""
     try:
         ends.register(os.pidfd_open(parent), select.POLLIN)
-    except (AttributeError, OSError):  # No Linux, an old one, or a sandbox.
+    except (AttributeError, OSError):  # Not Linux, an old one, or a sandbox.
         return False
     return True
 
 
 def _has_ended(worker: int) -> bool:
-    """Looks without reaping: until then no other process can get its id, or its group's."""
+    """Whether the worker has ended. It looks without reaping: until then no other process can get its
+    id, or its group's."""
     return os.waitid(os.P_PID, worker, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def _reap_others(worker: int) -> None:
-    """Daemons of the worker's that ended."""
+    """Reaps the worker's daemons that ended."""
     with suppress(ChildProcessError):
         while True:
             ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -111,11 +115,12 @@ def _reap_others(worker: int) -> None:
 
 
 def _end_all(worker: int) -> int:
-    """Kill the worker, its group and whatever comes to us; how the worker ended, as subprocess says it."""
+    """Kills the worker, its group and all processes that come to us. Returns how the worker ended, as
+    subprocess says it."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(worker, signal.SIGKILL)
     with suppress(ProcessLookupError):
-        os.kill(worker, signal.SIGKILL)  # It may not have come to lead a group yet.
+        os.kill(worker, signal.SIGKILL)  # It may not lead a group yet.
     code = 0
     while True:
         try:
@@ -132,7 +137,8 @@ def _end_all(worker: int) -> int:
 
 
 def _children() -> Iterator[int]:
-    """Of this process, from /proc/PID/stat (proc(5)); the name, field 2, may hold blanks and brackets."""
+    """The children of this process, from /proc/PID/stat (proc(5)); the name, field 2, may hold blanks
+    and brackets."""
     us = str(os.getpid())
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
@@ -141,7 +147,7 @@ def _children() -> Iterator[int]:
 
 
 def _end_like(code: int) -> None:
-    """End as the worker did: by its exit code, or its signal."""
+    """Ends as the worker did: by its exit code, or its signal."""
     if code >= 0:
         os._exit(code)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -152,7 +158,7 @@ def _end_like(code: int) -> None:
 
 
 def _prctl(option: int, value: int) -> None:
-    """Linux alone has it; what it gives is then missing, as the module says."""
+    """Calls prctl(2). Only Linux has it; elsewhere its effects are missing, as the module says."""
     with suppress(AttributeError):
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 

@@ -1,4 +1,4 @@
-"""One step of a GPU under torch's profiler: its kernels, and every allocation on their clock."""
+"""Records one step of a GPU under torch's profiler: its kernels, and every allocation on their clock."""
 
 from pathlib import Path
 
@@ -9,7 +9,8 @@ from peakward.lab.measure.profile import write
 
 
 class KernelTrace:
-    """Attaches itself at once, so that what is slow of that lies before the step that it records."""
+    """A trace whose profiler attaches itself at once, so that this slow part lies before the recorded
+    step."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -19,15 +20,15 @@ class KernelTrace:
         self._profiler.prepare_trace()
 
     def start(self) -> None:
-        """With nothing on the device that is not done."""
+        """Starts recording; the device must have finished all work."""
         torch.cuda.synchronize()
         self._profiler.start_trace()
 
     def stop(self) -> None:
-        """Once the device has done all that was launched."""
+        """Stops recording, once the device has done all launched work."""
         torch.cuda.synchronize()
         self._profiler.stop_trace()
 
     def write(self) -> None:
-        """The trace, gzipped."""
+        """Writes the trace, gzipped."""
         write(self._profiler, self.path)

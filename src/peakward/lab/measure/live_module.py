@@ -1,7 +1,7 @@
-"""A live module under levers in this process: what `isolated.Workers` does where nothing can be sent
-elsewhere.
+"""Runs a live module under levers in this process, where `isolated.Workers` cannot send it to a worker.
 
-Every arm is a copy of the module, made for it and dropped after it; the user's own is never run.
+Every configuration runs on a copy of the module, which is made for it and dropped after it; the user's
+own module is never run.
 """
 
 import copy
@@ -49,8 +49,8 @@ def live_case(given: GivenModule, pass_: ModulePass) -> ModuleCase:
     """The case that stands for a live module on its batch.
 
     Raises:
-        PeakwardError: the module lies on several devices, or the batch on another than it; the batch's
-            first tensor is not (batch_size, seq_len, …).
+        PeakwardError: The module lies on several devices, or the batch on another one; or the batch's
+        first tensor is not (batch_size, seq_len, …).
     """
     device = type_of(_place(given))
     first = _tensors(given)[0]
@@ -71,7 +71,7 @@ def live_case(given: GivenModule, pass_: ModulePass) -> ModuleCase:
 
 
 def _fingerprint(given: GivenModule) -> str:
-    """Of the code of all its modules and of the loss, and of the parameters' content."""
+    """The fingerprint of the code of all its modules and of the loss, and of the parameters' content."""
     kinds = dict.fromkeys(type(each) for each in given.module.modules())
     digest = hashlib.sha256("".join(map(source, kinds)).encode())
     digest.update(fingerprint(given.loss or type(given.module).forward, given.module).encode())
@@ -102,7 +102,7 @@ def _place(given: GivenModule) -> torch.device:
 
 
 class LiveWorkers(ThisProcess):
-    """Each request on a copy of the module."""
+    """Answers each request on a copy of the module."""
 
     def __init__(self, given: GivenModule) -> None:
         super().__init__(_place(given))
@@ -110,7 +110,7 @@ class LiveWorkers(ThisProcess):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What its records say of all of them."""
+        """The notes that all its records carry."""
         return (SHARED, PROFILED) if self._profiled else (SHARED,)
 
     def _kept(self) -> AbstractContextManager[None]:

@@ -1,4 +1,5 @@
-"""A live step under levers, in this process: every call is of the user's own function, on what it holds."""
+"""Runs a live step under levers in this process: every call is of the user's own function and uses its
+tensors."""
 
 import hashlib
 import uuid
@@ -27,11 +28,11 @@ from peakward.records.trial import NumericsVerdict
 
 
 def live_case(given: Given, *, name: str, tokens_per_step: float | None) -> StepCase:
-    """The case that stands for the step, unlike any other: what the function holds, as its data, cannot be
-    told, so that no stored result may pass for its own.
+    """The case that stands for the step. It differs from every other case: the tensors that the
+    function holds, such as its data, are not known, so no stored result may pass for its own.
 
     Raises:
-        PeakwardError: it runs on neither cpu nor cuda, or as `matmul_precision`.
+        PeakwardError: The step runs on neither cpu nor cuda, or as `matmul_precision`.
     """
     device = type_of(_place(given))
     tf32 = device == "cuda" and matmul_precision() != "highest"
@@ -46,14 +47,14 @@ def live_case(given: Given, *, name: str, tokens_per_step: float | None) -> Step
 
 
 def _place(given: Given) -> torch.device:
-    """Where the model is; without one, on the GPU where the process uses one."""
+    """The device of the model; without a model, the GPU if the process uses one."""
     if given.model is None and torch.cuda.is_initialized():
         return torch.device("cuda", torch.cuda.current_device())
     return place_of(None, given.model)
 
 
 class StepSite(LiveSite):
-    """This process, in which what the user compiled beside the step stays compiled."""
+    """This process; code that the user compiled beside the step stays compiled."""
 
     def leave(self, device_type: DeviceType) -> bool:
         memory.release(device_type)
@@ -61,10 +62,10 @@ class StepSite(LiveSite):
 
 
 class StepWorkers(ThisProcess):
-    """Each request from the state that the step was given in.
+    """Answers each request from the state that the step was given in.
 
     Args:
-        base: the step as it is.
+        base: The step as it is.
     """
 
     def __init__(self, given: Given, base: StepCase) -> None:
@@ -73,12 +74,12 @@ class StepWorkers(ThisProcess):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What its records say of all of them."""
+        """The notes that all its records carry."""
         held = (SHARED,) if self._given.model is not None else (SHARED, UNKNOWN)
         return (*held, PROFILED) if self._profiled else held
 
     def check_step(self) -> SdpaCalls:
-        """What the step calls of torch's attention, the step being fit to be measured.
+        """The step's calls of torch's attention, after checking that the step can be measured.
 
         Raises:
             PeakwardError: see `step_check.check_step`.
@@ -88,7 +89,7 @@ class StepWorkers(ThisProcess):
             return check_step(self._given, self._base.device)
 
     def _expect_buildable(self, _case: Case) -> None:
-        """It lives here."""
+        """Accepts every case: the step exists in this process."""
 
     @contextmanager
     def _kept(self) -> Iterator[None]:

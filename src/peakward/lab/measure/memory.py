@@ -1,4 +1,4 @@
-"""Peak memory of a case, and memory limits that end with it."""
+"""Measures the peak memory of a case, and sets memory limits that end with it."""
 
 import ctypes
 import gc
@@ -20,13 +20,14 @@ from peakward.records.measurement import MemoryUse
 GIB = 2**30
 SAMPLE_PERIOD_S = 0.01
 CPU_RESIDUE_BYTES = GIB // 2
-"""Resident growth over a worker's start that is no leak: torch.compile imports some 300 MiB."""
+"""The growth of resident memory over a worker's start that is no leak: torch.compile imports some 300
+MiB."""
 CUDA_RESIDUE_BYTES = 2 * 2**20
-"""Allocated beyond a worker's start that is no leak: generator states and the like."""
+"""The bytes allocated beyond a worker's start that are no leak: generator states and the like."""
 
 
 class Meter(Protocol):
-    """Inside its `with` block, watches memory; `use` gives the peak since."""
+    """Watches memory inside its `with` block; `use` gives the peak since its beginning."""
 
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -40,7 +41,7 @@ class Meter(Protocol):
 
 
 class CudaMeter:
-    """The caching allocator's maxima, and what the context holds beside them.
+    """The caching allocator's peaks, and the memory that the context holds beside them.
 
     `idle_bytes` is NVML's figure for the memory used on the device before this process made its
     context; None where NVML cannot say.
@@ -72,11 +73,11 @@ class CudaMeter:
 
 
 def context_bytes(gpu: nvml.Gpu | None, idle_bytes: int | None) -> int | None:
-    """Device memory that this process holds outside the caching allocator.
+    """The device memory that this process holds outside the caching allocator.
 
-    The growth of the device's used memory since before the context, less what is reserved now:
-    the context itself, loaded kernels, library handles. It is wrong by whatever another process
-    took or freed meanwhile.
+    It is the growth of the device's used memory since before the context, less the memory reserved now:
+    the context itself, loaded kernels, library handles. Memory that another process took or freed
+    meanwhile makes it wrong by that amount.
     """
     if gpu is None or idle_bytes is None:
         return None
@@ -85,7 +86,7 @@ def context_bytes(gpu: nvml.Gpu | None, idle_bytes: int | None) -> int | None:
 
 
 class CpuMeter:
-    """Growth of the resident set, from the kernel's high-water mark or, failing that, by sampling."""
+    """The growth of the resident set, from the kernel's high-water mark or, failing that, by sampling."""
 
     def __enter__(self) -> Self:
         self._before = _resident_bytes()
@@ -119,13 +120,13 @@ class CpuMeter:
 
 
 def _resident_bytes() -> int:
-    """Of this process; its maximum so far where there is no /proc."""
+    """The resident bytes of this process; its maximum so far where there is no /proc."""
     now = proc.status_bytes("VmRSS")
     return now if now is not None else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _reset_high_water() -> bool:
-    """Set VmHWM to the present resident set (proc(5), clear_refs); False where forbidden."""
+    """Sets VmHWM to the present resident set (proc(5), clear_refs); False where forbidden."""
     try:
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     except OSError:
@@ -137,13 +138,13 @@ def _reset_high_water() -> bool:
 def limited(
     device_type: DeviceType, limit_bytes: int | None, *, context_bytes: int | None
 ) -> Iterator[None]:
-    """Inside, the process may not take more than the limit; None is no limit.
+    """Keeps the process under the limit inside the block; None is no limit.
 
-    On CUDA the allocator may reserve the limit less the context. On a CPU the kernel refuses to
-    grow the process's writable data (RLIMIT_DATA, which counts private mappings since Linux 4.7).
+    On CUDA the allocator may reserve the limit less the context. On a CPU the kernel refuses to grow
+    the process's writable data (RLIMIT_DATA, which counts private mappings since Linux 4.7).
 
     Raises:
-        OverLimitError: the context, or the process as it stands, is over the limit by itself.
+        OverLimitError: The context, or the process itself, is already over the limit.
     """
     if limit_bytes is None:
         yield
@@ -189,12 +190,12 @@ def _limited_data(limit_bytes: int) -> Iterator[None]:
 
 
 def check_fits(use: MemoryUse, limit_bytes: int | None) -> None:
-    """Refuse a case that ran, but whose reserved bytes and context are over its limit.
+    """Refuses a case that ran, but whose reserved bytes and context are over its limit.
 
     The context grows while a case loads kernels, after the allocator was given its share.
 
     Raises:
-        OverLimitError: with both figures.
+        OverLimitError: The case is over its limit; the error has both figures.
     """
     if limit_bytes is None or use.peak_reserved_bytes is None:
         return
@@ -207,10 +208,8 @@ def check_fits(use: MemoryUse, limit_bytes: int | None) -> None:
 
 
 def release(device_type: DeviceType) -> int:
-    """Give back what a closed case left; the bytes still held, to compare with a worker's start.
-
-    Allocated bytes on CUDA, resident bytes on a CPU.
-    """
+    """Gives back the memory that a closed case left. Returns the bytes still held, to compare with a
+    worker's start: allocated bytes on CUDA, resident bytes on a CPU."""
     gc.collect()
     if device_type == "cuda":
         torch.cuda.synchronize()
@@ -224,13 +223,13 @@ def release(device_type: DeviceType) -> int:
 
 
 def is_clean(device_type: DeviceType, floor_bytes: int, held_bytes: int) -> bool:
-    """Whether memory is back to a worker's floor, within what is known to stay."""
+    """Whether memory is back to a worker's floor, within the amount that is known to stay."""
     residue = CUDA_RESIDUE_BYTES if device_type == "cuda" else CPU_RESIDUE_BYTES
     return held_bytes - floor_bytes <= residue
 
 
 def _trim_heap() -> None:
-    """Give freed heap pages back to the kernel, so that the next case's growth shows (glibc)."""
+    """Gives freed heap pages back to the kernel, so that the next case's growth shows (glibc)."""
     libc = ctypes.CDLL(None)
     if hasattr(libc, "malloc_trim"):
         libc.malloc_trim(0)

@@ -1,5 +1,5 @@
-"""Two steps of a case with every allocation recorded, on a GPU the second also with its kernels. Never
-used for timing."""
+"""Records every allocation of two steps of a case; on a GPU also the kernels of the second. Never used
+for timing."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -24,17 +24,17 @@ from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Phase
 
 N_STEPS = 2
-"""The second is the first that finds the optimiser's state."""
+"""The second step is the first one that finds the optimiser's state."""
 TRACE = "memory.trace.json.gz"
-"""Written beside the snapshot, on a GPU."""
+"""The trace that is written beside the snapshot, on a GPU."""
 
 
 def record_memory(request: MemoryRequest, bench: Bench) -> MemoryRecorded:
-    """Record the case from its building to the end of its second step, and write the snapshot and, on a
-    GPU, that step's trace.
+    """Records the case from its building to the end of its second step, and writes the snapshot and, on
+    a GPU, that step's trace.
 
     Raises:
-        PeakwardError: the case replays a graph, whose steps allocate nothing, or cannot be built here.
+        PeakwardError: The case replays a graph, whose steps allocate nothing, or cannot be built here.
     """
     case = request.case
     if case.configuration.cuda_graphs:
@@ -66,7 +66,7 @@ def record_memory(request: MemoryRequest, bench: Bench) -> MemoryRecorded:
 
 
 class _Noted:
-    """Marks by their numbers, until the recording tells where they are."""
+    """Marks by their numbers, until the recording tells their positions."""
 
     def __init__(self, recorded: CudaRecording | CpuRecording, device: DeviceType) -> None:
         self._recorded, self._device = recorded, device
@@ -89,7 +89,8 @@ class _Noted:
             self._phases.append((self._recorded.mark(), phase))
 
     def last_step(self, prepared: ModelStep, trace: KernelTrace | None) -> None:
-        """One more, traced where it can be: in the ranges that say its phases on the trace's clock."""
+        """Runs the last step, traced where that is possible, in ranges that put its phases on the
+        trace's clock."""
         if trace is None:
             self.step(prepared)
             return
@@ -103,7 +104,7 @@ class _Noted:
             trace.stop()
 
     def step(self, prepared: ModelStep, opened: Mark = unmarked) -> None:
-        """One, and what is held after it."""
+        """Runs one step and notes the memory held after it."""
 
         def begins(phase: Phase | None) -> None:
             opened(phase)
@@ -119,7 +120,7 @@ class _Noted:
         self._steps.append(after)
 
     def end(self, meter: Meter) -> None:
-        """While the case still holds its tensors: let go of workspaces, and read torch's count."""
+        """Lets go of workspaces and reads torch's count, while the case still holds its tensors."""
         before = self._recorded.mark()
         if self._device == "cuda":
             self._peak_bytes = meter.use().peak_allocated_bytes
@@ -127,7 +128,7 @@ class _Noted:
         self._cleared = (before, self._recorded.mark())
 
     def marks(self) -> MemoryMarks:
-        """Once the recording has ended."""
+        """The marks with their positions, once the recording has ended."""
         at = self._recorded.positions()
         return MemoryMarks(
             begin=at[self._steps[-2]],

@@ -1,4 +1,4 @@
-"""What the parent asks of a worker, and what it answers: one JSON object a line each way.
+"""The messages between parent and worker: one JSON object a line each way.
 
 Imports no torch: both sides read it.
 """
@@ -49,7 +49,7 @@ Stage = Literal[
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=True):
-    """The base of all; its subclass's name is the tag."""
+    """The base of all messages; the name of a subclass is its tag."""
 
 
 class MeasureRequest(Message, frozen=True, kw_only=True):
@@ -75,13 +75,13 @@ class NumericsRequest(Message, frozen=True, kw_only=True):
 
 
 class CheckRequest(Message, frozen=True, kw_only=True):
-    """Build a user's module and run it once, to tell what is wrong with it."""
+    """Build a user's module and run it once, to find its faults."""
 
     case: ModuleCase
 
 
 class CaptureRequest(Message, frozen=True, kw_only=True):
-    """Watch the operators of a user's module on tensors without values."""
+    """Capture the operators of a user's module on tensors without values."""
 
     case: ModuleCase
 
@@ -110,10 +110,10 @@ class ProfileRequest(Message, frozen=True, kw_only=True):
 
     case: LeverCase | OperatorCase
     path: str
-    """Of the gzipped file to write, absolute; on the way, files beside it are written too."""
+    """The absolute path of the gzipped file to write; other files are written beside it on the way."""
     n_steps: int
     with_stack: bool
-    """Whether to record Python's frames, which costs a step several times its own."""
+    """Whether to record Python's frames, which makes a step several times as long."""
 
 
 class MemoryRequest(Message, frozen=True, kw_only=True):
@@ -121,7 +121,7 @@ class MemoryRequest(Message, frozen=True, kw_only=True):
 
     case: ModelCase
     path: str
-    """Of the gzipped file to write, absolute."""
+    """The absolute path of the gzipped file to write."""
 
 
 Request = (
@@ -139,25 +139,25 @@ Request = (
 
 
 class Event(Message, frozen=True, kw_only=True):
-    """What the worker is doing."""
+    """The present stage of the worker."""
 
     stage: Stage
     done: int = 0
     total: int | None = None
-    """Steps that are planned at most; None where unknown."""
+    """The largest planned number of steps; None where unknown."""
     turn: int | None = None
-    """Which of several cases, from 0."""
+    """The index of the case among several, from 0."""
 
 
 class Ready(Message, frozen=True, kw_only=True):
     """torch is imported; requests will be served."""
 
     pid: int
-    """Of the worker."""
+    """The process id of the worker."""
 
 
 class Failed(Message, frozen=True, kw_only=True):
-    """The request ended otherwise than by an answer."""
+    """The request ended without an answer."""
 
     status: Status
     reason: str
@@ -169,7 +169,7 @@ class Measured(Message, frozen=True, kw_only=True):
 
     run: Run
     doubts: tuple[str, ...]
-    """Why the times may not be believed, beside what they and the telemetry show themselves."""
+    """The reasons to doubt the times that neither they nor the telemetry show."""
     phases: tuple[PhaseTime, ...]
     memory: MemoryUse
     telemetry: Telemetry | None
@@ -188,9 +188,9 @@ class Turn(Message, frozen=True, kw_only=True):
     median_s: float
     peak_bytes: int
     doubts: tuple[str, ...] = ()
-    """What else ran while it was timed."""
+    """The other work that ran while it was timed."""
     energy_j: float | None = None
-    """Of a step; None where the device does not count it, or ran too short for its counter."""
+    """The energy of a step; None where the device does not count it, or ran too short for its counter."""
 
 
 class TurnsTimed(Message, frozen=True, kw_only=True):
@@ -200,7 +200,7 @@ class TurnsTimed(Message, frozen=True, kw_only=True):
     status: Status = "ok"
     reason: str | None = None
     failed: int | None = None
-    """Whose failure `status` is, from 0; None where none of them had begun."""
+    """The index of the case that failed with `status`, from 0; None where none of them had begun."""
     ended_by: EndedBy = "case"
 
 
@@ -214,7 +214,7 @@ class Checked(Message, frozen=True, kw_only=True):
     """Answer to `CheckRequest`: nothing was wrong, or there was nothing to check."""
 
     missing: str | None = None
-    """Why the source cannot be found."""
+    """The reason why the source cannot be found."""
 
 
 class Captured(Message, frozen=True, kw_only=True):
@@ -250,7 +250,8 @@ class Profiled(Message, frozen=True, kw_only=True):
     path: str
     n_steps: int
     profiled_step_s: float
-    """Median. Beside the case's own step time it says what the profiler cost, and nothing else."""
+    """The median time of a profiled step. It serves only to show the profiler's cost, beside the case's
+    own step time."""
 
 
 class MemoryRecorded(Message, frozen=True, kw_only=True):
@@ -259,16 +260,16 @@ class MemoryRecorded(Message, frozen=True, kw_only=True):
     path: str
     marks: MemoryMarks
     trace: str | None = None
-    """Of the second step, in the same folder; None on a CPU."""
+    """The name of the second step's trace, in the same folder; None on a CPU."""
 
 
 class Released(Message, frozen=True, kw_only=True):
-    """Sent after every answer, once what the request left has been given back."""
+    """Sent after every answer, once the memory that the request left has been given back."""
 
     clean: bool
     """Whether the worker is fit for another request."""
     held_bytes: int
-    """Device memory that it keeps on a GPU; 0 on a CPU."""
+    """The device memory that the worker keeps on a GPU; 0 on a CPU."""
 
 
 Answer = (

@@ -1,4 +1,4 @@
-"""Which module is the innermost that runs, told as it changes."""
+"""Reports which module is the innermost that runs, whenever that changes."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,11 +14,11 @@ from peakward.lab.models.decoder import Decoder, SelfAttention
 
 @contextmanager
 def told_modules(model: Decoder, tell: Callable[[str], None]) -> Iterator[None]:
-    """While it lasts, `tell` is called with the path of the innermost module that runs whenever that
-    changes, with "" where none does; parts of naive attention end a path as modules do.
+    """Calls `tell` with the path of the innermost running module whenever that changes, and with ""
+    where none runs. Parts of naive attention end a path as modules do.
 
-    A block that is recomputed in the backward pass runs again, though torch may end it by an
-    exception. Compiled modules, and those in them, are not told of: a hook would be compiled too.
+    A block that is recomputed in the backward pass runs again, though torch may end it by an exception.
+    Compiled modules, and those inside them, are not reported: a hook would be compiled too.
     """
     running: list[str] = []
 
@@ -32,7 +32,7 @@ def told_modules(model: Decoder, tell: Callable[[str], None]) -> Iterator[None]:
 
     @contextmanager
     def opened(part: str) -> Iterator[None]:
-        # "attention.softmax" of the module whose path ends with "attention".
+        # Part "attention.softmax" belongs to the module whose path ends with "attention".
         enter(".".join((running[-1], *part.split(".")[1:])))
         try:
             yield
@@ -49,7 +49,8 @@ def told_modules(model: Decoder, tell: Callable[[str], None]) -> Iterator[None]:
 
 
 def uncompiled(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
-    """Modules with their paths; a block has its number in the model, recomputed or not."""
+    """The modules that are not compiled, with their paths. A block has its number in the model,
+    recomputed or not."""
     if is_compiled(module):
         return
     yield path, module

@@ -1,4 +1,4 @@
-"""A file that is there whole or not at all, though a process writes it that may be lost."""
+"""Writes a file that exists whole or not at all, even if the process that writes it is lost."""
 
 import tempfile
 from collections.abc import Iterator
@@ -10,12 +10,12 @@ from peakward.records.errors import PeakwardError
 
 @contextmanager
 def written_beside(path: Path) -> Iterator[Path]:
-    """The absolute path to write at first, for a rename to `path` once it is whole.
+    """The absolute path to write at first; the file is renamed to `path` once it is whole.
 
-    It lies in a folder of its own beside `path`, which goes on leaving with all that is in it.
+    It lies in a folder of its own beside `path`, which is deleted on leaving with all its content.
 
     Raises:
-        PeakwardError: the path is taken, or its folder is not there or cannot be written.
+        PeakwardError: The path is taken, or its folder does not exist or cannot be written.
     """
     if path.exists():
         raise PeakwardError(f"expected a new file to write, got one that exists, {path}: move it")

@@ -15,13 +15,13 @@ class Gpu(NamedTuple):
     """A device that can be asked about itself."""
 
     handle: Any
-    """Of the device, or of its MIG instance: name, memory, processes."""
+    """The device, or its MIG instance: it has a name, memory and processes."""
     board: Any
-    """Of the physical device: sensors and compute capability."""
+    """The physical device: it has sensors and a compute capability."""
 
 
 class Memory(NamedTuple):
-    """Of a device or MIG instance, in bytes."""
+    """The memory of a device or MIG instance, in bytes."""
 
     total: int
     used: int
@@ -35,7 +35,7 @@ class GpuProcess(NamedTuple):
 
 
 def query(function: Callable[..., T], *arguments: Any) -> T | None:
-    """What NVML answers, or None where this device, driver or user does not get an answer."""
+    """NVML's answer; None where this device, driver or user gets none."""
     try:
         return function(*arguments)
     except pynvml.NVMLError:
@@ -48,7 +48,7 @@ def text(value: str | bytes) -> str:
 
 
 def visible_gpu() -> Gpu | None:
-    """CUDA's device 0 of this process; None where there is no driver, no GPU or none visible.
+    """CUDA's device 0 of this process; None without a driver, a GPU or a visible one.
 
     Raises:
         PeakwardError: CUDA_VISIBLE_DEVICES names a device in a way that NVML cannot follow.
@@ -85,15 +85,15 @@ def gpu_of(name: str) -> Gpu:
 
 
 def choose(visible: str | None, uuids: Sequence[str]) -> int | str | None:
-    """Which device CUDA makes its first: an index into `uuids`, a MIG instance's UUID, or None.
+    """The device that CUDA makes its first: an index into `uuids`, a MIG instance's UUID, or None.
 
-    As CUDA reads CUDA_VISIBLE_DEVICES (CUDA programming guide, "Environment variables"): indices,
-    or UUIDs that may be cut short while they stay unique; everything from the first entry that
-    names nothing on is hidden.
+    CUDA_VISIBLE_DEVICES is read as CUDA does (CUDA programming guide, "Environment variables"):
+    indices, or UUIDs that may be cut short while they stay unique. The first entry that names nothing
+    hides itself and all after it.
 
     Raises:
-        PeakwardError: the first entry has none of these forms, or is a MIG instance in the form
-            that drivers before R470 used.
+        PeakwardError: The first entry has none of these forms, or is a MIG instance in the form that
+        drivers before R470 used.
     """
     if visible is None:
         return 0 if uuids else None
@@ -114,10 +114,10 @@ def choose(visible: str | None, uuids: Sequence[str]) -> int | str | None:
 
 
 def check_order(order: str | None, names: set[str]) -> None:
-    """Refuse an order in which NVML's index need not be CUDA's.
+    """Refuses an order in which NVML's index may differ from CUDA's.
 
-    NVML counts by bus; so does CUDA where the variable says so, and Peakward's workers set it
-    where it is unset.
+    NVML counts by bus. CUDA does so where the variable says so, and Peakward's workers set it where it
+    is unset.
 
     Raises:
         PeakwardError: different GPUs, and an order other than PCI_BUS_ID.
@@ -135,15 +135,15 @@ def uuid(gpu: Gpu) -> str:
 
 
 def memory(gpu: Gpu) -> Memory:
-    """Total and used, the latter without what the driver keeps for itself: version 1 of the call,
-    all that drivers before R510 have, counts that in."""
+    """The total and the used memory, without the driver's own share. Version 1 of the call, the only
+    one of drivers before R510, counts that share as used."""
     info = query(pynvml.nvmlDeviceGetMemoryInfo, gpu.handle, pynvml.nvmlMemory_v2)
     info = info or pynvml.nvmlDeviceGetMemoryInfo(gpu.handle)
     return Memory(total=int(info.total), used=int(info.used))
 
 
 def processes(gpu: Gpu) -> tuple[GpuProcess, ...]:
-    """Those with a compute context; empty where they may not be listed."""
+    """The processes with a compute context; empty where they may not be listed."""
     listed = query(pynvml.nvmlDeviceGetComputeRunningProcesses, gpu.handle) or []
     return tuple(GpuProcess(int(each.pid), each.usedGpuMemory) for each in listed)
 
@@ -166,10 +166,10 @@ def _refuse_unnamed_instance(gpu: Gpu) -> None:
 
 
 def check_is(gpu: Gpu, cuda_uuid: str) -> None:
-    """Refuse a GPU that is not the one CUDA calls device 0; a MIG instance is not checked.
+    """Refuses a GPU that is not CUDA's device 0; a MIG instance is not checked.
 
     Raises:
-        PeakwardError: they differ.
+        PeakwardError: They differ.
     """
     own = uuid(gpu)
     if not own.startswith("MIG-") and cuda_uuid.removeprefix("GPU-") not in own:

@@ -1,4 +1,4 @@
-"""What this machine is, and whether something else is using it. Imports no torch."""
+"""Describes this machine, and tells whether other work uses it. Imports no torch."""
 
 import importlib.metadata
 import importlib.util
@@ -22,9 +22,9 @@ from peakward.records.errors import PeakwardError
 
 GIB = 2**30
 BUSY_UTILISATION_PERCENT = 5
-"""Mean over the samples; an idle display refresh stays under it."""
+"""The mean utilisation over the samples that counts as busy; an idle display refresh stays under it."""
 FOREIGN_BYTES = GIB
-"""Memory in use beside ours that is worth naming: a desktop's compositor stays under it."""
+"""The memory of other programs that counts as busy; a desktop's compositor stays under it."""
 N_SAMPLES = 5
 SAMPLE_PERIOD_S = 0.25
 """NVML's utilisation is itself an average over 1/6 s to 1 s (NVML API reference)."""
@@ -37,12 +37,12 @@ def default_device() -> DeviceType:
 
 
 def environment(device_type: DeviceType, *, uuid: str | None = None) -> Environment:
-    """What a measurement on that device must be labelled with.
+    """The environment that labels a measurement on that device.
 
     `uuid` names the GPU where it is known ("GPU-…"); otherwise it is CUDA's device 0.
 
     Raises:
-        PeakwardError: cuda asked for where torch or the machine has none.
+        PeakwardError: cuda was asked for, and torch or the machine has none.
     """
     if device_type == "cuda":
         return _cuda_environment(_require_gpu(uuid))
@@ -55,26 +55,26 @@ def environment(device_type: DeviceType, *, uuid: str | None = None) -> Environm
 
 
 def compute_capability() -> tuple[int, int] | None:
-    """Of CUDA's device 0; None where there is none."""
+    """The compute capability of CUDA's device 0; None without one."""
     gpu = nvml.visible_gpu()
     return None if gpu is None else pynvml.nvmlDeviceGetCudaComputeCapability(gpu.board)
 
 
 def compiler() -> tuple[str, ...] | None:
-    """The words that call the C++ compiler which torch inductor will find: $CXX, or g++ (clang++ on
-    a Mac); None where there is no such program."""
+    """The command of the C++ compiler that torch inductor will find: $CXX, or g++ (clang++ on a Mac);
+    None where there is no such program."""
     default = "clang++" if platform.system() == "Darwin" else "g++"
     words = shlex.split(os.environ.get("CXX", "")) or [default]
     return None if shutil.which(words[0]) is None else tuple(words)
 
 
 def has_tokenizers() -> bool:
-    """Whether the package of byte-pair encodings, of the extra `data`, is installed."""
+    """Whether the package of byte-pair encodings (extra `data`) is installed."""
     return importlib.util.find_spec("tokenizers") is not None
 
 
 def has_compiler() -> bool:
-    """Whether torch inductor will find one."""
+    """Whether torch inductor will find a C++ compiler."""
     return compiler() is not None
 
 
@@ -85,10 +85,10 @@ def busy_reason(
     own_bytes: int = 0,
     n_samples: int = N_SAMPLES,
 ) -> str | None:
-    """What else is using the GPU, with its numbers; None where nothing is, or there is no GPU.
+    """The other use of the GPU, with its numbers; None where there is none, or no GPU.
 
-    Call it while we ourselves are idle. `own_pids` are our processes, `own_bytes` the GPU memory
-    that they hold. No samples: only processes and memory are looked at, which takes no time.
+    It is called while we ourselves are idle. `own_pids` are our processes, `own_bytes` the GPU memory
+    that they hold. Without samples, only processes and memory are looked at, which takes no time.
     """
     if gpu is None:
         return None
@@ -111,8 +111,8 @@ def judge_busy(
 ) -> str | None:
     """The reason for calling the GPU busy, or None.
 
-    A container may list our own processes under another number, so a listed stranger counts only
-    beyond those of ours that hold memory and are not listed.
+    A container may list our own processes under other numbers. An unknown process therefore counts only
+    beyond the number of ours that hold memory and are not listed.
     """
     foreign = [each for each in processes if each.pid not in own_pids]
     n_unlisted = len(set(own_pids) - {each.pid for each in processes}) if own_bytes else 0
@@ -172,7 +172,7 @@ def _cuda_environment(gpu: nvml.Gpu) -> Environment:
 
 
 def _usable_cores() -> int:
-    """Of this process's cores, those that OpenMP is allowed: its limit decides a CPU's rates."""
+    """The number of this process's cores that OpenMP may use: its limit decides a CPU's rates."""
     limit = os.environ.get("OMP_NUM_THREADS", "")
     n_cores = len(proc.cores())
     return min(n_cores, int(limit)) if limit.isdecimal() and int(limit) else n_cores

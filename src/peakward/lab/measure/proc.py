@@ -1,7 +1,7 @@
-"""What Linux says of this machine and of one process. Imports no torch.
+"""Reads what Linux says of this machine and of one process. Imports no torch.
 
-Every reader takes text and is pure; `read` is the one effect, and gives None where the file is
-missing (another system, a sandbox without /proc) or may not be read.
+Every parser takes text and is pure. `read` is the one effect: it gives None where the file is missing
+(another system, a sandbox without /proc) or may not be read.
 """
 
 import os
@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 UNLIMITED_BYTES = 1 << 60
-"""Control groups of version 1 print a limit near 2^63 where there is none."""
+"""The size from which on a limit is none: control groups of version 1 print one near 2^63."""
 
 
 class Cache(NamedTuple):
-    """A level that holds data."""
+    """A cache level that holds data."""
 
     name: str
-    """L1, L2, L3."""
+    """The name of the level: L1, L2, L3."""
     size_bytes: int
 
 
@@ -32,7 +32,7 @@ def read(path: str) -> str | None:
 
 
 def cpu_name() -> str:
-    """From /proc/cpuinfo; elsewhere what Python's platform module knows."""
+    """The CPU's name from /proc/cpuinfo; elsewhere from Python's platform module."""
     return parse_cpu_name(read("/proc/cpuinfo") or "") or platform.processor() or platform.machine()
 
 
@@ -66,18 +66,18 @@ def _ram_bytes() -> int:
 
 
 def available_bytes() -> int:
-    """What may be allocated without swapping, within the control group's limit."""
+    """The bytes that may be allocated without swapping, within the control group's limit."""
     kibibytes = parse_field(read("/proc/meminfo") or "", "MemAvailable")
     return memory_bytes() if kibibytes is None else min(memory_bytes(), kibibytes * 1024)
 
 
 def last_cache_bytes() -> int:
-    """Of the highest cache level of core 0; 0 where the kernel does not say (virtual machines)."""
+    """The size of core 0's highest cache level; 0 where the kernel does not say (virtual machines)."""
     return max((cache.size_bytes for cache in caches()), default=0)
 
 
 def caches() -> tuple[Cache, ...]:
-    """Those of core 0 that hold data, the nearest first; none where the kernel does not say."""
+    """The caches of core 0 that hold data, the nearest first; none where the kernel does not say."""
     found = []
     for index in range(5):
         folder = f"/sys/devices/system/cpu/cpu0/cache/index{index}"
@@ -111,8 +111,8 @@ def parse_limit(text: str) -> int | None:
 def parse_groups(cgroup: str) -> tuple[str, ...]:
     """The folders of the process's memory group, nearest first, from /proc/self/cgroup.
 
-    Both hierarchies; a container often sees its own group mounted as the root, so the roots are
-    among them.
+    Both hierarchies are included. The roots are included too, because a container often sees its own
+    group mounted as the root.
     """
     folders: list[str] = []
     for line in cgroup.splitlines():
@@ -138,14 +138,14 @@ def _limit_paths() -> list[str]:
 
 
 def file_system(device: int) -> str | None:
-    """The kind of file system on a device (`st_dev`): ext4, xfs, tmpfs; None where nobody says."""
+    """The kind of file system on a device (`st_dev`): ext4, xfs, tmpfs; None where it is not known."""
     return parse_file_system(
         read("/proc/self/mountinfo") or "", f"{os.major(device)}:{os.minor(device)}"
     )
 
 
 def parse_file_system(mountinfo: str, device: str) -> str | None:
-    """The type of what is mounted from a device "major:minor" (proc(5): the field after " - ")."""
+    """The type of the mount from a device "major:minor" (proc(5): the field after " - ")."""
     for line in mountinfo.splitlines():
         mount, _, source = line.partition(" - ")
         if mount.split()[2:3] == [device] and source:

@@ -1,6 +1,7 @@
 """One worker process, seen from its parent. Imports no torch.
 
-What is started is its keeper (`keeper.py`), which lasts as long as the worker does and ends as it ends.
+The parent starts the worker's keeper (`keeper.py`), which lasts as long as the worker does and ends as
+it ends.
 """
 
 import contextlib
@@ -20,18 +21,18 @@ from peakward.lab.measure.messages import Ready, Reply, Request
 from peakward.records.printable import printable_json
 
 KEEPER = (sys.executable, "-I", "-S", str(Path(__file__).with_name("keeper.py")))
-"""-I, -S: nothing of the user's environment is in it, and it starts in a third of the time."""
+"""-I, -S: the user's environment does not reach it, and it starts in a third of the time."""
 MAX_REPLY_BYTES = 1 << 26
-"""The largest answer, a capture of a large module's step, takes a few MiB."""
+"""The size limit of a reply. The largest answer, a capture of a large module's step, takes a few MiB."""
 TAIL_BYTES = 1 << 16
 POLL_S = 0.1
-"""How often a wait looks up: Ctrl-C and a silent death are noticed this soon."""
+"""The period of a wait: Ctrl-C and a silent death are noticed this soon."""
 KILL_WAIT_S = 10.0
 """A killed process can take seconds to leave the kernel while the driver frees its GPU memory."""
 DYING_S = 10.0
-"""From a closed pipe to the end of the process; a core of 128 GiB is torn down in seconds."""
+"""The time from a closed pipe to the end of the process; a core of 128 GiB is torn down in seconds."""
 TAIL_WAIT_S = 1.0
-"""For the rest of the output, should something that escaped the keeper hold the pipe open."""
+"""The time for the rest of the output, in case a process that escaped the keeper holds the pipe open."""
 
 
 class WorkerDied(Exception):
@@ -39,7 +40,7 @@ class WorkerDied(Exception):
 
 
 class Garbled(Exception):
-    """Something else than the worker wrote into the pipe of its replies."""
+    """A process other than the worker wrote into the pipe of its replies."""
 
 
 class WorkerProcess:
@@ -51,7 +52,7 @@ class WorkerProcess:
             OSError: no process can be started.
         """
         self.made_s = monotonic()
-        """When it was begun to be made."""
+        """The time when the making of it began."""
         request_read, self._requests = os.pipe()
         self._replies, reply_write = os.pipe()
         pipes = ("--requests", str(request_read), "--replies", str(reply_write))
@@ -73,7 +74,7 @@ class WorkerProcess:
             os.close(request_read)
             os.close(reply_write)
         self.worker_pid: int | None = None
-        """Of the worker itself; None until it is ready."""
+        """The process id of the worker itself; None until it is ready."""
         self._ended = False
         self._buffer = b""
         self._tail = b""
@@ -82,19 +83,19 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
-        """Of the keeper."""
+        """The process id of the keeper."""
         return self._process.pid
 
     @property
     def has_ended(self) -> bool:
-        """Whether it can answer nothing more."""
+        """Whether it can no longer answer."""
         return self._ended or self._exit_code() is not None
 
     def send(self, request: Request) -> None:
-        """Hand over a request.
+        """Hands over a request.
 
         Raises:
-            WorkerDied: it is gone.
+            WorkerDied: It is gone.
         """
         try:
             os.write(self._requests, msgspec.json.encode(request) + b"\n")
@@ -105,8 +106,8 @@ class WorkerProcess:
         """The next reply; None where none came within `timeout_s`, at most POLL_S.
 
         Raises:
-            WorkerDied: it is gone, and nothing it said is left unread.
-            Garbled: what came is no reply.
+            WorkerDied: It is gone, and all of its output is read.
+            Garbled: The input is not a reply.
         """
         if b"\n" not in self._buffer and not self._fill(min(timeout_s, POLL_S)):
             return None
@@ -138,10 +139,8 @@ class WorkerProcess:
         return True
 
     def bury(self) -> int | None:
-        """End what is left of a worker that died by itself; how it died, negative for a signal.
-
-        None where it closed its pipe but lived on.
-        """
+        """Ends the rest of a worker that died by itself. Returns how it died, negative for a signal;
+        None where it closed its pipe but lived on."""
         deadline_s = monotonic() + DYING_S
         while (code := self._exit_code()) is None and monotonic() < deadline_s:
             sleep(POLL_S / 10)
@@ -149,19 +148,20 @@ class WorkerProcess:
         return code
 
     def _exit_code(self) -> int | None:
-        """Looks without reaping: until then no other process can get this one's id, or group."""
+        """The exit code, or None. It looks without reaping: until then no other process can get this
+        one's id, or group."""
         info = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if info is None:
             return None
         return info.si_status if info.si_code == os.CLD_EXITED else -info.si_status
 
     def kill(self) -> None:
-        """End it and all that it started now. Harmless where that was done."""
+        """Ends it and all that it started now. A second call is harmless."""
         if self._ended:
             return
         self._ended = True
         os.kill(self.pid, signal.SIGTERM)
-        os.kill(self.pid, signal.SIGCONT)  # A keeper that somebody stopped hears nothing before.
+        os.kill(self.pid, signal.SIGCONT)  # A stopped keeper gets no other signal before this one.
         os.close(self._requests)
         os.close(self._replies)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -169,7 +169,7 @@ class WorkerProcess:
         self._reader.join(TAIL_WAIT_S)
 
     def tail(self) -> str:
-        """The end of what it and its children printed."""
+        """The end of the output of the worker and its children."""
         return self._tail.decode(errors="replace")
 
     def _keep_tail(self) -> None:

@@ -1,4 +1,4 @@
-"""Some steps of a case under torch's profiler, written as a trace. Never used for timing."""
+"""Writes a trace of some steps of a case under torch's profiler. Never used for timing."""
 
 import gzip
 import shutil
@@ -17,19 +17,19 @@ from peakward.lab.measure.timer import collector_paused, run_steps
 from peakward.records.case import LeverCase, OperatorCase, StepCase
 
 WARMUP_STEPS = 4
-"""For each length of batch: torch's `reduce-overhead` first runs a graph, then records it, and
-replays it from the third step on; lengths that vary are compiled for twice."""
+"""The warm-up steps for each length of batch. torch's `reduce-overhead` first runs a graph, then
+records it, and replays it from the third step on; lengths that vary are compiled for twice."""
 GZIP_LEVEL = 6
-"""Python's own, 9, takes 2.7 times as long for 12% less (22 MB of trace)."""
+"""The level of gzip. Python's own, 9, takes 2.7 times as long for 12% less (22 MB of trace)."""
 
 
 def profile(request: ProfileRequest, bench: Bench) -> Profiled:
-    """Warm the case up, run its steps in the ranges of `levers.ranges`, and write the trace.
+    """Warms the case up, runs its steps in the ranges of `levers.ranges`, and writes the trace.
 
-    The path's file is whole once this returns, and not before.
+    The file is complete once this returns, and does not exist before.
 
     Raises:
-        PeakwardError: the case cannot be built here.
+        PeakwardError: The case cannot be built here.
     """
     case = request.case
     clock = bench.site.clock(case.device)
@@ -43,7 +43,7 @@ def profile(request: ProfileRequest, bench: Bench) -> Profiled:
         run_steps(prepared.step, clock, max_steps=n_warmup, done=lambda _: False, report=told)
         bench.tell(Event(stage="profiling", total=request.n_steps))
         steps_s = _profile(prepared, profiler, clock, request.n_steps)
-    # Its events are the host's and may be many: they are not for the case's memory limit.
+    # The profiler may hold many events on the host, so they are written outside of the case's memory limit.
     write(profiler, Path(request.path))
     return Profiled(path=request.path, n_steps=request.n_steps, profiled_step_s=median(steps_s))
 
@@ -53,8 +53,8 @@ def _profile(
 ) -> tuple[float, ...]:
     """The seconds that each step took under the profiler.
 
-    The first step after the profiler has attached itself to the driver is slow, and left out of
-    the trace.
+    The first step after the profiler has attached itself to the driver is slow, and is left out of the
+    trace.
     """
     clock.reserve(n_steps + 1)
     with prepared.ranged(), collector_paused():
@@ -81,10 +81,11 @@ def _step(prepared: Prepared) -> None:
 
 
 def _rehearse(prepared: Prepared, clock: Clock) -> None:
-    """Of a captured step, one that is not: it says what each piece of the graph's work is for.
+    """Runs one step outside of a captured graph, so that the trace says the purpose of each piece of
+    the graph's work.
 
-    It needs its memory beside the graph's. Where that is not there, what it launched until then is
-    what the trace can say.
+    The step needs its own memory beside the graph's. Where that runs out, the trace has only the work
+    launched until then.
     """
     if prepared.uncaptured is None:
         return
@@ -100,7 +101,8 @@ def _rehearse(prepared: Prepared, clock: Clock) -> None:
 
 
 def write(profiler: Profiler, path: Path) -> None:
-    """The trace, gzipped here: torch would leave its plain file in the system's scratch folder if killed."""
+    """Writes the trace and compresses it here: torch, if killed, would leave its plain file in the
+    system's scratch folder."""
     plain = path.with_name(f"{path.name}.json")
     profiler.export_chrome_trace(str(plain))
     with plain.open("rb") as source, gzip.open(path, "wb", compresslevel=GZIP_LEVEL) as target:

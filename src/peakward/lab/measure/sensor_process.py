@@ -1,6 +1,6 @@
 """The process that samples a GPU's sensors, seen from its parent. Imports no torch.
 
-Whatever goes wrong with it means fewer samples or none; nothing here fails a measurement.
+A failure of it means fewer samples or none; nothing here fails a measurement.
 """
 
 import contextlib
@@ -17,15 +17,16 @@ from peakward.lab.measure.sensors import BEGIN, END, READY, Sample
 SENSORS = (sys.executable, "-P", "-m", "peakward.lab.measure.sensors")
 """-P: as for the worker."""
 READY_WAIT_S = 10.0
-"""It starts in 0.1 s, where memory is short in seconds."""
+"""The time until it is ready. It starts in 0.1 s; where memory is short, in seconds."""
 END_WAIT_S = 5.0
-"""For the last reading and the answer, which take milliseconds."""
+"""The time for the last reading and the answer, which take milliseconds."""
 KILL_WAIT_S = 1.0
-"""A call into a driver that hangs cannot be killed; it is left behind."""
+"""The time after which it is left behind: a call into a driver that hangs cannot be killed."""
 
 
 class SensorProcess:
-    """Starts at once and waits, so that `begin` finds it ready; ends with `end` or when let go.
+    """Starts at once and waits, so that `begin` finds it ready; ends with `end` or when it is no longer
+    referenced.
 
     It stays in its parent's group: a terminal that stops the one stops the other.
     """
@@ -43,16 +44,18 @@ class SensorProcess:
             stderr=subprocess.DEVNULL,
         )
         self._end = weakref.finalize(self, _end, self._process)
-        self._end.atexit = False  # the pipe closes then, and a forked child's exit is not ours
+        self._end.atexit = (
+            False  # At exit the pipe closes by itself, and a forked child's exit is not ours.
+        )
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """The process id."""
         return self._process.pid
 
     def begin(self) -> None:
-        """Have it sample from now on. One that is not ready in time would disturb what follows by
-        its start, and is killed."""
+        """Lets it sample from now on. A process that is not ready in time is killed, because its start
+        would disturb the measurement."""
         requests, replies = self._process.stdin, self._process.stdout
         assert requests is not None and replies is not None
         ready = select.poll()
@@ -64,7 +67,7 @@ class SensorProcess:
             self._process.kill()
 
     def end(self) -> list[Sample]:
-        """End it; what it sampled."""
+        """Ends it, and returns its samples."""
         return self._end() or []
 
 

@@ -1,10 +1,11 @@
 """A process that samples a GPU's sensors for its parent: `python -m peakward.lab.measure.sensors ID`.
 
-A thread would take Python's lock some five times a sample from the host that launches kernels: a
-timer with one added 1.4% to a step of 52 µs that only its host limits, on an H200. Imports no torch.
+A thread would take Python's lock some five times a sample from the host that launches kernels: a timer
+with such a thread added 1.4% to a step of 52 µs that only its host limits, on an H200. Imports no
+torch.
 
-It says READY, samples from BEGIN on, and at END, or when its input closes, which it does even if
-the parent is killed, prints all samples as one line of JSON.
+It says READY and samples from BEGIN on. At END, or when its input closes (also if the parent is
+killed), it prints all samples as one line of JSON.
 """
 
 import argparse
@@ -25,13 +26,13 @@ PERIOD_S = 0.1
 READY = b"ready\n"
 BEGIN = b"b"
 END = b"e"
-"""Said because the closed input alone may go unnoticed: what the parent forked since, a data
-loader's workers say, holds the pipe open."""
+"""A message of its own, because a closed input may go unnoticed: processes that the parent has forked
+since, such as a data loader's workers, hold the pipe open."""
 STDIN = 0
 
 
 class Sample(NamedTuple):
-    """One reading; None for what this device does not tell."""
+    """One reading; None for values that this device does not tell."""
 
     sm_clock_mhz: float | None
     power_w: float | None
@@ -40,8 +41,8 @@ class Sample(NamedTuple):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Sample between BEGIN and END."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the parent's to answer
+    """Samples between BEGIN and END."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent answers a terminal's Ctrl-C.
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("uuid", metavar="ID", help="UUID of the GPU or MIG instance")
     gpu = nvml.gpu_of(parser.parse_args(arguments).uuid)
@@ -68,7 +69,7 @@ def read_sample(gpu: nvml.Gpu) -> Sample:
 
 
 def _power_w(gpu: nvml.Gpu) -> float | None:
-    """The power of this instant; where only the driver's running mean of a second exists, that."""
+    """The power of this instant; else the driver's running mean of a second."""
     fields = nvml.query(
         pynvml.nvmlDeviceGetFieldValues, gpu.board, [pynvml.NVML_FI_DEV_POWER_INSTANT]
     )

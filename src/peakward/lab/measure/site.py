@@ -1,4 +1,4 @@
-"""Where a worker runs: its devices, and the memory they held before it touched them."""
+"""The place where a worker runs: its devices, and the memory they held before it touched them."""
 
 import importlib
 from contextlib import AbstractContextManager
@@ -15,9 +15,10 @@ from peakward.records.errors import PeakwardError
 
 
 class Site:
-    """Its first CUDA case must be the first use of the GPU: the idle memory is read then.
+    """The devices of a process. Its first CUDA case must be the first use of the GPU, because the idle
+    memory is read then.
 
-    A CPU case asks nothing of the GPU, which may be one that cannot be named.
+    A CPU case does not ask for the GPU, which may be one that cannot be named.
     """
 
     @cached_property
@@ -29,11 +30,11 @@ class Site:
         return None if self._gpu is None else nvml.memory(self._gpu).used
 
     def enter(self, device_type: DeviceType) -> None:
-        """Get the device ready for a case.
+        """Gets the device ready for a case.
 
         Raises:
-            PeakwardError: there is no such device, or CUDA's device 0 is not the one NVML took
-                for it.
+            PeakwardError: The device does not exist, or CUDA's device 0 is not the one that NVML
+            assumes.
         """
         _ = self._cuda_floor_bytes if device_type == "cuda" else self._cpu_floor_bytes
 
@@ -49,21 +50,21 @@ class Site:
 
     @cached_property
     def _cpu_floor_bytes(self) -> int:
-        """Of resident memory, with what the first optimiser would import: 150 MiB that would
+        """The resident bytes, including the imports of the first optimiser: 150 MiB that would
         otherwise count as the first case's own."""
         importlib.import_module("torch._dynamo")
         return memory.release("cpu")
 
     def clock(self, device_type: DeviceType) -> Clock:
-        """To time steps with."""
+        """The clock that times steps."""
         return clock_for(device_type)
 
     def watch(self, device_type: DeviceType) -> Watch:
-        """A GPU's sensors, or a CPU's other work, for one stretch of timed steps."""
+        """A watch over a GPU's sensors, or over a CPU's other work, for one stretch of timed steps."""
         return Sampler(self._gpu) if device_type == "cuda" else Crowd()
 
     def meter(self, device_type: DeviceType) -> memory.Meter:
-        """The device's memory, for one case."""
+        """A meter of the device's memory, for one case."""
         if device_type == "cuda":
             return memory.CudaMeter(self._gpu, self._idle_bytes)
         return memory.CpuMeter()
@@ -74,15 +75,16 @@ class Site:
         return memory.limited(case.device, case.memory_limit_bytes, context_bytes=context)
 
     def context_bytes(self) -> int | None:
-        """GPU memory that this process holds outside torch's allocator; None where unknown."""
+        """The GPU memory that this process holds outside torch's allocator; None where unknown."""
         return memory.context_bytes(self._gpu, self._idle_bytes)
 
     def leave(self, device_type: DeviceType) -> bool:
-        """Give back what a case left; whether memory is back where it was at the start."""
+        """Gives back the memory that a case left. Returns whether memory is back where it was at the
+        start."""
         compile_report.reset()
         floor = self._cuda_floor_bytes if device_type == "cuda" else self._cpu_floor_bytes
         return memory.is_clean(device_type, floor, memory.release(device_type))
 
     def held_bytes(self, device_type: DeviceType) -> int:
-        """GPU memory that this process keeps between requests; 0 on a CPU."""
+        """The GPU memory that this process keeps between requests; 0 on a CPU."""
         return (self.context_bytes() or 0) if device_type == "cuda" else 0

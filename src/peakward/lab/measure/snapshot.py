@@ -1,4 +1,4 @@
-"""The state that a live step changes, kept and put back bit for bit."""
+"""Keeps the state that a live step changes, and restores it bit for bit."""
 
 import copy
 import random
@@ -12,17 +12,17 @@ import torch
 from torch import Tensor, nn
 
 Restore = Callable[[], Any]
-"""Puts something back as it was, and gives it."""
+"""Restores a thing and returns it."""
 
 
 @contextmanager
 def restored(model: nn.Module | None, optimizer: torch.optim.Optimizer | None) -> Iterator[None]:
-    """On leaving, however that comes about, all that follows is as it was on entering.
+    """Restores, on leaving for whatever reason, all of the following.
 
     Parameters, buffers, gradients, the training mode of every module, the optimiser's state and
     settings, and the random states of torch on every device, of Python, and of NumPy where it is
-    loaded. Tensors keep their identity, so that optimisers and graphs that hold them stay valid.
-    The copies lie in host memory and so leave a GPU's peak alone.
+    loaded. Tensors keep their identity, so optimisers and graphs that hold them stay valid. The copies
+    lie in host memory and so leave a GPU's peak alone.
     """
     restores: list[Restore] = [*_random_states()]
     tensors: dict[int, Tensor] = {}
@@ -53,7 +53,7 @@ def _content(tensor: Tensor) -> Restore:
         with torch.no_grad():
             if (tensor.device, tensor.dtype, tensor.shape) == (device, dtype, shape):
                 tensor.copy_(saved)
-            else:  # its data were exchanged for another tensor's
+            else:  # Its data were exchanged for another tensor's.
                 tensor.data = saved.to(device)
         return tensor
 
@@ -65,7 +65,7 @@ def _on_host(tensor: Tensor) -> Tensor:
 
 
 def _gradient(leaf: Tensor) -> Restore:
-    """Holds no gradient alive that the step sets free: that would show in the peak."""
+    """Keeps a gradient without holding it alive when the step frees it: that would show in the peak."""
     gradient = leaf.grad
     if gradient is None:
 
@@ -85,7 +85,7 @@ def _gradient(leaf: Tensor) -> Restore:
 
 
 def _module(module: nn.Module) -> Restore:
-    """Its mode, and which tensors its parameters and buffers are; not what they hold."""
+    """Keeps a module's mode, and which tensors its parameters and buffers are; not their content."""
     training = module.training
     both: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
     tables = [(table, dict(table)) for table in both]
@@ -125,7 +125,7 @@ def _without_params(group: dict[str, Any]) -> dict[str, Any]:
 
 
 def _value(value: Any) -> Restore:
-    """Of nested containers: the tensors themselves with their content, the rest as copies."""
+    """Keeps nested containers: tensors themselves with their content, all else as copies."""
     if isinstance(value, Tensor):
         return _content(value)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""When warming up and timing have gone on long enough: pure decisions."""
+"""Decides when warming up and timing have gone on long enough. All functions are pure."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -9,42 +9,42 @@ from peakward.records.protocol import Protocol
 from peakward.stats.steady import steady_start
 
 CHUNK_S = 0.005
-"""Work issued between two looks at the clock: it hides a decision of some 20 µs, and keeps a GPU's
-queue from running dry."""
+"""The seconds of work issued between two looks at the clock: they hide a decision of some 20 µs, and
+keep a GPU's queue from running dry."""
 MAX_CHUNK = 128
 SAMPLE = 100
-"""Reading the time between two CUDA events takes about 1 µs, and a sample holds as many as these.
-No fewer than MAX_WARMUP_STEPS: of a warm-up it is every step."""
+"""The most times that a look reads: the time between two CUDA events takes about 1 µs to read. It is at
+least MAX_WARMUP_STEPS, so a sample of a warm-up has every step."""
 LOOK_PERIOD_S = 0.1
-"""Between two looks at a sample, so that they take 0.15% of a step that waits for its host; with
-250 times a sample and chunks of 64 steps the timer cost such a step 1.5% on an H200."""
+"""The seconds between two looks at a sample. They then take 0.15% of a step that waits for its host;
+with 250 times a sample and chunks of 64 steps the timer cost such a step 1.5% on an H200."""
 LOOK_SHARE = 0.1
-"""Of the time that timing has taken, between two looks: a tenth more steps narrow the interval by
-5%."""
+"""The time between two looks, as a share of the time that timing has taken: a tenth more steps narrow
+the interval by 5%."""
 MIN_TIMED_S = 0.5
-"""No early end before this: steps that short cost nothing, and the energy counter needs it."""
+"""The least time of timing: steps this short cost nothing, and the energy counter needs it."""
 MAX_WARMUP_STEPS = 100
 MIN_WARMUP_STEPS = 3
-"""Even where each takes long: the first step allocates the optimiser's state, the second is the
-first to run with it."""
+"""The least number of warm-up steps, even where each takes long: the first step allocates the
+optimiser's state, the second is the first to run with it."""
 Z_95 = 1.96
 
 
 def chunk_steps(step_s: float) -> int:
-    """How many steps to issue before looking back, given how long one takes."""
+    """The number of steps to issue before looking back, given how long one takes."""
     return max(1, min(MAX_CHUNK, math.ceil(CHUNK_S / step_s))) if step_s > 0 else MAX_CHUNK
 
 
 class Progress(NamedTuple):
-    """What is known of the steps while they run."""
+    """The state of the steps while they run."""
 
     n_issued: int
     elapsed_s: float
-    """Since the first was issued."""
+    """The seconds since the first step was issued."""
     n_ended: int
-    """Steps that are known to have ended."""
+    """The number of steps that are known to have ended."""
     since_look_s: float
-    """Since the last look, or since the first step was issued."""
+    """The seconds since the last look, or since the first step was issued."""
     look: Callable[[], Sequence[float]]
     """Reads the times of at most SAMPLE of the ended steps, evenly spaced."""
 
@@ -52,10 +52,10 @@ class Progress(NamedTuple):
 def half_width(sample_s: Sequence[float], n: int) -> float:
     """Half the median's 95% interval over the median, for `n` times of which this is a sample.
 
-    Of the sample the interval runs between the values of rank (m ± 1.96·√m) / 2 (Conover 1999,
-    "Practical nonparametric statistics", 3.2, normal approximation); that of all n is narrower by
-    √(m/n). Infinite below 6 values, where no pair of ranks holds 95%. Cheap enough to ask while
-    steps are being timed: 20 µs, where the exact interval of `stats` takes milliseconds.
+    The interval of the sample runs between the values of rank (m ± 1.96·√m) / 2 (Conover 1999,
+    "Practical nonparametric statistics", 3.2, normal approximation). That of all n is narrower by
+    √(m/n). It is infinite below 6 values, where no pair of ranks holds 95%. It takes 20 µs, cheap
+    enough while steps are timed; the exact interval of `stats` takes milliseconds.
     """
     m = len(sample_s)
     if m < 6:
@@ -67,7 +67,7 @@ def half_width(sample_s: Sequence[float], n: int) -> float:
 
 
 def timing_done(progress: Progress, protocol: Protocol) -> bool:
-    """Whether to issue no further step."""
+    """Whether timing is done."""
     if progress.n_issued < protocol.min_steps:
         return False
     if progress.n_issued >= protocol.max_steps or progress.elapsed_s >= protocol.max_timed_s:
@@ -80,7 +80,7 @@ def timing_done(progress: Progress, protocol: Protocol) -> bool:
 
 
 def warmup_done(progress: Progress, max_s: float) -> bool:
-    """Whether to stop warming up: steady, or not within MAX_WARMUP_STEPS or `max_s`.
+    """Whether to stop warming up: the steps are steady, or MAX_WARMUP_STEPS or `max_s` is reached.
 
     The first step does not count towards `max_s`: it may compile for minutes.
     """
@@ -95,10 +95,11 @@ def warmup_done(progress: Progress, max_s: float) -> bool:
 
 
 def unsteady_reason(warmup_s: Sequence[float], steps_s: Sequence[float]) -> str | None:
-    """Why the timed steps cannot be called steady after a warm-up that was to end steady.
+    """The reason why the timed steps are not steady after a warm-up that was to end steady; None if
+    they are.
 
-    Warm-up and timed steps are one series: where warm-up ran out of time before the test could
-    say anything, the timed steps may still show that it was enough.
+    Warm-up and timed steps are one series. If warm-up ran out of time before the test could decide, the
+    timed steps may still show that it was enough.
     """
     for times in (warmup_s, (*warmup_s, *steps_s)):
         start = steady_start(times)

@@ -1,4 +1,4 @@
-"""Measuring many cases, each once: what the store has is not run again. Imports no torch."""
+"""Measures many cases, each once: stored cases are not run again. Imports no torch."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol as Interface
@@ -23,16 +23,16 @@ class Results(Interface):
         """The latest final result."""
 
     def add_measurement(self, measurement: Measurement) -> None:
-        """Store a result, durably, before returning."""
+        """Stores a result, durably, before returning."""
 
 
 def ignore(_measurement: Measurement) -> None:
-    """For a caller who shows no progress."""
+    """Ignores the progress."""
 
 
 class Sweep:
-    """Cases measured by `workers` into `store`, resumable: killed at any moment, a second run of the
-    same cases takes from the store what the first had stored."""
+    """Measures cases by `workers` into `store`. It is resumable: after a kill at any moment, a second
+    run of the same cases takes the stored ones from the store."""
 
     def __init__(
         self,
@@ -46,17 +46,17 @@ class Sweep:
         self.environment = environment
         self._on_done = on_done
         self._wrong: dict[tuple[str, str, Workload, DeviceType], Failed | None] = {}
-        """Of each module that was checked."""
+        """The failure of each module that was checked; None for one without a fault."""
 
     def known(self, case: Case, protocol: Protocol) -> Measurement | None:
         """The stored result of the case."""
         return self.store.measurement(case, protocol, self._environment(case).key)
 
     def check(self, case: ModuleCase, timeout_s: float) -> Failed | None:
-        """What is wrong with a user's module in every configuration; asked of it once.
+        """The failure that a user's module has in every configuration; it is checked once.
 
         Raises:
-            PeakwardError: its source cannot be found.
+            PeakwardError: Its source cannot be found.
             KeyboardInterrupt: Ctrl-C.
         """
         key = (case.source, case.fingerprint, case.workload, case.device)
@@ -68,7 +68,7 @@ class Sweep:
         """The stored result of the case, or else a new one, stored at once.
 
         Raises:
-            KeyboardInterrupt: Ctrl-C came twice; what was measured is stored.
+            KeyboardInterrupt: Ctrl-C came twice; all measured results are stored.
         """
         found = self.known(case, protocol)
         if found is None:
@@ -86,10 +86,10 @@ class Sweep:
         return assemble.measurement(case, protocol, self._environment(case), watch, wrong)
 
     def _environment(self, case: Case) -> Environment:
-        """Where it runs: a piece of code may have the CPU beside a GPU."""
+        """The environment of the case: a piece of code may run on the CPU beside a GPU."""
         here = self.environment
         return here if case.device == here.device_type else self.workers.environment(case.device)
 
     def measure_all(self, planned: Sequence[tuple[Case, Protocol]]) -> tuple[Measurement, ...]:
-        """Each in turn; a failing case is a result like any other."""
+        """The results of the cases in turn; a failing case is a result like any other."""
         return tuple(self.measure(case, protocol) for case, protocol in planned)

@@ -1,4 +1,4 @@
-"""The GPU's own sensors over the timed steps, sampled by a process of their own."""
+"""Reads the GPU's own sensors over the timed steps; a separate process samples them."""
 
 from collections.abc import Sequence
 from statistics import fmean
@@ -14,7 +14,8 @@ from peakward.lab.measure.sensors import Sample
 from peakward.records.measurement import Interval, Telemetry
 
 MIN_ENERGY_S = 0.5
-"""The energy counter moves every 20 to 100 ms; over less, its steps would show."""
+"""The least time for the energy counter, which moves every 20 to 100 ms; over less time, its steps
+would show."""
 THROTTLE_REASONS = {
     0x2: "applications_clocks_setting",
     0x4: "sw_power_cap",
@@ -25,12 +26,12 @@ THROTTLE_REASONS = {
     0x80: "hw_power_brake_slowdown",
     0x100: "display_clock_setting",
 }
-"""Bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h), by nvidia-smi's names. Idle, 0x1, is no
+"""The bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h), by nvidia-smi's names. Idle, 0x1, is no
 throttling."""
 
 
 class Watch(Protocol):
-    """Inside its `with` block, watches what may spoil the times taken in it."""
+    """Watches what may spoil the times taken in its `with` block."""
 
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -40,17 +41,17 @@ class Watch(Protocol):
         trace: TracebackType | None,
     ) -> None: ...
     def telemetry(self, n_steps: int, /) -> Telemetry | None:
-        """Of the block, in which `n_steps` steps ran; None where there is no sensor."""
+        """The telemetry of the block, in which `n_steps` steps ran; None where there is no sensor."""
 
     def doubt(self) -> str | None:
-        """Why the times of the block are doubtful, or None."""
+        """The reason to doubt the times of the block, or None."""
 
 
 class Sampler:
-    """Inside its `with` block, samples the device; `telemetry` then sums it up.
+    """Samples the device inside its `with` block; `telemetry` then sums it up.
 
-    Made before warm-up it costs no time: its process gets ready meanwhile, and a pause before the
-    timed steps would let the GPU cool. Without a GPU it does nothing and `telemetry` gives None.
+    Made before warm-up it costs no time: its process gets ready meanwhile. A pause before the timed
+    steps would let the GPU cool. Without a GPU it does nothing and `telemetry` gives None.
     """
 
     def __init__(self, gpu: nvml.Gpu | None) -> None:
@@ -83,13 +84,13 @@ class Sampler:
             self._energy_j = after_j - self._before_j
 
     def telemetry(self, n_steps: int, /) -> Telemetry | None:
-        """Of the block, in which `n_steps` steps ran; None without a GPU."""
+        """The telemetry of the block, in which `n_steps` steps ran; None without a GPU."""
         if self._gpu is None:
             return None
         return summarise_samples(self._samples, self._energy_j, n_steps)
 
     def doubt(self) -> str | None:
-        """None: what the sensors say against the times, the verdict reads from the telemetry."""
+        """None: the verdict reads the sensors' doubts from the telemetry."""
         return None
 
 
@@ -131,6 +132,6 @@ def _spread(values: Sequence[float | None]) -> Interval | None:
 
 
 def read_energy_j(gpu: nvml.Gpu) -> float | None:
-    """Since the driver was loaded (Volta or newer)."""
+    """The energy since the driver was loaded (Volta or newer)."""
     millijoules = nvml.query(pynvml.nvmlDeviceGetTotalEnergyConsumption, gpu.board)
     return None if millijoules is None else millijoules * 1e-3

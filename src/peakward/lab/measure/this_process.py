@@ -1,4 +1,4 @@
-"""Cases under levers in this process: what `isolated.Workers` does where nothing can be sent elsewhere."""
+"""Runs cases under levers in this process, where `isolated.Workers` cannot send them to a worker."""
 
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
@@ -46,30 +46,31 @@ class LiveSite(Site):
         return gpu_of(type_of(self._place))
 
     def enter(self, device_type: DeviceType) -> None:
-        """It is in use already."""
+        """Does nothing: the device is in use already."""
 
     def meter(self, device_type: DeviceType) -> memory.Meter:
-        """Of all that the process allocates."""
+        """A meter of all that the process allocates."""
         return memory.CudaMeter(None, None) if device_type == "cuda" else memory.CpuMeter()
 
     def limited(self, _case: Case) -> AbstractContextManager[None]:
-        """A limit would be the user's own code's too."""
+        """No limit: it would also limit the user's own code."""
         return nullcontext()
 
     def leave(self, device_type: DeviceType) -> bool:
-        """Give back what an arm left. Compiled code of the user's is compiled again when next called."""
+        """Gives back the memory that a configuration left. The user's compiled code is compiled again
+        at its next call."""
         compile_report.reset()
         memory.release(device_type)
         return True
 
 
 class ThisProcess(Workers, ABC):
-    """Measures, times in turn, verifies and profiles in this process; only what needs nothing of the
-    user's, as a calibration, still goes to a worker.
+    """Measures, times in turn, verifies and profiles in this process. Only requests that need nothing
+    of the user's, such as a calibration, still go to a worker.
 
     Args:
-        place: where it runs.
-        site: what it gives back after each request.
+        place: The device of the user's code.
+        site: The site that gives memory back after each request.
     """
 
     rounds = "rounds of one process"
@@ -82,12 +83,12 @@ class ThisProcess(Workers, ABC):
 
     @property
     def start_s(self) -> float:
-        """Nothing: it runs."""
+        """0: this process already runs."""
         return 0.0
 
     @abstractmethod
     def _kept(self) -> AbstractContextManager[None]:
-        """On leaving, what is the user's is as it was."""
+        """Restores, on leaving, everything that is the user's."""
 
     @abstractmethod
     def _prepare(self, case: Case) -> AbstractContextManager[Prepared]:
@@ -95,7 +96,7 @@ class ThisProcess(Workers, ABC):
 
     @abstractmethod
     def _judged(self, request: NumericsRequest) -> NumericsVerdict:
-        """Whether the candidate's numbers hold."""
+        """The verdict on the candidate's numbers."""
 
     @abstractmethod
     def _captured(self, case: ModuleCase) -> ModuleCapture:
@@ -103,10 +104,10 @@ class ThisProcess(Workers, ABC):
 
     @abstractmethod
     def _check(self, case: ModuleCase) -> None:
-        """Raise what is wrong with the case."""
+        """Raises the fault of the case, if it has one."""
 
     def _busy_reason(self, device_type: DeviceType) -> None:
-        """What runs beside is the user's own to know."""
+        """None: the user knows what else runs on the machine."""
 
     def _ask(
         self,
@@ -120,7 +121,7 @@ class ThisProcess(Workers, ABC):
         told: list[Event] = []
 
         def tell(event: Event) -> None:
-            """Between steps, for nothing can end one that has begun in this process."""
+            """Acts between steps, because a step that has begun in this process cannot be ended."""
             told.append(event)
             self._expect_time()
 
@@ -140,7 +141,7 @@ class ThisProcess(Workers, ABC):
         return Ended(answer, told[-1].turn if told else None)
 
     def _answer(self, request: Request, bench: jobs.Bench) -> Answer | None:
-        """None for what needs nothing of the user's."""
+        """The answer; None for a request that needs nothing of the user's."""
         match request:
             case MeasureRequest():
                 return jobs.measure(request, bench)

@@ -1,4 +1,4 @@
-"""Timing steps and their phases without disturbing them."""
+"""Times steps and their phases without disturbing them."""
 
 import gc
 from collections import deque
@@ -29,19 +29,19 @@ MAX_PHASE_STEPS = 20
 
 Done = Callable[[Progress], bool]
 Report = Callable[[int], None]
-"""Told now and then how many steps were issued."""
+"""A function that is told from time to time how many steps were issued."""
 
 
 class Timing(NamedTuple):
-    """What timing gave."""
+    """The result of timing."""
 
     run: Run
     unsteady: str | None
-    """Why the steps are not steady; None where they are, or where warm-up had a fixed length."""
+    """The reason why the steps are not steady; None if they are, or if warm-up had a fixed length."""
 
 
 def ignore(_n_issued: int) -> None:
-    """For a caller who needs no progress."""
+    """Ignores the progress."""
 
 
 def time_steps(
@@ -53,10 +53,10 @@ def time_steps(
     on_warmup: Report = ignore,
     on_timed: Report = ignore,
 ) -> Timing:
-    """Warm up, then time steps, as the protocol says.
+    """Warms up, then times steps, as the protocol says.
 
-    `watch` is entered for the timed steps alone. Python's garbage collector is paused
-    meanwhile: reference cycles that a step leaves are collected afterwards.
+    `watch` is entered for the timed steps only. Python's garbage collector is paused meanwhile:
+    reference cycles that a step leaves are collected afterwards.
     """
     on_warmup(0)
     warmup_s = _warm_up(step, protocol, clock, on_warmup)
@@ -79,12 +79,12 @@ def time_steps(
 def run_steps(
     step: Callable[[], object], clock: Clock, *, max_steps: int, done: Done, report: Report = ignore
 ) -> tuple[float, ...]:
-    """Run up to `max_steps` steps; the seconds between each mark and the next.
+    """Runs up to `max_steps` steps. Returns the seconds between each mark and the next.
 
-    Steps are issued in chunks of about 5 ms with nothing but a mark between them. After each chunk
-    the host waits for the end of the chunk `clock.look_back` before it, so that it neither runs
-    ahead without bound nor lets the device run out of work, and then asks `done`. Times are read
-    where `done` looks at a sample of them, and all at the end.
+    Steps are issued in chunks of about 5 ms with only a mark between them. After each chunk the host
+    waits for the end of the chunk `clock.look_back` before it, and then asks `done`. It so neither runs
+    ahead without bound nor lets the device run out of work. Times are read where `done` looks at a
+    sample of them, and all at the end.
     """
     clock.reserve(max_steps + 1)
     ends: deque[int] = deque()
@@ -147,8 +147,7 @@ def time_phases(
 ) -> tuple[PhaseTime, ...]:
     """The phases of a step that takes about `step_s`, in steps of their own.
 
-    Nothing is waited for between steps, so that the host's lead hides its launches as it does in
-    the timed steps.
+    The host does not wait between steps, so its lead hides its launches as it does in the timed steps.
     """
     n_steps = max(MIN_PHASE_STEPS, min(MAX_PHASE_STEPS, round(PHASES_S / max(step_s, 1e-6))))
     marked: list[Phase | None] = []
@@ -171,10 +170,10 @@ def time_phases(
 
 
 def phase_times(names: Sequence[Phase | None], spans_s: Sequence[float]) -> tuple[PhaseTime, ...]:
-    """Medians over steps of each phase's time, summed over the micro-batches of a step.
+    """The median over steps of each phase's time, summed over the micro-batches of a step.
 
-    `names` are the phases in the order they began, None at the end of each step; `spans_s` the
-    seconds from each to the next.
+    `names` are the phases in the order they began, None at the end of each step; `spans_s` the seconds
+    from each to the next.
     """
     steps: list[dict[Phase, float]] = [{}]
     for phase, span_s in zip(names, spans_s, strict=True):
@@ -194,7 +193,7 @@ def phase_times(names: Sequence[Phase | None], spans_s: Sequence[float]) -> tupl
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Collect, then keep Python's garbage collector out of the way until the end."""
+    """Collects, then keeps Python's garbage collector from running until the end."""
     was_enabled, was_frozen = gc.isenabled(), gc.get_freeze_count() > 0
     gc.collect()
     if not was_frozen:

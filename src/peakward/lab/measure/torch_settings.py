@@ -1,4 +1,4 @@
-"""torch's global settings, kept and put back."""
+"""Keeps and restores torch's global settings."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,10 +10,10 @@ from peakward.records.errors import PeakwardError
 
 
 def matmul_precision() -> str:
-    """Of fp32 matmuls: highest, high or medium.
+    """The precision of fp32 matmuls: highest, high or medium.
 
     Raises:
-        PeakwardError: it was set by `fp32_precision`, beside which torch cannot tell what a lever changes.
+        PeakwardError: It was set by `fp32_precision`; torch then cannot tell what a lever changes.
     """
     try:
         return torch.get_float32_matmul_precision()
@@ -41,8 +41,8 @@ _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
 
 @contextmanager
 def kept_settings() -> Iterator[None]:
-    """On leaving, gradients, the default type, the precision of fp32 matmuls, determinism and the backends
-    of attention are set as they were.
+    """Restores, on leaving, the settings of gradients, the default type, the precision of fp32 matmuls,
+    determinism and the backends of attention.
 
     Raises:
         PeakwardError: as `matmul_precision`.

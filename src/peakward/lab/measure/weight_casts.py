@@ -1,4 +1,4 @@
-"""Copies of weights in the type that autocast computes in, told as they are made."""
+"""Reports copies of weights in autocast's type, as they are made."""
 
 from collections.abc import Callable, Iterator, Set
 from contextlib import ExitStack, contextmanager
@@ -14,12 +14,12 @@ from peakward.lab.models.decoder import Decoder
 
 @contextmanager
 def told_casts(model: Decoder, tell: Callable[[int], None]) -> Iterator[None]:
-    """While it lasts, `tell` is called with the address of every copy of a parameter in another type that
-    a module makes of its own, in the forward pass and where a block is recomputed.
+    """Calls `tell` with the address of every copy of a parameter in another type that a module makes,
+    in the forward pass and where a block is recomputed.
 
-    Compiled modules are not told of: their casts are part of their kernels. Only a module's own forward
-    pass is watched: while a mode is on, torch adds up the gradients of the backward pass elsewhere than
-    in place, so that a watched backward pass would allocate what a plain one does not.
+    Compiled modules are not reported: their casts are part of their kernels. Only a module's own
+    forward pass is watched. While a mode is on, torch does not add up gradients in place, so a watched
+    backward pass would allocate memory that a plain one does not.
     """
     weights = frozenset(address(each) for each in model.parameters())
     with ExitStack() as changes:
@@ -30,7 +30,7 @@ def told_casts(model: Decoder, tell: Callable[[int], None]) -> Iterator[None]:
 
 
 def address(tensor: Tensor) -> int:
-    """Of its storage."""
+    """The address of its storage."""
     return tensor.untyped_storage().data_ptr()
 
 
@@ -54,7 +54,7 @@ def _watched(module: nn.Module, casts: TorchDispatchMode) -> Iterator[None]:
 
 
 class _Casts(TorchDispatchMode):
-    """Every operator runs as it would; copies whose source is a weight are told of."""
+    """Runs every operator as it is, and reports copies whose source is a weight."""
 
     def __init__(self, weights: Set[int], tell: Callable[[int], None]) -> None:
         super().__init__()

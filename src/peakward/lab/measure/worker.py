@@ -1,8 +1,8 @@
 """A process that measures cases for its parent: `python -m peakward.lab.measure.worker`.
 
-It reads requests from one inherited pipe and writes replies to another, so that nothing a library
-prints can be taken for an answer. Its keeper (`keeper.py`) ends it, and all that it started, when
-the parent ends.
+It reads requests from one inherited pipe and writes replies to another, so a library's printed output
+cannot be taken for an answer. Its keeper (`keeper.py`) ends it, and all that it started, when the
+parent ends.
 """
 
 import argparse
@@ -61,14 +61,15 @@ Incoming = Request | Failed | None
 """A request, the answer to one that cannot be read, or the end of requests."""
 
 OOM_SCORE = "500"
-"""Of 1000: where memory runs out, the kernel takes the worker before the user's other processes."""
+"""The score of 1000 by which the kernel, where memory runs out, ends the worker before the user's other
+processes."""
 MOST_FILES = 4096
-"""A pipe's number is just below this, or below the limit of open files: a program that opens files gets
-the lowest free numbers, and one that writes to a wrong one writes to a low one."""
+"""The number of a pipe is just below this, or below the limit of open files. A program that opens files
+gets the lowest free numbers, and one that writes to a wrong number writes to a low one."""
 
 
 def main(prepare: jobs.Prepare = prepare_case, arguments: Sequence[str] | None = None) -> None:
-    """Serve until the requests end. Tests pass a `prepare` that fails on purpose."""
+    """Serves until the requests end. Tests pass a `prepare` that fails on purpose."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, required=True, metavar="FD")
     parser.add_argument("--replies", type=int, required=True, metavar="FD")
@@ -83,12 +84,14 @@ def main(prepare: jobs.Prepare = prepare_case, arguments: Sequence[str] | None =
 
 
 def serve(incoming: "SimpleQueue[Incoming]", replies: BinaryIO, prepare: jobs.Prepare) -> None:
-    """Answer requests one after another; end with them, or after one that failed."""
+    """Answers requests one after another; ends with them, or after one that failed."""
     own_pid = os.getpid()
 
     def send(reply: Reply) -> None:
         if os.getpid() != own_pid:
-            os._exit(1)  # A user's code has forked, and this copy of us would answer as well.
+            os._exit(
+                1
+            )  # A user's code has forked, and this copy of the worker would answer as well.
         replies.write(msgspec.json.encode(reply) + b"\n")
         replies.flush()
 
@@ -175,8 +178,8 @@ def _device_type(request: Request) -> DeviceType:
 
 
 def _out_of_reach(pipe: int) -> int:
-    """The pipe under a number that nobody comes to by accident, and that no child inherits: it would
-    keep the parent waiting."""
+    """The pipe under a number that no code uses by accident. No child inherits it: that would keep the
+    parent waiting."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MOST_FILES if limit == resource.RLIM_INFINITY else min(limit, MOST_FILES)
     moved = fcntl.fcntl(pipe, fcntl.F_DUPFD_CLOEXEC, most - 16)
@@ -185,7 +188,7 @@ def _out_of_reach(pipe: int) -> int:
 
 
 def _settle() -> None:
-    """Make this process one that can be lost without a trace."""
+    """Makes this process one that can be lost without a trace."""
     faulthandler.enable()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -194,7 +197,7 @@ def _settle() -> None:
 
 
 def _listen(requests: BinaryIO, incoming: "SimpleQueue[Incoming]") -> None:
-    """Queue requests, up to the end of their pipe."""
+    """Queues requests, up to the end of their pipe."""
     with contextlib.suppress(OSError):  # A user's code has closed the pipe.
         for line in requests:
             incoming.put(_read(line))

@@ -1,6 +1,6 @@
-"""Functions of torch as CUDA's dispatch has them, where a CPU's takes another way.
+"""Runs functions of torch as CUDA dispatches them, where a CPU takes another way.
 
-While a module is captured its tensors are a CPU's. Two things then differ from CUDA: RMSNorm, which a
+While a module is captured its tensors are on a CPU. Two things then differ from CUDA: RMSNorm, which a
 CPU takes apart (`cuda_rms_norm`), and mixed precision, whose list of functions that compute in fp32 is
 CUDA's own (ATen/autocast_mode.h, AT_FORALL_FP32 and AT_FORALL_FP32_SET_OPT_DTYPE).
 """
@@ -29,14 +29,14 @@ IN_FP32 = frozenset(
         *(torch.norm, Tensor.norm, _F.softplus, _F.cosine_similarity),
     }
 )
-"""What CUDA's autocast computes in fp32 and a CPU's may not."""
+"""The functions that CUDA's autocast computes in fp32 and a CPU's may not."""
 
 
 class AsOnCuda(TorchFunctionMode):
-    """While it is on, torch's functions are carried out as on CUDA, as far as that is known here.
+    """Runs torch's functions as on CUDA while it is on, as far as they are known here.
 
     Args:
-        mixed: whether autocast is on around the forward pass.
+        mixed: Whether autocast is on around the forward pass.
     """
 
     def __init__(self, *, mixed: bool) -> None:
@@ -63,7 +63,7 @@ def _normed(
     weight: Tensor | None = None,
     eps: float | None = None,
 ) -> Any:
-    """Over one dimension, of one type, in one operator; else as torch takes it apart."""
+    """RMSNorm over one dimension and of one type in one operator; else as torch takes it apart."""
     over = tuple(normalized_shape)
     if len(over) != 1 or (weight is not None and weight.dtype != input.dtype):
         return func(input, normalized_shape, weight, eps)

@@ -1,7 +1,7 @@
-"""RMSNorm as CUDA carries it out, one operator each way, where a CPU takes it apart.
+"""Stand-ins for RMSNorm as CUDA computes it: one operator each way, where a CPU takes it apart.
 
-torch has `_fused_rms_norm` for CUDA; on a CPU it is five operators, and eighteen backward. These
-stand in its place while a module is captured. They have shapes and no arithmetic.
+torch has `_fused_rms_norm` for CUDA; on a CPU RMSNorm is five operators, and eighteen in the backward
+pass. These operators take their place while a module is captured. They have shapes and no arithmetic.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ AS_ON_CUDA = {
     "peakward.rms_norm": "aten._fused_rms_norm",
     "peakward.rms_norm_backward": "aten._fused_rms_norm_backward",
 }
-"""What each of them stands for."""
+"""The CUDA operator that each of them stands for."""
 
 
 @torch.library.custom_op("peakward::rms_norm", mutates_args=())

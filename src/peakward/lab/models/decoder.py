@@ -1,8 +1,8 @@
-"""The reference decoder: a decoder-only Transformer in one file, every choice of `ModelShape` in it
-but for the mixture of experts, which is in `experts`.
+"""The reference decoder: a decoder-only Transformer in one file, with every choice of `ModelShape`
+except the mixture of experts, which is in `experts`.
 
-Query, key and value projections are one matrix, and so are gate and up: the same parameters as
-apart, in fewer and larger matmuls.
+Query, key and value projections are one matrix, and so are gate and up: the same parameters as apart,
+in fewer and larger matmuls.
 """
 
 import math
@@ -40,7 +40,8 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Computation(NamedTuple):
-    """Of each part of a block that has several implementations one; norms are modules, replaced as such."""
+    """One implementation of each part of a block that has several; norms are modules and are replaced
+    as such."""
 
     attention: AttentionFn
     rotation: RotationFn
@@ -48,7 +49,7 @@ class Computation(NamedTuple):
 
 
 INITIAL_DEVIATION = 0.02
-"""Of a weight that is drawn (Radford et al. 2019, GPT-2)."""
+"""The standard deviation of drawn weights (Radford et al. 2019, GPT-2)."""
 
 
 def norm(shape: ModelShape) -> nn.Module:
@@ -85,10 +86,10 @@ def sinusoids(shape: ModelShape, seq_len: int, like: Tensor, start: int = 0) -> 
 def alibi(shape: ModelShape, seq_len: int, like: Tensor, start: int = 0) -> Tensor:
     """Score bias (heads, seq_len, keys): minus slope times distance (Press et al. 2022).
 
-    Keys are all from the first that the first query attends to.
+    The keys are all from the first one that the first query attends to.
 
-    Slopes are 2^(-8·i/n) for n heads a power of two; for other n the paper's code takes those of
-    the power below and every second one of the power above, as here.
+    Slopes are 2^(-8·i/n) for n heads a power of two. For other n they are, as in the paper's code,
+    those of the power below and every second one of the power above.
     """
 
     def slopes(n: int) -> list[float]:
@@ -162,7 +163,7 @@ class FeedForward(nn.Module):
 
 
 def feed_forward(shape: ModelShape, gating: GatingFn) -> nn.Module:
-    """One network, or where the shape has several a mixture of them."""
+    """One network; a mixture of networks where the shape has several."""
     if shape.n_experts == 1:
         return FeedForward(shape, gating)
     return MixtureOfExperts(shape, ACTIVATIONS[shape.activation], gating)
@@ -233,8 +234,8 @@ class Decoder(nn.Module):
     ) -> Tensor:
         """ids, targets (batch, seq_len) of int64 → logits (batch, seq_len, vocab) or a scalar loss.
 
-        A target of -100 does not count. With a cache the ids stand behind the tokens that it holds,
-        their keys and values are written to it, and the logits are the last position's, (batch, 1,
+        A target of -100 does not count. With a cache the ids follow the tokens that it holds: their
+        keys and values are written to it, and the logits are those of the last position, (batch, 1,
         vocab).
         """
         shape, start = self.shape, 0 if cache is None else cache.length
@@ -254,11 +255,12 @@ class Decoder(nn.Module):
         return self.readout(x if cache is None else x[:, -1:], targets)
 
     def initialise(self, seed: int) -> None:
-        """Normal weights of `INITIAL_DEVIATION`, residual projections that/√(2·layers) (GPT-2), norms 1.
+        """Draws normal weights of `INITIAL_DEVIATION`, residual projections that/√(2·layers) (GPT-2),
+        norms 1.
 
-        Drawn in fp32 one tensor at a time and then cast, so that equal seeds give equal models in
-        every dtype and no more than one tensor's fp32 copy is ever held. A weight that is only planned is
-        drawn in its turn, and handed to its layer in the type of the others.
+        One tensor at a time is drawn in fp32 and then cast. Equal seeds therefore give equal models in
+        every dtype, and at most one tensor's fp32 copy exists at a time. A weight that is only planned
+        is drawn in its turn, and handed to its layer in the type of the others.
         """
         device, dtype = self.embedding.weight.device, self.embedding.weight.dtype
         generator = torch.Generator(device).manual_seed(seed)
@@ -276,7 +278,7 @@ class Decoder(nn.Module):
                 owner.keep(drawn.to(dtype))
             else:
                 parameter.data.copy_(drawn)
-            del drawn  # Or it would live on beside the next one.
+            del drawn  # Else it would stay in memory beside the next one.
 
 
 def build(
@@ -291,15 +293,15 @@ def build(
     dtype: torch.dtype,
     seed: int,
 ) -> Decoder:
-    """A decoder with initialised weights on its device, without a second copy anywhere."""
+    """A decoder with initialised weights on its device; no second copy of them exists anywhere."""
     with torch.device("meta"):
         model = Decoder(shape, attention, loss=loss, rotation=rotation, gating=gating)
     quantised_linear.apply(model.blocks, weights)
-    made: dict[Tensor, nn.Parameter] = {}  # A tied head's weight is met twice, and made once.
+    made: dict[Tensor, nn.Parameter] = {}  # A tied head's weight is met twice and made once.
     for module in model.modules():
         for name, planned in list(module.named_parameters(recurse=False)):
             if isinstance(module, QuantisedLinear) and name == "weight":
-                continue  # Or all would be there densely before the first is quantised.
+                continue  # At most one dense matrix exists at a time.
             if planned not in made:
                 weight = torch.empty(planned.shape, device=device, dtype=dtype)
                 made[planned] = nn.Parameter(weight)

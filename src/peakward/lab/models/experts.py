@@ -1,8 +1,8 @@
 """A mixture-of-experts feed-forward: each token goes through a few of many networks.
 
-Shazeer et al. 2017; the routing is that of Mixtral (Jiang et al. 2024, section 2.1). Dropless, as
-MegaBlocks (Gale et al. 2023): every token reaches the experts that it chose, however many others
-chose them too, with neither a capacity nor padding.
+Shazeer et al. 2017; the routing is that of Mixtral (Jiang et al. 2024, section 2.1). It is dropless, as
+MegaBlocks (Gale et al. 2023): every token reaches its chosen experts, however many other tokens chose
+them too, without a capacity or padding.
 """
 
 import torch
@@ -41,7 +41,7 @@ class MixtureOfExperts(nn.Module):
         """x (batch, seq_len, d_model) → the same shape."""
         tokens = x.flatten(0, -2)
         share, chosen = self.route(tokens)
-        # Visits are pairs (token, choice), token by token; the experts want them expert by expert.
+        # Visits are pairs (token, choice), token by token; the experts need them expert by expert.
         expert, order = chosen.flatten().sort(stable=True)
         experts = torch.arange(self.router.out_features, device=x.device)
         ends = torch.searchsorted(expert, experts, right=True, out_int32=True)

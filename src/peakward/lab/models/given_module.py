@@ -1,4 +1,4 @@
-"""A module of the user's, with what it is called on."""
+"""A user's module, with the inputs that it is called on."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,40 +11,40 @@ from torch.utils._pytree import tree_leaves
 from peakward.records.errors import PeakwardError
 
 Loss = Callable[[Any], Tensor]
-"""Of the module's output, a scalar."""
+"""The loss as a function of the module's output; a scalar."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GivenModule:
-    """What a source gives.
+    """A user's module, with its inputs and its loss.
 
-    Either `vocab_size` is known, and the module is called on token ids drawn below it,
-    (batch_size, seq_len) of int64, its logits scored against the ids one place on; or it is called
-    on `args` and `kwargs`, every step the same.
+    If `vocab_size` is known, the module is called on token ids drawn below it, (batch_size, seq_len) of
+    int64, and its logits are scored against the ids one place on. Else it is called on `args` and
+    `kwargs`, the same in every step.
     """
 
     module: nn.Module
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
     loss: Loss | None = None
-    """Without it an output that is a scalar is the loss, or the output's `.loss`."""
+    """The user's loss. Without it, the output is the loss if it is a scalar; else its `.loss` is."""
     vocab_size: int | None = None
     keeps_buffers: bool = False
-    """Whether 16-bit parameters leave buffers in fp32, as transformers has it: it computes its angles
-    from one, which 8 bits of mantissa would turn."""
+    """Whether buffers stay in fp32 under 16-bit parameters, as in transformers: it computes its angles
+    from a buffer, and 8 bits of mantissa would change them."""
 
 
 def given(made: object) -> GivenModule:
-    """From what a factory returned, or `pw.run` was handed.
+    """The module, from the return value of a factory or the arguments of `pw.run`.
 
     Args:
-        made: a module; or (module, batch) or (module, batch, loss); or an object with the attributes
-            `module`, `batch` and, if it likes, `loss`. A batch is a tensor, a sequence of positional
-            or a mapping of named inputs. A module alone is a language model: it says the range of its
-            token ids as `vocab_size` or `config.vocab_size`.
+        made: A module; or (module, batch) or (module, batch, loss); or an object with the attributes
+        `module`, `batch` and, optionally, `loss`. A batch is a tensor, a sequence of positional or a
+        mapping of named inputs. A module alone is a language model: it says the range of its token ids
+        as `vocab_size` or `config.vocab_size`.
 
     Raises:
-        PeakwardError: none of these; or a module that is compiled or wrapped already.
+        PeakwardError: None of these; or a module that is compiled or wrapped already.
     """
     module, batch, loss = _parts(made)
     if not isinstance(module, nn.Module):
@@ -87,10 +87,11 @@ def _inputs(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def expect_plain(module: nn.Module) -> None:
-    """A compiler or a wrapper around or in it would be measured in place of the module.
+    """Refuses a module with a compiler or a wrapper around or in it, which would be measured in its
+    place.
 
     Raises:
-        PeakwardError: there is one.
+        PeakwardError: There is one.
     """
     wrappers = (
         nn.DataParallel,

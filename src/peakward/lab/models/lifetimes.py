@@ -1,4 +1,4 @@
-"""When the memory of each tensor of running code comes and goes."""
+"""Records when the memory of each tensor of running code comes and goes."""
 
 import weakref
 from collections.abc import Iterable
@@ -14,10 +14,11 @@ from peakward.records.module_capture import Held, Lifetime
 
 
 class LifetimeRecorder(TorchDispatchMode):
-    """While it is on, every storage that an operator makes is followed to its end.
+    """Follows every storage that an operator makes, while it is on, to its end.
 
-    What is still there at the end stays to the end. `claim` says what tensors are for; of the rest,
-    what a backward pass finds there from the forward pass is an activation, all else temporary.
+    A storage that still exists at the end lasts to the end. `claim` says the purposes of tensors. Of
+    the others, those from the forward pass that a backward pass finds are activations, and all else is
+    temporary.
     """
 
     def __init__(self) -> None:
@@ -29,24 +30,25 @@ class LifetimeRecorder(TorchDispatchMode):
         self._gone: dict[int, int] = {}
         self._held_for: dict[int, Held] = {}
         self._known: dict[int, int] = {}
-        """Storages that are there, by address, and their numbers."""
+        """The numbers of the existing storages, by address."""
         self._watched: list[weakref.ref[Any]] = []
 
     def enter(self, phase: MemoryPhase) -> None:
-        """What comes next belongs to this phase."""
+        """Begins a phase."""
         if (self._phase, phase) == ("forward", "backward"):
             for number in self._known.values():
                 self._held_for.setdefault(number, "activations")
         self._phase = phase
 
     def claim(self, held_for: Held, claimed: Iterable[Tensor | None]) -> None:
-        """These tensors' memory is for that; what was not seen to be made is there from now on."""
+        """Gives the memory of these tensors a purpose. A tensor that was not seen being made exists
+        from now on."""
         for tensor in claimed:
             if tensor is not None:
                 self._held_for[self._number(tensor)] = held_for
 
     def lifetimes(self) -> tuple[Lifetime, ...]:
-        """Of everything so far."""
+        """The lifetimes of all storages so far."""
         end = max(0, len(self.phases) - 1)
         return tuple(
             Lifetime(

@@ -1,4 +1,4 @@
-"""Any module's step by watching it on tensors that have shapes and types and nothing else."""
+"""Captures the step of any module on tensors that have shapes and types but no values."""
 
 import hashlib
 import math
@@ -52,25 +52,25 @@ def capture_module(
     autocast: torch.dtype | None = None,
     tokens: int | None = None,
 ) -> ModuleCapture:
-    """The operators and tensors of the module's second step, the first having made what stays.
+    """The operators and tensors of the module's second step; the first one makes the tensors that stay.
 
-    Nothing is computed and nothing but shapes is allocated, so that a module of any size can be
-    captured anywhere, one on the meta device too. The module is not changed. Operators are those
-    that a CPU dispatches, and torch's RMSNorm as CUDA has it.
+    Nothing is computed and only shapes are allocated, so a module of any size can be captured anywhere,
+    also on the meta device. The module is not changed. Operators are those that a CPU dispatches, and
+    torch's RMSNorm as CUDA has it.
 
     Args:
-        args, kwargs: example inputs, of which only shapes and types are used.
+        args, kwargs: Example inputs; only shapes and types are used.
         pass_: forward without gradients; forward_backward; or train_step, with AdamW over lists of
-            tensors.
-        loss: of the module's output; without it the output is the loss, or has it as `.loss`.
+        tensors.
+        loss: The loss as a function of the module's output; without it the output is the loss, or has
+        it as `.loss`.
         autocast: bfloat16 or float16: mixed precision around the forward pass, by CUDA's lists.
-        tokens: of a step, for rates; without it the number of token ids, where the first input is of
-            integers.
+        tokens: The tokens of a step, for rates; without it the number of token ids, where the first
+        input holds integers.
 
     Raises:
-        PeakwardError: what runs depends on values; no loss is to be had; arithmetic whose amount
-            nobody states here, as of a convolution; a module that runs nothing; tokens that are not
-            above 0.
+        PeakwardError: The operators depend on values; there is no loss; the amount of some arithmetic
+        is not known here, as of a convolution; the module runs nothing; or the tokens are not above 0.
     """
     asked = _Asked(module, args, dict(kwargs or {}), pass_, loss, autocast)
     _check(asked)
@@ -93,7 +93,7 @@ def capture_module(
                 step.run(recorder.mark)
     except PeakwardError:
         raise
-    except Exception as error:  # Whatever anyone's code may raise where it finds no values.
+    except Exception as error:  # A user's code may raise anything where it finds no values.
         raise _refusal(error, recorder.last_module) from error
     graph = OpGraph.of(map(_as_on_cuda, recorder.graph().operators))
     _check_operators(graph)
@@ -156,11 +156,11 @@ def _refusal(error: Exception, last_module: str | None) -> PeakwardError:
 
 
 def _unmarked(_phase: Phase | None) -> None:
-    """Nobody listens."""
+    """Ignores the marks of phases."""
 
 
 class _Asked(NamedTuple):
-    """What is to be captured, as `capture_module` was given it."""
+    """The arguments of `capture_module`."""
 
     module: nn.Module
     args: Sequence[Any]
@@ -181,12 +181,12 @@ class _Step:
         self._optimizer: torch.optim.Optimizer | None = None
 
     def build(self) -> None:
-        """Stand-ins; the user's own tensors are never touched."""
+        """Makes the stand-ins; the user's own tensors are never touched."""
         trains = self._asked.pass_ != "forward"
         for name, each in self._asked.module.named_parameters():
             self._parameters[name] = _stand_in(each).requires_grad_(trains and each.requires_grad)
         self._buffers = {name: _stand_in(each) for name, each in self._asked.module.named_buffers()}
-        alike: dict[int, Tensor] = {}  # The same tensor given twice lies in memory once.
+        alike: dict[int, Tensor] = {}  # A tensor that is given twice is in memory once.
         self._given = tree_map_only(
             Tensor, lambda x: alike.setdefault(id(x), _stand_in(x)), self._given
         )
@@ -201,8 +201,8 @@ class _Step:
             self._optimizer = torch.optim.AdamW(self._trained(), foreach=True)
 
     def run(self, mark: Callable[[Phase | None], None]) -> None:
-        """One step, its phases told to `mark`. The module has the stand-ins for all of it: what is
-        recomputed in the backward pass takes them too."""
+        """Runs one step and reports its phases to `mark`. The module has the stand-ins for all of the
+        step, so recomputation in the backward pass uses them too."""
         standing_in = {**self._parameters, **self._buffers}
         with _reparametrize_module(self._asked.module, standing_in, tie_weights=True):
             self._run(mark)
@@ -252,10 +252,10 @@ def _stand_in(tensor: Tensor) -> Tensor:
 
 
 def _scalar(output: Any) -> Tensor:
-    """The loss itself, or an output's own.
+    """The loss: the output itself, or its `.loss`.
 
     Raises:
-        PeakwardError: neither.
+        PeakwardError: The output is neither.
     """
     found = getattr(output, "loss", output)
     if isinstance(found, Tensor) and found.numel() == 1:
@@ -274,7 +274,7 @@ def _as_on_cuda(operator: Operator) -> Operator:
 
 
 def _n_rows(given: object) -> int:
-    """Elements of the first tensor, but for a last dimension of floats."""
+    """The elements of the first tensor; for floats, without the last dimension."""
     first = next((x for x in tree_leaves(given) if isinstance(x, Tensor)), None)
     if first is None:
         return 1
@@ -283,7 +283,7 @@ def _n_rows(given: object) -> int:
 
 
 def _tokens(given: object) -> int | None:
-    """Of the first tensor, where that is token ids."""
+    """The number of token ids in the first tensor; None where it does not hold token ids."""
     first = next((x for x in tree_leaves(given) if isinstance(x, Tensor)), None)
     if first is None or first.dtype not in (torch.int64, torch.int32) or not first.numel():
         return None
@@ -295,7 +295,7 @@ def _path(path: str) -> str:
 
 
 class _ScalarsAreOne(TorchDispatchMode):
-    """Reads of a scalar give 1: AdamW reads its step count, on which no shape depends."""
+    """Makes every read of a scalar give 1: AdamW reads its step count, on which no shape depends."""
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None

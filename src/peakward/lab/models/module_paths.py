@@ -1,9 +1,9 @@
-"""Which module an operator belongs to, in the forward pass and in the backward pass.
+"""Tells which module an operator belongs to, in the forward pass and in the backward pass.
 
-Autograd numbers its nodes as they are made. A module's call begins and ends at such numbers, so a
-node's number tells the innermost module that was running when it was made, and the node that runs
-tells that of an operator in the backward pass. Modules that are recomputed there are called again,
-maybe in another thread, which numbers for itself; the nodes that this makes never run.
+Autograd numbers its nodes as they are made. A module's call begins and ends at such numbers, so the
+number of a node tells the innermost module that was running when it was made. In the backward pass, the
+node that runs tells the module of an operator. Modules that are recomputed there are called again,
+maybe in another thread with numbers of its own; the nodes that these calls make never run.
 """
 
 from bisect import bisect_right
@@ -20,8 +20,8 @@ class ModulePaths:
     """Follows the calls of a model's modules.
 
     Args:
-        model: whose modules.
-        name: from a module's path in the model to the one to give.
+        model: The model with the modules.
+        name: Turns a module's path in the model into the reported name.
     """
 
     def __init__(self, model: nn.Module, name: Name) -> None:
@@ -33,25 +33,29 @@ class ModulePaths:
         self._running: list[str | None] = [None]
         self._starts: list[int] = [0]
         self._modules: list[str | None] = [None]
-        """Nodes numbered `_starts[i]` to `_starts[i + 1]` were made in `_modules[i]`."""
+        """The modules of nodes: those numbered `_starts[i]` to `_starts[i + 1]` were made in
+        `_modules[i]`."""
         self.n_calls = 0
 
     def current(self) -> str | None:
-        """The innermost module that is running, or whose gradient is; None outside all."""
+        """The innermost module that is running, or whose gradient is computed; None outside all
+        modules."""
         node = torch._C._current_autograd_node()
         if node is None or len(self._running) > 1:
             return self._running[-1]
-        if hasattr(node, "variable"):  # It adds to a parameter's gradient, and has no number.
+        if hasattr(
+            node, "variable"
+        ):  # This node adds to a parameter's gradient, and has no number.
             return self._owners.get(node.variable)
         return self._modules[bisect_right(self._starts, node._sequence_nr()) - 1]
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """While it lasts, calls are seen."""
+        """Sees calls while it lasts."""
         hooks = []
         for module, name in self._names.items():
             hooks.append(module.register_forward_pre_hook(self._entering(name)))
-            # Also as a recomputation ends, which torch stops by an exception.
+            # Always, because torch ends a recomputation by an exception.
             hooks.append(module.register_forward_hook(self._leaving, always_call=True))
         try:
             yield

@@ -1,4 +1,4 @@
-"""A user's module by its source: `py:package.module:factory` or `hf:` and a configuration."""
+"""Builds a user's module from its source: `py:package.module:factory`, or `hf:` and a configuration."""
 
 from peakward.lab.models import python_source, source_files, transformers_source
 from peakward.lab.models.given_module import GivenModule
@@ -7,10 +7,10 @@ from peakward.records.errors import PeakwardError, SourceError
 
 
 def fingerprint(source: str) -> str:
-    """Of what the source is made of, in the working directory.
+    """The fingerprint of the files that the source consists of.
 
     Raises:
-        PeakwardError: it cannot be found, or read.
+        PeakwardError: A file cannot be found, or read.
     """
     kind, _, name = source.partition(":")
     if kind == "hf":
@@ -19,10 +19,10 @@ def fingerprint(source: str) -> str:
 
 
 def build(case: ModuleCase) -> GivenModule:
-    """The module, with what it is called on.
+    """The module, with its inputs.
 
     Raises:
-        SourceError: the source is another than that of the case.
+        SourceError: The source has changed since the case was made.
         PeakwardError: as the source's kind says.
     """
     kind, _, name = case.source.partition(":")

@@ -1,7 +1,7 @@
-"""torch's norms by Peakward's own kernels, and of the residual's sum in the same pass.
+"""torch's norms with Peakward's own kernels, also with the residual's sum in the same pass.
 
-Parameters, their names and the types of results are those of torch's modules: one becomes one of these,
-and back, by its class alone.
+Parameters, their names and the types of results are those of torch's modules: a module is turned into
+one of these, and back, by changing its class alone.
 """
 
 import torch
@@ -29,7 +29,7 @@ class FusedLayerNorm(nn.LayerNorm):
     def forward(  # type: ignore[override]  # A call of the module, so that what it runs is known as its own.
         self, x: Tensor, added: Tensor | None = None
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """As `FusedRMSNorm`."""
+        """See `FusedRMSNorm`."""
         if added is None:
             x = as_autocast(x)
             return layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
@@ -40,8 +40,8 @@ FusedNorm = FusedRMSNorm | FusedLayerNorm
 
 
 def of_sum(norm: FusedNorm, x: Tensor, added: Tensor) -> tuple[Tensor, Tensor]:
-    """x + added, and the norm of it: in one pass where both are of one type, which under autocast the
-    residual stream and what is added to it are not."""
+    """x + added, and the norm of the sum. It is one pass where both have one type; under autocast the
+    residual stream and the addend have different types."""
     if x.dtype == added.dtype:
         normed, x = norm(x, added)
         return x, normed
@@ -50,5 +50,5 @@ def of_sum(norm: FusedNorm, x: Tensor, added: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def as_autocast(x: Tensor) -> Tensor:
-    """In fp32 under autocast, which on CUDA takes norms so (ATen/autocast_mode.h, AT_FORALL_FP32)."""
+    """x in fp32 under autocast, because CUDA computes norms so (ATen/autocast_mode.h, AT_FORALL_FP32)."""
     return x.float() if torch.is_autocast_enabled(x.device.type) else x

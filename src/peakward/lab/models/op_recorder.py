@@ -1,4 +1,4 @@
-"""The operators of running code, as torch dispatches them below autograd and autocast."""
+"""Records the operators of running code, as torch dispatches them below autograd and autocast."""
 
 from typing import Any
 
@@ -23,13 +23,13 @@ from peakward.records.op_graph import Operator, OpGraph
 
 
 class OpRecorder(TorchDispatchMode):
-    """While it is on and a phase is marked, every operator that moves anything is kept.
+    """Keeps every operator that moves data, while it is on and a phase is marked.
 
-    Operators that torch itself composes of others are seen as these; one kernel of its own, as
-    fused attention, is one operator whatever it does inside. Which of these there are depends on
-    the device: `aten._fused_rms_norm` is one on CUDA, and several others on a CPU.
+    Operators that torch composes of others are seen as these others. A kernel of torch's own, such as
+    fused attention, is one operator whatever it does inside. The set of such kernels depends on the
+    device: `aten._fused_rms_norm` is one on CUDA, and several others on a CPU.
 
-    A kernel that is launched past the dispatcher, as a Triton one, is not seen.
+    A kernel that is launched past the dispatcher, such as a Triton kernel, is not seen.
     """
 
     def __init__(self, model: nn.Module, *, name: Name) -> None:
@@ -38,19 +38,19 @@ class OpRecorder(TorchDispatchMode):
         self._phase: Phase | None = None
         self._seen: list[Operator] = []
         self.last_module: str | None = None
-        """Of the last operator, also where it raised something."""
+        """The module of the last operator, also where that operator raised an error."""
 
     def mark(self, phase: Phase | None) -> None:
-        """From here on operators are of this phase; of none, and not kept, before the first."""
+        """Gives the following operators a phase. Operators before the first mark are not kept."""
         self._phase = phase
 
     def graph(self) -> OpGraph:
-        """What was kept so far."""
+        """The operators that were kept so far."""
         return OpGraph.of(self._seen)
 
     @property
     def n_module_calls(self) -> int:
-        """Of the modules that it follows."""
+        """The number of calls of the followed modules."""
         return self._paths.n_calls
 
     def __enter__(self) -> "OpRecorder":

@@ -1,7 +1,7 @@
-"""What a dispatched operator reads and writes, from its arguments and results.
+"""Counts the bytes that a dispatched operator reads and writes, from its arguments and results.
 
-The rule is in `records.op_graph.Operator`. Which arguments an operator changes is in its schema;
-which of them it never reads is not, so the few that there are have their rules here.
+The rule is in `records.op_graph.Operator`. An operator's schema says which arguments it changes, but
+not which ones it never reads. The few operators that do not read all arguments have rules here.
 """
 
 import math
@@ -22,7 +22,7 @@ def tensors(tree: object) -> list[Tensor]:
 
 
 def operands(values: Iterable[object]) -> tuple[Operand, ...]:
-    """Of arguments or results, in order; of each list, those alike as one."""
+    """The operands of arguments or results, in order; equal ones in a list are counted together."""
     return tuple(
         Operand(shape=shape, dtype=dtype, count=count)
         for value in values
@@ -60,12 +60,13 @@ def fresh(results: Iterable[object], given: Iterable[Tensor]) -> list[object]:
 
 
 def bytes_read(name: str, given: list[Tensor]) -> int:
-    """By the operator of this name ("aten.mm") of its tensor arguments, in their order."""
+    """The bytes that the operator of this name ("aten.mm") reads of its tensor arguments, given in
+    order."""
     return _READ.get(name, stored_bytes)(given)
 
 
 def stored_bytes(given: Iterable[Tensor]) -> int:
-    """Of the elements that lie in memory; what two of the tensors share as wholes, once."""
+    """The bytes of the elements in memory; tensors that are wholly the same memory count once."""
     distinct = {_place(each): each for each in given}
     return sum(
         math.prod(size for size, _ in extents) * each.element_size()
@@ -74,19 +75,20 @@ def stored_bytes(given: Iterable[Tensor]) -> int:
 
 
 def _place(tensor: Tensor) -> tuple[int, int, tuple[tuple[int, int], ...]]:
-    """Storage, first element, and sizes with their strides: alike for a tensor and its transpose."""
+    """The storage, the first element, and sizes with their strides: equal for a tensor and its
+    transpose."""
     along = zip(tensor.shape, tensor.stride(), strict=True)
     extents = sorted((size, stride) for size, stride in along if size != 1 and stride != 0)
     return tensor.untyped_storage()._cdata, int(tensor.storage_offset()), tuple(extents)
 
 
 def _nothing(_given: list[Tensor]) -> int:
-    """Of the argument only the shape and the type are used."""
+    """0: only the argument's shape and type are used."""
     return 0
 
 
 def _all_but(position: int) -> Callable[[list[Tensor]], int]:
-    """Of the argument at `position` nothing is read."""
+    """A rule for operators that read nothing of the argument at `position`."""
 
     def rule(given: list[Tensor]) -> int:
         return stored_bytes(given[:position] + given[position + 1 :])
@@ -95,18 +97,19 @@ def _all_but(position: int) -> Callable[[list[Tensor]], int]:
 
 
 def _rows(given: list[Tensor]) -> int:
-    """The indices, and a row of the table for each, found in the cache or not."""
+    """The bytes of the indices and of a table row for each; a row in the cache counts too."""
     table, indices = given
     return stored_bytes([indices]) + indices.numel() * table.shape[1] * table.element_size()
 
 
 def _product(given: list[Tensor]) -> int:
-    """Nothing where one of the matrices has no elements."""
+    """The bytes of all arguments; 0 where one of the matrices has no elements."""
     return stored_bytes(given) if all(each.numel() for each in given) else 0
 
 
 def _grouped_product(given: list[Tensor]) -> int:
-    """Of matrices one for each group no more than there are rows: so many groups have any."""
+    """The bytes of the rows and of the groups' matrices, of at most as many groups as there are rows:
+    other groups are empty."""
     rows, matrices, *ends = given
     if rows.dim() != 2 or matrices.dim() != 3:
         return stored_bytes(given)
@@ -116,7 +119,7 @@ def _grouped_product(given: list[Tensor]) -> int:
 
 
 def _targets(given: list[Tensor]) -> int:
-    """The targets, and of each row the element that its target names."""
+    """The bytes of the targets, and of the element that each target names in its row."""
     log_probabilities, targets = given
     return stored_bytes([targets]) + targets.numel() * log_probabilities.element_size()
 
@@ -137,7 +140,7 @@ _READ: dict[str, Callable[[list[Tensor]], int]] = {
     "aten.new_full": _nothing,
 }
 _LEFT_ALONE = {"aten._fused_adamw_": ("grads",)}
-"""Arguments that the schema has as changed, but which are so only under a loss scale."""
+"""The arguments that the schema lists as changed, but that change only under a loss scale."""
 ALLOCATIONS = frozenset(
     {
         "aten.empty",
@@ -148,4 +151,4 @@ ALLOCATIONS = frozenset(
         "aten.lift_fresh",
     }
 )
-"""Their results are new, but nothing is written to them."""
+"""The operators whose results are new, but are not written to."""

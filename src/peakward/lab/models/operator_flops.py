@@ -1,8 +1,8 @@
 """The floating-point operations of a dispatched operator, from the shapes of its arguments.
 
-Two for each multiply-add of a matrix product, nothing for what is none: as torch's FlopCounterMode
-counts, which its registry leaves out for torch's fused attention on a CPU and for grouped products,
-and refuses for heads that share keys and values before torch 2.12. No mask spares anything here.
+Each multiply-add of a matrix product counts as two, and all else as nothing, as in torch's
+FlopCounterMode. Its registry leaves out torch's fused attention on a CPU and grouped products, and
+before torch 2.12 refuses heads that share keys and values. A mask does not reduce the count here.
 """
 
 import math
@@ -15,13 +15,13 @@ Shapes = list[tuple[int, ...]]
 
 
 def flops(name: str, tensors: list[Tensor]) -> int:
-    """Of the operator of this name ("aten.mm") on its tensor arguments, in their order."""
+    """The FLOPs of the operator of this name ("aten.mm") on its tensor arguments, given in order."""
     formula = _FORMULAS.get(name)
     return 0 if formula is None else formula([tuple(each.shape) for each in tensors])
 
 
 def _product(first: int) -> Callable[[Shapes], int]:
-    """Of [..., m, k] at `first` and [..., k, n] after it."""
+    """The FLOPs of [..., m, k] at `first` times [..., k, n] after it."""
 
     def formula(shapes: Shapes) -> int:
         return 2 * math.prod(shapes[first]) * shapes[first + 1][-1]
@@ -30,17 +30,18 @@ def _product(first: int) -> Callable[[Shapes], int]:
 
 
 def _grouped_product(shapes: Shapes) -> int:
-    """Of (…, m, k) and (…, k, n), either or both without a dimension of groups, which are then cut
-    from the rows of the first, the columns of the second, or k of both: each of these is in one
-    group, and without such a cut every group multiplies whole matrices."""
+    """The FLOPs of (…, m, k) times (…, k, n), where either or both may have no dimension of groups. The
+    groups are then cut from the rows of the first, the columns of the second, or k of both, and each
+    element is in one group. Without such a cut every group multiplies whole matrices."""
     a, b = shapes[:2]
     whole = len(a) == len(b) == 3
     return 2 * (a[0] if whole else 1) * a[-2] * a[-1] * b[-1]
 
 
 def _attention(query: int, n_key_products: int, n_value_products: int) -> Callable[[Shapes], int]:
-    """Query [batch, heads, s, d] at `query`, then key [.., t, d] and value [.., t, dv]: products as
-    large as the scores' (along d), and as large as the weighted values' (along dv)."""
+    """The FLOPs of attention: query [batch, heads, s, d] at `query`, then key [.., t, d] and value [..,
+    t, dv]; `n_key_products` as large as the scores' (along d), and `n_value_products` as large as the
+    weighted values' (along dv)."""
 
     def formula(shapes: Shapes) -> int:
         batch, heads, n_queries, size = shapes[query]
@@ -52,13 +53,14 @@ def _attention(query: int, n_key_products: int, n_value_products: int) -> Callab
 
 
 def _own_attention_backward(shapes: Shapes) -> int:
-    """The gradient of the log-sum-exp comes before the query, where there is one."""
+    """The FLOPs of our attention's backward pass; the gradient of the log-sum-exp, if any, comes before
+    the query."""
     query = next(i for i, shape in enumerate(shapes) if i and len(shape) == 4)
     return _attention(query, 3, 2)(shapes)
 
 
 def _linear_cross_entropy(n_products: int) -> Callable[[Shapes], int]:
-    """Of (tokens, d) and (vocab, d), or as large ones."""
+    """The FLOPs of `n_products` products of (tokens, d) and (vocab, d), or as large ones."""
 
     def formula(shapes: Shapes) -> int:
         (n_tokens, width), (vocab, _) = shapes[:2]
@@ -68,13 +70,13 @@ def _linear_cross_entropy(n_products: int) -> Callable[[Shapes], int]:
 
 
 def _slope_product(shapes: Shapes) -> int:
-    """Of (tokens, d), and of the logits' gradient after the one of these."""
+    """The FLOPs of (tokens, d) with the gradient of the logits, which is the third argument."""
     (n_tokens, width), _, (_, columns) = shapes[:3]
     return 2 * n_tokens * width * columns
 
 
 def _quantised_product(shapes: Shapes) -> int:
-    """Of (…, k) and n outputs, each with scales: (groups, n)."""
+    """The FLOPs of (…, k) with n outputs; the scales are (groups, n)."""
     x, _, scale = shapes[:3]
     return 2 * math.prod(x) * scale[-1]
 
@@ -93,7 +95,7 @@ _FORMULAS: dict[str, Callable[[Shapes], int]] = {
     "aten.addmm": _product(1),
     "aten.baddbmm": _product(1),
     **{f"aten._scaled_dot_product_{kind}": _attention(0, 1, 1) for kind in _FUSED},
-    # The scores once more, then the gradients of the query, the key, the weights and the value.
+    # Five products: the scores again, and the gradients of the query, the key, the weights and the value.
     **{f"aten._scaled_dot_product_{kind}_backward": _attention(1, 3, 2) for kind in _FUSED},
     "peakward.decode_attention": _attention(0, 1, 1),
     "peakward.flash_attention": _attention(0, 1, 1),
@@ -119,9 +121,9 @@ _ARITHMETIC = frozenset(
         *("aten._trilinear", "aten.linear", "aten.mv", "aten.dot", "aten.addmv", "aten.addbmm"),
     }
 )
-"""Operators of matrix products and convolutions: those that torch counts, and those that it omits."""
+"""All operators of matrix products and convolutions: those that torch counts, and those that it omits."""
 
 
 def is_uncounted(name: str) -> bool:
-    """Whether the operator is known to compute, and not how much."""
+    """Whether the operator is known to compute an unknown amount."""
     return name in _ARITHMETIC and name not in _FORMULAS

@@ -1,4 +1,4 @@
-"""How an operator's operands lie in memory, and what its settings say that shapes do not."""
+"""Tells how an operator's operands lie in memory, and what its settings say that shapes do not."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -8,14 +8,14 @@ from torch._ops import OpOverload
 
 
 def scattered(operands: Iterable[Tensor]) -> bool:
-    """Whether those of more than one element differ in shape or strides, or leave gaps."""
+    """Whether operands of more than one element differ in shape or strides, or leave gaps."""
     large = [each for each in operands if each.numel() > 1]
     kinds = {(tuple(each.shape), tuple(each.stride())) for each in large}
     return len(kinds) > 1 or not all(map(_is_dense, large))
 
 
 def is_causal(operator: OpOverload, args: Any, kwargs: Any) -> bool:
-    """Of fused attention; of all else, which has no such argument, true."""
+    """Whether fused attention is causal; true for operators without such an argument."""
     names = [each.name for each in operator._schema.arguments]
     given = dict(zip(names, args, strict=False)) | kwargs
     said = next((each for each in ("is_causal", "causal") if each in names), None)
@@ -23,7 +23,7 @@ def is_causal(operator: OpOverload, args: Any, kwargs: Any) -> bool:
 
 
 def _is_dense(tensor: Tensor) -> bool:
-    """Every address between the first element and the last is an element's, and of one alone."""
+    """Whether every address between the first element and the last belongs to exactly one element."""
     expected = 1
     extents = zip(tensor.stride(), tensor.shape, strict=True)
     for stride, size in sorted((stride, size) for stride, size in extents if size != 1):

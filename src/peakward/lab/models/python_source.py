@@ -15,17 +15,17 @@ from peakward.records.errors import PeakwardError, SourceError
 
 PACKAGE = Path(__file__).parents[2]
 OFFERED = ("batch_size", "seq_len", "device")
-"""What a factory is told, by name, of those that it takes."""
+"""The arguments that a factory is given if it takes them by name."""
 
 
 def build(path: str, *, batch_size: int, seq_len: int, device: str, seed: int) -> GivenModule:
-    """What the factory gives under that random seed.
+    """The module that the factory returns under that random seed.
 
-    A factory that takes `batch_size`, `seq_len` or `device` by these names is told them.
+    A factory that takes `batch_size`, `seq_len` or `device` by these names is given them.
 
     Raises:
-        SourceError: there is no such module or function.
-        PeakwardError: it cannot be imported, raises, wants other arguments or gives no module.
+        SourceError: There is no such module or function.
+        PeakwardError: It cannot be imported, raises, needs other arguments or returns no module.
     """
     factory = _factory(path)
     offered = {"batch_size": batch_size, "seq_len": seq_len, "device": device}
@@ -39,11 +39,12 @@ def build(path: str, *, batch_size: int, seq_len: int, device: str, seed: int) -
 
 
 def raise_as_bad_input(error: BaseException, expected: str) -> Never:
-    """Raise what a user's code raised as bad input, with its last line and place. That memory ran out,
-    which is a result, and what our own code raised, which is a fault of ours, is raised as it is.
+    """Raises an error of a user's code as bad input, with its last line and place. Two kinds of errors
+    are raised unchanged: that memory ran out, which is a result, and errors of our own code, which are
+    faults of ours.
 
     Raises:
-        PeakwardError: with these exceptions, always.
+        PeakwardError: always, with these exceptions.
     """
     if isinstance(error, torch.OutOfMemoryError | MemoryError) or "allocate memory" in str(error):
         raise error
@@ -57,7 +58,7 @@ def raise_as_bad_input(error: BaseException, expected: str) -> Never:
 
 
 def _place(error: BaseException) -> str:
-    """The innermost line of the working directory's code, or else of any."""
+    """The innermost line in the working directory's code, else the innermost of all."""
     frames = traceback.extract_tb(error.__traceback__)
     if not frames:
         return ""
@@ -78,7 +79,8 @@ def _is_ours(frame: traceback.FrameSummary) -> bool:
 
 
 def _raised(frame: traceback.FrameSummary) -> bool:
-    """Whether an error that ends in this frame is its own: a watcher of operators only calls them."""
+    """Whether an error in this frame was raised by its own code: a watcher of operators only calls
+    them."""
     return frame.name not in ("__torch_function__", "__torch_dispatch__")
 
 
@@ -98,7 +100,7 @@ def module_and_factory(path: str) -> tuple[str, str]:
 
 def _factory(path: str) -> Callable[..., object]:
     name, attribute = module_and_factory(path)
-    # Last, so that a file in the working directory cannot pass for a module of torch's.
+    # Last, so that a file in the working directory does not hide a module of torch's.
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
     try:
@@ -124,7 +126,7 @@ def _factory(path: str) -> Callable[..., object]:
 def _wanted(factory: Callable[..., object], path: str) -> list[str]:
     try:
         parameters = inspect.signature(factory).parameters.values()
-    except (TypeError, ValueError):  # One written in C.
+    except (TypeError, ValueError):  # The function is written in C.
         return []
     named = [
         each for each in parameters if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)

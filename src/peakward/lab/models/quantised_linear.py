@@ -1,8 +1,9 @@
-"""Linear layers whose weights are kept in 8 or 4 bits, and multiplied as they are kept: for passes without
-gradients alone.
+"""Linear layers whose weights are stored in 8 or 4 bits and multiplied in that form, for passes without
+gradients only.
 
-One is an nn.Linear by another class. Its dense weight stays on the meta device, a place in the order in
-which weights are drawn, until `keep` takes the numbers; from then on it has none.
+Such a layer is an nn.Linear with another class. Its dense weight stays on the meta device, where it
+keeps its place in the order in which weights are drawn. After `keep` has taken the numbers it has no
+dense weight.
 """
 
 from abc import ABC, abstractmethod
@@ -17,11 +18,12 @@ from peakward.records.case import StoredWeights
 
 SCALE_DTYPE = torch.bfloat16
 CHUNK_ELEMENTS = 1 << 22
-"""Quantised at once, at up to 32 bytes each, so that no large matrix has temporaries of its own size."""
+"""The elements that are quantised at once, at up to 32 bytes each, so that a large matrix needs no
+temporaries of its own size."""
 
 
 class QuantisedLinear(nn.Linear, ABC):
-    """F.linear, of an input in autocast's type where that is on."""
+    """F.linear on quantised weights; under autocast the input is cast to its type."""
 
     stored: Tensor
     scale: Tensor
@@ -29,18 +31,19 @@ class QuantisedLinear(nn.Linear, ABC):
     @staticmethod
     @abstractmethod
     def quantised(weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Of rows (n, in_features): how they are kept, and their scales (groups, n)."""
+        """The stored form of rows (n, in_features), and their scales (groups, n)."""
 
     @abstractmethod
     def dequantised(self, dtype: torch.dtype) -> Tensor:
-        """What is kept stands for: (out_features, in_features) in `dtype`."""
+        """The dense weight that the stored form stands for: (out_features, in_features) in `dtype`."""
 
     @abstractmethod
     def product(self, x: Tensor) -> Tensor:
         """x (…, in_features) times the transposed weight."""
 
     def keep(self, weight: Tensor) -> None:
-        """Quantise (out_features, in_features), some rows at a time, and forget the place of it."""
+        """Quantises (out_features, in_features), some rows at a time, and drops the weight on the meta
+        device."""
         n_rows = max(1, CHUNK_ELEMENTS // self.in_features)
         whole: tuple[Tensor, ...] = ()
         for first in range(0, self.out_features, n_rows):
@@ -62,7 +65,7 @@ class QuantisedLinear(nn.Linear, ABC):
         return y if self.bias is None else y + self.bias.to(y.dtype)
 
     def _like(self, part: Tensor) -> Tensor:
-        """Room for every row of what a part has some of."""
+        """An empty tensor with room for all rows, of the kind of a part that has some of them."""
         shape = list(part.shape)
         shape[_dimension_of_rows(part)] = self.out_features
         return part.new_empty(shape)
@@ -72,7 +75,7 @@ class QuantisedLinear(nn.Linear, ABC):
 
 
 class Int8Linear(QuantisedLinear):
-    """A scale for each output."""
+    """A linear layer in int8, with a scale for each output."""
 
     @staticmethod
     def quantised(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -89,7 +92,8 @@ class Int8Linear(QuantisedLinear):
 
 
 class Int4Linear(QuantisedLinear):
-    """A scale for each output and `INT4_GROUP` inputs, which divide in_features."""
+    """A linear layer in int4, with a scale for each output and `INT4_GROUP` inputs; INT4_GROUP divides
+    in_features."""
 
     @staticmethod
     def quantised(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -109,7 +113,8 @@ KINDS: dict[StoredWeights, type[QuantisedLinear]] = {"int8": Int8Linear, "int4:1
 
 
 def apply(blocks: nn.Module, weights: StoredWeights) -> None:
-    """Turn every linear layer into its quantised form, in place, its weight on the meta device to be kept."""
+    """Turns every linear layer into its quantised form, in place. The weights stay on the meta device
+    until `keep`."""
     if weights == "dense":
         return
     for module in blocks.modules():
@@ -118,12 +123,12 @@ def apply(blocks: nn.Module, weights: StoredWeights) -> None:
 
 
 def n_weights(module: nn.Module) -> int:
-    """Elements of the quantised weights, which are no parameters."""
+    """The number of quantised weights, which are not parameters."""
     quantised = (each for each in module.modules() if isinstance(each, QuantisedLinear))
     return sum(each.in_features * each.out_features for each in quantised)
 
 
 def _dimension_of_rows(kept: Tensor) -> int:
-    """Of the weight's rows in what is kept of it: the first of bytes (n, k), the second of packed tiles
-    and of scales."""
+    """The dimension of the weight's rows in a stored tensor: the first in bytes (n, k), the second in
+    packed tiles and in scales."""
     return 0 if kept.dtype == torch.int8 else 1

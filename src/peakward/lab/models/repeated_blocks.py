@@ -1,12 +1,12 @@
-"""The blocks that a module repeats, found in its tree."""
+"""Finds the blocks that a module repeats."""
 
 from torch import nn
 
 
 def repeated_blocks(module: nn.Module) -> nn.ModuleList | nn.Sequential | None:
-    """The longest list of modules of one class, of those that lie in no other such list; None without.
+    """The longest list of modules of one class that lies in no other such list; None without one.
 
-    A block's own lists, as of experts, lie in the list of blocks, which goes before them.
+    A block's own lists, such as experts, lie in the list of blocks and are therefore not chosen.
     """
     found: list[nn.ModuleList | nn.Sequential] = []
     _search(module, found)
@@ -22,6 +22,7 @@ def _search(module: nn.Module, found: list[nn.ModuleList | nn.Sequential]) -> No
 
 
 def _alike(blocks: nn.ModuleList | nn.Sequential) -> bool:
-    """Several of one class, each of more parts than one: no list of mere layers."""
+    """Whether these are several modules of one class, each with more than one part, and not mere
+    layers."""
     kinds = {type(each) for each in blocks}
     return len(blocks) > 1 and len(kinds) == 1 and any(True for _ in blocks[0].children())

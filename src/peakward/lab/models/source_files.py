@@ -1,4 +1,4 @@
-"""Which files of the working directory a Python module is made of. Nothing is imported or run."""
+"""Finds the files of the working directory that make up a Python module. Nothing is imported or run."""
 
 import ast
 import hashlib
@@ -11,11 +11,11 @@ from peakward.records.errors import PeakwardError
 
 
 def fingerprint(module: str) -> str:
-    """16 digits, of the content of the module's files in the working directory and of the versions of the
-    packages that these import. What a name computed while running imports is not seen.
+    """16 digits that depend on the content of the module's files in the working directory and on the
+    versions of the packages that these import. Imports of computed names are not seen.
 
     Raises:
-        PeakwardError: a file that is no Python.
+        PeakwardError: A file is not Python.
     """
     folder, digest = Path.cwd(), hashlib.sha256()
     imported: dict[str, None] = {module: None}
@@ -36,7 +36,7 @@ def fingerprint(module: str) -> str:
 
 
 def imported_from(folder: Path, imported: dict[str, None]) -> Iterator[str]:
-    """Each name of `imported`, which grows by what the files of each of them in the folder import."""
+    """Yields each name of `imported`, which grows by the imports of its files in the folder."""
     done: set[str] = set()
     while left := [name for name in imported if name not in done]:
         for name in left:
@@ -47,7 +47,7 @@ def imported_from(folder: Path, imported: dict[str, None]) -> Iterator[str]:
 
 
 def _files(folder: Path, name: str) -> Iterator[Path]:
-    """Of the module or package in the folder, and of the packages around it."""
+    """The files in the folder of the module or package, and of the packages around it."""
     parts = name.split(".")
     for end in range(1, len(parts) + 1):
         base = folder.joinpath(*parts[:end])
@@ -55,7 +55,7 @@ def _files(folder: Path, name: str) -> Iterator[Path]:
 
 
 def _imports(path: Path, folder: Path) -> Iterator[str]:
-    """Dotted names that any import statement of the file may mean, those in functions too."""
+    """The dotted names that any import statement of the file may mean, also those in functions."""
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError) as error:

@@ -1,4 +1,5 @@
-"""A causal language model of transformers: with the weights that lie beside its configuration, or random."""
+"""A causal language model of transformers, with the weights beside its configuration or with random
+ones."""
 
 import hashlib
 import importlib.metadata
@@ -20,17 +21,18 @@ NO_TRANSFORMERS = (
     "expected transformers, whose models hf: names, got none: run `pip install 'transformers>=5.0'`"
 )
 IMPLEMENTATIONS: dict[Attention, str | None] = {"as-written": None, "naive": "eager"}
-"""transformers' names; every other is a backend of "sdpa"."""
+"""The names that transformers gives to these; every other one is a backend of "sdpa"."""
 SAMPLES, SAMPLE_BYTES = 64, 1 << 16
-"""Of a file of weights, what its fingerprint reads: 4 MiB, however large it is."""
+"""The number and size of the pieces of a weight file that its fingerprint reads: 4 MiB, however large
+the file is."""
 
 
 def fingerprint(name: str) -> str:
-    """16 digits, of the configuration's content, of the version of transformers, and of the weights that
-    are loaded their names, sizes and 64 pieces of each: training changes every piece.
+    """16 digits that depend on the configuration's content, on the version of transformers, and on the
+    names, the sizes and 64 pieces of each file of weights that is loaded. Training changes every piece.
 
     Raises:
-        PeakwardError: no such configuration, no transformers, or weights that are not read.
+        PeakwardError: No such configuration, no transformers, or weights that cannot be read.
     """
     if importlib.util.find_spec("transformers") is None:
         raise PeakwardError(NO_TRANSFORMERS)
@@ -43,10 +45,10 @@ def fingerprint(name: str) -> str:
 
 
 def _configuration(name: str) -> tuple[Path, dict[str, object]]:
-    """Where it lies, and what is in it.
+    """The path of the configuration, and its content.
 
     Raises:
-        PeakwardError: there is none, or it has sizes that no model has, or names code from elsewhere.
+        PeakwardError: There is none, it has sizes that no model has, or it names code from elsewhere.
     """
     path = files.found(name)
     held = files.configuration(path)
@@ -72,19 +74,19 @@ def _sampled(file: Path) -> bytes:
 
 
 def build(name: str, attention: Attention, *, device: str, seed: int) -> GivenModule:
-    """The model, in fp32 on the device, with its weights where they lie beside the configuration, else
-    as `AutoModelForCausalLM.from_config` initialises it; on the meta device it has none.
+    """The model in fp32 on the device, with the weights beside the configuration, else as
+    `AutoModelForCausalLM.from_config` initialises it; on the meta device it has none.
 
     Raises:
-        PeakwardError: no such configuration, no transformers, none of its causal language models, or
-            weights that are not the model's.
+        PeakwardError: No such configuration, no transformers, none of its causal language models, or
+        weights of another model.
     """
     if importlib.util.find_spec("transformers") is None:
         raise PeakwardError(NO_TRANSFORMERS)
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
     path, held = _configuration(name)
-    # It names code to be loaded and run.
+    # auto_map names code that would be loaded and run.
     held.pop("auto_map", None)
     kind = str(held.pop("model_type", None))
     chosen = IMPLEMENTATIONS.get(attention, "sdpa")
@@ -94,7 +96,7 @@ def build(name: str, attention: Attention, *, device: str, seed: int) -> GivenMo
     found = weights(path)
     torch.manual_seed(seed)
     try:
-        # By from_dict, which takes any key: as arguments, "cls" and "self" would be given twice.
+        # from_dict takes any key; as arguments, "cls" and "self" would be given twice.
         config = CONFIG_MAPPING[kind].from_dict(held)
         if found and device != "meta":
             model = _with_weights(found, config, wanted).to(device)
@@ -116,11 +118,11 @@ def build(name: str, attention: Attention, *, device: str, seed: int) -> GivenMo
 
 
 def _with_weights(found: tuple[Path, ...], config: Any, wanted: dict[str, Any]) -> Any:
-    """The model with the tensors of these files, which transformers is handed: of a folder it would follow
-    whatever is named there, adapters and pickles too.
+    """The model with the tensors of these files, which transformers is handed. Given a folder, it would
+    follow every file that is named there, also adapters and pickles.
 
     Raises:
-        PeakwardError: the files lack weights of the model, or hold others.
+        PeakwardError: The files lack weights of the model, or hold others.
     """
     from safetensors.torch import load_file
     from transformers import AutoModelForCausalLM

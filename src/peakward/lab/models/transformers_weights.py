@@ -1,7 +1,7 @@
-"""Weights and shapes of Hugging Face transformers' models, for the reference decoder.
+"""Maps weights and shapes of Hugging Face transformers' models to the reference decoder.
 
-GPT-2, Llama, Mistral, Mixtral and Qwen2, as transformers 5 names their parameters. transformers itself is
-not imported: a config is read as the dict that it gives, and a state dict by its names.
+GPT-2, Llama, Mistral, Mixtral and Qwen2, as transformers 5 names their parameters. transformers itself
+is not imported: a config is read as its dict, and a state dict by its names.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from peakward.records.errors import PeakwardError
 from peakward.records.model_shape import ModelShape
 
 MAPPED = ("gpt2", "llama", "mistral", "mixtral", "qwen2")
-"""The types whose weights `decoder_state` knows by name."""
+"""The model types whose weights `decoder_state` knows by name."""
 
 
 def shape_of(config: Any) -> ModelShape:
@@ -40,12 +40,12 @@ def shape_of(config: Any) -> ModelShape:
 
 
 def decoder_state(state: Mapping[str, Tensor], shape: ModelShape) -> dict[str, Tensor]:
-    """The decoder's state dict from theirs (of the model with its language-model head).
+    """The decoder's state dict from that of the model with its language-model head.
 
-    Linear in the tensors, so that it maps their gradients to ours as well. Dtypes and devices stay.
+    The mapping is linear in the tensors, so it maps gradients as well. Dtypes and devices stay.
 
     Raises:
-        PeakwardError: a tensor that the shape asks for is missing.
+        PeakwardError: A tensor that the shape needs is missing.
     """
     convert = _from_gpt2 if "transformer.wte.weight" in state else _from_llama
     try:
@@ -61,7 +61,8 @@ def decoder_state(state: Mapping[str, Tensor], shape: ModelShape) -> dict[str, T
 
 
 def _from_gpt2(state: Mapping[str, Tensor], shape: ModelShape) -> dict[str, Tensor]:
-    """Their Conv1D holds (in, out), a linear layer (out, in); query, key, value are packed in both."""
+    """Maps GPT-2: its Conv1D holds (in, out), a linear layer (out, in); query, key, value are packed in
+    both."""
     names = {
         "attention_norm": "ln_1",
         "attention.qkv": "attn.c_attn",
@@ -85,7 +86,7 @@ def _from_gpt2(state: Mapping[str, Tensor], shape: ModelShape) -> dict[str, Tens
 
 
 def _from_llama(state: Mapping[str, Tensor], shape: ModelShape) -> dict[str, Tensor]:
-    """Their separate projections, stacked as the decoder packs them: q, k, v and gate, up."""
+    """Maps Llama: its separate projections are stacked as the decoder packs them: q, k, v and gate, up."""
     attention = [f"self_attn.{each}_proj" for each in "qkv"]
     packed = {
         "attention_norm.weight": ["input_layernorm.weight"],
@@ -95,7 +96,7 @@ def _from_llama(state: Mapping[str, Tensor], shape: ModelShape) -> dict[str, Ten
         "ff.up.weight": ["mlp.gate_proj.weight", "mlp.up_proj.weight"],
         "ff.down.weight": ["mlp.down_proj.weight"],
     }
-    if shape.n_experts > 1:  # Of all experts in one tensor, packed as the decoder's.
+    if shape.n_experts > 1:  # One tensor holds all experts, packed as the decoder's.
         packed["ff.router.weight"] = ["mlp.gate.weight"]
         packed["ff.up.weight"] = ["mlp.experts.gate_up_proj"]
         packed["ff.down.weight"] = ["mlp.experts.down_proj"]

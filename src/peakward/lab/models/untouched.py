@@ -1,4 +1,4 @@
-"""A module as it was, whatever running it did to its attributes."""
+"""Keeps a module's attributes unchanged, whatever running it does to them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,8 +9,8 @@ from torch import nn
 
 @contextmanager
 def untouched(module: nn.Module) -> Iterator[None]:
-    """Afterwards every attribute of every submodule is what it was, and so is what is in its lists
-    and dictionaries: caches that a forward pass fills, and counters, are as before."""
+    """Restores, on leaving, every attribute of every submodule and the contents of its lists and
+    dictionaries: caches that a forward pass fills, and counters."""
     before = [(each, _copied(vars(each))) for each in module.modules()]
     try:
         yield
@@ -21,7 +21,7 @@ def untouched(module: nn.Module) -> Iterator[None]:
 
 
 def _copied(attributes: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Each attribute, and a copy of what it holds where that may change."""
+    """Each attribute, with a copy of its content where that may change."""
     return {
         name: (value, value.copy() if isinstance(value, dict | list | set) else None)
         for name, value in attributes.items()
@@ -29,7 +29,7 @@ def _copied(attributes: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
 
 
 def _restored(value: Any, held: Any) -> Any:
-    """The same object with what it held."""
+    """The same object with its former content."""
     if isinstance(value, dict | set):
         value.clear()
         value.update(held)

@@ -1,4 +1,4 @@
-"""A figure that calibration tries to measure, and what becomes of one that it cannot."""
+"""A figure that calibration tries to measure, and its absence where it cannot be measured."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -30,18 +30,18 @@ Figure = (
 
 
 class NotMeasurableError(Exception):
-    """The figure cannot be had on this machine; the message is the reason, said to the user."""
+    """The figure cannot be measured on this machine; the message is the reason, shown to the user."""
 
 
 class Attempt(NamedTuple):
-    """One figure, by the name that its absence would have."""
+    """One figure to measure, with the name that its absence would have."""
 
     figure: str
     measure: Callable[[], Figure]
 
 
 def outcome(attempt: Attempt, subject: Subject) -> Figure | Absence:
-    """The figure, or why there is none: whatever fails costs this one alone."""
+    """The figure, or the reason for its absence; a failure costs only this figure."""
     try:
         return attempt.measure()
     except Exception as error:  # noqa: BLE001  a library may raise anything on a type it lacks
@@ -49,7 +49,7 @@ def outcome(attempt: Attempt, subject: Subject) -> Figure | Absence:
 
 
 def reason(error: Exception) -> str:
-    """Why a figure is absent, in one line."""
+    """The reason why a figure is absent, in one line."""
     return (
         str(error) if isinstance(error, NotMeasurableError) else failure.of_exception(error).reason
     )

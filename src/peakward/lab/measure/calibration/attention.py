@@ -17,11 +17,11 @@ from peakward.records.rates import AttentionPass, AttentionRate
 PASSES: tuple[AttentionPass, ...] = ("forward", "backward")
 TYPES = ("fp32", "bf16", "fp16")
 HEAD_DIM = 64
-"""Of all named sizes but the largest."""
+"""The head dimension of all named sizes but the largest."""
 
 
 class Size(NamedTuple):
-    """Of queries, keys and values alike: [batch, heads, seq_len, HEAD_DIM]."""
+    """The size of queries, keys and values alike: [batch, heads, seq_len, HEAD_DIM]."""
 
     batch: int
     heads: int
@@ -43,9 +43,10 @@ def attempts(device_type: DeviceType) -> Iterator[Attempt]:
 
 
 def flops(size: Size, pass_: AttentionPass) -> int:
-    """Model FLOPs: two products of 2·seq²·head_dim a head, half of each under the causal mask.
+    """The model FLOPs: two products of 2·seq²·head_dim a head, half of each under the causal mask.
 
-    Backward is twice the forward pass, as in `prediction.flops`: recomputed scores are not counted.
+    The backward pass has twice those of the forward pass, as in `prediction.flops`: recomputed scores
+    are not counted.
     """
     forward = 2 * size.batch * size.heads * size.seq_len**2 * HEAD_DIM
     return forward if pass_ == "forward" else 2 * forward

@@ -1,6 +1,7 @@
-"""This device's ceilings: the rate of large matrix products and the bandwidth of a large copy.
+"""Measures this device's ceilings: the rate of large matrix products and the bandwidth of a large copy.
 
-The quick calibration: what a floor needs, in the time that `peakward run` can spare.
+This is the quick calibration: it measures what a floor needs, in the time that `peakward run` can
+spare.
 """
 
 from collections.abc import Callable
@@ -22,21 +23,22 @@ SIZES: dict[DeviceType, tuple[int, ...]] = {
     "cuda": (2048, 4096, 8192),
     "cpu": (512, 1024, 2048),
 }
-"""Multiples of every tile; on an H200 8192³ is within 1% of the best bf16 rate of any square."""
+"""The sides of the products, multiples of every tile; on an H200 8192³ is within 1% of the best bf16
+rate of any square."""
 TIMED_S: dict[DeviceType, float] = {"cuda": 0.5, "cpu": 0.3}
-"""Per type and size: long enough for a GPU's clock to settle under load."""
+"""The time per type and size: long enough for a GPU's clock to settle under load."""
 MIN_REPEATS, MAX_REPEATS = 3, 2000
 MAX_PRODUCT_S = 0.5
-"""A size whose product should take longer is left out: emulated types can be a hundred times slower."""
+"""The longest product: a larger size is left out, because emulated types can be a hundred times slower."""
 COPY_BYTES: dict[DeviceType, int] = {"cuda": 1024 * MIB, "cpu": 256 * MIB}
 CACHES = 4
-"""The copied buffer holds at least this many last-level caches."""
+"""The least number of last-level caches that the copied buffer fills."""
 
 
 def ceilings(device_type: DeviceType) -> Calibrated:
-    """Measure every compute type that the device has, and the copy.
+    """Measures every compute type that the device has, and the copy.
 
-    Takes some 10 s on a GPU, under 10 s on two CPU cores.
+    It takes some 10 s on a GPU, under 10 s on two CPU cores.
     """
     clock, crowd = clock_for(device_type), Crowd()
     with crowd:
@@ -52,7 +54,7 @@ def ceilings(device_type: DeviceType) -> Calibrated:
 
 
 def _best_rate(each: Type, device_type: DeviceType, clock: Clock) -> MatmulRate | None:
-    """The best over the sizes that are quick enough here; None where the first is not."""
+    """The best rate over the sizes that are quick enough here; None where the first is not."""
     best: MatmulRate | None = None
     expected_s = 0.0
     for size in SIZES[device_type]:
@@ -69,13 +71,13 @@ def _best_rate(each: Type, device_type: DeviceType, clock: Clock) -> MatmulRate 
 
 
 def _has_room(size: int, device_type: DeviceType) -> bool:
-    """Whether operands in fp32, as they are drawn, and the result fit in half of what is free."""
+    """Whether operands in fp32, as they are drawn, and the result fit in half of the free memory."""
     return device_type == "cpu" or torch.cuda.mem_get_info()[0] > 2 * 4 * 4 * size**2
 
 
 def _seconds(call: Callable[[], object], device_type: DeviceType, clock: Clock) -> float:
-    """The quickest of repeated calls, after one that loads the kernel: a ceiling is what the device
-    did at its best (a median, on two cores that something else used too, put steps above 100%)."""
+    """The seconds of the quickest of repeated calls, after one that loads the kernel. A ceiling is the
+    best that the device did: a median, on two shared cores, put steps above 100%."""
 
     def done(progress: Progress) -> bool:
         return progress.n_issued >= MIN_REPEATS and progress.elapsed_s >= TIMED_S[device_type]
@@ -86,7 +88,7 @@ def _seconds(call: Callable[[], object], device_type: DeviceType, clock: Clock) 
 
 
 def copy_size_bytes(device_type: DeviceType) -> int:
-    """Of one of the two buffers: a multiple of the last cache, and within a quarter of memory."""
+    """The size of one of the two buffers: a multiple of the last cache, and within a quarter of memory."""
     if device_type == "cuda":
         cache = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
         free = torch.cuda.mem_get_info()[0]
@@ -97,7 +99,7 @@ def copy_size_bytes(device_type: DeviceType) -> int:
 
 
 def _copy_bytes_per_s(size_bytes: int, device_type: DeviceType, clock: Clock) -> float:
-    """Bytes read plus bytes written, a second."""
+    """The bytes read and written, a second."""
     source = torch.randint(256, (size_bytes,), dtype=torch.uint8, device=device_type)
     target = torch.empty_like(source)
     return 2 * size_bytes / _seconds(lambda: target.copy_(source), device_type, clock)

@@ -1,4 +1,4 @@
-"""Reading a file, past the kernel's page cache and from it."""
+"""Times the reading of a file, past the kernel's page cache and from it."""
 
 import fcntl
 import mmap
@@ -19,21 +19,22 @@ from peakward.records.case import DeviceType
 from peakward.records.rates import DiskRate, Source
 
 BLOCK_BYTES = 8 * 2**20
-"""5 ms of a drive that reads 1.7 GB/s."""
+"""The size of a block: 5 ms of a drive that reads 1.7 GB/s."""
 N_BLOCKS = 16
-"""128 MiB in all: about a second of a drive that reads 0.1 GB/s."""
+"""The number of blocks: 128 MiB in all, about a second of a drive that reads 0.1 GB/s."""
 PAGE_BYTES = 4 * 2**10
 N_PAGES = 256
-"""Scattered over the file: 30 ms of a drive that answers in 0.1 ms, 3 s of one that turns."""
+"""The number of pages scattered over the file: 30 ms of a drive that answers in 0.1 ms, 3 s of a hard
+disk."""
 IN_MEMORY = ("tmpfs", "ramfs")
 
 
 def attempts(_device_type: DeviceType) -> Iterator[Attempt]:
-    """Both sources and scattered pages, of a nameless file in the working directory, gone however
-    this ends."""
+    """Reads both sources and scattered pages of a nameless file in the working directory; the file is
+    gone however this ends."""
     with tempfile.TemporaryFile(dir=".", buffering=0) as file:
         for _ in range(N_BLOCKS):
-            file.write(os.urandom(BLOCK_BYTES))  # what no drive can compress
+            file.write(os.urandom(BLOCK_BYTES))  # Random bytes, which no drive can compress.
         os.fsync(file.fileno())
         yield Attempt("disk", partial(_from_disk, file))
         yield Attempt("disk, scattered pages", partial(_pages_from_disk, file))
@@ -52,7 +53,7 @@ def _pages_from_disk(file: BinaryIO) -> DiskRate:
 
 
 def _from_page_cache(file: BinaryIO) -> DiskRate:
-    _read_blocks_s(file)  # so that all of it is there
+    _read_blocks_s(file)  # Brings all of it into the cache.
     return _rate("page cache", BLOCK_BYTES, _read_blocks_s(file))
 
 
@@ -80,7 +81,7 @@ def _read_pages_s(file: BinaryIO) -> tuple[float, ...]:
 
 
 def _read_s(file: BinaryIO, block_bytes: int, places: Sequence[int]) -> tuple[float, ...]:
-    """Seconds of each block, into a buffer that begins with a page, as reading past the cache needs."""
+    """The seconds of each block. The buffer begins with a page, as reading past the cache needs."""
     upcoming = iter(places)
     with mmap.mmap(-1, block_bytes) as block:
         return run_steps(
@@ -93,11 +94,11 @@ def _read_s(file: BinaryIO, block_bytes: int, places: Sequence[int]) -> tuple[fl
 
 @contextmanager
 def past_the_cache(descriptor: int) -> Iterator[None]:
-    """Inside, the open file is read from its drive.
+    """Reads the open file from its drive inside the block.
 
     Raises:
-        NotMeasurableError: the system or the file system offers no way past the page cache, or
-            the file has no drive.
+        NotMeasurableError: The system or the file system has no way past the page cache, or the file
+        has no drive.
     """
     direct = getattr(os, "O_DIRECT", None)
     if direct is None:

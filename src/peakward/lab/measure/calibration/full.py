@@ -24,19 +24,19 @@ DOING = {
 
 
 def ignore(_doing: str) -> None:
-    """For a caller who shows no progress."""
+    """Ignores the progress."""
 
 
 def calibrate_in_full(
     workers: Workers, device_type: DeviceType, *, on_subject: Callable[[str], None] = ignore
 ) -> Calibration:
-    """Measure the ceilings and all rates, each subject by itself: one that fails costs no other.
+    """Measures the ceilings and all rates, each subject by itself: one that fails costs no other.
 
-    Took 29 s on two CPU cores, of which latencies some 2, and 45 s on an H200 before there were
-    latencies (2026-11). `on_subject` hears what comes next.
+    It took 29 s on two CPU cores, some 2 of them for latencies, and 45 s on an H200 before there were
+    latencies (2026-11). `on_subject` is called with the next subject.
 
     Raises:
-        PeakwardError: no such device here, or even its ceilings could not be measured.
+        PeakwardError: The device does not exist here, or even its ceilings could not be measured.
         KeyboardInterrupt: Ctrl-C.
     """
     started = perf_counter()

@@ -1,8 +1,8 @@
-"""Latency by working set: how long a load takes that must wait for the one before it.
+"""Measures latency by working set: how long a load takes that must wait for the one before it.
 
-The set is one cycle through its lines in random order, each holding the place of the next, so that
-nothing can fetch ahead. On a CPU one core follows it, in pages of the usual size: beyond what the TLB
-reaches, walking the page table is part of a load. On a GPU one warp follows it.
+The set is one cycle through its lines in random order. Each line holds the place of the next, so
+nothing can fetch ahead. On a CPU one core follows it, in pages of the usual size: beyond the reach of
+the TLB, walking the page table is part of a load. On a GPU one warp follows it.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,14 +20,15 @@ from peakward.records.case import DeviceType
 from peakward.records.rates import LoadLatency
 
 LINE_BYTES = 128
-"""From one place to the next: a line of an NVIDIA GPU or of Apple's CPUs, and two of other CPUs,
-which may fetch lines in pairs."""
+"""The distance from one place to the next: a line of an NVIDIA GPU or of Apple's CPUs, and two lines of
+other CPUs, which may fetch lines in pairs."""
 OFFSET_BYTES = 8
 N_LOADS: dict[DeviceType, int] = {"cuda": 2**13, "cpu": 2**18}
-"""By one call: some ms on a GPU, beside which a launch is nothing; on a CPU 0.3 ms from the first
-cache, beside which the call is nothing, and 50 ms from the memory of a shared machine."""
+"""The loads of one call. They take some ms on a GPU, beside which a launch is nothing. On a CPU they
+take 0.3 ms from the first cache, beside which the call is nothing, and 50 ms from the memory of a
+shared machine."""
 MOST_WARMING_LOADS = 2**18
-"""Made before any is timed: once around the cycle, or as many. 32 MiB lie on so many lines."""
+"""The most loads made before any is timed; a shorter cycle is followed once. 32 MiB have so many lines."""
 
 Chase = Callable[[Tensor, Tensor, int], None]
 
@@ -58,7 +59,7 @@ def _chase(device_type: DeviceType) -> Chase:
 
 
 def cycle(size: int, device_type: DeviceType) -> Tensor:
-    """Offsets in bytes: every line holds that of another, and the chain goes through all of them."""
+    """Offsets in bytes: every line holds the offset of another, and the chain goes through all lines."""
     order = torch.randperm(size // LINE_BYTES, device=device_type) * LINE_BYTES
     table = torch.zeros(size // OFFSET_BYTES, dtype=torch.int64, device=device_type)
     table[order // OFFSET_BYTES] = order.roll(-1)

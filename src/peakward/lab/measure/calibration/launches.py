@@ -1,4 +1,4 @@
-"""What an operator costs before it does anything: the device's pause, the host's call."""
+"""Measures the cost of an operator before it does anything: the device's pause and the host's call."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -11,7 +11,7 @@ from peakward.records.case import DeviceType
 from peakward.records.rates import Launch, LaunchCost
 
 WIDTH = 16
-"""Of the square operands: less work than a launch takes."""
+"""The width of the square operands: their product takes less time than a launch."""
 
 
 def attempts(device_type: DeviceType) -> Iterator[Attempt]:

@@ -1,8 +1,8 @@
-"""Read bandwidth by working set: the levels of this machine's memory.
+"""Measures read bandwidth by working set: the levels of this machine's memory.
 
-One call sweeps the set so often that its launch is hidden, one sweep after another: an H100 that summed
-256 MiB four times side by side, as rows of one tensor, found three of four reads in its L2 (6.95 TB/s
-where memory gives 3.35), and summed 4 MiB from its L1s (13 TB/s).
+One call sweeps the set so often that its launch is hidden, one sweep after another. Sweeps side by side
+give wrong rates: an H100 that summed 256 MiB four times as rows of one tensor found three of four reads
+in its L2 (6.95 TB/s where memory gives 3.35), and summed 4 MiB from its L1s (13 TB/s).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,17 +20,18 @@ from peakward.records.rates import LevelRate
 
 KIB, MIB = 2**10, 2**20
 SMALLEST_BYTES: dict[DeviceType, int] = {"cuda": 4 * MIB, "cpu": 8 * KIB}
-"""A GPU's first levels are a multiprocessor's own, which torch's kernels cannot be kept in."""
+"""The smallest working set. A GPU's first levels belong to a multiprocessor, and torch's kernels cannot
+be kept in them."""
 GROWTH = 4
 BEYOND: dict[DeviceType, int] = {"cuda": 16, "cpu": 4}
-"""Last caches that a working set fills at least to count as memory: no more than one part in so many
-is then found in the cache. On two cores with 32 MiB of L3, 128 MiB gave the copy's bandwidth."""
+"""The number of last caches that a working set fills at least to count as memory: at most one part in
+so many is then found in the cache. On two cores with 32 MiB of L3, 128 MiB gave the copy's bandwidth."""
 ROOM = 4
-"""Times a working set that must be free in the host's memory."""
+"""The multiple of a working set that must be free in the host's memory."""
 UNKNOWN_BYTES = 32 * MIB
-"""What the last cache is taken for where the machine does not say."""
+"""The assumed size of the last cache where the machine does not say."""
 READ_BYTES: dict[DeviceType, int] = {"cuda": 1024 * MIB, "cpu": 64 * MIB}
-"""By one call: a fraction of a ms on a GPU, a few ms on two cores."""
+"""The bytes that one call reads: a fraction of a ms on a GPU, a few ms on two cores."""
 FLOAT_BYTES = 4
 
 
@@ -42,7 +43,7 @@ def attempts(device_type: DeviceType) -> Iterator[Attempt]:
 
 
 def sets(device_type: DeviceType) -> tuple[tuple[int, str | None, int | None], ...]:
-    """Bytes of each working set, the level that it lies in, and what a cache of that name holds."""
+    """The bytes of each working set, the level that it lies in, and the size of a cache of that name."""
     known, beyond = caches(device_type), BEYOND[device_type]
     capacity = {cache.name: cache.size_bytes for cache in known}
     sizes = working_sets(SMALLEST_BYTES[device_type], known, beyond)
@@ -54,7 +55,7 @@ def sets(device_type: DeviceType) -> tuple[tuple[int, str | None, int | None], .
 
 
 def caches(device_type: DeviceType) -> tuple[Cache, ...]:
-    """This device's, the smallest first; none where it does not say."""
+    """The caches of this device, the smallest first; none where it does not say."""
     if device_type == "cpu":
         return proc.caches()
     here = torch.cuda.get_device_properties(torch.cuda.current_device())
@@ -62,7 +63,7 @@ def caches(device_type: DeviceType) -> tuple[Cache, ...]:
 
 
 def working_sets(smallest: int, known: Sequence[Cache], beyond: int) -> tuple[int, ...]:
-    """Up by fours from the smallest to the first that is memory's."""
+    """The sizes from the smallest, by factors of four, to the first that lies in memory."""
     last = known[-1].size_bytes if known else UNKNOWN_BYTES
     sizes = [smallest]
     while sizes[-1] < beyond * last:
@@ -71,9 +72,9 @@ def working_sets(smallest: int, known: Sequence[Cache], beyond: int) -> tuple[in
 
 
 def level_of(size: int, known: Sequence[Cache], beyond: int) -> str | None:
-    """Where a working set lies: in the smallest cache that holds it twice, since others use it too.
+    """The level of a working set: the smallest cache that holds it twice, since other data use it too.
 
-    None where a cache holds it once but not twice, and where nothing is known.
+    None where a cache holds it once but not twice, and where the caches are not known.
     """
     for cache in known:
         if size <= cache.size_bytes:
@@ -82,9 +83,9 @@ def level_of(size: int, known: Sequence[Cache], beyond: int) -> str | None:
 
 
 def n_sweeps(size: int, known: Sequence[Cache], device_type: DeviceType) -> int:
-    """Of the set by one call: as often as makes READ_BYTES, at least once.
+    """The number of sweeps over the set in one call: as many as read READ_BYTES, at least one.
 
-    On a CPU, whose cores sweep side by side, once beyond the last cache: else one core would find
+    On a CPU, whose cores sweep side by side, it is one beyond the last cache: else one core would find
     there what another fetched.
     """
     last = known[-1].size_bytes if known else UNKNOWN_BYTES
@@ -107,10 +108,10 @@ def sweeps(size: int, n: int, device_type: DeviceType) -> Callable[[], Tensor]:
 
 
 def refuse_without_room(size: int, device_type: DeviceType) -> None:
-    """Keep the host from swapping.
+    """Keeps the host from swapping.
 
     Raises:
-        NotMeasurableError: a working set in the host's memory that would fill it.
+        NotMeasurableError: A working set would fill the host's memory.
     """
     if device_type == "cpu" and ROOM * size > proc.available_bytes():
         raise NotMeasurableError(f"{size} bytes are more than a quarter of the memory that is free")

@@ -1,4 +1,4 @@
-"""Copies between the host's memory and the GPU's."""
+"""Times copies between the host's memory and the GPU's."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -12,13 +12,13 @@ from peakward.records.case import DeviceType
 from peakward.records.rates import Direction, LinkRate, Memory
 
 SIZES_BYTES = (4 * 2**10, 256 * 2**20)
-"""What a copy costs however little it moves; and 5 ms at 50 GB/s."""
+"""The sizes: one shows the cost of a copy however little it moves, the other takes 5 ms at 50 GB/s."""
 MEMORIES: tuple[Memory, ...] = ("pinned", "pageable")
 DIRECTIONS: tuple[Direction, ...] = ("to device", "to host")
 
 
 def attempts(device_type: DeviceType) -> Iterator[Attempt]:
-    """From pinned and from pageable memory, in both directions, a page and a large copy."""
+    """Copies from pinned and from pageable memory, in both directions, of a page and of a large buffer."""
     if device_type == "cpu":
         raise NotMeasurableError("a CPU computes in the host's own memory")
     for memory, direction, size in product(MEMORIES, DIRECTIONS, SIZES_BYTES):

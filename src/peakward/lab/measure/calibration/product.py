@@ -22,7 +22,7 @@ class Type(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """Of a product [m, k] × [k, n]."""
+    """The shape of a product [m, k] × [k, n]."""
 
     m: int
     n: int
@@ -30,7 +30,7 @@ class Shape(NamedTuple):
 
     @property
     def flops(self) -> int:
-        """A multiply-add counts as two."""
+        """The FLOPs; a multiply-add counts as two."""
         return 2 * self.m * self.n * self.k
 
 
@@ -51,8 +51,9 @@ def types(device_type: DeviceType) -> Iterator[Type]:
 def product(each: Type, shape: Shape, device_type: DeviceType) -> Product:
     """A product of random operands in the compute type, ready to be called.
 
-    Random, as a tensor core draws less power and clocks higher on zeros. The result goes to the
-    same place each time; fp8 needs its second operand column-major, and n and k multiples of 16.
+    Operands are random because a tensor core draws less power and clocks higher on zeros. The result
+    goes to the same place each time. fp8 needs its second operand column-major, and n and k multiples
+    of 16.
     """
     a = torch.randn(shape.m, shape.k, device=device_type).to(each.dtype)
     b = torch.randn(shape.k, shape.n, device=device_type).to(each.dtype)

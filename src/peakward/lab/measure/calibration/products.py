@@ -30,7 +30,7 @@ THIN: dict[DeviceType, dict[Kind, Shape]] = {
 """The large operand of small m and small n is larger than the last cache, as a decoder's weights
 are: 128 MiB on a GPU even in fp8. Multiples of 16, which fp8 needs."""
 TILE = 256
-"""The longer side of the largest tiles that cuBLAS's kernels are named after (128 × 256, 256 × 128)."""
+"""The longer side of the largest tiles in the names of cuBLAS's kernels (128 × 256, 256 × 128)."""
 DEPTH = 4096
 
 
@@ -47,7 +47,7 @@ def attempts(device_type: DeviceType) -> Iterator[Attempt]:
 
 
 def shapes(device_type: DeviceType) -> tuple[tuple[Kind, Shape], ...]:
-    """What is multiplied on this device."""
+    """The shapes that are multiplied on this device, with their kinds."""
     squares: list[tuple[Kind, Shape]] = [
         ("square", Shape(size, size, size)) for size in SQUARES[device_type]
     ]
@@ -58,10 +58,11 @@ def shapes(device_type: DeviceType) -> tuple[tuple[Kind, Shape], ...]:
 
 
 def waves(n_sms: int) -> tuple[tuple[Kind, Shape], ...]:
-    """A product of one tile a multiprocessor, and one of a tile more, which takes another round.
+    """A product of one tile for each multiprocessor, and one with a tile more, which takes another
+    round.
 
-    With tiles of TILE × TILE; smaller ones make two or four whole rounds of the first, and leave
-    as many tiles over in the second.
+    This assumes tiles of TILE × TILE. Smaller tiles make two or four whole rounds of the first, and
+    leave as many tiles over in the second.
     """
     return (
         ("whole waves", Shape(TILE * n_sms, TILE, DEPTH)),
@@ -72,7 +73,8 @@ def waves(n_sms: int) -> tuple[tuple[Kind, Shape], ...]:
 def _rate(
     each: Type, kind: Kind, shape: Shape, device_type: DeviceType, known: list[float]
 ) -> ProductRate:
-    """`known` are the type's rates so far, by which a product that would take too long is told."""
+    """The rate of the product. `known` are the type's rates so far; they show that a product would take
+    too long."""
     expected_s = shape.flops / max(known) if known else 0.0
     if expected_s > MAX_CALL_S:
         raise NotMeasurableError(

@@ -1,4 +1,4 @@
-"""One subject of the full calibration, measured as far as it goes."""
+"""Measures one subject of the full calibration, as far as possible."""
 
 from collections.abc import Callable, Iterator
 
@@ -30,11 +30,11 @@ ATTEMPTS: dict[Subject, Callable[[DeviceType], Iterator[Attempt]]] = {
     "disk": disk.attempts,
 }
 TIMED_ON_HOST: tuple[Subject, ...] = ("launches", "disk")
-"""On a GPU's host too."""
+"""The subjects that are timed on a GPU's host too."""
 
 
 def rates(subject: Subject, device_type: DeviceType) -> Rates:
-    """The subject's figures, and why those that are missing could not be measured."""
+    """The subject's figures, and the reasons for the missing ones."""
     figures: list[Figure] = []
     absent: list[Absence] = []
     with Crowd() as crowd:
@@ -51,7 +51,7 @@ def rates(subject: Subject, device_type: DeviceType) -> Rates:
 
 
 def _outcomes(subject: Subject, device_type: DeviceType) -> Iterator[Figure | Absence]:
-    """Of each attempt; a subject that cannot be prepared at all is one absence."""
+    """The outcome of each attempt; a subject that cannot be prepared at all is one absence."""
     try:
         for attempt in ATTEMPTS[subject](device_type):
             yield outcome(attempt, subject)

@@ -1,7 +1,7 @@
-"""How long one call takes, of calls too short to be timed alone.
+"""Times one call, for calls that are too short to be timed alone.
 
-A burst of calls lies between two marks. The median over bursts counts: a ceiling asks what the
-device did at its best, a time model what it does.
+A burst of calls lies between two marks. The median over bursts counts: a ceiling asks for the best that
+the device did, a time model for what it usually does.
 """
 
 import math
@@ -17,32 +17,33 @@ from peakward.lab.measure.timer import collector_paused
 from peakward.records.case import DeviceType
 
 TIMED_S: dict[DeviceType, float] = {"cuda": 0.2, "cpu": 0.1}
-"""Per figure: some fifty took two cores 11 s; reckoned at half a minute for a GPU's ninety."""
+"""The time per figure: some fifty took two cores 11 s; a GPU's ninety are estimated at half a minute."""
 BURST_S = 1e-3
-"""2000 times the 0.5 µs to which the time between CUDA events is known."""
+"""The time of a burst: 2000 times the 0.5 µs to which the time between CUDA events is known."""
 MAX_CALLS = 100
-"""In a burst. A stream takes about a thousand launches before the host has to wait for it."""
+"""The most calls in a burst. A stream takes about a thousand launches before the host has to wait for
+it."""
 MIN_BURSTS = 3
 MAX_CALL_S = 0.25
-"""A call that takes longer is given up: on two cores without fp16 arithmetic, fp16 products ran at 3
-GFLOP/s where bf16 ones ran at 400."""
+"""The longest call; a longer one is given up. On two cores without fp16 arithmetic, fp16 products ran
+at 3 GFLOP/s where bf16 ones ran at 400."""
 LEAD_S = 200e-6
-"""The host's time to issue a call, at most: autograd's backward pass of a tiny attention, the slowest
-of those timed here, took 75 µs on a shared core."""
+"""The host's longest time to issue a call: autograd's backward pass of a tiny attention, the slowest of
+those timed here, took 75 µs on a shared core."""
 CYCLES_PER_S = 2e9
-"""Of a GPU's clock; a slower one makes the host's lead longer."""
+"""The assumed clock of a GPU; a slower clock makes the host's lead longer."""
 
 Call = Callable[[], object]
 
 
 def device_s(call: Call, device_type: DeviceType) -> float:
-    """Median seconds of a call on the device, one right after another.
+    """The median seconds of a call on the device, one right after another.
 
-    On a GPU the calls of a burst queue up behind a kernel that only waits, so that the device
-    does not run out of work while the host issues one in LEAD_S or less.
+    On a GPU the calls of a burst queue up behind a kernel that only waits. The device then does not run
+    out of work while the host issues one call in LEAD_S or less.
 
     Raises:
-        NotMeasurableError: the call takes longer than MAX_CALL_S.
+        NotMeasurableError: The call takes longer than MAX_CALL_S.
     """
     clock = clock_for(device_type)
     call()  # loads the kernel
@@ -54,14 +55,14 @@ def device_s(call: Call, device_type: DeviceType) -> float:
 
 
 def host_s(call: Call, device_type: DeviceType) -> float:
-    """Median seconds until a call returns, with an empty queue before each burst."""
+    """The median seconds until a call returns, with an empty queue before each burst."""
     ready = torch.cuda.synchronize if device_type == "cuda" else _nothing
     call()
     return _typical_s(call, MAX_CALLS, CpuClock(), ready, TIMED_S[device_type])
 
 
 def calls_in_a_burst(call_s: float) -> int:
-    """As many as take BURST_S."""
+    """The number of calls that take BURST_S."""
     return max(1, min(MAX_CALLS, math.ceil(BURST_S / call_s))) if call_s > 0 else MAX_CALLS
 
 
@@ -77,7 +78,7 @@ def _typical_s(call: Call, n_calls: int, clock: Clock, before: Call, timed_s: fl
 
 
 def _bursts(call: Call, n_calls: int, clock: Clock, before: Call) -> Iterator[float]:
-    """Seconds of a call in each burst, for as long as they are asked for."""
+    """The seconds of a call in each burst, without end."""
     clock.reserve(2)
     while True:
         before()

@@ -16,7 +16,7 @@ SMALLEST_BYTES = 4 * 2**10
 GROWTH = 8
 FLOAT_BYTES = 4
 N_TENSORS: dict[Traffic, int] = {"copy": 2, "add": 3}
-"""That one call reads or writes."""
+"""The number of tensors that one call reads or writes."""
 
 
 def attempts(device_type: DeviceType) -> Iterator[Attempt]:
@@ -31,7 +31,7 @@ def attempts(device_type: DeviceType) -> Iterator[Attempt]:
 
 
 def sizes_bytes(largest: int) -> tuple[int, ...]:
-    """Of each tensor: from a few KiB up by eights, then the largest."""
+    """The sizes of each tensor: from a few KiB up by factors of eight, then the largest."""
     sizes = []
     size = SMALLEST_BYTES
     while size < largest:

@@ -1,4 +1,4 @@
-"""How long Python's garbage collector stops the process, by its own callbacks."""
+"""Measures how long Python's garbage collector stops the process, by its own callbacks."""
 
 import gc
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Collected(NamedTuple):
-    """Collections, in seconds."""
+    """The number of collections and their seconds."""
 
     n: int
     total_s: float
@@ -18,7 +18,7 @@ NONE = Collected(0, 0.0, 0.0)
 
 class Collector:
     """Times every collection between `start` and `stop`, whichever thread began it: the interpreter's
-    lock stops all of them."""
+    lock stops all threads."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -26,20 +26,20 @@ class Collector:
         self._since = NONE
 
     def start(self) -> None:
-        """From now on."""
+        """Begins to time collections."""
         gc.callbacks.append(self._called)
 
     def stop(self) -> None:
-        """And leave the interpreter's callbacks as they were."""
+        """Stops, and leaves the interpreter's callbacks as they were."""
         if self._called in gc.callbacks:
             gc.callbacks.remove(self._called)
 
     def total_s(self) -> float:
-        """Of those that are not taken yet."""
+        """The seconds of the collections that are not taken yet."""
         return self._since.total_s
 
     def taken(self) -> Collected:
-        """Those since the last time."""
+        """The collections since the last call."""
         since, self._since = self._since, NONE
         return since
 

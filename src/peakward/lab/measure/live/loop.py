@@ -1,6 +1,6 @@
-"""A user's own loop, its steps timed where they run, and now and then a window of them profiled.
+"""Times the steps of a user's own loop where they run, and profiles a window of them from time to time.
 
-A step that is not profiled costs two readings of the clock and some arithmetic: nothing is waited for.
+A step that is not profiled costs two readings of the clock and some arithmetic, and no wait.
 """
 
 import threading
@@ -22,24 +22,24 @@ OTHERS = "another profiler of torch is active: no window is taken while it is"
 NESTED = "another watch of this process is active: this one stays quiet"
 
 _WATCHING = threading.Lock()
-"""torch has one profiler a process, and so there is one watch."""
+"""torch has one profiler a process, so there is at most one watch."""
 
 
 class Reader(Protocol):
-    """Who is given the windows."""
+    """The receiver of the windows."""
 
     def is_ready(self) -> bool:
-        """Whether to take another: not while it reads the last one, nor where it failed to."""
+        """Whether to take another window: not while it reads the last one, nor after it failed."""
 
     def read(self, trace: Path, times: LoopTimes) -> None:
-        """Read this one, without keeping the loop."""
+        """Reads this window, without keeping the loop waiting."""
 
 
 class LiveLoop:
-    """Inside its `with` block `step` is called at the end of each step.
+    """Watches a loop: inside its `with` block `step` is called at the end of each step.
 
-    Nothing that goes wrong in here reaches the loop: it is said once, and the rest is quiet. What the
-    loop itself raises passes.
+    An error in here never reaches the loop: it is reported once, and later ones are not. Errors of the
+    loop itself pass.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class LiveLoop:
         self._end()
 
     def step(self) -> None:
-        """A step has ended."""
+        """Notes that a step has ended."""
         now_s = self._clock()
         if not self._is_on:
             return
@@ -95,7 +95,7 @@ class LiveLoop:
             self._windows_s += self._began_s - now_s
 
     def batches(self, loader: Iterable[T]) -> Iterator[T]:
-        """What the loader gives, the wait for each timed: two readings of the clock more."""
+        """Yields the loader's batches and times the wait for each, with two more readings of the clock."""
         self._draws = True
         source: Iterator[T] | None = None
         while True:
@@ -110,7 +110,7 @@ class LiveLoop:
             yield batch
 
     def times(self) -> LoopTimes:
-        """Of all steps until now."""
+        """The times of all steps until now."""
         return self._pulse.times(
             draws=self._draws, n_windows=self._n_windows, windows_s=self._windows_s
         )
@@ -135,7 +135,7 @@ class LiveLoop:
             self._window = Window(with_stack=self._with_stack)
 
     def _go_on(self, window: Window) -> None:
-        """The step that has just ended was the one of attaching, or was recorded."""
+        """Moves the window on, after the step of attaching or a recorded step."""
         if self._n_recorded is None:
             window.start()
             self._n_recorded = 0
@@ -153,17 +153,18 @@ class LiveLoop:
         self._reader.read(path, self.times())
 
     def _make_room(self) -> None:
-        """Another profiler is about to attach itself, perhaps in the middle of a step."""
+        """Closes the window, because another profiler is about to attach itself, perhaps in the middle
+        of a step."""
         window, self._window = self._window, None
         if window is None:
             return
-        # The other's caller is not to hear of it.
+        # The caller of the other profiler must not see our error.
         with suppress(Exception):
             window.close()
         self._postpone()
 
     def _postpone(self) -> None:
-        """For another profiler's sake."""
+        """Postpones the window because of another profiler."""
         self._due = self._n + self._every
         if not self._has_warned:
             self._has_warned = True
@@ -178,7 +179,7 @@ class LiveLoop:
         self._end()
 
     def _end(self) -> None:
-        """Everything as before."""
+        """Restores everything."""
         if not self._is_on:
             return
         self._is_on = False
@@ -187,7 +188,7 @@ class LiveLoop:
             self._collector.stop()
             self._others.stop()
             if window is not None:
-                # After a failure of the device, say, it cannot be stopped; that is said elsewhere.
+                # After a failure, such as of the device, it may not stop; the failure is reported elsewhere.
                 with suppress(Exception):
                     window.close()
         finally:

@@ -1,4 +1,4 @@
-"""The steps of a loop that does not mark them: those of the first optimizer that steps in it."""
+"""Finds the steps of a loop that does not mark them: those of the first optimizer that steps in it."""
 
 import weakref
 from collections.abc import Callable
@@ -8,10 +8,11 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 
 class OptimizerSteps:
-    """Inside its `with` block calls `ended` after each step of that optimizer, in the loop's own thread.
+    """Calls `ended` inside its `with` block after each step of that optimizer, in the loop's own
+    thread.
 
-    A loop with several, as of two players, steps once a round by the first. What replays a captured step
-    calls no optimizer.
+    A loop with several optimizers, such as one for two players, steps once a round by the first one. A
+    replayed graph of a captured step calls no optimizer.
     """
 
     def __init__(self, ended: Callable[[], None]) -> None:

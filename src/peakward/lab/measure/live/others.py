@@ -1,9 +1,9 @@
-"""Profilers of torch that are not the watch's own.
+"""Notices profilers of torch that are not the watch's own.
 
-torch lets a second profiler take the place of the first, also of one that its schedule only warms up,
-and whichever then stops or writes its trace ends the process with a segmentation fault (torch 2.13).
-Nothing of torch's says that a profiler warms up, so the one method through which each of them goes is
-wrapped while a watch is on: a window makes room before another profiler attaches itself.
+torch lets a second profiler replace the first, also one that its schedule only warms up. Whichever then
+stops or writes its trace ends the process with a segmentation fault (torch 2.13). torch does not tell
+that a profiler warms up. The one method through which every profiler goes is therefore wrapped while a
+watch is on, and a window makes room before another profiler attaches itself.
 """
 
 import gc
@@ -17,12 +17,12 @@ from torch.autograd.profiler import profile as Kineto
 
 
 def is_profiled() -> bool:
-    """Whether a profiler of torch's records in this thread."""
+    """Whether a profiler of torch records in this thread."""
     return _profiler_enabled()
 
 
 class OtherProfilers:
-    """Knows them from `start` to `stop`."""
+    """Knows the other profilers from `start` to `stop`."""
 
     def __init__(self, make_room: Callable[[], None]) -> None:
         self._make_room = make_room
@@ -31,7 +31,7 @@ class OtherProfilers:
         self._wrapped: dict[str, tuple[Any, Any]] = {}
 
     def start(self) -> None:
-        """From now on `make_room` is called before another profiler attaches itself."""
+        """Begins to call `make_room` before another profiler attaches itself."""
         self._known.update(
             each
             for each in gc.get_objects()
@@ -41,19 +41,19 @@ class OtherProfilers:
         self._wrap("__exit__", before=self._known.discard)
 
     def stop(self) -> None:
-        """torch is as before."""
+        """Restores torch."""
         for name, (real, wrapper) in self._wrapped.items():
             if getattr(Kineto, name) is wrapper:
                 setattr(Kineto, name, real)
         self._wrapped.clear()
 
     def any_attached(self) -> bool:
-        """Whether one warms up or records."""
+        """Whether another profiler warms up or records."""
         return bool(self._known) or is_profiled()
 
     @contextmanager
     def ours(self) -> Iterator[None]:
-        """A profiler that is attached in here is the watch's own."""
+        """Marks profilers that are attached inside as the watch's own."""
         self._is_ours = True
         try:
             yield

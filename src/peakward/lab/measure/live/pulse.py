@@ -9,20 +9,22 @@ from peakward.records.loop import LoopTimes, Pauses
 from peakward.stats.trend import trend
 
 SAMPLE = 512
-"""Steps kept at least, once there were as many: their median repeats to 5% of the spread."""
+"""The least number of steps kept, once there were as many: their median repeats to 5% of the spread."""
 FIRST = 3
-"""Left out: the first steps allocate the optimiser's state, choose kernels and compile."""
+"""The number of first steps that are left out: they allocate the optimiser's state, choose kernels and
+compile."""
 PAUSE = 3.0
-"""Times the median, from which on a step is a pause."""
+"""The multiple of the median from which on a step is a pause."""
 LEAST = 8
-"""Steps whose median can be spoken of."""
+"""The least number of steps whose median is used."""
 REFRESH = 32
-"""Steps between two looks at the median, which takes 40 µs of a full sample."""
+"""The number of steps between two looks at the median, which takes 40 µs for a full sample."""
 LEAST_TREND = 5
 
 
 class Pulse:
-    """Every `stride`-th step is kept; where the sample is full, every second of it goes."""
+    """The times of a loop. It keeps every `stride`-th step; where the sample is full, every second one
+    of it is dropped."""
 
     def __init__(self) -> None:
         self._seen = 0
@@ -34,12 +36,12 @@ class Pulse:
         self._pauses = Pauses()
 
     def add(self, step_s: float, *, waited_s: float = 0.0, collected: Collected = NONE) -> None:
-        """One step.
+        """Adds one step.
 
         Args:
-            step_s: its time.
-            waited_s: of that, for data, without collections.
-            collected: of that, by the garbage collector.
+            step_s: The time of the step.
+            waited_s: The part of it spent waiting for data, without collections.
+            collected: The part of it in the garbage collector.
         """
         self._seen += 1
         if self._seen <= FIRST:
@@ -55,7 +57,7 @@ class Pulse:
         self._keep(step_s)
 
     def times(self, *, draws: bool, n_windows: int, windows_s: float) -> LoopTimes:
-        """Of all steps until now; `draws`: whether batches are drawn through the watch."""
+        """The times of all steps until now; `draws` says whether batches are drawn through the watch."""
         sample = self._sample
         moved = trend(sample) if len(sample) >= LEAST_TREND else None
         quarters = quantiles(sample, n=4) if len(sample) >= 4 else None

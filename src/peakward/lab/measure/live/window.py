@@ -1,4 +1,4 @@
-"""A few steps of a live loop under torch's profiler."""
+"""Profiles a few steps of a live loop with torch's profiler."""
 
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
@@ -11,10 +11,11 @@ from peakward.lab.levers.ranges import opened
 
 
 class Window:
-    """Attached in one step, since that takes up to seconds the first time; recording from the next.
+    """A window that attaches in one step, since that takes up to seconds the first time, and records
+    from the next.
 
-    A GPU is waited for where recording begins and where it ends, so that all work in the window is
-    work that the window launched.
+    The window waits for a GPU where recording begins and where it ends, so that it holds exactly the
+    work that it launched.
     """
 
     def __init__(self, *, with_stack: bool) -> None:
@@ -28,7 +29,7 @@ class Window:
         self._profiler.prepare_trace()
 
     def start(self) -> None:
-        """Record from the step that begins now."""
+        """Records from the step that begins now."""
         if self._on_gpu:
             torch.cuda.synchronize()
         self._profiler.start_trace()
@@ -36,7 +37,7 @@ class Window:
         self._step.enter_context(opened("step"))
 
     def next_step(self) -> None:
-        """One step has ended, another begins."""
+        """Notes that one step has ended and another begins."""
         self._step.close()
         self._step.enter_context(opened("step"))
 
@@ -45,9 +46,9 @@ class Window:
         return opened("data_load") if self._is_recording else nullcontext()
 
     def close(self) -> None:
-        """Detach, from whatever state."""
+        """Detaches, from whatever state."""
         if not self._is_recording:
-            # A profiler that was prepared can only be let go of by way of recording.
+            # A prepared profiler can only be ended after it has recorded.
             self._profiler.start_trace()
         self._is_recording = False
         try:
@@ -56,5 +57,5 @@ class Window:
             self._profiler.stop_trace()
 
     def write(self, path: Path) -> None:
-        """The trace of a closed window, not compressed: that would cost the loop more than disk."""
+        """Writes the trace of a closed window, not compressed: that would cost the loop more than disk."""
         self._profiler.export_chrome_trace(str(path))
