@@ -7,9 +7,7 @@ import msgspec
 from peakward.prediction.operators.attention_backend import Backend, Inputs, named_backend
 from peakward.records.case import Compile, DeviceType, OperatorAttention, OperatorCase, OperatorPass
 from peakward.records.errors import PeakwardError
-from peakward.records.measurement import Measurement
-from peakward.studies.readings import Planned, Readings
-from peakward.studies.rivals import Rival
+from peakward.studies.engine import Point
 from peakward.studies.setting import Setting
 
 Precision = Literal["fp32", "bf16"]
@@ -83,33 +81,15 @@ def products(found: OperatorCase) -> Products | None:
     return _IN_FP32_ON_A_GPU.get(found.attention)
 
 
-class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """A case of an arm: what came of it, or why it was not run."""
+class Head(Point[OperatorCase], frozen=True, kw_only=True):
+    """An arm, which is its name, at one size and pass."""
 
-    case: OperatorCase
-    obstacle: str | None
-    measurement: Measurement | None
-
-    @property
-    def status(self) -> str:
-        """For a table."""
-        if self.obstacle is not None:
-            return "not available"
-        return "not run" if self.measurement is None else self.measurement.status
-
-    @property
-    def reason(self) -> str | None:
-        """Why it has no time; None where it has."""
-        if self.obstacle is not None or self.measurement is None:
-            return self.obstacle
-        return self.measurement.reason
-
-    def rival(self, name: str) -> Rival:
-        """The attempt as one of several ways to do the same."""
-        return Rival(name=name, measurement=self.measurement, can_run=self.obstacle is None)
+    arm: Arm
+    precision: Precision
+    """Of the inputs."""
 
 
-def case(
+def head(
     arm: Arm,
     precision: Precision,
     pass_: OperatorPass,
@@ -118,9 +98,9 @@ def case(
     batch_size: int,
     seq_len: int,
     head_dim: int,
-) -> OperatorCase:
-    """One head of that attention."""
-    return OperatorCase(
+) -> Head:
+    """One head of that attention, with why it cannot run on this machine."""
+    case = OperatorCase(
         batch_size=batch_size,
         n_heads=1,
         seq_len=seq_len,
@@ -131,20 +111,14 @@ def case(
         compile=arm.compile,
         device=setting.device,
     )
-
-
-def attempt(found: OperatorCase, readings: Readings, setting: Setting) -> Attempt:
-    """The case with what is known of it."""
-    return Attempt(
-        case=found,
-        obstacle=obstacle(found, setting),
-        measurement=readings.find(planned(found, setting)),
+    return Head(
+        case=case,
+        protocol=setting.protocol(phases=False),
+        name=arm.name,
+        absent=obstacle(case, setting),
+        arm=arm,
+        precision=precision,
     )
-
-
-def planned(found: OperatorCase, setting: Setting) -> Planned:
-    """The case with the protocol of both studies."""
-    return found, setting.protocol(phases=False)
 
 
 def obstacle(found: OperatorCase, setting: Setting) -> str | None:

@@ -55,6 +55,12 @@ class Sentence:
         assert not isinstance(found, str)
         return self(f"{value.name}, {row.name}", found, value.unit, row.measurement, *sources)
 
+    def estimate(
+        self, quantity: str, found: Interval | None, unit: Unit, *sources: Source | None
+    ) -> str:
+        """The estimate of an interval."""
+        return self(quantity, None if found is None else found.estimate, unit, *sources)
+
     def range(
         self, quantity: str, found: Interval | None, unit: Unit, *sources: Source | None
     ) -> str:

@@ -12,11 +12,8 @@ from peakward.studies.attention_arms import (
     NAIVE,
     SDPA,
     Arm,
-    attempt,
-    case,
-    obstacle,
+    head,
 )
-from peakward.studies.readings import Readings
 
 
 @pytest.fixture
@@ -31,7 +28,7 @@ def why(setting):
         )
         here = msgspec.structs.replace(here, environment=environment, **changes)
         sizes = {"batch_size": 1, "seq_len": 64, "head_dim": head_dim}
-        return obstacle(case(arm, precision, pass_, here, **sizes), here)
+        return head(arm, precision, pass_, here, **sizes).absent
 
     return ask
 
@@ -73,15 +70,7 @@ def test_backends_of_both_precisions_run_in_fp32(why):
         assert why(Arm(name=name, attention=name), "fp32") is None
 
 
-def test_tf32_takes_the_place_of_fp32_and_an_attempt_says_how_it_stands(setting, measure):
-    here = setting()
+def test_tf32_takes_the_place_of_fp32(setting):
     sizes = {"batch_size": 1, "seq_len": 64, "head_dim": 64}
-    assert case(COMPILED_TF32, "fp32", "forward", here, **sizes).precision == "tf32"
-    found = case(NAIVE, "fp32", "forward", here, **sizes)
-    assert attempt(found, Readings(), here).status == "not run"
-    refused = attempt(case(FLASH_HOPPER, "fp32", "forward", here, **sizes), Readings(), here)
-    assert refused.status == "not available"
-    assert refused.reason
-    out = measure(found, here.protocol(phases=False), here.environment, "oom")
-    run = attempt(found, Readings([out]), here)
-    assert (run.status, run.reason) == ("oom", "because oom")
+    found = head(COMPILED_TF32, "fp32", "forward", setting(), **sizes)
+    assert (found.case.precision, found.precision) == ("tf32", "fp32")
