@@ -20,7 +20,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from peakward.lab.data.random_tokens import micro_batches
 from peakward.lab.levers import precision
 from peakward.lab.levers.model_step import N_BATCHES
-from peakward.lab.levers.optimizer import LEARNING_RATE
+from peakward.levers.optimizer import LEARNING_RATE
+from peakward.levers.precision import fp32_matmuls
 from peakward.records.case import ModelCase
 from peakward.records.errors import PeakwardError
 from peakward.records.model_shape import ModelShape
@@ -221,7 +222,7 @@ class PeerStep:
 @contextmanager
 def peer(case: ModelCase, setting: Setting) -> Iterator[PeerStep]:
     """The peer, built; on leaving, nothing of it is held and global settings are as they were."""
-    with precision.fp32_matmuls(case.configuration.precision):
+    with fp32_matmuls(case.configuration.precision):
         step = PeerStep(case, setting)
         try:
             yield step

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from peakward.lab.levers.model_step import ModelStep
-from peakward.lab.levers.optimizer import LEARNING_RATE
+from peakward.levers.optimizer import LEARNING_RATE
 from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.model_shape import ModelShape
 

@@ -10,8 +10,7 @@ from peakward.lab.levers.prepare import prepare
 from peakward.lab.measure.live_module import LiveWorkers, live_case
 from peakward.lab.models.given_module import given
 from peakward.lab.numerics.verify import verify
-from peakward.levers.catalogue import LEVERS, numerics_class, obstacle, pull
-from peakward.levers.from_outside import outside_obstacle
+from peakward.levers.catalogue import LEVERS, numerics_class, obstacle, outside_obstacle, pull
 from peakward.records.protocol import Protocol
 
 pytestmark = pytest.mark.gpu

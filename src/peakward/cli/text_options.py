@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from peakward.cli import values
-from peakward.levers.feeding import workers_obstacle
+from peakward.levers.workload import workers_obstacle
 from peakward.records.case import Case, ModelCase
 from peakward.records.data import Source
 from peakward.records.errors import PeakwardError

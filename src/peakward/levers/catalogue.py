@@ -1,306 +1,41 @@
-"""The levers: what each changes in a case, when it applies, what it may do to the numbers."""
+"""Levers by name, pulled on a case, and why they cannot be."""
 
-from typing import Any, Literal, TypeVar, get_args
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any, TypeVar, get_args
 
 import msgspec
 
 from peakward.hardware.compute_capability import spell
-from peakward.levers.cached import cache_obstacle
-from peakward.levers.experts import experts_obstacle
-from peakward.levers.feeding import feeding_obstacle
-from peakward.levers.flash import flash_obstacle
-from peakward.levers.from_outside import outside_obstacle, step_obstacle
-from peakward.levers.fused import fused_obstacle
-from peakward.levers.graphs import graphs_obstacle
+from peakward.levers.axis import ComputeCapability, Needs, Part, Value, spoken
+from peakward.levers.registry import (
+    AROUND_A_CALL,
+    AXES,
+    BY_NAME,
+    LEVERS,
+    at_work,
+    axes_of,
+)
+from peakward.levers.workload import workload_obstacle
 from peakward.records.case import (
-    CONFIGURATION_FIELDS,
     Configuration,
-    DeviceType,
+    ConfiguredCase,
     LeverCase,
+    ModelCase,
     ModuleCase,
-    Pass,
     StepCase,
 )
 from peakward.records.device import Accelerator, Vendor
 from peakward.records.lever import Lever, NumericsClass
 from peakward.records.names import look_up
 
-NOT_OF_FP8 = ("fp32", "tf32", "bf16-mixed", "fp16-mixed", "bf16")
-SIXTEEN_BIT = ("bf16-mixed", "fp16-mixed", "bf16", "fp8")
-WITHOUT_DECODE: tuple[Pass, ...] = ("forward", "forward_backward", "train_step", "prefill")
-"""Passes whose queries are as many as their keys."""
-WITHOUT_GRADIENTS: tuple[Pass, ...] = ("forward", "prefill", "decode")
-
-Leverable = TypeVar("Leverable", bound=LeverCase)
-
-LEVERS: tuple[Lever, ...] = (
-    Lever(
-        name="tf32",
-        summary="fp32 matmuls on tensor cores, operands rounded to 10 bits of mantissa",
-        sets=(("precision", "tf32"),),
-        numerics="approximate",
-        device_types=("cuda",),
-        vendors=("nvidia",),
-        min_compute_capability=(8, 0),
-    ),
-    Lever(
-        name="bf16-mixed",
-        summary="bf16 autocast over fp32 parameters",
-        sets=(("precision", "bf16-mixed"),),
-        numerics="approximate",
-        min_compute_capability=(8, 0),
-    ),
-    Lever(
-        name="fp16-mixed",
-        summary="fp16 autocast over fp32 parameters, with a scaled loss",
-        sets=(("precision", "fp16-mixed"),),
-        numerics="approximate",
-        device_types=("cuda",),
-        min_compute_capability=(7, 0),
-    ),
-    Lever(
-        name="bf16",
-        summary="parameters, gradients and moments in bf16, no master copy",
-        sets=(("precision", "bf16"),),
-        numerics="approximate",
-        min_compute_capability=(8, 0),
-    ),
-    Lever(
-        name="fp8",
-        summary="block matmuls in fp8 with dynamic per-tensor scales, the rest as bf16-mixed",
-        sets=(("precision", "fp8"),),
-        numerics="approximate",
-        device_types=("cuda",),
-        vendors=("nvidia",),
-        min_compute_capability=(8, 9),
-    ),
-    Lever(
-        name="sdpa",
-        summary="torch's scaled_dot_product_attention, the backend that it chooses",
-        sets=(("attention", "sdpa"),),
-        numerics="reordered",
-    ),
-    Lever(
-        name="sdpa-cudnn",
-        summary="scaled_dot_product_attention on cuDNN's kernel",
-        sets=(("attention", "sdpa-cudnn"),),
-        numerics="reordered",
-        device_types=("cuda",),
-        vendors=("nvidia",),
-        min_compute_capability=(8, 0),
-        needs_precision=SIXTEEN_BIT,
-    ),
-    Lever(
-        name="flash",
-        summary="attention without a score matrix in Peakward's own kernel, for any such GPU",
-        sets=(("attention", "flash"),),
-        numerics="reordered",
-        passes=WITHOUT_DECODE,
-        device_types=("cuda",),
-        vendors=("nvidia",),
-        min_compute_capability=(8, 0),
-    ),
-    Lever(
-        name="flash-hopper",
-        summary="attention without a score matrix in Peakward's own kernel for Hopper alone",
-        sets=(("attention", "flash-hopper"),),
-        numerics="reordered",
-        passes=WITHOUT_DECODE,
-        device_types=("cuda",),
-        vendors=("nvidia",),
-        min_compute_capability=(9, 0),
-        max_compute_capability=(9, 0),
-        needs_precision=SIXTEEN_BIT,
-    ),
-    Lever(
-        name="flash-decode",
-        summary="attention of one new token to a long cache in Peakward's own kernel",
-        sets=(("attention", "flash-decode"),),
-        numerics="reordered",
-        passes=("decode",),
-        device_types=("cuda",),
-        vendors=("nvidia",),
-        min_compute_capability=(8, 0),
-    ),
-    Lever(
-        name="compile",
-        summary="torch.compile of the repeated block and of the loss",
-        sets=(("compile", "default"),),
-        numerics="reordered",
-        min_compute_capability=(7, 0),
-        needs="compiler",
-    ),
-    Lever(
-        name="cuda-graphs",
-        summary="the whole step captured as one CUDA graph",
-        sets=(("cuda_graphs", True),),
-        numerics="reordered",
-        device_types=("cuda",),
-    ),
-    Lever(
-        name="fused-optimizer",
-        summary="AdamW in one fused kernel",
-        sets=(("optimizer", "adamw-fused"),),
-        numerics="reordered",
-        passes=("train_step",),
-    ),
-    Lever(
-        name="triton-optimizer",
-        summary="AdamW in Peakward's own kernel, each stream of memory moved once",
-        sets=(("optimizer", "adamw-triton"),),
-        numerics="reordered",
-        passes=("train_step",),
-        device_types=("cuda",),
-        vendors=("nvidia",),
-        min_compute_capability=(8, 0),
-    ),
-    Lever(
-        name="fused-loss",
-        summary="cross-entropy in Peakward's own kernels, the gradient written over the logits",
-        sets=(("loss", "fused"),),
-        numerics="reordered",
-        passes=("forward_backward", "train_step"),
-        device_types=("cuda",),
-        vendors=("nvidia",),
-        min_compute_capability=(8, 0),
-    ),
-    Lever(
-        name="fused-norm",
-        summary="RMSNorm or LayerNorm in Peakward's own kernel, the residual's addition with it",
-        sets=(("norm", "fused"),),
-        numerics="reordered",
-        device_types=("cuda",),
-        vendors=("nvidia",),
-        min_compute_capability=(8, 0),
-    ),
-    Lever(
-        name="fused-rope",
-        summary="queries and keys turned in one pass, where the projection left them",
-        sets=(("rope", "fused"),),
-        numerics="reordered",
-        device_types=("cuda",),
-        vendors=("nvidia",),
-        min_compute_capability=(8, 0),
-    ),
-    Lever(
-        name="fused-swiglu",
-        summary="SwiGLU in one pass each way, of which the projection alone is kept",
-        sets=(("swiglu", "fused"),),
-        numerics="reordered",
-        device_types=("cuda",),
-        vendors=("nvidia",),
-        min_compute_capability=(8, 0),
-    ),
-    Lever(
-        name="int8-weights",
-        summary="the blocks' matrices in 8 bits with a scale an output, widened as they are multiplied",
-        sets=(("weights", "int8"),),
-        numerics="approximate",
-        passes=WITHOUT_GRADIENTS,
-        device_types=("cuda",),
-        vendors=("nvidia",),
-        min_compute_capability=(8, 0),
-        needs_precision=NOT_OF_FP8,
-    ),
-    Lever(
-        name="int4-weights",
-        summary="the blocks' matrices in 4 bits with a scale for 128 inputs, widened as they are multiplied",
-        sets=(("weights", "int4:128"),),
-        numerics="approximate",
-        passes=WITHOUT_GRADIENTS,
-        device_types=("cuda",),
-        vendors=("nvidia",),
-        min_compute_capability=(8, 0),
-        needs_precision=NOT_OF_FP8,
-    ),
-    Lever(
-        name="chunked-loss",
-        summary="output layer and cross-entropy by chunks of tokens: never all logits at once",
-        sets=(("loss", "chunked"),),
-        numerics="reordered",
-        saves="memory",
-        passes=("forward_backward", "train_step"),
-        device_types=("cuda",),
-        vendors=("nvidia",),
-        min_compute_capability=(8, 0),
-    ),
-    Lever(
-        name="recomputed-loss",
-        summary="cross-entropy without logits in the forward pass, computed again in backward",
-        sets=(("loss", "recomputed"),),
-        numerics="reordered",
-        saves="memory",
-        passes=("forward_backward", "train_step"),
-        device_types=("cuda",),
-        vendors=("nvidia",),
-        min_compute_capability=(8, 0),
-    ),
-    Lever(
-        name="checkpointing",
-        summary="every block's activations recomputed in backward",
-        sets=(("checkpointing", "every-block"),),
-        numerics="exact",
-        saves="memory",
-        passes=("forward_backward", "train_step"),
-    ),
-)
-
+__all__ = ["AROUND_A_CALL", "AXES", "LEVERS"]
 
 LEAST_CAPABILITY = (7, 0)
 """The V100's, the oldest that is catalogued."""
 _MAKERS: dict[Vendor, str] = {"nvidia": "NVIDIA", "amd": "AMD"}
 
-_BACKENDS: tuple[tuple[str, tuple[DeviceType, ...]], ...] = (
-    ("flash", ("cpu", "cuda")),
-    ("efficient", ("cuda",)),
-    ("math", ("cpu", "cuda")),
-)
-AROUND_A_CALL: tuple[Lever, ...] = (
-    *(each for each in LEVERS if each.name in ("tf32", "sdpa-cudnn")),
-    *(
-        Lever(
-            name=f"sdpa-{backend}",
-            summary=f"scaled_dot_product_attention on its {backend} kernel",
-            sets=(("attention", f"sdpa-{backend}"),),
-            numerics="reordered",
-            device_types=device_types,
-        )
-        for backend, device_types in _BACKENDS
-    ),
-)
-"""What is set around the call of a live step, and taken back after it. The last three choose a kernel for
-attention that the user wrote; where the attention is ours to choose, these are settings and no levers."""
-
-
-class Needs(msgspec.Struct, frozen=True, kw_only=True):
-    """What a setting that no lever brings needs; the fields are those of `Lever`."""
-
-    passes: tuple[Pass, ...] = get_args(Pass)
-    device_types: tuple[DeviceType, ...] = ("cpu", "cuda")
-    min_compute_capability: tuple[int, int] | None = None
-    needs_precision: tuple[str, ...] = ()
-    needs: Literal["compiler"] | None = None
-
-
-_CUDA_COMPILE = Needs(device_types=("cuda",), needs="compiler")
-_BACKWARD = Needs(passes=("forward_backward", "train_step"))
-
-OTHER_SETTINGS: dict[tuple[str, str | bool], Needs] = {
-    # On a CPU the first is the default mode by another name; the second builds C++ for minutes.
-    ("compile", "reduce-overhead"): _CUDA_COMPILE,
-    ("compile", "max-autotune"): _CUDA_COMPILE,
-    # torch 2.13 has no memory-efficient kernel for a CPU, and a flash kernel for every precision.
-    ("attention", "sdpa-efficient"): Needs(device_types=("cuda",), min_compute_capability=(5, 0)),
-    ("optimizer", "adamw-loop"): Needs(passes=("train_step",)),
-    ("checkpointing", "sqrt"): _BACKWARD,
-    ("checkpointing", "selective"): _BACKWARD,
-}
-"""(field of `Configuration`, value) pairs that no lever sets exactly and that cannot apply everywhere."""
-
-FLASH_ON_CUDA = Needs(
-    device_types=("cuda",), min_compute_capability=(8, 0), needs_precision=SIXTEEN_BIT
-)
-"""torch's flash kernel on a GPU takes 16-bit inputs alone."""
+Leverable = TypeVar("Leverable", bound=LeverCase)
 
 
 def lever(name: str) -> Lever:
@@ -314,8 +49,47 @@ def lever(name: str) -> Lever:
 
 def pull(lever: Lever, case: Leverable) -> Leverable:
     """The case with the lever resolved into it."""
-    configuration = case.configuration.with_settings(dict(lever.sets))
+    configuration = with_settings(case.configuration, dict(lever.sets))
     return msgspec.structs.replace(case, configuration=configuration)
+
+
+def with_settings(configuration: Configuration, settings: Mapping[str, Value]) -> Configuration:
+    """The configuration with these values, of which the defaults of axes without a field are left out."""
+    changed = configuration.with_settings(settings)
+    axes = {axis.name: axis for axis in axes_of(changed)}
+    more = tuple((name, value) for name, value in changed.more if axes[name].default != value)
+    return msgspec.structs.replace(changed, more=more)
+
+
+def function(part: Part, configuration: Configuration) -> Any:
+    """The implementation of a part of a step that the configuration chooses."""
+    axes = [axis for axis in AXES if axis.part == part]
+    chosen = next((axis for axis, _ in reversed(at_work(configuration)) if axis in axes), axes[0])
+    assert chosen.function is not None
+    return chosen.function(chosen.value(configuration))
+
+
+def apply_to_module(module: Any, configuration: Configuration) -> None:
+    """Apply what is applied to a module that stands, in place: a decoder's or a user's.
+
+    Raises:
+        PeakwardError: the module has nothing to apply a setting to.
+    """
+    for axis, value in at_work(configuration):
+        if axis.to_module is not None:
+            axis.to_module(module, value)
+
+
+@contextmanager
+def around(configuration: Configuration, base: Configuration | None = None) -> Iterator[None]:
+    """The settings of torch that a configuration means, as a context; where a base is given, only those
+    that differ from the base's."""
+    with ExitStack() as stack:
+        for axis in AXES:
+            value = axis.value(configuration)
+            if axis.around is not None and (base is None or value != axis.value(base)):
+                stack.enter_context(axis.around(value))
+        yield
 
 
 def lacking(lever: Lever, on: Accelerator) -> str | None:
@@ -370,31 +144,44 @@ def obstacle(
 
 
 def case_obstacle(
-    case: LeverCase, *, compute_capability: tuple[int, int] | None, has_compiler: bool
+    case: LeverCase, *, compute_capability: ComputeCapability | None, has_compiler: bool
 ) -> str | None:
     """Why a setting of the case cannot apply on this machine, or None. Defaults always can."""
     if (outside := _outside(case)) is not None:
         return outside
-    for field in CONFIGURATION_FIELDS:
+    for axis, _ in at_work(case.configuration):
         reason = setting_obstacle(
-            field, case, compute_capability=compute_capability, has_compiler=has_compiler
+            axis.name, case, compute_capability=compute_capability, has_compiler=has_compiler
         )
         if reason is not None:
             return reason
     if isinstance(case, StepCase):
         return None
-    if isinstance(case, ModuleCase):
-        return graphs_obstacle(case)
-    if case.configuration.attention == "as-written":
-        return "attention as-written needs a module of your own: the decoder's is naive"
-    return (
-        graphs_obstacle(case)
-        or cache_obstacle(case)
-        or feeding_obstacle(case)
-        or experts_obstacle(case, compute_capability=compute_capability)
-        or flash_obstacle(case, compute_capability=compute_capability)
-        or fused_obstacle(case)
-    )
+    return together_obstacle(case, compute_capability=compute_capability)
+
+
+def together_obstacle(
+    case: ConfiguredCase, *, compute_capability: ComputeCapability | None
+) -> str | None:
+    """Why the settings of a case do not go together, or not with its workload or model, or None.
+
+    Args:
+        compute_capability: of the device; None where it is not known, and then no obstacle.
+    """
+    if isinstance(case, ModelCase) and (reason := workload_obstacle(case)) is not None:
+        return reason
+    working = at_work(case.configuration)
+    for axis, value in working:
+        if axis.name not in BY_NAME:
+            return f"{spoken(axis.name, value)} needs the package that brings it, which is not installed"
+        reason = None if axis.obstacle is None else axis.obstacle(case, compute_capability)
+        if reason is not None:
+            return reason
+    for part in get_args(Part):
+        rivals = [spoken(axis.name, value) for axis, value in working if axis.part == part]
+        if len(rivals) > 1:
+            return f"{' and '.join(rivals)} exclude each other: each replaces the {part}"
+    return None
 
 
 def _outside(case: LeverCase) -> str | None:
@@ -404,31 +191,72 @@ def _outside(case: LeverCase) -> str | None:
     return outside_obstacle(case) if isinstance(case, ModuleCase) else None
 
 
+def step_obstacle(case: StepCase) -> str | None:
+    """Why a setting cannot be applied around the call of a live step, or None."""
+    for axis in axes_of(case.configuration):
+        value = axis.value(case.configuration)
+        hint = axis.hints.get(value)
+        why = None if hint is None else hint.for_step
+        if why is None and not axis.is_field and axis.around is None:
+            why = "is no setting around a call: apply it in the step's own code"
+        if value != axis.as_written() and why is not None:
+            return f"{spoken(axis.name, value)} {why}"
+    return None
+
+
+def outside_obstacle(case: ModuleCase) -> str | None:
+    """Why a setting of the case cannot be applied to its module from outside, or None."""
+    from_factory = not case.source.startswith("hf:")
+    for axis in axes_of(case.configuration):
+        value = axis.value(case.configuration)
+        hint = axis.hints.get(value)
+        why = None if hint is None else hint.module or (hint.factory if from_factory else None)
+        inner = axis.to_module is None and axis.around is None and axis.part not in OUTER_PARTS
+        if why is None and not axis.is_field and inner:
+            why = "is a part of the decoder: call it in the module's own code"
+        if value != axis.as_written() and why is not None:
+            return f"{spoken(axis.name, value)} {why}"
+    work = case.workload
+    if work.caches:
+        return f"the pass {work.pass_} needs the decoder's key-value cache: take forward"
+    if work.varying_seq_lens:
+        return "varying lengths need the decoder's own batches: give one batch of each length"
+    return None
+
+
+OUTER_PARTS: tuple[Part | None, ...] = ("loss", "optimizer")
+"""Parts of a step that a user's module runs in too."""
+
+
+def unseen(case: ModuleCase) -> str | None:
+    """Why a capture of the module's operators would be of another case, or None where it is of this one."""
+    for axis in axes_of(case.configuration):
+        value = axis.value(case.configuration)
+        if value != axis.as_written():
+            reason = axis.unseen(case, axis.name, value)
+            if reason is not None:
+                return reason
+    work = case.workload
+    if work.accumulate != 1:
+        return f"{work.accumulate} micro-batches are not seen by operators: a capture runs one"
+    return f"{work.pass_} is no pass of any module: take forward" if work.caches else None
+
+
 def setting_obstacle(
-    field: str,
+    name: str,
     case: LeverCase,
     *,
-    compute_capability: tuple[int, int] | None,
+    compute_capability: ComputeCapability | None,
     has_compiler: bool = True,
 ) -> str | None:
-    """Why that field of the case's configuration cannot be as it is on this machine, or None."""
-    value = getattr(case.configuration, field)
-    needs = _needs(field, value, case.device)
-    if needs is None or value == getattr(Configuration(), field):
+    """Why the case's value on that axis cannot be what it is on this machine, or None."""
+    axis = next(each for each in axes_of(case.configuration) if each.name == name)
+    value = axis.value(case.configuration)
+    needs = axis.needs(value)
+    if needs is None or value == axis.default:
         return None
     reason = _unmet(needs, case, compute_capability=compute_capability, has_compiler=has_compiler)
-    if reason is None:
-        return None
-    written = "on" if value is True else value
-    return f"{field.replace('_', '-')} {written} {reason}"
-
-
-def _needs(field: str, value: Any, device: DeviceType) -> Lever | Needs | None:
-    """What a setting needs: as the lever that makes exactly it declares, or on its own."""
-    exact = next((each for each in LEVERS if dict(each.sets).get(field) == value), None)
-    if (field, value) == ("attention", "sdpa-flash") and device == "cuda":
-        return FLASH_ON_CUDA
-    return exact or OTHER_SETTINGS.get((field, value))
+    return None if reason is None else f"{spoken(name, value)} {reason}"
 
 
 def _unmet(
@@ -453,7 +281,10 @@ def _unmet(
             f"needs {' or '.join(needs.device_types)}, got {device}",
         ),
         (
-            not live and needs.needs_precision and precision not in needs.needs_precision,
+            device == "cuda"
+            and not live
+            and needs.needs_precision
+            and precision not in needs.needs_precision,
             f"needs the precision {' or '.join(needs.needs_precision)}, got {precision}",
         ),
         (

@@ -1,5 +1,6 @@
 """Cases in words that are short enough for a table's first column."""
 
+from peakward.levers.registry import at_work
 from peakward.records.case import (
     Case,
     Configuration,
@@ -87,14 +88,13 @@ def copies(data: TextData) -> tuple[str, ...]:
     )
 
 
-def own_parts(configuration: Configuration) -> tuple[str, ...]:
-    """The parts that run in Peakward's own kernels: "norm"."""
-    parts = {
-        "norm": configuration.norm,
-        "RoPE": configuration.rope,
-        "SwiGLU": configuration.swiglu,
+def parts(configuration: Configuration) -> dict[str, str]:
+    """How each part of the model is computed that is not computed as torch does: {"norm": "fused"}."""
+    return {
+        axis.called or axis.name: str(value)
+        for axis, value in at_work(configuration)
+        if axis.called is not None or not axis.is_field
     }
-    return tuple(part for part, how in parts.items() if how == "fused")
 
 
 def settings(case: LeverCase) -> tuple[str, ...]:
@@ -118,9 +118,5 @@ def settings(case: LeverCase) -> tuple[str, ...]:
         words.append(configuration.optimizer)
     if configuration.checkpointing != "none":
         words.append(f"checkpointing {configuration.checkpointing}")
-    if configuration.loss != "torch":
-        words.append(f"{configuration.loss} loss")
-    words += (f"fused {part}" for part in own_parts(configuration))
-    if configuration.weights != "dense":
-        words.append(f"{configuration.weights} weights")
+    words += (f"{value} {part}" for part, value in parts(configuration).items())
     return tuple(words)

@@ -8,7 +8,7 @@ from peakward.records.case import Case, ConfiguredCase, ModelCase
 from peakward.records.measurement import Measurement
 from peakward.records.protocol import Protocol
 from peakward.records.study import Cell, Column, Conclusion, Study, Table
-from peakward.report.cases import label, own_parts, settings
+from peakward.report.cases import label, parts, settings
 from peakward.report.columns import spread_column
 from peakward.report.format import format_cell, format_spread
 from peakward.studies.cases import SIZE_COLUMNS, place, size_cells
@@ -137,6 +137,8 @@ def _setting_cells(planned: Planned) -> tuple[str | None, ...]:
     if not isinstance(case, ConfiguredCase):
         return (*(None,) * 9, *conditions)
     how = case.configuration
+    other = parts(how)
+    loss, weights = other.pop("loss", None), other.pop("weights", None)
     scope = " of the whole model" if how.compile != "none" and how.compile_scope == "model" else ""
     return (
         how.precision,
@@ -145,9 +147,10 @@ def _setting_cells(planned: Planned) -> tuple[str | None, ...]:
         "yes" if how.cuda_graphs else "no",
         how.optimizer if case.workload.pass_ == "train_step" else None,
         how.checkpointing,
-        how.loss if how.loss != "torch" else None,  # torch's goes without saying.
-        ", ".join(own_parts(how)) or None,
-        how.weights if how.weights != "dense" else None,
+        loss,
+        ", ".join(part if value == "fused" else f"{value} {part}" for part, value in other.items())
+        or None,
+        weights,
         *conditions,
     )
 

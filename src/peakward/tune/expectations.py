@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from peakward.levers.registry import BY_NAME
 from peakward.prediction.floor import COMPUTE_TYPES, floor
 from peakward.prediction.planning.foretold import foretold
 from peakward.records.case import LeverCase, ModelCase, same_work
@@ -11,17 +12,6 @@ from peakward.records.trial import Bound, Foretold
 from peakward.report.format import format_cell
 from peakward.tune.forecasts import Forecasts
 
-_UNTOUCHED: dict[str, tuple[str, ...]] = {
-    "optimizer": ("forward", "backward"),
-    "attention": ("optimizer",),
-    "loss": ("optimizer",),
-    "norm": ("optimizer",),
-    "rope": ("optimizer",),
-    "swiglu": ("optimizer",),
-    "checkpointing": ("optimizer",),
-}
-"""The phases that a change of a configuration's field leaves alone, by field. What no
-evidence put into a phase counts as touched."""
 NS = 1e-9
 RATE_DOUBT = 2.0
 """How much faster than its calibrated rate a matrix product may run: a run calibrates one size."""
@@ -123,5 +113,5 @@ def _phases_left_alone(base: LeverCase, candidate: LeverCase) -> tuple[str, ...]
         return ()
     before, after = base.configuration.settings, candidate.configuration.settings
     changed = [field for field in before | after if before.get(field) != after.get(field)]
-    left = [_UNTOUCHED.get(field, ()) for field in changed]
+    left = [BY_NAME[name].leaves_alone if name in BY_NAME else () for name in changed]
     return tuple(phase for phase in left[0] if all(phase in each for each in left)) if left else ()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from peakward.hardware import devices
-from peakward.levers.captured import unseen
+from peakward.levers.catalogue import unseen
 from peakward.prediction.floor import floor
 from peakward.prediction.planning.forecast import forecast
 from peakward.prediction.planning.module import module_forecast

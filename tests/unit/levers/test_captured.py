@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from peakward.levers.captured import unseen
+from peakward.levers.catalogue import unseen
 from peakward.records.case import AS_WRITTEN, ModuleCase, Workload
 
 

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from peakward.levers.catalogue import (
+    AXES,
     LEVERS,
-    OTHER_SETTINGS,
     case_obstacle,
     changes,
     lever,
@@ -214,6 +214,6 @@ def test_a_setting_that_no_lever_makes_is_judged_by_what_it_needs(setting: dict[
 def test_what_is_declared_beside_the_levers_is_a_setting_and_no_lever_s() -> None:
     hints = get_type_hints(Configuration)
     by_levers = {pair for each in LEVERS for pair in each.sets}
-    for field, value in OTHER_SETTINGS:
+    for field, value in ((axis.name, value) for axis in AXES for value in axis.others):
         assert value in get_args(hints[field])
         assert (field, value) not in by_levers

@@ -5,8 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from peakward.levers.catalogue import case_obstacle
-from peakward.levers.experts import experts_obstacle
+from peakward.levers.catalogue import case_obstacle, together_obstacle
 from peakward.models.presets import model
 from peakward.records.case import Configuration, ModelCase, Workload
 
@@ -23,7 +22,7 @@ def case(shape: dict[str, int], **configuration: Any) -> ModelCase:
 
 
 def said(at: ModelCase, capability: tuple[int, int] | None = (9, 0)) -> str:
-    return str(experts_obstacle(at, compute_capability=capability))
+    return str(together_obstacle(at, compute_capability=capability))
 
 
 @pytest.mark.parametrize(
@@ -53,7 +52,7 @@ def test_what_does_not_go_together_is_refused(
             case(MIXED | shape, **configuration), compute_capability=(9, 0), has_compiler=True
         )
     )
-    assert experts_obstacle(case(shape, **configuration), compute_capability=(9, 0)) is None
+    assert together_obstacle(case(shape, **configuration), compute_capability=(9, 0)) is None
 
 
 @pytest.mark.parametrize("precision", ["bf16-mixed", "bf16"])
@@ -62,10 +61,10 @@ def test_graphs_need_a_kernel_of_the_device(precision: str) -> None:
     assert "compute capability 9 or 10, got 8.0" in said(captured, (8, 0))
     assert "compute capability 9 or 10, got 12.0" in said(captured, (12, 0))
     for capability in ((9, 0), (10, 0), None):
-        assert experts_obstacle(captured, compute_capability=capability) is None
+        assert together_obstacle(captured, compute_capability=capability) is None
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16-mixed", "fp16-mixed", "bf16"])
 def test_uncaptured_experts_run_in_any_other_precision(precision: str) -> None:
     at = case(MIXED | {"d_ff": 100}, precision=precision)
-    assert experts_obstacle(at, compute_capability=(8, 0)) is None
+    assert together_obstacle(at, compute_capability=(8, 0)) is None

@@ -3,7 +3,7 @@
 import pytest
 
 from peakward.levers.catalogue import case_obstacle
-from peakward.levers.feeding import feeding_obstacle, workers_obstacle
+from peakward.levers.workload import workers_obstacle, workload_obstacle
 from peakward.models.presets import model
 from peakward.records.case import ModelCase, Workload
 from peakward.records.data import Source, TextData
@@ -30,7 +30,7 @@ def case(device="cpu", work=None, **data):
 )
 def test_obstacles(given, said):
     for reason in (
-        feeding_obstacle(given),
+        workload_obstacle(given),
         case_obstacle(given, compute_capability=None, has_compiler=True),
     ):
         assert reason is None if said is None else said in reason

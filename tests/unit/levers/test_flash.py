@@ -95,7 +95,7 @@ def test_head_dims_are_those_that_the_kernels_take():
     from peakward.kernels.ops.decode_attention import api
     from peakward.kernels.ops.flash_attention import checks
     from peakward.kernels.ops.flash_attention.hopper import refusals
-    from peakward.levers.flash import _TAKEN
+    from peakward.levers.attention import _TAKEN
 
     assert _TAKEN["flash"].head_dims == tuple(checks.HEAD_DIMS)
     assert _TAKEN["flash-decode"].head_dims == tuple(range(1, api.MOST_HEAD_DIM + 1))

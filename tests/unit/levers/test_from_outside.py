@@ -3,8 +3,14 @@
 import msgspec
 import pytest
 
-from peakward.levers.catalogue import AROUND_A_CALL, LEVERS, pull
-from peakward.levers.from_outside import outside_obstacle, step_obstacle
+from peakward.levers.catalogue import (
+    AROUND_A_CALL,
+    LEVERS,
+    case_obstacle,
+    outside_obstacle,
+    pull,
+    step_obstacle,
+)
 from peakward.records.case import AS_WRITTEN, ModuleCase, StepCase, Workload
 
 OF_A_FACTORY = {
@@ -51,7 +57,8 @@ def test_the_levers_of_each_source(source, names):
     ],
 )
 def test_what_needs_the_decoder(work, settings, line):
-    assert outside_obstacle(case("py:model:build", work, **settings)).startswith(line)
+    made = case("py:model:build", work, **settings)
+    assert case_obstacle(made, compute_capability=None, has_compiler=True).startswith(line)
 
 
 def test_around_a_live_step_torch_s_own_settings_are_set_and_no_other():

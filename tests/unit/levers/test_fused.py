@@ -5,10 +5,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from peakward.levers.catalogue import case_obstacle, lever, pull
-from peakward.levers.fused import fused_obstacle
+from peakward.levers.catalogue import case_obstacle, lever, pull, together_obstacle
 from peakward.models.presets import model
 from peakward.records.case import Configuration, ModelCase, Workload
+
+
+def together(at: ModelCase) -> str | None:
+    return together_obstacle(at, compute_capability=None)
 
 
 def case(shape: dict[str, Any] | None = None, **configuration: Any) -> ModelCase:
@@ -42,14 +45,14 @@ def test_what_quantised_weights_do_not_go_with(
     shape: dict[str, Any], settings: dict[str, Any], says: str
 ) -> None:
     made = without_gradients(shape, **settings)
-    assert says in str(fused_obstacle(made))
+    assert says in str(together(made))
 
 
 def test_quantised_weights_have_no_gradient_and_are_not_of_fp8() -> None:
     """Said where a step is prepared; where levers are chosen, what they need says it before."""
-    assert "weights int8 have no gradient" in str(fused_obstacle(case(**INT8)))
+    assert "weights int8 have no gradient" in str(together(case(**INT8)))
     narrow = without_gradients({}, **INT8, precision="fp8")
-    assert "got fp8: take bf16-mixed" in str(fused_obstacle(narrow))
+    assert "got fp8: take bf16-mixed" in str(together(narrow))
     found = case_obstacle(narrow, compute_capability=(9, 0), has_compiler=True)
     assert "weights int8 needs the precision" in str(found)
     found = case_obstacle(case(**INT8), compute_capability=(9, 0), has_compiler=True)
@@ -79,7 +82,7 @@ def test_what_a_kernel_does_not_go_with(
     shape: dict[str, Any], settings: dict[str, Any], says: str
 ) -> None:
     made = case(shape, **settings)
-    assert says in str(fused_obstacle(made))
+    assert says in str(together(made))
     assert says in str(case_obstacle(made, compute_capability=(9, 0), has_compiler=True))
 
 
@@ -94,7 +97,7 @@ def test_what_a_kernel_does_not_go_with(
     ],
 )
 def test_what_it_goes_with(shape: dict[str, Any], settings: dict[str, Any]) -> None:
-    assert fused_obstacle(case(shape, **settings)) is None
+    assert together(case(shape, **settings)) is None
 
 
 @pytest.mark.parametrize("name", ["fused-norm", "fused-rope", "fused-swiglu", "int8-weights"])

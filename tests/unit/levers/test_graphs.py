@@ -3,10 +3,13 @@
 import msgspec
 import pytest
 
-from peakward.levers.catalogue import case_obstacle
-from peakward.levers.graphs import graphs_obstacle
+from peakward.levers.catalogue import case_obstacle, together_obstacle
 from peakward.models.presets import model
 from peakward.records.case import AS_WRITTEN, Configuration, ModelCase, ModuleCase, Workload
+
+
+def together(case):
+    return together_obstacle(case, compute_capability=None)
 
 
 def built(pass_="train_step", **settings):
@@ -28,17 +31,17 @@ EXCLUDED = [
 
 @pytest.mark.parametrize(("settings", "reason"), EXCLUDED)
 def test_what_graphs_exclude_goes_without_them(settings, reason):
-    assert reason in graphs_obstacle(built(**settings, cuda_graphs=True))
-    assert graphs_obstacle(built(**settings)) is None
+    assert reason in together(built(**settings, cuda_graphs=True))
+    assert together(built(**settings)) is None
 
 
 @pytest.mark.parametrize("settings", [{}, {"compile": "default"}, {"precision": "bf16-mixed"}])
 def test_other_settings_go_with_graphs(settings):
-    assert graphs_obstacle(built(**settings, cuda_graphs=True)) is None
+    assert together(built(**settings, cuda_graphs=True)) is None
 
 
 def test_a_pass_that_scales_no_loss_goes_with_graphs():
-    assert graphs_obstacle(built("forward", precision="fp16-mixed", cuda_graphs=True)) is None
+    assert together(built("forward", precision="fp16-mixed", cuda_graphs=True)) is None
 
 
 def test_a_case_is_told_before_it_is_tried_a_module_too():

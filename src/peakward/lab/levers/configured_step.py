@@ -9,10 +9,11 @@ from torch import Tensor, nn
 
 from peakward.lab.data.feed import Feed
 from peakward.lab.data.resident import MicroBatches, Resident
-from peakward.lab.levers import optimizer, precision
+from peakward.lab.levers import precision
 from peakward.lab.levers.cuda_graphs import CapturedStep, set_up
 from peakward.lab.levers.marks import Mark, unmarked
 from peakward.lab.levers.value_fingerprint import fingerprint
+from peakward.levers import catalogue
 from peakward.records.case import ConfiguredCase
 from peakward.records.case_memory import Purpose
 from peakward.records.feeding import Feeding
@@ -40,8 +41,8 @@ class ConfiguredStep(ABC):
         """The last step's loss, or its logits where it takes none."""
         self.optimizer: torch.optim.Optimizer | None = None
         if case.workload.pass_ == "train_step":
-            self.optimizer = optimizer.adamw(
-                model, configuration.optimizer, capturable=configuration.cuda_graphs
+            self.optimizer = catalogue.function("optimizer", configuration)(
+                model, capturable=configuration.cuda_graphs
             )
         model.train(case.workload.trains)
         self._scaler = torch.amp.GradScaler(

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from peakward.lab.data.given_loader import GivenLoader
-from peakward.lab.levers import module_levers, precision
+from peakward.lab.levers import module_levers
 from peakward.lab.levers.marks import Mark, unmarked
+from peakward.levers import catalogue
 from peakward.records.case import StepCase
 from peakward.records.feeding import LoaderWait
 
@@ -99,11 +100,6 @@ def gradients_seen(model: nn.Module) -> Iterator[dict[str, Tensor]]:
 def given_step(case: StepCase, base: StepCase, given: Given) -> Iterator[GivenStep]:
     """The step under what the case sets and the base does not; on leaving, torch's settings are as they
     were."""
-    mine, theirs = case.configuration, base.configuration
-    with ExitStack() as around:
-        if mine.precision != theirs.precision:
-            around.enter_context(precision.fp32_matmuls(mine.precision))
-        if mine.attention != theirs.attention:
-            around.enter_context(module_levers.attention_backend(mine.attention))
+    with catalogue.around(case.configuration, base.configuration):
         feed = None if given.loader is None else GivenLoader(given.loader, case.device)
         yield GivenStep(given, feed)

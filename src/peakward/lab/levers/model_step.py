@@ -6,10 +6,6 @@ from contextlib import AbstractContextManager
 import torch
 from torch import Tensor
 
-from peakward.kernels.ops.attention.api import implementation
-from peakward.kernels.ops.gating import api as gating
-from peakward.kernels.ops.loss import api as loss
-from peakward.kernels.ops.rotation import api as rotation
 from peakward.lab.data.feed import Feed
 from peakward.lab.data.random_tokens import micro_batches, new_tokens
 from peakward.lab.data.resident import Resident
@@ -18,12 +14,12 @@ from peakward.lab.levers import (
     checkpointing,
     compilation,
     fp8,
-    fused_norms,
     model_ranges,
     precision,
 )
 from peakward.lab.levers.configured_step import N_BATCHES, ConfiguredStep
 from peakward.lab.models import decoder, quantised_linear
+from peakward.levers import catalogue
 from peakward.records.case import ModelCase
 from peakward.records.case_memory import Purpose
 
@@ -38,10 +34,10 @@ class ModelStep(ConfiguredStep):
         configuration = case.configuration
         model = decoder.build(
             case.model,
-            attention=implementation(configuration.attention),
-            loss=loss.implementation(configuration.loss),
-            rotation=rotation.IMPLEMENTATIONS[configuration.rope],
-            gating=gating.IMPLEMENTATIONS[configuration.swiglu],
+            attention=catalogue.function("attention", configuration),
+            loss=catalogue.function("loss", configuration),
+            rotation=catalogue.function("rotation", configuration),
+            gating=catalogue.function("gating", configuration),
             weights=configuration.weights,
             device=case.device,
             dtype=dtype,
@@ -49,7 +45,7 @@ class ModelStep(ConfiguredStep):
         )
         if configuration.precision == "fp8":
             fp8.apply(model)
-        fused_norms.apply(model, configuration.norm)
+        catalogue.apply_to_module(model, configuration)
         checkpointing.apply(model, configuration.checkpointing)
         compilation.apply(model, configuration.compile, configuration.compile_scope)
         super().__init__(case, model, _source(case))

@@ -1,14 +1,13 @@
 """Levers that reach into a user's module from outside: its blocks recomputed, compiled, in ranges."""
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.attention import sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
@@ -52,12 +51,6 @@ def compile_in_place(module: nn.Module, mode: Compile, scope: CompileScope) -> N
     blocks = repeated_blocks(module) if scope == "block" else None
     for part in [module] if blocks is None else blocks:
         part.compile(mode=None if mode == "default" else mode)
-
-
-def attention_backend(attention: Attention) -> AbstractContextManager[None]:
-    """Inside, torch's attention runs on the named backend alone, where one is named."""
-    backend = BACKENDS.get(attention)
-    return nullcontext() if backend is None else sdpa_kernel(backend)
 
 
 class SdpaCalls(TorchFunctionMode):

@@ -14,7 +14,7 @@ from peakward.lab.levers.module_step import place
 from peakward.lab.models import module_source
 from peakward.lab.models.given_module import GivenModule
 from peakward.lab.models.module_capture import capture_module
-from peakward.levers.captured import unseen
+from peakward.levers.catalogue import unseen
 from peakward.records.case import ModuleCase, ModulePass
 from peakward.records.errors import PeakwardError
 from peakward.records.module_capture import ModuleCapture

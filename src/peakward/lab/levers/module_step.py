@@ -6,14 +6,13 @@ from contextlib import AbstractContextManager, contextmanager
 import torch
 from torch import Tensor, nn
 
-from peakward.kernels.ops.loss import api as losses
 from peakward.lab.data.resident import Resident
-from peakward.lab.levers import fused_norms, module_levers, precision
+from peakward.lab.levers import module_levers, precision
 from peakward.lab.levers.configured_step import ConfiguredStep
 from peakward.lab.levers.module_calls import Calls, DrawnTokens, GivenBatch
 from peakward.lab.models.given_module import GivenModule
 from peakward.lab.models.repeated_blocks import repeated_blocks
-from peakward.levers.from_outside import outside_obstacle
+from peakward.levers import catalogue
 from peakward.records.case import ModuleCase
 from peakward.records.errors import PeakwardError
 
@@ -48,14 +47,14 @@ class ModuleStep(ConfiguredStep):
         if given.vocab_size is None:
             self._calls = GivenBatch(given, dtype)
         else:
-            self._calls = DrawnTokens(given, losses.implementation(configuration.loss))
+            self._calls = DrawnTokens(given, catalogue.function("loss", configuration))
         batches = self._calls.batches(case.workload, case.device)
         # In the types that steps run in: cuDNN's kernel takes 16-bit ones alone.
         with precision.autocast(configuration.precision, case.device):
             module_levers.expect_sdpa(
                 configuration.attention, lambda: self._calls.output(module, batches[0][0])
             )
-        fused_norms.apply(module, configuration.norm)
+        catalogue.apply_to_module(module, configuration)
         module_levers.recompute(module, configuration.checkpointing)
         module_levers.compile_in_place(module, configuration.compile, configuration.compile_scope)
         super().__init__(case, module, Resident(batches))
@@ -81,17 +80,13 @@ def prepared_module(
         PeakwardError: a setting that cannot be applied from outside, or a module that is not as it
             must be.
     """
-    reason = outside_obstacle(case)
+    reason = catalogue.outside_obstacle(case)
     if reason is not None:
         raise PeakwardError(
             f"expected settings that can be applied to a module from outside: {reason}"
         )
-    configuration = case.configuration
-    dtype = precision.parameter_dtype(configuration.precision)
-    with (
-        precision.fp32_matmuls(configuration.precision),
-        module_levers.attention_backend(configuration.attention),
-    ):
+    dtype = precision.parameter_dtype(case.configuration.precision)
+    with catalogue.around(case.configuration):
         step = ModuleStep(case, given, dtype, max_blocks=max_blocks)
         try:
             yield step

@@ -1,7 +1,6 @@
 """Levers `tf32`, `bf16-mixed`, `fp16-mixed`, `bf16`, `fp8`: the types that a step computes in."""
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
@@ -24,14 +23,3 @@ def autocast(precision: Precision, device: DeviceType) -> AbstractContextManager
     if precision not in AUTOCAST:
         return nullcontext()
     return torch.autocast(device, dtype=AUTOCAST[precision], cache_enabled=False)
-
-
-@contextmanager
-def fp32_matmuls(precision: Precision) -> Iterator[None]:
-    """Inside, fp32 matmuls run in tf32 if that is the precision, in full fp32 otherwise."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)

@@ -12,17 +12,13 @@ from peakward.lab.levers.module_step import ModuleStep, prepared_module
 from peakward.lab.levers.operator_step import AttentionStep
 from peakward.lab.levers.piece_step import PieceStep
 from peakward.lab.models import module_source
-from peakward.levers.cached import cache_obstacle
-from peakward.levers.experts import experts_obstacle
-from peakward.levers.feeding import feeding_obstacle, workers_obstacle
-from peakward.levers.flash import flash_obstacle
-from peakward.levers.fused import fused_obstacle
-from peakward.levers.graphs import graphs_obstacle
+from peakward.levers.catalogue import together_obstacle
+from peakward.levers.precision import fp32_matmuls
+from peakward.levers.workload import workers_obstacle
 from peakward.records.case import (
     Case,
     ConfiguredCase,
     MicroCase,
-    ModelCase,
     ModuleCase,
     OperatorCase,
     StepCase,
@@ -46,11 +42,11 @@ def prepare(case: Case) -> Iterator[PreparedStep]:
             "use investigate, or measure_step, where it lives"
         )
     if isinstance(case, OperatorCase):
-        with precision.fp32_matmuls(case.precision):
+        with fp32_matmuls(case.precision):
             yield AttentionStep(case)
         return
     if isinstance(case, MicroCase):
-        with precision.fp32_matmuls("tf32" if case.precision == "tf32" else "fp32"):
+        with fp32_matmuls("tf32" if case.precision == "tf32" else "fp32"):
             yield PieceStep(case)
         return
     check_together(case)
@@ -58,9 +54,8 @@ def prepare(case: Case) -> Iterator[PreparedStep]:
         with prepared_module(case, module_source.build(case)) as module_step:
             yield module_step
         return
-    _check(case)
     setting = case.configuration.precision
-    with precision.fp32_matmuls(setting):
+    with fp32_matmuls(setting):
         step = ModelStep(case, precision.parameter_dtype(setting))
         try:
             yield step
@@ -71,34 +66,14 @@ def prepare(case: Case) -> Iterator[PreparedStep]:
 def check_together(case: ConfiguredCase) -> None:
     """
     Raises:
-        PeakwardError: levers that exclude each other.
+        PeakwardError: settings that exclude each other, or do not go with the model or the workload.
     """
-    reason = graphs_obstacle(case)
-    if reason is not None:
-        raise PeakwardError(f"expected settings that go with CUDA graphs: {reason}")
-
-
-def _check(case: ModelCase) -> None:
-    if case.configuration.attention == "as-written":
-        raise PeakwardError("expected an attention of the decoder's, got as-written: use naive")
     capability = torch.cuda.get_device_capability() if case.device == "cuda" else None
-    reason = experts_obstacle(case, compute_capability=capability)
+    reason = together_obstacle(case, compute_capability=capability)
     if reason is not None:
-        raise PeakwardError(f"expected settings that go with a mixture of experts: {reason}")
-    reason = cache_obstacle(case)
-    if reason is not None:
-        raise PeakwardError(f"expected settings that go with a key-value cache: {reason}")
-    reason = flash_obstacle(case, compute_capability=capability)
-    if reason is not None:
-        raise PeakwardError(f"expected settings that go with Peakward's attention: {reason}")
-    reason = fused_obstacle(case)
-    if reason is not None:
-        raise PeakwardError(f"expected settings that go with Peakward's kernels: {reason}")
-    reason = feeding_obstacle(case)
-    if reason is not None:
-        raise PeakwardError(f"expected settings that go with a loader of text: {reason}")
-    if case.workload.data is not None:
-        n_cores = os.cpu_count() or 1
-        reason = workers_obstacle(case.workload.data.n_workers, n_cores)
+        raise PeakwardError(f"expected settings that go together: {reason}")
+    data = case.workload.data
+    if data is not None:
+        reason = workers_obstacle(data.n_workers, os.cpu_count() or 1)
         if reason is not None:
             raise PeakwardError(reason)

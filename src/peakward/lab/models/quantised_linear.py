@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from peakward.kernels.ops.quantized_matmul import reference
 from peakward.kernels.ops.quantized_matmul.api import int4_matmul, int8_matmul
-from peakward.levers.fused import INT4_GROUP
+from peakward.levers.weights import INT4_GROUP
 from peakward.records.case import StoredWeights
 
 SCALE_DTYPE = torch.bfloat16

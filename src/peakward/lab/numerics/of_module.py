@@ -15,12 +15,12 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from peakward.lab.levers import precision
 from peakward.lab.levers.module_step import ModuleStep, prepared_module
 from peakward.lab.models.given_module import GivenModule
 from peakward.lab.models.python_source import raise_as_bad_input
 from peakward.lab.models.repeated_blocks import repeated_blocks
 from peakward.lab.numerics.judge import UNIT_ROUNDOFF, Outputs, Subject, outputs
+from peakward.levers.precision import fp32_matmuls
 from peakward.records.case import AS_WRITTEN, ModuleCase, Workload
 from peakward.records.errors import PeakwardError
 
@@ -68,7 +68,7 @@ def _outputs(case: ModuleCase, given: GivenModule) -> Outputs:
 
 def _oracle(case: ModuleCase, given: GivenModule) -> Outputs:
     plain = msgspec.structs.replace(case, configuration=AS_WRITTEN)
-    with precision.fp32_matmuls("fp32"):
+    with fp32_matmuls("fp32"):
         try:
             step = ModuleStep(plain, given, torch.float64, max_blocks=MAX_LAYERS)
             step.model.eval()

@@ -16,13 +16,13 @@ type chooses.
 import msgspec
 import torch
 
-from peakward.lab.levers import precision
 from peakward.lab.levers.model_step import ModelStep
 from peakward.lab.levers.prepare import prepare
 from peakward.lab.models import module_source
 from peakward.lab.numerics import weight_steps
 from peakward.lab.numerics.judge import UNIT_ROUNDOFF, Outputs, Subject, judge, outputs
 from peakward.lab.numerics.of_module import MAX_LAYERS, few_tokens, of_module
+from peakward.levers.precision import fp32_matmuls
 from peakward.records.case import Configuration, ConfiguredCase, ModelCase, ModuleCase
 from peakward.records.lever import NumericsClass
 from peakward.records.trial import NumericsVerdict
@@ -76,7 +76,7 @@ def _decoder_outputs(case: ModelCase) -> Outputs:
 
 
 def _oracle(case: ModelCase) -> Outputs:
-    with precision.fp32_matmuls("fp32"):
+    with fp32_matmuls("fp32"):
         return outputs(_plain(case))
 
 

@@ -3,47 +3,12 @@
 from typing import get_args
 
 from peakward.hardware.compute_capability import spell
-from peakward.levers.catalogue import setting_obstacle
-from peakward.levers.experts import experts_obstacle
-from peakward.levers.flash import flash_obstacle
-from peakward.levers.fused import fused_obstacle
+from peakward.levers.catalogue import setting_obstacle, together_obstacle
+from peakward.levers.registry import at_work, axes_of
 from peakward.prediction.operators.attention_backend import ComputeCapability
-from peakward.records.case import (
-    Attention,
-    Checkpointing,
-    DecoderAttention,
-    Loss,
-    ModelCase,
-    ModulePass,
-    Optimizer,
-    Precision,
-    StoredWeights,
-    Workload,
-    Written,
-)
+from peakward.records.case import ModelCase, ModulePass, Precision, Workload
 from peakward.records.errors import PeakwardError
 
-OWN_ATTENTION: tuple[Attention, ...] = ("flash", "flash-hopper", "flash-decode")
-_TORCH_ADAMW = ("adamw-foreach", "adamw-fused", "adamw-loop")
-_ON_CPU: dict[str, tuple[str, ...]] = {
-    "precision": ("fp32", "tf32", "bf16", "bf16-mixed"),
-    "attention": ("naive", "sdpa", "sdpa-flash"),
-    "checkpointing": ("none", "sqrt", "every-block"),
-    "compile": ("none",),
-    "optimizer": _TORCH_ADAMW,
-    **dict.fromkeys(("loss", "norm", "rope", "swiglu"), ("torch",)),
-    "weights": ("dense",),
-}
-_ON_CUDA: dict[str, tuple[str, ...]] = {
-    "precision": get_args(Precision),
-    "attention": get_args(DecoderAttention),
-    "checkpointing": get_args(Checkpointing),
-    "compile": ("none", "default"),
-    "optimizer": get_args(Optimizer),
-    "loss": get_args(Loss),
-    **dict.fromkeys(("norm", "rope", "swiglu"), get_args(Written)),
-    "weights": get_args(StoredWeights),
-}
 _CAPTURABLE = tuple(each for each in get_args(Precision) if each != "fp16-mixed")
 """Loss scaling decides on the host."""
 
@@ -55,23 +20,27 @@ def expect_covered(case: ModelCase, compute_capability: ComputeCapability) -> No
         PeakwardError: where it does not.
     """
     configuration = case.configuration
-    for axis, value in configuration.more:
-        raise PeakwardError(
-            f"expected levers whose work is described, got {axis} {value}: measure the case instead"
-        )
-    for setting, covered in (_ON_CUDA if case.device == "cuda" else _ON_CPU).items():
-        expect(setting, getattr(configuration, setting), *covered)
-    _expect_capturable(case)
+    for axis in axes_of(configuration):
+        value, covered = axis.value(configuration), axis.predicted.get(case.device, ())
+        if not covered and not axis.is_field and value != axis.default:
+            raise PeakwardError(
+                "expected levers whose work is described, got "
+                f"{axis.name} {value}: measure the case instead"
+            )
+        expect(axis.name, value, *dict.fromkeys((axis.default, *covered)))
+    if configuration.cuda_graphs:
+        _expect_capturable(case)
     if case.model.n_experts > 1:
         expect("pass of a mixture of experts", case.workload.pass_, *get_args(ModulePass))
-        _expect_mixture(case, compute_capability)
+        # What Inductor makes of routing and grouped products is not known here.
+        expect("compile of a mixture of experts", configuration.compile, "none")
     expect("varying_seq_lens", case.workload.varying_seq_lens, ())
     # What a step waits for a loader is not known beforehand.
     expect("data", None if case.workload.data is None else "a loader of text", None)
     _expect_sizes(case)
     if case.device == "cuda":
         _expect_gpu(configuration.precision, compute_capability)
-        _expect_own_kernels(case, compute_capability)
+        _expect_together(case, compute_capability)
     if configuration.precision == "fp8":
         _expect_multiples(case)
 
@@ -79,24 +48,11 @@ def expect_covered(case: ModelCase, compute_capability: ComputeCapability) -> No
 def _expect_capturable(case: ModelCase) -> None:
     """The lever takes no others."""
     configuration = case.configuration
-    expect(
-        "cuda_graphs", configuration.cuda_graphs, False, *([True] if case.device == "cuda" else [])
-    )
-    if configuration.cuda_graphs:
-        if case.workload.trains:
-            expect("precision in a CUDA graph", configuration.precision, *_CAPTURABLE)
-        if case.workload.pass_ == "train_step":
-            optimizers = ("adamw-foreach", "adamw-fused", "adamw-triton")
-            expect("optimizer in a CUDA graph", configuration.optimizer, *optimizers)
-
-
-def _expect_mixture(case: ModelCase, compute_capability: ComputeCapability) -> None:
-    """Eager; what Inductor makes of routing and grouped products is not known here."""
-    expect("compile of a mixture of experts", case.configuration.compile, "none")
-    capability = compute_capability if case.device == "cuda" else None
-    reason = experts_obstacle(case, compute_capability=capability)
-    if reason is not None:
-        raise PeakwardError(f"expected settings that go with a mixture of experts: {reason}")
+    if case.workload.trains:
+        expect("precision in a CUDA graph", configuration.precision, *_CAPTURABLE)
+    if case.workload.pass_ == "train_step":
+        optimizers = ("adamw-foreach", "adamw-fused", "adamw-triton")
+        expect("optimizer in a CUDA graph", configuration.optimizer, *optimizers)
 
 
 def _expect_gpu(precision: Precision, compute_capability: ComputeCapability) -> None:
@@ -108,21 +64,15 @@ def _expect_gpu(precision: Precision, compute_capability: ComputeCapability) -> 
         )
 
 
-def _expect_own_kernels(case: ModelCase, compute_capability: ComputeCapability) -> None:
+def _expect_together(case: ModelCase, compute_capability: ComputeCapability) -> None:
     """Peakward's own kernels run where their levers apply."""
-    for field in ("loss", "norm", "rope", "swiglu", "weights"):
-        reason = setting_obstacle(field, case, compute_capability=compute_capability)
-        if reason is not None:
-            raise PeakwardError(f"expected settings that go with Peakward's {field}: {reason}")
-    if (reason := fused_obstacle(case)) is not None:
-        raise PeakwardError(f"expected settings that go with Peakward's kernels: {reason}")
-    if case.configuration.attention not in OWN_ATTENTION:
-        return
-    reason = setting_obstacle(
-        "attention", case, compute_capability=compute_capability
-    ) or flash_obstacle(case, compute_capability=compute_capability)
-    if reason is not None:
-        raise PeakwardError(f"expected settings that go with Peakward's attention: {reason}")
+    for axis, value in at_work(case.configuration):
+        if value in axis.own_kernels:
+            reason = setting_obstacle(axis.name, case, compute_capability=compute_capability)
+            if reason is not None:
+                raise PeakwardError(f"expected settings that go with Peakward's kernels: {reason}")
+    if (reason := together_obstacle(case, compute_capability=compute_capability)) is not None:
+        raise PeakwardError(f"expected settings that go together: {reason}")
 
 
 def _expect_multiples(case: ModelCase) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Literal, NamedTuple, get_args
 
-from peakward.levers.experts import CAPABILITIES
+from peakward.hardware.grouped_products import CAPABILITIES
 from peakward.prediction.inference.cache import held_positions
 from peakward.prediction.operators.attention_backend import (
     HOPPER,

@@ -2,7 +2,7 @@
 
 from typing import Literal, NamedTuple
 
-from peakward.levers.experts import CAPABILITIES
+from peakward.hardware.grouped_products import CAPABILITIES
 from peakward.prediction.flops import attended_pairs
 from peakward.prediction.operators.tape import BFLOAT, FLOAT
 from peakward.prediction.time import grouped_products, kernels, own_kernels

@@ -8,7 +8,7 @@ from typing import get_args
 
 import msgspec
 
-from peakward.levers.feeding import MOST_WORKERS
+from peakward.levers.workload import MOST_WORKERS
 from peakward.records.case import ModelCase
 from peakward.records.data import Sampler, Source, TextData, Tokenise
 from peakward.records.feeding import Feeding

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from peakward.lab.levers.cuda_graphs import set_up
-from peakward.lab.levers.optimizer import LEARNING_RATE, adamw
+from peakward.levers.optimizer import LEARNING_RATE, adamw
 
 
 @pytest.mark.parametrize("implementation", ["adamw-loop", "adamw-foreach", "adamw-fused"])

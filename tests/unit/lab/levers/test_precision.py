@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from peakward.lab.levers import precision
+from peakward.levers.precision import fp32_matmuls
 
 SETTINGS = {
     "fp32": (torch.float32, None),
@@ -31,7 +32,7 @@ def test_matmul_setting_holds_inside_alone(setting, before):
     outside = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(before)
     try:
-        with precision.fp32_matmuls(setting):
+        with fp32_matmuls(setting):
             inside = torch.get_float32_matmul_precision()
         assert inside == ("high" if setting == "tf32" else "highest")
         assert torch.get_float32_matmul_precision() == before

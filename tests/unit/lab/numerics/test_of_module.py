@@ -4,9 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from peakward.lab.levers import optimizer
 from peakward.lab.numerics.of_module import InDouble
 from peakward.lab.numerics.verify import verify
+from peakward.levers import optimizer
 from peakward.levers.catalogue import lever, pull
 from peakward.records.errors import PeakwardError
 

@@ -4,11 +4,11 @@ import msgspec
 import pytest
 import torch
 
-from peakward.lab.levers import optimizer
 from peakward.lab.models.quantised_linear import KINDS
 from peakward.lab.numerics import verify as room
 from peakward.lab.numerics.judge import judge
 from peakward.lab.numerics.verify import reduced, verify
+from peakward.levers import optimizer
 from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.model_shape import ModelShape
 

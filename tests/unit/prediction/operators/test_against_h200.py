@@ -13,7 +13,7 @@ from typing import get_args
 import msgspec
 import pytest
 
-from peakward.prediction.operators.coverage import OWN_ATTENTION
+from peakward.levers.attention import AXIS as ATTENTION
 from peakward.prediction.operators.op_graph import op_graph
 from peakward.records.case import Checkpointing, DecoderAttention, ModelCase, Precision
 from peakward.records.errors import PeakwardError
@@ -78,7 +78,7 @@ def test_what_torch_refused_is_refused_by_the_name_of_the_kernel(refused):
         ("precision", get_args(Precision)),
         (
             "attention",
-            tuple(each for each in get_args(DecoderAttention) if each not in OWN_ATTENTION),
+            tuple(each for each in get_args(DecoderAttention) if each not in ATTENTION.own_kernels),
         ),
         ("checkpointing", get_args(Checkpointing)),
     ],

@@ -96,7 +96,7 @@ def test_what_is_not_covered_on_cuda_is_refused_by_name(setting):
 )
 def test_what_does_not_go_with_a_mixture_is_refused(configuration, capability, line):
     made = case(EXPERTS, configuration, device="cuda")
-    with pytest.raises(PeakwardError, match=f"expected settings .* a mixture of experts: .*{line}"):
+    with pytest.raises(PeakwardError, match=f"expected settings that go together: .*{line}"):
         op_graph(made, compute_capability=capability)
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from peakward.lab.levers.precision import fp32_matmuls
+from peakward.levers.precision import fp32_matmuls
 from peakward.records.case import DeviceType
 
 Product = Callable[[], Tensor]

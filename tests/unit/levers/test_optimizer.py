@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from peakward.kernels.ops import launchable
-from peakward.lab.levers.optimizer import LEARNING_RATE, adamw
+from peakward.levers.optimizer import LEARNING_RATE, adamw
 
 IMPLEMENTATIONS = ("adamw-loop", "adamw-foreach", "adamw-fused")
 

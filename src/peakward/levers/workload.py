@@ -1,13 +1,28 @@
-"""What a loader of text cannot be combined with."""
+"""Workloads that contradict themselves or their case, whichever levers are at work."""
 
 from peakward.records.case import ModelCase
 
 MOST_WORKERS = 8
-"""That the studies ask for, whatever the machine; more only where there are as many cores."""
+"""The studies ask for so many loader workers on any machine; more only where there are as many cores."""
 
 
-def feeding_obstacle(case: ModelCase) -> str | None:
-    """Why the case's workload does not go with its loader, or None. Without a loader there is none."""
+def workload_obstacle(case: ModelCase) -> str | None:
+    """Why the case's workload cannot be carried out, or None."""
+    return _of_cache(case) or _of_loader(case)
+
+
+def _of_cache(case: ModelCase) -> str | None:
+    work = case.workload
+    if not work.caches:
+        return None
+    if work.accumulate != 1:
+        return f"accumulate {work.accumulate} needs a pass that trains, got {work.pass_}"
+    if work.varying_seq_lens:
+        return f"varying lengths need a pass without a key-value cache, got {work.pass_}"
+    return None
+
+
+def _of_loader(case: ModelCase) -> str | None:
     work, data = case.workload, case.workload.data
     if data is None:
         return None

@@ -1,0 +1,208 @@
+"""Attention: written out, by one of torch's kernels, or by one of Peakward's own."""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple, get_args
+
+from peakward.hardware.compute_capability import spell
+from peakward.levers.axis import (
+    SIXTEEN_BIT,
+    Axis,
+    Code,
+    CodeHint,
+    ComputeCapability,
+    Needs,
+    not_seen,
+)
+from peakward.records.case import (
+    Attention,
+    ConfiguredCase,
+    DecoderAttention,
+    DeviceType,
+    ModelCase,
+    Pass,
+)
+from peakward.records.lever import Lever
+
+WITHOUT_DECODE: tuple[Pass, ...] = ("forward", "forward_backward", "train_step", "prefill")
+"""Passes whose queries are as many as their keys."""
+CUDNN = Lever(
+    name="sdpa-cudnn",
+    summary="scaled_dot_product_attention on cuDNN's kernel",
+    sets=(("attention", "sdpa-cudnn"),),
+    numerics="reordered",
+    device_types=("cuda",),
+    vendors=("nvidia",),
+    min_compute_capability=(8, 0),
+    needs_precision=SIXTEEN_BIT,
+)
+_BACKENDS: tuple[tuple[str, tuple[DeviceType, ...]], ...] = (
+    ("flash", ("cpu", "cuda")),
+    ("efficient", ("cuda",)),
+    ("math", ("cpu", "cuda")),
+)
+_IN_CODE = {
+    "sdpa-cudnn": "CUDNN_ATTENTION",
+    "sdpa-flash": "FLASH_ATTENTION",
+    "sdpa-efficient": "EFFICIENT_ATTENTION",
+    "sdpa-math": "MATH",
+}
+_CALL_FLASH = "is called by the module: call peakward.kernels.flash_attention in its attention"
+
+
+class _Taken(NamedTuple):
+    """The cases that one of Peakward's kernels takes."""
+
+    head_dims: tuple[int, ...]
+    head_dims_in_words: str
+    windows: bool
+    compute_capability: ComputeCapability | None
+    """The only one that it runs on; None where any younger one will do too."""
+
+
+_TAKEN: dict[Attention, _Taken] = {
+    "flash": _Taken(tuple(range(16, 257)), "from 16 to 256", True, None),
+    "flash-hopper": _Taken((64, 80, 96, 128), "of 64, 80, 96 or 128", False, (9, 0)),
+    "flash-decode": _Taken(tuple(range(1, 257)), "from 1 to 256", True, None),
+}
+
+
+def _obstacle(case: ConfiguredCase, capability: ComputeCapability | None) -> str | None:
+    if not isinstance(case, ModelCase):
+        return None
+    attention, shape = case.configuration.attention, case.model
+    if attention == "as-written":
+        return "attention as-written needs a module of your own: the decoder's is naive"
+    taken = _TAKEN.get(attention)
+    if taken is None:
+        return None
+    if shape.head_dim not in taken.head_dims:
+        got = shape.head_dim
+        return f"attention {attention} needs a head_dim {taken.head_dims_in_words}, got {got}"
+    if shape.positions == "alibi":
+        # The decoder hands a bias over, (heads, queries, keys); the kernels take slopes.
+        return f"attention {attention} needs positions without a bias on the scores, got alibi"
+    if shape.window is not None and not taken.windows:
+        return f"attention {attention} needs a model without a window, got {shape.window}"
+    only = taken.compute_capability
+    if case.device == "cuda" and only is not None and capability not in (None, only):
+        needed, here = spell(only), spell(capability)
+        return f"attention {attention} needs compute capability {needed}, got {here}"
+    return None
+
+
+def _function(value: DecoderAttention) -> Any:
+    from peakward.kernels.ops.attention.api import implementation
+
+    return implementation(value)
+
+
+def backend_alone(attention: Attention) -> AbstractContextManager[None]:
+    """Inside, torch's attention runs on the named backend alone, where one is named."""
+    from torch.nn.attention import sdpa_kernel
+
+    from peakward.kernels.ops.attention.sdpa import BACKENDS
+
+    backend = BACKENDS.get(attention)
+    return nullcontext() if backend is None else sdpa_kernel(backend)
+
+
+def _within(backend: str) -> Code:
+    # The backward pass too: what is recomputed there chooses its kernel again.
+    return Code(
+        imports=("from torch.nn.attention import SDPBackend, sdpa_kernel",),
+        around_step=f"with sdpa_kernel(SDPBackend.{backend}):",
+    )
+
+
+AXIS = Axis(
+    name="attention",
+    default="naive",
+    help="naive, sdpa, or one backend of it: sdpa-cudnn, sdpa-flash, sdpa-efficient, sdpa-math; or "
+    "Peakward's own kernels: flash, flash-hopper, flash-decode. Of a module: as-written.",
+    levers=(
+        Lever(
+            name="sdpa",
+            summary="torch's scaled_dot_product_attention, the backend that it chooses",
+            sets=(("attention", "sdpa"),),
+            numerics="reordered",
+        ),
+        CUDNN,
+        Lever(
+            name="flash",
+            summary="attention without a score matrix in Peakward's own kernel, for any such GPU",
+            sets=(("attention", "flash"),),
+            numerics="reordered",
+            passes=WITHOUT_DECODE,
+            device_types=("cuda",),
+            vendors=("nvidia",),
+            min_compute_capability=(8, 0),
+        ),
+        Lever(
+            name="flash-hopper",
+            summary="attention without a score matrix in Peakward's own kernel for Hopper alone",
+            sets=(("attention", "flash-hopper"),),
+            numerics="reordered",
+            passes=WITHOUT_DECODE,
+            device_types=("cuda",),
+            vendors=("nvidia",),
+            min_compute_capability=(9, 0),
+            max_compute_capability=(9, 0),
+            needs_precision=SIXTEEN_BIT,
+        ),
+        Lever(
+            name="flash-decode",
+            summary="attention of one new token to a long cache in Peakward's own kernel",
+            sets=(("attention", "flash-decode"),),
+            numerics="reordered",
+            passes=("decode",),
+            device_types=("cuda",),
+            vendors=("nvidia",),
+            min_compute_capability=(8, 0),
+        ),
+    ),
+    # The last three choose a kernel for attention that the user wrote; where the attention is ours to
+    # choose, these are settings and no levers.
+    around_call=(
+        CUDNN,
+        *(
+            Lever(
+                name=f"sdpa-{backend}",
+                summary=f"scaled_dot_product_attention on its {backend} kernel",
+                sets=(("attention", f"sdpa-{backend}"),),
+                numerics="reordered",
+                device_types=device_types,
+            )
+            for backend, device_types in _BACKENDS
+        ),
+    ),
+    others={
+        # torch 2.13 has no memory-efficient kernel for a CPU; its flash kernel takes every precision on a
+        # CPU, and 16-bit inputs alone on a GPU.
+        "sdpa-efficient": Needs(device_types=("cuda",), min_compute_capability=(5, 0)),
+        "sdpa-flash": Needs(min_compute_capability=(8, 0), needs_precision=SIXTEEN_BIT),
+    },
+    obstacle=_obstacle,
+    part="attention",
+    function=_function,
+    around=backend_alone,
+    hints={
+        "naive": CodeHint(factory="is the module's own choice: what it does is as-written"),
+        "sdpa": CodeHint(
+            factory="is the module's to call: where it computes softmax(q·kᵀ)·v itself, call "
+            "torch.nn.functional.scaled_dot_product_attention instead"
+        ),
+        "flash": CodeHint(module=_CALL_FLASH),
+        "flash-hopper": CodeHint(module=_CALL_FLASH),
+        "flash-decode": CodeHint(
+            module="is called by the module: call peakward.kernels.decode_attention in its attention"
+        ),
+    },
+    code={
+        "sdpa": Code(once=('model.set_attn_implementation("sdpa")',)),
+        **{value: _within(backend) for value, backend in _IN_CODE.items()},
+    },
+    leaves_alone=("optimizer",),
+    unseen=not_seen("a capture has the attention that a CPU dispatches"),
+    predicted={"cpu": ("sdpa", "sdpa-flash"), "cuda": get_args(DecoderAttention)},
+    own_kernels=("flash", "flash-hopper", "flash-decode"),
+)

@@ -1,0 +1,177 @@
+"""An axis is one choice in how a step is carried out; its object holds all that is known of its levers.
+
+Every axis has a file of its own in this room, or comes from another package through an entry point. The
+functions of an axis may import torch, but only when they are called: plans and listings work without it.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+import msgspec
+
+from peakward.records.case import (
+    AS_WRITTEN,
+    CONFIGURATION_FIELDS,
+    Configuration,
+    ConfiguredCase,
+    DeviceType,
+    ModuleCase,
+    Pass,
+)
+from peakward.records.lever import Lever
+from peakward.records.measurement import Phase
+
+Value = str | bool
+Part = Literal["attention", "rotation", "gating", "loss", "optimizer"]
+"""The parts of a step that an axis can choose the implementation of."""
+ComputeCapability = tuple[int, int]
+
+SIXTEEN_BIT = ("bf16-mixed", "fp16-mixed", "bf16", "fp8")
+TRAINING: tuple[Pass, ...] = ("forward_backward", "train_step")
+WITHOUT_GRADIENTS: tuple[Pass, ...] = ("forward", "prefill", "decode")
+
+
+class Needs(msgspec.Struct, frozen=True, kw_only=True):
+    """What a setting that no lever brings needs; the fields are those of `Lever`."""
+
+    passes: tuple[Pass, ...] = get_args(Pass)
+    device_types: tuple[DeviceType, ...] = ("cpu", "cuda")
+    min_compute_capability: ComputeCapability | None = None
+    needs_precision: tuple[str, ...] = ()
+    needs: Literal["compiler"] | None = None
+
+
+class CodeHint(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a setting cannot be applied from outside, and what to change in one's own code instead."""
+
+    module: str | None = None
+    """For any module."""
+    factory: str | None = None
+    """For a module that transformers does not build; its own are built with either setting."""
+    step: str | None = None
+    """For a training step that is given as a function; where it is None the other two hold."""
+
+    @property
+    def for_step(self) -> str | None:
+        return self.step or self.module or self.factory
+
+
+class Code(msgspec.Struct, frozen=True, kw_only=True):
+    """The lines that make a setting in a program of the user's own."""
+
+    imports: tuple[str, ...] = ()
+    once: tuple[str, ...] = ()
+    """When the model is there; `lr` is the learning rate."""
+    each_step: tuple[str, ...] = ()
+    around_step: str | None = None
+    """The line of a `with` that forward and backward stand in."""
+
+
+def spoken(name: str, value: Value) -> str:
+    """A setting as the options spell it: "cuda-graphs on"."""
+    return f"{name.replace('_', '-')} {'on' if value is True else value}"
+
+
+Unseen = Callable[[ModuleCase, str, Value], str | None]
+
+
+def not_seen(why: str) -> Unseen:
+    """A capture of a module's operators sees the default alone."""
+
+    def unseen(_case: ModuleCase, name: str, value: Value) -> str:
+        return f"{spoken(name, value)} is not seen by operators: {why}"
+
+    return unseen
+
+
+UNHEARD_OF = not_seen("a capture knows of no such lever")
+
+
+def seen(_case: ModuleCase, _name: str, _value: Value) -> None:
+    """A capture of a module's operators sees every value."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Axis:
+    """A choice, the levers that make it, and how they are applied, predicted and told."""
+
+    name: str
+    """The field of `Configuration`, or the key in its `more`; with hyphens, the option."""
+    default: Value
+    help: str
+    """The text of its option."""
+    metavar: str = "NAME,…"
+    levers: tuple[Lever, ...] = ()
+    """Levers that an investigation tries."""
+    around_call: tuple[Lever, ...] = ()
+    """Levers that `around` sets around the call of a live step."""
+    others: Mapping[Value, Needs] = field(default_factory=dict)
+    """Values that no lever sets, and what each needs."""
+    costs_time: bool = False
+    """Its levers pay for memory with time, and are tried after all others."""
+
+    obstacle: Callable[[ConfiguredCase, ComputeCapability | None], str | None] | None = None
+    """Why the axis's value does not go with the rest of a case, or None. Called where the value is not the
+    default; a capability of None is not known, and stands in no way."""
+
+    part: Part | None = None
+    """What `function` implements."""
+    function: Callable[[Any], Any] | None = None
+    """The implementation of the part by the value's name. The signatures are those of
+    `kernels.ops.attention`, `.rotation`, `.gating` and `.loss`; an optimizer is made of a module and
+    `capturable=`."""
+    to_module: Callable[[Any, Any], None] | None = None
+    """Applies a value to a decoder or to a module of the user's, in place.
+
+    Raises PeakwardError where the module has nothing to apply it to."""
+    around: Callable[[Any], AbstractContextManager[None]] | None = None
+    """The settings of torch that a value means, for as long as the context lasts."""
+
+    hints: Mapping[Value, CodeHint] = field(default_factory=dict)
+    code: Mapping[Value, Code] = field(default_factory=dict)
+    called: str | None = None
+    """What a report calls the axis behind the value: "loss" in "fused loss". None: the report has words of
+    its own for it."""
+
+    leaves_alone: tuple[Phase, ...] = ()
+    """Phases of a step that no value of the axis changes."""
+    unseen: Unseen = UNHEARD_OF
+    """Why a capture of a module's operators would be of another case, or None."""
+    predicted: Mapping[DeviceType, tuple[Value, ...]] = field(default_factory=dict)
+    """Values whose operators and memory the closed form describes, beside the default. Any other value is
+    not predicted."""
+    own_kernels: tuple[Value, ...] = ()
+    """Values that run a kernel of Peakward's own, which must go with the case for a prediction too."""
+
+    @property
+    def is_field(self) -> bool:
+        """Whether `Configuration` has a field of its name."""
+        return self.name in CONFIGURATION_FIELDS
+
+    @property
+    def option(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def values(self) -> tuple[Value, ...]:
+        """All of an axis without a field; the types of `Configuration` have those of the others."""
+        set_by_levers = (dict(each.sets)[self.name] for each in self.levers)
+        return tuple(dict.fromkeys((self.default, *set_by_levers, *self.others)))
+
+    def value(self, configuration: Configuration) -> Value:
+        """The configuration's value on this axis."""
+        if self.is_field:
+            found: Value = getattr(configuration, self.name)
+            return found
+        return dict(configuration.more).get(self.name, self.default)
+
+    def as_written(self) -> Value:
+        """The value of a module or a step of the user's that nothing was done to."""
+        return self.value(AS_WRITTEN)
+
+    def needs(self, value: Value) -> Lever | Needs | None:
+        """What a value needs: as the lever that sets it declares, or on its own."""
+        exact = (each for each in self.levers if dict(each.sets).get(self.name) == value)
+        return next(exact, None) or self.others.get(value)

@@ -1,0 +1,45 @@
+"""Compilation: the mode of torch.compile, and how much of the model it is given at once."""
+
+from typing import get_args
+
+from peakward.levers.axis import Axis, CodeHint, Needs, not_seen, seen
+from peakward.records.case import CompileScope
+from peakward.records.lever import Lever
+
+_ON_CUDA = Needs(device_types=("cuda",), needs="compiler")
+
+AXIS = Axis(
+    name="compile",
+    default="none",
+    help="none, or a mode of torch.compile: default, reduce-overhead, max-autotune.",
+    metavar="MODE,…",
+    levers=(
+        Lever(
+            name="compile",
+            summary="torch.compile of the repeated block and of the loss",
+            sets=(("compile", "default"),),
+            numerics="reordered",
+            min_compute_capability=(7, 0),
+            needs="compiler",
+        ),
+    ),
+    # On a CPU the first is the default mode by another name; the second builds C++ for minutes.
+    others={"reduce-overhead": _ON_CUDA, "max-autotune": _ON_CUDA},
+    hints={
+        "default": CodeHint(
+            step="outlasts the call: call .compile() on each repeated block of the model before the loop, "
+            "in a fresh process"
+        ),
+    },
+    unseen=not_seen("a capture sees operators as the module's code calls them, not what fuses"),
+    predicted={"cuda": ("default",)},
+)
+
+SCOPE = Axis(
+    name="compile_scope",
+    default="block",
+    help="What is compiled: the repeated block, or the whole model.",
+    metavar="SCOPE,…",
+    unseen=seen,
+    predicted={"cpu": get_args(CompileScope), "cuda": get_args(CompileScope)},
+)

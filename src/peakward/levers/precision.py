@@ -1,0 +1,110 @@
+"""Precision: the types that a step computes in, and that its parameters are held in."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import get_args
+
+from peakward.levers.axis import Axis, CodeHint, ComputeCapability, Value
+from peakward.records.case import ConfiguredCase, ModelCase, ModuleCase, Precision
+from peakward.records.lever import Lever
+
+TF32 = Lever(
+    name="tf32",
+    summary="fp32 matmuls on tensor cores, operands rounded to 10 bits of mantissa",
+    sets=(("precision", "tf32"),),
+    numerics="approximate",
+    device_types=("cuda",),
+    vendors=("nvidia",),
+    min_compute_capability=(8, 0),
+)
+IN_FP8 = "is a choice of each layer: replace its nn.Linear by layers that compute in fp8"
+
+
+def _obstacle(case: ConfiguredCase, _capability: ComputeCapability | None) -> str | None:
+    if not isinstance(case, ModelCase) or case.model.n_experts == 1:
+        return None
+    if case.configuration.precision == "fp8":
+        return f"precision fp8 needs a dense model, got {case.model.n_experts} experts"
+    return None
+
+
+def _unseen(case: ModuleCase, _name: str, value: Value) -> str | None:
+    if value in ("tf32", "fp8"):
+        return f"{value} is not seen by operators: fp32 and 16-bit operands are"
+    if value == "fp16-mixed" and case.workload.pass_ == "train_step":
+        return "the loss scaling of fp16-mixed is not seen by operators: take bf16-mixed"
+    return None
+
+
+@contextmanager
+def fp32_matmuls(precision: Precision) -> Iterator[None]:
+    """Inside, fp32 matmuls run in tf32 if that is the precision, in full fp32 otherwise."""
+    import torch
+
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+AXIS = Axis(
+    name="precision",
+    default="fp32",
+    help="fp32, tf32, bf16-mixed, fp16-mixed, bf16 or fp8.",
+    levers=(
+        TF32,
+        Lever(
+            name="bf16-mixed",
+            summary="bf16 autocast over fp32 parameters",
+            sets=(("precision", "bf16-mixed"),),
+            numerics="approximate",
+            min_compute_capability=(8, 0),
+        ),
+        Lever(
+            name="fp16-mixed",
+            summary="fp16 autocast over fp32 parameters, with a scaled loss",
+            sets=(("precision", "fp16-mixed"),),
+            numerics="approximate",
+            device_types=("cuda",),
+            min_compute_capability=(7, 0),
+        ),
+        Lever(
+            name="bf16",
+            summary="parameters, gradients and moments in bf16, no master copy",
+            sets=(("precision", "bf16"),),
+            numerics="approximate",
+            min_compute_capability=(8, 0),
+        ),
+        Lever(
+            name="fp8",
+            summary="block matmuls in fp8 with dynamic per-tensor scales, the rest as bf16-mixed",
+            sets=(("precision", "fp8"),),
+            numerics="approximate",
+            device_types=("cuda",),
+            vendors=("nvidia",),
+            min_compute_capability=(8, 9),
+        ),
+    ),
+    around_call=(TF32,),
+    around=fp32_matmuls,
+    obstacle=_obstacle,
+    hints={
+        "bf16-mixed": CodeHint(
+            step="is of the forward pass: call it and the loss in torch.autocast(device, torch.bfloat16) "
+            "in the step"
+        ),
+        "fp16-mixed": CodeHint(
+            step="is of the forward pass: call it and the loss in torch.autocast(device, torch.float16), "
+            "and step through a torch.amp.GradScaler"
+        ),
+        "bf16": CodeHint(
+            step="is of the parameters: build the model and its optimizer after "
+            "model.to(torch.bfloat16), in a fresh process"
+        ),
+        "fp8": CodeHint(module=IN_FP8),
+    },
+    unseen=_unseen,
+    predicted={"cpu": ("tf32", "bf16", "bf16-mixed"), "cuda": get_args(Precision)},
+)

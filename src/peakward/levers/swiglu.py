@@ -1,0 +1,54 @@
+"""SwiGLU: the gate's product by torch's operators, or in Peakward's own kernel."""
+
+from typing import Any
+
+from peakward.levers.axis import Axis, CodeHint, ComputeCapability, not_seen
+from peakward.records.case import ConfiguredCase, ModelCase, Written
+from peakward.records.lever import Lever
+
+
+def _obstacle(case: ConfiguredCase, _capability: ComputeCapability | None) -> str | None:
+    if not isinstance(case, ModelCase):
+        return None
+    shape = case.model
+    if shape.gated and shape.activation == "silu":
+        return None
+    gated = "gated" if shape.gated else "without a gate"
+    return f"swiglu fused needs a gated silu, got {shape.activation} {gated}"
+
+
+def _function(value: Written) -> Any:
+    from peakward.kernels.ops.gating.api import IMPLEMENTATIONS
+
+    return IMPLEMENTATIONS[value]
+
+
+AXIS = Axis(
+    name="swiglu",
+    default="torch",
+    help="torch, or Peakward's own kernel: fused.",
+    levers=(
+        Lever(
+            name="fused-swiglu",
+            summary="SwiGLU in one pass each way, of which the projection alone is kept",
+            sets=(("swiglu", "fused"),),
+            numerics="reordered",
+            device_types=("cuda",),
+            vendors=("nvidia",),
+            min_compute_capability=(8, 0),
+        ),
+    ),
+    obstacle=_obstacle,
+    part="gating",
+    function=_function,
+    hints={
+        "fused": CodeHint(
+            module="is called by the module: call peakward.kernels.swiglu in its feed-forward network"
+        ),
+    },
+    called="SwiGLU",
+    leaves_alone=("optimizer",),
+    unseen=not_seen("a capture has the activation that the module calls"),
+    predicted={"cuda": ("fused",)},
+    own_kernels=("fused",),
+)

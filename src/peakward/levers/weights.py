@@ -1,0 +1,86 @@
+"""Weights: the blocks' matrices as they are, or quantised for passes without gradients."""
+
+from typing import get_args
+
+from peakward.levers.axis import WITHOUT_GRADIENTS, Axis, CodeHint, ComputeCapability, not_seen
+from peakward.records.case import ConfiguredCase, ModelCase, StoredWeights
+from peakward.records.lever import Lever
+
+INT4_GROUP = 128
+"""Inputs that share a scale of int4:128."""
+NOT_OF_FP8 = ("fp32", "tf32", "bf16-mixed", "fp16-mixed", "bf16")
+
+
+def _lever(name: str, summary: str, value: StoredWeights) -> Lever:
+    return Lever(
+        name=name,
+        summary=summary,
+        sets=(("weights", value),),
+        numerics="approximate",
+        passes=WITHOUT_GRADIENTS,
+        device_types=("cuda",),
+        vendors=("nvidia",),
+        min_compute_capability=(8, 0),
+        needs_precision=NOT_OF_FP8,
+    )
+
+
+def _obstacle(case: ConfiguredCase, _capability: ComputeCapability | None) -> str | None:
+    if not isinstance(case, ModelCase):
+        return None
+    shape, configuration = case.model, case.configuration
+    said = f"weights {configuration.weights}"
+    if case.workload.trains:
+        return (
+            f"{said} have no gradient: needs forward, prefill or decode, got {case.workload.pass_}"
+        )
+    if configuration.precision == "fp8":
+        return f"{said} are widened to the type of what they multiply, got fp8: take bf16-mixed"
+    if shape.n_experts > 1:
+        return f"{said} are of linear layers, got a mixture of {shape.n_experts} experts"
+    if configuration.weights == "int8":
+        return None
+    inputs = {
+        "d_model": shape.d_model,
+        "n_heads · head_dim": shape.n_heads * shape.head_dim,
+        "d_ff": shape.d_ff,
+    }
+    for name, n in inputs.items():
+        if n % INT4_GROUP:
+            return f"{said} need {name} in whole groups of {INT4_GROUP}, got {n}; int8 takes any"
+    return None
+
+
+def _hint(bits: int) -> CodeHint:
+    return CodeHint(
+        module=f"is a choice of each layer: call peakward.kernels.int{bits}_matmul in the place of its "
+        "product"
+    )
+
+
+AXIS = Axis(
+    name="weights",
+    default="dense",
+    help="The blocks' matrices, of passes without gradients: dense, int8 (a scale for each output) or "
+    "int4:128 (for each 128 inputs). In plan with --output-len all weights: fp32, bf16, fp16, fp8, int8 or "
+    "int4, as TYPE or TYPE:GROUP; there as --precision where it is not given.",
+    metavar="TYPE,…",
+    levers=(
+        _lever(
+            "int8-weights",
+            "the blocks' matrices in 8 bits with a scale an output, widened as they are multiplied",
+            "int8",
+        ),
+        _lever(
+            "int4-weights",
+            "the blocks' matrices in 4 bits with a scale for 128 inputs, widened as they are multiplied",
+            "int4:128",
+        ),
+    ),
+    obstacle=_obstacle,
+    hints={"int8": _hint(8), "int4:128": _hint(4)},
+    called="weights",
+    unseen=not_seen("a capture has the products that the module calls"),
+    predicted={"cuda": get_args(StoredWeights)},
+    own_kernels=("int8", "int4:128"),
+)
