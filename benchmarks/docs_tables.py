@@ -28,9 +28,11 @@ TABLES: dict[str, Callable[..., str]] = {
     "calls": calls.calls,
     "host": trials.host_costs,
     "lever": trials.lever,
+    "levers": trials.levers,
     "linear-loss": trials.linear_loss,
     "operators": speed.operators,
     "speed": speed.contests,
+    "variants": speed.variants,
     "verdicts": speed.verdicts,
 }
 """What a page can ask for, by name; further words are its arguments."""

@@ -25,6 +25,13 @@ OPERATORS = {
     "swiglu": "silu(gate) * up written out",
     "quantized_matmul": "F.linear with a weight of 8 or 4 bits",
 }
+VARIANTS = {
+    ("flash_attention", "peakward"): "hopper",
+    ("flash_attention", "peakward triton"): "triton",
+    ("linear_cross_entropy", "peakward"): "chunked",
+    ("linear_cross_entropy", "peakward recomputed"): "recomputed",
+}
+"""What an arm of the results is called as an implementation."""
 WRITES = "†"
 """Of what was timed behind a flush that writes."""
 
@@ -63,20 +70,16 @@ def contests(operator: str) -> str:
     every = sorted(last(operator), key=_order)
     kind = _kind_name(every[0].outcome)
     shape = [kind, *(each for each in every[0].outcome.shape if each != kind)]
-    head = [
-        *shape,
-        "fastest of torch",
-        "its time",
-        "ours",
-        "speed-up (95% interval)",
-        "rate of ours",
-    ]
+    others = _others(every)
+    head = [*shape, "fastest of torch", "its time", "ours", *others]
+    head += ["speed-up (95% interval)", "rate of ours"]
     rows = [
         [
             *(_word(each.outcome.shape[name]) for name in shape),
             each.outcome.best_peer or "none could",
             duration(each.peer.median_s if each.peer else None),
             duration(each.ours.median_s) + (WRITES if _writes(each) else ""),
+            *(duration(_arms(each).get(f"{OURS} {other}")) for other in others),
             times(each.outcome.speed_over_best),
             _rate(each),
         ]
@@ -129,6 +132,33 @@ def attention_lengths() -> str:
         for head_dim in (64, 80, 96, 128)
     ]
     return table(["16,384 causal tokens", *(f"{each:,}" for each in lengths)], rows, words=1)
+
+
+def variants() -> str:
+    """On how many shapes each of our variants is the fastest of ours, and of all."""
+    rows = []
+    for (operator, name), variant in VARIANTS.items():
+        every = [_arms(each) for each in last(operator)]
+        beside = [arms for arms in every if name in arms and len(_ours(arms)) > 1]
+        ours = sum(arms[name] == min(_ours(arms)) for arms in beside)
+        first = sum(arms[name] == min(arms.values()) for arms in beside)
+        rows.append([f"`{operator}`", f"`{variant}`", str(len(beside)), str(ours), str(first)])
+    head = ["operator", "variant", "shapes", "fastest of ours", "fastest of all"]
+    return table(head, rows, words=2)
+
+
+def _arms(each: Last) -> dict[str, float]:
+    return {arm.name: arm.median_s for arm in each.outcome.arms if arm.median_s is not None}
+
+
+def _ours(arms: dict[str, float]) -> list[float]:
+    return [seconds for name, seconds in arms.items() if name.startswith(OURS)]
+
+
+def _others(every: Iterable[Last]) -> list[str]:
+    """Our variants beside the first, by name."""
+    named = dict.fromkeys(name for each in every for name in _arms(each))
+    return [name.removeprefix(f"{OURS} ") for name in named if name.startswith(f"{OURS} ")]
 
 
 def _estimate(each: Last | None) -> str:

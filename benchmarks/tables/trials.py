@@ -6,11 +6,18 @@ from statistics import median
 from peakward.records import codec
 from peakward.records.measurement import Interval
 from peakward.records.study import Study
+from peakward.records.trial import Trial
 from peakward.report.cases import label
 from stored_results import index
 from tables.layout import duration, table, times
 
 HOST = "2026-11-22-h100-host-cost-of-calls"
+LEVERS = (
+    *("flash", "flash-hopper", "flash-decode", "fused-norm", "fused-rope", "fused-swiglu"),
+    *("fused-loss", "chunked-loss", "recomputed-loss", "triton-optimizer"),
+    *("int8-weights", "int4-weights"),
+)
+"""Those that put a kernel of ours into a step."""
 LINEAR = "2026-11-23-h100-kernel-trials-linear_cross_entropy"
 
 
@@ -61,6 +68,25 @@ def lever(*names: str) -> str:
     ]
     head = ["lever", "on top of", "speed-up of the step", "", "result"]
     return table(head, rows, words=5)
+
+
+def levers() -> str:
+    """The best that each lever of a kernel did to a step in stored runs."""
+    tried: dict[str, list[Trial]] = {name: [] for name in LEVERS}
+    for result in index().of("run"):
+        for trial in codec.from_json(result.read(), Study).trials:
+            if trial.lever in tried and trial.time_ratio is not None:
+                tried[trial.lever].append(trial)
+    rows = [[f"`{name}`", *_best(found)] for name, found in tried.items()]
+    return table(["lever", "timed", "confirmed", "best speed-up", "on top of"], rows, words=1)
+
+
+def _best(timed: list[Trial]) -> list[str]:
+    kept = [each for each in timed if each.stage == "confirmed" and each.verdict == "kept"]
+    if not timed:
+        return ["0", "0", "–", "–"]
+    best = min(kept or timed, key=lambda each: each.time_ratio.estimate)
+    return [str(len(timed)), str(len(kept)), times(_inverse(best.time_ratio)), label(best.base)]
 
 
 def _inverse(ratio: Interval | None) -> Interval | None:

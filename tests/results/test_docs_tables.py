@@ -134,3 +134,11 @@ def test_a_stale_page_is_named_and_written_anew(tmp_path, monkeypatch, capsys):
 def test_an_unknown_table_is_refused():
     with pytest.raises(KeyError, match=r"expected one of against-transformers, .*, got nothing"):
         docs_tables._made("nothing")
+
+
+def test_of_two_variants_one_is_the_fastest_of_ours():
+    rows = [line.split(" | ") for line in speed.variants().splitlines()[2:]]
+    shapes = {row[0]: int(row[2]) for row in rows}
+    fastest = {name: sum(int(row[3]) for row in rows if row[0] == name) for name in shapes}
+    assert fastest == shapes
+    assert all(int(row[4].strip(" |")) <= int(row[3]) for row in rows)
