@@ -19,6 +19,11 @@ DONE = (
     "lab/models",
     "lab/numerics",
     "models",
+    "records",
+    "report",
+    "stats",
+    "store",
+    "traces",
 )
 """The rooms whose docstrings are plain sentences."""
 

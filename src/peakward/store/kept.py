@@ -22,7 +22,7 @@ R = TypeVar("R", bound=msgspec.Struct)
 PLACE = "PEAKWARD_CACHE"
 """The folder's variable: else `peakward/plans` in the user's cache ($XDG_CACHE_HOME, else ~/.cache)."""
 MOST_FILES = 2000
-"""Of some 30 kB each; the oldest go first."""
+"""The most files, of some 30 kB each. The oldest are removed first."""
 _ROOMS = ("hardware", "levers", "models", "prediction", "records", "stats")
 
 

@@ -1,4 +1,4 @@
-"""The kind of GPU that a trace was taken on, by what it says itself."""
+"""The kind of GPU that a trace was taken on, by the trace's own content."""
 
 import re
 
@@ -20,8 +20,8 @@ _OF_CALL: tuple[tuple[re.Pattern[str], Vendor], ...] = (
 
 
 def accelerator(table: Table) -> Accelerator:
-    """By the names and properties of its devices, and the calls of the host; of several kinds, what all
-    of them have."""
+    """The kind of GPU by its devices' names and properties and by the host's calls. With several kinds, only
+    their common properties are set."""
     vendors = {_vendor(each.name or "", _OF_VENDOR) for each in table.devices} - {None}
     if not vendors:
         calls = np.unique(table.host.name[table.host.kind == HostKind.CALL])

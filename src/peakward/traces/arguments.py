@@ -1,4 +1,4 @@
-"""What a trace recorded of an operator's arguments."""
+"""The recorded arguments of an operator."""
 
 import json
 import math
@@ -17,19 +17,20 @@ _BOOLS = {"True": True, "False": False, "1": True, "0": False}
 
 
 class NotRecordedError(LookupError):
-    """The trace does not say what was asked of an argument."""
+    """The trace does not record the requested property of an argument."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """By position. Every question raises NotRecordedError where the trace has no clear answer."""
+    """An operator's arguments by position. Every method raises NotRecordedError where the trace has no clear
+    answer."""
 
     dims: list[Any]
     types: list[Any]
     concrete: list[Any]
 
     def shape(self, i: int, rank: int | None = None) -> tuple[int, ...]:
-        """Of a tensor; of this rank if one is asked for."""
+        """The shape of a tensor argument; with `rank`, only of that rank."""
         dims = _at(self.dims, i)
         if not isinstance(dims, list) or not all(type(dim) is int for dim in dims):
             raise NotRecordedError
@@ -42,24 +43,24 @@ class Arguments:
         return i < len(self.types) and str(self.types[i]) in _ITEM_BYTES
 
     def item_bytes(self, i: int) -> int:
-        """Of a tensor's elements."""
+        """Bytes of an element of a tensor argument."""
         if not self.is_tensor(i):
             raise NotRecordedError
         return _ITEM_BYTES[self.types[i]]
 
     def n_bytes(self, i: int) -> int:
-        """Of a tensor as if it lay dense in memory: a trace's shapes do not show what expands."""
+        """Bytes of a tensor argument as if it were dense: a trace's shapes do not show expanded tensors."""
         return math.prod(self.shape(i)) * self.item_bytes(i)
 
     def boolean(self, i: int) -> bool:
-        """A concrete True or False."""
+        """A recorded True or False."""
         value = str(_at(self.concrete, i))
         if value not in _BOOLS:
             raise NotRecordedError
         return _BOOLS[value]
 
     def listed(self, i: int) -> list[int]:
-        """A concrete list of integers or booleans."""
+        """A recorded list of integers or booleans."""
         try:
             value = json.loads(str(_at(self.concrete, i)).lower())
         except ValueError as error:
@@ -70,7 +71,7 @@ class Arguments:
 
 
 def parsed(shape: str) -> Arguments:
-    """An entry of `Table.shapes`; what it lacks, or is no list, is empty."""
+    """The arguments of an entry of `Table.shapes`. Missing parts, and parts that are not lists, are empty."""
     try:
         parts = json.loads(shape)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Where a GPU's time went: busy or idle, computing, communicating or moving memory."""
+"""Splits a GPU's time into busy and idle, computing, communicating and moving memory."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,7 @@ def breakdown(
 
 
 def whole_ns(spans: Spans) -> int:
-    """From the start of the first to the end of the last; 0 of none."""
+    """From the start of the first span to the end of the last; 0 without spans."""
     if not spans:
         return 0
     return max(each.end_ns for each in spans.values()) - min(

@@ -1,4 +1,4 @@
-"""Facts that follow from a row's name, worked out once a name."""
+"""Facts that follow from a row's name, computed once for each name."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""What a call into the CUDA or HIP runtime or driver does, told by its name."""
+"""Classifies calls into the CUDA or HIP runtime or driver by their name."""
 
 import re
 from enum import IntEnum
@@ -11,12 +11,12 @@ from peakward.traces.table import Codes, HostColumns, HostKind, Table
 
 
 class CallKind(IntEnum):
-    """What a call does.
+    """The effect of a call.
 
-    `LAUNCH` hands the GPU a kernel, `GRAPH` a whole graph, `MOVE` a copy or a set that the host does
-    not wait for, `BLOCKING_MOVE` a copy that it waits for. `SYNCHRONISE` returns when a device,
-    context, stream or event has got there. `STREAM_WAIT` makes later work of a stream wait for an
-    event, without blocking the host. `OTHER` is any other call, and any row that is no call.
+    `LAUNCH` hands the GPU a kernel, `GRAPH` a whole graph. `MOVE` is a copy or a set that the host does not
+    wait for, `BLOCKING_MOVE` a copy that it waits for. `SYNCHRONISE` returns when a device, context, stream
+    or event is done. `STREAM_WAIT` makes later work of a stream wait for an event without blocking the host.
+    `OTHER` is any other call, and any row that is not a call.
     """
 
     OTHER = 0
@@ -29,9 +29,9 @@ class CallKind(IntEnum):
 
 
 LAUNCHES = (CallKind.LAUNCH, CallKind.GRAPH, CallKind.MOVE, CallKind.BLOCKING_MOVE)
-"""What hands the GPU work."""
+"""Calls that hand the GPU work."""
 WAITS = (CallKind.BLOCKING_MOVE, CallKind.SYNCHRONISE)
-"""What keeps the host until the GPU has got somewhere."""
+"""Calls that block the host until the GPU has made progress."""
 
 _SUFFIX = re.compile(r"(_v\d+)?(_pt[sd][sz])?(_v\d+)?$")
 _KINDS = tuple(
@@ -48,15 +48,16 @@ _KINDS = tuple(
 
 
 def plain_name(name: str) -> str:
-    """A call's name without what Nsight Systems adds: `cudaLaunchKernel_v7000` is `cudaLaunchKernel`."""
+    """A call's name without Nsight Systems' additions: `cudaLaunchKernel_v7000` becomes
+    `cudaLaunchKernel`."""
     return _SUFFIX.sub("", name, count=1)
 
 
 def call_kind(name: str) -> CallKind:
-    """What the call of that name does.
+    """The kind of the call with this name.
 
-    `hipMemcpyWithStream` blocks: it is HIP's copy on a stream that waits for it. Copies between the
-    memories of devices do not block the host, whatever their name.
+    `hipMemcpyWithStream` blocks: it is HIP's copy on a stream that waits for it. Copies between the memories
+    of devices do not block the host, whatever their name.
     """
     plain = plain_name(name)
     return next((kind for pattern, kind in _KINDS if pattern.match(plain)), CallKind.OTHER)
@@ -71,8 +72,8 @@ def call_kinds(table: Table) -> Codes:
 
 
 def after_stream_wait(host: HostColumns, kinds: Codes) -> NDArray[np.bool_]:
-    """For each host row, whether it is a launch and the last launch or wait of a stream before it on
-    its thread is a wait: its work may wait for an event. `kinds` is what `call_kinds` gives."""
+    """Mask of the host's launches that directly follow a stream wait on their thread: their work may wait for
+    an event. `kinds` is the result of `call_kinds`."""
     rows = np.flatnonzero(np.isin(kinds, (*LAUNCHES, CallKind.STREAM_WAIT)))
     rows = rows[np.lexsort((host.start_ns[rows], host.thread[rows]))]
     waits = kinds[rows] == CallKind.STREAM_WAIT

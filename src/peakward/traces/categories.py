@@ -1,4 +1,4 @@
-"""What a piece of work on a GPU is for, as far as its name tells."""
+"""The category of GPU work, by its name."""
 
 from peakward.traces.category_rules import RULES, WRAPPER, Category
 from peakward.traces.cpp_names import parse
@@ -10,7 +10,7 @@ __all__ = ["Category", "category"]
 
 
 def category(name: str, kind: GpuKind) -> Category:
-    """The category of a kernel, copy or set; to be asked once for each name of a trace."""
+    """The category of a kernel, copy or set. Ask once for each name of a trace."""
     if kind is not GpuKind.KERNEL:
         return Category.MEMORY
     if kernel := fused(name):
@@ -20,7 +20,7 @@ def category(name: str, kind: GpuKind) -> Category:
 
 
 def _telling(name: str) -> str:
-    """The part of a name that tells what the kernel does."""
+    """The part of a name that tells the kernel's purpose."""
     function = parse(name)
     if function.arguments and WRAPPER.search(function.own):
         return f"{function.path}<{function.arguments}>"

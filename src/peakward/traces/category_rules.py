@@ -1,11 +1,12 @@
-"""Which kernel is of which category, by its name: an ordered table, the first pattern that fits wins.
+"""The category of a kernel by its name: an ordered table in which the first matching pattern wins.
 
-Patterns are searched in a kernel's path (`at::native::reduce_kernel`); for a kernel that may do anything,
-whose template arguments tell (`cutlass::device_kernel<flash::FlashAttnFwdSm90<…>>`), in those too. They
-are alternatives of plain text, so that a search takes one pass however long the name.
+Patterns are searched in a kernel's path (`at::native::reduce_kernel`). A kernel that may do anything is told
+by its template arguments (`cutlass::device_kernel<flash::FlashAttnFwdSm90<…>>`), so they are searched too.
+Patterns are alternatives of plain text, so a search takes one pass however long the name.
 
-Where names come from: PyTorch's `aten/src/ATen/native/cuda`, cuBLAS, cuDNN and NCCL as CUPTI reports
-them, the sources of the libraries named beside each rule, and traces (`tests/unit/traces/kernel_names.tsv`).
+The names come from PyTorch's `aten/src/ATen/native/cuda`, from cuBLAS, cuDNN and NCCL as CUPTI reports them,
+from the sources of the libraries named beside each rule, and from traces
+(`tests/unit/traces/kernel_names.tsv`).
 """
 
 import re
@@ -14,42 +15,42 @@ from typing import NamedTuple
 
 
 class Category(StrEnum):
-    """What a piece of work on a GPU is for."""
+    """The purpose of GPU work."""
 
     MATMUL = "matmul"
-    """Matrix products of any shape and type, with what their library launches around them."""
+    """Matrix products of any shape and type, and the helper kernels of their libraries."""
     CONVOLUTION = "convolution"
     ATTENTION = "attention"
-    """Fused attention, and the scans and recurrences that stand in its place."""
+    """Fused attention, and the scans and recurrences that replace it."""
     SOFTMAX = "softmax"
     """Also its logarithm, and a router's gate."""
     LOSS = "loss"
-    """Apart from softmax: over a large vocabulary it is worth a lever of its own."""
+    """Separate from softmax, because over a large vocabulary it deserves a lever of its own."""
     NORMALISATION = "normalisation"
     EMBEDDING = "embedding"
     """Rows looked up by index, and scattered back."""
     OPTIMIZER = "optimizer"
-    """Fused steps only. The foreach kernels of an unfused one do any arithmetic: ELEMENTWISE; that the
-    optimizer launched them is for the phase to say."""
+    """Fused steps only. The foreach kernels of an unfused step do any arithmetic and are ELEMENTWISE; the
+    phase shows that the optimizer launched them."""
     SORT = "sort"
-    """Sorting, searching, top-k, sampling from a distribution, and dealing tokens to experts."""
+    """Sorting, searching, top-k, sampling from a distribution, and routing tokens to experts."""
     REDUCTION = "reduction"
     """Also scans and pooling."""
     COPY = "copy"
-    """Kernels that compute nothing: data moved, laid out otherwise, cast, quantised, or set to a value."""
+    """Kernels that compute nothing: they move, rearrange, cast or quantise data, or set it to a value."""
     ELEMENTWISE = "elementwise"
     COMMUNICATION = "communication"
-    """Between GPUs, with what is fused into it."""
+    """Communication between GPUs, and work fused into it."""
     MEMORY = "memory"
     """The driver's own copies and sets."""
     FRAMEWORK = "framework"
-    """Of the host's operators alone: views, allocation, and what autograd does around the others."""
+    """Only operators of the host: views, allocation, and autograd's own work around the others."""
     OTHER = "other"
-    """No rule names it."""
+    """No rule matches it."""
 
 
 class Rule(NamedTuple):
-    """Kernels whose name holds the pattern are of the category."""
+    """A category, and the pattern in the names of its kernels."""
 
     category: Category
     pattern: re.Pattern[str]
@@ -65,7 +66,7 @@ WRAPPER = re.compile(
     r"^(?:[Kk]ernel\d?|device_kernel|kentry|run_kernel|_kernel_agent|static_kernel|trampoline_kernel)$"
     r"|elementwise|multi_tensor_apply"
 )
-"""Names, without namespaces, of kernels that do what their template arguments say."""
+"""Names, without namespaces, of kernels whose purpose is in their template arguments."""
 
 RULES = (
     # ROCclr's blit kernels, and what rocprof calls copies and fills.
@@ -205,4 +206,4 @@ RULES = (
         "(?![a-z])|(?i:unscale)|computeStrides|update_scale",
     ),
 )
-"""The order matters: attention before products, products before norms, and the wide ones last."""
+"""The order matters: attention comes before products, products before norms, and the wide rules last."""

@@ -1,4 +1,4 @@
-"""What was copied, in which direction, and how fast; and what was set."""
+"""The copies and sets of a trace: direction, size and speed."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from peakward.traces.table import Direction, GpuKind, Table
 
 
 def transfers(table: Table) -> tuple[Transfers, ...]:
-    """By direction, then sets; the ones that took the most time first."""
+    """Copies by direction, then sets; the longest total time first."""
     gpu = table.gpu
     found = [
         _transfers(

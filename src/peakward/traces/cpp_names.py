@@ -1,9 +1,9 @@
-"""The parts of a GPU kernel's name as C++ spells it.
+"""The parts of a GPU kernel's name as C++ writes it.
 
-Names come demangled by CUPTI (`(anonymous namespace)::`, `{lambda(float)#1}`) or by Nsight Systems
-(`<unnamed>::`, `[lambda(float) (instance 1)]`, literals with their type: `(int)128`), sometimes still
-mangled (ROCm), and from files that anybody may have written: nothing here recurses without a bound,
-and nothing takes more than a few passes over the text.
+CUPTI demangles names one way (`(anonymous namespace)::`, `{lambda(float)#1}`), Nsight Systems another
+(`<unnamed>::`, `[lambda(float) (instance 1)]`, literals with their type: `(int)128`); ROCm's may still be
+mangled. Anybody may have written the file, so nothing here recurses without a bound or takes more than a few
+passes over the text.
 """
 
 import re
@@ -20,12 +20,12 @@ _OPENING, _CLOSING = "<([{", ">)]}"
 
 
 class Function(NamedTuple):
-    """A kernel's name, less what it returns and takes."""
+    """A kernel's name without its result type and parameters."""
 
     path: str
-    """With its namespaces: `at::native::reduce_kernel`."""
+    """The name with its namespaces: `at::native::reduce_kernel`."""
     arguments: str
-    """Of its template, without the brackets; empty where there are none."""
+    """The arguments of its template, without the brackets; empty where there are none."""
 
     @property
     def own(self) -> str:
@@ -34,7 +34,7 @@ class Function(NamedTuple):
 
 
 def parse(name: str) -> Function:
-    """The parts of a kernel's name; a name that is not C++ is a path and no more."""
+    """The parts of a kernel's name. A name that is not C++ is only a path."""
     text = _tidy(name)
     if text.startswith(_MEMORY):
         return Function(text, "")
@@ -47,7 +47,7 @@ def parse(name: str) -> Function:
 
 
 def split(text: str, separator: str) -> Iterator[str]:
-    """The parts of an expression between separators that stand in no bracket."""
+    """The parts of an expression between separators outside all brackets."""
     depth, start, skip = 0, 0, len(separator)
     for at, letter in enumerate(text):
         if letter in _OPENING:
@@ -61,7 +61,7 @@ def split(text: str, separator: str) -> Iterator[str]:
 
 
 def before_last_group(text: str, opening: str, closing: str) -> str:
-    """The text before the bracket that closes at its end, if one does."""
+    """The text before the bracket that closes at the end of the text, if there is one."""
     if not text.endswith(closing):
         return text
     depth = 0
@@ -78,7 +78,8 @@ def _tidy(name: str) -> str:
 
 
 def _mangled(text: str) -> Function:
-    """Itanium's nested names are counted words, `_ZN5aiter8fmha_fwdE`: enough to tell kernels apart."""
+    """The function of a mangled name. Itanium's nested names are counted words, `_ZN5aiter8fmha_fwdE`: enough
+    to tell kernels apart."""
     start = _MANGLED.match(text)
     path, end = _counted_words(text, start.end()) if start else ([], 0)
     rest = _MANGLED_LITERAL.sub("", text[end:])

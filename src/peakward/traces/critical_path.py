@@ -1,14 +1,13 @@
-"""The critical path: the chain of work, on GPUs and host, that made the whole take as long as it did.
+"""The critical path: the chain of work on GPUs and host that determined the total time.
 
-It is followed back from the end of the last work of a GPU, or of the last step where the host ends it. A
-work came right after the launch that
-brought it or after the work before it, whichever ended later (`path_edges`). A thread of the host came
-from what it had itself done before, back to the last call in which it had waited for a GPU, and from
-there to the work that it had waited for; or, where it had been in no operator and no call, from the
-last launch by another thread of its process. To shorten the whole, shorten what is on the path.
+It is followed backwards from the end of a GPU's last work, or of the last step where the host ends it. A work
+came right after its launch or right after the work before it, whichever ended later (`path_edges`). A thread
+of the host continued from its own earlier work, back to the last call in which it had waited for a GPU, and
+from there to that GPU's work. Where it had been in no operator and no call, it continued from the last launch
+by another thread of its process. Only shorter work on the path makes the whole shorter.
 
-Waits of one stream for another are known only by their call, so the work waited for is taken to be the
-last that ended; waits between processes and of collectives for other ranks are not in one trace.
+A trace shows the wait of one stream for another only as a call, so the work waited for is assumed to be the
+last that ended. Waits between processes, and of collectives for other ranks, are not in one trace.
 """
 
 from collections import defaultdict
@@ -28,11 +27,10 @@ from peakward.traces.table import NONE, GpuKind, HostKind, Indices, Ints, Table
 
 
 class PathKind(StrEnum):
-    """What a part of the path is.
+    """The kind of a part of the path.
 
-    A thread's time goes to what it was in at the innermost, of its operators, calls and ranges. `HOST`
-    is its time in a range, or in nothing: the program's own Python, mostly. The gaps are those of
-    `Stretch`.
+    A thread's time belongs to its innermost operator, call or range. `HOST` is time in a range or in nothing:
+    mostly the program's own Python. The gaps are those of `Stretch`.
     """
 
     COMPUTE = "compute"
@@ -60,9 +58,8 @@ def critical_path(
     communication: NDArray[np.bool_],
     spans: Spans | None = None,
 ) -> CriticalPath:
-    """The path through the steps or the whole trace; `launches` is what `launch_rows` gives,
-    `communication` marks the rows of `table.gpu` that are collectives, and `spans` are as for
-    `breakdown`."""
+    """The critical path through the steps or the whole trace. `launches` is the result of `launch_rows`,
+    `communication` marks the rows of `table.gpu` that are collectives, and `spans` are as for `breakdown`."""
     host = host_time(table)
     path = walk(table, launches, host, work_spans(table.gpu) if spans is None else spans)
     shares = _added_up([*_off_host(table, communication, path), *_of_host(table, path)])
@@ -90,7 +87,7 @@ def _added_up(shares: Iterable[PathShare]) -> list[PathShare]:
 def _off_host(
     table: Table, communication: NDArray[np.bool_], path: list[Stretch]
 ) -> Iterator[PathShare]:
-    """Work of a GPU, and gaps."""
+    """Work of GPUs, and gaps."""
     for each in path:
         ns = each.end - each.start
         if each.gap is not None:
@@ -117,7 +114,7 @@ def _of_host(table: Table, path: list[Stretch]) -> Iterator[PathShare]:
 
 
 def _by_name(table: Table, rows: NDArray[np.intp], ns: Ints) -> Iterator[PathShare]:
-    """Host rows and their time, added up by kind and name."""
+    """Host rows and their time, summed by kind and name."""
     n_names = len(table.names)
     code = table.host.kind[rows].astype(np.int64) * n_names + table.host.name[rows]
     codes, which, counts = np.unique(code, return_inverse=True, return_counts=True)

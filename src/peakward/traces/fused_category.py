@@ -1,10 +1,10 @@
-"""The category of a kernel that Inductor fused, from the operators it fuses.
+"""The category of a kernel that Inductor fused, by its operators.
 
-A fused kernel is of the category of what shapes it: one that normalises is a normalisation whatever
-it adds and casts besides. That order is the order here. A kernel also names operators whose results it
-only reads, casts or pads: a pointwise kernel names a reduction (`mean`), and both name a product that
-another kernel took (`_scaled_mm`). So the kind tells which kernels reduce, and only a template holds a
-product, a convolution or attention, or a reduction that names nothing else which could have summed.
+The operator that shapes the kernel decides: a kernel that normalises is a normalisation, whatever else it
+adds and casts. That order is the order here. A kernel's name also has operators whose results it only reads,
+casts or pads: a pointwise kernel names a reduction (`mean`), and both name a product that another kernel
+computed (`_scaled_mm`). So the kind tells which kernels reduce, and only a template holds a product, a
+convolution or attention, or a reduction whose name has nothing else that could have summed.
 """
 
 import re
@@ -20,7 +20,7 @@ _PRODUCTS: _Patterns = (
     (Category.MATMUL, re.compile(r"^(?:\w*_)?(?:add|badd)?(?:b?mm|mv)(?:_|$)|matmul|linear$")),
 )
 _PLAIN_PRODUCT = re.compile(r"^(?:\w*_)?(?:b?mm|mv)$|matmul$|attention")
-"""Products without a sum, which a pointwise kernel may have been left to take."""
+"""Products without a sum, which may be left to a pointwise kernel."""
 _SHAPING: _Patterns = (
     # Before softmax: Inductor names a cross entropy's passes by both.
     (Category.LOSS, re.compile(r"nll_loss|cross_entropy|(?:mse|l1|huber|ctc)_loss|kl_div")),
@@ -51,7 +51,7 @@ MOVES = frozenset(_MOVE_NAMES.split())
 
 
 def fused_category(kernel: Fused) -> Category:
-    """What shapes the kernel; OTHER where its name has neither operators nor a kind."""
+    """The category of a fused kernel; OTHER where its name has neither operators nor a kind."""
     products = {op for op in kernel.ops if _first(_PRODUCTS, (op,))}
     others = tuple(op for op in kernel.ops if op not in products)
     reduces = kernel.kind in ("red", "per", "spl")
@@ -65,20 +65,19 @@ def fused_category(kernel: Fused) -> Category:
         return Category.REDUCTION
     if kernel.kind == "unk" and not kernel.ops:
         return Category.OTHER
-    # What is left of an operand or of a result: Inductor pads both, and names the product.
+    # These are the remains of an operand or result: Inductor pads both, and names the product.
     moves = kernel.ops and all(op in MOVES or _PLAIN_PRODUCT.search(op) for op in kernel.ops)
     return Category.COPY if moves else Category.ELEMENTWISE
 
 
 def shaping(ops: tuple[str, ...]) -> Category | None:
-    """The category of the one among these operators, named without a namespace, that counts most;
-    None where all of them move data or do arithmetic.
-    """
+    """The category of the most important of these operators, which are named without a namespace. None where
+    all of them move data or do arithmetic."""
     return _first((*_PRODUCTS, *_SHAPING), _with_norms(ops))
 
 
 def _with_norms(ops: tuple[str, ...]) -> tuple[str, ...]:
-    """A norm that was written out counts as the operator."""
+    """The operators, with a norm that was written out replaced by the norm's operator."""
     written_out = "rsqrt" in ops and not {"mean", "pow", "var", "var_mean"}.isdisjoint(ops)
     return (*ops, "rms_norm") if written_out else ops
 

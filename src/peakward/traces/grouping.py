@@ -1,4 +1,4 @@
-"""Tables of GPU work as records: by name, category and phase."""
+"""Groups of GPU work as records: by name, category and phase."""
 
 from collections.abc import Callable
 
@@ -59,7 +59,7 @@ def by_phase(table: Table, phases: Codes) -> tuple[Group, ...]:
 
 
 def _shown(table: Table, name: int) -> str:
-    """A kernel's name without what the compiler added; an operator's is short, and stays whole."""
+    """A kernel's name without the compiler's additions. An operator's name is short and stays whole."""
     whole = table.names[name]
     return whole if is_of_host(table) else short_name(whole)
 

@@ -1,4 +1,4 @@
-"""What the host called: the GPU's runtime and driver, and Python's garbage collector."""
+"""The host's calls into the GPU's runtime and driver, and Python's garbage collections."""
 
 import re
 
@@ -11,11 +11,11 @@ from peakward.traces.calls import plain_name
 from peakward.traces.table import HostKind, Table
 
 COLLECT = re.compile(r"<built-in (?:function|method) collect(?: of module.*)?>$")
-"""How torch's profiler names a call of `gc.collect`."""
+"""The name of a call of `gc.collect` in torch's profiler."""
 
 
 def host_calls(table: Table, among: NDArray[np.bool_] | None = None) -> HostWork:
-    """Calls into the runtime by name, and collections; of the host rows `among`, or of all."""
+    """Calls into the runtime by name, and garbage collections, among the host rows `among`; None: all."""
     host = table.host
     chosen = np.ones(len(host), dtype=np.bool_) if among is None else among
     python = np.flatnonzero((host.kind == HostKind.PYTHON) & chosen)
@@ -28,7 +28,7 @@ def host_calls(table: Table, among: NDArray[np.bool_] | None = None) -> HostWork
 
 
 def rows_by_call(table: Table) -> dict[str, NDArray[np.intp]]:
-    """The calls into the runtime and driver, by plain name."""
+    """The rows of calls into the runtime and driver, by plain name."""
     host = table.host
     calls = np.flatnonzero(host.kind == HostKind.CALL)
     by_plain: dict[str, list[NDArray[np.intp]]] = {}

@@ -1,4 +1,4 @@
-"""What the host's threads spent their time on, as far as it can keep a GPU waiting."""
+"""The time of the host's threads, sorted by its effect on a waiting GPU."""
 
 import re
 from collections.abc import Iterable
@@ -24,33 +24,33 @@ _LOADING = {
 
 
 class HostTime(NamedTuple):
-    """Which rows of `table.host` are of each sort."""
+    """Masks of `table.host` for each kind of row."""
 
     host: HostColumns
     kinds: Codes
-    """CallKind of each row."""
+    """The CallKind of each row."""
     process: Indices
-    """Of each row."""
+    """The process of each row."""
     waiting: Mask
-    """Calls that keep the host until the GPU has got somewhere (`calls.WAITS`)."""
+    """Calls that block the host until the GPU has made progress (`calls.WAITS`)."""
     loading: Mask
-    """Operators and ranges whose name holds "data load", "data_load" or "dataload" in any case, as
-    torch's `enumerate(DataLoader)#…__next__` does, and the Python of torch's `__next__` itself."""
+    """Operators and ranges whose name holds "data load", "data_load" or "dataload" in any case, as torch's
+    `enumerate(DataLoader)#…__next__` does, and the Python of torch's `__next__` itself."""
     profiling: Mask
     """Time that the profiler itself took."""
     foreign: Mask
-    """Rows of processes that made no call: torch's profiler books its own time on such a one."""
+    """Rows of processes that made no call: torch's profiler books its own time on such a process."""
 
     def waits(self, threads: Iterable[int]) -> Intervals:
-        """When one of the threads was in a call that waits."""
+        """The time in which one of the threads was in a waiting call."""
         return self._united(self.waiting, threads)
 
     def loads(self, threads: Iterable[int]) -> Intervals:
-        """When one of the threads waited for the next batch of data."""
+        """The time in which one of the threads waited for the next batch of data."""
         return self._united(self.loading, threads)
 
     def profiles(self, process: int) -> Intervals:
-        """When the profiler took time of the process, or of none in particular."""
+        """The time that the profiler took from the process, or from no particular process."""
         rows = self.profiling & ((self.process == process) | self.foreign)
         return union(self.host.start_ns[rows], self.host.end_ns[rows])
 
@@ -61,7 +61,7 @@ class HostTime(NamedTuple):
 
 
 def host_time(table: Table) -> HostTime:
-    """The sorts of every host row."""
+    """Classify every host row."""
     host = table.host
     process = processes_of(table)
     callers = np.unique(process[host.kind == HostKind.CALL])

@@ -1,10 +1,10 @@
 """The work of a trace without a GPU: the self time of the framework's operators on the host.
 
-An operator's self time is its duration less that of the operators directly inside it on its thread.
-Each operator becomes a row of `Table.gpu`, so that whatever is asked of a GPU's work by name, phase,
-range or shape can be asked of it. Such a row starts with its operator and lasts for its self time,
-which is not where on the clock it was spent: what ran side by side is asked of the operators' own
-rows (`host_breakdown`). Over one thread the self times sum to the time in any operator.
+An operator's self time is its duration minus that of the operators directly inside it on its thread. Each
+operator becomes a row of `Table.gpu`, so that every analysis of GPU work by name, phase, range or shape also
+works for the host. Such a row starts with its operator and lasts for its self time, which is not where that
+time was spent on the clock. Questions about simultaneous work therefore use the operators' own rows
+(`host_breakdown`). On one thread the self times add up to the time in any operator.
 """
 
 from dataclasses import replace
@@ -20,11 +20,11 @@ from peakward.traces.self_time import self_time
 from peakward.traces.table import NONE, Device, GpuColumns, GpuKind, HostKind, Indices, Ints, Table
 
 HOST = Device(NONE, CPU, None, None)
-"""Stands for the host among a table's devices, and by its id in its rows of work."""
+"""The host's entry among a table's devices. Its id is in the rows of the host's work."""
 
 
 def with_host_work(table: Table) -> Table:
-    """The table with a row of work for each operator; as it is if it has GPU work, or no operators."""
+    """The table with a row of work for each operator; unchanged if it has GPU work, or no operators."""
     ops = rows_of(table.host, (HostKind.OP,))
     if len(table.gpu) or not len(ops):
         return table
@@ -32,19 +32,19 @@ def with_host_work(table: Table) -> Table:
 
 
 def is_of_host(table: Table) -> bool:
-    """Whether its work is the operators of the host."""
+    """Whether the table's work is the host's operators."""
     return HOST in table.devices
 
 
 def operator_rows(table: Table) -> Indices:
-    """For each row of a host's work the position of its operator in `Table.host`: what launched it."""
+    """For each row of the host's work the position of its operator in `Table.host`: that launched it."""
     return table.gpu.correlation.astype(np.int32)
 
 
 def host_breakdown(table: Table, span_ns: int | None = None) -> Breakdown:
-    """The time of the host: busy while at least one of these operators ran, on whatever thread.
+    """The time of the host: busy while at least one of these operators ran on any thread.
 
-    Communication is not told apart. `span_ns` is that of the steps; None: from the start of the first
+    Communication is not told apart. `span_ns` is the span of the steps; None: from the start of the first
     operator to the end of the last.
     """
     rows = operator_rows(table)
@@ -72,7 +72,7 @@ def host_breakdown(table: Table, span_ns: int | None = None) -> Breakdown:
 
 
 def operator_self_time(table: Table, ops: NDArray[np.int64]) -> Ints:
-    """For each of these operators, given in the order of the table, its self time among them."""
+    """The self time of each of these operators, which are in the order of the table."""
     host = table.host
     found = np.zeros(len(host), dtype=np.int64)
     for thread in np.unique(host.thread[ops]):

@@ -1,4 +1,4 @@
-"""How long each GPU was idle, and for which causes; `idle_causes` says what they are."""
+"""The idle time of each GPU by cause (`idle_causes` defines the causes)."""
 
 from collections.abc import Iterator, Sequence
 
@@ -14,14 +14,14 @@ from peakward.traces.step_spans import Spans, work_spans
 from peakward.traces.table import Indices, Ints, Table
 
 N_CALLS = 3
-"""Of each cause that are kept."""
+"""The number of calls kept for each cause."""
 LEAST_OF_GAPS = 0.1
-"""Of the time of a cause's gaps, below which a call says little about them."""
+"""The smallest share of a cause's gaps. A call with less of their time explains little."""
 
 
 def idle(table: Table, launches: Indices, spans: Spans | None = None) -> Idle:
-    """Why each device was idle; `launches` is what `launch_rows` gives, and `spans` are as for
-    `breakdown`."""
+    """The idle time of each device by cause. `launches` is the result of `launch_rows`, and `spans` are as
+    for `breakdown`."""
     spans = work_spans(table.gpu) if spans is None else spans
     host = host_time(table)
     found = idle_gaps(table, launches, host, spans)
@@ -32,7 +32,7 @@ def idle(table: Table, launches: Indices, spans: Spans | None = None) -> Idle:
 
 
 def _calls(table: Table, found: Sequence[Gaps]) -> tuple[IdleCall, ...]:
-    """By cause those that took most of its gaps."""
+    """For each cause the calls that took most of its gaps."""
     if not found:
         return ()
     made = [
@@ -49,8 +49,8 @@ def _calls(table: Table, found: Sequence[Gaps]) -> tuple[IdleCall, ...]:
 
 
 def _in_gaps(of: Intervals, found: Sequence[Gaps]) -> Iterator[tuple[IdleCause, Ints]]:
-    """By what most of a gap is idle for, the nanoseconds of each such gap in these intervals; of the
-    causes of which these are enough."""
+    """For each cause, the nanoseconds that its gaps share with these intervals. A gap counts for the cause of
+    most of its time; causes with too small a share are left out."""
     ns = np.concatenate([covered(of, each.start_ns, each.end_ns) for each in found])
     pieces_ns = np.concatenate([each.pieces_ns for each in found])
     cause = pieces_ns.argmax(axis=1)

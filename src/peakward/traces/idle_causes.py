@@ -1,13 +1,13 @@
 """Why a GPU can be idle.
 
-A gap is a stretch of a device's span (`step_spans`: its steps, or all from its first work to its last) in
-which nothing runs on any of its streams. It ends with the start of some work, its *next work* (of several
-that start then, one whose launch is known), which a call of the host launched, or with the steps. That
-call *returns* at its end; one that copies and blocks counts as returned when it begins, and one that
-launched a graph has, for all but the graph's first work, returned before. What counts of the host is the
-thread that launched the next work, or marks the steps where no work comes any more, and the one that
-launched the work before the gap: backward passes run on a thread of their own. Waiting for a collective,
-or for a copy, is no gap: their kernels run while others wait for them.
+A gap is a stretch of a device's span in which nothing runs on any of its streams (`step_spans`: the span of
+its steps, or from its first work to its last). A gap ends with the steps, or with the start of some work, its
+*next work*: of several that start together, one whose launch is known. A call of the host launched the next
+work. That call *returns* at its end. A copy that blocks counts as returned when it begins. The launch of a
+graph counts as returned earlier for all but the graph's first work. Two threads of the host count: the one
+that launched the next work (or marks the steps, where no work comes any more), and the one that launched the
+work before the gap, because backward passes run on a thread of their own. Waiting for a collective or for a
+copy is no gap: their kernels run while others wait for them.
 """
 
 from enum import IntEnum

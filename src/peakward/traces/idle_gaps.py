@@ -1,4 +1,4 @@
-"""The gaps in a GPU's busy time, each split by cause (`idle_causes`) into pieces that sum to it."""
+"""The gaps in a GPU's busy time, each split by cause (`idle_causes`) into pieces that add up to it."""
 
 from typing import NamedTuple
 
@@ -22,33 +22,33 @@ class Gaps(NamedTuple):
     start_ns: Ints
     end_ns: Ints
     next_work: Indices
-    """Row of `table.gpu`; NONE of the gap after the last work."""
+    """The row of `table.gpu` that ends the gap; NONE for the gap after the last work."""
     pieces_ns: Ints
-    """A column for each IdleCause; each row sums to its gap's length."""
+    """A column for each IdleCause. Each row adds up to its gap's length."""
 
 
 class _Whole(NamedTuple):
-    """What the gaps of all devices ask for. Columns end with what a row of NONE has."""
+    """The inputs that the gaps of all devices share. Each column ends with an entry for a row of NONE."""
 
     table: Table
     host: HostTime
     launches: Ints
     first: NDArray[np.bool_]
-    """Whether GPU work is the first of its launch."""
+    """Whether a row of GPU work is the first of its launch."""
     stream: Ints
-    """Of GPU work."""
+    """The stream of a row of GPU work."""
     thread: Ints
-    """Of a call."""
+    """The thread of a call."""
     kinds: Codes
-    """CallKind of a call."""
+    """The CallKind of a call."""
     after_wait: NDArray[np.bool_]
-    """Whether a call launches after a wait of its stream."""
+    """Whether a call launches work after a stream wait."""
     ran: Intervals
-    """When any device ran: in a gap of one, when another did."""
+    """The time in which any device ran: in a gap of one device, another one."""
 
 
 class _Neighbours(NamedTuple):
-    """What is around gaps."""
+    """The work around gaps."""
 
     next_work: NDArray[np.intp]
     work_before: NDArray[np.intp]
@@ -58,30 +58,30 @@ class _Neighbours(NamedTuple):
 
 
 class _Judged(NamedTuple):
-    """Gaps whose next work has its launch in the trace, and the one after the last work."""
+    """The gaps whose next work has its launch in the trace, and the gap after the last work."""
 
     start: Ints
     end: Ints
     returned: Ints
-    """When the launch of the next work returned, not before the gap, nor after it."""
+    """The time at which the launch of the next work returned, cut to the gap."""
     thread: Ints
-    """That launched the next work; after the last work, the one that marks the steps."""
+    """The thread that launched the next work; after the last work, the thread that marks the steps."""
     thread_before: Ints
-    """That launched the work before the gap; `thread` where that is unknown."""
+    """The thread that launched the work before the gap; `thread` where that is unknown."""
     process: Ints
     waited: Ints
-    """The ns from `returned` on in which the next work waited for another device."""
+    """The nanoseconds from `returned` on in which the next work waited for another device."""
     remainder: Ints
-    """The IdleCause of the others from `returned` on."""
+    """The IdleCause of the remaining nanoseconds from `returned` on."""
 
     def of(self, which: NDArray[np.bool_]) -> "_Judged":
-        """Some of the gaps."""
+        """These gaps only."""
         return _Judged(*(column[which] for column in self))
 
 
 def idle_gaps(table: Table, launches: Indices, host: HostTime, spans: Spans) -> dict[int, Gaps]:
-    """The gaps of every device of `spans`, all of which have work; `launches` is what `launch_rows`
-    gives."""
+    """The gaps of every device of `spans`, all of which have work. `launches` is the result of
+    `launch_rows`."""
     whole = _Whole(
         table=table,
         host=host,
@@ -114,7 +114,7 @@ def _of_device(whole: _Whole, here: NDArray[np.intp], span: Span) -> Gaps:
 def _neighbours(
     gpu: GpuColumns, launches: Ints, here: NDArray[np.intp], of: Intervals
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """The GPU rows that end each gap and that it follows, or NONE."""
+    """For each gap the GPU rows that end it and precede it, or NONE."""
     known_first = here[np.lexsort((launches[here] == NONE, gpu.start_ns[here]))]
     after = np.searchsorted(gpu.start_ns[known_first], of.end, side="left")
     by_end = here[np.lexsort((launches[here] != NONE, gpu.end_ns[here]))]
@@ -154,7 +154,7 @@ def _judged(whole: _Whole, of: Intervals, around: _Neighbours) -> _Judged:
 def _ended_elsewhere(
     stream: Ints, next_work: NDArray[np.intp], work_before: NDArray[np.intp]
 ) -> NDArray[np.bool_]:
-    """Whether the work before is of another stream than the next work."""
+    """Whether the work before the gap is on another stream than the next work."""
     found: NDArray[np.bool_] = (
         (work_before != NONE) & (next_work != NONE) & (stream[work_before] != stream[next_work])
     )
@@ -172,7 +172,7 @@ def _pieces(judged: _Judged, host: HostTime) -> Ints:
 
 
 def _pieces_of(judged: _Judged, host: HostTime, threads: tuple[int, int]) -> Ints:
-    """The pieces of gaps that the same threads are concerned with."""
+    """The pieces of gaps that share the same two threads."""
     start, returned = judged.start, judged.returned
     pieces = np.zeros((len(start), len(IdleCause)), dtype=np.int64)
     profiles = host.profiles(int(judged.process[0]))

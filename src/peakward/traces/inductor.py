@@ -1,10 +1,9 @@
-"""What the names of the kernels that torch's Inductor generates say.
+"""Reads the names of the kernels that torch's Inductor generates.
 
-Inductor names a kernel `triton_<kind>_fused_<operators>_<number>`: the kind is the first three
-letters of how the kernel is scheduled, the operators are those of the graph before decomposition,
-sorted, each once, joined with underscores (torch 2.13: `_inductor/codegen/triton.py`,
-`define_kernel`; `_inductor/utils.py`, `get_fused_kernel_name`). Operators' names have underscores of
-their own, so they are found again in a list of them.
+Inductor names a kernel `triton_<kind>_fused_<operators>_<number>`. The kind is the first three letters of how
+the kernel is scheduled. The operators are those of the graph before decomposition, sorted, each once, joined
+with underscores (torch 2.13: `_inductor/codegen/triton.py`, `define_kernel`; `_inductor/utils.py`,
+`get_fused_kernel_name`). Operators' own names have underscores too, so they are looked up in a list.
 """
 
 import re
@@ -27,12 +26,12 @@ class Fused(NamedTuple):
 
     kind: Kind
     ops: tuple[str, ...]
-    """What it fuses; words that no known operator accounts for stay together as one piece."""
+    """The fused operators. Words that no known operator accounts for stay together as one piece."""
 
 
 @cache
 def operators() -> frozenset[str]:
-    """The names that Inductor joins, as far as we know them."""
+    """The operator names that Inductor joins, as far as they are known."""
     text = files("peakward.traces").joinpath("operators.txt").read_text(encoding="utf-8")
     return frozenset(
         word for line in text.splitlines() if not line.startswith("#") for word in line.split()
@@ -40,19 +39,19 @@ def operators() -> frozenset[str]:
 
 
 def fused(name: str) -> Fused | None:
-    """What a kernel's name says where Inductor gave it, else None."""
+    """The parts of an Inductor kernel's name; None for any other name."""
     if (found := _FUSED.search(name)) is None:
         return None
     return Fused(cast(Kind, found[1]), tuple(_pieces(_words(found[2] or ""))))
 
 
 def fused_ops(name: str) -> tuple[str, ...]:
-    """The operators that a kernel of Inductor's fuses; none for another's kernel."""
+    """The operators that an Inductor kernel fuses; none for any other kernel."""
     return kernel.ops if (kernel := fused(name)) else ()
 
 
 def _words(text: str) -> list[str]:
-    """The words of a name, less the number at its end."""
+    """The words of a name, without the number at its end."""
     words = text.split("_") if text else []
     if len(words) > 1 and _NUMBER.fullmatch(words[-2]) and _SPECIALISED.fullmatch(words[-1]):
         words.pop()
@@ -62,8 +61,8 @@ def _words(text: str) -> list[str]:
 
 
 def _pieces(words: list[str]) -> Iterator[str]:
-    """The longest operator from each word on. Since they are sorted, a word that would step back is
-    part of a name that we do not know."""
+    """The longest operator from each word on. Operators are sorted, so a word that would step back belongs to
+    an unknown name."""
     start, known_until, last = 0, 0, ""
     while start < len(words):
         op = _longest(words, start)

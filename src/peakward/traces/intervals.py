@@ -1,7 +1,7 @@
 """Sets of time as half-open intervals [start, end) of integer nanoseconds.
 
-Every function that makes `Intervals` makes them normal: sorted, none empty, none touching another.
-Every function that takes them expects them so; what comes from a trace goes through `union` first.
+Every function that returns `Intervals` returns normal ones: sorted, none empty, none touching another. Every
+function that takes them expects normal ones, so times from a trace go through `union` first.
 """
 
 from typing import NamedTuple
@@ -13,7 +13,7 @@ Ints = NDArray[np.int64]
 
 
 class Intervals(NamedTuple):
-    """A set of time. Two arrays of equal length, normal as the module says."""
+    """A set of time: two arrays of equal length, normal as the module defines."""
 
     start: Ints
     end: Ints
@@ -27,7 +27,7 @@ NOTHING = Intervals(_ints([]), _ints([]))
 
 
 def union(start: Ints, end: Ints) -> Intervals:
-    """The time covered by at least one interval; an interval that ends where it starts covers none."""
+    """The time covered by at least one interval. An interval that ends where it starts covers none."""
     some = end > start
     order = np.argsort(start[some], kind="stable")
     start, end = start[some][order], end[some][order]
@@ -48,7 +48,7 @@ def join(*sets: Intervals) -> Intervals:
 
 
 def total(of: Intervals) -> int:
-    """How many nanoseconds the set holds."""
+    """The number of nanoseconds in the set."""
     return int((of.end - of.start).sum())
 
 
@@ -65,7 +65,7 @@ def intersect(a: Intervals, b: Intervals) -> Intervals:
 
 
 def gaps(of: Intervals, start: int, end: int) -> Intervals:
-    """The time of [start, end) that is not in the set."""
+    """The time of [start, end) outside the set."""
     inside = (of.end > start) & (of.start < end)
     starts = np.concatenate(([start], of.end[inside]))
     ends = np.concatenate((of.start[inside], [end]))
@@ -81,7 +81,7 @@ def subtract(a: Intervals, b: Intervals) -> Intervals:
 
 
 def measure_before(of: Intervals, at: Ints) -> Ints:
-    """For each instant, how many nanoseconds of the set lie before it."""
+    """For each instant, the nanoseconds of the set before it."""
     if not len(of.start):
         return np.zeros(len(at), dtype=np.int64)
     whole = np.concatenate(([0], np.cumsum(of.end - of.start)))
@@ -92,8 +92,8 @@ def measure_before(of: Intervals, at: Ints) -> Ints:
 
 
 def covered(of: Intervals, start: Ints, end: Ints) -> Ints:
-    """For each interval [start, end), how many of its nanoseconds lie in the set; the intervals may
-    overlap, and one that ends before it starts counts as empty."""
+    """For each interval [start, end), the nanoseconds of it in the set. The intervals may overlap, and one
+    that ends before it starts counts as empty."""
     end = np.maximum(start, end)
     return measure_before(of, end) - measure_before(of, start)
 

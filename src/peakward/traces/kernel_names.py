@@ -1,8 +1,8 @@
-"""Kernels' names short enough for a column of a table, and still telling one from another.
+"""Kernel names short enough for a table's column that still tell kernels apart.
 
-`void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>,
-std::array<char*, 3ul> >(int, …)` becomes `vectorized_elementwise_kernel<CUDAFunctor_add<float>>`: what
-goes are namespaces, what the kernel takes and returns, sizes, and types that stand there already.
+`void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul>
+>(int, …)` becomes `vectorized_elementwise_kernel<CUDAFunctor_add<float>>`. The short name leaves out
+namespaces, parameters, result types, sizes, and types that it already has.
 """
 
 import re
@@ -10,33 +10,33 @@ import re
 from peakward.traces.cpp_names import before_last_group, parse, split
 
 WIDTH = 70
-"""Characters: arguments of arguments are left out where the name would be longer."""
+"""The width in characters above which arguments of arguments are left out."""
 _DEEPEST = 3
 _MOST = 3
-"""Arguments of a name that is too long even so."""
+"""The most arguments of a name that is still too long."""
 _NESTED = 12
-"""Templates in templates that are followed, those included that count for no depth."""
+"""The most nested templates that are followed, including those that do not count as depth."""
 _READ = 4096
-"""Characters of a template's arguments that are read; real ones tell themselves apart long before."""
+"""The most characters of a template's arguments that are read. Real ones differ long before that."""
 
 _BARE = re.compile(r"Kernel\d?|device_kernel|kentry|_kernel_agent")
-"""Kernels that are named by what they run."""
+"""Kernels that are named after the function they run."""
 _COMMON = re.compile(r"kernel|globalKernel|static_kernel")
 """Names that need the namespace in front."""
 _THROUGH = re.compile(r"gpu_\w*kernel\w*|func_wrapper_t|enable_\w+|ReduceOp|\w+_traits")
-"""Templates that only hand on what their arguments say."""
+"""Templates that only pass on their arguments."""
 _APPLIED = re.compile(r"[AB]?UnaryFunctor|BinaryFunctor")
-"""Templates that say nothing without their arguments."""
+"""Templates that mean nothing without their arguments."""
 _SILENT = re.compile(
     r"[Aa]rray|\w*OffsetCalculator|(?:Load|Store)With\w*|\w*Metadata|T\d+|unsigned int|.*\*"
 )
-"""Types that tell an expert nothing: how elements are addressed."""
+"""Types that tell an expert nothing: they say how elements are addressed."""
 _LITERAL = re.compile(r"(?:\([\w: ]+\))?-?\d+u?l{0,2}|true|false")
 _LAMBDA = re.compile(r"\{lambda\((.*)\)#\d+\}")
 
 
 def short_name(name: str) -> str:
-    """A kernel's name for a table; one that is not C++ is left as it is."""
+    """A kernel's name for a table. A name that is not C++ stays as it is."""
     function = parse(name)
     own = function.own or function.path or name
     if _COMMON.fullmatch(own):
@@ -58,7 +58,7 @@ def _shown(own: str, arguments: list[str]) -> str:
 
 
 def _told(arguments: str, depth: int, seen: set[str], nesting: int = 0) -> list[str]:
-    """What a template's arguments say that is not in `seen`; adds it there."""
+    """The names in a template's arguments that are not in `seen`, and adds them to it."""
     if depth == 0 or nesting == _NESTED:
         return []
     return [
@@ -70,7 +70,7 @@ def _told(arguments: str, depth: int, seen: set[str], nesting: int = 0) -> list[
 
 
 def _expression(text: str, depth: int, seen: set[str], nesting: int) -> list[str]:
-    """What a type or function says that is new: its name, and what it is for."""
+    """The new names in a type or function: its own, and that of its purpose."""
     base, taken = _named(text)
     head, bracket, rest = base.partition("<")
     if not head or _SILENT.fullmatch(head):
@@ -83,7 +83,7 @@ def _expression(text: str, depth: int, seen: set[str], nesting: int) -> list[str
 
 
 def _size(head: str, arguments: str) -> str:
-    """Attention's traits begin with the size of a head, which makes another kernel of it."""
+    """The head size with which attention's traits begin: each size is another kernel."""
     first = next(split(arguments, ","))
     return (
         first.rpartition(")")[2] if head.endswith("_traits") and _LITERAL.fullmatch(first) else ""
@@ -98,7 +98,7 @@ def _new(text: str, seen: set[str]) -> list[str]:
 
 
 def _named(text: str) -> tuple[str, str]:
-    """The last name of a path that is no lambda and no operator, and what the last lambda takes."""
+    """The last name of a path that is no lambda and no operator, and the parameters of the last lambda."""
     base, taken = "", ""
     for part in split(_unwrapped(text), "::"):
         if found := _LAMBDA.match(part):
@@ -109,7 +109,7 @@ def _named(text: str) -> tuple[str, str]:
 
 
 def _unwrapped(text: str) -> str:
-    """A function given by its address, `&(float silu<float>(float const&))`, without what it returns."""
+    """The function behind an address, `&(float silu<float>(float const&))`, without its result type."""
     text = text.lstrip("&*").removeprefix("void ")
     if text.startswith("(") and text.endswith(")"):
         text = before_last_group(text[1:-1], "(", ")")

@@ -1,4 +1,4 @@
-"""Tables of kernels: how often each kind of work ran, how long, and what share of the time it took."""
+"""Groups of work: how often each kind ran, how long, and its share of the time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -15,28 +15,28 @@ T = TypeVar("T", bound=np.generic)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Groups:
-    """A row for each group of GPU work, longest in total first, ties by their keys."""
+    """A row for each group of GPU work, the longest total first, ties in the order of their keys."""
 
     keys: NDArray[np.int64]
-    """A column for each key, in the order in which the keys were given."""
+    """A column for each key, in the given order."""
     instances: Ints
     total_ns: Ints
     share: Floats
-    """Of the total of all the groups; 0 where that is 0."""
+    """The share of the total of all groups; 0 where that total is 0."""
     mean_ns: Floats
     median_ns: Floats
-    """The mean of the middle two where their number is even."""
+    """The median; for an even number the mean of the middle two."""
     min_ns: Ints
     max_ns: Ints
     std_ns: Floats
-    """Of the population: a trace holds every instance that ran while it was taken."""
+    """The population standard deviation, because a trace holds every instance that ran while it was taken."""
 
     def __len__(self) -> int:
         return len(self.instances)
 
 
 def group(duration_ns: Ints, keys: Sequence[NDArray[np.integer]]) -> Groups:
-    """The rows with equal keys, together; at least one key, each as long as the durations."""
+    """Group the rows with equal keys. There is at least one key, and each is as long as the durations."""
     order = np.lexsort((duration_ns, *reversed(keys)))
     duration = duration_ns[order]
     columns = np.stack([np.asarray(key, dtype=np.int64)[order] for key in keys], axis=1)
@@ -70,5 +70,5 @@ def _rows(groups: Groups, rows: NDArray[np.integer]) -> Groups:
 
 
 def _sums(values: NDArray[T], first: NDArray[np.intp]) -> NDArray[T]:
-    """Of the runs that begin at these positions; integers stay exact."""
+    """The sum of each run of values that begins at these positions. Integers stay exact."""
     return np.add.reduceat(values, first) if len(first) else values[:0]

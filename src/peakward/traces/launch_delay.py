@@ -1,4 +1,4 @@
-"""How long launched work waited for the GPU, and how far ahead of it the host was."""
+"""How long launched work waited for the GPU, and how far the host was ahead."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +15,11 @@ from peakward.traces.table import NONE, Indices, Ints, Table
 def launch_delays(
     table: Table, launches: Indices, spans: Spans | None = None
 ) -> tuple[LaunchDelay, ...]:
-    """Of each device that has the first work of a launch that is known; `launches` is what `launch_rows`
-    gives, and `spans` are as for `breakdown`. A graph's launch has its first work on one device and may
-    have later ones on others."""
+    """The launches of each device that has the first work of a known launch.
+
+    `launches` is the result of `launch_rows`, and `spans` are as for `breakdown`. The launch of a graph has
+    its first work on one device and may have later work on others.
+    """
     spans = work_spans(table.gpu) if spans is None else spans
     returned = call_returns(table.host, call_kinds(table), launches)
     first = first_of_launch(launches)
@@ -53,8 +55,8 @@ def _launch_delay(
 
 
 def _deepest(since: Ints, until: Ints) -> int:
-    """The most intervals that hold an instant in common."""
+    """The largest number of intervals that share an instant."""
     at = np.concatenate((until, since))
     step = np.repeat(np.array([-1, 1], dtype=np.int64), len(since))
-    # Ends come first in `at`, so that a stable sort lets one leave before another comes.
+    # Ends come first in `at`, so a stable sort ends one interval before another begins.
     return int(np.cumsum(step[np.argsort(at, kind="stable")]).max(initial=0))

@@ -1,4 +1,4 @@
-"""Which call of the host launched which work of the GPU."""
+"""Links each piece of GPU work to the call that launched it."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,11 +10,10 @@ from peakward.traces.table import NONE, Codes, HostColumns, HostKind, Indices, I
 def launch_rows(table: Table) -> Indices:
     """For each row of `table.gpu`, the row of `table.host` that launched it, or NONE.
 
-    That is the CALL with the same correlation in the same process; correlations of 0 and below tie
-    nothing. Where several calls have it, those that hand the GPU work go before others, and among
-    these the last that begins before the work does: profilers start their numbers again. If of several
-    none begins before the work, its launch is not in the trace. A call that alone has the correlation
-    is taken whatever the clocks say.
+    That is the CALL with the same correlation in the same process. Correlations of 0 and below link nothing.
+    Among several calls with one correlation, launching calls go first, and among these the last that begins
+    before the work: profilers restart their numbers. If several exist and none begins before the work, its
+    launch is not in the trace. A call that alone has the correlation is used whatever the clocks say.
     """
     calls = _candidates(table)
     if not len(calls):
@@ -32,8 +31,8 @@ def launch_rows(table: Table) -> Indices:
 
 
 def first_of_launch(launches: Indices) -> NDArray[np.bool_]:
-    """For each GPU row, given what launched it, whether it is the first work of its launch to start:
-    all but the later ones of a graph. True where the launch is unknown."""
+    """For each GPU row whether it starts first among the work of its launch: true for all but the later work
+    of a graph, and where the launch is unknown."""
     first = np.equal(launches, NONE)
     if not first.all():
         earliest = np.full(int(launches.max()) + 1, NONE, dtype=np.int64)
@@ -44,8 +43,8 @@ def first_of_launch(launches: Indices) -> NDArray[np.bool_]:
 
 
 def call_returns(host: HostColumns, kinds: Codes, calls: Indices | Ints) -> Ints:
-    """When each call that launches has done so: at its end; a copy that blocks the host, when it
-    begins. `kinds` is what `call_kinds` gives; of call NONE the answer means nothing."""
+    """The time at which each launching call has returned: its end, or for a copy that blocks the host its
+    beginning. `kinds` is the result of `call_kinds`. For call NONE the value means nothing."""
     if not len(host):
         return np.full(len(calls), NONE, dtype=np.int64)
     blocks = kinds[calls] == CallKind.BLOCKING_MOVE
@@ -57,10 +56,10 @@ def _candidates(table: Table) -> NDArray[np.intp]:
 
 
 def _key(correlations: Ints, correlation: Ints, process: Ints | Indices) -> Ints:
-    """One number for each (process, correlation); NONE where the correlation is no call's.
+    """One number for each (process, correlation); NONE where no call has the correlation.
 
-    `correlations` are all the calls', sorted (which is faster than making them unique: they nearly are
-    both already).
+    `correlations` are those of all calls, sorted. Sorting is faster than making them unique, because they
+    nearly are both already.
     """
     at = np.minimum(np.searchsorted(correlations, correlation), len(correlations) - 1)
     key = at + process.astype(np.int64) * len(correlations)
@@ -68,15 +67,15 @@ def _key(correlations: Ints, correlation: Ints, process: Ints | Indices) -> Ints
 
 
 def _launches_first(key: Ints, is_launch: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Which calls remain: of those that share a key with a launch, only the launches."""
+    """Mask of the remaining calls: where a key has a launch, only the launches."""
     return is_launch | ~np.isin(key, key[is_launch])
 
 
 def _latest_before(table: Table, calls: NDArray[np.intp], key: Ints, wanted: Ints) -> Indices:
-    """For each GPU row the last call of its key, in the order of `calls`, begun by the row's start.
+    """For each GPU row the last call of its key, in the order of `calls`, that began by the row's start.
 
-    A pair (key, position of the start among all the calls' starts) is one number, so that one binary
-    search looks for both.
+    A pair (key, position of the start among all the calls' starts) is one number, so one binary search finds
+    both.
     """
     starts = np.sort(table.host.start_ns[calls], kind="stable")
     width = len(calls) + 1

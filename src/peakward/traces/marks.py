@@ -1,8 +1,8 @@
-"""What autograd leaves in a trace: which rows are its own, and which thread waits for which.
+"""The traces of autograd: which rows are its own, and which thread waits for which.
 
-A backward pass of GPU work runs on a thread of autograd's own, while the thread that called
-`backward()` waits. What is open on the waiting thread, such as a range named by the user, therefore
-says something about work that autograd's thread launches.
+A backward pass of GPU work runs on a thread of autograd's own, while the thread that called `backward()`
+waits. An open range on the waiting thread, for example one named by the user, therefore describes work that
+autograd's thread launches.
 """
 
 import re
@@ -17,20 +17,20 @@ from peakward.traces.table import NONE, HostKind, Indices, Ints, Table
 _NODE = re.compile(
     r"autograd::engine::evaluate_function|torch::autograd::|\w*[a-zA-Z0-9]Backward\d*$"
 )
-"""`MmBackward0`, `CompiledFunctionBackward`, `torch::autograd::AccumulateGrad` and what runs them."""
+"""`MmBackward0`, `CompiledFunctionBackward`, `torch::autograd::AccumulateGrad` and the rows that run them."""
 
 
 def named(table: Table, rows: NDArray[np.integer], pattern: re.Pattern[str]) -> NDArray[np.bool_]:
-    """For each of these rows of the host whether its name begins as the pattern says.
+    """For each of these host rows whether its name begins with the pattern.
 
-    Only their names are looked at: a trace may have 200,000 names of kernels.
+    Only the names of these rows are checked: a trace may have 200,000 names of kernels.
     """
     begins = by_name(table.names, table.host.name[rows], lambda name: bool(pattern.match(name)))
     return begins.astype(np.bool_)
 
 
 def backward_rows(table: Table) -> NDArray[np.int64]:
-    """Positions of the operators and ranges that are autograd's own: nodes of a backward pass."""
+    """Positions of autograd's own operators and ranges: the nodes of a backward pass."""
     host = table.host
     rows = rows_of(host, (HostKind.OP, HostKind.RANGE))
     node = named(table, rows, _NODE)
@@ -38,17 +38,18 @@ def backward_rows(table: Table) -> NDArray[np.int64]:
 
 
 def processes_of(table: Table) -> Indices:
-    """By row of the host, the position of its process."""
+    """The position of the process of each host row."""
     return table.process_of_thread[table.host.thread]
 
 
 def waiting_threads(table: Table) -> Indices:
-    """By thread, the one of its process that waits while it runs a backward pass; NONE for that one.
+    """For each thread the thread of its process that waits while it runs a backward pass; NONE for the
+    waiting thread itself.
 
-    It is the thread that ran the forward operators whose sequence numbers most of the backward ones
-    carry; for a thread without such numbers, or without operators at all, the main thread of the
-    process: that with the most numbered forward operators, else, of those that run no backward node
-    if there are any, that with the most operators and ranges.
+    The waiting thread ran the forward operators whose sequence numbers most of the backward ones carry. For a
+    thread without such numbers, or without operators at all, it is the main thread of the process: the one
+    with the most numbered forward operators. Without those it is, preferably among threads without backward
+    nodes, the one with the most operators and ranges.
     """
     process = table.process_of_thread
     by_sequence = _forward_threads(table, process)
@@ -57,7 +58,7 @@ def waiting_threads(table: Table) -> Indices:
 
 
 def _main_threads(table: Table, process: Indices) -> Indices:
-    """By process, its main thread; NONE where no thread has operators or ranges."""
+    """For each process its main thread; NONE where no thread has operators or ranges."""
     host, n_threads = table.host, len(process)
     rows, backward = rows_of(host, (HostKind.OP, HostKind.RANGE)), backward_rows(table)
     forward = np.setdiff1d(rows[host.sequence[rows] >= 0], backward, assume_unique=True)
@@ -72,7 +73,7 @@ def _main_threads(table: Table, process: Indices) -> Indices:
 
 
 def _forward_threads(table: Table, process: Indices) -> Indices:
-    """By thread, the other thread with the forward operators of its backward ones, or NONE."""
+    """For each thread the other thread with the forward operators of its backward ones, or NONE."""
     host, n_threads = table.host, len(process)
     ops = rows_of(host, (HostKind.OP,))
     ops = ops[host.sequence[ops] >= 0]

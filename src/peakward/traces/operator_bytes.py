@@ -1,7 +1,7 @@
 """The bytes that an operator has to read and write, from the shapes and types of its arguments.
 
-Each input once and each output once, as if dense: what a kernel reads again, or an input that a stride
-of 0 expands, is not in the shapes. Only for operators whose output follows from what a trace records.
+Each input and each output counts once, as if dense: the shapes show neither repeated reads nor inputs that a
+stride of 0 expands. Only operators whose output follows from a trace's records are covered.
 """
 
 import math
@@ -11,7 +11,7 @@ from peakward.traces.arguments import Arguments, NotRecordedError
 
 
 def n_bytes(operator: str, arguments: Arguments) -> int | None:
-    """None for an operator of which too little is known or recorded."""
+    """The bytes; None for an operator of which too little is known or recorded."""
     formula = _FORMULAS.get(operator)
     if formula is None:
         return None
@@ -22,13 +22,13 @@ def n_bytes(operator: str, arguments: Arguments) -> int | None:
 
 
 def _tensors(arguments: Arguments) -> list[int]:
-    """Positions of the tensors, without the single numbers among them if there are others."""
+    """Positions of the tensors, without single numbers if there are larger ones."""
     tensors = [i for i in range(len(arguments.dims)) if arguments.is_tensor(i)]
     return [i for i in tensors if arguments.shape(i)] or tensors
 
 
 def _elementwise(arguments: Arguments) -> int:
-    """Every tensor read, and one of the shape they broadcast to written; all of one type."""
+    """Reads every tensor, and writes one of the shape they broadcast to; all have one type."""
     tensors = _tensors(arguments)
     if len({arguments.types[i] for i in tensors}) != 1:
         raise NotRecordedError
@@ -41,14 +41,14 @@ def _elementwise(arguments: Arguments) -> int:
 
 
 def _softmax(arguments: Arguments) -> int:
-    """What it writes is wider than what it reads if argument 2 says so."""
+    """Reads the tensor and writes one that is wider where argument 2 says so."""
     if arguments.boolean(2):
         raise NotRecordedError
     return 2 * arguments.n_bytes(0)
 
 
 def _softmax_backward(arguments: Arguments) -> int:
-    """Two tensors read, one of the type in argument 3 written."""
+    """Reads two tensors and writes one of the type in argument 3."""
     written = _TYPE_BYTES.get(str(arguments.concrete[3:4]))
     if written is None:
         raise NotRecordedError
@@ -57,7 +57,7 @@ def _softmax_backward(arguments: Arguments) -> int:
 
 
 def _in_place(arguments: Arguments) -> int:
-    """Every tensor read, the first written."""
+    """Reads every tensor and writes the first."""
     return sum(arguments.n_bytes(i) for i in _tensors(arguments)) + arguments.n_bytes(0)
 
 
@@ -66,12 +66,12 @@ def _written(arguments: Arguments) -> int:
 
 
 def _copied(arguments: Arguments) -> int:
-    """The second argument, which may be smaller or of another type, into the first."""
+    """Copies the second argument, which may be smaller or of another type, into the first."""
     return arguments.n_bytes(0) + arguments.n_bytes(1)
 
 
 def _reduced(arguments: Arguments) -> int:
-    """Over the dimensions listed in argument 1, or over all, in the input's own type."""
+    """Reduces over the dimensions listed in argument 1, or over all, in the input's own type."""
     shape = arguments.shape(0)
     over = arguments.listed(1) if _is_listed(arguments) else list(range(len(shape)))
     kept = set(range(len(shape))) - {dim % max(len(shape), 1) for dim in over}
@@ -84,7 +84,7 @@ def _is_listed(arguments: Arguments) -> bool:
 
 
 def _product(first: int) -> Callable[[Arguments], int]:
-    """Of two matrices or batches of them at `first`; what is added before them is read too."""
+    """Multiplies two matrices, or batches of them, at `first`; reads the arguments before them too."""
 
     def formula(arguments: Arguments) -> int:
         a, b = arguments.shape(first), arguments.shape(first + 1)
@@ -97,7 +97,7 @@ def _product(first: int) -> Callable[[Arguments], int]:
 
 
 _TYPE_BYTES = {"['5']": 2, "['6']": 4, "['7']": 8, "['15']": 2}
-"""By what a ScalarType is as text: half, float, double and bfloat16."""
+"""Bytes by the text of a ScalarType: half, float, double and bfloat16."""
 _ELEMENTWISE = (
     "abs", "add", "sub", "rsub", "mul", "div", "neg", "exp", "log", "sqrt", "rsqrt", "reciprocal",
     "pow", "sin", "cos", "tanh", "sigmoid", "relu", "gelu", "silu", "silu_backward",

@@ -1,4 +1,4 @@
-"""What an operator of the framework is for, as far as its name tells: of a trace without a GPU."""
+"""The category of a framework operator by its name, for traces without a GPU."""
 
 import re
 
@@ -8,9 +8,9 @@ from peakward.traces.fused_category import MOVES, shaping
 _AROUND = re.compile(
     r"autograd::engine::|torch::autograd::|torch::jit::|\w*[a-zA-Z0-9]Backward\d*$|\[memory\]|detach_?$"
 )
-"""Autograd's nodes: what they compute are operators inside them."""
+"""Autograd's nodes. Their computation is in the operators inside them."""
 _COMPILED = re.compile(r"CompiledFunction|Torch-Compiled Region|## Call CompiledFxGraph")
-"""All that a compiler made lies in these: of any category."""
+"""Rows that contain compiled code of any category."""
 _FRAMEWORK_NAMES = """
     H T _local_scalar_dense _reshape_alias _unsafe_view alias as_strided as_strided_ broadcast_to
     broadcast_tensors can_cast chunk conj detach diagonal empty empty_like empty_permuted
@@ -30,10 +30,10 @@ _REDUCTION = re.compile(
 
 
 def operator_category(name: str) -> Category:
-    """The category of an operator; to be asked once for each name of a trace.
+    """The category of an operator. Ask once for each name of a trace.
 
-    One that calls others, as `aten::linear` calls `aten::addmm`, is of the category of what it is
-    for. A norm that is written out counts by its parts. What a compiler made is OTHER.
+    An operator that calls others, as `aten::linear` calls `aten::addmm`, has the category of its purpose. A
+    norm that is written out counts by its parts. Compiled code is OTHER.
     """
     if _COMPILED.match(name):
         return Category.OTHER
@@ -57,5 +57,5 @@ def operator_category(name: str) -> Category:
 
 
 def _by_rules(name: str, otherwise: Category) -> Category:
-    """What a kernel of this name would be."""
+    """The category that a kernel of this name would have."""
     return next((rule.category for rule in RULES if rule.pattern.search(name)), otherwise)

@@ -1,8 +1,8 @@
 """The floating-point operations that an operator's maths needs, from the shapes of its arguments.
 
-Two for each multiply-add of a matmul, none for what is not a matmul. Causal attention counts half.
-A backward pass of attention counts four matmuls for the forward pass's two: that a fused kernel
-computes the scores again is no work that the maths needs.
+A matmul counts two for each multiply-add; other operators count none. Causal attention counts half. A
+backward pass of attention counts four matmuls for the forward pass's two: the maths does not need the scores
+that a fused kernel computes again.
 """
 
 import math
@@ -12,7 +12,8 @@ from peakward.traces.arguments import Arguments, NotRecordedError
 
 
 def flops(operator: str, arguments: Arguments) -> int | None:
-    """None for an operator that is no matmul, convolution or attention, or has too little recorded."""
+    """The FLOPs; None for an operator that is no matmul, convolution or attention, or whose records are
+    incomplete."""
     formula = _FORMULAS.get(operator)
     if formula is None:
         return None
@@ -23,7 +24,7 @@ def flops(operator: str, arguments: Arguments) -> int | None:
 
 
 def _product(a: tuple[int, ...], b: tuple[int, ...]) -> int:
-    """Of [..., m, k] and [..., k, n]; a vector stands for one row or column."""
+    """FLOPs of [..., m, k] times [..., k, n]. A vector stands for one row or column."""
     a = (1, *a) if len(a) == 1 else a
     b = (*b, 1) if len(b) == 1 else b
     if len(a) < 2 or len(b) < 2 or a[-1] != b[-2]:
@@ -32,14 +33,14 @@ def _product(a: tuple[int, ...], b: tuple[int, ...]) -> int:
 
 
 def _broadcast(a: tuple[int, ...], b: tuple[int, ...]) -> int:
-    """How many elements two shapes broadcast to."""
+    """The number of elements that two shapes broadcast to."""
     length = max(len(a), len(b))
     pairs = zip((1,) * (length - len(a)) + a, (1,) * (length - len(b)) + b, strict=True)
     return math.prod(y if x == 1 else x for x, y in pairs)
 
 
 def _matmul(first: int, rank: int | None = None) -> Callable[[Arguments], int]:
-    """Of the arguments at `first` and after it."""
+    """FLOPs of the matmul of the arguments at `first` and after it."""
 
     def formula(arguments: Arguments) -> int:
         return _product(arguments.shape(first, rank), arguments.shape(first + 1, rank))
@@ -48,20 +49,20 @@ def _matmul(first: int, rank: int | None = None) -> Callable[[Arguments], int]:
 
 
 def _grouped(arguments: Arguments) -> int:
-    """Of two matrices, or of one and a batch: whichever row or column is split into groups meets
-    one matrix of the other. Of two batches, every pair."""
+    """FLOPs of a grouped product of two matrices, or of a matrix and a batch: each group of the split row or
+    column meets one matrix. For two batches, every pair counts."""
     a, b = arguments.shape(0), arguments.shape(1)
     return _product(a, b) if len(a) == len(b) == 3 else _product(a[-2:], b[-2:])
 
 
 def _linear(arguments: Arguments) -> int:
-    """Input [..., k], weight [n, k]."""
+    """FLOPs for an input [..., k] and a weight [n, k]."""
     n, k = arguments.shape(1, rank=2)
     return _product(arguments.shape(0), (k, n))
 
 
 def _attention(query: int, causal: int, n_matmuls: int) -> Callable[[Arguments], int]:
-    """Query [batch, heads, s, d] at `query`, then key [.., t, d] and value [.., t, dv]."""
+    """FLOPs for a query [batch, heads, s, d] at `query`, then key [.., t, d] and value [.., t, dv]."""
 
     def formula(arguments: Arguments) -> int:
         batch, heads, n_queries, size = arguments.shape(query, rank=4)
@@ -75,7 +76,8 @@ def _attention(query: int, causal: int, n_matmuls: int) -> Callable[[Arguments],
 
 def _convolution(transposed: int | None, stride: int, padding: int, dilation: int,
                  weight: int = 1) -> Callable[[Arguments], int]:  # fmt: skip
-    """Input [n, in, ...], weight [out, in / groups, ...], for `transposed` [in, out / groups, ...]."""
+    """FLOPs for an input [n, in, ...] and a weight [out, in / groups, ...], or for `transposed` [in, out /
+    groups, ...]."""
 
     def formula(arguments: Arguments) -> int:
         shape, kernel = arguments.shape(0), arguments.shape(weight)
@@ -101,7 +103,7 @@ def _positions(
     padding: list[int],
     dilation: list[int],
 ) -> int:
-    """How many positions of the output there are; one number may stand for every dimension."""
+    """The number of output positions. One number may stand for every dimension."""
     stride, padding, dilation = (
         each * len(size) if len(each) == 1 else each for each in (stride, padding, dilation)
     )
@@ -114,7 +116,7 @@ def _positions(
 
 
 def _convolution_backward(arguments: Arguments) -> int:
-    """A product of the forward pass's size for each of the gradients of input and weight asked for."""
+    """One product of the forward pass's size for each requested gradient, of the input and of the weight."""
     transposed, mask = arguments.boolean(7), arguments.listed(10)
     outer = arguments.shape(1 if transposed else 0)
     return 2 * math.prod(outer) * math.prod(arguments.shape(2)[1:]) * sum(map(bool, mask[:2]))

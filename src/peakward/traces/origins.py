@@ -1,9 +1,9 @@
-"""What each piece of GPU work is for: a call that launched it, or, of what a graph launched, the call
-that launched the same work when the step ran outside the graph.
+"""The call that tells the purpose of each piece of GPU work.
 
-A trace does not say which operator of a capture a graph's kernel came from. But a graph captured
-from one stream runs in the order of its capture, and a step that runs uncaptured before it
-(`peakward::rehearsal`, which Peakward's own profiles hold) launches the same work in that order.
+Mostly it is the call that launched the work. For work of a graph it is the call that launched the same work
+when the step ran outside the graph: a trace does not say which operator of a capture a graph's kernel came
+from. But a graph captured from one stream runs in the order of its capture, and a step that ran uncaptured
+before it (`peakward::rehearsal`, which Peakward's own profiles hold) launched the same work in that order.
 """
 
 from dataclasses import dataclass, replace
@@ -22,25 +22,24 @@ REHEARSAL = "peakward::rehearsal"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origins:
-    """For each GPU row, the call that says what it is for."""
+    """For each GPU row, the call that tells its purpose."""
 
     calls: Indices
-    """Positions in `Table.host`; NONE where unknown. When the work was launched they do not say."""
+    """Positions in `Table.host`; NONE where unknown. They do not tell when the work was launched."""
     run: Ints
-    """Which run of that call the row is of, from 0: of a rehearsal's call, which launch of
-    the graph."""
+    """The number of the run of that call, from 0. For a rehearsal's call it is the launch of the graph."""
     rehearsed: NDArray[np.bool_]
-    """Whether the call is one of a rehearsal."""
+    """Whether the call belongs to a rehearsal."""
 
     def of(self, rows: NDArray[np.bool_]) -> "Origins":
-        """The same for some of the rows."""
+        """These rows only."""
         return replace(
             self, calls=self.calls[rows], run=self.run[rows], rehearsed=self.rehearsed[rows]
         )
 
 
 def launched(launches: Indices) -> Origins:
-    """Where each row's own launch says it."""
+    """The origins by each row's own launch."""
     return Origins(
         calls=launches,
         run=np.zeros(len(launches), dtype=np.int64),
@@ -49,12 +48,12 @@ def launched(launches: Indices) -> Origins:
 
 
 def without_rehearsal(table: Table) -> tuple[Table, Origins] | None:
-    """The table without what a rehearsal launched, and what graphs launched tied to that; None where
-    the trace has no rehearsal with GPU work, or no graph's work beside it.
+    """The table without work that a rehearsal launched, and origins that tie graphs' work to the rehearsal.
+    None where the trace has no rehearsal with GPU work, or no graph's work beside it.
 
-    The work of a graph and of its process's rehearsal are laid side by side as they started, from
-    the front and from the back for as long as name and kind are the same; what lies between, if
-    they differ, stays with the launch of the graph.
+    The work of a graph and of its process's rehearsal are compared in the order of their starts, from the
+    front and from the back, as long as name and kind agree. Differing work in the middle keeps the launch of
+    the graph as its origin.
     """
     if REHEARSAL not in table.names:
         return None
@@ -78,7 +77,7 @@ def without_rehearsal(table: Table) -> tuple[Table, Origins] | None:
 def _same(
     table: Table, rows: NDArray[np.int64], others: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Those of the rows that are the same work as the others beside them, and those others."""
+    """The rows that equal the other rows beside them, and those others."""
     n = min(len(rows), len(others))
     n_front = _n_same(table, rows[:n], others[:n])
     n_back = min(n - n_front, _n_same(table, rows[::-1][:n], others[::-1][:n]))
@@ -87,7 +86,7 @@ def _same(
 
 
 def _n_same(table: Table, rows: NDArray[np.int64], others: NDArray[np.int64]) -> int:
-    """How many of the first of these rows are the same work, pair by pair."""
+    """The number of leading rows that are the same work, pair by pair."""
     gpu = table.gpu
     differ = (gpu.name[rows] != gpu.name[others]) | (gpu.kind[rows] != gpu.kind[others])
     return int(np.argmax(differ)) if differ.any() else len(rows)

@@ -1,4 +1,4 @@
-"""Communication that nothing hides, by kernel."""
+"""Communication that no compute hides, by kernel."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,8 @@ from peakward.traces.table import GpuKind, Table
 
 
 def collectives(table: Table, communication: NDArray[np.bool_]) -> tuple[Collective, ...]:
-    """The most exposed first; `communication` marks the rows of `table.gpu` that are collectives."""
+    """The collectives, most exposed first. `communication` marks the rows of `table.gpu` that are
+    collectives."""
     gpu, kernel = table.gpu, table.gpu.kind == GpuKind.KERNEL
     compute = rows_of_each(gpu.device, np.flatnonzero(kernel & ~communication))
     computing = {device: busy(gpu, rows) for device, rows in compute.items()}

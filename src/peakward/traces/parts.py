@@ -1,9 +1,9 @@
-"""Which of some ranges each piece of work is for, the backward pass's too.
+"""Assigns work to ranges of the forward pass, including the work of the backward pass.
 
-A range of the forward pass, such as that around a layer, is closed when the gradients of what ran in
-it are computed. Autograd's sequence numbers lead there: each node of a backward pass carries the number
-of the forward operator that made it. Of the forward operators with a number that is the last to
-start, since those before it that made no node carry the number too.
+A range of the forward pass, for example around a layer, is closed before its gradients are computed.
+Autograd's sequence numbers lead back to it: each node of a backward pass carries the number of the forward
+operator that made it. Among forward operators with one number that is the last to start, because earlier ones
+that made no node carry the number too.
 """
 
 from collections.abc import Collection
@@ -19,7 +19,7 @@ from peakward.traces.table import NONE, Codes, HostKind, Indices, Table
 
 
 class PartDirection(IntEnum):
-    """Which pass launched a piece of work. What a backward pass computes again is its own."""
+    """The pass that launched a piece of work. Recomputation belongs to the backward pass."""
 
     FORWARD = 0
     BACKWARD = 1
@@ -30,17 +30,17 @@ class Parts:
     """A range and a direction for each GPU row."""
 
     name: Indices
-    """Position in `Table.names` of the range's name; NONE of work that is for none of the ranges."""
+    """The position in `Table.names` of the range's name; NONE for work outside all these ranges."""
     direction: Codes
-    """PartDirection; by autograd's nodes, so FORWARD in a trace without them."""
+    """A PartDirection by autograd's nodes; FORWARD in a trace without them."""
 
 
 def parts(table: Table, launches: Indices, names: Collection[str]) -> Parts:
-    """For each GPU row the range of one of these names that it is for.
+    """For each GPU row its range among those of these names.
 
-    That is the innermost of them open at its launch; where none is, and it was launched in a node of
-    a backward pass, the innermost that was open when the node's forward operator started. A range
-    holds what lies in it at any depth, unless that lies in another of `names` within it.
+    That is the innermost one open at its launch. Where none is open and it was launched in a node of a
+    backward pass, it is the innermost one that was open when the node's forward operator started. A range
+    contains work at any depth, unless another of `names` inside it contains that work.
     """
     wanted = np.array([name in names for name in table.names], dtype=bool)
     rows = rows_of(table.host, (HostKind.RANGE,))
@@ -60,15 +60,15 @@ def parts(table: Table, launches: Indices, names: Collection[str]) -> Parts:
 
 
 def _numbered(table: Table, sites: Launches) -> Indices:
-    """For each GPU row the innermost numbered node of a backward pass it was launched in, or NONE."""
+    """For each GPU row the innermost numbered backward node around its launch, or NONE."""
     nodes = backward_rows(table)
     nodes = nodes[(table.host.sequence[nodes] >= 0) & (table.host.kind[nodes] == HostKind.OP)]
     return nest(table.host, nodes).innermost(sites.thread, sites.at_ns)
 
 
 def _forward_operators(table: Table, nodes: Indices) -> Indices:
-    """For each of these nodes the operator whose gradient it computes; NONE for NONE, or where the
-    trace lacks it. A node's numbers are those of the thread that waits for it, else of its own."""
+    """For each of these nodes the operator whose gradient it computes; NONE for NONE, or where the trace
+    lacks it. A node's numbers belong to the thread that waits for it, else to its own."""
     host = table.host
     ops = rows_of(host, (HostKind.OP,))
     ops = np.setdiff1d(ops[host.sequence[ops] >= 0], backward_rows(table), assume_unique=True)
@@ -76,10 +76,10 @@ def _forward_operators(table: Table, nodes: Indices) -> Indices:
         return np.full(len(nodes), NONE, dtype=np.int32)
     own = np.arange(len(table.threads))
     waiting = waiting_threads(table)
-    # Counted anew from 0: a number and its thread together must fit 64 bits.
+    # Numbers are counted anew from 0, because a number and its thread together must fit 64 bits.
     different, dense = np.unique(host.sequence[ops], return_inverse=True)
     numbers = host.thread[ops].astype(np.int64) * len(different) + dense
-    # By number, those of one number as they started.
+    # Sorted by number, those of one number in the order of their starts.
     order = np.lexsort((ops, numbers))
     ops, numbers = ops[order], numbers[order]
     thread = np.where(waiting == NONE, own, waiting)[np.append(host.thread, 0)[nodes]]

@@ -1,4 +1,5 @@
-"""What had to end before each work of the GPU could start, and where a thread of the host was let go.
+"""The edges of the critical path: what each piece of GPU work waited for, and when host threads were
+released.
 
 A trace has no arrows between streams, so some edges are inferred; the docstrings say which.
 """
@@ -16,33 +17,33 @@ from peakward.traces.table import NONE, GpuColumns, HostKind, Indices, Ints, Tab
 
 
 class WorkEdges(NamedTuple):
-    """For each row of `table.gpu`."""
+    """The edges into each row of `table.gpu`."""
 
     before: Ints
-    """The row of `table.gpu` whose end it follows, or NONE: the last to end on its stream; where its
-    launch came right after a wait of a stream for an event, or it is a later work of a graph, the last
-    to end on any stream of the process."""
+    """The row of `table.gpu` whose end it follows, or NONE. That is the last work to end on its stream. Where
+    its launch came right after a stream wait, or it is a later work of a graph, it is the last to end on any
+    stream of the process."""
     launched: NDArray[np.bool_]
-    """Whether its launch is what it waited for: the call returned after `before` had ended."""
+    """Whether it waited for its launch: the call returned after `before` had ended."""
     returned: Ints
-    """When the launch returned, or the work's start where that came first."""
+    """The time at which the launch returned, or the work's start where that came first."""
 
 
 class Releases(NamedTuple):
-    """When a thread's chain of work on the host comes from elsewhere, in order of time."""
+    """The times at which a thread's chain of host work comes from elsewhere, in order."""
 
     at: Ints
     gpu: Ints
-    """Row of `table.gpu` that a call of the thread, which returns at `at`, had waited for; or NONE."""
+    """The row of `table.gpu` that a call of the thread, returning at `at`, had waited for; or NONE."""
     thread: Ints
-    """Else the thread of the process that did the last launch before `at`, where this one was in no
+    """Otherwise the thread of the process with the last launch before `at`, where this thread was in no
     operator and no call from then to `at`, and that one is in none at `at`; or NONE."""
     since: Ints
-    """When that work, or that launch, ended."""
+    """The time at which that work, or that launch, ended."""
 
 
 def work_edges(table: Table, launches: Indices, host: HostTime) -> WorkEdges:
-    """The edges into each work; `launches` is what `launch_rows` gives."""
+    """The edges into each piece of work. `launches` is the result of `launch_rows`."""
     gpu, known = table.gpu, launches != NONE
     first = first_of_launch(launches)
     before = np.full(len(gpu), NONE, dtype=np.int64)
@@ -61,7 +62,7 @@ def work_edges(table: Table, launches: Indices, host: HostTime) -> WorkEdges:
 
 
 def _groups(*columns: Ints | Indices) -> list[NDArray[np.intp]]:
-    """The rows that agree in all the columns."""
+    """Groups of the rows that agree in all columns."""
     code = np.zeros(len(columns[0]), dtype=np.int64)
     for column in columns:
         values, which = np.unique(column, return_inverse=True)
@@ -72,8 +73,8 @@ def _groups(*columns: Ints | Indices) -> list[NDArray[np.intp]]:
 
 
 def last_ended(gpu: GpuColumns, rows: NDArray[np.intp], by: Ints) -> Ints:
-    """For each instant the one of `rows`, of those that last, that was the last to end by then, or
-    NONE."""
+    """For each instant the one of `rows` that was the last to end by then, or NONE. Rows of no length do not
+    count."""
     rows = rows[gpu.duration_ns[rows] > 0]
     rows = rows[np.argsort(gpu.end_ns[rows], kind="stable")]
     at = np.searchsorted(gpu.end_ns[rows], by, side="right") - 1
@@ -81,7 +82,7 @@ def last_ended(gpu: GpuColumns, rows: NDArray[np.intp], by: Ints) -> Ints:
 
 
 def releases(table: Table, host: HostTime, thread: int) -> Releases:
-    """What let go the thread, each time."""
+    """The releases of a thread in order of time."""
     process = table.threads[thread].process
     of_gpu = _of_gpu(table, host, thread, np.flatnonzero(table.gpu.process == process))
     of_threads = _of_threads(host, thread, process)
@@ -91,7 +92,7 @@ def releases(table: Table, host: HostTime, thread: int) -> Releases:
 
 
 def _of_gpu(table: Table, host: HostTime, thread: int, rows: NDArray[np.intp]) -> Releases:
-    """Calls that waited for work which ended while they lasted."""
+    """Calls that waited for work which ended during the call."""
     calls = np.flatnonzero(host.waiting & (table.host.thread == thread))
     at = table.host.end_ns[calls]
     work = last_ended(table.gpu, rows, at)
@@ -102,7 +103,7 @@ def _of_gpu(table: Table, host: HostTime, thread: int, rows: NDArray[np.intp]) -
 
 
 def _of_threads(host: HostTime, thread: int, process: int) -> Releases:
-    """Ends of a thread's leisure in which another thread of the process launched something."""
+    """The ends of a thread's inactivity in which another thread of the process launched work."""
     own = _active(host, thread)
     launching = (host.process == process) & (host.host.thread != thread)
     calls = np.flatnonzero(launching & np.isin(host.kinds, LAUNCHES))
@@ -120,6 +121,6 @@ def _of_threads(host: HostTime, thread: int, process: int) -> Releases:
 
 
 def _active(host: HostTime, thread: int) -> Intervals:
-    """When the thread was in an operator or a call."""
+    """The time in which the thread was in an operator or a call."""
     rows = (host.host.thread == thread) & np.isin(host.host.kind, (HostKind.OP, HostKind.CALL))
     return union(host.host.start_ns[rows], host.host.end_ns[rows])

@@ -1,4 +1,4 @@
-"""Following the edges back from the end of the steps, or of the GPUs' last work, to the start."""
+"""Follows the edges of the critical path backwards, from the end of the steps or of the GPUs' last work."""
 
 from bisect import bisect_right
 from typing import NamedTuple
@@ -12,8 +12,8 @@ from peakward.traces.table import NONE, Indices, Table
 
 
 class Stretch(NamedTuple):
-    """A part of the path, from `start` to `end`, in ns: work of a GPU, or a thread of the host, or a
-    gap between."""
+    """A part of the path, from `start` to `end` in ns: work of a GPU, time of a host thread, or a gap
+    between."""
 
     start: int
     end: int
@@ -22,13 +22,13 @@ class Stretch(NamedTuple):
     thread: int = NONE
     """The thread."""
     gap: str | None = None
-    """"launch_latency" (from a launch's return to its work's start), "queued" (from the end of one
-    work to the start of the next), "synchronisation" (from the end of a work to the return of the call
-    that waited for it) or "unknown" (nothing in the trace comes before)."""
+    """"launch_latency": from a launch's return to its work's start. "queued": from the end of one work to the
+    start of the next. "synchronisation": from the end of a work to the return of the call that waited for it.
+    "unknown": nothing in the trace comes before."""
 
 
 class _Place(NamedTuple):
-    """Where the path has got to, going back: the end of a work, or an instant of a thread."""
+    """The current place of the walk backwards: the end of a work, or an instant of a thread."""
 
     at: int
     gpu: int = NONE
@@ -36,10 +36,10 @@ class _Place(NamedTuple):
 
 
 def walk(table: Table, launches: Indices, host: HostTime, spans: Spans) -> list[Stretch]:
-    """The path, its last stretch first; without work of a GPU, none.
+    """The path, its last stretch first; empty without GPU work.
 
-    Each stretch ends where the one before it in time begins, from the end of the last span back to the
-    start of the first. Where that end is no work's, it is one of the thread that marks the steps.
+    Each stretch ends where the one before it in time begins, from the end of the last span back to the start
+    of the first. Where no work ends there, the walk begins on the thread that marks the steps.
     """
     if not len(table.gpu):
         return []
@@ -57,7 +57,7 @@ def walk(table: Table, launches: Indices, host: HostTime, spans: Spans) -> list[
 
 
 class _Steps:
-    """One step back. Columns are lists here: a walk reads them one value at a time."""
+    """One step backwards. Columns are lists here, because a walk reads them one value at a time."""
 
     def __init__(self, table: Table, launches: Indices, host: HostTime, *, begin: int) -> None:
         self._table, self._host = table, host

@@ -1,4 +1,4 @@
-"""What the name of a range says about the phase of the step that it marks."""
+"""Reads the phase of a step from the name of a range."""
 
 import re
 from enum import IntEnum
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class PhaseCode(IntEnum):
-    """Of a step. `OTHER` is work that no evidence puts into one of the three."""
+    """A phase of a step. `OTHER` is work that no evidence puts into one of the three."""
 
     FORWARD = 0
     BACKWARD = 1
@@ -17,26 +17,26 @@ class PhaseCode(IntEnum):
 
 
 class Evidence(IntEnum):
-    """What put a piece of work into its phase, strongest first after `NOTHING`."""
+    """The evidence that put a piece of work into its phase, strongest first after `NOTHING`."""
 
     NOTHING = 0
     PEAKWARD_RANGE = 1
     USER_RANGE = 2
     TORCH_RANGE = 3
-    """torch's own: `Optimizer.step#AdamW.step`, `DistributedDataParallel.forward`."""
+    """torch's own ranges: `Optimizer.step#AdamW.step`, `DistributedDataParallel.forward`."""
     AUTOGRAD = 4
-    """Backward by autograd's nodes; forward and the optimizer's as what runs before and after them."""
+    """Backward by autograd's nodes; forward and the optimizer by their place before and after it."""
     NO_BACKWARD = 5
     """Forward, because nothing in the process is a backward pass or an optimizer."""
 
 
 class Said(NamedTuple):
-    """What a name says."""
+    """The phase that a name gives."""
 
     phase: PhaseCode
     evidence: Evidence
     is_sure: bool
-    """False for a bare "step", which is an optimizer's only if no backward pass lies within."""
+    """False for a bare "step", which is an optimizer's only if it contains no backward pass."""
 
 
 _OURS = {
@@ -74,7 +74,7 @@ _WHOLE_STEPS = {
 
 @lru_cache(maxsize=4096)
 def said_by(name: str) -> Said | None:
-    """What the name of a range says, or None: nothing, or of several phases at once."""
+    """The phase that the name of a range gives; None where it gives none, or several at once."""
     if name in _OURS:
         return Said(_OURS[name], Evidence.PEAKWARD_RANGE, is_sure=True)
     if name.startswith(_SILENT):

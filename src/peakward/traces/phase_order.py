@@ -1,8 +1,8 @@
-"""Which phase the order of events says, where no name does.
+"""Derives the phase from the order of events where no name gives it.
 
-A step is forward, backward, optimizer, once or, as micro-batches, several times. Backward passes and
-optimizers are known by their rows; what lies between is told by its neighbours, in one process and in
-one of the steps that the trace marks.
+A step is forward, backward, optimizer: once or, with micro-batches, several times. Backward passes and
+optimizers are known by their rows. Work between them is told by its neighbours, within one process and one
+marked step.
 """
 
 import re
@@ -23,23 +23,23 @@ _MODELS = re.compile(
     r"aten::(?:\w*mm|linear|matmul|einsum|embedding|\w*convolution|\w*attention\w*)$"
     r"|## Call CompiledFxGraph|Torch-Compiled Region"
 )
-"""Operators that a model's forward pass has, and bookkeeping beside a step has not."""
+"""Operators that a model's forward pass has and bookkeeping beside a step does not."""
 _ZERO_GRAD = re.compile(r"(?i:.*zero_?grad)|aten::_foreach_zero_$")
 _STEP = PhaseCode.OTHER
 """Stands for the beginning of a step among the events."""
 
 
 class Events(NamedTuple):
-    """Rows of the host that are a backward pass's or an optimizer's, or begin a step."""
+    """Host rows that are a backward pass's or an optimizer's, or that begin a step."""
 
     backward: NDArray[np.int64]
     optimizer: NDArray[np.int64]
-    """Those that update: `zero_grad` a program may call anywhere."""
+    """Optimizers that update. `zero_grad` is left out: a program may call it anywhere."""
     steps: NDArray[np.int64]
 
 
 def events_of(table: Table, said: PhaseRanges) -> Events:
-    """By autograd's nodes, and what ranges say."""
+    """The events by autograd's nodes and by the phases of ranges."""
     optimizer = said.of(PhaseCode.OPTIMIZER)
     zeroes = named(table, optimizer, _ZERO_GRAD)
     return Events(
@@ -50,11 +50,11 @@ def events_of(table: Table, said: PhaseRanges) -> Events:
 
 
 def by_neighbours(table: Table, events: Events, process: Indices, at_ns: Ints) -> Codes:
-    """For each process and time outside the events, the phase; OTHER for a process of NONE.
+    """The phase for each process and time outside the events; OTHER for a process of NONE.
 
-    Before a backward pass it is forward, whatever comes before. Between a backward pass and an
-    optimizer, or two optimizers, it is the optimizer's: gradients are unscaled, checked, clipped. What
-    neither follows, as an evaluation, is forward if it holds a model's operators; the rest is OTHER.
+    Time before a backward pass is forward, whatever comes before. Time between a backward pass and an
+    optimizer, or between two optimizers, is the optimizer's: gradients are unscaled, checked, clipped. Time
+    followed by neither, such as an evaluation, is forward if it holds a model's operators; the rest is OTHER.
     """
     models = _models_operators(table, events)
     found = np.full(len(at_ns), PhaseCode.OTHER, dtype=np.uint8)
@@ -78,7 +78,7 @@ def by_neighbours(table: Table, events: Events, process: Indices, at_ns: Ints) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Order:
-    """The events of one process, by when they begin and by when they end."""
+    """The events of one process, by their beginnings and by their ends."""
 
     start_ns: Ints
     starting: NDArray[np.int64]
@@ -87,7 +87,7 @@ class _Order:
 
     @classmethod
     def of(cls, start_ns: Ints, end_ns: Ints, phase: NDArray[np.int64]) -> "_Order":
-        """Of those that begin together a backward pass counts as the first."""
+        """The order of these events. Where several begin together, a backward pass comes first."""
         first = np.lexsort((phase, start_ns))
         last = np.lexsort((phase, end_ns))
         return cls(
@@ -95,7 +95,7 @@ class _Order:
         )
 
     def phase(self, at_ns: Ints, models_ns: Ints) -> Codes:
-        """At each time; `models_ns` are when a model's operators begin."""
+        """The phase at each time. `models_ns` are the starts of a model's operators."""
         place = np.searchsorted(self.start_ns, at_ns)
         after = np.append(self.starting, _STEP)[place]
         before = np.append(_STEP, self.ending)[np.searchsorted(self.end_ns, at_ns, side="right")]
@@ -114,7 +114,7 @@ class _Order:
 
 
 def _models_operators(table: Table, events: Events) -> NDArray[np.int64]:
-    """Those in no backward pass and no optimizer."""
+    """A model's operators outside backward passes and optimizers."""
     host = table.host
     rows = rows_of(host, (HostKind.OP, HostKind.RANGE))
     rows = rows[named(table, rows, _MODELS)]
@@ -124,8 +124,8 @@ def _models_operators(table: Table, events: Events) -> NDArray[np.int64]:
 
 
 def update_starts(table: Table, optimizer: NDArray[np.int64], backward: NDArray[np.int64]) -> Ints:
-    """When each of these optimizers begins to update: one that calls a closure, as that of LBFGS or of
-    Lightning does, when the last backward pass inside it has ended."""
+    """The time at which each of these optimizers begins to update. One that calls a closure, as LBFGS or
+    Lightning does, begins when the last backward pass inside it has ended."""
     host, process = table.host, processes_of(table)
     start = np.array(host.start_ns[optimizer], dtype=np.int64)
     for each in np.unique(process[backward]):

@@ -1,4 +1,4 @@
-"""The rows of the host whose names put what happens in them into a phase."""
+"""The host rows whose names put their work into a phase."""
 
 import re
 from dataclasses import dataclass
@@ -15,27 +15,28 @@ _OPTIMIZERS_OWN = re.compile(
     r"aten::_(?:fused_(?:adam|adamw|sgd|adagrad)_?|foreach_zero_"
     r"|amp_(?:foreach_non_finite_check_and_unscale|update_scale)_?)$"
 )
-"""Operators of which torch has no other use: fused updates, `zero_grad` and the scaled loss's gradients."""
+"""Operators that torch uses for nothing else: fused updates, `zero_grad` and the gradients of a scaled
+loss."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseRanges:
-    """Rows of the host in phases, by start."""
+    """Host rows with a phase, sorted by start."""
 
     rows: NDArray[np.int64]
     phase: Codes
     """PhaseCode."""
     evidence: Codes
-    """Evidence: whose name it is."""
+    """The Evidence: whose name it is."""
 
     def of(self, phase: PhaseCode, *evidence: Evidence) -> NDArray[np.int64]:
-        """The rows of a phase; those with this evidence, where any is given."""
+        """The rows of a phase, only with this evidence where any is given."""
         wanted = (self.phase == phase) & np.isin(self.evidence, evidence or list(Evidence))
         return self.rows[np.flatnonzero(wanted)]
 
 
 def phase_ranges(table: Table) -> PhaseRanges:
-    """What ranges say, and those operators that torch or Peakward named after a phase."""
+    """The phases from the names of ranges, and from operators that torch or Peakward named after a phase."""
     rows = rows_of(table.host, (HostKind.RANGE, HostKind.OP))
     name, kind = table.host.name[rows], table.host.kind[rows]
     by_name = np.zeros((len(table.names), 3), dtype=np.uint8)
@@ -62,7 +63,7 @@ def phase_ranges(table: Table) -> PhaseRanges:
 def _beside_a_backward(
     table: Table, rows: NDArray[np.int64], backward: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
-    """Whether no backward pass begins within a row, though some do elsewhere in its process."""
+    """Whether no backward pass begins within a row, although some do elsewhere in its process."""
     host = table.host
     process = processes_of(table)
     beside = np.zeros(len(rows), dtype=bool)

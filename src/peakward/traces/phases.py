@@ -1,4 +1,4 @@
-"""Which phase of a step each piece of GPU work belongs to, and what says so."""
+"""The phase of each piece of GPU work, and the evidence for it."""
 
 from dataclasses import dataclass
 
@@ -27,26 +27,25 @@ class Phases:
     evidence: Codes
     """Evidence."""
     undivided: NDArray[np.bool_]
-    """Rows that the launch of a graph brought outside every phase, such as a captured step, which a
-    trace does not divide. They are OTHER."""
+    """Rows that a graph launched outside every phase, such as a captured step. A trace does not divide them,
+    so they are OTHER."""
 
     def of(self, rows: NDArray[np.bool_]) -> "Phases":
-        """The same for some of the rows."""
+        """These rows only."""
         return Phases(
             code=self.code[rows], evidence=self.evidence[rows], undivided=self.undivided[rows]
         )
 
 
 def phases(table: Table, launches: Indices) -> Phases:
-    """The phase of each GPU row, by the strongest evidence that there is.
+    """The phase of each GPU row, by the strongest available evidence.
 
-    Ranges first, Peakward's before the user's and torch's; a launch on autograd's thread counts as
-    inside what is open on the thread that waits for it. Then autograd's nodes. Of a backward pass and
-    a forward range, in whichever order they nest, the backward pass wins: what it runs forward again
-    for a checkpoint is its own work. An optimizer wins over what it lies in, but for the closure that it
-    calls. Where no name says anything, operators are told by their neighbours (`phase_order`), and are
-    forward if the process has no backward pass and no optimizer at all. The rest is OTHER, as is work of
-    unknown launch.
+    Ranges come first, Peakward's before the user's and torch's. A launch on autograd's thread counts as
+    inside the open ranges of the thread that waits for it. Then come autograd's nodes. Where a backward pass
+    and a forward range nest, in either order, the backward pass wins: recomputation for a checkpoint is its
+    own work. An optimizer wins over the ranges around it, but not over the closure that it calls. Where no
+    name gives a phase, neighbours decide for operators (`phase_order`); they are forward if the process has
+    no backward pass and no optimizer at all. The rest is OTHER, and so is work of unknown launch.
     """
     sites, said = launch_sites(table, launches), phase_ranges(table)
     code = np.full(len(table.gpu), PhaseCode.OTHER, dtype=np.uint8)
@@ -62,14 +61,14 @@ def phases(table: Table, launches: Indices) -> Phases:
 def _by_our_ranges(
     table: Table, _launches: Indices, sites: Launches, said: PhaseRanges
 ) -> tuple[Codes, Codes]:
-    """Peakward marks phases one after another, so the innermost is the only one."""
+    """The phase by Peakward's ranges, which follow one another, so the innermost is the only one."""
     ours = said.evidence == Evidence.PEAKWARD_RANGE
     row = innermost_at(table, sites, said.rows[ours])
     return _of_rows(said, row)
 
 
 def _of_rows(said: PhaseRanges, row: Indices) -> tuple[Codes, Codes]:
-    """Phase and evidence of rows of the host, OTHER and NOTHING for NONE."""
+    """Phase and evidence of host rows; OTHER and NOTHING for NONE."""
     position = np.searchsorted(said.rows, row)
     phase = np.append(said.phase, np.uint8(PhaseCode.OTHER))
     evidence = np.append(said.evidence, np.uint8(Evidence.NOTHING))
@@ -80,7 +79,7 @@ def _of_rows(said: PhaseRanges, row: Indices) -> tuple[Codes, Codes]:
 def _by_ranges_and_nodes(
     table: Table, _launches: Indices, sites: Launches, said: PhaseRanges
 ) -> tuple[Codes, Codes]:
-    """The user's and torch's ranges, and the nodes of autograd."""
+    """The phase by the user's and torch's ranges and by autograd's nodes."""
     theirs = (Evidence.USER_RANGE, Evidence.TORCH_RANGE)
     forward, backward, optimizer = (
         innermost_at(table, sites, said.of(phase, *theirs)) for phase in _PHASES
@@ -104,7 +103,7 @@ def _by_ranges_and_nodes(
 
 
 def _update_starts(table: Table, said: PhaseRanges, row: Indices) -> Ints:
-    """When these optimizers begin to update; long ago for NONE."""
+    """The time at which these optimizers begin to update; long ago for NONE."""
     rows, which = np.unique(row[row != NONE], return_inverse=True)
     found = np.full(len(row), _LONG_AGO)
     found[row != NONE] = update_starts(table, rows, events_of(table, said).backward)[which]
@@ -112,14 +111,14 @@ def _update_starts(table: Table, said: PhaseRanges, row: Indices) -> Ints:
 
 
 def _starts(table: Table, row: Indices) -> Ints:
-    """When these rows of the host started; long ago for NONE."""
+    """The start of these host rows; long ago for NONE."""
     return np.append(table.host.start_ns, _LONG_AGO)[row]
 
 
 def _in_backward(table: Table, sites: Launches) -> tuple[NDArray[np.bool_], Ints]:
-    """Whether each launch is a backward pass's by autograd's rows, and when its node began.
+    """Whether each launch belongs to a backward pass by autograd's rows, and the start of its node.
 
-    All that a thread of autograd's own launches is, hooks that run between its nodes too.
+    All launches of autograd's own threads belong to it, including hooks between its nodes.
     """
     rows = backward_rows(table)
     node = nest(table.host, rows).innermost(sites.thread, sites.at_ns)
@@ -130,7 +129,7 @@ def _in_backward(table: Table, sites: Launches) -> tuple[NDArray[np.bool_], Ints
 def _by_order(
     table: Table, launches: Indices, sites: Launches, said: PhaseRanges
 ) -> tuple[Codes, Codes]:
-    """By what comes before and after, for launches among operators."""
+    """The phase by the events before and after, for launches among operators."""
     ops = rows_of(table.host, (HostKind.OP,))
     in_op = nest(table.host, ops).innermost(sites.thread, sites.at_ns) != NONE
     beside_ops = np.isin(sites.thread, table.host.thread[ops])
@@ -148,7 +147,7 @@ def _by_order(
 
 
 def brought_by_graphs(table: Table, launches: Indices) -> NDArray[np.bool_]:
-    """Mask of the GPU rows that the launch of a captured graph brought."""
+    """Mask of the GPU rows that a captured graph launched."""
     by_call = np.append(call_kinds(table) == CallKind.GRAPH, False)[launches]
     brought: NDArray[np.bool_] = by_call | (table.gpu.graph != NONE)
     return brought

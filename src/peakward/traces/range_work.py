@@ -15,13 +15,13 @@ _FAMILIES = (
     re.compile(r"peakward::attention"),
     re.compile(r"peakward::attention\.\w+"),
 )
-"""Each lies in one of the family before it, and in none of its own."""
+"""Families of ranges. Each range lies in one of the family before it, and in none of its own family."""
 _CATEGORIES = tuple(Category)
 _NUMBERS = re.compile(r"\d+")
 
 
 def range_work(table: Table, launches: Indices, categories: Codes) -> tuple[RangeWork, ...]:
-    """What each range's work took, by direction and category."""
+    """The work of each range, by direction and category."""
     found = [
         each for family in _FAMILIES for each in _of_family(table, launches, categories, family)
     ]
@@ -55,7 +55,7 @@ def _of_family(
 
 
 def _order(one: RangeWork) -> tuple[str, int, str, int]:
-    """Blocks by their number, forward first, the longest first."""
+    """Sort blocks by their number, forward first, the longest first."""
     number = _NUMBERS.search(one.name)
     return (
         _NUMBERS.sub("", one.name),

@@ -1,4 +1,4 @@
-"""Which range, or operator, of the host each piece of GPU work was launched in."""
+"""The host range or operator in which each piece of GPU work was launched."""
 
 from dataclasses import dataclass
 
@@ -12,13 +12,13 @@ from peakward.traces.table import NONE, HostKind, Indices, Ints, Table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launches:
-    """Where and when each GPU row was launched; NONE throughout where the trace does not say."""
+    """The place and time of each GPU row's launch; NONE everywhere where the trace does not tell."""
 
     thread: Indices
     waiting: Indices
-    """The thread that waits for the launching one, as that of a backward pass does."""
+    """The thread that waits for the launching one, as the caller of a backward pass does."""
     at_ns: Ints
-    """When the call that launched it began."""
+    """The beginning of the launching call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class NamedRange:
 
 
 def launch_sites(table: Table, launches: Indices) -> Launches:
-    """The thread and time of each GPU row's launch; `launches` has the call's position in `host`."""
+    """The thread and time of each GPU row's launch. `launches` has the call's position in `host`."""
     known = launches != NONE
     call = np.where(known, launches, 0)
     if not len(table.host):
@@ -55,8 +55,8 @@ def launch_sites(table: Table, launches: Indices) -> Launches:
 def innermost_at(table: Table, sites: Launches, rows: NDArray[np.int64]) -> Indices:
     """For each GPU row the innermost of these host rows open at its launch, or NONE.
 
-    Of those open on the launching thread; where there is none, of the ranges open on the thread that
-    waits for it. An operator is never looked for there: another thread's launch is no part of it.
+    Rows on the launching thread count first. Where none is open there, ranges on the thread that waits for it
+    count, but not operators: another thread's launch is not part of an operator.
     """
     found = nest(table.host, rows).innermost(sites.thread, sites.at_ns)
     ranges = rows[table.host.kind[rows] == HostKind.RANGE]
@@ -67,7 +67,7 @@ def innermost_at(table: Table, sites: Launches, rows: NDArray[np.int64]) -> Indi
 def named_range(table: Table, launches: Indices, name: str) -> NamedRange:
     """The ranges or operators of exactly this name, and the GPU work launched inside, at any depth.
 
-    A name that none has gives one without instances.
+    A name without any row gives a range without instances.
     """
     host = table.host
     of_name = host.name == (table.names.index(name) if name in table.names else NONE)

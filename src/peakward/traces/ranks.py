@@ -1,4 +1,4 @@
-"""Several files of one job: their clocks aligned, who waited, and for whom."""
+"""Compares several files of one job: aligned clocks, and which rank waited for which."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,27 +12,28 @@ from peakward.traces.intervals import total, union
 from peakward.traces.table import GpuKind, Ints, Table
 
 UNLIKELY = 0.01
-"""A rank is called a straggler where chance would make one of the ranks last that often in fewer
-than this share of jobs."""
+"""The probability limit for a straggler: chance would make one of the ranks last that often in fewer than
+this share of jobs."""
 LATE_SHARE = 0.03
-"""Of a rank's time, what the others wait for the late one on the mean: what a finding is worth."""
+"""The mean wait of the others for the late rank, as a share of its time, from which it is worth a finding."""
 MOST = 0.5
-"""Of all waiting, what is for the late rank: else several take turns, as ranks with unequal work do."""
+"""The least share of all waiting that is for the late rank. With less, several ranks take turns, as ranks
+with unequal work do."""
 
 
 _MOST_RANKS = 1 << 20
-"""A world size is any number that a file holds."""
+"""The most ranks: a world size is any number that a file holds."""
 
 
 class RankTrace(NamedTuple):
-    """A table, and which of its GPU rows communicate."""
+    """A table, and the mask of its GPU rows that communicate."""
 
     table: Table
     communication: NDArray[np.bool_]
 
 
 class _Collectives(NamedTuple):
-    """What every rank ran: (ranks, collectives), on each rank's own clock."""
+    """The collectives of every rank, (ranks, collectives), on each rank's own clock."""
 
     start_ns: Ints
     end_ns: Ints
@@ -40,20 +41,20 @@ class _Collectives(NamedTuple):
 
 
 class _Waits(NamedTuple):
-    """How long each rank waited for the last one of each collective."""
+    """The time that each rank waited for the last one of each collective."""
 
     ns: Ints
     """(ranks, collectives)."""
     last: NDArray[np.int64]
-    """By collective, the position of the rank that began it last."""
+    """For each collective, the position of the rank that began it last."""
 
 
 def compare(traces: Sequence[RankTrace]) -> Job:
     """The ranks of one job side by side, in their order.
 
-    Collectives are matched by kernel name and order, for names that all ranks have equally often.
-    A collective ends on all ranks at about the same moment, whoever came late, so clocks are
-    aligned by the median difference of the ends; before the last rank begins, the others wait.
+    Collectives are matched by kernel name and order, for names that all ranks have equally often. A
+    collective ends on all ranks at about the same moment, whoever came late, so clocks are aligned by the
+    median difference of the ends. Until the last rank begins, the others wait.
 
     Raises:
         PeakwardError: two files of one rank, or of jobs of different sizes; files of which only some
@@ -95,7 +96,7 @@ def compare(traces: Sequence[RankTrace]) -> Job:
 
 
 def ordered(tables: Sequence[Table]) -> dict[int, int]:
-    """By rank, in order, the position of its table; where no table says its rank, as they are given.
+    """For each rank, in order, the position of its table; in the given order where no table has a rank.
 
     Raises:
         PeakwardError: as `compare`.
@@ -160,7 +161,7 @@ def _by_name(trace: RankTrace) -> dict[str, NDArray[np.int64]]:
 
 
 def _offsets(found: _Collectives) -> Ints:
-    """What to add to each rank's times for the first rank's clock; 0 where nothing was matched."""
+    """The offset from each rank's clock to the first rank's; 0 where nothing was matched."""
     if not found.end_ns.shape[1]:
         return np.zeros(len(found.end_ns), np.int64)
     apart: Ints = np.rint(np.median(found.end_ns[0] - found.end_ns, axis=1)).astype(np.int64)
@@ -176,7 +177,7 @@ def _waits(found: _Collectives, offsets: Ints) -> _Waits:
 
 
 def _late(waits: _Waits, spans_ns: Sequence[int]) -> int | None:
-    """The position of the rank for which the others wait, beyond what they wait for one another."""
+    """The position of the rank for which the others wait longer than they wait for one another."""
     n = len(spans_ns)
     caused = np.bincount(waits.last, weights=waits.ns.sum(axis=0), minlength=n)
     at = int(caused.argmax())
@@ -200,8 +201,8 @@ def _span(table: Table) -> int:
 
 
 def _straggler(n_last: NDArray[np.int64], ranks: Sequence[int]) -> int | None:
-    """The rank that is last too often for chance: Hoeffding's bound on a share of 1 / ranks, for
-    the largest of all ranks (union bound)."""
+    """The rank that is last more often than chance explains: by Hoeffding's bound on a share of 1 / ranks,
+    for the largest of all ranks (union bound)."""
     n, k = int(n_last.sum()), len(ranks)
     excess = n_last.max() / n - 1 / k
     if excess <= 0 or k * np.exp(-2 * n * excess**2) > UNLIKELY:

@@ -1,4 +1,4 @@
-"""Operators with their rates, as records."""
+"""Operators with the rates that they reached, as records."""
 
 import math
 
@@ -19,9 +19,9 @@ _SHAPE = msgspec.json.Decoder()
 def operator_rates(
     table: Table, origins: Origins, device: Device | None
 ) -> tuple[OperatorRate, ...]:
-    """What operators of each name and shape asked of the GPU, and how fast they got it.
+    """FLOPs, bytes and rates of the operators of each name and shape.
 
-    With `device`, what the trace was taken on, also how near they came to its roof.
+    With `device`, the device that the trace was taken on, also their share of its roof.
     """
     owned = work(table, origins)
     found = by_operator(table, owned)

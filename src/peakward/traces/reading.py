@@ -1,4 +1,4 @@
-"""Any trace file, by what it holds rather than by what it is called."""
+"""Reads any trace file, recognised by its content and not by its name."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +10,13 @@ from peakward.traces.table import Table
 SQLITE = b"SQLite format 3\0"
 GZIP = b"\x1f\x8b"
 N_SNIFFED = 4096
-"""Bytes: white space before a JSON document's first brace may be a few."""
+"""The number of bytes read, because a JSON document may have white space before its first brace."""
 
 
 def read(path: Path) -> Table:
-    """`read_as_is`, with every name made fit for a terminal: a trace may come from anyone, and an
-    escape sequence in a kernel's name would be carried out by whoever prints it.
+    """Read a trace as `read_as_is` does, with every name made safe for terminals.
+
+    A trace may come from anyone, and a terminal would carry out an escape sequence in a kernel's name.
     """
     found = read_as_is(path)
     return replace(
@@ -34,7 +35,7 @@ def read(path: Path) -> Table:
 
 
 def read_as_is(path: Path) -> Table:
-    """The table of a PyTorch profiler trace (.json, .json.gz), an Nsight Systems export (.sqlite) or
+    """The table of a PyTorch profiler trace (.json, .json.gz), or of an Nsight Systems export (.sqlite) or
     report (.nsys-rep, where nsys is installed).
 
     Raises:
@@ -60,7 +61,8 @@ def read_as_is(path: Path) -> Table:
 
 
 def refuse_pipe(path: Path) -> None:
-    """A pipe is waited for without end where nobody writes to it, and a file's beginning is read twice.
+    """Refuse a pipe: reading one waits without end where nobody writes to it, and a file's beginning is read
+    twice.
 
     Raises:
         PeakwardError: it is a pipe, a socket or a device.

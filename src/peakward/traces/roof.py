@@ -1,4 +1,5 @@
-"""How near its device's datasheet an operator came: the least time for its work over its kernels' time."""
+"""How near an operator came to its device's roofline: the minimum time for its work over its kernels'
+time."""
 
 import re
 from collections.abc import Collection
@@ -16,10 +17,10 @@ _IN_TF32 = re.compile(r"tf32|s1688|tensorop")
 
 
 def compute_type(dtype: str | None, kernels: Collection[str]) -> str | None:
-    """What the matmuls of an operator ran in; None where names do not tell.
+    """The compute type of an operator's matmuls; None where names do not tell.
 
-    fp32 operands may be multiplied in fp32 or, if the program allowed it, in tf32 at some seven
-    times the rate: only the kernels' names say which.
+    fp32 operands may be multiplied in fp32 or, if the program allows it, in tf32 at some seven times the
+    rate. Only the kernels' names tell which.
     """
     if dtype != "float":
         return _COMPUTE_TYPES.get(dtype or "")
@@ -31,10 +32,10 @@ def compute_type(dtype: str | None, kernels: Collection[str]) -> str | None:
 def roof_share(
     device: Device, in_type: str | None, *, flops: int | None, n_bytes: int | None, time_s: float
 ) -> float | None:
-    """The roofline's time for so many FLOPs and bytes over the time taken (Williams et al. 2009).
+    """The roofline's time for these FLOPs and bytes over the measured time (Williams et al. 2009).
 
-    None where the FLOPs' type has no known peak, or nothing is known; and above 1, where tensors
-    that stayed in a cache make the bytes an overestimate.
+    None where the FLOPs' type has no known peak, or nothing is known. It is above 1 where tensors stayed in a
+    cache, because the bytes are then an overestimate.
     """
     least_s = 0.0
     if flops is not None:

@@ -14,7 +14,8 @@ CATEGORIES = tuple(Category)
 def row_categories(table: Table) -> Codes:
     """For each GPU row the position of its category in CATEGORIES.
 
-    By the name of the kernel, or where there is no GPU that of the operator; once for each.
+    The category follows from the kernel's name, or without a GPU from the operator's. It is computed once for
+    each name.
     """
     gpu, names = table.gpu, table.names
     if not len(gpu):

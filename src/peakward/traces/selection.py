@@ -1,4 +1,4 @@
-"""Some rows of a trace: a part of its GPU work as a table of its own, and the rows of each device."""
+"""Selections of a trace: part of its GPU work as a table, and the rows of each device."""
 
 from dataclasses import fields, replace
 
@@ -11,7 +11,7 @@ from peakward.traces.table import GpuColumns, Table
 def rows_of_each(
     column: NDArray[np.integer], rows: NDArray[np.intp] | None = None
 ) -> dict[int, NDArray[np.intp]]:
-    """By value of the column, in the order of values, the positions that have it, ascending.
+    """For each value of the column, in the order of values, its positions in ascending order.
 
     One sort finds them all: a search for each of 1,000 devices went over 200,000 rows each time.
 
@@ -25,6 +25,6 @@ def rows_of_each(
 
 
 def restricted(table: Table, rows: NDArray[np.bool_]) -> Table:
-    """The table with only these GPU rows; the host's stay, for launches and ranges are theirs."""
+    """The table with only these GPU rows. The host's rows stay, because launches and ranges refer to them."""
     columns = {field.name: getattr(table.gpu, field.name)[rows] for field in fields(GpuColumns)}
     return replace(table, gpu=GpuColumns(**columns))

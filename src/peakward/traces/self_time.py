@@ -1,4 +1,4 @@
-"""What a thread of the host was in, at the innermost, during some of its time."""
+"""The innermost host row of a thread during given times."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +11,11 @@ from peakward.traces.table import NONE, HostColumns, Ints
 def self_time(
     host: HostColumns, rows: NDArray[np.intp], during: Intervals
 ) -> tuple[NDArray[np.intp], Ints]:
-    """The nanoseconds of `during` for which each host row was the innermost of `rows`, all of one
-    thread: of those running, the one that began last, or the shortest of those. Row NONE has the time
-    in none of them. Rows without any time are left out; the times sum to `during`."""
+    """The nanoseconds of `during` for which each host row was the innermost of `rows`, all of one thread.
+
+    The innermost of the running rows began last, or is the shortest of those that did. Row NONE has the time
+    outside all rows. Rows without any time are left out; the times add up to `during`.
+    """
     rows = rows[host.duration_ns[rows] > 0]
     starts, ends = host.start_ns[rows], host.end_ns[rows]
     edges = np.sort(np.concatenate((starts, ends, during.start, during.end)), kind="stable")

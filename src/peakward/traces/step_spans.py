@@ -1,13 +1,13 @@
-"""The steps that a trace marks: which GPU work is theirs, and from when to when each device's steps last.
+"""The steps that a trace marks: their GPU work, and the span of each device's steps.
 
-A step goes from mark to mark, the host's time before its first and after its last GPU work included. Where
-the host runs ahead, it goes from the completion of the last step's work to that of its own. So the steps of
-a device begin at the first mark, or later, when the work of earlier steps is done; and they end at the end
-of the last mark, or later, when the work that they launched is done.
+A step goes from mark to mark, including the host's time before its first and after its last GPU work. Where
+the host runs ahead, it goes from the completion of the last step's work to that of its own. So a device's
+steps begin at the first mark, or later when the work of earlier steps is done. They end at the end of the
+last mark, or later when the work that they launched is done.
 
-torch's profiler begins to record while the host is a step or two ahead of the GPU. What was launched
-before then runs in the window, without its launch: of 3 profiled steps of a decoder on an H100 270
-pieces of work of 750, which made a step of 38 ms look like one of 59.
+torch's profiler begins to record while the host is a step or two ahead of the GPU. Earlier launched work then
+runs inside the window without its launch: for 3 profiled steps of a decoder on an H100 that was 270 of 750
+pieces of work, which made a step of 38 ms look like one of 59.
 """
 
 from collections.abc import Collection, Iterator
@@ -31,34 +31,34 @@ Mask = NDArray[np.bool_]
 
 
 class Span(NamedTuple):
-    """What a trace tells of one device."""
+    """The span of one device."""
 
     start_ns: int
     end_ns: int
     thread: int = NONE
-    """That marks the steps; NONE where no step is marked."""
+    """The thread that marks the steps; NONE where no step is marked."""
 
 
 Spans = dict[int, Span]
-"""By device."""
+"""Spans by device."""
 
 
 class Steps(NamedTuple):
     """The GPU work of the marked steps, and their span on each device."""
 
     rows: Mask
-    """Of `table.gpu`."""
+    """Mask of `table.gpu`."""
     table: Table
-    """With these rows alone, and what was left out said in `limits`."""
+    """The table with only these rows. Its `limits` tell which work was left out."""
     spans: Spans
 
 
 class _Marks(NamedTuple):
-    """From the first mark to the last, of the processes that one device works for."""
+    """From the first mark to the last, in the processes that one device works for."""
 
     start_ns: int
     second_ns: int
-    """When the first step ends on the host: where the second mark begins, or the only one ends."""
+    """The end of the first step on the host: the start of the second mark, or the end of the only one."""
     end_ns: int
     thread: int
 
@@ -93,7 +93,7 @@ def _of_host(table: Table) -> Steps | None:
 def _of_gpu(table: Table, launches: Indices) -> Steps | None:
     marks = {device: _marks(table, rows) for device, rows in rows_of_each(table.gpu.device).items()}
     earlier, later = _outside(table, launches, marks)
-    # What ran beside earlier work goes too, or the time in which it ran would be idle.
+    # Work that ran beside earlier work is left out too, or its time would count as idle.
     beside = ~(earlier | later) & (table.gpu.start_ns < _last_end_ns(table.gpu, earlier))
     rows = ~(earlier | later | beside)
     if not rows.any():
@@ -109,7 +109,8 @@ def _of_gpu(table: Table, launches: Indices) -> Steps | None:
 
 
 def _marks(table: Table, work: Ints) -> _Marks:
-    """Of the processes whose work this is; where none of them marks steps, of all."""
+    """The marks of the processes that this work belongs to; of all processes where none of those marks
+    steps."""
     marks = step_rows(table)
     owners = np.unique(table.gpu.process[work])
     own = marks[np.isin(processes_of(table)[marks], owners)]
@@ -125,7 +126,7 @@ def _marks(table: Table, work: Ints) -> _Marks:
 
 
 def _outside(table: Table, launches: Indices, marks: dict[int, _Marks]) -> tuple[Mask, Mask]:
-    """The GPU work launched before the first mark, and that launched after the last."""
+    """Masks of the GPU work launched before the first mark, and of that launched after the last."""
     gpu, known = table.gpu, launches != NONE
     at_ns = np.append(table.host.start_ns, NONE)[launches]
     earlier, later = _left_over(gpu, ~known), np.zeros(len(gpu), dtype=np.bool_)
@@ -136,8 +137,8 @@ def _outside(table: Table, launches: Indices, marks: dict[int, _Marks]) -> tuple
 
 
 def _left_over(gpu: GpuColumns, unknown: Mask) -> Mask:
-    """Work of unknown launch that started before any of known launch on its stream, which runs in the order
-    of launches; of a stream where none is known, before any on its device."""
+    """Mask of work with unknown launch that started before all work with a known launch on its stream,
+    because a stream runs in the order of launches. On a stream without known launches the device's count."""
     device, stream = _devices(gpu), _streams(gpu)
     first_ns = _least(stream, np.where(unknown, NEVER, gpu.start_ns))
     of_device_ns = _least(device, np.where(unknown, NEVER, gpu.start_ns))
@@ -147,7 +148,8 @@ def _left_over(gpu: GpuColumns, unknown: Mask) -> Mask:
 
 
 def _span(table: Table, launches: Indices, work: Ints, done_ns: int | None, marks: _Marks) -> Span:
-    """Of the device that does this work, once it had done that of earlier steps, where the trace has some."""
+    """The span of the device that does this work. It begins after the work of earlier steps, where the trace
+    has some."""
     gpu = table.gpu
     first_ns, last_ns = int(gpu.start_ns[work].min()), int(gpu.end_ns[work].max())
     start_ns = marks.start_ns if done_ns is None else max(marks.start_ns, done_ns)
@@ -157,9 +159,12 @@ def _span(table: Table, launches: Indices, work: Ints, done_ns: int | None, mark
 
 
 def _is_cut(table: Table, launches: Indices, work: Ints, marks: _Marks) -> bool:
-    """Whether the work of earlier steps, which the device still had to do, is not in the trace: a profiler
-    lacks what was launched before it was attached. Then the first work began long after its launch and
-    after the first step had ended on the host, with nothing running meanwhile."""
+    """Whether the trace lacks earlier work that the device still had to do, because a profiler misses
+    launches from before it was attached.
+
+    In that case the first work began long after its launch and after the first step had ended on the host,
+    with nothing running meanwhile.
+    """
     gpu = table.gpu
     first = work[np.argmin(gpu.start_ns[work])]
     call, start = launches[first : first + 1], int(gpu.start_ns[first])
@@ -187,7 +192,7 @@ def _left_out(gpu: GpuColumns, earlier: Mask, later: Mask, beside: Mask) -> Iter
 
 
 def _cut(left_over: Collection[int], spans: Spans, marks: dict[int, _Marks]) -> Iterator[str]:
-    """`left_over` are the devices that have work of earlier steps."""
+    """Sentences on cut spans. `left_over` are the devices that have work of earlier steps."""
     for device, span in spans.items():
         ahead_ns = span.start_ns - marks[device].start_ns
         if ahead_ns > 0 and device not in left_over:
@@ -199,12 +204,13 @@ def _cut(left_over: Collection[int], spans: Spans, marks: dict[int, _Marks]) -> 
 
 
 def _last_end_ns(gpu: GpuColumns, rows: Mask) -> Ints:
-    """For each row when its device had done the last of these; before every start where it had none."""
+    """For each row the time at which its device had finished the last of these rows; before every start where
+    it had none."""
     return -_least(_devices(gpu), np.where(rows, -gpu.end_ns, NEVER))
 
 
 def _devices(gpu: GpuColumns) -> Ints:
-    """A number for each row's device, of which each process has its own."""
+    """A number for each row's device. Each process has its own devices."""
     places = np.stack([gpu.process, gpu.device])
     return np.unique(places, axis=1, return_inverse=True)[1].reshape(-1)
 
@@ -215,7 +221,7 @@ def _streams(gpu: GpuColumns) -> Ints:
 
 
 def _least(place: Ints, value: Ints) -> Ints:
-    """For each row the least value of its place."""
+    """For each row the smallest value of its place."""
     least = np.full(int(place.max(initial=0)) + 1, NEVER)
     np.minimum.at(least, place, value)
     return least[place]

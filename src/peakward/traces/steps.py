@@ -1,4 +1,4 @@
-"""The iterations that a trace shows."""
+"""The iterations that a trace marks."""
 
 import re
 
@@ -14,7 +14,7 @@ TORCHS = re.compile(r"ProfilerStep#\d+$")
 
 
 def step_rows(table: Table) -> NDArray[np.int64]:
-    """Positions in `host` of the steps: Peakward's where there are any, else torch's ProfilerStep."""
+    """Positions in `host` of the marked steps: Peakward's where there are any, else torch's ProfilerStep."""
     rows = rows_of(table.host, (HostKind.RANGE, HostKind.OP))
     for pattern in (OURS, TORCHS):
         steps = rows[named(table, rows, pattern)]
@@ -24,7 +24,7 @@ def step_rows(table: Table) -> NDArray[np.int64]:
 
 
 def begun_in_steps(table: Table) -> NDArray[np.bool_]:
-    """Which host rows began between the first mark and the end of the last."""
+    """Mask of the host rows that began between the first mark and the end of the last."""
     marks = step_rows(table)
     start, end = table.host.start_ns[marks].min(), table.host.end_ns[marks].max()
     found: NDArray[np.bool_] = (table.host.start_ns >= start) & (table.host.start_ns < end)
@@ -32,6 +32,6 @@ def begun_in_steps(table: Table) -> NDArray[np.bool_]:
 
 
 def n_steps(table: Table) -> int:
-    """How many there are: of several processes that mark theirs, of the one with most."""
+    """The number of steps. If several processes mark steps, the largest number counts."""
     _, numbers = np.unique(processes_of(table)[step_rows(table)], return_counts=True)
     return int(numbers.max(initial=0))

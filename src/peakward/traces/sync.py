@@ -1,4 +1,4 @@
-"""Where the host waited for the GPU, for how long, and whether the GPU had anything to do meanwhile."""
+"""Where the host waited for the GPU, for how long, and whether the GPU was busy meanwhile."""
 
 import re
 
@@ -21,7 +21,7 @@ _OURS, _TORCHS = 2, 1
 def waiting(
     table: Table, *, outside: str | None = None, among: NDArray[np.bool_] | None = None
 ) -> tuple[Waiting, ...]:
-    """The places at which the host waited, the longest in sum first.
+    """The places at which the host waited, the longest total first.
 
     Args:
         table: with the work that it waited for.
@@ -49,7 +49,7 @@ def _names(table: Table, rows: Indices | NDArray[np.intp]) -> Ints:
 
 
 def _within(table: Table, calls: NDArray[np.intp], name: str | None) -> NDArray[np.bool_]:
-    """Which calls lie in a range of this name on their thread."""
+    """Mask of the calls that lie in a range of this name on their thread."""
     if name is None or name not in table.names:
         return np.zeros(len(calls), dtype=np.bool_)
     of_name = table.host.name == table.names.index(name)
@@ -75,14 +75,14 @@ def _around(table: Table, calls: NDArray[np.intp]) -> tuple[Indices, Indices, In
 
 
 def _whose_line(name: str) -> int:
-    """Whether a Python function's name has a line, and whether that is torch's."""
+    """Whether a Python function's name has a line, and whether that line is torch's."""
     if not _LINE.search(name):
         return 0
     return _TORCHS if name.startswith("torch/") else _OURS
 
 
 def _busy_during(table: Table, host: HostTime, calls: NDArray[np.intp]) -> Ints:
-    """Of each call, the nanoseconds in which a GPU ran work of its process."""
+    """For each call the nanoseconds in which a GPU ran work of its process."""
     found = np.zeros(len(calls), dtype=np.int64)
     owner, start, end = host.process[calls], host.host.start_ns[calls], host.host.end_ns[calls]
     for process in np.unique(owner):

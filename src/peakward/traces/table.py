@@ -1,8 +1,8 @@
-"""A trace as columns: what ran on the GPUs, what the host did, and the names of both.
+"""A trace as columns: the GPUs' work, the host's activity, and the names of both.
 
-Every reader makes one of these and every analysis reads it. Times are integer nanoseconds on the
-trace's own clock. Columns are numpy arrays of equal length, sorted by `start_ns`; names, threads and
-shapes are held once and referred to by their position.
+Every reader makes one of these tables and every analysis reads it. Times are integer nanoseconds on the
+trace's own clock. Columns are numpy arrays of equal length, sorted by `start_ns`. Names, threads and shapes
+are stored once and referred to by their position.
 """
 
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ Indices = NDArray[np.int32]
 Codes = NDArray[np.uint8]
 
 NONE = -1
-"""In a column of positions, ids or byte counts: there is none, or the trace does not say."""
+"""The value for "none" or "unknown" in a column of positions, ids or byte counts."""
 TOO_LARGE = 1 << 53
-"""No duration (104 days) and no number of bytes (8 PiB) of a trace reaches it, so that sums over a
-thousand rows of any file stay within 64 bits."""
+"""Durations (104 days) and byte counts (8 PiB) of a trace stay below this, so that sums over a thousand rows
+of any file stay within 64 bits."""
 
 
 class GpuKind(IntEnum):
-    """What the GPU did."""
+    """The kind of a piece of GPU work."""
 
     KERNEL = 0
     COPY = 1
@@ -32,7 +32,7 @@ class GpuKind(IntEnum):
 
 
 class Direction(IntEnum):
-    """Of a copy. `PEER` is from one device to another."""
+    """The direction of a copy. `PEER` is from one device to another."""
 
     UNKNOWN = 0
     HOST_TO_DEVICE = 1
@@ -43,11 +43,11 @@ class Direction(IntEnum):
 
 
 class HostKind(IntEnum):
-    """What the host did.
+    """The kind of a host row.
 
-    `OP` is an operator of the framework, `CALL` a call into the CUDA or HIP runtime or driver,
-    `RANGE` a range that somebody named (`record_function`, NVTX), `PYTHON` a Python function,
-    `OVERHEAD` time that the profiler itself took.
+    `OP` is an operator of the framework, `CALL` a call into the CUDA or HIP runtime or driver, `RANGE` a
+    named range (`record_function`, NVTX), `PYTHON` a Python function, `OVERHEAD` time that the profiler
+    itself took.
     """
 
     OP = 0
@@ -59,7 +59,7 @@ class HostKind(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuColumns:
-    """One row for each piece of work on a GPU; ranges that a profiler projects there are none."""
+    """One row for each piece of work on a GPU. Ranges that a profiler projects onto the GPU are left out."""
 
     start_ns: Ints
     duration_ns: Ints
@@ -73,13 +73,13 @@ class GpuColumns:
     process: Indices
     """Position in `Table.processes`."""
     correlation: Ints
-    """Ties work to the call that launched it, within a process; NONE where unknown."""
+    """Links work to its launching call within a process; NONE where unknown."""
     n_bytes: Ints
-    """Of a copy or a set, below TOO_LARGE; NONE for a kernel."""
+    """The bytes of a copy or a set, below TOO_LARGE; NONE for a kernel."""
     direction: Codes
-    """Direction, of a copy."""
+    """The Direction of a copy."""
     graph: Ints
-    """The graph whose launch brought it, where the trace names it; else NONE."""
+    """The graph whose launch brought the work, where the trace names it; else NONE."""
 
     @property
     def end_ns(self) -> Ints:
@@ -104,14 +104,14 @@ class HostColumns:
     thread: Indices
     """Position in `Table.threads`."""
     correlation: Ints
-    """Of a CALL, what the work that it launched carries too; else NONE."""
+    """For a CALL the correlation that its launched work also carries; else NONE."""
     sequence: Ints
-    """Of an OP, autograd's sequence number: a backward operator has that of the forward one whose
-    gradient it computes. NONE where there is none."""
+    """For an OP autograd's sequence number; NONE where there is none. A backward operator has the number of
+    the forward operator whose gradient it computes."""
     backward: NDArray[np.bool_]
-    """Of an OP, whether the trace says that it runs in a backward pass."""
+    """For an OP whether the trace says that it runs in a backward pass."""
     shape: Indices
-    """Of an OP, position in `Table.shapes` where shapes were recorded; else NONE."""
+    """For an OP the position in `Table.shapes` where shapes were recorded; else NONE."""
 
     @property
     def end_ns(self) -> Ints:
@@ -132,18 +132,18 @@ class Thread(NamedTuple):
 
 
 class Device(NamedTuple):
-    """A GPU, as far as the trace describes it."""
+    """A GPU, with the properties that the trace describes."""
 
     id: int
     name: str | None
     memory_bytes: int | None
     n_sms: int | None
     compute_capability: tuple[int, int] | None = None
-    """As CUDA or HIP give it."""
+    """The capability as CUDA or HIP give it."""
 
 
 class Job(NamedTuple):
-    """Which of the processes of a distributed job the trace is of."""
+    """The rank of the trace's process in a distributed job."""
 
     rank: int
     world_size: int
@@ -161,19 +161,19 @@ class Table:
     host: HostColumns
     names: tuple[str, ...]
     shapes: tuple[str, ...]
-    """What was recorded of operators' arguments: JSON `[dims, types, concrete values]`, the parts as
-    the trace has them, null for one that it lacks."""
+    """Recorded arguments of operators as JSON `[dims, types, concrete values]`. Each part is as in the trace,
+    or null where the trace lacks it."""
     processes: tuple[str, ...]
     threads: tuple[Thread, ...]
     devices: tuple[Device, ...]
     job: Job | None
     epoch_ns: int | None
-    """What to add to a time for nanoseconds since 1970, so that files of one job can be aligned."""
+    """The offset from the trace's times to nanoseconds since 1970, which aligns the files of one job."""
     limits: tuple[str, ...]
-    """What the reader could not take over, in sentences: events left out and why, nothing of
-    other programs' secrets."""
+    """Sentences on data that the reader left out, with the reason. They quote no secrets of other
+    programs."""
 
     @property
     def process_of_thread(self) -> Indices:
-        """By thread, the position of its process."""
+        """For each thread the position of its process."""
         return np.array([thread.process for thread in self.threads], dtype=np.int32)

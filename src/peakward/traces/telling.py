@@ -1,4 +1,4 @@
-"""What a trace's report must say about itself: by what evidence, and what is missing."""
+"""Notes for a trace's report: its evidence and its gaps."""
 
 from peakward.traces.host_work import is_of_host
 from peakward.traces.origins import Origins
@@ -16,7 +16,7 @@ _BY = {
 
 
 def evidence(table: Table, phases: Phases, origins: Origins) -> tuple[str, ...]:
-    """How the phases of the work were told, by share of the time it takes."""
+    """How the phases of the work were told, by the share of the time that each evidence covers."""
     duration_ns = table.gpu.duration_ns
     whole = int(duration_ns.sum())
     if not whole:
@@ -42,7 +42,7 @@ def evidence(table: Table, phases: Phases, origins: Origins) -> tuple[str, ...]:
 
 
 def incomplete(table: Table, launches: Indices, phases: Phases) -> tuple[str, ...]:
-    """What the trace could not say, and how much is missing."""
+    """Sentences on the trace's gaps, with how much is missing."""
     duration_ns = table.gpu.duration_ns
     whole = max(int(duration_ns.sum()), 1)
     said = [*table.limits, *_of_host(table)]
@@ -65,7 +65,7 @@ def incomplete(table: Table, launches: Indices, phases: Phases) -> tuple[str, ..
 
 
 def _of_host(table: Table) -> list[str]:
-    """What self time is, and is not."""
+    """A sentence on the meaning of self time."""
     if not is_of_host(table):
         return []
     said = [

@@ -1,4 +1,4 @@
-"""A trace that was read, and everything that can be asked of it: what `pw.trace` gives."""
+"""A trace with all its analyses: the result of `pw.trace`."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -57,7 +57,7 @@ from peakward.traces.telling import evidence, incomplete
 
 
 class Trace(Result):
-    """One trace. Analyses are worked out when they are first asked for.
+    """One trace. Each analysis is computed when it is first requested.
 
     `table` holds its columns, for questions that no method answers.
     """
@@ -65,11 +65,11 @@ class Trace(Result):
     def __init__(self, table: Table, spans: Spans | None = None) -> None:
         self.table = table
         self.spans = spans
-        """Of its marked steps, by device; None: of all its work."""
+        """The spans of its marked steps, by device; None: the spans of all its work."""
         self.is_of_host = is_of_host(table)
-        """Whether the work is that of the host's operators (`host_work`), for want of a GPU's."""
+        """Whether the work is the host's operators (`host_work`), because there is no GPU work."""
         self.device: Device | None = None
-        """The model of its GPUs, once somebody who knows the catalogue has set it."""
+        """The model of its GPUs, once a caller with the catalogue has set it."""
 
     def __repr__(self) -> str:
         known = "" if self.device is None else f", device={self.device.key!r}"
@@ -88,8 +88,8 @@ class Trace(Result):
 
     @classmethod
     def of(cls, table: Table) -> "Trace":
-        """The trace of a whole table, or of its steps where it marks some: neither what earlier steps
-        had left the GPU to do nor what a rehearsal launched is their work."""
+        """The trace of a whole table, or of its marked steps. Work left over from earlier steps, and work of
+        a rehearsal, is not part of the steps."""
         rehearsed = without_rehearsal(table)
         shown, origins = (table, None) if rehearsed is None else rehearsed
         found = steps(shown)
@@ -105,8 +105,8 @@ class Trace(Result):
 
     @cached_property
     def origins(self) -> Origins:
-        """For each GPU row what says which phase, range and operator it is for: its launch, but of
-        what a graph launched the rehearsal's, where the trace has one."""
+        """For each GPU row the call that tells its phase, range and operator: its launch, or for a graph's
+        work the rehearsal's call, where the trace has one."""
         return launched(self.launches)
 
     @cached_property
@@ -116,7 +116,8 @@ class Trace(Result):
 
     @cached_property
     def communication(self) -> NDArray[np.bool_]:
-        """Which GPU rows are kernels that communicate; none of the host's, whose rows do not say when."""
+        """Mask of the GPU rows that are communication kernels. It is empty for a host trace, whose rows do
+        not show when they ran."""
         found: NDArray[np.bool_] = self.categories == CATEGORIES.index(Category.COMMUNICATION)
         return np.zeros_like(found) if self.is_of_host else found
 
@@ -127,35 +128,35 @@ class Trace(Result):
 
     @cached_property
     def phases(self) -> Phases:
-        """The phase of each GPU row, and what says so."""
+        """The phase of each GPU row, and its evidence."""
         return phases(self.table, self.origins.calls)
 
     @cached_property
     def _host_rows(self) -> NDArray[np.bool_] | None:
-        """Which rows of the host are of the steps; None: all."""
+        """Mask of the host rows in the steps; None: all."""
         return None if self.spans is None else begun_in_steps(self.table)
 
     def breakdown(self) -> Breakdown:
-        """Busy and idle, compute, communication and memory, by device."""
+        """Busy and idle time, compute, communication and memory, by device."""
         if self.is_of_host:
             return host_breakdown(self.table, None if self.spans is None else whole_ns(self.spans))
         return breakdown(self.table, self.communication, self.spans)
 
     def overlap(self) -> tuple[Collective, ...]:
-        """Collectives by kernel, and how much of each ran beside no compute."""
+        """Collectives by kernel, and their exposed time."""
         found = collectives(self.table, self.communication)
         return tuple(msgspec.structs.replace(each, name=short_name(each.name)) for each in found)
 
     def idle(self) -> Idle:
-        """Why no work ran, by device."""
+        """Idle time by cause and device."""
         return idle(self.table, self.launches, self.spans)
 
     def kernels(self) -> tuple[Group, ...]:
-        """GPU work by name, the longest in total first."""
+        """GPU work by name, the longest total first."""
         return by_name(self.table, self.categories)
 
     def kernels_by_phase(self) -> tuple[Group, ...]:
-        """GPU work by phase and name, the longest in total first."""
+        """GPU work by phase and name, the longest total first."""
         return by_phase_and_name(self.table, self.categories, self.phases.code)
 
     def copies(self) -> tuple[Transfers, ...]:
@@ -163,20 +164,20 @@ class Trace(Result):
         return transfers(self.table)
 
     def waits(self) -> tuple[Waiting, ...]:
-        """Where the host waited for the GPU, the longest in total first."""
+        """The places where the host waited for the GPU, the longest total first."""
         return waiting(self.table, outside=REHEARSAL, among=self._host_rows)
 
     def launch_delays(self) -> tuple[LaunchDelay, ...]:
-        """From launch to start, and how far ahead the host was, by device."""
+        """The delay from launch to start, and the host's lead, by device."""
         return launch_delays(self.table, self.launches, self.spans)
 
     def critical_path(self) -> CriticalPath:
-        """The chain of work, on GPUs and host, that made the whole take as long as it did."""
+        """The chain of work, on GPUs and host, that determined the total time."""
         return critical_path(self.table, self.launches, self.communication, self.spans)
 
     def operators(self, device: Device | None = None) -> tuple[OperatorRate, ...]:
-        """FLOPs, bytes and rates of the operators whose shapes the trace recorded; with the device
-        that it was taken on (`self.device` where none is given), how near they came to its roof."""
+        """FLOPs, bytes and rates of the operators with recorded shapes. With the device of the trace (by
+        default `self.device`), also their share of its roof."""
         return operator_rates(self.table, self.origins, device or self.device)
 
     def ranges(self) -> tuple[RangeWork, ...]:
@@ -184,7 +185,7 @@ class Trace(Result):
         return range_work(self.table, self.origins.calls, self.categories)
 
     def select(self, *, phase: WorkPhase | None = None, range_name: str | None = None) -> "Trace":
-        """The same trace with only the GPU work of a phase, or of ranges of a name.
+        """The trace with only the GPU work of a phase, or of ranges of a name.
 
         Raises:
             PeakwardError: no range has that name.
@@ -195,14 +196,14 @@ class Trace(Result):
         if range_name is not None:
             rows &= self._inside(range_name)
         part = Trace(restricted(self.table, rows))
-        # What was found out by looking at the whole holds for its part.
+        # Facts found by looking at the whole also hold for its part.
         part.phases = self.phases.of(rows)
         part.origins = self.origins.of(rows)
         part.device = self.device
         return part
 
     def _inside(self, range_name: str) -> NDArray[np.bool_]:
-        """Work launched there, and what a graph launched elsewhere but is for it."""
+        """Mask of the work launched in the range, and of a graph's work that belongs to it."""
         found = named_range(self.table, self.launches, range_name)
         if not len(found.rows):
             raise PeakwardError(
@@ -228,9 +229,9 @@ class Trace(Result):
         range_name: str | None = None,
         device: Device | None = None,
     ) -> Profile:
-        """Everything at once, as a record; of a part, what can be said of a part.
+        """The complete analysis as a record; for a part, everything that a part can show.
 
-        `device` is what the trace was taken on, for shares of its roof; by default `self.device`.
+        `device` is the device of the trace, for shares of its roof; by default `self.device`.
         """
         if phase is None and range_name is None:
             return self._profile(device)
@@ -274,7 +275,7 @@ class Trace(Result):
 
 
 def compare(traces: Sequence[Trace]) -> Job:
-    """Several ranks of one job side by side: who computed, who waited, who came last.
+    """The ranks of one job side by side: compute time, waiting time, and which rank came last.
 
     Raises:
         PeakwardError: two files of one rank, or of jobs of different sizes; files of which only some say
@@ -290,7 +291,7 @@ def compare(traces: Sequence[Trace]) -> Job:
 
 
 def in_order(traces: Sequence[Trace]) -> list[Trace]:
-    """By their ranks.
+    """The traces in the order of their ranks.
 
     Raises:
         PeakwardError: as `compare` does of ranks.

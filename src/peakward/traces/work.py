@@ -1,9 +1,9 @@
-"""What operators asked of the GPU, FLOPs and bytes, beside the time that its kernels took for them.
+"""FLOPs and bytes of operators, beside the time of their kernels.
 
-Only where the trace recorded the shapes of arguments. An operator that computes FLOPs owns all kernels
-launched while it runs on their launching thread; if others of its kind run inside it, they own theirs,
-and it has none, so that nothing counts twice. Any other kernel belongs to the operator that launched
-it, if its bytes are known.
+Only operators with recorded shapes are covered. An operator that computes FLOPs owns all kernels launched
+while it runs on their launching thread. If others of its kind run inside it, they own theirs and it has none,
+so nothing counts twice. Any other kernel belongs to the operator that launched it, if that operator's bytes
+are known.
 """
 
 from dataclasses import dataclass, replace
@@ -29,21 +29,21 @@ class Work:
     row: Indices
     """Position in `Table.host`."""
     runs: Ints
-    """How often the GPU ran it: more than once where graphs replay what it launched."""
+    """How often the GPU ran it: more than once where graphs replay its launches."""
     flops: Ints
-    """That its maths needs; NONE where unknown or where it is no matmul, convolution or attention."""
+    """FLOPs that its maths needs; NONE where unknown or where it is no matmul, convolution or attention."""
     n_bytes: Ints
     """Inputs and outputs, each once; NONE where unknown."""
     kernels: Ints
     kernel_ns: Ints
-    """Summed over its kernels, also where they ran side by side."""
+    """The sum over its kernels, even where they ran side by side."""
     of_gpu: Indices
     """For each GPU row the position here of the operator that owns it, or NONE."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorWork:
-    """Operators of one name and shape together, longest kernel time first."""
+    """Operators of one name and shape together, the longest kernel time first."""
 
     name: Indices
     """Position in `Table.names`."""
@@ -52,22 +52,22 @@ class OperatorWork:
     instances: Ints
     flops: Ints
     n_bytes: Ints
-    """Of all instances, NONE as in Work."""
+    """Bytes of all instances; NONE as in Work."""
     kernel_ns: Ints
 
     @property
     def flops_per_s(self) -> NDArray[np.float64]:
-        """Achieved; NaN where unknown or where no time was measured."""
+        """Achieved FLOP/s; NaN where unknown or where no time was measured."""
         return _per_s(self.flops, self.kernel_ns)
 
     @property
     def bytes_per_s(self) -> NDArray[np.float64]:
-        """Achieved; NaN where unknown or where no time was measured."""
+        """Achieved bytes per second; NaN where unknown or where no time was measured."""
         return _per_s(self.n_bytes, self.kernel_ns)
 
 
 def work(table: Table, origins: Origins) -> Work:
-    """The operators of a trace that launched kernels, with what they had to do."""
+    """The operators of a trace that launched kernels, with their FLOPs and bytes."""
     ops = rows_of(table.host, (HostKind.OP,))
     needed, moved = _known(table, ops)
     computing = nest(table.host, ops[needed != NONE])
@@ -84,7 +84,7 @@ def work(table: Table, origins: Origins) -> Work:
 
 
 def by_operator(table: Table, found: Work) -> OperatorWork:
-    """Rows of equal name and shape added up."""
+    """The sums of rows with equal name and shape."""
     unique, first, member = np.unique(
         _signature(table, found.row), return_index=True, return_inverse=True
     )
@@ -113,13 +113,13 @@ def _signature(table: Table, rows: NDArray[np.integer]) -> Ints:
 
 
 def _name_and_shape(table: Table, signature: Ints) -> Ints:
-    """The pairs that `_signature` made numbers of, a row each."""
+    """The pairs that `_signature` numbered, one row each."""
     name, shape = np.divmod(signature, len(table.shapes) + 1)
     return np.stack([name, shape - 1], axis=1)
 
 
 def _known(table: Table, ops: NDArray[np.int64]) -> tuple[Ints, Ints]:
-    """FLOPs and bytes of each operator, worked out once for each name and shape."""
+    """FLOPs and bytes of each operator, computed once for each name and shape."""
     unique, member = np.unique(_signature(table, ops), return_inverse=True)
     known = np.full((len(unique), 2), NONE, dtype=np.int64)
     for i, (name, shape) in enumerate(_name_and_shape(table, unique)):
@@ -131,12 +131,12 @@ def _known(table: Table, ops: NDArray[np.int64]) -> tuple[Ints, Ints]:
 
 
 def _leaves(table: Table, computing: Nest) -> Nest:
-    """Those of the rows that no other of them lies in."""
+    """The rows that contain no other of them."""
     return nest(table.host, np.setdiff1d(computing.row[1:], computing.parents()))
 
 
 def _summed(table: Table, origins: Origins, owner: Indices) -> Work:
-    """Kernels and their time by owner, FLOPs and bytes unknown."""
+    """Kernels and their time by owner; FLOPs and bytes are unknown."""
     owner = np.where(table.gpu.kind == GpuKind.KERNEL, owner, NONE)
     row, of_gpu = np.unique(owner, return_inverse=True)
     n_unowned = int((row[:1] == NONE).sum())

@@ -1,1 +1,1 @@
-"""What an allocator snapshot of torch says about memory."""
+"""The analysis of torch's allocator snapshots."""

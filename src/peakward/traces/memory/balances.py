@@ -1,4 +1,4 @@
-"""How much was held at every position of the recording."""
+"""The memory held at every position of the recording."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from peakward.traces.memory.table import Ints
 
 
 class Balances(NamedTuple):
-    """Bytes by position; one more than there are events."""
+    """Bytes at each position; there is one more position than events."""
 
     allocated: Ints
     active: Ints
@@ -18,7 +18,7 @@ class Balances(NamedTuple):
     requested: Ints
 
     def at(self, position: int) -> MemoryBalance:
-        """All four there."""
+        """All four balances at a position."""
         return MemoryBalance(
             allocated_bytes=int(self.allocated[position]),
             active_bytes=int(self.active[position]),
@@ -28,7 +28,8 @@ class Balances(NamedTuple):
 
 
 def balances(found: Lifetimes, block_bytes: Ints, reserved: Ints) -> Balances:
-    """`block_bytes` of each allocation; `reserved` by position (`segment_lives.reserved_bytes`)."""
+    """The balances. `block_bytes` has an entry for each allocation; `reserved` is by position
+    (`segment_lives.reserved_bytes`)."""
     return Balances(
         allocated=_held(found.born, found.freed, block_bytes, found.n_positions),
         active=_held(found.born, found.released, block_bytes, found.n_positions),

@@ -1,10 +1,10 @@
-"""How large the block of each allocation was: what torch counts as allocated.
+"""The size of each allocation's block, which torch counts as allocated.
 
-Events say what was asked for. torch rounds that up to 512 bytes, and cuts the rest off the free block
-it found: in the pool of large blocks (asked for over 1 MiB) only where more than 1 MiB would be left.
-Free blocks that touch are one, so the block found reached from the allocation's address to the next
-allocation, or its segment's end: with the places of all allocations known, so is its size
-(`alloc_found_block`, `should_split`, `round_size` in CUDACachingAllocator.cpp).
+Events record the requested size. torch rounds it up to 512 bytes and cuts the rest off the free block that it
+found; in the pool of large blocks (requests over 1 MiB) only where more than 1 MiB would be left. Adjacent
+free blocks are merged, so the found block reached from the allocation's address to the next allocation, or to
+its segment's end. With the places of all allocations known, its size is known too (`alloc_found_block`,
+`should_split`, `round_size` in CUDACachingAllocator.cpp).
 """
 
 import re
@@ -22,25 +22,25 @@ _MIB = re.compile(r"[1-9][0-9]{0,6}")
 
 LEAST_BYTES = 512
 SMALL_BYTES = 1 << 20
-"""The most that is served from the pool of small blocks, and the most that is left uncut of others."""
+"""The largest request that the pool of small blocks serves, and the largest uncut rest of other blocks."""
 
 
 class BlockSizes(NamedTuple):
-    """Of each allocation."""
+    """The size of each allocation's block."""
 
     n_bytes: Ints
     is_least: Flags
-    """Where only the least is known: the most is `SMALL_BYTES` more."""
+    """Marks sizes that are only a minimum: the block may be up to `SMALL_BYTES` larger."""
     n_checked: int
-    """Allocations whose size was worked out and that are there at the end, where the segments tell it."""
+    """Allocations with a derived size that still exist at the end, where the segments show it."""
     n_wrong: int
-    """Those of them that the segments contradict."""
+    """The checked allocations whose derived size differs from the segments'."""
 
 
 def block_sizes(
     found: Lifetimes, segments: Sequence[SegmentLife], settings: Mapping[str, Any]
 ) -> BlockSizes:
-    """What is known at the end is taken from there; what was worked out is held against it."""
+    """The block sizes. Sizes known at the end are taken from there, and they check the derived ones."""
     sizes = rounded(found.requested_bytes, settings.get("roundup_power2_divisions"))
     is_least = np.zeros(len(found), bool)
     if settings.get("expandable_segments") is not True:
@@ -61,16 +61,17 @@ def block_sizes(
 
 
 def rounded(asked_bytes: Ints, divisions: Any = None) -> Ints:
-    """As `round_size` does, with the settings' divisions of powers of two, by the MiB they begin at."""
+    """The sizes rounded as by `round_size`, with the settings' divisions of powers of two, which are keyed by
+    the MiB where they begin."""
     sizes = np.maximum(-(-asked_bytes // LEAST_BYTES) * LEAST_BYTES, LEAST_BYTES)
     if not isinstance(divisions, dict):
         return sizes
     for name, n in divisions.items():
         if not (isinstance(name, str) and _MIB.fullmatch(name) and type(n) is int and n > 1):
             continue
-        if int(name).bit_count() != 1:  # torch has none such; a file might have millions.
+        if int(name).bit_count() != 1:  # torch has no others; a file might have millions.
             continue
-        # The first holds for what is smaller too, the last (64 GiB is beyond any) for what is larger.
+        # The first key also covers smaller sizes, the last one (64 GiB, beyond any size) larger ones.
         low, first = (int(name) << 20), int(name) == 1
         within = (asked_bytes < 2 * low) & ((asked_bytes >= low) | first)
         within &= asked_bytes > LEAST_BYTES * n
@@ -88,7 +89,7 @@ def _to_division(n_bytes: int, divisions: int) -> int:
 
 
 def _max_split_bytes(settings: Mapping[str, Any]) -> int:
-    """-1 says that there is none."""
+    """The setting's value; -1 means that there is none."""
     value = settings.get("max_split_size")
     return value if type(value) is int and value > 0 else 1 << 62
 
@@ -106,7 +107,7 @@ def _uncut(
     sizes: Ints,
     is_least: Flags,
 ) -> None:
-    """Go through the recording with the places of large allocations; write into the last two."""
+    """Replay the recording with the places of large allocations, and write into `sizes` and `is_least`."""
     places = _Places(found, large, segments)
     for position, kind, index in _moves(found, large, segments):
         if kind == _RELEASED:
@@ -130,20 +131,20 @@ def _uncut(
 def _moves(
     found: Lifetimes, large: Ints, segments: Sequence[SegmentLife]
 ) -> Iterator[tuple[int, int, int]]:
-    """Position, kind, and which of `large` or `segments`, in order. At one position nothing lies in
-    the same place twice: what ends goes first."""
+    """Position, kind, and index into `large` or `segments`, in order. At one position ends come first, so
+    nothing overlaps."""
     n_large, n = len(large), len(segments)
     freed = np.array([each.freed for each in segments], np.int64)
     born = np.array([each.born for each in segments], np.int64)
     position = np.concatenate((found.released[large], freed, born, found.born[large]))
     kind = np.repeat(np.arange(4), (n_large, n, n, n_large))
     index = np.concatenate((np.arange(n_large), np.arange(n), np.arange(n), np.arange(n_large)))
-    # Segments of the beginning are there before all else.
+    # Segments of the beginning exist before everything else.
     wanted = np.flatnonzero(
         (position < found.n_positions) & ((kind != _SEGMENT_BORN) | (position > 0))
     )
     order = wanted[np.lexsort((index[wanted], kind[wanted], position[wanted]))]
-    # By and by: as Python's integers all of them would take six times as much.
+    # One after another: as Python's integers all of them would take six times as much.
     for start in range(0, len(order), _AT_ONCE):
         some = order[start : start + _AT_ONCE]
         yield from zip(
@@ -152,7 +153,7 @@ def _moves(
 
 
 class _Places:
-    """What is taken of which segments at one position, by the ranks of all addresses there ever are."""
+    """The occupied parts of each segment at one position, as ranks among all addresses that ever occur."""
 
     def __init__(self, found: Lifetimes, large: Ints, segments: Sequence[SegmentLife]) -> None:
         address = found.address[large]

@@ -26,7 +26,7 @@ _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
 
 class Recorded(NamedTuple):
-    """What the fields of `CaseMemory` of these names are."""
+    """The fields of `CaseMemory` with the same names."""
 
     peak_bytes: int
     reserved_bytes: int | None
@@ -37,13 +37,13 @@ class Recorded(NamedTuple):
 
 
 def part(module: str) -> str:
-    """A module's path with * for the number of its block: what is alike in all blocks."""
+    """A module's path with * for its block's number, so that equal modules of all blocks are one."""
     return _NUMBER.sub("*", module)
 
 
 def recorded(memory: Memory, marks: MemoryMarks, device_type: DeviceType) -> Recorded:
-    """Of the one device that the snapshot tells of. Bytes are the allocator's blocks on a GPU, what was
-    asked for on a CPU.
+    """Analyse the only device of the snapshot. On a GPU bytes are the allocator's blocks, on a CPU the
+    requested sizes.
 
     Raises:
         PeakwardError: the snapshot has another number of devices, or fewer events than were counted.
@@ -87,7 +87,7 @@ class _Step:
         ends = [*(at for at, _ in inside[1:]), marks.end]
         peaks: dict[Phase, int] = {}
         for (at, phase), end in zip(inside, ends, strict=True):
-            # A phase's first state is the one that its first allocation finds.
+            # A phase begins with the state that its first allocation finds.
             first, last = self.moments.of(at), self.moments.of(end)
             peak = first + int(self.allocated[first : last + 1].argmax())
             if phase not in peaks or self.allocated[peak] > self.allocated[peaks[phase]]:
@@ -104,7 +104,7 @@ class _Step:
         )
 
     def _timeline(self) -> tuple[HeldPoint, ...]:
-        """The highest of equally many events each, the first and the last."""
+        """The highest moment of each stretch of equally many events, with the first and the last moment."""
         inside = np.arange(self.begin, self.end + 1)
         stretches = np.array_split(inside, min(N_STRETCHES, len(inside)))
         highest = [int(each[self.allocated[each].argmax()]) for each in stretches]
@@ -133,7 +133,8 @@ class _Step:
         )
 
     def _largest(self) -> tuple[LargeAllocations, ...]:
-        """Of what is held at any time in the step; alike are those of one size, stack and place."""
+        """The largest allocations that exist at any time in the step. Those of one size, stack and place are
+        one entry."""
         held: Ints = np.flatnonzero((self.found.born <= self.end) & (self.found.freed > self.begin))
         groups: dict[tuple[Any, ...], int] = {}
         for each in held[np.argsort(-self.n_bytes[held], kind="stable")].tolist():

@@ -1,4 +1,4 @@
-"""What the allocator did during a recording, and how often the device had to be asked twice."""
+"""The allocator's activity during a recording, and how often it had to ask the device twice."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ _GIVES = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
 
 
 def churn(events: Events, marks: Ints, annotations: Sequence[Annotation]) -> MemoryChurn:
-    """Of one device; `marks` of the stacks (`frame_marks.stack_marks`)."""
+    """The activity on one device. `marks` belong to the stacks (`frame_marks.stack_marks`)."""
     allocs = events.action == Action.ALLOC
     frees = events.action == Action.FREE_REQUESTED
     if not frees.any():
@@ -36,7 +36,7 @@ def churn(events: Events, marks: Ints, annotations: Sequence[Annotation]) -> Mem
 
 
 def _retries(events: Events, marks: Ints) -> list[tuple[int, int]]:
-    """Runs of segments given back, right after which the device was asked or memory ran out."""
+    """Runs of freed segments that are directly followed by a device allocation or an out-of-memory event."""
     given = np.isin(events.action, _GIVES) & ~_by_request(events, marks)
     edges = np.flatnonzero(np.diff(np.r_[0, given, 0]))
     asked = np.r_[np.isin(events.action, (*_TAKES, Action.OOM)), False]
@@ -44,7 +44,7 @@ def _retries(events: Events, marks: Ints) -> list[tuple[int, int]]:
 
 
 def _by_request(events: Events, marks: Ints) -> Flags:
-    """Whether the stack says so; without a stack, as a precaution, too."""
+    """Whether the stack shows a request by the program; without a stack, true as a precaution."""
     of_event = np.where(events.stack == NONE, 0, np.r_[marks, 0][events.stack])
     found: Flags = (events.stack == NONE) | ((of_event & int(Mark.EMPTY_CACHE)) != 0)
     return found

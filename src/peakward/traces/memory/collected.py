@@ -1,4 +1,4 @@
-"""Events and stacks of a snapshot while its file is read."""
+"""Collects events and stacks of a snapshot while its file is read."""
 
 import struct
 from typing import Any, Final
@@ -10,24 +10,25 @@ from peakward.records.printable import printable
 from peakward.traces.memory.table import NONE, Action, Events, Frame
 
 EVENT: Final = object()
-"""What stands for an event in the list it was taken from."""
+"""The placeholder for an event in the list it was taken from."""
 
 _ACTIONS = {each.name.lower(): int(each) for each in Action}
 _OTHER, _OOM = int(Action.OTHER), int(Action.OOM)
 _ROW = struct.Struct("=6q")
 MAX_NAME: Final = 4096
-"""Characters of a file's or function's name that are kept: a path of Linux has as many at most. Without a
-bound each of many frames that share one name of 16 MiB would look through all of it."""
+"""The most characters of a file's or function's name that are kept. A path on Linux has no more. Without a
+limit, many frames with one shared name of 16 MiB would each look through all of it."""
 WORKED_OUT = 3
-"""Times the columns: 300,000 allocations over 1 MiB, none let go, took 300 bytes each at most, where the
-reader counts 80 beside the 48 of the columns; 12 million events of three for an allocation took 215."""
+"""The factor of derived data over the columns. 300,000 allocations over 1 MiB, none of them freed, took at
+most 300 bytes each, while the reader counts 80 beside the 48 of the columns; 12 million events, three for an
+allocation, took 215."""
 MAX_FRAMES: Final = 1 << 14
-"""Of one stack: Python stops at 1000 unless it is told otherwise."""
+"""The most frames of one stack. Python stops at 1000 unless it is told otherwise."""
 _MAX = 1 << 62
 
 
 class Stacks:
-    """Each different stack once, each different frame once."""
+    """Each different stack once, and each different frame once."""
 
     def __init__(self) -> None:
         self.frames: dict[Frame, int] = {}
@@ -37,15 +38,15 @@ class Stacks:
         self._dicts: dict[int, tuple[dict[Any, Any], int]] = {}
 
     def position(self, frames: object) -> int:
-        """Of a list of frames in `stacks`; NONE of none. Each list is looked through once, however many
-        events share it, and each frame once, however many lists do.
+        """The position of a list of frames in `stacks`; NONE for no list. Each list is examined once, however
+        many events share it, and each frame once, however many lists do.
 
         Raises:
             PeakwardError: they are not frames, or the list has grown since it was here.
         """
         if frames is None:
             return NONE
-        # By identity: what is known is kept, so that nothing else comes to have its id.
+        # Lists are known by identity, and kept, so that no other list gets the same id.
         known = self._lists.get(id(frames))
         if known is not None:
             if len(known[0]) != known[1]:
@@ -92,7 +93,7 @@ class Stacks:
 
 
 class EventCollector:
-    """Takes the events out of a snapshot's pickle, into columns."""
+    """Takes the events out of a snapshot's pickle and into columns."""
 
     def __init__(self) -> None:
         self.stacks = Stacks()
@@ -103,12 +104,12 @@ class EventCollector:
 
     @property
     def n_bytes(self) -> int:
-        """Of stacks, of columns, and of what is worked out from these: at most twice as much more, beside
-        what the reader itself counts of each event."""
+        """The bytes of stacks, columns and derived data: at most twice as much more, beside the bytes that
+        the reader itself counts for each event."""
         return self.stacks.n_bytes + WORKED_OUT * len(self._rows)
 
     def take(self, found: dict[Any, Any]) -> object | None:
-        """EVENT of an event, None of another dict.
+        """EVENT for an event, None for any other dict.
 
         Raises:
             PeakwardError: it is an event whose fields cannot be.
@@ -132,7 +133,7 @@ class EventCollector:
         return EVENT
 
     def events(self, n_by_device: list[int]) -> Events:
-        """All, of which the first so many are of device 0 and so on."""
+        """All events. The first `n_by_device[0]` belong to device 0, and so on."""
         rows = np.frombuffer(self._rows, np.int64).reshape(-1, 6)
         action, address, n_bytes, time_us, stack, has_forward = np.ascontiguousarray(rows.T)
         return Events(
@@ -153,7 +154,7 @@ class EventCollector:
 
 
 def _said(found: object) -> str:
-    """What it is, short and fit for a terminal: it may be of any size, and nested without end."""
+    """A short description of a value, fit for a terminal: the value may be of any size and depth."""
     if isinstance(found, dict):
         parts = (f"{_said(key)}: {_scalar(value)}" for key, value in list(found.items())[:8])
         return "{" + ", ".join(parts) + "}"

@@ -1,4 +1,4 @@
-"""Everything that a snapshot says of one device."""
+"""The analysis of one device's part of a snapshot."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,12 +24,12 @@ from peakward.traces.memory.table import Action, Annotation, Events, Ints, Segme
 from peakward.traces.memory.timeline import open_ranges, timeline, times_us
 
 MOST_OOMS: Final = 100
-"""Each is worked out from all events before it."""
+"""The most out-of-memory events that are analysed, because each one uses all events before it."""
 
 
 @dataclass(frozen=True)
 class OneDevice:
-    """One device of a snapshot; `marks` are of its stacks. Worked out when first asked for."""
+    """One device of a snapshot. `marks` belong to its stacks. Properties are computed when first used."""
 
     snapshot: Snapshot
     device: int
@@ -37,54 +37,54 @@ class OneDevice:
 
     @cached_property
     def events(self) -> Events:
-        """Its own."""
+        """The events of this device."""
         return self.snapshot.events.of(self.snapshot.events.device == self.device)
 
     @cached_property
     def annotations(self) -> tuple[Annotation, ...]:
-        """Its own, in the order of their times."""
+        """The annotations of this device, in the order of their times."""
         return tuple(each for each in self.snapshot.annotations if each.device == self.device)
 
     @cached_property
     def segments(self) -> tuple[Segment, ...]:
-        """Its own, at the end."""
+        """The segments of this device at the end."""
         return tuple(each for each in self.snapshot.segments if each.device == self.device)
 
     @cached_property
     def lifetimes(self) -> Lifetimes:
-        """Of its allocations."""
+        """The lifetimes of its allocations."""
         blocks = [block for each in self.segments for block in each.blocks]
         return lifetimes(self.events, blocks)
 
     @cached_property
     def sizes(self) -> BlockSizes:
-        """Of its allocations' blocks."""
+        """The block sizes of its allocations."""
         lives = segment_lives(self.events, self.segments)
         return block_sizes(self.lifetimes, lives, self.snapshot.settings)
 
     @cached_property
     def balances(self) -> Balances:
-        """At every position."""
+        """The balance at every position."""
         reserved = reserved_bytes(self.events, self.segments)
         return balances(self.lifetimes, self.sizes.n_bytes, reserved)
 
     @cached_property
     def origins(self) -> Origins:
-        """What its allocations are for."""
+        """The categories and places of its allocations."""
         return origins(self.lifetimes, self.events, self.marks)
 
     @cached_property
     def oom_events(self) -> Ints:
-        """Positions in `events` of those that ran out of memory."""
+        """Positions in `events` of out-of-memory events."""
         return np.flatnonzero(self.events.action == Action.OOM)
 
     @cached_property
     def time_us(self) -> Ints:
-        """Of positions."""
+        """The time of each position."""
         return times_us(self.events)
 
     def record(self) -> DeviceMemory:
-        """All of it."""
+        """The complete record."""
         found, end = self.lifetimes, self.lifetimes.n_positions - 1
         since_before = found.before & (found.freed == found.n_positions)
         return DeviceMemory(

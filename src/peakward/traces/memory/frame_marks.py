@@ -1,4 +1,4 @@
-"""What a line of a stack tells about the allocation that it made."""
+"""The evidence that a stack's lines give about its allocation."""
 
 import itertools
 import re
@@ -12,26 +12,26 @@ from peakward.traces.memory.table import Frame, Ints
 
 
 class Mark(IntFlag):
-    """Evidence that a stack holds."""
+    """Evidence in a stack."""
 
     PYTHON = 1
     """A line of Python."""
     MODULE = 2
     """A module of torch.nn is being called: the forward pass."""
     WEIGHTS = 4
-    """Weights or buffers are being made, or moved to the device."""
+    """Weights or buffers are being created, or moved to the device."""
     BACKWARD = 8
-    """Autograd's backward pass, recomputation for it included."""
+    """Autograd's backward pass, including its recomputation."""
     OPTIMIZER = 16
     """A step of an optimiser of torch.optim."""
     STATE = 32
-    """That optimiser makes the state of its parameters."""
+    """The optimiser is creating the state of its parameters."""
     ZERO_GRAD = 64
-    """Gradients are being let go."""
+    """Gradients are being freed."""
     WORKSPACE = 128
     """Scratch memory of cuBLAS."""
     EMPTY_CACHE = 256
-    """The program gives cached memory back."""
+    """The program returns cached memory."""
 
 
 _CPP = re.compile(r"\.(cpp|cc|h|hpp|cu|cuh|c|so(\.\d+)*)$|^\?\?$|^$")
@@ -57,18 +57,19 @@ _APPLY = re.compile(r"\w::apply\b")
 
 
 def is_node(frame: Frame) -> bool:
-    """Whether a line of C++ is the call of a node of autograd's graph."""
+    """Whether a line of C++ is the call of a node in autograd's graph."""
     if not _CPP.search(frame.filename):
         return False
-    # Before a parenthesis, and once through the name: a pattern for both backtracks by its square.
+    # A parenthesis ends the search, which passes the name once: one pattern for both backtracks
+    # quadratically.
     after = (part.partition("torch::autograd::")[2] for part in frame.name.split("("))
     return any(map(_APPLY.search, after))
 
 
 @lru_cache(1 << 16)  # Each of the last 100 times that memory ran out asks it of a whole stack.
 def is_library(frame: Frame) -> bool:
-    """Whether a line is of torch, of what it generated, of Python's library or of C++, or hands an
-    operator on, as a mode of torch does that watches what the program calls."""
+    """Whether a line belongs to torch, its generated code, Python's library or C++, or passes an operator on,
+    like a torch mode that watches the program's calls."""
     name = frame.filename
     return frame.name in _HANDS_ON or bool(
         _CPP.search(name) or _TORCH.search(name) or _GENERATED.search(name) or _LIBRARY.search(name)
@@ -76,7 +77,7 @@ def is_library(frame: Frame) -> bool:
 
 
 def frame_marks(frame: Frame) -> Mark:
-    """What the line alone tells."""
+    """The evidence of one line alone."""
     filename, _, name = frame
     if _CPP.search(filename):
         return _cpp_marks(name)
@@ -112,7 +113,7 @@ def _cpp_marks(name: str) -> Mark:
 
 
 def stack_marks(stacks: Sequence[Sequence[int]], frames: Sequence[Frame]) -> Ints:
-    """For each stack the marks of all of its lines, and those of lines that follow one another."""
+    """For each stack the evidence of all its lines, and of lines that follow one another."""
     of_frame = [int(frame_marks(each)) for each in frames]
     named_backward = [each.name == "backward" for each in frames]
     applies = [bool(each.name == "apply" and _FUNCTION.search(each.filename)) for each in frames]

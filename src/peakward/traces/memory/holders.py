@@ -1,4 +1,4 @@
-"""What is held at one moment: by category, by place, by the stack that made it."""
+"""The memory held at one moment: by category, by place, by the stack that allocated it."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -19,7 +19,7 @@ MOST_LINES: Final = 12
 def shares(
     codes: Ints, names: Sequence[str], n_bytes: Ints, alive: Flags
 ) -> tuple[MemoryShare, ...]:
-    """Of each name that has any, the greatest first."""
+    """The share of each name with any allocations, the largest first."""
     n = np.bincount(codes[alive], minlength=len(names))
     held = np.zeros(len(names), np.int64)
     np.add.at(held, codes[alive], n_bytes[alive])
@@ -32,7 +32,7 @@ def shares(
 def holders(
     snapshot: Snapshot, found: Lifetimes, n_bytes: Ints, category: Ints, alive: Flags
 ) -> tuple[tuple[MemoryHolder, ...], int]:
-    """The greatest by stack, and how many there are in all."""
+    """The largest holders by stack, and the number of all holders."""
     rows = np.flatnonzero(alive)
     stacks, place = np.unique(found.stack[rows], return_inverse=True)
     held = np.zeros(len(stacks), np.int64)
@@ -58,7 +58,7 @@ def holders(
 
 
 def source(snapshot: Snapshot, stack: int) -> str | None:
-    """The line of the program that a stack comes from; of a stack without one its innermost."""
+    """The program's line of a stack; for a stack without one, the innermost line."""
     lines = _lines(snapshot, stack)
     return lines[0] if lines else None
 
@@ -68,7 +68,7 @@ def _lines(snapshot: Snapshot, stack: int) -> tuple[str, ...]:
         return ()
     frames = [snapshot.frames[each] for each in snapshot.stacks[stack]]
     own = [each for each in frames if not is_library(each)]
-    # Of a stack of C++ alone, the allocator's own lines are the innermost and tell nothing.
+    # In a stack of C++ only, the innermost lines are the allocator's own and tell nothing.
     telling = own or [each for each in frames if is_node(each)] or frames
     return tuple(_line(each, snapshot.directory) for each in telling[:MOST_LINES])
 

@@ -1,8 +1,8 @@
-"""Allocations of one device: where each lay, and from which event to which it was held.
+"""Allocations of one device: their addresses, and the events between which they were held.
 
-A position is a moment of the recording: 0 before its first event, i + 1 after event i. The history
-of torch is a ring that may have lost its beginning, so what was there at position 0 is told by the
-end: blocks that no event made, and frees of what no event made.
+A position is a moment of the recording: 0 before its first event, i + 1 after event i. torch's history is a
+ring buffer that may have lost its beginning. So the end tells which memory existed at position 0: blocks that
+no event allocated, and frees of memory that no event allocated.
 """
 
 from collections.abc import Sequence
@@ -18,33 +18,34 @@ _KINDS = (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED)
 
 
 class Contradictions(NamedTuple):
-    """What events and segments say of one another that cannot be, as after a pause of recording."""
+    """Contradictions between events and segments, for example after a pause of recording."""
 
     n_events: int
-    """Of addresses allocated while allocated, or freed while free."""
+    """Events that allocate an allocated address, or free a free one."""
     n_blocks: int
-    """Of blocks that are allocated by only one of events and segments, or differ in size."""
+    """Blocks that only events or only segments show as allocated, or that differ in size."""
     n_bytes: int
-    """Allocated at the end by the events less by the segments, as asked for."""
+    """Requested bytes at the end by the events, minus those by the segments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lifetimes:
-    """Equally long columns, one row an allocation."""
+    """Columns of equal length with one row for each allocation."""
 
     address: Ints
     requested_bytes: Ints
     born: Ints
-    """The first position at which it is held; 0 also for what was made before the recording."""
+    """The first position at which it is held; 0 also for memory from before the recording."""
     freed: Ints
-    """The first position at which the program has let it go; `n_positions` if never."""
+    """The first position at which the program has freed it; `n_positions` if never."""
     released: Ints
-    """The same for when the allocator could use it again: later where another stream used it."""
+    """The first position at which the allocator could reuse it: later than `freed` where another stream used
+    it."""
     stack: Ints
-    """Of the allocation."""
+    """The stack of the allocation."""
     free_stack: Ints
     block_bytes: Ints
-    """Of those there at the end their block's; 0 of others."""
+    """The block's size for allocations that exist at the end; 0 for others."""
     n_positions: int
     contradictions: Contradictions
 
@@ -53,24 +54,24 @@ class Lifetimes:
 
     @property
     def before(self) -> Flags:
-        """Which were made before the recording."""
+        """Mask of the allocations from before the recording."""
         made: Flags = self.born == 0
         return made
 
     def alive(self, position: int) -> Flags:
-        """Which the program holds there."""
+        """Mask of the allocations that the program holds at a position."""
         held: Flags = (self.born <= position) & (position < self.freed)
         return held
 
 
 def lifetimes(events: Events, blocks: Sequence[Block]) -> Lifetimes:
-    """Of the events of one device, and its blocks at the end."""
+    """The lifetimes from one device's events and its blocks at the end."""
     rows = np.flatnonzero(np.isin(events.action, _KINDS))
     rows = rows[np.argsort(events.address[rows], kind="stable")]
     action, address = events.action[rows], events.address[rows]
     again = np.r_[False, address[1:] == address[:-1]]
     previous = np.r_[NONE, action[:-1]]
-    # A free whose allocation is not among the events begins a row as an allocation does.
+    # A free without its allocation among the events begins a row, just as an allocation does.
     repeated = again & (action != Action.ALLOC) & (previous >= action)
     begins = ~again | (action == Action.ALLOC) | repeated
     row = np.cumsum(begins) - 1
@@ -80,7 +81,7 @@ def lifetimes(events: Events, blocks: Sequence[Block]) -> Lifetimes:
     free = np.where(requested >= 0, requested, completed)
     first = rows[begins]
     has_alloc = action[begins] == Action.ALLOC
-    # Where the ring begins between the two, the program had let it go before.
+    # Where the ring begins between the two, the program had freed it before.
     asks = bool((events.action == Action.FREE_REQUESTED).any())
     let_go = ~has_alloc & (requested < 0) & (completed >= 0) & (asks | (completed == 0))
     completes = bool((events.action == Action.FREE_COMPLETED).any())
@@ -102,20 +103,20 @@ def lifetimes(events: Events, blocks: Sequence[Block]) -> Lifetimes:
 
 
 def _first(rows: Ints, row: Ints, chosen: Flags, n: int) -> Ints:
-    """For each of n rows the first of its chosen events, or NONE."""
+    """For each of n rows its first chosen event, or NONE."""
     found = np.full(n, NONE, np.int64)
     found[row[chosen][::-1]] = rows[chosen][::-1]
     return found
 
 
 def _with_blocks(found: Lifetimes, blocks: Sequence[Block]) -> Lifetimes:
-    """Sizes of the blocks that are there at the end, and rows of those that no event names."""
+    """Add the sizes of the blocks at the end, and rows for blocks that no event names."""
     held = [each for each in blocks if each.state == ALLOCATED]
     at = np.array([each.address for each in held], np.int64)
     sizes = np.array([each.n_bytes for each in held], np.int64)
     asked = np.array([each.requested_bytes for each in held], np.int64)
     stacks = np.array([each.stack for each in held], np.int64)
-    # Rows are in order of address, then of time: the last of an address is what lies there now.
+    # Rows are sorted by address, then by time: the last row of an address is what exists now.
     last = np.searchsorted(found.address, at, side="right") - 1
     known = (last >= 0) & (found.address[last] == at) if len(found) else np.zeros(len(at), bool)
     alive = known.copy()
@@ -130,7 +131,7 @@ def _with_blocks(found: Lifetimes, blocks: Sequence[Block]) -> Lifetimes:
     n_asked = int(found.requested_bytes[found.freed == found.n_positions].sum())
     difference = n_asked + int(asked[~known].sum()) - int(asked.sum())
     n, end = int(alone.sum()), found.n_positions
-    # An address that events freed last was allocated again while nothing was recorded.
+    # An address whose last event is a free was allocated again while nothing was recorded.
     born = np.where(known[alone], found.freed[last[alone]], 0) if len(found) else np.zeros(n, int)
     added = {
         "address": at[alone],

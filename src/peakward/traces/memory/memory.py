@@ -1,4 +1,4 @@
-"""A snapshot that was read, and what can be asked of it: what `peakward.memory` gives."""
+"""A snapshot that was read, with its analyses: the result of `peakward.memory`."""
 
 from functools import cached_property
 from pathlib import Path
@@ -29,7 +29,7 @@ class Memory(Result):
 
     @cached_property
     def devices(self) -> tuple[OneDevice, ...]:
-        """Those that it has events or segments of."""
+        """The devices with events or segments."""
         snapshot = self.snapshot
         marks = stack_marks(snapshot.stacks, snapshot.frames)
         numbers = {each.device for each in snapshot.segments}
@@ -37,7 +37,7 @@ class Memory(Result):
         return tuple(OneDevice(snapshot, each, marks) for each in sorted(numbers))
 
     def report(self) -> MemoryReport:
-        """Everything at once, as the record that `--json` prints.
+        """The complete analysis, as the record that `--json` prints.
 
         Raises:
             PeakwardError: working it out takes more memory than there is.
@@ -87,7 +87,7 @@ def memory(path: str | Path) -> Memory:
 
 
 def _missing(device: OneDevice, record: DeviceMemory) -> list[str]:
-    """What one device's part of the snapshot cannot say."""
+    """Sentences on the gaps in one device's part of the snapshot."""
     name, check, said = f"GPU {device.device}", record.check, []
     if not record.n_events:
         said.append(

@@ -1,6 +1,6 @@
-"""What allocations are for, as far as stacks tell: never by size or order of events.
+"""The categories and places of allocations by their stacks, never by size or order of events.
 
-Each rule names its evidence; what none of them tells is `untold`.
+Each rule names its evidence. An allocation without evidence is `untold`.
 """
 
 from typing import Final, NamedTuple
@@ -35,20 +35,21 @@ EVIDENCE: Final = {
 
 
 class Origins(NamedTuple):
-    """Of each allocation."""
+    """The category and place of each allocation."""
 
     category: Ints
-    """Position in CATEGORIES."""
+    """The position in CATEGORIES."""
     place: Ints
-    """Position in PLACES: which part of the program made it."""
+    """The position in PLACES: the part of the program that allocated it."""
     backward_by_absence: bool
-    """Whether stacks without Python counted as backward's."""
+    """Whether stacks without Python counted as the backward pass."""
 
 
 def origins(found: Lifetimes, events: Events, marks: Ints) -> Origins:
-    """By the marks of each stack (`frame_marks.stack_marks`)."""
+    """The origins by the marks of each stack (`frame_marks.stack_marks`)."""
     made, let_go = _marks_of(found.stack, marks), _marks_of(found.free_stack, marks)
-    # autograd runs the backward pass on threads of its own, whose stacks have no Python. Counted so
+    # autograd runs the backward pass on threads of its own, whose stacks have no Python. They count as
+    # backward only in a program that trains, by its stacks: elsewhere a thread of C++ may be anything.
     # only in a program that trains, by its stacks: elsewhere a thread of C++ may be anything.
     trains = bool(_has(marks, Mark.BACKWARD | Mark.OPTIMIZER | Mark.ZERO_GRAD).any())
     cpp_stacks = bool((~_has(marks, Mark.PYTHON) & (marks != 0)).any())
@@ -67,10 +68,11 @@ def origins(found: Lifetimes, events: Events, marks: Ints) -> Origins:
     outlived = optimizer & (first_other < found.freed)
     gone = found.freed < found.n_positions
 
-    # The first that holds; a rule further down knows less.
+    # The first match counts; a later rule knows less.
     rules: tuple[tuple[str, Flags], ...] = (
         ("workspace", _has(made, Mark.WORKSPACE)),
-        # Not what is never let go: cuBLAS's workspace for autograd's thread is, and was taken for a
+        # Allocations that are never freed are excluded: cuBLAS's workspace for autograd's thread is one, and
+        # was taken for a gradient (32 MiB on an H100).
         # gradient (32 MiB on an H100).
         ("gradients", backward & gone & (_has(let_go, Mark.ZERO_GRAD) | in_step)),
         ("temporaries", backward & gone & freed_in_backward),
@@ -90,7 +92,7 @@ def origins(found: Lifetimes, events: Events, marks: Ints) -> Origins:
 
 
 def _marks_of(stack: Ints, marks: Ints) -> Ints:
-    """NONE has no marks, as an empty stack: `_in_backward` tells the two apart."""
+    """The marks of each stack. NONE has no marks, like an empty stack; `_in_backward` tells the two apart."""
     return np.where(stack == NONE, 0, np.r_[marks, 0][stack])
 
 
@@ -107,15 +109,15 @@ def _in_backward(stack: Ints, marks: Ints, by_absence: bool) -> Flags:
 
 
 def _named_forward(found: Lifetimes, events: Events) -> Flags:
-    """Allocations of which the event names the forward lines that its backward is of."""
+    """Allocations whose event names the forward lines of their backward pass."""
     named = np.r_[False, events.has_forward]
     chosen: Flags = named[found.born]
     return chosen
 
 
 def _next_event(events: Events, marks: Ints, born: Ints, *, inside: bool) -> Ints:
-    """The first position at or behind `born` of an event inside the optimiser's step, or of one with
-    Python's stack outside of it; beyond all positions where there is none."""
+    """The first position at or after `born` of an event inside the optimiser's step, or of one with a Python
+    stack outside it; beyond all positions where there is none."""
     of_event = _marks_of(events.stack, marks)
     chosen = _has(of_event, Mark.OPTIMIZER)
     if not inside:

@@ -1,4 +1,4 @@
-"""How well segments are filled: at the end by their kind, at any moment by what is free in them."""
+"""How well segments are filled: by kind at the end, by free pieces at any moment."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from peakward.traces.memory.table import Ints, Segment
 
 
 def segment_kinds(segments: Sequence[Segment]) -> tuple[SegmentKind, ...]:
-    """Those at the end, the kind that holds the most first."""
+    """The segments at the end by kind, the kind with the most memory first."""
     by_name: dict[str, list[Segment]] = {}
     for each in segments:
         by_name.setdefault(_name(each), []).append(each)
@@ -53,7 +53,7 @@ def _kind(name: str, segments: Sequence[Segment]) -> SegmentKind:
 def free_pieces(
     found: Lifetimes, block_bytes: Ints, held: Sequence[tuple[int, int]], position: int
 ) -> list[int]:
-    """Bytes of each free piece of what is held (`segment_lives.held_at`) at a position."""
+    """Bytes of each free piece of the held memory (`segment_lives.held_at`) at a position."""
     rows = np.flatnonzero((found.born <= position) & (position < found.released))
     rows = rows[np.argsort(found.address[rows], kind="stable")]
     starts = found.address[rows]

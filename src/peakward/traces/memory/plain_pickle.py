@@ -1,10 +1,10 @@
-"""A pickle of plain values, read without ever running anything.
+"""Reads a pickle of plain values without ever running anything.
 
-`pickle.Unpickler` with a `find_class` that refuses would run nothing either, but it takes memory as
-the file says (2**32 memo slots for five bytes, a string of the length that is claimed), recurses into
-nested keys, and holds every dict at once: 1 KB for each event of a snapshot. Here an opcode that
-names a class, calls, builds, or asks for persistent or registered objects is not known at all; a
-length is read only as far as the file goes; and dicts may be taken away as they are finished.
+`pickle.Unpickler` with a refusing `find_class` would run nothing either. But it takes as much memory as the
+file claims (2**32 memo slots for five bytes, a string of the claimed length), recurses into nested keys, and
+holds every dict at once: 1 KB for each event of a snapshot. This reader does not know any opcode that names a
+class, calls, builds, or asks for persistent or registered objects. It reads a length only as far as the file
+goes, and dicts may be taken away as soon as they are finished.
 """
 
 import re
@@ -16,30 +16,30 @@ from peakward.records.errors import PeakwardError
 
 CHUNK: Final = 1 << 20
 MAX_TEXT: Final = 1 << 24
-"""Bytes of one string: an error message of torch or a kernel's source has thousands."""
+"""The most bytes of one string. An error message of torch or a kernel's source has thousands."""
 MAX_LONG: Final = 32
-"""Bytes of one integer."""
+"""The most bytes of one integer."""
 MAX_DEPTH: Final = 64
-"""Of marks, so of containers within one another; a snapshot has about ten."""
+"""The most marks, and so the deepest nesting of containers. A snapshot has about ten."""
 
 FREELY_HELD: Final = 256 << 20
 MOST_HELD: Final = 16
-"""Times the bytes read, that what is held may take beyond `FREELY_HELD`: recordings of an H100 take 5 to 8
-times theirs, a file of nothing but empty lists 120 times its own."""
+"""The limit of held memory beyond `FREELY_HELD`, as a multiple of the bytes read. Recordings of an H100 take
+5 to 8 times theirs, a file of nothing but empty lists 120 times its own."""
 
 _REFERENCES = re.compile(rb"\]\x94\(((?:h.|j.{4})+)e(?!\()", re.DOTALL)
-"""A whole list of things seen before: a stack. In one match, since two thirds of a snapshot's opcodes
-are such references, and by its bytes a known stack is found again without looking at its frames."""
+"""A whole list of references to earlier values: a stack. One pattern matches it, because two thirds of a
+snapshot's opcodes are such references, and its bytes find a known stack without looking at its frames."""
 _REFERENCE = re.compile(rb"h(.)|j(.{4})", re.DOTALL)
 _FLOAT = struct.Struct(">d")
 _ITEM_BYTES = 40
-"""A slot of a container and an integer in it."""
+"""A slot of a container, and an integer in it."""
 _ENTRY_BYTES = 140
-"""Of a dict, with its key's and value's slots at the least load of its table."""
+"""A dict's entry, with its key's and value's slots at the lowest load of its table."""
 _CONTAINER_BYTES = 80
 
 SPENT: Final = object()
-"""What a dict that was taken away leaves where the pickle might refer to it again."""
+"""The placeholder of a dict that was taken away, where the pickle might refer to it again."""
 
 FORBIDDEN = {
     0x63: "names a class or function",
@@ -58,44 +58,44 @@ FORBIDDEN = {
     0x97: "asks for a buffer outside the file",
     0x98: "asks for a buffer outside the file",
 }
-"""Opcodes that a pickle of plain values never has, by what they would do."""
+"""Opcodes that a pickle of plain values never has, with their effect."""
 
 
 _CONSTANTS: dict[int, Any] = {0x4E: None, 0x88: True, 0x89: False, 0x29: ()}
 _TEXTS = {0x58: 4, 0x8C: 1, 0x8D: 8}
-"""BINUNICODE, SHORT_BINUNICODE, BINUNICODE8, by the bytes of their lengths."""
+"""BINUNICODE, SHORT_BINUNICODE and BINUNICODE8, with the bytes of their lengths."""
 _BYTES = {0x42: 4, 0x43: 1, 0x8E: 8}
 """BINBYTES, SHORT_BINBYTES, BINBYTES8."""
 _KEYS = {str, int}
 
 
 class Malformed(PeakwardError):
-    """The file is no pickle of plain values, or ends early."""
+    """The file is not a pickle of plain values, or ends early."""
 
 
 class Collector(Protocol):
-    """Takes dicts out of a pickle as it is read."""
+    """Takes dicts out of a pickle while it is read."""
 
     @property
     def n_bytes(self) -> int:
-        """About what it holds of those it took."""
+        """The approximate bytes that it holds of the dicts it took."""
 
     def take(self, found: dict[Any, Any]) -> object | None:
-        """What stands in the dict's place, which it must not keep; None to leave it there."""
+        """The placeholder for the dict, which may not contain it; None to leave the dict in place."""
 
 
 class Readable(Protocol):
-    """A file, or what unpacks one."""
+    """A file, or an unpacker of one."""
 
     def read(self, n_bytes: int, /) -> bytes:
-        """The next of it."""
+        """The next bytes."""
 
 
 class PlainPickle:
     """Reads one pickle of dicts, lists, tuples, text, bytes, numbers, bools and None.
 
-    A tuple stands for a list of which every element was seen before in the file. Dicts have text or
-    integers as keys.
+    A list whose elements were all seen before in the file becomes a tuple. Dicts have text or integers as
+    keys.
     """
 
     def __init__(self, file: Readable, collector: Collector, max_bytes: int) -> None:
@@ -136,9 +136,9 @@ class PlainPickle:
             raise Malformed(f"broken near byte {self._n_before + self._at:,}")
         return self._stack[0]
 
-    # One loop rather than a method an opcode: a call each would double the time.
+    # One loop instead of a method for each opcode: a call each would double the time.
     def _run(self) -> bool:  # noqa: PLR0912, PLR0915
-        """Carry out what the buffer holds; whether that was the pickle's end."""
+        """Process the buffer; returns whether it held the pickle's end."""
         self._fill()
         buffer, at = self._buffer, self._at
         # No opcode of a fixed length has more than nine bytes.
@@ -222,13 +222,14 @@ class PlainPickle:
         return False
 
     def _seldom(self, op: int) -> None:
-        """An opcode with `self._at` behind it."""
+        """Process a rare opcode; `self._at` is behind it."""
         stack = self._stack
         if op in _CONSTANTS:
             stack.append(_CONSTANTS[op])
         elif op in _TEXTS:
             text = self._sized(_TEXTS[op], MAX_TEXT).decode("utf-8", "surrogatepass")
-            # Its widest character makes all of them as wide: up to four bytes for one in the file.
+            # The widest character of a string sets the width of all: up to four bytes for one byte in the
+            # file.
             self._held += sys.getsizeof(text)
             stack.append(text)
         elif op in _BYTES:
@@ -250,7 +251,7 @@ class PlainPickle:
             self._marked(op)
 
     def _marked(self, op: int) -> None:
-        """An opcode that takes what lies above a mark, or one value."""
+        """Process an opcode that takes the values above a mark, or one value."""
         stack = self._stack
         if op == 0x65:  # APPENDS
             self._extend(self._above_mark())
@@ -289,7 +290,7 @@ class PlainPickle:
     def _set_items(self, start: int, memo_index: int) -> None:
         stack = self._stack
         keys, values = stack[start::2], stack[start + 1 :: 2]
-        # Keys that nest could take ages to hash, or end the process by recursion.
+        # Nested keys could take very long to hash, or end the process by recursion.
         if start < 1 or len(keys) != len(values) or not set(map(type, keys)) <= _KEYS:
             raise TypeError
         del stack[start:]
@@ -301,14 +302,14 @@ class PlainPickle:
         if kept is None:
             self._held += _ENTRY_BYTES * len(keys)
             return
-        # What it counted as a container stays counted: the memo may hold it at other places.
+        # Its bytes as a container stay counted, because the memo may hold it in other places.
         stack[-1] = kept
         self._check_held()  # A stack of many frames takes many times the bytes that name it.
         if memo_index >= 0 and self._memo[memo_index] is target:
             self._memo[memo_index] = SPENT
 
     def _tuple(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Small ones of integers, such as a pool's id, are kept once."""
+        """The tuple. Small ones of integers, such as a pool's id, are kept once."""
         if len(values) <= 3 and all(type(each) is int for each in values):
             known = self._tuples.get(values)
             if known is not None:
@@ -329,13 +330,13 @@ class PlainPickle:
         return known
 
     def _put(self, index: int) -> None:
-        """What comes next in the memo: picklers number one after the other."""
+        """Put a value at the memo's next index: picklers number one after the other."""
         if index != len(self._memo):
             raise ValueError
         self._memo.append(self._stack[-1])
 
     def _sized(self, n_length: int, most: int) -> bytes:
-        """Bytes after a length of `n_length` bytes."""
+        """The bytes after a length of `n_length` bytes."""
         return self._bytes(int.from_bytes(self._bytes(n_length, 8), "little"), most)
 
     def _bytes(self, n: int, most: int) -> bytes:
@@ -352,7 +353,8 @@ class PlainPickle:
         return found
 
     def _fill(self) -> None:
-        # Here rather than between runs: a text across the end of each chunk makes one run of all.
+        # Done here and not between runs: a text across the end of each chunk would make one run of
+        # everything.
         self._check_held()
         chunk = b"" if self._ended else self._file.read(CHUNK)
         self._ended = not chunk

@@ -1,5 +1,8 @@
-"""What each allocation of a recorded case was for, by what the case itself knows: where its tensors
-lay, which phase and which module ran. Nothing is guessed by size or by stacks."""
+"""The purpose of each allocation of a recorded case.
+
+The case itself knows where its tensors lay, and which phase and module ran. Nothing is guessed by size or by
+stacks.
+"""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple, get_args
@@ -16,19 +19,19 @@ PHASES: Final = ("build", "forward", "backward", "optimizer")
 
 
 class Purposes(NamedTuple):
-    """Of each allocation."""
+    """The purpose and origin of each allocation."""
 
     purpose: Ints
-    """Position in PURPOSES."""
+    """The position in PURPOSES."""
     phase: Ints
-    """Of its making: position in PHASES."""
+    """The position in PHASES of the phase that allocated it."""
     module: Ints
-    """That ran as it was made: position in `modules`."""
+    """The position in `modules` of the module that ran at the allocation."""
     modules: tuple[str, ...]
 
 
 class Moments:
-    """Positions (`lifetimes`) of the marks of one recording."""
+    """Converts the marks of one recording to positions (`lifetimes`)."""
 
     def __init__(self, events: Events, marks: MemoryMarks) -> None:
         counted = np.isin(events.action, (Action.ALLOC, Action.FREE_REQUESTED))
@@ -42,23 +45,26 @@ class Moments:
         self.marks = marks
 
     def of(self, n_events: int) -> int:
-        """The position behind so many allocations and frees."""
+        """The position after that many allocations and frees."""
         return int(self._at[n_events])
 
     def counted(self, position: int) -> int:
-        """Allocations and frees by a position: the converse of `of`."""
+        """The number of allocations and frees before a position: the inverse of `of`."""
         return int(np.searchsorted(self._at, position, side="right")) - 1
 
     def many(self, n_events: Sequence[int]) -> Ints:
-        """The same of several."""
+        """The positions for several numbers."""
         found: Ints = self._at[np.array(n_events, np.int64)]
         return found
 
 
 def purposes(found: Lifetimes, moments: Moments) -> Purposes:
-    """The first rule that holds: its tensor was there between steps, or is a copy of a weight; it went
-    with cuBLAS's workspaces; it was made by a module in the forward pass, or again in backward, and let
-    go in backward outside of modules; else it is a temporary."""
+    """The purpose of each allocation by the first rule that holds.
+
+    The rules: its tensor existed between steps, or is a copy of a weight; it was freed with cuBLAS's
+    workspaces; a module made it in the forward pass, or again in backward, and it was freed in backward
+    outside modules; else it is a temporary.
+    """
     marks = moments.marks
     phases = [PHASES.index(phase) for _, phase in marks.phases]
     phase_starts = moments.many([at for at, _ in marks.phases])
@@ -86,7 +92,7 @@ def purposes(found: Lifetimes, moments: Moments) -> Purposes:
 
 
 def held_bytes(found: Lifetimes, n_bytes: Ints, chosen: Flags) -> Ints:
-    """Of the chosen allocations what is held at every position."""
+    """The bytes of the chosen allocations that are held at each position."""
     change = np.zeros(found.n_positions + 1, np.int64)
     np.add.at(change, found.born[chosen], n_bytes[chosen])
     np.subtract.at(change, found.freed[chosen], n_bytes[chosen])
@@ -95,7 +101,8 @@ def held_bytes(found: Lifetimes, n_bytes: Ints, chosen: Flags) -> Ints:
 
 
 def _running(positions: Ints, starts: Ints, codes: Sequence[int], before: int) -> Ints:
-    """What ran as the event before each position happened: of starts at one place the last."""
+    """The code that was running as the event before each position happened. Of several starts at one place
+    the last counts."""
     index = np.searchsorted(starts, positions, side="left")
     found: Ints = np.r_[before, np.array(codes, np.int64)][index]
     return found

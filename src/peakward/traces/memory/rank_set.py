@@ -1,13 +1,13 @@
-"""A set of ranks below a known number, with the neighbour of each in a few steps."""
+"""A set of ranks below a known number that finds the neighbour of a rank in a few steps."""
 
 WIDTH = 1024
 
 
 class RankSet:
-    """Bits in words, and above them bits that say which words have any: three levels for 10**8.
+    """Bits in words, and above them bits that say which words are not empty: three levels for 10**8.
 
-    A sorted list moves all that lies behind what it takes in: with it a snapshot of 300,000 allocations
-    at random places, none let go, took 7.0 s of CPU, with this 2.6 s, and no square is left.
+    A sorted list moves all elements behind an insertion. With a list, a snapshot of 300,000 allocations at
+    random places, none of them freed, took 7.0 s of CPU; with this set it takes 2.6 s and grows linearly.
     """
 
     def __init__(self, n: int) -> None:
@@ -17,7 +17,7 @@ class RankSet:
             self._levels.append([0] * max(n, 1))
 
     def add(self, rank: int) -> None:
-        """Put it in, whether or not it is there."""
+        """Add the rank, whether or not it is there."""
         for level in self._levels:
             rank, bit = divmod(rank, WIDTH)
             before = level[rank]
@@ -26,7 +26,7 @@ class RankSet:
                 return
 
     def discard(self, rank: int) -> None:
-        """Take it out, whether or not it is there."""
+        """Remove the rank, whether or not it is there."""
         for level in self._levels:
             rank, bit = divmod(rank, WIDTH)
             level[rank] &= ~(1 << bit)
@@ -34,7 +34,7 @@ class RankSet:
                 return
 
     def after(self, rank: int) -> int | None:
-        """The least above this one; None where there is none."""
+        """The smallest rank above this one; None where there is none."""
         for height, level in enumerate(self._levels):
             word, bit = divmod(rank, WIDTH)
             above = level[word] >> bit + 1
@@ -47,7 +47,7 @@ class RankSet:
         return None
 
     def by(self, rank: int) -> int | None:
-        """The greatest of those up to this one; None where there is none."""
+        """The largest rank up to and including this one; None where there is none."""
         bit_after = 1
         for height, level in enumerate(self._levels):
             word, bit = divmod(rank, WIDTH)

@@ -1,5 +1,5 @@
-"""Memory that the allocator held: segments of one device from the event that brought each to the one
-that gave it back, and how much they were together."""
+"""The memory that the allocator held: one device's segments between the events that created and freed them,
+and their total."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -26,9 +26,9 @@ class SegmentLife(NamedTuple):
 
 
 def segment_lives(events: Events, segments: Sequence[Segment]) -> list[SegmentLife]:
-    """All but expandable ones, whose parts come and go."""
+    """All segments but expandable ones, whose parts come and go."""
     end = len(events) + 1
-    # Backwards from the end, since the ring may lack the beginning.
+    # The loop runs backwards from the end, because the ring buffer may lack the beginning.
     held = {each.address: (each.n_bytes, end) for each in segments if not each.is_expandable}
     lives = []
     chosen = np.isin(events.action, (Action.SEGMENT_ALLOC, Action.SEGMENT_FREE))
@@ -43,7 +43,7 @@ def segment_lives(events: Events, segments: Sequence[Segment]) -> list[SegmentLi
 
 
 def reserved_bytes(events: Events, segments: Sequence[Segment]) -> Ints:
-    """At every position, reckoned backwards from what the segments hold at the end."""
+    """Reserved bytes at every position, computed backwards from the segments at the end."""
     sign = np.zeros(len(Action), np.int64)
     for action, value in _SIGN.items():
         sign[action] = value
@@ -53,8 +53,8 @@ def reserved_bytes(events: Events, segments: Sequence[Segment]) -> Ints:
 
 
 def held_at(events: Events, segments: Sequence[Segment], position: int) -> list[tuple[int, int]]:
-    """Stretches of addresses held at a position, each from its first to behind its last byte; parts
-    of expandable segments that touch are one."""
+    """Address ranges held at a position, each from its first byte to behind its last. Adjacent parts of
+    expandable segments are one range."""
     plain = {
         each.address: each.address + each.n_bytes for each in segments if not each.is_expandable
     }

@@ -1,4 +1,4 @@
-"""What the allocator held at the end: segments and their blocks, checked."""
+"""The allocator's segments and blocks at the end, checked."""
 
 import itertools
 from typing import Any, Final
@@ -10,16 +10,16 @@ from peakward.traces.memory.table import Block, Segment
 ALLOCATED: Final = "active_allocated"
 INACTIVE: Final = "inactive"
 STATES: Final = (ALLOCATED, "active_awaiting_free", "active_pending_free", INACTIVE)
-"""The two in the middle are one: freed by the program, still in use on another stream. Which of the
-names it has depends on whether Python or C++ wrote the snapshot."""
+"""The two in the middle mean the same: freed by the program, still in use on another stream. Which name is
+used depends on whether Python or C++ wrote the snapshot."""
 MAX_DEVICES: Final = 64
-"""Of one process; each is worked out from all events."""
+"""The most devices of one process, because each one is analysed from all events."""
 
 _MAX = 1 << 62
 
 
 def segments(found: Any, stacks: Stacks) -> tuple[Segment, ...]:
-    """Records of a snapshot's `segments`, in order of device and address.
+    """The records of a snapshot's `segments`, in order of device and address.
 
     Raises:
         PeakwardError: one is no segment, its blocks do not fill it or are another's too, or a size
@@ -35,7 +35,8 @@ def segments(found: Any, stacks: Stacks) -> tuple[Segment, ...]:
 
 
 def _check_blocks_are_their_own(found: Any) -> None:
-    """Or a file of n bytes could have n² blocks: a pickle refers to what it had before in two."""
+    """Refuse shared lists of blocks. Otherwise a file of n bytes could have n² blocks, because a pickle
+    refers to an earlier value in two bytes."""
     every = [each.get("blocks") for each in found if isinstance(each, dict)]
     lists = [id(each) for each in every if isinstance(each, list | tuple)]
     if len(set(lists)) < len(lists):
@@ -79,7 +80,7 @@ def _block(found: Any, where: str, address: int, stacks: Stacks) -> Block:
         n_bytes=n_bytes,
         requested_bytes=_whole(found, "requested_size", where, default=n_bytes),
         state=str(state),
-        # torch writes no frames where it has no context of an allocation.
+        # torch writes no frames where an allocation has no context.
         stack=stacks.position(found.get("frames") or None),
     )
 

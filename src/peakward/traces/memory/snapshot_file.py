@@ -1,4 +1,4 @@
-"""A file of an allocator snapshot to its columns."""
+"""Reads the file of an allocator snapshot into columns."""
 
 import gzip
 import zlib
@@ -16,8 +16,8 @@ from peakward.traces.reading import GZIP, SQLITE, refuse_pipe
 
 EXPECTED: Final = "expected an allocator snapshot (torch.cuda.memory._dump_snapshot)"
 MOST_UNPACKED: Final = 100
-"""Times the bytes of a gzip that its content may have: recordings of an H100 have 8 to 15 times as many,
-a content made to be small when packed 1000 times."""
+"""The most bytes of a gzip's content, as a multiple of the gzip's own. Recordings of an H100 reach 8 to 15,
+content made to pack well 1000."""
 _MAX_TEXT: Final = 500
 _UNKNOWN_FREE_BYTES: Final = 8 << 30
 
@@ -60,14 +60,14 @@ def read(path: Path, max_bytes: int | None = None) -> Snapshot:
 
 
 class _Bounded:
-    """The content of a gzip, as far as a recording's would go."""
+    """The content of a gzip, up to the size that a recording would have."""
 
     def __init__(self, unpacked: gzip.GzipFile, most: int) -> None:
         self._unpacked = unpacked
         self._most = most
 
     def read(self, n_bytes: int) -> bytes:
-        """The next of it.
+        """The next bytes.
 
         Raises:
             PeakwardError: it has more than `most` bytes.
@@ -114,10 +114,10 @@ def _snapshot(found: Any, collector: EventCollector, name: str) -> Snapshot:
 
 
 def _event_counts(traces: Any, n_events: int) -> list[int]:
-    """Events of each device."""
+    """The number of events of each device."""
     if isinstance(traces, list | tuple) and len(traces) <= MAX_DEVICES:
         counts = [len(each) if isinstance(each, list | tuple) else -1 for each in traces]
-        # The sum first: a list that is named many times is looked through only where it is right.
+        # The sum is checked first: a list that is named many times is examined only where the sum is right.
         if sum(counts) == n_events and all(event is EVENT for each in traces for event in each):
             return counts
     raise PeakwardError(
@@ -127,7 +127,7 @@ def _event_counts(traces: Any, n_events: int) -> list[int]:
 
 
 def _annotations(found: Any) -> tuple[Annotation, ...]:
-    """In the order of their times; one that is named several times is there once."""
+    """The annotations in the order of their times. One that is named several times is kept once."""
     if not isinstance(found, list | tuple):
         return ()
     each_once = {id(each): each for each in found if isinstance(each, dict)}.values()

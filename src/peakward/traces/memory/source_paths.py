@@ -1,4 +1,4 @@
-"""Files of stacks by names that say the same on every machine."""
+"""Names of source files that are the same on every machine."""
 
 import re
 
@@ -6,8 +6,8 @@ _PACKAGE = re.compile(r"^.*[/\\](?:(?:site|dist)-packages[/\\]|src[/\\](?=peakwa
 
 
 def source_path(filename: str, directory: str) -> str:
-    """An installed package's file from the package on, Peakward's own alike; one under `directory`
-    relative to that; any other as it is. No file is below an empty `directory`."""
+    """An installed package's file, and Peakward's own, from the package on; a file under `directory` relative
+    to it; any other file unchanged. No file is below an empty `directory`."""
     short = _PACKAGE.sub("", filename)
     if short != filename or not directory:
         return short

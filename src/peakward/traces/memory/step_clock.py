@@ -1,8 +1,8 @@
 """A recorded step of a GPU on the clock of its kernels.
 
-The allocator's history counts, torch's profiler times: both tell of every allocation and free of one
-allocator, under its lock, so that the n-th of one is the n-th of the other. Address and size of each
-must agree, or nothing is joined.
+The allocator's history counts, and torch's profiler times. Both record every allocation and free of one
+allocator under its lock, so the n-th of one is the n-th of the other. The address and size of each must
+agree, or nothing is joined.
 """
 
 from typing import NamedTuple
@@ -38,7 +38,7 @@ PHASE_CODES: dict[Phase, PhaseCode] = {
 
 
 def check_joined(events: Events, seen: AllocatorEvents) -> None:
-    """That these allocations and frees of the history are those of the trace, one for one.
+    """Check that these allocations and frees of the history are those of the trace, one for one.
 
     Args:
         events: allocations and frees alone, of one device.
@@ -52,7 +52,7 @@ def check_joined(events: Events, seen: AllocatorEvents) -> None:
             f"for {len(events):,}"
         )
     made = events.action == Action.ALLOC
-    # The history has what was asked for, the profiler the block: rounded, and up to 1 MiB uncut.
+    # The history has the requested size, the profiler the block's: rounded, and up to 1 MiB uncut.
     spare = np.abs(seen.n_bytes) - rounded(events.n_bytes)
     same = (events.address == seen.address) & (made == (seen.n_bytes > 0))
     wrong = np.flatnonzero(~same | (spare < 0) | (spare > SMALL_BYTES))
@@ -72,7 +72,7 @@ def step_clock(
     trace: Trace,
     seen: AllocatorEvents,
 ) -> StepClock:
-    """Of what `recorded` gave for the same memory and marks, and the trace of the same step.
+    """The clock of a step that `recorded` analysed, from the trace of the same step.
 
     Raises:
         PeakwardError: the two do not agree, or the trace has no range of a step.
@@ -102,17 +102,17 @@ def step_clock(
 
 
 class _Times(NamedTuple):
-    """When the events of a recording happened."""
+    """The times of a recording's events."""
 
     moments: Moments
     first: int
-    """Allocations and frees before the trace's first."""
+    """Allocations and frees before the trace's first one."""
     begin_ns: int
-    """Of the step."""
+    """The start of the step."""
     seen: AllocatorEvents
 
     def row(self, position: int) -> int:
-        """Of the last event of the trace by a position of the history; NONE before its first."""
+        """The row of the last event of the trace before a position of the history; NONE before its first."""
         return max(self.moments.counted(position) - self.first, 0) - 1
 
     def at_ns(self, position: int) -> int:
@@ -124,7 +124,7 @@ class _Times(NamedTuple):
 
 
 class _Work:
-    """What host and device are at, at a time."""
+    """The work of host and device at a time."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace, self.table = trace, trace.table
@@ -142,19 +142,19 @@ class _Work:
         return None if row == NONE else self.table.names[int(self.table.host.name[row])]
 
     def running(self, at_ns: int) -> int:
-        """The GPU row that runs then, of several the last to start; NONE of none."""
+        """The GPU row that runs then, the last to start where there are several; NONE where none runs."""
         gpu = self.table.gpu
         rows = np.flatnonzero((gpu.start_ns <= at_ns) & (at_ns < gpu.end_ns))
         return int(rows[-1]) if len(rows) else NONE
 
     def ahead_ns(self, at_ns: int) -> int:
-        """Until the end of all that was launched by then."""
+        """Time until the end of all work launched by then."""
         ends = self.table.gpu.end_ns[self.launched_ns <= at_ns]
         return max(int(ends.max(initial=at_ns)) - at_ns, 0)
 
 
 def _computing(table: Table) -> Nest:
-    """Operators but those that only make room or views: `aten::empty` is called within others."""
+    """Operators without those that only allocate or make views: `aten::empty` is called within others."""
     rows = rows_of(table.host, (HostKind.OP,))
     is_framework = by_name(
         table.names,

@@ -1,4 +1,4 @@
-"""An allocator snapshot in columns: the contract between its reader and what is worked out from it."""
+"""An allocator snapshot in columns: the contract between its reader and its analyses."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -15,7 +15,7 @@ NONE = -1
 
 
 class Action(IntEnum):
-    """What the allocator did, as torch names it."""
+    """An allocator action, named as in torch."""
 
     ALLOC = 0
     FREE_REQUESTED = 1
@@ -27,7 +27,7 @@ class Action(IntEnum):
     OOM = 7
     SNAPSHOT = 8
     OTHER = 9
-    """Named by the user or by a later torch; carries no memory."""
+    """Named by the user or by a later torch. It carries no memory."""
 
 
 class Frame(NamedTuple):
@@ -58,13 +58,13 @@ class Segment(NamedTuple):
     kind: str
     """small or large."""
     pool: tuple[int, int]
-    """(0, 0) but for private pools, such as those of CUDA graphs."""
+    """(0, 0) except for private pools, such as those of CUDA graphs."""
     is_expandable: bool
     blocks: tuple[Block, ...]
 
 
 class Annotation(NamedTuple):
-    """Where a range began or ended on the host's clock."""
+    """The start or end of a range on the host's clock."""
 
     device: int
     time_us: int
@@ -74,32 +74,32 @@ class Annotation(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Events:
-    """Equally long columns, oldest first within a device."""
+    """Columns of equal length, oldest event first within a device."""
 
     device: Ints
     action: Ints
     address: Ints
-    """Of an OOM the bytes that the device had free."""
+    """The address; for an OOM the free bytes of the device."""
     n_bytes: Ints
-    """What was asked for; of segments what was taken or given back, of an OOM what it needed."""
+    """The requested bytes; for segments the bytes taken or returned, for an OOM the bytes it needed."""
     time_us: Ints
-    """Since 1970."""
+    """Time since 1970."""
     stack: Ints
-    """Position in `Snapshot.stacks`, or NONE where none was recorded."""
+    """The position in `Snapshot.stacks`, or NONE where none was recorded."""
     has_forward: Flags
-    """Whether the event names the forward pass's lines that its backward is of."""
+    """Whether the event names the forward lines of its backward pass."""
 
     def __len__(self) -> int:
         return len(self.device)
 
     def of(self, rows: Any) -> "Events":
-        """Those rows, by positions or flags."""
+        """These rows, by positions or flags."""
         return Events(**{name: getattr(self, name)[rows] for name in self.__slots__})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """All of a file that is used."""
+    """The used parts of a file."""
 
     source: str
     segments: tuple[Segment, ...]
@@ -110,4 +110,4 @@ class Snapshot:
     annotations: tuple[Annotation, ...]
     settings: dict[str, Any]
     directory: str
-    """The working directory: the program's files below it are named from there on."""
+    """The working directory. Files of the program below it are named relative to it."""

@@ -1,4 +1,4 @@
-"""Allocated and reserved bytes over a recording, few enough to draw; and ranges open at a moment."""
+"""Allocated and reserved bytes over a recording, few enough to draw; and the open ranges at a moment."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -13,7 +13,7 @@ N_STRETCHES: Final = 300
 
 
 def times_us(events: Events) -> Ints:
-    """Of each position since the first event, never falling."""
+    """The time of each position since the first event. It never decreases."""
     if not len(events):
         return np.zeros(1, np.int64)
     since = np.maximum.accumulate(events.time_us) - events.time_us[0]
@@ -22,8 +22,8 @@ def times_us(events: Events) -> Ints:
 
 
 def timeline(found: Balances, time_us: Ints) -> tuple[MemoryPoint, ...]:
-    """The most of each equally long stretch in which something happened, at the end of which it is put;
-    the first point is before the first event."""
+    """The maximum of each equally long stretch in which something happened, placed at the stretch's end. The
+    first point lies before the first event."""
     width = max(int(time_us[-1]), 1) / N_STRETCHES
     stretch = np.minimum((time_us / width).astype(np.int64), N_STRETCHES - 1)
     first = np.flatnonzero(np.r_[True, stretch[1:] != stretch[:-1]])
@@ -41,7 +41,8 @@ def timeline(found: Balances, time_us: Ints) -> tuple[MemoryPoint, ...]:
 
 
 def open_ranges(annotations: Sequence[Annotation], time_us: int) -> tuple[str, ...]:
-    """Names of those begun and not ended, outermost first; of one device, in the order of their times."""
+    """Names of the ranges that have begun and not ended, outermost first. The annotations are of one device,
+    in the order of their times."""
     opened: dict[int, str] = {}
     begun: dict[str, list[int]] = {}
     for number, each in enumerate(annotations):

@@ -1,1 +1,1 @@
-"""One file format a reader; each gives a `Table`."""
+"""Readers of trace formats: each reads one file format into a `Table`."""

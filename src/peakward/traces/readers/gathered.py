@@ -1,4 +1,4 @@
-"""Columns while they grow, and what positions in them refer to."""
+"""The growing columns of a trace that is being read, and the tables that they refer to."""
 
 import sys
 from collections.abc import Hashable
@@ -11,7 +11,7 @@ from peakward.traces.readers.torch_events import Begin, End, Id
 
 Array = NDArray[Any]
 Rows = dict[str, Array]
-"""Equally long arrays by column."""
+"""Arrays of equal length by column."""
 
 HOST_DTYPES: dict[str, type[np.generic]] = {
     "start_ns": np.int64,
@@ -37,14 +37,14 @@ GPU_DTYPES: dict[str, type[np.generic]] = {
     "n_bytes": np.int64,
     "graph": np.int64,
 }
-"""All of `GpuColumns` but `direction`, which the names say once all of them are known; `process` is
-a position among `Gathered.gpu_processes` so far."""
+"""The columns of `GpuColumns` without `direction`, which the names tell at the end. `process` is a position
+among `Gathered.gpu_processes` for now."""
 
 K = TypeVar("K", bound=Hashable)
 
 
 class Interned(dict[K, int], Generic[K]):
-    """Each key's position, given out in the order in which keys are first asked for."""
+    """The position of each key, in the order in which keys are first requested."""
 
     n_bytes = 0
 
@@ -56,16 +56,16 @@ class Interned(dict[K, int], Generic[K]):
 
 
 def size_of(value: object) -> int:
-    """Bytes of a string, a number or a tuple of them."""
+    """Bytes of a string, of a number, or of a tuple of them."""
     held = sum(map(sys.getsizeof, value)) if isinstance(value, tuple) else 0
     return sys.getsizeof(value) + held
 
 
 class Columns:
-    """Rows that follow one another, by column.
+    """Rows in their order, by column.
 
-    A column grows in one block of memory, which the system moves without copying. Kept as arrays of
-    each piece's rows and joined at the end, 1 GB of trace took 385 MB instead of 250 MB.
+    A column grows in one block of memory, which the system moves without copying. Separate arrays for each
+    piece, joined at the end, took 385 MB for 1 GB of trace instead of 250 MB.
     """
 
     def __init__(self, dtypes: dict[str, type[np.generic]]) -> None:
@@ -74,16 +74,16 @@ class Columns:
 
     @property
     def n_bytes(self) -> int:
-        """Of all columns."""
+        """Bytes of all columns."""
         return sum(map(len, self._blocks.values()))
 
     def append(self, rows: Rows) -> None:
-        """Rows with every column."""
+        """Append rows that have every column."""
         for name, dtype in self._dtypes.items():
             self._blocks[name] += rows[name].astype(dtype, copy=False).data
 
     def take(self) -> Rows:
-        """All of it as arrays; it is empty then."""
+        """Take all rows as arrays, which empties the columns."""
         return {
             name: np.frombuffer(self._blocks.pop(name), dtype)
             for name, dtype in self._dtypes.items()
@@ -91,7 +91,7 @@ class Columns:
 
 
 class LeftOut(NamedTuple):
-    """How many events the table lacks, by why."""
+    """The number of events that the table lacks, by reason."""
 
     bad_times: int = 0
     malformed: int = 0
@@ -100,12 +100,12 @@ class LeftOut(NamedTuple):
 
 
 class Gathered:
-    """What the events read so far have given."""
+    """All data from the events read so far."""
 
     def __init__(self) -> None:
         self.n_events = 0
         self.times_as_text = False
-        """Whether to decode them as text at once: the trace has times that float64 does not hold."""
+        """Whether to decode times as text at once, because float64 does not hold this trace's times."""
         self.host = Columns(HOST_DTYPES)
         self.gpu = Columns(GPU_DTYPES)
         self.names: Interned[str] = Interned()
@@ -115,19 +115,19 @@ class Gathered:
         self.thread_names: dict[tuple[str, str], str] = {}
         self.halves: list[Begin | End] = []
         self.others_n_bytes = 0
-        """Of the thread names and halves."""
+        """Bytes of the thread names and halves."""
         self.left_out = LeftOut()
         self.foreign: set[str] = set()
-        """Accelerators by neither NVIDIA nor AMD, of which there are events."""
+        """Accelerators of other vendors than NVIDIA and AMD that have events."""
 
     def leave_out(self, **numbers: int) -> None:
-        """Count events by why they are left out, a field of `LeftOut`."""
+        """Count left-out events by reason, a field of `LeftOut`."""
         more = {why: getattr(self.left_out, why) + number for why, number in numbers.items()}
         self.left_out = self.left_out._replace(**more)
 
     @property
     def n_bytes(self) -> int:
-        """About what it holds in memory."""
+        """The approximate bytes that it holds in memory."""
         interned = (self.names, self.shapes, self.threads, self.gpu_processes)
         return (
             self.host.n_bytes

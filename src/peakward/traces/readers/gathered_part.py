@@ -1,4 +1,4 @@
-"""What another process gathered of the same trace: sent as bytes, taken in behind one's own."""
+"""Passes the data that another process gathered from the same trace, as bytes."""
 
 from collections.abc import Hashable, Iterable
 from typing import TypeVar
@@ -40,7 +40,7 @@ _DECODER = msgspec.msgpack.Decoder(Part)
 
 
 def to_bytes(gathered: Gathered, after: bytes) -> bytes:
-    """Empties it.
+    """The gathered data as bytes; empties `gathered`.
 
     Raises:
         OverflowError: a pid or tid has more than 64 bits.
@@ -62,7 +62,8 @@ def to_bytes(gathered: Gathered, after: bytes) -> bytes:
 
 
 def take_in(gathered: Gathered, sent: bytes) -> bytes:
-    """Add what `to_bytes` made of a later stretch of the trace; the text after its events."""
+    """Add the data that `to_bytes` made of a later stretch of the trace; returns the text after its
+    events."""
     part = _DECODER.decode(sent)
     names = _positions(gathered.names, part.names)
     host = {name: np.frombuffer(part.host[name], HOST_DTYPES[name]) for name in HOST_DTYPES}
@@ -83,5 +84,5 @@ def take_in(gathered: Gathered, sent: bytes) -> bytes:
 
 
 def _positions(mine: Interned[K], theirs: Iterable[K]) -> Array:
-    """Where each of theirs is among mine; NONE, their last position, stays NONE."""
+    """The position of each of theirs among mine. NONE, their last position, stays NONE."""
     return np.array([*(mine[each] for each in theirs), NONE], np.int32)

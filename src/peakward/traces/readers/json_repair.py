@@ -1,4 +1,4 @@
-"""JSON as it should have been written, for what PyTorch, or what wrote through it, gets wrong."""
+"""Repairs invalid JSON from PyTorch, or from programs that write through it."""
 
 import re
 
@@ -11,8 +11,8 @@ _CONTROL = re.compile(rb"[\x00-\x1f]")
 
 
 def repaired(text: bytes) -> bytes:
-    """Numbers that are none become null; half surrogates and bytes that are no UTF-8 become U+FFFD;
-    control characters in strings become spaces; a backslash that escapes nothing stands for itself."""
+    """Valid JSON: invalid numbers become null; half surrogates and invalid UTF-8 become U+FFFD; control
+    characters in strings become spaces; a backslash that escapes nothing stands for itself."""
     text = text.decode("utf-8", "replace").encode()
     text = _CONTROL.sub(b" ", text)
     text = _BARE.sub(lambda match: match[1] or b"null", text)

@@ -1,5 +1,5 @@
-"""Where the elements of a JSON array lie, exactly: for the few stretches of a trace in which a cut
-that was guessed does not decode."""
+"""Finds the exact elements of a JSON array, for the few stretches of a trace where a guessed cut does not
+decode."""
 
 import re
 from typing import NamedTuple
@@ -9,21 +9,21 @@ from numpy.typing import NDArray
 
 _ESCAPE = re.compile(rb"\\.", re.DOTALL)
 _SLICE = 1 << 20
-"""Bounds what the masks take; 10 ms a slice."""
+"""Limits the memory of the masks; a slice takes 10 ms."""
 
 
 class Elements(NamedTuple):
-    """Of the text of an array, from one of its elements on."""
+    """The elements in the text of an array, from one of its elements on."""
 
     commas: list[int]
-    """Where the commas between elements are."""
+    """Positions of the commas between elements."""
     close: int | None
-    """Where the array's closing bracket is; None if the text ends before it."""
+    """The position of the array's closing bracket; None if the text ends before it."""
 
 
 def elements(text: bytes) -> Elements:
-    """Strings and nesting are followed byte by byte, so that no name can mislead it."""
-    # Outside strings JSON has no backslashes, so that pairing them from the left is exact.
+    """Find the elements by following strings and nesting byte by byte, so that no name can mislead it."""
+    # Outside strings JSON has no backslashes, so pairing them from the left is exact.
     plain = _ESCAPE.sub(b"__", text) if b"\\" in text else text
     codes = np.frombuffer(plain, np.uint8)
     commas: list[int] = []

@@ -13,20 +13,20 @@ import numpy as np
 from peakward.traces.table import Ints
 
 ABSURD = np.iinfo(np.int64).min
-"""In place of a time that is no number or lies beyond ±2**62 ns (146 years)."""
+"""Replaces a time that is not a number or lies beyond ±2**62 ns (146 years)."""
 
 _MAX_NS = 2**62
 _MAX_US = Decimal(_MAX_NS) / 1000
 _FLOAT_HOLDS_NS_US = 2.0**43
-"""Below it float64 is spaced by at most 2**-10 µs, so that the nearest double is within 0.49 ns."""
+"""Below it float64 is spaced by at most 2**-10 µs, so the nearest double is within 0.49 ns."""
 
 
 def nanoseconds(microseconds: Sequence[float]) -> Ints | None:
-    """Numbers that were decoded, at least one, to the nearest nanosecond; None where they may have
-    lost digits, so that `nanoseconds_of_text` must say.
+    """Decoded times, at least one, to the nearest nanosecond. None where they may have lost digits, so that
+    `nanoseconds_of_text` must decode them.
 
-    Digits beyond the third decimal show because the rounded time, divided again, is another double.
-    From 2**42 µs on, where doubles are 0.98 ns apart, such a time can come out 1 ns off.
+    Digits beyond the third decimal show because the rounded time, divided again, is another double. From
+    2**42 µs on, where doubles are 0.98 ns apart, such a time can come out 1 ns off.
     """
     try:
         values = np.array(microseconds)
@@ -44,14 +44,14 @@ def nanoseconds(microseconds: Sequence[float]) -> Ints | None:
 
 
 def nanoseconds_of_text(microseconds: Sequence[msgspec.Raw]) -> Ints:
-    """The same from the JSON text of each number, whatever its size, half to even; what is no
-    number is ABSURD."""
+    """Times from the JSON text of each number, of any size, rounded half to even. Text that is not a number
+    gives ABSURD."""
     return np.array([_of_text(bytes(each)) for each in microseconds], np.int64)
 
 
 def _of_text(text: bytes) -> int:
     whole, _, decimals = text.partition(b".")
-    # Ten times as fast as by Decimal for what PyTorch writes; 16 digits reach the year 2286.
+    # Ten times as fast as Decimal for the numbers that PyTorch writes; 16 digits reach the year 2286.
     if len(whole) <= 16 and len(decimals) <= 3 and (not decimals or decimals.isdigit()):
         try:
             value_ns = int(whole + decimals.ljust(3, b"0"))

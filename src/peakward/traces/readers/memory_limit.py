@@ -1,4 +1,4 @@
-"""How much memory this process may still take."""
+"""The memory that this process may still use."""
 
 import os
 import re
@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _UNLIMITED = 1 << 60
-"""cgroup v1 says no limit by a number near 2**63."""
+"""cgroup v1 writes "no limit" as a number near 2**63."""
 
 
 def free_bytes() -> int | None:
-    """The least that the machine, the process's address space and its control groups leave; None
-    where none of them can be asked."""
+    """The smallest limit of the machine, the process's address space and its control groups; None where none
+    of them can be read."""
     return min((*_machine(), *_address_space(), *_control_groups()), default=None)
 
 
@@ -35,7 +35,7 @@ def _address_space() -> Iterator[int]:
 
 
 def _control_groups() -> Iterator[int]:
-    """Of this process's group and those above it, cgroup v2 or v1."""
+    """The limits of this process's control group and its parents, cgroup v2 or v1."""
     for line in _text("/proc/self/cgroup").splitlines():
         _, controllers, name = line.split(":", 2)
         if controllers == "":

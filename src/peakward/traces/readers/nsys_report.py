@@ -1,4 +1,4 @@
-"""Reads a report of Nsight Systems itself, a `.nsys-rep`, by way of `nsys export`."""
+"""Reads an Nsight Systems report, a `.nsys-rep`, with the help of `nsys export`."""
 
 import shlex
 import shutil
@@ -13,10 +13,10 @@ from peakward.traces.table import Table
 
 
 def read(path: Path) -> Table:
-    """The report at `path` as a table; PeakwardError where it cannot be exported or read.
+    """The report at `path` as a table. Raises PeakwardError where it cannot be exported or read.
 
-    The format is NVIDIA's own, so the `nsys` on PATH exports it, into a temporary folder that is
-    gone afterwards. A report opens in the version that wrote it and in later ones.
+    The format is NVIDIA's own, so the `nsys` on PATH exports it into a temporary folder that is removed
+    afterwards. A report opens in the version that wrote it and in later ones.
     """
     size_of_regular(path, "an Nsight Systems report")
     nsys = shutil.which("nsys")

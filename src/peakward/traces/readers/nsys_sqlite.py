@@ -1,7 +1,7 @@
-"""Reads what `nsys export --type sqlite` writes from a report of Nsight Systems.
+"""Reads the files of `nsys export --type sqlite`.
 
-Tables are there only when they have rows, and columns come and go between versions (this follows
-schema 3.25 of Nsight Systems 2026.2 and its documentation, "SQLite Schema Reference").
+A table exists only when it has rows, and columns come and go between versions (this follows schema 3.25 of
+Nsight Systems 2026.2 and its documentation, "SQLite Schema Reference").
 """
 
 from pathlib import Path
@@ -27,16 +27,16 @@ _WORK = (
 
 
 def read(path: Path) -> Table:
-    """The export at `path` as a table. PeakwardError where it is none, or damaged.
+    """The export at `path` as a table. Raises PeakwardError where it is not one, or damaged.
 
-    Calls tie to GPU work by correlation within a process. Both NVTX ranges and the operators among
-    them (see `nsys.operators.label`) are host rows; marks and operating system calls are not.
+    Calls and GPU work are linked by correlation within a process. NVTX ranges, and the operators among them
+    (see `nsys.operators.label`), are host rows; marks and operating system calls are not.
     """
     return read_as(path, path)
 
 
 def read_as(path: Path, source: Path) -> Table:
-    """The same, of a file that messages and the table call `source`."""
+    """The export, under the name `source` in messages and in the table."""
     with opened(path, one_line(source)) as export:
         _refuse_other_programs(export, one_line(source))
         return _table(export, source.name)
@@ -89,7 +89,7 @@ def _table(export: Export, source: str) -> Table:
 
 
 def _sorted(rows: Columns) -> Columns:
-    """By start; of those that start together the longest first, as a parent and its children."""
+    """Sort by start; of rows with one start the longest first, as a parent before its children."""
     order = np.lexsort((-rows["end"], rows["start"]))
     return {name: column[order] for name, column in rows.items()}
 

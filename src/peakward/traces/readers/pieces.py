@@ -1,11 +1,11 @@
-"""The text of a file in pieces, gunzipped as it is read where it is gzip."""
+"""The text of a file in pieces. Gzip is unpacked while it is read."""
 
 import zlib
 from collections.abc import Iterator
 from typing import IO
 
 PIECE_BYTES = 1 << 19
-"""Decoding is as fast as with 4 MiB, and a trace of 1 GB takes 30 MB less."""
+"""The size of a piece: decoding is as fast as with 4 MiB, and a trace of 1 GB takes 30 MB less."""
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _COMPRESSED_BYTES = 1 << 18
@@ -16,7 +16,7 @@ class Truncated(Exception):
 
 
 def is_gzip(file: IO[bytes]) -> bool:
-    """By its first bytes, whatever the file is called."""
+    """Whether the first bytes are gzip's, whatever the file is called."""
     start = file.read(len(_GZIP_MAGIC))
     file.seek(0)
     return start == _GZIP_MAGIC
@@ -32,7 +32,7 @@ def plain(file: IO[bytes], n_bytes: int, stop: int | None = None) -> Iterator[by
 
 
 def gunzipped(file: IO[bytes], n_bytes: int) -> Iterator[bytes]:
-    """Pieces of `n_bytes` of what the file's gzip members hold, one after the other.
+    """Pieces of `n_bytes` from the file's gzip members, one after the other.
 
     Raises:
         Truncated: the file ends within a member.
@@ -49,7 +49,7 @@ def gunzipped(file: IO[bytes], n_bytes: int) -> Iterator[bytes]:
             member = zlib.decompressobj(wbits=31)
         elif not compressed and not (compressed := file.read(_COMPRESSED_BYTES)):
             raise Truncated
-        # Asking for no more than is missing keeps a bomb's text from being held at once.
+        # The limit on the output keeps a zip bomb's text from being held at once.
         text = member.decompress(compressed, n_bytes - n_held)
         compressed = member.unconsumed_tail
         held.append(text)
@@ -62,7 +62,7 @@ def gunzipped(file: IO[bytes], n_bytes: int) -> Iterator[bytes]:
 
 
 def _after_padding(rest: bytes, file: IO[bytes]) -> bytes:
-    """The next member's start; gzip allows zeros between and after members."""
+    """The next member's start. Gzip allows zeros between and after members."""
     while not (rest := rest.lstrip(b"\0")):
         rest = file.read(_COMPRESSED_BYTES)
         if not rest:

@@ -1,5 +1,8 @@
-"""The allocations and frees on a GPU that a PyTorch trace tells of: instants called `[memory]`, which
-torch's profiler writes with `profile_memory=True`, on the clock of the trace's kernels."""
+"""The allocations and frees on a GPU in a PyTorch trace.
+
+Torch's profiler writes them with `profile_memory=True` as instants called `[memory]`, on the clock of the
+trace's kernels.
+"""
 
 import gzip
 from pathlib import Path
@@ -19,14 +22,14 @@ NAME = "[memory]"
 
 
 class AllocatorEvents(NamedTuple):
-    """Equally long, in the order of their times."""
+    """Columns of equal length, in the order of their times."""
 
     at_ns: Ints
     address: Ints
     n_bytes: Ints
-    """Of the block: above 0 as it is handed out, below as it is let go."""
+    """The block's bytes: above 0 for an allocation, below for a free."""
     thread: tuple[tuple[str, str], ...]
-    """Process and thread, as `Table` names them."""
+    """Process and thread, named as in `Table`."""
 
 
 class _Arguments(msgspec.Struct, gc=False):
@@ -55,7 +58,7 @@ class _File(msgspec.Struct, gc=False):
 
 
 def read(path: Path) -> AllocatorEvents:
-    """Of all GPUs, from a trace that this machine wrote: it is read as a whole.
+    """The allocator's events on all GPUs. The trace was written on this machine, so it is read as a whole.
 
     Raises:
         PeakwardError: it cannot be read, or is no trace.

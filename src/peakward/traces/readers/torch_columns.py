@@ -1,4 +1,4 @@
-"""Decoded events of a PyTorch trace to rows of the columns that grow."""
+"""Adds decoded events of a PyTorch trace as rows to the growing columns."""
 
 from collections.abc import Sequence
 from itertools import compress
@@ -27,7 +27,7 @@ from peakward.traces.readers.torch_rows import gpu_rows, host_rows
 from peakward.traces.table import TOO_LARGE, GpuKind, Ints
 
 _LEGACY_CATEGORIES: dict[Id, str] = {"CPU functions": "cpu_op", "CUDA functions": "kernel"}
-"""By pid, of events without a category: what torch's profiler wrote before Kineto."""
+"""Categories by pid, for events without a category from before Kineto."""
 
 _TIMED = frozenset({Complete, CompleteAsText})
 _OTHERS = frozenset({Begin, End, About})
@@ -38,7 +38,7 @@ class InexactTimes(Exception):
 
 
 class Timed(NamedTuple):
-    """Whole events in the file's order, with their times."""
+    """Complete events in the file's order, with their times."""
 
     events: Sequence[Complete | Begin]
     start_ns: Ints
@@ -53,7 +53,7 @@ class Timed(NamedTuple):
 
 
 def add(gathered: Gathered, events: Sequence[Event]) -> None:
-    """Take them in, all or none.
+    """Add all events, or none.
 
     Raises:
         InexactTimes: numbers may have lost digits in decoding; nothing was taken in.
@@ -77,8 +77,8 @@ def _times(events: Sequence[Complete]) -> tuple[Ints, Ints]:
 
 
 def add_timed(gathered: Gathered, timed: Timed) -> None:
-    """Take whole events in as rows, in their order. Those with a negative or absurd time are counted
-    and left out."""
+    """Add complete events as rows, in their order. Events with a negative or absurd time are counted and left
+    out."""
     codes = _codes(timed.events)
     unknown, known = codes == _UNKNOWN, codes >= 0
     for place in np.flatnonzero(codes == _FOREIGN).tolist():
@@ -101,7 +101,7 @@ def add_timed(gathered: Gathered, timed: Timed) -> None:
 
 
 class _Codes(dict[str | None, int]):
-    """What an event of each category is, as one number: a HostKind, or _FIRST_GPU + a GpuKind."""
+    """The kind of each category as one number: a HostKind, or _FIRST_GPU + a GpuKind."""
 
     def __missing__(self, category: str | None) -> int:
         kind = None if category is None else kind_of(category)
@@ -113,7 +113,7 @@ class _Codes(dict[str | None, int]):
             code = _UNKNOWN
         else:
             code = int(kind) + (_FIRST_GPU if isinstance(kind, GpuKind) else 0)
-        # A file may name a category of its own in each event.
+        # A hostile file may have a different category in each event.
         if len(self) < 1000:
             self[category] = code
         return code

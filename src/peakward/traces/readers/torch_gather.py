@@ -1,8 +1,8 @@
-"""The array of events of a PyTorch trace, piece by piece, into the columns that grow.
+"""Reads the array of events of a PyTorch trace, piece by piece, into the growing columns.
 
-A piece is cut where an event seems to end and the next to begin, and decoded at once. A cut that was
-guessed wrongly leaves a string or a bracket open, so that the piece does not decode; then, and where
-the array ends or an event is not as it should be, the events are told apart byte by byte.
+A piece is cut where an event seems to end and the next to begin, and decoded at once. A wrong cut leaves a
+string or a bracket open, so the piece does not decode. Then, and at the array's end or at a malformed event,
+the events are separated byte by byte.
 """
 
 import re
@@ -25,7 +25,8 @@ from peakward.traces.readers.torch_events import (
 
 MAX_EVENT_BYTES = 64 << 20
 _BETWEEN = re.compile(rb'\}(\s*,\s*)(?=\{\s*"\w)')
-"""No string has this in it: a quote ends it, and no letter follows that. Nested objects may."""
+"""No string contains this, because a quote ends the string and no letter follows there. Nested objects may
+contain it."""
 
 _WINDOW_BYTES = 1 << 14
 _UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -34,10 +35,10 @@ _UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 def gather(
     gathered: Gathered, pieces: Iterator[bytes], rest: bytes, check: Callable[[], None]
 ) -> tuple[bytes, bool]:
-    """Take in events from `rest`, the text from an event's start on, and from the pieces that follow.
+    """Add events from `rest`, the text from an event's start on, and from the following pieces.
 
-    `check` is called after each piece. Returns what follows the array's closing bracket and True,
-    or, if the pieces end before it, what is left over and False.
+    `check` is called after each piece. Returns the text after the array's closing bracket and True, or, if
+    the pieces end before it, the remaining text and False.
 
     Raises:
         PeakwardError: it is not JSON, or one event is larger than MAX_EVENT_BYTES.
@@ -55,15 +56,15 @@ def gather(
             rest, closed = _take_exactly(gathered, text)
             if closed:
                 return rest, True
-        # An event that is larger than what was read so far: look again when there is twice as much.
+        # The event is larger than the text so far: look again when there is twice as much.
         held, wanted = [rest], 2 * len(rest) if rest is text else 0
         check()
     return _take_exactly(gathered, b"".join(held))
 
 
 def _last_cut(text: bytes) -> tuple[int, int]:
-    """Where the last event that is followed by another seems to end, and that other to start; 0, 0
-    where there is none."""
+    """The end of the last event that is followed by another, and that other's start, as guessed; 0, 0 where
+    there is none."""
     window = _WINDOW_BYTES
     while True:
         first = max(0, len(text) - window)
@@ -76,7 +77,7 @@ def _last_cut(text: bytes) -> tuple[int, int]:
 
 
 def _take(gathered: Gathered, text: bytes) -> bool:
-    """Take in all of these events, or say that the text is not of whole events."""
+    """Add all of these events; False where the text does not consist of whole events."""
     array = b"[" + text + b"]"
     try:
         if not gathered.times_as_text:
@@ -97,7 +98,7 @@ def _take(gathered: Gathered, text: bytes) -> bool:
 
 
 def _take_exactly(gathered: Gathered, text: bytes) -> tuple[bytes, bool]:
-    """The events of the text that are whole; what is left, and whether the array ended."""
+    """Add the whole events of the text; returns the rest, and whether the array ended."""
     found = elements(text)
     if found.close is None and not found.commas:
         if len(text) > MAX_EVENT_BYTES:
@@ -116,7 +117,7 @@ def _take_exactly(gathered: Gathered, text: bytes) -> tuple[bytes, bool]:
 
 
 def _take_each(gathered: Gathered, texts: Iterator[bytes]) -> None:
-    """One by one, repaired where that helps; those that are JSON but no event are counted."""
+    """Add the events one by one, repaired where that helps. Valid JSON that is no event is counted."""
     events: list[Event] = []
     n_malformed = 0
     for text in texts:

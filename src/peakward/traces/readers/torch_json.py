@@ -23,16 +23,16 @@ from peakward.traces.readers.torch_table import left_out, said_twice, table
 from peakward.traces.table import Table
 
 _ENOUGH_EVENTS = 100_000
-"""After so many entries of which none is an event it is no trace: 60 MB of numbers took minutes."""
+"""The most entries without an event among them before the file is refused: 60 MB of numbers took minutes."""
 
 
 def read(path: Path, *, max_processes: int = 2) -> Table:
-    """The whole trace. A large one that is not compressed is read by two processes, if so many may be.
+    """The whole trace. Two processes read a large uncompressed one, if `max_processes` allows.
 
-    GPU work is what has a kernel's, copy's or set's category; ranges that the profiler projects onto
-    a stream are none. An event without a duration is a moment. Events whose times are negative or
-    beyond 146 years, or that last 104 days and more, and entries that are no events, are left out and
-    counted in `limits`.
+    GPU work has the category of a kernel, copy or set; ranges that the profiler projects onto a stream are
+    left out. An event without a duration is an instant. Events with negative times, with times beyond 146
+    years or durations of 104 days and more, and entries that are no events, are left out and counted in
+    `limits`.
 
     Raises:
         PeakwardError: there is no such file, it is no trace, it is damaged or cut off, all of its
@@ -55,7 +55,8 @@ def _read(file: IO[bytes], path: Path, max_processes: int) -> Table:
     check = _check(gathered, file)
     try:
         if is_gzip(file):
-            # Gunzipping in a thread meanwhile gains nothing: each piece holds the interpreter's lock
+            # Unpacking in a parallel thread gains nothing: each piece holds the interpreter's lock for less
+            # than the 5 ms after which another thread may ask for it.
             # for less than the 5 ms after which another thread may ask for it.
             outer = _gather(gathered, gunzipped(file, PIECE_BYTES), check)
         else:
@@ -139,7 +140,8 @@ def _refuse_strangers(gathered: Gathered) -> None:
 
 
 def _refuse_foreign(gathered: Gathered, outer: Metadata) -> None:
-    """Its work would be missing, and the host's would pass for a CPU's."""
+    """Refuse a trace of an unsupported accelerator. Its work would be missing, and the host's would look like
+    a CPU's."""
     seen = [
         *gathered.foreign,
         *map(foreign_operator, gathered.names),
@@ -154,7 +156,7 @@ def _refuse_foreign(gathered: Gathered, outer: Metadata) -> None:
 
 
 def _refuse_nothing(gathered: Gathered, outer: Metadata) -> None:
-    """A report of nothing would hide why nothing is there."""
+    """Refuse a trace without any readable event, because an empty report would hide the reason."""
     if gathered.gpu.n_bytes or gathered.host.n_bytes:
         return
     whys = [*left_out(gathered.left_out), *said_twice(gathered, outer)]

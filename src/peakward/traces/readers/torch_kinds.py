@@ -1,4 +1,4 @@
-"""Which categories and names of a PyTorch trace mean what.
+"""The meaning of categories and names in a PyTorch trace.
 
 The categories are Kineto's activity types; torch 1.x capitalised them and wrote Operator and Runtime.
 """
@@ -41,8 +41,8 @@ _SILENT = frozenset(
         "async_cpu_to_gpu",
     }
 )
-"""Neither work nor something that the host did: spans of the profiler, ranges and waits that it
-projects onto a stream, ties between events."""
+"""Neither work nor host activity: spans of the profiler, ranges and waits that it projects onto a stream,
+links between events."""
 
 _FOREIGN = (
     (re.compile(r"hpu_"), "Intel Gaudi (HPU)"),
@@ -51,8 +51,8 @@ _FOREIGN = (
     (re.compile(r"(?:async_)?npu|enqueue$|dequeue$|async_task_queue$"), "Ascend (NPU)"),
     (re.compile(r"privateuse1_"), "an accelerator outside torch (PrivateUse1)"),
 )
-"""Beginnings of categories that accelerators by other makers than NVIDIA and AMD bring; Ascend's are those
-of torch_npu, the others Kineto's."""
+"""Beginnings of categories from accelerators of other vendors than NVIDIA and AMD. Ascend's are those of
+torch_npu, the others Kineto's."""
 _FOREIGN_OPERATORS = {
     "npu::": "Ascend (NPU)",
     "hpu::": "Intel Gaudi (HPU)",
@@ -73,7 +73,7 @@ _FOREIGN_DEVICES = (
     (re.compile(r"MLU\d"), "Cambricon (MLU)"),
     (re.compile(r"MTT "), "Moore Threads (MUSA)"),
 )
-"""Names of the devices themselves, and of what stands for them among the processes."""
+"""Names of the devices themselves, and of the processes that stand for them."""
 
 _DIRECTIONS = {
     "htod": Direction.HOST_TO_DEVICE,
@@ -90,8 +90,8 @@ _DIRECTIONS = {
 
 
 def kind_of(category: str) -> GpuKind | HostKind | Literal["unknown"] | None:
-    """What an event of this category is: None where it is rightly left aside, "unknown" where the
-    category is not known here."""
+    """The kind of an event of this category; None where it is rightly left out, "unknown" where the category
+    is not known."""
     lower = category.lower()
     if lower in _GPU:
         return _GPU[lower]
@@ -103,7 +103,7 @@ def kind_of(category: str) -> GpuKind | HostKind | Literal["unknown"] | None:
 
 
 def direction_of(name: str) -> Direction:
-    """Of a copy: "Memcpy HtoD (Pageable -> Device)", HIP's "CopyHostToDevice"."""
+    """The direction of a copy: "Memcpy HtoD (Pageable -> Device)", HIP's "CopyHostToDevice"."""
     squeezed = name.lower().replace("_", "")
     for sign, direction in _DIRECTIONS.items():
         if sign in squeezed:
@@ -112,16 +112,16 @@ def direction_of(name: str) -> Direction:
 
 
 def foreign_category(category: str) -> str | None:
-    """The accelerator by neither NVIDIA nor AMD that brings events of this category, or None."""
+    """The unsupported accelerator that has events of this category, or None."""
     lower = category.lower()
     return next((maker for begin, maker in _FOREIGN if begin.match(lower)), None)
 
 
 def foreign_operator(name: str) -> str | None:
-    """The same of an operator of this name."""
+    """The unsupported accelerator that has an operator of this name, or None."""
     return _FOREIGN_OPERATORS.get(name[: name.find("::") + 2])
 
 
 def foreign_device(name: str) -> str | None:
-    """The same of a device, or of a process that stands for one."""
+    """The unsupported accelerator with this device name, or with this name for its process, or None."""
     return next((maker for begin, maker in _FOREIGN_DEVICES if begin.match(name)), None)

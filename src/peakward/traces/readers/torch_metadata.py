@@ -1,4 +1,4 @@
-"""What a PyTorch trace says beside its events: devices, the distributed job, when its clock began."""
+"""The metadata of a PyTorch trace: devices, the distributed job, the start of its clock."""
 
 from typing import TypeVar
 
@@ -10,7 +10,7 @@ Raw = msgspec.Raw
 ABSENT = Raw(b"null")
 T = TypeVar("T")
 _MAX_DEVICES_BYTES = 1 << 20
-"""Kineto writes 0.5 KB a device."""
+"""Kineto writes 0.5 KB for each device."""
 
 
 class Metadata(
@@ -23,8 +23,8 @@ class Metadata(
         "base_time": "baseTimeNanoseconds",
     },
 ):
-    """The keys of the outermost object that are used. The others are skipped unread: some programs
-    store their environment's variables there."""
+    """The used keys of the outermost object. Other keys stay unread, because some programs store their
+    environment's variables there."""
 
     events: Raw | msgspec.UnsetType = msgspec.UNSET
     device_properties: Raw = ABSENT
@@ -32,7 +32,7 @@ class Metadata(
     base_time: Raw = ABSENT
 
     def or_else(self, other: "Metadata") -> "Metadata":
-        """What this one lacks from another part of the same file."""
+        """This metadata, with missing fields from another part of the same file."""
         missing = {
             name: getattr(other, name)
             for name in ("device_properties", "distributed", "base_time")
@@ -45,7 +45,7 @@ class Metadata(
         return None if self.events is msgspec.UNSET else bytes(self.events)
 
     def devices(self) -> tuple[Device, ...]:
-        """Those described; none where the description is not as Kineto writes it."""
+        """The described devices; none where the description is not Kineto's."""
         if len(bytes(self.device_properties)) > _MAX_DEVICES_BYTES:
             return ()
         found = _decoded(self.device_properties, list[_Device]) or []
@@ -55,12 +55,12 @@ class Metadata(
         )
 
     def job(self) -> Job | None:
-        """Rank and size of the job."""
+        """The job's rank and size."""
         found = _decoded(self.distributed, _Distributed)
         return None if found is None else Job(found.rank, found.world_size)
 
     def base_time_ns(self) -> int | None:
-        """Nanoseconds since 1970 at which the trace's times begin."""
+        """The offset from the trace's times to nanoseconds since 1970."""
         return _decoded(self.base_time, int)
 
 

@@ -1,6 +1,6 @@
-"""What stands before and after the array of events in a PyTorch trace.
+"""Reads the text before and after the array of events in a PyTorch trace.
 
-The array can be all of the file, or a key of an object with others before and after it.
+The array can be the whole file, or a key of an object with other keys before and after it.
 """
 
 import re
@@ -18,9 +18,10 @@ from peakward.traces.readers.torch_metadata import Metadata
 MAX_BYTES = 64 << 20
 _KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _MAX_CANDIDATES = 16
-"""The key within a string or a nested object is none; to check one costs decoding all before it."""
+"""The most candidates that are checked. The key within a string or a nested object does not count, and each
+check decodes all text before it."""
 _BLANK = b" \t\r\n\xef\xbb\xbf"
-"""With the bytes of a byte order mark."""
+"""White space, and the bytes of a byte order mark."""
 _WANTED = "expected a PyTorch profiler trace, a JSON object with an array called traceEvents"
 _ADVICE = "give a file that torch.profiler's export_chrome_trace wrote"
 
@@ -31,7 +32,7 @@ class Head(NamedTuple):
     metadata: Metadata
     in_object: bool
     rest: bytes
-    """What was read beyond the array's opening bracket."""
+    """Text that was read beyond the array's opening bracket."""
 
 
 def head(pieces: Iterator[bytes]) -> Head:
@@ -68,7 +69,7 @@ def _in_object(text: bytes) -> Head | None:
 
 
 def tail(head: Head, rest: bytes, pieces: Iterator[bytes], n_events: int) -> Metadata:
-    """Read what follows the array's closing bracket: `rest` and the pieces after it.
+    """Read the text after the array's closing bracket: `rest` and the following pieces.
 
     Raises:
         PeakwardError: it is cut off or no JSON.
@@ -98,7 +99,7 @@ def tail(head: Head, rest: bytes, pieces: Iterator[bytes], n_events: int) -> Met
 
 
 def cut_off(n_events: int) -> PeakwardError:
-    """For a file that ends too early."""
+    """The error for a file that ends too early."""
     return PeakwardError(
         f"expected a whole trace, got one that is cut off after {n_events:,} events: "
         "record or copy it again"

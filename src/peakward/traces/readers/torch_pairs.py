@@ -1,4 +1,4 @@
-"""Events that a trace gives as a beginning and an end (`ph` B and E) to whole ones."""
+"""Joins events that a trace writes as a beginning and an end (`ph` B and E)."""
 
 from collections import defaultdict
 from operator import itemgetter
@@ -12,9 +12,9 @@ from peakward.traces.readers.torch_events import Begin, Id
 
 
 def pair(gathered: Gathered) -> None:
-    """Take in the halves kept so far, in order of time, an end closing what its thread began last.
+    """Add the halves kept so far, in order of time. An end closes the last open event of its thread.
 
-    What never ends or never began is counted as unmatched.
+    Halves without a counterpart are counted as unmatched.
     """
     halves, gathered.halves = gathered.halves, []
     times = nanoseconds_of_text([each.ts for each in halves])
@@ -30,6 +30,6 @@ def pair(gathered: Gathered) -> None:
             whole.append((place, begin, start_ns, time_ns - start_ns))
     gathered.leave_out(unmatched=len(halves) - 2 * len(whole))
     if whole:
-        # In the order in which they begin in the file; places differ.
+        # Sorted by their beginnings in the file, because the places differ.
         _, begins, starts_ns, durations_ns = zip(*sorted(whole, key=itemgetter(0)), strict=True)
         add_timed(gathered, Timed(begins, np.array(starts_ns), np.array(durations_ns)))

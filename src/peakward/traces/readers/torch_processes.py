@@ -1,6 +1,6 @@
-"""Which process each piece of GPU work belongs to.
+"""Finds the process of each piece of GPU work.
 
-Kineto gives GPU work the device as its pid, so the process is that of the call that launched it.
+Kineto gives GPU work the device as its pid, so the process is that of the launching call.
 """
 
 import numpy as np
@@ -10,10 +10,10 @@ from peakward.traces.table import NONE, HostKind, Indices, Ints
 
 
 def launching_processes(host: Rows, gpu: Rows, process_of_thread: Indices) -> Indices:
-    """For each row of `gpu`, a position among the processes; NONE where no call tells.
+    """For each row of `gpu` a position among the processes; NONE where no call tells.
 
-    A file of one process needs no calls to tell. In one that was merged of several, ids of launches
-    repeat: the latest call with the work's id that did not start after it counts.
+    A file of one process needs no calls for this. In a file merged from several, ids of launches repeat: the
+    latest call with the work's id that started no later counts.
     """
     calls = host["kind"] == HostKind.CALL
     threads = np.unique(host["thread"][calls] if calls.any() else host["thread"])
@@ -35,7 +35,7 @@ def _latest_call(
     work_ids: Ints,
     work_starts: Ints,
 ) -> Ints:
-    """Position of the call for each work, NONE where there is none."""
+    """The position of each work's call; NONE where there is none."""
     n_calls = len(call_ids)
     ids = np.concatenate([call_ids, work_ids])
     starts = np.concatenate([call_starts, work_starts])

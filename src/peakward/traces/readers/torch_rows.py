@@ -1,4 +1,4 @@
-"""What only some events of a PyTorch trace have: ids, shapes, devices, to rows of columns."""
+"""Builds the columns that only some events of a PyTorch trace have: ids, shapes, devices."""
 
 from collections.abc import Sequence
 from itertools import compress
@@ -14,7 +14,7 @@ _NO_ARGUMENTS = Arguments()
 
 
 def host_rows(gathered: Gathered, kind: Ints, events: Sequence[Any]) -> Rows:
-    """All columns but those that every event has: start, duration, kind and name."""
+    """All columns except the common ones: start, duration, kind and name."""
     shapes = gathered.shapes
     calls, ops = kind == HostKind.CALL, kind == HostKind.OP
     rows: Rows = {
@@ -44,14 +44,14 @@ def _arguments(events: Sequence[Any], chosen: Array) -> list[Arguments]:
 def _threads(gathered: Gathered, events: Sequence[Any]) -> Array:
     pids, tids = [each.pid for each in events], [each.tid for each in events]
     if pids.count(pids[0]) == len(pids):
-        # Pairs are asked for once a thread and not once an event: 5% of the whole reading.
+        # Pairs are requested once for each thread and not for each event: that saves 5% of the whole reading.
         known = {tid: gathered.threads[pids[0], tid] for tid in dict.fromkeys(tids)}
         return np.array([known[tid] for tid in tids], np.int32)
     return np.array([gathered.threads[pair] for pair in zip(pids, tids, strict=True)], np.int32)
 
 
 def gpu_rows(gathered: Gathered, kind: Ints, events: Sequence[Any]) -> Rows:
-    """The same for work on a GPU."""
+    """All columns except the common ones, for GPU work."""
     processes = gathered.gpu_processes
     arguments = [each.args or _NO_ARGUMENTS for each in events]
     device = _integers([each.device for each in arguments])
@@ -73,7 +73,7 @@ def gpu_rows(gathered: Gathered, kind: Ints, events: Sequence[Any]) -> Rows:
 
 
 def _integers(values: Sequence[Any]) -> Ints:
-    """As they are, or from strings; NONE for what is no integer of 64 bits."""
+    """The integers, also from strings; NONE for values that are not 64-bit integers."""
     found = np.array(values) if values else np.empty(0, np.int64)
     return found if found.dtype == np.int64 else np.array([*map(_integer, values)], np.int64)
 

@@ -1,9 +1,9 @@
-"""The second half of a large trace, read by a second process.
+"""Reads the second half of a large trace in a second process.
 
-A fresh interpreter, not a fork: whoever reads a trace may have threads. Its half starts where an
-event seems to; whether one does is known when the first process has decoded all before it. Whenever
-anything is amiss the second process gives nothing, and the first reads that half too, and finds and
-says what is amiss.
+It is a fresh interpreter and not a fork, because the reading process may have threads. Its half starts where
+an event seems to start; the first process confirms that when it has decoded all text before. Whenever
+something is wrong the second process returns nothing, and the first reads that half too and reports the
+error.
 """
 
 import os
@@ -23,10 +23,10 @@ from peakward.traces.readers.pieces import PIECE_BYTES, plain
 from peakward.traces.readers.torch_gather import gather
 
 MIN_BYTES = 64 << 20
-"""Below it there is little to gain: the second process takes 0.15 s to start."""
+"""The smallest file that is split, because the second process takes 0.15 s to start."""
 
 _HEAD_START_BYTES = 20 << 20
-"""Half of what the first process reads meanwhile."""
+"""Half of the bytes that the first process reads during that start."""
 
 _EVENT_START = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name)")')
 _SEARCHED_BYTES = 1 << 20
@@ -47,12 +47,12 @@ class SecondHalf:
         )
 
     def sent(self) -> bytes | None:
-        """What it gathered, for `gathered_part.take_in`; None if it failed. Waits for it."""
+        """The gathered bytes for `gathered_part.take_in`; None if it failed. This waits for the process."""
         sent, _ = self._process.communicate()
         return sent if self._process.returncode == 0 else None
 
     def end(self) -> None:
-        """Whatever it is doing."""
+        """Stop the process."""
         self._process.kill()
         with self._process:
             pass
@@ -60,7 +60,7 @@ class SecondHalf:
 
 @contextmanager
 def second_half(path: Path, file: IO[bytes]) -> Iterator[SecondHalf | None]:
-    """Start it where it pays and the machine has a core for it. The file's position stays."""
+    """Start the second process where it pays and the machine has a free core. The file's position stays."""
     start = _middle(file) if _can_start() else None
     try:
         started = None if start is None else SecondHalf(path, start)
@@ -95,12 +95,12 @@ def _n_cores() -> int:
 
 
 def main() -> None:
-    """Read from the given position on and write what was gathered to stdout."""
+    """Read from the given position on and write the gathered data to stdout."""
     path, start = sys.argv[1:]
     gathered, free = Gathered(), free_bytes()
 
     def check() -> None:
-        # The first process may take half, and needs room for what comes from here.
+        # The first process may take half of the memory, and needs room for this data too.
         if free is not None and gathered.n_bytes > free // 4:
             raise PeakwardError("expected a trace that fits in memory, got a larger one")
 

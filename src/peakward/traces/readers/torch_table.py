@@ -1,4 +1,4 @@
-"""What was gathered of a PyTorch trace to the table."""
+"""Turns the gathered data of a PyTorch trace into the table."""
 
 from collections.abc import Iterator
 
@@ -21,11 +21,11 @@ from peakward.traces.table import (
 )
 
 _SINCE_1970_NS = 10**18
-"""September 2001. Without a base time, times beyond it are since 1970, as Kineto wrote until 2024."""
+"""September 2001. Without a base time, later times count from 1970, as Kineto wrote until 2024."""
 
 
 def table(gathered: Gathered, metadata: Metadata, source: str) -> Table:
-    """Sorted by start, in the file's order where starts are equal."""
+    """The table, sorted by start and, where starts are equal, in the file's order."""
     host, gpu = _sorted(gathered.host.take()), _sorted(gathered.gpu.take())
     processes: Interned[str] = Interned()
     threads = _threads(gathered, host, processes)
@@ -60,7 +60,7 @@ def _sorted(rows: Rows) -> Rows:
 
 
 def _threads(gathered: Gathered, host: Rows, processes: Interned[str]) -> tuple[Thread, ...]:
-    """Those of the column, which is made to refer to them: 7 and "7" are one."""
+    """The threads of the column, which is changed to refer to them. 7 and "7" are one thread."""
     threads: Interned[tuple[str, str]] = Interned()
     positions = [threads[id_text(pid), id_text(tid)] for pid, tid in gathered.threads]
     host["thread"] = np.array(positions, np.int32)[host["thread"]]
@@ -76,7 +76,7 @@ def _set_gpu_processes(
     threads: tuple[Thread, ...],
     processes: Interned[str],
 ) -> None:
-    """The launching process, or, where none is known, one called as the work's own pid."""
+    """Set each work's launching process, or one named after the work's own pid where none is known."""
     of_thread = np.array([each.process for each in threads], np.int32)
     found = launching_processes(host, gpu, of_thread)
     own_pids = list(gathered.gpu_processes)
@@ -96,7 +96,7 @@ def _directions(gpu: Rows, names: tuple[str, ...]) -> np.ndarray[tuple[int], np.
 
 
 def _shapes(gathered: Gathered, host: Rows) -> tuple[str, ...]:
-    """Written compactly, so that equal ones are one; the column is made to refer to them."""
+    """The shapes, written compactly so that equal ones are one. The column is changed to refer to them."""
     shapes: Interned[str] = Interned()
     positions = [
         NONE if text == b"[null,null,null]" else shapes[_compact(text)] for text in gathered.shapes
@@ -118,7 +118,7 @@ def _epoch_ns(metadata: Metadata, host: Rows, gpu: Rows) -> int | None:
 
 
 def left_out(numbers: LeftOut) -> Iterator[str]:
-    """How many events the table lacks and why, what most lack it for first."""
+    """The number of left-out events by reason, the most frequent first."""
     whys = {
         "entries left out: not an event with a known phase, a name and a numeric time": (
             numbers.malformed
@@ -133,7 +133,7 @@ def left_out(numbers: LeftOut) -> Iterator[str]:
 
 
 def said_twice(gathered: Gathered, metadata: Metadata) -> Iterator[str]:
-    """Whether another array of events stands after the one that was read."""
+    """A sentence where a second array of events follows the one that was read."""
     if metadata.events_text() is not None:
         yield (
             f"The key traceEvents is there more than once: only the first, with {gathered.n_events:,} "

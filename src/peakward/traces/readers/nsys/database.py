@@ -1,4 +1,4 @@
-"""Reading tables of an export in bulk: integers into arrays, text by its id."""
+"""Reads tables of an export in bulk: integers into arrays, text by its id."""
 
 import sqlite3
 from array import array
@@ -17,20 +17,20 @@ from peakward.traces.table import NONE, Ints
 
 _CHUNK_ROWS = 1 << 16
 _BYTES_PER_ROW = 4
-"""No row is smaller: its pointer, its length and its number. Pages that several others point to hold
-more rows than the file has room for, without end where each of a chain does so."""
+"""The least bytes of a row: its pointer, its length and its number. Pages that several others point to can
+hold more rows than the file has room for, and without end where each page of a chain does so."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Rows whose integers are integers."""
+    """Rows with valid integers."""
 
     integers: dict[str, Ints]
-    """By column; NONE where the file has NULL, or has no such column."""
+    """Integers by column; NONE where the file has NULL, or has no such column."""
     texts: tuple[str | None, ...]
-    """Of the text column that was asked for; else empty."""
+    """The requested text column; else empty."""
     n_left_out: int
-    """Rows with text, a fraction or nothing where an integer must be."""
+    """Rows with text, a fraction or nothing in place of an integer."""
 
 
 class Export:
@@ -47,7 +47,7 @@ class Export:
         return table in self._columns
 
     def columns(self, table: str) -> frozenset[str]:
-        """Of a table that is there; none of one that is not."""
+        """The columns of a table; none where the table does not exist."""
         return self._columns.get(table, frozenset())
 
     def chunks(
@@ -59,7 +59,7 @@ class Export:
     ) -> Iterator[Chunk]:
         """The table in pieces, in the order of the file; nothing where there is no such table.
 
-        A PeakwardError where a required column is missing.
+        Raises PeakwardError where a required column is missing.
         """
         if table not in self:
             return
@@ -84,9 +84,9 @@ class Export:
                 yield _chunk(names, absent, found, with_text=text is not None)
 
     def strings(self, ids: Iterable[int]) -> dict[int, str]:
-        """The values of these ids in StringIds, as far as they are there.
+        """The texts of these ids in StringIds, where they exist.
 
-        Others are left alone: the table also holds what the profiled program printed.
+        Other texts stay unread: the table also holds output of the profiled program.
         """
         values: dict[int, str] = {}
         if not {"id", "value"} <= self.columns("StringIds"):
@@ -104,7 +104,7 @@ class Export:
 
 @contextmanager
 def opened(path: Path, source: str) -> Iterator[Export]:
-    """The export at `path`, called `source` in messages; PeakwardError for whatever is wrong with it."""
+    """The export at `path`, called `source` in messages. Raises PeakwardError for anything wrong with it."""
     size_bytes = refuse_what_is_no_database(path, source)
     try:
         with closing(connect(path, size_bytes)) as connection:
@@ -117,7 +117,7 @@ def opened(path: Path, source: str) -> Iterator[Export]:
 
 
 def _real_tables(connection: sqlite3.Connection) -> frozenset[str]:
-    """Tables with rows of their own: virtual ones have no root page."""
+    """Tables with rows of their own. Virtual tables have no root page."""
     rows = connection.execute(
         "SELECT name, sql FROM sqlite_master WHERE type = 'table' AND rootpage > 0"
     )
@@ -129,7 +129,7 @@ def _real_tables(connection: sqlite3.Connection) -> frozenset[str]:
 
 
 def _columns(connection: sqlite3.Connection, table: str) -> frozenset[str]:
-    """Columns that are stored: table_info leaves computed ones out."""
+    """Stored columns. table_info leaves computed ones out."""
     rows = connection.execute(f'PRAGMA table_info("{table}")')
     return frozenset(_decoded(row[1]) for row in rows)
 
@@ -149,7 +149,8 @@ def _chunk(
 
 
 def _integers(names: Sequence[str], rows: list[tuple[Any, ...]]) -> dict[str, Ints]:
-    """TypeError for what is no integer: `array` takes nothing else, where numpy parses text."""
+    """The integers by column. Raises TypeError for any other value: `array` accepts nothing else, where numpy
+    would parse text."""
     columns = zip(*rows, strict=True) if rows else ((),) * len(names)
     return {
         name: np.array(array("q", column), np.int64)

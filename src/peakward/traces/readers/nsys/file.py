@@ -1,4 +1,4 @@
-"""Whether a file can be an Nsight Systems export at all: told before SQLite opens it."""
+"""Checks whether a file can be an Nsight Systems export, before SQLite opens it."""
 
 import stat
 from pathlib import Path
@@ -10,7 +10,7 @@ _HEADER_BYTES = 100
 
 
 def size_of_regular(path: Path, wanted: str) -> int:
-    """Bytes in the file; a PeakwardError where there is none, or nothing in it, or a folder."""
+    """The bytes of the file. Raises PeakwardError where it does not exist, is empty, or is a folder."""
     try:
         found = path.stat()
     except (OSError, ValueError) as error:
@@ -31,9 +31,9 @@ def size_of_regular(path: Path, wanted: str) -> int:
 
 
 def refuse_what_is_no_database(path: Path, source: str) -> int:
-    """Bytes in the database, which has a whole header and as many pages as that says.
+    """The bytes of the database, which has a whole header and as many pages as the header says.
 
-    Offsets are those of the SQLite file format (https://sqlite.org/fileformat.html, section 1.3).
+    Offsets follow the SQLite file format (https://sqlite.org/fileformat.html, section 1.3).
     """
     wanted = "an Nsight Systems SQLite export"
     size_bytes = size_of_regular(path, wanted)
@@ -65,7 +65,8 @@ def refuse_what_is_no_database(path: Path, source: str) -> int:
 
 
 def _refuse_unfinished(path: Path, wanted: str) -> None:
-    """A log beside the file holds what the file lacks, and reading it as immutable passes it over."""
+    """Refuse a database with a log beside it. The log holds data that the file lacks, and SQLite skips it
+    when it opens the file as immutable."""
     for suffix in ("-wal", "-journal"):
         log = path.with_name(path.name + suffix)
         if log.is_file() and log.stat().st_size > 0:
@@ -76,5 +77,5 @@ def _refuse_unfinished(path: Path, wanted: str) -> None:
 
 
 def one_line(said: object) -> str:
-    """What a file or another program says, as at most 300 printable characters."""
+    """The message of a file or program as at most 300 printable characters."""
     return "".join(each if each.isprintable() else " " for each in str(said))[:300]

@@ -1,8 +1,8 @@
-"""What an export says the GPUs did: kernels, copies, sets, and graphs traced as a whole.
+"""The GPU work of an export: kernels, copies, sets, and graphs traced as a whole.
 
-CUPTI_ACTIVITY_KIND_SYNCHRONIZATION is left alone. Its rows are waits of the host and of streams,
-no work, and each lies within the runtime call that asked for it, which has the same correlation id
-(cudaStreamSynchronize, cudaEventQuery, cudaStreamWaitEvent: all 366 of the export in the tests).
+CUPTI_ACTIVITY_KIND_SYNCHRONIZATION is not read. Its rows are waits of the host and of streams, not work, and
+each lies within the runtime call that requested it, which has the same correlation id (cudaStreamSynchronize,
+cudaEventQuery, cudaStreamWaitEvent: all 366 of the export in the tests).
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from peakward.traces.table import NONE, TOO_LARGE, Direction, GpuKind, Ints
 
 _OPTIONAL = ("streamId", "correlationId", "globalPid", "graphId", "graphNodeId")
 _NO_DEVICE = (1 << 31) - 1
-"""CUPTI's word for a graph that begins on the host."""
+"""CUPTI's value for a graph that begins on the host."""
 
 _COLUMNS = (
     *("start", "end", "deviceId", "streamId", "correlationId", "globalPid"),
@@ -39,11 +39,11 @@ _COPIES = (
     ("DtoH (unified memory)", Direction.DEVICE_TO_HOST),
     ("DtoD (unified memory)", Direction.DEVICE_TO_DEVICE),
 )
-"""By copyKind, as the export's own ENUM_CUDA_MEMCPY_OPER numbers them; an array (A) is on a device."""
+"""Directions by copyKind, as in the export's own ENUM_CUDA_MEMCPY_OPER. An array (A) is on a device."""
 
 
 def gpu_rows(export: Export, names: Names) -> tuple[Columns, tuple[str, ...]]:
-    """The columns of GpuColumns, unsorted, with nsys's ids of processes; and what was left out."""
+    """The columns of GpuColumns, unsorted, with nsys's process ids; and sentences on left-out rows."""
     parts = tuple(part(export, names) for part in (_kernels, _copies, _sets, _graphs))
     limits = tuple(sentence for _, limits in parts for sentence in limits)
     return joined([columns for columns, _ in parts], _COLUMNS), limits
@@ -77,7 +77,7 @@ def _sets(export: Export, names: Names) -> tuple[Columns, tuple[str, ...]]:
 
 
 def _graphs(export: Export, names: Names) -> tuple[Columns, tuple[str, ...]]:
-    """Launches of graphs traced as a whole, one row each, so that the GPU counts as busy then."""
+    """Launches of graphs traced as a whole, one row each, so that the GPU counts as busy."""
     rows, limits = _on_devices(export, "CUPTI_ACTIVITY_KIND_GRAPH_TRACE")
     rows["name"] = names.positions(
         f"CUDA graph {each}" if each > 0 else "CUDA graph" for each in rows["graphId"].tolist()
@@ -112,6 +112,6 @@ def _complete(rows: Columns, kind: GpuKind) -> Columns:
 
 
 def _graph(graph_id: Ints, node_id: Ints) -> Ints:
-    """A node's id has the graph's in its upper half, where the export names the node alone."""
+    """The graph's id: the upper half of a node's id, where the export names the node alone."""
     from_node = np.where(node_id >> 32 > 0, node_id >> 32, NONE)
     return np.where(graph_id > 0, graph_id, from_node)

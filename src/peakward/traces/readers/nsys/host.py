@@ -1,4 +1,4 @@
-"""What an export says the host did: runtime and driver calls, ranges, the profiler's own time."""
+"""The host's activity in an export: runtime and driver calls, ranges, the profiler's own time."""
 
 import re
 
@@ -20,9 +20,9 @@ _VERSION = re.compile(r"_v\d+$")
 def host_rows(
     export: Export, names: Names, shapes: Names, last_ns: int
 ) -> tuple[Columns, tuple[str, ...]]:
-    """The columns of HostColumns, unsorted, with nsys's ids of threads; and what was left out.
+    """The columns of HostColumns, unsorted, with nsys's thread ids; and sentences on left-out rows.
 
-    `last_ns` is when the GPUs' last work ended.
+    `last_ns` is the end of the GPUs' last work.
     """
     calls, call_limits = _named_by_id(export, names, "CUPTI_ACTIVITY_KIND_RUNTIME", HostKind.CALL)
     overheads, more_limits = _named_by_id(export, names, "PROFILER_OVERHEAD", HostKind.OVERHEAD)

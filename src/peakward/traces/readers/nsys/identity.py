@@ -1,8 +1,8 @@
-"""Who did it: processes, threads and GPUs behind the ids of an export.
+"""The processes, threads and GPUs behind the ids of an export.
 
-A global id is 8 bits of hardware, 8 of virtual machine, 24 of process and 24 of thread, from the
-top; a process's own has 0 for the thread (Nsight Systems' exporter documentation, "Serialized
-process and thread identifiers").
+A global id has, from the top, 8 bits of hardware, 8 of virtual machine, 24 of process and 24 of thread. A
+process's own id has 0 for the thread (Nsight Systems' exporter documentation, "Serialized process and thread
+identifiers").
 """
 
 from collections import Counter
@@ -22,8 +22,8 @@ _INT32 = (1 << 31) - 1
 def processes(of_gpu: Ints, threads: Ints) -> tuple[Ints, Ints, tuple[str, ...]]:
     """For each GPU row the position of its process, the global ids by position, and their labels.
 
-    `of_gpu` holds global process ids or NONE, `threads` global thread ids. GPU work whose process the
-    trace does not say belongs to the only one that there is, or to one of its own called "unknown".
+    `of_gpu` holds global process ids or NONE, `threads` global thread ids. GPU work of an unknown process
+    belongs to the only process, or to a separate one called "unknown".
     """
     known = np.unique(np.concatenate([of_gpu[of_gpu != NONE], threads & ~np.int64(_ID)]))
     positions = np.searchsorted(known, of_gpu)
@@ -35,7 +35,7 @@ def processes(of_gpu: Ints, threads: Ints) -> tuple[Ints, Ints, tuple[str, ...]]
 
 
 def _labels(known: Ints) -> tuple[str, ...]:
-    """Process ids; those of several machines that share one have the machine with them."""
+    """Process ids. Ids that several machines share have the machine added."""
     pids = ((known >> _ID_BITS) & _ID).tolist()
     n_machines = Counter(pids)
     machines = (known >> 2 * _ID_BITS).tolist()
@@ -66,9 +66,9 @@ def devices(
 ) -> tuple[Ints, tuple[Device, ...]]:
     """For each GPU row the GPU's id, and the GPUs that have rows. `ordinals` are below 2**31.
 
-    CUDA counts the GPUs that a process may see, so one ordinal is two GPUs in two processes with
-    different CUDA_VISIBLE_DEVICES. TARGET_INFO_CUDA_DEVICE says which; where it does not know every
-    pair of process and ordinal, the ordinals stand for themselves.
+    CUDA counts the GPUs that a process may see, so one ordinal is two GPUs in two processes with different
+    CUDA_VISIBLE_DEVICES. TARGET_INFO_CUDA_DEVICE tells them apart; where it lacks a pair of process and
+    ordinal, the ordinals stand for themselves.
     """
     pairs, places = np.unique(processes << 31 | ordinals, return_inverse=True)
     seen = pairs & _INT32
@@ -111,10 +111,10 @@ def _described(export: Export) -> Mapping[int, Device]:
 
 
 def epoch_ns(export: Export, last_ns: int) -> int | None:
-    """What to add to the export's times for nanoseconds since 1970.
+    """The offset from the export's times to nanoseconds since 1970.
 
-    Times count from the start of the session, unless the report was exported with
-    `--ts-normalize=true`: then they are since 1970 already.
+    Times count from the start of the session, unless the report was exported with `--ts-normalize=true`: then
+    they already count from 1970.
     """
     if "utcEpochNs" not in export.columns("TARGET_INFO_SESSION_START_TIME"):
         return None

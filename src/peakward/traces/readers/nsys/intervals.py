@@ -1,4 +1,4 @@
-"""Rows with a start and an end, and those that cannot be."""
+"""Rows with a start and an end, and checks for impossible ones."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,7 +16,7 @@ _FURTHEST_NS = 1 << 62
 def intervals(
     export: Export, table: str, required: Sequence[str], optional: Sequence[str]
 ) -> tuple[Columns, tuple[str, ...]]:
-    """A table's columns, `start` and `end` among them, and in sentences what was left out."""
+    """A table's columns, including `start` and `end`, and sentences on left-out rows."""
     chunks = list(export.chunks(table, ("start", "end", *required), optional))
     columns = joined([each.integers for each in chunks], ("start", "end", *required, *optional))
     kept = sound(columns["start"], columns["end"])
@@ -26,7 +26,8 @@ def intervals(
 
 
 def sound(start_ns: Ints, end_ns: Ints) -> NDArray[np.bool_]:
-    """Which intervals can be: an end not before its start, nor 0, CUPTI's word for an unknown time."""
+    """Mask of possible intervals: the end is not before the start, and not 0, CUPTI's value for an unknown
+    time."""
     near = np.ones(len(start_ns), np.bool_)
     for each in (start_ns, end_ns):
         near &= (each > -_FURTHEST_NS) & (each < _FURTHEST_NS)
@@ -36,7 +37,7 @@ def sound(start_ns: Ints, end_ns: Ints) -> NDArray[np.bool_]:
 
 
 def joined(parts: Sequence[Mapping[str, Ints]], names: Sequence[str]) -> Columns:
-    """The same columns of several pieces, one after the other."""
+    """The columns of several pieces, one after the other."""
     empty = np.empty(0, np.int64)
     return {name: np.concatenate([empty, *(part[name] for part in parts)]) for name in names}
 
@@ -47,7 +48,7 @@ def chosen(columns: Mapping[str, Ints], rows: NDArray[np.bool_]) -> Columns:
 
 
 def left_out(table: str, n_mistyped: int, n_impossible: int) -> tuple[str, ...]:
-    """What `Table.limits` says of rows that cannot be taken."""
+    """Sentences for `Table.limits` on rows that cannot be read."""
     causes = (
         (n_mistyped, "text, a fraction or nothing where a whole number must be"),
         (n_impossible, "an end before the start, no time, or one out of range"),

@@ -11,16 +11,16 @@ from peakward.traces.table import NONE, Ints
 _TABLE = "NVTX_EVENTS"
 _COLUMNS = ("start", "end", "globalTid", "kind", "name", "sequence", "shape")
 _MARK, _PUSH_POP, _START_END = 34, 59, 60
-"""Values of eventType, as the export's own ENUM_NSYS_EVENT_TYPE numbers them."""
+"""Values of eventType, as in the export's own ENUM_NSYS_EVENT_TYPE."""
 
 
 def ranges(
     export: Export, names: Names, shapes: Names, last_ns: int
 ) -> tuple[Columns, tuple[str, ...]]:
-    """Columns of HostColumns, unsorted, with nsys's ids of threads; and what was left out.
+    """Columns of HostColumns, unsorted, with nsys's thread ids; and sentences on left-out rows.
 
-    A range that was open when the capture ended ends at `last_ns`, or where the last range began
-    or ended if that is later. A start/end range is on the thread that started it, wherever it ended.
+    A range that was open when the capture ended ends at `last_ns`, or at the last start or end of a range if
+    that is later. A start/end range belongs to the thread that started it, wherever it ended.
     """
     parts, n_mistyped, n_marks = [], 0, 0
     for chunk in export.chunks(

@@ -1,4 +1,4 @@
-"""What PyTorch's `emit_nvtx` writes into the name of a range."""
+"""Parses the range names that PyTorch's `emit_nvtx` writes."""
 
 import re
 from typing import NamedTuple
@@ -17,7 +17,7 @@ _DISPATCHED = re.compile(r"\w+::[\w.]+")
 
 
 class Label(NamedTuple):
-    """A range's name, and what else stood in it."""
+    """A range's name and the other fields in it."""
 
     name: str
     kind: HostKind
@@ -25,7 +25,7 @@ class Label(NamedTuple):
     sequence: int
     """NONE where there was none."""
     shape: str | None
-    """As `Table.shapes` holds it."""
+    """The shape in the form of `Table.shapes`."""
 
 
 def label(text: str) -> Label:

@@ -1,7 +1,7 @@
-"""Opening a SQLite file that anybody may have made.
+"""Opens SQLite files that anybody may have made.
 
-Only plain reads of the tables in `READ` pass: no view, trigger, function or extension of the file's
-own gets to run, and no work that the file's size does not warrant.
+Only plain reads of the tables in `READ` pass. No view, trigger, function or extension of the file runs, and
+no query does more work than the file's size justifies.
 """
 
 import sqlite3
@@ -24,18 +24,18 @@ READ = frozenset(
         "TARGET_INFO_SESSION_START_TIME",
     )
 )
-"""All that is ever read. Never META_DATA_CAPTURE and TARGET_INFO_SYSTEM_ENV: they hold the
+"""All tables that are ever read. META_DATA_CAPTURE and TARGET_INFO_SYSTEM_ENV are never read: they hold the
 environment variables of the profiled program."""
 
 _LONGEST_BYTES = 1 << 26
 _STEP_INSTRUCTIONS = 10_000
 _INSTRUCTIONS_PER_BYTE = 8
-"""A row takes about two of SQLite's instructions a column and lies in more bytes than it has
-columns; a file made to that end takes any number."""
+"""A row takes about two SQLite instructions for each column and has more bytes than columns. A malicious file
+can take any number."""
 
 
 def connect(path: Path, size_bytes: int) -> sqlite3.Connection:
-    """A connection that reads `READ` and nothing else. Text comes as bytes, of any encoding."""
+    """A connection that reads only `READ`. Text comes as bytes, of any encoding."""
     address = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
     connection = sqlite3.connect(address, uri=True, isolation_level=None)
     try:
@@ -53,7 +53,7 @@ def connect(path: Path, size_bytes: int) -> sqlite3.Connection:
 
 
 def _budget(size_bytes: int) -> Callable[[], bool]:
-    """Says when to break off: after 10 million instructions and eight for each byte of the file."""
+    """A check for the limit: 10 million instructions, and eight for each byte of the file."""
     left = 1_000 + size_bytes * _INSTRUCTIONS_PER_BYTE // _STEP_INSTRUCTIONS
 
     def spent() -> bool:
@@ -67,7 +67,7 @@ def _budget(size_bytes: int) -> Callable[[], bool]:
 def _authorize(
     action: int, first: str | None, second: str | None, _: str | None, view: str | None
 ) -> int:
-    """SQLite asks as it compiles a statement; `view` is the view or trigger that reads."""
+    """SQLite's callback when it compiles a statement. `view` is the view or trigger that reads."""
     allowed = (
         action == sqlite3.SQLITE_SELECT
         or (action == sqlite3.SQLITE_READ and first in READ | {"sqlite_master"})
