@@ -12,6 +12,7 @@ FRAGMENTS = ("Of", "That", "What")
 DONE = (
     "diagnose",
     "hardware",
+    "kernels",
     "lab/data",
     "lab/inference",
     "lab/measure",

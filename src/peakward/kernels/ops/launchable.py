@@ -1,4 +1,4 @@
-"""What a Triton kernel of this room asks of the tensors that it is handed."""
+"""Checks that tensors can be passed to a Triton kernel of this room."""
 
 import torch
 from torch import Tensor
@@ -61,7 +61,8 @@ def require_floats(op: str, **tensors: Tensor) -> None:
 
 
 def autocast_dtype(device: torch.device) -> torch.dtype | None:
-    """What autocast casts to on such a device; None where it is off, as it always is on the meta device."""
+    """The type that autocast casts to on such a device; None where it is off, as it always is on the
+    meta device."""
     if device.type == "meta" or not torch.is_autocast_enabled(device.type):
         return None
     return torch.get_autocast_dtype(device.type)

@@ -25,14 +25,15 @@ ASKED = "PEAKWARD_TUNE_KERNELS"
 RULE = "rule"
 """As what was found; the rule's settings may be others for other inputs of a kind."""
 LEAST_GAIN = 0.02
-"""Of the rule's time: of less another run would say otherwise."""
+"""The least gain over the rule, as a share of its time: with less, another run would choose otherwise."""
 N_ROUNDS, N_CALLS = 3, 5
 L2_CACHES = 4
 """As much is read between two calls."""
 CYCLES_PER_S = 2e9
-"""Of a multiprocessor, roughly: it is asked to wait for twice as long as needed."""
+"""The clock of a multiprocessor, roughly: it is asked to wait for twice as long as needed."""
 WITHIN = 2e-2
-"""Of the rule's results, ‖difference‖ over ‖result‖: beyond it a compiler was wrong, not a rounding."""
+"""The largest ‖difference‖ over ‖result‖ from the rule's results: a larger one is a fault of a
+compiler, and not a rounding."""
 S = TypeVar("S")
 Outputs = tuple[Tensor | None, ...]
 
@@ -96,7 +97,7 @@ def fastest(rule: Callable[[], Outputs], others: Mapping[str, Callable[[], Outpu
 
 
 def seconds(call: Callable[[], Outputs]) -> float:
-    """Of a call, the median, each from an L2 that holds nothing of it."""
+    """The median time of a call, each with an L2 that holds none of its data."""
     call()
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
     flush = torch.zeros(L2_CACHES * properties.L2_cache_size // 4, device="cuda")
@@ -160,7 +161,7 @@ def _settled(path: Path) -> dict[str, Any]:  # noqa: ARG001 (one of each)
 
 @cache
 def _kept(path: Path) -> dict[str, str]:
-    """What was read once, and grows with what is found."""
+    """The stored results, read once; the dictionary grows with new ones."""
     return _read(path)
 
 

@@ -46,9 +46,11 @@ def _update(  # type: ignore[no-untyped-def]
 
 
 def scales(step: Tensor, *, lr: float, betas: tuple[float, float]) -> Tensor:
-    """What every parameter of an update shares: (2,) of fp32, lr/(1 - β1ᵗ) and 1/(1 - β2ᵗ).
+    """The two factors that all parameters of an update share: (2,) of fp32, lr/(1 - β1ᵗ) and 1/(1 -
+    β2ᵗ).
 
-    In fp64 up to the last rounding: at the first steps 1 - 0.999ᵗ would lose ten of fp32's bits.
+    They are computed in fp64 up to the last rounding: at the first steps 1 - 0.999ᵗ would lose ten of
+    fp32's bits.
     """
     count = step.double()
     beta1, beta2 = betas
@@ -69,7 +71,7 @@ def update(
 ) -> None:
     """As `reference.update`, in fp32 arithmetic; every tensor contiguous, fp32, fp16 or bf16.
 
-    `shared` is what `scales` gave for this step.
+    `shared` is the result of `scales` for this step.
     """
     n = parameter.numel()
     beta1, beta2 = betas

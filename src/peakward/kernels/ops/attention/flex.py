@@ -8,8 +8,8 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 class FlexAttention:
     """As `reference.attention`, without a bias and for as many keys as queries.
 
-    It keeps the block mask of the last length, which goes with it: the mask of 65,536 positions has
-    4 MiB.
+    It keeps the block mask of the last length until the next one: the mask of 65,536 positions has 4
+    MiB.
     """
 
     def __init__(self) -> None:

@@ -18,6 +18,6 @@ def first_in_reach(position: int, window: int | None) -> int:
 
 
 def sees_all(q: Tensor, k: Tensor) -> bool:
-    """Whether no mask is needed: one query, of the position of the last of several keys, which all are
-    in its reach."""
+    """Whether no mask is needed: the only query is at the position of the last of several keys, and all
+    are in its reach."""
     return q.shape[2] < k.shape[2]

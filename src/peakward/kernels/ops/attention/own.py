@@ -6,7 +6,7 @@ from peakward.kernels.ops.decode_attention.api import decode_attention
 from peakward.kernels.ops.flash_attention.api import flash_attention
 
 IMPLEMENTATIONS = {"flash": "triton", "flash-hopper": "hopper"}
-"""By the setting's name that of `flash_attention`."""
+"""The implementation of `flash_attention`, by the name of the setting."""
 DECODE = "flash-decode"
 
 

@@ -1,4 +1,4 @@
-"""Attention as its definition has it: every pass over the score matrix is made and can be seen."""
+"""Attention by its definition: every pass over the score matrix is explicit and can be seen."""
 
 import math
 from collections.abc import Callable

@@ -42,13 +42,14 @@ def attention(
 
 
 def _mask(q: Tensor, *, window: int | None, bias: Tensor | None, unmasked: bool) -> Tensor | None:
-    """What is added to the scores, or where they are allowed; None where causality says it all."""
+    """The mask: values to add to the scores, or where scores are allowed; None where `is_causal` says
+    it all."""
     seq_len = q.shape[2]
     if bias is not None:
         mask = bias.to(q.dtype)
         if not unmasked:
             mask = mask.masked_fill(~causal_mask(seq_len, window, q.device), -torch.inf)
-        # A mask of three dimensions is taken by the math kernel alone.
+        # Only the math kernel takes a mask of three dimensions.
         return mask[(None,) * (4 - mask.dim())]
     if unmasked or window is None or window >= seq_len:
         return None

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
-"""What the largest element of a position is stored as, of each type of quantised cache."""
+"""The stored value of a position's largest element, for each type of quantised cache."""
 
 
 def decode_attention(
@@ -92,6 +92,6 @@ def quantized(cache: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 
 def dequantized(stored: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
-    """What `quantized` stood for, in `dtype`."""
+    """The numbers that `quantized` stored, in `dtype`."""
     wide = torch.promote_types(dtype, torch.float32)
     return (stored.to(wide) * scale.to(wide)[..., None]).to(dtype)

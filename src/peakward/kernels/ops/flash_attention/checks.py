@@ -1,6 +1,6 @@
-"""What the public functions ask of their arguments.
+"""Checks of the public functions' arguments.
 
-Of devices the operators ask, when they run: torch.compile cannot look into Triton.
+The operators check devices when they run, because torch.compile cannot look into Triton.
 """
 
 import torch

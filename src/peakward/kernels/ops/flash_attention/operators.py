@@ -22,7 +22,7 @@ IMPLEMENTATIONS = {
 
 
 class Implementation(Protocol):
-    """What a module of IMPLEMENTATIONS gives; raises ValueError where it cannot serve a request."""
+    """The interface of a module of IMPLEMENTATIONS; raises ValueError where it cannot serve a request."""
 
     def forward(
         self,

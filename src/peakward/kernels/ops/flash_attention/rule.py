@@ -1,4 +1,4 @@
-"""What is computed, beside the tensors: what every implementation of the operator is told."""
+"""The rule of a computation, beside the tensors; every implementation of the operator is given it."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ class Rule(NamedTuple):
     causal: bool
     """Query i sees keys up to i + k_len - q_len: both sequences end together."""
     window: int | None
-    """Of those, keys less than `window` before it; causal only."""
+    """Each query sees only the allowed keys less than `window` before it; causal only."""
     scale: float
 
 

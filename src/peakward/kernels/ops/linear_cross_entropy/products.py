@@ -26,7 +26,7 @@ def logits(hidden: Tensor, weight: Tensor, rows: Tensor) -> None:
 
 
 def clear_rest(rows: Tensor, vocab: int) -> None:
-    """Of what is past the vocabulary makes zeros: 0·inf is none."""
+    """Writes zeros into the columns past the vocabulary, because 0·inf is not 0."""
     if vocab < rows.shape[1]:
         rows[:, vocab:].zero_()
 

@@ -23,7 +23,7 @@ def of_torch(head: nn.Module, hidden: Tensor, targets: Tensor) -> Tensor:
 
 
 def fused(head: nn.Module, hidden: Tensor, targets: Tensor) -> Tensor:
-    """Of logits in the type that they come in; the backward pass writes their gradient over them."""
+    """The loss of logits in the type that they have; the backward pass writes their gradient over them."""
     logits: Tensor = head(hidden)
     return cross_entropy_over_logits(
         logits.flatten(0, 1), targets.flatten(), loss_dtype=torch.float32

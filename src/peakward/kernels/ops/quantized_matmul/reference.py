@@ -85,7 +85,7 @@ def packed(stored: Tensor) -> Tensor:
 
 
 def unpacked(weight: Tensor) -> Tensor:
-    """What `packed` was given, with what it padded: (n, 128 · tiles) of uint8."""
+    """The numbers that `packed` was given, with its padding: (n, 128 · tiles) of uint8."""
     tiles, n, _ = weight.shape
     numbers = weight[..., None] >> _nibble_shifts(weight.device) & 15
     numbers = numbers.view(tiles, n, 4, 4, 2, 4).permute(1, 0, 3, 2, 5, 4)
@@ -93,7 +93,7 @@ def unpacked(weight: Tensor) -> Tensor:
 
 
 def int8_dequantized(weight: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
-    """What an int8 weight stands for, (n, k) in `dtype`."""
+    """The numbers that an int8 weight stands for, (n, k) in `dtype`."""
     wide = torch.promote_types(dtype, torch.float32)
     return (weight.to(wide) * by_column(scale, weight.shape[1], wide)).to(dtype)
 
@@ -101,7 +101,7 @@ def int8_dequantized(weight: Tensor, scale: Tensor, dtype: torch.dtype) -> Tenso
 def int4_dequantized(
     weight: Tensor, scale: Tensor, zero: Tensor | None, dtype: torch.dtype, *, group: int
 ) -> Tensor:
-    """What a packed weight stands for, (n, k) in `dtype`."""
+    """The numbers that a packed weight stands for, (n, k) in `dtype`."""
     wide = torch.promote_types(dtype, torch.float32)
     k = group * len(scale)
     stored = unpacked(weight)[:, :k].to(wide)

@@ -27,7 +27,7 @@ def many_tiles_a_program(rule: RowSettings, multiprocessors: int) -> tuple[RowSe
 
 
 def spread(itemsize: int) -> tuple[SpreadSettings, ...]:
-    """Of pieces of 4 to 16 KB: programs a multiprocessor, and rows in shared memory."""
+    """Candidates with pieces of 4 to 16 KB, by programs a multiprocessor and rows in shared memory."""
     return tuple(
         SpreadSettings(kib * 1024 // itemsize, kib // 2, programs, slots)
         for kib, programs, slots in (

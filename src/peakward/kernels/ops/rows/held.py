@@ -11,13 +11,13 @@ import triton.language as tl
 
 @triton.jit  # type: ignore[untyped-decorator]
 def columns_of(TILE: tl.constexpr, COLUMNS: tl.constexpr, MORE: tl.constexpr) -> tl.tensor:
-    """Of the first tile, COLUMNS, or of the second behind it, MORE."""
+    """The columns of the first tile, COLUMNS, or of the second one behind it, MORE."""
     return tl.arange(0, COLUMNS) if TILE == 0 else COLUMNS + tl.arange(0, MORE)
 
 
 @triton.jit
 def added(tiles):  # type: ignore[no-untyped-def]
-    """Of a row's tiles, (…, columns), one as wide as the last whose sum is theirs."""
+    """The sum of a row's tiles, (…, columns), as one tile as wide as the last."""
     total = tiles[0]
     if len(tiles) > 1:
         total = tl.sum(_beside(total, tiles[1]), len(total.shape) - 1) + tiles[1]

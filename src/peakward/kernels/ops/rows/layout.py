@@ -16,37 +16,38 @@ WARP = 32
 ACCESS_BYTES = 16
 """The most that a thread loads at once."""
 IN_FLIGHT_BYTES = 64
-"""Of a thread's loads, all inputs together."""
+"""The bytes of a thread's loads in flight, all inputs together."""
 MOST_WARPS = 32
 SHARING_COLUMNS = 16384
-"""Of a row at most whose program leaves registers for another one, with 64 elements a thread too."""
+"""The most columns of a row whose program leaves registers for a second program, also with 64 elements
+a thread."""
 LEAST_WARPS = 4
 TWO_TILES_FROM = 2048
 """Columns of the first."""
 AHEAD_WARPS = 4
-"""Of a multiprocessor, where programs go through many tiles."""
+"""The warps of a multiprocessor where programs go through many tiles."""
 AHEAD_BYTES = 46 << 10
-"""Of a multiprocessor's loads at least, which are in flight while its programs work: with 40 KB norms'
+"""The least bytes of a multiprocessor's loads in flight while its programs work: with 40 KB norms'
 gradients took 3% longer (H100), with 64 2%."""
 AHEAD_SHARED_BYTES = 96 << 10
-"""Of which an A100 has 163 KiB for all programs of a multiprocessor."""
+"""The shared memory for loads ahead. An A100 has 163 KiB for all programs of a multiprocessor."""
 MOST_INT32 = 2**31 - 1
 
 
 class RowSettings(NamedTuple):
-    """What a kernel over rows is compiled and started with."""
+    """The sizes with which a kernel over rows is compiled and started."""
 
     rows: int
-    """Of a tile, a power of two."""
+    """The rows of a tile, a power of two."""
     columns: int
-    """Of a tile, a power of two."""
+    """The columns of a tile, a power of two."""
     warps: int
     programs: int | None = None
-    """That share the tiles out among them; None for one a tile."""
+    """The number of programs that share the tiles; None for one program a tile."""
     stages: int = 1
     """Tiles of a program in flight at once; more than one through shared memory."""
     registers: int | None = None
-    """Of a thread at most; None for what the compiler finds best of a program by itself."""
+    """The most registers of a thread; None lets the compiler choose."""
     more: int = 0
     """Columns of a second tile behind the first, a power of two that divides these; 0 for none."""
 
@@ -83,11 +84,12 @@ def tiles(width: int, *, itemsize: int, inputs: int = 1, most_columns: int) -> R
 
 
 def in_two(width: int, *, itemsize: int, inputs: int = 1) -> RowSettings | None:
-    """Of a row whose width is at most one and a half times a power of two, a tile of that and one of the
-    rest; None of others, and of narrow ones, which share tiles.
+    """The settings of a row whose width is at most one and a half times a power of two: a tile of that
+    power and one of the rest. None for other rows, and for narrow ones, which share tiles.
 
-    A thread has 32 elements of 16 bits of the first tile, or where the rest is small twice as many, so that
-    two programs share a multiprocessor: of 36,000 columns 199 µs for 238, of 18,000 196 for 198 (softmax).
+    A thread has 32 elements of 16 bits of the first tile. Where the rest is small it has twice as many,
+    so that two programs share a multiprocessor: 36,000 columns took 199 µs for 238, 18,000 196 for 198
+    (softmax).
     """
     columns = power_of_two(width) // 2
     rest = width - columns
@@ -169,14 +171,15 @@ def as_rows(x: Tensor) -> Tensor:
 
 
 def multiprocessors(device: torch.device) -> int:
-    """Of a GPU; 4 where kernels are interpreted or only compiled."""
+    """The multiprocessors of a GPU; 4 where kernels are interpreted or only compiled."""
     if device.type != "cuda":
         return 4
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def shared_bytes(device: torch.device) -> int:
-    """That a program may have; those of an A100 where kernels are interpreted or only compiled."""
+    """The shared memory that a program may have; that of an A100 where kernels are interpreted or only
+    compiled."""
     if device.type != "cuda":
         return 163 << 10
     properties = torch.cuda.get_device_properties(device)
@@ -184,7 +187,7 @@ def shared_bytes(device: torch.device) -> int:
 
 
 def multiprocessor_shared_bytes(device: torch.device) -> int:
-    """That all programs of a multiprocessor may have together."""
+    """The shared memory that all programs of a multiprocessor may have together."""
     if device.type != "cuda":
         return 164 << 10
     properties = torch.cuda.get_device_properties(device)

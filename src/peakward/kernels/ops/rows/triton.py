@@ -47,7 +47,7 @@ def _column_sums(  # type: ignore[no-untyped-def]
 
 
 def column_sums(*parts: tuple[Tensor, torch.dtype]) -> list[Tensor]:
-    """Of one or two partial sums of (n, width), contiguous and of fp32, the sums over n: (width,) of
+    """The sums over n of one or two partial sums of (n, width), contiguous and of fp32: (width,) in
     their types."""
     partials = [partial for partial, _ in parts]
     outs = [partial.new_empty(partial.shape[1], dtype=dtype) for partial, dtype in parts]

@@ -9,10 +9,10 @@ from torch import Tensor
 from peakward.kernels.ops.rows.layout import RowSettings, alignment, as_rows, tiles
 
 MOST_COLUMNS = 2048
-"""Of a program; a row is divided among several."""
+"""The most columns of a program; a row is divided among several programs."""
 LOG2_E = tl.constexpr(1.4426950408889634)
 LOG2_E_REST = tl.constexpr(1.9259629911266175e-8)
-"""What fp32 leaves of it."""
+"""The part of log₂ e that fp32 leaves out."""
 LN_2 = tl.constexpr(0.6931471805599453)
 FAR = tl.constexpr(128.0)
 """Beyond it exp is 0 or infinite in fp32."""

@@ -1,9 +1,9 @@
-"""What one program does with a row of logits.
+"""The work of one program on a row of logits.
 
-It streams the row. Every thread keeps the maximum and the sum of exponentials of its own
-16-byte vectors (Milakov & Gimelshein 2018, algorithm 3, a vector of VECTOR logits a step instead of
-one: 1 + 1/VECTOR exponentials a logit), so that threads meet once, at the row's end. What a row of
-odd length begins or ends with inside a vector, its edges, is taken in by itself (`rows.vectors`).
+The program streams the row. Every thread keeps the maximum and the sum of exponentials of its own
+16-byte vectors (Milakov & Gimelshein 2018, algorithm 3, with a vector of VECTOR logits a step instead
+of one: 1 + 1/VECTOR exponentials a logit), so threads meet once, at the row's end. A row of odd length
+may begin or end inside a vector; these edges are read separately (`rows.vectors`).
 """
 
 import triton
@@ -12,7 +12,7 @@ import triton.language as tl
 from peakward.kernels.ops.rows.vectors import COMPILED, edges, whole_vectors
 
 LOWEST: tl.constexpr = tl.constexpr(-3.4028234663852886e38)
-"""fp32's; as the first maximum, where -inf would make -inf - (-inf) of a logit of -inf."""
+"""The lowest number of fp32, as the first maximum. With -inf, a logit of -inf would make -inf - (-inf)."""
 LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
 
 

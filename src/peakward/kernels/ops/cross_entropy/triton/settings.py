@@ -1,4 +1,4 @@
-"""How the rows of logits are cut up; no result depends on it beyond rounding."""
+"""The cut of rows of logits; it changes no result beyond rounding."""
 
 from typing import NamedTuple
 
@@ -6,14 +6,14 @@ from torch import Tensor
 
 VECTOR_BYTES = 16
 N_MULTIPROCESSORS = 132
-"""Of an H100 and an H200."""
+"""The multiprocessors of an H100 and of an H200."""
 
 
 class Settings(NamedTuple):
-    """How a row is cut."""
+    """The cut of a row."""
 
     block: int
-    """Logits that a program has in flight."""
+    """The number of logits that a program has in flight."""
     num_warps: int
 
 
@@ -32,7 +32,7 @@ def settings_for(n_tokens: int, vocab: int, itemsize: int) -> Settings:
 
 
 def others_for(itemsize: int) -> tuple[Settings, ...]:
-    """To be timed beside the rule's."""
+    """Settings to time beside those of the rule."""
     return tuple(_settings(warps, each, itemsize) for warps in (2, 4, 8, 16, 32) for each in (2, 4))
 
 

@@ -8,7 +8,7 @@ from peakward.kernels.ops.rows.vectors import edges, whole_vectors
 
 @triton.jit
 def weight_of_row(target, vocab, scale, ignore_index):  # type: ignore[no-untyped-def]
-    """What the gradient of a row's loss is multiplied by: NaN where the loss is."""
+    """The factor of the gradient of a row's loss: NaN where the loss is NaN."""
     known = (target >= 0) & (target < vocab)
     return tl.where(target == ignore_index, 0.0, tl.where(known, scale, float("nan")))
 

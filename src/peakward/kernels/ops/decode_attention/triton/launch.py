@@ -19,12 +19,13 @@ from peakward.kernels.ops.rows.layout import shared_bytes
 from peakward.kernels.ops.tuning import tuned
 
 MOST_ROWS = 64
-"""Of one product; more go to further programs, which read the keys again."""
+"""The most rows of one product; further rows go to further programs, which read the keys again."""
 LOG2_E = math.log2(math.e)
 
 
 class _Call(NamedTuple):
-    """What `decode_attention` is handed, of dimensions (sequence or page, kv_head, position, head_dim)."""
+    """The arguments of `decode_attention`, of dimensions (sequence or page, kv_head, position,
+    head_dim)."""
 
     q: Tensor
     k: Tensor
@@ -43,14 +44,14 @@ class _Call(NamedTuple):
 
     @property
     def positions(self) -> int:
-        """That a sequence may have."""
+        """The most positions that a sequence may have."""
         if self.block_table is None:
             return self.k.shape[2]
         return self.block_table.shape[1] * self.page_size
 
     @property
     def span(self) -> int:
-        """Positions that it may have to read."""
+        """The most positions that a sequence may have to read."""
         if self.window is None:
             return self.positions
         return min(self.positions, self.window + self.q.shape[2] - 1)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 H100_MULTIPROCESSORS = 132
 H100_SHARED_BYTES = 227 << 10
 RESERVED_BYTES = 12 << 10
-"""Of a program's shared memory, for its queries and weights; up to 9 KiB were taken."""
+"""The shared memory that a program's queries and weights may take; up to 9 KiB were taken."""
 MOST_SPLITS = 256
 LEAST_CHUNK = 256
 """Positions a program: fewer, and starting it takes as long as reading them."""
@@ -15,7 +15,7 @@ RESIDENT = 1
 
 
 class Settings(NamedTuple):
-    """Of one launch."""
+    """The settings of one launch."""
 
     n_splits: int
     block_positions: int

@@ -92,7 +92,7 @@ def _step(  # type: ignore[no-untyped-def]
     SCORES: gl.constexpr,
     MASKED: gl.constexpr,
 ):
-    """What a tile of queries adds to dk, dv and dq."""
+    """Adds the contributions of a tile of queries to dk, dv and dq."""
     SUMS: gl.constexpr = dk.type.layout
     REST: gl.constexpr = dk_rest.type.layout
     LEFT: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=SUMS, k_width=2)

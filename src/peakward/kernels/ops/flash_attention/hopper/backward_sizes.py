@@ -1,4 +1,5 @@
-"""What a backward kernel is compiled for, which queries a tile of keys meets, and tiles in two pieces."""
+"""The sizes that a backward kernel is compiled for, the queries that a tile of keys meets, and tiles in
+two pieces."""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -13,7 +14,7 @@ class Sizes:
     queries: gl.constexpr
     at_once: gl.constexpr
     parts: gl.constexpr
-    """Of a tile of queries: each of as many as are taken at once."""
+    """The number of parts of a tile of queries; each part has the queries that are taken at once."""
     keys: gl.constexpr
     rows: gl.constexpr
     main: gl.constexpr

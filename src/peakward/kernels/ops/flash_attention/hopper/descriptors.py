@@ -10,10 +10,11 @@ ALIGNMENT_BYTES = 16
 
 
 def describe(name: str, tensor: Tensor, rows: int, columns: int) -> TensorDescriptor:
-    """Of (batch, heads, rows, head_dim): tiles of so many rows of one head, 16 to 128 columns wide.
+    """A descriptor of (batch, heads, rows, head_dim), for tiles of `rows` rows of one head, 16 to 128
+    columns wide.
 
     Raises:
-        ValueError: strides or an address that are no multiple of 16 bytes.
+        ValueError: Strides or an address that are no multiple of 16 bytes.
     """
     size = tensor.element_size()
     if tensor.data_ptr() % ALIGNMENT_BYTES or any(
@@ -30,6 +31,6 @@ def describe(name: str, tensor: Tensor, rows: int, columns: int) -> TensorDescri
 
 
 def describe_vectors(tensor: Tensor, n: int) -> TensorDescriptor:
-    """Of contiguous (batch, heads, values) in fp32: so many values of one head."""
+    """A descriptor of contiguous (batch, heads, values) in fp32, for `n` values of one head."""
     layout = gl.NVMMASharedLayout(0, 32, 3)
     return TensorDescriptor(tensor, list(tensor.shape), list(tensor.stride()), [1, 1, n], layout)

@@ -1,4 +1,5 @@
-"""What a forward kernel is compiled for, and how many tiles of keys a tile of queries meets."""
+"""The sizes that a forward kernel is compiled for, and the number of tiles of keys that a tile of
+queries meets."""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl

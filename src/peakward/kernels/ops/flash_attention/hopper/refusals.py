@@ -1,4 +1,5 @@
-"""What these kernels are not made for, refused by name: another implementation is the caller's choice."""
+"""Refuses by name the inputs that these kernels do not support; the caller chooses another
+implementation."""
 
 import torch
 from torch import Tensor

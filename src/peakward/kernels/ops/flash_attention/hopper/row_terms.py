@@ -1,5 +1,5 @@
-"""What the backward pass takes of each query beside its row, its log-sum-exp and Σ out·dout; and the zeros
-that it begins with, which apart would be two launches more."""
+"""Computes what the backward pass needs of each query beside its row, its log-sum-exp and Σ out·dout,
+and clears the sums that it begins with. In kernels of their own these would be two launches more."""
 
 import torch
 import triton

@@ -14,8 +14,8 @@ from triton.language.core import _aggregate as aggregate
 from peakward.kernels.ops.flash_attention.hopper.ring import barriers
 
 L2_BYTES = 8 << 20
-"""What of the L2 (50 MiB on an H100) the keys and values that are worked on at once may take: with 16 MiB
-512 causal tokens took 140 µs for 136, 1,024 and more as long (head dimension 64)."""
+"""The part of the L2 (50 MiB on an H100) for the keys and values that are worked on at once. With 16
+MiB 512 causal tokens took 140 µs for 136, 1,024 and more as long (head dimension 64)."""
 TILES_A_PROGRAM = 2
 """A causal tile has up to twice the mean's work: begun when little else is left, it is waited for."""
 

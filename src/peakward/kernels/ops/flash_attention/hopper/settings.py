@@ -8,7 +8,7 @@ KEYS = 128
 """A tile of keys. Of 64, head dimension 128 lost 4 to 12% (causal, 512 left out, before tiles were
 drawn from a counter); 256 do not fit the registers."""
 ROWS = 64
-"""Of queries, or of keys in the backward pass, for each warpgroup: what one product takes."""
+"""The rows of queries, or of keys in the backward pass, for each warpgroup: those of one product."""
 H100_MULTIPROCESSORS = 132
 """For compiling where there is no GPU."""
 
@@ -26,10 +26,11 @@ class ForwardSettings(NamedTuple):
 
 
 TWO = ForwardSettings(warpgroups=2, stages=2, q_stages=2, registers=240)
-"""Of one tile of queries in place of two, head dimension 128 took 121 µs for 109 with 512 causal keys,
-435 for 430 with 4,096; 80 took 731 for 710, 96 took 516 for 504. Of beyond 64 no more tiles fit."""
+"""With one tile of queries in place of two, head dimension 128 took 121 µs for 109 with 512 causal
+keys, 435 for 430 with 4,096; 80 took 731 for 710, 96 took 516 for 504. Beyond head dimension 64 no more
+tiles fit."""
 TWO_DEEP = TWO._replace(stages=4)
-"""Of head dimension 64: 335 µs for 339 with 2,048 causal keys, 608 for 612 with 4,096, but 141 for 139
+"""For head dimension 64: 335 µs for 339 with 2,048 causal keys, 608 for 612 with 4,096, but 141 for 139
 with 512."""
 THREE = ForwardSettings(warpgroups=3, stages=2, q_stages=1, registers=160)
 """For head dimension 64: of a wider one results do not fit 160 registers."""
@@ -55,13 +56,13 @@ def n_programs(device: torch.device) -> int:
 
 
 class BackwardSettings(NamedTuple):
-    """What two warpgroups work on, and how much of it is on its way."""
+    """The tiles that two warpgroups work on, and the number of tiles on their way."""
 
     queries: int
-    """A tile of them."""
+    """The queries of a tile."""
     at_once: int
-    """Of these, those whose scores a warpgroup holds together: of 128, they and their gradients take 128
-    of a thread's 240 registers, and dk and dv as many as head_dim."""
+    """The queries of a tile whose scores a warpgroup holds together. With 128 of them, scores and
+    gradients take 128 of a thread's 240 registers, and dk and dv as many as head_dim."""
     kv_stages: int
     """Tiles of keys and values, on their way or in use."""
 
@@ -86,6 +87,6 @@ def backward_settings_for(head_dim: int) -> BackwardSettings:
 
 
 def columns_of(head_dim: int) -> tuple[int, int]:
-    """Of a tile in the backward pass, which products and copies take apart: both are powers of two, as
-    tiles must be, and nothing is paid beyond head_dim."""
+    """The widths of a tile's two parts in the backward pass, which products and copies take apart. Both
+    are powers of two, as tiles must be, and nothing is paid beyond head_dim."""
     return (head_dim, 0) if head_dim in (64, 128) else (64, head_dim - 64)

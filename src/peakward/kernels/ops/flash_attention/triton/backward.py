@@ -42,7 +42,7 @@ from peakward.kernels.ops.tuning import tuned
 
 
 class _Call(NamedTuple):
-    """What both passes are handed."""
+    """The arguments of both passes."""
 
     q: Tensor
     k: Tensor
@@ -213,7 +213,7 @@ def _section(call: _Call, rows: int) -> int:
 
 
 def _options(call: _Call, blocks: Blocks) -> dict[str, Any]:
-    """What is compiled in."""
+    """The constants that are compiled in."""
     first, second = parts(call.problem.head_dim)
     return {
         "GROUP": call.problem.group,

@@ -1,4 +1,4 @@
-"""What every element of a row of dS is lessened by."""
+"""Computes the number by which every element of a row of dS is reduced."""
 
 import triton
 import triton.language as tl

@@ -11,7 +11,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from peakward.kernels.ops.flash_attention.rule import Packing, Rule
 
 Strides = tuple[int, int, int]
-"""Of batch, head and row, in elements."""
+"""The strides of batch, head and row, in elements."""
 SECTION_BYTES = 24 << 20
 """Keys and values that programs side by side read: half of an H100's L2."""
 
@@ -34,7 +34,7 @@ class Problem(NamedTuple):
         return self.n_heads // self.n_kv_heads
 
     def kind(self, q: Tensor, rule: Rule) -> str:
-        """What the fastest settings depend on: lengths and programs in powers of two."""
+        """The properties that decide the fastest settings: lengths and programs in powers of two."""
         most = [
             1 << (each - 1).bit_length()
             for each in (self.q_len, self.k_len, self.n_batches * self.n_heads)
@@ -71,7 +71,8 @@ def problem_of(q: Tensor, k: Tensor, packing: Packing | None) -> Problem:
 
 
 def capability() -> int:
-    """Of the GPU that kernels are compiled for, as 90 for 9.0; in the interpreter, the least."""
+    """The compute capability of the GPU that kernels are compiled for, as 90 for 9.0; the lowest one in
+    the interpreter."""
     if knobs.runtime.interpret:
         return 80
     return int(driver.active.get_current_target().arch)
@@ -88,7 +89,8 @@ def parts(head_dim: int) -> tuple[int, int]:
 
 
 def strides_of(tensor: Tensor) -> Strides:
-    """Of (batch, heads, rows, d), or of packed (tokens, heads, d), whose batch begins by the starts."""
+    """The strides of (batch, heads, rows, d), or of packed (tokens, heads, d), where the starts give
+    each sequence's first row."""
     if tensor.dim() == 4:
         batch, head, row, _ = tensor.stride()
         return batch, head, row
@@ -112,9 +114,10 @@ def describable(*tensors: Tensor) -> bool:
 
 
 def halves(tensor: Tensor, rows: int, *, described: bool) -> tuple[Any, Any]:
-    """What a kernel loads blocks of `rows` rows from: the first part of the head and the second.
+    """The sources from which a kernel loads blocks of `rows` rows: the first part of the head and the
+    second.
 
-    Where there is no second part the first stands for it, and is not looked at: Triton 3.6 has no
+    Without a second part the first one stands in its place and is not read, because Triton 3.6 has no
     functions of None.
     """
     first, second = parts(tensor.shape[-1])
@@ -134,7 +137,8 @@ def _descriptor(tensor: Tensor, rows: int, width: int) -> TensorDescriptor:
 
 
 def section(rows: int, head_dim: int, element_size: int, *, n_heads: int) -> int:
-    """Of `n_heads` heads, those of which two tensors of `rows` rows fit into L2; at least one."""
+    """The number of heads, of `n_heads`, whose two tensors of `rows` rows fit into L2 together; at
+    least one."""
     return max(1, min(n_heads, SECTION_BYTES // max(2 * rows * head_dim * element_size, 1)))
 
 
@@ -151,5 +155,5 @@ def lse_like(problem: Problem, q: Tensor, packing: Packing | None) -> Tensor:
 
 
 def row_strides(problem: Problem, packing: Packing | None) -> tuple[int, int]:
-    """Of batch and head in what `lse_like` gives."""
+    """The strides of batch and head in the result of `lse_like`."""
     return (0 if packing is not None else problem.n_heads * problem.q_tokens, problem.q_tokens)

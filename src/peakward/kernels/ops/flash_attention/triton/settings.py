@@ -21,9 +21,9 @@ class ForwardSettings(NamedTuple):
     descriptors: bool
     """Loads by tensor descriptors (capability 9.0), where strides allow it."""
     precision: str = "bf16x6"
-    """Of fp32 products: "bf16x6", "tf32x3" or "ieee". tf32x3 errs by up to 2e-7 where one key is seen and
-    torch copies the value; bf16x6 copies it, is nearer over 1,000 keys too (2.2e-7 for 6.5e-7), and took
-    153 µs for 170 (2,048 causal, head dimension 64, an H100)."""
+    """How fp32 products are computed: "bf16x6", "tf32x3" or "ieee". Where one key is seen, torch copies
+    the value; tf32x3 then errs by up to 2e-7, and bf16x6 copies it too. bf16x6 is also nearer over
+    1,000 keys (2.2e-7 for 6.5e-7), and took 153 µs for 170 (2,048 causal, head dimension 64, an H100)."""
 
 
 class BackwardSettings(NamedTuple):
@@ -46,7 +46,7 @@ FORWARD = tuple(
         (64, 32, 4, 3),
     )
 )  # fmt: skip
-"""Of 16 bits, that a GPU may be fastest with, as are the following."""
+"""The settings for 16 bits with which a GPU may be fastest; those below are for other cases."""
 BY_KEYS = tuple(
     Blocks(*each)
     for each in (

@@ -73,7 +73,7 @@ def _linear_cross_entropy_combine(  # type: ignore[no-untyped-def]
     ignore_index,
     TOKENS: tl.constexpr,
 ):
-    """Of each row its loss, its maximum and its sum of exponentials."""
+    """Writes the loss, the maximum and the sum of exponentials of each row."""
     row = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     inside = row < n_tokens
     top = tl.full([TOKENS], LOWEST, tl.float32)
@@ -102,7 +102,7 @@ def losses(
     ignore_index: int,
     settings: Settings | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Of every row its loss, (tokens,), and the maximum m and Σ exp(logits - m), (tokens, 2); fp32.
+    """The loss of every row, (tokens,), and its maximum m and Σ exp(logits - m), (tokens, 2); fp32.
 
     Args:
         hidden: (tokens, d), weight: (vocab, d), both contiguous, rows of whole 16 bytes.

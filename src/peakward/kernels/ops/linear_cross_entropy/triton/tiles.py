@@ -64,5 +64,5 @@ def logits_of(  # type: ignore[no-untyped-def]
 
 
 def matrix_of(matrix: Tensor, rows: int, columns: int, cut: Settings) -> Tensor | TensorDescriptor:
-    """What a kernel is handed of a matrix whose tiles are (rows, columns)."""
+    """The argument by which a kernel is given a matrix whose tiles are (rows, columns)."""
     return TensorDescriptor.from_tensor(matrix, [rows, columns]) if cut.described else matrix

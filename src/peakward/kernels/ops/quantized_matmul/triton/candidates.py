@@ -37,7 +37,7 @@ def rounded(n_rows: int) -> int:
 def of_words(
     x: Tensor, n: int, n_tiles: int, n_multiprocessors: int
 ) -> tuple[Direct | Shared, ...]:
-    """Of a weight in words, and x in 16 bits; split to 8 warps a multiprocessor, and to 16."""
+    """Candidates for a weight in words and x in 16 bits, split to 8 warps a multiprocessor and to 16."""
     m = rounded(len(x))
     if x.element_size() > 2:
         return ()
@@ -51,7 +51,7 @@ def of_words(
 
 
 def of_bytes(rule: Row | Rows, n_tiles: int, *, grouped: bool) -> tuple[Row | Rows, ...]:
-    """Of a weight of 8 bits that is read along its rows, as the rule has it.
+    """Candidates for a weight of 8 bits that is read along its rows, as the rule reads it.
 
     Args:
         grouped: whether a channel has several scales.

@@ -138,7 +138,7 @@ def _scales(  # type: ignore[no-untyped-def]
     WARPS: tl.constexpr,
     DEPTH: tl.constexpr,
 ):
-    """Of DEPTH tiles of each warp; and their zeros, or the scales once more."""
+    """The scales of DEPTH tiles of each warp; and their zeros, or the scales once more."""
     scales = ()
     zeros = ()
     for depth in tl.static_range(DEPTH):

@@ -10,10 +10,11 @@ from peakward.kernels.ops.quantized_matmul.triton.words import TILE
 H100_MULTIPROCESSORS = 132
 MOST_SPLITS = 32
 WARPS = 8
-"""Of a multiprocessor, that columns are split for where channels make fewer; twice as many of up to 16 rows,
-whose registers allow it (one row of 14,336 × 4,096 24.6 µs for 26.9), but not of 32 (32.8 for 30.7)."""
+"""The warps of a multiprocessor for which columns are split where channels make fewer. Up to 16 rows it
+is twice as many, as their registers allow (one row of 14,336 × 4,096 24.6 µs for 26.9), but not with 32
+rows (32.8 for 30.7)."""
 CHANNELS = 16
-"""Of a warp whose x is in shared memory; of others so many or twice as many."""
+"""The channels of a warp whose x is in shared memory; other warps have as many or twice as many."""
 
 
 class Direct(NamedTuple):
@@ -22,11 +23,11 @@ class Direct(NamedTuple):
     n_splits: int
     """Programs that share columns."""
     channels: int
-    """Of a program: 16 or 32."""
+    """The channels of a program: 16 or 32."""
     rows: int
-    """Of x, of a program: 8 or 16."""
+    """The rows of x in a program: 8 or 16."""
     warps: int
-    """Of a program, that share its columns."""
+    """The warps of a program, which share its columns."""
     depth: int
     """Tiles of columns that a warp has on their way at once."""
 
@@ -37,9 +38,9 @@ class Shared(NamedTuple):
     n_splits: int
     """Programs that share columns."""
     rows: int
-    """Of x, of a program: from 8 to 64, a power of two."""
+    """The rows of x in a program: from 8 to 64, a power of two."""
     warps: int
-    """Of a program, of 16 other channels each: 4 or 8."""
+    """The warps of a program, each with 16 channels of its own: 4 or 8."""
     n_stages: int
     """Tiles of the weight on their way to shared memory; 1: none."""
 
@@ -50,11 +51,11 @@ class Row(NamedTuple):
     n_splits: int
     """Programs that share columns."""
     channels: int = 8
-    """Of a program."""
+    """The channels of a program."""
     columns: int = 512
     """At once; of groups no more than one has."""
     warps: int = 4
-    """Of a program."""
+    """The warps of a program."""
     n_stages: int = 4
     """Such steps on their way to shared memory."""
 
@@ -65,11 +66,11 @@ class Rows(NamedTuple):
     n_splits: int
     """Programs that share columns."""
     channels: int = 32
-    """Of a program."""
+    """The channels of a program."""
     rows: int = 16
-    """Of x, of a program."""
+    """The rows of x in a program."""
     warps: int = 4
-    """Of a program."""
+    """The warps of a program."""
     n_stages: int = 5
     """Tiles of columns on their way to shared memory."""
 
@@ -87,11 +88,12 @@ def byte_settings_for(
     n_multiprocessors: int,
     grouped: bool = False,
 ) -> Settings:
-    """Of a weight of 8 bits; arguments as of `word_settings_for`.
+    """The settings for a weight of 8 bits; arguments as those of `word_settings_for`.
 
-    Of one row split to two programs a multiprocessor, of up to 16 to three where channels make fewer than
-    one and a third (16 rows of 4,224 × 5,000 17.4 µs for 18.8, but of 8,192² 34.9 for 33.2), of four steps
-    or more each. Of smaller groups than a tile a program would ask for less than 16 bytes a lane.
+    One row is split to two programs a multiprocessor. Up to 16 rows are split to three where channels
+    make fewer than one and a third (16 rows of 4,224 × 5,000 17.4 µs for 18.8, but of 8,192² 34.9 for
+    33.2), with at least four steps each. With groups smaller than a tile a program would ask for less
+    than 16 bytes a lane.
 
     Args:
         grouped: whether a channel has several scales.
@@ -121,11 +123,11 @@ def _row(n: int, n_multiprocessors: int, *, grouped: bool) -> Row:
 def word_settings_for(
     *, m: int, n: int, n_tiles: int, group: int, dtype: torch.dtype, n_multiprocessors: int
 ) -> Direct | Shared:
-    """Of a weight of 4 bits, by sweeps on an H100; figures are of 4,096 × 14,336.
+    """The settings for a weight of 4 bits, from sweeps on an H100; figures are those of 4,096 × 14,336.
 
     Args:
-        n_tiles: of columns.
-        group: columns that share a scale, at most a tile.
+        n_tiles: The number of tiles of columns.
+        group: The columns that share a scale, at most a tile.
     """
     settings: Direct | Shared
     filled = triton.cdiv(n, CHANNELS) / n_multiprocessors
@@ -163,15 +165,17 @@ def split(
 
 
 def channels_of(settings: Direct | Shared) -> int:
-    """Of a program."""
+    """The channels of a program."""
     return settings.channels if isinstance(settings, Direct) else CHANNELS * settings.warps
 
 
 def _direct(m: int, group: int, filled: float) -> Direct:
-    """What is resident at once: of 65,536 registers 16 warps of 128 a thread, or 32 of 64.
+    """The settings whose programs are resident at once: 65,536 registers hold 16 warps of 128 a thread,
+    or 32 of 64.
 
-    Programs that are not leave most of the GPU idle behind them: of 5,000 channels 19.9 µs for 13.9, of
-    14,336 25.6 for 21.0. More warps of a program wait for more: 8 took 30.1 there, and 16 43.9.
+    Programs that are not resident run last and leave most of the GPU idle: 5,000 channels took
+    19.9 µs for 13.9, 14,336 took 25.6 for 21.0. With more warps in a program more of them wait: 8 took
+    30.1 there, and 16 43.9.
 
     Args:
         filled: blocks of 16 channels for each multiprocessor.

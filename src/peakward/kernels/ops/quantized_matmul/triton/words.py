@@ -6,7 +6,7 @@ import triton.language as tl
 TILE = tl.constexpr(128)
 """Columns that a warp takes at once."""
 WORDS = tl.constexpr(16)
-"""Of a channel's tile in 4 bits."""
+"""The words of a channel's tile in 4 bits."""
 
 
 @triton.jit
@@ -99,7 +99,8 @@ def quarters_of_words(  # type: ignore[no-untyped-def]
     CHANNELS: tl.constexpr,
     WARPS: tl.constexpr,
 ):
-    """Of 32 columns each: (R, WARPS, 8, 4) in nibbles, in bytes two words each, (R, WARPS, 8, 4, 2)."""
+    """The quarters of words of 32 columns each: (R, WARPS, 8, 4) in nibbles; in bytes, two words each,
+    (R, WARPS, 8, 4, 2)."""
     if NIBBLES:
         w = w.reshape(CHANNELS // 8, WARPS, 8, 4, 2, 2)
     elif LANE == 8:

@@ -167,7 +167,7 @@ def _row_norm_fwd_in_pieces(  # type: ignore[no-untyped-def]
 
 
 class _Call(NamedTuple):
-    """What `normalise` is handed, of (rows, width)."""
+    """The arguments of `normalise`, of (rows, width)."""
 
     x: Tensor
     residual: Tensor | None

@@ -1,4 +1,4 @@
-"""What the kernels of a norm's backward pass are handed."""
+"""The input of the kernels of a norm's backward pass."""
 
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ class Problem(NamedTuple):
     s_gradient: Tensor | None
     """Added to x's gradient."""
     x: Tensor
-    """What was normalised."""
+    """The tensor that was normalised."""
     weight: Tensor | None
     """(width,), as is bias, of which only whether it is there counts."""
     bias: Tensor | None
@@ -61,7 +61,7 @@ class Problem(NamedTuple):
         return (*(extent // align for extent in each), align)
 
     def kind(self) -> str:
-        """What the fastest settings depend on: rows in powers of two."""
+        """The properties that decide the fastest settings: rows in powers of two."""
         n_rows, width = self.x.shape
         parts = {"mean": self.mean, "weight": self.weight, "bias": self.bias}
         names = [name for name, each in parts.items() if each is not None]
@@ -95,7 +95,7 @@ def problem_of(
     mean: Tensor | None,
     r: Tensor,
 ) -> Problem:
-    """Of tensors whose last dimension is the width."""
+    """The problem of tensors whose last dimension is the width."""
     return Problem(
         g=as_rows(gradient),
         s_gradient=None if s_gradient is None else as_rows(s_gradient),

@@ -18,33 +18,33 @@ from peakward.kernels.ops.rows.layout import (
 )
 
 MOST_BYTES = 131072
-"""Of a row, all its inputs together, that the registers of 32 warps hold."""
+"""The most bytes of a row, all its inputs together, that the registers of 32 warps hold."""
 HELD_BYTES = 16384
-"""Of a row in one input that registers hold with its weight and the sums for the gradients of weight and
-bias; a wider one is spread over programs."""
+"""The most bytes of a row in one input that registers hold with its weight and the sums for the
+gradients of weight and bias; a wider row is spread over programs."""
 MOST_BROKEN = 8192
 """Columns that registers hold of a row that begins or ends inside a vector of 16 bytes."""
 PIECE_COLUMNS = 8192
 PIECE_BYTES = 16384
-"""Of a piece in a backward pass."""
+"""The bytes of a piece in a backward pass."""
 MOST_WORDS = 4 * WARP
-"""Of a row that is spread, which a warp takes in at once."""
+"""The most words of a spread row, which a warp takes in at once."""
 RESERVED_BYTES = 1280
-"""Of shared memory, for each program by the driver and for the reductions of its warps."""
+"""The shared memory that each program loses to the driver and to the reductions of its warps."""
 GROUPS = 8
-"""Of programs that share a row, that a device must have room for. Programs wait for those of their group, of
-which by their tickets only the last is not whole: as many launches at once as leave room for a whole one
-beside their last ones end."""
+"""The groups of programs sharing a row that a device must have room for. Programs wait for those of
+their group, and by their tickets only the last group is not whole. As many launches may run at once as
+leave room for a whole group beside their last ones."""
 
 
 class SpreadSettings(NamedTuple):
     """Rows of which programs have some columns each."""
 
     columns: int
-    """Of a program at most, a power of two of at least a vector for each of its threads."""
+    """The most columns of a program: a power of two, with at least a vector for each of its threads."""
     warps: int
     programs: int
-    """Of a multiprocessor at most."""
+    """The most programs of a multiprocessor."""
     slots: int
     """Rows in shared memory: one whose sums are awaited, one that is summed up, others on their way."""
 

@@ -1,12 +1,12 @@
-"""What kernels of rows that are spread over several programs share.
+"""The parts shared by kernels whose rows are spread over several programs.
 
-A program holds some columns of every row that its group goes through. What it finds of a row its warps tell
-the others by a word each: two numbers of fp32, with nothing beside them to say that they are there. Memory
-is filled with what no two numbers are, and who awaits a word reads it until it is another, so that neither
-a barrier nor a fence is needed. Words are awaited a row late (`LAG`): by then they are there. Rows come
-through shared memory, from which they are read twice.
+A program holds some columns of every row that its group goes through. Its warps tell the others what
+they find of a row by one word each: two numbers of fp32, without a flag that says that they are there.
+Memory is filled with a pattern that no two numbers have, and a reader of a word reads it until it
+differs, so neither a barrier nor a fence is needed. Words are awaited a row late (`LAG`), when they are
+usually there. Rows come through shared memory, from which they are read twice.
 
-In Gluon, for Triton's pipeline holds a row ahead but not one behind.
+The kernels are in Gluon, because Triton's pipeline holds a row ahead but not one behind.
 """
 
 import torch

@@ -12,7 +12,8 @@ from peakward.kernels.ops.softmax.triton.launch import launch, vector_of
 from peakward.kernels.ops.softmax.triton.settings import settings_of
 
 BOTH_BITS: tl.constexpr = tl.constexpr(16 * 32768)
-"""Of a row of each of two inputs in registers; of a wider one the gradient is read again, from the L1."""
+"""The most bits of a row, in each of two inputs, that registers hold; the gradient of a wider row is read
+again, from the L1."""
 
 
 @triton.jit(do_not_specialize=["n_rows"])

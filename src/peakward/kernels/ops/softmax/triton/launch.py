@@ -22,7 +22,7 @@ def launch(
     settings: RowSettings,
     n_vector: int,
 ) -> None:
-    """Of the kernels of tiles, of rows and of pieces of rows the one that the settings are for."""
+    """Launches the kernel that the settings are for: that of tiles, of rows or of pieces of rows."""
     n_rows, width = inputs[0].shape
     strides = [each.stride(0) for each in inputs]
     align = alignment(width, *strides)

@@ -16,7 +16,8 @@ from peakward.kernels.ops.rows.layout import (
 from peakward.kernels.ops.tuning import Outputs, tuned
 
 MOST_COLUMNS = 65536
-"""Of a row in the registers of 32 warps, of 16 bits; half as many of 32, or of two inputs."""
+"""The most columns of a row of 16 bits in the registers of 32 warps; half as many of 32 bits, or of two
+inputs."""
 PIECE = 8192
 
 
