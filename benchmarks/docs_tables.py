@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tables import against, calls, speed, trials
+from tables import against, calls, run, speed, trials
 
 ROOT = Path(__file__).parents[1]
 MADE = re.compile(r"<!-- made: (?P<what>[^>]*) -->\n.*?<!-- end -->", re.DOTALL)
@@ -26,12 +26,14 @@ TABLES: dict[str, Callable[..., str]] = {
     "against-transformers": against.transformers,
     "attention-lengths": speed.attention_lengths,
     "calls": calls.calls,
+    "findings": run.findings,
     "host": trials.host_costs,
     "lever": trials.lever,
     "levers": trials.levers,
     "linear-loss": trials.linear_loss,
     "operators": speed.operators,
     "speed": speed.contests,
+    "stack": run.stack,
     "variants": speed.variants,
     "verdicts": speed.verdicts,
 }

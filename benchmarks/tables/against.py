@@ -3,8 +3,11 @@
 import json
 from statistics import median
 
+import msgspec
+
+from peakward.records.measurement import Interval
 from stored_results import index
-from tables.layout import duration, table
+from tables.layout import duration, faster, table
 
 SHOWN = ("small:4x512", "xl:4x512", "2.7B:4x512", "2.7B:8x1024")
 
@@ -21,8 +24,7 @@ def transformers(pass_: str = "train_step") -> str:
             duration(median(turn["median_s"] for turn in each["turns"] if turn["arm"] == arm))
             for arm in "AB"
         )
-        ratio = each["time_ratio"]
-        faster = f"{1 / ratio['estimate']:.3f}× ({1 / ratio['high']:.3f}–{1 / ratio['low']:.3f})"
-        rows.append([f"`{model}`, {size.replace('x', ' × ')}", ours, theirs, faster])
+        ratio = msgspec.convert(each["time_ratio"], Interval)
+        rows.append([f"`{model}`, {size.replace('x', ' × ')}", ours, theirs, faster(ratio)])
     head = ["training step", "Peakward", "transformers", "speed-up (95% interval)"]
     return table(head, rows, words=1)

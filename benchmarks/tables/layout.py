@@ -1,8 +1,9 @@
-"""Tables and figures as the pages show them."""
+"""Tables as the pages show them; figures as reports do."""
 
 from collections.abc import Iterable, Sequence
 
 from peakward.records.measurement import Interval
+from peakward.report.format import NOTHING, format_cell, format_spread
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, words: int) -> str:
@@ -12,15 +13,18 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, words: int) -> 
 
 
 def duration(seconds: float | None) -> str:
-    """Three figures, in µs or ms."""
-    if seconds is None:
-        return "–"
-    value, unit = (seconds * 1e3, "ms") if seconds >= 1e-3 else (seconds * 1e6, "µs")
-    return f"{value:.{max(0, 2 - len(str(int(value))) + 1)}f} {unit}"
+    """Three figures and the unit."""
+    return format_cell(seconds, "s")
 
 
 def times(ratio: Interval | None) -> str:
     """A speed-up with its interval."""
-    if ratio is None:
-        return "–"
-    return f"{ratio.estimate:.3f}× ({ratio.low:.3f}–{ratio.high:.3f})"
+    return NOTHING if ratio is None else format_spread(ratio, "ratio")
+
+
+def faster(time_ratio: Interval | None) -> str:
+    """The same of a time ratio, below 1 of which the candidate is the faster."""
+    if time_ratio is None:
+        return NOTHING
+    low, high = 1 / time_ratio.high, 1 / time_ratio.low
+    return times(Interval(estimate=1 / time_ratio.estimate, low=low, high=high))

@@ -4,12 +4,11 @@ import json
 from statistics import median
 
 from peakward.records import codec
-from peakward.records.measurement import Interval
 from peakward.records.study import Study
 from peakward.records.trial import Trial
 from peakward.report.cases import label
 from stored_results import index
-from tables.layout import duration, table, times
+from tables.layout import duration, faster, table
 
 HOST = "2026-11-22-h100-host-cost-of-calls"
 LEVERS = (
@@ -58,7 +57,7 @@ def lever(*names: str) -> str:
         [
             f"`{trial.lever}`",
             label(trial.base),
-            times(_inverse(trial.time_ratio)),
+            faster(trial.time_ratio),
             "confirmed" if trial.stage == "confirmed" else "screened once",
             f"`{result.name}`",
         ]
@@ -86,10 +85,4 @@ def _best(timed: list[Trial]) -> list[str]:
     if not timed:
         return ["0", "0", "–", "–"]
     best = min(kept or timed, key=lambda each: each.time_ratio.estimate)
-    return [str(len(timed)), str(len(kept)), times(_inverse(best.time_ratio)), label(best.base)]
-
-
-def _inverse(ratio: Interval | None) -> Interval | None:
-    if ratio is None:
-        return None
-    return Interval(estimate=1 / ratio.estimate, low=1 / ratio.high, high=1 / ratio.low)
+    return [str(len(timed)), str(len(kept)), faster(best.time_ratio), label(best.base)]

@@ -11,14 +11,12 @@ from docs_tables import ROOT, TABLES, current, pages
 from peakward import kernels
 from stored_results import index
 from tables import speed
-from tables.layout import duration
 
 EVERY_PAGE = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FIGURE = re.compile(r"\d ?(ms|µs|s|TFLOP/s|GB/s|MiB|GiB)\b|\d×")
-SOURCED = ("how-to/trace.md", "scope.md", "design.md", "log.md", "tutorial.md")
+SOURCED = ("how-to/trace.md", "scope.md", "design.md", "log.md")
 """Pages of docs/ whose tables are written by hand: the first says of which files and versions its figures
-are, the next three state goals and limits, and the figures of the last are looked up in the report that it
-names (`tests/unit/test_docs.py`)."""
+are, the others state goals and limits."""
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.stem)
@@ -105,14 +103,6 @@ def test_of_a_shape_the_last_measurement_counts():
 @pytest.mark.usefixtures("results")
 def test_shapes_are_counted_as_won_and_lost():
     assert speed.verdicts("a").splitlines()[-1] == "| forward | 2 | 1 | 0 | 1 | 0.75 to 3.00× |"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "shown"),
-    [(1.234e-6, "1.23 µs"), (56.78e-6, "56.8 µs"), (0.4567, "457 ms"), (1.0e-3, "1.00 ms")],
-)
-def test_three_figures_are_shown(seconds, shown):
-    assert duration(seconds) == shown
 
 
 def test_a_stale_page_is_named_and_written_anew(tmp_path, monkeypatch, capsys):
