@@ -19,6 +19,7 @@ from peakward.prediction.flops import attended_pairs, phase_flops, recomputed_fl
 from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.errors import PeakwardError
 from peakward.records.op_graph import OpGraph
+from tiers import in_full
 
 aten = torch.ops.aten
 
@@ -56,7 +57,10 @@ SETTINGS = {
     ),
     "loop": ({"positions": "alibi"}, {"optimizer": "adamw-loop"}, {}),
 }
-each_setting = pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS.keys())
+QUICK = ("mixed", "selective", "loop")
+each_setting = pytest.mark.parametrize(
+    "setting", [*QUICK, *in_full(each for each in SETTINGS if each not in QUICK)]
+)
 
 
 class Addresses(TorchDispatchMode):
@@ -119,7 +123,7 @@ def covered(operands):
 
 @each_setting
 def test_bytes_are_those_that_a_real_step_touches(setting, make_case):
-    case = make_case(*setting)
+    case = make_case(*SETTINGS[setting])
     with prepare(case) as step:
         step.step()
         with Addresses() as addresses:
@@ -132,7 +136,7 @@ def test_bytes_are_those_that_a_real_step_touches(setting, make_case):
 
 @each_setting
 def test_flops_are_those_of_torchs_counter(setting, make_case):
-    shape, configuration, workload = setting
+    shape, configuration, workload = SETTINGS[setting]
     workload = {"pass_": "forward_backward", **workload}
     case = make_case(shape, configuration, workload)
     fused = aten._scaled_dot_product_flash_attention_for_cpu
@@ -159,8 +163,8 @@ def masked_flops(case):
     return workload.accumulate * 4.0 * heads * shape.head_dim * pairs
 
 
-@pytest.mark.parametrize("window", [None, 4])
-@pytest.mark.parametrize("attention", ["naive", "sdpa"])
+@pytest.mark.parametrize("window", [4, *in_full([None])])
+@pytest.mark.parametrize("attention", ["naive", *in_full(["sdpa"])])
 def test_beyond_the_models_flops_are_those_that_the_mask_throws_away(attention, window, make_case):
     """And, of the fused kernel, the scores that its backward pass computes once more."""
     case = make_case({"window": window}, {"attention": attention}, {"accumulate": 3})

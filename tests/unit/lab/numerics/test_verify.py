@@ -11,6 +11,7 @@ from peakward.lab.numerics.verify import reduced, verify
 from peakward.levers import optimizer
 from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.model_shape import ModelShape
+from tiers import in_full
 
 SHAPE = ModelShape(
     name="t",
@@ -66,10 +67,10 @@ FUSED = {"norm": "fused", "rope": "fused", "swiglu": "fused"}
 @pytest.mark.parametrize(
     "changed",
     [
-        *({field: "fused"} for field in FUSED),
-        {"loss": "chunked"},
-        {"loss": "recomputed"},
+        {"rope": "fused"},
         {**FUSED, "loss": "chunked", "checkpointing": "every-block"},
+        *in_full([{"norm": "fused"}, {"swiglu": "fused"}]),
+        *in_full([{"loss": "chunked"}, {"loss": "recomputed"}]),
     ],
     ids=str,
 )
@@ -83,7 +84,7 @@ def test_peakward_s_own_kernels_reorder(changed):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu has them compiled")
-@pytest.mark.parametrize("pass_", ["forward", "prefill", "decode"])
+@pytest.mark.parametrize("pass_", ["decode", *in_full(["forward", "prefill"])])
 def test_they_reorder_passes_without_gradients(pass_):
     found = verify(case(pass_), case(pass_, **FUSED), "reordered")
     assert found.verdict == "holds", found
@@ -237,10 +238,8 @@ def quantised(weights, pass_="forward", **configuration):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu has them compiled")
-@pytest.mark.parametrize(
-    ("weights", "pass_"),
-    [("int8", "forward"), ("int8", "prefill"), ("int4:128", "forward"), ("int4:128", "prefill")],
-)
+@pytest.mark.parametrize("weights", ["int4:128", *in_full(["int8"])])
+@pytest.mark.parametrize("pass_", ["prefill", *in_full(["forward"])])
 def test_quantised_weights_err_as_their_steps_say(weights, pass_):
     """By half of the bound, which is twice what rounding at random in the same steps makes of it: two draws
     of 2 to 64 tokens' errors, which differ by up to a fifth at this width."""
@@ -264,7 +263,7 @@ def test_a_decode_step_of_them_holds():
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu has them compiled")
-@pytest.mark.parametrize("weights", ["int8", "int4:128"])
+@pytest.mark.parametrize("weights", ["int8", *in_full(["int4:128"])])
 def test_weights_of_another_scale_are_told(weights, monkeypatch):
     """Of int4 by more: its own error hides a smaller one."""
     kind = KINDS[weights]
