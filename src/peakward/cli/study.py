@@ -30,44 +30,6 @@ from peakward.studies.attention_arms import PRECISIONS
 from peakward.studies.scope import Scope, default_scope, grid
 from peakward.studies.setting import Setting
 
-
-class Uses(msgspec.Struct, frozen=True, kw_only=True):
-    """How many values a study uses of an option that not every study takes; None is any number."""
-
-    models: int | None = None
-    seq_lens: int | None = None
-    batch_size: int | None = None
-    precisions: int | None = 0
-    limits_bytes: int | None = 0
-    timeout_s: int | None = None
-    text: int = 0
-    tokenizer: int = 0
-    workers: int | None = 0
-
-
-_NONE = Uses(models=0, seq_lens=0, batch_size=0, timeout_s=0)
-"""Of a study without cases."""
-_PIECES = Uses(models=0, seq_lens=0, batch_size=0)
-"""Of a study of small pieces of code."""
-
-USES = {
-    "warmup": Uses(),
-    "throughput": Uses(precisions=None, limits_bytes=None),
-    "kernels": Uses(),
-    "roofline": Uses(seq_lens=1, precisions=None),
-    "attention-parts": Uses(),
-    "attention": Uses(models=0, precisions=None, limits_bytes=None),
-    "flash": Uses(models=0, precisions=None),
-    "compile": Uses(seq_lens=1),
-    "checkpointing": Uses(precisions=1, limits_bytes=None),
-    "memory": Uses(precisions=None),
-    "fusion": _PIECES,
-    "layout": _PIECES,
-    "vectorization": _PIECES,
-    "data-loading": Uses(text=1, tokenizer=1, workers=None),
-    "hierarchy": _NONE,
-    "scaling": _NONE,
-}
 _OPTIONS = {
     "models": "--model",
     "seq_lens": "--seq-len",
@@ -226,7 +188,7 @@ def _refuse_unused(names: Sequence[str], scope: Scope) -> None:
     for field, option_name in _OPTIONS.items():
         value = getattr(scope, field)
         n_given = len(value) if isinstance(value, tuple) else int(value is not None)
-        most = [getattr(USES[name], field) for name in names]
+        most = [getattr(registry.STUDIES[name].uses, field) for name in names]
         if None not in most and n_given > max(most):
             said = f"at most {max(most)} of" if max(most) else "no"
             raise PeakwardError(
@@ -264,7 +226,11 @@ def _refuse_unstudied(name: str | None, scope: Scope, here: Machine) -> None:
 
 def _list(*, as_json: bool) -> None:
     if as_json:
-        sys.stdout.buffer.write(msgspec.json.encode(tuple(registry.STUDIES.values())) + b"\n")
+        told = [
+            {"name": each.name, "question": each.question, "measures": each.measures}
+            for each in registry.STUDIES.values()
+        ]
+        sys.stdout.buffer.write(msgspec.json.encode(told) + b"\n")
         return
     rows = tuple((entry.name, entry.question) for entry in registry.STUDIES.values())
     columns = (Column(name="study", unit="name"), Column(name="what it answers"))

@@ -15,6 +15,25 @@ if TYPE_CHECKING:
     from peakward.studies.setting import Setting
 
 
+class Uses(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How many values a study uses of an option that not every study takes; None is any number."""
+
+    models: int | None = None
+    seq_lens: int | None = None
+    batch_size: int | None = None
+    precisions: int | None = 0
+    limits_bytes: int | None = 0
+    timeout_s: int | None = None
+    text: int = 0
+    tokenizer: int = 0
+    workers: int | None = 0
+
+
+NO_CASES = Uses(models=0, seq_lens=0, batch_size=0, timeout_s=0)
+PIECES = Uses(models=0, seq_lens=0, batch_size=0)
+"""A study of small pieces of code takes none of a model's options."""
+
+
 class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A study's line in a list."""
 
@@ -23,6 +42,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """What it answers, in one line."""
     measures: Literal["cases", "device", "nothing"] = "cases"
     """device: its calibration, and no case. nothing: it is arithmetic, and needs no torch."""
+    uses: Uses = Uses()
+    """The options that it takes."""
 
 
 STUDIES: dict[str, Entry] = {
@@ -35,6 +56,7 @@ STUDIES: dict[str, Entry] = {
         Entry(
             name="throughput",
             question="What does lower precision gain in tokens/s, and which sizes does it let train?",
+            uses=Uses(precisions=None, limits_bytes=None),
         ),
         Entry(
             name="kernels",
@@ -43,6 +65,7 @@ STUDIES: dict[str, Entry] = {
         Entry(
             name="roofline",
             question="How near to this device's roof is each operator, and what moves it there?",
+            uses=Uses(seq_lens=1, precisions=None),
         ),
         Entry(
             name="attention-parts",
@@ -51,48 +74,59 @@ STUDIES: dict[str, Entry] = {
         Entry(
             name="attention",
             question="What does each attention take in time and memory, and how does it grow?",
+            uses=Uses(models=0, precisions=None, limits_bytes=None),
         ),
         Entry(
             name="flash",
             question="How near to the roof is our attention, and each of its rivals?",
+            uses=Uses(models=0, precisions=None),
         ),
         Entry(
             name="compile",
             question="What does torch.compile gain by size, and after how many steps does it pay?",
+            uses=Uses(seq_lens=1),
         ),
         Entry(
             name="checkpointing",
             question="What does recomputation save in memory, cost in time, and let fit?",
+            uses=Uses(precisions=1, limits_bytes=None),
         ),
         Entry(
             name="memory",
             question="What is a step's memory held for, phase by phase, and how does it grow?",
+            uses=Uses(precisions=None),
         ),
         Entry(
             name="fusion",
             question="What do separate passes over memory cost, and what does fusing them gain?",
+            uses=PIECES,
         ),
         Entry(
             name="layout",
             question="What do strided operands cost, which views copy, and does packing pay?",
+            uses=PIECES,
         ),
         Entry(
             name="vectorization",
             question="What do loops in Python cost a matrix product, against NumPy and torch?",
+            uses=PIECES,
         ),
         Entry(
             name="data-loading",
             question="When does loading real text hold up a step, and what do workers and pinning gain?",
+            uses=Uses(text=1, tokenizer=1, workers=None),
         ),
         Entry(
             name="hierarchy",
             question="How fast and how far is each level of memory, and what does a move take?",
             measures="device",
+            uses=NO_CASES,
         ),
         Entry(
             name="scaling",
             question="Which size for a training budget, for a life of serving, and with experts?",
             measures="nothing",
+            uses=NO_CASES,
         ),
     )
 }

@@ -19,7 +19,6 @@ import peakward
 from peakward.cli import main as entry
 from peakward.cli.main import COMMANDS, main
 from peakward.cli.parse import option_names
-from peakward.cli.study import USES
 from peakward.store.database import Store
 from peakward.studies.registry import STUDIES
 
@@ -179,10 +178,6 @@ def test_a_database_of_a_newer_peakward_is_refused(capsys, in_tmp):
         connection.execute("UPDATE meta SET value = '99' WHERE key = 'schema_version'")
     for argv in (["bench", "--device", "cpu"], ["report"], ["compare", "last", "last"]):
         assert "99" in refused(argv, capsys)
-
-
-def test_every_study_says_what_it_uses():
-    assert list(USES) == list(STUDIES)
 
 
 def test_the_list_of_studies_keeps_names_and_questions_apart(capsys, monkeypatch):
