@@ -17,7 +17,7 @@ from peakward.cli.reproduce import to_command
 from peakward.cli.vocabulary import WorkOptions
 from peakward.cli.watch import Watch as Quiet
 from peakward.hardware.devices import device
-from peakward.levers.catalogue import LEVERS, lever
+from peakward.levers.catalogue import LEVERS, lever, with_settings
 from peakward.models.presets import validate
 from peakward.predictions import DB, floor, plan, plan_serving, predict
 from peakward.records.calibration import Calibration
@@ -133,7 +133,7 @@ def case(
         workload=Workload(
             batch_size=batch_size, seq_len=seq_len, pass_=pass_, accumulate=accumulate
         ),
-        configuration=Configuration(**options.settings(levers, "levers")),
+        configuration=with_settings(Configuration(), options.settings(levers, "levers")),
         device=machine.this_machine(None).device if device is None else device,
         memory_limit_bytes=_memory_limit(memory_limit_bytes),
     )

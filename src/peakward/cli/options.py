@@ -10,10 +10,10 @@ from peakward.cli import model_names, values
 from peakward.cli.module_names import expect_shape, is_source, module_case
 from peakward.cli.vocabulary import ShapeOptions, WorkOptions
 from peakward.levers import catalogue as lever_catalogue
+from peakward.levers.registry import AXES
 from peakward.models import presets
 from peakward.records.case import (
     AS_WRITTEN,
-    CONFIGURATION_FIELDS,
     Configuration,
     ConfiguredCase,
     DeviceType,
@@ -58,11 +58,14 @@ DEFAULTS: dict[DeviceType, Defaults] = {
     "cuda": Defaults(model="small", batch_size="4", seq_len="512"),
 }
 
+_OPTIONS = {axis.name: axis.option for axis in AXES}
+_TYPES = get_type_hints(Configuration)
 _CHOICES: dict[str, tuple[str, ...]] = {
-    field: get_args(hint)
-    for field, hint in get_type_hints(Configuration).items()
-    if field in CONFIGURATION_FIELDS and hint is not bool
+    axis.name: get_args(_TYPES[axis.name]) if axis.is_field else tuple(map(str, axis.values))
+    for axis in AXES
+    if not isinstance(axis.default, bool)
 }
+"""The values of each axis that is not on or off."""
 
 
 def cases(
@@ -103,7 +106,7 @@ def _model_case(
     return ModelCase(
         model=shape,
         workload=workload,
-        configuration=Configuration(**settings_),
+        configuration=lever_catalogue.with_settings(Configuration(), settings_),
         device=where[0],
         memory_limit_bytes=where[1],
     )
@@ -122,7 +125,7 @@ def _module_case(
                 f"expected no --{part.replace('_', '-')} with the module {name}, got one: its sizes are its "
                 "own"
             )
-    configuration: Configuration = msgspec.structs.replace(AS_WRITTEN, **settings_)
+    configuration = lever_catalogue.with_settings(AS_WRITTEN, settings_)
     return module_case(
         name,
         workload,
@@ -196,7 +199,7 @@ def _setting(item: str, option: str) -> dict[str, Any]:
     if not equals:
         return dict(lever_catalogue.lever(item).sets)
     name = field.strip().replace("-", "_")
-    values.one_of(name, CONFIGURATION_FIELDS, f"a setting in {option}")
+    values.one_of(name, tuple(_OPTIONS), f"a setting in {option}")
     return {name: _value(name, value.strip())}
 
 
@@ -210,7 +213,7 @@ def _merge(made: dict[str, Any], more: dict[str, Any], said_by: str) -> None:
 
 
 def _value(field: str, text: str) -> str | bool:
-    option = "--" + field.replace("_", "-")
+    option = _OPTIONS[field]
     if field not in _CHOICES:
         return values.on_off(text, option)
     return values.one_of(text, _CHOICES[field], f"a value of {option}")
@@ -219,17 +222,16 @@ def _value(field: str, text: str) -> str | bool:
 def _settings(options: WorkOptions, start: dict[str, Any]) -> list[dict[str, Any]]:
     """Of each configuration, the fields that are not as the baseline has them."""
     axes: list[list[tuple[str, Any]]] = []
-    for field in CONFIGURATION_FIELDS:
+    for field, option in _OPTIONS.items():
         text = getattr(options, field)
         if text is None:
             continue
-        option = "--" + field.replace("_", "-")
         axes.append([(field, _value(field, item)) for item in values.split(text, option)])
     made = []
     for choice in product(*axes):
         fields = dict(start)
         for field, value in choice:
-            _merge(fields, {field: value}, "--" + field.replace("_", "-"))
+            _merge(fields, {field: value}, _OPTIONS[field])
         made.append(fields)
     return made
 

@@ -6,9 +6,10 @@ from peakward.cli.module_names import is_source
 from peakward.cli.options import SHAPE_BOUNDS, shapes
 from peakward.cli.values import GIB
 from peakward.cli.vocabulary import ShapeOptions
+from peakward.levers.axis import written
+from peakward.levers.registry import AXES
 from peakward.records.case import (
     AS_WRITTEN,
-    CONFIGURATION_FIELDS,
     Case,
     Configuration,
     ConfiguredCase,
@@ -102,9 +103,7 @@ def _workload_words(workload: Workload) -> list[str]:
 
 def _configuration_words(configuration: Configuration, start: Configuration) -> list[str]:
     words = []
-    for field in CONFIGURATION_FIELDS:
-        value = getattr(configuration, field)
-        if value != getattr(start, field):
-            text = ("on" if value else "off") if isinstance(value, bool) else value
-            words += ["--" + field.replace("_", "-"), text]
+    for axis, value in ((axis, axis.value(configuration)) for axis in AXES):
+        if value != axis.value(start):
+            words += [axis.option, written(value)]
     return words

@@ -8,6 +8,7 @@ from tyro.conf import OmitArgPrefixes
 
 from peakward.cli import model_names, options, values
 from peakward.cli.vocabulary import WorkOptions, option
+from peakward.levers.registry import AXES
 from peakward.prediction.planning.serving import serving_plan
 from peakward.prediction.planning.site import Site
 from peakward.records.errors import PeakwardError
@@ -27,9 +28,8 @@ DEFAULT_MODEL, DEFAULT_BATCH_SIZE, DEFAULT_PROMPT_LEN = "llama-3-8b", "1", "512"
 MAX_GROUP = 65_536
 MAX_DRAFT = 1024
 OF_STEPS_ALONE = (
-    *("pass_", "accumulate", "attention", "compile", "compile_scope", "cuda_graphs", "optimizer"),
-    "checkpointing",
-    *("loss", "norm", "rope", "swiglu"),
+    *("pass_", "accumulate"),
+    *(axis.name for axis in AXES if axis.name not in ("precision", "weights")),
 )
 """Options that say how a step is carried out, of which a floor knows nothing."""
 

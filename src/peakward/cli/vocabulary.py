@@ -1,10 +1,13 @@
 """The options that commands share. Every value is text here; `cli.options` reads it."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import tyro
 from tyro.conf import OmitArgPrefixes
+
+from peakward.levers.axis import written
+from peakward.levers.registry import AXES
 
 
 def option(metavar: str, default: str, name: str | None = None) -> object:
@@ -42,8 +45,8 @@ class ShapeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Key and value heads: fewer than `--n-heads` is grouped-query attention."""
 
 
-class WorkOptions(ShapeOptions, frozen=True, kw_only=True):
-    """What is run, wherever that is. A comma list makes a grid where the command takes one."""
+class WorkloadOptions(ShapeOptions, frozen=True, kw_only=True):
+    """How much work a step is."""
 
     batch_size: Annotated[str | None, option("N,…", "4; on a CPU 2")] = None
     """Sequences in one micro-batch."""
@@ -55,33 +58,43 @@ class WorkOptions(ShapeOptions, frozen=True, kw_only=True):
     """Micro-batches in one step of the optimiser."""
     seed: Annotated[str, option("N", "0")] = "0"
     """Of the random tokens and weights."""
-    precision: Annotated[str | None, option("NAME,…", "fp32")] = None
-    """fp32, tf32, bf16-mixed, fp16-mixed, bf16 or fp8."""
-    attention: Annotated[str | None, option("NAME,…", "naive")] = None
-    """naive, sdpa, or one backend of it: sdpa-cudnn, sdpa-flash, sdpa-efficient, sdpa-math; or
-    Peakward's own kernels: flash, flash-hopper, flash-decode. Of a module: as-written."""
-    compile: Annotated[str | None, option("MODE,…", "none")] = None
-    """none, or a mode of torch.compile: default, reduce-overhead, max-autotune."""
-    compile_scope: Annotated[str | None, option("SCOPE,…", "block")] = None
-    """What is compiled: the repeated block, or the whole model."""
-    cuda_graphs: Annotated[str | None, option("on|off,…", "off")] = None
-    """The whole step captured as one CUDA graph."""
-    optimizer: Annotated[str | None, option("NAME,…", "adamw-foreach")] = None
-    """adamw-loop, adamw-foreach, adamw-fused or adamw-triton."""
-    checkpointing: Annotated[str | None, option("POLICY,…", "none")] = None
-    """none, sqrt, every-block or selective."""
-    loss: Annotated[str | None, option("NAME,…", "torch")] = None
-    """torch, or Peakward's own kernels: fused; with the output layer in it chunked or recomputed."""
-    norm: Annotated[str | None, option("NAME,…", "torch")] = None
-    """torch, or Peakward's own kernel, the residual's addition with it: fused."""
-    rope: Annotated[str | None, option("NAME,…", "torch")] = None
-    """torch, or Peakward's own kernel: fused."""
-    swiglu: Annotated[str | None, option("NAME,…", "torch")] = None
-    """torch, or Peakward's own kernel: fused."""
-    weights: Annotated[str | None, option("TYPE,…", "dense")] = None
-    """The blocks' matrices, of passes without gradients: dense, int8 (a scale for each output) or int4:128
-    (for each 128 inputs). In plan with --output-len all weights: fp32, bf16, fp16, fp8, int8 or int4, as
-    TYPE or TYPE:GROUP; there as --precision where it is not given."""
+
+
+if TYPE_CHECKING:
+
+    class SettingOptions(WorkloadOptions, frozen=True, kw_only=True):
+        """How the work is carried out: an option for each axis of levers."""
+
+        precision: str | None = None
+        weights: str | None = None
+else:
+    SettingOptions = msgspec.defstruct(
+        "SettingOptions",
+        [
+            (
+                axis.name,
+                Annotated[
+                    str | None,
+                    tyro.conf.arg(
+                        metavar=axis.metavar,
+                        help=axis.help,
+                        help_behavior_hint=f"(default: {written(axis.default)})",
+                    ),
+                ],
+                None,
+            )
+            for axis in AXES
+        ],
+        bases=(WorkloadOptions,),
+        namespace={"__doc__": "How the work is carried out: an option for each axis of levers."},
+        frozen=True,
+        kw_only=True,
+    )
+
+
+class WorkOptions(SettingOptions, frozen=True, kw_only=True):
+    """What is run, wherever that is. A comma list makes a grid where the command takes one."""
+
     memory_limit: Annotated[str | None, option("GIB,…", "none")] = None
     """A case that needs more memory than this many GiB ends as `oom`."""
 

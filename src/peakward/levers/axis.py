@@ -69,9 +69,14 @@ class Code(msgspec.Struct, frozen=True, kw_only=True):
     """The line of a `with` that forward and backward stand in."""
 
 
+def written(value: Value) -> str:
+    """A value as its option takes it."""
+    return value if isinstance(value, str) else "on" if value else "off"
+
+
 def spoken(name: str, value: Value) -> str:
     """A setting as the options spell it: "cuda-graphs on"."""
-    return f"{name.replace('_', '-')} {'on' if value is True else value}"
+    return f"{name.replace('_', '-')} {written(value)}"
 
 
 Unseen = Callable[[ModuleCase, str, Value], str | None]

@@ -25,6 +25,8 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     system: str
     """Operating system and kernel release."""
     peakward: str
+    lever_packages: tuple[str, ...] = ()
+    """The packages that bring levers, with their versions."""
 
     @property
     def key(self) -> str:
@@ -34,4 +36,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         The unit's UUID is left out, so that a sweep can resume on another card of the same model.
         """
         same = msgspec.structs.replace(self, device_uuid=None, peakward="")
-        return hashlib.sha256(msgspec.json.encode(same, order="deterministic")).hexdigest()[:16]
+        content = msgspec.to_builtins(same)
+        if not self.lever_packages:
+            del content["lever_packages"]  # As in every key from before there were any.
+        return hashlib.sha256(msgspec.json.encode(content)).hexdigest()[:16]

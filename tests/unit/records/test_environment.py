@@ -37,3 +37,8 @@ def test_the_unit_and_peakward_itself_do_not_matter(change: dict[str, str]) -> N
 )
 def test_everything_else_does(change: dict[str, object]) -> None:
     assert msgspec.structs.replace(HERE, **change).key != HERE.key
+
+
+def test_packages_of_levers_matter_and_without_any_the_key_is_as_it_was() -> None:
+    assert HERE.key == "2803d3092a2a1d52"
+    assert msgspec.structs.replace(HERE, lever_packages=("toy-levers 1.0",)).key != HERE.key

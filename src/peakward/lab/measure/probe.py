@@ -16,6 +16,7 @@ import pynvml
 
 from peakward import __version__
 from peakward.lab.measure import nvml, proc
+from peakward.levers.registry import PLUGINS
 from peakward.records.case import DeviceType
 from peakward.records.environment import Environment
 from peakward.records.errors import PeakwardError
@@ -186,6 +187,7 @@ def _software() -> dict[str, Any]:
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()}",
         "peakward": __version__,
+        "lever_packages": PLUGINS,
     }
 
 
