@@ -1,4 +1,4 @@
-"""Operators for Transformers, each in the place of a call of torch; they need nothing else of Peakward.
+"""Operators for Transformers, each in place of a call of torch. They need nothing else of Peakward.
 
     from peakward.kernels import flash_attention, rms_norm
 

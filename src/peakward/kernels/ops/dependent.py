@@ -1,7 +1,7 @@
-"""Small kernels that are launched while the one before them still runs, and wait for what it writes
+"""Small kernels that are launched while the kernel before them still runs, and wait for its results
 (programmatic dependent launch, from compute capability 9.0 on; earlier GPUs launch them after it).
 
-What is small is mostly launch: behind cross-entropy's losses the mean took 3.4 µs for 5.1 on an H100,
+A small kernel is mostly launch: behind cross-entropy's losses the mean took 3.4 µs for 5.1 on an H100,
 behind norms' gradients the second stage of a weight's sum 2.9 for 5.0.
 """
 
@@ -12,7 +12,7 @@ from triton.runtime import driver
 
 
 def dependent() -> dict[str, bool]:
-    """Options of such a kernel's launch, DEPENDENT among them."""
+    """The options of such a kernel's launch, DEPENDENT among them."""
     if knobs.runtime.interpret or driver.active.get_current_target().arch < 90:
         return {"DEPENDENT": False}
     return {"DEPENDENT": True, "launch_pdl": True}
@@ -20,7 +20,7 @@ def dependent() -> dict[str, bool]:
 
 @triton.jit
 def wait_for_the_one_before(DEPENDENT: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Until it has ended and all that it wrote is there: to be called before anything is read or
-    written."""
+    """Waits until the kernel before has ended and all of its results are written. It must be called
+    before anything is read or written."""
     if DEPENDENT:
         tl.extra.cuda.gdc_wait()

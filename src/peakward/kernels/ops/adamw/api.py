@@ -12,9 +12,10 @@ OP = "TritonAdamW"
 
 
 class TritonAdamW(torch.optim.Optimizer):
-    """torch.optim.AdamW's maths and state, a launch a tensor, step counts on the device.
+    """An optimiser with torch.optim.AdamW's maths and state, one launch a tensor, and step counts on
+    the device.
 
-    Parameters that have had as many updates share a count.
+    Parameters with equal numbers of updates share a count.
     """
 
     def __init__(
@@ -100,9 +101,9 @@ class TritonAdamW(torch.optim.Optimizer):
                     update(each, gradient, *moments, shared, **settings)
 
     def _by_count(self, parameters: list[nn.Parameter]) -> list[tuple[Tensor, list[nn.Parameter]]]:
-        """Parameters with a gradient by the count that they share; makes states that are missing.
+        """The parameters with a gradient, by the count that they share; makes missing states.
 
-        A count that others wait with, for they have no gradient, is copied for those that have one.
+        A count that parameters without a gradient share too is copied for those that have one.
         """
         chosen = [each for each in parameters if each.grad is not None]
         waiting = {
@@ -123,7 +124,7 @@ class TritonAdamW(torch.optim.Optimizer):
         return list(found.values())
 
     def _start(self, parameters: list[nn.Parameter]) -> None:
-        """Makes their states, which share a count."""
+        """Makes the states of these parameters, which share a count."""
         if not parameters:
             return
         step = torch.zeros((), device=parameters[0].device)

@@ -14,8 +14,8 @@ AttentionFn = Callable[..., Tensor]
 
 
 def implementation(name: str) -> AttentionFn:
-    """`naive`, `flex`, or one of `sdpa.BACKENDS` or `own.IMPLEMENTATIONS`; never another than the
-    one asked for.
+    """The named implementation and no other: `naive`, `flex`, or one of `sdpa.BACKENDS` or
+    `own.IMPLEMENTATIONS`.
 
     Raises:
         ValueError: no such implementation.

@@ -19,7 +19,7 @@ def attention(
     bias: Tensor | None,
     implementation: str,
 ) -> Tensor:
-    """As `reference.attention`, of as many queries as keys.
+    """As `reference.attention`, for as many queries as keys.
 
     Raises:
         ValueError: a bias; and what `flash_attention` raises.
@@ -36,7 +36,7 @@ def attention_to_cache(
     window: int | None,  # noqa: ARG001 (the cache gives what is in reach)
     bias: Tensor | None,
 ) -> Tensor:
-    """As `reference.attention`, of one query that sees all keys. It has no gradient.
+    """As `reference.attention`, for one query that sees all keys. It has no gradient.
 
     Raises:
         ValueError: several queries, a bias; and what `decode_attention` raises.

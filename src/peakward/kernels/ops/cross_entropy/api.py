@@ -80,10 +80,10 @@ def cross_entropy_over_logits(
 
     The loss is in `loss_dtype` where that is given: torch's type rounds a loss of bf16 logits to bf16.
 
-    They must not be looked at after it. Compiled by torch 2.13, the logits are copied onto themselves
-    before: no memory more, but a pass. Where autograd itself still needs what they were, as in a
-    second backward pass, it raises its RuntimeError on tensors modified in place. A backward pass with
-    create_graph=True raises a RuntimeError too.
+    The logits must not be read after the backward pass. Code that torch 2.13 compiles first copies the
+    logits onto themselves: this takes a pass, but no more memory. Where autograd itself still needs the
+    logits, as in a second backward pass, it raises its RuntimeError on tensors modified in place. A
+    backward pass with create_graph=True raises a RuntimeError too.
     """
     _require(logits, targets, label_smoothing, reduction)
     dtype = loss_dtype or _loss_dtype(logits)

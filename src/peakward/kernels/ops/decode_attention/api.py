@@ -1,8 +1,8 @@
-"""Attention of up to eight new tokens a sequence to a long cache, in Triton: for a step of decode,
-torch's scaled_dot_product_attention of few queries, and what that has not: lengths by sequence, pages,
-quantised caches, the log-sum-exp.
+"""Attention of up to eight new tokens a sequence to a long cache, in Triton.
 
-Under torch.compile one operator, `peakward::decode_attention`; it has no gradient.
+It serves a step of decode, as torch's scaled_dot_product_attention of few queries does, and adds
+lengths by sequence, pages, quantised caches and the log-sum-exp. Under torch.compile it is one
+operator, `peakward::decode_attention`; it has no gradient.
 """
 
 import torch
@@ -64,7 +64,7 @@ def decode_attention_with_lse(
     k_scale: Tensor | None = None,
     v_scale: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """As `decode_attention`, and the log-sum-exp, (batch, heads, n_queries) of fp32."""
+    """The output of `decode_attention`, and the log-sum-exp, (batch, heads, n_queries) of fp32."""
     _require_query(q)
     batch, _, _, head_dim = q.shape
     _require_cache(q, k, v, k_scale, v_scale)
@@ -91,12 +91,12 @@ def paged_decode_attention(
     k_scale: Tensor | None = None,
     v_scale: Tensor | None = None,
 ) -> Tensor:
-    """As `decode_attention`, of a cache in pages.
+    """As `decode_attention`, for a cache in pages.
 
     Args:
         k_pages, v_pages: (n_pages, page_size, kv_heads, head_dim) of any strides.
-        block_table: (batch, max_pages) of int32: the page of positions i·page_size and on, for every
-            position below the sequence's length; others are not looked at.
+        block_table: (batch, max_pages) of int32: the page of the positions from i·page_size on, for
+        every position below the sequence's length; other entries are not read.
         k_scale, v_scale: (n_pages, page_size, kv_heads).
     """
     return paged_decode_attention_with_lse(
@@ -124,7 +124,7 @@ def paged_decode_attention_with_lse(
     k_scale: Tensor | None = None,
     v_scale: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """As `paged_decode_attention`, and the log-sum-exp, (batch, heads, n_queries) of fp32."""
+    """The output of `paged_decode_attention`, and the log-sum-exp, (batch, heads, n_queries) of fp32."""
     _require_query(q)
     batch, _, _, head_dim = q.shape
     _require_cache(q, k_pages, v_pages, k_scale, v_scale)
@@ -226,7 +226,8 @@ def _require_cache(
 
 
 def _require_pairs(v: Tensor) -> None:
-    """Asked of the tensor at hand: of traced ones torch.compile does not tell an offset."""
+    """Requires pairs of bytes. The tensor at hand is checked, because torch.compile does not tell the
+    offset of a traced one."""
     odd = any(each % 2 for each in (v.shape[3], v.storage_offset(), *v.stride()[:3]))
     if v.stride(3) != 1 or odd:
         raise ValueError(

@@ -1,7 +1,7 @@
 """Attention without a score matrix, by the name of its implementation, with gradients.
 
-Causal means, as in FlashAttention since 2.1, that both sequences end together: query i sees keys up
-to i + k_len - q_len. Of equal lengths that is torch's `is_causal`. Rows that see no key are 0.
+Causal means, as in FlashAttention since 2.1, that both sequences end together: query i sees keys up to
+i + k_len - q_len. With equal lengths that is torch's `is_causal`. Rows that see no key are 0.
 """
 
 import math
@@ -26,24 +26,24 @@ def flash_attention(
     """softmax(scale·q·kᵀ - slope·|distance|)·v over the keys that a query sees.
 
     Args:
-        q: (batch, heads, q_len, head_dim) of fp32, fp16 or bf16, of any strides with the last
-            dimension contiguous; head_dim 16 to 256.
+        q: (batch, heads, q_len, head_dim) of fp32, fp16 or bf16, of any strides with the last dimension
+        contiguous; head_dim 16 to 256.
         k, v: (batch, kv_heads, k_len, head_dim) of the same type; kv_heads divides heads.
-        window: keys less than so far before the query's own; causal only. One of as many as there are
-            keys is none.
-        alibi_slopes: (heads,) of fp32; the distance of query i and key j is
-            |i + k_len - q_len - j|. No gradient is computed for them.
-        scale: above 0; 1/√head_dim unless given.
-        implementation: one of `operators.IMPLEMENTATIONS`.
+        window: A query sees only keys less than `window` positions before its own; causal only. A
+        window of at least k_len has no effect.
+        alibi_slopes: (heads,) of fp32; the distance of query i and key j is |i + k_len - q_len - j|. No
+        gradient is computed for them.
+        scale: A factor above 0; 1/√head_dim by default.
+        implementation: One of `operators.IMPLEMENTATIONS`.
 
     Returns:
-        (batch, heads, q_len, head_dim) in q's type and layout; autocast, which casts what torch's attention
-        is given, changes nothing. Its gradients are bitwise the same from
-        call to call; of the implementation "hopper" they depend, in their last bits, on the order of
-        additions, and torch.use_deterministic_algorithms(True) refuses them.
+        (batch, heads, q_len, head_dim) in q's type and layout. Autocast, which casts the inputs of
+        torch's attention, changes nothing. The gradients are bitwise the same from call to call. Those
+        of the implementation "hopper" depend, in their last bits, on the order of additions, and
+        torch.use_deterministic_algorithms(True) refuses them.
 
     Raises:
-        ValueError: tensors that are not as said above, or not on a GPU that the kernels run on.
+        ValueError: The tensors are not as said above, or not on a GPU that the kernels run on.
     """
     out, _ = flash_attention_with_lse(
         q,
@@ -72,7 +72,7 @@ def flash_attention_with_lse(
     """As `flash_attention`, with the natural logarithm of each row's sum of exponentials.
 
     Returns:
-        What `flash_attention` gives, and (batch, heads, q_len) of fp32, minus infinity where a row
+        The result of `flash_attention`, and (batch, heads, q_len) of fp32, minus infinity where a row
         sees no key. Both have gradients.
     """
     checks.require_dense(q, k, v)
@@ -98,15 +98,15 @@ def flash_attention_varlen(
     scale: float | None = None,
     implementation: str = "triton",
 ) -> tuple[Tensor, Tensor]:
-    """As `flash_attention_with_lse`, of sequences of unequal lengths one after the other.
+    """As `flash_attention_with_lse`, for sequences of unequal lengths one after the other.
 
     Args:
         q: (tokens, heads, head_dim) of all sequences.
         k, v: (tokens, kv_heads, head_dim).
-        cu_seqlens_q, cu_seqlens_k: (batch + 1,) of int32 on q's device: where each sequence begins,
-            from 0, and the number of tokens. Their values are not looked at (the device would have
-            to be waited for): that they rise and end with the tokens is the caller's to see to.
-        max_seqlen_q, max_seqlen_k: no less than the longest sequence.
+        cu_seqlens_q, cu_seqlens_k: (batch + 1,) of int32 on q's device: the first token of each
+        sequence, from 0, and the number of tokens. The values are not checked, because that would wait
+        for the device: the caller ensures that they rise and end with the tokens.
+        max_seqlen_q, max_seqlen_k: At least the longest sequence.
 
     Returns:
         (tokens, heads, head_dim) and (heads, tokens).
@@ -131,5 +131,5 @@ def flash_attention_varlen(
 
 
 def _reach(window: int | None, k_len: int) -> int | None:
-    """None where all keys are within it; kernels add it to positions in 32 bits."""
+    """The window; None where all keys are within it. Kernels add it to positions in 32 bits."""
     return None if window is None or window >= k_len else window

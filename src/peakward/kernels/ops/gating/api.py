@@ -13,13 +13,13 @@ GatingFn = Callable[[Activation, Tensor], Tensor]
 
 
 def of_torch(activation: Activation, x: Tensor) -> Tensor:
-    """Written out."""
+    """The product written out in torch."""
     gate, up = x.chunk(2, dim=-1)
     return activation(gate) * up
 
 
 def fused(activation: Activation, x: Tensor) -> Tensor:
-    """In one pass, after which x alone is kept.
+    """The product in one pass, which keeps only x.
 
     Raises:
         ValueError: another activation than silu.

@@ -1,4 +1,4 @@
-"""A matmul a group of rows: in one kernel where torch has one, else in a loop."""
+"""One matmul for each group of rows: in one kernel where torch has one, else in a loop."""
 
 from typing import Any
 
@@ -10,17 +10,17 @@ from peakward.kernels.ops.grouped_matmul import reference
 from peakward.kernels.ops.launchable import autocast_dtype
 
 ROW_BYTES = 16
-"""torch's kernel loads rows in pieces of this size: the widths must be whole ones."""
+"""The bytes of the pieces in which torch's kernel loads rows: widths must be whole pieces."""
 
 
 def grouped_matmul(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
     """`reference.grouped_matmul` of contiguous tensors, on any device; under autocast in its type.
 
-    Where `in_one_kernel` says so the host waits for nothing, forward and backward, and a CUDA
-    graph can capture it; elsewhere the reference runs.
+    Where `in_one_kernel` is true the host never waits, forward and backward, and a CUDA graph can
+    capture it. Elsewhere the reference runs.
     """
     dtype = autocast_dtype(x.device)
-    if dtype is not None:  # It does not know grouped_mm.
+    if dtype is not None:  # Autocast does not know grouped_mm.
         x, weight = x.to(dtype), weight.to(dtype)
     if not in_one_kernel(x.dtype, weight.shape[1:], x.device):
         return reference.grouped_matmul(x, weight, ends)
@@ -40,7 +40,7 @@ def in_one_kernel(dtype: torch.dtype, widths: tuple[int, ...], device: torch.dev
 
 
 class _ContiguousGradient(torch.autograd.Function):
-    """The identity: `grouped_mm`'s backward takes no gradient that was expanded, as a sum's is."""
+    """The identity. `grouped_mm`'s backward pass takes no expanded gradient, such as that of a sum."""
 
     @staticmethod
     def forward(_ctx: Any, x: Tensor) -> Tensor:

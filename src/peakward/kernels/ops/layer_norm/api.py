@@ -9,7 +9,7 @@ from torch import Tensor
 from peakward.kernels.ops.launchable import require_floats, require_launchable, require_one_device
 
 EPS = 1e-5
-"""torch's, where none is given."""
+"""The epsilon of torch, where none is given."""
 
 
 def layer_norm(
@@ -28,7 +28,7 @@ def layer_norm(
         weight, bias: (width,) in fp32, fp16 or bf16, x's or not; None for ones and zeros.
 
     Returns:
-        Of x's shape and type, contiguous, the parameters' types whatever they be. Autocast changes
+        A tensor of x's shape and type, contiguous, whatever the parameters' types. Autocast changes
         nothing.
 
     Raises:
@@ -103,7 +103,7 @@ def _(
 
 
 def _as_given(x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Uninitialised results."""
+    """The results, uninitialised."""
     s = x.new_empty(0 if residual is None else x.shape)
     mean, r = (x.new_empty(x.shape[:-1].numel(), dtype=torch.float32) for _ in range(2))
     return x.new_empty(x.shape), s, mean, r

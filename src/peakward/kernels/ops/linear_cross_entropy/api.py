@@ -21,27 +21,26 @@ def linear_cross_entropy(
     workspace_bytes: int | None = None,
     loss_dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """torch.nn.functional.cross_entropy(hidden @ weight.T, targets), the mean, in torch's type: that
-    of hidden, fp32 under autocast (which casts hidden and weight as it does for a product).
+    """torch.nn.functional.cross_entropy(hidden @ weight.T, targets), the mean, in torch's type: that of
+    hidden, fp32 under autocast (which casts hidden and weight as it does for a product).
 
-    `chunked` makes gradients along with the loss, of a chunk of tokens at a time, or keeps the
-    logits' gradient where all of it fits; `recomputed` writes no logits in the forward pass and
-    computes them a second time in the backward pass. A target outside the vocabulary makes the loss
-    NaN.
+    `chunked` makes gradients along with the loss, for a chunk of tokens at a time, or keeps the logits'
+    gradient where all of it fits. `recomputed` writes no logits in the forward pass and computes them a
+    second time in the backward pass. A target outside the vocabulary makes the loss NaN.
 
     Args:
         hidden: (tokens, d), contiguous, of fp32, fp16 or bf16, on CUDA.
         weight: (vocab, d), likewise.
         targets: (tokens,) of int64.
-        implementation: one of `IMPLEMENTATIONS`. `recomputed` takes widths of whole 16 bytes.
-        workspace_bytes: at most so many hold a chunk's logits or their gradient, though 128 rows or
-            columns are always taken. If not given, as many as the weight's and at least 256 MiB; of
-            `chunked` at least the logits of 4,096 tokens, and all of them where that holds no more in
-            the end (`workspace.whole_bytes`).
-        loss_dtype: of the result, in place of torch's.
+        implementation: One of `IMPLEMENTATIONS`. `recomputed` takes widths of whole 16 bytes.
+        workspace_bytes: The most bytes for a chunk's logits or their gradient, though at least 128 rows
+        or columns are taken. By default as many as the weight's and at least 256 MiB. `chunked` takes
+        at least the logits of 4,096 tokens, and all of them where that raises no peak
+        (`workspace.whole_bytes`).
+        loss_dtype: The type of the result, in place of torch's.
 
     Raises:
-        ValueError: no such implementation, or inputs of another shape, type, stride or device.
+        ValueError: No such implementation, or inputs of another shape, type, stride or device.
     """
     dtype = autocast_dtype(hidden.device)
     if dtype is not None:
@@ -64,7 +63,8 @@ def linear_cross_entropy(
 
 
 def _fits(hidden: Tensor, weight: Tensor, n_bytes: int) -> bool:
-    """Whether all logits do; of fp16 none: hidden times the scale of a loss may leave its range."""
+    """Whether all logits fit. Logits of fp16 never do: hidden times the scale of a loss may leave its
+    range."""
     row_bytes = workspace.row_length(weight.shape[0]) * weight.element_size()
     return hidden.dtype != torch.float16 and hidden.shape[0] * row_bytes <= n_bytes
 

@@ -11,12 +11,12 @@ from peakward.kernels.ops.cross_entropy.api import cross_entropy_over_logits
 from peakward.kernels.ops.linear_cross_entropy.api import linear_cross_entropy
 
 LossFn = Callable[[nn.Module, Tensor, Tensor], Tensor]
-"""loss(head, hidden, targets): of (batch, seq_len, d) and (batch, seq_len) of int64, by a layer without a
-bias, a scalar taken in at least fp32. A target of -100 does not count."""
+"""loss(head, hidden, targets): a scalar, in at least fp32, for hidden (batch, seq_len, d), targets
+(batch, seq_len) of int64, and a layer without a bias. A target of -100 does not count."""
 
 
 def of_torch(head: nn.Module, hidden: Tensor, targets: Tensor) -> Tensor:
-    """torch's, of logits in at least fp32."""
+    """torch's loss of logits in at least fp32."""
     logits: Tensor = head(hidden)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100)
@@ -31,10 +31,10 @@ def fused(head: nn.Module, hidden: Tensor, targets: Tensor) -> Tensor:
 
 
 def with_head(head: nn.Module, hidden: Tensor, targets: Tensor, *, implementation: str) -> Tensor:
-    """With the output layer's product in it, so that all logits are never there at once.
+    """The loss with the output layer's product in it, so all logits never exist at once.
 
     Raises:
-        ValueError: a head that is no linear layer; and what `linear_cross_entropy` raises.
+        ValueError: a head that is not a linear layer; and what `linear_cross_entropy` raises.
     """
     if not isinstance(head, nn.Linear):
         raise ValueError(

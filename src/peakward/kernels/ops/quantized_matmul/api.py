@@ -1,7 +1,7 @@
-"""Linear layers whose weights are kept in 8 or 4 bits, in Triton: F.linear without a bias.
+"""Linear layers whose weights are stored in 8 or 4 bits, in Triton: F.linear without a bias.
 
-Under torch.compile one operator each, `peakward::int8_matmul` and `peakward::int4_matmul`, without a
-gradient. The weights are what `reference` makes.
+Under torch.compile each is one operator, `peakward::int8_matmul` or `peakward::int4_matmul`, without a
+gradient. `reference` makes the weights.
 """
 
 import torch

@@ -22,10 +22,10 @@ def rms_norm(
             copied first.
         normalized_shape: (width,).
         weight: (width,) in fp32, fp16 or bf16, x's or not; None for ones.
-        eps: if not given fp32's epsilon, in which torch computes too.
+        eps: fp32's epsilon by default, because torch computes in fp32 too.
 
     Returns:
-        Of x's shape and type, contiguous, the weight's type whatever it be. Autocast changes
+        A tensor of x's shape and type, contiguous, whatever the weight's type. Autocast changes
         nothing.
 
     Raises:
@@ -97,7 +97,7 @@ def _(
 
 
 def _as_given(x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Uninitialised results."""
+    """The results, uninitialised."""
     s = x.new_empty(0 if residual is None else x.shape)
     r = x.new_empty(x.shape[:-1].numel(), dtype=torch.float32)
     return x.new_empty(x.shape), s, r

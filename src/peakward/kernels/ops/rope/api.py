@@ -1,9 +1,9 @@
-"""Rotary position embedding of heads, in place or not, apart or inside a fused projection.
+"""Rotary position embedding of heads, in place or not, alone or inside a fused projection.
 
-The convention is `rotation.api.rotate`'s and transformers': element i of a head is turned with
+The convention is that of `rotation.api.rotate` and transformers: element i of a head is turned with
 element i + head_dim/2. Cosines and sines are (seq_len, head_dim / 2), or (batch, seq_len, head_dim /
-2), as `models.decoder.rotation` makes them; of transformers', which hold them twice side by side,
-hand over the first half.
+2), as `models.decoder.rotation` makes them. Those of transformers hold the values twice side by side:
+pass their first half.
 """
 
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from peakward.kernels.ops.launchable import require_floats, require_launchable, 
 
 
 class _Heads(NamedTuple):
-    """How many a tensor holds, and how many of them, from the first, are turned."""
+    """The number of heads in a tensor, and how many of them, from the first, are turned."""
 
     n_all: int
     n_turned: int
@@ -28,23 +28,24 @@ class _Heads(NamedTuple):
 
 
 def rope(x: Tensor, cos: Tensor, sin: Tensor, *, n_turned: int | None = None) -> Tensor:
-    """x turned, as a new tensor laid out as x is.
+    """x turned, as a new tensor with the layout of x.
 
     Args:
         x: (batch, heads, seq_len, head_dim) of any strides, in fp32, fp16 or bf16.
-        cos, sin: see above; of any of these types. They get no gradient.
-        n_turned: heads from the first, the others are left as they are; all if not given.
+        cos, sin: See above; of any of these types. They get no gradient.
+        n_turned: The number of heads, from the first, that are turned; the others stay as they are. All
+        by default.
 
     Raises:
-        ValueError: shapes or types that do not fit, or a device that the kernel cannot run on.
+        ValueError: Shapes or types that do not fit, or a device that the kernel cannot run on.
     """
     return _rope(x, cos, sin, _heads("rope", x, n_turned).n_turned, False)
 
 
 def rope_(x: Tensor, cos: Tensor, sin: Tensor, *, n_turned: int | None = None) -> Tensor:
-    """x turned in place, and returned; otherwise as `rope`. What made x must not need its values
-    for its own gradient, which autograd checks; and no two elements of it may be one, as where it is
-    expanded."""
+    """x turned in place, and returned; otherwise as `rope`. The operator that made x must not need its
+    values for its own gradient, which autograd checks. No two elements of x may share memory, as in an
+    expanded tensor."""
     return _turn(x, cos, sin, _heads("rope_", x, n_turned))
 
 
@@ -89,8 +90,8 @@ def _heads(op: str, x: Tensor, n_turned: int | None) -> _Heads:
 def _turn(x: Tensor, cos: Tensor, sin: Tensor, heads: _Heads) -> Tensor:
     """x turned in place.
 
-    Compiled, with gradients, by way of a new tensor which takes its place: Dynamo does not know
-    `mark_dirty` in torch 2.11.
+    Compiled, with gradients, a new tensor takes the place of x: Dynamo does not know `mark_dirty` in
+    torch 2.11.
     """
     if not (torch.is_grad_enabled() and x.requires_grad):
         _rope_(heads.of(x), cos, sin, heads.n_turned)

@@ -8,8 +8,9 @@ from torch import Tensor
 from peakward.kernels.ops.rope.api import rope, rope_
 
 RotationFn = Callable[[Tensor, Tensor, Tensor, int, int], tuple[Tensor, Tensor, Tensor]]
-"""rotation(packed, cos, sin, n_heads, n_kv_heads): of (batch, n_heads + 2·n_kv_heads, seq_len, head_dim),
-queries, keys and values, these three, the first two turned. cos and sin are (seq_len, head_dim / 2)."""
+"""rotation(packed, cos, sin, n_heads, n_kv_heads): the queries, keys and values of packed (batch,
+n_heads + 2·n_kv_heads, seq_len, head_dim), with queries and keys turned. cos and sin are (seq_len,
+head_dim / 2)."""
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -22,7 +23,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def of_torch(
     packed: Tensor, cos: Tensor, sin: Tensor, n_heads: int, n_kv_heads: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Written out: queries and keys become tensors of their own."""
+    """The rotation written out in torch: queries and keys become tensors of their own."""
     q, k, v = packed.split((n_heads, n_kv_heads, n_kv_heads), dim=1)
     return rotate(q, cos, sin), rotate(k, cos, sin), v
 
@@ -30,10 +31,11 @@ def of_torch(
 def fused(
     packed: Tensor, cos: Tensor, sin: Tensor, n_heads: int, n_kv_heads: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """In one pass over all three, which stay side by side; in place where no gradient is asked for.
+    """The rotation in one pass over all three, which stay side by side; in place where no gradient is
+    needed.
 
-    With one, autograd would lay the projection's whole gradient out anew for an operator that changed a
-    view of it, two further passes; a new tensor costs none, and the old one goes at once.
+    With a gradient, autograd would copy the projection's whole gradient for an operator that changed a
+    view of it, two further passes. A new tensor costs none, and the old one is freed at once.
     """
     differentiated = torch.is_grad_enabled() and packed.requires_grad
     turn = rope if differentiated else rope_

@@ -9,17 +9,17 @@ from peakward.kernels.ops.launchable import FLOATS, require_floats, require_laun
 
 
 def softmax(x: Tensor, dim: int = -1, dtype: torch.dtype | None = None) -> Tensor:
-    """As torch.softmax, by this room's Triton kernel; a contiguous result.
+    """As torch.softmax, by this room's Triton kernel; the result is contiguous.
 
     Args:
-        x: (…, width) in fp32, fp16 or bf16, of any strides: where rows cannot be addressed by one
-            stride x is copied first, as torch does.
-        dim: the last one.
-        dtype: of the result, x's if not given. The arithmetic is fp32's in any case. Autocast
-            changes nothing.
+        x: (…, width) in fp32, fp16 or bf16, of any strides; rows that one stride cannot address are
+        copied first, as in torch.
+        dim: The last dimension.
+        dtype: The type of the result; x's by default. The arithmetic is always in fp32. Autocast
+        changes nothing.
 
     Raises:
-        ValueError: another dimension or type, or a device that the kernel cannot run on.
+        ValueError: Another dimension or type, or a device that the kernel cannot run on.
     """
     if x.dim() == 0 or dim not in (-1, x.dim() - 1):
         raise ValueError(f"softmax: expected the last of {x.dim()} dimensions, got {dim}")

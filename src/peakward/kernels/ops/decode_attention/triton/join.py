@@ -1,4 +1,4 @@
-"""Joins what the pieces of the keys gave."""
+"""Joins the results of the pieces of the keys."""
 
 import triton
 import triton.language as tl

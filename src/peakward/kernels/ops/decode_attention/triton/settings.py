@@ -1,4 +1,4 @@
-"""How a launch is cut up; no result depends on it beyond rounding."""
+"""The cut of a launch; it changes no result beyond rounding."""
 
 import math
 from typing import NamedTuple
@@ -9,9 +9,9 @@ RESERVED_BYTES = 12 << 10
 """The shared memory that a program's queries and weights may take; up to 9 KiB were taken."""
 MOST_SPLITS = 256
 LEAST_CHUNK = 256
-"""Positions a program: fewer, and starting it takes as long as reading them."""
+"""The least positions of a program: with fewer, starting it takes as long as reading them."""
 RESIDENT = 1
-"""Programs a multiprocessor: each has 96 to 128 KiB on their way."""
+"""The programs of a multiprocessor: each has 96 to 128 KiB on their way."""
 
 
 class Settings(NamedTuple):
@@ -55,7 +55,7 @@ def settings_for(
 
 
 def others_for(rule: Settings, span: int) -> tuple[Settings, ...]:
-    """To be timed beside the rule's, of caches with so many positions."""
+    """Settings to time beside those of the rule, for caches with `span` positions."""
     most = max(1, min(MOST_SPLITS, span // LEAST_CHUNK))
     splits = {max(1, rule.n_splits // 2), rule.n_splits, min(2 * rule.n_splits, most)}
     return tuple(
