@@ -1,23 +1,27 @@
 """Records every allocation of two steps of a case; on a GPU also the kernels of the second. Never used
 for timing."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Set
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from peakward.lab.levers.marks import Mark, unmarked
 from peakward.lab.levers.model_step import ModelStep
 from peakward.lab.levers.ranges import opened_phases
 from peakward.lab.measure.allocations import CpuRecording, CudaRecording, recording
 from peakward.lab.measure.jobs import Bench, built
-from peakward.lab.measure.kernel_trace import KernelTrace
 from peakward.lab.measure.memory import Meter
 from peakward.lab.measure.messages import Event, MemoryRecorded, MemoryRequest
-from peakward.lab.measure.module_marks import told_modules
+from peakward.lab.measure.module_marks import told_modules, uncompiled
+from peakward.lab.measure.profile import write
 from peakward.lab.measure.timer import collector_paused
-from peakward.lab.measure.weight_casts import told_casts
+from peakward.lab.models.decoder import Decoder
 from peakward.records.case import DeviceType
 from peakward.records.case_memory import HeldTensors, MemoryMarks, Purpose
 from peakward.records.errors import PeakwardError
@@ -27,6 +31,32 @@ N_STEPS = 2
 """The second step is the first one that finds the optimiser's state."""
 TRACE = "memory.trace.json.gz"
 """The trace that is written beside the snapshot, on a GPU."""
+
+
+class KernelTrace:
+    """A trace whose profiler attaches itself at once, so that this slow part lies before the recorded
+    step."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._profiler = profile(
+            activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], profile_memory=True
+        )
+        self._profiler.prepare_trace()
+
+    def start(self) -> None:
+        """Starts recording; the device must have finished all work."""
+        torch.cuda.synchronize()
+        self._profiler.start_trace()
+
+    def stop(self) -> None:
+        """Stops recording, once the device has done all launched work."""
+        torch.cuda.synchronize()
+        self._profiler.stop_trace()
+
+    def write(self) -> None:
+        """Writes the trace, gzipped."""
+        write(self._profiler, self.path)
 
 
 def record_memory(request: MemoryRequest, bench: Bench) -> MemoryRecorded:
@@ -148,3 +178,60 @@ class _Noted:
 def _addresses(tensors: Iterable[Tensor], device: DeviceType) -> tuple[int, ...]:
     found = (each.untyped_storage().data_ptr() for each in tensors if each.device.type == device)
     return tuple(dict.fromkeys(each for each in found if each))
+
+
+@contextmanager
+def told_casts(model: Decoder, tell: Callable[[int], None]) -> Iterator[None]:
+    """Calls `tell` with the address of every copy of a parameter in another type that a module makes,
+    in the forward pass and where a block is recomputed.
+
+    Compiled modules are not reported: their casts are part of their kernels. Only a module's own
+    forward pass is watched. While a mode is on, torch does not add up gradients in place, so a watched
+    backward pass would allocate memory that a plain one does not.
+    """
+    weights = frozenset(address(each) for each in model.parameters())
+    with ExitStack() as changes:
+        for _, module in uncompiled(model, ""):
+            if any(True for _ in module.parameters(recurse=False)):
+                changes.enter_context(_watched(module, _Casts(weights, tell)))
+        yield
+
+
+def address(tensor: Tensor) -> int:
+    """The address of its storage."""
+    return tensor.untyped_storage().data_ptr()
+
+
+@contextmanager
+def _watched(module: nn.Module, casts: TorchDispatchMode) -> Iterator[None]:
+    def before(*_arguments: Any) -> None:
+        casts.__enter__()
+
+    def after(*_arguments: Any) -> None:
+        casts.__exit__(None, None, None)
+
+    hooks = (
+        module.register_forward_pre_hook(before),
+        module.register_forward_hook(after, always_call=True),
+    )
+    try:
+        yield
+    finally:
+        for each in hooks:
+            each.remove()
+
+
+class _Casts(TorchDispatchMode):
+    """Runs every operator as it is, and reports copies whose source is a weight."""
+
+    def __init__(self, weights: Set[int], tell: Callable[[int], None]) -> None:
+        super().__init__()
+        self._weights, self._tell = weights, tell
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten._to_copy.default and address(args[0]) in self._weights:
+            self._tell(address(made))
+        return made

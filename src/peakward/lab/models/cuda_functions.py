@@ -1,7 +1,7 @@
 """Runs functions of torch as CUDA dispatches them, where a CPU takes another way.
 
 While a module is captured its tensors are on a CPU. Two things then differ from CUDA: RMSNorm, which a
-CPU takes apart (`cuda_rms_norm`), and mixed precision, whose list of functions that compute in fp32 is
+CPU takes apart (`rms_norm`), and mixed precision, whose list of functions that compute in fp32 is
 CUDA's own (ATen/autocast_mode.h, AT_FORALL_FP32 and AT_FORALL_FP32_SET_OPT_DTYPE).
 """
 
@@ -11,8 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
-
-from peakward.lab.models.cuda_rms_norm import rms_norm
 
 _F = nn.functional
 RMS_NORMS = (torch.rms_norm, _F.rms_norm)
@@ -68,3 +66,53 @@ def _normed(
     if len(over) != 1 or (weight is not None and weight.dtype != input.dtype):
         return func(input, normalized_shape, weight, eps)
     return rms_norm(input, weight)[0]
+
+
+# Stand-ins for RMSNorm as CUDA computes it. torch has `_fused_rms_norm` for CUDA; on a CPU RMSNorm is five
+# operators, and eighteen in the backward pass. These two take their place while a module is captured. They
+# have shapes and no arithmetic.
+
+AS_ON_CUDA = {
+    "peakward.rms_norm": "aten._fused_rms_norm",
+    "peakward.rms_norm_backward": "aten._fused_rms_norm_backward",
+}
+"""The CUDA operator that each of them stands for."""
+
+
+@torch.library.custom_op("peakward::rms_norm", mutates_args=())
+def rms_norm(x: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:
+    """x normalised over its last dimension, and the reciprocal root mean square of each row."""
+    raise NotImplementedError
+
+
+@rms_norm.register_fake
+def _(x: Tensor, _weight: Tensor | None) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(x), x.new_empty((*x.shape[:-1], 1), dtype=torch.float32)
+
+
+@torch.library.custom_op("peakward::rms_norm_backward", mutates_args=())
+def rms_norm_backward(
+    gradient: Tensor, x: Tensor, rstd: Tensor, weight: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Gradients of x and of the weight; without a weight the latter is empty."""
+    raise NotImplementedError
+
+
+@rms_norm_backward.register_fake
+def _(_gradient: Tensor, x: Tensor, _rstd: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:
+    own = x.new_empty(0) if weight is None else torch.empty_like(weight)
+    return torch.empty_like(x), own
+
+
+def _save(ctx: Any, inputs: tuple[Tensor, Tensor | None], output: Any) -> None:
+    x, weight = inputs
+    ctx.save_for_backward(x, output[1], weight)
+    ctx.has_weight = weight is not None
+
+
+def _backward(ctx: Any, gradient: Tensor, _rstd: Tensor) -> tuple[Tensor, Tensor | None]:
+    x, own = rms_norm_backward(gradient, *ctx.saved_tensors)
+    return x, own if ctx.has_weight else None
+
+
+rms_norm.register_autograd(_backward, setup_context=_save)

@@ -3,8 +3,8 @@
 import hashlib
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple, get_args
 
 import msgspec
@@ -21,12 +21,10 @@ from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from peakward.lab.models.cuda_functions import AsOnCuda
-from peakward.lab.models.cuda_rms_norm import AS_ON_CUDA
+from peakward.lab.models.cuda_functions import AS_ON_CUDA, AsOnCuda
 from peakward.lab.models.lifetimes import LifetimeRecorder
 from peakward.lab.models.op_recorder import OpRecorder
 from peakward.lab.models.operator_flops import is_uncounted
-from peakward.lab.models.untouched import untouched
 from peakward.records.case import ModulePass
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Phase
@@ -303,3 +301,34 @@ class _ScalarsAreOne(TorchDispatchMode):
         if func is torch.ops.aten._local_scalar_dense.default:
             return 1.0
         return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def untouched(module: nn.Module) -> Iterator[None]:
+    """Restores, on leaving, every attribute of every submodule and the contents of its lists and
+    dictionaries: caches that a forward pass fills, and counters."""
+    before = [(each, _copied(vars(each))) for each in module.modules()]
+    try:
+        yield
+    finally:
+        for each, attributes in before:
+            vars(each).clear()
+            vars(each).update({name: _restored(*found) for name, found in attributes.items()})
+
+
+def _copied(attributes: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Each attribute, with a copy of its content where that may change."""
+    return {
+        name: (value, value.copy() if isinstance(value, dict | list | set) else None)
+        for name, value in attributes.items()
+    }
+
+
+def _restored(value: Any, held: Any) -> Any:
+    """The same object with its former content."""
+    if isinstance(value, dict | set):
+        value.clear()
+        value.update(held)
+    elif isinstance(value, list):
+        value[:] = held
+    return value

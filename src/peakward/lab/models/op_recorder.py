@@ -1,8 +1,9 @@
 """Records the operators of running code, as torch dispatches them below autograd and autocast."""
 
+from collections.abc import Iterable
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -17,7 +18,6 @@ from peakward.lab.models.operator_bytes import (
     written_arguments,
 )
 from peakward.lab.models.operator_flops import flops
-from peakward.lab.models.operator_layout import is_causal, scattered
 from peakward.records.measurement import Phase
 from peakward.records.op_graph import Operator, OpGraph
 
@@ -94,3 +94,29 @@ class OpRecorder(TorchDispatchMode):
                 causal=is_causal(func, args, kwargs),
             )
         )
+
+
+def scattered(operands: Iterable[Tensor]) -> bool:
+    """Whether operands of more than one element differ in shape or strides, or leave gaps."""
+    large = [each for each in operands if each.numel() > 1]
+    kinds = {(tuple(each.shape), tuple(each.stride())) for each in large}
+    return len(kinds) > 1 or not all(map(_is_dense, large))
+
+
+def is_causal(operator: OpOverload, args: Any, kwargs: Any) -> bool:
+    """Whether fused attention is causal; true for operators without such an argument."""
+    names = [each.name for each in operator._schema.arguments]
+    given = dict(zip(names, args, strict=False)) | kwargs
+    said = next((each for each in ("is_causal", "causal") if each in names), None)
+    return True if said is None else bool(given.get(said, False))
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Whether every address between the first element and the last belongs to exactly one element."""
+    expected = 1
+    extents = zip(tensor.stride(), tensor.shape, strict=True)
+    for stride, size in sorted((stride, size) for stride, size in extents if size != 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True

@@ -43,7 +43,7 @@ class Subject(NamedTuple):
     """The number of layers; None where it, and with it a bound on rounding, is not known."""
     rounded: Callable[[], Outputs] | None = None
     """The base in fp64, with each weight that the candidate quantises rounded at random
-    (`weight_steps`); None where it quantises none."""
+    (`verify.perturb`); None where it quantises none."""
 
 
 def judge(subject: Subject, declared: NumericsClass) -> NumericsVerdict:

@@ -15,15 +15,24 @@ type chooses.
 
 import msgspec
 import torch
+from torch import Tensor
 
+from peakward.kernels.ops.quantized_matmul import reference
 from peakward.lab.levers.model_step import ModelStep
 from peakward.lab.levers.prepare import prepare
 from peakward.lab.models import module_source
-from peakward.lab.numerics import weight_steps
+from peakward.lab.models.decoder import Decoder
+from peakward.lab.models.quantised_linear import KINDS
 from peakward.lab.numerics.judge import UNIT_ROUNDOFF, Outputs, Subject, judge, outputs
 from peakward.lab.numerics.of_module import MAX_LAYERS, few_tokens, of_module
 from peakward.levers.precision import fp32_matmuls
-from peakward.records.case import Configuration, ConfiguredCase, ModelCase, ModuleCase
+from peakward.records.case import (
+    Configuration,
+    ConfiguredCase,
+    ModelCase,
+    ModuleCase,
+    StoredWeights,
+)
 from peakward.records.lever import NumericsClass
 from peakward.records.trial import NumericsVerdict
 
@@ -83,10 +92,36 @@ def _oracle(case: ModelCase) -> Outputs:
 def _rounded(candidate: ModelCase) -> Outputs:
     """The oracle with its weights rounded at random in the candidate's steps."""
     step = _plain(candidate)
-    weight_steps.perturb(step.model, candidate.configuration.weights, seed=candidate.workload.seed)
+    perturb(step.model, candidate.configuration.weights, seed=candidate.workload.seed)
     return outputs(step)
 
 
 def _plain(case: ModelCase) -> ModelStep:
     plain = msgspec.structs.replace(case, configuration=Configuration())
     return ModelStep(plain, torch.float64)
+
+
+def perturb(model: Decoder, weights: StoredWeights, *, seed: int) -> None:
+    """Adds to each weight of the blocks, in place, a random error as large as rounding to its group's
+    step makes.
+
+    An element of a group lies anywhere between two multiples of the group's step. Its error is therefore
+    as good as drawn: uniform, half a step to either side, whatever the other errors are (Widrow & Kollár
+    2008, "Quantization Noise", chapter 5). With such an error added to each weight, the oracle errs as
+    much as the quantised model should, at this width and depth. The estimate does not depend on how the
+    quantised model stores or multiplies its weights.
+    """
+    generator = torch.Generator(model.embedding.weight.device).manual_seed(seed)
+    for module in model.blocks.modules():
+        if type(module) is torch.nn.Linear:
+            weight = module.weight.data
+            drawn = torch.rand(
+                weight.shape, generator=generator, device=weight.device, dtype=weight.dtype
+            )
+            weight.add_(drawn.sub_(0.5).mul_(_steps(weight, weights)))
+
+
+def _steps(weight: Tensor, weights: StoredWeights) -> Tensor:
+    """The distance between the numbers that each element is rounded to, (n, k)."""
+    _, scale = KINDS[weights].quantised(weight)
+    return reference.by_column(scale, weight.shape[1], weight.dtype)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from peakward.lab.data import text, tokens
-from peakward.lab.data.loader import Sequences, batches
+from peakward.lab.data.feed import Sequences, batches
 from peakward.records.case import Workload
 from peakward.records.data import TextData
 

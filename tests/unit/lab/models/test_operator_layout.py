@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from peakward.lab.models.operator_layout import is_causal, scattered
+from peakward.lab.models.op_recorder import is_causal, scattered
 
 X = torch.empty(8, 16)
 

@@ -3,7 +3,7 @@
 import pytest
 from torch import nn
 
-from peakward.lab.models.untouched import untouched
+from peakward.lab.models.module_capture import untouched
 
 
 class Changing(nn.Module):

@@ -6,7 +6,7 @@ import torch
 from peakward.kernels.ops.attention.api import implementation
 from peakward.lab.models import decoder
 from peakward.lab.models.quantised_linear import KINDS
-from peakward.lab.numerics.weight_steps import perturb
+from peakward.lab.numerics.verify import perturb
 
 
 @pytest.fixture
