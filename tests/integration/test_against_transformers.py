@@ -76,6 +76,7 @@ def test_a_run_on_the_cpu(tmp_path):
     assert done.stdout.count("| micro:2x32:train_step |") == 4
 
 
+@pytest.mark.full
 def test_a_configuration_is_that_of_its_part(tmp_path, run):
     best = tmp_path / "best.json"
     best.write_text('{"micro:2x32:forward": {"precision": "bf16-mixed"}}')

@@ -14,8 +14,8 @@ PROTOCOL = Protocol(warmup_steps=2, min_steps=3, max_steps=3, timeout_s=600.0)
 SOFTMAX = MicroCase(subject="softmax", piece="three passes", sizes=(16, 64), device="cpu")
 
 
-@pytest.fixture(scope="module")
-def workers():
+@pytest.fixture
+def workers(handed_on):
     with Workers() as workers:
         yield workers
 

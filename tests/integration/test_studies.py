@@ -60,6 +60,7 @@ def check(study: Study) -> None:
     document(study)
 
 
+@pytest.mark.usefixtures("handed_on")
 def test_a_study_runs_is_stored_and_resumes(tmp_path):
     scope = msgspec.structs.replace(TINY_GRID, precisions=("fp32",), limits_bytes=(4 * GIB,))
     first, _ = run("throughput", scope, tmp_path / "a.db")
@@ -78,6 +79,7 @@ def test_a_study_that_measures_nothing_is_stored_like_any_other(tmp_path):
     assert (seen, study.measurements) == ([], ())
 
 
+@pytest.mark.full
 def test_steps_are_fed_by_loaders(tmp_path, cache):
     study, _ = run("data-loading", TINY_GRID, tmp_path / "a.db")
     check(study)

@@ -63,7 +63,7 @@ def kill_at_a_random_moment(db: Path, batches: int, chance: random.Random) -> di
 
 
 @pytest.mark.parametrize(
-    ("kills", "batches"), [(2, 4), pytest.param(30, 80, marks=pytest.mark.full)]
+    ("kills", "batches"), [(1, 4), pytest.param(30, 80, marks=pytest.mark.full)]
 )
 def test_a_killed_sweep_loses_only_the_case_in_flight(kills, batches, tmp_path):
     db, seed = tmp_path / "peakward.db", random.randrange(2**32)

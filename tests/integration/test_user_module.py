@@ -10,6 +10,7 @@ from peakward.cli.main import main
 from peakward.lab.measure.isolated import Workers
 from peakward.levers.catalogue import lever, pull
 from peakward.records.errors import PeakwardError
+from tiers import in_full
 
 
 def peakward(*words, cwd):
@@ -50,9 +51,9 @@ def test_a_grid_of_modules_is_measured_and_found_again(at_user_modules, here):
         "--steps",
         "2",
     )
-    done = peakward(*words, "--json", cwd=at_user_modules)
-    assert done.returncode == 0, done.stderr
-    study = json.loads(done.stdout)
+    code, said, complaint = here(*words, "--json")
+    assert code == 0, complaint
+    study = json.loads(said)
     found = [(each["case"]["source"], each["status"]) for each in study["record"]["measurements"]]
     assert found == [(each, "ok") for each in models]
     _, planned, _ = here(*words, "--dry-run")
@@ -63,6 +64,7 @@ def test_a_grid_of_modules_is_measured_and_found_again(at_user_modules, here):
     assert "2 measurements, 1 of them stored already" in planned
 
 
+@pytest.mark.full
 def test_a_run_names_what_cannot_be_done_from_outside(at_user_modules):
     words = ("run", "--model", "py:tiny_gpt:build", *SIZES, "--budget", "5s")
     done = peakward(*words, cwd=at_user_modules)
@@ -103,16 +105,20 @@ class Late(GPT):
 """
 
 
+FOUND = {
+    "Late": ("invalid", "ValueError: not this batch"),
+    "closes_all": ("crashed", "exited with code "),
+    "babbles": ("crashed", "wrote what is no answer into the pipe"),
+    "build": ("ok", None),
+}
+
+
+@pytest.mark.parametrize("names", [("babbles", "build"), *in_full([tuple(FOUND)])])
 def test_a_module_that_fails_in_its_check_is_a_row_and_the_others_are_measured(
-    at_user_modules, here
+    names, at_user_modules, here
 ):
     (at_user_modules / "wrong.py").write_text(WRONG)
-    expected = {
-        "Late": ("invalid", "ValueError: not this batch"),
-        "closes_all": ("crashed", "exited with code "),
-        "babbles": ("crashed", "wrote what is no answer into the pipe"),
-        "build": ("ok", None),
-    }
+    expected = {name: FOUND[name] for name in names}
     models = ",".join(f"py:wrong:{name}" for name in expected)
     words = ("bench", "--model", models, *SIZES, "--pass", "forward", "--steps", "2")
     code, said, complaint = here(*words, "--json")
@@ -125,6 +131,7 @@ def test_a_module_that_fails_in_its_check_is_a_row_and_the_others_are_measured(
     assert f"{len(expected)} measurements, {len(expected)} of them stored already" in planned
 
 
+@pytest.mark.full
 def test_the_time_limit_of_a_case_holds_for_the_check_of_its_module(at_user_modules, here):
     (at_user_modules / "wrong.py").write_text(WRONG)
     words = ("bench", "--model", "py:wrong:hangs", *SIZES, "--timeout", "1s")
@@ -146,7 +153,7 @@ def test_a_source_that_is_not_there_ends_with_code_2_before_anything_is_measured
     )
 
 
-@pytest.mark.parametrize("factory", ["raises", "growing"])
+@pytest.mark.parametrize("factory", ["growing", *in_full(["raises"])])
 def test_bad_input_ends_a_run_with_code_2_and_one_line(factory, at_user_modules, here):
     code, said, complaint = here("run", "--model", f"py:tiny_gpt:{factory}", *SIZES)
     assert (code, said) == (2, "")
@@ -156,6 +163,7 @@ def test_bad_input_ends_a_run_with_code_2_and_one_line(factory, at_user_modules,
     assert complaint.endswith(f"{line}\n")
 
 
+@pytest.mark.full
 def test_a_worker_captures_a_module_s_operators(make_module_case):
     case = make_module_case("py:tiny_gpt:build", pass_="train_step")
     with Workers() as workers:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from peakward.cli.main import main
+from tiers import in_full
 
 DATA = Path(__file__).parents[1] / "data"
 TRACES, SNAPSHOTS = DATA / "traces", DATA / "snapshots"
@@ -34,7 +35,14 @@ def words(text: str) -> set[str]:
     return set(re.findall(r"[^\W_]+", text))
 
 
-@pytest.mark.parametrize("argv", SHOWN, ids=lambda argv: " ".join(map(str, argv[:3]))[-40:])
+QUICK = (("report",), ("devices",), SHOWN[6], SHOWN[10], SHOWN[13], SHOWN[14], SHOWN[15])
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [*QUICK, *in_full(each for each in SHOWN if each not in QUICK)],
+    ids=lambda argv: " ".join(map(str, argv[:3]))[-40:],
+)
 def test_a_narrow_terminal_shows_the_words_of_a_wide_one(argv, in_tmp, monkeypatch, capsys):
     if argv == ("report",):
         assert main(["study", "scaling"]) == 0

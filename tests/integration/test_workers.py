@@ -154,7 +154,9 @@ def test_a_profile_is_written_without_a_word(workers, tmp_path, capfd):
 @pytest.mark.parametrize(
     ("fault", "status", "reason"),
     [
-        ("hang", "timeout", "not done after 5 s, while warming up"),
+        pytest.param(
+            "hang", "timeout", "not done after 5 s, while warming up", marks=pytest.mark.full
+        ),
         pytest.param("devour", "oom", "", marks=pytest.mark.full),
         pytest.param("segfault", "crashed", "killed by SIGSEGV", marks=pytest.mark.full),
     ],

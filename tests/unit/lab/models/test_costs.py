@@ -15,6 +15,7 @@ from peakward.prediction.flops import attended_pairs, forward_flops, recomputed_
 from peakward.prediction.parameters import n_active_parameters, n_parameters
 from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.model_shape import ModelShape
+from tiers import in_full
 
 BATCH, SEQ_LEN = 2, 48
 
@@ -91,7 +92,17 @@ def test_every_option_is_counted(options, make_shape):
     assert counted_flops(model, backward=False) == expected
 
 
-@pytest.mark.parametrize("shape", MODELS, ids=lambda shape: shape.name)
+QUICK = ("gpt2", "llama-3.2-1b", "mixtral-8x7b")
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        *(each for each in MODELS if each.name in QUICK),
+        *in_full(each for each in MODELS if each.name not in QUICK),
+    ],
+    ids=lambda shape: shape.name,
+)
 def test_flops_are_those_of_the_module(shape):
     shape = few_layers(shape)
     model = on_meta(shape)
@@ -118,7 +129,7 @@ def test_flops_of_experts_are_those_of_their_loop(gated, make_shape):
 @pytest.mark.parametrize(
     ("mode", "segments"), [("sqrt", 2), ("every-block", 5), ("selective", 0), ("none", 0)]
 )
-@pytest.mark.parametrize("experts", [1, 4])
+@pytest.mark.parametrize("experts", [1, *in_full([4])])
 def test_recomputed_flops_are_those_of_the_module(mode, segments, experts, make_shape):
     """But for the last product of each segment, which torch knows that nobody waits for: in a
     dense block, since the shares of a mixture's experts need what they gave for their gradient."""

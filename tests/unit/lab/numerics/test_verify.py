@@ -68,8 +68,9 @@ FUSED = {"norm": "fused", "rope": "fused", "swiglu": "fused"}
     "changed",
     [
         {"rope": "fused"},
-        {**FUSED, "loss": "chunked", "checkpointing": "every-block"},
-        *in_full([{"norm": "fused"}, {"swiglu": "fused"}]),
+        {"norm": "fused"},
+        *in_full([{"swiglu": "fused"}]),
+        *in_full([{**FUSED, "loss": "chunked", "checkpointing": "every-block"}]),
         *in_full([{"loss": "chunked"}, {"loss": "recomputed"}]),
     ],
     ids=str,
@@ -131,19 +132,25 @@ def mixed(**configuration):
 
 
 @pytest.mark.parametrize(
-    ("changed", "declared"),
+    "pulled",
     [
-        ({"precision": "bf16"}, "approximate"),
-        ({"precision": "bf16-mixed"}, "approximate"),
         ({"attention": "sdpa"}, "reordered"),
-        ({"checkpointing": "every-block"}, "exact"),
+        *in_full(
+            [
+                ({"precision": "bf16"}, "approximate"),
+                ({"precision": "bf16-mixed"}, "approximate"),
+                ({"checkpointing": "every-block"}, "exact"),
+            ]
+        ),
     ],
 )
-def test_a_lever_keeps_its_promise_on_a_mixture_of_experts(changed, declared):
+def test_a_lever_keeps_its_promise_on_a_mixture_of_experts(pulled):
+    changed, declared = pulled
     found = verify(mixed(), mixed(**changed), declared)
     assert found.verdict == "holds", found
 
 
+@pytest.mark.full
 def test_experts_chosen_otherwise_would_be_taken_for_errors(monkeypatch):
     """Why all are active: with two of eight, rounding to bf16 turns some choices."""
     whole = room.reduced
@@ -238,8 +245,9 @@ def quantised(weights, pass_="forward", **configuration):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu has them compiled")
-@pytest.mark.parametrize("weights", ["int4:128", *in_full(["int8"])])
-@pytest.mark.parametrize("pass_", ["prefill", *in_full(["forward"])])
+@pytest.mark.full
+@pytest.mark.parametrize("weights", ["int8", "int4:128"])
+@pytest.mark.parametrize("pass_", ["forward", "prefill"])
 def test_quantised_weights_err_as_their_steps_say(weights, pass_):
     """By half of the bound, which is twice what rounding at random in the same steps makes of it: two draws
     of 2 to 64 tokens' errors, which differ by up to a fifth at this width."""
@@ -281,6 +289,7 @@ def test_weights_of_another_scale_are_told(weights, monkeypatch):
     assert (found.verdict, found.reason) == ("violated", "logits")
 
 
+@pytest.mark.full
 @pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu has them compiled")
 def test_levers_on_top_of_quantised_weights_only_reorder():
     base = quantised("int8")
