@@ -386,7 +386,8 @@ def _price(group: Sequence[Row[Way]]) -> Iterator[Conclusion]:
             model = row.point.case.model.name
             peak = told(f"peak memory, {model}", share, "share", row.measurement, row.base)
             times = told(f"time, {model}", slower, "ratio", row.measurement, row.base)
-            texts.append(f"{peak} of the peak memory in {times} the time for {model}")
+            ends = told.range(f"time, {model}", row.over_base, "ratio", row.measurement, row.base)
+            texts.append(f"{peak} of the peak memory in {times} ({ends}) the time for {model}")
     if texts:
         way = group[0]
         yield from told.end(f"{way.name} against {way.point.precision} alone: {'; '.join(texts)}.")

@@ -70,6 +70,9 @@ def test_what_a_mode_costs(said, figures):
     assert values["time over none's"] == pytest.approx(1.0)
     assert values["recomputed FLOPs"] == 0
     assert "the geometric mean over 4 cases (" in told.text
+    for end in ("least", "largest"):
+        quantity = f"{end} time over none's"
+        assert values[f"{quantity}, low end"] < values[quantity] < values[f"{quantity}, high end"]
 
 
 def test_what_a_mode_saves_is_told_by_where_the_peak_lies(seen, figures):
@@ -92,7 +95,7 @@ def test_one_case_has_no_mean(said):
         return None if (case.model.name, case.workload.seq_len) == ("small", 1024) else "crashed"
 
     told = next(each for each in said(overrule=one) if each.text.startswith("sqrt takes"))
-    assert " none's time (small 4 × 1024 train_step); it recomputes " in told.text
+    assert " none's time (1.30× to 1.33×; small 4 × 1024 train_step); it recomputes " in told.text
 
 
 def test_shares_that_print_alike_are_no_range(seen):

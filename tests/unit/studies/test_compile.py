@@ -64,7 +64,9 @@ def test_padding_against_changing_lengths_for_each_engine(said, figures):
         "Under compile default",
         "Under cuda-graphs",
     ]
-    assert figures(told[0])["padded over changing"] == pytest.approx(1.0)
+    first = figures(told[0])
+    assert first["padded over changing"] == pytest.approx(1.0)
+    assert first["padded over changing, low end"] <= 1.0 <= first["padded over changing, high end"]
 
 
 def test_what_each_way_takes_to_start_stands_beside_its_rate(setting, gathered, figures):

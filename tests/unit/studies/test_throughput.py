@@ -184,6 +184,7 @@ def test_the_price_of_an_addition_by_size(said, figures):
     (price,) = said("bf16 + flash attention against bf16 alone")
     told = figures(price)
     assert told["time, small"] == pytest.approx(1.0)
+    assert told["time, small, low end"] < 1.0 < told["time, small, high end"]
     assert told["peak memory, small"] < told["peak memory, 2.7B"] < 1.0
 
 

@@ -105,12 +105,21 @@ def _time(mode: Checkpointing, rows: Sequence[Row[Step]]) -> Iterator[Conclusion
         return
     told, both = Sentence(), pairs(row for _, row in slower)
     times = told("time over none's", geometric_mean(each for each, _ in slower), "ratio", *both)
-    over = f"({place(slower[0][1].point.case)})"
-    if len(slower) > 1:
-        low = told("least time over none's", least(slower)[0], "ratio", *both)
-        high = told("largest time over none's", most(slower)[0], "ratio", *both)
+    if len(slower) == 1:
+        ((_, row),) = slower
+        ends = told.range("time over none's", row.over_base, "ratio", *both)
+        over = f"({ends}; {place(row.point.case)})"
+    else:
+        low, high = (
+            f"{told(quantity, factor, 'ratio', *both)} "
+            f"({told.range(quantity, row.over_base, 'ratio', row.measurement, row.base)})"
+            for quantity, (factor, row) in (
+                ("least time over none's", least(slower)),
+                ("largest time over none's", most(slower)),
+            )
+        )
         n = told.count("cases", len(slower), both)
-        over = f"the geometric mean over {n} cases ({low} to {high} by case)"
+        over = f"the geometric mean over {n} cases (from {low} to {high} by case)"
     shares = mean(recomputed_share(row) or 0.0 for _, row in slower)
     yield from told.end(
         f"{mode} takes {times} none's time{',' if len(slower) > 1 else ''} {over}; it recomputes "

@@ -8,6 +8,7 @@ from peakward.records.case import ModelCase, Padding, Pass
 from peakward.records.measurement import CompileReport, Interval
 from peakward.records.study import Conclusion
 from peakward.stats.batch_means import mean_interval
+from peakward.stats.compare import median_ratio
 from peakward.studies.cases import model_case, with_levers, with_work
 from peakward.studies.claims import Sentence
 from peakward.studies.engine import Point, Row, View
@@ -137,9 +138,24 @@ def _pad_or_not(changing: VariedRow, padded: VariedRow) -> Iterator[Conclusion]:
         told(name, rate, "tokens_per_s", source)
         for name, rate, source in zip(("padded", "changing"), rates, both, strict=True)
     )
+    found = _rate_ratio(padded, changing)
+    ends = told.range("padded over changing", found, "ratio", *both) if found else "no interval"
     yield from told.end(
-        f"Under {changing.name}, once it is steady, padding to one length runs at {factor} the tokens/s of "
-        f"changing lengths ({first} against {second})."
+        f"Under {changing.name}, once it is steady, padding to one length runs at {factor} ({ends}) the "
+        f"tokens/s of changing lengths ({first} against {second})."
+    )
+
+
+def _rate_ratio(padded: VariedRow, changing: VariedRow) -> Interval | None:
+    """The tokens/s of padded steps over those of changing ones, with the interval of both mean steps."""
+    first, second = mean_s(padded), mean_s(changing)
+    factor = ratio(tokens_per_s(padded.measurement), tokens_per_s(changing.measurement))
+    if first is None or second is None or factor is None or min(first.low, second.low) <= 0:
+        return None
+    found = median_ratio(first, second)
+    scale = factor / found.estimate
+    return Interval(
+        estimate=factor, low=found.low * scale, high=found.high * scale, level=found.level
     )
 
 
