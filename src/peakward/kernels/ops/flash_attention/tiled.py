@@ -1,13 +1,13 @@
-"""Flash attention in plain torch: the scores are never held whole (Dao 2023, algorithms 1 and 2).
+"""Flash attention in plain torch, which never holds the whole scores (Dao 2023, algorithms 1 and 2).
 
 Forward, for each block of queries: go through the keys a block at a time, with the largest score so
-far, the sum of exponentials under it and the sum of values so weighted. A larger score rescales both
-sums. What is kept for the backward pass is one number a row: the logarithm of its sum.
+far, the sum of exponentials under it and the sum of values weighted by them. A larger score rescales
+both sums. One number a row is kept for the backward pass: the logarithm of its sum.
 
-Backward, for each block of keys: make the weights P = exp(S - lse) again; with dP = dO·Vᵀ and
-delta = rowsum(dO∘O) - dlse the gradient of the scores is dS = P∘(dP - delta).
+Backward, for each block of keys: compute the weights P = exp(S - lse) again; with dP = dO·Vᵀ and delta
+= rowsum(dO∘O) - dlse, the gradient of the scores is dS = P∘(dP - delta).
 
-Slow, in any type; it says what the kernels compute.
+It is slow, and works in any type; it shows what the kernels compute.
 """
 
 import math

@@ -13,7 +13,7 @@ from triton.language.core import _aggregate as aggregate
 
 @aggregate
 class Ring:
-    """As many tiles as fit, used over and over."""
+    """A ring of as many tiles as fit, used over and over."""
 
     tiles: gl.shared_memory_descriptor
     full: gl.shared_memory_descriptor
@@ -29,12 +29,12 @@ class Ring:
 
     @gluon.jit
     def tile(self, step):  # type: ignore[no-untyped-def]
-        """Where the tile of a step lies."""
+        """The place of a step's tile."""
         return self.tiles.index(step % self.n_tiles)
 
     @gluon.jit
     def filled(self, step):  # type: ignore[no-untyped-def]
-        """The barrier that tells of its arrival."""
+        """The barrier that reports the arrival of a step's tile."""
         return self.full.index(step % self.n_tiles)
 
     @gluon.jit
@@ -63,7 +63,7 @@ def ring(descriptor, n_tiles: gl.constexpr, n_users: gl.constexpr):  # type: ign
 
 @gluon.jit
 def tiles_of(descriptor, n: gl.constexpr):  # type: ignore[no-untyped-def]
-    """Room for so many tiles as the descriptor moves them."""
+    """Room for `n` tiles as the descriptor moves them."""
     return gl.allocate_shared_memory(
         descriptor.dtype, [n] + descriptor.block_type.shape, descriptor.layout
     )
@@ -71,7 +71,7 @@ def tiles_of(descriptor, n: gl.constexpr):  # type: ignore[no-untyped-def]
 
 @gluon.jit
 def barriers(n: gl.constexpr, n_arrivals: gl.constexpr):  # type: ignore[no-untyped-def]
-    """So many barriers, each complete after so many arrivals."""
+    """`n` barriers, each complete after `n_arrivals` arrivals."""
     made = gl.allocate_shared_memory(gl.int64, [n, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(n):
         mbarrier.init(made.index(i), count=n_arrivals)

@@ -1,9 +1,9 @@
-"""Which tile a program works on next.
+"""Chooses the tile that a program works on next.
 
-Tiles of a causal pass differ in work, so programs that stay resident draw them from a counter,
-heaviest first, instead of dealing them out ahead: dealt in a zigzag, causal 16,384 with head
-dimension 128 ran at 426 TFLOP/s on an H100, drawn at 613 (2026-11-22). Of 512
-tokens, 128 wide, dealt a block further each time they took 114 µs for 111, 64 wide 131 for 135.
+Tiles of a causal pass differ in work. Programs therefore stay resident and draw tiles from a counter,
+heaviest first. Dealt in a zigzag ahead of time, causal 16,384 with head dimension 128 ran at 426
+TFLOP/s on an H100, drawn at 613 (2026-11-22). With 512 tokens, dealt a block further each time, they
+took 114 µs for 111 (128 wide) and 131 for 135 (64 wide).
 """
 
 from triton.experimental import gluon
@@ -36,7 +36,7 @@ class Announcements:
 
     @gluon.jit
     def announce(self, block, head, turn):  # type: ignore[no-untyped-def]
-        """Block -1 ends the work."""
+        """Announces a tile; block -1 ends the work."""
         slot = turn % 2
         mbarrier.wait(self.empty.index(slot), ((turn // 2) & 1) ^ 1)
         layout: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
@@ -58,17 +58,17 @@ class Announcements:
 
 @gluon.jit
 def announcements(n_takers: gl.constexpr):  # type: ignore[no-untyped-def]
-    """Two turns' worth, so that the next tile is known before this one is done."""
+    """Places for two turns, so that the next tile is known before this one is done."""
     places = gl.allocate_shared_memory(gl.int32, [4, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     return Announcements(places, barriers(2, 1), barriers(2, n_takers))
 
 
 @gluon.jit
 def draw(counter):  # type: ignore[no-untyped-def]
-    """A number that nobody has drawn before.
+    """A number that no program has drawn before.
 
-    Nothing else is told by the counter, so nothing need be ordered with it: fences around it keep the
-    warp that copies from copying.
+    The counter carries no other information, so nothing need be ordered with it. Fences around it would
+    keep the copying warp from copying.
     """
     return gl.atomic_add(counter, 1, sem="relaxed")
 

@@ -1,4 +1,4 @@
-"""Tile sizes, by what was measured on an H100 (bf16, 16,384 tokens, 2026-11-22)."""
+"""Tile sizes, from measurements on an H100 (bf16, 16,384 tokens, 2026-11-22)."""
 
 from typing import NamedTuple
 
@@ -10,19 +10,20 @@ drawn from a counter); 256 do not fit the registers."""
 ROWS = 64
 """The rows of queries, or of keys in the backward pass, for each warpgroup: those of one product."""
 H100_MULTIPROCESSORS = 132
-"""For compiling where there is no GPU."""
+"""The multiprocessors assumed where there is no GPU."""
 
 
 class ForwardSettings(NamedTuple):
-    """How many warpgroups share a tile of keys, and how many tiles are on their way."""
+    """The number of warpgroups that share a tile of keys, and of tiles on their way."""
 
     warpgroups: int
     stages: int
-    """Tiles of keys, and of values, on their way or in use."""
+    """The tiles of keys, and of values, on their way or in use."""
     q_stages: int
-    """Tiles of queries, for each warpgroup, likewise."""
+    """The tiles of queries on their way or in use, for each warpgroup."""
     registers: int
-    """A thread of a warpgroup beyond the first; 24 are the copying warp's, the first takes the rest."""
+    """The registers of a thread of every warpgroup but the first. The copying warp has 24, and the
+    first warpgroup the rest."""
 
 
 TWO = ForwardSettings(warpgroups=2, stages=2, q_stages=2, registers=240)
@@ -33,7 +34,7 @@ TWO_DEEP = TWO._replace(stages=4)
 """For head dimension 64: 335 µs for 339 with 2,048 causal keys, 608 for 612 with 4,096, but 141 for 139
 with 512."""
 THREE = ForwardSettings(warpgroups=3, stages=2, q_stages=1, registers=160)
-"""For head dimension 64: of a wider one results do not fit 160 registers."""
+"""For head dimension 64: with a wider head the results do not fit 160 registers."""
 LONG = 32
 """Tiles of keys to a tile of queries, on average, from which three warpgroups pay."""
 
@@ -49,7 +50,8 @@ def forward_settings_for(head_dim: int, k_len: int, *, causal: bool) -> ForwardS
 
 
 def n_programs(device: torch.device) -> int:
-    """One a multiprocessor: each takes most of its registers and shared memory."""
+    """The number of programs: one a multiprocessor, because each takes most of its registers and shared
+    memory."""
     if device.type != "cuda":
         return H100_MULTIPROCESSORS
     return torch.cuda.get_device_properties(device).multi_processor_count
