@@ -3,10 +3,11 @@
 import math
 from typing import NamedTuple
 
-from peakward.prediction.memory import block
-from peakward.prediction.memory.block import SavedBlock
 from peakward.prediction.memory.timeline import Timeline
+from peakward.prediction.operators import block
+from peakward.prediction.operators.block import SavedBlock
 from peakward.prediction.operators.plan import Plan
+from peakward.prediction.operators.writer import Value, Writer
 from peakward.records.case import Checkpointing
 
 
@@ -14,7 +15,7 @@ class SavedRun(NamedTuple):
     """A run's input and how many blocks it has; of one that is not recomputed all that its blocks
     keep, of one that is in part the results that it keeps."""
 
-    x: int
+    x: Value
     n_blocks: int
     blocks: tuple[SavedBlock, ...]
     dear: tuple[int, ...]
@@ -30,43 +31,44 @@ def forward(
     line: Timeline, plan: Plan, n_blocks: int, mode: Checkpointing, _index: int, x: int
 ) -> tuple[SavedRun, int]:
     """The residual stream → behind the run."""
-    if mode == "none":
-        blocks, behind = _blocks(line, plan, x, n_blocks)
-        return SavedRun(x, n_blocks, blocks, ()), behind
+    on, given = Writer(line=line), Value(plan.hidden, x)
     dear: list[int] = []
     if mode == "selective":
         with line.remembering(dear):
-            _, behind = _blocks(line, plan, x, n_blocks)
+            blocks, behind = _blocks(on, plan, given, n_blocks)
     else:
-        _, behind = _blocks(line, plan, x, n_blocks)
-    line.use(x)
-    return SavedRun(x, n_blocks, (), tuple(dear)), behind
+        blocks, behind = _blocks(on, plan, given, n_blocks)
+    if mode != "none":
+        line.use(x)
+        blocks = ()
+    return SavedRun(given, n_blocks, blocks, tuple(dear)), behind.there
 
 
 def backward(line: Timeline, plan: Plan, saved: SavedRun, gradient: int) -> int:
     """Gradient behind the run → before it."""
-    blocks, left = (saved.blocks, ()) if saved.blocks else _again(line, plan, saved)
-    line.use(gradient)
+    on, given = Writer(line=line), Value(plan.hidden, gradient)
+    blocks, left = (saved.blocks, ()) if saved.blocks else _again(on, line, plan, saved)
+    on.use(given)
     for each in reversed(blocks):
-        gradient = block.backward(line, plan, each, gradient)
-    line.use(*line.saved(saved.x, *left))
-    return gradient
+        given = block.backward(on, plan, each, given)
+    line.use(*line.saved(saved.x.there, *left))
+    return given.there
 
 
 def _again(
-    line: Timeline, plan: Plan, saved: SavedRun
+    on: Writer, line: Timeline, plan: Plan, saved: SavedRun
 ) -> tuple[tuple[SavedBlock, ...], tuple[int, ...]]:
     """The blocks, and of what selective checkpointing kept that which nobody needed."""
     with line.recalling(saved.dear) as left:
-        blocks, x = _blocks(line, plan, saved.x, saved.n_blocks - 1)
-        return (*blocks, block.forward_until_saved(line, plan, x)), tuple(left)
+        blocks, x = _blocks(on, plan, saved.x, saved.n_blocks - 1)
+        return (*blocks, block.forward_until_saved(on, plan, x)), tuple(left)
 
 
 def _blocks(
-    line: Timeline, plan: Plan, x: int, n_blocks: int
-) -> tuple[tuple[SavedBlock, ...], int]:
+    on: Writer, plan: Plan, x: Value, n_blocks: int
+) -> tuple[tuple[SavedBlock, ...], Value]:
     made = []
     for _ in range(n_blocks):
-        saved, x = block.forward(line, plan, x)
+        saved, x = block.forward(on, plan, x)
         made.append(saved)
     return tuple(made), x

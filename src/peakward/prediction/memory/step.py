@@ -8,23 +8,18 @@ import math
 from functools import partial
 from itertools import groupby
 
-from peakward.prediction.memory import (
-    block,
-    embedding,
-    optimizer,
-    quantised,
-    readout,
-    recomputed,
-)
+from peakward.prediction.memory import embedding, optimizer, quantised, recomputed
 from peakward.prediction.memory.compiled import step as compiled_step
 from peakward.prediction.memory.plan import planned
 from peakward.prediction.memory.recomputed import SavedRun
 from peakward.prediction.memory.repeated import Passes
 from peakward.prediction.memory.timeline import Timeline
 from peakward.prediction.memory.workspace import workspace
+from peakward.prediction.operators import readout
 from peakward.prediction.operators.plan import Plan
 from peakward.prediction.operators.tape import FLOAT
 from peakward.prediction.operators.weights import weights
+from peakward.prediction.operators.writer import Value, Writer
 from peakward.prediction.traffic import TOKEN_ID_BYTES
 from peakward.records.case import Checkpointing, ModelCase, Workload
 from peakward.records.op_graph import ITEM_BYTES
@@ -143,11 +138,10 @@ def _cache(line: Timeline, plan: Plan, workload: Workload) -> None:
 
 def _forward(line: Timeline, plan: Plan) -> None:
     x, shared = embedding.forward(line, plan)
-    x = Passes[object](line, plan.shape.n_layers).forward(
-        x, lambda _, x: block.forward(line, plan, x)
-    )
-    _, _, logits = readout.forward(line, plan, x)
-    line.use(x, logits, *shared)
+    runs = Passes[SavedRun](line, plan.shape.n_layers)
+    x = runs.forward(x, partial(recomputed.forward, line, plan, 1, "none"))
+    _, _, logits = readout.logits(Writer(line=line), plan, Value(plan.hidden, x))
+    line.use(x, logits.there, *shared)
 
 
 def _forward_backward(
@@ -155,18 +149,18 @@ def _forward_backward(
 ) -> None:
     x, shared = embedding.forward(line, plan)
     lengths = recomputed.runs(plan.shape.n_layers, checkpointing)
-    saved = []
+    saved, on = [], Writer(line=line)
     for n_blocks, alike in groupby(lengths):
         runs = Passes[SavedRun](line, len(list(alike)))
         x = runs.forward(x, partial(recomputed.forward, line, plan, n_blocks, checkpointing))
         saved.append(runs)
-    end = readout.loss(line, plan, x)
+    end = readout.loss(on, plan, Value(plan.hidden, x))
     line.use(x, *shared)
     line.enter("backward")
-    gradient = readout.loss_backward(line, plan, end)
+    into_logits = readout.loss_backward(on, plan, end)
     if first:
         workspace(line)
-    gradient = readout.backward(line, plan, end, gradient)
+    gradient = readout.backward(on, plan, end, into_logits).there
     for runs in reversed(saved):
         gradient = runs.backward(gradient, partial(recomputed.backward, line, plan))
     embedding.backward(line, plan, gradient)

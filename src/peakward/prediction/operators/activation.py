@@ -1,8 +1,10 @@
 """Between the two products of a feed-forward network: the activation, and the gate's product."""
 
+from typing import NamedTuple
+
 from peakward.prediction.operators.plan import Plan
-from peakward.prediction.operators.tape import Tape, tensor
-from peakward.records.op_graph import Operand
+from peakward.prediction.operators.tape import tensor
+from peakward.prediction.operators.writer import Value, Writer
 
 _NAMES = {
     "silu": ("silu", "silu_backward"),
@@ -12,30 +14,40 @@ _NAMES = {
 }
 
 
-def forward(tape: Tape, plan: Plan, x: Operand) -> Operand:
-    """x (…, d_ff), of two packed side by side the gate → the same shape."""
+class SavedActivation(NamedTuple):
+    """What came out of the first product, and its activation; of Peakward's SwiGLU the first is all."""
+
+    widened: Value
+    activated: Value
+
+
+def forward(on: Writer, plan: Plan, widened: Value) -> tuple[SavedActivation, Value]:
+    """What the first product gave, (…, d_ff) or of two packed side by side the gate first → (…, d_ff)."""
+    half = _half(plan, widened)
     if plan.swiglu == "fused":
-        tape.own("swiglu", (_both(x),), (x,))
-        return x
-    tape.pointwise(_NAMES[plan.shape.activation][0], x)
-    if plan.shape.gated:
-        tape.pointwise("mul", x, x)
-    return x
+        (made,) = on.call("peakward.swiglu", (widened,), (half.operand,))
+        return SavedActivation(widened, widened), made
+    activated = on.pointwise(_NAMES[plan.shape.activation][0], half)
+    product = on.pointwise("mul", activated, half) if plan.shape.gated else activated
+    return SavedActivation(widened, activated), product
 
 
-def backward(tape: Tape, plan: Plan, x: Operand) -> Operand:
+def backward(on: Writer, plan: Plan, saved: SavedActivation, product: Value) -> Value:
     """Gradient of what goes into the second product (…, d_ff) → of what came out of the first."""
+    on.saved(*saved)
+    widened, both = _half(plan, saved.widened), saved.widened.operand
     if plan.swiglu == "fused":
-        both = _both(x)
-        tape.own("swiglu_backward", (x, both), (both,))
-        return both
-    if plan.shape.gated:
-        tape.pointwise("mul", x, x)
-        tape.pointwise("mul", x, x)
-    tape.pointwise(_NAMES[plan.shape.activation][1], x, x)
-    return tape.joined(x, x, along=len(x.shape) - 1) if plan.shape.gated else x
+        return on.call("peakward.swiglu_backward", (product, saved.widened), (both,))[0]
+    name = _NAMES[plan.shape.activation][1]
+    if not plan.shape.gated:
+        kept = saved.activated if plan.shape.activation == "relu" else widened
+        return on.pointwise(name, product, kept)
+    activated = on.pointwise("mul", product, widened)
+    other = on.pointwise("mul", product, saved.activated)
+    gate = on.pointwise(name, activated, widened)
+    return on.joined(gate, other, along=len(both.shape) - 1)
 
 
-def _both(x: Operand) -> Operand:
-    """Gate and up side by side: (…, 2 · d_ff)."""
-    return tensor(x.dtype, *x.shape[:-1], 2 * x.shape[-1])
+def _half(plan: Plan, both: Value) -> Value:
+    """(…, d_ff) of what may be gate and up side by side."""
+    return both.viewed(tensor(both.operand.dtype, *both.operand.shape[:-1], plan.shape.d_ff))

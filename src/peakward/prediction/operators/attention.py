@@ -1,7 +1,12 @@
 """Self-attention between its two projections: RoPE, the attention itself, and the heads' layout."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
+from peakward.prediction.memory import fused_attention as in_memory_fused
+from peakward.prediction.memory import naive_attention as in_memory_naive
+from peakward.prediction.memory.fused_attention import SavedFused
+from peakward.prediction.memory.naive_attention import SavedScores
 from peakward.prediction.operators import (
     cpu_attention,
     cuda_attention,
@@ -14,6 +19,7 @@ from peakward.prediction.operators.heads import keys, new_keys, projected, queri
 from peakward.prediction.operators.layout import Strides, dense, is_view, swapped
 from peakward.prediction.operators.plan import Kernel, Plan
 from peakward.prediction.operators.tape import Tape, tensor
+from peakward.prediction.operators.writer import Value, Writer
 from peakward.records.op_graph import Operand
 
 _FORWARD: dict[Kernel, Callable[[Tape, Plan], Strides]] = {
@@ -40,45 +46,96 @@ _BACKWARD: dict[Kernel, Callable[[Tape, Plan], None]] = {
 }
 
 
-def forward(tape: Tape, plan: Plan) -> Operand:
+class SavedAttention(NamedTuple):
+    """What autograd keeps, as memory knows it; None where only time is asked for."""
+
+    kept: SavedScores | SavedFused | None
+
+
+class Mixed(NamedTuple):
+    """What attention gives, what it keeps, and the locals that its caller holds on to."""
+
+    saved: SavedAttention
+    result: Value
+    held: tuple[Value, ...]
+
+
+def forward(on: Writer, plan: Plan, packed: Value) -> Mixed:
     """What the first projection gave → (batch, seq, heads · head_dim)."""
+    q, k = packed.viewed(queries(plan)), packed.viewed(new_keys(plan))
     if plan.turned_apart:
-        for each in (queries(plan), new_keys(plan)):
-            rotation.forward(tape, each, plan.stored)
+        q, k = rotation.forward(on, q, plan.stored), rotation.forward(on, k, plan.stored)
     elif plan.shape.positions == "rope":
         in_place = not plan.differentiated
-        rotation.own_forward(tape, projected(plan), plan.stored, in_place=in_place)
+        heads = packed.viewed(projected(plan))
+        q = k = packed = rotation.own_forward(on, heads, plan.stored, in_place=in_place)
     if plan.cached:
-        _write_to_cache(tape, new_keys(plan))
-    strides = _FORWARD[plan.attention](tape, plan)
-    return _side_by_side(tape, queries(plan), strides)
+        _write_to_cache(on, new_keys(plan))
+    if plan.from_cache:
+        # What was written to it is let go of; of queries made anew the projection too.
+        k = packed = q if plan.turned_apart else packed
+    strides = _FORWARD[plan.attention](on.tape or Tape(), plan)
+    saved, mixed = _in_memory(on, plan, q, k, packed)
+    held = (packed, q, k, mixed)
+    return Mixed(saved, _side_by_side(on, mixed, strides, held), held)
 
 
-def _write_to_cache(tape: Tape, new: Operand) -> None:
-    for _ in ("keys", "values"):
-        tape.call("copy_", (new, new), (new,), bytes_read=new.n_bytes)
-
-
-def backward(tape: Tape, plan: Plan) -> Operand:
+def backward(on: Writer, plan: Plan, saved: SavedAttention, gradient: Value) -> Value:
     """Gradient of (batch, seq, heads · head_dim) → of what the first projection gave."""
-    q, k = queries(plan), keys(plan)
-    _BACKWARD[plan.attention](tape, plan)
+    if on.tape is not None:
+        _BACKWARD[plan.attention](on.tape, plan)
+    q, k, v = _in_memory_backward(on, plan, saved, gradient)
     if plan.turned_apart:
-        for each in (k, q):
-            rotation.backward(tape, each, plan.stored)
-    joined = tape.joined(q, k, k, along=1)
-    together = _side_by_side(tape, joined, dense(joined.shape))
+        k, q = rotation.backward(on, k, plan.stored), rotation.backward(on, q, plan.stored)
+    joined = on.joined(q, k, v, along=1)
+    together = _side_by_side(on, joined, dense(joined.operand.shape), ())
     if plan.shape.positions == "rope" and not plan.turned_apart:
-        rotation.own_backward(tape, joined, plan.stored)
+        turned = rotation.own_backward(on, together.viewed(joined.operand), plan.stored)
+        return turned.viewed(together.operand)
     return together
 
 
-def _side_by_side(tape: Tape, x: Operand, strides: Strides) -> Operand:
+def _in_memory(
+    on: Writer, plan: Plan, q: Value, k: Value, packed: Value
+) -> tuple[SavedAttention, Value]:
+    """What the kernel keeps, and its result: (batch, heads, seq, head_dim)."""
+    if on.line is None:
+        return SavedAttention(None), Value(queries(plan))
+    naive = plan.attention == "naive"
+    run = in_memory_naive.forward if naive else in_memory_fused.forward
+    saved, mixed = run(on.line, plan, q.there, k.there, packed.there)
+    return SavedAttention(saved), Value(queries(plan), mixed)
+
+
+def _in_memory_backward(
+    on: Writer, plan: Plan, saved: SavedAttention, gradient: Value
+) -> tuple[Value, Value, Value]:
+    """Gradient of the result → of queries, keys and values."""
+    made = (queries(plan), keys(plan), keys(plan))
+    if on.line is None or saved.kept is None:
+        q, k, v = map(Value, made)
+    elif isinstance(saved.kept, SavedScores):
+        places = in_memory_naive.backward(on.line, plan, saved.kept, gradient.there)
+        q, k, v = map(Value, made, places)
+    else:
+        places = in_memory_fused.backward(on.line, plan, saved.kept, gradient.there)
+        q, k, v = map(Value, made, places)
+    return q, k, v
+
+
+def _write_to_cache(on: Writer, new: Operand) -> None:
+    if on.tape is not None:
+        for _ in ("keys", "values"):
+            on.tape.call("copy_", (new, new), (new,), bytes_read=new.n_bytes)
+
+
+def _side_by_side(on: Writer, x: Value, strides: Strides, held: tuple[Value, ...]) -> Value:
     """x (batch, heads, seq, head_dim) → (batch, seq, heads · head_dim), copied where its layout
     demands it."""
-    batch, heads, seq, size = x.shape
-    rows = tensor(x.dtype, batch, seq, heads, size)
-    together = tensor(x.dtype, batch, seq, heads * size)
+    batch, heads, seq, size = x.operand.shape
+    rows = tensor(x.operand.dtype, batch, seq, heads, size)
+    together = tensor(x.operand.dtype, batch, seq, heads * size)
     if not is_view(rows.shape, swapped(strides, 1, 2), together.shape):
-        tape.copied(rows)
-    return together
+        on.use(*held)
+        (x,) = on.call("clone", (x.viewed(rows),), (rows,))
+    return x.viewed(together)

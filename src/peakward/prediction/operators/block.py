@@ -1,99 +1,119 @@
 """One block: attention and feed-forward, each behind a norm and added to the residual stream."""
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 from peakward.prediction.operators import attention, experts, feed_forward, norms
+from peakward.prediction.operators.attention import SavedAttention
+from peakward.prediction.operators.experts import SavedExperts
+from peakward.prediction.operators.feed_forward import SavedFeedForward
 from peakward.prediction.operators.layers import BLOCK, layers
+from peakward.prediction.operators.linear import SavedLinear
+from peakward.prediction.operators.norms import Normed, SavedNorm
 from peakward.prediction.operators.plan import Plan
 from peakward.prediction.operators.products import products
-from peakward.prediction.operators.tape import Tape, of_type
-from peakward.records.op_graph import Operand
+from peakward.prediction.operators.writer import Value, Writer
 
 
-class _FeedForward(NamedTuple):
-    """The functions of `feed_forward`, or those of `experts`."""
+class SavedHalf(NamedTuple):
+    """Of each part before the feed-forward network what autograd keeps."""
 
-    forward: Callable[[Tape, Plan], Operand]
-    until_saved: Callable[[Tape, Plan], None]
-    """As far as it is recomputed where the block is the last of its run."""
-    result: Callable[[Plan], Operand]
-    backward: Callable[[Tape, Plan, Operand], None]
-
-
-_ONE = _FeedForward(
-    feed_forward.forward, feed_forward.until_saved, feed_forward.result, feed_forward.backward
-)
-_SEVERAL = _FeedForward(experts.forward, experts.until_saved, experts.result, experts.backward)
+    attention_norm: SavedNorm
+    qkv: SavedLinear
+    attention: SavedAttention
+    out: SavedLinear
+    ff_norm: SavedNorm
 
 
-def forward(tape: Tape, plan: Plan) -> None:
-    """The whole block."""
-    _until_feed_forward(tape, plan)
-    _add(tape, plan, _feed_forward(plan).forward(tape, plan))
+class SavedBlock(NamedTuple):
+    """What autograd keeps of all parts."""
+
+    until: SavedHalf
+    ff: SavedFeedForward | SavedExperts
 
 
-def forward_until_saved(tape: Tape, plan: Plan) -> None:
+def forward(on: Writer, plan: Plan, x: Value) -> tuple[SavedBlock, Value]:
+    """The residual stream → the same behind the block. x is there to the end: its caller has it."""
+    until, normed = _until_feed_forward(on, plan, x)
+    run = feed_forward.forward if plan.shape.n_experts == 1 else experts.forward
+    ff, y = run(on, plan, normed.y)
+    with on.module(BLOCK):
+        behind = on.pointwise("add", normed.total, y)
+    on.use(x)
+    if plan.norm == "fused":
+        on.use(normed.y)  # A local of the block.
+    return SavedBlock(until, ff), behind
+
+
+def forward_until_saved(on: Writer, plan: Plan, x: Value) -> SavedBlock:
     """As far as torch recomputes the last block of a run: until the last tensor that the backward
     pass needs is there, which is before the product of the last layer unless it is of fp8, and
     before a mixture weighs its experts' results."""
-    _until_feed_forward(tape, plan)
-    _feed_forward(plan).until_saved(tape, plan)
+    until, normed = _until_feed_forward(on, plan, x)
+    run = feed_forward.until_saved if plan.shape.n_experts == 1 else experts.until_saved
+    ff = run(on, plan, normed.y)
+    on.use(normed.total, x)
+    return SavedBlock(until, ff)
 
 
-def backward(tape: Tape, plan: Plan) -> None:
-    """Gradient of the residual stream behind the block → before it; also of all parameters."""
-    second = _feed_forward(plan)
-    second.backward(tape, plan, _gradient(tape, plan, second.result(plan)))
-    if plan.sums_in_norm:
-        with tape.module(f"{BLOCK}.ff_norm"):
-            norms.backward(tape, plan, sums=True)
-    else:
-        _norm_backward(tape, plan, f"{BLOCK}.ff_norm")
-    _attention_backward(tape, plan)
+def backward(on: Writer, plan: Plan, saved: SavedBlock, gradient: Value) -> Value:
+    """Gradient of the residual stream behind the block → before it, added to in place
+    (`InputBuffer::accumulate`); also of all parameters."""
+    parts, linear = saved.until, products(plan)
+    x = _feed_forward_backward(on, plan, saved.ff, gradient)
+    with on.module(f"{BLOCK}.ff_norm"):
+        if plan.sums_in_norm:
+            gradient = norms.backward(on, plan, parts.ff_norm, x, gradient)
+        else:
+            _norm_backward(on, plan, parts.ff_norm, x, gradient)
+    narrow = _narrow(on, gradient, plan.compute)
+    mixed = linear.backward(on, parts.out, narrow, plan.compute)
+    with on.module(f"{BLOCK}.attention"):
+        packed = attention.backward(on, plan, parts.attention, mixed)
+    x = linear.backward(on, parts.qkv, packed, plan.stored)
+    with on.module(f"{BLOCK}.attention_norm"):
+        _norm_backward(on, plan, parts.attention_norm, x, gradient)
+    return gradient
 
 
-def _feed_forward(plan: Plan) -> _FeedForward:
-    return _ONE if plan.shape.n_experts == 1 else _SEVERAL
-
-
-def _until_feed_forward(tape: Tape, plan: Plan) -> None:
+def _until_feed_forward(on: Writer, plan: Plan, x: Value) -> tuple[SavedHalf, Normed]:
+    """What is saved, and the residual stream between the two halves, normalised."""
     layer, linear = layers(plan), products(plan)
-    with tape.module(f"{BLOCK}.attention_norm"):
-        normed = norms.forward(tape, plan)
-    linear.forward(tape, layer.qkv, normed)
-    with tape.module(f"{BLOCK}.attention"):
-        mixed = attention.forward(tape, plan)
-    attended = linear.forward(tape, layer.out, mixed)
+    with on.module(f"{BLOCK}.attention_norm"):
+        first = norms.forward(on, plan, x)
+    qkv, packed = linear.forward(on, layer.qkv, first.y)
+    with on.module(f"{BLOCK}.attention"):
+        mixed = attention.forward(on, plan, packed)
+    out, y = linear.forward(on, layer.out, mixed.result)
+    on.use(first.y, *mixed.held)
+    between = [x, y]
     if not plan.sums_in_norm:
-        _add(tape, plan, attended)
-    with tape.module(f"{BLOCK}.ff_norm"):
-        norms.forward(tape, plan, sums=plan.sums_in_norm)
+        with on.module(BLOCK):
+            between = [on.pointwise("add", x, y)]
+    with on.module(f"{BLOCK}.ff_norm"):
+        second = norms.forward(on, plan, *between)
+    if plan.norm == "fused" and not plan.sums_in_norm:
+        on.use(y)  # An argument of what adds and normalises.
+    return SavedHalf(first.saved, qkv, mixed.saved, out, second.saved), second
 
 
-def _add(tape: Tape, plan: Plan, x: Operand) -> None:
-    with tape.module(BLOCK):
-        tape.pointwise("add", plan.hidden, x)
+def _feed_forward_backward(
+    on: Writer, plan: Plan, saved: SavedFeedForward | SavedExperts, gradient: Value
+) -> Value:
+    if isinstance(saved, SavedFeedForward):
+        narrow = _narrow(on, gradient, plan.compute)
+        return feed_forward.backward(on, plan, saved, narrow)
+    narrow = _narrow(on, gradient, experts.result(plan).dtype)
+    return experts.backward(on, plan, saved, narrow)
 
 
-def _attention_backward(tape: Tape, plan: Plan) -> None:
-    layer, linear = layers(plan), products(plan)
-    gradient = _gradient(tape, plan, of_type(plan.hidden, plan.compute))
-    linear.backward(tape, layer.out, gradient, plan.compute)
-    with tape.module(f"{BLOCK}.attention"):
-        packed = attention.backward(tape, plan)
-    linear.backward(tape, layer.qkv, packed, plan.stored)
-    _norm_backward(tape, plan, f"{BLOCK}.attention_norm")
+def _norm_backward(on: Writer, plan: Plan, saved: SavedNorm, x: Value, gradient: Value) -> None:
+    """And the sum with the gradient that went past, in place and in its node's name."""
+    made = norms.backward(on, plan, saved, x)
+    on.timed("add", made, made, output=plan.hidden)
+    on.use(made, gradient)
 
 
-def _norm_backward(tape: Tape, plan: Plan, module: str) -> None:
-    """And the sum with the gradient that went past, which autograd adds in its node's name."""
-    with tape.module(module):
-        gradient = norms.backward(tape, plan)
-        tape.pointwise("add", gradient, gradient)
-
-
-def _gradient(tape: Tape, plan: Plan, added: Operand) -> Operand:
-    """Of what was added to the residual stream, in its type."""
-    with tape.module(BLOCK):
-        return tape.cast(plan.hidden, added.dtype)
+def _narrow(on: Writer, gradient: Value, dtype: str) -> Value:
+    """The gradient of what was added to the residual stream, in its type."""
+    with on.module(BLOCK):
+        return on.cast(gradient, dtype)

@@ -8,15 +8,42 @@ functions agree with, the result is a new tensor.
 
 from typing import NamedTuple
 
+from peakward.prediction.memory import naive_attention
 from peakward.prediction.operators import activation, grouped_linear, linear
-from peakward.prediction.operators.grouped_linear import GroupedLinear
+from peakward.prediction.operators.activation import SavedActivation
+from peakward.prediction.operators.grouped_linear import GroupedLinear, SavedGroups
 from peakward.prediction.operators.layers import BLOCK
-from peakward.prediction.operators.linear import Linear
+from peakward.prediction.operators.linear import Linear, SavedLinear
 from peakward.prediction.operators.plan import Plan
-from peakward.prediction.operators.tape import FLOAT, HALF, INT, Tape, of_type, tensor
+from peakward.prediction.operators.tape import FLOAT, HALF, INT, of_type, tensor
+from peakward.prediction.operators.writer import Value, Writer
 from peakward.records.op_graph import Operand
 
 _MIXTURE = f"{BLOCK}.ff"
+
+
+class SavedRoute(NamedTuple):
+    """Of the router: what its product keeps, all likelihoods, the choice, and the division's
+    operands."""
+
+    router: SavedLinear
+    likely: Value
+    chosen: Value
+    share: Value
+    total: Value
+
+
+class SavedExperts(NamedTuple):
+    """What autograd keeps of all parts: both orders of the visits, the results and their weights."""
+
+    route: SavedRoute
+    order: Value
+    up: SavedGroups
+    activation: SavedActivation
+    down: SavedGroups
+    back: Value
+    by_token: Value
+    weight: Value
 
 
 class Layers(NamedTuple):
@@ -44,32 +71,23 @@ def n_visits(plan: Plan) -> int:
     return plan.tokens * plan.shape.n_active_experts
 
 
-def forward(tape: Tape, plan: Plan) -> Operand:
+def forward(on: Writer, plan: Plan, x: Value) -> tuple[SavedExperts, Value]:
     """The normed residual stream → what is added to it."""
-    until_saved(tape, plan)
-    share = tensor(plan.compute, *_chosen(plan), 1)
-    with tape.module(_MIXTURE):
-        weighed = tape.pointwise("mul", share, _by_token(plan))
+    saved, held = _until_saved(on, plan, x)
+    with on.module(_MIXTURE):
+        share = saved.weight.viewed(tensor(plan.compute, *_chosen(plan), 1))
+        weighed = on.pointwise("mul", share, saved.by_token)
         summed = tensor(result(plan).dtype, plan.tokens, plan.shape.d_model)
-        tape.call("sum", (weighed,), (summed,))
-    return result(plan)
+        (y,) = on.call("sum", (weighed,), (summed,))
+    on.use(*held)
+    return saved, y.viewed(result(plan))
 
 
-def until_saved(tape: Tape, plan: Plan) -> None:
+def until_saved(on: Writer, plan: Plan, x: Value) -> SavedExperts:
     """As far as torch recomputes it: until every result is there, by token, with its share."""
-    layer = layers(plan)
-    linear.forward(tape, layer.router, _tokens(plan))
-    with tape.module(_MIXTURE):
-        share = _route(tape, plan)
-        visiting = _sort_by_expert(tape, plan)
-    grouped_linear.forward(tape, layer.up, visiting)
-    with tape.module(_MIXTURE):
-        activated = activation.forward(tape, plan, _activations(plan))
-    visited = grouped_linear.forward(tape, layer.down, activated)
-    with tape.module(_MIXTURE):
-        _sort(tape, plan)
-        _selected(tape, plan, visited)
-        tape.cast(share, plan.compute)
+    saved, held = _until_saved(on, plan, x)
+    on.use(*held)
+    return saved
 
 
 def result(plan: Plan) -> Operand:
@@ -88,95 +106,153 @@ def softmax_widens(plan: Plan) -> bool:
     return plan.compute == HALF and plan.device == "cuda"
 
 
-def backward(tape: Tape, plan: Plan, gradient: Operand) -> None:
+def backward(on: Writer, plan: Plan, saved: SavedExperts, gradient: Value) -> Value:
     """Gradient of the result → of the normed residual stream; also of all parameters."""
     layer = layers(plan)
-    with tape.module(_MIXTURE):
-        _gate_backward(tape, plan, gradient)
-        of_visited = _scattered(tape, plan, plan.compute)
-    activated = grouped_linear.backward(tape, layer.down, of_visited, plan.compute)
-    with tape.module(_MIXTURE):
-        widened = activation.backward(tape, plan, activated)
-    grouped_linear.backward(tape, layer.up, widened, plan.stored)
-    with tape.module(_MIXTURE):
-        visits = of_type(_scattered(tape, plan, plan.stored), plan.stored)
+    with on.module(_MIXTURE):
+        share, by_token = _gate_backward(on, plan, saved, gradient)
+        visited = _scattered(on, plan, by_token, saved.back, plan.compute)
+    product = grouped_linear.backward(on, saved.down, visited, plan.compute)
+    with on.module(_MIXTURE):
+        widened = activation.backward(on, plan, saved.activation, product)
+    visiting = grouped_linear.backward(on, saved.up, widened, plan.stored)
+    with on.module(_MIXTURE):
+        x = _scattered(on, plan, visiting, saved.order, plan.stored)
         if plan.shape.n_active_experts > 1:
-            tape.reduced("sum", _by_token(plan, visits.dtype), plan.tokens, 1, plan.shape.d_model)
-        logits = _route_backward(tape, plan)
-    tokens = linear.backward(tape, layer.router, logits, plan.stored)
-    with tape.module(layer.router.module):
-        tape.pointwise("add", tokens, tokens)
+            visits = x.viewed(_by_token(plan, plan.stored))
+            x = on.reduced("sum", visits, plan.tokens, 1, plan.shape.d_model)
+        logits = _route_backward(on, plan, saved.route, share)
+    routed = linear.backward(on, saved.route.router, logits, plan.stored)
+    with on.module(layer.router.module):
+        on.timed("add", routed, routed, output=routed.operand)
+    on.use(x, routed)  # Added to in place.
+    return x.viewed(plan.hidden)
 
 
-def _route(tape: Tape, plan: Plan) -> Operand:
-    """From the logits to the shares of each token's experts, in fp32."""
-    logits = tensor(plan.compute, plan.tokens, plan.shape.n_experts)
-    if not softmax_widens(plan):
-        logits = tape.cast(logits, FLOAT)
-    likely = tape.pointwise("_softmax", logits, dtype=FLOAT)
-    share, chosen = tensor(FLOAT, *_chosen(plan)), tensor(INT, *_chosen(plan))
-    tape.call("topk", (likely,), (share, chosen))
-    return tape.pointwise("div", share, tape.reduced("sum", share, plan.tokens, 1))
+def _until_saved(on: Writer, plan: Plan, x: Value) -> tuple[SavedExperts, tuple[Value, ...]]:
+    """What is saved, and what locals hold on to."""
+    layer = layers(plan)
+    router, logits = linear.forward(on, layer.router, x.viewed(_tokens(plan)))
+    with on.module(_MIXTURE):
+        route, share = _route(on, plan, router, logits)
+        expert, order = _sort(on, plan, route.chosen)
+        numbers, ends = _ends(on, plan, expert)
+        (repeated,) = on.call(
+            "clone",
+            (x.viewed(_by_token(plan, plan.stored)),),
+            (_by_token(plan, plan.stored),),
+            bytes_read=_tokens(plan).n_bytes,
+        )
+        visiting = _selected(on, plan, repeated, order)
+    up, widened = grouped_linear.forward(on, layer.up, visiting, ends)
+    with on.module(_MIXTURE):
+        activated, product = activation.forward(on, plan, widened)
+    down, visited = grouped_linear.forward(on, layer.down, product, ends)
+    on.use(widened)
+    with on.module(_MIXTURE):
+        _, back = _sort(on, plan, order)
+        by_token = _selected(on, plan, visited, back)
+        weight = on.cast(share, plan.compute)
+    held = (x, share, route.chosen, expert, order, numbers, ends, visiting, visited, by_token)
+    by_token = by_token.viewed(_by_token(plan))
+    saved = SavedExperts(route, order, up, activated, down, back, by_token, weight)
+    return saved, held
 
 
-def _sort_by_expert(tape: Tape, plan: Plan) -> Operand:
-    """The tokens, once for each visit, in the order of the experts."""
-    visits = _sort(tape, plan)
-    experts = tape.made("arange", INT, plan.shape.n_experts)
-    tape.call("searchsorted", (visits, experts), (layers(plan).up.ends,))
-    repeated = _by_token(plan, plan.stored)
-    tape.copied(repeated, stored_bytes=_tokens(plan).n_bytes)
-    return _selected(tape, plan, _visits(plan, plan.stored))
+def _route(on: Writer, plan: Plan, router: SavedLinear, logits: Value) -> tuple[SavedRoute, Value]:
+    """The saved, and each token's shares of its experts in fp32."""
+    given = logits if softmax_widens(plan) else on.cast(logits, FLOAT)
+    likely = on.pointwise("_softmax", given, dtype=FLOAT)
+    both = (tensor(FLOAT, *_chosen(plan)), tensor(INT, *_chosen(plan)))
+    share, chosen = on.call("topk", (likely,), both)
+    total = on.reduced("sum", share, plan.tokens, 1)
+    divided = on.pointwise("div", share, total)
+    on.use(logits, likely)
+    return SavedRoute(router, likely, chosen, share, total), divided
 
 
-def _sort(tape: Tape, plan: Plan) -> Operand:
+def _ends(on: Writer, plan: Plan, expert: Value) -> tuple[Value, Value]:
+    """The experts' numbers, and where each one's visits end."""
+    (numbers,) = on.call("arange", (), (tensor(INT, plan.shape.n_experts),))
+    (ends,) = on.call("searchsorted", (expert, numbers), (layers(plan).up.ends,))
+    return numbers, ends
+
+
+def _sort(on: Writer, plan: Plan, by: Value) -> tuple[Value, Value]:
+    """Sorted, and in which order."""
     visits = tensor(INT, n_visits(plan))
-    tape.call("sort", (visits,), (visits, visits))
-    return visits
+    ordered, order = on.call("sort", (by.viewed(visits),), (visits, visits))
+    return ordered, order
 
 
-def _selected(tape: Tape, plan: Plan, visits: Operand) -> Operand:
+def _selected(on: Writer, plan: Plan, rows: Value, order: Value) -> Value:
     """The rows in another order."""
-    tape.call("index_select", (visits, tensor(INT, n_visits(plan))), (visits,))
-    return visits
+    visits = _visits(plan, rows.operand.dtype)
+    return on.call("index_select", (rows.viewed(visits), order), (visits,))[0]
 
 
-def _scattered(tape: Tape, plan: Plan, dtype: str) -> Operand:
-    """The gradient of rows that were put in another order."""
-    zeros, order = _visits(plan, dtype), tensor(INT, n_visits(plan))
-    tape.call("new_zeros", (zeros,), (zeros,), bytes_read=0)
-    tape.call("index_add", (zeros, order, zeros), (zeros,))
+def _scattered(on: Writer, plan: Plan, rows: Value, order: Value, dtype: str) -> Value:
+    """The gradient of rows that were put in another order, added to zeros in place."""
+    visits, (kept,) = _visits(plan, dtype), on.saved(order)
+    (zeros,) = on.call("new_zeros", (rows.viewed(visits),), (visits,), bytes_read=0, held=(kept,))
+    on.timed("index_add", zeros, kept, rows.viewed(visits), output=visits)
     return zeros
 
 
-def _gate_backward(tape: Tape, plan: Plan, gradient: Operand) -> None:
-    """From what was summed over a token's experts to their results and to the shares in fp32."""
-    whole, stored_bytes = _by_token(plan, gradient.dtype), gradient.n_bytes  # It is expanded.
-    if gradient.dtype != plan.compute:
-        narrow = _by_token(plan)
-        tape.call("_to_copy", (whole,), (narrow,), bytes_read=stored_bytes)
-        whole, stored_bytes = narrow, narrow.n_bytes
-    for other in (tensor(plan.compute, *_chosen(plan), 1), _by_token(plan)):
-        tape.call("mul", (whole, other), (whole,), bytes_read=stored_bytes + other.n_bytes)
-    tape.reduced("sum", whole, *_chosen(plan), 1)
-    tape.cast(tensor(plan.compute, *_chosen(plan)), FLOAT)
+def _gate_backward(
+    on: Writer, plan: Plan, saved: SavedExperts, gradient: Value
+) -> tuple[Value, Value]:
+    """From what was summed over a token's experts: the gradients of the shares in fp32, and of the results by
+    token."""
+    kept = on.saved(saved.by_token, saved.weight)
+    whole = gradient.viewed(_by_token(plan, gradient.operand.dtype))
+    stored_bytes = gradient.operand.n_bytes  # It is expanded.
+    if sums_in_fp32(plan):
+        (whole,) = on.call("_to_copy", (whole,), (_by_token(plan),), bytes_read=stored_bytes)
+        stored_bytes = whole.operand.n_bytes
+    made: list[Value] = []
+    for other in (saved.weight.viewed(tensor(plan.compute, *_chosen(plan), 1)), saved.by_token):
+        read = stored_bytes + other.operand.n_bytes
+        made += on.call("mul", (whole, other), (whole.operand,), bytes_read=read, held=kept)
+    by_token, product = made
+    share = on.reduced("sum", product, *_chosen(plan), 1)
+    on.use(whole, by_token, *kept)
+    return on.cast(share.viewed(tensor(plan.compute, *_chosen(plan))), FLOAT), by_token
 
 
-def _route_backward(tape: Tape, plan: Plan) -> Operand:
+def _route_backward(on: Writer, plan: Plan, saved: SavedRoute, gradient: Value) -> Value:
     """Gradient of the shares in fp32 → of the logits in the compute type."""
-    share, total = tensor(FLOAT, *_chosen(plan)), tensor(FLOAT, plan.tokens, 1)
-    for _ in ("the gradient of the share", "the share", "the share once more"):
-        tape.pointwise("div", share, total)
-    tape.pointwise("mul", tape.pointwise("neg", share), share)
+    figures = tensor(FLOAT, *_chosen(plan))
+    kept = on.saved(saved.share, saved.total)
+    share, total = kept
+
+    def divided(x: Value) -> Value:
+        return on.call("div", (x, total), (figures,), held=kept)[0]
+
+    into_share = divided(gradient)
+    negative = on.pointwise("neg", gradient)
+    quotient = divided(divided(share))
+    product = on.pointwise("mul", negative, quotient)
+    into_total = product
     if plan.shape.n_active_experts > 1:
-        tape.reduced("sum", share, plan.tokens, 1)
-    tape.call("add", (share, share), (share,), bytes_read=share.n_bytes + total.n_bytes)
+        (into_total,) = on.call("sum", (product,), (total.operand,), held=kept)
+    on.use(into_share, into_total)
+    read = into_share.operand.n_bytes + total.operand.n_bytes
+    if on.tape is not None:
+        on.tape.call("add", (figures, figures), (figures,), bytes_read=read)
     likely = tensor(FLOAT, plan.tokens, plan.shape.n_experts)
-    tape.call("new_zeros", (share,), (likely,), bytes_read=0)
-    tape.call("scatter", (likely, tensor(INT, *_chosen(plan)), share), (likely,))
-    if softmax_widens(plan):
-        return tape.pointwise("_softmax_backward_data", likely, likely, dtype=HALF)
-    return tape.cast(tape.pointwise("_softmax_backward_data", likely, likely), plan.compute)
+    (zeros,) = on.call(
+        "new_zeros", (into_share,), (likely,), bytes_read=0, held=on.saved(saved.chosen)
+    )
+    on.timed("scatter", zeros, saved.chosen, into_share, output=likely)
+    widens = softmax_widens(plan)
+    logits, *_ = on.call(
+        "_softmax_backward_data",
+        (zeros, *on.saved(saved.likely)),
+        (of_type(likely, HALF) if widens else likely,),
+        scratch=(likely.n_bytes,) * naive_attention.SOFTMAX_TEMPORARIES,
+    )
+    return logits if widens else on.cast(logits, plan.compute)
 
 
 def _tokens(plan: Plan) -> Operand:
@@ -194,7 +270,3 @@ def _visits(plan: Plan, dtype: str) -> Operand:
 def _by_token(plan: Plan, dtype: str | None = None) -> Operand:
     """In the compute type unless another is named."""
     return tensor(dtype or plan.compute, *_chosen(plan), plan.shape.d_model)
-
-
-def _activations(plan: Plan) -> Operand:
-    return tensor(plan.compute, n_visits(plan), plan.shape.d_ff)

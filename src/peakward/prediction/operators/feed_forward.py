@@ -1,21 +1,40 @@
 """A block's feed-forward network, where it has one: two products around an activation."""
 
+from typing import NamedTuple
+
 from peakward.prediction.operators import activation
+from peakward.prediction.operators.activation import SavedActivation
 from peakward.prediction.operators.layers import BLOCK, layers
+from peakward.prediction.operators.linear import SavedLinear
 from peakward.prediction.operators.plan import Plan
 from peakward.prediction.operators.products import products
-from peakward.prediction.operators.tape import Tape, of_type, tensor
+from peakward.prediction.operators.tape import of_type
+from peakward.prediction.operators.writer import Value, Writer
 from peakward.records.op_graph import Operand
 
 
-def forward(tape: Tape, plan: Plan) -> Operand:
+class SavedFeedForward(NamedTuple):
+    """What autograd keeps of both products and between them."""
+
+    up: SavedLinear
+    activation: SavedActivation
+    down: SavedLinear
+
+
+def forward(on: Writer, plan: Plan, x: Value) -> tuple[SavedFeedForward, Value]:
     """The normed residual stream → what is added to it."""
-    return products(plan).forward(tape, layers(plan).down, _until_last_product(tape, plan))
+    up, activated, product = _until_last_product(on, plan, x)
+    down, y = products(plan).forward(on, layers(plan).down, product)
+    on.use(x, activated.widened)
+    return SavedFeedForward(up, activated, down), y
 
 
-def until_saved(tape: Tape, plan: Plan) -> None:
-    """As far as torch recomputes it."""
-    products(plan).until_saved(tape, layers(plan).down, _until_last_product(tape, plan))
+def until_saved(on: Writer, plan: Plan, x: Value) -> SavedFeedForward:
+    """As far as torch recomputes it: to the casts for the last product."""
+    up, activated, product = _until_last_product(on, plan, x)
+    down = products(plan).until_saved(on, layers(plan).down, product)
+    on.use(x, activated.widened)
+    return SavedFeedForward(up, activated, down)
 
 
 def result(plan: Plan) -> Operand:
@@ -23,20 +42,18 @@ def result(plan: Plan) -> Operand:
     return of_type(plan.hidden, plan.compute)
 
 
-def backward(tape: Tape, plan: Plan, gradient: Operand) -> None:
+def backward(on: Writer, plan: Plan, saved: SavedFeedForward, gradient: Value) -> Value:
     """Gradient of the result → of the normed residual stream; also of all parameters."""
-    layer, linear = layers(plan), products(plan)
-    linear.backward(tape, layer.down, gradient, plan.compute)
-    with tape.module(f"{BLOCK}.ff"):
-        widened = activation.backward(tape, plan, _activations(plan))
-    linear.backward(tape, layer.up, widened, plan.stored)
+    linear = products(plan)
+    product = linear.backward(on, saved.down, gradient, plan.compute)
+    with on.module(f"{BLOCK}.ff"):
+        widened = activation.backward(on, plan, saved.activation, product)
+    return linear.backward(on, saved.up, widened, plan.stored)
 
 
-def _until_last_product(tape: Tape, plan: Plan) -> Operand:
-    products(plan).forward(tape, layers(plan).up, plan.hidden)
-    with tape.module(f"{BLOCK}.ff"):
-        return activation.forward(tape, plan, _activations(plan))
-
-
-def _activations(plan: Plan) -> Operand:
-    return tensor(plan.compute, plan.batch, plan.seq, plan.shape.d_ff)
+def _until_last_product(
+    on: Writer, plan: Plan, x: Value
+) -> tuple[SavedLinear, SavedActivation, Value]:
+    up, widened = products(plan).forward(on, layers(plan).up, x)
+    with on.module(f"{BLOCK}.ff"):
+        return up, *activation.forward(on, plan, widened)

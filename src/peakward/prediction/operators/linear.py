@@ -3,7 +3,9 @@
 import math
 from typing import NamedTuple
 
-from peakward.prediction.operators.tape import Tape, of_type, tensor, transposed
+from peakward.prediction.memory.timeline import Category
+from peakward.prediction.operators.tape import of_type, tensor, transposed
+from peakward.prediction.operators.writer import Value, Writer
 from peakward.records.case import StoredWeights
 from peakward.records.op_graph import Operand
 
@@ -30,41 +32,68 @@ class Linear(NamedTuple):
         return tensor(self.stored, self.n_out)
 
 
-def forward(tape: Tape, layer: Linear, x: Operand) -> Operand:
+class SavedLinear(NamedTuple):
+    """What the product keeps: its input, and weight and bias where they were cast."""
+
+    layer: Linear
+    x: Value
+    parameters: tuple[Value, ...]
+    """The weight, and the bias if there is one."""
+
+
+def forward(
+    on: Writer, layer: Linear, x: Value, *, category: Category = "temporaries"
+) -> tuple[SavedLinear, Value]:
     """x (…, n_in) → (…, n_out) in the compute type; autocast casts what is not of it."""
-    bias, weight, flat = casts(tape, layer, x)
-    with tape.module(layer.module):
-        if bias is None:
-            tape.product("mm", flat, transposed(weight))
-        else:
-            tape.product("addmm", flat, transposed(weight), bias=bias)
-    return tensor(layer.compute, *x.shape[:-1], layer.n_out)
+    saved = casts(on, layer, x)
+    weight, *bias = saved.parameters
+    by_row = transposed(weight.operand)
+    with on.module(layer.module):
+        y = on.product(
+            "addmm" if bias else "mm",
+            rows(saved.x),
+            weight.viewed(by_row),
+            bias=bias[0] if bias else None,
+            category=category,
+            dear=True,
+        )
+    return saved, y.viewed(tensor(layer.compute, *x.operand.shape[:-1], layer.n_out))
 
 
-def casts(tape: Tape, layer: Linear, x: Operand) -> tuple[Operand | None, Operand, Operand]:
-    """What comes before the product: bias, weight and x as rows, in the compute type."""
-    with tape.module(layer.module):
-        bias = tape.cast(layer.bias_vector, layer.compute) if layer.bias else None
-        weight = tape.cast(layer.weight, layer.compute)
-        flat = rows(tape.cast(x, layer.compute))
-    return bias, weight, flat
+def casts(on: Writer, layer: Linear, x: Value) -> SavedLinear:
+    """What comes before the product: weight, bias and x in the compute type."""
+    parameters = (layer.weight, layer.bias_vector) if layer.bias else (layer.weight,)
+    with on.module(layer.module):
+        cast = tuple(
+            [on.cast(Value(each), layer.compute, category="weight_casts") for each in parameters]
+        )
+        return SavedLinear(layer, on.cast(x, layer.compute), cast)
 
 
-def backward(tape: Tape, layer: Linear, gradient: Operand, x_dtype: str) -> Operand:
+def backward(on: Writer, saved: SavedLinear, gradient: Value, x_dtype: str) -> Value:
     """Gradient of y (…, n_out) in the compute type → of x (…, n_in) in `x_dtype`; also of both
     parameters, in the type that they are kept in."""
-    flat = rows(gradient)
-    weight = of_type(layer.weight, layer.compute)
-    x = tensor(layer.compute, *gradient.shape[:-1], layer.n_in)
-    with tape.module(layer.module):
-        tape.cast(tape.product("mm", transposed(flat), rows(x)), layer.stored)
-        tape.product("mm", flat, weight)
+    layer, flat = saved.layer, rows(gradient)
+    weight, bias = of_type(layer.weight, layer.compute), of_type(layer.bias_vector, layer.compute)
+    kept = (*on.saved(saved.x), *saved.parameters)
+    done = layer.compute == layer.stored  # Else both wait for their casts.
+    with on.module(layer.module):
+        across = flat.viewed(transposed(flat.operand))
+        of_weight = on.product("mm", across, rows(saved.x), held=kept, is_gradient=done)
+        x = on.product("mm", flat, saved.parameters[0].viewed(weight), held=kept)
+        x = x.viewed(tensor(layer.compute, *gradient.operand.shape[:-1], layer.n_in))
+        parameters = [of_weight]
         if layer.bias:
-            tape.reduced("sum", flat, 1, layer.n_out)
-            tape.cast(of_type(layer.bias_vector, layer.compute), layer.stored)
-        return tape.cast(x, x_dtype)
+            of_bias = on.reduced("sum", flat, 1, layer.n_out, is_gradient=done)
+            parameters.append(of_bias.viewed(bias))
+        x = on.cast(x, x_dtype)
+        on.use(*parameters)
+        for each in parameters:
+            on.finished(each, layer.stored)
+    return x
 
 
-def rows(x: Operand) -> Operand:
+def rows(x: Value) -> Value:
     """x (…, features) as one matrix."""
-    return tensor(x.dtype, math.prod(x.shape[:-1]), x.shape[-1])
+    shape = x.operand.shape
+    return x.viewed(tensor(x.operand.dtype, math.prod(shape[:-1]), shape[-1]))

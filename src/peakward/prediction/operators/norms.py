@@ -4,91 +4,83 @@ RMSNorm is taken apart on a CPU and one operator on CUDA; LayerNorm is one on bo
 operator each way, which makes the residual's sum too where both of its terms are of one type.
 """
 
+from typing import NamedTuple
+
 from peakward.prediction.operators.plan import Plan
 from peakward.prediction.operators.tape import FLOAT, Tape, tensor
+from peakward.prediction.operators.writer import Value, Writer
 from peakward.records.op_graph import Operand
 
 
-def forward(tape: Tape, plan: Plan, *, sums: bool = False) -> Operand:
-    """x (batch, seq, d_model) → the same, over the last dimension; in Peakward's kernel of a sum, which
-    is a result too."""
+class SavedNorm(NamedTuple):
+    """The input, or the sum that was normalised, and the figures of each position."""
+
+    x: Value
+    statistics: tuple[Value, ...]
+
+
+class Normed(NamedTuple):
+    """What a norm gives."""
+
+    saved: SavedNorm
+    y: Value
+    total: Value
+    """What was normalised: the input, or in Peakward's kernel the sum that it made."""
+
+
+def forward(on: Writer, plan: Plan, x: Value, *added: Value) -> Normed:
+    """The residual stream (batch, seq, d_model), and what Peakward's kernel adds to it first → the same over
+    the last dimension."""
+    if plan.device == "cpu" and plan.norm == "torch" and plan.shape.norm == "rmsnorm":
+        if on.tape is not None:
+            _rms_norm_in_parts(on.tape, plan)
+        return Normed(SavedNorm(x, ()), Value(plan.hidden), x)
+    inputs, figures = (x, *added, *_parameters(plan)), _statistics(plan)
+    if plan.norm == "torch":
+        y, *statistics = on.call(_name(plan), inputs, (plan.hidden, *figures))
+        return Normed(SavedNorm(x, tuple(statistics)), y, x)
+    total = plan.hidden if added else tensor(plan.stored, 0)
+    y, made, *statistics = on.call(_name(plan), inputs, (plan.hidden, total, *figures))
+    made = made if added else x
+    return Normed(SavedNorm(made, tuple(statistics)), y, made)
+
+
+def backward(on: Writer, plan: Plan, saved: SavedNorm, gradient: Value, *past: Value) -> Value:
+    """Gradient of y, and of a sum that was a result too → of x, in x's type; also of the parameters."""
+    if plan.device == "cpu" and plan.norm == "torch" and plan.shape.norm == "rmsnorm":
+        if on.tape is not None:
+            _rms_norm_in_parts_backward(on.tape, plan)
+        return Value(plan.hidden)
+    x, *statistics = on.saved(saved.x, *saved.statistics)
+    parameters = _parameters(plan)
+    figures = (*statistics, *parameters)
     if plan.norm == "fused":
-        _own(tape, plan, sums=sums)
-    elif plan.shape.norm == "layernorm":
-        _layer_norm(tape, plan)
-    elif plan.device == "cuda":
-        _fused_rms_norm(tape, plan)
-    else:
-        _rms_norm_in_parts(tape, plan)
-    return plan.hidden
+        figures = (*parameters, *statistics)
+    return on.call(
+        f"{_name(plan)}_backward",
+        (gradient, *past, x, *figures),
+        (plan.hidden,),
+        parameters=[each.operand for each in parameters],
+    )[0]
 
 
-def backward(tape: Tape, plan: Plan, *, sums: bool = False) -> Operand:
-    """Gradient of y → of x, both (batch, seq, d_model) in x's type; also of the parameters. Of a norm that
-    summed, the sum's own gradient is added in the same kernel."""
+def _name(plan: Plan) -> str:
+    layer_norm = plan.shape.norm == "layernorm"
     if plan.norm == "fused":
-        _own_backward(tape, plan, sums=sums)
-    elif plan.shape.norm == "layernorm":
-        _layer_norm_backward(tape, plan)
-    elif plan.device == "cuda":
-        _fused_rms_norm_backward(tape, plan)
-    else:
-        _rms_norm_in_parts_backward(tape, plan)
-    return plan.hidden
+        return "peakward.add_layer_norm" if layer_norm else "peakward.add_rms_norm"
+    return "native_layer_norm" if layer_norm else "_fused_rms_norm"
 
 
-def _own(tape: Tape, plan: Plan, *, sums: bool) -> None:
-    x = plan.hidden
-    total = x if sums else tensor(plan.stored, 0)
-    inputs = (x, x) if sums else (x,)
-    tape.own(_own_name(plan), (*inputs, *_parameters(plan)), (x, total, *_own_rows(plan)))
+def _parameters(plan: Plan) -> tuple[Value, ...]:
+    return (Value(_weight(plan)),) * (2 if plan.shape.norm == "layernorm" else 1)
 
 
-def _own_backward(tape: Tape, plan: Plan, *, sums: bool) -> None:
-    x, parameters = plan.hidden, _parameters(plan)
-    gradients = (x, x) if sums else (x,)
-    inputs = (*gradients, x, *parameters, *_own_rows(plan))
-    tape.own(f"{_own_name(plan)}_backward", inputs, (x, *parameters))
-
-
-def _own_name(plan: Plan) -> str:
-    return "add_layer_norm" if plan.shape.norm == "layernorm" else "add_rms_norm"
-
-
-def _parameters(plan: Plan) -> tuple[Operand, ...]:
-    return (_weight(plan),) * (2 if plan.shape.norm == "layernorm" else 1)
-
-
-def _own_rows(plan: Plan) -> tuple[Operand, ...]:
-    """The reciprocal deviation of each position, and in LayerNorm before it the mean."""
-    return (tensor(FLOAT, plan.tokens),) * (2 if plan.shape.norm == "layernorm" else 1)
-
-
-def _layer_norm(tape: Tape, plan: Plan) -> None:
-    x, weight, statistics = plan.hidden, _weight(plan), _layer_statistics(plan)
-    tape.call("native_layer_norm", (x, weight, weight), (x, statistics, statistics))
-
-
-def _layer_norm_backward(tape: Tape, plan: Plan) -> None:
-    x, weight, statistics = plan.hidden, _weight(plan), _layer_statistics(plan)
-    inputs = (x, x, statistics, statistics, weight, weight)
-    tape.call("native_layer_norm_backward", inputs, (x, weight, weight))
-
-
-def _layer_statistics(plan: Plan) -> Operand:
-    """Mean or reciprocal deviation of each position: in x's type on a CPU, in fp32 on CUDA."""
-    return _of_rows(plan, FLOAT if plan.device == "cuda" else plan.stored)
-
-
-def _fused_rms_norm(tape: Tape, plan: Plan) -> None:
-    x = plan.hidden
-    tape.call("_fused_rms_norm", (x, _weight(plan)), (x, _of_rows(plan, FLOAT)))
-
-
-def _fused_rms_norm_backward(tape: Tape, plan: Plan) -> None:
-    x, weight = plan.hidden, _weight(plan)
-    inputs = (x, x, _of_rows(plan, FLOAT), weight)
-    tape.call("_fused_rms_norm_backward", inputs, (x, weight))
+def _statistics(plan: Plan) -> tuple[Operand, ...]:
+    """The reciprocal deviation of each position, and in LayerNorm before it the mean: in fp32, but in x's
+    type on a CPU."""
+    dtype = FLOAT if plan.device == "cuda" else plan.stored
+    row = tensor(FLOAT, plan.tokens) if plan.norm == "fused" else _of_rows(plan, dtype)
+    return (row,) * (2 if plan.shape.norm == "layernorm" else 1)
 
 
 def _rms_norm_in_parts(tape: Tape, plan: Plan) -> None:

@@ -25,6 +25,7 @@ from peakward.prediction.operators.compiled.coverage import expect_covered
 from peakward.prediction.operators.plan import Plan, plan
 from peakward.prediction.operators.tape import FLOAT, INT, Tape, tensor
 from peakward.prediction.operators.weights import weights
+from peakward.prediction.operators.writer import Value, Writer
 from peakward.records.case import Checkpointing, ModelCase
 from peakward.records.op_graph import OpGraph
 
@@ -34,17 +35,39 @@ class _Parts(NamedTuple):
 
     block: Callable[[Tape, Plan], None]
     block_backward: Callable[[Tape, Plan], None]
-    logits: Callable[[Tape, Plan], None]
-    loss: Callable[[Tape, Plan], None]
+    readout: Callable[[Tape, Plan], None]
+    """To the loss where a backward pass follows, else to the logits."""
     readout_backward: Callable[[Tape, Plan], None]
 
 
-_EAGER = _Parts(block.forward, block.backward, readout.logits, readout.loss, readout.backward)
+def _block(tape: Tape, plan: Plan) -> None:
+    block.forward(Writer(tape), plan, Value(plan.hidden))
+
+
+def _block_backward(tape: Tape, plan: Plan) -> None:
+    saved, _ = block.forward(Writer(), plan, Value(plan.hidden))
+    block.backward(Writer(tape), plan, saved, Value(plan.hidden))
+
+
+def _readout(tape: Tape, plan: Plan) -> None:
+    on, x = Writer(tape), Value(plan.hidden)
+    if plan.differentiated:
+        readout.loss(on, plan, x)
+    else:
+        readout.logits(on, plan, x)
+
+
+def _readout_backward(tape: Tape, plan: Plan) -> None:
+    saved = readout.loss(Writer(), plan, Value(plan.hidden))
+    on = Writer(tape)
+    readout.backward(on, plan, saved, readout.loss_backward(on, plan, saved))
+
+
+_EAGER = _Parts(_block, _block_backward, _readout, _readout_backward)
 _COMPILED = _Parts(
     compiled_block.forward,
     compiled_block.backward,
-    compiled_readout.logits,
-    compiled_readout.loss,
+    compiled_readout.forward,
     compiled_readout.backward,
 )
 
@@ -68,7 +91,6 @@ def op_graph(case: ModelCase, *, compute_capability: ComputeCapability = HOPPER)
             _batch_into_graph(tape, planned)
         _forward(tape, planned, parts)
         if workload.trains:
-            parts.loss(tape, planned)
             with tape.phase("backward"):
                 _backward(tape, planned, parts, case.configuration.checkpointing)
     if workload.trains:
@@ -99,7 +121,7 @@ def _forward(tape: Tape, planned: Plan, parts: _Parts) -> None:
     positions.forward(tape, planned)
     with tape.times(planned.shape.n_layers):
         parts.block(tape, planned)
-    parts.logits(tape, planned)
+    parts.readout(tape, planned)
 
 
 def _backward(tape: Tape, planned: Plan, parts: _Parts, checkpointing: Checkpointing) -> None:

@@ -4,19 +4,18 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from peakward.prediction.operators import fp8_linear, linear, quantised_linear
-from peakward.prediction.operators.linear import Linear
+from peakward.prediction.operators.linear import Linear, SavedLinear
 from peakward.prediction.operators.plan import Plan
-from peakward.prediction.operators.tape import Tape
-from peakward.records.op_graph import Operand
+from peakward.prediction.operators.writer import Value, Writer
 
 
 class Products(NamedTuple):
     """The functions of `linear`, or those of another kind of layer."""
 
-    forward: Callable[[Tape, Linear, Operand], Operand]
-    until_saved: Callable[[Tape, Linear, Operand], object]
+    forward: Callable[[Writer, Linear, Value], tuple[SavedLinear, Value]]
+    until_saved: Callable[[Writer, Linear, Value], SavedLinear]
     """As far as the layer is recomputed where it is the last of its run."""
-    backward: Callable[[Tape, Linear, Operand, str], Operand]
+    backward: Callable[[Writer, SavedLinear, Value, str], Value]
 
 
 _PLAIN = Products(linear.forward, linear.casts, linear.backward)

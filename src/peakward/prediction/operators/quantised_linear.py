@@ -4,10 +4,12 @@ how its launch cuts it up (`kernels/ops/quantized_matmul/triton/settings.py`), o
 No gradient passes through one.
 """
 
+import math
 from typing import NamedTuple
 
-from peakward.prediction.operators.linear import Linear
-from peakward.prediction.operators.tape import BFLOAT, FLOAT, INT8, INT32, Tape, tensor
+from peakward.prediction.operators.linear import Linear, SavedLinear
+from peakward.prediction.operators.tape import BFLOAT, FLOAT, INT8, INT32, of_type, tensor
+from peakward.prediction.operators.writer import Value, Writer
 from peakward.records.op_graph import Operand
 
 GROUP, WORDS = 128, 16
@@ -43,15 +45,22 @@ def kept(layer: Linear) -> Kept:
     return Kept(tensor(INT32, n_groups, layer.n_out, WORDS), tensor(BFLOAT, n_groups, layer.n_out))
 
 
-def forward(tape: Tape, layer: Linear, x: Operand) -> Operand:
-    """x (…, n_in) → (…, n_out) in the compute type."""
-    y = tensor(layer.compute, *x.shape[:-1], layer.n_out)
-    with tape.module(layer.module):
-        given = (tape.cast(x, layer.compute), *kept(layer))
-        tape.own(NAMES[layer.weights], given, (y,), flops=2 * x.n_elements * layer.n_out)
+def forward(on: Writer, layer: Linear, x: Value) -> tuple[SavedLinear, Value]:
+    """x (…, n_in) → (…, n_out) in the compute type, with sums in fp32 where programs share the inputs."""
+    *outer, _ = x.operand.shape
+    y, n_rows = tensor(layer.compute, *outer, layer.n_out), math.prod(outer)
+    bits = 8 if layer.weights == "int8" else 4
+    n_splits = cut(n_rows, layer.n_in, layer.n_out, bits=bits, compute=layer.compute).n_splits
+    sums = (n_splits * of_type(y, FLOAT).n_bytes,) if n_splits > 1 else ()
+    with on.module(layer.module):
+        given = (on.cast(x, layer.compute), *map(Value, kept(layer)))
+        flops = 2 * x.operand.n_elements * layer.n_out
+        name = f"peakward.{NAMES[layer.weights]}"
+        (made,) = on.call(name, given, (y,), flops=flops, scratch=sums)
         if layer.bias:
-            tape.pointwise("add", y, tape.cast(layer.bias_vector, layer.compute))
-    return y
+            bias = on.cast(Value(layer.bias_vector), layer.compute, held=(made,))
+            made = on.pointwise("add", made, bias)
+    return SavedLinear(layer, x, ()), made
 
 
 def cut(n_rows: int, n_in: int, n_out: int, *, bits: int, compute: str) -> Cut:

@@ -1,100 +1,143 @@
-"""Final norm, head and mean cross-entropy."""
+"""Final norm, head and mean cross-entropy: of the logits up to three fp32 copies at once."""
 
+from typing import NamedTuple
+
+from peakward.prediction.memory import linear_loss as in_memory
 from peakward.prediction.operators import linear, linear_loss, norms
-from peakward.prediction.operators.linear import Linear
+from peakward.prediction.operators.linear import Linear, SavedLinear
+from peakward.prediction.operators.norms import SavedNorm
 from peakward.prediction.operators.plan import Plan
-from peakward.prediction.operators.tape import FLOAT, INT, Tape, tensor
-from peakward.records.op_graph import Operand
+from peakward.prediction.operators.tape import FLOAT, INT, tensor
+from peakward.prediction.operators.writer import Value, Writer
+
+_SCALAR = tensor(FLOAT)
 
 
-def logits(tape: Tape, plan: Plan) -> None:
+class SavedLoss(NamedTuple):
+    """What the loss needs of the forward pass."""
+
+    norm: SavedNorm
+    head: SavedLinear | in_memory.SavedLoss | None
+    """None of a loss with the output layer in it, where only time is asked for."""
+    likelihoods: Value
+    """Of Peakward's loss the logits themselves; of one with the output layer in it there are none."""
+    sums: tuple[Value, ...] = ()
+    """What it keeps of each row."""
+
+
+def logits(on: Writer, plan: Plan, x: Value) -> tuple[SavedNorm, SavedLinear, Value]:
     """The residual stream → (batch, seq, vocab_size) in the compute type; with a cache, of the last
     positions alone."""
     plan = plan.of_readout
-    with tape.module("readout.norm"):
-        normed = norms.forward(tape, plan)
-    if not plan.loss_has_head:
-        linear.forward(tape, head(plan), normed)
+    with on.module("readout.norm"):
+        norm = norms.forward(on, plan, x.viewed(plan.hidden))
+    head_, made = linear.forward(on, head(plan), norm.y, category="logits")
+    return norm.saved, head_, made
 
 
-def loss(tape: Tape, plan: Plan) -> None:
-    """The logits → the mean cross-entropy, divided by the number of micro-batches."""
+def loss(on: Writer, plan: Plan, x: Value) -> SavedLoss:
+    """The residual stream → the mean cross-entropy, divided by the number of micro-batches; with the fp32
+    logits there until the loss is made."""
+    saved = _loss(on, plan, x)
+    on.timed("div", Value(_SCALAR), output=_SCALAR)
+    return saved
+
+
+def _loss(on: Writer, plan: Plan, x: Value) -> SavedLoss:
     if plan.loss_has_head:
-        with tape.module("readout"):
-            linear_loss.forward(tape, plan)
-        tape.pointwise("div", tensor(FLOAT))
-        return
-    if plan.loss == "fused":
-        _own_loss(tape, plan)
-        return
-    scalar, targets = tensor(FLOAT), tensor(INT, plan.tokens)
-    with tape.module("readout"):
-        tape.cast(_logits(plan, plan.compute), FLOAT)
-        rows = tape.pointwise("_log_softmax", _rows(plan))
-        read = targets.n_bytes + plan.tokens * 4  # Of each row, its target's element.
-        tape.call("nll_loss_forward", (rows, targets), (scalar, scalar), bytes_read=read)
-    tape.pointwise("div", scalar)
-
-
-def backward(tape: Tape, plan: Plan) -> None:
-    """From the loss to the gradient of the residual stream; also of the parameters."""
-    scalar, targets, rows = tensor(FLOAT), tensor(INT, plan.tokens), _rows(plan)
-    tape.call("ones_like", (scalar,), (scalar,), bytes_read=0)
-    tape.pointwise("div", scalar)
-    if plan.loss_has_head:
-        with tape.module("readout"):
-            linear_loss.backward(tape, plan)
-        with tape.module("readout.norm"):
-            norms.backward(tape, plan)
-        return
-    gradient = _logits(plan, plan.compute)
-    with tape.module("readout"):
+        return _with_head(on, plan, x)
+    norm, head_, made = logits(on, plan, x)
+    targets = tensor(INT, plan.tokens)
+    with on.module("readout"):
         if plan.loss == "fused":
-            _own_loss_backward(tape, plan)
-        else:
-            inputs = (scalar, rows, targets, scalar)
-            read = targets.n_bytes + 2 * scalar.n_bytes  # Of the rows only the shape.
-            tape.call("nll_loss_backward", inputs, (rows,), bytes_read=read)
-            tape.pointwise("_log_softmax_backward_data", rows, rows)
-            tape.cast(_logits(plan, FLOAT), plan.compute)
-    linear.backward(tape, head(plan), gradient, plan.stored)
-    with tape.module("readout.norm"):
-        norms.backward(tape, plan)
+            row, sums = tensor(FLOAT, plan.tokens), tensor(FLOAT, plan.tokens, 2)
+            rows = made.viewed(tensor(plan.compute, plan.tokens, plan.shape.vocab_size))
+            if on.tape is not None:
+                made_of = (_SCALAR, row, sums, _SCALAR)
+                on.tape.own("cross_entropy_over_logits", (rows.operand, targets), made_of)
+            kept: tuple[Value, ...] = ()
+            if on.line is not None:
+                # Of each row the loss and whether it counts; the mean; its sums; how many count.
+                of_rows = (row, row, _SCALAR, sums, _SCALAR)
+                kept = Writer(line=on.line).call("cross_entropy", (rows,), of_rows)[-2:]
+            return SavedLoss(norm, head_, rows, kept)
+        wide = on.cast(made, FLOAT, category="logits")
+        rows = wide.viewed(tensor(FLOAT, plan.tokens, plan.shape.vocab_size))
+        (likely,) = on.call("_log_softmax", (rows,), (rows.operand,), category="logits")
+        if on.tape is not None:
+            read = targets.n_bytes + plan.tokens * 4  # Of each row, its target's element.
+            given = (rows.operand, targets)
+            on.tape.call("nll_loss_forward", given, (_SCALAR, _SCALAR), bytes_read=read)
+    return SavedLoss(norm, head_, likely)
 
 
-def _own_loss(tape: Tape, plan: Plan) -> None:
-    """Peakward's: the loss, and of each row its log-sum-exp, maximum and sum of exponentials."""
-    scalar, targets = tensor(FLOAT), tensor(INT, plan.tokens)
-    outputs = (scalar, tensor(FLOAT, plan.tokens), _row_sums(plan), scalar)
-    with tape.module("readout"):
-        tape.own("cross_entropy_over_logits", (_own_rows(plan), targets), outputs)
-    tape.pointwise("div", scalar)
+def loss_backward(on: Writer, plan: Plan, saved: SavedLoss) -> Value:
+    """The gradient of the logits in the compute type: through the loss's choice of a likelihood in
+    each row, then through the log-softmax, each as large as the fp32 logits. Of a loss with the output
+    layer in it that of the normalised stream."""
+    if on.tape is not None:
+        on.tape.call("ones_like", (_SCALAR,), (_SCALAR,), bytes_read=0)
+        on.tape.pointwise("div", _SCALAR)
+    scalar, targets = Value(_SCALAR), Value(tensor(INT, plan.tokens))
+    with on.module("readout"):
+        if plan.loss_has_head:
+            return _with_head_backward(on, plan, saved)
+        likely = saved.likelihoods
+        if plan.loss == "fused":
+            if on.tape is not None:
+                sums = tensor(FLOAT, plan.tokens, 2)
+                given = (likely.operand, targets.operand, sums, _SCALAR, _SCALAR)
+                made = (likely.operand,)
+                on.tape.own("cross_entropy_backward_over_logits", given, made)
+            if on.line is not None:
+                kept = on.saved(*saved.sums)
+                on.line.ops((), *[each.there for each in (likely, *kept)])
+            return likely
+        read = targets.operand.n_bytes + 2 * _SCALAR.n_bytes  # Of the rows only the shape.
+        (gradient,) = on.call(
+            "nll_loss_backward",
+            (scalar, likely, targets, scalar),
+            (likely.operand,),
+            bytes_read=read,
+            category="logits",
+        )
+        name = "_log_softmax_backward_data"
+        (gradient,) = on.call(name, (gradient, likely), (likely.operand,), category="logits")
+        whole = tensor(FLOAT, plan.batch, plan.seq, plan.shape.vocab_size)
+        return on.cast(gradient.viewed(whole), plan.compute, category="logits")
 
 
-def _own_loss_backward(tape: Tape, plan: Plan) -> None:
-    """The logits become their gradient."""
-    rows, scalar, targets = _own_rows(plan), tensor(FLOAT), tensor(INT, plan.tokens)
-    inputs = (rows, targets, _row_sums(plan), scalar, scalar)
-    tape.own("cross_entropy_backward_over_logits", inputs, (rows,))
+def backward(on: Writer, plan: Plan, saved: SavedLoss, gradient: Value) -> Value:
+    """From what `loss_backward` gave to the gradient of the residual stream; also of the parameters."""
+    if isinstance(saved.head, SavedLinear):
+        shape = (plan.batch, plan.seq, plan.shape.vocab_size)
+        gradient = gradient.viewed(tensor(plan.compute, *shape))
+        gradient = linear.backward(on, saved.head, gradient, plan.stored)
+    with on.module("readout.norm"):
+        return norms.backward(on, plan, saved.norm, gradient)
 
 
-def _own_rows(plan: Plan) -> Operand:
-    return tensor(plan.compute, plan.tokens, plan.shape.vocab_size)
+def _with_head(on: Writer, plan: Plan, x: Value) -> SavedLoss:
+    with on.module("readout.norm"):
+        norm = norms.forward(on, plan, x)
+    found = None
+    with on.module("readout"):
+        if on.tape is not None:
+            linear_loss.forward(on.tape, plan)
+        if on.line is not None and norm.y.place is not None:
+            found = in_memory.forward(on.line, plan, norm.y.place)
+    return SavedLoss(norm.saved, found, norm.y)
 
 
-def _row_sums(plan: Plan) -> Operand:
-    return tensor(FLOAT, plan.tokens, 2)
+def _with_head_backward(on: Writer, plan: Plan, saved: SavedLoss) -> Value:
+    if on.tape is not None:
+        linear_loss.backward(on.tape, plan)
+    if on.line is not None and isinstance(saved.head, in_memory.SavedLoss):
+        return Value(plan.hidden, in_memory.backward(on.line, plan, saved.head))
+    return Value(plan.hidden)
 
 
 def head(plan: Plan) -> Linear:
     """The output layer, without a bias."""
     shape = plan.shape
     return Linear("readout.head", shape.d_model, shape.vocab_size, False, plan.stored, plan.compute)
-
-
-def _logits(plan: Plan, dtype: str) -> Operand:
-    return tensor(dtype, plan.batch, plan.seq, plan.shape.vocab_size)
-
-
-def _rows(plan: Plan) -> Operand:
-    return tensor(FLOAT, plan.tokens, plan.shape.vocab_size)

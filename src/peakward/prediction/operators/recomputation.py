@@ -8,6 +8,7 @@ import math
 from peakward.prediction.operators import block
 from peakward.prediction.operators.plan import Plan
 from peakward.prediction.operators.tape import Tape
+from peakward.prediction.operators.writer import Value, Writer
 from peakward.records.case import Checkpointing
 
 KEPT_BY_SELECTIVE = frozenset(
@@ -31,12 +32,13 @@ def again(tape: Tape, plan: Plan, checkpointing: Checkpointing) -> None:
     """Every block but the last of a run whole, and the last as far as torch needs it."""
     runs = n_runs(plan.shape.n_layers, checkpointing)
     kept = KEPT_BY_SELECTIVE if checkpointing == "selective" else frozenset()
+    on, x = Writer(tape), Value(plan.hidden)
     if runs:
         with tape.without(kept):
-            with tape.times(plan.shape.n_layers - runs):
-                block.forward(tape, plan)
-            with tape.times(runs):
-                block.forward_until_saved(tape, plan)
+            for _ in on.times(plan.shape.n_layers - runs):
+                block.forward(on, plan, x)
+            for _ in on.times(runs):
+                block.forward_until_saved(on, plan, x)
 
 
 def n_runs(n_layers: int, checkpointing: Checkpointing) -> int:

@@ -4,44 +4,53 @@ Peakward's own is one pass over queries, keys and values where they lie side by 
 gradient is asked for.
 """
 
-from peakward.prediction.operators.tape import Tape, of_type, tensor
+from peakward.prediction.operators.tape import tensor
+from peakward.prediction.operators.writer import Value, Writer
 from peakward.records.op_graph import Operand
 
 
-def forward(tape: Tape, x: Operand, angle_dtype: str) -> Operand:
+def forward(on: Writer, x: Value, angle_dtype: str) -> Value:
     """x (batch, heads, seq, head_dim) → the same, turned by angles whose cosines and sines are
-    (seq, head_dim / 2)."""
-    half, angle = _half(x), _angle(x, angle_dtype)
+    (seq, head_dim / 2). Nothing of it is kept."""
+    half, angle = x.viewed(_half(x.operand)), Value(_angle(x.operand, angle_dtype))
+    parts = []
     for combine in ("sub", "add"):
-        first = tape.pointwise("mul", half, angle)
-        second = tape.pointwise("mul", half, angle)
-        tape.pointwise(combine, first, second)
-    turned = tape.joined(first, second, along=3)
-    return tape.cast(turned, x.dtype)
+        first, second = on.pointwise("mul", half, angle), on.pointwise("mul", half, angle)
+        parts.append(on.pointwise(combine, first, second))
+    return on.cast(on.joined(*parts, along=3), x.operand.dtype)
 
 
-def backward(tape: Tape, gradient: Operand, angle_dtype: str) -> Operand:
+def backward(on: Writer, gradient: Value, angle_dtype: str) -> Value:
     """Gradient of the turned → of x, both in x's type."""
-    half, angle = _half(gradient), _angle(gradient, angle_dtype)
-    wide = of_type(half, angle_dtype)
-    tape.cast(gradient, angle_dtype)
-    tape.pointwise("neg", wide)  # What was subtracted.
-    for _ in ("low", "high"):
-        for _ in ("by the cosines", "by the sines"):
-            tape.cast(tape.pointwise("mul", wide, angle), half.dtype)
-        tape.pointwise("add", half, half)
-    return tape.joined(half, half, along=3)
+    narrow, angle = gradient.operand.dtype, Value(_angle(gradient.operand, angle_dtype))
+    wide = on.cast(gradient, angle_dtype)
+    wide = wide.viewed(_half(wide.operand))
+
+    def product(x: Value) -> Value:
+        return on.cast(on.pointwise("mul", x, angle), narrow)
+
+    low, high = product(wide), product(wide)
+    minus = on.pointwise("neg", wide)  # What was subtracted.
+    for each in (minus, wide):
+        made = product(each)
+        on.timed("add", made, made, output=made.operand)
+    return on.joined(low, high, along=3)
 
 
-def own_forward(tape: Tape, packed: Operand, angle_dtype: str, *, in_place: bool) -> None:
+def own_forward(on: Writer, packed: Value, angle_dtype: str, *, in_place: bool) -> Value:
     """Queries, keys and values (batch, heads, seq, head_dim) → the same, the first two turned."""
-    angle = _angle(packed, angle_dtype)
-    tape.own("rope_" if in_place else "rope", (packed, angle, angle), (packed,))
+    angle = _angle(packed.operand, angle_dtype)
+    given = (packed, Value(angle), Value(angle))
+    if not in_place:
+        return on.call("peakward.rope", given, (packed.operand,))[0]
+    if on.tape is not None:
+        on.tape.own("rope_", (packed.operand, angle, angle), (packed.operand,))
+    return packed
 
 
-def own_backward(tape: Tape, packed: Operand, angle_dtype: str) -> None:
+def own_backward(on: Writer, packed: Value, angle_dtype: str) -> Value:
     """Gradient of all three → the same before the turn."""
-    own_forward(tape, packed, angle_dtype, in_place=False)
+    return own_forward(on, packed, angle_dtype, in_place=False)
 
 
 def _half(x: Operand) -> Operand:

@@ -5,7 +5,7 @@ torch copies, `layout` says so.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
@@ -147,8 +147,7 @@ class Tape:
     def pointwise(self, name: str, *inputs: Operand, dtype: str | None = None) -> Operand:
         """A new tensor of the shape that the inputs broadcast to, in the type that they promote to
         or in `dtype`."""
-        widest = max((x.dtype for x in inputs), key=_WIDTH.index)
-        result = tensor(dtype or widest, *_broadcast(inputs))
+        result = promoted(inputs, dtype)
         self.call(name, inputs, (result,))
         return result
 
@@ -208,7 +207,16 @@ def transposed(x: Operand) -> Operand:
     return tensor(x.dtype, *x.shape[:-2], x.shape[-1], x.shape[-2])
 
 
-def _broadcast(inputs: tuple[Operand, ...]) -> tuple[int, ...]:
+def promoted(inputs: Sequence[Operand], dtype: str | None = None) -> Operand:
+    """The shape that they broadcast to, in the type that they promote to or in `dtype`."""
+    first = inputs[0]
+    if all(x == first for x in inputs):
+        return of_type(first, dtype or first.dtype)
+    widest = max((x.dtype for x in inputs), key=_WIDTH.index)
+    return tensor(dtype or widest, *_broadcast(inputs))
+
+
+def _broadcast(inputs: Sequence[Operand]) -> tuple[int, ...]:
     rank = max(len(x.shape) for x in inputs)
     padded = [(1,) * (rank - len(x.shape)) + x.shape for x in inputs]
     return tuple(max(sizes) for sizes in zip(*padded, strict=True))

@@ -12,7 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 from peakward.kernels.ops.linear_cross_entropy import products
 from peakward.lab.levers.prepare import prepare
 from peakward.models.presets import model
-from peakward.prediction.memory import block, naive_attention
+from peakward.prediction.memory import naive_attention
 from peakward.prediction.memory.step import timeline
 from peakward.prediction.operators import experts
 from peakward.prediction.operators.quantised_linear import cut
@@ -122,8 +122,7 @@ def predicted(case):
 def test_a_step_holds_at_most_what_is_predicted(monkeypatch, setting):
     changes, settings = setting
     monkeypatch.setattr(naive_attention, "SOFTMAX_TEMPORARIES", 0)
-    for room in (experts, block):
-        monkeypatch.setattr(room, "sums_in_fp32", lambda _plan: False)  # Autocast's of CUDA does.
+    monkeypatch.setattr(experts, "sums_in_fp32", lambda _plan: False)  # Autocast's of CUDA does.
     case = ModelCase(
         model=msgspec.structs.replace(SHAPE, **changes),
         workload=Workload(batch_size=2, seq_len=128, pass_="forward_backward"),

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from peakward.prediction.operators import grouped_linear
 from peakward.prediction.operators.grouped_linear import GroupedLinear, group_sizes
 from peakward.prediction.operators.tape import BFLOAT, FLOAT, Tape, tensor
+from peakward.prediction.operators.writer import Value, Writer
 
 
 def layer(*, has_kernel, compute=BFLOAT, n_out=32):
@@ -15,8 +16,9 @@ def layer(*, has_kernel, compute=BFLOAT, n_out=32):
 
 def both_passes(made, n_rows):
     tape = Tape()
-    grouped_linear.forward(tape, made, tensor(FLOAT, n_rows, made.n_in))
-    grouped_linear.backward(tape, made, tensor(made.compute, n_rows, made.n_out), FLOAT)
+    x, ends = Value(tensor(FLOAT, n_rows, made.n_in)), Value(made.ends)
+    saved, y = grouped_linear.forward(Writer(tape), made, x, ends)
+    grouped_linear.backward(Writer(tape), saved, y, FLOAT)
     return tape.graph().operators
 
 

@@ -27,7 +27,7 @@ def covers(case: ModelCase, plan: Plan) -> bool:
 def forward(line: Timeline, plan: Plan, *, tuning: bool) -> None:
     """Without gradients, to the logits."""
     x, shared = embedding.forward(line, plan)
-    x = Passes[object](line, plan.shape.n_layers).forward(
+    x = Passes[object](line, plan.shape.n_layers, tuned=tuning).forward(
         x, lambda i, x: block.forward(line, plan, x, tuning=tuning and i == 0)
     )
     logits = readout.logits(line, plan, x, tuning=tuning)
@@ -37,7 +37,7 @@ def forward(line: Timeline, plan: Plan, *, tuning: bool) -> None:
 def forward_backward(line: Timeline, plan: Plan, *, first: bool, tuning: bool) -> None:
     """To the loss and back: all blocks are launched as one code, which only the first one tunes."""
     x, shared = embedding.forward(line, plan)
-    blocks = Passes[tuple[int, SavedBlock]](line, plan.shape.n_layers)
+    blocks = Passes[tuple[int, SavedBlock]](line, plan.shape.n_layers, tuned=tuning)
 
     def forward_of(i: int, x: int) -> tuple[tuple[int, SavedBlock], int]:
         kept, behind = block.forward(line, plan, x, tuning=tuning and i == 0)

@@ -7,6 +7,7 @@ from peakward.prediction.operators.heads import keys, projected, queries
 from peakward.prediction.operators.layout import Strides, is_view, swapped
 from peakward.prediction.operators.plan import Plan
 from peakward.prediction.operators.tape import Tape, tensor
+from peakward.prediction.operators.writer import Value, Writer
 from peakward.records.op_graph import Operand
 
 _FORWARD = {
@@ -38,7 +39,7 @@ def forward(tape: Tape, plan: Plan) -> Operand:
             tape.fused("pointwise", names, (_projected(plan), *angles), part, bytes_read=read)
     else:
         in_place = not plan.differentiated
-        rotation.own_forward(tape, projected(plan), plan.stored, in_place=in_place)
+        rotation.own_forward(Writer(tape), Value(projected(plan)), plan.stored, in_place=in_place)
     strides = _FORWARD[plan.attention](tape, plan)
     return _side_by_side(tape, queries(plan), strides)
 
@@ -68,7 +69,7 @@ def _turned_back_at_once(tape: Tape, plan: Plan) -> Operand:
     """Gradients of queries, keys and values → of the projection's result, by Peakward's kernel."""
     k, joined = keys(plan), projected(plan)
     tape.fused("pointwise", ("cat",), (queries(plan), k, k), (joined,))
-    rotation.own_backward(tape, joined, plan.stored)
+    rotation.own_backward(Writer(tape), Value(joined), plan.stored)
     tape.fused("pointwise", ("clone",), (joined,), (_projected(plan),))
     return _projected(plan)
 

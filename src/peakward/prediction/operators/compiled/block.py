@@ -7,6 +7,7 @@ from peakward.prediction.operators.compiled.stream import stream
 from peakward.prediction.operators.layers import BLOCK, layers
 from peakward.prediction.operators.plan import Plan
 from peakward.prediction.operators.tape import Tape, of_type, tensor
+from peakward.prediction.operators.writer import Value, Writer
 from peakward.records.op_graph import Operand
 
 
@@ -53,7 +54,7 @@ def _activated(tape: Tape, plan: Plan) -> Operand:
     """What the first product gave → what goes into the second."""
     gated, both = _activations(plan)
     if plan.swiglu == "fused":
-        return activation.forward(tape, plan, gated)
+        return activation.forward(Writer(tape), plan, Value(both))[1].operand
     tape.fused("pointwise", ("mul", "silu"), (both,), (gated,))
     return gated
 
@@ -62,7 +63,8 @@ def _activated_backward(tape: Tape, plan: Plan) -> Operand:
     """Gradient of what goes into the second product → of what the first gave."""
     gated, both = _activations(plan)
     if plan.swiglu == "fused":
-        return activation.backward(tape, plan, gated)
+        saved, product = activation.forward(Writer(), plan, Value(both))
+        return activation.backward(Writer(tape), plan, saved, product).operand
     names = ("cat", "mul", "silu", "silu_backward")
     tape.fused("pointwise", names, (gated, both), (both,))
     return both

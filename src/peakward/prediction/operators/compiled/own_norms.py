@@ -6,6 +6,7 @@ from peakward.prediction.operators import norms
 from peakward.prediction.operators.compiled.linear import cast
 from peakward.prediction.operators.plan import Plan
 from peakward.prediction.operators.tape import Tape, of_type
+from peakward.prediction.operators.writer import Value, Writer
 from peakward.records.op_graph import Operand
 
 
@@ -13,8 +14,9 @@ def forward(tape: Tape, plan: Plan, *added: Operand) -> Operand:
     """The residual stream, with what is added to it → normalised, in the compute type."""
     if added and not plan.sums_in_norm:
         tape.fused("pointwise", ("add",), (plan.hidden, *added), (plan.hidden,))
-    normed = norms.forward(tape, plan, sums=bool(added) and plan.sums_in_norm)
-    return cast(tape, normed, plan.compute)
+    sums = (Value(plan.hidden),) if added and plan.sums_in_norm else ()
+    normed = norms.forward(Writer(tape), plan, Value(plan.hidden), *sums).y
+    return cast(tape, normed.operand, plan.compute)
 
 
 def behind(tape: Tape, plan: Plan, attended: Operand, added: Operand) -> None:
@@ -48,4 +50,7 @@ def last(tape: Tape, plan: Plan) -> None:
 
 def _backward(tape: Tape, plan: Plan, *, sums: bool) -> None:
     cast(tape, of_type(plan.hidden, plan.compute), plan.stored)
-    norms.backward(tape, plan, sums=sums)
+    x = Value(plan.hidden)
+    past = (x,) if sums else ()
+    saved = norms.forward(Writer(), plan, x, *past).saved
+    norms.backward(Writer(tape), plan, saved, x, *past)

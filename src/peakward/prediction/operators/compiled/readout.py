@@ -11,15 +11,17 @@ from peakward.records.op_graph import Operand
 _SCALAR = tensor(FLOAT)
 
 
-def logits(tape: Tape, plan: Plan) -> None:
-    """The residual stream → (batch, seq, vocab_size) in the compute type."""
+def forward(tape: Tape, plan: Plan) -> None:
+    """The residual stream → the logits in the compute type, or the loss where a backward pass follows."""
     with tape.module("readout.norm"):
         normed = stream(plan).forward(tape, plan)
     if not plan.loss_has_head:
         linear.forward(tape, head(plan), normed)
+    if plan.differentiated:
+        _loss(tape, plan)
 
 
-def loss(tape: Tape, plan: Plan) -> None:
+def _loss(tape: Tape, plan: Plan) -> None:
     """The logits → the mean cross-entropy, which eager code divides by the number of micro-batches."""
     if plan.loss_has_head:
         with tape.module("readout"):
