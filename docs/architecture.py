@@ -6,8 +6,6 @@ import grimp
 
 ROOT = "peakward"
 BOX_W, BOX_H, GAP_X, GAP_Y, MARGIN, LANE = 104, 30, 22, 40, 16, 7
-FRONT = "front door"
-"""The modules that lie above all rooms: what `import peakward` and pytest load."""
 WHEN_CALLED = {"levers": {"kernels", "lab"}}
 """What a lever's `apply` imports when it is called, which the import law excepts; drawn, it would make the
 rooms a circle."""
@@ -25,10 +23,8 @@ def imports() -> dict[str, set[str]]:
     packages = {name.split(".")[1] for name in graph.modules if name.count(".") >= 2}
 
     def room(module: str) -> str | None:
-        parts = module.split(".")
-        if len(parts) == 1:
-            return None
-        return parts[1] if parts[1] in packages else FRONT
+        """None of the package itself and of what pytest and `python -m` load: they are in no room."""
+        return next((part for part in module.split(".")[1:2] if part in packages), None)
 
     for module in graph.modules:
         here = room(module)
@@ -36,9 +32,6 @@ def imports() -> dict[str, set[str]]:
             continue
         found = {room(each) for each in graph.find_modules_directly_imported_by(module)}
         rooms.setdefault(here, set()).update(each for each in found if each not in (None, here))
-    # An import of a name that the package itself gives is no import of the front door.
-    for found in rooms.values():
-        found.discard(FRONT)
     for here, later in WHEN_CALLED.items():
         rooms[here] -= later
     return rooms

@@ -209,7 +209,7 @@ def make_step(tiny_gpt):
 @pytest.fixture
 def make_module_case(at_user_modules):
     """make_module_case(source, pass_=, workload=, device=, **configuration's fields)"""
-    from peakward.cli.module_names import module_case
+    from peakward.api.cases import case_of_source as module_case
     from peakward.records.case import AS_WRITTEN, Workload
 
     def make(source, *, pass_="train_step", workload=None, device="cpu", **settings):

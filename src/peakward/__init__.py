@@ -35,103 +35,74 @@ else that is slow. Cases run in a worker process, which `python -c` and notebook
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from peakward.front_door import (
-        Configuration,
-        Measurement,
-        ModelCase,
-        ModelShape,
-        ModuleCase,
-        PeakwardError,
-        Protocol,
-        ServingWorkload,
-        Store,
-        Study,
-        Workload,
-        bench,
-        calibrate,
-        case,
-        compare,
-        device,
-        findings,
-        floor,
-        html,
-        investigate,
-        lever,
-        load,
-        markdown,
-        measure,
-        measure_step,
-        model,
-        module_case,
-        plan,
-        plan_serving,
-        predict,
-        run,
-        study,
-        watch,
-    )
-    from peakward.trace_files import trace
-    from peakward.traces.memory.memory import memory
+    from peakward.api.cases import case as case
+    from peakward.api.cases import lever as lever
+    from peakward.api.cases import model as model
+    from peakward.api.cases import module_case as module_case
+    from peakward.api.investigating import investigate as investigate
+    from peakward.api.investigating import run as run
+    from peakward.api.investigating import watch as watch
+    from peakward.api.measuring import bench as bench
+    from peakward.api.measuring import calibrate as calibrate
+    from peakward.api.measuring import compare as compare
+    from peakward.api.measuring import measure as measure
+    from peakward.api.measuring import measure_step as measure_step
+    from peakward.api.measuring import study as study
+    from peakward.api.predictions import device as device
+    from peakward.api.predictions import floor as floor
+    from peakward.api.predictions import plan as plan
+    from peakward.api.predictions import plan_serving as plan_serving
+    from peakward.api.predictions import predict as predict
+    from peakward.api.results import html as html
+    from peakward.api.results import load as load
+    from peakward.api.results import markdown as markdown
+    from peakward.api.traces import findings as findings
+    from peakward.api.traces import trace as trace
+    from peakward.records.case import Configuration as Configuration
+    from peakward.records.case import ModelCase as ModelCase
+    from peakward.records.case import ModuleCase as ModuleCase
+    from peakward.records.case import Workload as Workload
+    from peakward.records.errors import PeakwardError as PeakwardError
+    from peakward.records.inference import ServingWorkload as ServingWorkload
+    from peakward.records.measurement import Measurement as Measurement
+    from peakward.records.model_shape import ModelShape as ModelShape
+    from peakward.records.protocol import Protocol as Protocol
+    from peakward.records.study import Study as Study
+    from peakward.store.database import Store as Store
+    from peakward.traces.memory.memory import memory as memory
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "Configuration",
-    "Measurement",
-    "ModelCase",
-    "ModelShape",
-    "ModuleCase",
-    "PeakwardError",
-    "Protocol",
-    "ServingWorkload",
-    "Store",
-    "Study",
-    "Workload",
-    "__version__",
-    "bench",
-    "calibrate",
-    "case",
-    "compare",
-    "device",
-    "findings",
-    "floor",
-    "html",
-    "investigate",
-    "lever",
-    "load",
-    "markdown",
-    "measure",
-    "measure_step",
-    "memory",
-    "model",
-    "module_case",
-    "plan",
-    "plan_serving",
-    "predict",
-    "run",
-    "study",
-    "trace",
-    "watch",
-]
+_HOMES = {
+    "api.cases": ("case", "lever", "model", "module_case"),
+    "api.investigating": ("investigate", "run", "watch"),
+    "api.measuring": ("bench", "calibrate", "compare", "measure", "measure_step", "study"),
+    "api.predictions": ("device", "floor", "plan", "plan_serving", "predict"),
+    "api.results": ("html", "load", "markdown"),
+    "api.traces": ("findings", "trace"),
+    "records.case": ("Configuration", "ModelCase", "ModuleCase", "Workload"),
+    "records.errors": ("PeakwardError",),
+    "records.inference": ("ServingWorkload",),
+    "records.measurement": ("Measurement",),
+    "records.model_shape": ("ModelShape",),
+    "records.protocol": ("Protocol",),
+    "records.study": ("Study",),
+    "store.database": ("Store",),
+    "traces.memory.memory": ("memory",),
+}
+"""Where each public name is: a name loads its own module alone, so that reading a trace loads no search."""
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = sorted(("__version__", *_HOME_OF))  # noqa: PLE0605
 
 
 def __getattr__(name: str) -> object:
-    if name not in __all__:
+    if name not in _HOME_OF:
         raise AttributeError(f"module 'peakward' has no attribute {name!r}")
-    if name == "trace":
-        # Not by the front door: the command line's modules take 0.08 s to load, a tenth of what a
-        # trace of 200 MB takes.
-        from peakward.trace_files import trace
+    from importlib import import_module
 
-        return trace
-    if name == "memory":
-        from peakward.traces.memory.memory import memory
-
-        return memory
-    from peakward import front_door
-
-    return getattr(front_door, name)
+    return getattr(import_module(f"peakward.{_HOME_OF[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return list(__all__)

@@ -58,13 +58,14 @@ class Gate:
             PeakwardError: no torch, no such baseline, one of another environment, a threshold that is
                 no share, or a step that does not run.
         """
-        from peakward import gate
-        from peakward.cli import values
+        from peakward.api import gate
+        from peakward.records import check
 
         least = gate.THRESHOLD
         if threshold is not None:
-            least = values.share(str(threshold), "threshold")
-        path = self._root / baseline
+            least = check.share(threshold, "threshold")
+        check.flag(across, "across")
+        path = self._root / check.path(baseline, "baseline")
         now = gate.measured(step, name=name, **settings)
         if self._update:
             gate.keep(path, now)

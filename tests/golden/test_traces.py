@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from peakward.api.traces import report, trace
 from peakward.records import codec
 from peakward.records.trace_report import TraceReport
 from peakward.report import markdown
 from peakward.report import profile as pages
-from peakward.trace_files import report, trace
 
 from .files import in_files, on_terminal
 

@@ -74,7 +74,7 @@ def test_it_is_measured_told_and_found_again(installed):
 
 PROGRAM = """
 import msgspec, peakward as pw
-from peakward.cli.reproduce import to_command
+from peakward.api.reproduce import to_command
 from peakward.lab.numerics.verify import verify
 from peakward.levers.catalogue import LEVERS, case_obstacle, lever, numerics_class, pull
 from peakward.records.case import AS_WRITTEN, ModuleCase, StepCase

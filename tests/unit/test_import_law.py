@@ -16,7 +16,7 @@ TORCH_FREE_ROOMS = (
     "store",
     "report",
 )
-LAZY_ROOMS = ("tune", "studies", "cli")
+LAZY_ROOMS = ("tune", "studies", "api", "cli")
 """They reach the lab, but only when a command needs it: their modules too load without torch."""
 
 WITHOUT = """

@@ -10,6 +10,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "peakward"
 FRAGMENTS = ("Of", "That", "What")
 """The first words of docstrings that continue a sentence which the code began."""
 DONE = (
+    "api",
     "diagnose",
     "hardware",
     "kernels",

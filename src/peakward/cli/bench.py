@@ -7,7 +7,10 @@ from typing import Annotated
 import msgspec
 import tyro
 
-from peakward.cli import machine, options, output, session, values, watch
+from peakward.api.cases import MAX_STEPS
+from peakward.api.machine import runnable, this_machine
+from peakward.api.measuring import grid
+from peakward.cli import options, output, values, watch
 from peakward.cli.vocabulary import CaseOptions, Cases, ResultOptions, Results, option
 from peakward.records.case import Case
 from peakward.records.dry_run import DryRun, PlannedStep
@@ -15,10 +18,8 @@ from peakward.records.environment import Environment
 from peakward.records.protocol import Protocol
 from peakward.report import dry_run
 from peakward.report.cases import label
-from peakward.studies.bench import bench, planned
+from peakward.studies.bench import planned
 from peakward.studies.readings import Planned
-
-MAX_STEPS = 100_000
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,10 +47,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 def main(given: Options, command: str) -> int:
     """Measure the grid and show it."""
-    here = machine.this_machine(given.case.device)
+    here = this_machine(given.case.device)
     start = options.settings(given.lever, "--lever")
     asked = options.without_twins(options.cases(given.case, here.device, start=start))
-    cases, reasons = machine.runnable(asked, here)
+    cases, reasons = runnable(asked, here)
     protocols = _protocols(given)
     targets = output.targets(given.results)
     plan = planned(cases, protocols)
@@ -58,18 +59,15 @@ def main(given: Options, command: str) -> int:
         output.show(shown, targets, as_json=given.results.json, document=dry_run.document(shown))
         return 0
     names = [label(case) for case, _ in plan]
-    with (
-        watch.cases("bench", names) as watching,
-        session.opened(given.results.db, here, watching) as opened,
-    ):
-        machine.check_modules(plan, opened.sweep)
-        study = bench(
-            opened.sweep,
+    with watch.cases("bench", names) as watching:
+        study = grid(
             cases,
             protocols,
+            here,
+            Path(given.results.db),
             command=command,
-            calibration=opened.store.calibration(here.environment.key),
             notes=tuple(map(_left_out, reasons)),
+            observer=watching,
         )
     output.show_study(study, targets, as_json=given.results.json)
     if not study.complete:

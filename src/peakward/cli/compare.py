@@ -5,13 +5,15 @@ from typing import Annotated
 import msgspec
 import tyro
 
-from peakward.cli import comparison, output, stored, values
+from peakward.api import stored
+from peakward.cli import output, values
 from peakward.cli.vocabulary import ResultOptions, Results, option, required
 from peakward.records.errors import PeakwardError
 from peakward.records.study import Study
 from peakward.report import comparison as comparison_report
 from peakward.report import provenance
 from peakward.report.document import Fact
+from peakward.studies import comparison
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,19 +1,23 @@
 """List known devices, probe this machine, or measure its rates."""
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import tyro
 
-from peakward.cli import calibration_page, devices_page, machine, output, session, values, watch
-from peakward.cli.machine import Machine
+from peakward.api.machine import Machine, this_machine
+from peakward.api.measuring import calibrated
+from peakward.cli import output, watch
 from peakward.cli.vocabulary import option
 from peakward.hardware import devices
-from peakward.records import codec
+from peakward.records import check, codec
 from peakward.records.device import Device
 from peakward.records.environment import Environment
 from peakward.records.errors import PeakwardError
+from peakward.report import devices as pages
+from peakward.report.calibration import calibration as calibration_page
 
 ACTIONS = ("list", "probe", "calibrate")
 
@@ -46,14 +50,14 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 def main(given: Options, _command: str) -> int:
     """Do the action."""
-    action = values.one_of(given.action, ACTIONS, "an action")
+    action = check.one_of(given.action, ACTIONS, "an action")
     if action == "list":
         return _list(given.name, with_sources=given.sources, as_json=given.json)
     if given.name is not None:
         raise PeakwardError(
             f"expected no device beside {action}, got {given.name!r}: list shows one"
         )
-    here = machine.this_machine(given.device)
+    here = this_machine(given.device)
     return _probe(here, as_json=given.json) if action == "probe" else _calibrate(here, given)
 
 
@@ -71,7 +75,7 @@ def _list(name: str | None, *, with_sources: bool, as_json: bool) -> int:
     if as_json:
         _print_json(msgspec.json.encode(known))
     else:
-        output.print_document(devices_page.catalogue(known, with_sources=with_sources))
+        output.print_document(pages.catalogue(known, with_sources=with_sources))
     return 0
 
 
@@ -85,29 +89,19 @@ def _probe(here: Machine, *, as_json: bool) -> int:
     if as_json:
         _print_json(codec.to_json(found))
     else:
-        output.print_document(
-            devices_page.probe(where, found.device, has_compiler=found.has_compiler)
-        )
+        output.print_document(pages.probe(where, found.device, has_compiler=found.has_compiler))
     return 0
 
 
 def _calibrate(here: Machine, given: Options) -> int:
-    from peakward.lab.measure.calibration.full import calibrate_in_full
-
-    with (
-        watch.budget("calibrate", None) as watching,
-        session.opened(given.db, here, watching) as opened,
-    ):
-        calibration = calibrate_in_full(
-            opened.sweep.workers, here.device, on_subject=watching.on_stage
-        )
-        opened.store.add_calibration(calibration)
+    with watch.budget("calibrate", None) as watching:
+        calibration = calibrated(here, Path(given.db), watching, watching.on_stage)
     if given.json:
         _print_json(codec.to_json(calibration))
     else:
         where = here.environment
         known = devices.match(where.device_name, where.device_memory_bytes)
-        output.print_document(calibration_page.calibration(calibration, known))
+        output.print_document(calibration_page(calibration, known))
     return 0
 
 

@@ -118,7 +118,7 @@ def _ended(arguments: Sequence[str]) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "torch":
             raise
-        from peakward.cli.session import NO_TORCH
+        from peakward.api.session import NO_TORCH
 
         return _complain(NO_TORCH)
 

@@ -1,17 +1,33 @@
-"""The shared options to cases: the one place where what a user asked for is checked."""
+"""The shared options to cases: text is read here, once, into the values that `peakward.api` takes."""
 
 from collections.abc import Iterable
 from itertools import product
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args
 
 import msgspec
 
-from peakward.cli import model_names, values
-from peakward.cli.module_names import expect_shape, is_source, module_case
+from peakward.api.cases import (
+    MAX_ACCUMULATE,
+    MAX_BATCH_SIZE,
+    MAX_SEED,
+    MAX_SEQ_LEN,
+    OPTION_OF,
+    SHAPE_BOUNDS,
+    case_of_source,
+    check_length,
+    custom,
+    expect_shape,
+    field_value,
+    is_source,
+    levers_named,
+    merge,
+    model,
+)
+from peakward.api.cases import settings as settings_of
+from peakward.cli import values
 from peakward.cli.vocabulary import ShapeOptions, WorkOptions
-from peakward.levers import catalogue as lever_catalogue
-from peakward.levers.registry import AXES
-from peakward.models import presets
+from peakward.levers.catalogue import with_settings
+from peakward.records import check
 from peakward.records.case import (
     AS_WRITTEN,
     Configuration,
@@ -27,22 +43,6 @@ from peakward.records.lever import Lever
 from peakward.records.model_shape import ModelShape
 
 MAX_CASES = 10_000
-MAX_BATCH_SIZE = 65_536
-MAX_SEQ_LEN = 2**20
-MAX_ACCUMULATE = 4096
-_SHORT = {
-    "n_layers": "L",
-    "d_model": "d",
-    "d_ff": "ff",
-    "n_experts": "e",
-    "n_active_experts": "a",
-    "n_heads": "h",
-    "n_kv_heads": "kv",
-}
-"""In the name of a custom shape, which stands in tables: "tiny:L1-d32" is tiny but for these."""
-
-SHAPE_BOUNDS = {part: presets.LARGEST[part] for part in _SHORT}
-"""Largest accepted value of each part of a custom shape."""
 
 
 class Defaults(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,15 +57,6 @@ DEFAULTS: dict[DeviceType, Defaults] = {
     "cpu": Defaults(model="tiny", batch_size="2", seq_len="128"),
     "cuda": Defaults(model="small", batch_size="4", seq_len="512"),
 }
-
-_OPTIONS = {axis.name: axis.option for axis in AXES}
-_TYPES = get_type_hints(Configuration)
-_CHOICES: dict[str, tuple[str, ...]] = {
-    axis.name: get_args(_TYPES[axis.name]) if axis.is_field else tuple(map(str, axis.values))
-    for axis in AXES
-    if not isinstance(axis.default, bool)
-}
-"""The values of each axis that is not on or off."""
 
 
 def cases(
@@ -101,12 +92,12 @@ def _model_case(
     settings_: dict[str, Any],
     where: tuple[DeviceType, int | None],
 ) -> ModelCase:
-    shape = _custom(model_names.model(name), options)
+    shape = custom(model(name), _sizes_of(options))
     check_length(shape, workload.seq_len)
     return ModelCase(
         model=shape,
         workload=workload,
-        configuration=lever_catalogue.with_settings(Configuration(), settings_),
+        configuration=with_settings(Configuration(), settings_),
         device=where[0],
         memory_limit_bytes=where[1],
     )
@@ -125,8 +116,8 @@ def _module_case(
                 f"expected no --{part.replace('_', '-')} with the module {name}, got one: its sizes are its "
                 "own"
             )
-    configuration = lever_catalogue.with_settings(AS_WRITTEN, settings_)
-    return module_case(
+    configuration = with_settings(AS_WRITTEN, settings_)
+    return case_of_source(
         name,
         workload,
         configuration=configuration,
@@ -169,7 +160,7 @@ def without_twins(planned: Iterable[ConfiguredCase]) -> tuple[ConfiguredCase, ..
 
 def shapes(options: ShapeOptions, default: str) -> tuple[ModelShape, ...]:
     """The named models, with the parts of the shape that the options override."""
-    return tuple(_custom(model_names.model(name), options) for name in _names(options, default))
+    return tuple(custom(model(name), _sizes_of(options)) for name in _names(options, default))
 
 
 def _names(options: ShapeOptions, default: str) -> tuple[str, ...]:
@@ -182,56 +173,27 @@ def settings(texts: Iterable[str], option: str) -> dict[str, Any]:
     Raises:
         PeakwardError: neither a lever nor a field, not a value of it, or one field set twice.
     """
-    made: dict[str, Any] = {}
-    for item in [item for text in texts for item in values.split(text, option)]:
-        _merge(made, _setting(item, option), item)
-    return made
+    return settings_of((item for text in texts for item in values.split(text, option)), option)
 
 
 def levers(texts: Iterable[str]) -> tuple[Lever, ...]:
     """The levers named in comma lists, each once."""
-    names = dict.fromkeys(name for text in texts for name in values.split(text, "--lever"))
-    return tuple(lever_catalogue.lever(name) for name in names)
-
-
-def _setting(item: str, option: str) -> dict[str, Any]:
-    field, equals, value = item.partition("=")
-    if not equals:
-        return dict(lever_catalogue.lever(item).sets)
-    name = field.strip().replace("-", "_")
-    values.one_of(name, tuple(_OPTIONS), f"a setting in {option}")
-    return {name: _value(name, value.strip())}
-
-
-def _merge(made: dict[str, Any], more: dict[str, Any], said_by: str) -> None:
-    for field, value in more.items():
-        if made.get(field, value) != value:
-            raise PeakwardError(
-                f"expected one {field}, got {made[field]!r} and {value!r} from {said_by}: drop one of them"
-            )
-        made[field] = value
-
-
-def _value(field: str, text: str) -> str | bool:
-    option = _OPTIONS[field]
-    if field not in _CHOICES:
-        return values.on_off(text, option)
-    return values.one_of(text, _CHOICES[field], f"a value of {option}")
+    return levers_named(name for text in texts for name in values.split(text, "--lever"))
 
 
 def _settings(options: WorkOptions, start: dict[str, Any]) -> list[dict[str, Any]]:
     """Of each configuration, the fields that are not as the baseline has them."""
     axes: list[list[tuple[str, Any]]] = []
-    for field, option in _OPTIONS.items():
+    for field, option in OPTION_OF.items():
         text = getattr(options, field)
         if text is None:
             continue
-        axes.append([(field, _value(field, item)) for item in values.split(text, option)])
+        axes.append([(field, field_value(field, item)) for item in values.split(text, option)])
     made = []
     for choice in product(*axes):
         fields = dict(start)
         for field, value in choice:
-            _merge(fields, {field: value}, _OPTIONS[field])
+            merge(fields, {field: value}, OPTION_OF[field])
         made.append(fields)
     return made
 
@@ -240,10 +202,10 @@ def _workloads(options: WorkOptions, defaults: Defaults) -> list[Workload]:
     batches = defaults.batch_size if options.batch_size is None else options.batch_size
     lengths = defaults.seq_len if options.seq_len is None else options.seq_len
     passes: list[Pass] = [
-        values.one_of(name, get_args(Pass), "a pass")  # type: ignore[misc]
+        check.one_of(name, get_args(Pass), "a pass")  # type: ignore[misc]
         for name in values.split(options.pass_, "--pass")
     ]
-    seed = values.whole(options.seed, "--seed", low=0, high=2**31 - 1)
+    seed = values.whole(options.seed, "--seed", low=0, high=MAX_SEED)
     return [
         Workload(batch_size=batch, seq_len=length, pass_=pass_, accumulate=accumulate, seed=seed)
         for pass_, length, batch, accumulate in product(
@@ -267,37 +229,10 @@ def memory_limits(text: str) -> list[int]:
     ]
 
 
-def check_length(shape: ModelShape, seq_len: int) -> None:
-    """Refuse a sequence that the model does not accept."""
-    if seq_len > shape.max_seq_len:
-        raise PeakwardError(
-            f"expected --seq-len of at most {shape.max_seq_len:,} for the model {shape.name}, got {seq_len:,}"
-        )
-
-
-def _custom(preset: ModelShape, options: ShapeOptions) -> ModelShape:
-    """The preset with the given parts replaced, named after both."""
-    given = {
+def _sizes_of(options: ShapeOptions) -> dict[str, int]:
+    """The parts of the shape that the options replace."""
+    return {
         part: values.whole(text, "--" + part.replace("_", "-"), low=1, high=high)
         for part, high in SHAPE_BOUNDS.items()
         if (text := getattr(options, part)) is not None
     }
-    if not given:
-        return preset
-    parts = {part: getattr(preset, part) for part in SHAPE_BOUNDS} | given
-    if "n_heads" in given and "n_kv_heads" not in given and preset.n_kv_heads == preset.n_heads:
-        parts["n_kv_heads"] = parts["n_heads"]
-    if parts["d_model"] % parts["n_heads"]:
-        raise PeakwardError(
-            f"expected heads that divide d_model, got {parts['n_heads']} heads "
-            f"and d_model {parts['d_model']}: change --n-heads or --d-model"
-        )
-    differing = {name: size for name, size in parts.items() if size != getattr(preset, name)}
-    if not differing:
-        return preset
-    if not {"d_model", "n_heads"}.isdisjoint(differing):
-        parts["head_dim"] = parts["d_model"] // parts["n_heads"]
-    said = "-".join(f"{_SHORT[name]}{size}" for name, size in differing.items())
-    shape: ModelShape = msgspec.structs.replace(preset, name=f"{preset.name}:{said}", **parts)
-    presets.validate(shape)
-    return shape

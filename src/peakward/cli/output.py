@@ -7,13 +7,13 @@ from pathlib import Path
 
 import msgspec
 
-from peakward.cli import whole_file
 from peakward.cli.vocabulary import ViewOptions
 from peakward.records import codec
 from peakward.records.errors import PeakwardError
 from peakward.records.study import Study
 from peakward.report import documents
 from peakward.report.document import Document
+from peakward.store import whole_file
 
 PIPE_COLUMNS = 100
 

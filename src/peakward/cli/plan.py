@@ -3,32 +3,73 @@
 import gc
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated, TypeVar, cast, get_args
 
 import msgspec
 import tyro
+from tyro.conf import OmitArgPrefixes
 
-from peakward.cli import options, output, serving, values
-from peakward.cli.serving import Serving, ServingOptions
+from peakward.api.cases import MAX_BATCH_SIZE, MAX_SEQ_LEN, model
+from peakward.api.predictions import (
+    MAX_DRAFT,
+    MAX_GPUS,
+    MAX_GROUP,
+    MAX_PRICE,
+    expect_to_apply,
+    gpu_group,
+    read_calibration,
+    sites,
+)
+from peakward.cli import options, output, values
 from peakward.cli.vocabulary import ViewOptions, Views, Work, WorkOptions, option
-from peakward.hardware import devices
-from peakward.levers.catalogue import case_obstacle
+from peakward.levers.registry import AXES
 from peakward.prediction.planning.plan import plan
-from peakward.prediction.planning.site import Site, site
-from peakward.records import codec
-from peakward.records.calibration import Calibration
+from peakward.prediction.planning.serving import serving_plan
+from peakward.prediction.planning.site import Site
+from peakward.records import check
 from peakward.records.case import ModelCase
-from peakward.records.device import Device
 from peakward.records.errors import PeakwardError
+from peakward.records.inference import (
+    CacheType,
+    ComputeType,
+    ServingWorkload,
+    Speculation,
+    WeightFormat,
+    WeightType,
+)
 from peakward.records.plan import DevicePlan, Group, Parallel
+from peakward.records.serving_plan import ServingPlan
 from peakward.report import plan as pages
-from peakward.report import serving_plan
+from peakward.report import serving_plan as serving_pages
 from peakward.store.kept import kept
 
+T = TypeVar("T")
+
 DEFAULT_DEVICES = "h100-sxm-80,a100-sxm-80,rtx-4090-24"
-MAX_PRICE = 1e6
-MAX_GPUS = 8
-"""Of one node, as NVIDIA's HGX boards have them: more are not predicted."""
+DEFAULT_MODEL, DEFAULT_BATCH_SIZE, DEFAULT_PROMPT_LEN = "llama-3-8b", "1", "512"
+OF_STEPS_ALONE = (
+    *("pass_", "accumulate"),
+    *(axis.name for axis in AXES if axis.name not in ("precision", "weights")),
+)
+"""Options that say how a step is carried out, of which a floor knows nothing."""
+
+
+class ServingOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Serving in place of a pass: floors of prefill and decode."""
+
+    output_len: Annotated[str | None, option("N", "none: a pass is planned")] = None
+    """Serve: `--batch-size` prompts of `--seq-len` tokens, then this many tokens for each."""
+    cache: Annotated[str | None, option("TYPE", "bf16")] = None
+    """How keys and values are stored: fp32, bf16, fp16, fp8, int8."""
+    draft: Annotated[str | None, option("NAME", "none")] = None
+    """Speculate with this model as the draft."""
+    draft_len: Annotated[str | None, option("N", "4")] = None
+    """Tokens that the draft proposes in a round."""
+    acceptance: Annotated[str | None, option("SHARE", "0.7")] = None
+    """Share of proposed tokens that the model accepts."""
+
+
+Serving = OmitArgPrefixes[ServingOptions]
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,13 +107,15 @@ def main(given: Options, command: str) -> int:
     gc.set_threshold(100_000)
     where = sites(
         values.split(given.device, "--device"),
-        calibration=None if given.calibration is None else read_calibration(given.calibration),
-        group=group(given.gpus, given.parallel),
+        calibration=None
+        if given.calibration is None
+        else read_calibration(Path(given.calibration)),
+        group=_group(given.gpus, given.parallel),
         prices=() if given.price is None else _prices(given.price),
     )
     if given.serving.output_len is not None:
         return _serve(given, where, command)
-    serving.refuse_without_output(given.serving)
+    _refuse_without_output(given.serving)
     case = options.single_shape(given.case, "cuda", options.settings(given.lever, "--lever"))
     expect_to_apply(case)
     targets = output.targets(given.views)
@@ -97,100 +140,112 @@ def _serve(given: Options, where: Sequence[Site], command: str) -> int:
                 f"expected no --{name} beside --output-len: serving is planned for one GPU, by floors"
             )
     targets = output.targets(given.views)
-    found = serving.planned(given.case, given.serving, where, command=command)
-    document = serving_plan.document(found)
+    found = _planned(given.case, given.serving, where, command=command)
+    document = serving_pages.document(found)
     output.show(found, targets, as_json=given.views.json, document=document)
     return 0
 
 
-def sites(
-    names: Sequence[str],
-    *,
-    calibration: Calibration | None,
-    group: Group | None,
-    prices: Sequence[float],
-) -> tuple[Site, ...]:
-    """The devices that the names mean, each once; one of them by its calibration.
-
-    Args:
-        prices: of a GPU for an hour: none, one for all devices, or one for each.
-
-    Raises:
-        PeakwardError: an unknown device; a calibration of the ceilings alone, or of none of them;
-            another number of prices.
-    """
-    named = {each.key: each for name in names for each in devices.devices_named(name)}
-    if calibration is not None:
-        _expect_of(calibration, tuple(named.values()))
-    paid: Sequence[float | None] = prices or (None,)
-    if len(paid) not in (1, len(named)):
-        raise PeakwardError(
-            f"expected one price, or one for each device ({len(named)}), got {len(paid)}: "
-            "name as many as there are devices"
-        )
-    return tuple(
-        site(
-            each,
-            calibration=calibration if calibration and _is_of(calibration, each) else None,
-            group=group,
-            price_per_gpu_hour=paid[i % len(paid)],
-        )
-        for i, each in enumerate(named.values())
-    )
-
-
-def read_calibration(name: str) -> Calibration:
-    """What `peakward devices calibrate --json` printed into the file of that name."""
-    try:
-        data = Path(name).read_bytes()
-    except OSError as error:
-        raise PeakwardError(
-            f"expected a calibration to read in {name}, got: {error.strerror}"
-        ) from None
-    return codec.from_json(data, Calibration)
-
-
-def expect_to_apply(case: ModelCase) -> None:
-    """Refuse settings that contradict one another; what one device cannot do, its plan says."""
-    reason = case_obstacle(case, compute_capability=None, has_compiler=True)
-    if reason is not None:
-        raise PeakwardError(f"expected settings that can apply: {reason}")
-
-
-def group(gpus: str, parallel: str | None) -> Group | None:
-    """Several GPUs, or None for one."""
+def _group(gpus: str, parallel: str | None) -> Group | None:
     n_gpus = values.whole(gpus, "--gpus", low=1, high=MAX_GPUS)
-    known: tuple[Parallel, ...] = get_args(Parallel)
-    values.one_of(parallel or "ddp", known, "a value of --parallel")
-    if n_gpus == 1:
-        if parallel is not None:
-            raise PeakwardError(
-                f"expected several GPUs beside --parallel {parallel}, got one: --gpus 8"
-            )
-        return None
-    return Group(
-        n_gpus=n_gpus, parallel=next(each for each in known if each == (parallel or "ddp"))
-    )
+    if parallel is not None:
+        check.one_of(parallel, get_args(Parallel), "a value of --parallel")
+    return gpu_group(n_gpus, cast(Parallel | None, parallel))
 
 
 def _prices(text: str) -> tuple[float, ...]:
     return tuple(values.amount(each.strip(), "--price", high=MAX_PRICE) for each in text.split(","))
 
 
-def _expect_of(calibration: Calibration, named: Sequence[Device]) -> None:
-    where = calibration.environment.device_name
-    if calibration.rates is None:
-        raise PeakwardError(
-            f"expected a full calibration, got one of the ceilings of {where} alone: "
-            "make one with `peakward devices calibrate --json`"
-        )
-    if not any(_is_of(calibration, each) for each in named):
-        raise PeakwardError(
-            f"expected a calibration of one of the devices, got one of {where}: "
-            "name that device too, or leave the calibration out"
-        )
+def _planned(
+    work: WorkOptions, serving: ServingOptions, sites: Sequence[Site], *, command: str
+) -> ServingPlan:
+    """The workload that the options mean, on each device.
+
+    Raises:
+        PeakwardError: a value that is not one, an option of steps alone, or a workload that the model
+            cannot serve.
+    """
+    assert serving.output_len is not None
+    _refuse_steps(work)
+    (shape,) = _one(options.shapes(work, DEFAULT_MODEL), "--model")
+    (batch_size,) = _one(
+        options.sizes(work.batch_size or DEFAULT_BATCH_SIZE, "--batch-size", MAX_BATCH_SIZE),
+        "--batch-size",
+    )
+    (prompt_len,) = _one(
+        options.sizes(work.seq_len or DEFAULT_PROMPT_LEN, "--seq-len", MAX_SEQ_LEN),
+        "--seq-len",
+    )
+    compute = cast(
+        ComputeType,
+        check.one_of(work.precision or "bf16", get_args(ComputeType), "a type to serve in"),
+    )
+    workload = ServingWorkload(
+        batch_size=batch_size,
+        prompt_len=prompt_len,
+        output_len=values.whole(serving.output_len, "--output-len", low=2, high=MAX_SEQ_LEN),
+        weights=_weights(work.weights, compute),
+        cache_type=cast(
+            CacheType,
+            check.one_of(serving.cache or "bf16", get_args(CacheType), "a value of --cache"),
+        ),
+        compute_type=compute,
+        speculation=_speculation(serving),
+    )
+    limits = [None] if work.memory_limit is None else options.memory_limits(work.memory_limit)
+    (limit_bytes,) = _one(limits, "--memory-limit")
+    return serving_plan(shape, workload, sites, limit_bytes=limit_bytes, command=command)
 
 
-def _is_of(calibration: Calibration, device: Device) -> bool:
-    where = calibration.environment
-    return devices.match(where.device_name, where.device_memory_bytes) == device
+def _refuse_without_output(serving: ServingOptions) -> None:
+    """Options of serving mean nothing where nothing is served."""
+    for field in serving.__struct_fields__:
+        if getattr(serving, field) is not None:
+            name = "--" + field.replace("_", "-")
+            raise PeakwardError(
+                f"expected --output-len beside {name}, got none: it says how many tokens are served"
+            )
+
+
+def _refuse_steps(work: WorkOptions) -> None:
+    for field in OF_STEPS_ALONE:
+        given, plain = getattr(work, field), getattr(WorkOptions(), field)
+        if given != plain:
+            raise PeakwardError(
+                f"expected no --{field.strip('_').replace('_', '-')} beside --output-len, got {given}: "
+                "floors of serving do not depend on it"
+            )
+
+
+def _weights(text: str | None, compute: ComputeType) -> WeightFormat:
+    if text is None:
+        return WeightFormat(type="fp32" if compute == "tf32" else compute)
+    kind, colon, group = text.partition(":")
+    check.one_of(kind, get_args(WeightType), "a value of --weights")
+    size = values.whole(group, "--weights TYPE:GROUP", low=1, high=MAX_GROUP) if colon else None
+    return WeightFormat(type=cast(WeightType, kind), group_size=size)
+
+
+def _speculation(serving: ServingOptions) -> Speculation | None:
+    if serving.draft is None:
+        for field in ("draft_len", "acceptance"):
+            if getattr(serving, field) is not None:
+                raise PeakwardError(
+                    f"expected --draft beside --{field.replace('_', '-')}, got none: name the model "
+                    "that proposes tokens"
+                )
+        return None
+    return Speculation(
+        draft=model(serving.draft),
+        draft_len=values.whole(serving.draft_len or "4", "--draft-len", low=1, high=MAX_DRAFT),
+        acceptance_rate=values.share(serving.acceptance or "0.7", "--acceptance"),
+    )
+
+
+def _one(found: Sequence[T], name: str) -> Sequence[T]:
+    if len(found) != 1:
+        raise PeakwardError(
+            f"expected one value of {name} to serve with, got {len(found)}: name one"
+        )
+    return found

@@ -7,8 +7,8 @@ from typing import Annotated
 import msgspec
 import tyro
 
-from peakward import results
-from peakward.cli import output, stored
+from peakward.api import results, stored
+from peakward.cli import output
 from peakward.cli.vocabulary import ResultOptions, Results, option
 from peakward.records.errors import PeakwardError
 from peakward.records.result import Result
@@ -85,11 +85,9 @@ def told_today(study: Study) -> Study:
 
 
 def _ledger(options: Options, targets: tuple[output.Target, ...]) -> None:
-    # Here, since reading trials loads what makes them, which no other report needs.
-    from peakward.cli import lever_ledger
     from peakward.report.lever_ledger import document
 
-    found = lever_ledger.load(options.studies, options.results.db)
+    found = stored.lever_ledger(options.studies, options.results.db)
     output.show(found, targets, as_json=options.results.json, document=document(found))
 
 

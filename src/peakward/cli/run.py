@@ -2,33 +2,24 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated
 
 import msgspec
 import tyro
 
-from peakward.cli import machine, options, output, session, values, watch
-from peakward.cli.machine import Machine
-from peakward.cli.reproduce import to_command
+from peakward.api.investigating import DEFAULT_BUDGET_S, aim, carry_out, investigation
+from peakward.api.machine import Machine, this_machine
+from peakward.api.reproduce import to_command
+from peakward.cli import options, output, values, watch
 from peakward.cli.vocabulary import CaseOptions, Cases, ResultOptions, Results, option
-from peakward.levers.catalogue import LEVERS
-from peakward.records.case import ConfiguredCase, DeviceType, LeverCase
+from peakward.records.case import LeverCase
 from peakward.records.dry_run import DryRun, PlannedStep
-from peakward.records.errors import PeakwardError
-from peakward.records.lever import Lever, NumericsClass
 from peakward.records.plan import Forecast
 from peakward.records.prediction import Prediction
-from peakward.records.trial import Objective
 from peakward.report import dry_run
 from peakward.report.format import format_cell, format_spread
-from peakward.tune.aim import Aim
-from peakward.tune.budget import Budget
 from peakward.tune.dry_run import planned
 from peakward.tune.investigation import Investigation
-from peakward.tune.run import investigate
-
-DEFAULT_BUDGET: dict[DeviceType, str] = {"cpu": "100s", "cuda": "15m"}
-"""On a CPU the whole command then ends within two minutes on two cores."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,30 +61,23 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 def main(given: Options, command: str) -> int:
     """Carry out the investigation and show it."""
-    here = machine.this_machine(given.case.device)
+    here = this_machine(given.case.device)
     asked = _asked(given, here, command)
     targets = output.targets(given.results)
     if given.dry_run:
         plan = _dry_run(asked, here, given.results.db)
         output.show(plan, targets, as_json=given.results.json, document=dry_run.document(plan))
         return 0
-    budget = Budget(asked.budget_s)
-    with (
-        watch.budget("run", asked.budget_s) as watching,
-        session.opened(given.results.db, here, watching) as opened,
-    ):
-        opened.sweep.workers.left_s = budget.left_for_the_baseline_s
-        with budget.for_the_baseline():
-            machine.expect_sound(asked.case, opened.sweep, asked.budget_s)
-        study = investigate(
+    with watch.budget("run", asked.budget_s) as watching:
+        study = carry_out(
             asked,
-            opened.sweep,
-            opened.store,
+            here,
+            Path(given.results.db),
+            watching,
             on_stage=watching.on_stage,
             on_prediction=lambda floor, forecast, fitting: watching.say(
                 expectation(asked.case, floor, forecast, fitting)
             ),
-            budget=budget,
         )
     output.show_study(study, targets, as_json=given.results.json)
     if study.interrupted:
@@ -105,71 +89,25 @@ def _asked(given: Options, here: Machine, command: str) -> Investigation:
     """What the options ask for, checked against this machine."""
     start = options.settings([given.baseline], "--baseline") if given.baseline is not None else {}
     case = options.single(given.case, here.device, start)
-    machine.runnable((case,), here)
-    budget = DEFAULT_BUDGET[here.device] if given.budget is None else given.budget
-    sought = aim(given.objective, given.max_memory, given.numerics, here)
-    return Investigation(
-        case=case,
-        levers=_levers(given.lever, case, here, sought),
-        budget_s=values.duration_s(budget, "--budget"),
-        command=command,
-        obstacle=lambda lever, base: machine.lever_obstacle(lever, base, here),
-        to_command=lambda best: to_command(best, given.case.model),
-        aim=sought,
+    limit = given.max_memory
+    sought = aim(
+        given.objective,
+        None if limit is None else values.memory_bytes(limit, "--max-memory"),
+        given.numerics,
+        here,
     )
-
-
-def seconds_of(budget_s: float | None, device: DeviceType) -> float:
-    """How long a run from Python may take: what --budget allows, and by default as long.
-
-    Raises:
-        PeakwardError: less than a second, more than a week, or no number.
-    """
-    if budget_s is None:
-        return values.duration_s(DEFAULT_BUDGET[device], "budget_s")
-    if not 1.0 <= budget_s <= values.MAX_BUDGET_S:
-        raise PeakwardError(
-            f"expected budget_s from 1 to {values.MAX_BUDGET_S:,.0f}, got {budget_s!r}: it is in seconds"
-        )
-    return budget_s
-
-
-def aim(objective: str, max_memory: str | None, numerics: str, here: Machine) -> Aim:
-    """What to seek, from its options.
-
-    Raises:
-        PeakwardError: a value that is not one, or energy on a device that does not count it.
-    """
-    wanted = values.one_of(objective, get_args(Objective), "an objective")
-    if wanted == "energy" and here.device == "cpu":
-        raise PeakwardError(
-            "expected a GPU, whose driver counts energy, for --objective energy, got a CPU: "
-            "seek latency, or run it on a GPU"
-        )
-    limit = None if max_memory is None else values.memory_bytes(max_memory, "--max-memory")
-    kind = values.one_of(numerics, get_args(NumericsClass), "a numerics class")
-    return Aim(objective=wanted, max_memory_bytes=limit, numerics=kind)  # type: ignore[arg-type]
-
-
-def _levers(
-    names: tuple[str, ...], case: ConfiguredCase, here: Machine, sought: Aim
-) -> tuple[Lever, ...]:
-    return allowed(options.levers(names), case, here, sought) if names else LEVERS
-
-
-def allowed(
-    levers: tuple[Lever, ...], case: ConfiguredCase, here: Machine, sought: Aim
-) -> tuple[Lever, ...]:
-    """The levers, each asked for by name: all must be able to apply, and be within what is sought.
-
-    Raises:
-        PeakwardError: one that is not; an explicit request is never skipped.
-    """
-    for lever in levers:
-        reason = sought.obstacle(lever, case)
-        if reason is not None:
-            raise PeakwardError(f"expected levers within what is sought: {lever.name} {reason}")
-    return machine.applicable(levers, case, here)
+    names = [name for text in given.lever for name in values.split(text, "--lever")]
+    return investigation(
+        case,
+        names or None,
+        here,
+        budget_s=DEFAULT_BUDGET_S[here.device]
+        if given.budget is None
+        else values.duration_s(given.budget, "--budget"),
+        sought=sought,
+        command=command,
+        to_command=lambda best: to_command(best, given.case.model),
+    )
 
 
 def _dry_run(asked: Investigation, here: Machine, db: str) -> DryRun:

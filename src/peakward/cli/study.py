@@ -2,15 +2,18 @@
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import product
+from pathlib import Path
 from typing import Annotated, get_args
 
 import msgspec
 import tyro
 
-from peakward.cli import machine, options, output, session, text_options, values, watch
-from peakward.cli.machine import Machine
+from peakward.api.cases import MAX_BATCH_SIZE, MAX_SEQ_LEN, check_length
+from peakward.api.machine import Machine, runnable, this_machine
+from peakward.api.measuring import studies
+from peakward.cli import options, output, values, watch
 from peakward.cli.parse import parse
 from peakward.cli.vocabulary import (
     ResultOptions,
@@ -19,10 +22,12 @@ from peakward.cli.vocabulary import (
     Shapes,
     option,
 )
-from peakward.records.case import Configuration, ModelCase, Precision, Workload
+from peakward.levers.workload import workers_obstacle
+from peakward.records import check
+from peakward.records.case import Case, Configuration, ModelCase, Precision, Workload
 from peakward.records.environment import Environment
 from peakward.records.errors import PeakwardError
-from peakward.records.study import Column, Studies, Study, Table
+from peakward.records.study import Column, Studies, Table
 from peakward.report import documents
 from peakward.report.document import Document, TableBlock
 from peakward.studies import registry
@@ -30,6 +35,8 @@ from peakward.studies.attention_arms import PRECISIONS
 from peakward.studies.scope import Scope, default_scope, grid
 from peakward.studies.setting import Setting
 
+MAX_WORKERS = 1024
+"""Of what is read as a number; what is sensible here depends on the machine."""
 _OPTIONS = {
     "models": "--model",
     "seq_lens": "--seq-len",
@@ -88,20 +95,19 @@ def main(given: Options, command: str) -> int:
         raise PeakwardError(f"expected one study or --all, got {given.name} and --all")
     names = tuple(registry.STUDIES) if given.name is None else (given.name,)
     modules = [registry.study_module(name) for name in names]
-    here = machine.this_machine(given.device)
+    here = this_machine(given.device)
     scope = _scope(given, here)
     _refuse_unused(names, scope)
     _refuse_unfit(scope, here)
     _refuse_unstudied(given.name, scope, here)
     setting = _setting(scope, here)
     planned = [case for module in modules for case, _ in module.plan(setting)]
-    text_options.refuse_unfit(planned)
+    _prepare_text(planned)
     targets = output.targets(given.results)
-    with (
-        watch.cases("study", (), total=len(planned)) as watching,
-        session.for_studies(names, given.results.db, here, watching) as opened,
-    ):
-        found = _carry_out(names, opened, scope, command)
+    with watch.cases("study", (), total=len(planned)) as watching:
+        found = studies(
+            names, scope, here, Path(given.results.db), command=command, observer=watching
+        )
     document = documents.together([documents.document(each) for each in found])
     record = found[0] if given.name is not None else Studies(studies=found)
     output.show(record, targets, as_json=given.results.json, document=document)
@@ -126,37 +132,22 @@ def asked_scope(command: str, environment: Environment) -> Scope:
     return _scope(given, there)
 
 
-def _carry_out(
-    names: Sequence[str], opened: session.Session, scope: Scope, command: str
-) -> tuple[Study, ...]:
-    """The studies in order, up to the one that a Ctrl-C ended."""
-    from peakward.studies.execute import execute
-
-    found: list[Study] = []
-    calibration = opened.store.calibration(opened.sweep.environment.key)
-    for name in names:
-        found.append(execute(name, opened.sweep, scope, command=command, calibration=calibration))
-        if not found[-1].complete:
-            break
-    return tuple(found)
-
-
 def _scope(given: Options, here: Machine) -> Scope:
     scope = Scope("full") if given.full else default_scope(here.device)
     wanted: dict[str, object] = {}
     if any(value is not None for value in msgspec.structs.astuple(given.shape)):
         wanted["models"] = options.shapes(given.shape, options.DEFAULTS[here.device].model)
     if given.seq_len is not None:
-        lengths = options.sizes(given.seq_len, "--seq-len", options.MAX_SEQ_LEN)
+        lengths = options.sizes(given.seq_len, "--seq-len", MAX_SEQ_LEN)
         # Studies tell of the shortest and the longest by their place.
         wanted["seq_lens"] = tuple(sorted(lengths))
     if given.batch_size is not None:
         wanted["batch_size"] = values.whole(
-            given.batch_size, "--batch-size", low=1, high=options.MAX_BATCH_SIZE
+            given.batch_size, "--batch-size", low=1, high=MAX_BATCH_SIZE
         )
     if given.precision is not None:
         wanted["precisions"] = tuple(
-            values.one_of(name, get_args(Precision), "a value of --precision")
+            check.one_of(name, get_args(Precision), "a value of --precision")
             for name in values.split(given.precision, "--precision")
         )
     if given.memory_limit is not None:
@@ -164,12 +155,50 @@ def _scope(given: Options, here: Machine) -> Scope:
     if given.timeout is not None:
         wanted["timeout_s"] = values.duration_s(given.timeout, "--timeout")
     if given.data is not None:
-        wanted["text"] = text_options.text(given.data)
+        from peakward.lab.data import text
+
+        wanted["text"] = text.source(given.data)
     if given.tokenizer is not None:
-        wanted["tokenizer"] = text_options.tokenizer(given.tokenizer)
+        from peakward.lab.data import tokenizer
+
+        wanted["tokenizer"] = tokenizer.source(given.tokenizer)
     if given.workers is not None:
-        wanted["workers"] = text_options.workers(given.workers, here.environment.n_cores)
+        wanted["workers"] = _workers(given.workers, here.environment.n_cores)
     return msgspec.structs.replace(scope, **wanted)
+
+
+def _workers(given: str, n_cores: int) -> tuple[int, ...]:
+    """The numbers of `--workers`.
+
+    Raises:
+        PeakwardError: no whole number, or more than is sensible on so many cores.
+    """
+    found = []
+    for item in values.split(given, "--workers"):
+        n = values.whole(item, "--workers", low=0, high=MAX_WORKERS)
+        reason = workers_obstacle(n, n_cores)
+        if reason is not None:
+            raise PeakwardError(reason)
+        found.append(n)
+    return tuple(found)
+
+
+def _prepare_text(cases: Iterable[Case]) -> None:
+    """Tokenise what the cases will read, which is kept for them.
+
+    Raises:
+        PeakwardError: a tokenizer that is not installed or has more tokens than a model, or text
+            shorter than a sequence.
+    """
+    from peakward.lab.data.tokens import prepare
+
+    read = {
+        (work.data.text, work.data.tokenizer, case.model.vocab_size, work.seq_len): work.data
+        for case in cases
+        if isinstance(case, ModelCase) and (work := case.workload).data is not None
+    }
+    for (_, _, vocab_size, seq_len), data in read.items():
+        prepare(data, vocab_size=vocab_size, seq_len=seq_len)
 
 
 def _setting(scope: Scope, here: Machine) -> Setting:
@@ -201,7 +230,7 @@ def _refuse_unfit(scope: Scope, here: Machine) -> None:
     """Refuse precisions that cannot apply here, and lengths that a model does not accept."""
     sizes = grid(scope)
     for shape, seq_len in product(sizes.models, sizes.seq_lens):
-        options.check_length(shape, seq_len)
+        check_length(shape, seq_len)
     for precision in scope.precisions:
         case = ModelCase(
             model=sizes.models[0],
@@ -209,7 +238,7 @@ def _refuse_unfit(scope: Scope, here: Machine) -> None:
             configuration=Configuration(precision=precision),
             device=here.device,
         )
-        machine.runnable((case,), here)
+        runnable((case,), here)
 
 
 def _refuse_unstudied(name: str | None, scope: Scope, here: Machine) -> None:

@@ -5,8 +5,9 @@ from typing import Annotated, get_args
 import msgspec
 import tyro
 
-from peakward.cli import output, values
+from peakward.cli import output
 from peakward.cli.vocabulary import ViewOptions, Views, option, required
+from peakward.records import check
 from peakward.records.errors import PeakwardError
 from peakward.records.profile import WorkPhase
 from peakward.report import profile as pages
@@ -38,7 +39,7 @@ def main(options: Options, _command: str) -> int:
         raise PeakwardError("expected a trace, got none: name a .json, .json.gz or .sqlite file")
     phase = _phase(options.phase)
     targets = output.targets(options.views)
-    from peakward.trace_files import report, trace
+    from peakward.api.traces import report, trace
 
     traces = [trace(name, device=options.device) for name in options.files]
     found = report(traces, phase=phase, range_name=options.range)
@@ -51,5 +52,5 @@ def main(options: Options, _command: str) -> int:
 def _phase(given: str | None) -> WorkPhase | None:
     known: tuple[WorkPhase, ...] = get_args(WorkPhase)
     if given is not None:
-        values.one_of(given, known, "a phase")
+        check.one_of(given, known, "a phase")
     return next((phase for phase in known if phase == given), None)

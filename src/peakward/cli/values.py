@@ -2,12 +2,11 @@
 
 import math
 import re
-from collections.abc import Iterable
 
+from peakward.records import check
+from peakward.records.check import GIB
 from peakward.records.errors import PeakwardError
-from peakward.records.names import look_up
 
-GIB = 2**30
 MAX_BUDGET_S = 7 * 86_400.0
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -18,11 +17,6 @@ def split(text: str, option: str) -> tuple[str, ...]:
     if "" in items:
         raise PeakwardError(f"expected a value or a comma list for {option}, got {text!r}")
     return items
-
-
-def one_of(value: str, names: Iterable[str], kind: str) -> str:
-    """`value` where it is one of `names`; `kind` has its article: "a pass"."""
-    return look_up(kind, value, {name: name for name in names})
 
 
 def whole(text: str, option: str, *, low: int, high: int) -> int:
@@ -66,30 +60,14 @@ def duration_s(text: str, option: str) -> float:
 def share(text: str, option: str) -> float:
     """A part of one, written "0.03" or "3%"."""
     number = _number(text.removesuffix("%"))
-    value = math.nan if number is None else number / 100 if text.endswith("%") else number
-    if not 0.0 <= value < 1.0:
-        raise PeakwardError(
-            f"expected a share from 0 to below 1 for {option}, got {text[:40]!r}: "
-            "for example 0.03 or 3%"
-        )
-    return value
+    value = number / 100 if number is not None and text.endswith("%") else number
+    return check.share(text if value is None else value, option, example="0.03 or 3%")
 
 
 def amount(text: str, option: str, *, high: float) -> float:
     """A sum of money, 0 or more."""
     number = _number(text)
-    if number is None or not 0.0 <= number <= high:
-        raise PeakwardError(
-            f"expected an amount from 0 to {high:,.0f} for {option}, got {text[:40]!r}: for example 2.5"
-        )
-    return number
-
-
-def on_off(text: str, option: str) -> bool:
-    """Whether a switch is on."""
-    if text not in ("on", "off"):
-        raise PeakwardError(f"expected on or off for {option}, got {text!r}")
-    return text == "on"
+    return check.amount(text if number is None else number, option, high=high)
 
 
 def _number(text: str) -> float | None:

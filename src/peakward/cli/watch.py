@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from peakward.api.session import Observer
 from peakward.records.measurement import Measurement
 from peakward.report.cases import label
 from peakward.report.format import format_cell
@@ -17,17 +18,7 @@ NOTE_WIDTH = 34
 """Characters beside a bar: on 80 columns the bar then keeps nine."""
 
 
-class Watch:
-    """Hears what the lab does. The base keeps quiet."""
-
-    def on_event(self, event: "Event") -> None:
-        """The worker entered a stage, or came further in one."""
-
-    def on_done(self, _measurement: Measurement) -> None:
-        """A case has been measured, or found in the store."""
-
-
-class CaseWatch(Watch):
+class CaseWatch(Observer):
     """Counts cases against a plan: those named in `upcoming`, or `total` of them."""
 
     def __init__(
@@ -48,7 +39,7 @@ class CaseWatch(Watch):
         self._task.advance(1, note=_note(self._current))
 
 
-class BudgetWatch(Watch):
+class BudgetWatch(Observer):
     """Counts seconds against a budget, which is the most that is left; None where it is not known how
     many."""
 

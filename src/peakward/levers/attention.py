@@ -3,7 +3,6 @@
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, get_args
 
-from peakward.hardware.compute_capability import spell
 from peakward.levers.axis import (
     SIXTEEN_BIT,
     Axis,
@@ -21,6 +20,7 @@ from peakward.records.case import (
     ModelCase,
     Pass,
 )
+from peakward.records.device import spell
 from peakward.records.lever import Lever
 
 WITHOUT_DECODE: tuple[Pass, ...] = ("forward", "forward_backward", "train_step", "prefill")

@@ -6,7 +6,6 @@ from typing import Any, TypeVar, get_args
 
 import msgspec
 
-from peakward.hardware.compute_capability import spell
 from peakward.levers.axis import ComputeCapability, Needs, Part, Value, spoken
 from peakward.levers.registry import (
     AROUND_A_CALL,
@@ -25,7 +24,7 @@ from peakward.records.case import (
     ModuleCase,
     StepCase,
 )
-from peakward.records.device import Accelerator, Vendor
+from peakward.records.device import Accelerator, Vendor, spell
 from peakward.records.lever import Lever, NumericsClass
 from peakward.records.names import look_up
 

@@ -1,9 +1,9 @@
 """CUDA graphs: the whole step captured once, and replayed."""
 
 from peakward.hardware import grouped_products
-from peakward.hardware.compute_capability import spell
 from peakward.levers.axis import Axis, CodeHint, ComputeCapability, not_seen
 from peakward.records.case import ConfiguredCase, ModelCase
+from peakward.records.device import spell
 from peakward.records.lever import Lever
 
 

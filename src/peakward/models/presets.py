@@ -14,6 +14,10 @@ import msgspec
 from peakward.records.errors import PeakwardError
 from peakward.records.model_shape import ModelShape
 from peakward.records.names import look_up
+from peakward.records.printable import quoted
+
+LONGEST_NAME = 4096
+"""Characters: "org/name", or what a folder is called."""
 
 
 def derived_head_dim(d_model: int, n_heads: int) -> int:
@@ -207,17 +211,23 @@ def validate(shape: ModelShape) -> None:
     """
     try:
         msgspec.convert(msgspec.to_builtins(shape), ModelShape)
-    except msgspec.ValidationError as error:
-        raise PeakwardError(f"expected a model shape, got one that is not: {error}") from error
+    except (msgspec.ValidationError, TypeError, ValueError, OverflowError) as error:
+        raise PeakwardError(
+            f"expected a model shape, got one that is not: {error}: give that field its own type"
+        ) from error
     fault = next(itertools.chain(_size_faults(shape), _fit_faults(shape)), None)
     if fault is not None:
         raise PeakwardError(fault)
 
 
 def _size_faults(shape: ModelShape) -> Iterator[str]:
-    for field in LARGEST:
+    if not shape.name or len(shape.name) > LONGEST_NAME or not shape.name.isprintable():
+        yield f"expected a name that can stand in tables, got {quoted(shape.name)}: give another name"
+    for field, largest in LARGEST.items():
         if (size := getattr(shape, field)) < 1:
             yield f"expected {field} of at least 1, got {size}: give a positive size"
+        if size > largest:
+            yield f"expected {field} of at most {largest:,}, got {size:,}: give a smaller size"
     for field in ("norm_eps", "rope_theta"):
         if not 0 < (value := getattr(shape, field)) < math.inf:
             yield f"expected a positive {field}, got {value}: give a finite number above 0"
@@ -225,6 +235,11 @@ def _size_faults(shape: ModelShape) -> Iterator[str]:
         yield (
             f"expected a window of at least 1, got {shape.window}: a token attends to itself; "
             "leave the window out to attend to all before it"
+        )
+    if shape.window is not None and shape.window > LARGEST["max_seq_len"]:
+        yield (
+            f"expected a window of at most {LARGEST['max_seq_len']:,}, got {shape.window:,}: leave it out "
+            "to attend to all before it"
         )
 
 

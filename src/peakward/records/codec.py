@@ -43,12 +43,14 @@ def as_read_back(record: R) -> R:
     """
     kind = type(record).__name__
     try:
+        # First without JSON, which writes a float that is not a number as null, and bytes as text.
+        msgspec.convert(msgspec.to_builtins(record, builtin_types=(bytes,)), type(record))
         return msgspec.json.decode(msgspec.json.encode(record), type=type(record))
     except msgspec.ValidationError as error:
         said = str(error)
-        raise PeakwardError(
-            f"{said[0].lower()}{said[1:]} of the {kind}: give it that type"
-        ) from error
+        said = said[0].lower() + said[1:]
+        said = said if said.startswith("expected") else f"expected fields as declared, got {said}"
+        raise PeakwardError(f"{said} of the {kind}: give it what it may hold") from error
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         said = " ".join(str(error).split())
         raise PeakwardError(

@@ -85,3 +85,8 @@ class Device(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         if self.compute_capability is None:
             return Accelerator(vendor="amd")
         return Accelerator(vendor="nvidia", compute_capability=self.compute_capability.value)
+
+
+def spell(capability: tuple[int, int] | None) -> str:
+    """A compute capability as NVIDIA writes it: 8.9."""
+    return "unknown" if capability is None else ".".join(map(str, capability))

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from peakward.records.errors import PeakwardError
+from peakward.records.printable import LONGEST_QUOTE, quoted
 
 T = TypeVar("T")
 
@@ -21,9 +22,9 @@ def look_up(kind: str, name: str, rows: Mapping[str, T]) -> T:
     if name in rows:
         return rows[name]
     by_lower = {each.lower(): each for each in rows}
-    near = difflib.get_close_matches(name.lower(), list(by_lower), n=3, cutoff=0.4)
+    near = difflib.get_close_matches(name[:LONGEST_QUOTE].lower(), list(by_lower), n=3, cutoff=0.4)
     if not near or len(rows) <= 2:
-        raise PeakwardError(f"expected {kind}, got {name!r}: there are {', '.join(rows)}")
+        raise PeakwardError(f"expected {kind}, got {quoted(name)}: there are {', '.join(rows)}")
     raise PeakwardError(
-        f"expected {kind}, got {name!r}: perhaps {', '.join(by_lower[each] for each in near)}"
+        f"expected {kind}, got {quoted(name)}: perhaps {', '.join(by_lower[each] for each in near)}"
     )

@@ -4,8 +4,12 @@ Views never check characters again, so all code that reads text from outside cal
 """
 
 import json
+import os
 import re
 
+LONGEST_QUOTE = 80
+"""Characters of what a message quotes."""
+_PLAIN = (str, bytes, bool, int, float, complex, type(None), list, tuple, dict, set, os.PathLike)
 _ESCAPE = re.compile(r"\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\u.{4}|\\.", re.DOTALL)
 _BEYOND_ASCII = re.compile(r"[^\x20-\x7e\t\n\r]+")
 
@@ -18,6 +22,21 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+
+
+def quoted(value: object) -> str:
+    """Quotes a value short and on one line: plain values as Python writes them, others by their type."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    if not isinstance(value, _PLAIN):
+        return f"a value of type {type(value).__name__}"
+    if isinstance(value, str | bytes) and len(value) > LONGEST_QUOTE:
+        return f"{value[:LONGEST_QUOTE]!r}…"
+    try:
+        written = " ".join(repr(value).split())
+    except Exception:  # noqa: BLE001  no integer of more than 4,300 digits is written; a repr inside may do anything
+        return f"a value of type {type(value).__name__}"
+    return written if len(written) <= LONGEST_QUOTE + 2 else f"{written[:LONGEST_QUOTE]}…"
 
 
 def printable_json(text: str) -> str:

@@ -53,12 +53,12 @@ class Result:
         Raises:
             PeakwardError: the file exists, unless `force` is given; or it cannot be written.
         """
-        _results().save(self, Path(path), force=force)
+        _results().save(self, path, force=force)
 
 
 def _results() -> Any:
     # Imported by name, because records import nothing of ours and reports stand above all rooms.
-    return importlib.import_module("peakward.results")
+    return importlib.import_module("peakward.api.results")
 
 
 def _said(found: object) -> Iterable[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from peakward.records import check
 from peakward.records.calibration import Calibration
 from peakward.records.case import Case, LeverCase
 from peakward.records.case_memory import CaseMemory
@@ -50,14 +51,14 @@ class Store:
         self._lock = held
 
     @classmethod
-    def open(cls, path: Path) -> Self:
+    def open(cls, path: str | Path) -> Self:
         """Open the database for writing and keep other writers out. It is created where there is none.
 
         Raises:
             PeakwardError: being written by another run, no database of ours, of a newer schema,
                 damaged, or in a place that cannot be written.
         """
-        path = path.resolve()
+        path = check.path(path, "a database").resolve()
         with suppress(FileNotFoundError):
             schema.refuse_other_files(path)
         with told_in_one_line(path):
@@ -74,13 +75,13 @@ class Store:
                 raise
 
     @classmethod
-    def open_read_only(cls, path: Path) -> Self:
+    def open_read_only(cls, path: str | Path) -> Self:
         """Open the database for reading, also beside a writer.
 
         Raises:
             PeakwardError: no such file, no database of ours, of a newer schema, or damaged.
         """
-        path = path.resolve()
+        path = check.path(path, "a database").resolve()
         try:
             schema.refuse_other_files(path)
         except FileNotFoundError as error:

@@ -5,7 +5,6 @@ import json
 import msgspec
 import pytest
 
-from peakward.cli import devices_page
 from peakward.cli.main import main
 from peakward.hardware.devices import device, devices
 from peakward.lab.measure import probe
@@ -13,6 +12,7 @@ from peakward.lab.measure.isolated import Workers
 from peakward.records import codec
 from peakward.records.calibration import Calibration
 from peakward.records.rates import SUBJECTS, LaunchCost, Rates
+from peakward.report import devices as devices_page
 from peakward.report.document import Facts, TableBlock
 from peakward.store.database import Store
 

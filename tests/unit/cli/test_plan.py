@@ -121,7 +121,7 @@ def test_a_calibration_narrows_its_device_alone(capsysbinary):
     ("words", "line"),
     [
         (("--device", "h100-smx"), "expected a device, got 'h100-smx': perhaps h100-sxm-80"),
-        (("--price", "-1"), "expected an amount from 0 to 1,000,000 for --price, got '-1'"),
+        (("--price", "-1"), "expected an amount from 0 to 1,000,000 for --price, got -1"),
         (("--price", "nan"), "for --price, got 'nan'"),
         (("--price", "1,2"), "one price, or one for each device (3), got 2"),
         (("--gpus", "9"), "expected a whole number from 1 to 8 for --gpus, got '9'"),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from peakward.cli.machine import this_machine
+from peakward.api.machine import this_machine
 from peakward.cli.study import Options, _scope
 
 

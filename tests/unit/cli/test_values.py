@@ -14,8 +14,6 @@ READERS = (
     lambda text: values.duration_s(text, "--x"),
     lambda text: values.share(text, "--x"),
     lambda text: values.amount(text, "--x", high=1e6),
-    lambda text: values.on_off(text, "--x"),
-    lambda text: values.one_of(text, ("forward", "train_step"), "a pass"),
 )
 
 numberish = st.text("0123456789.,eE+-_%naifsmhoxb \n٣½", max_size=30)

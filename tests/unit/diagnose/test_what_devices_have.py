@@ -4,9 +4,10 @@ import json
 
 import pytest
 
+from peakward.api.traces import findings as told
+from peakward.api.traces import trace
 from peakward.levers.catalogue import LEVERS, lacking, lever
 from peakward.records.device import Accelerator
-from peakward.trace_files import diagnosis, trace
 
 KERNELS = {
     "volta_sgemm_128x64_nn": ("aten::mm", 400),
@@ -55,7 +56,7 @@ def a_step(path, name, capability):
 
 
 def findings(path):
-    return {each.code: each for each in diagnosis(trace(path)).findings}
+    return {each.code: each for each in told(trace(path)).findings}
 
 
 @pytest.mark.parametrize(("name", "capability"), DEVICES.items())

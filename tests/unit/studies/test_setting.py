@@ -2,7 +2,7 @@
 
 import msgspec
 
-from peakward.cli.machine import Machine, case_obstacle
+from peakward.api.machine import Machine, case_obstacle
 from peakward.models.presets import model
 from peakward.studies.cases import model_case
 from peakward.studies.scope import Scope

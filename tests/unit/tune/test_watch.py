@@ -8,11 +8,11 @@ import msgspec
 import pytest
 import torch
 
+from peakward.api.traces import trace
 from peakward.lab.measure.live import loop as live
 from peakward.records.errors import PeakwardError
 from peakward.records.finding import Finding
 from peakward.records.loop import WatchedWindow
-from peakward.trace_files import trace
 from peakward.tune import watch as module
 from peakward.tune.watch import Watch
 

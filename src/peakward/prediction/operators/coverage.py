@@ -2,11 +2,11 @@
 
 from typing import get_args
 
-from peakward.hardware.compute_capability import spell
 from peakward.levers.catalogue import setting_obstacle, together_obstacle
 from peakward.levers.registry import at_work, axes_of
 from peakward.prediction.operators.attention_backend import ComputeCapability
 from peakward.records.case import ModelCase, ModulePass, Precision, Workload
+from peakward.records.device import spell
 from peakward.records.errors import PeakwardError
 
 _CAPTURABLE = tuple(each for each in get_args(Precision) if each != "fp16-mixed")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from peakward.records import check
 from peakward.records.errors import PeakwardError
 from peakward.records.memory_snapshot import DeviceMemory, MemoryReport
 from peakward.records.printable import printable
@@ -83,7 +84,7 @@ def memory(path: str | Path) -> Memory:
     Raises:
         PeakwardError: it is none, is damaged, holds more than plain values, or is too large.
     """
-    return Memory(read(Path(path)))
+    return Memory(read(check.path(path, "a snapshot")))
 
 
 def _missing(device: OneDevice, record: DeviceMemory) -> list[str]:

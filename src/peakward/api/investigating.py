@@ -1,0 +1,435 @@
+"""Finds what makes a case, a live module or a live training step faster: `run`, `investigate`, `watch`."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from peakward.api import session
+from peakward.api.cases import checked, levers_named
+from peakward.api.machine import Machine, applicable, lever_obstacle, runnable, this_machine
+from peakward.api.reproduce import command_of, to_command
+from peakward.api.session import DB, QUIET, Observer
+from peakward.levers.catalogue import AROUND_A_CALL, LEVERS
+from peakward.records import check
+from peakward.records.case import (
+    ConfiguredCase,
+    DeviceType,
+    LeverCase,
+    ModelCase,
+    ModuleCase,
+    ModulePass,
+)
+from peakward.records.errors import PeakwardError
+from peakward.records.finding import Diagnosis
+from peakward.records.lever import Lever, NumericsClass
+from peakward.records.printable import quoted
+from peakward.records.study import Study
+from peakward.records.trial import Objective
+from peakward.store import whole_file
+from peakward.tune.aim import Aim
+from peakward.tune.budget import Budget
+from peakward.tune.costs import HEADLINE
+from peakward.tune.investigation import Investigation
+from peakward.tune.run import OnPrediction
+from peakward.tune.run import investigate as investigated
+
+if TYPE_CHECKING:
+    import torch
+
+    from peakward.lab.measure.sweep import Sweep
+    from peakward.store.database import Store
+    from peakward.tune.watch import Watch
+
+DEFAULT_BUDGET_S: dict[DeviceType, float] = {"cpu": 100.0, "cuda": 900.0}
+"""On a CPU the whole command then ends within two minutes on two cores."""
+MAX_BUDGET_S = 7 * 86_400.0
+MODULE_COMMAND = (
+    "# from Python: pw.run of a live {name}. In processes of its own, from a factory: "
+    "peakward run --model py:package.module:factory"
+)
+STEP_COMMAND = "# from Python: pw.investigate of the live step {name}"
+NO_ATTENTION = (
+    "is of torch's scaled_dot_product_attention, which the step never calls: call it there"
+)
+
+
+def run(
+    case: "ConfiguredCase | torch.nn.Module",
+    batch: "torch.Tensor | Sequence[Any] | Mapping[str, Any] | None" = None,
+    *,
+    loss: "Callable[[Any], torch.Tensor] | None" = None,
+    pass_: ModulePass = "train_step",
+    levers: Sequence[str] | None = None,
+    budget_s: float | None = None,
+    objective: Objective = "latency",
+    max_memory_bytes: int | None = None,
+    numerics: NumericsClass = "approximate",
+    db: str | Path = DB,
+) -> Study:
+    """Find what makes the case faster, or what else is sought: `peakward run`; or a live module, in this
+    process.
+
+    A live module is never run itself nor changed: each lever has a copy of it. Random states and torch's
+    settings are put back.
+
+    Args:
+        case: a case, or a module; the three that follow are a module's alone.
+        batch: a tensor, or a sequence or mapping of inputs, on the module's device; the first tensor is
+            (batch_size, seq_len, …).
+        loss: of the module's output; without it the output is the loss, or has it as `.loss`.
+        pass_: `train_step` steps with AdamW.
+        levers: names to try; None tries all that apply here.
+        budget_s: about how long it may take; what was not confirmed in it says so. None is the
+            command line's default: 15 minutes, on a CPU 100 s.
+        objective: what levers are judged by; throughput also tries larger batches.
+        max_memory_bytes: nothing is kept whose peak allocated memory is above it.
+        numerics: the class beyond which no lever is tried.
+
+    Raises:
+        PeakwardError: a setting of the case or a named lever that cannot apply here.
+    """
+    names = None if levers is None else check.texts(levers, "levers", "levers")
+    place = check.path(db, "db")
+    if max_memory_bytes is not None:
+        max_memory_bytes = check.memory_bytes(max_memory_bytes, "max_memory_bytes")
+    device = case.device if isinstance(case, ModelCase | ModuleCase) else None
+    here = this_machine(device)
+    sought = aim(objective, max_memory_bytes, numerics, here)
+    if not isinstance(case, ModelCase | ModuleCase):
+        return _run_module(
+            case,
+            batch,
+            loss=loss,
+            pass_=pass_,
+            levers=names,
+            budget_s=budget_s,
+            sought=sought,
+            db=place,
+        )
+    if batch is not None or loss is not None:
+        raise PeakwardError(
+            "expected no batch or loss beside a case, got one: its workload says both"
+        )
+    case = checked(case)
+    allowed_s = seconds_of(budget_s, case.device)
+    asked = investigation(
+        case,
+        names,
+        here,
+        budget_s=allowed_s,
+        sought=sought,
+        command=_command(case, names, allowed_s, sought),
+        to_command=to_command,
+    )
+    return carry_out(asked, here, place)
+
+
+def investigate(
+    step: Callable[..., object],
+    *,
+    name: str | None = None,
+    model: "torch.nn.Module | None" = None,
+    optimizer: "torch.optim.Optimizer | None" = None,
+    loader: Iterable[Any] | None = None,
+    tokens_per_step: float | None = None,
+    budget_s: float | None = None,
+    db: str | Path = DB,
+) -> Study:
+    """Find what holds back a training step given as a function, and what makes it faster; in this process.
+
+    What can be set around a call is tried: tf32, and the kernels of torch's attention. Everything else is
+    named with what to change. Parameters, optimiser, random states, the loader's generators and torch's
+    settings are as before afterwards; what else the step touches is not put back.
+
+    Args:
+        step: runs one whole step, again and again; called with the loader's next batch where there is one.
+        name: for the report; the function's without.
+        model: what the step trains. Without it what is trained stays trained, and no lever's numbers can
+            be verified, so that none is kept.
+        optimizer: what the step steps.
+        loader: a DataLoader, or another iterable that can be begun again; the wait for it is in the step
+            and timed apart.
+        tokens_per_step: for rates.
+        budget_s, db: as of `run`.
+
+    Raises:
+        PeakwardError: a step that raises, that does other work at each call, or that is compiled or
+            captured already; a loader that ends; a setting that cannot be.
+    """
+    if name is not None:
+        check.line(name, "name")
+    if loader is not None:
+        _expect_loader(loader)
+    if tokens_per_step is not None:
+        tokens_per_step = check.rate(tokens_per_step, "tokens_per_step")
+    place = check.path(db, "db")
+    whole_file.check(place, overwrite=True, by="db")
+    session.expect_torch()
+    from peakward.lab.levers.given_step import Given
+    from peakward.lab.levers.step_check import expect_step
+    from peakward.lab.measure.live_step import StepWorkers, live_case
+    from peakward.lab.measure.sweep import Sweep
+    from peakward.lab.models.given_torch import expect_live
+    from peakward.store.database import Store
+
+    expect_live(model, optimizer)
+
+    given = Given(step=step, model=model, optimizer=optimizer, loader=loader)
+    expect_step(given)
+    called = name or str(getattr(step, "__qualname__", type(step).__name__))
+    case = live_case(given, name=called, tokens_per_step=tokens_per_step)
+    here = this_machine(case.device)
+    allowed_s = seconds_of(budget_s, case.device)
+    workers = StepWorkers(given, case)
+    attends = workers.check_step().n > 0
+
+    def obstacle(lever: Lever, base: LeverCase) -> str | None:
+        named = dict(lever.sets).get("attention")
+        if lever in AROUND_A_CALL and named is not None and not attends:
+            return NO_ATTENTION
+        return lever_obstacle(lever, base, here)
+
+    asked = Investigation(
+        case=case,
+        levers=tuple(dict.fromkeys((*LEVERS, *AROUND_A_CALL))),
+        budget_s=allowed_s,
+        command=STEP_COMMAND.format(name=called),
+        obstacle=obstacle,
+        to_command=_no_command,
+    )
+    with Store.open(place) as store, workers:
+        sweep = Sweep(store, workers, here.environment)
+        # The investigation finds it stored.
+        measured = sweep.measure(case, HEADLINE)
+        if measured.status == "invalid":
+            raise PeakwardError(measured.reason or "expected a step that can be measured")
+        return _investigated(asked, sweep, store)
+
+
+def watch(
+    *,
+    every: int = 100,
+    n_steps: int = 3,
+    on_findings: Callable[[Diagnosis], object] | None = None,
+    with_stack: bool = False,
+) -> "Watch":
+    """Findings about a training loop of your own while it runs: call `step()` at each step's end. Where
+    nothing does, a step ends where the loop's optimizer has stepped.
+
+        with pw.watch(every=100) as watch:
+            for batch in watch.batches(loader):
+                ...
+                watch.step()
+
+    Steps between windows cost two readings of the clock, and two more where `batches` times the
+    wait for data; nothing is synchronised. What goes wrong in the watch is said once on stderr and
+    leaves the loop alone. One watch a process; a profiler of your own goes before its windows.
+
+    Args:
+        every: steps from the end of one profiled window to the next.
+        n_steps: in a window; the step before it, in which the profiler attaches itself, is slower too.
+        on_findings: called with the `Diagnosis` of each window that shows any, in a thread of the
+            watch's own; by default a table is printed on stderr where a finding is new.
+        with_stack: record Python's stacks in windows: waits then say their line, and a window's
+            steps take several times as long.
+
+    Raises:
+        PeakwardError: a window of no steps or of more than 20, or as long as what is between two.
+    """
+    from peakward.report.watch import Announcer
+    from peakward.tune.watch import MAX_WINDOW_STEPS, Watch
+
+    if on_findings is not None:
+        check.function(on_findings, "on_findings", "a function of a Diagnosis")
+    return Watch(
+        every=check.whole(every, "every", low=1, high=10**12),
+        n_steps=check.whole(n_steps, "n_steps", low=1, high=MAX_WINDOW_STEPS),
+        with_stack=check.flag(with_stack, "with_stack"),
+        on_findings=Announcer() if on_findings is None else on_findings,
+    )
+
+
+def investigation(
+    case: ConfiguredCase,
+    levers: Sequence[str] | None,
+    here: Machine,
+    *,
+    budget_s: float,
+    sought: Aim,
+    command: str,
+    to_command: Callable[[LeverCase], str | None],
+) -> Investigation:
+    """Checks what is asked against this machine.
+
+    Args:
+        levers: names to try; None tries all that apply here.
+        command: the line that repeats it.
+
+    Raises:
+        PeakwardError: the case cannot run here, or a lever that was named cannot apply.
+    """
+    runnable((case,), here)
+    return Investigation(
+        case=case,
+        levers=LEVERS if levers is None else allowed(levers_named(levers), case, here, sought),
+        budget_s=budget_s,
+        command=command,
+        obstacle=lambda lever, base: lever_obstacle(lever, base, here),
+        to_command=to_command,
+        aim=sought,
+    )
+
+
+def carry_out(
+    asked: Investigation,
+    here: Machine,
+    db: Path,
+    observer: Observer = QUIET,
+    *,
+    on_stage: Callable[[str], None] = lambda _stage: None,
+    on_prediction: OnPrediction = lambda _floor, _forecast, _fitting: None,
+) -> Study:
+    """The investigation of a case, in worker processes, within its budget, which begins here."""
+    budget = Budget(asked.budget_s)
+    with session.opened(db, here, observer) as opened:
+        opened.sweep.workers.left_s = budget.left_for_the_baseline_s
+        with budget.for_the_baseline():
+            session.expect_sound(asked.case, opened.sweep, asked.budget_s)
+        return investigated(
+            asked,
+            opened.sweep,
+            opened.store,
+            on_stage=on_stage,
+            on_prediction=on_prediction,
+            budget=budget,
+        )
+
+
+def aim(objective: str, max_memory_bytes: int | None, numerics: str, here: Machine) -> Aim:
+    """The aim of a run.
+
+    Raises:
+        PeakwardError: a value that is not one, or energy on a device that does not count it.
+    """
+    wanted = check.one_of(objective, get_args(Objective), "an objective")
+    if wanted == "energy" and here.device == "cpu":
+        raise PeakwardError(
+            "expected a GPU, whose driver counts energy, for --objective energy, got a CPU: "
+            "seek latency, or run it on a GPU"
+        )
+    kind = check.one_of(numerics, get_args(NumericsClass), "a numerics class")
+    return Aim(objective=wanted, max_memory_bytes=max_memory_bytes, numerics=kind)  # type: ignore[arg-type]
+
+
+def allowed(
+    levers: tuple[Lever, ...], case: ConfiguredCase, here: Machine, sought: Aim
+) -> tuple[Lever, ...]:
+    """The levers, each asked for by name: all must be able to apply, and be within what is sought.
+
+    Raises:
+        PeakwardError: one that is not; an explicit request is never skipped.
+    """
+    for lever in levers:
+        reason = sought.obstacle(lever, case)
+        if reason is not None:
+            raise PeakwardError(f"expected levers within what is sought: {lever.name} {reason}")
+    return applicable(levers, case, here)
+
+
+def seconds_of(budget_s: float | None, device: DeviceType) -> float:
+    """How long a run may take: what --budget allows, and by default as long.
+
+    Raises:
+        PeakwardError: less than a second, more than a week, or no number.
+    """
+    if budget_s is None:
+        return DEFAULT_BUDGET_S[device]
+    found = check.real(budget_s)
+    if found is None or not 1.0 <= found <= MAX_BUDGET_S:
+        raise PeakwardError(
+            f"expected budget_s from 1 to {MAX_BUDGET_S:,.0f}, got {quoted(budget_s)}: it is in seconds"
+        )
+    return found
+
+
+def _run_module(
+    module: "torch.nn.Module",
+    batch: "torch.Tensor | Sequence[Any] | Mapping[str, Any] | None",
+    *,
+    loss: "Callable[[Any], torch.Tensor] | None",
+    pass_: ModulePass,
+    levers: Sequence[str] | None,
+    budget_s: float | None,
+    sought: Aim,
+    db: Path,
+) -> Study:
+    """Does in this process, on copies of the module, what `run` does with a case."""
+    check.one_of(pass_, get_args(ModulePass), "a pass")
+    if batch is None:
+        raise PeakwardError(
+            f"expected a case, or a module and a batch, got {type(module).__name__} alone: "
+            "pw.run(case) or pw.run(module, batch)"
+        )
+    if loss is not None:
+        check.function(loss, "loss", "a function of the module's output")
+    session.expect_torch()
+    from peakward.lab.measure.live_module import LiveWorkers, live_case
+    from peakward.lab.measure.sweep import Sweep
+    from peakward.lab.models.given_module import given
+    from peakward.store.database import Store
+
+    taken = given((module, batch, loss))
+    case = live_case(taken, pass_)
+    here = this_machine(case.device)
+    asked = investigation(
+        case,
+        levers,
+        here,
+        budget_s=seconds_of(budget_s, case.device),
+        sought=sought,
+        command=MODULE_COMMAND.format(name=type(module).__name__),
+        to_command=_no_command,
+    )
+    with Store.open(db) as store, LiveWorkers(taken) as workers:
+        sweep = Sweep(store, workers, here.environment)
+        session.expect_sound(case, sweep, asked.budget_s)
+        return _investigated(asked, sweep, store)
+
+
+def _investigated(asked: Investigation, sweep: "Sweep", store: "Store") -> Study:
+    """In this process, of what lives here."""
+    return investigated(
+        asked,
+        sweep,
+        store,
+        on_stage=lambda _stage: None,
+        on_prediction=lambda _floor, _forecast, _fitting: None,
+    )
+
+
+def _no_command(_case: LeverCase) -> None:
+    """No line of the command line runs what lives in this process."""
+
+
+def _expect_loader(given: object) -> None:
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise PeakwardError(
+            f"expected a loader that gives batches, got {quoted(given)}: give a DataLoader or a list"
+        )
+
+
+def _command(
+    case: ConfiguredCase, levers: Sequence[str] | None, budget_s: float, sought: Aim
+) -> str:
+    """The line that repeats a run."""
+    words = [command_of(case).replace("peakward bench", "peakward run", 1)]
+    if levers is not None:
+        words.append(f"--lever {','.join(levers)}")
+    words.append(f"--budget {budget_s:g}s")
+    if sought.objective != "latency":
+        words.append(f"--objective {sought.objective}")
+    if sought.max_memory_bytes is not None:
+        words.append(f"--max-memory {sought.max_memory_bytes / check.GIB!r}")
+    if sought.numerics != "approximate":
+        words.append(f"--numerics {sought.numerics}")
+    return " ".join(words)

@@ -1,0 +1,397 @@
+"""Predictions from Python: `pw.floor`, `pw.predict`, `pw.plan` and `pw.plan_serving`, which run nothing."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import msgspec
+
+from peakward.api import cases
+from peakward.api.machine import this_machine
+from peakward.api.reproduce import to_command
+from peakward.api.session import DB
+from peakward.hardware import devices as catalogue
+from peakward.levers.catalogue import case_obstacle
+from peakward.prediction.floor import floor as predicted
+from peakward.prediction.planning.forecast import forecast
+from peakward.prediction.planning.plan import plan as planned
+from peakward.prediction.planning.serving import serving_plan
+from peakward.prediction.planning.site import Site, site
+from peakward.records import check, codec
+from peakward.records.calibration import Calibration
+from peakward.records.case import ConfiguredCase, ModelCase, ModuleCase, ModulePass
+from peakward.records.device import Device
+from peakward.records.errors import PeakwardError
+from peakward.records.inference import ServingWorkload
+from peakward.records.model_shape import ModelShape
+from peakward.records.plan import Forecast, Group, Parallel, Plan
+from peakward.records.prediction import Prediction
+from peakward.records.printable import quoted
+from peakward.records.serving_plan import ServingPlan
+
+if TYPE_CHECKING:
+    import torch
+
+OF_A_MODULE = {"pass_", "loss", "autocast", "tokens"}
+OF_A_CASE = {"gpus", "parallel"}
+MAX_PRICE = 1e6
+MAX_GPUS = 8
+"""GPUs of one node, as NVIDIA's HGX boards have them: more are not predicted."""
+MAX_GROUP = 65_536
+"""Inputs of a quantised matrix that share a scale."""
+MAX_DRAFT = 1024
+
+
+def device(text: str) -> Device:
+    """The one accelerator that a text means: a key, as "h100-sxm-80", a part of one, or a driver's name.
+
+    Raises:
+        PeakwardError: it means none, or several; names them, or the nearest ones.
+    """
+    return catalogue.device(check.line(text, "a device"))
+
+
+def floor(case: ModelCase, on: str | None = None, *, db: str = DB) -> Prediction:
+    """The least time a step can take: on a catalogued device by its datasheet, else on this machine.
+
+    Args:
+        on: the device, such as "h100-sxm-80" or "h200"; None is this machine.
+
+    Raises:
+        PeakwardError: an unknown device, or a CPU's case on one; or, on this machine, no calibration stored
+            in `db` and no catalogued device.
+    """
+    case, place = cases.checked_model_case(case), check.path(db, "db")
+    if on is not None:
+        _expect_gpu(case)
+        return predicted(case, calibration=None, device=device(on))
+    where = this_machine(case.device).environment
+    known = catalogue.match(where.device_name, where.device_memory_bytes)
+    return predicted(case, calibration=_calibration(place, where.key), device=known)
+
+
+def predict(
+    case: "ConfiguredCase | torch.nn.Module",
+    on: str,
+    *,
+    inputs: "Sequence[Any] | Mapping[str, Any]" = (),
+    calibration: Calibration | None = None,
+    price_per_gpu_hour: float | None = None,
+    **settings: Any,
+) -> Forecast:
+    """Predict what a case, or any module of PyTorch, needs on a catalogued device. Nothing is run.
+
+    Args:
+        case: with `device="cuda"`; or that of a module (`module_case`), eager and with its own attention; or
+            a module itself, on whatever device its tensors are.
+        on: the device, such as "h100-sxm-80" or "h200".
+        inputs: of a module, by position or by name; only their shapes and types are used.
+        calibration: of such a device (`calibrate`); its datasheet without.
+        price_per_gpu_hour: in any currency, for the cost.
+        settings: of a case `gpus` (of one node, 1) and `parallel` ("ddp" or "fsdp"); of a module
+            `pass_` ("forward", "forward_backward", "train_step"), `loss` (a function of its output),
+            `autocast` (a type) and `tokens` (of a step), as `lab.models.module_capture` has them.
+
+    Raises:
+        PeakwardError: an unknown device or one that the calibration is not of, settings that
+            contradict one another, a CPU's case, a module whose operators depend on values. What
+            else cannot be computed is absent, with its reason.
+    """
+    key, prices = device(on).key, _prices(price_per_gpu_hour, 1)
+    if calibration is not None:
+        calibration = _checked_calibration(calibration)
+    if isinstance(case, ModelCase | ModuleCase):
+        known = cases.checked(case)
+        group = _case_settings(known, inputs, settings)
+        (where,) = sites((key,), calibration=calibration, group=group, prices=prices)
+        return _of_case(known, where)
+    from peakward.lab.models import given_torch
+    from peakward.lab.models.module_capture import capture_module
+    from peakward.prediction.planning.module import module_forecast
+
+    module = given_torch.expect_module(case)
+    given = _module_settings(settings)
+    args, kwargs = given_torch.inputs(inputs)
+    (where,) = sites((key,), calibration=calibration, group=None, prices=prices)
+    return module_forecast(capture_module(module, args, kwargs, **given), where)
+
+
+def _case_settings(case: ConfiguredCase, inputs: object, settings: dict[str, Any]) -> Group | None:
+    """The group of GPUs that a case is set; nothing is left over."""
+    known = OF_A_CASE if isinstance(case, ModelCase) else set()
+    left_over = [name for name in settings if name not in known]
+    if left_over or not isinstance(inputs, tuple) or inputs:
+        given = ", ".join(left_over) or "inputs"
+        raise PeakwardError(
+            f"expected a module to set {given} of, got a case, which states its own"
+        )
+    return _group(settings.get("gpus", 1), settings.get("parallel"))
+
+
+def _of_case(case: ConfiguredCase, where: Site) -> Forecast:
+    if isinstance(case, ModelCase):
+        expect_to_apply(case)
+        return forecast(case, where)
+    from peakward.lab.levers.module_prediction import capture_case
+    from peakward.prediction.planning.module import module_forecast
+
+    _expect_gpu(case)
+    told: Forecast = msgspec.structs.replace(module_forecast(capture_case(case), where), case=case)
+    return told
+
+
+def _module_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    if unknown := settings.keys() - OF_A_MODULE:
+        raise PeakwardError(
+            f"expected settings of a module ({', '.join(sorted(OF_A_MODULE))}), got {', '.join(unknown)}"
+        )
+    if "pass_" in settings:
+        check.one_of(settings["pass_"], get_args(ModulePass), "a pass")
+    if settings.get("loss") is not None:
+        check.function(settings["loss"], "loss", "a function of the module's output")
+    if settings.get("tokens") is not None:
+        check.rate(settings["tokens"], "tokens")
+    return settings
+
+
+def plan(
+    case: ModelCase,
+    devices: Sequence[str],
+    *,
+    calibration: Calibration | None = None,
+    gpus: int = 1,
+    parallel: Parallel | None = None,
+    price_per_gpu_hour: float | Sequence[float] | None = None,
+) -> Plan:
+    """`predict` on several devices, with the largest batch and what levers would do: `peakward plan`.
+
+    Args:
+        devices: keys, or parts of keys: "a100-80" means every A100 with 80 GB.
+        price_per_gpu_hour: one for all devices, or one for each.
+
+    Raises:
+        PeakwardError: as `predict`.
+    """
+    names = _names(devices)
+    case = cases.checked_model_case(case)
+    expect_to_apply(case)
+    if calibration is not None:
+        calibration = _checked_calibration(calibration)
+    group, prices = _group(gpus, parallel), _prices(price_per_gpu_hour)
+    where = sites(names, calibration=calibration, group=group, prices=prices)
+    return planned(case, where, command=_plan_command(case, names, group, prices))
+
+
+def plan_serving(
+    shape: str | ModelShape,
+    workload: ServingWorkload,
+    devices: Sequence[str],
+    *,
+    calibration: Calibration | None = None,
+    price_per_gpu_hour: float | Sequence[float] | None = None,
+    memory_limit_bytes: int | None = None,
+) -> ServingPlan:
+    """Predict what serving can do at best on each device: `peakward plan --output-len`.
+
+    Args:
+        shape: as `case`.
+        devices, calibration, price_per_gpu_hour: as `plan`.
+        memory_limit_bytes: where less is to be used than a GPU has.
+
+    Raises:
+        PeakwardError: as `plan`; a workload that the model cannot serve.
+    """
+    names = _names(devices)
+    if memory_limit_bytes is not None:
+        check.whole(memory_limit_bytes, "memory_limit_bytes", low=1, high=2**50)
+    if calibration is not None:
+        calibration = _checked_calibration(calibration)
+    served = cases.model_shape(shape)
+    return serving_plan(
+        served,
+        _checked_workload(workload),
+        sites(names, calibration=calibration, group=None, prices=_prices(price_per_gpu_hour)),
+        limit_bytes=memory_limit_bytes,
+        command="# from Python: pw.plan_serving",
+    )
+
+
+def sites(
+    names: Sequence[str],
+    *,
+    calibration: Calibration | None,
+    group: Group | None,
+    prices: Sequence[float],
+) -> tuple[Site, ...]:
+    """The devices that the names mean, each once; one of them by its calibration.
+
+    Args:
+        prices: of a GPU for an hour: none, one for all devices, or one for each.
+
+    Raises:
+        PeakwardError: an unknown device; a calibration of the ceilings alone, or of none of them;
+            another number of prices.
+    """
+    named = {each.key: each for name in names for each in catalogue.devices_named(name)}
+    if calibration is not None:
+        _expect_of(calibration, tuple(named.values()))
+    paid: Sequence[float | None] = prices or (None,)
+    if len(paid) not in (1, len(named)):
+        raise PeakwardError(
+            f"expected one price, or one for each device ({len(named)}), got {len(paid)}: "
+            "name as many as there are devices"
+        )
+    return tuple(
+        site(
+            each,
+            calibration=calibration if calibration and _is_of(calibration, each) else None,
+            group=group,
+            price_per_gpu_hour=paid[i % len(paid)],
+        )
+        for i, each in enumerate(named.values())
+    )
+
+
+def read_calibration(path: Path) -> Calibration:
+    """The calibration that `peakward devices calibrate --json` printed into a file."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise PeakwardError(
+            f"expected a calibration to read in {path}, got: {error.strerror}"
+        ) from None
+    return codec.from_json(data, Calibration)
+
+
+def expect_to_apply(case: ModelCase) -> None:
+    """Refuse a CPU's case, and settings that contradict one another; what one device cannot do, its plan
+    says."""
+    _expect_gpu(case)
+    reason = case_obstacle(case, compute_capability=None, has_compiler=True)
+    if reason is not None:
+        raise PeakwardError(f"expected settings that can apply: {reason}")
+
+
+def gpu_group(n_gpus: int, parallel: Parallel | None) -> Group | None:
+    """Several GPUs of one node, or None for one."""
+    if n_gpus > 1:
+        return Group(n_gpus=n_gpus, parallel=parallel or "ddp")
+    if parallel is not None:
+        raise PeakwardError(
+            f"expected several GPUs beside --parallel {parallel}, got one: --gpus 8"
+        )
+    return None
+
+
+def _group(gpus: int, parallel: Parallel | None) -> Group | None:
+    n_gpus = check.whole(gpus, "gpus", low=1, high=MAX_GPUS)
+    if parallel is not None:
+        check.one_of(parallel, get_args(Parallel), "a way to share the model for parallel")
+    return gpu_group(n_gpus, parallel)
+
+
+def _names(devices: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(devices, str):
+        raise PeakwardError(
+            f"expected a sequence of devices, got {quoted(devices)}: write [{quoted(devices)}]"
+        )
+    names = check.texts(devices, "a device", "devices")
+    if not names:
+        raise PeakwardError(
+            "expected a device to plan for, got none: `peakward devices` lists them"
+        )
+    return names
+
+
+def _expect_gpu(case: ConfiguredCase) -> None:
+    if case.device != "cuda":
+        raise PeakwardError(
+            'expected a case on a GPU, got one on a CPU: make it with device="cuda", or `floor` '
+            "without a device bounds a CPU's here"
+        )
+
+
+def _prices(price: float | Sequence[float] | None, most: int | None = None) -> tuple[float, ...]:
+    """None, one for all devices, or one for each of them where there may be several."""
+    if price is None:
+        return ()
+    several = most is None and isinstance(price, Sequence) and not isinstance(price, str | bytes)
+    each: Sequence[object] = price if several else (price,)  # type: ignore[assignment]
+    return tuple(check.amount(one, "price_per_gpu_hour", high=MAX_PRICE) for one in each)
+
+
+def _checked_calibration(given: Calibration) -> Calibration:
+    return check.record(
+        given,
+        Calibration,
+        "a calibration",
+        "make one with `pw.calibrate`, or `pw.load` a stored one",
+    )
+
+
+def _checked_workload(given: ServingWorkload) -> ServingWorkload:
+    """Held to the sizes that the command line takes."""
+    work = check.record(
+        given, ServingWorkload, "a workload to serve", "make one with `pw.ServingWorkload`"
+    )
+    check.whole(work.batch_size, "batch_size", low=1, high=cases.MAX_BATCH_SIZE)
+    check.whole(work.prompt_len, "prompt_len", low=1, high=cases.MAX_SEQ_LEN)
+    check.whole(work.output_len, "output_len", low=2, high=cases.MAX_SEQ_LEN)
+    if work.weights.group_size is not None:
+        check.whole(work.weights.group_size, "group_size", low=1, high=MAX_GROUP)
+    if work.speculation is not None:
+        cases.model_shape(work.speculation.draft)
+        check.whole(work.speculation.draft_len, "draft_len", low=1, high=MAX_DRAFT)
+        check.number(
+            work.speculation.acceptance_rate,
+            "acceptance_rate",
+            "a share from 0 to 1",
+            low=0,
+            high=1,
+        )
+    return work
+
+
+def _expect_of(calibration: Calibration, named: Sequence[Device]) -> None:
+    where = calibration.environment.device_name
+    if calibration.rates is None:
+        raise PeakwardError(
+            f"expected a full calibration, got one of the ceilings of {where} alone: "
+            "make one with `peakward devices calibrate --json`"
+        )
+    if not any(_is_of(calibration, each) for each in named):
+        raise PeakwardError(
+            f"expected a calibration of one of the devices, got one of {where}: "
+            "name that device too, or leave the calibration out"
+        )
+
+
+def _is_of(calibration: Calibration, device: Device) -> bool:
+    where = calibration.environment
+    return catalogue.match(where.device_name, where.device_memory_bytes) == device
+
+
+def _plan_command(
+    case: ModelCase, devices: Sequence[str], group: Group | None, prices: tuple[float, ...]
+) -> str:
+    """The line that makes the same plan, where options say the case, but for a calibration."""
+    said = to_command(case)
+    if said is None:
+        return "# from Python: no option of the command line says this case"
+    words = shlex.split(said)[2:-2]  # Less `peakward bench` and `--device cuda`.
+    words += ["--device", ",".join(devices)]
+    if group is not None:
+        words += ["--gpus", str(group.n_gpus), "--parallel", group.parallel]
+    if prices:
+        words += ["--price", ",".join(map(str, prices))]
+    return shlex.join(["peakward", "plan", *words])
+
+
+def _calibration(db: Path, environment_key: str) -> Calibration | None:
+    if not db.exists():
+        return None
+    from peakward.store.database import Store
+
+    with Store.open_read_only(db) as store:
+        return store.calibration(environment_key)
