@@ -89,7 +89,7 @@ def test_a_dry_run_lists_what_would_run_and_runs_nothing(micro, calibrated, caps
     assert all(each.predicted_s is not None for each in found.steps)
     assert main([*words, "--markdown", "plan.md"]) == 0
     said = capsys.readouterr().out
-    assert "in all; at most about 1 min 40 s, the budget, is spent" in said
+    assert "in all; the budget ends it after about 1 min 40 s" in said
     assert "| screen sdpa |" in (calibrated / "plan.md").read_text()
     with Store.open_read_only(calibrated / "peakward.db") as store:
         assert store.studies() == ()

@@ -36,6 +36,6 @@ def _headline(found: DryRun) -> str:
         return f"{n} measurement{'' if n == 1 else 's'}, {n_stored} of them stored already"
     predicted_s = sum(each.predicted_s or 0.0 for each in found.steps)
     return (
-        f"{n} steps, {format_duration(predicted_s)} in all; at most about "
-        f"{format_duration(found.budget_s)}, the budget, is spent"
+        f"{n} steps, {format_duration(predicted_s)} in all; the budget ends it after about "
+        f"{format_duration(found.budget_s)}"
     )

@@ -12,23 +12,24 @@ from peakward.report.format import format_cell, format_spread
 from peakward.stats.pairs import inverted
 
 OF = {
-    "measured step": "the measured step; idle time is what it leaves beside the kernels",
+    "measured step": "the measured step; idle time is its part without kernels",
     "watched step": "the loop's mean unprofiled step",
-    "profiled step": "a profiled step, whose idle time a profiler makes longer",
-    "profiled work": "what the step's work took under the profiler, longer than the step without it",
-    "profiled span": "the recorded span, whose idle time a profiler makes longer",
+    "profiled step": "a profiled step, whose idle time the profiler lengthens",
+    "profiled work": "the step's work under the profiler, which takes longer than the step without it",
+    "profiled span": "the recorded span, whose idle time the profiler lengthens",
 }
 """The whole that shares of time refer to, by `Diagnosis.basis`."""
 PREDICTED = (
-    "Through this: predicted, cut at what the finding is about. Whole step: predicted, with all that "
-    "the lever changes beside it."
+    "Through this: the predicted speed-up, limited to the finding's own time. Whole step: the "
+    "predicted speed-up with the lever's other effects."
 )
 MEASURED = (
-    "Measured: in pairs, on this very case; what was only screened is of two short measurements, in "
-    "whose ratio the machine's drift is too."
+    "Measured: in pairs on this very case. A screened value compares two short measurements, "
+    "so it includes the machine's drift."
 )
 ORDER = (
-    " The order is by time; last is what loses nothing, and then time that nothing above explains."
+    " The order is by time. Findings that lose nothing come last, then time that nothing above "
+    "explains."
 )
 
 
@@ -97,17 +98,17 @@ def blocks(found: Diagnosis, trials: Sequence[Trial] = ()) -> tuple[Block, ...]:
 def _ranking(found: Diagnosis) -> tuple[Block, ...]:
     if not found.findings:
         n = len(found.clean)
-        text = f"Nothing found by the {n} rule{'' if n == 1 else 's'} that could judge."
+        text = f"The {n} rule{'' if n == 1 else 's'} that could judge found nothing."
         return (Paragraph(text=text),)
     return (TableBlock(table=without_empty(ranking(found))),)
 
 
 def ranking(found: Diagnosis) -> Table:
     """One row for each finding, in rank order."""
-    of = "" if found.basis is None else f"Shares of time are of {OF[found.basis]}. "
+    of = "" if found.basis is None else f"Shares of time refer to {OF[found.basis]}. "
     order = ORDER if len(found.findings) > 1 else ""
     return Table(
-        title="What holds it back",
+        title="Findings, ranked",
         columns=(
             Column(name="code"),
             Column(name="finding", unit="name"),
@@ -115,7 +116,7 @@ def ranking(found: Diagnosis) -> Table:
             Column(name="memory", unit="bytes"),
             Column(name="share", unit="share"),
             Column(name="added", unit="s"),
-            Column(name="at most", unit="ratio"),
+            Column(name="max speed-up", unit="ratio"),
         ),
         rows=tuple(
             (
@@ -129,8 +130,8 @@ def ranking(found: Diagnosis) -> Table:
             )
             for each in found.findings
         ),
-        note=f"{of}Added: less what a finding above is about too. At most: the speed-up if that time "
-        f"were nothing (Amdahl).{order}",
+        note=f"{of}Added: the time that no finding above covers. Max speed-up: if that time were 0 "
+        f"(Amdahl).{order}",
     )
 
 
@@ -144,7 +145,7 @@ def told(found: Finding) -> str:
 def evidence(found: Diagnosis) -> Table:
     """The evidence of each finding, with its path among the stored numbers."""
     return Table(
-        title="What they stand on",
+        title="Evidence of the findings",
         columns=(
             Column(name="code"),
             Column(name="seen", unit="name"),
@@ -168,7 +169,7 @@ def lever_table(found: Diagnosis, trials: Sequence[Trial]) -> Table:
         if each.predicted or each.saved_bytes is not None or _trial(each, trials, found)
     ]
     return Table(
-        title="Levers of these findings",
+        title="Levers for these findings",
         columns=(
             Column(name="code"),
             Column(name="lever"),
@@ -249,4 +250,4 @@ def _missing(found: Diagnosis) -> tuple[Block, ...]:
         return ()
     said = "; ".join(f"{missing} ({', '.join(codes)})" for missing, codes in by_input.items())
     n = len(found.abstentions)
-    return (Note(text=f"Not judged, {n} rule{'' if n == 1 else 's'}, for want of: {said}."),)
+    return (Note(text=f"{n} rule{'' if n == 1 else 's'} could not judge. Missing: {said}."),)

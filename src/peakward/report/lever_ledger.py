@@ -19,15 +19,15 @@ from peakward.report.document import (
 from peakward.report.format import MINUS, format_cell, format_spread
 
 CONVENTIONS = (
-    "A ratio is the candidate's step time, or peak allocated memory, over its base's: below 1 is "
-    "faster, or smaller. Predicted: made from shapes and the device's rates before the candidate was "
-    "timed; nine in ten measured ratios should lie in its interval. Measured: confirmed in pairs where "
-    "that was done, else screened.",
-    "Error: measured over predicted ratio, less one; a table has the median of its magnitude and the "
-    "least that nine in ten do not exceed. Sign: of what measured more than 1% faster or slower, how "
-    "often the prediction lay on the same side of 1.",
-    "Each comparison counts once: what was confirmed leaves its screening out, and a run that took "
-    "up stored times again adds nothing. Levers that could not apply are no trials.",
+    "A ratio is the candidate's step time, or peak allocated memory, over its base's: below 1 "
+    "is faster, or smaller. Predicted ratios come from shapes and the device's rates, before "
+    "the candidate was timed; nine in ten measured ratios should lie in the interval. "
+    "Measured ratios are confirmed in pairs where that was done, else screened.",
+    "Error: measured over predicted ratio, minus 1; tables show the median and the 90th "
+    "percentile of its magnitude. Sign: among trials that measured more than 1% faster or "
+    "slower, how often the prediction lay on the same side of 1.",
+    "Each comparison counts once: a confirmation replaces its screening, and a run that "
+    "reuses stored times adds nothing. Levers that cannot apply are not trials.",
 )
 
 
@@ -74,8 +74,8 @@ def _impossible(ledger: LeverLedger) -> tuple[Note, ...]:
     ids = ", ".join(each[:12] for each in ledger.impossible)
     return (
         Note(
-            text=f"{_trials(len(ledger.impossible))} measured faster than the work that is left "
-            f"allows, twice: an error of ours, kept by no run ({ids})."
+            text=f"{_trials(len(ledger.impossible))} measured faster than the remaining work "
+            f"allows, twice. This is an error of Peakward; no run keeps such a lever ({ids})."
         ),
     )
 
@@ -144,7 +144,7 @@ def _memory(entries: Iterable[LeverEntry]) -> Table:
             for each in entries
             if each.memory is not None
         ),
-        note="Trials: those with both. A predicted peak has no interval.",
+        note="Trials are those with both ratios. A predicted peak has no interval.",
     )
 
 

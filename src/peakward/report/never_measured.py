@@ -14,6 +14,6 @@ def said(times: Iterable[StepTime | Change | None]) -> str | None:
     if not names:
         return None
     return (
-        f"No stored result bears out the time of Peakward's {', '.join(names)}: of what they and their "
-        "gradients take a half to twice is in the intervals."
+        f"No stored result has timed Peakward's {', '.join(names)}. Intervals include half to "
+        "twice the time of these kernels and their gradients."
     )

@@ -6,10 +6,13 @@ from peakward.records.study import Study
 from peakward.report.document import Command, Fact, Facts, Items, Section
 from peakward.report.format import format_cell, format_duration
 
+MODEL_FLOPS = (
+    "Model FLOPs count 2·m·n·k for every matmul that the maths needs. Causal attention counts as half of "
+    "the full score matrix, a decode step as the positions attended to, and the head of prefill and "
+    "decode only at the last position. Training is 3 × forward. Recomputation is never counted."
+)
 CONVENTIONS = (
-    "Model FLOPs count 2·m·n·k for every matmul that the maths needs, causal attention as half of "
-    "the full score matrix, of a decode step the positions attended to; the head of prefill and decode "
-    "at the last position alone; training is 3 × forward; recomputation is never counted.",
+    MODEL_FLOPS,
     "MFU is model FLOP/s over the datasheet's dense peak of the compute type.",
     "Ceiling share is model FLOP/s over the best matmul rate measured on this device in the same "
     "compute type.",
@@ -22,7 +25,7 @@ CONVENTIONS = (
     "medians over the processes' medians.",
     "A lever's speed-up is base over candidate step time. Confirmed: a pair of both in each of several "
     "processes, with a 95% t-interval on the logarithm of the ratio. Screened: the ratio of two short "
-    "measurements, with the widest interval that theirs allow; it may reject a lever, not confirm a gain.",
+    "measurements, with the widest interval that theirs allow. It can reject a lever, not confirm a gain.",
     "Numerics: exact is bitwise equality under determinism; reordered, an error against an fp64 "
     "oracle within twice the base's own; approximate, an error within the bound printed beside it. "
     "Errors are ‖x − oracle‖ / ‖oracle‖.",

@@ -19,16 +19,18 @@ from peakward.report.format import format_cell
 from peakward.report.plan.tables import fits
 
 CONVENTIONS = (
-    "Times are floors: of each step the longer of its model FLOPs over the device's matmul rate and "
-    "its compulsory bytes (weights, cache, token ids) over the bandwidth. Launches, norms, softmax, "
-    "sampling, scheduling and the unpacking of quantised weights take no time. No engine is faster, but of "
-    "a model that stays in the last cache, of experts whose router has favourites, or by a little where the "
-    "bandwidth is a calibration's, which is that of a copy.",
+    "Times are floors: each step takes the longer of its model FLOPs over the device's matmul "
+    "rate and its compulsory bytes (weights, cache, token ids) over the bandwidth. Launches, "
+    "norms, softmax, sampling, scheduling and the unpacking of quantised weights take no "
+    "time. No engine is faster, with three exceptions: a model that stays in the last cache, "
+    "experts whose router has favourites, and, by a little, a calibrated bandwidth, which is "
+    "that of a copy.",
     "A step of mean cost stands for all decode steps. Request: from the prompt to the last token.",
-    "Memory is weights and cache at the full length; activations, workspace and the context come on "
-    "top. There is at least: 97% of what the driver reports, where that is known, else 90% of the "
-    "memory as sold.",
-    "Speculation gives expected values, each proposed token accepted for itself (Leviathan et al. 2023).",
+    "Memory is weights and cache at the full length; activations, workspace and the context "
+    "come on top. Available memory is 97% of what the driver reports, where that is known, "
+    "else 90% of the memory as sold.",
+    "Speculation gives expected values; each proposed token is accepted independently "
+    "(Leviathan et al. 2023).",
 )
 
 
@@ -65,9 +67,9 @@ def _headline(plan: ServingPlan) -> str:
     assert best.floor is not None
     pace = best.floor.pace
     return (
-        f"{best.device_name}: at most {format_cell(pace.output_tokens_per_s, 'tokens_per_s')}, "
-        f"the first after {format_cell(pace.time_to_first_token_s, 's')} at least, then one each "
-        f"{format_cell(pace.time_per_output_token_s, 's')} at least"
+        f"{best.device_name}: at most {format_cell(pace.output_tokens_per_s, 'tokens_per_s')}; "
+        f"the first token after at least {format_cell(pace.time_to_first_token_s, 's')}, then "
+        f"one every {format_cell(pace.time_per_output_token_s, 's')} at least"
     )
 
 
@@ -89,8 +91,8 @@ def _facts(plan: ServingPlan) -> Facts:
     if work.speculation is not None:
         draft = work.speculation
         facts["draft"] = (
-            f"{draft.draft.name}, {draft.draft_len} tokens a round, of which each is accepted with "
-            f"{format_cell(draft.acceptance_rate, 'share')}"
+            f"{draft.draft.name}, {draft.draft_len} tokens a round, each accepted with a "
+            f"probability of {format_cell(draft.acceptance_rate, 'share')}"
         )
     return Facts(facts=tuple(Fact(name=name, value=value) for name, value in facts.items()))
 
@@ -104,7 +106,10 @@ def _notes(plan: ServingPlan) -> tuple[Block, ...]:
     without = [each.device_name for each in plan.devices if not each.fits]
     notes = [f"{each.device_name}: {gap.reason}." for each in plan.devices for gap in each.absent]
     if without:
-        notes.append(f"Does not fit the memory of {', '.join(without)}: times are as if it did.")
+        notes.append(
+            f"The workload does not fit the memory of {', '.join(without)}. Times there assume "
+            "that it does."
+        )
     return tuple(Note(text=text) for text in notes)
 
 
@@ -130,11 +135,11 @@ def _times(plan: ServingPlan) -> Table:
         columns=(
             Column(name="device", unit="name"),
             Column(name="first token", unit="s"),
-            Column(name="each other", unit="s"),
+            Column(name="each next", unit="s"),
             Column(name="request", unit="s"),
             Column(name="output", unit="tokens_per_s"),
             Column(name="decoding bound by"),
-            Column(name="cost of a million", unit="count"),
+            Column(name="cost per million", unit="count"),
         ),
         rows=tuple(rows),
     )
@@ -160,7 +165,7 @@ def _memory(plan: ServingPlan) -> Table:
         columns=(
             Column(name="device", unit="name"),
             Column(name="weights and cache", unit="bytes"),
-            Column(name="there is at least", unit="bytes"),
+            Column(name="available", unit="bytes"),
             Column(name="fits"),
             Column(name="largest batch size", unit="count"),
             Column(name="compute-bound from", unit="count"),
@@ -175,10 +180,13 @@ def _crossover_note(plan: ServingPlan) -> str | None:
     never = [each.device for each in floors if each.compute_bound_batch_size is None]
     if len(never) == len(floors):
         return "The cache keeps decoding bound by memory at every batch size." if floors else None
-    turns = "Compute-bound from: the batch size from which a decode step waits for arithmetic."
+    turns = "Compute-bound from: the smallest batch size whose decode step is bound by compute."
     if not never:
         return turns
-    return f"{turns} On {', '.join(never)} the cache keeps it bound by memory at every batch size."
+    return (
+        f"{turns} On {', '.join(never)} the cache keeps decoding bound by memory at every batch "
+        "size."
+    )
 
 
 def _speculation(plan: ServingPlan) -> Table:
@@ -207,7 +215,8 @@ def _speculation(plan: ServingPlan) -> Table:
             Column(name="its speed-up", unit="ratio"),
         ),
         rows=tuple(rows),
-        note="Over plain decoding; below 1 speculation loses. A best draft length of 0: do not speculate.",
+        note="Speed-ups are over plain decoding; below 1 speculation loses. A best draft length of "
+        "0 means: do not speculate.",
     )
 
 

@@ -17,8 +17,8 @@ PEAK_COLUMNS = (
     Column(name="kernel at work", unit="name"),
 )
 PEAKS_NOTE = (
-    "Of the recorded step, since it began: when it was at its peak, with the operator that the host was in "
-    "and the kernel that the device ran."
+    "Each phase of the recorded step at its peak: the time since the step began, the operator "
+    "on the host and the kernel on the device."
 )
 QUEUE_TITLE = "How far the host was ahead at these peaks"
 QUEUE_COLUMNS = (
@@ -30,10 +30,10 @@ QUEUE_COLUMNS = (
     Column(name="kernels to", unit="s"),
 )
 QUEUE_NOTE = (
-    "How long the kernel at work, of that category, had been queued, and how long until all that was "
-    "launched before had run; kernels are from the first start to the last end of what the phase launched. "
-    "The profiler and the stacks that were taken slow the host: a step that is timed has its host further "
-    "ahead."
+    "Queued: how long the running kernel, of that category, had been queued. Host ahead: the "
+    "time until all work launched before had run. Kernels: from the first start to the last "
+    "end of the phase's kernels. The profiler and the recorded stacks slow the host; in a "
+    "timed step the host is further ahead."
 )
 
 

@@ -57,7 +57,10 @@ def _opening(study: Study) -> tuple[Block, ...]:
     blocks: list[Block] = []
     if not study.complete:
         blocks.append(
-            Note(text="Ended early: what is here holds, the rest of the grid was not run.")
+            Note(
+                text="The command ended early. The results here are valid; the rest of the grid was "
+                "not run."
+            )
         )
     if study.conclusions:
         blocks.append(Items(texts=tuple(each.text for each in study.conclusions)))

@@ -11,7 +11,7 @@ _BY = {
     Evidence.USER_RANGE: "ranges that the program named",
     Evidence.TORCH_RANGE: "ranges of torch's own",
     Evidence.AUTOGRAD: "autograd's nodes",
-    Evidence.NO_BACKWARD: "no backward pass being there, so that all is forward",
+    Evidence.NO_BACKWARD: "the absence of a backward pass, so that all is forward",
 }
 
 
@@ -35,8 +35,8 @@ def evidence(table: Table, phases: Phases, origins: Origins) -> tuple[str, ...]:
     if n_rehearsed:
         share = int(duration_ns[origins.rehearsed].sum()) / whole
         said.append(
-            f"What {n_rehearsed:,} pieces of GPU work that graphs launched ({share:.1%}) are for was "
-            "told by the same work of a step that ran uncaptured before."
+            f"The purpose of {n_rehearsed:,} pieces of GPU work that graphs launched "
+            f"({share:.1%}) was told by the same work of a step that ran uncaptured before."
         )
     return tuple(said)
 
@@ -69,13 +69,13 @@ def _of_host(table: Table) -> list[str]:
     if not is_of_host(table):
         return []
     said = [
-        "No GPU work is in the trace: times are the self time of the framework's operators on the host, "
-        "not of what the libraries that they call did inside."
+        "The trace has no GPU work: times are the self time of the framework's operators on "
+        "the host, not of the work inside the libraries that they call."
     ]
     n_calls = int((table.host.kind == HostKind.CALL).sum())
     if n_calls:
         said.append(
-            f"Incomplete: the host made {n_calls:,} calls into a GPU's driver, and what they had the GPU "
-            "do is not in the trace: profile with the activities of the GPU on."
+            f"Incomplete: the host made {n_calls:,} calls into a GPU's driver, but the GPU's "
+            "work is not in the trace. Profile with the activities of the GPU on."
         )
     return said

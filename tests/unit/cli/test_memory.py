@@ -17,14 +17,14 @@ def test_one_screen_says_what_held_the_memory(capsys, monkeypatch):
     assert main(["memory", TRAIN]) == 0
     said = capsys.readouterr().out
     assert "peak 0.886 GiB allocated, 0.947 GiB reserved" in said
-    assert "optimizer state" in said and "What the allocator did" not in said
+    assert "optimizer state" in said and "Allocator activity" not in said
     assert len(said.splitlines()) < 60
 
 
 def test_everything_is_asked_for(capsys):
     assert main(["memory", TRAIN, "--all"]) == 0
     said = capsys.readouterr().out
-    assert "What the allocator did" in said and "Memory over the recording" in said
+    assert "Allocator activity" in said and "Memory over the recording" in said
 
 
 def test_the_record_and_the_files(in_tmp, capsys):

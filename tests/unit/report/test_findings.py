@@ -62,7 +62,7 @@ def test_a_finding_is_a_row_and_a_sentence():
 def test_missing_signals_are_said_once_each():
     (note,) = texts(brief(diagnosis(finding())), Note)
     assert (
-        note == "Not judged, 2 rules, for want of: a case (BW004, GEN002); a measurement (GEN002)."
+        note == "2 rules could not judge. Missing: a case (BW004, GEN002); a measurement (GEN002)."
     )
 
 
@@ -74,7 +74,7 @@ def test_one_screen_has_no_sentences():
 
 def test_nothing_found_says_by_how_many_rules():
     shown = blocks(diagnosis())
-    assert texts(shown, Paragraph) == ["Nothing found by the 1 rule that could judge."]
+    assert texts(shown, Paragraph) == ["The 1 rule that could judge found nothing."]
     assert not any(isinstance(each, TableBlock) for each in shown)
 
 

@@ -27,7 +27,9 @@ def test_the_fastest_that_it_fits_leads():
 def test_what_does_not_fit_is_said_and_does_not_lead():
     _, found = report("l4-24", batch_size=512)
     notes = [each.text for each in found.blocks if isinstance(each, Note)]
-    assert notes == ["Does not fit the memory of NVIDIA L4 24 GB: times are as if it did."]
+    assert notes == [
+        "The workload does not fit the memory of NVIDIA L4 24 GB. Times there assume that it does."
+    ]
     assert found.headline.startswith("Weights and cache fit none")
 
 
@@ -54,9 +56,9 @@ def test_where_no_batch_is_bound_by_compute_the_devices_are_named():
         tables = [each.table for each in found.blocks if isinstance(each, TableBlock)]
         notes.append(next(each.note for each in tables if each.title == "Memory and batch"))
     always = "The cache keeps decoding bound by memory at every batch size."
-    turns = "Compute-bound from: the batch size from which a decode step waits for arithmetic."
+    turns = "Compute-bound from: the smallest batch size whose decode step is bound by compute."
     assert notes[:2] == [always, turns]
     h100 = plan.devices[0].device_name
     assert notes[2] == (
-        f"{turns} On {h100} the cache keeps it bound by memory at every batch size."
+        f"{turns} On {h100} the cache keeps decoding bound by memory at every batch size."
     )

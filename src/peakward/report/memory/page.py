@@ -19,11 +19,11 @@ from peakward.report.memory import tables
 TOP = 8
 """The number of stacks on the one screen."""
 CONVENTIONS = (
-    "Allocated counts blocks, as torch.cuda.memory_allocated does; requested what the program asked "
-    "for; reserved all segments. GiB is 2**30 bytes.",
-    "What was held at any moment is reckoned from the end, which the segments show: torch's history "
-    "is a ring that may have lost its beginning.",
-    "The line of a stack is its innermost outside torch, Python's library and generated code.",
+    "Allocated counts blocks, as torch.cuda.memory_allocated does; requested is what the "
+    "program asked for; reserved is all segments. GiB is 2**30 bytes.",
+    "Memory at any moment is computed backwards from the end, which the segments show, "
+    "because torch's history is a ring buffer that may have lost its beginning.",
+    "A stack's line is its innermost line outside torch, Python's library and generated code.",
 )
 
 
@@ -51,7 +51,7 @@ def whole(found: MemoryReport) -> Document:
         sections=(
             *(_device(each) for each in found.devices),
             Section(
-                title="How this was read",
+                title="Method",
                 blocks=(Items(texts=(*CONVENTIONS, *found.evidence)),),
             ),
         ),
@@ -125,7 +125,7 @@ def _opening(found: MemoryReport) -> tuple[Block, ...]:
             said = "agree" if exact else "contradict one another"
             text = f"events and segments {said}"
             if each.check.n_sizes_checked:
-                text += f"; {agreed:,} of {each.check.n_sizes_checked:,} block sizes as worked out"
+                text += f"; {agreed:,} of {each.check.n_sizes_checked:,} derived block sizes agree"
             facts.append((f"{name}, check", text))
     return (Facts(facts=tuple(Fact(name=name, value=text) for name, text in facts if text)),)
 

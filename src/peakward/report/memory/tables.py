@@ -52,13 +52,13 @@ def _balance(found: MemoryBalance) -> tuple[int | float | None, ...]:
 def categories(peak: MemoryPeak) -> Table:
     """The categories of the peak, as far as stacks tell."""
     named = [(each.name.replace("_", " "), each) for each in peak.categories]
-    return _shares("At the peak, by what it was for", "category", named, peak)
+    return _shares("Peak by category", "category", named, peak)
 
 
 def places(peak: MemoryPeak) -> Table:
     """The parts of the program that made the peak's allocations."""
     named = [(PLACES[each.name], each) for each in peak.places]
-    return _shares("At the peak, by what made it", "made in", named, peak)
+    return _shares("Peak by part of the program", "made in", named, peak)
 
 
 def _shares(
@@ -85,7 +85,7 @@ def holders(peak: MemoryPeak, most: int) -> Table:
     shown = peak.holders[:most]
     title = f"The {len(shown)} of {peak.n_holders:,} stacks that hold most at the peak"
     if len(shown) == peak.n_holders:
-        title = "Stacks by what they hold at the peak"
+        title = "Stacks by memory at the peak"
     return Table(
         title=title,
         columns=(
@@ -141,7 +141,8 @@ def segments(found: DeviceMemory) -> Table:
             )
             for each in found.segments
         ),
-        note="A split free block shares its segment with blocks in use: it serves only what fits into it.",
+        note="A split free block shares its segment with blocks in use, so only requests that fit "
+        "into it can use it.",
     )
 
 
@@ -152,12 +153,12 @@ def churn(found: DeviceMemory) -> Table:
     counts = (
         ("allocations", done.n_allocs),
         ("frees", done.n_frees),
-        ("asked of the device (cudaMalloc, mapping)", done.n_device_allocs),
-        ("given back to the device", done.n_device_frees),
-        ("asked again after giving back (retries)", done.n_retries),
+        ("device allocations (cudaMalloc, mapping)", done.n_device_allocs),
+        ("device frees", done.n_device_frees),
+        ("retries after freeing cached segments", done.n_retries),
     )
     return Table(
-        title="What the allocator did",
+        title="Allocator activity",
         columns=(
             Column(name="what", unit="name"),
             Column(name="n", unit="count"),
@@ -208,9 +209,9 @@ def verdict(found: OutOfMemory) -> str:
     """The reason for a failed allocation, in a sentence."""
     where = "" if found.source is None else f", asked at {line(found.source)}"
     if found.was_fragmented:
-        why = "what was free would have sufficed in one piece: fragmentation"
+        why = "the free memory would have sufficed in one piece: fragmentation"
     else:
-        why = "what was free would not have sufficed in one piece either"
+        why = "the free memory would not have sufficed even in one piece"
     if found.was_limited:
-        why += "; the device had enough, so the process was held to a limit of its own"
+        why += "; the device had enough, so a limit on the process was in the way"
     return f"At {found.at_s:.3g} s{where}: {why}."

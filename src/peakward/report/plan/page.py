@@ -15,28 +15,27 @@ from peakward.report.document import (
 )
 from peakward.report.format import format_cell, format_spread
 from peakward.report.plan import tables
+from peakward.report.provenance import MODEL_FLOPS
 
 N_OPERATORS = 12
 CONVENTIONS = (
-    "Nothing was run. A time follows from each operator's shapes and the device's rates, the host's "
-    "from the number of calls, and the step's from which of the two is behind. Intervals are those "
-    "in which nine in ten measured cases lay, on an H200 and on an H100; for rates from a datasheet, "
-    "and for hosts that are not an H200's, they are wider by judgement. No group of GPUs was measured: "
-    "the ends of what it waits for are all hidden and nothing hidden, at rates that users report.",
-    "Model FLOPs count 2·m·n·k for every matmul that the maths needs, causal attention as half of "
-    "the full score matrix, of a decode step the positions attended to; the head of prefill and decode "
-    "at the last position alone; training is 3 × forward; recomputation is never counted. MFU is model "
-    "FLOP/s over the datasheet's dense peak of the compute type.",
-    "Floor: FLOPs over the peak rate or compulsory bytes over the bandwidth, whichever is longer, by "
-    "phase; under fsdp of a GPU's share of the update. No step can be faster, but of a model that stays "
-    "in the last cache, or of experts whose router has favourites: compulsory are those that choices at "
-    "random would touch.",
-    "Needed memory is what torch's allocator reserves, and the CUDA context, of which "
-    "0.75 GiB are taken; kernels of attention and workspaces are those of an H100, whatever the "
-    "device. There is at least: 97% of what the driver reports, where that is known, else "
-    "90% of the memory as sold.",
-    "Largest batch size: sequences of a GPU's micro-batch, as long as asked for. Longest sequence: "
-    "of as many as asked for, in steps of 64 tokens. GiB is 2**30 bytes, GB/s 10**9 bytes a second.",
+    "Nothing was run. A device's time follows from each operator's shapes and the device's "
+    "rates, the host's from the number of calls, and the step's from whichever of the two is "
+    "behind. Intervals held nine in ten measured cases on an H200 and an H100. For rates from "
+    "a datasheet, and for hosts other than an H200's, they are wider by judgement. No group "
+    "of GPUs was measured: the interval of its waiting time runs from everything hidden to "
+    "nothing hidden, at rates that users report.",
+    f"{MODEL_FLOPS} MFU is model FLOP/s over the datasheet's dense peak of the compute type.",
+    "Floor: the sum over phases of FLOPs over the peak rate or compulsory bytes over the "
+    "bandwidth, whichever is longer; under fsdp the update is a GPU's share. No step can be "
+    "faster, with two exceptions: a model that stays in the last cache, and experts whose "
+    "router has favourites, because compulsory bytes assume random choices.",
+    "Needed memory is what torch's allocator reserves, plus 0.75 GiB for the CUDA context. "
+    "Attention kernels and workspaces are those of an H100 on every device. Available memory "
+    "is 97% of what the driver reports, where that is known, else 90% of the memory as sold.",
+    "Largest batch size: sequences in a GPU's micro-batch at the requested length. Longest "
+    "sequence: at the requested batch size, in steps of 64 tokens. GiB is 2**30 bytes, GB/s "
+    "10**9 bytes a second.",
 )
 
 
@@ -123,17 +122,21 @@ def _notes(plan: Plan) -> tuple[Block, ...]:
     without = [each.forecast.device_name for each in plan.devices if each.forecast.fits is False]
     notes = []
     if without:
-        notes.append(f"Does not fit the memory of {', '.join(without)}: times are as if it did.")
+        notes.append(
+            f"The case does not fit the memory of {', '.join(without)}. Times there assume that it "
+            "does."
+        )
     timed = any(each.forecast.step_s for each in plan.devices)
     if plan.case.model.n_experts > 1 and timed:
         notes.append(
-            "Tokens are taken to go to experts evenly. Intervals are dense models': four mixtures on an "
-            "H100 took 4% to 6% longer than predicted."
+            "Tokens are assumed to spread evenly over the experts. Intervals are those of "
+            "dense models: four mixtures on an H100 took 4% to 6% longer than predicted."
         )
     if plan.case.workload.caches and timed:
         notes.append(
-            "Intervals are those of passes without a cache: of 16 decode steps captured on an H100 13 took "
-            "as long as they say, the others up to 13% longer than predicted."
+            "Intervals are those of passes without a cache: on an H100, 13 of 16 captured "
+            "decode steps lay within them, and the others took up to 13% longer than "
+            "predicted."
         )
     return tuple(Note(text=text) for text in notes)
 
@@ -160,10 +163,10 @@ def _memory(plan: Plan) -> Section:
     found = plan.devices[0].forecast.memory
     if found is None:
         return Section(title="Memory at its peak", blocks=())
-    basis = "" if found.basis == "step" else " Of the same case uncompiled."
+    basis = "" if found.basis == "step" else " These figures are of the same case uncompiled."
     text = (
-        f"{format_cell(found.peak_bytes, 'bytes')} allocated at the most, in the phase "
-        f"{found.phase}, by one GPU.{basis}"
+        f"One GPU allocates at most {format_cell(found.peak_bytes, 'bytes')}, in the phase "
+        f"{found.phase}.{basis}"
     )
     return Section(
         title="Memory at its peak",

@@ -13,7 +13,7 @@ from peakward.report.columns import without_empty
 from peakward.report.format import format_interval
 
 NOT_COMPUTED = "not computed"
-WAITS = {"device": "the device", "host": "the host"}
+WAITS = {"device": "GPU", "host": "host"}
 
 
 def speed(plan: Plan) -> Table:
@@ -27,7 +27,7 @@ def speed(plan: Plan) -> Table:
             Column(name="tokens/s", unit="tokens_per_s"),
             Column(name="MFU", unit="share"),
             Column(name="floor", unit="s"),
-            Column(name="waits for"),
+            Column(name="limited by"),
         ),
         rows=tuple(_speed_row(each.forecast) for each in plan.devices),
         note=_rates(plan),
@@ -41,7 +41,7 @@ def memory(plan: Plan) -> Table:
         columns=(
             Column(name="device", unit="name"),
             Column(name="needed", unit="bytes"),
-            Column(name="there is at least", unit="bytes"),
+            Column(name="available", unit="bytes"),
             Column(name="fits"),
             Column(name="largest batch size", unit="count"),
             Column(name="longest sequence", unit="count"),
@@ -74,8 +74,8 @@ def cost(plan: Plan) -> Table:
             Column(name="energy at most", unit="j"),
         ),
         rows=tuple(_cost_row(each.forecast) for each in plan.devices if each.forecast.step_s),
-        note="Energy: every board at its power limit all the time; the rest of the machine and its "
-        "cooling not counted.",
+        note="Energy is an upper limit: every board draws its power limit all the time. The rest "
+        "of the machine and its cooling are not counted.",
     )
     return without_empty(table)
 
@@ -203,7 +203,7 @@ def communication(plan: Plan) -> Table:
             Column(name="90% interval"),
         ),
         rows=tuple(rows),
-        note="High end: nothing overlaps with compute.",
+        note="At the high end nothing overlaps with compute.",
     )
 
 
@@ -262,8 +262,8 @@ def _beyond(plan: Plan) -> str | None:
     if not any(each.fits and (each.needed_bytes or 0) > each.limit_bytes for each in found):
         return None
     return (
-        "Needed is where nothing limits it: near the limit the allocator returns what it has free, "
-        "and the case fits into less."
+        "Needed assumes no limit. Near the limit the allocator returns its free memory, and "
+        "the case fits into less."
     )
 
 
@@ -273,7 +273,8 @@ def _past_model(plan: Plan) -> str | None:
     if all((each.longest_seq_len or 0) <= accepted for each in plan.devices):
         return None
     return (
-        f"The model accepts {accepted:,} tokens: a longer sequence is what memory alone would hold."
+        f"The model accepts {accepted:,} tokens. A longer sequence says only that memory would "
+        "hold it."
     )
 
 
@@ -289,16 +290,16 @@ def _sources(plan: Plan) -> str | None:
         each.device_name for each in timed if each.time and each.time.source != "datasheet"
     ]
     if not calibrated:
-        return "Rates are those of the datasheets." if timed else None
-    others = "; of the others the datasheets'" if len(calibrated) < len(timed) else ""
-    return f"Rates of {', '.join(calibrated)} are its calibration's{others}."
+        return "Rates are from the datasheets." if timed else None
+    others = "; the others' are from the datasheets" if len(calibrated) < len(timed) else ""
+    return f"Rates of {', '.join(calibrated)} are from its calibration{others}."
 
 
 def _waits(found: Forecast) -> str:
     assert found.time is not None
     shared = found.communication
     if shared is not None and shared.exposed_s.estimate > found.time.step_s.estimate:
-        return "the link"
+        return "link"
     return WAITS[found.time.bound]
 
 

@@ -33,8 +33,8 @@ def path(found: Profile) -> Table:
             Column(name="share", unit="share"),
         ),
         rows=tuple((PATH[kind], ns * NS, share(ns, whole)) for kind, ns in order if ns),
-        note="To end sooner, shorten what is on the path. Profiling makes the host slower, so its "
-        "share is at most this.",
+        note="Only shorter work on the path ends the step sooner. The profiler slows the host, so "
+        "the host's share is at most this.",
     )
 
 
@@ -42,7 +42,7 @@ def on_path(found: Profile) -> Table:
     """The names that hold most of the critical path."""
     shares = () if found.path is None else found.path.shares[:N_ON_PATH]
     return Table(
-        title="What takes most of the critical path",
+        title="Longest parts of the critical path",
         columns=(
             Column(name="kind"),
             Column(name="name", unit="name"),
@@ -77,7 +77,7 @@ def _wait(one: Waiting) -> Row:
 def delays(found: Profile) -> Table:
     """How far the host was ahead."""
     return Table(
-        title="From the return of a launch to the start of its work",
+        title="Launch delay, from a launch's return to its work's start",
         columns=(
             Column(name="device"),
             Column(name="launches", unit="count"),

@@ -31,8 +31,8 @@ RANKS = 16
 """The number of rows on a job's page."""
 LATE = "COMM002"
 NOT_TIED = (
-    "The ranks have no collective in common. Clocks of different hosts cannot be compared without one, so "
-    "who waited for whom is not computed."
+    "The ranks have no collective in common. Without one, clocks of different hosts cannot be "
+    "compared, so waiting times between ranks are not computed."
 )
 LEAST_CAUSE = 0.01
 """An idle cause below this share is not named in the headline."""
@@ -105,7 +105,7 @@ def whole(found: Profile, diagnosis: Diagnosis | None = None) -> Document:
             title="Copies and communication",
             blocks=(*_filled(time_tables.copies(found)), *_filled(time_tables.collectives(found))),
         ),
-        Section(title="How this was read", blocks=_conventions(found)),
+        Section(title="Method", blocks=_conventions(found)),
     )
     return Document(
         title=found.source,
@@ -171,7 +171,7 @@ def _unmatched(found: Job) -> tuple[str, ...]:
         return ()
     return (
         f"{found.n_unmatched:,} collectives are left out of the comparison: the ranks have "
-        "different numbers of their names.",
+        "different numbers of collectives with these names.",
     )
 
 
@@ -181,8 +181,9 @@ def _absent(found: Job) -> tuple[str, ...]:
     n = len(found.ranks) + len(found.absent)
     is_or_are = "rank" if len(found.absent) == 1 else "ranks"
     return (
-        f"The job has {n:,} ranks: no file is of {is_or_are} {rank_tables.spelt(found.absent)}. If the "
-        "late rank is among those, the others' waiting is not told from communication.",
+        f"The job has {n:,} ranks, but no file of {is_or_are} "
+        f"{rank_tables.spelt(found.absent)}. If the late rank is among those, the others' "
+        "waiting is not told from communication.",
     )
 
 
@@ -220,7 +221,7 @@ def _opening(found: Profile) -> tuple[Block, ...]:
     n_kernels = total.n_compute + total.n_communication
     moves = "" if found.is_of_host else f", {total.n_copies:,} copies, {total.n_sets:,} sets"
     n_devices = len(found.breakdown.devices)
-    several = f"{n_devices}: times are sums over them, those of findings of the mean one"
+    several = f"{n_devices}: times are sums over them; findings give the mean GPU's"
     facts = {
         "device": ", ".join(found.devices) or None,
         "GPUs": several if n_devices > 1 else None,

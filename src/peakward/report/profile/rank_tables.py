@@ -23,7 +23,7 @@ def ranks(found: Job, most: int | None = None) -> Table:
         )
     if found.imbalance is not None:
         ratio = format_cell(found.imbalance, "ratio")
-        said.append(f"The rank that computed most did so {ratio} as long as the mean of all.")
+        said.append(f"The rank that computed most took {ratio} the mean of all ranks.")
     if len(kept) < len(found.ranks):
         n_left = len(found.ranks) - len(kept)
         said.append(f"{n_left:,} ranks that were seldom the last to begin are left out.")
@@ -65,7 +65,7 @@ def findings(found: Job, diagnoses: Sequence[Diagnosis]) -> Table:
             shares.setdefault(each.code, {})[rank.rank] = each.share or 0.0
     order = sorted(shares, key=lambda code: (-sum(shares[code].values()), code))
     return Table(
-        title="What holds the ranks back",
+        title="Findings of the ranks",
         columns=(
             Column(name="code"),
             Column(name="finding", unit="name"),

@@ -35,8 +35,8 @@ GPU = Wording(
     categories="GPU work by category and phase",
     nothing="no GPU work",
     parts={},
-    conventions="Busy counts each moment once, whatever number of streams works in it; the tables "
-    "of kernels add durations up. Over several devices, times are sums.",
+    conventions="Busy time counts each moment once, however many streams work; the tables of kernels add "
+    "durations up. Over several devices, times are sums.",
 )
 HOST = Wording(
     unit="operator",
@@ -46,9 +46,9 @@ HOST = Wording(
     categories="Operators by category and phase, self time",
     nothing="no operators",
     parts={"busy": "in operators", "idle": "outside operators: Python, and waiting"},
-    conventions="Time in operators counts each moment once, whatever number of threads works in it; "
-    "the tables of operators add self times up: an operator's duration less that of the operators "
-    "inside it. The category `framework` is views, allocation and autograd's own work.",
+    conventions="Time in operators counts each moment once, however many threads work; the tables of "
+    "operators add self times up: an operator's duration minus that of the operators inside "
+    "it. The category `framework` is views, allocation and autograd's own work.",
 )
 
 

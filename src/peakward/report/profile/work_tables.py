@@ -46,7 +46,7 @@ def top(found: Profile, n: int) -> Table:
     """The kernels or operators that take most, in the width of a screen."""
     groups, words = found.kernels[:n], wording(found)
     return Table(
-        title=f"The {len(groups)} {words.units} that take most",
+        title=f"The {len(groups)} {words.units} that take most time",
         columns=(
             Column(name=words.unit, unit="name"),
             Column(name="category"),
@@ -139,6 +139,7 @@ def operators(found: Profile) -> Table:
             )
             for each in found.operators[:N_OPERATORS]
         ),
-        note="FLOPs are what the maths needs, bytes each input and output once. The roof is the "
-        "datasheet's: the longer of FLOPs over the peak of their type and bytes over the bandwidth.",
+        note="FLOPs are those that the maths needs; bytes count each input and output once. The "
+        "roof is the datasheet's: the longer of FLOPs over the peak of their type and bytes "
+        "over the bandwidth.",
     )

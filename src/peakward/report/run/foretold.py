@@ -102,8 +102,8 @@ def _whole(told: Iterable[Told]) -> Table:
 
 
 _ABOUT = (
-    "Predicted from shapes and the device's rates; the baseline's before it was run. "
-    "Residual: measured over predicted, less one."
+    "Predictions come from shapes and the device's rates; the baseline's was made before it "
+    "ran. Residual: measured over predicted, minus 1."
 )
 
 
@@ -144,8 +144,8 @@ def _parts(name: str, time: StepTime, profile: CaseProfile) -> Table:
         title=f"{name}: work on the device in a step",
         columns=_COLUMNS,
         rows=tuple(_part_row(key, predicted.get(key), profiled.get(key)) for key in keys),
-        note="Predicted times are from one launch to the next, profiled ones of the kernels alone. The "
-        "product in softmax's gradient is profiled as elementwise.",
+        note="Predicted times run from one launch to the next; profiled times are of the kernels "
+        "alone. The product in softmax's gradient is profiled as elementwise.",
     )
 
 

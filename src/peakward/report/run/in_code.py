@@ -28,8 +28,8 @@ def section(base: ModuleCase, best: ModuleCase) -> Section:
     if once != [IMPORT]:
         blocks += [
             Paragraph(
-                text="Once, in this order, when the model is there; `blocks` are the ones that it repeats, "
-                "`lr` is your learning rate:"
+                text="Once, in this order, after the model is built. `blocks` are the model's "
+                "repeated blocks, `lr` is your learning rate:"
             )
         ]
         blocks += [Code(text="\n".join(once))]
@@ -89,7 +89,7 @@ def _each_step(
             lines = [
                 code.around_step,
                 *(f"    {line}" for line in lines),
-                "    ...  # and all else of forward and backward",
+                "    ...  # and the rest of forward and backward",
             ]
     lines += [line for code in codes.values() for line in code.each_step]
     if chosen.get("precision") == "fp16-mixed" and best.workload.trains:

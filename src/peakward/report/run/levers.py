@@ -138,7 +138,7 @@ def unconfirmed(study: Study, read: Investigation) -> tuple[str, ...]:
 def _whole(read: Investigation) -> str | None:
     """A note where the best itself was not confirmed against the baseline."""
     if read.direct is None or read.direct.stage != "confirmed":
-        return "Not confirmed: the best against the baseline, in pairs of their own."
+        return "Not confirmed: the best against the baseline, in its own pairs."
     if read.direct.verdict != "kept":
         return f"Not confirmed: the best against the baseline, {read.direct.reason}."
     return None

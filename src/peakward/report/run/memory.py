@@ -25,7 +25,7 @@ def section(study: Study, read: Investigation) -> Section:
 def _peaks(study: Study, read: Investigation) -> Table:
     predictions = {each.case: each.memory for each in study.forecasts if each.memory is not None}
     return Table(
-        title="The peak: predicted by category, and measured",
+        title="Peak memory: predicted by category, and measured",
         columns=(
             Column(name="configuration", unit="name"),
             Column(name="peak in"),
@@ -38,8 +38,8 @@ def _peaks(study: Study, read: Investigation) -> Table:
             for point in read.points
             if point.case in predictions
         ),
-        note="Measured is the allocator's maximum; only the whole of it is known without a recording "
-        "(`peakward study memory`).",
+        note="Measured: the allocator's maximum. Its categories need a recording (`peakward study "
+        "memory`).",
     )
 
 
@@ -61,7 +61,7 @@ def _levers(study: Study, read: Investigation) -> Table:
         (each.lever, each.base): each for each in study.trials if memory_change(each) is not None
     }
     return Table(
-        title="What each lever did to the peak",
+        title="Effect of each lever on the peak",
         columns=(
             Column(name="lever"),
             Column(name="on"),

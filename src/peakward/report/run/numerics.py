@@ -28,7 +28,7 @@ def numerics_table(study: Study, read: Investigation) -> Table | None:
             Column(name="reason"),
         ),
         rows=tuple(rows),
-        note="Of each lever, the quantity whose error lies nearest its bound.",
+        note="For each lever, the quantity whose error is nearest its bound.",
     )
 
 

@@ -202,7 +202,7 @@ def _floor(study: Study, found: Investigation) -> Section:
     if rates.facts:
         blocks += [Paragraph(text="The ceilings behind the floors:"), rates]
     blocks += _plots(plots.roofline(found))
-    return Section(title="How fast it could run, and how fast it runs", blocks=tuple(blocks))
+    return Section(title="Floor and measured time", blocks=tuple(blocks))
 
 
 def _levers(study: Study, found: Investigation) -> Section:

@@ -43,7 +43,7 @@ def section(study: Study, read: Investigation) -> Section:
     """The front; empty where fewer than two configurations are left."""
     found = front(seen(study.trials, read.baseline.case))
     blocks = () if len(found) < 2 else (TableBlock(table=without_empty(_table(found, read))),)
-    return Section(title="What else could be had", blocks=blocks)
+    return Section(title="Other good configurations", blocks=blocks)
 
 
 def seen(trials: tuple[Trial, ...], baseline: LeverCase) -> tuple[Seen, ...]:
@@ -190,10 +190,11 @@ def _table(found: tuple[Seen, ...], read: Investigation) -> Table:
             )
             for one in found
         ),
-        note=f"Of all that was tried, what no other beats in {_respects(found)} at once; differences under "
-        f"{NEAR:.0%}, and times whose intervals overlap, count as none. Speed-up: over the baseline, by the "
-        "product of the trials that lead there. Numerics: the weakest class of the levers on the way from "
-        "the baseline, approximate where it was not checked.",
+        note=f"Configurations that no other tried one beats in {_respects(found)} at once. "
+        f"Differences under {NEAR:.0%}, and times with overlapping intervals, count as equal. "
+        "Speed-up: over the baseline, as the product of the trials that lead there. Numerics: "
+        "the weakest class of the levers in between, or approximate where it was not "
+        "checked.",
     )
 
 

@@ -11,8 +11,8 @@ from peakward.report.run.investigation import Investigation, Point
 from peakward.stats.remedies import remedies
 
 _OUTPUTS_REMEDY = (
-    "look at the weights and the input, and for dropout or other random operators that run in evaluation; "
-    "times hold, comparisons of the numbers do not"
+    "look at the weights and the input, and for dropout or other random operators that run in "
+    "evaluation; the times are valid, comparisons of the numbers are not"
 )
 N_NAMED = 6
 """The most levers that a sentence names; beyond it the sentence gives their number."""
@@ -57,8 +57,8 @@ def _drifted(found: Investigation) -> list[str]:
         return []
     ratio = format_cell(found.alone, "ratio")
     return [
-        f"Measured alone, minutes apart, the two medians give {ratio}, outside the interval of the pairs: "
-        "this machine's speed drifted. The pairs are to be believed."
+        f"Measured alone, minutes apart, the two medians give {ratio}, outside the interval of "
+        "the pairs: this machine's speed drifted. Trust the pairs."
     ]
 
 
@@ -85,12 +85,18 @@ def told(name: str, validity: Validity) -> str:
 
 def _ended_early(study: Study) -> tuple[str, ...]:
     if study.interrupted:
-        return ("Ended by Ctrl-C: what is here holds. The same command goes on from it.",)
+        return (
+            "Ctrl-C ended the run. The results here are valid, and the same command continues "
+            "from them.",
+        )
     if study.unfinished is not None:
         return (_short(study.unfinished, study.command),)
     if study.complete:
         return ()
-    return ("The budget ended early: what is here holds, and the notes say what was not done.",)
+    return (
+        "The budget ended before the run was complete. The results here are valid, and the notes "
+        "list what was not done.",
+    )
 
 
 def _short(left: Unfinished, command: str) -> str:
@@ -108,7 +114,7 @@ def _left(left: Unfinished) -> str:
         parts.append(f"before all levers were tried ({_named(left.levers)} left)")
     if left.unconfirmed:
         parts.append(f"before all gains were confirmed ({_named(left.unconfirmed)} left)")
-    return " and ".join(parts) or "before all was done (the notes say what was not)"
+    return " and ".join(parts) or "before the run was complete (the notes list what was not done)"
 
 
 def _named(names: tuple[str, ...]) -> str:

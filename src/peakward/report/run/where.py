@@ -105,8 +105,8 @@ def causes(seen: list[Explained], device: str) -> Table:
         rows=tuple(
             (IDLE_CAUSES[cause], *(shares.get(cause) for shares in by_name)) for cause in order
         ),
-        note="Shares of the span. A profiler makes the host slower, so where the host is the cause "
-        "they are at most this.",
+        note="Shares of the span. The profiler slows the host, so shares that the host causes are "
+        "upper limits.",
     )
 
 
@@ -148,7 +148,7 @@ def work(seen: list[Explained]) -> Table:
             )
             for key in order
         ),
-        note=f"Below {format_cell(LEAST_SHARE, 'share')} of each is left out.",
+        note=f"Work below {format_cell(LEAST_SHARE, 'share')} in every configuration is left out.",
     )
 
 
@@ -175,7 +175,7 @@ def kernels(each: Explained) -> Table:
     """The longest kernels of one configuration, in columns that fit a terminal of 80."""
     groups, words = each.found.profile.kernels[:N_KERNELS], wording(each.found.profile)
     return Table(
-        title=f"The {len(groups)} {words.units} that take most in the {each.name}",
+        title=f"The {len(groups)} {words.units} that take most time in the {each.name}",
         columns=(
             Column(name=words.unit, unit="name"),
             Column(name="category"),

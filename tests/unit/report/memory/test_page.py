@@ -103,7 +103,7 @@ def test_a_screen_has_less_than_the_whole():
         assert text.replace("<b>", "") in short.replace("\\<b\\>", "").replace("<b>", "").replace(
             "&lt;b&gt;", ""
         )
-    for text in ("What the allocator did", "Memory over the recording", "why"):
+    for text in ("Allocator activity", "Memory over the recording", "why"):
         assert text in long and text not in short
 
 

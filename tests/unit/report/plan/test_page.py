@@ -55,7 +55,7 @@ def test_a_device_without_a_time_may_fit_it_as_it_is():
 def test_where_nothing_makes_it_fit_the_time_is_as_if_it_did():
     found = planned("h100-sxm-80", limit_bytes=2**20)
     assert summary(found).headline.endswith("a step, if it fitted")
-    assert "times are as if it did" in summary(found).blocks[0].text
+    assert "Times there assume that it does" in summary(found).blocks[0].text
 
 
 def test_where_memory_is_not_predicted_it_is_not_said_to_fit_nowhere():

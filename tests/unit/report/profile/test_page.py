@@ -42,7 +42,7 @@ def test_of_several_gpus_it_is_said_whose_times_are_shown(compiled):
     found = compiled.profile()
     twice = msgspec.structs.replace(found.breakdown, devices=found.breakdown.devices * 2)
     both = msgspec.structs.replace(found, breakdown=twice)
-    said = "2: times are sums over them, those of findings of the mean one"
+    said = "2: times are sums over them; findings give the mean GPU's"
     assert Fact(name="GPUs", value=said) in summary(both).blocks[0].facts
     assert "GPUs" not in {each.name for each in summary(found).blocks[0].facts}
 
@@ -115,7 +115,7 @@ def test_many_ranks_have_room_on_one_page():
 
 
 def test_ranks_without_a_file_are_named():
-    assert "The job has 12 ranks: no file is of ranks 1 to 3, 5. If" in notes(
+    assert "The job has 12 ranks, but no file of ranks 1 to 3, 5. If" in notes(
         job(job_of(8, absent=(1, 2, 3, 5)))
     )
     assert "no file is of rank 1. If" in notes(job(job_of(8, absent=(1,))))

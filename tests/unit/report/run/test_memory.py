@@ -47,7 +47,7 @@ def foretold(run_study):
 
 
 def test_the_predicted_peak_by_category_stands_beside_the_measured(foretold):
-    (row,) = rows(tables(foretold)["The peak: predicted by category, and measured"])
+    (row,) = rows(tables(foretold)["Peak memory: predicted by category, and measured"])
     measured = read(foretold).baseline.measurement.memory.peak_allocated_bytes
     assert row == {
         "configuration": "baseline",
@@ -60,7 +60,7 @@ def test_the_predicted_peak_by_category_stands_beside_the_measured(foretold):
 
 
 def test_each_lever_once_on_each_base_what_saves_most_first(run_study):
-    found = rows(tables(run_study)["What each lever did to the peak"])
+    found = rows(tables(run_study)["Effect of each lever on the peak"])
     changes = [row["change"] for row in found]
     assert found and changes == sorted(changes)
     assert len({(row["lever"], row["on"]) for row in found}) == len(found)

@@ -95,11 +95,11 @@ def test_the_sections_in_order(run_study):
     assert titles(document(run_study)) == [
         "Best composition",
         "Findings",
-        "How fast it could run, and how fast it runs",
+        "Floor and measured time",
         "Where the time goes",
         "Memory",
         "Levers",
-        "What else could be had",
+        "Other good configurations",
         "Validity",
         "Numerics",
         "Notes",
@@ -156,7 +156,7 @@ def test_nothing_tried_and_ended_early(run_study):
     assert shown.headline == "1.00 s a step; no lever was tried"
     assert any("ended early" in block.text for block in shown.blocks if isinstance(block, Note))
     assert titles(shown) == [
-        "How fast it could run, and how fast it runs",
+        "Floor and measured time",
         "Validity",
         "Reproduce",
         "Conventions",
@@ -170,7 +170,7 @@ def test_a_baseline_that_ran_out_of_memory(run_study):
     )
     shown = document(replace(run_study, measurements=(failed, run_study.measurements[1])))
     assert "oom → 97.5 ms a step" in shown.headline
-    tables = [block.table for block in blocks(shown, "How fast it could run, and how fast it runs")
+    tables = [block.table for block in blocks(shown, "Floor and measured time")
               if isinstance(block, TableBlock)]  # fmt: skip
     assert tables[0].rows[0][1] == "oom"
     warned = [block.text for block in shown.blocks if isinstance(block, Note)]

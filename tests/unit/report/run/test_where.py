@@ -22,7 +22,7 @@ def test_baseline_and_best_side_by_side(run_study):
         "The profiled steps",
         "Why the GPU was idle",
         "Work by phase and category",
-        "The 5 kernels that take most in the best",
+        "The 5 kernels that take most time in the best",
     ]
     assert [row[0] for row in found["The profiled steps"].rows] == ["baseline", "best"]
     for _, span_s, busy_s, busy, idle in found["The profiled steps"].rows:
