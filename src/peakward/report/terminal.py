@@ -1,5 +1,6 @@
 """The document in a terminal: lines of the console's width, coloured where possible."""
 
+import re
 from collections.abc import Iterator
 
 from rich.console import Console, RenderableType
@@ -22,7 +23,6 @@ from peakward.report.document import (
     PlotBlock,
     TableBlock,
 )
-from peakward.report.shell import shell_lines
 from peakward.report.terminal_table import hanging, lay_out
 
 
@@ -79,3 +79,18 @@ def _plot(plot: Plot, width: int) -> Iterator[RenderableType]:
         return
     yield Text(plot.title, style="bold")
     yield from (Text(line, no_wrap=True) for line in plot_text.bars(plot, width))
+
+
+def shell_lines(command: str, width: int) -> tuple[str, ...]:
+    """The command broken before its options, with backslashes. It stays whole where a quote might span a
+    break."""
+    if len(command) <= width or re.search("[\"'\\\\]", command):
+        return (command,)
+    first, *options = re.split(" (?=--)", command)
+    lines = [first]
+    for option in options:
+        if len(lines[-1]) + len(option) + 3 <= width:
+            lines[-1] += f" {option}"
+        else:
+            lines.append(f"    {option}")
+    return (*(f"{line} \\" for line in lines[:-1]), lines[-1])

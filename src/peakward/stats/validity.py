@@ -1,6 +1,6 @@
-"""Judges step times: stable, unstable or throttled, with the reasons."""
+"""Judges step times: stable, unstable or throttled, with the reasons and their remedies."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import fmean, median, quantiles
 
 from peakward.records.measurement import Telemetry, Validity, Verdict
@@ -105,3 +105,38 @@ def judge_times(steps_s: Sequence[float], telemetry: Telemetry | None) -> Validi
         unrest = (*_spread(steps_s), *_drift(steps_s), *_modes(steps_s))
     verdict: Verdict = "throttled" if throttling else "unstable" if unrest else "stable"
     return Validity(verdict=verdict, reasons=throttling + unrest)
+
+
+QUIET = "stop the other programs, or keep them off these cores, and run again"
+FREE_GPU = "end the other programs on the GPU, or choose a free one, and run again"
+COOL = "cool the device, raise its power limit or lock a lower clock, and run again"
+LONGER = "time more steps, on a machine that does nothing else"
+
+REMEDIES = (
+    ("other programs used", QUIET),
+    ("other work took", QUIET),
+    ("on the GPU, holding", FREE_GPU),
+    ("utilised by something else", FREE_GPU),
+    ("held by something else", FREE_GPU),
+    ("power cap", COOL),
+    ("the device reported", COOL),
+    ("SM clock", COOL),
+    ("timed steps <", "time more steps, or a smaller case"),
+    ("rose", COOL),
+    ("fell", "warm up for longer, and run again"),
+    ("no steady step time", "warm up for longer, and run again"),
+    ("middle half", LONGER),
+    ("slow outliers", LONGER),
+    ("two modes", LONGER),
+    ("in process", "measure in a fresh process, which runs nothing else"),
+)
+"""Parts of reasons (of `stats.validity` or `lab.measure`) with their remedies. The first match counts. A
+steady rise of step times mostly means that the device grows warm. Stored records have "other work took"."""
+
+
+def remedies(reasons: Iterable[str]) -> tuple[str, ...]:
+    """The remedies of the reasons in their order, each once."""
+    found = (
+        next((remedy for part, remedy in REMEDIES if part in reason), None) for reason in reasons
+    )
+    return tuple(dict.fromkeys(each for each in found if each is not None))

@@ -19,8 +19,8 @@ from peakward.records.profile import CaseProfile
 from peakward.records.protocol import Protocol
 from peakward.records.study import Study
 from peakward.records.trial import Trial
-from peakward.store import artefacts, lock, schema, studies
-from peakward.store.connection import connect_reader, connect_writer, last_writer
+from peakward.store import artefacts, schema, studies
+from peakward.store.connection import connect_reader, connect_writer, last_writer, take_lock
 from peakward.store.faults import told_in_one_line
 from peakward.store.rows import (
     CREATED,
@@ -62,7 +62,7 @@ class Store:
         with suppress(FileNotFoundError):
             schema.refuse_other_files(path)
         with told_in_one_line(path):
-            held = lock.take(path)
+            held = take_lock(path)
             if held is None:
                 raise PeakwardError(
                     f"expected {path} to be free, got one that {last_writer(path)} is writing: "

@@ -1,5 +1,6 @@
 """A trace with all its analyses: the result of `pw.trace`."""
 
+import re
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -8,7 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from peakward.records.device import Accelerator, Device
+from peakward.records.device import Accelerator, Device, Vendor
 from peakward.records.errors import PeakwardError
 from peakward.records.profile import (
     Breakdown,
@@ -27,7 +28,6 @@ from peakward.records.profile import (
 )
 from peakward.records.result import Result
 from peakward.traces import ranks
-from peakward.traces.accelerators import accelerator
 from peakward.traces.breakdown import breakdown, whole_ns
 from peakward.traces.category_rules import Category
 from peakward.traces.copies import transfers
@@ -297,3 +297,34 @@ def in_order(traces: Sequence[Trace]) -> list[Trace]:
         PeakwardError: as `compare` does of ranks.
     """
     return [traces[at] for at in ranks.ordered([each.table for each in traces]).values()]
+
+
+_OF_VENDOR: tuple[tuple[re.Pattern[str], Vendor], ...] = (
+    (re.compile(r"AMD\b|Instinct|Radeon|gfx\d"), "amd"),
+    (re.compile(r"NVIDIA\b|Tesla|GeForce|Quadro|GRID|RTX|[ABHLTV]\d+\b|GB?[12]00\b"), "nvidia"),
+)
+"""Beginnings of devices' names."""
+_OF_CALL: tuple[tuple[re.Pattern[str], Vendor], ...] = (
+    (re.compile(r"hip[A-Z]|hsa_"), "amd"),
+    (re.compile(r"cuda[A-Z]|cu[A-Z]"), "nvidia"),
+)
+"""Beginnings of the names of calls into the driver."""
+
+
+def accelerator(table: Table) -> Accelerator:
+    """The kind of GPU by its devices' names and properties and by the host's calls. With several kinds, only
+    their common properties are set."""
+    vendors = {_vendor(each.name or "", _OF_VENDOR) for each in table.devices} - {None}
+    if not vendors:
+        calls = np.unique(table.host.name[table.host.kind == HostKind.CALL])
+        vendors = {_vendor(table.names[each], _OF_CALL) for each in calls} - {None}
+    vendor = next(iter(vendors)) if len(vendors) == 1 else None
+    stated = [each.compute_capability for each in table.devices]
+    known = [each for each in stated if each is not None]
+    if vendor != "nvidia" or not known or len(known) < len(stated):
+        return Accelerator(vendor=vendor)
+    return Accelerator(vendor=vendor, compute_capability=min(known))
+
+
+def _vendor(name: str, known: tuple[tuple[re.Pattern[str], Vendor], ...]) -> Vendor | None:
+    return next((vendor for begin, vendor in known if begin.match(name)), None)

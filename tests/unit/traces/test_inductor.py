@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peakward.traces.categories import Category, category
 from peakward.traces.inductor import fused, fused_ops, operators
+from peakward.traces.row_categories import Category, category
 from peakward.traces.table import GpuKind
 from peakward.traces.trace import Trace
 

@@ -1,11 +1,13 @@
-"""The layout of the report of `peakward run`."""
+"""The layout of the report of `peakward run`, and its table of numerics."""
 
+import math
 from statistics import fmean
 
 import msgspec
 
 from peakward.records.case import LeverCase, ModuleCase, StepCase
-from peakward.records.study import Plot, Study, Table
+from peakward.records.study import Cell, Column, Plot, Study, Table
+from peakward.records.trial import NumericsError, Trial
 from peakward.report import provenance
 from peakward.report.cases import model, settings, workload
 from peakward.report.columns import without_empty
@@ -31,7 +33,6 @@ from peakward.report.run import (
     in_code,
     levers,
     memory,
-    numerics,
     pareto,
     plots,
     summary,
@@ -39,6 +40,7 @@ from peakward.report.run import (
 )
 from peakward.report.run.figures import figures
 from peakward.report.run.investigation import Investigation, Point, read
+from peakward.report.run.levers import base_name
 from peakward.report.run.warnings import warnings
 from peakward.stats.verdict import reread
 
@@ -254,7 +256,7 @@ def _validity(found: Investigation) -> Section:
 
 
 def _numerics(study: Study, found: Investigation) -> Section:
-    return Section(title="Numerics", blocks=_tables(numerics.numerics_table(study, found)))
+    return Section(title="Numerics", blocks=_tables(numerics_table(study, found)))
 
 
 def _tables(*tables: Table | None) -> tuple[TableBlock, ...]:
@@ -263,3 +265,45 @@ def _tables(*tables: Table | None) -> tuple[TableBlock, ...]:
 
 def _plots(plot: Plot | None) -> tuple[PlotBlock, ...]:
     return () if plot is None else (PlotBlock(plot=plot),)
+
+
+def numerics_table(study: Study, read: Investigation) -> Table | None:
+    """For each tried lever the error nearest its bound; None where no error was computed."""
+    # A confirmed trial repeats its screening's verdict: a dict keeps one of equal rows, in order.
+    rows = dict.fromkeys(row for trial in study.trials for row in _rows(trial, read))
+    if not rows:
+        return None
+    return Table(
+        title="",
+        columns=(
+            Column(name="lever"),
+            Column(name="on"),
+            Column(name="class"),
+            Column(name="verdict"),
+            Column(name="quantity"),
+            Column(name="error", unit="count"),
+            Column(name="base's error", unit="count"),
+            Column(name="bound", unit="count"),
+            Column(name="reason"),
+        ),
+        rows=tuple(rows),
+        note="For each lever, the quantity whose error is nearest its bound.",
+    )
+
+
+def _rows(trial: Trial, read: Investigation) -> tuple[tuple[Cell, ...], ...]:
+    numerics = trial.numerics
+    if numerics is None:
+        return ()
+    worst = max(numerics.errors, key=_nearness, default=None)
+    figures: tuple[Cell, ...] = (None, None, None, None)
+    if worst is not None:
+        figures = (worst.quantity, worst.candidate_error, worst.base_error, worst.bound)
+    names = (trial.lever, base_name(trial.base, read), numerics.declared, numerics.verdict)
+    return ((*names, *figures, numerics.reason),)
+
+
+def _nearness(error: NumericsError) -> float:
+    if error.bound == 0:
+        return math.inf if error.candidate_error else 0.0
+    return error.candidate_error / error.bound

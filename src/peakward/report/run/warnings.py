@@ -8,7 +8,7 @@ from peakward.report.format import format_cell, format_duration
 from peakward.report.reasons import brief
 from peakward.report.run import levers
 from peakward.report.run.investigation import Investigation, Point
-from peakward.stats.remedies import remedies
+from peakward.stats.validity import remedies
 
 _OUTPUTS_REMEDY = (
     "look at the weights and the input, and for dropout or other random operators that run in "

@@ -1,5 +1,6 @@
 """The memory held at one moment: by category, by place, by the stack that allocated it."""
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -9,7 +10,6 @@ from peakward.records.memory_snapshot import MemoryHolder, MemoryShare
 from peakward.traces.memory.frame_marks import is_library, is_node
 from peakward.traces.memory.lifetimes import Lifetimes
 from peakward.traces.memory.origins import CATEGORIES
-from peakward.traces.memory.source_paths import source_path
 from peakward.traces.memory.table import NONE, Flags, Frame, Ints, Snapshot
 
 MOST_HOLDERS: Final = 50
@@ -77,3 +77,15 @@ def _line(frame: Frame, directory: str) -> str:
     if frame.line:
         return f"{source_path(frame.filename, directory)}:{frame.line} {frame.name}"
     return frame.name.replace("(anonymous namespace)", "anonymous").partition("(")[0]
+
+
+_PACKAGE = re.compile(r"^.*[/\\](?:(?:site|dist)-packages[/\\]|src[/\\](?=peakward[/\\]))")
+
+
+def source_path(filename: str, directory: str) -> str:
+    """An installed package's file, and Peakward's own, from the package on; a file under `directory` relative
+    to it; any other file unchanged. No file is below an empty `directory`."""
+    short = _PACKAGE.sub("", filename)
+    if short != filename or not directory:
+        return short
+    return filename.removeprefix(directory.rstrip("/\\") + "/")

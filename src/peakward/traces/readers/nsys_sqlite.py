@@ -30,7 +30,7 @@ def read(path: Path) -> Table:
     """The export at `path` as a table. Raises PeakwardError where it is not one, or damaged.
 
     Calls and GPU work are linked by correlation within a process. NVTX ranges, and the operators among them
-    (see `nsys.operators.label`), are host rows; marks and operating system calls are not.
+    (see `nsys.nvtx.label`), are host rows; marks and operating system calls are not.
     """
     return read_as(path, path)
 

@@ -2,22 +2,28 @@
 
 import os
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from operator import itemgetter
 from pathlib import Path
 from typing import IO
+
+import numpy as np
 
 from peakward.records.errors import PeakwardError
 from peakward.records.printable import printable
 from peakward.traces.readers.gathered import Gathered
 from peakward.traces.readers.gathered_part import take_in
+from peakward.traces.readers.json_times import nanoseconds_of_text
 from peakward.traces.readers.memory_limit import free_bytes
 from peakward.traces.readers.pieces import PIECE_BYTES, Truncated, gunzipped, is_gzip, plain
+from peakward.traces.readers.torch_columns import Timed, add_timed
+from peakward.traces.readers.torch_events import Begin, Id
 from peakward.traces.readers.torch_gather import gather
 from peakward.traces.readers.torch_kinds import foreign_device, foreign_operator
 from peakward.traces.readers.torch_metadata import Metadata
 from peakward.traces.readers.torch_outer import Head, cut_off, head, tail
-from peakward.traces.readers.torch_pairs import pair
 from peakward.traces.readers.torch_second import second_half
 from peakward.traces.readers.torch_table import left_out, said_twice, table
 from peakward.traces.table import Table
@@ -165,3 +171,27 @@ def _refuse_nothing(gathered: Gathered, outer: Metadata) -> None:
             f"{'; '.join(whys)}. Expected an event that can be read, got none among "
             f"{gathered.n_events:,}: give the file as torch.profiler's export_chrome_trace wrote it"
         )
+
+
+def pair(gathered: Gathered) -> None:
+    """Add the halves kept so far, in order of time. An end closes the last open event of its thread.
+
+    Halves without a counterpart are counted as unmatched.
+    """
+    halves, gathered.halves = gathered.halves, []
+    times = nanoseconds_of_text([each.ts for each in halves])
+    open_by_thread: dict[tuple[Id, Id], list[tuple[Begin, int, int]]] = defaultdict(list)
+    whole: list[tuple[int, Begin, int, int]] = []
+    for position in np.argsort(times, kind="stable").tolist():
+        half, time_ns = halves[position], int(times[position])
+        still_open = open_by_thread[half.pid, half.tid]
+        if isinstance(half, Begin):
+            still_open.append((half, position, time_ns))
+        elif still_open:
+            begin, place, start_ns = still_open.pop()
+            whole.append((place, begin, start_ns, time_ns - start_ns))
+    gathered.leave_out(unmatched=len(halves) - 2 * len(whole))
+    if whole:
+        # Sorted by their beginnings in the file, because the places differ.
+        _, begins, starts_ns, durations_ns = zip(*sorted(whole, key=itemgetter(0)), strict=True)
+        add_timed(gathered, Timed(begins, np.array(starts_ns), np.array(durations_ns)))

@@ -2,7 +2,7 @@ import msgspec
 
 from peakward.records.trial import NumericsVerdict
 from peakward.report.run.investigation import read
-from peakward.report.run.numerics import numerics_table
+from peakward.report.run.page import numerics_table
 
 replace = msgspec.structs.replace
 

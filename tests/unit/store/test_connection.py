@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from peakward.records.errors import PeakwardError
-from peakward.store import lock
+from peakward.store.connection import take_lock
 from peakward.store.database import Store
 
 HOLD = """
@@ -107,7 +107,7 @@ def test_a_second_store_of_the_same_process_is_a_second_writer(path: Path) -> No
 
 def test_a_forked_child_does_not_inherit_the_lock(tmp_path: Path) -> None:
     """As a data loader's worker would, when the run that started it is killed."""
-    held = lock.take(tmp_path / "db")
+    held = take_lock(tmp_path / "db")
     assert held is not None
     read_end, write_end = os.pipe()
     child = os.fork()
@@ -117,7 +117,7 @@ def test_a_forked_child_does_not_inherit_the_lock(tmp_path: Path) -> None:
         os._exit(0)
     try:
         held.close()
-        again = lock.take(tmp_path / "db")
+        again = take_lock(tmp_path / "db")
         assert again is not None
         again.close()
     finally:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from peakward.traces.readers.nsys.operators import Label, label
+from peakward.traces.readers.nsys.nvtx import Label, label
 from peakward.traces.table import NONE, HostKind
 
 OP, RANGE = HostKind.OP, HostKind.RANGE

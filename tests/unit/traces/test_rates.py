@@ -3,7 +3,7 @@
 import pytest
 
 from peakward.hardware.devices import device
-from peakward.traces.roof import compute_type, roof_share
+from peakward.traces.rates import compute_type, roof_share
 from peakward.traces.trace import Trace
 
 from .own import COMPILED

@@ -5,9 +5,9 @@ import re
 import pytest
 
 from peakward.traces.memory import holders
+from peakward.traces.memory.holders import source_path
 from peakward.traces.memory.memory import memory
 from peakward.traces.memory.snapshot_file import read
-from peakward.traces.memory.source_paths import source_path
 from stored_results import index
 
 from .files import written
