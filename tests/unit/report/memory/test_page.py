@@ -124,7 +124,7 @@ def test_why_memory_ran_out():
     # Together they would have sufficed: the device's free memory counts where it could be had.
     assert "fragmentation" in verdict(replace(OOM, cached_free_bytes=GIB * 3 // 4))
     limited = verdict(replace(OOM, cached_free_bytes=0, device_free_bytes=2 * GIB))
-    assert "limit of its own" in limited and "would not have sufficed" in limited
+    assert "limit on the process" in limited and "would not have sufficed" in limited
 
 
 def test_lines_keep_the_end_of_their_path():

@@ -82,7 +82,7 @@ def test_ranks_name_the_one_that_is_late():
         "9 collectives that all of them have; rank 1 is late more often than chance"
     )
     assert any(isinstance(each, Note) and "left out" in each.text for each in shown.blocks)
-    assert "did so 1.25× as long as the mean of all" in ranks(found).note
+    assert "took 1.25× the mean of all ranks" in ranks(found).note
     idle = msgspec.structs.replace(found, imbalance=None)
     assert "the mean of all" not in ranks(idle).note
 
@@ -118,13 +118,13 @@ def test_ranks_without_a_file_are_named():
     assert "The job has 12 ranks, but no file of ranks 1 to 3, 5. If" in notes(
         job(job_of(8, absent=(1, 2, 3, 5)))
     )
-    assert "no file is of rank 1. If" in notes(job(job_of(8, absent=(1,))))
+    assert "but no file of rank 1. If" in notes(job(job_of(8, absent=(1,))))
     assert "no file" not in notes(job(job_of(8)))
 
 
 def test_clocks_that_no_collective_ties_are_not_compared():
     found = job(job_of(2, n_collectives=0))
-    assert "Clocks of different hosts cannot be compared without one" in notes(found)
+    assert "Without one, clocks of different hosts cannot be compared" in notes(found)
     (table,) = [each.table for each in found.blocks if isinstance(each, TableBlock)]
     assert {row[-2:] for row in table.rows} == {(None, None)}
     assert "aligned" not in table.note

@@ -101,7 +101,7 @@ def test_what_was_not_confirmed_is_said(run_study):
     more = replace(run_study, trials=(*run_study.trials, unsure))
     assert unconfirmed(more, found) == (), "an interval that holds 1 is no gain"
     cut = replace(run_study, trials=run_study.trials[:-1])
-    assert "the best against the baseline, in pairs" in unconfirmed(cut, read(cut))[-1]
+    assert "the best against the baseline, in its own pairs" in unconfirmed(cut, read(cut))[-1]
     doubtful = replace(run_study.trials[-1], verdict="inconclusive", reason="too wide")
     cut = replace(run_study, trials=(*run_study.trials[:-1], doubtful))
     assert unconfirmed(cut, read(cut))[-1].endswith("the baseline, too wide.")
