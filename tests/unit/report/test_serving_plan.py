@@ -44,7 +44,7 @@ def test_it_says_what_may_beat_its_floors():
     _, found = report("h100-sxm-80")
     (conventions,) = (each for each in found.sections if each.title == "Conventions")
     said = conventions.blocks[0].texts[0]
-    for exception in ("last cache", "router has favourites", "calibration"):
+    for exception in ("last cache", "router has favourites", "calibrated"):
         assert exception in said
 
 

@@ -154,7 +154,11 @@ def test_nothing_tried_and_ended_early(run_study):
     )
     shown = document(bare)
     assert shown.headline == "1.00 s a step; no lever was tried"
-    assert any("ended early" in block.text for block in shown.blocks if isinstance(block, Note))
+    assert any(
+        "budget ended before the run was complete" in block.text
+        for block in shown.blocks
+        if isinstance(block, Note)
+    )
     assert titles(shown) == [
         "Floor and measured time",
         "Validity",
