@@ -22,7 +22,7 @@ def test_one_screen_says_what_can_be_had_at_best(capsys, monkeypatch, in_tmp):
     words = ("--device", "h100-sxm,l4", "--price", "2,0.5", "--markdown", "plan.md")
     assert main(["plan", *CASE, *words]) == 0
     said = capsys.readouterr().out
-    for part in ("At best", "first token", "largest batch size", "cost of", "FLOPs a byte"):
+    for part in ("At best", "first token", "largest batch size", "cost per", "FLOPs a byte"):
         assert part in said
     assert len(said.splitlines()) < 60
     assert "serving 1 × (1024 + 64) tokens" in Path("plan.md").read_text()
