@@ -116,7 +116,7 @@ def test_selective_checkpointing_keeps_it():
             "cuda",
             {"positions": "alibi"},
             {},
-            "Peakward's attention: attention flash needs positions",
+            "attention flash needs positions",
         ),
         ("cuda", {"head_dim": 72}, {**HOPPER, **BF16}, "attention flash-hopper needs a head_dim"),
         ("cuda", {}, HOPPER, "attention flash-hopper needs the precision"),

@@ -134,7 +134,7 @@ def test_it_is_cut_as_it_is_launched(bits, compute):
     [
         (case("cpu", {}, {**INT8, **dict.fromkeys(OWN, "torch"), "attention": "naive"}),
          "expected weights dense for operators in closed form, got int8"),
-        (case("cuda", {}, INT8, {"pass_": "train_step"}), "Peakward's weights: weights int8 needs the pass"),
+        (case("cuda", {}, INT8, {"pass_": "train_step"}), "weights int8 needs the pass"),
         (case("cuda", {"d_ff": 64}, INT4), "weights int4:128 need d_ff in whole groups of 128, got 64"),
         (case("cuda", {}, {**INT8, "precision": "fp8"}), "weights int8 needs the precision"),
         (case("cuda", {"n_experts": 4, "n_active_experts": 2}, INT8), "of linear layers, got a mixture of 4"),

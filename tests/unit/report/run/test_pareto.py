@@ -170,4 +170,4 @@ def test_energy_is_named_only_where_it_was_counted(run_study, joules, respects):
     )
     study = msgspec.structs.replace(run_study, trials=trials)
     (block,) = section(study, read(study)).blocks
-    assert f"no other beats in {respects} at once" in block.table.note
+    assert f"no other tried one beats in {respects} at once" in block.table.note
