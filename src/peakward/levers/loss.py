@@ -86,7 +86,7 @@ AXIS = Axis(
     },
     code={
         "fused": Code(
-            imports=("from peakward.kernels.ops.cross_entropy.api import cross_entropy",),
+            imports=("from peakward.kernels import cross_entropy",),
             each_step=("loss = cross_entropy(logits, targets)",),
         ),
     },

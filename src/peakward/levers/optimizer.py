@@ -89,7 +89,7 @@ AXIS = Axis(
         "adamw-foreach": _of_torch("foreach=True"),
         "adamw-fused": _of_torch("fused=True"),
         "adamw-triton": Code(
-            imports=("from peakward.kernels.ops.adamw.api import TritonAdamW",),
+            imports=("from peakward.kernels import TritonAdamW",),
             once=("optimizer = TritonAdamW(model.parameters(), lr=lr)",),
         ),
     },
