@@ -10,7 +10,7 @@ check:  ## Lint, format, types, import law.
 	mypy
 	lint-imports
 
-test:  ## The fast tier: five minutes on two quiet cores.
+test:  ## The fast tier.
 	$(THREADS) pytest -n 2 -m "not gpu and not full" --hypothesis-profile=same
 
 test-full:  ## Everything that needs no GPU: half an hour.
