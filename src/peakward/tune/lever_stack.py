@@ -101,18 +101,26 @@ class ProvedStack(NamedTuple):
         return whole.ratio.estimate if whole and whole.ratio else 1.0
 
     @property
+    def rest(self) -> LeverStack:
+        """The stack without the steps that failed or did not hold."""
+        return self.stack.without({lever.name for lever, trial in self._timed if not _held(trial)})
+
+    @property
     def mended(self) -> LeverStack:
         """Moves the steps that did not hold to the top, once, and drops those that failed to run."""
-        timed = tuple(zip(self.stack.levers[self.n_untimed :], self.steps, strict=True))
-        failed = {lever.name for lever, trial in timed if trial.status != "ok"}
-        fallen = [
-            lever for lever, trial in timed if trial.status == "ok" and trial.verdict != "kept"
-        ]
-        left = self.stack.without({*failed, *(lever.name for lever in fallen)})
-        mended = left
-        for lever in fallen:
-            mended = mended.on_top(lever)
-        return left if mended.levers == self.stack.levers else mended
+        mended = self.rest
+        for lever, trial in self._timed:
+            if trial.status == "ok" and not _held(trial):
+                mended = mended.on_top(lever)
+        return self.rest if mended.levers == self.stack.levers else mended
+
+    @property
+    def _timed(self) -> tuple[tuple[Lever, Trial], ...]:
+        return tuple(zip(self.stack.levers[self.n_untimed :], self.steps, strict=True))
+
+
+def _held(trial: Trial) -> bool:
+    return trial.status == "ok" and trial.verdict == "kept"
 
 
 def _fell(trial: Trial) -> bool:

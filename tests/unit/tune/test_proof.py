@@ -119,6 +119,16 @@ def test_without_time_for_another_proof_the_rungs_below_are_left():
     assert found.skipped == ["confirming the composition again"]
 
 
+def test_with_little_time_what_held_is_proved_again_without_what_did_not():
+    """A lever that is rejected takes what stands on it with it; to try it once more at the top costs a case
+    more than the others alone."""
+    slow = World(lambda case: additive(case) + 1.0 * (case.configuration.attention == "sdpa"))
+    found, names = proved(slow, "sdpa", "bf16", "cuda-graphs", total_s=36.0)
+    assert names == ["bf16", "cuda-graphs"]
+    assert [len(cases) for cases in slow.proofs] == [4, 3]
+    assert found.skipped == []
+
+
 def test_what_there_is_no_time_to_prove_is_named():
     found, names = proved(World(additive), "bf16", "sdpa", total_s=10.0)
     assert names == ["bf16"]
