@@ -1,7 +1,7 @@
 """Predictions from Python: `pw.floor`, `pw.predict`, `pw.plan` and `pw.plan_serving`, which run nothing."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -13,9 +13,10 @@ from peakward.api.reproduce import to_command
 from peakward.api.session import DB
 from peakward.hardware import devices as catalogue
 from peakward.levers.catalogue import case_obstacle
+from peakward.levers.registry import PLUGINS
 from peakward.prediction.floor import floor as predicted
 from peakward.prediction.planning.forecast import forecast
-from peakward.prediction.planning.plan import plan as planned
+from peakward.prediction.planning.plan import plan as plan_of
 from peakward.prediction.planning.serving import serving_plan
 from peakward.prediction.planning.site import Site, site
 from peakward.records import check, codec
@@ -25,10 +26,11 @@ from peakward.records.device import Device
 from peakward.records.errors import PeakwardError
 from peakward.records.inference import ServingWorkload
 from peakward.records.model_shape import ModelShape
-from peakward.records.plan import Forecast, Group, Parallel, Plan
+from peakward.records.plan import DevicePlan, Forecast, Group, Parallel, Plan
 from peakward.records.prediction import Prediction
 from peakward.records.printable import quoted
 from peakward.records.serving_plan import ServingPlan
+from peakward.store.kept import kept
 
 if TYPE_CHECKING:
     import torch
@@ -181,6 +183,16 @@ def plan(
     group, prices = _group(gpus, parallel), _prices(price_per_gpu_hour)
     where = sites(names, calibration=calibration, group=group, prices=prices)
     return planned(case, where, command=_plan_command(case, names, group, prices))
+
+
+def planned(case: ModelCase, where: Sequence[Site], *, command: str) -> Plan:
+    """The plan of a checked case; a device's part, once computed, is kept on disk."""
+
+    def keep(case: ModelCase, on: Site, make: Callable[[], DevicePlan]) -> DevicePlan:
+        parts = (case, on.device, on.calibration, on.group, on.price_per_gpu_hour, PLUGINS)
+        return kept(parts, DevicePlan, make)
+
+    return plan_of(case, where, command=command, keep=keep)
 
 
 def plan_serving(

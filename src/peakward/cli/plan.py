@@ -1,7 +1,7 @@
 """Predict a case on hardware that nobody has at hand: time, memory, cost, levers."""
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, TypeVar, cast, get_args
 
@@ -17,17 +17,16 @@ from peakward.api.predictions import (
     MAX_PRICE,
     expect_to_apply,
     gpu_group,
+    planned,
     read_calibration,
     sites,
 )
 from peakward.cli import options, output, values
 from peakward.cli.vocabulary import ViewOptions, Views, Work, WorkOptions, option
 from peakward.levers.registry import AXES
-from peakward.prediction.planning.plan import plan
 from peakward.prediction.planning.serving import serving_plan
 from peakward.prediction.planning.site import Site
 from peakward.records import check
-from peakward.records.case import ModelCase
 from peakward.records.errors import PeakwardError
 from peakward.records.inference import (
     CacheType,
@@ -37,11 +36,10 @@ from peakward.records.inference import (
     WeightFormat,
     WeightType,
 )
-from peakward.records.plan import DevicePlan, Group, Parallel
+from peakward.records.plan import Group, Parallel
 from peakward.records.serving_plan import ServingPlan
 from peakward.report import plan as pages
 from peakward.report import serving_plan as serving_pages
-from peakward.store.kept import kept
 
 T = TypeVar("T")
 
@@ -119,17 +117,11 @@ def main(given: Options, command: str) -> int:
     case = options.single_shape(given.case, "cuda", options.settings(given.lever, "--lever"))
     expect_to_apply(case)
     targets = output.targets(given.views)
-    found = plan(case, where, command=command, keep=_kept)
+    found = planned(case, where, command=command)
     whole = pages.whole(found)
     screen = whole if given.operators else pages.summary(found)
     output.show(found, targets, as_json=given.views.json, document=whole, screen=screen)
     return 0
-
-
-def _kept(case: ModelCase, on: Site, make: Callable[[], DevicePlan]) -> DevicePlan:
-    """A device's part of a plan, once computed, is kept on disk."""
-    parts = (case, on.device, on.calibration, on.group, on.price_per_gpu_hour)
-    return kept(parts, DevicePlan, make)
 
 
 def _serve(given: Options, where: Sequence[Site], command: str) -> int:

@@ -30,7 +30,10 @@ def kept(parts: Sequence[object], kind: type[R], make: Callable[[], R]) -> R:
     """The record that `make` gives, from disk where the same code made it from the same parts before."""
     name = hashlib.sha256(_source())
     name.update(msgspec.json.encode((kind.__name__, parts)))
-    file = _folder() / f"{name.hexdigest()[:32]}.json"
+    folder = _folder()
+    if folder is None:
+        return make()
+    file = folder / f"{name.hexdigest()[:32]}.json"
     with suppress(OSError, PeakwardError):
         return codec.from_json(file.read_bytes(), kind)
     made = make()
@@ -39,11 +42,15 @@ def kept(parts: Sequence[object], kind: type[R], make: Callable[[], R]) -> R:
     return made
 
 
-def _folder() -> Path:
+def _folder() -> Path | None:
+    """None for a user without a home."""
     if place := os.environ.get(PLACE):
         return Path(place)
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "peakward" / "plans"
+    try:
+        return (Path(base) if base else Path.home() / ".cache") / "peakward" / "plans"
+    except RuntimeError:
+        return None
 
 
 @cache
@@ -64,5 +71,9 @@ def _write(file: Path, data: bytes) -> None:
     for each in older[: max(0, len(older) + 1 - MOST_FILES)]:
         each.unlink(missing_ok=True)
     with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as written:
-        written.write(data)
+        try:
+            written.write(data)
+        except OSError:
+            Path(written.name).unlink()
+            raise
     Path(written.name).replace(file)

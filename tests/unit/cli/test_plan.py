@@ -6,6 +6,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+import peakward as pw
+from peakward.api import predictions
 from peakward.cli.main import main
 from peakward.records import codec
 from peakward.records.calibration import Calibration
@@ -47,6 +49,19 @@ def test_a_plan_is_computed_once(tmp_path, monkeypatch, capsysbinary):
     monkeypatch.setenv("PEAKWARD_CACHE", str(tmp_path))
     assert main([*asked[:-1], "--price", "2", "--json"]) == 0
     assert len(list(tmp_path.iterdir())) == 2 * computed == 4
+
+
+def test_python_finds_what_the_command_computed_until_a_package_brings_levers(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv("PEAKWARD_CACHE", str(tmp_path))
+    assert main(["plan", *CASE, "--device", "h100-sxm"]) == 0
+    case = pw.case("small", batch_size=2, seq_len=128, device="cuda")
+    pw.plan(case, ["h100-sxm"])
+    assert len(list(tmp_path.iterdir())) == 1
+    monkeypatch.setattr(predictions, "PLUGINS", ("toy 1.0",))
+    pw.plan(case, ["h100-sxm"])
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_everything_is_asked_for(capsys):

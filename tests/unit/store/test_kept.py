@@ -62,6 +62,13 @@ def test_where_nothing_can_be_kept_it_is_computed(tmp_path, monkeypatch, compute
     assert total((1, 2), computed) == 3
 
 
+def test_without_a_home_it_is_computed(monkeypatch, computed):
+    for name in (PLACE, "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(room.Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
+    assert total((1, 2), computed) == 3
+
+
 def test_the_oldest_files_go_first(place, computed, monkeypatch):
     monkeypatch.setattr(room, "MOST_FILES", 2)
     for i in range(5):
