@@ -25,7 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 class Gate:
-    """What `peakward_gate` gives."""
+    """The function that the fixture `peakward_gate` gives."""
 
     def __init__(self, root: Path, *, update: bool) -> None:
         self._root, self._update = root, update

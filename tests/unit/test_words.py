@@ -11,21 +11,25 @@ FRAGMENTS = ("Of", "That", "What")
 """The first words of docstrings that continue a sentence which the code began."""
 DONE = (
     "api",
+    "cli",
     "diagnose",
     "hardware",
     "kernels",
     "lab/data",
     "lab/inference",
+    "lab/levers",
     "lab/measure",
     "lab/micro",
     "lab/models",
     "lab/numerics",
+    "levers",
     "models",
     "records",
     "report",
     "stats",
     "store",
     "traces",
+    "tune",
 )
 """The rooms whose docstrings are plain sentences."""
 

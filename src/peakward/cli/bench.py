@@ -31,7 +31,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     case: Cases = CaseOptions()
-    """What is run: every combination of the lists."""
+    """The cases to run: every combination of the lists."""
     lever: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], option("NAME,…", "none")] = ()
     """Levers pulled in every case: a short way to say the options above."""
     warmup: Annotated[str, option("N,…", "until steady")] = "until-steady"

@@ -41,7 +41,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         option("cpu|cuda", "cuda where there is one"),
     ] = None
-    """What is probed or calibrated."""
+    """The device to probe or calibrate."""
     db: Annotated[str, option("FILE", "peakward.db")] = "peakward.db"
     """Where a calibration is stored."""
     json: bool = False
@@ -62,7 +62,7 @@ def main(given: Options, _command: str) -> int:
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
-    """What this machine is: the record that `probe --json` prints."""
+    """This machine: the record that `probe --json` prints."""
 
     environment: Environment
     has_compiler: bool

@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def overview() -> str:
-    """What `peakward --help` prints."""
+    """Returns the text of `peakward --help`."""
     lines = [f"  {name:<9} {command.summary}" for name, command in COMMANDS.items()]
     return "\n".join(
         (

@@ -46,7 +46,7 @@ MAX_CASES = 10_000
 
 
 class Defaults(msgspec.Struct, frozen=True, kw_only=True):
-    """What runs where nothing was asked for."""
+    """The case that runs where nothing was asked for."""
 
     model: str
     batch_size: str
@@ -182,7 +182,7 @@ def levers(texts: Iterable[str]) -> tuple[Lever, ...]:
 
 
 def _settings(options: WorkOptions, start: dict[str, Any]) -> list[dict[str, Any]]:
-    """Of each configuration, the fields that are not as the baseline has them."""
+    """Returns the fields of each configuration that differ from the baseline's."""
     axes: list[list[tuple[str, Any]]] = []
     for field, option in OPTION_OF.items():
         text = getattr(options, field)

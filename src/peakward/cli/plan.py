@@ -78,21 +78,21 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     case: Work = WorkOptions()
-    """What is to run."""
+    """The case to plan."""
     serving: Serving = ServingOptions()
-    """What is to be served."""
+    """The requests to serve."""
     lever: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], option("NAME,…", "none")] = ()
     """Levers pulled from the start: a short way to say the options above."""
     device: Annotated[str, option("NAME,…", DEFAULT_DEVICES)] = DEFAULT_DEVICES
     """Where it is to run."""
     calibration: Annotated[str | None, option("FILE", "the datasheets")] = None
-    """What `peakward devices calibrate --json` printed on one of the devices: narrower intervals."""
+    """The output of `peakward devices calibrate --json` on one of the devices: narrower intervals."""
     gpus: Annotated[str, option("N", "1")] = "1"
     """GPUs of one node, each with a batch of its own."""
     parallel: Annotated[str | None, option("ddp|fsdp", "ddp")] = None
     """How several GPUs share the model."""
     price: Annotated[str | None, option("AMOUNT,…", "none")] = None
-    """Of a GPU for an hour, in any currency: one for all devices, or one for each."""
+    """The price of a GPU for an hour, in any currency: one for all devices, or one for each."""
     operators: bool = False
     """Everything in the terminal too: memory by category, phases, operators."""
     views: Views = ViewOptions()

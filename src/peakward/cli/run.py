@@ -45,8 +45,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """How long it may take, as 90s, 5m or 1h: what has not ended then is ended, and the report says what
     was left and how to go on. The baseline is measured however little it is, in up to a minute."""
     objective: Annotated[str, option("NAME", "latency")] = "latency"
-    """What to seek: latency (the shortest step), throughput (the same levers, then larger batches),
-    memory (the least peak), or energy (the least joules of a step, on a GPU)."""
+    """The quantity to improve: latency (the shortest step), throughput (the same levers, then larger
+    batches), memory (the least peak), or energy (the least joules of a step, on a GPU)."""
     max_memory: Annotated[str | None, option("GIB", "none")] = None
     """Keep nothing whose peak is above this many GiB; while the start is above it, seek memory. The
     start itself runs all the same, which it does not under --memory-limit."""
@@ -55,7 +55,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool = False
     """List what would be run and how long it should take; run nothing."""
     case: Cases = CaseOptions()
-    """What is run: one value an option. Configuration options change the start."""
+    """The case to run: one value an option. Configuration options change the start."""
     results: Results = ResultOptions()
 
 
@@ -86,7 +86,7 @@ def main(given: Options, command: str) -> int:
 
 
 def _asked(given: Options, here: Machine, command: str) -> Investigation:
-    """What the options ask for, checked against this machine."""
+    """Reads the options and checks them against this machine."""
     start = options.settings([given.baseline], "--baseline") if given.baseline is not None else {}
     case = options.single(given.case, here.device, start)
     limit = given.max_memory
@@ -133,7 +133,7 @@ def expectation(
     forecast: Forecast | None,
     fitting: Sequence[str],
 ) -> str:
-    """What the machine allows and what is predicted, said before anything is measured; `fitting` are the
+    """Says before anything is measured what the machine allows and what is predicted; `fitting` are the
     levers each of which makes fit what does not."""
     said = [_ceiling(case, floor)]
     if forecast is not None and forecast.step_s is not None:
@@ -152,7 +152,7 @@ def _memory(forecast: Forecast, needed_bytes: int, fitting: Sequence[str]) -> st
 
 
 def _ceiling(case: LeverCase, prediction: Prediction | None) -> str:
-    """What the machine allows, said before anything is measured."""
+    """Says before anything is measured what the machine allows."""
     if prediction is None:
         return "no floor: what the maths of a module needs is not known"
     if prediction.floor_s is None:

@@ -36,7 +36,7 @@ from peakward.studies.scope import Scope, default_scope, grid
 from peakward.studies.setting import Setting
 
 MAX_WORKERS = 1024
-"""Of what is read as a number; what is sensible here depends on the machine."""
+"""The most workers that an option takes; how many are sensible depends on the machine."""
 _OPTIONS = {
     "models": "--model",
     "seq_lens": "--seq-len",
@@ -76,7 +76,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     data: Annotated[str | None, option("PATH|NAME", "python-topics")] = None
     """Text to load: python-topics, kjv, shakespeare, a file in UTF-8 or a folder of .txt and .md files."""
     tokenizer: Annotated[str | None, option("NAME|FILE", "bpe where its package is")] = None
-    """Of that text: bytes, bpe (learned from it), gpt2, or a Hugging Face tokenizer.json."""
+    """How that text is tokenised: bytes, bpe (learned from it), gpt2, or a Hugging Face tokenizer.json."""
     workers: Annotated[str | None, option("N,…", "the study's")] = None
     """Processes that load text; 0 is none."""
     device: Annotated[str | None, option("cpu|cuda", "cuda where there is one")] = None

@@ -57,7 +57,7 @@ class WorkloadOptions(ShapeOptions, frozen=True, kw_only=True):
     accumulate: Annotated[str, option("N,…", "1")] = "1"
     """Micro-batches in one step of the optimiser."""
     seed: Annotated[str, option("N", "0")] = "0"
-    """Of the random tokens and weights."""
+    """The seed of the random tokens and weights."""
 
 
 if TYPE_CHECKING:
@@ -93,14 +93,14 @@ else:
 
 
 class WorkOptions(SettingOptions, frozen=True, kw_only=True):
-    """What is run, wherever that is. A comma list makes a grid where the command takes one."""
+    """The work to run, on any device. A comma list makes a grid where the command takes one."""
 
     memory_limit: Annotated[str | None, option("GIB,…", "none")] = None
     """A case that needs more memory than this many GiB ends as `oom`."""
 
 
 class CaseOptions(WorkOptions, frozen=True, kw_only=True):
-    """What is run, and where."""
+    """The work to run, and the device."""
 
     device: Annotated[str | None, option("cpu|cuda", "cuda where there is one")] = None
     """Where it runs."""

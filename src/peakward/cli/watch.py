@@ -1,4 +1,4 @@
-"""What a long command shows while it runs, on stderr: a bar on a terminal, a line a stage elsewhere."""
+"""Shows on stderr how far a long command is: a bar on a terminal, a line a stage elsewhere."""
 
 import contextlib
 import time
@@ -98,7 +98,7 @@ def _outcome(measurement: Measurement) -> str:
 
 
 def _note(doing: str, stage: str = "") -> str:
-    """What goes on and how far it is, short enough to leave the bar its place."""
+    """Returns what goes on and how far it is, short enough to leave room for the bar."""
     room = NOTE_WIDTH - len(stage) - len(": ")
     short = doing if len(doing) <= room else doing[: room - 1] + "…"
     return ": ".join(part for part in (short, stage) if part)

@@ -34,7 +34,7 @@ WITHOUT_GRADIENTS: tuple[Pass, ...] = ("forward", "prefill", "decode")
 
 
 class Needs(msgspec.Struct, frozen=True, kw_only=True):
-    """What a setting that no lever brings needs; the fields are those of `Lever`."""
+    """The needs of a setting that no lever brings; the fields are those of `Lever`."""
 
     passes: tuple[Pass, ...] = get_args(Pass)
     device_types: tuple[DeviceType, ...] = ("cpu", "cuda")
@@ -122,7 +122,7 @@ class Axis:
     default; a capability of None is not known, and stands in no way."""
 
     part: Part | None = None
-    """What `function` implements."""
+    """The part of a step that `function` implements."""
     function: Callable[[Any], Any] | None = None
     """The implementation of the part by the value's name. The signatures are those of
     `kernels.ops.attention`, `.rotation`, `.gating` and `.loss`; an optimizer is made of a module and
@@ -137,8 +137,8 @@ class Axis:
     hints: Mapping[Value, CodeHint] = field(default_factory=dict)
     code: Mapping[Value, Code] = field(default_factory=dict)
     called: str | None = None
-    """What a report calls the axis behind the value: "loss" in "fused loss". None: the report has words of
-    its own for it."""
+    """The word for the axis that a report puts behind the value: "loss" in "fused loss". None: the report
+    has words of its own for it."""
 
     leaves_alone: tuple[Phase, ...] = ()
     """Phases of a step that no value of the axis changes."""
@@ -177,6 +177,6 @@ class Axis:
         return self.value(AS_WRITTEN)
 
     def needs(self, value: Value) -> Lever | Needs | None:
-        """What a value needs: as the lever that sets it declares, or on its own."""
+        """Returns the needs of a value: those that its lever declares, or its own."""
         exact = (each for each in self.levers if dict(each.sets).get(self.name) == value)
         return next(exact, None) or self.others.get(value)

@@ -114,7 +114,7 @@ def lacking(lever: Lever, on: Accelerator) -> str | None:
 
 
 def numerics_class(lever: Lever, candidate: LeverCase) -> NumericsClass:
-    """What pulling the lever may do to the numbers of this candidate.
+    """Returns what pulling the lever may do to the numbers of this candidate.
 
     A compiler fuses, and so rounds, a recomputed block otherwise than a kept one.
     """

@@ -145,7 +145,8 @@ def at_work(configuration: Configuration) -> tuple[tuple[Axis, Value], ...]:
 
 
 def _in_order(axes: Iterable[Axis]) -> tuple[Lever, ...]:
-    """What saves time first, then what saves memory, last what pays for that with time."""
+    """Orders levers: those that save time, then those that save memory, and last those that pay for it with
+    time."""
     found = [
         (lever.saves == "memory", axis.costs_time, lever) for axis in axes for lever in axis.levers
     ]

@@ -88,8 +88,8 @@ def _path(path: str) -> str:
 
 
 class _Reads(TorchDispatchMode):
-    """What reads of fake scalars give: where an expert's visits end (`kernels/ops/grouped_matmul`) as
-    many for each as there can be, and 1 for AdamW's step count, on which no shape depends."""
+    """The values that reads of fake scalars give: where an expert's visits end (`kernels/ops/grouped_matmul`)
+    as many for each as there can be, and 1 for AdamW's step count, on which no shape depends."""
 
     def __init__(self, n_visits: int, n_experts: int) -> None:
         super().__init__()

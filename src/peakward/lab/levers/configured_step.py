@@ -56,11 +56,11 @@ class ConfiguredStep(ABC):
 
     @abstractmethod
     def _output_of(self, batch: Sequence[Tensor]) -> Tensor:
-        """Of one micro-batch, without a loss."""
+        """The forward pass of one micro-batch, without a loss."""
 
     @abstractmethod
     def _loss_of(self, batch: Sequence[Tensor]) -> Tensor:
-        """Of one micro-batch."""
+        """The forward pass and the loss of one micro-batch."""
 
     def step(self, mark: Mark = unmarked) -> None:
         """One whole step: all micro-batches and the optimiser."""
@@ -84,14 +84,14 @@ class ConfiguredStep(ABC):
         """While it lasts, steps open the ranges of `ranges` inside the model."""
 
     def loss(self) -> float | None:
-        """Of the last step; waits for it. None where it takes none."""
+        """The loss of the last step, for which it waits; None where a step has no loss."""
         if self.output is None or not self.case.workload.trains:
             return None
         return float(self.output)
 
     def outputs(self) -> Outputs | None:
-        """What the last step gave, and whether one more on its batches gives it again. None of a pass with
-        a loss, which is looked at instead: a step of training gives another at each call."""
+        """The outputs of the last step, and whether one more on its batches gives the same. None for a
+        pass with a loss, which is looked at instead: a step of training gives another at each call."""
         if self.output is None or self._batches is None or self.case.workload.trains:
             return None
         found, self.output = fingerprint(self.output), None
@@ -105,7 +105,7 @@ class ConfiguredStep(ABC):
         return None
 
     def gradients(self) -> tuple[Tensor, ...]:
-        """Of the last step, one for each parameter, without the loss scale."""
+        """The gradients of the last step, one for each parameter, without the loss scale."""
         scale = 1.0 if self.optimizer is not None else self._scaler.get_scale()
         found = (each.grad for each in self.model.parameters())
         return tuple(each / scale for each in found if each is not None)
@@ -128,7 +128,7 @@ class ConfiguredStep(ABC):
         self._source.rewind()
 
     def feeding(self, n_steps: int) -> Feeding | None:
-        """What it took to feed the last `n_steps` steps; None where batches lie on the device."""
+        """The times of feeding the last `n_steps` steps; None where batches lie on the device."""
         return self._source.use(n_steps) if isinstance(self._source, Feed) else None
 
     def release(self) -> None:

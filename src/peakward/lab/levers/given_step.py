@@ -19,7 +19,7 @@ from peakward.records.feeding import LoaderWait
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """What the user gave: a step of no arguments, or of a batch where there is a loader; the model that
+    """The user's step: a step of no arguments, or of a batch where there is a loader; the model that
     it trains and the optimizer that it steps, where they were given too."""
 
     step: Callable[..., object]
@@ -42,7 +42,7 @@ class GivenStep:
 
     @property
     def n_parameters(self) -> int | None:
-        """Of the model, where it was given."""
+        """The number of parameters of the model, where it was given."""
         model = self._given.model
         return None if model is None else sum(each.numel() for each in model.parameters())
 
@@ -62,7 +62,7 @@ class GivenStep:
         return nullcontext() if model is None else module_levers.ranged(model)
 
     def loss(self) -> float | None:
-        """What the last call returned, where that is one number."""
+        """The result of the last call, where it is one number."""
         if len(self.returned) != 1:
             return None
         (only,) = self.returned
@@ -72,7 +72,7 @@ class GivenStep:
         """Nobody looks into the step."""
 
     def waited(self, n_steps: int) -> LoaderWait | None:
-        """What the last steps waited for the loader."""
+        """The times that the last steps waited for the loader."""
         return None if self._feed is None else self._feed.waited(n_steps)
 
 

@@ -18,7 +18,7 @@ Batch = Sequence[Tensor]
 
 
 class Calls(Protocol):
-    """What a step asks of it."""
+    """The calls that a step makes of a module."""
 
     def batches(self, workload: Workload, device: str) -> list[list[tuple[Tensor, ...]]]:
         """For each step its micro-batches."""
@@ -102,7 +102,7 @@ class GivenBatch:
         return main_tensor(self._called(module, batch))
 
     def loss(self, module: nn.Module, batch: Batch) -> Tensor:
-        """That of the module's output."""
+        """The loss of the module's output."""
         output = self._called(module, batch)
         return scalar(output if self._loss is None else self._loss(output))
 

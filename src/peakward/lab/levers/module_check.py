@@ -1,4 +1,4 @@
-"""What is wrong with a user's module, its batch or its loss, told before anything is measured."""
+"""Tells what is wrong with a user's module, its batch or its loss before anything is measured."""
 
 from typing import Any
 

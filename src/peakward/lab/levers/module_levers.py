@@ -60,9 +60,9 @@ class SdpaCalls(TorchFunctionMode):
         super().__init__()
         self.n = 0
         self.dtypes: set[torch.dtype] = set()
-        """That queries came in, or that autocast casts them to."""
+        """The type that queries came in, or that autocast casts them to."""
         self.longest = 0
-        """Of the sums in it: over head_dim, or over keys."""
+        """The longest sum in it: over head_dim, or over keys."""
         self.drops = False
         """Whether a call drops probabilities at random."""
 

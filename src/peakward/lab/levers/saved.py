@@ -1,4 +1,4 @@
-"""What a forward pass leaves allocated for the backward pass."""
+"""Measures what a forward pass leaves allocated for the backward pass."""
 
 from collections.abc import Callable, Sequence
 

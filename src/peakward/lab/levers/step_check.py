@@ -1,4 +1,4 @@
-"""What is wrong with a step given as a function, told before anything is measured."""
+"""Tells what is wrong with a step given as a function before anything is measured."""
 
 import functools
 import inspect
@@ -135,7 +135,7 @@ def _expect_eager(given: Given) -> None:
 
 
 def _held(step: Callable[..., object]) -> Iterator[tuple[str, Any]]:
-    """What the step's code refers to by name, and what its object holds."""
+    """Returns what the step's code refers to by name, and what its object holds."""
     if isinstance(step, functools.partial):
         yield from ((str(i), each) for i, each in enumerate((*step.args, *step.keywords.values())))
         yield from _held(step.func)

@@ -16,12 +16,12 @@ class Fingerprint(NamedTuple):
     n_values: int
     n_nonfinite: int
     sums: tuple[int, ...]
-    """Of each stretch of values, of their bits times odd numbers, modulo 2^64: a change of one value always
-    shows, and so does an exchange of two that differ by less than the whole type."""
+    """A sum for each stretch of values: their bits times odd numbers, modulo 2^64. A change of one value
+    always shows, and so does an exchange of two that differ by less than the whole type."""
 
 
 def fingerprint(values: Tensor) -> Fingerprint:
-    """Of any shape and type. Waits for it."""
+    """Returns the fingerprint of values of any shape and type; waits for the device."""
     stretches = values.detach().reshape(-1).split(_AT_ONCE)
     sums, n_nonfinite = [], 0
     for each in stretches:
