@@ -127,4 +127,5 @@ class Progress:
 
     def say(self, line: str) -> None:
         """Print a line that stays above the bars."""
-        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+        # `py:ng:factory` names a module, and rich would make a picture of its `:ng:`.
+        self._console.print(line, highlight=False, markup=False, emoji=False, soft_wrap=True)

@@ -87,6 +87,22 @@ def test_off_a_terminal_each_stage_is_a_line_with_its_time():
     ]
 
 
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_name_between_colons_is_no_picture(terminal):
+    to = console(terminal=terminal)
+    with Progress(to, patience_s=0.0) as progress:
+        task = progress.track("py:ng:factory", 3)
+        progress.stage("profiling py:ng:factory")
+        progress.say("py:ng:factory done")
+        if terminal:
+            progress._timer.join()  # the bars are up
+            task.advance(1, note="py:ng:factory")
+            progress._bars.refresh()
+    said = to.file.getvalue()
+    assert "py:ng:factory" in said
+    assert said.count(":ng:") == said.count("factory")
+
+
 def test_on_a_terminal_the_bar_shows_the_stage():
     to = console(terminal=True)
     with Progress(to, patience_s=600.0) as progress:
