@@ -6,8 +6,11 @@ A package brings an axis by an entry point of the group `peakward.levers`, whose
     pace = "toy_levers:AXIS"
 """
 
+import sys
 from collections.abc import Iterable
-from importlib.metadata import Distribution, EntryPoint, distributions
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from peakward.levers import (
     attention,
@@ -26,6 +29,9 @@ from peakward.levers.axis import Axis, Value
 from peakward.records.case import Configuration
 from peakward.records.errors import PeakwardError
 from peakward.records.lever import Lever
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution, EntryPoint
 
 GROUP = "peakward.levers"
 BUILT_IN: tuple[Axis, ...] = (
@@ -54,13 +60,33 @@ RESERVED = frozenset(
 """Names of other options, which no axis may take."""
 
 
-def _bringing() -> tuple[tuple[Distribution, EntryPoint], ...]:
-    """The installed entry points. A look at the text first: to parse those of all packages took 58 ms of
-    178 of them, this 13."""
+def _names_the_group(entry: Path) -> bool:
+    """Whether the metadata of a package in this entry of `sys.path` names the group. An archive may."""
+    if entry.is_file():
+        return True
+    with suppress(OSError):
+        for each in entry.iterdir():
+            if each.name.endswith((".dist-info", ".egg-info", "EGG-INFO")):
+                with suppress(OSError):
+                    if f"[{GROUP}]".encode() in (each / "entry_points.txt").read_bytes():
+                        return True
+    return False
+
+
+def _bringing() -> tuple[tuple["Distribution", "EntryPoint"], ...]:
+    """The installed entry points.
+
+    The text of the metadata is searched first. To import `importlib.metadata` and to list all packages
+    costs a start 40 to 80 ms, this look 5, and most installations have no package that brings an axis.
+    """
+    places = [entry for entry in dict.fromkeys(sys.path) if _names_the_group(Path(entry))]
+    if not places:
+        return ()
+    from importlib.metadata import distributions
+
     return tuple(
         (each, point)
-        for each in distributions()
-        if f"[{GROUP}]" in (each.read_text("entry_points.txt") or "")
+        for each in distributions(path=places)
         for point in each.entry_points
         if point.group == GROUP
     )
@@ -73,7 +99,7 @@ PLUGINS: tuple[str, ...] = tuple(
 """The packages that bring levers, with their versions."""
 
 
-def _loaded(brought: Iterable[tuple[Distribution, EntryPoint]]) -> tuple[Axis, ...]:
+def _loaded(brought: Iterable[tuple["Distribution", "EntryPoint"]]) -> tuple[Axis, ...]:
     found = []
     for each, point in brought:
         said = f"{point.value} of the package {each.metadata['Name']}"
