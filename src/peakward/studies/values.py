@@ -70,6 +70,14 @@ def ends(
     return tuple(Value(name, unit, end(field)) for name, field in zip(names, fields, strict=True))
 
 
+def of_row(*values: Value) -> tuple[Value, ...]:
+    """The same values for a table with several lines a row, each line a pair of the row and a part of it."""
+    return tuple(
+        msgspec.structs.replace(value, get=lambda pair, get=value.get: get(pair[0]))
+        for value in values
+    )
+
+
 SIZE = (
     text("model", lambda row: row.point.case.name),
     text("workload", lambda row: workload(row.point.case.workload)),
@@ -99,6 +107,13 @@ def groups(rows: Iterable[R], key: Callable[[R], Hashable]) -> tuple[tuple[R, ..
     for each in rows:
         found.setdefault(key(each), []).append(each)
     return tuple(map(tuple, found.values()))
+
+
+def largest(
+    rows: Iterable[R], key: Callable[[R], Hashable], size: Callable[[R], float]
+) -> tuple[R, ...]:
+    """The row of the largest size of each key, in the order in which the keys first came."""
+    return tuple(max(group, key=size) for group in groups(rows, key))
 
 
 def table(
