@@ -15,6 +15,7 @@ from peakward.records.case_memory import CaseMemory
 from peakward.records.measurement import Interval, Measurement
 from peakward.records.profile import CaseProfile
 from peakward.records.protocol import Protocol
+from peakward.records.rates import Subject
 from peakward.records.study import Conclusion, Plot, Table
 from peakward.stats.compare import median_ratio
 from peakward.studies import readings as read
@@ -201,8 +202,8 @@ class Study(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
     """A study's specification."""
 
     title: str
-    points: Callable[[Setting], Iterable[P]]
-    """Its grid."""
+    points: Callable[[Setting], Iterable[P]] = lambda _setting: ()
+    """Its grid; none of a study that runs no case."""
     tables: tuple[Callable[[View[P]], Iterable[Table]], ...] = ()
     plots: tuple[Callable[[View[P]], Iterable[Plot]], ...] = ()
     claims: tuple[Callable[[View[P]], Iterable[Conclusion]], ...] = ()
@@ -210,6 +211,8 @@ class Study(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
     """Conventions and limits that a reader must know."""
     needs_ceilings: bool = False
     """Whether shares are of the device's ceilings, which are then measured first."""
+    needs_rates: Callable[[Setting], tuple[Subject, ...]] = lambda _setting: ()
+    """The subjects of a full calibration that it reads, which are then measured first."""
     search: Callable[[Recorder, Setting], None] | None = None
     """Measures what depends on the grid's results."""
 
@@ -228,7 +231,9 @@ class Study(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
 
         All is timed before anything is profiled: a profiler costs its process.
         """
-        if self.needs_ceilings:
+        if subjects := self.needs_rates(setting):
+            lab.calibrate(subjects)
+        elif self.needs_ceilings:
             lab.ceilings()
         lab.measure_all(self.plan(setting))
         if self.search is not None:
