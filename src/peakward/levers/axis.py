@@ -24,7 +24,7 @@ from peakward.records.lever import Lever
 from peakward.records.measurement import Phase
 
 Value = str | bool
-Part = Literal["attention", "rotation", "gating", "loss", "optimizer"]
+Part = Literal["attention", "rotation", "gating", "norm", "loss", "optimizer"]
 """The parts of a step that an axis can choose the implementation of."""
 ComputeCapability = tuple[int, int]
 
@@ -67,6 +67,31 @@ class Code(msgspec.Struct, frozen=True, kw_only=True):
     each_step: tuple[str, ...] = ()
     around_step: str | None = None
     """The line of a `with` that forward and backward stand in."""
+
+
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """The operators of a part of the step, written once for time and for memory.
+
+    Both functions write on a `prediction.operators.writer.Writer` (`on`), of a case with a
+    `prediction.operators.plan.Plan` (`plan`); a value is a tensor as operators see it.
+
+    - gating: `forward(on, plan, packed)` takes gate and up side by side (…, 2·d_ff) and returns what the
+      backward pass needs, and the product (…, d_ff). `backward(on, plan, saved, gradient)` returns the
+      gradient of `packed`.
+    """
+
+    forward: Callable[..., Any]
+    backward: Callable[..., Any]
+
+
+class KernelSpeed(msgspec.Struct, frozen=True, kw_only=True):
+    """How fast an operator of Peakward's own moves what it reads and writes, each once."""
+
+    factor: float = 1.0
+    """Its time over a plain addition's of the same bytes."""
+    n_launches: float = 1.0
+    is_measured: bool = False
+    """Stored results have it within 15% of this, from 150 MiB of traffic on."""
 
 
 def written(value: Value) -> str:
@@ -147,6 +172,11 @@ class Axis:
     predicted: Mapping[DeviceType, tuple[Value, ...]] = field(default_factory=dict)
     """Values whose operators and memory the closed form describes, beside the default. Any other value is
     not predicted."""
+    work: Mapping[Value, Work] = field(default_factory=dict)
+    """The operators of `part` under a value. A value without an entry leaves the part's operators to
+    `prediction`."""
+    kernels: Mapping[str, KernelSpeed] = field(default_factory=dict)
+    """Operators of Peakward's own that `work` names, with their speeds."""
     own_kernels: tuple[Value, ...] = ()
     """Values that run a kernel of Peakward's own, which must go with the case for a prediction too."""
 

@@ -6,7 +6,7 @@ from typing import Any, TypeVar, get_args
 
 import msgspec
 
-from peakward.levers.axis import ComputeCapability, Needs, Part, Value, spoken
+from peakward.levers.axis import Axis, ComputeCapability, Needs, Part, Value, Work, spoken
 from peakward.levers.registry import (
     AROUND_A_CALL,
     AXES,
@@ -62,10 +62,21 @@ def with_settings(configuration: Configuration, settings: Mapping[str, Value]) -
 
 def function(part: Part, configuration: Configuration) -> Any:
     """The implementation of a part of a step that the configuration chooses."""
-    axes = [axis for axis in AXES if axis.part == part]
-    chosen = next((axis for axis, _ in reversed(at_work(configuration)) if axis in axes), axes[0])
+    chosen = _axis_of(part, configuration)
     assert chosen.function is not None
     return chosen.function(chosen.value(configuration))
+
+
+def work(part: Part, configuration: Configuration) -> Work | None:
+    """The operators of that implementation, or None where prediction knows them itself."""
+    chosen = _axis_of(part, configuration)
+    return chosen.work.get(chosen.value(configuration))
+
+
+def _axis_of(part: Part, configuration: Configuration) -> Axis:
+    """The axis that chooses the implementation of a part."""
+    axes = [axis for axis in AXES if axis.part == part]
+    return next((axis for axis, _ in reversed(at_work(configuration)) if axis in axes), axes[0])
 
 
 def apply_to_module(module: Any, configuration: Configuration) -> None:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from peakward.levers.axis import Axis, Code, CodeHint, not_seen
+from peakward.levers.axis import Axis, Code, CodeHint, KernelSpeed, not_seen
 from peakward.records.case import Written
 from peakward.records.lever import Lever
 
@@ -14,6 +14,12 @@ def _to_module(module: "torch.nn.Module", value: Written) -> None:
     from peakward.lab.levers import fused_norms
 
     fused_norms.apply(module, value)
+
+
+_FORWARD = KernelSpeed(is_measured=True)
+_BACKWARD = KernelSpeed(factor=1.08, n_launches=2, is_measured=True)
+"""By itself at 0.90 to 0.99 of a copy's rate (`2026-11-23-h100-kernel-speed-rms_norm`, `…-wide`). Another
+launch sums up the gradients of the parameters."""
 
 
 AXIS = Axis(
@@ -48,5 +54,11 @@ AXIS = Axis(
     leaves_alone=("optimizer",),
     unseen=not_seen("a capture has the norms that the module calls"),
     predicted={"cuda": ("fused",)},
+    kernels={
+        "peakward.add_layer_norm": _FORWARD,
+        "peakward.add_layer_norm_backward": _BACKWARD,
+        "peakward.add_rms_norm": _FORWARD,
+        "peakward.add_rms_norm_backward": _BACKWARD,
+    },
     own_kernels=("fused",),
 )

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from peakward.levers.axis import Axis, CodeHint, ComputeCapability, not_seen
+from peakward.levers.axis import Axis, CodeHint, ComputeCapability, KernelSpeed, not_seen
 from peakward.records.case import ConfiguredCase, ModelCase, Written
 from peakward.records.lever import Lever
 
@@ -46,5 +46,9 @@ AXIS = Axis(
     leaves_alone=("optimizer",),
     unseen=not_seen("a capture has the rotation that the module calls"),
     predicted={"cuda": ("fused",)},
+    kernels={
+        "peakward.rope": KernelSpeed(is_measured=True),
+        "peakward.rope_": KernelSpeed(is_measured=True),
+    },
     own_kernels=("fused",),
 )

@@ -1,10 +1,15 @@
 """SwiGLU: the gate's product by torch's operators, or in Peakward's own kernel."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from peakward.levers.axis import Axis, CodeHint, ComputeCapability, not_seen
+from peakward.levers.axis import Axis, CodeHint, ComputeCapability, KernelSpeed, Work, not_seen
 from peakward.records.case import ConfiguredCase, ModelCase, Written
 from peakward.records.lever import Lever
+from peakward.records.op_graph import Operand
+
+if TYPE_CHECKING:
+    from peakward.prediction.operators.plan import Plan
+    from peakward.prediction.operators.writer import Value, Writer
 
 
 def _obstacle(case: ConfiguredCase, _capability: ComputeCapability | None) -> str | None:
@@ -21,6 +26,20 @@ def _function(value: Written) -> Any:
     from peakward.kernels.ops.gating.api import IMPLEMENTATIONS
 
     return IMPLEMENTATIONS[value]
+
+
+def _forward(on: "Writer", _plan: "Plan", packed: "Value") -> tuple[tuple["Value", ...], "Value"]:
+    """Keeps what it reads, and nothing else."""
+    *outer, width = packed.operand.shape
+    half = Operand(shape=(*outer, width // 2), dtype=packed.operand.dtype)
+    return (packed,), on.call("peakward.swiglu", (packed,), (half,))[0]
+
+
+def _backward(
+    on: "Writer", _plan: "Plan", saved: tuple["Value", ...], gradient: "Value"
+) -> "Value":
+    (packed,) = saved
+    return on.call("peakward.swiglu_backward", (gradient, packed), (packed.operand,))[0]
 
 
 AXIS = Axis(
@@ -50,5 +69,10 @@ AXIS = Axis(
     leaves_alone=("optimizer",),
     unseen=not_seen("a capture has the activation that the module calls"),
     predicted={"cuda": ("fused",)},
+    work={"fused": Work(forward=_forward, backward=_backward)},
+    kernels={
+        "peakward.swiglu": KernelSpeed(is_measured=True),
+        "peakward.swiglu_backward": KernelSpeed(is_measured=True),
+    },
     own_kernels=("fused",),
 )

@@ -23,17 +23,17 @@ class SavedFeedForward(NamedTuple):
 
 def forward(on: Writer, plan: Plan, x: Value) -> tuple[SavedFeedForward, Value]:
     """The normed residual stream → what is added to it."""
-    up, activated, product = _until_last_product(on, plan, x)
+    up, widened, activated, product = _until_last_product(on, plan, x)
     down, y = products(plan).forward(on, layers(plan).down, product)
-    on.use(x, activated.widened)
+    on.use(x, widened)
     return SavedFeedForward(up, activated, down), y
 
 
 def until_saved(on: Writer, plan: Plan, x: Value) -> SavedFeedForward:
     """As far as torch recomputes it: to the casts for the last product."""
-    up, activated, product = _until_last_product(on, plan, x)
+    up, widened, activated, product = _until_last_product(on, plan, x)
     down = products(plan).until_saved(on, layers(plan).down, product)
-    on.use(x, activated.widened)
+    on.use(x, widened)
     return SavedFeedForward(up, activated, down)
 
 
@@ -53,7 +53,7 @@ def backward(on: Writer, plan: Plan, saved: SavedFeedForward, gradient: Value) -
 
 def _until_last_product(
     on: Writer, plan: Plan, x: Value
-) -> tuple[SavedLinear, SavedActivation, Value]:
+) -> tuple[SavedLinear, Value, SavedActivation, Value]:
     up, widened = products(plan).forward(on, layers(plan).up, x)
     with on.module(f"{BLOCK}.ff"):
-        return up, *activation.forward(on, plan, widened)
+        return up, widened, *activation.forward(on, plan, widened)

@@ -3,6 +3,8 @@
 from typing import Literal, NamedTuple, get_args
 
 from peakward.hardware.grouped_products import CAPABILITIES
+from peakward.levers.axis import Work
+from peakward.levers.catalogue import work
 from peakward.prediction.inference.cache import held_positions
 from peakward.prediction.operators.attention_backend import (
     HOPPER,
@@ -75,7 +77,8 @@ class Plan(NamedTuple):
     loss: Loss
     norm: Written
     rope: Written
-    swiglu: Written
+    gating: Work | None
+    """The operators of the gate's product that a lever chose; None: torch's. So of the parts below."""
     weights: StoredWeights
     groups_in_one_kernel: bool
     """torch multiplies all experts in one kernel, where their widths allow it."""
@@ -156,7 +159,7 @@ def plan(case: ModelCase, compute_capability: ComputeCapability = HOPPER) -> Pla
         loss=case.configuration.loss,
         norm=case.configuration.norm,
         rope=case.configuration.rope,
-        swiglu=case.configuration.swiglu,
+        gating=work("gating", case.configuration),
         weights=case.configuration.weights,
         groups_in_one_kernel=compute == BFLOAT
         and (case.device == "cpu" or compute_capability[0] in CAPABILITIES),

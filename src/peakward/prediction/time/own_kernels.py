@@ -5,6 +5,7 @@ others a step's interval is as much wider as their share of it says (`errors_see
 them.
 """
 
+from peakward.levers.registry import AXES
 from peakward.prediction.operators.attention_backend import ComputeCapability
 from peakward.prediction.operators.linear_loss import PRODUCTS
 from peakward.prediction.operators.tape import FLOAT
@@ -27,38 +28,11 @@ LINEAR_LOSS = frozenset(PRODUCTS)
 """Products at the rates of cuBLAS, between passes over a chunk of logits (`time.linear_loss`)."""
 QUANTISED = frozenset({"peakward.int4_matmul", "peakward.int8_matmul"})
 """Products at shares of a copy's rate, which an H100 took by themselves (`time.quantised_products`)."""
-PASSES: dict[str, Kernel] = {
-    "peakward.add_layer_norm": Kernel(1.0),
-    "peakward.add_layer_norm_backward": Kernel(1.08, 2),
-    "peakward.add_rms_norm": Kernel(1.0),
-    "peakward.add_rms_norm_backward": Kernel(1.08, 2),
-    "peakward.linear_cross_entropy_chunked_backward": Kernel(1.0, 2),
-    "peakward.rope": Kernel(1.0),
-    "peakward.rope_": Kernel(1.0),
-    "peakward.swiglu": Kernel(1.0),
-    "peakward.swiglu_backward": Kernel(1.0),
-    "peakward.cross_entropy_over_logits": Kernel(1.0, 2),
-    "peakward.cross_entropy_backward_over_logits": Kernel(1.0),
-}
-"""Kernels that move their operands once, as fast as an addition does; the loss's mean is a launch. A
-norm's gradients by themselves reach 0.90 to 0.99 of a copy (`2026-11-23-h100-kernel-speed-rms_norm`,
-`…-wide`); those of its parameters are summed by another launch."""
-TIMED = frozenset(
-    {
-        "peakward.add_layer_norm",
-        "peakward.add_layer_norm_backward",
-        "peakward.add_rms_norm",
-        "peakward.add_rms_norm_backward",
-        "peakward.cross_entropy_backward_over_logits",
-        "peakward.rope",
-        "peakward.rope_",
-        "peakward.swiglu",
-        "peakward.swiglu_backward",
-    }
-)
-"""By themselves on an H100 within 15% of what is predicted, from 150 MiB of traffic on
-(`2026-11-2*-h100-kernel-speed-*`). The loss's forward pass is not: of 8,192 tokens
-over 10,000 logits it takes 1.30 times it, of 2,048 over 50,257 1.26."""
+_SPEEDS = {name: speed for axis in AXES for name, speed in axis.kernels.items()}
+PASSES = {name: Kernel(each.factor, each.n_launches) for name, each in _SPEEDS.items()}
+"""Kernels that move their operands once; their axes know how fast."""
+TIMED = frozenset(name for name, each in _SPEEDS.items() if each.is_measured)
+"""Those that stored results have timed by themselves (`2026-11-2*-h100-kernel-speed-*`)."""
 OPERATORS = ATTENTION | LINEAR_LOSS | QUANTISED | PASSES.keys()
 """All that torch calls as one operator."""
 NEVER_MEASURED = OPERATORS - TIMED

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from peakward.prediction.memory.compiled import attention, linear
 from peakward.prediction.memory.compiled.attention import SavedAttention
-from peakward.prediction.memory.compiled.graph import Buffer, Graph
+from peakward.prediction.memory.compiled.graph import Buffer, Graph, GraphWriter
 from peakward.prediction.memory.compiled.linear import SavedLinear
 from peakward.prediction.memory.compiled.norms import SavedNorm
 from peakward.prediction.memory.compiled.stream import stream
@@ -54,7 +54,7 @@ def forward(line: Timeline, plan: Plan, x: int, *, tuning: bool) -> tuple[SavedB
     out, beside = linear.forward(graph, layer.out, mixed, rows)
     second, y = norms.forward(graph, plan, given, beside)
     up, both = linear.forward(graph, layer.up, y, rows)
-    gated = _between(graph, plan, both, writes=_gated(plan))
+    gated = _activated(graph, plan, both)
     down, added = linear.forward(graph, layer.down, gated, rows)
     behind = norms.behind(graph, plan, given, second, added)
     saved = SavedBlock(first, qkv, attended, out, second, up, both, down)
@@ -71,7 +71,7 @@ def backward(line: Timeline, plan: Plan, saved: SavedBlock, gradient: int, *, tu
     narrow = _narrow(graph, plan, incoming)
     gated = linear.of_input(graph, saved.down, narrow, rows)
     down = linear.of_weight(graph, saved.down, narrow)
-    both = _between(graph, plan, gated, saved.both, writes=_both(plan))
+    both = _activated_backward(graph, plan, gated, saved.both)
     normed = linear.of_input(graph, saved.up, both, rows)
     up = linear.of_weight(graph, saved.up, both)
     between = norms.between(graph, plan, saved.ff_norm, normed, incoming)
@@ -91,12 +91,21 @@ def backward(line: Timeline, plan: Plan, saved: SavedBlock, gradient: int, *, tu
     return before.place
 
 
-def _between(graph: Graph, plan: Plan, *reads: Buffer, writes: Operand) -> Buffer:
-    """What lies between the two products of the feed-forward network, in either direction."""
-    if plan.swiglu == "fused":
-        (made,) = graph.operator(*reads, writes=(writes,))
-        return made
-    return graph.fused(*reads, writes=writes)
+def _activated(graph: Graph, plan: Plan, both: Buffer) -> Buffer:
+    """What the first product of the feed-forward network gave → what goes into the second."""
+    if plan.gating is None:
+        return graph.fused(both, writes=_gated(plan))
+    on = GraphWriter(graph)
+    return on.buffer(plan.gating.forward(on, plan, on.value(both, _both(plan)))[1])
+
+
+def _activated_backward(graph: Graph, plan: Plan, gradient: Buffer, both: Buffer) -> Buffer:
+    """Gradient of what goes into the second product → of what the first gave, of which `both` is kept."""
+    if plan.gating is None:
+        return graph.fused(gradient, both, writes=_both(plan))
+    on = GraphWriter(graph)
+    kept, given = (on.value(both, _both(plan)),), on.value(gradient, _gated(plan))
+    return on.buffer(plan.gating.backward(on, plan, kept, given))
 
 
 def _narrow(graph: Graph, plan: Plan, x: Buffer) -> Buffer:

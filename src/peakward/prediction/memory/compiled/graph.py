@@ -8,9 +8,11 @@ a new one of torch's allocator. What no kernel needs any more goes back at once,
 reused. Results of operators that allocate by themselves are new each time.
 """
 
-from typing import Literal, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, NamedTuple
 
 from peakward.prediction.memory.timeline import Category, Timeline
+from peakward.prediction.operators.writer import Value, Writer
 from peakward.records.op_graph import Operand
 
 TUNING_BYTES = 60 * 2**20
@@ -108,6 +110,44 @@ class Graph:
                 each.tensor = tensor
             if tuning and kernel.kind == "fused":
                 line.op(TUNING_BYTES, *(each.place for each in (*kernel.reads, *kernel.writes)))
+
+
+class GraphWriter(Writer):
+    """Writes operators of Peakward's own into a graph: compiled code calls them as they are."""
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__()
+        self._graph = graph
+        self._buffers: list[Buffer] = []
+
+    def value(self, buffer: Buffer, operand: Operand) -> Value:
+        """A buffer as an operator reads it."""
+        self._buffers.append(buffer)
+        return Value(operand, len(self._buffers) - 1)
+
+    def buffer(self, value: Value) -> Buffer:
+        """The buffer that a value lies in."""
+        return self._buffers[value.there]
+
+    def call(
+        self,
+        name: str,
+        inputs: Iterable[Value],
+        outputs: Sequence[Operand],
+        *,
+        scratch: Iterable[int] = (),
+        parameters: Sequence[Operand] = (),
+        **_of_time: Any,
+    ) -> tuple[Value, ...]:
+        """One operator; what has no bytes is not allocated."""
+        del name
+        reads = [self.buffer(each) for each in inputs if each.place is not None]
+        results = (*outputs, *parameters)
+        writes = tuple(each for each in results if each.n_bytes)
+        made = iter(self._graph.operator(*reads, writes=writes, scratch=tuple(scratch)))
+        return tuple(
+            [self.value(next(made), each) if each.n_bytes else Value(each) for each in results]
+        )
 
 
 class _Planner:

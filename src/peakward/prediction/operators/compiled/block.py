@@ -53,7 +53,7 @@ def backward(tape: Tape, plan: Plan) -> None:
 def _activated(tape: Tape, plan: Plan) -> Operand:
     """What the first product gave → what goes into the second."""
     gated, both = _activations(plan)
-    if plan.swiglu == "fused":
+    if plan.gating is not None:
         return activation.forward(Writer(tape), plan, Value(both))[1].operand
     tape.fused("pointwise", ("mul", "silu"), (both,), (gated,))
     return gated
@@ -62,7 +62,7 @@ def _activated(tape: Tape, plan: Plan) -> Operand:
 def _activated_backward(tape: Tape, plan: Plan) -> Operand:
     """Gradient of what goes into the second product → of what the first gave."""
     gated, both = _activations(plan)
-    if plan.swiglu == "fused":
+    if plan.gating is not None:
         saved, product = activation.forward(Writer(), plan, Value(both))
         return activation.backward(Writer(tape), plan, saved, product).operand
     names = ("cat", "mul", "silu", "silu_backward")

@@ -5,6 +5,7 @@ Evidence of what Inductor fuses is of blocks with RMSNorm, RoPE and SwiGLU witho
 
 from typing import get_args
 
+from peakward.levers.registry import at_work
 from peakward.prediction.operators.compiled.attention import KERNELS
 from peakward.prediction.operators.plan import Plan
 from peakward.records.case import ModelCase, ModulePass, Precision
@@ -29,6 +30,9 @@ def expect_covered(case: ModelCase, plan: Plan) -> None:
     # Peakward's other loss writes over its logits, of which a compiler may make a copy first.
     _expect("loss of compiled blocks", configuration.loss, "torch", "chunked", "recomputed")
     _expect("weights of compiled blocks", configuration.weights, "dense")
+    for axis, value in at_work(configuration):
+        if value in axis.work and value not in axis.own_kernels:  # Inductor would fuse it.
+            _expect(f"{axis.name} of compiled blocks", value, axis.default, *axis.own_kernels)
     _expect("precision of compiled blocks", configuration.precision, *precisions)
     _expect("kind of norm of compiled blocks", shape.norm, "rmsnorm")
     _expect("positions of compiled blocks", shape.positions, "rope")
