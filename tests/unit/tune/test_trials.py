@@ -1,10 +1,13 @@
 """What a trial of cases timed in turn says."""
 
+import msgspec
 import pytest
 
 from peakward.lab.measure.messages import Turn
 from peakward.levers.catalogue import lever, pull
 from peakward.records.case import ModelCase, Workload
+from peakward.records.measurement import Interval
+from peakward.records.trial import Bound
 from peakward.tune import trials
 
 from .world import SHAPE
@@ -41,3 +44,15 @@ def test_doubts_that_differ_in_their_figures_alone_are_said_once():
     reason = trials.judged(comparison, rounds, "k", 1.0).reason
     assert reason.endswith("took 60% > 5% of the cores while timing, and in 3 turns more alike")
     assert reason.count("other work") == 1
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "broken"), [(0.4, 0.45, True), (0.4, 0.55, False), (0.55, 0.6, False)]
+)
+def test_a_bound_is_broken_by_the_whole_interval_alone(low, high, broken):
+    kept = trials.trial_of("sdpa", BASE, BASE, "k", stage="confirmed", verdict="kept")
+    ratio = Interval(estimate=(low + high) / 2, low=low, high=high)
+    timed = msgspec.structs.replace(kept, time_ratio=ratio)
+    found = trials.held_to(timed, Bound(least_time_ratio=0.5, basis="floor"))
+    assert found.bound.broken is broken
+    assert found.verdict == ("inconclusive" if broken else "kept")

@@ -11,8 +11,8 @@ from peakward.prediction.operators.weights import weights
 
 CHUNK_ELEMENTS = 1 << 22
 """Quantised at once."""
-CHUNK_BYTES = {"int8": 7, "int4:128": 28}
-"""Of one of these elements what its quantisation has for the meantime (by torch's profiler on a CPU); 4 more
+CHUNK_BYTES = {"int8": 9, "int4:128": 28.5}
+"""Temporary bytes an element, with the stored form of the chunk before (by torch's profiler on a CPU); 4 more
 where the weight is first made fp32."""
 
 
@@ -39,4 +39,4 @@ def _quantise(line: Timeline, layer: Linear, drawn: int) -> None:
     line.keep(*line.ops((each.n_bytes for each in kept(layer)), dense, category="parameters"))
     rows = min(layer.n_out, max(1, CHUNK_ELEMENTS // layer.n_in))
     bytes_each = CHUNK_BYTES[layer.weights] + (4 if layer.stored != FLOAT else 0)
-    line.op(rows * layer.n_in * bytes_each, dense, drawn)
+    line.op(int(rows * layer.n_in * bytes_each), dense, drawn)

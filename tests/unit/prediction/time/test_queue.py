@@ -50,6 +50,19 @@ def test_waits_cost_a_slow_host_what_the_device_then_does_alone():
     assert step_s([Stretch(100, 2.0, 1.0, n_waits=9)]) == pytest.approx(2.0 + 9 * 0.01)
 
 
+def test_a_wait_lies_in_the_middle_of_its_launches():
+    """The host waits after half of a, when the device still has 0.3 s of the last step's b: it ends b and
+    that half, 0.1 s, alone, then the host's other half and b's 0.1 s follow."""
+    a, b = Stretch(100, 1.0, 0.2, n_waits=1), Stretch(10, 0.1, 0.9)
+    assert step_s([a, b]) == pytest.approx(0.9 + 0.1 + 0.5, rel=0.02)
+
+
+def test_a_full_queue_is_what_the_device_still_has_to_do():
+    """The device is behind by DEPTH launches of 3 ms when the host goes on to b, which takes it 4 s."""
+    a, b = Stretch(3000, 0.003, 9.0), Stretch(1, 4.0, 0.0)
+    assert step_s([a, b]) == pytest.approx(9.0 - 3.063 + 4.0, rel=1e-3)
+
+
 STRETCHES = st.lists(
     st.builds(Stretch, st.integers(1, 300), st.floats(0, 1), st.floats(0, 1), st.integers(0, 5)),
     min_size=1,

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from peakward.models.presets import model
-from peakward.prediction.memory.compiled import block
+from peakward.prediction.memory.compiled import block, readout
 from peakward.prediction.memory.peak import peak_memory
 from peakward.prediction.memory.plan import planned
 from peakward.prediction.memory.timeline import Timeline
@@ -52,6 +52,17 @@ def test_torch_s_rope_keeps_queries_and_keys_twice_and_attention_s_result_too():
     """Beside the projection of all three, and head by head as well as row by row."""
     ours, theirs = kept(case("bf16")), kept(case("bf16", rope="torch"))
     assert theirs - ours == TOKENS * 3 * D * 2
+
+
+def test_what_a_readout_keeps():
+    """The normalised stream and its figure a row, the logits, and of each of their rows a maximum and a
+    sum."""
+    made = case("bf16", norm="torch")
+    line, plan = Timeline(), planned(made)
+    saved = readout.loss(line, plan, line.op(plan.hidden.n_bytes), tuning=False)
+    tensors = line.tensors()
+    held = sum(tensors[each].n_bytes for each in {each.place for each in saved.buffers})
+    assert held == TOKENS * (2 * D + 4 + 2 * made.model.vocab_size + 4 + 4)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "bf16-mixed", "fp32"])
