@@ -122,9 +122,9 @@ def table(
     rows: Rows = all_rows,
     *,
     each: Key | None = None,
-    note: str | None = None,
+    note: str | Callable[[Any], str] | None = None,
 ) -> Callable[[View[Any]], Iterator[Table]]:
-    """A table of these values over rows; with `each`, one a group, its title read off its first row."""
+    """A table of these values over rows; with `each`, one a group, titled and noted by its first row."""
 
     def made(view: View[Any]) -> Iterator[Table]:
         found = tuple(rows(view))
@@ -133,7 +133,7 @@ def table(
                 title=title if isinstance(title, str) else title(group[0]),
                 columns=tuple(value.column for value in values),
                 rows=tuple(tuple(value.cell(row) for value in values) for row in group),
-                note=note,
+                note=note(group[0]) if callable(note) else note,
             )
 
     return made
