@@ -17,7 +17,7 @@ from time import perf_counter
 import msgspec
 
 from peakward.lab.measure import probe
-from peakward.records.environment import Environment
+from peakward.records.measurement import Environment
 
 N_RUNS = 10
 TARGET_S = 0.3

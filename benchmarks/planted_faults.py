@@ -30,7 +30,7 @@ from peakward.lab.measure import probe
 from peakward.lab.measure.isolated import Workers
 from peakward.lab.measure.sweep import Sweep
 from peakward.records.case import DeviceType
-from peakward.records.environment import Environment
+from peakward.records.measurement import Environment
 from peakward.report import markdown
 from peakward.store.database import Store
 

@@ -28,10 +28,8 @@ from peakward.lab.measure.stopping import timing_done
 from peakward.lab.measure.telemetry import Sampler
 from peakward.lab.measure.timer import collector_paused, run_steps
 from peakward.records.case import DeviceType
-from peakward.records.environment import Environment
-from peakward.records.measurement import Interval
-from peakward.records.protocol import Protocol
-from peakward.records.trial import Pair
+from peakward.records.lever import Pair
+from peakward.records.measurement import Environment, Interval, Protocol
 from peakward.stats.pairs import ratio_interval
 
 SEARCHING = Protocol(max_timed_s=1e9, max_steps=1 << 30, relative_half_width=1e-9)

@@ -22,9 +22,8 @@ from typing import NamedTuple
 import msgspec
 
 from peakward.lab.measure import probe
-from peakward.records.environment import Environment
-from peakward.records.measurement import Interval
-from peakward.records.trial import Pair
+from peakward.records.lever import Pair
+from peakward.records.measurement import Environment, Interval
 from peakward.stats.pairs import ratio_interval
 
 OURS = """

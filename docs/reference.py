@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import peakward as pw
 from peakward.cli.main import COMMANDS, main
-from peakward.diagnose.rulebook import PARTS, RULES
+from peakward.diagnose.examine import PARTS, RULES
 from peakward.hardware.devices import devices
 from peakward.levers.catalogue import LEVERS
 from peakward.studies.registry import STUDIES

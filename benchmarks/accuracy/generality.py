@@ -13,7 +13,7 @@ import numpy as np
 from accuracy import host_costs
 from accuracy.records import HeldOut, Refit, Replayed
 from peakward.prediction.time.errors_seen import LEVEL
-from peakward.records.step_time import Waits
+from peakward.records.prediction import Waits
 
 Factors = tuple[float, float]
 

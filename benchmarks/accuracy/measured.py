@@ -9,8 +9,7 @@ from accuracy.records import Merged
 from peakward.hardware.devices import match
 from peakward.records import codec
 from peakward.records.case import ModelCase
-from peakward.records.environment import Environment
-from peakward.records.measurement import Measurement, Verdict
+from peakward.records.measurement import Environment, Measurement, Verdict
 from peakward.records.study import Study
 from peakward.stats.validity import MIN_STEPS
 from stored_results import STUDIES, index

@@ -6,7 +6,7 @@ from statistics import median
 from accuracy.measured import Stored, median_s
 from accuracy.records import Repeats, Replayed, Session
 from peakward.records.case import ModelCase
-from peakward.records.step_time import Waits
+from peakward.records.prediction import Waits
 
 
 def sessions(stored: Sequence[Stored], cases: Sequence[Replayed]) -> list[Session]:

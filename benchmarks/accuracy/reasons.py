@@ -9,8 +9,8 @@ from accuracy.records import Reason, Replayed
 from peakward.prediction.time.device_model import DeviceModel
 from peakward.prediction.time.products import ALIGNED_BYTES
 from peakward.records.case import ModelCase
+from peakward.records.prediction import PhaseTime
 from peakward.records.profile import CaseProfile
-from peakward.records.step_time import PhaseTime
 from peakward.report.format import format_cell
 
 PRODUCT_OFF = 0.08

@@ -16,7 +16,7 @@ from peakward.records.calibration import Calibration
 from peakward.records.case import ModelCase, case_key
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Measurement
-from peakward.records.step_time import StepTime
+from peakward.records.prediction import StepTime
 from peakward.report.cases import label
 from stored_results import index
 

@@ -18,7 +18,7 @@ pass (`dispatch.FORWARD_SHARE`) was timed on a CPU, after the worst case here ha
 """
 
 from accuracy.records import Merged, Seen
-from peakward.records.step_time import Waits
+from peakward.records.prediction import Waits
 
 FITTED_ON = "h200-141"
 """The device, by its key."""

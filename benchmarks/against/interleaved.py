@@ -11,8 +11,8 @@ from peakward.lab.measure import nvml
 from peakward.lab.measure.clock import Clock
 from peakward.lab.measure.telemetry import Sampler
 from peakward.lab.measure.timer import collector_paused
+from peakward.records.lever import Pair
 from peakward.records.measurement import Telemetry
-from peakward.records.trial import Pair
 
 N_SETTLING = 2
 """Steps that begin a turn untimed: the queue fills, and the other arm's data leaves the cache."""

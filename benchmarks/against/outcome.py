@@ -9,9 +9,8 @@ import msgspec
 from against.interleaved import Turn
 from against.peer import Setting
 from peakward.records.case import ModelCase
-from peakward.records.environment import Environment
-from peakward.records.measurement import Interval
-from peakward.records.trial import Pair
+from peakward.records.lever import Pair
+from peakward.records.measurement import Environment, Interval
 
 GIB = 2**30
 

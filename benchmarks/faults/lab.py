@@ -24,10 +24,10 @@ from peakward.lab.measure.profile import write
 from peakward.lab.measure.sweep import Sweep
 from peakward.lab.models.given_module import given
 from peakward.records.case import DeviceType, ModelCase, Precision
-from peakward.records.case_memory import CaseMemory
 from peakward.records.errors import PeakwardError
+from peakward.records.measurement import Protocol
+from peakward.records.memory import CaseMemory
 from peakward.records.profile import CaseProfile
-from peakward.records.protocol import Protocol
 from peakward.store.database import Store
 from peakward.tune.memory_records import MemoryRecorder
 from peakward.tune.profiles import Profiler

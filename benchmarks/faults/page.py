@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from accuracy.tables import Columns, table
 from faults.judge import COUNTS, counts, largest_is_first
 from faults.records import OF_THE_MACHINE, Planted, Verdict
-from peakward.diagnose.rulebook import RULES
+from peakward.diagnose.examine import RULES
 from peakward.report.document import Document, Fact, Facts, Items, Section, TableBlock
 
 READ_FIRST = (

@@ -10,11 +10,10 @@ from peakward.hardware import devices
 from peakward.prediction.planning.forecast import forecast
 from peakward.prediction.planning.site import site
 from peakward.records.case import DeviceType, ModelCase, ModuleCase
-from peakward.records.case_memory import CaseMemory
-from peakward.records.environment import Environment
 from peakward.records.finding import Abstention
 from peakward.records.loop import LoopTimes
-from peakward.records.measurement import Measurement
+from peakward.records.measurement import Environment, Measurement
+from peakward.records.memory import CaseMemory
 from peakward.records.profile import Profile
 
 if TYPE_CHECKING:

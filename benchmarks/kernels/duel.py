@@ -15,7 +15,7 @@ from kernels.reading import BLOCK, read
 from kernels.results import Arm as ArmResult
 from kernels.results import Outcome
 from kernels.timing import in_turns
-from peakward.records.trial import Pair
+from peakward.records.lever import Pair
 from peakward.stats.pairs import ratio_interval
 
 WARM_UP_CALLS = 3

@@ -4,8 +4,8 @@ import json
 from statistics import median
 
 from peakward.records import codec
+from peakward.records.lever import Trial
 from peakward.records.study import Study
-from peakward.records.trial import Trial
 from peakward.report.cases import label
 from stored_results import index
 from tables.layout import duration, faster, table

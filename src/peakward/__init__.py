@@ -65,8 +65,8 @@ if TYPE_CHECKING:
     from peakward.records.errors import PeakwardError as PeakwardError
     from peakward.records.inference import ServingWorkload as ServingWorkload
     from peakward.records.measurement import Measurement as Measurement
+    from peakward.records.measurement import Protocol as Protocol
     from peakward.records.model_shape import ModelShape as ModelShape
-    from peakward.records.protocol import Protocol as Protocol
     from peakward.records.study import Study as Study
     from peakward.store.database import Store as Store
     from peakward.traces.memory.memory import memory as memory
@@ -83,9 +83,8 @@ _HOMES = {
     "records.case": ("Configuration", "ModelCase", "ModuleCase", "Workload"),
     "records.errors": ("PeakwardError",),
     "records.inference": ("ServingWorkload",),
-    "records.measurement": ("Measurement",),
+    "records.measurement": ("Measurement", "Protocol"),
     "records.model_shape": ("ModelShape",),
-    "records.protocol": ("Protocol",),
     "records.study": ("Study",),
     "store.database": ("Store",),
     "traces.memory.memory": ("memory",),

@@ -4,27 +4,23 @@ import msgspec
 
 from peakward.records.calibration import Calibration, MatmulRate
 from peakward.records.case import Configuration, ModelCase, Workload
-from peakward.records.case_memory import (
-    CaseMemory,
-    KernelPhase,
-    PeakMoment,
-    PhasePeak,
-    StepClock,
-)
-from peakward.records.environment import Environment
 from peakward.records.finding import Abstention, Diagnosis, Finding, LeverGain
 from peakward.records.finding import Evidence as FindingEvidence
+from peakward.records.lever import NumericsError, NumericsVerdict, Pair, Trial
 from peakward.records.measurement import (
     CompileReport,
+    Environment,
     Interval,
     Measurement,
     MemoryUse,
     PhaseTime,
+    Protocol,
     Run,
     Summary,
     Telemetry,
     Validity,
 )
+from peakward.records.memory import CaseMemory, KernelPhase, PeakMoment, PhasePeak, StepClock
 from peakward.records.model_shape import ModelShape
 from peakward.records.prediction import PhaseFloor, Prediction
 from peakward.records.profile import (
@@ -36,7 +32,6 @@ from peakward.records.profile import (
     Idle,
     Profile,
 )
-from peakward.records.protocol import Protocol
 from peakward.records.study import (
     Conclusion,
     Evidence,
@@ -45,7 +40,6 @@ from peakward.records.study import (
     Series,
     Study,
 )
-from peakward.records.trial import NumericsError, NumericsVerdict, Pair, Trial
 from peakward.studies.bench import table
 from peakward.studies.readings import Readings
 

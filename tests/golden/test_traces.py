@@ -6,7 +6,7 @@ import pytest
 
 from peakward.api.traces import report, trace
 from peakward.records import codec
-from peakward.records.trace_report import TraceReport
+from peakward.records.finding import TraceReport
 from peakward.report import markdown
 from peakward.report import profile as pages
 

@@ -10,7 +10,7 @@ from peakward.lab.measure.calibration import link
 from peakward.lab.measure.calibration.ceilings import ceilings
 from peakward.lab.measure.calibration.product import types
 from peakward.lab.measure.calibration.rates import rates
-from peakward.records.rates import KINDS
+from peakward.records.calibration import KINDS
 
 pytestmark = [
     pytest.mark.gpu,

@@ -10,8 +10,8 @@ from peakward.lab.data.feed import Feed
 from peakward.lab.data.tokens import CachedStream
 from peakward.lab.levers.prepare import prepare
 from peakward.lab.measure.isolated import Workers
-from peakward.records.data import Source, TextData
-from peakward.records.protocol import Protocol
+from peakward.records.case import Source, TextData
+from peakward.records.measurement import Protocol
 
 pytestmark = pytest.mark.gpu
 TEXT = TextData(text=Source("python-topics"))

@@ -7,7 +7,7 @@ from torch.utils.data import DataLoader
 import peakward as pw
 from peakward.lab.measure.live_step import StepWorkers, live_case
 from peakward.levers.catalogue import AROUND_A_CALL, lever, numerics_class, pull
-from peakward.records.protocol import Protocol
+from peakward.records.measurement import Protocol
 
 pytestmark = pytest.mark.gpu
 QUICK = Protocol(warmup_steps=2, min_steps=3, max_steps=3, phases=False)

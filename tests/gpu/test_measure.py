@@ -15,8 +15,8 @@ from peakward.lab.measure.sensors import read_sample
 from peakward.lab.measure.telemetry import Sampler, read_energy_j
 from peakward.lab.measure.timer import run_steps
 from peakward.records.case import Configuration, ModelCase, Workload
+from peakward.records.measurement import Protocol
 from peakward.records.model_shape import ModelShape
-from peakward.records.protocol import Protocol
 
 pytestmark = [
     pytest.mark.gpu,

@@ -8,7 +8,7 @@ from peakward.lab.measure.isolated import Workers
 from peakward.lab.measure.messages import MemoryRecorded
 from peakward.prediction.memory.peak import peak_memory
 from peakward.prediction.parameters import n_parameters
-from peakward.records.protocol import Protocol
+from peakward.records.measurement import Protocol
 from peakward.traces.memory.case_memory import recorded
 from peakward.traces.memory.memory import memory
 from peakward.traces.memory.step_clock import step_clock

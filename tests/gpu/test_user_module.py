@@ -11,7 +11,7 @@ from peakward.lab.measure.live_module import LiveWorkers, live_case
 from peakward.lab.models.given_module import given
 from peakward.lab.numerics.verify import verify
 from peakward.levers.catalogue import LEVERS, numerics_class, obstacle, outside_obstacle, pull
-from peakward.records.protocol import Protocol
+from peakward.records.measurement import Protocol
 
 pytestmark = pytest.mark.gpu
 SOURCES = ["py:tiny_gpt:build", "py:tiny_gpt:with_batch", "hf:llama", "hf:gpt2"]

@@ -8,7 +8,7 @@ from peakward.cli.main import main
 from peakward.lab.measure import probe
 from peakward.records import codec
 from peakward.records.calibration import Calibration, MatmulRate
-from peakward.records.dry_run import DryRun
+from peakward.records.plan import DryRun
 from peakward.records.study import Study
 from peakward.store.database import Store
 

@@ -8,8 +8,7 @@ import pytest
 from peakward.cli.main import COMMANDS, main
 from peakward.lab.measure import probe
 from peakward.lab.measure.isolated import Workers
-from peakward.records.calibration import Calibration, MatmulRate
-from peakward.records.rates import Rates
+from peakward.records.calibration import Calibration, MatmulRate, Rates
 from peakward.store.database import Store
 from peakward.studies import registry
 

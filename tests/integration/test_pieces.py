@@ -7,7 +7,7 @@ from peakward.lab.measure import probe
 from peakward.lab.measure.isolated import Workers
 from peakward.lab.measure.sweep import Sweep
 from peakward.records.case import MicroCase
-from peakward.records.protocol import Protocol
+from peakward.records.measurement import Protocol
 from peakward.store.database import Store
 
 PROTOCOL = Protocol(warmup_steps=2, min_steps=3, max_steps=3, timeout_s=600.0)

@@ -20,9 +20,9 @@ WRITER = """
 import sys
 from pathlib import Path
 from peakward.records.case import StepCase
-from peakward.records.environment import Environment
+from peakward.records.measurement import Environment
 from peakward.records.measurement import Measurement, Run
-from peakward.records.protocol import Protocol
+from peakward.records.measurement import Protocol
 from peakward.store.database import Store
 
 path, round_, n_planned = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])

@@ -15,8 +15,8 @@ import pytest
 from peakward.lab.measure import conversation
 from peakward.lab.measure.isolated import Workers
 from peakward.records.case import ModelCase, Workload
+from peakward.records.measurement import Protocol
 from peakward.records.model_shape import ModelShape
-from peakward.records.protocol import Protocol
 
 SCRIPT = Path(__file__).with_name("faulty_worker.py")
 FAULTS = (
@@ -179,7 +179,7 @@ from pathlib import Path
 import msgspec
 from peakward.lab.measure.isolated import Workers
 from peakward.records.case import ModelCase
-from peakward.records.protocol import Protocol
+from peakward.records.measurement import Protocol
 
 case = msgspec.json.decode(sys.argv[2], type=ModelCase)
 with Workers(argv=(sys.executable, sys.argv[1])) as workers:

@@ -9,7 +9,7 @@ import msgspec
 from faults import page
 from faults.gate import regressions
 from faults.judge import alarms, largest_is_first, recall
-from peakward.diagnose.rulebook import RULES
+from peakward.diagnose.examine import RULES
 from peakward.report import markdown
 
 

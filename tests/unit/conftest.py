@@ -9,16 +9,16 @@ import pytest
 
 from peakward.models.presets import model
 from peakward.records.case import ModelCase, Workload
-from peakward.records.environment import Environment
 from peakward.records.measurement import (
+    Environment,
     Interval,
     Measurement,
     MemoryUse,
+    Protocol,
     Run,
     Summary,
     Validity,
 )
-from peakward.records.protocol import Protocol
 from peakward.records.study import Study
 
 ENVIRONMENT = Environment(

@@ -9,7 +9,7 @@ import pytest
 
 import peakward as pw
 from peakward.cli.main import COMMANDS
-from peakward.diagnose.rulebook import PARTS, RULES
+from peakward.diagnose.examine import PARTS, RULES
 from peakward.hardware.devices import devices
 from peakward.levers.catalogue import LEVERS
 from peakward.studies.registry import STUDIES

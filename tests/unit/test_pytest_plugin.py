@@ -11,9 +11,7 @@ import pytest
 
 from peakward.api import gate
 from peakward.records.case import StepCase
-from peakward.records.environment import Environment
-from peakward.records.measurement import Interval, Measurement, Summary
-from peakward.records.protocol import Protocol
+from peakward.records.measurement import Environment, Interval, Measurement, Protocol, Summary
 
 pytest_plugins = ["pytester"]
 

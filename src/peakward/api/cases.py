@@ -25,11 +25,10 @@ from peakward.records.case import (
     Workload,
 )
 from peakward.records.codec import as_read_back
-from peakward.records.errors import PeakwardError
+from peakward.records.errors import PeakwardError, quoted
 from peakward.records.lever import Lever
+from peakward.records.measurement import Protocol
 from peakward.records.model_shape import ModelShape
-from peakward.records.printable import quoted
-from peakward.records.protocol import Protocol
 
 SOURCE_KINDS = ("py:", "hf:")
 MAX_BATCH_SIZE = 65_536

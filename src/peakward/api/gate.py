@@ -16,7 +16,7 @@ from peakward.records import codec
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Measurement
 from peakward.records.study import Study
-from peakward.store import whole_file
+from peakward.store import artefacts
 from peakward.studies import comparison
 
 THRESHOLD = 0.03
@@ -103,7 +103,7 @@ def keep(baseline: Path, now: Measurement) -> None:
         complete=True,
         measurements=(*others, now),
     )
-    whole_file.write(baseline, codec.to_json(study) + b"\n")
+    artefacts.write(baseline, codec.to_json(study) + b"\n")
 
 
 def said(found: comparison.Change, baseline: Path) -> str:

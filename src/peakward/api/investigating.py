@@ -19,13 +19,11 @@ from peakward.records.case import (
     ModuleCase,
     ModulePass,
 )
-from peakward.records.errors import PeakwardError
+from peakward.records.errors import PeakwardError, quoted
 from peakward.records.finding import Diagnosis
-from peakward.records.lever import Lever, NumericsClass
-from peakward.records.printable import quoted
+from peakward.records.lever import Lever, NumericsClass, Objective
 from peakward.records.study import Study
-from peakward.records.trial import Objective
-from peakward.store import whole_file
+from peakward.store import artefacts
 from peakward.tune.aim import Aim
 from peakward.tune.budget import Budget
 from peakward.tune.costs import HEADLINE
@@ -163,7 +161,7 @@ def investigate(
     if tokens_per_step is not None:
         tokens_per_step = check.rate(tokens_per_step, "tokens_per_step")
     place = check.path(db, "db")
-    whole_file.check(place, overwrite=True, by="db")
+    artefacts.check(place, overwrite=True, by="db")
     session.expect_torch()
     from peakward.lab.levers.given_step import Given
     from peakward.lab.levers.step_check import expect_step

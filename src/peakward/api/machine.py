@@ -8,9 +8,9 @@ import msgspec
 from peakward.levers import catalogue as lever_catalogue
 from peakward.records import check
 from peakward.records.case import DeviceType, LeverCase
-from peakward.records.environment import Environment
 from peakward.records.errors import PeakwardError
 from peakward.records.lever import Lever
+from peakward.records.measurement import Environment
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):

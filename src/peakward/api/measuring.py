@@ -17,10 +17,8 @@ from peakward.api.session import DB, QUIET, Observer
 from peakward.records import check
 from peakward.records.calibration import Calibration
 from peakward.records.case import Case, ConfiguredCase, DeviceType
-from peakward.records.errors import PeakwardError
-from peakward.records.measurement import Measurement
-from peakward.records.printable import quoted
-from peakward.records.protocol import Protocol
+from peakward.records.errors import PeakwardError, quoted
+from peakward.records.measurement import Measurement, Protocol
 from peakward.records.study import Study
 from peakward.studies import comparison
 from peakward.studies.bench import bench as measured_grid

@@ -23,13 +23,11 @@ from peakward.records import check, codec
 from peakward.records.calibration import Calibration
 from peakward.records.case import ConfiguredCase, ModelCase, ModuleCase, ModulePass
 from peakward.records.device import Device
-from peakward.records.errors import PeakwardError
+from peakward.records.errors import PeakwardError, quoted
 from peakward.records.inference import ServingWorkload
 from peakward.records.model_shape import ModelShape
-from peakward.records.plan import DevicePlan, Forecast, Group, Parallel, Plan
+from peakward.records.plan import DevicePlan, Forecast, Group, Parallel, Plan, ServingPlan
 from peakward.records.prediction import Prediction
-from peakward.records.printable import quoted
-from peakward.records.serving_plan import ServingPlan
 from peakward.store.kept import kept
 
 if TYPE_CHECKING:

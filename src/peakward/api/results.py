@@ -16,25 +16,21 @@ from peakward import records
 from peakward.records import check, codec
 from peakward.records.calibration import Calibration
 from peakward.records.device import Device
-from peakward.records.dry_run import DryRun
-from peakward.records.errors import PeakwardError
-from peakward.records.finding import Diagnosis
-from peakward.records.lever_ledger import LeverLedger
+from peakward.records.errors import PeakwardError, quoted
+from peakward.records.finding import Diagnosis, TraceReport
+from peakward.records.lever import LeverLedger
 from peakward.records.memory_snapshot import MemoryReport
-from peakward.records.plan import Plan
-from peakward.records.printable import quoted
+from peakward.records.plan import DryRun, Plan, ServingPlan
 from peakward.records.profile import Profile
 from peakward.records.result import Result
-from peakward.records.serving_plan import ServingPlan
 from peakward.records.study import Studies, Study
-from peakward.records.trace_report import TraceReport
 from peakward.report import any_record, documents, dry_run, findings, serving_plan
 from peakward.report import lever_ledger as ledger_page
 from peakward.report import memory as memory_pages
 from peakward.report import plan as plan_pages
 from peakward.report import profile as trace_pages
 from peakward.report.document import Document
-from peakward.store import whole_file
+from peakward.store import artefacts
 
 NOTEBOOK_HEIGHT = "32em"
 
@@ -130,8 +126,8 @@ def frame(found: Result) -> Any:
 def save(found: Result, path: str | Path, *, force: bool) -> None:
     """Write its record as JSON, whole or not at all."""
     place = check.path(path, "a file")
-    whole_file.check(place, overwrite=check.flag(force, "force"), by="force=True")
-    whole_file.write(place, codec.to_json(record(found)) + b"\n")
+    artefacts.check(place, overwrite=check.flag(force, "force"), by="force=True")
+    artefacts.write(place, codec.to_json(record(found)) + b"\n")
 
 
 def load(path: str | Path) -> Result:

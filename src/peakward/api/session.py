@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from peakward.api.machine import Machine
 from peakward.records.case import Case, LeverCase, ModuleCase
 from peakward.records.errors import PeakwardError
-from peakward.records.measurement import Measurement
-from peakward.records.protocol import Protocol
+from peakward.records.measurement import Measurement, Protocol
 
 if TYPE_CHECKING:
     from peakward.lab.measure.messages import Event

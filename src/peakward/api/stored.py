@@ -10,7 +10,7 @@ from peakward.records.errors import PeakwardError
 from peakward.records.study import Study
 
 if TYPE_CHECKING:
-    from peakward.records.lever_ledger import LeverLedger
+    from peakward.records.lever import LeverLedger
     from peakward.tune.lever_ledger import Tried
 
 UNKNOWN_DEVICE = "a device of which no measurement is stored"

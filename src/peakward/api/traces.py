@@ -7,11 +7,9 @@ from pathlib import Path
 
 from peakward.hardware import devices
 from peakward.records import check
-from peakward.records.errors import PeakwardError
-from peakward.records.finding import Diagnosis
-from peakward.records.printable import quoted
+from peakward.records.errors import PeakwardError, quoted
+from peakward.records.finding import Diagnosis, TraceReport
 from peakward.records.profile import Job, Profile, Rank, WorkPhase
-from peakward.records.trace_report import TraceReport
 from peakward.traces.trace import Trace, compare, in_order
 
 

@@ -13,9 +13,8 @@ from peakward.api.measuring import grid
 from peakward.cli import options, output, values, watch
 from peakward.cli.vocabulary import CaseOptions, Cases, ResultOptions, Results, option
 from peakward.records.case import Case
-from peakward.records.dry_run import DryRun, PlannedStep
-from peakward.records.environment import Environment
-from peakward.records.protocol import Protocol
+from peakward.records.measurement import Environment, Protocol
+from peakward.records.plan import DryRun, PlannedStep
 from peakward.report import dry_run
 from peakward.report.cases import label
 from peakward.studies.bench import planned

@@ -14,8 +14,8 @@ from peakward.cli.vocabulary import option
 from peakward.hardware import devices
 from peakward.records import check, codec
 from peakward.records.device import Device
-from peakward.records.environment import Environment
 from peakward.records.errors import PeakwardError
+from peakward.records.measurement import Environment
 from peakward.report import devices as pages
 from peakward.report.calibration import calibration as calibration_page
 

@@ -8,9 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from peakward.records.errors import PeakwardError
-from peakward.records.names import look_up
-from peakward.records.printable import printable
+from peakward.records.errors import PeakwardError, look_up, printable
 
 REFUSED = 2
 INTERRUPTED = 130

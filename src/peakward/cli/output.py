@@ -13,7 +13,7 @@ from peakward.records.errors import PeakwardError
 from peakward.records.study import Study
 from peakward.report import documents
 from peakward.report.document import Document
-from peakward.store import whole_file
+from peakward.store import artefacts
 
 PIPE_COLUMNS = 100
 
@@ -39,7 +39,7 @@ def targets(options: ViewOptions) -> tuple[Target, ...]:
         if path is not None
     )
     for target in found:
-        whole_file.check(target.path, overwrite=target.overwrite, by="--force")
+        artefacts.check(target.path, overwrite=target.overwrite, by="--force")
     if len({target.path.resolve() for target in found}) < len(found):
         raise PeakwardError(f"expected a file for each view, got {found[0].path} for two of them")
     return found
@@ -58,8 +58,8 @@ def show(
     `screen` is printed in its place, where a terminal should show less than a page.
     """
     for target in files:
-        whole_file.check(target.path, overwrite=target.overwrite, by="--force")
-        whole_file.write(target.path, target.render(document).encode())
+        artefacts.check(target.path, overwrite=target.overwrite, by="--force")
+        artefacts.write(target.path, target.render(document).encode())
     if as_json:
         sys.stdout.buffer.write(codec.to_json(record) + b"\n")
     else:

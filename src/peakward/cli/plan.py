@@ -36,8 +36,7 @@ from peakward.records.inference import (
     WeightFormat,
     WeightType,
 )
-from peakward.records.plan import Group, Parallel
-from peakward.records.serving_plan import ServingPlan
+from peakward.records.plan import Group, Parallel, ServingPlan
 from peakward.report import plan as pages
 from peakward.report import serving_plan as serving_pages
 

@@ -13,8 +13,7 @@ from peakward.api.reproduce import to_command
 from peakward.cli import options, output, values, watch
 from peakward.cli.vocabulary import CaseOptions, Cases, ResultOptions, Results, option
 from peakward.records.case import LeverCase
-from peakward.records.dry_run import DryRun, PlannedStep
-from peakward.records.plan import Forecast
+from peakward.records.plan import DryRun, Forecast, PlannedStep
 from peakward.records.prediction import Prediction
 from peakward.report import dry_run
 from peakward.report.format import format_cell, format_spread

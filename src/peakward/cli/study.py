@@ -25,8 +25,8 @@ from peakward.cli.vocabulary import (
 from peakward.levers.workload import workers_obstacle
 from peakward.records import check
 from peakward.records.case import Case, Configuration, ModelCase, Precision, Workload
-from peakward.records.environment import Environment
 from peakward.records.errors import PeakwardError
+from peakward.records.measurement import Environment
 from peakward.records.study import Column, Studies, Table
 from peakward.report import documents
 from peakward.report.document import Document, TableBlock

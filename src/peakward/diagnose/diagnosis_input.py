@@ -1,18 +1,19 @@
-"""The input of a diagnosis: stored records, each None where there is none."""
+"""The input of a rule, stored records that may be None, and its answer before it is ranked."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
-from peakward.diagnose.loop_parts import loop_parts
-from peakward.diagnose.time_parts import TimeParts, time_parts
+from peakward.diagnose.time_parts import TimeParts, loop_parts, time_parts
 from peakward.levers.catalogue import lacking, lever
 from peakward.prediction.planning.site import Site
 from peakward.records.case import Configuration, ConfiguredCase, ModelCase, ModuleCase
-from peakward.records.case_memory import CaseMemory
 from peakward.records.device import Accelerator, Device
+from peakward.records.finding import Abstention, Evidence, Quantity
 from peakward.records.loop import LoopTimes
 from peakward.records.measurement import Measurement
+from peakward.records.memory import CaseMemory
 from peakward.records.plan import Forecast
 from peakward.records.profile import HostWork, Idle, Job, Profile, Rank
 
@@ -133,3 +134,48 @@ class DiagnosisInput:
         if self.watched is not None:
             return loop_parts(self.profile, n_steps=self.steps, loop=self.watched)
         return time_parts(self.profile, n_steps=self.steps, step_s=self.step_s)
+
+
+class Symptom(NamedTuple):
+    """A fault that a rule saw."""
+
+    cause: str
+    evidence: tuple[Evidence, ...]
+    advice: str
+    levers: tuple[str, ...] = ()
+    """The names of levers that may help; levers that do not apply to the case are left out later."""
+    parts: Mapping[str, float] = {}
+    """The seconds that the symptom is about, by part of `time_parts`."""
+    is_all: bool = True
+    """Whether the levers can take away no more than `parts`, so that Amdahl's bound follows."""
+    held_back_bytes: int | None = None
+    share: float | None = None
+    """The share of the whole, where it does not follow from `parts`."""
+    title: str | None = None
+    """The title of the finding, where the rule's own cannot say what was found."""
+    is_limit: bool = False
+    """Whether nothing is lost and the symptom only says where the time goes; it is ranked after all
+    others."""
+
+
+Verdict = Symptom | Abstention | None
+"""None means that the rule judged and found nothing."""
+WORTH_SHARE = 0.03
+"""The smallest share of the whole time that is worth a finding. Less would at best make the step 1.03
+times as fast, which is seldom worth a change of the program and near the smallest difference that three
+processes can tell."""
+
+
+def number(name: str, value: float, unit: Quantity, stored: str) -> Evidence:
+    """A piece of evidence."""
+    return Evidence(name=name, value=float(value), unit=unit, stored=stored)
+
+
+def absent(**given: object) -> tuple[str, ...]:
+    """The names of those inputs that are None."""
+    return tuple(f"a {name}" for name, signal in given.items() if signal is None)
+
+
+def abstain(code: str, *missing: str) -> Abstention:
+    """An abstention that names the missing inputs."""
+    return Abstention(code=code, missing=missing)

@@ -1,16 +1,33 @@
-"""Runs all rules over a case or a trace, and ranks their findings."""
+"""Runs all rules over a case or a trace, and ranks their findings.
+
+A file of `rules/` is a rule, in the order of its code; nothing else lists it.
+"""
 
 import dataclasses
-from collections.abc import Sequence
+import pkgutil
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any, NamedTuple
 
 import msgspec
 
-from peakward.diagnose.diagnosis_input import DiagnosisInput
+from peakward.diagnose import rules
+from peakward.diagnose.diagnosis_input import DiagnosisInput, Symptom, Verdict
 from peakward.diagnose.gains import fastest_first, gains, smallest_first
-from peakward.diagnose.rulebook import RULES, Rule
-from peakward.diagnose.symptom import Symptom, Verdict
 from peakward.diagnose.time_parts import TimeParts
 from peakward.records.finding import Abstention, Diagnosis, Finding
+
+
+class Rule(NamedTuple):
+    """A rule: one file of `rules/`."""
+
+    code: str
+    title: str
+    """The claim that a finding of this rule makes."""
+    told: dict[str, str]
+    """The text of each of PARTS."""
+    judge: Callable[[DiagnosisInput], Verdict]
+
 
 Seen = tuple[Rule, Symptom]
 WHOLE = 1 - 1e-9
@@ -22,8 +39,8 @@ def examine(given: DiagnosisInput) -> Diagnosis:
 
     The last rule sees the time that the other findings explain, and is ranked last.
     """
-    *rules, last = RULES
-    verdicts = [(rule, rule.judge(given)) for rule in rules]
+    *others, last = RULES
+    verdicts = [(rule, rule.judge(given)) for rule in others]
     ranked = _ranked(verdicts, given.time)
     explained = _added_up([each for _, each in ranked])
     verdicts.append((last, last.judge(dataclasses.replace(given, explained=explained))))
@@ -94,3 +111,38 @@ def _finding(
     levers = gains(symptom.levers, given, bound)
     order = smallest_first if rule.code.startswith("MEM") else fastest_first
     return msgspec.structs.replace(found, gains=order(levers))
+
+
+FAMILIES = (
+    *("HOST", "MEM", "BW", "PREC", "ATTN", "COMM", "GEN", "NUM", "DEV", "LOOP"),
+    "TIME",  # last: it is judged by what the others leave unexplained
+)
+PARTS = ("Sees", "Costs", "Example", "Lever", "Wrong when")
+"""The parts of a rule's docstring after its title, in order."""
+
+
+def _rule(module: Any) -> Rule:
+    title, _, rest = (module.__doc__ or "").strip().partition("\n\n")
+    told: dict[str, str] = {}
+    for line in rest.splitlines():
+        name = next((each for each in PARTS if line.startswith(f"{each}: ")), None)
+        if name is not None:
+            told[name] = line.removeprefix(f"{name}: ")
+        elif told:
+            told[list(told)[-1]] += f" {line}"
+    return Rule(module.CODE, title, told, module.judge)
+
+
+def _place(rule: Rule) -> tuple[int, str]:
+    return FAMILIES.index(rule.code.rstrip("0123456789")), rule.code
+
+
+RULES: tuple[Rule, ...] = tuple(
+    sorted(
+        (
+            _rule(import_module(f"{rules.__name__}.{found.name}"))
+            for found in pkgutil.iter_modules(rules.__path__)
+        ),
+        key=_place,
+    )
+)

@@ -18,18 +18,15 @@ from typing import Any
 import msgspec
 
 from peakward.records.device import Device
-from peakward.records.errors import PeakwardError
-from peakward.records.names import look_up
+from peakward.records.errors import PeakwardError, look_up
 
 # A "GB" on the box is a GiB in the driver, less what error correction and the driver keep. Lowest
 # known: a T4 reports 15,637,086,208 bytes, 0.910 of 16 GiB. Highest: exactly all of it (A100
 # 40,960 MiB). An H200 reports 143,771 MiB, 0.996 of 141 GiB, though that is 150.8e9 bytes.
 MEMORY_SHARE = (0.90, 1.005)
 """The range of the memory that a matching driver may report, as a share of memory_gb · 2^30."""
-
 _BOARD_NUMBER = re.compile(r"[ -]PG[0-9]{3}-[0-9]{3}$")
 """NVIDIA's number of the circuit board, which some drivers add to the name: "NVIDIA A100-PG506-207"."""
-
 PROCESS_SHARE = 0.97
 """The smallest share of the reported memory that the driver leaves to processes, from torch's
 out-of-memory messages in public logs: 14,913 of a T4's 15,360 MiB, 81,050 of an A100's 81,920, 143,155
@@ -158,3 +155,10 @@ def _is_said(words: frozenset[str], device: Device) -> bool:
     known |= {f"SXM{generation}" for generation in "345"} if "SXM" in parts else set()
     known |= {"PCIe"} if "PCIE" in parts else set()
     return model <= words <= known
+
+
+PRECISIONS = ("bf16-mixed", "bf16")
+CAPABILITIES = (9, 10)
+"""Major compute capabilities."""
+WIDTHS = 8
+"""The kernel's rows come in pieces of 16 bytes: widths must divide by so many elements."""

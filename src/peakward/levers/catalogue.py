@@ -25,8 +25,8 @@ from peakward.records.case import (
     StepCase,
 )
 from peakward.records.device import Accelerator, Vendor, spell
+from peakward.records.errors import look_up
 from peakward.records.lever import Lever, NumericsClass
-from peakward.records.names import look_up
 
 __all__ = ["AROUND_A_CALL", "AXES", "LEVERS"]
 

@@ -1,6 +1,6 @@
 """CUDA graphs: the whole step captured once, and replayed."""
 
-from peakward.hardware import grouped_products
+from peakward.hardware import devices
 from peakward.levers.axis import Axis, CodeHint, ComputeCapability, not_seen
 from peakward.records.case import ConfiguredCase, ModelCase
 from peakward.records.device import spell
@@ -38,15 +38,13 @@ def _of_experts(case: ModelCase, capability: ComputeCapability | None) -> str | 
     if shape.n_experts == 1:
         return None
     captured = "cuda-graphs on needs, for experts that the host need not wait for,"
-    if precision not in grouped_products.PRECISIONS:
-        return (
-            f"{captured} the precision {' or '.join(grouped_products.PRECISIONS)}, got {precision}"
-        )
-    if shape.d_model % grouped_products.WIDTHS or shape.d_ff % grouped_products.WIDTHS:
+    if precision not in devices.PRECISIONS:
+        return f"{captured} the precision {' or '.join(devices.PRECISIONS)}, got {precision}"
+    if shape.d_model % devices.WIDTHS or shape.d_ff % devices.WIDTHS:
         widths = f"d_model {shape.d_model} and d_ff {shape.d_ff}"
-        return f"{captured} widths that divide by {grouped_products.WIDTHS}, got {widths}"
-    if capability is not None and capability[0] not in grouped_products.CAPABILITIES:
-        majors = " or ".join(str(major) for major in grouped_products.CAPABILITIES)
+        return f"{captured} widths that divide by {devices.WIDTHS}, got {widths}"
+    if capability is not None and capability[0] not in devices.CAPABILITIES:
+        majors = " or ".join(str(major) for major in devices.CAPABILITIES)
         return f"{captured} compute capability {majors}, got {spell(capability)}"
     return None
 

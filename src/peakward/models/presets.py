@@ -11,10 +11,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from peakward.records.errors import PeakwardError
+from peakward.records.errors import PeakwardError, look_up, quoted
 from peakward.records.model_shape import ModelShape
-from peakward.records.names import look_up
-from peakward.records.printable import quoted
 
 LONGEST_NAME = 4096
 """Characters: "org/name", or what a folder is called."""

@@ -7,8 +7,8 @@ authors trained at 20; Besiroglu's, fitted to the same runs as read off their fi
 
 import msgspec
 
-from peakward.records.names import look_up
-from peakward.records.scaling import ScalingFit
+from peakward.records.errors import look_up
+from peakward.records.plan import ScalingFit
 
 SCALING_FITS: tuple[ScalingFit, ...] = (
     ScalingFit(

@@ -1,14 +1,162 @@
-"""The ceilings measured on one machine, and its rates where the calibration was a full one."""
+"""The ceilings measured on one machine, and its rates where the calibration was a full one.
+
+Each rate is the median of repeated calls on random data, back to back. Operands stay in whichever cache
+holds them.
+"""
 
 import hashlib
-from typing import ClassVar
+from typing import ClassVar, Literal, get_args
 
 import msgspec
 
 from peakward.records.codec import to_json
-from peakward.records.environment import Environment
-from peakward.records.rates import Rates
+from peakward.records.measurement import Environment
 from peakward.records.result import Result
+
+Subject = Literal[
+    "products", "traffic", "launches", "attention", "levels", "latency", "link", "disk"
+]
+"""Groups of figures that are measured together. Each is a field of `Rates`."""
+SUBJECTS: tuple[Subject, ...] = get_args(Subject)
+Kind = Literal["square", "small m", "small n", "small k", "whole waves", "partial wave"]
+"""The kind of a product. Whole waves fill every multiprocessor equally often; a partial wave leaves a few
+tiles over, which take one more round."""
+KINDS: tuple[Kind, ...] = get_args(Kind)
+Traffic = Literal["copy", "add"]
+Launch = Literal["elementwise", "matmul", "autograd"]
+"""`autograd` is the elementwise operation, recorded for a backward pass."""
+AttentionPass = Literal["forward", "backward"]
+Memory = Literal["pinned", "pageable"]
+Direction = Literal["to device", "to host"]
+Source = Literal["disk", "page cache"]
+"""`disk` bypasses the kernel's page cache, but not a cache in the drive or in a virtual machine's host. `page
+cache` reads the same file from memory."""
+
+
+class ProductRate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The rate of one matrix product [m, k] × [k, n]."""
+
+    kind: Kind
+    compute_type: str
+    """fp32, tf32, bf16, fp16 or fp8: the type of the multiplication."""
+    m: int
+    n: int
+    k: int
+    flops_per_s: float
+    """2·m·n·k over the time of a call."""
+
+
+class TrafficRate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The rate of one pass over fp32 tensors of a size: a copy (out = a) or an addition (out = a + b)."""
+
+    operation: Traffic
+    size_bytes: int
+    """The size of each tensor. A copy moves two of them, an addition three."""
+    bytes_per_s: float
+    """Bytes read plus bytes written, over the time of a call."""
+
+
+class LaunchCost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The cost of an operator, however little it does."""
+
+    side: Literal["device", "host"]
+    """`device`: the time from one tiny kernel to the next in a full queue. `host`: the time until an eager
+    call returns; on a CPU it includes the operator's own work on 16 × 16 elements."""
+    operation: Launch
+    call_s: float
+
+
+class AttentionRate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The rate of torch's causal scaled_dot_product_attention with the backend that torch chooses."""
+
+    compute_type: str
+    pass_: AttentionPass
+    batch_size: int
+    n_heads: int
+    seq_len: int
+    head_dim: int
+    flops_per_s: float
+    """Model FLOPs over the time of a pass: 2·batch·heads·seq²·head_dim forward, with causal attention counted
+    as half of the score matrix, and twice that backward. Recomputation is never counted."""
+
+
+class LevelRate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The rate of reading a working set again and again. A GPU sweeps over it as a whole; on a CPU every core
+    reads all of it."""
+
+    level: str | None
+    """L1, L2, L3 or memory. None where the machine does not say, or where the set lies across two levels."""
+    working_set_bytes: int
+    capacity_bytes: int | None = None
+    """The level's capacity as the machine states it; for a CPU's cache, that of one core. None for memory,
+    and in records older than this field."""
+    bytes_per_s: float
+    """Bytes read by all cores together, over the time of a sum of fp32 values. A first-level cache may be
+    faster than a core can add."""
+
+
+class LoadLatency(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The latency of a load that waits for the one before it, on a random cycle through a working set."""
+
+    level: str | None
+    """As in `LevelRate`."""
+    working_set_bytes: int
+    load_s: float
+
+
+class LinkRate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The rate of a copy between the host's memory and the GPU's."""
+
+    memory: Memory
+    direction: Direction
+    size_bytes: int
+    bytes_per_s: float
+    """Bytes copied over the time of a copy."""
+
+
+class DiskRate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The rate of reading a scratch file in the working directory block by block. Page-sized blocks are
+    scattered over the file."""
+
+    source: Source
+    size_bytes: int
+    block_bytes: int
+    bytes_per_s: float
+
+
+class Absence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A figure that could not be measured here, and the reason."""
+
+    subject: Subject
+    figure: str | None = None
+    """The subject's figure; None for all of its remaining figures."""
+    reason: str
+
+
+class Rates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The rates of all subjects, or of the requested ones."""
+
+    products: tuple[ProductRate, ...] = ()
+    traffic: tuple[TrafficRate, ...] = ()
+    launches: tuple[LaunchCost, ...] = ()
+    attention: tuple[AttentionRate, ...] = ()
+    levels: tuple[LevelRate, ...] = ()
+    latency: tuple[LoadLatency, ...] = ()
+    link: tuple[LinkRate, ...] = ()
+    disk: tuple[DiskRate, ...] = ()
+    absent: tuple[Absence, ...] = ()
+    doubts: tuple[str, ...] = ()
+    """Other work on the cores, by subject. It may make rates too low and costs too high."""
+
+    def __add__(self, other: "Rates") -> "Rates":
+        """The figures of both."""
+        fields = self.__struct_fields__
+        both = {name: getattr(self, name) + getattr(other, name) for name in fields}
+        return msgspec.structs.replace(self, **both)
+
+    def tell_of(self, subject: Subject) -> bool:
+        """Whether it has a figure of the subject, or a reason for having none."""
+        return bool(getattr(self, subject)) or any(each.subject == subject for each in self.absent)
 
 
 class MatmulRate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

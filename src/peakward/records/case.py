@@ -10,15 +10,14 @@ from typing import Literal
 
 import msgspec
 
-from peakward.records.data import TextData
 from peakward.records.model_shape import ModelShape
 from peakward.records.result import Result
 
-ModulePass = Literal["forward", "forward_backward", "train_step"]
-"""The passes of any module. The other passes need a decoder that keeps keys and values."""
-Pass = Literal[ModulePass, "prefill", "decode"]
-OperatorPass = Literal["forward", "backward", "forward_backward"]
-"""`backward` runs again and again through one graph, which is kept."""
+Tokenise = Literal["cached", "on-the-fly"]
+"""`cached` tokenises once before the first step, into a file that is mapped into memory. `on-the-fly`
+tokenises each sequence when it is requested, like a loader that keeps text."""
+Sampler = Literal["per-rank", "same"]
+"""`per-rank` deals an epoch's sequences out among the ranks. `same` lets every rank read all of them."""
 Precision = Literal["fp32", "tf32", "bf16-mixed", "fp16-mixed", "bf16", "fp8"]
 DecoderAttention = Literal[
     "naive",
@@ -34,8 +33,6 @@ DecoderAttention = Literal[
 """`sdpa…` are torch's, `flash…` Peakward's own kernels."""
 Attention = Literal[DecoderAttention, "as-written"]
 """`as-written` is the attention that a user's module brings."""
-OperatorAttention = Literal[DecoderAttention, "flex"]
-"""`flex` is torch's FlexAttention, compiled by itself."""
 Compile = Literal["none", "default", "reduce-overhead", "max-autotune"]
 CompileScope = Literal["block", "model"]
 Optimizer = Literal["adamw-loop", "adamw-foreach", "adamw-fused", "adamw-triton"]
@@ -49,6 +46,88 @@ Written = Literal["torch", "fused"]
 StoredWeights = Literal["dense", "int8", "int4:128"]
 """How the matrices of attention and of the feed-forward networks are stored: in the parameters' type, in 8
 bits with a scale for each output, or in 4 with one for every 128 inputs of an output."""
+
+
+class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the work is carried out: one field for each axis that levers set. The defaults are the baseline."""
+
+    precision: Precision = "fp32"
+    attention: Attention = "naive"
+    compile: Compile = "none"
+    compile_scope: CompileScope = "block"
+    cuda_graphs: bool = False
+    """One CUDA graph of the whole step, captured by Peakward (not torch's `reduce-overhead`)."""
+    optimizer: Optimizer = "adamw-foreach"
+    checkpointing: Checkpointing = "none"
+    loss: Loss = "torch"
+    """How passes that train compute the loss."""
+    norm: Written = "torch"
+    """RMSNorm and LayerNorm. A fused norm also adds the residual before it where both have one type."""
+    rope: Written = "torch"
+    """Fused RoPE rotates queries and keys in the projection's own memory."""
+    swiglu: Written = "torch"
+    weights: StoredWeights = "dense"
+    """Passes without gradients multiply by quantised weights in Peakward's own kernel."""
+    more: tuple[tuple[str, str], ...] = ()
+    """Settings on axes that have no field here, sorted by axis; a default is never among them."""
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "more", tuple(sorted(dict(self.more).items())))
+
+    @property
+    def settings(self) -> dict[str, str | bool]:
+        """The value on each axis. Axes without a field appear only where they differ from their default."""
+        fields = (name for name in self.__struct_fields__ if name != "more")
+        return {name: getattr(self, name) for name in fields} | dict(self.more)
+
+    def with_settings(self, settings: Mapping[str, str | bool]) -> "Configuration":
+        """This configuration with other values on some axes; an axis without a field goes to `more`."""
+        changed: dict[str, object] = {
+            name: value for name, value in settings.items() if name in CONFIGURATION_FIELDS
+        }
+        more = {name: str(value) for name, value in settings.items() if name not in changed}
+        changed["more"] = tuple({**dict(self.more), **more}.items())
+        return msgspec.structs.replace(self, **changed)
+
+
+CONFIGURATION_FIELDS = tuple(name for name in Configuration.__struct_fields__ if name != "more")
+"""The axes that have a field of their own."""
+
+
+class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A text or a tokenizer: a name that `peakward.lab.data` knows, or an absolute path."""
+
+    name: str
+    digest: str | None = None
+    """A hash of the path's content. None for a name, because an installed package settles its content."""
+
+
+class TextData(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Documents that are tokenised, packed end to end into sequences, and loaded while steps run.
+
+    The sequences are those of rank 0 of `n_ranks`. The workload's seed shuffles them anew in every epoch.
+    """
+
+    text: Source
+    tokenizer: Source = Source("bytes")
+    tokenise: Tokenise = "cached"
+    n_workers: int = 0
+    """Processes that prepare batches ahead of time. 0: each batch is made on request, between steps."""
+    pin_memory: bool = False
+    """Batches lie in page-locked memory, from which a GPU copies without the CPU."""
+    non_blocking: bool = False
+    """The host continues while batches are copied to the device."""
+    n_ranks: int = 1
+    sampler: Sampler = "per-rank"
+
+
+ModulePass = Literal["forward", "forward_backward", "train_step"]
+"""The passes of any module. The other passes need a decoder that keeps keys and values."""
+Pass = Literal[ModulePass, "prefill", "decode"]
+OperatorPass = Literal["forward", "backward", "forward_backward"]
+"""`backward` runs again and again through one graph, which is kept."""
+OperatorAttention = Literal[DecoderAttention, "flex"]
+"""`flex` is torch's FlexAttention, compiled by itself."""
 Padding = Literal["none", "to-seq-len"]
 DeviceType = Literal["cpu", "cuda"]
 MicroSubject = Literal[
@@ -102,52 +181,6 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             return float(self.batch_size)
         lengths = self.varying_seq_lens or (self.seq_len,)
         return self.batch_size * self.accumulate * sum(lengths) / len(lengths)
-
-
-class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How the work is carried out: one field for each axis that levers set. The defaults are the baseline."""
-
-    precision: Precision = "fp32"
-    attention: Attention = "naive"
-    compile: Compile = "none"
-    compile_scope: CompileScope = "block"
-    cuda_graphs: bool = False
-    """One CUDA graph of the whole step, captured by Peakward (not torch's `reduce-overhead`)."""
-    optimizer: Optimizer = "adamw-foreach"
-    checkpointing: Checkpointing = "none"
-    loss: Loss = "torch"
-    """How passes that train compute the loss."""
-    norm: Written = "torch"
-    """RMSNorm and LayerNorm. A fused norm also adds the residual before it where both have one type."""
-    rope: Written = "torch"
-    """Fused RoPE rotates queries and keys in the projection's own memory."""
-    swiglu: Written = "torch"
-    weights: StoredWeights = "dense"
-    """Passes without gradients multiply by quantised weights in Peakward's own kernel."""
-    more: tuple[tuple[str, str], ...] = ()
-    """Settings on axes that have no field here, sorted by axis; a default is never among them."""
-
-    def __post_init__(self) -> None:
-        msgspec.structs.force_setattr(self, "more", tuple(sorted(dict(self.more).items())))
-
-    @property
-    def settings(self) -> dict[str, str | bool]:
-        """The value on each axis. Axes without a field appear only where they differ from their default."""
-        fields = (name for name in self.__struct_fields__ if name != "more")
-        return {name: getattr(self, name) for name in fields} | dict(self.more)
-
-    def with_settings(self, settings: Mapping[str, str | bool]) -> "Configuration":
-        """This configuration with other values on some axes; an axis without a field goes to `more`."""
-        changed: dict[str, object] = {
-            name: value for name, value in settings.items() if name in CONFIGURATION_FIELDS
-        }
-        more = {name: str(value) for name, value in settings.items() if name not in changed}
-        changed["more"] = tuple({**dict(self.more), **more}.items())
-        return msgspec.structs.replace(self, **changed)
-
-
-CONFIGURATION_FIELDS = tuple(name for name in Configuration.__struct_fields__ if name != "more")
-"""The axes that have a field of their own."""
 
 
 class ModelCase(

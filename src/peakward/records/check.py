@@ -10,9 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from peakward.records.codec import as_read_back
-from peakward.records.errors import PeakwardError
-from peakward.records.names import look_up
-from peakward.records.printable import quoted
+from peakward.records.errors import PeakwardError, look_up, quoted
 
 R = TypeVar("R", bound=msgspec.Struct)
 

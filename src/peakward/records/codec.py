@@ -4,8 +4,7 @@ from typing import TypeVar
 
 import msgspec
 
-from peakward.records.errors import PeakwardError
-from peakward.records.printable import printable_json
+from peakward.records.errors import PeakwardError, printable_json
 
 SCHEMA_VERSION = 10
 """The version of the record format.

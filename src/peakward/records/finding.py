@@ -1,4 +1,4 @@
-"""Findings about a slow or failing step, derived from stored numbers, and rules that could not judge."""
+"""Findings about a slow or failing step, from stored numbers, and rules that could not judge."""
 
 from typing import ClassVar, Literal
 
@@ -6,6 +6,7 @@ import msgspec
 
 from peakward.records.case import Case
 from peakward.records.measurement import Interval
+from peakward.records.profile import Job, Profile
 from peakward.records.result import Result
 
 Quantity = Literal["text", "count", "s", "bytes", "ratio", "share", "flops_per_s"]
@@ -94,3 +95,15 @@ class Diagnosis(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     abstentions: tuple[Abstention, ...]
     clean: tuple[str, ...]
     """Codes of the rules that looked and found nothing."""
+
+
+class TraceReport(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The profile and the diagnosis of each trace, and the comparison of several."""
+
+    ROWS: ClassVar[tuple[str, ...]] = ("profiles",)
+
+    profiles: tuple[Profile, ...]
+    diagnoses: tuple[Diagnosis, ...]
+    """One for each profile. Empty for a part of a trace, because its rest would look idle to the rules."""
+    job: Job | None = None
+    """None for a single trace."""

@@ -1,11 +1,13 @@
-"""A change that may make a case faster or smaller."""
+"""Levers, their trials, and how well predictions of their effect held."""
 
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import msgspec
 
-from peakward.records.case import DeviceType, Pass
+from peakward.records.case import DeviceType, LeverCase, Pass
 from peakward.records.device import Vendor
+from peakward.records.measurement import EndedBy, Interval, Status
+from peakward.records.plan import Absent
 from peakward.records.result import Result
 
 NumericsClass = Literal["exact", "reordered", "approximate"]
@@ -33,3 +35,196 @@ class Lever(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Precisions under which it can run. Empty: all."""
     needs: Literal["compiler"] | None = None
     """Software that the machine needs beside the device."""
+
+
+TrialVerdict = Literal["kept", "rejected", "inconclusive"]
+Objective = Literal["latency", "throughput", "memory", "energy"]
+"""The goal of a search: the shortest step, the most tokens/s, the lowest peak memory, or the least energy of
+a step."""
+
+
+class Pair(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Median step times of base and candidate, which ran next to each other in one process."""
+
+    process: int
+    base_s: float
+    candidate_s: float
+    base_j: float | None = None
+    """The energy of a step, where the device counts it and ran long enough."""
+    candidate_j: float | None = None
+
+
+class NumericsError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The error of one quantity against the fp64 oracle, ‖x − oracle‖ / ‖oracle‖. For a live step the oracle
+    is the step without the lever, and the base is a second call of that step."""
+
+    quantity: Literal["logits", "loss", "gradients", "parameters", "updates"]
+    candidate_error: float
+    base_error: float
+    bound: float
+    """The largest `candidate_error` that the class allows."""
+
+
+class NumericsVerdict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whether the candidate keeps the promise of its numerics class."""
+
+    declared: NumericsClass
+    verdict: Literal["holds", "violated", "not computed"]
+    reason: str | None = None
+    errors: tuple[NumericsError, ...] = ()
+
+
+class Foretold(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The predicted effect of a lever, made before its candidate was measured against its base."""
+
+    time_ratio: Interval | None = None
+    """Candidate's step time over base's. Nine in ten measured ratios lie in the interval. None where it was
+    not computed, for the reason in `absent`."""
+    memory_ratio: float | None = None
+    """Candidate's peak allocated memory over base's. None where it was not computed."""
+    absent: tuple[Absent, ...] = ()
+    """The reasons for missing figures, named "time" and "memory"."""
+
+
+class Bound(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The minimum of a trial's time ratio. A smaller measured ratio is an error of Peakward."""
+
+    least_time_ratio: float
+    basis: Literal["profile", "floor"]
+    """`profile`: the base's work that the lever cannot change, over the base's step (Amdahl). `floor`: the
+    candidate's products at the device's peak rate, over the base's step."""
+    broken: bool = False
+    """Whether the whole interval of the time ratio lies below the bound."""
+
+
+class Trial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`lever` applied to `base`, and measured against it in pairs."""
+
+    id: str
+    lever: str
+    base: LeverCase
+    candidate: LeverCase
+    environment_key: str
+    stage: Literal["refused", "screened", "confirmed"]
+    """`refused`: the lever cannot apply here, or its numerics forbid it. Nothing was timed."""
+    verdict: TrialVerdict
+    """`kept`: a confirmed gain. `Study.steps` says whether its lever is in the best composition."""
+    reason: str
+    status: Status = "ok"
+    """`ok`, or the status of the arm that failed."""
+    pairs: tuple[Pair, ...] = ()
+    time_ratio: Interval | None = None
+    """Candidate's step time over base's; below 1 is faster. It is a t-interval on the logarithm, with the
+    process as the unit where there are several."""
+    base_peak_bytes: int | None = None
+    candidate_peak_bytes: int | None = None
+    numerics: NumericsVerdict | None = None
+    wall_s: float = 0.0
+    foretold: Foretold | None = None
+    """None in trials older than this field, and where nothing was to be timed."""
+    bound: Bound | None = None
+    """None where no bound is known, and in screenings, which keep nothing."""
+    judged_by: Literal["time", "memory", "energy"] = "time"
+    """The quantity that the verdict is about."""
+    doubts: tuple[str, ...] | None = None
+    """Reasons why the times may be unreliable; `reason` repeats them. None in trials older than this
+    field."""
+    energy_ratio: Interval | None = None
+    """Candidate's energy of a step over base's, like `time_ratio`. None where energy was not counted."""
+    ended_by: EndedBy = "case"
+    """Who ended an arm that failed. Unless it is the case, the trial says nothing about its lever."""
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ended an arm of it."""
+        return self.ended_by == "user"
+
+    @property
+    def ratio(self) -> Interval | None:
+        """Candidate over base in the quantity that it was judged by; below 1 is better."""
+        if self.judged_by == "energy":
+            return self.energy_ratio
+        if self.judged_by == "time":
+            return self.time_ratio
+        if not self.base_peak_bytes or self.candidate_peak_bytes is None:
+            return None
+        ratio = self.candidate_peak_bytes / self.base_peak_bytes
+        return Interval(estimate=ratio, low=ratio, high=ratio)
+
+
+class Errors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Errors of predicted ratios, |measured / predicted − 1|, over the trials that have both."""
+
+    n: int
+    predicted: float
+    """Median of the predicted ratios, candidate over base."""
+    measured: float
+    """Median of the measured ones."""
+    median: float
+    p90: float
+    """The 90th percentile of the errors."""
+
+
+class LeverEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One lever on one device."""
+
+    lever: str
+    """The lever's name, or "composition" for several at once."""
+    device: str
+    """The device's name from the driver."""
+    n_trials: int
+    """Trials that ran something. Each comparison counts once."""
+    n_kept: int
+    n_rejected: int
+    n_inconclusive: int
+    n_numerics_held: int
+    n_numerics_violated: int
+    """The numbers of the other trials were not checked."""
+    time: Errors | None = None
+    n_within: int = 0
+    """Trials of `time` whose measured ratio lies within the predicted interval."""
+    n_decided: int = 0
+    """Trials of `time` that are more than 1% faster or slower, with an interval that excludes 1."""
+    n_sign_right: int = 0
+    """Decided trials whose predicted ratio lies on the same side of 1 as the measured one."""
+    memory: Errors | None = None
+
+
+class Miss(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A trial whose predicted time is far from the measured one."""
+
+    trial: str
+    """The trial's id."""
+    lever: str
+    device: str
+    base: LeverCase
+    verdict: TrialVerdict
+    predicted: Interval
+    measured: Interval
+    error: float
+    """Measured over predicted ratio, minus 1."""
+    within: bool
+
+
+class Unpredicted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Trials whose time was not predicted, grouped by the reason."""
+
+    reason: str
+    n: int
+
+
+class LeverLedger(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All trials of some databases and files."""
+
+    ROWS: ClassVar[tuple[str, ...]] = ("entries",)
+
+    sources: tuple[str, ...]
+    n_trials: int
+    entries: tuple[LeverEntry, ...]
+    """Sorted by device, then by lever."""
+    worst: tuple[Miss, ...]
+    """The largest errors of time, largest first."""
+    unpredicted: tuple[Unpredicted, ...]
+    """The most frequent first."""
+    impossible: tuple[str, ...] = ()
+    """The ids of trials that measured faster than their bound allows."""

@@ -1,15 +1,110 @@
-"""Measurements: the results of running a case."""
+"""Measurements: results of running a case, with their protocol and their environment."""
 
+import hashlib
 import re
 from typing import Literal
 
 import msgspec
 
 from peakward.records.case import Case
-from peakward.records.environment import Environment
-from peakward.records.feeding import Feeding, LoaderWait
-from peakward.records.protocol import Protocol
 from peakward.records.result import Result
+
+TIMEOUT_S = 600.0
+
+
+class Protocol(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Warm-up, number of steps and limits of one measurement."""
+
+    warmup_steps: int | None = None
+    """Steps before the timed ones. None: until a test finds the step time steady."""
+    min_steps: int = 10
+    max_steps: int = 200
+    max_timed_s: float = 5.0
+    """No further step begins after this time, once `min_steps` are done."""
+    relative_half_width: float = 0.005
+    """Timing ends early once the median's 95% interval is this narrow. 0: never."""
+    phases: bool = True
+    """Time forward, backward and optimiser in separate steps, after the timed ones."""
+    fresh_process: bool = False
+    timeout_s: float = TIMEOUT_S
+    """Wall time of the whole measurement, including model building and compilation."""
+
+    @property
+    def identity(self) -> "Protocol":
+        """The protocol without its time-out. A time-out only ends a measurement: one that ended before it
+        would have been the same under another time-out."""
+        return msgspec.structs.replace(self, timeout_s=TIMEOUT_S)
+
+
+class Environment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The device and the software. A field is None where the thing does not exist or could not be read."""
+
+    device_type: str
+    device_name: str
+    """As the driver or /proc/cpuinfo gives it."""
+    device_memory_bytes: int
+    """The GPU's memory, or the machine's RAM (the control group's limit where that is lower)."""
+    device_uuid: str | None = None
+    compute_capability: str | None = None
+    driver: str | None = None
+    cuda: str | None = None
+    n_cores: int
+    """Cores that this process may use."""
+    torch: str | None = None
+    triton: str | None = None
+    python: str
+    system: str
+    """Operating system and kernel release."""
+    peakward: str
+    lever_packages: tuple[str, ...] = ()
+    """The packages that bring levers, with their versions."""
+
+    @property
+    def key(self) -> str:
+        """A key that is equal for runs that may stand in one table: all fields but the unit and Peakward's
+        version.
+
+        The unit's UUID is left out, so that a sweep can resume on another card of the same model.
+        """
+        same = msgspec.structs.replace(self, device_uuid=None, peakward="")
+        content = msgspec.to_builtins(same)
+        if not self.lever_packages:
+            del content["lever_packages"]  # As in every key from before there were any.
+        return hashlib.sha256(msgspec.json.encode(content)).hexdigest()[:16]
+
+
+class LoaderWait(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The time that each timed step waited for its batches, in the order of the steps."""
+
+    wait_s: tuple[float, ...]
+    """The host's wait until the loader handed over the step's batches."""
+    idle_s: tuple[float, ...] | None = None
+    """The part of the wait in which the GPU had finished all earlier work; 0 where it was still busy. None on
+    a CPU, which waits itself."""
+    first_wait_s: float
+    """The wait for the very first batches: workers start, and nothing is ready."""
+
+
+class Feeding(LoaderWait, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The text that a loader read, and the time that each timed step spent on feeding."""
+
+    copy_s: tuple[float, ...]
+    """The host's time to copy the batches to the device. A blocking copy also waits for the device's earlier
+    work."""
+    text_bytes: int
+    """UTF-8."""
+    text_digest: str
+    n_tokens: int
+    """Tokens in the whole text, including the separator after each document."""
+    vocab_size: int
+    """The tokenizer's vocabulary; the model's may be larger."""
+    n_sequences: int
+    """Sequences in the whole text."""
+    n_rank_sequences: int
+    """Sequences that rank 0 reads in an epoch."""
+    n_shared_sequences: int
+    """Sequences that rank 0 reads in the first epoch and another rank reads too."""
+
 
 Status = Literal["ok", "oom", "timeout", "crashed", "invalid"]
 EndedBy = Literal["case", "outside", "user"]

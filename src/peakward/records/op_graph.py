@@ -1,21 +1,22 @@
-"""The operators of one step: shapes, arithmetic and traffic, without times.
+"""The operators of one step, with shapes, arithmetic and traffic; a captured module's tensors.
 
-They are derived in closed form (`prediction.operators`) or captured from a step (`lab.levers.capture`); both
-give the same record. They are torch's own operators as eager execution dispatches them, and the kernels that
-a compiler makes of several. Operators that move nothing are left out: views, allocations, and reads of a
+Operators are derived in closed form (`prediction.operators`) or captured from a step (`lab.levers.capture`);
+both give the same record. They are torch's own operators as eager execution dispatches them, and the kernels
+that a compiler makes of several. Operators that move nothing are left out: views, allocations, and reads of a
 scalar.
 """
 
 import math
 from collections.abc import Callable, Hashable, Iterable
-from typing import NamedTuple, Self, TypeVar
+from typing import Literal, NamedTuple, Self, TypeVar
 
 import msgspec
 
+from peakward.records.case import ModulePass, StepCase
 from peakward.records.measurement import Phase
+from peakward.records.memory import MemoryPhase
 
 K = TypeVar("K", bound=Hashable)
-
 ITEM_BYTES = {
     "float64": 8,
     "float32": 4,
@@ -127,3 +128,53 @@ class OpGraph(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
                 before.bytes_written + n * each.bytes_written,
             )
         return sums
+
+
+Held = Literal["parameters", "gradients", "optimizer_state", "inputs", "activations", "temporaries"]
+
+
+class Lifetime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The life of a tensor's memory: the first and the last operator during which it exists."""
+
+    n_bytes: int
+    held_for: Held
+    made: int
+    """The index of the first operator."""
+    last: int
+    """The index of the last operator. Both are included."""
+
+
+class ModuleCapture(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One step of a module: operators as a CPU dispatches them, and every tensor's lifetime."""
+
+    name: str
+    """The module's class."""
+    fingerprint: str
+    """A hash of the operators: two equal captures have the same one."""
+    pass_: ModulePass = msgspec.field(name="pass")
+    n_parameters: int
+    n_trained: int
+    """Parameter tensors that need a gradient."""
+    n_rows: int
+    """Rows of its products in the forward pass: the elements of the first input, without a last dimension of
+    floats. Token ids of shape (batch, seq_len) give batch · seq_len."""
+    tokens: int | None
+    """Tokens in a step; None where unknown."""
+    n_module_calls: int
+    """Calls of modules in the forward pass."""
+    graph: OpGraph
+    """The operators of the second step."""
+    phases: tuple[MemoryPhase, ...]
+    """The phase of each operator, from building the module to the end of its second step."""
+    lifetimes: tuple[Lifetime, ...]
+    """In the order in which they begin."""
+
+    @property
+    def case(self) -> StepCase:
+        """A case that stands for the capture where one is required."""
+        return StepCase(
+            name=f"{self.name} {self.pass_}",
+            fingerprint=self.fingerprint,
+            device="cuda",
+            tokens_per_step=None if self.tokens is None else float(self.tokens),
+        )

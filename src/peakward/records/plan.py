@@ -1,14 +1,15 @@
-"""The predicted needs of a case on hardware that is not at hand, and the predicted effect of levers."""
+"""Plans: of a case, of serving and of a model's size on absent hardware; dry runs of commands."""
 
 from typing import ClassVar, Literal
 
 import msgspec
 
 from peakward.records.case import Case, ModelCase
-from peakward.records.measurement import Interval
+from peakward.records.inference import ServingCost, ServingFloor
+from peakward.records.measurement import Interval, Protocol
 from peakward.records.memory import MemoryPrediction
+from peakward.records.prediction import StepTime
 from peakward.records.result import Result
-from peakward.records.step_time import StepTime
 
 Parallel = Literal["ddp", "fsdp"]
 """How several GPUs share a step; each has its own batch. ddp: each also has a whole copy of the model. fsdp:
@@ -132,3 +133,128 @@ class Plan(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     devices: tuple[DevicePlan, ...]
     n_parameters: int | None = None
     """All parameters of the model, also those that a token does not use. None in older plans."""
+
+
+class ServingSite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One GPU of one kind of device. A field is None where it was not requested, or where `absent` has a
+    reason."""
+
+    device: str
+    """The device's key in the catalogue."""
+    device_name: str
+    floor: ServingFloor | None
+    """The minimum times, and the figures that follow from them."""
+    limit_bytes: int
+    """The minimum of the GPU's available memory."""
+    fits: bool
+    """Whether weights and cache alone fit within `limit_bytes`."""
+    price_per_gpu_hour: float | None
+    least_cost_per_million_tokens: float | None
+    """The cost of generated tokens at the minimum times."""
+    absent: tuple[Absent, ...]
+
+
+class ServingPlan(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A workload on several kinds of devices. Nothing was run."""
+
+    ROWS: ClassVar[tuple[str, ...]] = ("devices",)
+
+    cost: ServingCost
+    """The cost on any device."""
+    command: str
+    """The command that makes this plan again."""
+    devices: tuple[ServingSite, ...]
+    n_parameters: int | None = None
+    """All parameters of the served model, also those that a token does not use. None in older plans."""
+
+
+class ScalingFit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Loss in nats a token of N parameters trained on D tokens: E + A / N^alpha + B / D^beta."""
+
+    name: str
+    source: str
+    irreducible_loss: float
+    """E: the loss that no model size and no amount of data removes."""
+    parameter_coefficient: float
+    """A."""
+    parameter_exponent: float
+    """alpha."""
+    token_coefficient: float
+    """B."""
+    token_exponent: float
+    """beta."""
+
+
+class TrainingPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A model size and the tokens to train it on."""
+
+    rule: str
+    """The source of both numbers: a fit's optimum, or a rule of thumb."""
+    n_parameters: float
+    n_tokens: float
+    tokens_per_parameter: float
+    training_flops: float
+    """6·N·D."""
+    fit: str
+    """The name of the fit that gives the loss."""
+    loss: float
+    """The predicted loss, in nats a token."""
+
+
+class LifetimePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The model size that reaches a loss with the least work for training and serving together."""
+
+    training: TrainingPlan
+    served_tokens: float
+    """Tokens that go through the model over its life, prompts and outputs together."""
+    serving_flops: float
+    """2·N for each served token."""
+    lifetime_flops: float
+    relative_price: float
+    """The price of a FLOP of serving over one of training, by which the two were weighed."""
+
+
+class Tariff(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The price of arithmetic on one device."""
+
+    peak_flops_per_s: float
+    """The datasheet's dense peak, which MFU refers to."""
+    mfu: float
+    """The share of that peak that model FLOPs reach: above 0, at most 1."""
+    price_per_device_hour: float
+    """In any currency."""
+
+
+class Bill(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Device time and its price."""
+
+    flops: float
+    device_hours: float
+    price: float
+    """In the tariff's currency."""
+
+
+class PlannedStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One step of the command."""
+
+    what: str
+    predicted_s: float | None = None
+    """None where it was not predicted."""
+    case: Case | None = None
+    """The case that would be measured, where it is known beforehand."""
+    protocol: Protocol | None = None
+    is_stored: bool | None = None
+    """Whether the database already holds its measurement; None for steps that are never stored."""
+
+
+class DryRun(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All that a command would do, in order. Nothing was run."""
+
+    ROWS: ClassVar[tuple[str, ...]] = ("steps",)
+
+    command: str
+    steps: tuple[PlannedStep, ...]
+    budget_s: float | None = None
+    """The approximate upper limit of the time spent; None where the command takes no budget."""
+    left_out: tuple[str, ...] = ()
+    """The reasons why requested parts cannot run here."""

@@ -5,15 +5,14 @@ from typing import ClassVar, Literal
 import msgspec
 
 from peakward.records.calibration import Calibration
-from peakward.records.case_memory import CaseMemory
-from peakward.records.environment import Environment
 from peakward.records.finding import Diagnosis
-from peakward.records.measurement import Measurement
+from peakward.records.lever import Trial
+from peakward.records.measurement import Environment, Measurement
+from peakward.records.memory import CaseMemory
 from peakward.records.plan import Forecast
 from peakward.records.prediction import Prediction
 from peakward.records.profile import CaseProfile
 from peakward.records.result import Result
-from peakward.records.trial import Trial
 
 Unit = Literal[
     "text",

@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator
 
-from peakward.records.calibration import Calibration
+from peakward.records.calibration import KINDS, SUBJECTS, Calibration, Rates, Subject
 from peakward.records.device import Device
-from peakward.records.rates import KINDS, SUBJECTS, Rates, Subject
 from peakward.records.study import Cell, Column, Table
 from peakward.report import provenance
 from peakward.report.devices import peak

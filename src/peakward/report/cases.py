@@ -10,9 +10,9 @@ from peakward.records.case import (
     ModuleCase,
     OperatorCase,
     StepCase,
+    TextData,
     Workload,
 )
-from peakward.records.data import TextData
 from peakward.records.model_shape import ModelShape
 from peakward.report.format import format_cell
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from peakward.records.device import Device, Figure, PeerLink, spell
-from peakward.records.environment import Environment
+from peakward.records.measurement import Environment
 from peakward.records.study import Cell, Column, Table, Unit
 from peakward.report import provenance
 from peakward.report.document import Document, Fact, Facts, TableBlock

@@ -1,6 +1,6 @@
 """The report of a dry run: its steps and their predicted time."""
 
-from peakward.records.dry_run import DryRun
+from peakward.records.plan import DryRun
 from peakward.records.study import Column, Table
 from peakward.report.columns import without_empty
 from peakward.report.document import Document, Note, TableBlock

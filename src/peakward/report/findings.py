@@ -3,9 +3,9 @@
 from collections.abc import Container, Sequence
 
 from peakward.records.finding import Diagnosis, Finding, LeverGain
+from peakward.records.lever import Trial
 from peakward.records.measurement import Interval
 from peakward.records.study import Cell, Column, Table
-from peakward.records.trial import Trial
 from peakward.report.columns import without_empty
 from peakward.report.document import Block, Document, Items, Note, Paragraph, TableBlock
 from peakward.report.format import format_cell, format_spread

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from peakward.records.measurement import Interval
 from peakward.records.study import Cell, Unit
-from peakward.stats.verdict import LEAST_GAIN
+from peakward.stats.pairs import LEAST_GAIN
 
 NOTHING = "–"
 MINUS = "\N{MINUS SIGN}"

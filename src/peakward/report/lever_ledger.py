@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from peakward.records.lever_ledger import Errors, LeverEntry, LeverLedger, Miss
+from peakward.records.lever import Errors, LeverEntry, LeverLedger, Miss
 from peakward.records.study import Cell, Column, Table
 from peakward.report.cases import label
 from peakward.report.columns import without_empty

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from peakward.records.plan import Change
-from peakward.records.step_time import StepTime
+from peakward.records.prediction import StepTime
 
 
 def said(times: Iterable[StepTime | Change | None]) -> str | None:

@@ -1,7 +1,7 @@
 """The end of every report: where a study was made, and what its figures mean."""
 
 from peakward.records.calibration import Calibration
-from peakward.records.environment import Environment
+from peakward.records.measurement import Environment
 from peakward.records.study import Study
 from peakward.report.document import Command, Fact, Facts, Items, Section
 from peakward.report.format import format_cell, format_duration

@@ -1,7 +1,7 @@
 """The report of a serving plan."""
 
 from peakward.records.inference import Cost, ServingWorkload
-from peakward.records.serving_plan import ServingPlan, ServingSite
+from peakward.records.plan import ServingPlan, ServingSite
 from peakward.records.study import Cell, Column, Table
 from peakward.report.cases import model
 from peakward.report.columns import without_empty

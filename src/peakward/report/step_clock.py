@@ -5,7 +5,7 @@ One table of both would be a third wider than a page of 1,200 pixels.
 
 from collections.abc import Iterator
 
-from peakward.records.case_memory import CaseMemory, PeakMoment, PhasePeak
+from peakward.records.memory import CaseMemory, PeakMoment, PhasePeak
 from peakward.records.study import Cell, Column
 
 PEAKS_TITLE = "Peaks on the clock of the kernels"

@@ -1,27 +1,34 @@
-"""The results database."""
+"""The results database, and the studies that users' references find in it."""
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import msgspec
+
 from peakward.records import check
 from peakward.records.calibration import Calibration
 from peakward.records.case import Case, LeverCase
-from peakward.records.case_memory import CaseMemory
 from peakward.records.codec import R, from_json
-from peakward.records.environment import Environment
 from peakward.records.errors import PeakwardError
-from peakward.records.measurement import Measurement
+from peakward.records.lever import Trial
+from peakward.records.measurement import Environment, Measurement, Protocol
+from peakward.records.memory import CaseMemory
 from peakward.records.profile import CaseProfile
-from peakward.records.protocol import Protocol
 from peakward.records.study import Study
-from peakward.records.trial import Trial
-from peakward.store import artefacts, schema, studies
-from peakward.store.connection import connect_reader, connect_writer, last_writer, take_lock
-from peakward.store.faults import told_in_one_line
+from peakward.store import artefacts
+from peakward.store.connection import (
+    connect_reader,
+    connect_writer,
+    has_table,
+    last_writer,
+    refuse_other_files,
+    take_lock,
+    told_in_one_line,
+)
 from peakward.store.rows import (
     CREATED,
     RECORD,
@@ -32,8 +39,17 @@ from peakward.store.rows import (
     now,
     row_of,
 )
-from peakward.store.studies import StudyEntry
 from peakward.store.take_in import rows_in
+
+
+class StudyEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A stored study, without its content."""
+
+    id: str
+    name: str
+    title: str
+    started_at: str
+    complete: bool
 
 
 class Store:
@@ -60,7 +76,7 @@ class Store:
         """
         path = check.path(path, "a database").resolve()
         with suppress(FileNotFoundError):
-            schema.refuse_other_files(path)
+            refuse_other_files(path)
         with told_in_one_line(path):
             held = take_lock(path)
             if held is None:
@@ -83,7 +99,7 @@ class Store:
         """
         path = check.path(path, "a database").resolve()
         try:
-            schema.refuse_other_files(path)
+            refuse_other_files(path)
         except FileNotFoundError as error:
             raise PeakwardError(
                 f"expected a results database at {path}, got no such file: "
@@ -215,7 +231,7 @@ class Store:
 
     def profile(self, case: Case, n_steps: int, environment_key: str) -> CaseProfile | None:
         """The latest profile of the case with this number of steps."""
-        if not schema.has_table(self._connection, "profile"):
+        if not has_table(self._connection, "profile"):
             return None
         return self._first(
             CaseProfile,
@@ -226,7 +242,7 @@ class Store:
 
     def memory(self, case: Case, environment_key: str) -> CaseMemory | None:
         """The latest recorded memory of the case."""
-        if not schema.has_table(self._connection, "case_memory"):
+        if not has_table(self._connection, "case_memory"):
             return None
         return self._first(
             CaseMemory,
@@ -238,7 +254,7 @@ class Store:
     def studies(self) -> tuple[StudyEntry, ...]:
         """The stored studies, newest first."""
         with told_in_one_line(self._path):
-            return studies.entries(self._connection)
+            return entries(self._connection)
 
     def study(self, ref: str) -> Study:
         """The study with this id, with the only id that begins so, or the newest for "last".
@@ -246,7 +262,7 @@ class Store:
         Raises:
             PeakwardError: no such study, or several.
         """
-        id_ = studies.id_of(ref, self.studies(), self._path)
+        id_ = id_of(ref, self.studies(), self._path)
         found = self._first(Study, "study WHERE id = ?", (id_,))
         if (
             found is None
@@ -274,3 +290,43 @@ class Store:
 
 def _gave_up_sooner(stored: Measurement, protocol: Protocol) -> bool:
     return stored.status == "timeout" and stored.protocol.timeout_s < protocol.timeout_s
+
+
+_N_NAMED = 3
+"""The number of ids that an error message offers."""
+
+
+def entries(connection: sqlite3.Connection) -> tuple[StudyEntry, ...]:
+    """All studies, newest first."""
+    found = connection.execute(
+        f"SELECT id, CAST(name AS TEXT), CAST(title AS TEXT), {CREATED}, complete FROM study"
+        " WHERE typeof(id) = 'text' ORDER BY created DESC, rowid DESC"
+    )
+    return tuple(
+        StudyEntry(id=id_, name=name, title=title, started_at=created, complete=bool(complete))
+        for id_, name, title, created, complete in found
+    )
+
+
+def id_of(ref: str, known: Sequence[StudyEntry], path: Path) -> str:
+    """The full id for `ref` among the entries `known`, newest first.
+
+    Raises:
+        PeakwardError: it means none of them, or several.
+    """
+    if not known:
+        raise PeakwardError(
+            f"expected a study in {path}, got none stored yet: `peakward run` makes one"
+        )
+    if ref == "last":
+        return known[0].id
+    ids = [entry.id for entry in known]
+    matching = [ref] if ref in ids else [id_ for id_ in ids if id_.startswith(ref)]
+    if len(matching) == 1:
+        return matching[0]
+    offered = ", ".join((matching or ids)[:_N_NAMED])
+    found = f"{len(matching)} that begin so" if matching else "no such one"
+    raise PeakwardError(
+        f'expected the id of a study in {path}, its unique beginning or "last", got {ref!r}, '
+        f"{found}: name one, such as {offered}"
+    )

@@ -9,14 +9,13 @@ import msgspec
 
 from peakward.records.calibration import Calibration
 from peakward.records.case import Case, case_key
-from peakward.records.case_memory import CaseMemory
 from peakward.records.codec import as_read_back, from_json, to_json
 from peakward.records.errors import PeakwardError
-from peakward.records.measurement import Measurement
+from peakward.records.lever import Trial
+from peakward.records.measurement import Measurement, Protocol
+from peakward.records.memory import CaseMemory
 from peakward.records.profile import CaseProfile
-from peakward.records.protocol import Protocol
 from peakward.records.study import Study
-from peakward.records.trial import Trial
 
 Record = Measurement | Trial | Calibration | CaseProfile | CaseMemory | Study
 KINDS: tuple[tuple[str, type[Record]], ...] = (

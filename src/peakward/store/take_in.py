@@ -7,17 +7,21 @@ from pathlib import Path
 import msgspec
 
 from peakward.records.calibration import Calibration
-from peakward.records.case_memory import CaseMemory
 from peakward.records.codec import from_json
 from peakward.records.errors import PeakwardError
+from peakward.records.lever import Trial
 from peakward.records.measurement import Measurement
+from peakward.records.memory import CaseMemory
 from peakward.records.profile import CaseProfile
 from peakward.records.study import Study
-from peakward.records.trial import Trial
-from peakward.store.connection import connect_reader
-from peakward.store.faults import told_in_one_line
+from peakward.store.connection import (
+    SQLITE_MAGIC,
+    connect_reader,
+    has_table,
+    refuse_other_files,
+    told_in_one_line,
+)
 from peakward.store.rows import CREATED, KINDS, RECORD, Record, Row, now, row_of
-from peakward.store.schema import SQLITE_MAGIC, has_table, refuse_other_files
 
 _TOLD_BY: tuple[tuple[str, type[Record]], ...] = (
     ("measurements", Study),

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 
 from peakward.records.calibration import Calibration
 from peakward.records.case import Case, ConfiguredCase, ModelCase
-from peakward.records.measurement import Measurement
-from peakward.records.protocol import Protocol
+from peakward.records.measurement import Measurement, Protocol
 from peakward.records.study import Cell, Column, Conclusion, Study, Table
 from peakward.report.cases import label, parts, settings
 from peakward.report.columns import spread_column

@@ -12,7 +12,7 @@ from peakward.records.measurement import Interval, Measurement
 from peakward.records.study import Conclusion, Evidence, Unit
 from peakward.report.cases import label
 from peakward.report.format import format_cell
-from peakward.stats.compare import median_ratio
+from peakward.stats.pairs import median_ratio
 from peakward.studies.cases import place
 from peakward.studies.engine import Row
 from peakward.studies.parts import Source, evidence

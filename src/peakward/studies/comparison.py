@@ -10,13 +10,12 @@ from typing import Literal, get_args
 import msgspec
 
 from peakward.records.case import Case, StepCase
-from peakward.records.environment import Environment
 from peakward.records.errors import PeakwardError
-from peakward.records.measurement import Interval, Measurement, Summary
+from peakward.records.measurement import Environment, Interval, Measurement, Summary
 from peakward.records.study import Cell, Column, Conclusion, Evidence, Study, Table
 from peakward.report.cases import label
 from peakward.report.format import format_cell
-from peakward.stats.compare import judge_change, median_ratio
+from peakward.stats.pairs import judge_change, median_ratio
 
 Verdict = Literal[
     "broken", "missing", "slower", "not measured", "inconclusive", "same", "faster", "mended"

@@ -9,15 +9,13 @@ from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
-from peakward.records.calibration import Calibration
+from peakward.records.calibration import Calibration, Subject
 from peakward.records.case import Case, ModelCase
-from peakward.records.case_memory import CaseMemory
-from peakward.records.measurement import Interval, Measurement
+from peakward.records.measurement import Interval, Measurement, Protocol
+from peakward.records.memory import CaseMemory
 from peakward.records.profile import CaseProfile
-from peakward.records.protocol import Protocol
-from peakward.records.rates import Subject
 from peakward.records.study import Conclusion, Plot, Table
-from peakward.stats.compare import median_ratio
+from peakward.stats.pairs import median_ratio
 from peakward.studies import readings as read
 from peakward.studies.parts import Parts
 from peakward.studies.readings import Planned, Readings

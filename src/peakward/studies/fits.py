@@ -5,8 +5,7 @@ from typing import Literal
 import msgspec
 
 from peakward.records.case import ModelCase, OperatorCase
-from peakward.records.measurement import Measurement
-from peakward.records.protocol import Protocol
+from peakward.records.measurement import Measurement, Protocol
 from peakward.studies.cases import under_limit
 from peakward.studies.readings import Planned, Readings
 from peakward.studies.setting import Setting

@@ -3,12 +3,12 @@
 import msgspec
 
 from peakward.records.calibration import Calibration
-from peakward.records.case_memory import CaseMemory
 from peakward.records.device import Device
 from peakward.records.measurement import Measurement
+from peakward.records.memory import CaseMemory
 from peakward.records.model_shape import ModelShape
+from peakward.records.plan import ScalingFit
 from peakward.records.profile import CaseProfile
-from peakward.records.scaling import ScalingFit
 from peakward.records.study import Conclusion, Evidence, Plot, Table, Unit
 from peakward.report.format import format_cell
 

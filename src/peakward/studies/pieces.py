@@ -4,8 +4,7 @@ from collections.abc import Iterable, Mapping
 from itertools import product
 
 from peakward.records.case import DeviceType, MicroCase, MicroPrecision, MicroSubject
-from peakward.records.measurement import PieceWork
-from peakward.records.protocol import Protocol
+from peakward.records.measurement import PieceWork, Protocol
 from peakward.studies import values
 from peakward.studies.engine import Point, Row
 from peakward.studies.readings import ratio

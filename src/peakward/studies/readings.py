@@ -5,11 +5,10 @@ from collections.abc import Iterable, Iterator
 from peakward.prediction.flops import step_flops
 from peakward.records.calibration import Calibration
 from peakward.records.case import Case, StepCase
-from peakward.records.case_memory import CaseMemory
-from peakward.records.measurement import Interval, Measurement
+from peakward.records.measurement import Interval, Measurement, Protocol
+from peakward.records.memory import CaseMemory
 from peakward.records.profile import CaseProfile
-from peakward.records.protocol import Protocol
-from peakward.stats.batch_means import mean_interval
+from peakward.stats.summary import mean_interval
 
 Planned = tuple[Case, Protocol]
 

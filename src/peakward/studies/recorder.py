@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
+from peakward.records.calibration import Subject
 from peakward.records.case import DeviceType, MicroCase, ModelCase, ModuleCase, StepCase
-from peakward.records.case_memory import CaseMemory
 from peakward.records.measurement import Measurement
+from peakward.records.memory import CaseMemory
 from peakward.records.profile import CaseProfile
-from peakward.records.rates import Subject
 from peakward.studies.readings import Planned, Readings
 from peakward.tune.memory_records import MemoryRecorder, NotRecorded
 from peakward.tune.profiles import NotProfiled, Profiler

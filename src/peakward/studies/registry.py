@@ -6,7 +6,7 @@ from typing import Protocol as Interface
 
 import msgspec
 
-from peakward.records.names import look_up
+from peakward.records.errors import look_up
 
 if TYPE_CHECKING:
     from peakward.studies.parts import Parts

@@ -5,8 +5,7 @@ from typing import Literal
 import msgspec
 
 from peakward.models.presets import model
-from peakward.records.case import DeviceType, Precision
-from peakward.records.data import Source
+from peakward.records.case import DeviceType, Precision, Source
 from peakward.records.model_shape import ModelShape
 
 ScopeName = Literal["small", "corners", "full"]

@@ -7,8 +7,7 @@ import msgspec
 
 from peakward.levers.catalogue import case_obstacle
 from peakward.records.case import DeviceType, ModelCase
-from peakward.records.environment import Environment
-from peakward.records.protocol import Protocol
+from peakward.records.measurement import Environment, Protocol
 from peakward.studies.scope import Grid, Scope, grid
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from peakward.records.device import Device
-from peakward.records.printable import printable
+from peakward.records.errors import printable
 from peakward.records.profile import OperatorRate
 from peakward.traces.origins import Origins
 from peakward.traces.table import NONE, Table

@@ -3,8 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from peakward.records.errors import PeakwardError
-from peakward.records.printable import printable
+from peakward.records.errors import PeakwardError, printable
 from peakward.traces.table import Table
 
 SQLITE = b"SQLite format 3\0"

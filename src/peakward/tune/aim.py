@@ -4,10 +4,9 @@ import msgspec
 
 from peakward.levers.catalogue import numerics_class, pull
 from peakward.records.case import LeverCase
-from peakward.records.lever import Lever, NumericsClass
-from peakward.records.trial import Objective, Trial
+from peakward.records.lever import Lever, NumericsClass, Objective, Trial
 from peakward.report.format import format_cell
-from peakward.stats.verdict import judged, read
+from peakward.stats.pairs import judged, read
 
 STRICTEST_FIRST: tuple[NumericsClass, ...] = ("exact", "reordered", "approximate")
 

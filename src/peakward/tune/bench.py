@@ -8,8 +8,7 @@ from msgspec.structs import replace
 from peakward.levers.catalogue import numerics_class, pull
 from peakward.records.case import LeverCase
 from peakward.records.errors import OutOfTimeError
-from peakward.records.lever import Lever, NumericsClass
-from peakward.records.trial import NumericsVerdict, Trial
+from peakward.records.lever import Lever, NumericsClass, NumericsVerdict, Trial
 from peakward.tune.costs import N_PROCESSES, Costs
 from peakward.tune.ledger import Ledger
 from peakward.tune.lever_stack import LeverStack

@@ -3,8 +3,7 @@
 import msgspec
 
 from peakward.records.case import LeverCase
-from peakward.records.measurement import Measurement
-from peakward.records.protocol import Protocol
+from peakward.records.measurement import Measurement, Protocol
 
 HEADLINE = Protocol(min_steps=5, max_timed_s=3.0)
 """Baseline and best: their medians and phases stand in the report's first lines. No more than 5 steps where

@@ -10,9 +10,9 @@ from peakward.diagnose.gains import capped, fastest_first, smallest_first, witho
 from peakward.levers.catalogue import lever, pull
 from peakward.prediction.time.errors_seen import speedup
 from peakward.records.case import Case, LeverCase, ModelCase, ModuleCase, StepCase
-from peakward.records.case_memory import CaseMemory
 from peakward.records.finding import Diagnosis, Finding, LeverGain
 from peakward.records.measurement import Interval, Measurement
+from peakward.records.memory import CaseMemory
 from peakward.records.plan import Forecast
 from peakward.records.profile import CaseProfile
 from peakward.report.cases import label

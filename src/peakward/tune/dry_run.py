@@ -3,7 +3,7 @@
 from peakward.hardware import devices
 from peakward.levers.catalogue import pull
 from peakward.records.calibration import Calibration
-from peakward.records.environment import Environment
+from peakward.records.measurement import Environment
 from peakward.tune import costs
 from peakward.tune.costs import HEADLINE, N_PROCESSES, Costs
 from peakward.tune.forecasts import floor_of

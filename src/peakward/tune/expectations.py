@@ -6,9 +6,9 @@ from peakward.levers.registry import BY_NAME
 from peakward.prediction.floor import COMPUTE_TYPES, floor
 from peakward.prediction.planning.foretold import foretold
 from peakward.records.case import LeverCase, ModelCase, same_work
+from peakward.records.lever import Bound, Foretold
 from peakward.records.plan import Absent
 from peakward.records.profile import CaseProfile
-from peakward.records.trial import Bound, Foretold
 from peakward.report.format import format_cell
 from peakward.tune.forecasts import Forecasts
 

@@ -17,9 +17,9 @@ from peakward.prediction.planning.module import module_forecast
 from peakward.prediction.planning.site import Site, site
 from peakward.records.calibration import Calibration
 from peakward.records.case import LeverCase, ModelCase, ModuleCase, StepCase
-from peakward.records.environment import Environment
 from peakward.records.errors import PeakwardError
-from peakward.records.module_capture import ModuleCapture
+from peakward.records.measurement import Environment
+from peakward.records.op_graph import ModuleCapture
 from peakward.records.plan import Forecast
 from peakward.records.prediction import Prediction
 

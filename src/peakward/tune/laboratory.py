@@ -9,8 +9,7 @@ import msgspec
 
 from peakward.records.case import LeverCase
 from peakward.records.errors import OutOfTimeError
-from peakward.records.lever import Lever, NumericsClass
-from peakward.records.trial import Foretold, NumericsVerdict, Trial
+from peakward.records.lever import Foretold, Lever, NumericsClass, NumericsVerdict, Trial
 from peakward.tune.aim import Aim
 from peakward.tune.costs import (
     COUNTED_SCREEN,

@@ -15,8 +15,7 @@ from peakward.prediction.planning.room import CAPTURED_SHARE, COMPILED_SHARE, la
 from peakward.prediction.planning.site import Site
 from peakward.records.case import ModelCase
 from peakward.records.errors import OutOfTimeError, PeakwardError
-from peakward.records.measurement import Measurement
-from peakward.records.protocol import Protocol
+from peakward.records.measurement import Measurement, Protocol
 from peakward.records.study import Cell, Column, Conclusion, Evidence, Study, Table
 from peakward.report.cases import label
 from peakward.report.format import format_cell

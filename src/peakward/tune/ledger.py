@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from peakward.records.case import LeverCase
+from peakward.records.lever import Trial
 from peakward.records.study import Unfinished
-from peakward.records.trial import Trial
 from peakward.tune.budget import Budget
 
 Listener = Callable[[str], None]

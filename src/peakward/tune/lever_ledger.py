@@ -7,10 +7,9 @@ from statistics import median
 from typing import NamedTuple
 
 from peakward.records.case import LeverCase
-from peakward.records.lever_ledger import Errors, LeverEntry, LeverLedger, Miss, Unpredicted
+from peakward.records.lever import Errors, LeverEntry, LeverLedger, Miss, Pair, Trial, Unpredicted
 from peakward.records.measurement import Interval
-from peakward.records.trial import Pair, Trial
-from peakward.stats.verdict import LEAST_GAIN
+from peakward.stats.pairs import LEAST_GAIN
 
 N_WORST = 10
 NOT_KEPT = "predictions were not kept yet when it was stored"

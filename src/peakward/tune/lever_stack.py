@@ -8,8 +8,7 @@ import msgspec
 
 from peakward.levers.catalogue import pull
 from peakward.records.case import LeverCase
-from peakward.records.lever import Lever
-from peakward.records.trial import Trial
+from peakward.records.lever import Lever, Trial
 
 
 class LeverStack(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from peakward.records.case import ModelCase
-from peakward.records.case_memory import CaseMemory, MemoryMarks, StepClock
 from peakward.records.errors import PeakwardError
+from peakward.records.memory import CaseMemory, MemoryMarks, StepClock
 from peakward.report.cases import label
 
 if TYPE_CHECKING:

@@ -8,9 +8,8 @@ from peakward.levers import catalogue
 from peakward.levers.catalogue import numerics_class
 from peakward.records.case import LeverCase
 from peakward.records.errors import OutOfTimeError
-from peakward.records.lever import Lever, NumericsClass
-from peakward.records.trial import Trial
-from peakward.stats.verdict import LEAST_GAIN
+from peakward.records.lever import Lever, NumericsClass, Trial
+from peakward.stats.pairs import LEAST_GAIN
 from peakward.tune import trials
 from peakward.tune.bench import Bench
 from peakward.tune.costs import N_MORE_PROCESSES

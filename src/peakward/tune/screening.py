@@ -3,9 +3,9 @@
 import msgspec
 
 from peakward.records.case import LeverCase
+from peakward.records.lever import Pair, Trial, TrialVerdict
 from peakward.records.measurement import Interval, Measurement
-from peakward.records.trial import Pair, Trial, TrialVerdict
-from peakward.stats.verdict import WORTH_HAVING, judged
+from peakward.stats.pairs import WORTH_HAVING, judged
 from peakward.tune.trials import trial_of
 
 

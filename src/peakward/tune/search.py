@@ -6,8 +6,7 @@ from peakward.levers.catalogue import pull
 from peakward.records.case import LeverCase
 from peakward.records.errors import OutOfTimeError
 from peakward.records.finding import Diagnosis
-from peakward.records.lever import Lever
-from peakward.records.trial import Trial
+from peakward.records.lever import Lever, Trial
 from peakward.tune.bench import Bench
 from peakward.tune.ledger import Undone
 from peakward.tune.lever_stack import LeverStack

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from peakward.records.case import LeverCase
-from peakward.records.lever import Lever
-from peakward.records.trial import Bound, NumericsVerdict, Pair, Trial
-from peakward.stats import verdict
+from peakward.records.lever import Bound, Lever, NumericsVerdict, Pair, Trial
 from peakward.stats.pairs import energy_interval, ratio_interval
+from peakward.stats.pairs import judged as judged_by_times
 
 if TYPE_CHECKING:
     from peakward.lab.measure.messages import Turn, TurnsTimed
@@ -71,7 +70,7 @@ def judged(
         candidate_peak_bytes=max(turns[candidate].peak_bytes for turns in rounds),
         wall_s=wall_s,
     )
-    return verdict.judged(timed, rounds=where)
+    return judged_by_times(timed, rounds=where)
 
 
 def _each_once(doubts: Iterable[str]) -> tuple[str, ...]:

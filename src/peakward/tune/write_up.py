@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from peakward.records.case import LeverCase, ModelCase, ModuleCase, StepCase
-from peakward.records.case_memory import CaseMemory
 from peakward.records.measurement import Measurement
+from peakward.records.memory import CaseMemory
 from peakward.records.study import Study
 from peakward.tune import larger_batches
 from peakward.tune.diagnoses import diagnosed

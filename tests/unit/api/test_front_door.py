@@ -17,10 +17,9 @@ from peakward.api import investigating, session
 from peakward.cli.main import COMMANDS, main
 from peakward.lab.measure import probe
 from peakward.records import codec
-from peakward.records.calibration import Calibration
+from peakward.records.calibration import Calibration, Rates
 from peakward.records.case import Configuration
 from peakward.records.plan import Plan
-from peakward.records.rates import Rates
 from peakward.tune.aim import Aim
 
 

@@ -10,10 +10,8 @@ from peakward.api import gate
 from peakward.api.session import NO_TORCH
 from peakward.cli.main import main
 from peakward.records.case import StepCase
-from peakward.records.environment import Environment
 from peakward.records.errors import PeakwardError
-from peakward.records.measurement import Interval, Measurement, Summary
-from peakward.records.protocol import Protocol
+from peakward.records.measurement import Environment, Interval, Measurement, Protocol, Summary
 
 HERE = Environment(
     device_type="cpu",

@@ -10,9 +10,8 @@ from peakward.cli import options
 from peakward.cli.vocabulary import CaseOptions
 from peakward.lab.measure.messages import Failed
 from peakward.levers.catalogue import pull
-from peakward.records.environment import Environment
 from peakward.records.errors import PeakwardError
-from peakward.records.protocol import Protocol
+from peakward.records.measurement import Environment, Protocol
 
 
 def a_machine(device="cpu", capability=None, *, has_compiler=True) -> Machine:

@@ -24,10 +24,11 @@ from peakward.records.case import (
     MicroCase,
     ModelCase,
     OperatorCase,
+    Source,
     StepCase,
+    TextData,
     Workload,
 )
-from peakward.records.data import Source, TextData
 from peakward.records.errors import PeakwardError
 
 

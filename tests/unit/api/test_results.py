@@ -17,10 +17,10 @@ from peakward.api import results
 from peakward.cli.main import main
 from peakward.records import codec
 from peakward.records.calibration import Calibration, MatmulRate
-from peakward.records.dry_run import DryRun, PlannedStep
-from peakward.records.environment import Environment
 from peakward.records.errors import PeakwardError
-from peakward.records.lever_ledger import LeverLedger
+from peakward.records.lever import LeverLedger
+from peakward.records.measurement import Environment
+from peakward.records.plan import DryRun, PlannedStep
 from peakward.records.result import LONGEST_REPR, Result
 from peakward.records.study import Studies
 from peakward.traces.memory.memory import Memory

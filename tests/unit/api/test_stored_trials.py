@@ -7,8 +7,8 @@ import pytest
 from peakward.cli.main import main
 from peakward.levers.catalogue import lever, pull
 from peakward.records import codec
+from peakward.records.lever import Foretold, Pair, Trial
 from peakward.records.measurement import Interval
-from peakward.records.trial import Foretold, Pair, Trial
 from peakward.store.database import Store
 
 

@@ -10,8 +10,7 @@ from peakward.hardware.devices import device, devices
 from peakward.lab.measure import probe
 from peakward.lab.measure.isolated import Workers
 from peakward.records import codec
-from peakward.records.calibration import Calibration
-from peakward.records.rates import SUBJECTS, LaunchCost, Rates
+from peakward.records.calibration import SUBJECTS, Calibration, LaunchCost, Rates
 from peakward.report import devices as devices_page
 from peakward.report.document import Facts, TableBlock
 from peakward.store.database import Store

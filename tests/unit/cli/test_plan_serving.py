@@ -6,8 +6,7 @@ import pytest
 
 from peakward.cli.main import main
 from peakward.records import codec
-from peakward.records.plan import Plan
-from peakward.records.serving_plan import ServingPlan
+from peakward.records.plan import Plan, ServingPlan
 
 CASE = ("--model", "llama-3-8b", "--seq-len", "1024", "--output-len", "64")
 

@@ -5,8 +5,7 @@ import pytest
 from peakward.cli import study
 from peakward.lab.data import text, tokenizer
 from peakward.models.presets import model
-from peakward.records.case import ModelCase, Workload
-from peakward.records.data import Source, TextData
+from peakward.records.case import ModelCase, Source, TextData, Workload
 from peakward.records.errors import PeakwardError
 from peakward.studies.scope import micro
 

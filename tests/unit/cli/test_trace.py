@@ -7,7 +7,7 @@ import pytest
 
 from peakward.cli.main import main
 from peakward.records import codec
-from peakward.records.trace_report import TraceReport
+from peakward.records.finding import TraceReport
 
 TRACES = Path(__file__).parents[2] / "data" / "traces"
 COMPILED, GRAPHS = (

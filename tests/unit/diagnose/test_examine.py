@@ -1,9 +1,10 @@
 """All rules together: ranking, overlap, bounds, abstention."""
 
+import re
+
 import pytest
 
-from peakward.diagnose.examine import examine
-from peakward.diagnose.rulebook import RULES
+from peakward.diagnose.examine import FAMILIES, RULES, examine
 from peakward.records import codec
 from peakward.records.finding import Diagnosis
 from peakward.records.measurement import Interval, Telemetry, Validity
@@ -159,3 +160,19 @@ def test_evidence_names_the_record_that_it_is_in():
     stored = [each.stored for finding in found.findings for each in finding.evidence]
     assert len(stored) > 6
     assert all(each.startswith(records) for each in stored)
+
+
+def test_codes_are_of_a_family_with_three_digits_each_once():
+    codes = [each.code for each in RULES]
+    assert all(re.fullmatch(rf"(?:{'|'.join(FAMILIES)})\d{{3}}", each) for each in codes)
+    assert len(set(codes)) == len(codes)
+
+
+def test_they_stand_by_family_and_number_and_what_explains_the_rest_comes_last():
+    codes = [each.code for each in RULES]
+    families = [code[:-3] for code in codes]
+    assert list(dict.fromkeys(families)) == list(FAMILIES)
+    assert codes[-1] == "TIME001"
+    for family in FAMILIES:
+        of_it = [code for code in codes if code[:-3] == family]
+        assert of_it == sorted(of_it)

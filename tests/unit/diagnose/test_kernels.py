@@ -2,11 +2,20 @@
 
 import pytest
 
-from peakward.diagnose.kernels import all_work, chosen, of_operators, of_ranges, parts, shown
+from peakward.diagnose.kernels import (
+    PYTHON_SHARE,
+    all_work,
+    chosen,
+    dispatch_parts,
+    of_operators,
+    of_ranges,
+    parts,
+    shown,
+)
 from peakward.diagnose.time_parts import time_parts
 from peakward.records.profile import RangeWork
 
-from .rules.made import MS, kernel, operator, profile
+from .rules.made import MS, given, kernel, of_host, operator, path, profile
 
 SEEN = profile(
     kernel("a", 60),
@@ -63,3 +72,29 @@ def test_evidence_is_of_one_step_where_steps_are_known():
     ((a_step, *_), (in_all, *_)) = (shown(SEEN, SEEN.kernels, n) for n in (2, None))
     assert (a_step.value, in_all.value) == (pytest.approx(0.03), pytest.approx(0.06))
     assert a_step.stored == "profile kernels[0].total_ns"
+
+
+@pytest.mark.parametrize(("python", "taken"), [(90, 0.9), (60, 0.6), (59, 0.0)])
+def test_python_counts_where_it_is_most_of_the_hosts_path(python, taken):
+    found = dispatch_parts(
+        given(
+            profile(
+                idle={"host_bound": 80, "launch_latency": 20},
+                path=path(host=python, operator=90 - python, call=10, compute=50),
+            )
+        )
+    )
+    assert found.python_share == pytest.approx(python / 100)
+    assert sum(found.python.values()) == pytest.approx(0.1 * taken)
+    assert sum(found.python.values()) + sum(found.operators.values()) == pytest.approx(0.1)
+    assert PYTHON_SHARE == 0.6
+
+
+def test_without_a_path_all_of_it_is_dispatch():
+    found = dispatch_parts(given(profile(idle={"host_bound": 80})))
+    assert found.python_share is None
+    assert sum(found.operators.values()) == pytest.approx(0.08)
+
+
+def test_the_host_has_no_idle_time():
+    assert dispatch_parts(given(of_host())) is None

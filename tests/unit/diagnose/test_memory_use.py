@@ -3,7 +3,7 @@
 import pytest
 
 from peakward.diagnose.memory_use import peak_use, scores_bytes
-from peakward.records.case_memory import CaseMemory, PhasePeak
+from peakward.records.memory import CaseMemory, PhasePeak
 from peakward.records.memory_snapshot import MemoryShare
 
 from .rules.made import case, foretold, given

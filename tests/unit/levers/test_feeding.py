@@ -5,8 +5,7 @@ import pytest
 from peakward.levers.catalogue import case_obstacle
 from peakward.levers.workload import workers_obstacle, workload_obstacle
 from peakward.models.presets import model
-from peakward.records.case import ModelCase, Workload
-from peakward.records.data import Source, TextData
+from peakward.records.case import ModelCase, Source, TextData, Workload
 
 
 def case(device="cpu", work=None, **data):

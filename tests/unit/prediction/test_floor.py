@@ -11,8 +11,8 @@ from peakward.prediction.flops import phase_flops
 from peakward.prediction.traffic import compulsory_bytes
 from peakward.records.calibration import Calibration, MatmulRate
 from peakward.records.case import Configuration, DeviceType, ModelCase, Precision, Workload
-from peakward.records.environment import Environment
 from peakward.records.errors import PeakwardError
+from peakward.records.measurement import Environment
 
 ENVIRONMENT = Environment(
     device_type="cuda",

@@ -1,4 +1,4 @@
-"""A case's key is its content's, in every process and on every machine."""
+"""Text in a case, and its key."""
 
 import subprocess
 import sys
@@ -6,18 +6,53 @@ import sys
 import msgspec
 import pytest
 
+from peakward.models.presets import model
 from peakward.records.case import (
     SPELLED_OUT,
+    Case,
     Configuration,
     ModelCase,
     ModuleCase,
+    Source,
     StepCase,
+    TextData,
     Workload,
     case_key,
     same_work,
 )
 from peakward.records.codec import from_json
 from peakward.records.model_shape import ModelShape
+
+CASE = ModelCase(model=model("tiny"), workload=Workload(batch_size=1, seq_len=16), device="cpu")
+
+
+def fed(**data):
+    found = TextData(**{"text": Source("python-topics"), **data})
+    work = msgspec.structs.replace(CASE.workload, data=found)
+    return msgspec.structs.replace(CASE, workload=work)
+
+
+def test_every_setting_is_in_the_key():
+    cases = [
+        CASE,
+        fed(),
+        fed(text=Source("/a")),
+        fed(text=Source("/a", "1")),
+        fed(tokenizer=Source("bpe")),
+        fed(tokenise="on-the-fly"),
+        fed(n_workers=1),
+        fed(pin_memory=True),
+        fed(non_blocking=True),
+        fed(n_ranks=2),
+        fed(sampler="same"),
+    ]
+    assert len({case_key(each) for each in cases}) == len(cases)
+    assert len(set(cases)) == len(cases)
+
+
+def test_a_case_comes_back_from_json():
+    assert msgspec.json.decode(msgspec.json.encode(fed()), type=Case) == fed()
+
 
 SHAPE = ModelShape(
     name="tiny",
@@ -30,7 +65,7 @@ SHAPE = ModelShape(
     head_dim=4,
     max_seq_len=32,
 )
-CASE = ModelCase(model=SHAPE, workload=Workload(batch_size=4, seq_len=16), device="cpu")
+CPU_CASE = ModelCase(model=SHAPE, workload=Workload(batch_size=4, seq_len=16), device="cpu")
 STEP = StepCase(name="step", fingerprint="abc", device="cpu")
 STEP_KEY = "3b4ed06d599f14ec"
 """Results stored under it must stay findable: a change of this literal orphans every database."""
@@ -39,7 +74,7 @@ MODEL_KEY = "ad390c566678ee92"
 
 def test_the_keys_of_known_cases_never_change() -> None:
     assert case_key(STEP) == STEP_KEY
-    assert case_key(CASE) == MODEL_KEY
+    assert case_key(CPU_CASE) == MODEL_KEY
 
 
 @pytest.mark.parametrize(
@@ -62,24 +97,24 @@ def test_experts_are_in_the_key() -> None:
         msgspec.structs.replace(SHAPE, n_experts=total, n_active_experts=active)
         for total, active in ((1, 1), (4, 1), (4, 2))
     ]
-    keys = {case_key(msgspec.structs.replace(CASE, model=shape)) for shape in shapes}
+    keys = {case_key(msgspec.structs.replace(CPU_CASE, model=shape)) for shape in shapes}
     assert len(keys) == 3
 
 
 def test_a_case_stored_before_there_were_experts_is_dense() -> None:
-    content = msgspec.to_builtins(CASE)
+    content = msgspec.to_builtins(CPU_CASE)
     del content["model"]["n_experts"], content["model"]["n_active_experts"]
     stored = msgspec.json.encode({"schema_version": 2, "record": content})
-    assert from_json(stored, ModelCase) == CASE
+    assert from_json(stored, ModelCase) == CPU_CASE
 
 
 def test_a_loss_that_older_records_do_not_name_is_torchs_and_in_no_key() -> None:
-    content = msgspec.to_builtins(CASE)
+    content = msgspec.to_builtins(CPU_CASE)
     del content["configuration"]["loss"]
     stored = msgspec.json.encode({"schema_version": 2, "record": content})
-    assert from_json(stored, ModelCase) == CASE
-    fused = msgspec.structs.replace(CASE, configuration=Configuration(loss="fused"))
-    assert case_key(fused) != case_key(CASE)
+    assert from_json(stored, ModelCase) == CPU_CASE
+    fused = msgspec.structs.replace(CPU_CASE, configuration=Configuration(loss="fused"))
+    assert case_key(fused) != case_key(CPU_CASE)
 
 
 MODULE_KEY = "d5c7316f4a1dd418"
@@ -91,7 +126,7 @@ def test_settings_that_older_records_do_not_name_are_in_no_key() -> None:
         source="py:a:b", fingerprint="1", workload=Workload(batch_size=4, seq_len=16), device="cpu"
     )
     assert case_key(module) == MODULE_KEY
-    for case in (CASE, module):
+    for case in (CPU_CASE, module):
         for field in ("norm", "rope", "swiglu"):
             fused = msgspec.structs.replace(case.configuration, **{field: "fused"})
             assert case_key(msgspec.structs.replace(case, configuration=fused)) != case_key(case)
@@ -117,8 +152,8 @@ def test_defaults_spelled_out_are_the_same_case() -> None:
         configuration=Configuration(precision="fp32"),
         device="cpu",
     )
-    assert spelled == CASE
-    assert case_key(spelled) == case_key(CASE)
+    assert spelled == CPU_CASE
+    assert case_key(spelled) == case_key(CPU_CASE)
 
 
 def test_an_integer_in_a_float_field_is_the_same_case() -> None:
@@ -144,10 +179,10 @@ def test_a_live_step_as_it_is_has_the_key_of_before_it_had_settings() -> None:
 
 
 def test_the_same_work_is_all_but_the_configuration() -> None:
-    other = msgspec.structs.replace(CASE, configuration=Configuration(precision="bf16"))
-    assert same_work(CASE, other)
-    assert not same_work(CASE, STEP)
-    assert not same_work(CASE, msgspec.structs.replace(CASE, device="cuda"))
+    other = msgspec.structs.replace(CPU_CASE, configuration=Configuration(precision="bf16"))
+    assert same_work(CPU_CASE, other)
+    assert not same_work(CPU_CASE, STEP)
+    assert not same_work(CPU_CASE, msgspec.structs.replace(CPU_CASE, device="cuda"))
 
 
 def test_an_axis_without_a_field_is_in_the_key_and_a_default_in_none() -> None:
@@ -160,7 +195,7 @@ def test_an_axis_without_a_field_is_in_the_key_and_a_default_in_none() -> None:
     assert one.settings["pace"] == "fast"
     assert one.settings["norm"] == "torch"
     keys = {
-        case_key(msgspec.structs.replace(CASE, configuration=each))
+        case_key(msgspec.structs.replace(CPU_CASE, configuration=each))
         for each in (Configuration(), one, Configuration(more=(("pace", "fast"),)))
     }
     assert MODEL_KEY in keys
@@ -168,7 +203,7 @@ def test_an_axis_without_a_field_is_in_the_key_and_a_default_in_none() -> None:
 
 
 def test_a_stored_configuration_without_axes_of_a_younger_version_opens() -> None:
-    content = msgspec.to_builtins(CASE)
+    content = msgspec.to_builtins(CPU_CASE)
     del content["configuration"]["more"]
     stored = msgspec.json.encode({"schema_version": 2, "record": content})
-    assert from_json(stored, ModelCase) == CASE
+    assert from_json(stored, ModelCase) == CPU_CASE

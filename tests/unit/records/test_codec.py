@@ -14,15 +14,11 @@ from peakward.records.calibration import Calibration
 from peakward.records.case import Case, MicroCase, ModelCase, OperatorCase, StepCase, case_key
 from peakward.records.codec import SCHEMA_VERSION, fields, from_json, to_json
 from peakward.records.device import Device
-from peakward.records.environment import Environment
-from peakward.records.errors import PeakwardError
-from peakward.records.lever import Lever
-from peakward.records.measurement import Measurement, Run
+from peakward.records.errors import PeakwardError, printable
+from peakward.records.lever import Lever, Trial
+from peakward.records.measurement import Environment, Measurement, Protocol, Run
 from peakward.records.prediction import Prediction
-from peakward.records.printable import printable
-from peakward.records.protocol import Protocol
 from peakward.records.study import Study
-from peakward.records.trial import Trial
 
 RECORDS = [
     Calibration,

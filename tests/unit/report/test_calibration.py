@@ -3,8 +3,7 @@
 import msgspec
 
 from peakward.hardware.devices import device
-from peakward.records.calibration import Calibration, MatmulRate
-from peakward.records.rates import Absence, Rates
+from peakward.records.calibration import Absence, Calibration, MatmulRate, Rates
 from peakward.report import calibration as calibration_page
 from peakward.report.document import Facts
 

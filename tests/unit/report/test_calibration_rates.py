@@ -1,6 +1,6 @@
 """Rates in print: every figure in its table, every absence with its reason."""
 
-from peakward.records.rates import (
+from peakward.records.calibration import (
     Absence,
     AttentionRate,
     DiskRate,

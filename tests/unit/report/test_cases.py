@@ -3,8 +3,7 @@ import pytest
 
 from peakward.models.presets import model as catalogued
 from peakward.prediction.parameters import n_parameters
-from peakward.records.case import MicroCase, OperatorCase, StepCase
-from peakward.records.data import Source, TextData
+from peakward.records.case import MicroCase, OperatorCase, Source, StepCase, TextData
 from peakward.report.cases import label, loader, model, settings, workload
 
 

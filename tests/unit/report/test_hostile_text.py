@@ -16,7 +16,7 @@ from rich.console import Console
 
 import peakward.records
 from peakward.records.codec import from_json, to_json
-from peakward.records.printable import printable
+from peakward.records.errors import printable
 from peakward.records.study import Column, Study, Table
 from peakward.report import documents, markdown, terminal
 from peakward.report import html as html_view

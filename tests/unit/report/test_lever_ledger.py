@@ -1,6 +1,6 @@
 """The ledger's page."""
 
-from peakward.records.lever_ledger import Errors, LeverEntry, LeverLedger, Unpredicted
+from peakward.records.lever import Errors, LeverEntry, LeverLedger, Unpredicted
 from peakward.report import markdown
 from peakward.report.lever_ledger import document
 

@@ -9,14 +9,12 @@ import pytest
 
 from peakward.records.calibration import Calibration, MatmulRate
 from peakward.records.case import ModelCase, StepCase, Workload
-from peakward.records.case_memory import CaseMemory
-from peakward.records.environment import Environment
-from peakward.records.measurement import Measurement, Run
+from peakward.records.lever import Trial
+from peakward.records.measurement import Environment, Measurement, Protocol, Run
+from peakward.records.memory import CaseMemory
 from peakward.records.model_shape import ModelShape
 from peakward.records.profile import Breakdown, CaseProfile, DeviceTime, Profile
-from peakward.records.protocol import Protocol
 from peakward.records.study import Study
-from peakward.records.trial import Trial
 
 SHAPE = ModelShape(
     name="tiny",

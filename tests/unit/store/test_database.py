@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from peakward.records.errors import PeakwardError
-from peakward.records.protocol import Protocol
-from peakward.store.database import Store
+from peakward.records.measurement import Protocol
+from peakward.store.database import Store, StudyEntry, id_of
 
 LATER = "2026-11-21T11:00:00+00:00"
 
@@ -324,3 +324,46 @@ def test_a_trace_is_kept_beside_the_database(path: Path, tmp_path: Path) -> None
         name = store.keep(file)
         assert store.path_of(name).read_bytes() == b"a trace"
     assert not file.exists()
+
+
+DB = Path("peakward.db")
+
+
+def entries(*ids: str) -> list[StudyEntry]:
+    return [StudyEntry(id=id_, name="run", title="", started_at="", complete=True) for id_ in ids]
+
+
+@pytest.mark.parametrize(
+    ("ref", "id_"),
+    [
+        ("last", "abc1"),
+        ("abc1", "abc1"),
+        ("abc2", "abc2"),
+        ("b", "b"),
+        ("q", "qrs"),
+        ("abc", "abc"),
+    ],
+)
+def test_a_reference_is_an_id_its_only_beginning_or_last(ref: str, id_: str) -> None:
+    assert id_of(ref, entries("abc1", "abc2", "b", "bc", "qrs", "abc"), DB) == id_
+
+
+@pytest.mark.parametrize(
+    ("ref", "told"),
+    [
+        ("ab", "got 'ab', 2 that begin so: name one, such as abc1, abc2"),
+        ("", "got '', 3 that begin so"),
+        ("x", "got 'x', no such one: name one, such as abc1, abc2, q"),
+        ("%", "got '%', no such one"),
+    ],
+)
+def test_any_other_is_refused_with_the_ids_there_are(ref: str, told: str) -> None:
+    with pytest.raises(PeakwardError) as caught:
+        id_of(ref, entries("abc1", "abc2", "q"), DB)
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_empty_database_says_how_to_fill_it() -> None:
+    with pytest.raises(PeakwardError, match=r"got none stored yet: `peakward run` makes one"):
+        id_of("last", [], DB)

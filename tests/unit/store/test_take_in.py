@@ -9,7 +9,7 @@ import pytest
 
 from peakward.records.codec import SCHEMA_VERSION, to_json
 from peakward.records.errors import PeakwardError
-from peakward.records.protocol import Protocol
+from peakward.records.measurement import Protocol
 from peakward.store.database import Store
 
 

@@ -9,9 +9,35 @@ import pytest
 
 from peakward.prediction.flops import recomputed_flops, step_flops
 from peakward.prediction.parameters import n_parameters
-from peakward.records.calibration import Calibration
+from peakward.records.calibration import (
+    SUBJECTS,
+    Absence,
+    Calibration,
+    DiskRate,
+    LevelRate,
+    LinkRate,
+    LoadLatency,
+    Rates,
+    Subject,
+    TrafficRate,
+)
 from peakward.records.case import Case, MicroCase, ModelCase, OperatorCase
-from peakward.records.case_memory import (
+from peakward.records.measurement import (
+    CompileReport,
+    Environment,
+    Feeding,
+    FirstStep,
+    Interval,
+    Measurement,
+    MemoryUse,
+    PieceWork,
+    Protocol,
+    Run,
+    Status,
+    Summary,
+    Validity,
+)
+from peakward.records.memory import (
     CaseMemory,
     HeldPoint,
     KernelPhase,
@@ -20,20 +46,6 @@ from peakward.records.case_memory import (
     PeakMoment,
     PhasePeak,
     StepClock,
-)
-from peakward.records.environment import Environment
-from peakward.records.feeding import Feeding
-from peakward.records.measurement import (
-    CompileReport,
-    FirstStep,
-    Interval,
-    Measurement,
-    MemoryUse,
-    PieceWork,
-    Run,
-    Status,
-    Summary,
-    Validity,
 )
 from peakward.records.memory_snapshot import MemoryShare
 from peakward.records.profile import (
@@ -44,18 +56,6 @@ from peakward.records.profile import (
     Profile,
     RangeWork,
     WorkPhase,
-)
-from peakward.records.protocol import Protocol
-from peakward.records.rates import (
-    SUBJECTS,
-    Absence,
-    DiskRate,
-    LevelRate,
-    LinkRate,
-    LoadLatency,
-    Rates,
-    Subject,
-    TrafficRate,
 )
 from peakward.records.study import Table
 from peakward.studies.readings import Readings

@@ -5,8 +5,7 @@ import pytest
 
 from peakward.models.presets import model
 from peakward.records.case import OperatorCase
-from peakward.records.measurement import Outputs
-from peakward.records.protocol import Protocol
+from peakward.records.measurement import Outputs, Protocol
 from peakward.report.columns import name_columns
 from peakward.report.format import format_spread
 from peakward.studies.bench import bench, table

@@ -7,8 +7,7 @@ import pytest
 
 from peakward.models.presets import model
 from peakward.records.case import MicroCase, OperatorCase
-from peakward.records.measurement import Interval
-from peakward.records.protocol import Protocol
+from peakward.records.measurement import Interval, Protocol
 from peakward.studies.cases import model_case, with_levers
 from peakward.studies.claims import Sentence, compared, gains, not_timed, rank
 from peakward.studies.engine import Point, Row

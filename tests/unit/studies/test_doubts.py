@@ -3,9 +3,8 @@
 import msgspec
 import pytest
 
-from peakward.records.data import Source, TextData
-from peakward.records.measurement import Validity
-from peakward.records.protocol import Protocol
+from peakward.records.case import Source, TextData
+from peakward.records.measurement import Protocol, Validity
 from peakward.studies.cases import model_case, with_work
 from peakward.studies.doubts import MOST_NAMED, marked, notes
 from peakward.studies.parts import evidence, say

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from peakward.records.data import Source, TextData
-from peakward.records.protocol import Protocol
+from peakward.records.case import Source, TextData
+from peakward.records.measurement import Protocol
 from peakward.studies import readings
 from peakward.studies.cases import model_case, with_work
 from peakward.studies.readings import Readings

@@ -1,7 +1,7 @@
 """What passes through a recorder stays in it."""
 
 from peakward.lab.measure.messages import Failed
-from peakward.records.protocol import Protocol
+from peakward.records.measurement import Protocol
 from peakward.studies.cases import model_case
 from peakward.studies.recorder import Recorder
 from peakward.studies.scope import micro

@@ -4,8 +4,7 @@ import msgspec
 import pytest
 
 from peakward.records.case import OperatorCase
-from peakward.records.measurement import Interval
-from peakward.records.protocol import Protocol
+from peakward.records.measurement import Interval, Protocol
 from peakward.studies.rivals import Rival, not_timed, rank
 
 

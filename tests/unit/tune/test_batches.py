@@ -9,9 +9,14 @@ from peakward.models.presets import model
 from peakward.prediction.planning.room import CAPTURED_SHARE, largest_batch_size
 from peakward.prediction.planning.site import site
 from peakward.records.case import ModelCase, Workload
-from peakward.records.environment import Environment
-from peakward.records.measurement import Interval, Measurement, MemoryUse, Summary
-from peakward.records.protocol import Protocol
+from peakward.records.measurement import (
+    Environment,
+    Interval,
+    Measurement,
+    MemoryUse,
+    Protocol,
+    Summary,
+)
 from peakward.tune.larger_batches import conclusion, fastest, larger, with_batch
 
 HERE = site(device("h100-sxm-80"))

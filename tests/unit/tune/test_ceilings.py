@@ -2,9 +2,8 @@
 
 import pytest
 
-from peakward.records.calibration import Calibration
-from peakward.records.environment import Environment
-from peakward.records.rates import Rates
+from peakward.records.calibration import Calibration, Rates
+from peakward.records.measurement import Environment
 from peakward.tune.forecasts import calibrated
 
 from .world import BASE

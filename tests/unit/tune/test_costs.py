@@ -4,9 +4,7 @@ import msgspec
 import pytest
 
 from peakward.records.case import Configuration, ModelCase, Workload
-from peakward.records.environment import Environment
-from peakward.records.measurement import CompileReport, Measurement, Run
-from peakward.records.protocol import Protocol
+from peakward.records.measurement import CompileReport, Environment, Measurement, Protocol, Run
 from peakward.tune.costs import again_s, guessed, learned
 
 from .world import SHAPE

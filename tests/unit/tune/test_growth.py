@@ -8,7 +8,7 @@ from peakward.hardware.devices import device
 from peakward.models.presets import model
 from peakward.prediction.planning.site import site
 from peakward.records.case import ModelCase, Workload
-from peakward.records.protocol import Protocol
+from peakward.records.measurement import Protocol
 from peakward.tune.costs import Costs
 from peakward.tune.larger_batches import SMALLER, grown
 

@@ -9,8 +9,8 @@ import pytest
 
 from peakward.lab.measure.messages import Turn, TurnsTimed
 from peakward.levers.catalogue import lever, pull
+from peakward.records.lever import Bound, Foretold
 from peakward.records.measurement import Interval
-from peakward.records.trial import Bound, Foretold
 from peakward.tune.aim import Aim
 from peakward.tune.laboratory import Laboratory
 from peakward.tune.trials import Comparison

@@ -3,9 +3,9 @@
 import pytest
 
 from peakward.levers.catalogue import lever, pull
+from peakward.records.lever import Bound, Foretold, NumericsVerdict, Pair, Trial
 from peakward.records.measurement import Interval
 from peakward.records.plan import Absent
-from peakward.records.trial import Bound, Foretold, NumericsVerdict, Pair, Trial
 from peakward.tune.lever_ledger import NOT_KEPT, Tried, lever_ledger
 
 from .world import BASE

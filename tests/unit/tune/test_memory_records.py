@@ -10,8 +10,8 @@ import pytest
 from peakward.lab.measure.messages import Failed, MemoryRecorded
 from peakward.models.presets import model
 from peakward.records.case import ModelCase, Workload
-from peakward.records.case_memory import CaseMemory, HeldTensors, MemoryMarks
 from peakward.records.errors import PeakwardError
+from peakward.records.memory import CaseMemory, HeldTensors, MemoryMarks
 from peakward.report.cases import label
 from peakward.store.database import Store
 from peakward.tune.memory_records import MemoryRecorder, NotRecorded

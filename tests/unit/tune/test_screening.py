@@ -5,9 +5,14 @@ import pytest
 
 from peakward.levers.catalogue import lever, pull
 from peakward.records.case import ModelCase, Workload
-from peakward.records.environment import Environment
-from peakward.records.measurement import Interval, Measurement, Summary, Validity
-from peakward.records.protocol import Protocol
+from peakward.records.measurement import (
+    Environment,
+    Interval,
+    Measurement,
+    Protocol,
+    Summary,
+    Validity,
+)
 from peakward.tune import screening
 from peakward.tune.screening import promising, rescues
 

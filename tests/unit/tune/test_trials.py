@@ -6,8 +6,8 @@ import pytest
 from peakward.lab.measure.messages import Turn
 from peakward.levers.catalogue import lever, pull
 from peakward.records.case import ModelCase, Workload
+from peakward.records.lever import Bound
 from peakward.records.measurement import Interval
-from peakward.records.trial import Bound
 from peakward.tune import trials
 
 from .world import SHAPE

@@ -4,9 +4,9 @@ import msgspec
 
 from peakward.lab.measure.messages import TurnsTimed
 from peakward.records.case import Configuration, ModelCase, Workload
+from peakward.records.lever import NumericsVerdict, Pair, Trial
 from peakward.records.measurement import Interval
 from peakward.records.model_shape import ModelShape
-from peakward.records.trial import NumericsVerdict, Pair, Trial
 from peakward.tune.bench import Bench
 from peakward.tune.budget import Budget
 from peakward.tune.costs import Costs

@@ -9,9 +9,8 @@ fused norms keep less; a chunked or fused loss keeps no logits.
 Wrong when: the memory is taken on purpose, by the largest batch that fits.
 """
 
-from peakward.diagnose.diagnosis_input import DiagnosisInput
+from peakward.diagnose.diagnosis_input import DiagnosisInput, Symptom, Verdict, abstain, number
 from peakward.diagnose.memory_use import SCARCE_SHARE, peak_use
-from peakward.diagnose.symptom import Symptom, Verdict, abstain, number
 
 CODE = "MEM002"
 LEVERS = (

@@ -10,8 +10,7 @@ Wrong when: the profile holds only first steps, which allocate the memory that l
 
 import re
 
-from peakward.diagnose.diagnosis_input import DiagnosisInput
-from peakward.diagnose.symptom import Symptom, Verdict, abstain, number
+from peakward.diagnose.diagnosis_input import DiagnosisInput, Symptom, Verdict, abstain, number
 
 CODE = "MEM003"
 TO_DRIVER = re.compile(r"(?:cuda|hip)(?:Malloc|Free)$|cuMem(?:Alloc|Free|Create|Release)")

@@ -10,9 +10,8 @@ smaller vocabulary).
 Wrong when: the operator need not run at all.
 """
 
-from peakward.diagnose.diagnosis_input import DiagnosisInput
+from peakward.diagnose.diagnosis_input import DiagnosisInput, Symptom, Verdict, abstain, number
 from peakward.diagnose.kernels import of_operators
-from peakward.diagnose.symptom import Symptom, Verdict, abstain, number
 from peakward.records.device import Device
 from peakward.records.profile import OperatorRate
 

@@ -10,9 +10,8 @@ Wrong when: the fp32 master copy keeps training stable; bf16 gives it up.
 
 import re
 
-from peakward.diagnose.diagnosis_input import DiagnosisInput
+from peakward.diagnose.diagnosis_input import WORTH_SHARE, DiagnosisInput, Symptom, Verdict, abstain
 from peakward.diagnose.kernels import MODEL_PHASES, chosen, parts, shown
-from peakward.diagnose.symptom import WORTH_SHARE, Symptom, Verdict, abstain
 
 CODE = "PREC003"
 CASTS = re.compile(

@@ -8,8 +8,14 @@ Lever: none; the program itself must use workers, pinned memory and non-blocking
 Wrong when: the trace holds only the first batch of an epoch, which starts the workers.
 """
 
-from peakward.diagnose.diagnosis_input import DiagnosisInput
-from peakward.diagnose.symptom import WORTH_SHARE, Symptom, Verdict, abstain, number
+from peakward.diagnose.diagnosis_input import (
+    WORTH_SHARE,
+    DiagnosisInput,
+    Symptom,
+    Verdict,
+    abstain,
+    number,
+)
 
 CODE = "HOST001"
 CAUSE = "data_loading"

@@ -8,9 +8,15 @@ Beyond the levers: a quantised cache, speculative decoding, a larger batch.
 Wrong when: latency is already as low as it must be.
 """
 
-from peakward.diagnose.diagnosis_input import DiagnosisInput
+from peakward.diagnose.diagnosis_input import (
+    DiagnosisInput,
+    Symptom,
+    Verdict,
+    absent,
+    abstain,
+    number,
+)
 from peakward.diagnose.kernels import all_work
-from peakward.diagnose.symptom import Symptom, Verdict, absent, abstain, number
 from peakward.prediction.floor import floor
 
 CODE = "GEN002"

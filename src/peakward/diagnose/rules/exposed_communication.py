@@ -8,9 +8,15 @@ Wrong when: a rank is late and the other traces are missing. With the traces of 
 judges the wait for a late rank.
 """
 
-from peakward.diagnose.diagnosis_input import DiagnosisInput
+from peakward.diagnose.diagnosis_input import (
+    WORTH_SHARE,
+    DiagnosisInput,
+    Symptom,
+    Verdict,
+    abstain,
+    number,
+)
 from peakward.diagnose.kernels import chosen, parts, share_of_waiting
-from peakward.diagnose.symptom import WORTH_SHARE, Symptom, Verdict, abstain, number
 
 CODE = "COMM001"
 

@@ -8,9 +8,8 @@ Lever: none; use expandable segments, or pad to a few lengths.
 Wrong when: the peak of a first step (compiling, autotuning) left the reserve behind.
 """
 
-from peakward.diagnose.diagnosis_input import DiagnosisInput
+from peakward.diagnose.diagnosis_input import DiagnosisInput, Symptom, Verdict, abstain, number
 from peakward.diagnose.memory_use import SCARCE_SHARE
-from peakward.diagnose.symptom import Symptom, Verdict, abstain, number
 
 CODE = "MEM004"
 LEAST_SHARE = 0.2

@@ -7,8 +7,14 @@ Lever: none; collect between epochs, or call `gc.freeze()` after building the mo
 Wrong when: the collections ran while the GPU had work queued; at most their own time is counted.
 """
 
-from peakward.diagnose.diagnosis_input import DiagnosisInput
-from peakward.diagnose.symptom import WORTH_SHARE, Symptom, Verdict, abstain, number
+from peakward.diagnose.diagnosis_input import (
+    WORTH_SHARE,
+    DiagnosisInput,
+    Symptom,
+    Verdict,
+    abstain,
+    number,
+)
 
 CODE = "HOST006"
 CAUSES = ("host_bound", "after_synchronisation")

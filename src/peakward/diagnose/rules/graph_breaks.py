@@ -7,8 +7,7 @@ Lever: none; the counters' reasons name the line. Padding to fixed shapes ends r
 Wrong when: the break is outside the hot path. Its cost is not known, so the finding ranks last.
 """
 
-from peakward.diagnose.diagnosis_input import DiagnosisInput
-from peakward.diagnose.symptom import Symptom, Verdict, abstain, number
+from peakward.diagnose.diagnosis_input import DiagnosisInput, Symptom, Verdict, abstain, number
 
 CODE = "HOST007"
 N_REASONS = 2

@@ -9,9 +9,15 @@ Lever: none; make it on the device, or copy from pinned memory with `non_blockin
 Wrong when: offloading is intended. Copies beside compute are not counted.
 """
 
-from peakward.diagnose.diagnosis_input import DiagnosisInput
+from peakward.diagnose.diagnosis_input import (
+    WORTH_SHARE,
+    DiagnosisInput,
+    Symptom,
+    Verdict,
+    abstain,
+    number,
+)
 from peakward.diagnose.kernels import chosen, parts
-from peakward.diagnose.symptom import WORTH_SHARE, Symptom, Verdict, abstain, number
 
 CODE = "HOST005"
 DIRECTIONS = ("host_to_device", "device_to_host")

@@ -12,9 +12,15 @@ file.
 
 from statistics import median
 
-from peakward.diagnose.diagnosis_input import DiagnosisInput
+from peakward.diagnose.diagnosis_input import (
+    WORTH_SHARE,
+    DiagnosisInput,
+    Symptom,
+    Verdict,
+    abstain,
+    number,
+)
 from peakward.diagnose.kernels import chosen, parts, share_of_waiting
-from peakward.diagnose.symptom import WORTH_SHARE, Symptom, Verdict, abstain, number
 from peakward.records.finding import Evidence
 from peakward.records.profile import Job, Rank
 

@@ -11,9 +11,8 @@ Wrong when: the profile was taken with Python stacks, which slow the host severa
 measured without them.
 """
 
-from peakward.diagnose.diagnosis_input import DiagnosisInput
-from peakward.diagnose.launching import dispatch_parts
-from peakward.diagnose.symptom import Symptom, Verdict, abstain, number
+from peakward.diagnose.diagnosis_input import DiagnosisInput, Symptom, Verdict, abstain, number
+from peakward.diagnose.kernels import dispatch_parts
 
 CODE = "HOST002"
 LEAST_SHARE = 0.1

@@ -11,9 +11,8 @@ Wrong when: the copy makes many later products faster than it costs.
 
 import re
 
-from peakward.diagnose.diagnosis_input import DiagnosisInput
+from peakward.diagnose.diagnosis_input import WORTH_SHARE, DiagnosisInput, Symptom, Verdict, abstain
 from peakward.diagnose.kernels import MODEL_PHASES, chosen, parts, shown
-from peakward.diagnose.symptom import WORTH_SHARE, Symptom, Verdict, abstain
 
 CODE = "BW002"
 STRIDED = re.compile(r"^elementwise_kernel<.*direct_copy_kernel|^CatArrayBatchedCopy")

@@ -10,10 +10,15 @@ time.
 Wrong when: the collections ran while the GPU had work queued; at most their own time is counted.
 """
 
-from peakward.diagnose.diagnosis_input import DiagnosisInput
-from peakward.diagnose.loop_parts import COLLECTING, COLLECTING_IN_PAUSES, WATCHED
-from peakward.diagnose.symptom import WORTH_SHARE, Symptom, Verdict, abstain, number
-from peakward.diagnose.time_parts import TimeParts
+from peakward.diagnose.diagnosis_input import (
+    WORTH_SHARE,
+    DiagnosisInput,
+    Symptom,
+    Verdict,
+    abstain,
+    number,
+)
+from peakward.diagnose.time_parts import COLLECTING, COLLECTING_IN_PAUSES, WATCHED, TimeParts
 from peakward.records.loop import LoopTimes
 
 CODE = "LOOP002"

@@ -9,15 +9,21 @@ Lever: none; write checkpoints beside the loop, keep shapes fixed, keep the load
 Wrong when: the pause is intended work, such as an evaluation; or the machine is shared with others.
 """
 
-from peakward.diagnose.diagnosis_input import DiagnosisInput
-from peakward.diagnose.loop_parts import (
+from peakward.diagnose.diagnosis_input import (
+    WORTH_SHARE,
+    DiagnosisInput,
+    Symptom,
+    Verdict,
+    abstain,
+    number,
+)
+from peakward.diagnose.time_parts import (
     COLLECTING_IN_PAUSES,
     PAUSING,
     WAITING_IN_PAUSES,
     WATCHED,
     host_runs_ahead,
 )
-from peakward.diagnose.symptom import WORTH_SHARE, Symptom, Verdict, abstain, number
 
 CODE = "LOOP003"
 LEAST = 2

@@ -8,9 +8,15 @@ Lever: none; the program itself must use workers and prefetching, or prepare the
 Wrong when: the loader's `next` is where the program does its computing.
 """
 
-from peakward.diagnose.diagnosis_input import DiagnosisInput
-from peakward.diagnose.loop_parts import WAITING, WAITING_IN_PAUSES, WATCHED
-from peakward.diagnose.symptom import WORTH_SHARE, Symptom, Verdict, abstain, number
+from peakward.diagnose.diagnosis_input import (
+    WORTH_SHARE,
+    DiagnosisInput,
+    Symptom,
+    Verdict,
+    abstain,
+    number,
+)
+from peakward.diagnose.time_parts import WAITING, WAITING_IN_PAUSES, WATCHED
 
 CODE = "LOOP001"
 

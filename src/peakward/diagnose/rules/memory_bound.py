@@ -10,10 +10,9 @@ Lever: compile; the fused kernels for attention, norms, RoPE, SwiGLU and the los
 Wrong when: the work is one pass that could not be fused with anything.
 """
 
-from peakward.diagnose.diagnosis_input import DiagnosisInput
+from peakward.diagnose.diagnosis_input import DiagnosisInput, Symptom, Verdict, abstain, number
 from peakward.diagnose.kernels import MODEL_PHASES, chosen, parts, shown
 from peakward.diagnose.rules import casts, layout_copies, naive_attention
-from peakward.diagnose.symptom import Symptom, Verdict, abstain, number
 from peakward.diagnose.time_parts import without, work_part
 from peakward.records.profile import Group
 

@@ -15,7 +15,14 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from peakward.diagnose.diagnosis_input import DiagnosisInput
+from peakward.diagnose.diagnosis_input import (
+    WORTH_SHARE,
+    DiagnosisInput,
+    Symptom,
+    Verdict,
+    abstain,
+    number,
+)
 from peakward.diagnose.kernels import (
     MODEL_PHASES,
     PRODUCT,
@@ -25,7 +32,6 @@ from peakward.diagnose.kernels import (
     parts,
     shown,
 )
-from peakward.diagnose.symptom import WORTH_SHARE, Symptom, Verdict, abstain, number
 from peakward.records.finding import Evidence
 from peakward.records.profile import Group, OperatorRate, RangeWork
 

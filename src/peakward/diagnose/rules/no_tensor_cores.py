@@ -10,9 +10,8 @@ Wrong when: the numbers need fp32's 24 bits; the lever's numerics check says so.
 
 import re
 
-from peakward.diagnose.diagnosis_input import DiagnosisInput
+from peakward.diagnose.diagnosis_input import WORTH_SHARE, DiagnosisInput, Symptom, Verdict, abstain
 from peakward.diagnose.kernels import chosen, parts, shown
-from peakward.diagnose.symptom import WORTH_SHARE, Symptom, Verdict, abstain
 from peakward.records.device import Device
 
 CODE = "PREC001"

@@ -12,9 +12,8 @@ Wrong when: another program holds the device's memory.
 
 import math
 
-from peakward.diagnose.diagnosis_input import DiagnosisInput
+from peakward.diagnose.diagnosis_input import DiagnosisInput, Symptom, Verdict, abstain, number
 from peakward.diagnose.memory_use import PeakUse, peak_use, scores_bytes
-from peakward.diagnose.symptom import Symptom, Verdict, abstain, number
 from peakward.records.finding import Evidence
 
 CODE = "MEM001"

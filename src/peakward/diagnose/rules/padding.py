@@ -8,9 +8,8 @@ Wrong when: graphs or compilation need the fixed shapes, and gain more. Attentio
 of the length, so its share of the waste is larger than counted here.
 """
 
-from peakward.diagnose.diagnosis_input import DiagnosisInput
+from peakward.diagnose.diagnosis_input import DiagnosisInput, Symptom, Verdict, abstain, number
 from peakward.diagnose.kernels import all_work
-from peakward.diagnose.symptom import Symptom, Verdict, abstain, number
 
 CODE = "BW004"
 LEAST_SHARE = 0.1

@@ -8,9 +8,8 @@ Lever: compile and cuda-graphs remove the Python of a step where it can be trace
 Wrong when: the path's time lies in extensions that record no operators, which look like Python here.
 """
 
-from peakward.diagnose.diagnosis_input import DiagnosisInput
-from peakward.diagnose.launching import PYTHON, dispatch_parts
-from peakward.diagnose.symptom import Symptom, Verdict, abstain, number
+from peakward.diagnose.diagnosis_input import DiagnosisInput, Symptom, Verdict, abstain, number
+from peakward.diagnose.kernels import PYTHON, dispatch_parts
 
 CODE = "HOST003"
 LEAST_SHARE = 0.1

@@ -13,9 +13,15 @@ import re
 
 import msgspec
 
-from peakward.diagnose.diagnosis_input import DiagnosisInput
+from peakward.diagnose.diagnosis_input import (
+    WORTH_SHARE,
+    DiagnosisInput,
+    Symptom,
+    Verdict,
+    abstain,
+    number,
+)
 from peakward.diagnose.kernels import of_operators
-from peakward.diagnose.symptom import WORTH_SHARE, Symptom, Verdict, abstain, number
 from peakward.records.profile import OperatorRate
 
 CODE = "GEN001"

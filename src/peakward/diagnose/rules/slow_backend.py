@@ -10,9 +10,8 @@ Wrong when: the mask or bias that ruled out the other backends is needed.
 
 import re
 
-from peakward.diagnose.diagnosis_input import DiagnosisInput
+from peakward.diagnose.diagnosis_input import WORTH_SHARE, DiagnosisInput, Symptom, Verdict, abstain
 from peakward.diagnose.kernels import chosen, parts, shown
-from peakward.diagnose.symptom import WORTH_SHARE, Symptom, Verdict, abstain
 
 CODE = "ATTN002"
 EFFICIENT = re.compile(

@@ -8,8 +8,14 @@ Lever: none; read scalars every hundred steps, or keep the decision on the GPU.
 Wrong when: the wait is the benchmark's own, around each of a few profiled steps.
 """
 
-from peakward.diagnose.diagnosis_input import DiagnosisInput
-from peakward.diagnose.symptom import WORTH_SHARE, Symptom, Verdict, abstain, number
+from peakward.diagnose.diagnosis_input import (
+    WORTH_SHARE,
+    DiagnosisInput,
+    Symptom,
+    Verdict,
+    abstain,
+    number,
+)
 from peakward.records.finding import Evidence
 from peakward.records.profile import Waiting
 

@@ -8,9 +8,8 @@ Lever: none; improve cooling, raise the power limit, or fix a lower clock for co
 Wrong when: the highest clock seen is a boost that no load sustains.
 """
 
-from peakward.diagnose.diagnosis_input import DiagnosisInput
+from peakward.diagnose.diagnosis_input import DiagnosisInput, Symptom, Verdict, abstain, number
 from peakward.diagnose.kernels import all_work
-from peakward.diagnose.symptom import Symptom, Verdict, abstain, number
 
 CODE = "DEV001"
 

@@ -9,8 +9,7 @@ Lever: compile makes fewer and longer kernels; a larger batch makes kernels long
 Wrong when: the gaps are few and long: a profile does not show everything that holds up a queue.
 """
 
-from peakward.diagnose.diagnosis_input import DiagnosisInput
-from peakward.diagnose.symptom import Symptom, Verdict, abstain, number
+from peakward.diagnose.diagnosis_input import DiagnosisInput, Symptom, Verdict, abstain, number
 
 CODE = "HOST008"
 CAUSE = "queued"

@@ -13,9 +13,8 @@ Wrong when: the step is meant to do that, such as a program that only copies.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from peakward.diagnose.diagnosis_input import DiagnosisInput
+from peakward.diagnose.diagnosis_input import DiagnosisInput, Symptom, Verdict, abstain, number
 from peakward.diagnose.kernels import chosen, shown
-from peakward.diagnose.symptom import Symptom, Verdict, abstain, number
 from peakward.diagnose.time_parts import TimeParts, without, work_part
 from peakward.records.finding import Evidence
 from peakward.records.profile import IDLE_CAUSES, IdleCall, Profile

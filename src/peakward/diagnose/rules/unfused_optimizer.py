@@ -8,9 +8,15 @@ Lever: fused-optimizer, triton-optimizer.
 Wrong when: the optimiser of the trace has no fused form.
 """
 
-from peakward.diagnose.diagnosis_input import DiagnosisInput
+from peakward.diagnose.diagnosis_input import (
+    WORTH_SHARE,
+    DiagnosisInput,
+    Symptom,
+    Verdict,
+    abstain,
+    number,
+)
 from peakward.diagnose.kernels import chosen, parts, shown
-from peakward.diagnose.symptom import WORTH_SHARE, Symptom, Verdict, abstain, number
 
 CODE = "BW003"
 UNFUSED = ("elementwise", "reduction", "copy")

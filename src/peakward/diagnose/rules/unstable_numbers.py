@@ -8,8 +8,7 @@ Lever: bf16-mixed has a larger range than fp16; fp32 accumulators and norms, or 
 Wrong when: the same case is not finite in fp32 either: then the learning rate or the data is to blame.
 """
 
-from peakward.diagnose.diagnosis_input import DiagnosisInput
-from peakward.diagnose.symptom import Symptom, Verdict, absent, abstain
+from peakward.diagnose.diagnosis_input import DiagnosisInput, Symptom, Verdict, absent, abstain
 
 CODE = "NUM001"
 NARROW = ("bf16-mixed", "fp16-mixed", "bf16", "fp8")

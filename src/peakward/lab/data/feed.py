@@ -11,9 +11,8 @@ from peakward.lab.data import order
 from peakward.lab.data.order import EndlessBatches
 from peakward.lab.data.resident import MicroBatches
 from peakward.lab.data.tokens import Tokens, prepare
-from peakward.records.case import ModelCase, Workload
-from peakward.records.data import TextData
-from peakward.records.feeding import Feeding
+from peakward.records.case import ModelCase, TextData, Workload
+from peakward.records.measurement import Feeding
 
 Events = tuple[torch.cuda.Event, torch.cuda.Event]
 

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 
 from peakward.records.case import DeviceType
 from peakward.records.errors import PeakwardError
-from peakward.records.feeding import LoaderWait
+from peakward.records.measurement import LoaderWait
 
 _END = object()
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from peakward.records.data import Sampler
+from peakward.records.case import Sampler
 
 
 def epoch_order(

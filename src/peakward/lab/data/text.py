@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from peakward.records.data import Source
+from peakward.records.case import Source
 from peakward.records.errors import PeakwardError
 
 Document = tuple[str, str]

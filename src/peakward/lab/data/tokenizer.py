@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from peakward.lab.data.text import Text
-from peakward.records.data import Source
+from peakward.records.case import Source
 from peakward.records.errors import PeakwardError
 
 NAMES = ("bytes", "bpe", "gpt2")

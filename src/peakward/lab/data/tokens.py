@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from peakward.lab.data import disk_cache, text, tokenizer
 from peakward.lab.data.tokenizer import Tokenizer
-from peakward.records.data import TextData
+from peakward.records.case import TextData
 from peakward.records.errors import PeakwardError
 
 PIECE_CHARACTERS = 16_384

@@ -15,9 +15,8 @@ from peakward.lab.levers.marks import Mark, unmarked
 from peakward.lab.levers.value_fingerprint import fingerprint
 from peakward.levers import catalogue
 from peakward.records.case import ConfiguredCase
-from peakward.records.case_memory import Purpose
-from peakward.records.feeding import Feeding
-from peakward.records.measurement import Outputs
+from peakward.records.measurement import Feeding, Outputs
+from peakward.records.memory import Purpose
 
 N_BATCHES = 8
 """Steps before the batches repeat: enough that no step finds its ids in the cache."""

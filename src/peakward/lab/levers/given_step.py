@@ -14,7 +14,7 @@ from peakward.lab.levers import module_levers
 from peakward.lab.levers.marks import Mark, unmarked
 from peakward.levers import catalogue
 from peakward.records.case import StepCase
-from peakward.records.feeding import LoaderWait
+from peakward.records.measurement import LoaderWait
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from peakward.lab.levers.configured_step import N_BATCHES, ConfiguredStep
 from peakward.lab.models import decoder, quantised_linear
 from peakward.levers import catalogue
 from peakward.records.case import ModelCase
-from peakward.records.case_memory import Purpose
+from peakward.records.memory import Purpose
 
 
 class ModelStep(ConfiguredStep):

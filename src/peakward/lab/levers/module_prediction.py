@@ -17,7 +17,7 @@ from peakward.lab.models.module_capture import capture_module
 from peakward.levers.catalogue import unseen
 from peakward.records.case import ModuleCase, ModulePass
 from peakward.records.errors import PeakwardError
-from peakward.records.module_capture import ModuleCapture
+from peakward.records.op_graph import ModuleCapture
 
 
 def capture_case(case: ModuleCase) -> ModuleCapture:

@@ -6,9 +6,7 @@ from time import perf_counter
 
 from peakward.lab.measure.messages import Failed, Measured
 from peakward.records.case import Case
-from peakward.records.environment import Environment
-from peakward.records.measurement import Measurement, Validity
-from peakward.records.protocol import Protocol
+from peakward.records.measurement import Environment, Measurement, Protocol, Validity
 from peakward.stats.summary import summarise
 from peakward.stats.validity import judge_times
 

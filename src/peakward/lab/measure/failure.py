@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from peakward.lab.measure.messages import Failed
-from peakward.records.errors import PeakwardError, SourceError
+from peakward.records.errors import PeakwardError, SourceError, printable
 from peakward.records.measurement import EndedBy, Status
-from peakward.records.printable import printable
 
 OUT_OF_MEMORY_TEXTS = (
     "CUDA out of memory",

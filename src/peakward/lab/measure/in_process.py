@@ -20,8 +20,7 @@ from peakward.lab.measure.telemetry import Sampler
 from peakward.lab.measure.timer import time_steps
 from peakward.records.case import DeviceType, StepCase
 from peakward.records.errors import PeakwardError
-from peakward.records.measurement import Measurement
-from peakward.records.protocol import Protocol
+from peakward.records.measurement import Measurement, Protocol
 
 GIB = 2**30
 """An amount of memory that no CUDA context reaches."""

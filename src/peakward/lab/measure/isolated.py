@@ -48,7 +48,7 @@ from peakward.lab.measure.messages import (
 )
 from peakward.lab.measure.new_file import written_beside
 from peakward.lab.measure.process import WorkerProcess
-from peakward.records.calibration import Calibration
+from peakward.records.calibration import Absence, Calibration, Rates, Subject
 from peakward.records.case import (
     Case,
     DeviceType,
@@ -58,14 +58,10 @@ from peakward.records.case import (
     OperatorCase,
     StepCase,
 )
-from peakward.records.environment import Environment
 from peakward.records.errors import OutOfTimeError, PeakwardError, SourceError
-from peakward.records.lever import NumericsClass
-from peakward.records.measurement import FirstStep, Measurement
-from peakward.records.module_capture import ModuleCapture
-from peakward.records.protocol import Protocol
-from peakward.records.rates import Absence, Rates, Subject
-from peakward.records.trial import NumericsVerdict
+from peakward.records.lever import NumericsClass, NumericsVerdict
+from peakward.records.measurement import Environment, FirstStep, Measurement, Protocol
+from peakward.records.op_graph import ModuleCapture
 
 WORKER = (sys.executable, "-P", "-m", "peakward.lab.measure.worker")
 """-P: a file in the working directory does not hide a module of torch's."""

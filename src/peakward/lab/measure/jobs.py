@@ -38,8 +38,7 @@ from peakward.records.case import (
     StepCase,
 )
 from peakward.records.errors import PeakwardError
-from peakward.records.measurement import MemoryUse
-from peakward.records.protocol import Protocol
+from peakward.records.measurement import MemoryUse, Protocol
 
 Tell = Callable[[Event], None]
 

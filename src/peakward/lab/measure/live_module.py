@@ -36,8 +36,8 @@ from peakward.records.case import (
     Workload,
 )
 from peakward.records.errors import PeakwardError
-from peakward.records.module_capture import ModuleCapture
-from peakward.records.trial import NumericsVerdict
+from peakward.records.lever import NumericsVerdict
+from peakward.records.op_graph import ModuleCapture
 
 SHARED = (
     "in process: the user's own module stays resident beside the copy that is measured, and the "

@@ -23,8 +23,8 @@ from peakward.lab.measure.torch_settings import kept_settings, matmul_precision
 from peakward.lab.numerics.of_step import judge_step
 from peakward.records.case import AS_WRITTEN, Case, DeviceType, ModuleCase, StepCase
 from peakward.records.errors import PeakwardError
-from peakward.records.module_capture import ModuleCapture
-from peakward.records.trial import NumericsVerdict
+from peakward.records.lever import NumericsVerdict
+from peakward.records.op_graph import ModuleCapture
 
 
 def live_case(given: Given, *, name: str, tokens_per_step: float | None) -> StepCase:

@@ -23,9 +23,9 @@ from peakward.lab.measure.profile import write
 from peakward.lab.measure.timer import collector_paused
 from peakward.lab.models.decoder import Decoder
 from peakward.records.case import DeviceType
-from peakward.records.case_memory import HeldTensors, MemoryMarks, Purpose
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Phase
+from peakward.records.memory import HeldTensors, MemoryMarks, Purpose
 
 N_STEPS = 2
 """The second step is the first one that finds the optimiser's state."""

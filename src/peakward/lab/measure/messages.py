@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from peakward.records.calibration import MatmulRate
+from peakward.records.calibration import MatmulRate, Rates, Subject
 from peakward.records.case import (
     Case,
     DeviceType,
@@ -16,25 +16,24 @@ from peakward.records.case import (
     ModuleCase,
     OperatorCase,
 )
-from peakward.records.case_memory import MemoryMarks
-from peakward.records.feeding import Feeding, LoaderWait
-from peakward.records.lever import NumericsClass
+from peakward.records.lever import NumericsClass, NumericsVerdict
 from peakward.records.measurement import (
     CompileReport,
     EndedBy,
+    Feeding,
     FirstStep,
+    LoaderWait,
     MemoryUse,
     Outputs,
     PhaseTime,
     PieceWork,
+    Protocol,
     Run,
     Status,
     Telemetry,
 )
-from peakward.records.module_capture import ModuleCapture
-from peakward.records.protocol import Protocol
-from peakward.records.rates import Rates, Subject
-from peakward.records.trial import NumericsVerdict
+from peakward.records.memory import MemoryMarks
+from peakward.records.op_graph import ModuleCapture
 
 Stage = Literal[
     "starting",

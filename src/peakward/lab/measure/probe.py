@@ -18,8 +18,8 @@ from peakward import __version__
 from peakward.lab.measure import nvml, proc
 from peakward.levers.registry import PLUGINS
 from peakward.records.case import DeviceType
-from peakward.records.environment import Environment
 from peakward.records.errors import PeakwardError
+from peakward.records.measurement import Environment
 
 GIB = 2**30
 BUSY_UTILISATION_PERCENT = 5

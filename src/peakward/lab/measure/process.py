@@ -18,7 +18,7 @@ from time import monotonic, sleep
 import msgspec
 
 from peakward.lab.measure.messages import Ready, Reply, Request
-from peakward.records.printable import printable_json
+from peakward.records.errors import printable_json
 
 KEEPER = (sys.executable, "-I", "-S", str(Path(__file__).with_name("keeper.py")))
 """-I, -S: the user's environment does not reach it, and it starts in a third of the time."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from peakward.records.protocol import Protocol
+from peakward.records.measurement import Protocol
 from peakward.stats.steady import steady_start
 
 CHUNK_S = 0.005

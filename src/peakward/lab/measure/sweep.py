@@ -7,9 +7,7 @@ from peakward.lab.measure import assemble
 from peakward.lab.measure.isolated import Workers
 from peakward.lab.measure.messages import Failed
 from peakward.records.case import Case, DeviceType, ModuleCase, Workload
-from peakward.records.environment import Environment
-from peakward.records.measurement import Measurement
-from peakward.records.protocol import Protocol
+from peakward.records.measurement import Environment, Measurement, Protocol
 
 OnDone = Callable[[Measurement], None]
 

@@ -29,8 +29,8 @@ from peakward.lab.measure.profile import profile
 from peakward.lab.measure.site import Site
 from peakward.records.case import Case, DeviceType, ModuleCase
 from peakward.records.errors import OutOfTimeError
-from peakward.records.module_capture import ModuleCapture
-from peakward.records.trial import NumericsVerdict
+from peakward.records.lever import NumericsVerdict
+from peakward.records.op_graph import ModuleCapture
 
 PROFILED = "in process: a profiler was attached before, and stays so"
 

@@ -19,8 +19,7 @@ from peakward.lab.measure.stopping import (
     unsteady_reason,
     warmup_done,
 )
-from peakward.records.measurement import Phase, PhaseTime, Run
-from peakward.records.protocol import Protocol
+from peakward.records.measurement import Phase, PhaseTime, Protocol, Run
 
 REPORT_PERIOD_S = 0.25
 PHASES_S = 1.0

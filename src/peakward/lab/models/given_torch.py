@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from peakward.records import check
-from peakward.records.errors import PeakwardError
-from peakward.records.printable import quoted
+from peakward.records.errors import PeakwardError, quoted
 
 
 def expect_live(model: object, optimizer: object) -> None:

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from peakward.lab.models.operator_bytes import tensors
 from peakward.records.memory import MemoryPhase
-from peakward.records.module_capture import Held, Lifetime
+from peakward.records.op_graph import Held, Lifetime
 
 
 class LifetimeRecorder(TorchDispatchMode):

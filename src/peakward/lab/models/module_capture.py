@@ -28,8 +28,7 @@ from peakward.lab.models.operator_flops import is_uncounted
 from peakward.records.case import ModulePass
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Phase
-from peakward.records.module_capture import ModuleCapture
-from peakward.records.op_graph import Operator, OpGraph
+from peakward.records.op_graph import ModuleCapture, Operator, OpGraph
 
 _PLAIN = (Tensor, bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 Loss = Callable[[Any], Tensor]

@@ -12,8 +12,7 @@ import torch
 from peakward.lab.models.given_module import GivenModule
 from peakward.lab.models.python_source import raise_as_bad_input
 from peakward.models.hugging_face import files
-from peakward.models.hugging_face.sizes import refuse_impossible_sizes
-from peakward.models.hugging_face.weights import weights
+from peakward.models.hugging_face.files import refuse_impossible_sizes, weights
 from peakward.records.case import Attention
 from peakward.records.errors import PeakwardError
 

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from peakward.lab.levers.configured_step import ConfiguredStep
 from peakward.records.errors import PeakwardError
-from peakward.records.lever import NumericsClass
-from peakward.records.trial import NumericsError, NumericsVerdict
+from peakward.records.lever import NumericsClass, NumericsError, NumericsVerdict
 
 UNIT_ROUNDOFF = {
     "fp32": 2.0**-24,

@@ -20,8 +20,7 @@ from peakward.lab.levers.module_levers import SdpaCalls
 from peakward.lab.models.repeated_blocks import repeated_blocks
 from peakward.lab.numerics.judge import UNIT_ROUNDOFF, Outputs, distance
 from peakward.records.case import StepCase
-from peakward.records.lever import NumericsClass
-from peakward.records.trial import NumericsError, NumericsVerdict
+from peakward.records.lever import NumericsClass, NumericsError, NumericsVerdict
 
 Kept = Callable[[], AbstractContextManager[None]]
 ROUNDOFF = {

@@ -33,8 +33,7 @@ from peakward.records.case import (
     ModuleCase,
     StoredWeights,
 )
-from peakward.records.lever import NumericsClass
-from peakward.records.trial import NumericsVerdict
+from peakward.records.lever import NumericsClass, NumericsVerdict
 
 
 def verify(

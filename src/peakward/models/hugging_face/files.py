@@ -1,22 +1,25 @@
-"""Finds and reads the configurations of Hugging Face models.
+"""Finds and reads the configurations and the weights of Hugging Face models.
 
-Only local files are read. Nothing is fetched from the network, and none of Hugging Face's packages is
-needed.
+Only local files are read, and of weights only safetensors. Nothing is fetched from the network, and none of
+Hugging Face's packages is needed. A configuration whose numbers no model can have is refused before anything
+is built from them: transformers builds as it is told, a list entry and a module for each of 10 million
+layers, a name for each of 100 million labels.
 """
 
 import json
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
-from peakward.records.errors import PeakwardError
-from peakward.records.printable import printable_json
+from peakward.models.presets import LARGEST
+from peakward.records.errors import PeakwardError, printable_json
 
 CONFIG = "config.json"
 MAX_BYTES = 2**24
 """The size of the largest configuration. A larger file was named by mistake, such as the weights beside
 it."""
-
 REPOSITORY = re.compile(r"models--(\w[\w.-]{,95}?)--([\w.-]{1,96})", re.ASCII)
 """The name of the cache's folder for ORG/NAME, which the hub limits to 96 characters."""
 
@@ -100,3 +103,147 @@ def configuration(path: Path) -> dict[str, object]:
             f"{MAX_BYTES:,} bytes: give the {CONFIG} of a model"
         )
     return config
+
+
+WHOLE, INDEX, PARTS = "model.safetensors", "model.safetensors.index.json", "model*.safetensors"
+TENSOR = {"dtype", "shape", "data_offsets"}
+MAX_HEADER_BYTES = 2**25
+"""The largest header that is read. That of the largest published model's files has 2**20 bytes."""
+
+
+def weights(config: Path) -> tuple[Path, ...]:
+    """The files of weights beside a configuration, symlinks followed; none where it stands alone.
+
+    Each file lies in the configuration's folder or, for a snapshot in the hub's cache, among the blobs
+    of its repository. Each is a safetensors file by its header, and so holds numbers and no code.
+
+    Raises:
+        PeakwardError: A file lies elsewhere, does not exist or is not a safetensors file.
+    """
+    folder = config.parent
+    return tuple(dict.fromkeys(_checked(folder, name) for name in _names(folder)))
+
+
+def _names(folder: Path) -> list[str]:
+    """The files that transformers chooses: one with the whole model, else those in the index, else the
+    parts."""
+    if exists(folder / WHOLE) or (folder / WHOLE).is_symlink():
+        return [WHOLE]
+    index = folder / INDEX
+    if not exists(index):
+        return sorted(each.name for each in folder.glob(PARTS))
+    named = configuration(index).get("weight_map")
+    if (
+        not isinstance(named, dict)
+        or not named
+        or not all(isinstance(each, str) for each in named.values())
+    ):
+        raise PeakwardError(
+            f"expected a weight_map from tensors to files in {str(index)!r}, got none: download it again"
+        )
+    return sorted(set(named.values()))
+
+
+def _checked(folder: Path, name: str) -> Path:
+    """
+    Raises:
+        PeakwardError: as `weights` says.
+    """
+    whole = folder.resolve()
+    homes = [whole]
+    repository = whole.parent.parent
+    if whole.parent.name == "snapshots" and REPOSITORY.fullmatch(repository.name):
+        homes.append(repository / "blobs")
+    try:
+        path = (folder / name).resolve()
+        if not any(path.is_relative_to(home) for home in homes):
+            raise PeakwardError(
+                f"expected weights inside {str(whole)!r}, got {name[:200]!r}, which lies outside: no file "
+                "from elsewhere is read; copy it into the folder"
+            )
+        if not path.is_file():
+            raise PeakwardError(
+                f"expected the weights {name[:200]!r} in {str(whole)!r}, got no such file: download it again"
+            )
+        is_safetensors = _has_header(path)
+    # No permission, a loop of links, a null byte in the name.
+    except (OSError, RuntimeError, ValueError) as error:
+        raise PeakwardError(
+            f"expected weights to read in {str(whole)!r}, got {name[:200]!r}: {error}"
+        ) from None
+    if not is_safetensors:
+        raise PeakwardError(
+            f"expected weights in safetensors, got {name[:200]!r}, whose header is not theirs: convert it, "
+            "for a pickle may run any code"
+        )
+    return path
+
+
+def _has_header(path: Path) -> bool:
+    """Whether a file begins with the length of a JSON object and with that object, which lists only
+    tensors."""
+    n_bytes = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if not 2 <= length <= min(MAX_HEADER_BYTES, n_bytes - 8):
+            return False
+        try:
+            header = json.loads(file.read(length))
+        except (ValueError, RecursionError):
+            return False
+    return isinstance(header, dict) and all(
+        isinstance(each, dict)
+        and (name == "__metadata__" or {"dtype", "shape", "data_offsets"} <= each.keys())
+        for name, each in header.items()
+    )
+
+
+MOST_LAYERS: Final = LARGEST["n_layers"]
+MOST_COUNTED: Final = 2**15
+"""The largest number of experts, heads, labels or codebooks, each of which may be an object of its own.
+It is twice the largest default of transformers' 188 causal language models."""
+MOST: Final = 2**25
+"""The largest other size, such as a vocabulary or a context. The largest default is 20 million."""
+_LAYERS = re.compile(r"layers?$|blocks?$|depth$")
+_COUNTS = re.compile(r"^(num|n|number_of)_(?!(positions?|position_embeddings|embd|ctx|inner)$)")
+_PER_LAYER = re.compile(r"layer|block|pattern")
+_NO_SIZE = re.compile(r"theta|seed|_(id|ids|index)$")
+
+
+def refuse_impossible_sizes(config: dict[str, object], name: str) -> None:
+    """Refuses a configuration from which no model could be built in reasonable time.
+
+    Raises:
+        PeakwardError: An integer or a list is larger than any published model's; the error names the
+        first.
+    """
+    for key, size, most in _sizes(config):
+        if size > most:
+            # Python refuses to write out a number of more than 4300 digits.
+            got = f"{size:,}" if size < 10**18 else "10**18 or more"
+            raise PeakwardError(
+                f"expected {key[:80]!r} of {name} to be at most {most:,}, got {got}: no published model "
+                "is so large"
+            )
+
+
+def _sizes(config: dict[str, object]) -> Iterator[tuple[str, int, int]]:
+    """Each integer and each list, at any depth, with its key and its limit."""
+    left: list[tuple[str, object]] = list(config.items())
+    while left:
+        key, value = left.pop()
+        if isinstance(value, dict):
+            left += [(str(inner), each) for inner, each in value.items()]
+        elif isinstance(value, list):
+            yield key, len(value), MOST_LAYERS if _PER_LAYER.search(key) else MOST_COUNTED
+            left += [(key, each) for each in value]
+        elif isinstance(value, str) and _PER_LAYER.search(key):
+            yield key, len(value), MOST_LAYERS
+        elif isinstance(value, int) and not isinstance(value, bool) and not _NO_SIZE.search(key):
+            yield key, value, _most(key)
+
+
+def _most(key: str) -> int:
+    if _LAYERS.search(key):
+        return MOST_LAYERS
+    return MOST_COUNTED if _COUNTS.search(key) else MOST

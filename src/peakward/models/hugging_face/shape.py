@@ -11,9 +11,10 @@ from typing import Any, get_type_hints
 import msgspec
 
 from peakward.models import presets
-from peakward.models.hugging_face import gpt2
-from peakward.models.hugging_face.gpt2 import Gpt2, GptBigCode
-from peakward.models.hugging_face.llama import (
+from peakward.models.hugging_face import families
+from peakward.models.hugging_face.families import (
+    Gpt2,
+    GptBigCode,
     Llama,
     Mistral,
     Mixtral,
@@ -38,8 +39,8 @@ TYPES: dict[str, type[Gpt2] | type[Rotary]] = {
 """The classes that read a configuration, by its `model_type`."""
 
 ALIASES: Mapping[str, Mapping[str, str]] = {
-    "gpt2": gpt2.ALIASES,
-    "gpt_bigcode": gpt2.ALIASES,
+    "gpt2": families.ALIASES,
+    "gpt_bigcode": families.ALIASES,
     "mixtral": {"num_experts": "num_local_experts"},
 }
 

@@ -18,7 +18,7 @@ from peakward.records.device import Device
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Interval, Phase
 from peakward.records.plan import Communication, Group
-from peakward.records.step_time import StepTime
+from peakward.records.prediction import StepTime
 
 BUCKET_BYTES = 25 * 2**20
 """torch's DistributedDataParallel, `bucket_cap_mb`."""

@@ -7,7 +7,7 @@ from peakward.prediction.memory.replay import replay
 from peakward.prediction.memory.timeline import Tensor
 from peakward.prediction.memory.workspace import WORKSPACE_BYTES
 from peakward.records.memory import MemoryPhase, MemoryPrediction
-from peakward.records.module_capture import ModuleCapture
+from peakward.records.op_graph import ModuleCapture
 
 
 class CapturedTensors:

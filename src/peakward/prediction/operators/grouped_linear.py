@@ -8,7 +8,7 @@ groups each goes to a group of its own, and the weights of the rest are not read
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from peakward.hardware.grouped_products import WIDTHS
+from peakward.hardware.devices import WIDTHS
 from peakward.prediction.operators.tape import INT32, of_type, tensor, transposed
 from peakward.prediction.operators.writer import Value, Writer
 from peakward.records.op_graph import Operand

@@ -2,7 +2,7 @@
 
 from typing import Literal, NamedTuple, get_args
 
-from peakward.hardware.grouped_products import CAPABILITIES
+from peakward.hardware.devices import CAPABILITIES
 from peakward.levers.axis import Work
 from peakward.levers.catalogue import work
 from peakward.prediction.inference.cache import held_positions

@@ -17,7 +17,7 @@ from peakward.records.case import ModelCase
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Interval
 from peakward.records.plan import Communication, Forecast
-from peakward.records.step_time import StepTime
+from peakward.records.prediction import StepTime
 
 
 def forecast(case: ModelCase, on: Site) -> Forecast:

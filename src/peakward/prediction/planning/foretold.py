@@ -1,10 +1,10 @@
 """What pulling a lever is predicted to do to a case: the candidate's forecast over the base's."""
 
 from peakward.prediction.time.errors_seen import speedup
+from peakward.records.lever import Foretold
 from peakward.records.measurement import Interval
 from peakward.records.memory import MemoryPrediction
 from peakward.records.plan import Absent, Forecast
-from peakward.records.trial import Foretold
 
 _FIGURES = {"step time": "time", "memory": "memory"}
 """Of a forecast, those that a ratio needs, and the ratio of which they are."""

@@ -9,9 +9,9 @@ from peakward.prediction.planning.rates import cost, energy, gpu_hours, over, ti
 from peakward.prediction.planning.site import Site
 from peakward.prediction.time.module import module_time
 from peakward.records.errors import PeakwardError
-from peakward.records.module_capture import ModuleCapture
+from peakward.records.op_graph import ModuleCapture
 from peakward.records.plan import Forecast
-from peakward.records.step_time import StepTime
+from peakward.records.prediction import StepTime
 
 
 def module_forecast(capture: ModuleCapture, on: Site) -> Forecast:

@@ -10,7 +10,7 @@ from peakward.prediction.planning.rates import gpu_hours
 from peakward.prediction.planning.site import Site
 from peakward.records.inference import ServingWorkload
 from peakward.records.model_shape import ModelShape
-from peakward.records.serving_plan import ServingPlan, ServingSite
+from peakward.records.plan import ServingPlan, ServingSite
 
 
 def serving_plan(

@@ -17,7 +17,7 @@ it is the minimum, and bisection cannot miss it.
 from peakward.prediction.scaling_laws.training import TRAINING_FLOPS, training_plan
 from peakward.prediction.scaling_laws.validate import refuse_if_negative, refuse_unless_positive
 from peakward.records.errors import PeakwardError
-from peakward.records.scaling import LifetimePlan, ScalingFit
+from peakward.records.plan import LifetimePlan, ScalingFit
 
 SERVING_FLOPS = 2
 """Of a parameter and a served token."""

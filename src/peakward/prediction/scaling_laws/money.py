@@ -2,7 +2,7 @@
 
 from peakward.prediction.scaling_laws.validate import refuse_if_negative, refuse_unless_positive
 from peakward.records.errors import PeakwardError
-from peakward.records.scaling import Bill, LifetimePlan, Tariff
+from peakward.records.plan import Bill, LifetimePlan, Tariff
 
 SECONDS_PER_HOUR = 3600
 

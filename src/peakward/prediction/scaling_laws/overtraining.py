@@ -8,7 +8,7 @@ from peakward.prediction.scaling_laws.lifetime import SERVING_FLOPS
 from peakward.prediction.scaling_laws.training import training_plan
 from peakward.prediction.scaling_laws.validate import refuse_unless_positive
 from peakward.records.errors import PeakwardError
-from peakward.records.scaling import ScalingFit, TrainingPlan
+from peakward.records.plan import ScalingFit, TrainingPlan
 
 
 def least_parameters(target_loss: float, fit: ScalingFit) -> float:

@@ -6,7 +6,7 @@ form (equation 4). N counts parameters; 6 of them a token leave attention's prod
 """
 
 from peakward.prediction.scaling_laws.validate import refuse_unless_positive
-from peakward.records.scaling import ScalingFit, TrainingPlan
+from peakward.records.plan import ScalingFit, TrainingPlan
 
 TRAINING_FLOPS = 6
 """Of a parameter and a token: 2 forward, 4 backward."""

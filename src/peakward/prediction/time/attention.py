@@ -9,7 +9,7 @@ forward pass by 8% to 13%.
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from peakward.records.rates import AttentionPass, AttentionRate
+from peakward.records.calibration import AttentionPass, AttentionRate
 
 
 class AttentionModel(NamedTuple):

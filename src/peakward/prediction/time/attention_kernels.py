@@ -6,7 +6,7 @@ each other kernel, and each other head dimension, took nearly the same multiple 
 """
 
 from peakward.prediction.operators.attention_backend import ComputeCapability
-from peakward.records.rates import AttentionPass
+from peakward.records.calibration import AttentionPass
 
 TIMES: dict[str, dict[AttentionPass, dict[int, float]]] = {
     "cudnn": {

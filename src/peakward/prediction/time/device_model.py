@@ -7,11 +7,10 @@ from peakward.prediction.time import attention, products
 from peakward.prediction.time.attention import AttentionModel
 from peakward.prediction.time.products import KERNELS, ProductModel
 from peakward.prediction.time.traffic_curve import TrafficCurve
-from peakward.records.calibration import Calibration
+from peakward.records.calibration import AttentionPass, Calibration, Rates
 from peakward.records.device import Device
 from peakward.records.errors import PeakwardError
 from peakward.records.prediction import Source
-from peakward.records.rates import AttentionPass, Rates
 
 STATED_PRODUCT_SHARE = 0.88
 """Of the datasheet's peak, at an endless product: 0.82 (fp32) to 0.92 (tf32) on an H200."""

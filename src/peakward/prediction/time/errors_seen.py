@@ -1,8 +1,7 @@
 """How far predictions have been from measured times, from which their intervals are."""
 
 from peakward.records.measurement import Interval
-from peakward.records.prediction import Source
-from peakward.records.step_time import StepTime, Waits
+from peakward.records.prediction import Source, StepTime, Waits
 
 LEVEL = 0.9
 FACTORS: dict[tuple[Source, Waits], tuple[float, float]] = {

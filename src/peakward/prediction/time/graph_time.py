@@ -21,7 +21,7 @@ from peakward.records.case import Case
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Phase
 from peakward.records.op_graph import Operator, OpGraph
-from peakward.records.step_time import OperatorTime, PhaseTime, StepTime, Waits
+from peakward.records.prediction import OperatorTime, PhaseTime, StepTime, Waits
 
 _Key = tuple[str, Phase, str | None, tuple[str, ...]]
 Units = Callable[[Phase], float]

@@ -4,8 +4,8 @@ from peakward.prediction.time import module_dispatch
 from peakward.prediction.time.device_model import DeviceModel
 from peakward.prediction.time.graph_time import graph_time
 from peakward.prediction.time.setting import of_module
-from peakward.records.module_capture import ModuleCapture
-from peakward.records.step_time import StepTime
+from peakward.records.op_graph import ModuleCapture
+from peakward.records.prediction import StepTime
 
 
 def module_time(capture: ModuleCapture, on: DeviceModel) -> StepTime:

@@ -7,7 +7,7 @@ backward pass. Fitted to nothing else.
 
 from peakward.prediction.time.dispatch import BLOCK_BACKWARD, BLOCK_FORWARD, OPERATOR, OPTIMIZER
 from peakward.records.measurement import Phase
-from peakward.records.module_capture import ModuleCapture
+from peakward.records.op_graph import ModuleCapture
 
 MODULE = BLOCK_FORWARD / 9
 NODE = BLOCK_BACKWARD / 30

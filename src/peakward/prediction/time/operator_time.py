@@ -2,7 +2,7 @@
 
 from typing import Literal, NamedTuple
 
-from peakward.hardware.grouped_products import CAPABILITIES
+from peakward.hardware.devices import CAPABILITIES
 from peakward.prediction.flops import attended_pairs
 from peakward.prediction.operators.tape import BFLOAT, FLOAT
 from peakward.prediction.time import grouped_products, kernels, own_kernels
@@ -18,8 +18,8 @@ from peakward.prediction.time.products import (
 from peakward.prediction.time.quantised_products import product_time
 from peakward.prediction.time.routing import routing
 from peakward.prediction.time.setting import Setting
+from peakward.records.calibration import AttentionPass
 from peakward.records.op_graph import ITEM_BYTES, Operand, Operator
-from peakward.records.rates import AttentionPass
 
 _PRODUCTS = ("mm", "bmm", "addmm", "baddbmm")
 _TYPES = {

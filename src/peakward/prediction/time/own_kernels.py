@@ -12,8 +12,8 @@ from peakward.prediction.operators.tape import FLOAT
 from peakward.prediction.time.attention_kernels import relative_time
 from peakward.prediction.time.kernels import Kernel
 from peakward.prediction.time.setting import Setting
+from peakward.records.calibration import AttentionPass
 from peakward.records.op_graph import ITEM_BYTES, Operator
-from peakward.records.rates import AttentionPass
 
 ATTENTION = frozenset(
     {

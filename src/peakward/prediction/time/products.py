@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
 
-from peakward.records.rates import ProductRate
+from peakward.records.calibration import ProductRate
 
 Tile = tuple[int, int]
 

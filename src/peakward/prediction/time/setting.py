@@ -6,8 +6,7 @@ from typing import NamedTuple
 from peakward.prediction.operators.grouped_linear import group_sizes
 from peakward.prediction.time.layouts import scattered_share
 from peakward.records.case import ModelCase
-from peakward.records.module_capture import ModuleCapture
-from peakward.records.op_graph import Operator
+from peakward.records.op_graph import ModuleCapture, Operator
 
 
 class Setting(NamedTuple):

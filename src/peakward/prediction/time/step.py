@@ -15,7 +15,7 @@ from peakward.records.case import ModelCase
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Phase
 from peakward.records.op_graph import OpGraph
-from peakward.records.step_time import StepTime
+from peakward.records.prediction import StepTime
 
 
 def step_time(case: ModelCase, on: DeviceModel) -> StepTime:

@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from typing import NamedTuple, Self
 
-from peakward.records.rates import Traffic, TrafficRate
+from peakward.records.calibration import Traffic, TrafficRate
 
 N_TENSORS: dict[Traffic, int] = {"copy": 2, "add": 3}
 """That one call of each operation moves."""

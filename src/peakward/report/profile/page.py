@@ -5,10 +5,9 @@ from itertools import zip_longest
 
 import msgspec
 
-from peakward.records.finding import Diagnosis, Finding
+from peakward.records.finding import Diagnosis, Finding, TraceReport
 from peakward.records.profile import IDLE_CAUSES, Job, Profile
 from peakward.records.study import Table
-from peakward.records.trace_report import TraceReport
 from peakward.report import findings
 from peakward.report.document import (
     Block,

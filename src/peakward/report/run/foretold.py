@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from peakward.records.plan import Forecast
+from peakward.records.prediction import OperatorTime, StepTime
 from peakward.records.profile import CaseProfile, OperatorRate
-from peakward.records.step_time import OperatorTime, StepTime
 from peakward.records.study import Cell, Column, Study, Table, Unit
 from peakward.report import never_measured
 from peakward.report.document import Block, Note, Section, TableBlock

@@ -7,10 +7,10 @@ import msgspec
 
 from peakward.records.case import LeverCase
 from peakward.records.errors import PeakwardError
+from peakward.records.lever import Trial
 from peakward.records.measurement import Interval, Measurement
 from peakward.records.prediction import Prediction
 from peakward.records.study import Study
-from peakward.records.trial import Trial
 from peakward.stats.pairs import inverted
 
 

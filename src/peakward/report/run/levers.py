@@ -3,8 +3,8 @@
 from collections import Counter
 
 from peakward.records.case import LeverCase
+from peakward.records.lever import Trial
 from peakward.records.study import Cell, Column, Study, Table
-from peakward.records.trial import Trial
 from peakward.report.cases import settings
 from peakward.report.columns import spread_column
 from peakward.report.format import format_cell, format_spread

@@ -6,8 +6,8 @@ from statistics import fmean
 import msgspec
 
 from peakward.records.case import LeverCase, ModuleCase, StepCase
+from peakward.records.lever import NumericsError, Trial
 from peakward.records.study import Cell, Column, Plot, Study, Table
-from peakward.records.trial import NumericsError, Trial
 from peakward.report import provenance
 from peakward.report.cases import model, settings, workload
 from peakward.report.columns import without_empty
@@ -42,7 +42,7 @@ from peakward.report.run.figures import figures
 from peakward.report.run.investigation import Investigation, Point, read
 from peakward.report.run.levers import base_name
 from peakward.report.run.warnings import warnings
-from peakward.stats.verdict import reread
+from peakward.stats.pairs import reread
 
 
 def document(study: Study) -> Document:

@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from peakward.records.case import LeverCase, same_work
-from peakward.records.lever import NumericsClass
+from peakward.records.lever import NumericsClass, Trial
 from peakward.records.measurement import Interval
 from peakward.records.study import Column, Study, Table
-from peakward.records.trial import Trial
 from peakward.report.cases import settings
 from peakward.report.columns import spread_column, without_empty
 from peakward.report.document import Section, TableBlock

@@ -2,9 +2,9 @@
 
 import statistics
 
+from peakward.records.lever import Trial
 from peakward.records.prediction import Prediction
 from peakward.records.study import Plot, Point, Series
-from peakward.records.trial import Trial
 from peakward.report.plot_parts import FLOOR
 from peakward.report.run.efficiency import (
     compulsory_bytes,

@@ -7,8 +7,8 @@ from typing import Any, cast
 from peakward.records.case import ModelCase, Padding, Pass
 from peakward.records.measurement import CompileReport, Interval
 from peakward.records.study import Conclusion
-from peakward.stats.batch_means import mean_interval
-from peakward.stats.compare import median_ratio
+from peakward.stats.pairs import median_ratio
+from peakward.stats.summary import mean_interval
 from peakward.studies.cases import model_case, with_levers, with_work
 from peakward.studies.claims import Sentence
 from peakward.studies.engine import Point, Row, View

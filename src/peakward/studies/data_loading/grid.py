@@ -9,15 +9,11 @@ from typing import get_args
 import msgspec
 
 from peakward.levers.workload import MOST_WORKERS
-from peakward.records.case import ModelCase
-from peakward.records.data import Sampler, Source, TextData, Tokenise
-from peakward.records.feeding import Feeding
-from peakward.records.measurement import Interval, Measurement
-from peakward.records.protocol import Protocol
-from peakward.records.trial import Pair
-from peakward.stats.batch_means import interval_of_means
-from peakward.stats.compare import median_ratio
-from peakward.stats.pairs import inverted, ratio_interval
+from peakward.records.case import ModelCase, Sampler, Source, TextData, Tokenise
+from peakward.records.lever import Pair
+from peakward.records.measurement import Feeding, Interval, Measurement, Protocol
+from peakward.stats.pairs import inverted, median_ratio, ratio_interval
+from peakward.stats.summary import interval_of_means
 from peakward.studies.cases import model_case, with_work
 from peakward.studies.readings import Planned, Readings, mean_s, ratio
 from peakward.studies.scope import ScopeName

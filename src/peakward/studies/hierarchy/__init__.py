@@ -9,9 +9,8 @@ from collections.abc import Iterator
 import msgspec
 
 from peakward.hardware import devices
-from peakward.records.calibration import Calibration
+from peakward.records.calibration import Calibration, Rates, Subject
 from peakward.records.device import Device
-from peakward.records.rates import Rates, Subject
 from peakward.records.study import Conclusion
 from peakward.studies.hierarchy import conclusions, tables
 from peakward.studies.hierarchy.levels import read

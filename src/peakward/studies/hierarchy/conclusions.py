@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 
 from peakward.prediction.time.traffic_curve import N_TENSORS
-from peakward.records.calibration import Calibration
+from peakward.records.calibration import Calibration, Rates, TrafficRate
 from peakward.records.device import Device
-from peakward.records.rates import Rates, TrafficRate
 from peakward.records.study import Conclusion
 from peakward.studies.hierarchy.levels import MEMORY, Level, fits_into, last_cache
 from peakward.studies.hierarchy.moves import Route, Tensor

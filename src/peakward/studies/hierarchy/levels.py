@@ -4,10 +4,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from peakward.records.calibration import Calibration
+from peakward.records.calibration import Calibration, DiskRate, LinkRate, Rates
 from peakward.records.device import Device
 from peakward.records.errors import PeakwardError
-from peakward.records.rates import DiskRate, LinkRate, Rates
 from peakward.report.format import format_cell
 
 MEMORY = "memory"

@@ -13,8 +13,8 @@ import msgspec
 from peakward.models.presets import model
 from peakward.prediction.parameters import n_parameters
 from peakward.prediction.time.traffic_curve import N_TENSORS, TrafficCurve
+from peakward.records.calibration import TrafficRate
 from peakward.records.case import DeviceType
-from peakward.records.rates import TrafficRate
 from peakward.studies.hierarchy.levels import MEMORY, PINNED, Level
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from peakward.prediction.time.traffic_curve import N_TENSORS
-from peakward.records.rates import Rates
+from peakward.records.calibration import Rates
 from peakward.records.study import Column, Plot, Point, Table
 from peakward.studies.drawing import series
 from peakward.studies.hierarchy.levels import Level, fits_into

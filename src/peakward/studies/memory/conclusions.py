@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from peakward.records.case_memory import CaseMemory
 from peakward.records.measurement import Measurement
+from peakward.records.memory import CaseMemory
 from peakward.records.study import Conclusion, Evidence
 from peakward.studies.memory.grid import Cell, kept_name, named, residual_bytes
 from peakward.studies.memory.tables import block_bytes

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 import msgspec
 
 from peakward.records.case import ModelCase, Pass, Precision
-from peakward.records.case_memory import CaseMemory, PhasePeak
-from peakward.records.measurement import Measurement
-from peakward.records.protocol import Protocol
+from peakward.records.measurement import Measurement, Protocol
+from peakward.records.memory import CaseMemory, PhasePeak
 from peakward.studies.cases import model_case, place
 from peakward.studies.peaks import predicted_peak, prediction
 from peakward.studies.readings import Planned, Readings, peak_bytes, ratio

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from peakward.records.case_memory import CaseMemory, StepClock
+from peakward.records.memory import CaseMemory, StepClock
 from peakward.records.study import Plot, Point, Series
 from peakward.studies.drawing import series
 from peakward.studies.memory.grid import Cell, named

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from peakward.records.case_memory import CaseMemory
 from peakward.records.measurement import Phase
+from peakward.records.memory import CaseMemory
 from peakward.records.study import Cell as TableCell
 from peakward.records.study import Column, Table
 from peakward.report import step_clock

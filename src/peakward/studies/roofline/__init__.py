@@ -4,7 +4,7 @@ Where an operator stands is computed, from the closed form of the step's operato
 read off a profile; the roof is that of the calibration.
 """
 
-from peakward.records.rates import Subject
+from peakward.records.calibration import Subject
 from peakward.studies.parts import Parts
 from peakward.studies.readings import Readings
 from peakward.studies.recorder import Recorder

@@ -26,7 +26,7 @@ from peakward.prediction.scaling_laws.overtraining import (
 )
 from peakward.prediction.scaling_laws.training import compute_optimal, twenty_tokens_a_parameter
 from peakward.records.device import Device
-from peakward.records.scaling import LifetimePlan, ScalingFit, Tariff, TrainingPlan
+from peakward.records.plan import LifetimePlan, ScalingFit, Tariff, TrainingPlan
 from peakward.records.study import Conclusion
 from peakward.report.format import format_cell
 from peakward.studies.claims import Sentence, least

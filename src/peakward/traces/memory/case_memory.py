@@ -6,15 +6,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from peakward.records.case import DeviceType
-from peakward.records.case_memory import (
+from peakward.records.errors import PeakwardError
+from peakward.records.measurement import Phase
+from peakward.records.memory import (
     HeldPoint,
     LargeAllocations,
     MemoryMarks,
     ModuleActivations,
     PhasePeak,
 )
-from peakward.records.errors import PeakwardError
-from peakward.records.measurement import Phase
 from peakward.traces.memory.holders import shares, source
 from peakward.traces.memory.memory import Memory
 from peakward.traces.memory.purposes import PHASES, PURPOSES, Moments, held_bytes, purposes

@@ -5,8 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from peakward.records.errors import PeakwardError
-from peakward.records.printable import printable
+from peakward.records.errors import PeakwardError, printable
 from peakward.traces.memory.table import NONE, Action, Events, Frame
 
 EVENT: Final = object()

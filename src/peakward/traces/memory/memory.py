@@ -6,9 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from peakward.records import check
-from peakward.records.errors import PeakwardError
+from peakward.records.errors import PeakwardError, printable
 from peakward.records.memory_snapshot import DeviceMemory, MemoryReport
-from peakward.records.printable import printable
 from peakward.records.result import Result
 from peakward.traces.memory.device_memory import OneDevice
 from peakward.traces.memory.frame_marks import stack_marks

@@ -9,8 +9,8 @@ from typing import Final, NamedTuple, get_args
 
 import numpy as np
 
-from peakward.records.case_memory import MemoryMarks, Purpose
 from peakward.records.errors import PeakwardError
+from peakward.records.memory import MemoryMarks, Purpose
 from peakward.traces.memory.lifetimes import Lifetimes
 from peakward.traces.memory.table import Action, Events, Flags, Ints
 

@@ -5,8 +5,7 @@ import zlib
 from pathlib import Path
 from typing import Any, Final
 
-from peakward.records.errors import PeakwardError
-from peakward.records.printable import printable
+from peakward.records.errors import PeakwardError, printable
 from peakward.traces.memory.collected import EVENT, EventCollector
 from peakward.traces.memory.plain_pickle import CHUNK, Malformed, PlainPickle, Readable
 from peakward.traces.memory.segments import MAX_DEVICES, segments

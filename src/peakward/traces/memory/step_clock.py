@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from peakward.records.case_memory import KernelPhase, MemoryMarks, PeakMoment, StepClock
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Phase
+from peakward.records.memory import KernelPhase, MemoryMarks, PeakMoment, StepClock
 from peakward.traces.by_name import by_name
 from peakward.traces.category_rules import Category
 from peakward.traces.kernel_names import short_name

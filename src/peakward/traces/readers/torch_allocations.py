@@ -11,8 +11,7 @@ from typing import Any, NamedTuple, Union
 import msgspec
 import numpy as np
 
-from peakward.records.errors import PeakwardError
-from peakward.records.printable import printable
+from peakward.records.errors import PeakwardError, printable
 from peakward.traces.readers.json_times import nanoseconds_of_text
 from peakward.traces.readers.torch_events import Id, id_text
 from peakward.traces.reading import GZIP

@@ -11,8 +11,7 @@ from typing import IO
 
 import numpy as np
 
-from peakward.records.errors import PeakwardError
-from peakward.records.printable import printable
+from peakward.records.errors import PeakwardError, printable
 from peakward.traces.readers.gathered import Gathered
 from peakward.traces.readers.gathered_part import take_in
 from peakward.traces.readers.json_times import nanoseconds_of_text

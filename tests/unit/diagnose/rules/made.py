@@ -4,20 +4,20 @@ from typing import Any
 
 import msgspec
 
-from peakward.diagnose.diagnosis_input import DiagnosisInput
-from peakward.diagnose.rulebook import RULES
-from peakward.diagnose.symptom import Symptom
+from peakward.diagnose.diagnosis_input import DiagnosisInput, Symptom
+from peakward.diagnose.examine import RULES
 from peakward.hardware.devices import device
 from peakward.levers.catalogue import lever
 from peakward.prediction.planning.forecast import forecast
 from peakward.prediction.planning.site import site
 from peakward.records.case import ModelCase, Workload
-from peakward.records.environment import Environment
 from peakward.records.finding import Abstention
 from peakward.records.measurement import (
+    Environment,
     Interval,
     Measurement,
     MemoryUse,
+    Protocol,
     Summary,
     Validity,
 )
@@ -34,7 +34,6 @@ from peakward.records.profile import (
     Profile,
     Transfers,
 )
-from peakward.records.protocol import Protocol
 
 MS = 1_000_000
 H100 = site(device("h100-sxm-80"))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from peakward.diagnose.symptom import Symptom
+from peakward.diagnose.diagnosis_input import Symptom
 
 from .made import abstains, case, foretold, given, judge
 

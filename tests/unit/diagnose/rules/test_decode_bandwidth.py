@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from peakward.diagnose.symptom import Symptom
+from peakward.diagnose.diagnosis_input import Symptom
 
 from .made import SHAPE, abstains, case, foretold, given, judge, measurement, profile
 

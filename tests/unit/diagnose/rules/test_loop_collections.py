@@ -2,7 +2,7 @@
 
 import pytest
 
-from peakward.diagnose.symptom import Symptom
+from peakward.diagnose.diagnosis_input import Symptom
 
 from .looped import loop
 from .made import abstains, given, judge, of_host, profile

@@ -2,7 +2,7 @@
 
 import pytest
 
-from peakward.diagnose.symptom import Symptom
+from peakward.diagnose.diagnosis_input import Symptom
 
 from .looped import paused
 from .made import PRODUCTS, abstains, given, judge, kernel, of_host, profile

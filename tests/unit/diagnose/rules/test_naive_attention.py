@@ -2,7 +2,7 @@
 
 import pytest
 
-from peakward.diagnose.symptom import Symptom
+from peakward.diagnose.diagnosis_input import Symptom
 from peakward.records.profile import OperatorRate, RangeWork
 
 from .made import MS, PRODUCTS, abstains, case, given, judge, kernel, profile

@@ -2,8 +2,8 @@
 
 import pytest
 
+from peakward.diagnose.diagnosis_input import Symptom
 from peakward.diagnose.examine import examine
-from peakward.diagnose.symptom import Symptom
 
 from .made import MS, PRODUCTS, abstains, given, judge, kernel, of_host, profile, transfer
 

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from peakward.diagnose.symptom import Symptom
+from peakward.diagnose.diagnosis_input import Symptom
 from peakward.records.case import ModuleCase
 
 from .made import PRODUCTS, abstains, case, given, judge, kernel, profile

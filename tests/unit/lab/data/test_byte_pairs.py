@@ -8,7 +8,7 @@ import pytest
 
 from peakward.lab.data import byte_pairs, text, tokenizer
 from peakward.lab.data.text import Text
-from peakward.records.data import Source
+from peakward.records.case import Source
 from peakward.records.errors import PeakwardError
 
 TEXT = Text(("the cat and the hat\n" * 20, "the bat"), "0123", 400)

@@ -6,8 +6,7 @@ import torch
 from peakward.lab.data import feed as feed_module
 from peakward.lab.data import text
 from peakward.lab.data.feed import Feed
-from peakward.records.case import ModelCase, Workload
-from peakward.records.data import TextData
+from peakward.records.case import ModelCase, TextData, Workload
 from peakward.studies.scope import micro
 
 

@@ -7,8 +7,7 @@ import torch
 
 from peakward.lab.data import text, tokens
 from peakward.lab.data.feed import Sequences, batches
-from peakward.records.case import Workload
-from peakward.records.data import TextData
+from peakward.records.case import TextData, Workload
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import pytest
 
 from peakward.lab.data import text
-from peakward.records.data import Source
+from peakward.records.case import Source
 from peakward.records.errors import PeakwardError
 
 

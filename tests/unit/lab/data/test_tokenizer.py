@@ -4,7 +4,7 @@ import pytest
 
 from peakward.lab.data import tokenizer
 from peakward.lab.data.text import Text
-from peakward.records.data import Source
+from peakward.records.case import Source
 from peakward.records.errors import PeakwardError
 
 TEXT = Text(("abc abc abd",), "digest", 11)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peakward.lab.data import text, tokenizer, tokens
-from peakward.records.data import TextData
+from peakward.records.case import TextData
 from peakward.records.errors import PeakwardError
 
 

@@ -11,8 +11,7 @@ from peakward.lab.levers import precision
 from peakward.lab.levers.model_step import ModelStep
 from peakward.lab.levers.prepare import prepare
 from peakward.levers.optimizer import LEARNING_RATE
-from peakward.records.case import Configuration, ModelCase, OperatorCase, Workload
-from peakward.records.data import Source, TextData
+from peakward.records.case import Configuration, ModelCase, OperatorCase, Source, TextData, Workload
 from peakward.records.errors import PeakwardError
 
 ROUNDOFF = {

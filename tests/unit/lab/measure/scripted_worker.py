@@ -31,10 +31,10 @@ from peakward.lab.measure.messages import (
     Turn,
     TurnsTimed,
 )
-from peakward.records.case_memory import MemoryMarks
+from peakward.records.calibration import LevelRate, Rates
+from peakward.records.lever import NumericsVerdict
 from peakward.records.measurement import FirstStep, MemoryUse, Run
-from peakward.records.rates import LevelRate, Rates
-from peakward.records.trial import NumericsVerdict
+from peakward.records.memory import MemoryMarks
 
 MEASURED = Measured(
     run=Run(warmup_s=(2.0, 1.0), steps_s=(1.0,) * 10),

@@ -5,8 +5,7 @@ import pytest
 from peakward.lab.measure import assemble, probe
 from peakward.lab.measure.messages import Failed, Measured
 from peakward.records.case import StepCase
-from peakward.records.measurement import MemoryUse, Run
-from peakward.records.protocol import Protocol
+from peakward.records.measurement import MemoryUse, Protocol, Run
 
 CASE = StepCase(name="any", fingerprint="0", device="cpu")
 

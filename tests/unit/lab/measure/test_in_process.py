@@ -7,7 +7,7 @@ from torch import nn
 from peakward.lab.measure.in_process import SHARED, UNKNOWN, measure_step
 from peakward.records.case import StepCase
 from peakward.records.errors import PeakwardError
-from peakward.records.protocol import Protocol
+from peakward.records.measurement import Protocol
 
 PROTOCOL = Protocol(warmup_steps=2, min_steps=6, max_steps=6, phases=False)
 

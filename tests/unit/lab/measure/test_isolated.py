@@ -13,7 +13,7 @@ from peakward.lab.measure.isolated import Workers
 from peakward.lab.measure.messages import CalibrateRequest, Failed
 from peakward.records.case import ModelCase, StepCase, Workload
 from peakward.records.errors import OutOfTimeError, PeakwardError
-from peakward.records.protocol import Protocol
+from peakward.records.measurement import Protocol
 
 SCRIPT = Path(__file__).with_name("scripted_worker.py")
 PROTOCOL = Protocol()

@@ -12,8 +12,7 @@ from peakward.lab.measure.site import Site
 from peakward.lab.measure.timer import Timing
 from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.errors import PeakwardError
-from peakward.records.measurement import Run, Telemetry
-from peakward.records.protocol import Protocol
+from peakward.records.measurement import Protocol, Run, Telemetry
 
 PROTOCOL = Protocol(warmup_steps=1, min_steps=5, max_steps=5)
 

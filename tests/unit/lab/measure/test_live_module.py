@@ -12,7 +12,7 @@ from peakward.lab.measure.live_module import SHARED, LiveWorkers, live_case
 from peakward.lab.models.given_module import given
 from peakward.levers.catalogue import lever, pull
 from peakward.records.errors import PeakwardError
-from peakward.records.protocol import Protocol
+from peakward.records.measurement import Protocol
 
 QUICK = Protocol(warmup_steps=1, min_steps=2, max_steps=2, phases=False)
 

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 from peakward.lab.measure.in_process import SHARED, UNKNOWN
 from peakward.lab.measure.live_step import StepWorkers, live_case
 from peakward.levers.catalogue import lever, pull
-from peakward.records.protocol import Protocol
+from peakward.records.measurement import Protocol
 
 QUICK = Protocol(warmup_steps=1, min_steps=2, max_steps=2, phases=False)
 

@@ -19,10 +19,10 @@ from peakward.lab.measure.messages import (
     Turn,
     TurnsTimed,
 )
+from peakward.records.calibration import Absence, Rates
 from peakward.records.case import ModelCase, OperatorCase, Workload
-from peakward.records.case_memory import HeldTensors, MemoryMarks
-from peakward.records.protocol import Protocol
-from peakward.records.rates import Absence, Rates
+from peakward.records.measurement import Protocol
+from peakward.records.memory import HeldTensors, MemoryMarks
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from peakward.lab.measure import stopping
 from peakward.lab.measure.stopping import Progress
-from peakward.records.protocol import Protocol
-from peakward.stats.bootstrap import median_interval
+from peakward.records.measurement import Protocol
+from peakward.stats.summary import median_interval
 
 PROTOCOL = Protocol(min_steps=10, max_steps=50, max_timed_s=5.0, relative_half_width=0.01)
 STEADY = [1.0, 1.001] * 10

@@ -7,7 +7,7 @@ from peakward.lab.measure import assemble, probe
 from peakward.lab.measure.messages import Failed
 from peakward.lab.measure.sweep import Sweep
 from peakward.records.case import MicroCase, ModelCase, Workload
-from peakward.records.protocol import Protocol
+from peakward.records.measurement import Protocol
 
 PROTOCOL = Protocol()
 ENVIRONMENT = probe.environment("cpu")

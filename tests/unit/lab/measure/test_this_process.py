@@ -10,7 +10,7 @@ from peakward.lab.measure.isolated import Ended, Workers
 from peakward.lab.measure.messages import CalibrateRequest, Failed
 from peakward.lab.measure.this_process import LiveSite, ThisProcess
 from peakward.records.case import StepCase
-from peakward.records.protocol import Protocol
+from peakward.records.measurement import Protocol
 
 CASE = StepCase(name="step", fingerprint="", device="cpu")
 QUICK = Protocol(warmup_steps=1, min_steps=2, max_steps=2, phases=False)

@@ -6,7 +6,7 @@ import pytest
 
 from peakward.lab.measure import stopping, timer
 from peakward.lab.measure.clock import CpuClock
-from peakward.records.protocol import Protocol
+from peakward.records.measurement import Protocol
 
 
 class FakeClock:

@@ -31,7 +31,7 @@ from peakward.lab.measure.messages import (
 )
 from peakward.records.case import ModelCase, Workload
 from peakward.records.errors import PeakwardError
-from peakward.records.protocol import Protocol
+from peakward.records.measurement import Protocol
 
 PROTOCOL = Protocol(warmup_steps=0, min_steps=1, max_steps=1, phases=False)
 

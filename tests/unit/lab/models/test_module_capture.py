@@ -14,8 +14,7 @@ from peakward.prediction.operators.op_graph import op_graph
 from peakward.records import codec
 from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.errors import PeakwardError
-from peakward.records.module_capture import ModuleCapture
-from peakward.records.op_graph import OpGraph
+from peakward.records.op_graph import ModuleCapture, OpGraph
 
 
 class Branching(nn.Module):

@@ -15,7 +15,7 @@ from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Interval
 from peakward.records.plan import Group
-from peakward.records.step_time import PhaseTime, StepTime
+from peakward.records.prediction import PhaseTime, StepTime
 
 H100 = device("h100-sxm-80")
 

@@ -10,9 +10,9 @@ from peakward.prediction.inference.floor import serving_floor
 from peakward.prediction.inference.memory import serving_memory
 from peakward.records.calibration import Calibration, MatmulRate
 from peakward.records.codec import from_json, to_json
-from peakward.records.environment import Environment
 from peakward.records.errors import PeakwardError
 from peakward.records.inference import ServingFloor, ServingWorkload, Speculation
+from peakward.records.measurement import Environment
 from peakward.records.model_shape import ModelShape
 
 from .drawn import services

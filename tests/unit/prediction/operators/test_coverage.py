@@ -3,8 +3,7 @@
 import pytest
 
 from peakward.prediction.operators.op_graph import op_graph
-from peakward.records.case import Configuration, ModelCase, Workload
-from peakward.records.data import Source, TextData
+from peakward.records.case import Configuration, ModelCase, Source, TextData, Workload
 from peakward.records.errors import PeakwardError
 from peakward.records.model_shape import ModelShape
 

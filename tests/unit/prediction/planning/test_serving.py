@@ -11,7 +11,7 @@ from peakward.prediction.planning.site import site
 from peakward.records import codec
 from peakward.records.errors import PeakwardError
 from peakward.records.inference import ServingWorkload, WeightFormat
-from peakward.records.serving_plan import ServingPlan
+from peakward.records.plan import ServingPlan
 
 H100, L4, V100 = (site(device(key)) for key in ("h100-sxm-80", "l4-24", "v100-sxm2-32"))
 LLAMA = model("llama-3-8b")

@@ -11,7 +11,7 @@ from peakward.models.scaling_fits import SCALING_FITS, scaling_fit
 from peakward.prediction.scaling_laws.lifetime import lifetime_optimal
 from peakward.prediction.scaling_laws.training import compute_optimal
 from peakward.records.errors import PeakwardError
-from peakward.records.scaling import ScalingFit
+from peakward.records.plan import ScalingFit
 
 HOFFMANN = scaling_fit("hoffmann-2022")
 SARDANA = msgspec.structs.replace(

@@ -11,7 +11,7 @@ from peakward.models.scaling_fits import scaling_fit
 from peakward.prediction.scaling_laws.lifetime import lifetime_optimal
 from peakward.prediction.scaling_laws.money import bill, lifetime_bill, relative_price
 from peakward.records.errors import PeakwardError
-from peakward.records.scaling import Bill, Tariff
+from peakward.records.plan import Bill, Tariff
 
 FIT = scaling_fit("besiroglu-2024")
 TRAINING = Tariff(peak_flops_per_s=1e15, mfu=0.4, price_per_device_hour=2.0)

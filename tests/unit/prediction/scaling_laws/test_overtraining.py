@@ -15,7 +15,7 @@ from peakward.prediction.scaling_laws.overtraining import (
 )
 from peakward.prediction.scaling_laws.training import compute_optimal, predicted_loss, training_plan
 from peakward.records.errors import PeakwardError
-from peakward.records.scaling import ScalingFit
+from peakward.records.plan import ScalingFit
 
 HAND = ScalingFit(
     name="by hand",

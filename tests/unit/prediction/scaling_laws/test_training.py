@@ -15,7 +15,7 @@ from peakward.prediction.scaling_laws.training import (
     twenty_tokens_a_parameter,
 )
 from peakward.records.errors import PeakwardError
-from peakward.records.scaling import ScalingFit
+from peakward.records.plan import ScalingFit
 
 HOFFMANN, BESIROGLU = scaling_fit("hoffmann-2022"), scaling_fit("besiroglu-2024")
 replace = msgspec.structs.replace

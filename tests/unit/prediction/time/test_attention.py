@@ -3,7 +3,7 @@
 import pytest
 
 from peakward.prediction.time.attention import AttentionModel, fitted
-from peakward.records.rates import AttentionRate
+from peakward.records.calibration import AttentionRate
 
 
 def rate(seq_len, flops_per_s, compute_type="bf16", pass_="forward"):

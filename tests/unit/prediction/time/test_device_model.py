@@ -5,17 +5,17 @@ import pytest
 
 from peakward.prediction.time.device_model import device_model
 from peakward.prediction.time.products import KERNELS, ProductModel
-from peakward.records.calibration import Calibration
-from peakward.records.device import Capability, Device, Figure
-from peakward.records.environment import Environment
-from peakward.records.errors import PeakwardError
-from peakward.records.rates import (
+from peakward.records.calibration import (
     AttentionRate,
+    Calibration,
     LaunchCost,
     ProductRate,
     Rates,
     TrafficRate,
 )
+from peakward.records.device import Capability, Device, Figure
+from peakward.records.errors import PeakwardError
+from peakward.records.measurement import Environment
 
 
 def figure(value):

@@ -13,7 +13,7 @@ from peakward.prediction.time.products import (
     ProductModel,
     fitted,
 )
-from peakward.records.rates import ProductRate
+from peakward.records.calibration import ProductRate
 
 from .measured_h200 import calibrated
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peakward.prediction.time.traffic_curve import FULL, TrafficCurve
-from peakward.records.rates import TrafficRate
+from peakward.records.calibration import TrafficRate
 
 
 def rate(size_bytes, bytes_per_s, operation="add"):

@@ -6,8 +6,8 @@ import pytest
 from peakward.records.measurement import Interval
 from peakward.records.memory import MemoryPrediction, MemorySplit
 from peakward.records.plan import Absent, Forecast
+from peakward.records.prediction import OperatorTime, PhaseTime, StepTime
 from peakward.records.profile import OperatorRate
-from peakward.records.step_time import OperatorTime, PhaseTime, StepTime
 from peakward.report.document import Note, TableBlock
 from peakward.report.run import foretold
 from peakward.report.run.investigation import read

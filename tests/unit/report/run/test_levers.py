@@ -1,8 +1,8 @@
 import msgspec
 import pytest
 
+from peakward.records.lever import Bound, Foretold
 from peakward.records.measurement import Interval
-from peakward.records.trial import Bound, Foretold
 from peakward.report import markdown
 from peakward.report.run import document
 from peakward.report.run.investigation import read

@@ -3,14 +3,15 @@
 import msgspec
 import pytest
 
-from peakward.records.case_memory import (
+from peakward.records.memory import (
     CaseMemory,
     KernelPhase,
+    MemoryPrediction,
+    MemorySplit,
     PeakMoment,
     PhasePeak,
     StepClock,
 )
-from peakward.records.memory import MemoryPrediction, MemorySplit
 from peakward.records.plan import Forecast
 from peakward.report.run import memory
 from peakward.report.run.investigation import read

@@ -1,6 +1,6 @@
 import msgspec
 
-from peakward.records.trial import NumericsVerdict
+from peakward.records.lever import NumericsVerdict
 from peakward.report.run.investigation import read
 from peakward.report.run.page import numerics_table
 

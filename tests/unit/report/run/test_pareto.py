@@ -6,8 +6,8 @@ import pytest
 from peakward.levers.catalogue import lever, pull
 from peakward.models.presets import model
 from peakward.records.case import ModelCase, Workload
+from peakward.records.lever import NumericsVerdict, Pair, Trial
 from peakward.records.measurement import Interval
-from peakward.records.trial import NumericsVerdict, Pair, Trial
 from peakward.report.run.investigation import read
 from peakward.report.run.pareto import front, section, seen
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from peakward.records.data import Source, TextData
+from peakward.records.case import Source, TextData
 from peakward.studies import data_loading
 from peakward.studies.readings import Readings
 from peakward.studies.scope import Scope

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from peakward.levers.catalogue import case_obstacle
-from peakward.records.data import Source
+from peakward.records.case import Source
 from peakward.studies import data_loading
 from peakward.studies.cases import with_work
 from peakward.studies.data_loading.grid import (

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from peakward.records.data import Source
+from peakward.records.case import Source
 from peakward.studies import data_loading
 from peakward.studies.readings import Readings
 from peakward.studies.scope import Scope

@@ -3,7 +3,7 @@
 import pytest
 
 from peakward.hardware.devices import device
-from peakward.records.rates import TrafficRate
+from peakward.records.calibration import TrafficRate
 from peakward.studies import hierarchy
 from peakward.studies.hierarchy import conclusions
 from peakward.studies.hierarchy.levels import read

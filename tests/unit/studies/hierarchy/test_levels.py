@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from peakward.hardware.devices import device
+from peakward.records.calibration import LevelRate, Rates
 from peakward.records.errors import PeakwardError
-from peakward.records.rates import LevelRate, Rates
 from peakward.studies.hierarchy.levels import fits_into, read
 
 H200 = device("h200-141")

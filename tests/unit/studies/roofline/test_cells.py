@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from peakward.records.environment import Environment
+from peakward.records.measurement import Environment
 from peakward.studies.roofline.cells import largest, profiled, read
 from peakward.studies.setting import Setting
 

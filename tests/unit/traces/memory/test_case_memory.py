@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from peakward.records.case_memory import HeldTensors, MemoryMarks
 from peakward.records.errors import PeakwardError
+from peakward.records.memory import HeldTensors, MemoryMarks
 from peakward.traces.memory.case_memory import N_STRETCHES, part, recorded
 from peakward.traces.memory.memory import Memory, memory
 from peakward.traces.memory.origins import CATEGORIES

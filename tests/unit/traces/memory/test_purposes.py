@@ -2,8 +2,8 @@
 
 import pytest
 
-from peakward.records.case_memory import HeldTensors, MemoryMarks
 from peakward.records.errors import PeakwardError
+from peakward.records.memory import HeldTensors, MemoryMarks
 from peakward.traces.memory.memory import Memory
 from peakward.traces.memory.purposes import PHASES, PURPOSES, Moments, held_bytes, purposes
 from peakward.traces.memory.snapshot_file import read

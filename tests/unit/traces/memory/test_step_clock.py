@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from peakward.records.case_memory import MemoryMarks
 from peakward.records.errors import PeakwardError
+from peakward.records.memory import MemoryMarks
 from peakward.traces.memory.case_memory import recorded
 from peakward.traces.memory.memory import memory
 from peakward.traces.memory.step_clock import check_joined, step_clock

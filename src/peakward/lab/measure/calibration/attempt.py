@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from peakward.lab.measure import failure
-from peakward.records.rates import (
+from peakward.records.calibration import (
     Absence,
     AttentionRate,
     DiskRate,

@@ -11,8 +11,8 @@ from torch.nn import functional
 from peakward.lab.measure.calibration.attempt import Attempt
 from peakward.lab.measure.calibration.product import Type, types
 from peakward.lab.measure.calibration.timing import Call, device_s
+from peakward.records.calibration import AttentionPass, AttentionRate
 from peakward.records.case import DeviceType
-from peakward.records.rates import AttentionPass, AttentionRate
 
 PASSES: tuple[AttentionPass, ...] = ("forward", "backward")
 TYPES = ("fp32", "bf16", "fp16")

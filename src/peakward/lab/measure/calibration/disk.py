@@ -15,8 +15,8 @@ from peakward.lab.measure import proc
 from peakward.lab.measure.calibration.attempt import Attempt, NotMeasurableError
 from peakward.lab.measure.clock import CpuClock
 from peakward.lab.measure.timer import run_steps
+from peakward.records.calibration import DiskRate, Source
 from peakward.records.case import DeviceType
-from peakward.records.rates import DiskRate, Source
 
 BLOCK_BYTES = 8 * 2**20
 """The size of a block: 5 ms of a drive that reads 1.7 GB/s."""

@@ -6,9 +6,8 @@ from time import perf_counter
 import msgspec
 
 from peakward.lab.measure.isolated import Workers
-from peakward.records.calibration import Calibration
+from peakward.records.calibration import SUBJECTS, Calibration, Rates
 from peakward.records.case import DeviceType
-from peakward.records.rates import SUBJECTS, Rates
 
 DOING = {
     "products": "matrix products by shape",

@@ -16,8 +16,8 @@ from peakward.lab.measure import probe
 from peakward.lab.measure.calibration import levels
 from peakward.lab.measure.calibration.attempt import Attempt, NotMeasurableError
 from peakward.lab.measure.calibration.timing import device_s
+from peakward.records.calibration import LoadLatency
 from peakward.records.case import DeviceType
-from peakward.records.rates import LoadLatency
 
 LINE_BYTES = 128
 """The distance from one place to the next: a line of an NVIDIA GPU or of Apple's CPUs, and two lines of

@@ -7,8 +7,8 @@ import torch
 
 from peakward.lab.measure.calibration.attempt import Attempt, NotMeasurableError
 from peakward.lab.measure.calibration.timing import Call, device_s, host_s
+from peakward.records.calibration import Launch, LaunchCost
 from peakward.records.case import DeviceType
-from peakward.records.rates import Launch, LaunchCost
 
 WIDTH = 16
 """The width of the square operands: their product takes less time than a launch."""

@@ -15,8 +15,8 @@ from peakward.lab.measure import proc
 from peakward.lab.measure.calibration.attempt import Attempt, NotMeasurableError
 from peakward.lab.measure.calibration.timing import device_s
 from peakward.lab.measure.proc import Cache
+from peakward.records.calibration import LevelRate
 from peakward.records.case import DeviceType
-from peakward.records.rates import LevelRate
 
 KIB, MIB = 2**10, 2**20
 SMALLEST_BYTES: dict[DeviceType, int] = {"cuda": 4 * MIB, "cpu": 8 * KIB}

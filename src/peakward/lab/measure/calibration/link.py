@@ -8,8 +8,8 @@ import torch
 
 from peakward.lab.measure.calibration.attempt import Attempt, NotMeasurableError
 from peakward.lab.measure.calibration.timing import device_s
+from peakward.records.calibration import Direction, LinkRate, Memory
 from peakward.records.case import DeviceType
-from peakward.records.rates import Direction, LinkRate, Memory
 
 SIZES_BYTES = (4 * 2**10, 256 * 2**20)
 """The sizes: one shows the cost of a copy however little it moves, the other takes 5 ms at 50 GB/s."""

@@ -8,8 +8,8 @@ import torch
 from peakward.lab.measure.calibration.attempt import Attempt, NotMeasurableError
 from peakward.lab.measure.calibration.product import Shape, Type, product, types
 from peakward.lab.measure.calibration.timing import MAX_CALL_S, device_s
+from peakward.records.calibration import Kind, ProductRate
 from peakward.records.case import DeviceType
-from peakward.records.rates import Kind, ProductRate
 
 SQUARES: dict[DeviceType, tuple[int, ...]] = {
     "cuda": (512, 1024, 2048, 4096, 8192),

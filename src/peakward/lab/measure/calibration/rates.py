@@ -16,8 +16,8 @@ from peakward.lab.measure.calibration import (
 )
 from peakward.lab.measure.calibration.attempt import Attempt, Figure, outcome, reason
 from peakward.lab.measure.crowd import Crowd
+from peakward.records.calibration import Absence, Rates, Subject
 from peakward.records.case import DeviceType
-from peakward.records.rates import Absence, Rates, Subject
 
 ATTEMPTS: dict[Subject, Callable[[DeviceType], Iterator[Attempt]]] = {
     "products": products.attempts,

@@ -9,8 +9,8 @@ from torch import Tensor
 from peakward.lab.measure.calibration.attempt import Attempt
 from peakward.lab.measure.calibration.ceilings import copy_size_bytes
 from peakward.lab.measure.calibration.timing import device_s
+from peakward.records.calibration import Traffic, TrafficRate
 from peakward.records.case import DeviceType
-from peakward.records.rates import Traffic, TrafficRate
 
 SMALLEST_BYTES = 4 * 2**10
 GROWTH = 8

@@ -6,7 +6,7 @@ import msgspec
 
 from peakward.lab.measure.live.collector import NONE, Collected
 from peakward.records.loop import LoopTimes, Pauses
-from peakward.stats.trend import trend
+from peakward.stats.steady import trend
 
 SAMPLE = 512
 """The least number of steps kept, once there were as many: their median repeats to 5% of the spread."""

@@ -3,7 +3,7 @@
 import pytest
 
 from peakward.lab.measure.calibration.attempt import Attempt, NotMeasurableError, outcome
-from peakward.records.rates import Absence, LaunchCost
+from peakward.records.calibration import Absence, LaunchCost
 
 COST = LaunchCost(side="host", operation="matmul", call_s=1e-6)
 

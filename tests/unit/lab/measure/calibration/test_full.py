@@ -5,9 +5,8 @@ import pytest
 
 from peakward.lab.measure import probe
 from peakward.lab.measure.calibration.full import DOING, calibrate_in_full
-from peakward.records.calibration import Calibration
+from peakward.records.calibration import SUBJECTS, Absence, Calibration, LaunchCost, Rates
 from peakward.records.codec import from_json, to_json
-from peakward.records.rates import SUBJECTS, Absence, LaunchCost, Rates
 
 COST = LaunchCost(side="host", operation="matmul", call_s=1e-6)
 

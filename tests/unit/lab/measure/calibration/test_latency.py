@@ -7,7 +7,7 @@ from peakward.kernels.ops.pointer_chase import reference
 from peakward.lab.measure.calibration import latency, levels
 from peakward.lab.measure.calibration.attempt import NotMeasurableError, outcome
 from peakward.lab.measure.proc import Cache
-from peakward.records.rates import Absence, LoadLatency
+from peakward.records.calibration import Absence, LoadLatency
 
 KIB = 2**10
 

@@ -4,7 +4,7 @@ import pytest
 
 from peakward.lab.measure.calibration import launches
 from peakward.lab.measure.calibration.attempt import outcome
-from peakward.records.rates import Absence, LaunchCost
+from peakward.records.calibration import Absence, LaunchCost
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import torch
 from peakward.lab.measure.calibration import levels
 from peakward.lab.measure.calibration.attempt import outcome
 from peakward.lab.measure.proc import Cache
-from peakward.records.rates import Absence
+from peakward.records.calibration import Absence
 
 KIB, MIB = 2**10, 2**20
 CACHES = (Cache("L1", 32 * KIB), Cache("L2", MIB), Cache("L3", 32 * MIB))

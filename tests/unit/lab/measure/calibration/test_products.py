@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from peakward.lab.measure.calibration import products
 from peakward.lab.measure.calibration.attempt import Attempt, outcome
 from peakward.lab.measure.calibration.product import Shape
-from peakward.records.rates import KINDS, Absence
+from peakward.records.calibration import KINDS, Absence
 
 
 @pytest.fixture

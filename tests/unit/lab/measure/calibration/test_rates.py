@@ -5,7 +5,7 @@ import pytest
 from peakward.lab.measure.calibration import rates
 from peakward.lab.measure.calibration.attempt import Attempt, NotMeasurableError
 from peakward.lab.measure.calibration.rates import ATTEMPTS
-from peakward.records.rates import SUBJECTS, Absence, LaunchCost, Rates
+from peakward.records.calibration import SUBJECTS, Absence, LaunchCost, Rates
 
 COST = LaunchCost(side="host", operation="matmul", call_s=1e-6)
 

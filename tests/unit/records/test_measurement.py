@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from peakward.records.environment import Environment
+from peakward.records.measurement import Environment
 
 HERE = Environment(
     device_type="cuda",
