@@ -9,13 +9,17 @@ from peakward.records.measurement import Interval
 from stored_results import index
 from tables.layout import duration, faster, table
 
+DEVICE = "h200-141"
 SHOWN = ("small:4x512", "xl:4x512", "2.7B:4x512", "2.7B:8x1024")
 
 
 def transformers(pass_: str = "train_step") -> str:
-    """A step of each, and the speed-up, from pairs that were timed in turns."""
-    (found,) = index().newest("against-transformers").values()
-    outcomes = {each["name"]: each for each in json.loads(found.read())["outcomes"]}
+    """A step of each, and the speed-up, from pairs that were timed in turns: of each part its newest."""
+    outcomes = {
+        each["name"]: each
+        for found in index().of("against-transformers", device=DEVICE)
+        for each in json.loads(found.read())["outcomes"]
+    }
     rows = []
     for name in SHOWN:
         each = outcomes[f"{name}:{pass_}"]
