@@ -18,7 +18,7 @@ STYLE = (
 
 def imports() -> dict[str, set[str]]:
     """The rooms, each with those that it imports directly."""
-    graph = grimp.build_graph(ROOT)
+    graph = grimp.build_graph(ROOT, exclude_type_checking_imports=True)
     rooms: dict[str, set[str]] = {}
     packages = {name.split(".")[1] for name in graph.modules if name.count(".") >= 2}
 
