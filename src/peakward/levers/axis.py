@@ -78,6 +78,9 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     - gating: `forward(on, plan, packed)` takes gate and up side by side (…, 2·d_ff) and returns what the
       backward pass needs, and the product (…, d_ff). `backward(on, plan, saved, gradient)` returns the
       gradient of `packed`.
+    - rotation: `forward(on, plan, packed)` takes queries, keys and values side by side (batch, heads +
+      2·kv_heads, seq_len, head_dim) and returns them with the first two turned. `backward(on, plan,
+      gradient)` returns the gradient before the turn, which keeps nothing.
     """
 
     forward: Callable[..., Any]

@@ -1,10 +1,15 @@
 """RoPE: queries and keys turned by torch's operators, or in Peakward's own kernel."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from peakward.levers.axis import Axis, CodeHint, ComputeCapability, KernelSpeed, not_seen
+from peakward.levers.axis import Axis, CodeHint, ComputeCapability, KernelSpeed, Work, not_seen
 from peakward.records.case import ConfiguredCase, ModelCase, Written
 from peakward.records.lever import Lever
+from peakward.records.op_graph import Operand
+
+if TYPE_CHECKING:
+    from peakward.prediction.operators.plan import Plan
+    from peakward.prediction.operators.writer import Value, Writer
 
 
 def _obstacle(case: ConfiguredCase, _capability: ComputeCapability | None) -> str | None:
@@ -17,6 +22,24 @@ def _function(value: Written) -> Any:
     from peakward.kernels.ops.rotation.api import IMPLEMENTATIONS
 
     return IMPLEMENTATIONS[value]
+
+
+def _forward(on: "Writer", plan: "Plan", packed: "Value") -> "Value":
+    """In place where no gradient is asked for, else a new tensor."""
+    if plan.differentiated:
+        return on.call("peakward.rope", (packed, *_angles(on, plan)), (packed.operand,))[0]
+    on.timed("peakward.rope_", packed, *_angles(on, plan), output=packed.operand)
+    return packed
+
+
+def _backward(on: "Writer", plan: "Plan", gradient: "Value") -> "Value":
+    return on.call("peakward.rope", (gradient, *_angles(on, plan)), (gradient.operand,))[0]
+
+
+def _angles(on: "Writer", plan: "Plan") -> tuple["Value", "Value"]:
+    """Cosines and sines (seq_len, head_dim / 2), in the residual stream's type."""
+    angle = on.parameter(Operand(shape=(plan.seq, plan.shape.head_dim // 2), dtype=plan.stored))
+    return angle, angle
 
 
 AXIS = Axis(
@@ -46,6 +69,7 @@ AXIS = Axis(
     leaves_alone=("optimizer",),
     unseen=not_seen("a capture has the rotation that the module calls"),
     predicted={"cuda": ("fused",)},
+    work={"fused": Work(forward=_forward, backward=_backward)},
     kernels={
         "peakward.rope": KernelSpeed(is_measured=True),
         "peakward.rope_": KernelSpeed(is_measured=True),

@@ -65,10 +65,8 @@ def forward(on: Writer, plan: Plan, packed: Value) -> Mixed:
     q, k = packed.viewed(queries(plan)), packed.viewed(new_keys(plan))
     if plan.turned_apart:
         q, k = rotation.forward(on, q, plan.stored), rotation.forward(on, k, plan.stored)
-    elif plan.shape.positions == "rope":
-        in_place = not plan.differentiated
-        heads = packed.viewed(projected(plan))
-        q = k = packed = rotation.own_forward(on, heads, plan.stored, in_place=in_place)
+    elif plan.rotation is not None:
+        q = k = packed = plan.rotation.forward(on, plan, packed.viewed(projected(plan)))
     if plan.cached:
         _write_to_cache(on, new_keys(plan))
     if plan.from_cache:
@@ -89,8 +87,8 @@ def backward(on: Writer, plan: Plan, saved: SavedAttention, gradient: Value) -> 
         k, q = rotation.backward(on, k, plan.stored), rotation.backward(on, q, plan.stored)
     joined = on.joined(q, k, v, along=1)
     together = _side_by_side(on, joined, dense(joined.operand.shape), ())
-    if plan.shape.positions == "rope" and not plan.turned_apart:
-        turned = rotation.own_backward(on, together.viewed(joined.operand), plan.stored)
+    if plan.rotation is not None:
+        turned: Value = plan.rotation.backward(on, plan, together.viewed(joined.operand))
         return turned.viewed(together.operand)
     return together
 

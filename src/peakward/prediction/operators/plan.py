@@ -76,7 +76,7 @@ class Plan(NamedTuple):
     """A backward pass follows."""
     loss: Loss
     norm: Written
-    rope: Written
+    rotation: Work | None
     gating: Work | None
     """The operators of the gate's product that a lever chose; None: torch's. So of the parts below."""
     weights: StoredWeights
@@ -106,7 +106,7 @@ class Plan(NamedTuple):
     @property
     def turned_apart(self) -> bool:
         """RoPE makes queries and keys anew, head by head; else they lie as the projection laid them."""
-        return self.shape.positions == "rope" and self.rope == "torch"
+        return self.shape.positions == "rope" and self.rotation is None
 
     @property
     def sums_in_norm(self) -> bool:
@@ -158,7 +158,7 @@ def plan(case: ModelCase, compute_capability: ComputeCapability = HOPPER) -> Pla
         differentiated=workload.trains,
         loss=case.configuration.loss,
         norm=case.configuration.norm,
-        rope=case.configuration.rope,
+        rotation=work("rotation", case.configuration),
         gating=work("gating", case.configuration),
         weights=case.configuration.weights,
         groups_in_one_kernel=compute == BFLOAT

@@ -1,8 +1,4 @@
-"""RoPE's turn of queries or keys: element i with element i + head_dim/2.
-
-Peakward's own is one pass over queries, keys and values where they lie side by side, in place where no
-gradient is asked for.
-"""
+"""RoPE's turn of queries or keys by torch's operators: element i with element i + head_dim/2."""
 
 from peakward.prediction.operators.tape import tensor
 from peakward.prediction.operators.writer import Value, Writer
@@ -35,22 +31,6 @@ def backward(on: Writer, gradient: Value, angle_dtype: str) -> Value:
         made = product(each)
         on.timed("add", made, made, output=made.operand)
     return on.joined(low, high, along=3)
-
-
-def own_forward(on: Writer, packed: Value, angle_dtype: str, *, in_place: bool) -> Value:
-    """Queries, keys and values (batch, heads, seq, head_dim) → the same, the first two turned."""
-    angle = _angle(packed.operand, angle_dtype)
-    given = (packed, Value(angle), Value(angle))
-    if not in_place:
-        return on.call("peakward.rope", given, (packed.operand,))[0]
-    if on.tape is not None:
-        on.tape.own("rope_", (packed.operand, angle, angle), (packed.operand,))
-    return packed
-
-
-def own_backward(on: Writer, packed: Value, angle_dtype: str) -> Value:
-    """Gradient of all three → the same before the turn."""
-    return own_forward(on, packed, angle_dtype, in_place=False)
 
 
 def _half(x: Operand) -> Operand:

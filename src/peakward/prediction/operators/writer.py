@@ -37,6 +37,11 @@ class Writer:
     def __init__(self, tape: Tape | None = None, line: Timeline | None = None) -> None:
         self.tape, self.line = tape, line
 
+    @staticmethod
+    def parameter(operand: Operand) -> Value:
+        """A tensor that is there before and after: it lies on no timeline."""
+        return Value(operand)
+
     @contextmanager
     def module(self, path: str | None) -> Iterator[None]:
         """Inside, operators belong to the module of this path."""
@@ -106,7 +111,10 @@ class Writer:
         """A call that makes nothing on the device: in place, or for the host."""
         if self.tape is not None:
             given = tuple([each.operand for each in inputs])
-            self.tape.call(name, given, (output,))
+            if name.startswith("peakward."):
+                self.tape.own(name.removeprefix("peakward."), given, (output,))
+            else:
+                self.tape.call(name, given, (output,))
 
     def cast(
         self,

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from peakward.prediction.memory.compiled.graph import Buffer, Graph
+from peakward.prediction.memory.compiled.graph import Buffer, Graph, GraphWriter
 from peakward.prediction.memory.fused_attention import scratch
 from peakward.prediction.operators.heads import keys, projected, queries
 from peakward.prediction.operators.plan import Plan
@@ -27,10 +27,12 @@ class SavedAttention(NamedTuple):
 def forward(graph: Graph, plan: Plan, packed: Buffer) -> tuple[SavedAttention, Buffer]:
     """Queries, keys and values of one projection → (batch, seq, heads · head_dim)."""
     turned: tuple[Buffer, ...] = ()
-    if plan.turned_apart:
+    if plan.rotation is None:
         turned = _turned(graph, plan, packed)
-    elif plan.differentiated:
-        (packed,) = graph.operator(packed, writes=(projected(plan),))
+    else:
+        on = GraphWriter(graph)
+        value = on.value(packed, projected(plan))
+        packed = on.buffer(plan.rotation.forward(on, plan, value))
     if plan.attention == "naive":
         return _naive(graph, plan, packed, turned or _laid_out(graph, plan, packed))
     out, log_sum_exp = graph.operator(*turned, packed, writes=(queries(plan), _sums(plan)))
@@ -63,8 +65,10 @@ def joined(graph: Graph, plan: Plan, attended: Attended) -> Buffer:
     heads = projected(plan)
     batch, n_heads, seq, size = heads.shape
     rows = tensor(plan.compute, batch, seq, n_heads * size)
-    if not plan.turned_apart:
-        (turned,) = graph.operator(graph.fused(dq, dk, dv, writes=heads), writes=(heads,))
+    if plan.rotation is not None:
+        on = GraphWriter(graph)
+        value = on.value(graph.fused(dq, dk, dv, writes=heads), heads)
+        turned = on.buffer(plan.rotation.backward(on, plan, value))
         return graph.fused(turned, writes=rows)
     if plan.stored != plan.compute:  # What is turned in another type is not joined in one go.
         dq, dk = _turned(graph, plan, dq, dk)

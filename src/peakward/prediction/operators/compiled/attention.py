@@ -1,7 +1,8 @@
 """Self-attention in compiled code: a fused kernel, torch's or Peakward's own, or the passes over the
 scores that are left of it, between the kernels that turn the queries and keys and lay the heads out."""
 
-from peakward.prediction.operators import cuda_attention, own_attention, rotation
+from peakward.levers.axis import Work
+from peakward.prediction.operators import cuda_attention, own_attention
 from peakward.prediction.operators.compiled import naive_attention
 from peakward.prediction.operators.heads import keys, projected, queries
 from peakward.prediction.operators.layout import Strides, is_view, swapped
@@ -31,15 +32,14 @@ KERNELS = tuple(_FORWARD)
 
 def forward(tape: Tape, plan: Plan) -> Operand:
     """What the first projection gave → (batch, seq, heads · head_dim)."""
-    if plan.turned_apart:
+    if plan.rotation is None:
         angles = _angles(plan)
         for part in _turned_at_once(plan):
             names = (*_casts(plan), "add", "cat", "mul", "sub")
             read = sum(each.n_bytes for each in (*part, *angles))
             tape.fused("pointwise", names, (_projected(plan), *angles), part, bytes_read=read)
     else:
-        in_place = not plan.differentiated
-        rotation.own_forward(Writer(tape), Value(projected(plan)), plan.stored, in_place=in_place)
+        plan.rotation.forward(Writer(tape), plan, Value(projected(plan)))
     strides = _FORWARD[plan.attention](tape, plan)
     return _side_by_side(tape, queries(plan), strides)
 
@@ -48,8 +48,8 @@ def backward(tape: Tape, plan: Plan) -> Operand:
     """Gradient of (batch, seq, heads · head_dim) → of what the first projection gave."""
     q, k = queries(plan), keys(plan)
     _BACKWARD[plan.attention](tape, plan)
-    if not plan.turned_apart:
-        return _turned_back_at_once(tape, plan)
+    if plan.rotation is not None:
+        return _turned_back_at_once(tape, plan, plan.rotation)
     turned, rows = ("add", "cat", "mul", "neg"), _projected(plan)
     if plan.stored != plan.compute:  # What is turned in another type is not joined in one go.
         for part in _turned_at_once(plan):
@@ -65,11 +65,11 @@ def backward(tape: Tape, plan: Plan) -> Operand:
     return rows
 
 
-def _turned_back_at_once(tape: Tape, plan: Plan) -> Operand:
-    """Gradients of queries, keys and values → of the projection's result, by Peakward's kernel."""
+def _turned_back_at_once(tape: Tape, plan: Plan, rotation: Work) -> Operand:
+    """Gradients of queries, keys and values → of the projection's result, by a lever's kernel."""
     k, joined = keys(plan), projected(plan)
     tape.fused("pointwise", ("cat",), (queries(plan), k, k), (joined,))
-    rotation.own_backward(Writer(tape), Value(joined), plan.stored)
+    rotation.backward(Writer(tape), plan, Value(joined))
     tape.fused("pointwise", ("clone",), (joined,), (_projected(plan),))
     return _projected(plan)
 
