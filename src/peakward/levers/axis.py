@@ -81,6 +81,10 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     - rotation: `forward(on, plan, packed)` takes queries, keys and values side by side (batch, heads +
       2·kv_heads, seq_len, head_dim) and returns them with the first two turned. `backward(on, plan,
       gradient)` returns the gradient before the turn, which keeps nothing.
+    - norm: `forward(on, plan, x, *added)` takes the residual stream (batch, seq_len, d_model) and what is
+      added to it first, and returns their sum, figures that the backward pass needs, and the norm of the
+      sum. `backward(on, plan, (sum, *figures), gradient, *past)` takes the gradient of the norm, and of
+      the sum where it went on, and returns that of `x`.
     """
 
     forward: Callable[..., Any]

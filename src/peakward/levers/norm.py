@@ -2,12 +2,16 @@
 
 from typing import TYPE_CHECKING
 
-from peakward.levers.axis import Axis, Code, CodeHint, KernelSpeed, not_seen
+from peakward.levers.axis import Axis, Code, CodeHint, KernelSpeed, Work, not_seen
 from peakward.records.case import Written
 from peakward.records.lever import Lever
+from peakward.records.op_graph import Operand
 
 if TYPE_CHECKING:
     import torch
+
+    from peakward.prediction.operators.plan import Plan
+    from peakward.prediction.operators.writer import Value, Writer
 
 
 def _to_module(module: "torch.nn.Module", value: Written) -> None:
@@ -16,6 +20,42 @@ def _to_module(module: "torch.nn.Module", value: Written) -> None:
     fused_norms.apply(module, value)
 
 
+def _forward(
+    on: "Writer", plan: "Plan", x: "Value", *added: "Value"
+) -> tuple["Value", tuple["Value", ...], "Value"]:
+    """One operator, which makes the sum too."""
+    row = Operand(shape=(plan.tokens,), dtype="float32")
+    total = plan.hidden if added else Operand(shape=(0,), dtype=plan.stored)
+    inputs = (x, *added, *_parameters(on, plan))
+    y, made, *figures = on.call(
+        _NAMES[plan.shape.norm], inputs, (plan.hidden, total, *[row] * _n_vectors(plan))
+    )
+    return made if added else x, tuple(figures), y
+
+
+def _backward(
+    on: "Writer", plan: "Plan", saved: tuple["Value", ...], gradient: "Value", *past: "Value"
+) -> "Value":
+    (x, *figures), parameters = saved, _parameters(on, plan)
+    return on.call(
+        f"{_NAMES[plan.shape.norm]}_backward",
+        (gradient, *past, x, *parameters, *figures),
+        (plan.hidden,),
+        parameters=[each.operand for each in parameters],
+    )[0]
+
+
+def _parameters(on: "Writer", plan: "Plan") -> list["Value"]:
+    weight = Operand(shape=(plan.shape.d_model,), dtype=plan.stored)
+    return [on.parameter(weight)] * _n_vectors(plan)
+
+
+def _n_vectors(plan: "Plan") -> int:
+    """Parameters, and figures of each position: LayerNorm has a bias and a mean besides."""
+    return 2 if plan.shape.norm == "layernorm" else 1
+
+
+_NAMES = {"layernorm": "peakward.add_layer_norm", "rmsnorm": "peakward.add_rms_norm"}
 _FORWARD = KernelSpeed(is_measured=True)
 _BACKWARD = KernelSpeed(factor=1.08, n_launches=2, is_measured=True)
 """By itself at 0.90 to 0.99 of a copy's rate (`2026-11-23-h100-kernel-speed-rms_norm`, `…-wide`). Another
@@ -24,6 +64,7 @@ launch sums up the gradients of the parameters."""
 
 AXIS = Axis(
     name="norm",
+    part="norm",
     default="torch",
     help="torch, or Peakward's own kernel, the residual's addition with it: fused.",
     levers=(
@@ -54,6 +95,7 @@ AXIS = Axis(
     leaves_alone=("optimizer",),
     unseen=not_seen("a capture has the norms that the module calls"),
     predicted={"cuda": ("fused",)},
+    work={"fused": Work(forward=_forward, backward=_backward)},
     kernels={
         "peakward.add_layer_norm": _FORWARD,
         "peakward.add_layer_norm_backward": _BACKWARD,

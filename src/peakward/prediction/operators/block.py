@@ -39,7 +39,7 @@ def forward(on: Writer, plan: Plan, x: Value) -> tuple[SavedBlock, Value]:
     with on.module(BLOCK):
         behind = on.pointwise("add", normed.total, y)
     on.use(x)
-    if plan.norm == "fused":
+    if plan.norm is not None:
         on.use(normed.y)  # A local of the block.
     return SavedBlock(until, ff), behind
 
@@ -91,7 +91,7 @@ def _until_feed_forward(on: Writer, plan: Plan, x: Value) -> tuple[SavedHalf, No
             between = [on.pointwise("add", x, y)]
     with on.module(f"{BLOCK}.ff_norm"):
         second = norms.forward(on, plan, *between)
-    if plan.norm == "fused" and not plan.sums_in_norm:
+    if plan.norm is not None and not plan.sums_in_norm:
         on.use(y)  # An argument of what adds and normalises.
     return SavedHalf(first.saved, qkv, mixed.saved, out, second.saved), second
 

@@ -1,7 +1,7 @@
 """RMSNorm and LayerNorm over the residual stream, as torch's CPU and as CUDA carries them out.
 
-RMSNorm is taken apart on a CPU and one operator on CUDA; LayerNorm is one on both. Peakward's own are one
-operator each way, which makes the residual's sum too where both of its terms are of one type.
+RMSNorm is taken apart on a CPU and one operator on CUDA; LayerNorm is one on both. A lever's norm is as its
+axis says, and makes the residual's sum too where both of its terms are of one type.
 """
 
 from typing import NamedTuple
@@ -25,50 +25,45 @@ class Normed(NamedTuple):
     saved: SavedNorm
     y: Value
     total: Value
-    """What was normalised: the input, or in Peakward's kernel the sum that it made."""
+    """What was normalised: the input, or the sum that a lever's norm made."""
 
 
 def forward(on: Writer, plan: Plan, x: Value, *added: Value) -> Normed:
-    """The residual stream (batch, seq, d_model), and what Peakward's kernel adds to it first → the same over
+    """The residual stream (batch, seq, d_model), and what a lever's norm adds to it first → the same over
     the last dimension."""
-    if plan.device == "cpu" and plan.norm == "torch" and plan.shape.norm == "rmsnorm":
+    if plan.norm is not None:
+        total, kept, y = plan.norm.forward(on, plan, x, *added)
+        return Normed(SavedNorm(total, kept), y, total)
+    if plan.device == "cpu" and plan.shape.norm == "rmsnorm":
         if on.tape is not None:
             _rms_norm_in_parts(on.tape, plan)
         return Normed(SavedNorm(x, ()), Value(plan.hidden), x)
-    inputs, figures = (x, *added, *_parameters(plan)), _statistics(plan)
-    if plan.norm == "torch":
-        y, *statistics = on.call(_name(plan), inputs, (plan.hidden, *figures))
-        return Normed(SavedNorm(x, tuple(statistics)), y, x)
-    total = plan.hidden if added else tensor(plan.stored, 0)
-    y, made, *statistics = on.call(_name(plan), inputs, (plan.hidden, total, *figures))
-    made = made if added else x
-    return Normed(SavedNorm(made, tuple(statistics)), y, made)
+    inputs = (x, *_parameters(plan))
+    y, *statistics = on.call(_name(plan), inputs, (plan.hidden, *_statistics(plan)))
+    return Normed(SavedNorm(x, tuple(statistics)), y, x)
 
 
 def backward(on: Writer, plan: Plan, saved: SavedNorm, gradient: Value, *past: Value) -> Value:
     """Gradient of y, and of a sum that was a result too → of x, in x's type; also of the parameters."""
-    if plan.device == "cpu" and plan.norm == "torch" and plan.shape.norm == "rmsnorm":
+    if plan.norm is None and plan.device == "cpu" and plan.shape.norm == "rmsnorm":
         if on.tape is not None:
             _rms_norm_in_parts_backward(on.tape, plan)
         return Value(plan.hidden)
-    x, *statistics = on.saved(saved.x, *saved.statistics)
+    kept = on.saved(saved.x, *saved.statistics)
+    if plan.norm is not None:
+        before: Value = plan.norm.backward(on, plan, kept, gradient, *past)
+        return before
     parameters = _parameters(plan)
-    figures = (*statistics, *parameters)
-    if plan.norm == "fused":
-        figures = (*parameters, *statistics)
     return on.call(
         f"{_name(plan)}_backward",
-        (gradient, *past, x, *figures),
+        (gradient, *kept, *parameters),
         (plan.hidden,),
         parameters=[each.operand for each in parameters],
     )[0]
 
 
 def _name(plan: Plan) -> str:
-    layer_norm = plan.shape.norm == "layernorm"
-    if plan.norm == "fused":
-        return "peakward.add_layer_norm" if layer_norm else "peakward.add_rms_norm"
-    return "native_layer_norm" if layer_norm else "_fused_rms_norm"
+    return "native_layer_norm" if plan.shape.norm == "layernorm" else "_fused_rms_norm"
 
 
 def _parameters(plan: Plan) -> tuple[Value, ...]:
@@ -79,8 +74,7 @@ def _statistics(plan: Plan) -> tuple[Operand, ...]:
     """The reciprocal deviation of each position, and in LayerNorm before it the mean: in fp32, but in x's
     type on a CPU."""
     dtype = FLOAT if plan.device == "cuda" else plan.stored
-    row = tensor(FLOAT, plan.tokens) if plan.norm == "fused" else _of_rows(plan, dtype)
-    return (row,) * (2 if plan.shape.norm == "layernorm" else 1)
+    return (_of_rows(plan, dtype),) * (2 if plan.shape.norm == "layernorm" else 1)
 
 
 def _rms_norm_in_parts(tape: Tape, plan: Plan) -> None:

@@ -23,7 +23,6 @@ from peakward.records.case import (
     ModelCase,
     Precision,
     StoredWeights,
-    Written,
 )
 from peakward.records.model_shape import ModelShape
 from peakward.records.op_graph import Operand
@@ -75,7 +74,7 @@ class Plan(NamedTuple):
     differentiated: bool
     """A backward pass follows."""
     loss: Loss
-    norm: Written
+    norm: Work | None
     rotation: Work | None
     gating: Work | None
     """The operators of the gate's product that a lever chose; None: torch's. So of the parts below."""
@@ -111,7 +110,7 @@ class Plan(NamedTuple):
     @property
     def sums_in_norm(self) -> bool:
         """The sum with attention's result is made by the norm behind it."""
-        return self.norm == "fused" and not self.autocast
+        return self.norm is not None and not self.autocast
 
     @property
     def loss_has_head(self) -> bool:
@@ -157,7 +156,7 @@ def plan(case: ModelCase, compute_capability: ComputeCapability = HOPPER) -> Pla
         device=case.device,
         differentiated=workload.trains,
         loss=case.configuration.loss,
-        norm=case.configuration.norm,
+        norm=work("norm", case.configuration),
         rotation=work("rotation", case.configuration),
         gating=work("gating", case.configuration),
         weights=case.configuration.weights,

@@ -119,6 +119,8 @@ class GraphWriter(Writer):
         super().__init__()
         self._graph = graph
         self._buffers: list[Buffer] = []
+        self.gradients: list[Buffer] = []
+        """Of parameters, in their order."""
 
     def value(self, buffer: Buffer, operand: Operand) -> Value:
         """A buffer as an operator reads it."""
@@ -144,7 +146,9 @@ class GraphWriter(Writer):
         reads = [self.buffer(each) for each in inputs if each.place is not None]
         results = (*outputs, *parameters)
         writes = tuple(each for each in results if each.n_bytes)
-        made = iter(self._graph.operator(*reads, writes=writes, scratch=tuple(scratch)))
+        buffers = self._graph.operator(*reads, writes=writes, scratch=tuple(scratch))
+        self.gradients += buffers[len(buffers) - len(parameters) :]
+        made = iter(buffers)
         return tuple(
             [self.value(next(made), each) if each.n_bytes else Value(each) for each in results]
         )

@@ -1,9 +1,10 @@
-"""Peakward's norm in compiled code: an operator each way, and casts and sums as kernels of their own."""
+"""A lever's norm in compiled code: an operator each way, and casts and sums as kernels of their own."""
 
 from typing import NamedTuple
 
-from peakward.prediction.memory.compiled.graph import Buffer, Graph
+from peakward.prediction.memory.compiled.graph import Buffer, Graph, GraphWriter
 from peakward.prediction.memory.compiled.norms import SavedNorm
+from peakward.prediction.operators import norms
 from peakward.prediction.operators.plan import Plan
 from peakward.prediction.operators.tape import FLOAT, of_type, tensor
 from peakward.records.op_graph import Operand
@@ -23,12 +24,12 @@ class Between(NamedTuple):
 def forward(graph: Graph, plan: Plan, *stream: Buffer) -> tuple[SavedNorm, Buffer]:
     """The residual stream → normalised, in the compute type. What is added to it is summed first, by the
     norm's own kernel where both are of one type."""
-    x, rows = plan.hidden, tensor(FLOAT, plan.tokens)
-    if len(stream) > 1 and plan.sums_in_norm:
-        normed, total, statistics = graph.operator(*stream, writes=(x, x, rows))
-    else:
-        total = stream[0] if len(stream) == 1 else graph.fused(*stream, writes=x)
-        normed, statistics = graph.operator(total, writes=(x, rows))
+    given = stream
+    if len(stream) > 1 and not plan.sums_in_norm:
+        given = (graph.fused(*stream, writes=plan.hidden),)
+    on = GraphWriter(graph)
+    saved, y, _ = norms.forward(on, plan, *[on.value(each, plan.hidden) for each in given])
+    total, statistics, normed = map(on.buffer, (saved.x, *saved.statistics, y))
     made = (total,) if len(stream) > 1 else ()
     return SavedNorm((total,), statistics, made), _cast(graph, plan, normed, plan.compute)
 
@@ -72,10 +73,15 @@ def _backward(
     graph: Graph, plan: Plan, saved: SavedNorm, gradient: Buffer, *past: Buffer
 ) -> tuple[Buffer, Buffer]:
     wide = _cast(graph, plan, gradient, plan.stored)
-    weight = tensor(plan.stored, plan.shape.d_model)
-    reads = (wide, *past, *saved.stream, saved.statistics)
-    x, of_weight = graph.operator(*reads, writes=(plan.hidden, weight))
-    return x, of_weight
+    on = GraphWriter(graph)
+    given, *past_ = [on.value(each, plan.hidden) for each in (wide, *past)]
+    (total,) = saved.stream
+    kept = norms.SavedNorm(
+        on.value(total, plan.hidden), (on.value(saved.statistics, tensor(FLOAT, plan.tokens)),)
+    )
+    x = on.buffer(norms.backward(on, plan, kept, given, *past_))
+    (weight,) = on.gradients
+    return x, weight
 
 
 def _cast(graph: Graph, plan: Plan, x: Buffer, dtype: str) -> Buffer:

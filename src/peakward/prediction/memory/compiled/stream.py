@@ -27,4 +27,4 @@ _OWN = Stream(
 
 def stream(plan: Plan) -> Stream:
     """The case's."""
-    return _OWN if plan.norm == "fused" else _TORCH
+    return _TORCH if plan.norm is None else _OWN

@@ -1,4 +1,4 @@
-"""Peakward's norm in compiled code: one operator each way, and beside it the casts and sums that Inductor
+"""A lever's norm in compiled code: one operator each way, and beside it the casts and sums that Inductor
 fuses to torch's. With it the residual stream is written twice a block.
 """
 
