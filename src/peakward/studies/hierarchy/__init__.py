@@ -1,85 +1,302 @@
 """Study `hierarchy`: how fast and how far each level of memory is, and what a move between them takes.
 
-Its measurement is the full calibration of the device; it runs no case, and its grid is the same in
+Its measurement is the full calibration of the device; it runs no case, and its rows are the same in
 every scope.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import msgspec
 
 from peakward.hardware import devices
-from peakward.records.calibration import Calibration, Rates, Subject
+from peakward.models.presets import model
+from peakward.prediction.parameters import n_parameters
+from peakward.prediction.time.traffic_curve import N_TENSORS
+from peakward.records.calibration import Rates, Subject, TrafficRate
 from peakward.records.device import Device
 from peakward.records.study import Conclusion
-from peakward.studies.hierarchy import conclusions, tables
-from peakward.studies.hierarchy.levels import read
-from peakward.studies.hierarchy.moves import WEIGHTS, routes, tensors
-from peakward.studies.parts import Parts
-from peakward.studies.readings import Planned, Readings
-from peakward.studies.recorder import Recorder
-from peakward.studies.setting import Setting
+from peakward.studies import values
+from peakward.studies.claims import Sentence, known, most
+from peakward.studies.engine import Study, View
+from peakward.studies.hierarchy.levels import (
+    MEMORY,
+    Level,
+    Route,
+    fits_into,
+    last_cache,
+    read,
+    routes,
+)
+from peakward.studies.readings import ratio
+from peakward.studies.values import Value, label, plot, table, text
 
-TITLE = "How fast and how far is each level of memory?"
 SUBJECTS: tuple[Subject, ...] = ("traffic", "levels", "latency", "link", "disk")
-"""Of the calibration, what the study reads."""
+"""The subjects of the calibration that the study reads."""
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+SLOWER = 2.0
+"""Times the least latency of a level from which on a working set does not behave as if it lay there."""
+Seen = View[Any]
+Claim = Callable[[Seen], Iterator[Conclusion]]
 
 
-def plan(_setting: Setting) -> tuple[Planned, ...]:
-    """No case."""
-    return ()
+class Tensor(NamedTuple):
+    """Something to move."""
+
+    name: str
+    size_bytes: int
 
 
-def gather(lab: Recorder, _setting: Setting) -> None:
-    """The full calibration."""
-    lab.calibrate(SUBJECTS)
+WEIGHTS = Tensor("weights of 2.7B, bf16", 2 * n_parameters(model("2.7B")))
+TENSORS = (
+    Tensor("1 KiB", KIB),
+    Tensor("1 MiB", MIB),
+    Tensor("64 MiB", 64 * MIB),
+    Tensor("1 GiB", GIB),
+    Tensor("residual activation of small, 4 × 512, fp32", 4 * 512 * model("small").d_model * 4),
+    WEIGHTS,
+)
+"""Round sizes, then two of a model's own."""
 
 
-def parts(readings: Readings, setting: Setting) -> Parts:
-    """Levels, moves and curves, and what the numbers say."""
-    of = readings.calibration
-    if of is None or of.rates is None:
-        return Parts()
-    where = of.environment
-    device = devices.match(where.device_name, where.device_memory_bytes)
-    levels = read(of, device)
-    ways = routes(levels, of.rates.traffic, setting.device)
-    return Parts(
-        tables=(
-            tables.levels(levels),
-            tables.moves(ways, tensors()),
-            tables.working_sets(of.rates),
-            tables.passes(of.rates),
-        ),
-        plots=(tables.bandwidth(of.rates), tables.latency(of.rates)),
-        conclusions=(
-            *_marked(conclusions.descent(levels, of), of.rates, "levels", "latency"),
-            *_marked(conclusions.in_flight(levels, of), of.rates, "levels", "latency"),
-            *_marked(conclusions.reach(of.rates, of), of.rates, "latency"),
-            *_marked(conclusions.copies(of.rates, of), of.rates, "traffic"),
-            *_marked(conclusions.ways(ways, WEIGHTS, of), of.rates, *SUBJECTS),
-            *_marked(conclusions.against_datasheet(levels, of, device), of.rates, "levels", "link"),
-        ),
-        notes=(*_conventions(of, device), *_missing(of.rates)),
+class WorkingSet(NamedTuple):
+    """The figures of a working set; None where one was not measured."""
+
+    size_bytes: int
+    level: str | None
+    """The level that it lies in; None where a part may be found in a cache."""
+    bytes_per_s: float | None
+    load_s: float | None
+
+
+class Pass(NamedTuple):
+    """A pass over tensors of one size."""
+
+    rate: TrafficRate
+    footprint_bytes: int
+    """All of its tensors."""
+    level: str | None
+    """The level that can hold them together."""
+
+
+class Moved(NamedTuple):
+    """The rate at which bytes are moved."""
+
+    name: str
+    size_bytes: int
+    bytes_per_s: float
+
+
+def rates(view: Seen) -> Rates:
+    """The calibration's rates; none where there are none."""
+    return (None if view.calibration is None else view.calibration.rates) or Rates()
+
+
+def datasheet(view: Seen) -> Device | None:
+    """The device's, where it is catalogued."""
+    if view.calibration is None:
+        return None
+    where = view.calibration.environment
+    return devices.match(where.device_name, where.device_memory_bytes)
+
+
+def levels(view: Seen) -> tuple[Level, ...]:
+    """The levels, links and disks that were measured."""
+    return () if view.calibration is None else read(view.calibration, datasheet(view))
+
+
+def ways(view: Seen) -> Iterator[Route]:
+    """The ways between them."""
+    return routes(levels(view), rates(view), view.setting.device)
+
+
+def working_sets(view: Seen) -> Iterator[WorkingSet]:
+    """Every working set, with the level that it lies in."""
+    of = rates(view)
+    loads = {each.working_set_bytes: each.load_s for each in of.latency}
+    reads = {each.working_set_bytes: each.bytes_per_s for each in of.levels}
+    level_of = {each.working_set_bytes: each.level for each in of.latency}
+    level_of |= {each.working_set_bytes: each.level for each in of.levels}
+    for size, level in sorted(level_of.items()):
+        yield WorkingSet(size, level, reads.get(size), loads.get(size))
+
+
+def passes(view: Seen) -> Iterator[Pass]:
+    """Copies and additions by size."""
+    of = rates(view)
+    for each in sorted(of.traffic, key=lambda each: (each.operation, each.size_bytes)):
+        footprint = N_TENSORS[each.operation] * each.size_bytes
+        yield Pass(each, footprint, fits_into(of, footprint))
+
+
+def moved(view: Seen) -> Iterator[Moved]:
+    """Reads of working sets, copies and additions of tensors."""
+    for level in rates(view).levels:
+        yield Moved("read", level.working_set_bytes, level.bytes_per_s)
+    for each in rates(view).traffic:
+        yield Moved(each.operation, each.size_bytes, each.bytes_per_s)
+
+
+def descent(view: Seen) -> Iterator[Conclusion]:
+    """Rate and latency from the nearest level of memory to the furthest."""
+    own, of, told = (
+        [each for each in levels(view) if each.ends is None],
+        view.calibration,
+        Sentence(),
+    )
+    if len(own) < 2:
+        return
+
+    def figures(each: Level) -> str:
+        rate = told(f"rate, {each.name}", each.bytes_per_s, "bytes_per_s", of)
+        if each.latency_s is None:
+            return f"{each.name} {rate}"
+        return (
+            f"{each.name} {rate} at {told(f'latency, {each.name}', each.latency_s, 's', of)} a load"
+        )
+
+    near, far = own[0], own[-1]
+    said = ", ".join(map(figures, own))
+    slower = told("rates, first over last", near.bytes_per_s / far.bytes_per_s, "ratio", of)
+    said = f"Reading: {said}; {near.name} is {slower} as fast as {far.name}"
+    if later := ratio(far.latency_s, near.latency_s):
+        times = told("latencies, last over first", later, "ratio", of)
+        said += f", whose loads take {times} the time"
+    yield from told.end(f"{said}.")
+
+
+def in_flight(view: Seen) -> Iterator[Conclusion]:
+    """Bytes that must be on their way at once: rate times latency (Little's law)."""
+    of, told = view.calibration, Sentence()
+    for each in levels(view):
+        if each.name == MEMORY and each.latency_s is not None:
+            n_bytes = each.bytes_per_s * each.latency_s
+            yield from told.end(
+                f"To read memory at {told('rate', each.bytes_per_s, 'bytes_per_s', of)} with loads of "
+                f"{told('latency', each.latency_s, 's', of)}, "
+                f"{told('rate × latency', n_bytes, 'bytes', of)} must be on their way at once."
+            )
+
+
+def reach(view: Seen) -> Iterator[Conclusion]:
+    """The working set of each cache from which on loads take far longer, though it should hold it."""
+    capacity = {each.level: each.capacity_bytes for each in rates(view).levels}
+    of, loads = view.calibration, (each for each in rates(view).latency if each.level is not None)
+    for own in values.groups(loads, lambda each: each.level):
+        quick = min(own, key=lambda each: each.load_s)
+        late = [each for each in own if each.load_s >= SLOWER * quick.load_s]
+        if late:
+            told, slow = Sentence(), min(late, key=lambda each: each.working_set_bytes)
+            holds = told("capacity", capacity.get(own[0].level), "bytes", of)
+            at = told("slow working set", slow.working_set_bytes, "bytes", of)
+            times = told("latencies", slow.load_s / quick.load_s, "ratio", of)
+            early = told("quick working set", quick.working_set_bytes, "bytes", of)
+            yield from told.end(
+                f"{own[0].level} is said to hold {holds}, but a load from a working set of {at} takes "
+                f"{times} what one of {early} takes, {told('latency', quick.load_s, 's', of)}."
+            )
+
+
+def copies(view: Seen) -> Iterator[Conclusion]:
+    """The rate of copies that reach memory and the size from which on half of it is reached; then the
+    highest rate of a copy, where the last cache could hold its tensors."""
+    made = [each for each in passes(view) if each.rate.operation == "copy"]
+    in_memory = [each.rate for each in made if each.level == MEMORY]
+    if len(made) < 2 or not in_memory:
+        return
+    _, full = most(known(in_memory, lambda each: each.bytes_per_s))
+    _, best = most(known(made, lambda each: each.rate.bytes_per_s))
+    yield from half_rate([each.rate for each in made], full, view)
+    if best.level != MEMORY:
+        yield from highest(best, view)
+
+
+def half_rate(copies: list[TrafficRate], full: TrafficRate, view: Seen) -> Iterator[Conclusion]:
+    """The best rate of a copy in memory, and the smallest that reaches half of it."""
+    smallest, of, told = copies[0], view.calibration, Sentence()
+    rate = told("best rate in memory", full.bytes_per_s, "bytes_per_s", of)
+    size = told("size of the best rate in memory", full.size_bytes, "bytes", of)
+    few = told("smallest size", smallest.size_bytes, "bytes", of)
+    share = told("rate of the smallest", smallest.bytes_per_s / full.bytes_per_s, "share", of)
+    said = f"Even the smallest, of {few}, are copied at {share} of it."
+    half = next(each for each in copies if 2 * each.bytes_per_s >= full.bytes_per_s)
+    if half != smallest:
+        at = told("smallest of half the rate", half.size_bytes, "bytes", of)
+        said = (
+            f"The smallest tensors that are copied at half of that or more are of {at}; those of {few} "
+            f"are copied at {share} of it."
+        )
+    yield from told.end(f"Copies out of memory and back reach {rate}, at tensors of {size}. {said}")
+
+
+def highest(best: Pass, view: Seen) -> Iterator[Conclusion]:
+    """The rate of a cache, or of a cache in part."""
+    cache, of, told = last_cache(rates(view)), view.calibration, Sentence()
+    rate = told("highest rate", best.rate.bytes_per_s, "bytes_per_s", of)
+    size = told("size of the highest rate", best.rate.size_bytes, "bytes", of)
+    both = told("both tensors", best.footprint_bytes, "bytes", of)
+    why = "of which a cache may hold a part"
+    if cache is not None and best.level == cache[0]:
+        why = (
+            f"which {cache[0]} can hold ({told(f'capacity of {cache[0]}', cache[1], 'bytes', of)})"
+        )
+    yield from told.end(
+        f"The highest rate of a copy, {rate}, is not memory's: its two tensors of {size} take {both} "
+        f"together, {why}."
     )
 
 
-def _marked(
-    said: tuple[Conclusion, ...], rates: Rates, *subjects: Subject
-) -> tuple[Conclusion, ...]:
-    """Those that rest on subjects measured while something else ran say so."""
-    doubtful = [each for each in subjects if each in (_subject(doubt) for doubt in rates.doubts)]
-    if not doubtful:
-        return said
-    behind = f" (Measured beside other work: {', '.join(doubtful)}; see the notes.)"
-    return tuple(msgspec.structs.replace(each, text=each.text + behind) for each in said)
+def weights(view: Seen) -> Iterator[Conclusion]:
+    """The quickest and the slowest way of a model's weights, and all between."""
+    of, told = view.calibration, Sentence()
+    timed = known(ways(view), lambda route: route.time_s(WEIGHTS.size_bytes))
+    if len(timed) < 2:
+        return
+    timed.sort(key=lambda each: each[0])
+    size = told("size", WEIGHTS.size_bytes, "bytes", of)
+    times = told("slowest over quickest", timed[-1][0] / timed[0][0], "ratio", of)
+    named = ", ".join(
+        f"{route.name} {told(route.name, time_s, 's', of)}" for time_s, route in timed
+    )
+    name = WEIGHTS.name[0].upper() + WEIGHTS.name[1:]
+    yield from told.end(f"{name} ({size}): {named}; the last takes {times} the first.")
+
+
+def against_datasheet(view: Seen) -> Iterator[Conclusion]:
+    """The share of the datasheet's figure, of every level that has one."""
+    of, device, told = view.calibration, datasheet(view), Sentence()
+    named = [
+        f"{each.name} {told(f'share, {each.name}', each.share, 'share', of, device)} of "
+        + told(f"datasheet, {each.name}", each.stated_bytes_per_s, "bytes_per_s", device)
+        for each in levels(view)
+        if each.share is not None
+    ]
+    if named:
+        yield from told.end(f"Of the datasheet: {', '.join(named)}.")
+
+
+def marked(claim: Claim, *subjects: Subject) -> Claim:
+    """The claim, whose sentences say so where they rest on subjects measured while something else ran."""
+
+    def made(view: Seen) -> Iterator[Conclusion]:
+        doubted = [_subject(each) for each in rates(view).doubts]
+        doubtful = ", ".join(each for each in subjects if each in doubted)
+        behind = f" (Measured beside other work: {doubtful}; see the notes.)" if doubtful else ""
+        for each in claim(view):
+            yield msgspec.structs.replace(each, text=each.text + behind)
+
+    return made
 
 
 def _subject(doubt: str) -> str:
     return doubt.partition(":")[0]
 
 
-def _conventions(of: Calibration, device: Device | None) -> Iterator[str]:
+def notes(view: Seen) -> Iterator[str]:
+    """Conventions, and what of the study's subjects is absent or doubtful."""
+    of = view.calibration
+    if of is None or of.rates is None:
+        return
     yield (
         f"Measured by the calibration of {of.started_at}; `peakward devices calibrate` measures it "
         "again."
@@ -100,16 +317,100 @@ def _conventions(of: Calibration, device: Device | None) -> Iterator[str]:
     if of.environment.device_type == "cuda":
         nearest = "registers, shared memory and L1 (the nearest level here is L2)"
     yield f"Not measured: {nearest}, writes to a cache, and writes to a disk."
-    if device is None:
+    if datasheet(view) is None:
         yield "This device is not in the catalogue: there is no datasheet to stand beside its figures."
-
-
-def _missing(rates: Rates) -> Iterator[str]:
-    """What of the study's subjects is absent or doubtful."""
-    for each in rates.absent:
+    for each in of.rates.absent:
         if each.subject in SUBJECTS:
             figure = "" if each.figure is None else f", {each.figure}"
             yield f"Not measured: {each.subject}{figure}: {each.reason}."
-    for doubt in rates.doubts:
+    for doubt in of.rates.doubts:
         if _subject(doubt) in SUBJECTS:
             yield f"{doubt[:1].upper()}{doubt[1:]}: its figures may be too slow."
+
+
+def move(tensor: Tensor) -> Value:
+    """The time of a tensor on a way."""
+    return Value(tensor.name, "s", lambda route: route.time_s(tensor.size_bytes))
+
+
+RATE = Value("rate", "bytes_per_s", lambda row: row.bytes_per_s)
+STUDY: Study[Any] = Study(
+    title="How fast and how far is each level of memory?",
+    needs_rates=lambda _setting: SUBJECTS,
+    tables=(
+        table(
+            "Levels",
+            (
+                label("level", lambda row: row.name),
+                Value("holds", "bytes", lambda row: row.capacity_bytes),
+                RATE,
+                Value("latency", "s", lambda row: row.latency_s),
+                Value("datasheet", "bytes_per_s", lambda row: row.stated_bytes_per_s),
+                Value("share", "share", lambda row: row.share),
+            ),
+            levels,
+            note="Of a level: what is read, by all cores together, and a load that waits for the one "
+            "before it; the best of the working sets that lie in it. Of a link or a disk: a large copy "
+            "or block, and the time of a single page.",
+        ),
+        table(
+            "Time to move a tensor",
+            (label("from → to", lambda row: row.name), *map(move, TENSORS)),
+            ways,
+            note="Computed: the latency, then the bytes at the rate; within memory, as measured copies of "
+            "that size, which a cache serves as far as it holds both tensors. A dash: the place cannot hold "
+            "the tensor, or a part of the time is not known.",
+        ),
+        table(
+            "By working set",
+            (
+                Value("working set", "bytes", lambda row: row.size_bytes),
+                text("level", lambda row: row.level),
+                Value("read", "bytes_per_s", lambda row: row.bytes_per_s),
+                Value("a load", "s", lambda row: row.load_s),
+            ),
+            working_sets,
+            note="Of a set without a level, a part may be found in a cache: its rate is of neither alone.",
+        ),
+        table(
+            "Copies and additions by size",
+            (
+                text("operation", lambda row: row.rate.operation),
+                Value("each tensor", "bytes", lambda row: row.rate.size_bytes),
+                Value("all tensors", "bytes", lambda row: row.footprint_bytes),
+                text("fit into", lambda row: row.level),
+                Value("rate", "bytes_per_s", lambda row: row.rate.bytes_per_s),
+            ),
+            passes,
+            note="The level that can hold all tensors of the pass, the last cache or memory. A dash: they "
+            "are more than the last cache holds, but a good part of them may be found in it.",
+        ),
+    ),
+    plots=(
+        plot(
+            "Bandwidth by size",
+            Value("working set, or each tensor", "bytes", lambda row: row.size_bytes),
+            Value("bytes a second", "bytes_per_s", lambda row: row.bytes_per_s),
+            lambda row: row.name,
+            moved,
+            log="xy",
+        ),
+        plot(
+            "Latency by working set",
+            Value("working set", "bytes", lambda row: row.working_set_bytes),
+            Value("a load", "s", lambda row: row.load_s),
+            lambda _row: "load",
+            lambda view: rates(view).latency,
+            log="xy",
+        ),
+    ),
+    claims=(
+        marked(descent, "levels", "latency"),
+        marked(in_flight, "levels", "latency"),
+        marked(reach, "latency"),
+        marked(copies, "traffic"),
+        marked(weights, *SUBJECTS),
+        marked(against_datasheet, "levels", "link"),
+    ),
+    notes=notes,
+)

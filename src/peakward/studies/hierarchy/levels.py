@@ -1,17 +1,34 @@
-"""The levels of a machine's memory as its calibration measured them, beside the datasheet."""
+"""The levels of a machine's memory as its calibration measured them, and the ways between them.
 
-from collections.abc import Sequence
+A read goes through all nearer levels line by line, so that it takes the same to each of them: the
+latency of the first load, then the bytes at the level's rate. A copy over a link and a read of a file
+are hops of their own, one after another, as a loader that fills a buffer and then sends it makes them.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
 
 import msgspec
 
-from peakward.records.calibration import Calibration, DiskRate, LinkRate, Rates
+from peakward.prediction.time.traffic_curve import N_TENSORS, TrafficCurve
+from peakward.records.calibration import Calibration, Rates
+from peakward.records.case import DeviceType
 from peakward.records.device import Device
 from peakward.records.errors import PeakwardError
 from peakward.report.format import format_cell
+from peakward.studies.values import groups
 
 MEMORY = "memory"
 """The calibration's name for what lies behind the last cache."""
 PINNED = "host memory, pinned"
+CORES: dict[DeviceType, str] = {"cpu": "cores", "cuda": "multiprocessors"}
+
+
+class Hop(Protocol):
+    """A part of a way."""
+
+    def time_s(self, size_bytes: float) -> float | None:
+        """Seconds to move so many bytes; None where it is not known."""
 
 
 class Level(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,17 +36,17 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     ends: tuple[str, str] | None = None
-    """Whence and whither a copy goes over a link, or a file is read; None of a level."""
-    capacity_bytes: int | None
+    """The two ends of a copy over a link or of a read of a file; None of a level."""
+    capacity_bytes: int | None = None
     bytes_per_s: float
     latency_s: float | None
-    """Of a level, a load that waits for the one before it; else the time of one page."""
-    stated_bytes_per_s: float | None
+    """A load of a level that waits for the one before it; else the time of one page."""
+    stated_bytes_per_s: float | None = None
     """By the datasheet."""
 
     @property
     def share(self) -> float | None:
-        """Of the datasheet's figure.
+        """The rate over the datasheet's.
 
         Raises:
             PeakwardError: above 1, which nothing can reach: the arithmetic is wrong somewhere.
@@ -52,22 +69,121 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.latency_s is None else self.latency_s + size_bytes / self.bytes_per_s
 
 
-def read(calibration: Calibration, device: Device | None) -> tuple[Level, ...]:
+class Copy(msgspec.Struct, frozen=True, kw_only=True):
+    """A copy within the device's memory, as long as one pass over tensors of this size took."""
+
+    curve: TrafficCurve
+
+    def time_s(self, size_bytes: float) -> float | None:
+        """Seconds to copy so many bytes."""
+        return self.curve.time_s(N_TENSORS["copy"] * size_bytes)
+
+
+class Route(msgspec.Struct, frozen=True, kw_only=True):
+    """A way from one place to another."""
+
+    ends: tuple[str, str]
+    hops: tuple[Hop, ...]
+    capacity_bytes: int | None = None
+    """The bytes that the source holds; None where nobody says."""
+
+    @property
+    def name(self) -> str:
+        """Both ends."""
+        return " → ".join(self.ends)
+
+    def time_s(self, size_bytes: int) -> float | None:
+        """Seconds; None where the source cannot hold so much or a hop's time is not known."""
+        if self.capacity_bytes is not None and size_bytes > self.capacity_bytes:
+            return None
+        times = [hop.time_s(size_bytes) for hop in self.hops]
+        known = [each for each in times if each is not None]
+        return sum(known) if len(known) == len(times) else None
+
+
+def read(of: Calibration, device: Device | None) -> tuple[Level, ...]:
     """The nearest first: levels of memory, then the host link, then the disk.
 
     Args:
         device: the datasheet, where this device is catalogued.
     """
-    rates = calibration.rates
-    if rates is None:
+    if of.rates is None:
         return ()
-    host_link = None if device is None else device.host_link
-    on_gpu = calibration.environment.device_type == "cuda"
     return (
-        *_levels(rates, calibration.environment.device_memory_bytes, device),
-        *_links(rates.link, None if host_link is None else host_link.bytes_per_s.value),
-        *_disks(rates.disk, "host memory" if on_gpu else MEMORY),
+        *_memory(of.rates, of.environment.device_memory_bytes, device),
+        *_links(of.rates, device),
+        *_disks(of.rates, "host memory" if of.environment.device_type == "cuda" else MEMORY),
     )
+
+
+def _memory(rates: Rates, memory_bytes: int, device: Device | None) -> Iterator[Level]:
+    """Each at its best: the highest rate and the least latency of the working sets that lie in it."""
+    for own in groups((each for each in rates.levels if each.level), lambda each: each.level):
+        name, in_memory = own[0].level or "", own[0].level == MEMORY
+        loads = [each.load_s for each in rates.latency if each.level == name]
+        yield Level(
+            name=name,
+            capacity_bytes=memory_bytes if in_memory else own[0].capacity_bytes,
+            bytes_per_s=max(each.bytes_per_s for each in own),
+            latency_s=min(loads, default=None),
+            stated_bytes_per_s=device.bytes_per_s.value if device and in_memory else None,
+        )
+
+
+def _links(rates: Rates, device: Device | None) -> Iterator[Level]:
+    stated = device.host_link.bytes_per_s.value if device and device.host_link else None
+    for own in groups(rates.link, lambda each: (each.memory, each.direction)):
+        memory, direction = own[0].memory, own[0].direction
+        host = f"host memory, {memory}"
+        ends = (host, MEMORY) if direction == "to device" else (MEMORY, host)
+        sizes = ((each.size_bytes, each.bytes_per_s) for each in own)
+        yield _transfer(f"host link ({memory}, {direction})", ends, sizes, stated)
+
+
+def _disks(rates: Rates, target: str) -> Iterator[Level]:
+    for own in groups(rates.disk, lambda each: each.source):
+        source = own[0].source
+        blocks = ((each.block_bytes, each.bytes_per_s) for each in own)
+        yield _transfer(source, (source, target), blocks)
+
+
+def _transfer(
+    name: str,
+    ends: tuple[str, str],
+    sizes: Iterable[tuple[int, float]],
+    stated: float | None = None,
+) -> Level:
+    """The rate of the largest transfer and the time of the smallest, where two sizes were measured."""
+    by_size = dict(sizes)
+    smallest, largest = min(by_size), max(by_size)
+    return Level(
+        name=name,
+        ends=ends,
+        bytes_per_s=by_size[largest],
+        latency_s=smallest / by_size[smallest] if smallest < largest else None,
+        stated_bytes_per_s=stated,
+    )
+
+
+def routes(levels: Sequence[Level], rates: Rates, device_type: DeviceType) -> Iterator[Route]:
+    """The ways between any two places that the calibration measured a way between."""
+    cores, named = CORES[device_type], {each.name: each for each in levels}
+    memory, disk = named.get(MEMORY), named.get("disk")
+    for each in levels:
+        if each.ends is None:
+            yield Route(ends=(each.name, cores), hops=(each,), capacity_bytes=each.capacity_bytes)
+    copies = [each for each in rates.traffic if each.operation == "copy"]
+    if memory is not None and memory.capacity_bytes is not None and len(copies) > 1:
+        copy = Copy(curve=TrafficCurve.measured(copies, "copy"))
+        yield Route(ends=(MEMORY, MEMORY), hops=(copy,), capacity_bytes=memory.capacity_bytes // 2)
+    for each in levels:
+        if each.ends is not None:
+            yield Route(ends=each.ends, hops=(each,))
+    # Past the host's memory: over the link from a pinned buffer, or on to the cores.
+    link = next((each for each in levels if each.ends == (PINNED, MEMORY)), None)
+    onward, target = (link, MEMORY) if device_type == "cuda" else (memory, cores)
+    if disk is not None and onward is not None:
+        yield Route(ends=("disk", target), hops=(disk, onward))
 
 
 def last_cache(rates: Rates) -> tuple[str, int] | None:
@@ -88,65 +204,3 @@ def fits_into(rates: Rates, footprint_bytes: int) -> str | None:
         return cache[0]
     beyond = [each.working_set_bytes for each in rates.levels if each.level == MEMORY]
     return MEMORY if beyond and footprint_bytes >= min(beyond) else None
-
-
-def _levels(rates: Rates, memory_bytes: int, device: Device | None) -> tuple[Level, ...]:
-    """Each at its best: the highest rate and the least latency of the working sets that lie in it."""
-    names = dict.fromkeys(each.level for each in rates.levels if each.level is not None)
-    found = []
-    for name in names:
-        own = [each for each in rates.levels if each.level == name]
-        loads = [each.load_s for each in rates.latency if each.level == name]
-        in_memory = name == MEMORY
-        found.append(
-            Level(
-                name=name,
-                capacity_bytes=memory_bytes if in_memory else own[0].capacity_bytes,
-                bytes_per_s=max(each.bytes_per_s for each in own),
-                latency_s=min(loads, default=None),
-                stated_bytes_per_s=device.bytes_per_s.value if device and in_memory else None,
-            )
-        )
-    return tuple(found)
-
-
-def _links(rates: Sequence[LinkRate], stated: float | None) -> tuple[Level, ...]:
-    found = []
-    for memory, direction in dict.fromkeys((each.memory, each.direction) for each in rates):
-        own = [each for each in rates if (each.memory, each.direction) == (memory, direction)]
-        by_size = {each.size_bytes: each.bytes_per_s for each in own}
-        host = f"host memory, {memory}"
-        found.append(
-            Level(
-                name=f"host link ({memory}, {direction})",
-                ends=(host, MEMORY) if direction == "to device" else (MEMORY, host),
-                capacity_bytes=None,
-                bytes_per_s=by_size[max(by_size)],
-                latency_s=_least_s(by_size),
-                stated_bytes_per_s=stated,
-            )
-        )
-    return tuple(found)
-
-
-def _disks(rates: Sequence[DiskRate], target: str) -> tuple[Level, ...]:
-    found = []
-    for source in dict.fromkeys(each.source for each in rates):
-        by_size = {each.block_bytes: each.bytes_per_s for each in rates if each.source == source}
-        found.append(
-            Level(
-                name=source,
-                ends=(source, target),
-                capacity_bytes=None,
-                bytes_per_s=by_size[max(by_size)],
-                latency_s=_least_s(by_size),
-                stated_bytes_per_s=None,
-            )
-        )
-    return tuple(found)
-
-
-def _least_s(by_size: dict[int, float]) -> float | None:
-    """Seconds of the smallest transfer; None where only one size was measured."""
-    smallest = min(by_size)
-    return smallest / by_size[smallest] if len(by_size) > 1 else None
