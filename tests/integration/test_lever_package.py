@@ -115,7 +115,69 @@ def test_numbers_that_it_breaks_are_found(installed):
     assert installed(PROGRAM).rstrip().endswith("violated")
 
 
+WORK_PROGRAM = """
+import sys
+import msgspec, peakward as pw
+from peakward.lab.levers.capture import capture
+from peakward.levers.catalogue import lever, pull
+from peakward.prediction.operators.op_graph import op_graph
+
+sys.path[:0] = {folders!r}
+from test_against_step import SHAPE, measured, predicted
+
+for workload in ({{"pass_": "forward"}}, {{"batch_size": 2, "seq_len": 64}}):
+    base = pw.case("tiny", **{{"batch_size": 1, "seq_len": 16, "device": "cpu", **workload}})
+    case = pull(lever("halved-gate"), base)
+    assert set(op_graph(case).operators) == set(capture(case).operators)
+    assert op_graph(case) != op_graph(base)
+wide = msgspec.structs.replace(SHAPE, d_ff=2048)
+base = msgspec.structs.replace(base, model=wide)
+case = pull(lever("halved-gate"), base)
+print(predicted(case) / measured(case))
+"""
+
+
+def test_its_work_is_that_of_the_step(installed):
+    """Operators as a capture sees them, and memory as torch's profiler does."""
+    folders = [str(ROOT / "tests"), str(ROOT / "tests/unit/prediction/memory")]
+    ratio = float(installed(WORK_PROGRAM.format(folders=folders)).split()[-1])
+    assert ratio == pytest.approx(1, rel=0.0015)
+
+
+ON_A_GPU = [*WORK[:-2], "--device", "h100-sxm-80", "--json"]
+SEARCH_PROGRAM = """
+import peakward as pw
+from peakward.levers.catalogue import lever, pull
+from peakward.records.measurement import Environment
+from peakward.tune.expectations import Expectations
+from peakward.tune.forecasts import Forecasts
+
+here = Environment(
+    device_type="cuda", device_name="NVIDIA H100 80GB HBM3", device_memory_bytes=80 * 2**30,
+    n_cores=2, torch="2.11.0", python="3.11.7", system="Linux 6.1", peakward="0.1.0",
+)
+told = Expectations(Forecasts(here, None, lambda case: None), lambda case: None)
+base = pw.case("llama-3-8b", batch_size=1, seq_len=2048, device="cuda")
+found = told.foretold(base, pull(lever("halved-gate"), base))
+assert found.absent == (), found.absent
+print(found.time_ratio.estimate, told.bound(base, pull(lever("halved-gate"), base), 1.0).basis)
+"""
+
+
+def test_plan_and_the_search_predict_it(installed):
+    """More launches and two more passes over the halves: slower."""
+    (plan,) = json.loads(peakward(installed, "plan", *ON_A_GPU))["record"]["devices"]
+    (change,) = [each for each in plan["changes"] if each["levers"] == ["halved-gate"]]
+    assert change["speedup"]["estimate"] < 1
+    assert change["needed_bytes"] is not None
+    ratio, basis = installed(SEARCH_PROGRAM).split()[-2:]
+    assert float(ratio) > 1
+    assert basis == "floor"
+
+
 def test_its_effect_is_not_predicted_before_it_describes_its_work(installed):
+    toy = installed.site / "toy_levers.py"
+    toy.write_text(toy.read_text().replace('"cuda": ("halves",)', ""))
     said = peakward(
         installed, "plan", *WORK[:-2], "--gate-order", "halves", "--device", "h100-sxm-80"
     )

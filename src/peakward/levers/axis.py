@@ -213,6 +213,10 @@ class Axis:
         """The value of a module or a step of the user's that nothing was done to."""
         return self.value(AS_WRITTEN)
 
+    def describes(self, value: Value, device: DeviceType) -> bool:
+        """Whether prediction knows what the value computes on such a device."""
+        return value == self.default or value in self.predicted.get(device, ())
+
     def needs(self, value: Value) -> Lever | Needs | None:
         """Returns the needs of a value: those that its lever declares, or its own."""
         exact = (each for each in self.levers if dict(each.sets).get(self.name) == value)

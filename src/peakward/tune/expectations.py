@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from peakward.levers.registry import BY_NAME
+from peakward.levers.registry import BY_NAME, at_work
 from peakward.prediction.floor import COMPUTE_TYPES, floor
 from peakward.prediction.planning.foretold import foretold
 from peakward.records.case import LeverCase, ModelCase, same_work
@@ -96,7 +96,7 @@ class Expectations:
         """Its products at the datasheet's peak, where the device has one; else at the best rate that
         was measured. Traffic is left out: of a small case it may stay in a cache. None of a user's module,
         of whose products only it knows, nor of a lever that does not describe its work."""
-        if not isinstance(case, ModelCase) or case.configuration.more:
+        if not isinstance(case, ModelCase) or not _is_described(case):
             return None
         if self._device is None and self._calibration is None:
             return None
@@ -106,6 +106,14 @@ class Expectations:
             for phase in floor(case, calibration=calibration, device=self._device).phases
         ]
         return None if None in times else sum(each for each in times if each is not None)
+
+
+def _is_described(case: ModelCase) -> bool:
+    """Whether the levers of other packages say what they compute."""
+    return all(
+        axis.is_field or axis.describes(value, case.device)
+        for axis, value in at_work(case.configuration)
+    )
 
 
 def _phases_left_alone(base: LeverCase, candidate: LeverCase) -> tuple[str, ...]:
