@@ -16,10 +16,10 @@ import atheris
 
 with atheris.instrument_imports(include=["peakward.traces"]):
     from peakward.records.errors import PeakwardError
-    from peakward.traces.readers import nsys_sqlite, torch_json
+    from peakward.traces.readers import nsys_export, torch_json
     from peakward.traces.trace import Trace
 
-READERS = (nsys_sqlite, torch_json)
+READERS = (nsys_export, torch_json)
 """Imported here to be instrumented: the command imports the one that a file needs."""
 
 RECORDED = Path(__file__).parents[1] / "data" / "traces"

@@ -1,13 +1,56 @@
-"""Classifies calls into the CUDA or HIP runtime or driver by their name."""
+"""The host's calls into the GPU's runtime and driver, by kind, and Python's garbage collections."""
 
 import re
+from collections.abc import Callable
 from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
-from peakward.traces.by_name import by_name
-from peakward.traces.table import Codes, HostColumns, HostKind, Table
+from peakward.records.profile import HostCall, HostWork
+from peakward.traces.table import Codes, HostColumns, HostKind, Indices, Table
+
+COLLECT = re.compile(r"<built-in (?:function|method) collect(?: of module.*)?>$")
+"""The name of a call of `gc.collect` in torch's profiler."""
+
+
+def host_calls(table: Table, among: NDArray[np.bool_] | None = None) -> HostWork:
+    """Calls into the runtime by name, and garbage collections, among the host rows `among`; None: all."""
+    host = table.host
+    chosen = np.ones(len(host), dtype=np.bool_) if among is None else among
+    python = np.flatnonzero((host.kind == HostKind.PYTHON) & chosen)
+    collects = by_name(table.names, host.name[python], lambda name: bool(COLLECT.search(name)))
+    return HostWork(
+        calls=_calls(table, chosen),
+        n_python=len(python),
+        collections=_call(table, "gc.collect", python[collects == 1]),
+    )
+
+
+def rows_by_call(table: Table) -> dict[str, NDArray[np.intp]]:
+    """The rows of calls into the runtime and driver, by plain name."""
+    host = table.host
+    calls = np.flatnonzero(host.kind == HostKind.CALL)
+    by_plain: dict[str, list[NDArray[np.intp]]] = {}
+    for name in np.unique(host.name[calls]).tolist():
+        rows = calls[host.name[calls] == name]
+        by_plain.setdefault(plain_name(table.names[name]), []).append(rows)
+    return {name: np.concatenate(rows) for name, rows in by_plain.items()}
+
+
+def _calls(table: Table, among: NDArray[np.bool_]) -> tuple[HostCall, ...]:
+    made = (_call(table, name, rows[among[rows]]) for name, rows in rows_by_call(table).items())
+    found = [each for each in made if each is not None]
+    return tuple(sorted(found, key=lambda each: (-each.sum_ns, each.name)))
+
+
+def _call(table: Table, name: str, rows: NDArray[np.intp]) -> HostCall | None:
+    if not len(rows):
+        return None
+    durations = table.host.duration_ns[rows]
+    return HostCall(
+        name=name, n=len(rows), sum_ns=int(durations.sum()), longest_ns=int(durations.max())
+    )
 
 
 class CallKind(IntEnum):
@@ -32,7 +75,6 @@ LAUNCHES = (CallKind.LAUNCH, CallKind.GRAPH, CallKind.MOVE, CallKind.BLOCKING_MO
 """Calls that hand the GPU work."""
 WAITS = (CallKind.BLOCKING_MOVE, CallKind.SYNCHRONISE)
 """Calls that block the host until the GPU has made progress."""
-
 _SUFFIX = re.compile(r"(_v\d+)?(_pt[sd][sz])?(_v\d+)?$")
 _KINDS = tuple(
     (re.compile(r"(?:cuda|cu|hip)" + rest), kind)
@@ -81,3 +123,11 @@ def after_stream_wait(host: HostColumns, kinds: Codes) -> NDArray[np.bool_]:
     found = np.zeros(len(kinds), dtype=np.bool_)
     found[rows[1:]] = waits[:-1] & ~waits[1:] & same_thread
     return found
+
+
+def by_name(names: tuple[str, ...], rows: Indices, code: Callable[[str], int]) -> Codes:
+    """The code (0 to 255) of the name of each row; `rows` are positions in `names`."""
+    of_name = np.zeros(len(names), dtype=np.uint8)
+    for at in np.flatnonzero(np.bincount(rows, minlength=len(names))):
+        of_name[at] = code(names[at])
+    return of_name[rows]

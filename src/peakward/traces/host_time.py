@@ -8,10 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from peakward.traces.by_name import by_name
-from peakward.traces.calls import WAITS, call_kinds
+from peakward.traces.calls import WAITS, by_name, call_kinds
 from peakward.traces.intervals import Intervals, union
-from peakward.traces.marks import processes_of
+from peakward.traces.ranges import processes_of
 from peakward.traces.table import Codes, HostColumns, HostKind, Indices, Table
 
 Mask = NDArray[np.bool_]

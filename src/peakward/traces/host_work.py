@@ -14,9 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from peakward.records.profile import CPU, Breakdown, DeviceTime
-from peakward.traces.intervals import total, union
-from peakward.traces.nesting import rows_of
-from peakward.traces.self_time import self_time
+from peakward.traces.intervals import rows_of, self_time, total, union
 from peakward.traces.table import NONE, Device, GpuColumns, GpuKind, HostKind, Indices, Ints, Table
 
 HOST = Device(NONE, CPU, None, None)

@@ -1,17 +1,29 @@
-"""The phase of each piece of GPU work, and the evidence for it."""
+"""The phase of each piece of GPU work, from names of ranges or the order of events.
 
+A step is forward, backward, optimizer: once or, with micro-batches, several times. Backward passes and
+optimizers are known by their rows. Work between them is told by its neighbours, within one process and one
+marked step.
+"""
+
+import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from peakward.traces.calls import CallKind, call_kinds
-from peakward.traces.marks import backward_rows, processes_of
-from peakward.traces.nesting import nest, rows_of
-from peakward.traces.phase_names import Evidence, PhaseCode
-from peakward.traces.phase_order import by_neighbours, events_of, update_starts
-from peakward.traces.phase_ranges import PhaseRanges, phase_ranges
-from peakward.traces.ranges import Launches, innermost_at, launch_sites
+from peakward.traces.intervals import nest, rows_of
+from peakward.traces.phase_names import Evidence, PhaseCode, said_by
+from peakward.traces.ranges import (
+    Launches,
+    backward_rows,
+    innermost_at,
+    launch_sites,
+    named,
+    processes_of,
+)
+from peakward.traces.step_spans import step_rows
 from peakward.traces.table import NONE, Codes, HostKind, Indices, Ints, Table
 
 _LONG_AGO = np.iinfo(np.int64).min
@@ -44,7 +56,7 @@ def phases(table: Table, launches: Indices) -> Phases:
     inside the open ranges of the thread that waits for it. Then come autograd's nodes. Where a backward pass
     and a forward range nest, in either order, the backward pass wins: recomputation for a checkpoint is its
     own work. An optimizer wins over the ranges around it, but not over the closure that it calls. Where no
-    name gives a phase, neighbours decide for operators (`phase_order`); they are forward if the process has
+    name gives a phase, neighbours decide for operators (`by_neighbours`); they are forward if the process has
     no backward pass and no optimizer at all. The rest is OTHER, and so is work of unknown launch.
     """
     sites, said = launch_sites(table, launches), phase_ranges(table)
@@ -56,6 +68,22 @@ def phases(table: Table, launches: Indices) -> Phases:
         code[knows], evidence[knows] = its_code[knows], its_evidence[knows]
     undivided = brought_by_graphs(table, launches) & (code == PhaseCode.OTHER)
     return Phases(code=code, evidence=evidence, undivided=undivided)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseRanges:
+    """Host rows with a phase, sorted by start."""
+
+    rows: NDArray[np.int64]
+    phase: Codes
+    """PhaseCode."""
+    evidence: Codes
+    """The Evidence: whose name it is."""
+
+    def of(self, phase: PhaseCode, *evidence: Evidence) -> NDArray[np.int64]:
+        """The rows of a phase, only with this evidence where any is given."""
+        wanted = (self.phase == phase) & np.isin(self.evidence, evidence or list(Evidence))
+        return self.rows[np.flatnonzero(wanted)]
 
 
 def _by_our_ranges(
@@ -151,3 +179,174 @@ def brought_by_graphs(table: Table, launches: Indices) -> NDArray[np.bool_]:
     by_call = np.append(call_kinds(table) == CallKind.GRAPH, False)[launches]
     brought: NDArray[np.bool_] = by_call | (table.gpu.graph != NONE)
     return brought
+
+
+_OPTIMIZERS_OWN = re.compile(
+    r"aten::_(?:fused_(?:adam|adamw|sgd|adagrad)_?|foreach_zero_"
+    r"|amp_(?:foreach_non_finite_check_and_unscale|update_scale)_?)$"
+)
+"""Operators that torch uses for nothing else: fused updates, `zero_grad` and the gradients of a scaled
+loss."""
+
+
+def phase_ranges(table: Table) -> PhaseRanges:
+    """The phases from the names of ranges, and from operators that torch or Peakward named after a phase."""
+    rows = rows_of(table.host, (HostKind.RANGE, HostKind.OP))
+    name, kind = table.host.name[rows], table.host.kind[rows]
+    by_name = np.zeros((len(table.names), 3), dtype=np.uint8)
+    by_name[:, 0] = PhaseCode.OTHER
+    for position in np.unique(name):
+        if said := said_by(table.names[position]):
+            by_name[position] = (said.phase, said.evidence, not said.is_sure)
+    by_name[name[named(table, rows, _OPTIMIZERS_OWN)]] = (
+        PhaseCode.OPTIMIZER,
+        Evidence.TORCH_RANGE,
+        0,
+    )
+    phase, evidence, unsure = by_name[name].T
+    says = (phase != PhaseCode.OTHER) & (
+        (kind == HostKind.RANGE) | (evidence != Evidence.USER_RANGE)
+    )
+    backward = np.union1d(
+        backward_rows(table), rows[says & (phase == PhaseCode.BACKWARD) & (unsure == 0)]
+    )
+    says &= (unsure == 0) | _beside_a_backward(table, rows, backward)
+    return PhaseRanges(rows=rows[says], phase=phase[says], evidence=evidence[says])
+
+
+def _beside_a_backward(
+    table: Table, rows: NDArray[np.int64], backward: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Whether no backward pass begins within a row, although some do elsewhere in its process."""
+    host = table.host
+    process = processes_of(table)
+    beside = np.zeros(len(rows), dtype=bool)
+    for each in np.unique(process[backward]):
+        begins: Ints = host.start_ns[backward[process[backward] == each]]
+        mine = np.flatnonzero(process[rows] == each)
+        before = np.searchsorted(begins, host.start_ns[rows[mine]])
+        within = np.searchsorted(begins, host.end_ns[rows[mine]]) - before
+        beside[mine] = within == 0
+    return beside
+
+
+_MODELS = re.compile(
+    r"aten::(?:\w*mm|linear|matmul|einsum|embedding|\w*convolution|\w*attention\w*)$"
+    r"|## Call CompiledFxGraph|Torch-Compiled Region"
+)
+"""Operators that a model's forward pass has and bookkeeping beside a step does not."""
+_ZERO_GRAD = re.compile(r"(?i:.*zero_?grad)|aten::_foreach_zero_$")
+_STEP = PhaseCode.OTHER
+"""Stands for the beginning of a step among the events."""
+
+
+class Events(NamedTuple):
+    """Host rows that are a backward pass's or an optimizer's, or that begin a step."""
+
+    backward: NDArray[np.int64]
+    optimizer: NDArray[np.int64]
+    """Optimizers that update. `zero_grad` is left out: a program may call it anywhere."""
+    steps: NDArray[np.int64]
+
+
+def events_of(table: Table, said: PhaseRanges) -> Events:
+    """The events by autograd's nodes and by the phases of ranges."""
+    optimizer = said.of(PhaseCode.OPTIMIZER)
+    zeroes = named(table, optimizer, _ZERO_GRAD)
+    return Events(
+        backward=np.concatenate([backward_rows(table), said.of(PhaseCode.BACKWARD)]),
+        optimizer=optimizer[~zeroes],
+        steps=step_rows(table),
+    )
+
+
+def by_neighbours(table: Table, events: Events, process: Indices, at_ns: Ints) -> Codes:
+    """The phase for each process and time outside the events; OTHER for a process of NONE.
+
+    Time before a backward pass is forward, whatever comes before. Time between a backward pass and an
+    optimizer, or between two optimizers, is the optimizer's: gradients are unscaled, checked, clipped. Time
+    followed by neither, such as an evaluation, is forward if it holds a model's operators; the rest is OTHER.
+    """
+    models = _models_operators(table, events)
+    found = np.full(len(at_ns), PhaseCode.OTHER, dtype=np.uint8)
+    rows = np.concatenate([events.backward, events.optimizer, events.steps])
+    phase = np.repeat(
+        [PhaseCode.BACKWARD, PhaseCode.OPTIMIZER, _STEP],
+        [len(each) for each in (events.backward, events.optimizer, events.steps)],
+    )
+    start, end = table.host.start_ns[rows].copy(), table.host.end_ns[rows].copy()
+    end[phase == _STEP] = start[phase == _STEP]
+    start[phase == PhaseCode.OPTIMIZER] = update_starts(table, events.optimizer, events.backward)
+    of_process = processes_of(table)
+    for each in np.unique(of_process[rows]):
+        here = np.flatnonzero(of_process[rows] == each)
+        asked = np.flatnonzero(process == each)
+        its_models = table.host.start_ns[models[of_process[models] == each]]
+        order = _Order.of(start[here], end[here], phase[here])
+        found[asked] = order.phase(at_ns[asked], its_models)
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Order:
+    """The events of one process, by their beginnings and by their ends."""
+
+    start_ns: Ints
+    starting: NDArray[np.int64]
+    end_ns: Ints
+    ending: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, start_ns: Ints, end_ns: Ints, phase: NDArray[np.int64]) -> "_Order":
+        """The order of these events. Where several begin together, a backward pass comes first."""
+        first = np.lexsort((phase, start_ns))
+        last = np.lexsort((phase, end_ns))
+        return cls(
+            start_ns=start_ns[first], starting=phase[first], end_ns=end_ns[last], ending=phase[last]
+        )
+
+    def phase(self, at_ns: Ints, models_ns: Ints) -> Codes:
+        """The phase at each time. `models_ns` are the starts of a model's operators."""
+        place = np.searchsorted(self.start_ns, at_ns)
+        after = np.append(self.starting, _STEP)[place]
+        before = np.append(_STEP, self.ending)[np.searchsorted(self.end_ns, at_ns, side="right")]
+        backward_is_seen = PhaseCode.BACKWARD in self.starting
+        holds_models = np.isin(place, np.searchsorted(self.start_ns, models_ns))
+        between = (before == PhaseCode.OPTIMIZER) & ~holds_models & backward_is_seen
+        return np.select(
+            [
+                after == PhaseCode.BACKWARD,
+                (after == PhaseCode.OPTIMIZER) & ((before == PhaseCode.BACKWARD) | between),
+                (after == _STEP) & holds_models,
+            ],
+            [PhaseCode.FORWARD, PhaseCode.OPTIMIZER, PhaseCode.FORWARD],
+            PhaseCode.OTHER,
+        ).astype(np.uint8)
+
+
+def _models_operators(table: Table, events: Events) -> NDArray[np.int64]:
+    """A model's operators outside backward passes and optimizers."""
+    host = table.host
+    rows = rows_of(host, (HostKind.OP, HostKind.RANGE))
+    rows = rows[named(table, rows, _MODELS)]
+    known = nest(host, np.unique(np.concatenate([events.backward, events.optimizer])))
+    inside = known.innermost(host.thread[rows], host.start_ns[rows])
+    return rows[np.flatnonzero(inside == NONE)]
+
+
+def update_starts(table: Table, optimizer: NDArray[np.int64], backward: NDArray[np.int64]) -> Ints:
+    """The time at which each of these optimizers begins to update. One that calls a closure, as LBFGS or
+    Lightning does, begins when the last backward pass inside it has ended."""
+    host, process = table.host, processes_of(table)
+    start = np.array(host.start_ns[optimizer], dtype=np.int64)
+    for each in np.unique(process[backward]):
+        its = backward[process[backward] == each]
+        its = its[np.argsort(host.start_ns[its], kind="stable")]
+        ends = np.maximum.accumulate(host.end_ns[its])
+        calling = np.flatnonzero(process[optimizer] == each)
+        until = host.end_ns[optimizer[calling]]
+        begun = np.searchsorted(host.start_ns[its], until)
+        inside = begun > np.searchsorted(host.start_ns[its], start[calling])
+        last = np.minimum(ends[np.maximum(begun - 1, 0)], until)
+        start[calling] = np.where(inside, last, start[calling])
+    return start

@@ -1,18 +1,28 @@
-"""Operators with the rates that they reached and their share of the device's roofline, as records."""
+"""Operators with their FLOPs and bytes, the rates that they reached, and their share of the roofline.
+
+Only operators with recorded shapes are covered. An operator that computes FLOPs owns all kernels launched
+while it runs on their launching thread. If others of its kind run inside it, they own theirs and it has none,
+so nothing counts twice. Any other kernel belongs to the operator that launched it, if that operator's bytes
+are known.
+"""
 
 import math
 import re
 from collections.abc import Collection
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from peakward.records.device import Device
 from peakward.records.errors import printable
 from peakward.records.profile import OperatorRate
+from peakward.traces.intervals import Nest, nest, rows_of
+from peakward.traces.operator_work import operator_bytes, operator_flops, parsed
 from peakward.traces.origins import Origins
-from peakward.traces.table import NONE, Table
-from peakward.traces.work import Work, by_operator, work
+from peakward.traces.ranges import launch_sites
+from peakward.traces.table import NONE, GpuKind, HostKind, Indices, Ints, Table
 
 _SHAPE = msgspec.json.Decoder()
 
@@ -62,6 +72,25 @@ def operator_rates(
             )
         )
     return tuple(rates)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """A row for each operator that launched kernels and whose FLOPs or bytes are known."""
+
+    row: Indices
+    """Position in `Table.host`."""
+    runs: Ints
+    """How often the GPU ran it: more than once where graphs replay its launches."""
+    flops: Ints
+    """FLOPs that its maths needs; NONE where unknown or where it is no matmul, convolution or attention."""
+    n_bytes: Ints
+    """Inputs and outputs, each once; NONE where unknown."""
+    kernels: Ints
+    kernel_ns: Ints
+    """The sum over its kernels, even where they ran side by side."""
+    of_gpu: Indices
+    """For each GPU row the position here of the operator that owns it, or NONE."""
 
 
 def _kernels(table: Table, owned: Work) -> dict[tuple[int, int], set[str]]:
@@ -125,3 +154,127 @@ def roof_share(
     if n_bytes is not None:
         least_s = max(least_s, n_bytes / device.bytes_per_s.value)
     return least_s / time_s if 0 < least_s <= time_s else None
+
+
+_MOST = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorWork:
+    """Operators of one name and shape together, the longest kernel time first."""
+
+    name: Indices
+    """Position in `Table.names`."""
+    shape: Indices
+    """Position in `Table.shapes`."""
+    instances: Ints
+    flops: Ints
+    n_bytes: Ints
+    """Bytes of all instances; NONE as in Work."""
+    kernel_ns: Ints
+
+    @property
+    def flops_per_s(self) -> NDArray[np.float64]:
+        """Achieved FLOP/s; NaN where unknown or where no time was measured."""
+        return _per_s(self.flops, self.kernel_ns)
+
+    @property
+    def bytes_per_s(self) -> NDArray[np.float64]:
+        """Achieved bytes per second; NaN where unknown or where no time was measured."""
+        return _per_s(self.n_bytes, self.kernel_ns)
+
+
+def work(table: Table, origins: Origins) -> Work:
+    """The operators of a trace that launched kernels, with their FLOPs and bytes."""
+    ops = rows_of(table.host, (HostKind.OP,))
+    needed, moved = _known(table, ops)
+    computing = nest(table.host, ops[needed != NONE])
+    sites = launch_sites(table, origins.calls)
+    owner = _leaves(table, computing).innermost(sites.thread, sites.at_ns)
+    inside = computing.innermost(sites.thread, sites.at_ns) != NONE
+    launcher = nest(table.host, ops).innermost(sites.thread, sites.at_ns)
+    at = np.searchsorted(ops, launcher)
+    knows_bytes = (launcher != NONE) & (np.append(moved, NONE)[at] != NONE)
+    owner = np.where((owner == NONE) & ~inside & knows_bytes, launcher, owner)
+    found = _summed(table, origins, owner)
+    at = np.searchsorted(ops, found.row)
+    return replace(found, flops=needed[at], n_bytes=moved[at])
+
+
+def by_operator(table: Table, found: Work) -> OperatorWork:
+    """The sums of rows with equal name and shape."""
+    unique, first, member = np.unique(
+        _signature(table, found.row), return_index=True, return_inverse=True
+    )
+    name_and_shape = _name_and_shape(table, unique).astype(np.int32)
+    instances = np.zeros(len(unique), dtype=np.int64)
+    np.add.at(instances, member, found.runs)
+    kernel_ns = np.zeros(len(unique), dtype=np.int64)
+    np.add.at(kernel_ns, member, found.kernel_ns)
+    flops_each, bytes_each = found.flops[first], found.n_bytes[first]
+    order = np.argsort(-kernel_ns, kind="stable")
+    return OperatorWork(
+        name=name_and_shape[order, 0],
+        shape=name_and_shape[order, 1],
+        instances=instances[order],
+        flops=np.where(flops_each == NONE, NONE, flops_each * instances)[order],
+        n_bytes=np.where(bytes_each == NONE, NONE, bytes_each * instances)[order],
+        kernel_ns=kernel_ns[order],
+    )
+
+
+def _signature(table: Table, rows: NDArray[np.integer]) -> Ints:
+    """One number for each pair of a name and a shape."""
+    name, shape = table.host.name[rows].astype(np.int64), table.host.shape[rows]
+    signature: Ints = name * (len(table.shapes) + 1) + shape + 1
+    return signature
+
+
+def _name_and_shape(table: Table, signature: Ints) -> Ints:
+    """The pairs that `_signature` numbered, one row each."""
+    name, shape = np.divmod(signature, len(table.shapes) + 1)
+    return np.stack([name, shape - 1], axis=1)
+
+
+def _known(table: Table, ops: NDArray[np.int64]) -> tuple[Ints, Ints]:
+    """FLOPs and bytes of each operator, computed once for each name and shape."""
+    unique, member = np.unique(_signature(table, ops), return_inverse=True)
+    known = np.full((len(unique), 2), NONE, dtype=np.int64)
+    for i, (name, shape) in enumerate(_name_and_shape(table, unique)):
+        if shape != NONE:
+            arguments = parsed(table.shapes[shape])
+            both = (each(table.names[name], arguments) for each in (operator_flops, operator_bytes))
+            known[i] = [NONE if value is None or value > _MOST else value for value in both]
+    return known[member, 0], known[member, 1]
+
+
+def _leaves(table: Table, computing: Nest) -> Nest:
+    """The rows that contain no other of them."""
+    return nest(table.host, np.setdiff1d(computing.row[1:], computing.parents()))
+
+
+def _summed(table: Table, origins: Origins, owner: Indices) -> Work:
+    """Kernels and their time by owner; FLOPs and bytes are unknown."""
+    owner = np.where(table.gpu.kind == GpuKind.KERNEL, owner, NONE)
+    row, of_gpu = np.unique(owner, return_inverse=True)
+    n_unowned = int((row[:1] == NONE).sum())
+    row, of_gpu = row[n_unowned:], of_gpu - n_unowned
+    owned = of_gpu != NONE
+    kernel_ns = np.zeros(len(row), dtype=np.int64)
+    np.add.at(kernel_ns, of_gpu[owned], table.gpu.duration_ns[owned])
+    run = np.unique(np.stack([of_gpu[owned], origins.run[owned]]), axis=1)
+    unknown = np.full(len(row), NONE, dtype=np.int64)
+    return Work(
+        row=row.astype(np.int32),
+        runs=np.bincount(run[0], minlength=len(row)),
+        flops=unknown,
+        n_bytes=unknown,
+        kernels=np.bincount(of_gpu[owned], minlength=len(row)),
+        kernel_ns=kernel_ns,
+        of_gpu=of_gpu.astype(np.int32),
+    )
+
+
+def _per_s(amount: Ints, duration_ns: Ints) -> NDArray[np.float64]:
+    known = (amount != NONE) & (duration_ns > 0)
+    return np.where(known, amount / np.maximum(duration_ns, 1) * 1e9, np.nan)

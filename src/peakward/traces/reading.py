@@ -42,13 +42,13 @@ def read_as_is(path: Path) -> Table:
     """
     begin = _beginning(path)
     if begin.startswith(SQLITE):
-        from peakward.traces.readers import nsys_sqlite
+        from peakward.traces.readers import nsys_export
 
-        return nsys_sqlite.read(path)
+        return nsys_export.read(path)
     if path.suffix in (".nsys-rep", ".qdrep"):
-        from peakward.traces.readers import nsys_report
+        from peakward.traces.readers import nsys_export
 
-        return nsys_report.read(path)
+        return nsys_export.read_report(path)
     if begin.startswith(GZIP) or begin.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"["):
         from peakward.traces.readers import torch_json
 

@@ -10,6 +10,7 @@ runs inside the window without its launch: for 3 profiled steps of a decoder on 
 pieces of work, which made a step of 38 ms look like one of 59.
 """
 
+import re
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import NamedTuple
@@ -20,11 +21,19 @@ from numpy.typing import NDArray
 from peakward.traces.calls import call_kinds
 from peakward.traces.host_work import HOST, is_of_host, operator_rows
 from peakward.traces.idle_causes import UNSEEN_NS
+from peakward.traces.intervals import rows_of
 from peakward.traces.launches import call_returns, launch_rows
-from peakward.traces.marks import processes_of
-from peakward.traces.selection import restricted, rows_of_each
-from peakward.traces.steps import step_rows
-from peakward.traces.table import NONE, GpuColumns, Indices, Ints, Table
+from peakward.traces.ranges import named, processes_of
+from peakward.traces.table import (
+    NONE,
+    GpuColumns,
+    HostKind,
+    Indices,
+    Ints,
+    Table,
+    restricted,
+    rows_of_each,
+)
 
 NEVER = np.iinfo(np.int64).max
 Mask = NDArray[np.bool_]
@@ -225,3 +234,31 @@ def _least(place: Ints, value: Ints) -> Ints:
     least = np.full(int(place.max(initial=0)) + 1, NEVER)
     np.minimum.at(least, place, value)
     return least[place]
+
+
+OURS = re.compile(r"peakward::step$")
+TORCHS = re.compile(r"ProfilerStep#\d+$")
+
+
+def step_rows(table: Table) -> NDArray[np.int64]:
+    """Positions in `host` of the marked steps: Peakward's where there are any, else torch's ProfilerStep."""
+    rows = rows_of(table.host, (HostKind.RANGE, HostKind.OP))
+    for pattern in (OURS, TORCHS):
+        steps = rows[named(table, rows, pattern)]
+        if len(steps):
+            return steps
+    return rows[:0]
+
+
+def begun_in_steps(table: Table) -> NDArray[np.bool_]:
+    """Mask of the host rows that began between the first mark and the end of the last."""
+    marks = step_rows(table)
+    start, end = table.host.start_ns[marks].min(), table.host.end_ns[marks].max()
+    found: NDArray[np.bool_] = (table.host.start_ns >= start) & (table.host.start_ns < end)
+    return found
+
+
+def n_steps(table: Table) -> int:
+    """The number of steps. If several processes mark steps, the largest number counts."""
+    _, numbers = np.unique(processes_of(table)[step_rows(table)], return_counts=True)
+    return int(numbers.max(initial=0))

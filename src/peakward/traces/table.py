@@ -5,7 +5,7 @@ trace's own clock. Columns are numpy arrays of equal length, sorted by `start_ns
 are stored once and referred to by their position.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 Indices = NDArray[np.int32]
 Codes = NDArray[np.uint8]
-
 NONE = -1
 """The value for "none" or "unknown" in a column of positions, ids or byte counts."""
 TOO_LARGE = 1 << 53
@@ -177,3 +176,25 @@ class Table:
     def process_of_thread(self) -> Indices:
         """For each thread the position of its process."""
         return np.array([thread.process for thread in self.threads], dtype=np.int32)
+
+
+def rows_of_each(
+    column: NDArray[np.integer], rows: NDArray[np.intp] | None = None
+) -> dict[int, NDArray[np.intp]]:
+    """For each value of the column, in the order of values, its positions in ascending order.
+
+    One sort finds them all: a search for each of 1,000 devices went over 200,000 rows each time.
+
+    Args:
+        rows: ascending positions to look at; None for all.
+    """
+    rows = np.arange(len(column)) if rows is None else rows
+    rows = rows[np.argsort(column[rows], kind="stable")]
+    values, first = np.unique(column[rows], return_index=True)
+    return dict(zip(values.tolist(), np.split(rows, first[1:]), strict=False))
+
+
+def restricted(table: Table, rows: NDArray[np.bool_]) -> Table:
+    """The table with only these GPU rows. The host's rows stay, because launches and ranges refer to them."""
+    columns = {field.name: getattr(table.gpu, field.name)[rows] for field in fields(GpuColumns)}
+    return replace(table, gpu=GpuColumns(**columns))

@@ -28,19 +28,23 @@ from peakward.records.profile import (
 )
 from peakward.records.result import Result
 from peakward.traces import ranks
-from peakward.traces.breakdown import breakdown, whole_ns
+from peakward.traces.breakdown import breakdown, collectives, transfers, whole_ns
+from peakward.traces.calls import host_calls
 from peakward.traces.category_rules import Category
-from peakward.traces.copies import transfers
 from peakward.traces.critical_path import critical_path
 from peakward.traces.grouping import by_name, by_phase, by_phase_and_category, by_phase_and_name
-from peakward.traces.host_calls import host_calls
 from peakward.traces.host_work import host_breakdown, is_of_host, operator_rows, with_host_work
 from peakward.traces.idle import idle
 from peakward.traces.kernel_names import short_name
-from peakward.traces.launch_delay import launch_delays
 from peakward.traces.launches import launch_rows
-from peakward.traces.origins import REHEARSAL, Origins, launched, without_rehearsal
-from peakward.traces.overlap import collectives
+from peakward.traces.origins import (
+    REHEARSAL,
+    Origins,
+    evidence,
+    incomplete,
+    launched,
+    without_rehearsal,
+)
 from peakward.traces.phase_names import PhaseCode
 from peakward.traces.phases import Phases, phases
 from peakward.traces.range_work import range_work
@@ -48,12 +52,9 @@ from peakward.traces.ranges import named_range
 from peakward.traces.rates import operator_rates
 from peakward.traces.reading import read
 from peakward.traces.row_categories import CATEGORIES, row_categories
-from peakward.traces.selection import restricted
-from peakward.traces.step_spans import Spans, steps
-from peakward.traces.steps import begun_in_steps, n_steps
-from peakward.traces.sync import waiting
-from peakward.traces.table import Codes, GpuKind, HostKind, Indices, Table
-from peakward.traces.telling import evidence, incomplete
+from peakward.traces.step_spans import Spans, begun_in_steps, n_steps, steps
+from peakward.traces.table import Codes, GpuKind, HostKind, Indices, Table, restricted
+from peakward.traces.waiting import launch_delays, waiting
 
 
 class Trace(Result):

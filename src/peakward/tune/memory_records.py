@@ -61,9 +61,8 @@ class MemoryRecorder:
 
     def _made(self, case: ModelCase, timeout_s: float) -> CaseMemory | NotRecorded:
         from peakward.lab.measure.messages import Failed
-        from peakward.traces.memory.case_memory import recorded
+        from peakward.traces.memory.case_memory import PURPOSES, recorded
         from peakward.traces.memory.memory import memory
-        from peakward.traces.memory.purposes import PURPOSES
 
         with tempfile.TemporaryDirectory(prefix="peakward-") as scratch:
             path = Path(scratch) / "memory.pickle.gz"

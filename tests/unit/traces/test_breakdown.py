@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peakward.traces.breakdown import breakdown
-from peakward.traces.table import GpuKind
+from peakward.traces.breakdown import breakdown, collectives, transfers
+from peakward.traces.table import Direction, GpuKind
 
 from .handmade import Gpu, table
 from .real import A100, H100_BERT, H100_NSYS, MI300_BERT, RANK_0, RANK_1, communication, real
@@ -129,3 +129,92 @@ def test_the_parts_make_up_the_whole(work):
         assert 0 <= each.busy_ns <= each.span_ns
         assert each.communication_under_compute_ns <= min(each.compute_ns, each.communication_ns)
         assert each.exposed_memory_ns <= each.memory_ns
+
+
+def test_exposed_by_name_on_the_device_that_it_runs_on():
+    trace = table(
+        [
+            Gpu(0, 10, "gemm"),
+            Gpu(5, 20, "nccl reduce", stream=9),
+            Gpu(18, 26, "nccl reduce", stream=10),
+            Gpu(5, 20, "nccl reduce", device=1),
+            Gpu(2, 8, "nccl gather", stream=9),
+        ]
+    )
+    reduce, gather = collectives(trace, communication(trace))
+    assert (reduce.name, reduce.n, reduce.sum_ns) == ("nccl reduce", 3, 38)
+    assert (reduce.united_ns, reduce.exposed_ns, reduce.longest_ns) == (36, 31, 15)
+    assert (gather.n, gather.united_ns, gather.exposed_ns) == (1, 6, 0)
+
+
+def test_no_communication():
+    trace = table([Gpu(0, 1)])
+    assert collectives(trace, communication(trace)) == ()
+
+
+@pytest.mark.parametrize("name", [A100, RANK_0, RANK_1, H100_NSYS])
+def test_exposed_communication_of_real_traces_adds_up(name):
+    trace = real(name)
+    found = collectives(trace, communication(trace))
+    whole = breakdown(trace, communication(trace)).together
+    assert sum(each.exposed_ns for each in found) == whole.exposed_communication_ns
+    assert sum(each.n for each in found) == whole.n_communication
+
+
+def test_all_reduce_of_an_a100():
+    trace = real(A100)
+    reduce, broadcast = collectives(trace, communication(trace))
+    assert reduce.name.startswith("ncclKernel_AllReduce")
+    assert (reduce.n, reduce.sum_ns, reduce.exposed_ns) == (15, 46762159, 39445134)
+    assert (broadcast.n, broadcast.exposed_ns) == (6, 114334)
+
+
+UP = Direction.HOST_TO_DEVICE
+
+
+def copy(start, end, n_bytes, direction=UP, **others):
+    return Gpu(start, end, kind=GpuKind.COPY, n_bytes=n_bytes, direction=direction, **others)
+
+
+def test_by_direction_the_longest_first():
+    up, down, sets = transfers(
+        table(
+            [
+                copy(0, 10, 100),
+                copy(5, 25, 300, stream=8),
+                copy(5, 15, 100, device=1),
+                copy(30, 39, 9, Direction.DEVICE_TO_HOST),
+                Gpu(50, 52, kind=GpuKind.SET, n_bytes=64),
+                Gpu(60, 70),
+            ]
+        )
+    )
+    assert (up.what, up.n, up.n_bytes, up.largest_bytes) == ("host_to_device", 3, 500, 300)
+    assert (up.sum_ns, up.united_ns) == (40, 35)
+    assert up.bytes_per_s == pytest.approx(500 / 40e-9)
+    assert (down.what, down.n, down.bytes_per_s) == ("device_to_host", 1, pytest.approx(1e9))
+    assert (sets.what, sets.n, sets.n_bytes, sets.sum_ns) == ("set", 1, 64, 2)
+
+
+def test_unknown_sizes_stay_out_of_the_bandwidth():
+    (found,) = transfers(table([copy(0, 10, -1), copy(20, 30, 50)]))
+    assert (found.n, found.n_bytes, found.sum_ns) == (2, 50, 20)
+    assert found.bytes_per_s == pytest.approx(5e9)
+    (found,) = transfers(table([copy(0, 10, -1)]))
+    assert (found.n_bytes, found.largest_bytes, found.bytes_per_s) == (0, None, None)
+
+
+def test_copies_of_no_length_have_no_bandwidth():
+    (found,) = transfers(table([copy(0, 0, 8)]))
+    assert (found.n_bytes, found.bytes_per_s) == (8, None)
+
+
+def test_no_copies():
+    assert transfers(table([Gpu(0, 1)])) == transfers(table()) == ()
+
+
+def test_a_real_trace():
+    copies, sets = transfers(real(A100))
+    assert (copies.what, copies.n, copies.n_bytes) == ("device_to_device", 960, 307323096)
+    assert (copies.sum_ns, copies.largest_bytes) == (2262781, 9437184)
+    assert (sets.n, sets.n_bytes, sets.sum_ns) == (114, 409141005, 390717)

@@ -5,9 +5,11 @@ import pytest
 from peakward.diagnose.diagnosis_input import DiagnosisInput
 from peakward.diagnose.examine import examine
 from peakward.traces.host_work import with_host_work
+from peakward.traces.step_spans import step_rows
 from peakward.traces.table import HostKind
 from peakward.traces.trace import Trace
 
+from .plain_readers import real as plain_real
 from .real import A100, real
 from .rows import Rows
 
@@ -287,3 +289,31 @@ def test_calls_before_and_after_the_steps_are_none_of_them():
     names = {"cudaFree", "cudaStreamSynchronize", "cudaLaunchKernel"}
     assert {each.name for each in found.host.calls} == names
     assert [each.call for each in found.waits] == ["cudaStreamSynchronize"]
+
+
+def starts(builder):
+    table, _ = builder.table()
+    return table.host.start_ns[step_rows(table)].tolist()
+
+
+def test_torchs_steps():
+    assert starts(Rows().range("ProfilerStep#7", 0, 10).range("ProfilerStep#8", 10, 20)) == [0, 10]
+
+
+def test_peakwards_steps_before_torchs():
+    builder = Rows().range("ProfilerStep#0", 0, 40)
+    builder.range("peakward::step", 1, 10).range("peakward::step", 11, 20)
+    builder.range("peakward::steps", 0, 40).range("ProfilerStep#x", 0, 40)
+    assert starts(builder) == [1, 11]
+
+
+def test_no_steps():
+    assert starts(Rows().range("training", 0, 10)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "n"), [("a100_ddp_nccl_ns.json.gz", 3), ("two_ranks_us_rank0.json.gz", 2)]
+)
+def test_steps_of_real_traces(name, n):
+    table, _ = plain_real(name)
+    assert len(step_rows(table)) == n

@@ -10,8 +10,7 @@ from peakward.report import step_clock
 from peakward.studies.cases import SIZE_COLUMNS, size_cells
 from peakward.studies.memory.grid import Cell, named, residual_bytes
 from peakward.studies.readings import peak_bytes, ratio, status
-from peakward.traces.memory.case_memory import part
-from peakward.traces.memory.purposes import PURPOSES
+from peakward.traces.memory.case_memory import PURPOSES, part
 
 PHASES: tuple[Phase, ...] = ("forward", "backward", "optimizer")
 MOST_LARGE = 10

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from peakward.prediction.operators.category import category
 from peakward.records.op_graph import Operator, OpGraph
 from peakward.records.profile import Group, OperatorRate
-from peakward.traces.fused_category import shaping
+from peakward.traces.row_categories import shaping
 
 ATTENTION_PRODUCTS = "attention products"
 ELEMENTWISE = "elementwise and copies"

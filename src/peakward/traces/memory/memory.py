@@ -10,8 +10,7 @@ from peakward.records.errors import PeakwardError, printable
 from peakward.records.memory_snapshot import DeviceMemory, MemoryReport
 from peakward.records.result import Result
 from peakward.traces.memory.device_memory import OneDevice
-from peakward.traces.memory.frame_marks import stack_marks
-from peakward.traces.memory.origins import EVIDENCE
+from peakward.traces.memory.origins import EVIDENCE, stack_marks
 from peakward.traces.memory.snapshot_file import read
 from peakward.traces.memory.table import NONE, Snapshot
 

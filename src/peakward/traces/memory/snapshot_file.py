@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from peakward.records.errors import PeakwardError, printable
-from peakward.traces.memory.collected import EVENT, EventCollector
 from peakward.traces.memory.plain_pickle import CHUNK, Malformed, PlainPickle, Readable
-from peakward.traces.memory.segments import MAX_DEVICES, segments
+from peakward.traces.memory.segments import EVENT, MAX_DEVICES, EventCollector, segments
 from peakward.traces.memory.table import Annotation, Snapshot
 from peakward.traces.readers.memory_limit import free_bytes
 from peakward.traces.reading import GZIP, SQLITE, refuse_pipe

@@ -12,20 +12,18 @@ import numpy as np
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Phase
 from peakward.records.memory import KernelPhase, MemoryMarks, PeakMoment, StepClock
-from peakward.traces.by_name import by_name
+from peakward.traces.calls import by_name
 from peakward.traces.category_rules import Category
+from peakward.traces.intervals import Nest, nest, rows_of
 from peakward.traces.kernel_names import short_name
 from peakward.traces.memory.block_sizes import SMALL_BYTES, rounded
-from peakward.traces.memory.case_memory import Recorded
+from peakward.traces.memory.case_memory import Moments, Recorded
 from peakward.traces.memory.memory import Memory
-from peakward.traces.memory.purposes import Moments
 from peakward.traces.memory.table import Action, Events
-from peakward.traces.nesting import Nest, nest, rows_of
-from peakward.traces.operator_category import operator_category
 from peakward.traces.phase_names import PhaseCode
 from peakward.traces.readers.torch_allocations import AllocatorEvents
-from peakward.traces.row_categories import CATEGORIES
-from peakward.traces.steps import step_rows
+from peakward.traces.row_categories import CATEGORIES, operator_category
+from peakward.traces.step_spans import step_rows
 from peakward.traces.table import NONE, HostKind, Table
 from peakward.traces.trace import Trace
 

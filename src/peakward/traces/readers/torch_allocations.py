@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from peakward.records.errors import PeakwardError, printable
-from peakward.traces.readers.json_times import nanoseconds_of_text
+from peakward.traces.readers.json_text import nanoseconds_of_text
 from peakward.traces.readers.torch_events import Id, id_text
 from peakward.traces.reading import GZIP
 from peakward.traces.table import Ints

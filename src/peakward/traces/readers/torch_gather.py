@@ -12,8 +12,7 @@ import msgspec
 
 from peakward.records.errors import PeakwardError
 from peakward.traces.readers.gathered import Gathered
-from peakward.traces.readers.json_repair import repaired
-from peakward.traces.readers.json_structure import elements
+from peakward.traces.readers.json_text import elements, repaired
 from peakward.traces.readers.torch_columns import InexactTimes, add
 from peakward.traces.readers.torch_events import (
     EVENT_WITH_TEXT,

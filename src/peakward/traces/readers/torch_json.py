@@ -1,30 +1,38 @@
-"""PyTorch profiler traces: Kineto's Chrome JSON, `.json` or `.json.gz`."""
+"""PyTorch profiler traces: Kineto's Chrome JSON, `.json` or `.json.gz`.
+
+The array of events can be the whole file, or a key of an object with other keys before and after it.
+"""
 
 import os
+import re
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from itertools import islice
 from operator import itemgetter
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
+import msgspec
 import numpy as np
 
 from peakward.records.errors import PeakwardError, printable
-from peakward.traces.readers.gathered import Gathered
-from peakward.traces.readers.gathered_part import take_in
-from peakward.traces.readers.json_times import nanoseconds_of_text
+from peakward.traces.readers.gathered import Gathered, take_in
+from peakward.traces.readers.json_text import elements, nanoseconds_of_text, repaired
 from peakward.traces.readers.memory_limit import free_bytes
-from peakward.traces.readers.pieces import PIECE_BYTES, Truncated, gunzipped, is_gzip, plain
 from peakward.traces.readers.torch_columns import Timed, add_timed
-from peakward.traces.readers.torch_events import Begin, Id
+from peakward.traces.readers.torch_events import Begin, Id, foreign_device, foreign_operator
 from peakward.traces.readers.torch_gather import gather
-from peakward.traces.readers.torch_kinds import foreign_device, foreign_operator
-from peakward.traces.readers.torch_metadata import Metadata
-from peakward.traces.readers.torch_outer import Head, cut_off, head, tail
-from peakward.traces.readers.torch_second import second_half
-from peakward.traces.readers.torch_table import left_out, said_twice, table
+from peakward.traces.readers.torch_second import (
+    PIECE_BYTES,
+    Truncated,
+    gunzipped,
+    is_gzip,
+    plain,
+    second_half,
+)
+from peakward.traces.readers.torch_table import Metadata, left_out, said_twice, table
 from peakward.traces.table import Table
 
 _ENOUGH_EVENTS = 100_000
@@ -104,6 +112,15 @@ def _gather_plain(
     if not closed:
         rest, closed = gather(gathered, pieces, rest, check)
     return _finish(gathered, begun, rest, closed, pieces)
+
+
+class Head(NamedTuple):
+    """The file up to the array of events."""
+
+    metadata: Metadata
+    in_object: bool
+    rest: bytes
+    """Text that was read beyond the array's opening bracket."""
 
 
 def _finish(
@@ -194,3 +211,113 @@ def pair(gathered: Gathered) -> None:
         # Sorted by their beginnings in the file, because the places differ.
         _, begins, starts_ns, durations_ns = zip(*sorted(whole, key=itemgetter(0)), strict=True)
         add_timed(gathered, Timed(begins, np.array(starts_ns), np.array(durations_ns)))
+
+
+MAX_BYTES = 64 << 20
+_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
+_MAX_CANDIDATES = 16
+"""The most candidates that are checked. The key within a string or a nested object does not count, and each
+check decodes all text before it."""
+_BLANK = b" \t\r\n\xef\xbb\xbf"
+"""White space, and the bytes of a byte order mark."""
+_WANTED = "expected a PyTorch profiler trace, a JSON object with an array called traceEvents"
+_ADVICE = "give a file that torch.profiler's export_chrome_trace wrote"
+
+
+def head(pieces: Iterator[bytes]) -> Head:
+    """Read up to the array of events.
+
+    Raises:
+        PeakwardError: there is none.
+    """
+    text, n_read, wanted = b"", 0, 0
+    for piece in pieces:
+        n_read += len(piece)
+        text = (text + piece).lstrip(_BLANK)
+        if text[:1] not in (b"", b"{", b"[") or n_read > MAX_BYTES:
+            break
+        if text[:1] == b"[":
+            return Head(Metadata(), False, text[1:])
+        if len(text) < wanted:
+            continue
+        wanted = 2 * len(text)
+        if (found := _in_object(text)) is not None:
+            return found
+    found = _in_object(text) if text[:1] == b"{" else None
+    if found is not None:
+        return found
+    raise PeakwardError(f"{_WANTED}, got {_instead(text, n_read)}: {_ADVICE}")
+
+
+def _in_object(text: bytes) -> Head | None:
+    for key in islice(_KEY.finditer(text), _MAX_CANDIDATES):
+        metadata = _object(text[: key.end()] + b"]}")
+        if metadata is not None and metadata.events_text() == b"[]":
+            return Head(metadata, True, text[key.end() :])
+    return None
+
+
+def tail(head: Head, rest: bytes, pieces: Iterator[bytes], n_events: int) -> Metadata:
+    """Read the text after the array's closing bracket: `rest` and the following pieces.
+
+    Raises:
+        PeakwardError: it is cut off or no JSON.
+    """
+    n_read = 0
+    for piece in pieces:
+        n_read += len(piece)
+        rest += piece
+        if n_read > MAX_BYTES:
+            again = ", the key traceEvents again among them" if _KEY.search(rest) else ""
+            raise PeakwardError(
+                f"expected a few keys after the {n_events:,} events, got more than "
+                f"{MAX_BYTES >> 20} MiB{again}: this is no trace, or a damaged one"
+            )
+    rest = rest.strip(_BLANK)
+    if rest == (b"}" if head.in_object else b""):
+        return Metadata()
+    metadata = _object(b"{" + rest[1:]) if head.in_object and rest[:1] == b"," else None
+    if metadata is not None:
+        return metadata
+    if head.in_object and elements(rest).close is None:
+        raise cut_off(n_events)
+    raise PeakwardError(
+        f"expected JSON after the {n_events:,} events, got something else: the file is damaged; "
+        "record or copy it again"
+    )
+
+
+def cut_off(n_events: int) -> PeakwardError:
+    """The error for a file that ends too early."""
+    return PeakwardError(
+        f"expected a whole trace, got one that is cut off after {n_events:,} events: "
+        "record or copy it again"
+    )
+
+
+def _object(text: bytes) -> Metadata | None:
+    try:
+        return msgspec.json.decode(text, type=Metadata)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass
+    try:
+        return msgspec.json.decode(repaired(text), type=Metadata)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def _instead(text: bytes, n_read: int) -> str:
+    if n_read == 0:
+        return "an empty file"
+    if text.startswith(b"SQLite format 3"):
+        return "an SQLite database"
+    if text[:1] not in (b"", b"{"):
+        return "something that is not JSON"
+    if n_read > MAX_BYTES:
+        return f"none in {MAX_BYTES >> 20} MiB"
+    metadata = _object(text)
+    if metadata is None:
+        return "JSON that is cut off or damaged"
+    if metadata.events_text() is None:
+        return "JSON without one"
+    return "one that is not an array"

@@ -6,7 +6,7 @@ import torch
 from peakward.lab.levers.ranges import opened_phases
 from peakward.lab.measure.memory_record import KernelTrace
 from peakward.traces.readers.torch_allocations import read
-from peakward.traces.steps import step_rows
+from peakward.traces.step_spans import step_rows
 from peakward.traces.trace import Trace
 
 

@@ -16,9 +16,8 @@ from peakward.prediction.memory.peak import peak_memory
 from peakward.prediction.parameters import n_parameters
 from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.errors import PeakwardError
-from peakward.traces.memory.case_memory import part, recorded
+from peakward.traces.memory.case_memory import PURPOSES, part, recorded
 from peakward.traces.memory.memory import memory
-from peakward.traces.memory.purposes import PURPOSES
 
 PER_STATE = 4
 """The optimiser's count of its steps, in fp32 on the host for each parameter."""

@@ -11,7 +11,7 @@ from peakward.prediction.operators.op_graph import op_graph
 from peakward.prediction.parameters import n_parameters
 from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.op_graph import Operator
-from peakward.traces.operator_category import operator_category
+from peakward.traces.row_categories import operator_category
 
 
 def case(shape, configuration=None, **workload):

@@ -17,7 +17,7 @@ from peakward.studies.roofline.cells import read
 from peakward.studies.roofline.fills import FILLED
 from peakward.studies.roofline.kinds import Product, product
 from peakward.studies.scope import Scope, micro
-from peakward.traces.fused_category import shaping
+from peakward.traces.row_categories import shaping
 
 RATES = {"fp32": 50e12, "tf32": 400e12, "bf16": 800e12}
 OVER_ROOF = {"product": 2.0, "other": 4.0}

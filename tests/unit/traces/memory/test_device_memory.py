@@ -5,11 +5,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peakward.traces.memory.device_memory import churn
-from peakward.traces.memory.frame_marks import Mark
+from peakward.traces.memory.block_sizes import held_at
+from peakward.traces.memory.device_memory import (
+    N_STRETCHES,
+    Balances,
+    churn,
+    free_pieces,
+    open_ranges,
+    segment_kinds,
+    timeline,
+)
 from peakward.traces.memory.memory import Memory
+from peakward.traces.memory.origins import Mark
 from peakward.traces.memory.snapshot_file import read
-from peakward.traces.memory.table import NONE, Action, Annotation, Events
+from peakward.traces.memory.table import NONE, Action, Annotation, Block, Events, Segment
 
 from .allocator import busy
 from .files import REAL, real, stats, written
@@ -180,3 +189,85 @@ def test_counts_and_steps():
     found = churn(events((T, PYTHON), (A, PYTHON), (F, PYTHON)), MARKS, steps)
     assert (found.n_allocs, found.n_frees, found.n_device_allocs, found.n_steps) == (1, 1, 1, 1)
     assert churn(events((A, PYTHON)), MARKS, ()).n_steps is None
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_free_pieces_at_the_end_are_the_segments_own(seed, tmp_path):
+    (device,) = Memory(read(written(tmp_path, busy(seed, 300).snapshot()))).devices
+    end = len(device.events)
+    held = held_at(device.events, device.segments, end)
+    blocks = [block for each in device.segments for block in each.blocks]
+    assert sorted(free_pieces(device.lifetimes, device.sizes.n_bytes, held, end)) == sorted(
+        each.n_bytes for each in blocks if each.state == "inactive"
+    )
+
+
+def segment(pool=(0, 0), kind="large", is_expandable=False, states=("active_allocated",)):
+    blocks = tuple(Block(512 * n, 512, 512, state, NONE) for n, state in enumerate(states))
+    return Segment(0, 0, 512 * len(blocks), 0, kind, pool, is_expandable, blocks)
+
+
+def test_kinds_and_split_blocks():
+    small = segment(kind="small", states=("inactive",))
+    split = segment(states=("inactive", "active_allocated", "inactive", "active_awaiting_free"))
+    graph = segment(pool=(3, 1), states=("active_allocated", "inactive"))
+    growing = segment(is_expandable=True)
+    found = {each.name: each for each in segment_kinds((small, split, graph, growing))}
+    assert next(iter(found)) == "large blocks"
+    assert set(found) == {
+        "large blocks",
+        "small blocks",
+        "large blocks, private pool 3.1",
+        "large blocks, expandable",
+    }
+    plain = found["large blocks"]
+    assert (plain.n_split, plain.split_bytes, plain.free_bytes) == (2, 1024, 1024)
+    assert (plain.allocated_bytes, plain.reserved_bytes, plain.largest_free_bytes) == (
+        512,
+        2048,
+        512,
+    )
+    # A segment that is free as a whole can be given back.
+    assert (found["small blocks"].free_bytes, found["small blocks"].n_split) == (512, 0)
+
+
+def test_no_peak_is_lost_and_points_are_few():
+    rng = np.random.default_rng(0)
+    held = rng.integers(0, 1000, 20_000)
+    time_us = np.sort(rng.integers(0, 10**6, 20_000))
+    found = timeline(Balances(held, held, held * 2, held), time_us)
+    assert len(found) <= N_STRETCHES + 1
+    assert max(each.allocated_bytes for each in found) == held.max()
+    assert max(each.reserved_bytes for each in found) == 2 * held.max()
+    assert [each.at_s for each in found] == sorted(each.at_s for each in found)
+
+
+def test_events_all_at_once():
+    held = np.array([0, 5, 3])
+    found = timeline(Balances(held, held, held, held), np.zeros(3, np.int64))
+    assert [each.allocated_bytes for each in found] == [0, 5]
+
+
+def test_open_ranges_are_those_begun_and_not_ended():
+    marks = [
+        Annotation(0, 1, "step", "START"),
+        Annotation(0, 2, "forward", "START"),
+        Annotation(0, 3, "forward", "END"),
+        Annotation(0, 4, "backward", "START"),
+        Annotation(0, 9, "step", "END"),
+    ]
+    assert open_ranges(marks, 2) == ("step", "forward")
+    assert open_ranges(marks, 5) == ("step", "backward")
+    assert open_ranges(marks, 0) == ()
+
+
+def test_of_ranges_of_one_name_the_last_begun_ends_first():
+    marks = [
+        Annotation(0, 1, "a", "START"),
+        Annotation(0, 2, "b", "START"),
+        Annotation(0, 3, "a", "START"),
+        Annotation(0, 4, "a", "END"),
+        Annotation(0, 5, "c", "END"),
+    ]
+    assert open_ranges(marks, 3) == ("a", "b", "a")
+    assert open_ranges(marks, 9) == ("a", "b")

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from peakward.records.errors import PeakwardError
 from peakward.traces.memory import plain_pickle
-from peakward.traces.memory.collected import EventCollector
 from peakward.traces.memory.plain_pickle import CHUNK, Malformed, PlainPickle
+from peakward.traces.memory.segments import EventCollector
 from tiers import in_full
 
 from .files import REAL, plain, real

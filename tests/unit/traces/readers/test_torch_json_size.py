@@ -7,7 +7,7 @@ from unittest.mock import patch
 import pytest
 
 from peakward.records.errors import PeakwardError
-from peakward.traces.readers import torch_gather, torch_json, torch_outer
+from peakward.traces.readers import torch_gather, torch_json
 from peakward.traces.readers.torch_json import read
 
 
@@ -16,7 +16,7 @@ def small():
     """Limits of 1 MiB instead of 64."""
     with (
         patch.object(torch_gather, "MAX_EVENT_BYTES", 1 << 20),
-        patch.object(torch_outer, "MAX_BYTES", 1 << 20),
+        patch.object(torch_json, "MAX_BYTES", 1 << 20),
         patch.object(torch_json, "PIECE_BYTES", 1 << 16),
     ):
         yield

@@ -1,16 +1,21 @@
 """A second process gives the same table, and where it cannot, the first one does alone."""
 
+import gzip
 import json
 import subprocess
 from dataclasses import fields
+from io import BytesIO
 from unittest.mock import patch
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from peakward.records.errors import PeakwardError
 from peakward.traces.readers import torch_json, torch_second
 from peakward.traces.readers.torch_json import read
+from peakward.traces.readers.torch_second import Truncated, gunzipped, is_gzip, plain
 
 
 @pytest.fixture(autouse=True)
@@ -91,3 +96,32 @@ def test_a_cut_in_the_second_half(write, started):
     with pytest.raises(PeakwardError, match="is cut off after 99 events"):
         read(write(text[:-30]))
     assert len(started) == 1
+
+
+@given(st.lists(st.binary(max_size=300), min_size=1), st.integers(1, 100), st.integers(0, 20))
+def test_members_of_gzip(texts, n_bytes, n_zeros):
+    data = b"".join(gzip.compress(text) + bytes(n_zeros) for text in texts)
+    pieces = list(gunzipped(BytesIO(data), n_bytes))
+    assert b"".join(pieces) == b"".join(texts)
+    assert all(len(piece) == n_bytes for piece in pieces[:-1])
+
+
+def test_cut_gzip():
+    data = gzip.compress(bytes(range(256)))
+    for end in range(len(data)):
+        with pytest.raises(Truncated):
+            list(gunzipped(BytesIO(data[:end]), 10))
+
+
+@given(st.binary(), st.integers(1, 100), st.integers(0, 99))
+def test_plain_up_to_a_stop(data, n_bytes, stop):
+    file = BytesIO(data)
+    assert b"".join(plain(file, n_bytes, stop)) == data[:stop]
+    assert b"".join(plain(file, n_bytes)) == data[stop:]
+
+
+def test_gzip_is_known_by_its_start():
+    file = BytesIO(gzip.compress(b""))
+    assert is_gzip(file)
+    assert file.tell() == 0
+    assert not is_gzip(BytesIO(b"{}"))
