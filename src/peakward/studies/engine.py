@@ -202,6 +202,8 @@ class Study(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
     title: str
     points: Callable[[Setting], Iterable[P]] = lambda _setting: ()
     """Its grid; none of a study that runs no case."""
+    rows: Callable[[View[P]], Iterable[Row[P]]] = lambda view: view.rows
+    """Makes of the points' rows those that tables, plots, claims and notes see: with more, or others."""
     tables: tuple[Callable[[View[P]], Iterable[Table]], ...] = ()
     plots: tuple[Callable[[View[P]], Iterable[Plot]], ...] = ()
     claims: tuple[Callable[[View[P]], Iterable[Conclusion]], ...] = ()
@@ -248,6 +250,7 @@ class Study(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
     def parts(self, readings: Readings, setting: Setting) -> Parts:
         """What the measurements say; pure, and sound for any subset of them."""
         seen = view(self.points(setting), readings, setting)
+        seen = msgspec.structs.replace(seen, rows=tuple(self.rows(seen)))
         return Parts(
             tables=tuple(chain.from_iterable(each(seen) for each in self.tables)),
             plots=tuple(chain.from_iterable(each(seen) for each in self.plots)),

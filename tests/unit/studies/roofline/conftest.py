@@ -11,11 +11,10 @@ from peakward.prediction.operators.category import category
 from peakward.prediction.operators.op_graph import op_graph
 from peakward.records.calibration import MatmulRate
 from peakward.records.profile import OperatorRate
-from peakward.studies import roofline
-from peakward.studies.roofline.arithmetic import operations
-from peakward.studies.roofline.cells import read
-from peakward.studies.roofline.fills import FILLED
-from peakward.studies.roofline.kinds import Product, product
+from peakward.studies.engine import view
+from peakward.studies.roofline import STUDY
+from peakward.studies.roofline.places import FILLED, Product, operations, product
+from peakward.studies.roofline.steps import placed, points
 from peakward.studies.scope import Scope, micro
 from peakward.traces.row_categories import shaping
 
@@ -93,7 +92,7 @@ def told(setting, gathered, roofed, traced):
     """Readings of the study, with roofs and made-up profiles."""
 
     def make(here, **options):
-        readings = gathered(roofline, here, **options)
+        readings = gathered(STUDY, here, **options)
         readings.calibration = roofed(here.device)
         for each in readings.profiles:
             readings.add_profile(traced(each.case))
@@ -103,7 +102,18 @@ def told(setting, gathered, roofed, traced):
 
 
 @pytest.fixture
+def parts(setting, told, small):
+    """Makes the study's parts on a GPU that nobody catalogued."""
+
+    def make(here=None, **options):
+        here = here or setting(small)
+        return STUDY.parts(told(here, **options), here)
+
+    return make
+
+
+@pytest.fixture
 def cells(setting, told, small):
     """A small model's training steps on a GPU that nobody catalogued."""
     here = setting(small)
-    return read(told(here), here)
+    return tuple(placed(view(points(here), told(here), here)))
