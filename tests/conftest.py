@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import sys
 from contextlib import suppress
 from dataclasses import replace
@@ -59,6 +60,12 @@ settings.register_profile("peakward", deadline=None)
 # who looks for it (`--hypothesis-profile=peakward`, the default), not by who changed something else.
 settings.register_profile("same", settings.get_profile("peakward"), derandomize=True)
 settings.load_profile("peakward")
+
+
+# In the background of a shell Ctrl-C is ignored, by what the tests start too: those that a test ends by
+# Ctrl-C would measure all 400 of their cases, or never end.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -64,16 +64,13 @@ def test_levers_reach_the_model(bench):
 
 
 TWICE = """
-import signal
 import sys
-signal.signal(signal.SIGINT, signal.default_int_handler)
 from peakward.lab.measure import interrupts
 from peakward.cli.main import main
 interrupts.TWICE_S = 1e9
 sys.exit(main(sys.argv[1:]))
 """
-"""The command, for which any two are as good as one soon after the other. It takes Ctrl-C where the tests'
-own process ignores it, as in the background of a shell: else all 400 cases would be measured."""
+"""The command, for which any two are as good as one soon after the other."""
 
 
 def start(*options: str) -> subprocess.Popen[str]:

@@ -98,21 +98,21 @@ module = ModuleCase(source="py:a:b", fingerprint="1", workload=base.workload, de
 assert "write it in halves there" in why(pull(toy, module))
 step = StepCase(name="step", fingerprint="1", device="cpu")
 assert "write it in halves there" in why(pull(toy, step))
-verdict = verify(base, case, numerics_class(toy, case))
-print(verdict.verdict)
+print(verify(base, case, numerics_class(toy, case)).verdict)
+
+import inspect, toy_levers
+right = inspect.getsource(toy_levers._function)
+found = {}
+exec(right.replace("activation(g) * u", "activation(g) * u * 1.01"), found)
+toy_levers._function.__code__ = found["_function"].__code__
+print(verify(base, case, numerics_class(toy, case)).verdict)
 """
 
 
 def test_it_is_pulled_refused_and_verified(installed):
-    """Its numbers are judged by what it declares, as any lever's."""
+    """Its numbers are judged by what it declares, as any lever's, and those that it breaks are found."""
     said = installed(PROGRAM)
-    assert said.rstrip().endswith("holds")
-
-
-def test_numbers_that_it_breaks_are_found(installed):
-    toy = installed.site / "toy_levers.py"
-    toy.write_text(toy.read_text().replace("activation(g) * u", "activation(g) * u * 1.01"))
-    assert installed(PROGRAM).rstrip().endswith("violated")
+    assert said.split() == ["holds", "violated"]
 
 
 WORK_PROGRAM = """

@@ -32,6 +32,7 @@ def test_a_piece_is_timed_with_its_work_and_resumes(workers, tmp_path):
     assert (first.phases, first.loss, first.n_parameters) == ((), None, None)
 
 
+@pytest.mark.full
 def test_what_is_compiled_says_so(workers):
     case = msgspec.structs.replace(SOFTMAX, piece="compiled")
     found = workers.measure(case, PROTOCOL)

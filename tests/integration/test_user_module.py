@@ -38,9 +38,13 @@ def here(capsys):
 SIZES = ("--batch-size", "2", "--seq-len", "16", "--device", "cpu")
 
 
-def test_a_grid_of_modules_is_measured_and_found_again(at_user_modules, here):
-    pytest.importorskip("transformers")
-    models = ["py:tiny_gpt:build", "hf:llama"]
+@pytest.mark.parametrize("other", ["py:tiny_gpt:another", *in_full(["hf:llama"])])
+def test_a_grid_of_modules_is_measured_and_found_again(other, at_user_modules, here):
+    if other.startswith("hf:"):
+        pytest.importorskip("transformers")
+    path = at_user_modules / "tiny_gpt.py"
+    path.write_text(path.read_text() + "\nanother = build\n")
+    models = ["py:tiny_gpt:build", other]
     words = (
         "bench",
         "--model",
@@ -58,10 +62,10 @@ def test_a_grid_of_modules_is_measured_and_found_again(at_user_modules, here):
     assert found == [(each, "ok") for each in models]
     _, planned, _ = here(*words, "--dry-run")
     assert "2 measurements, 2 of them stored already" in planned
-    path = at_user_modules / "tiny_gpt.py"
     path.write_text(path.read_text() + "\n# changed")
     _, planned, _ = here(*words, "--dry-run")
-    assert "2 measurements, 1 of them stored already" in planned
+    left = sum(each.startswith("hf:") for each in models)
+    assert f"2 measurements, {left} of them stored already" in planned
 
 
 @pytest.mark.full

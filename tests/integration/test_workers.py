@@ -115,6 +115,17 @@ def test_a_fault_is_a_status_and_the_next_case_runs(workers, fault, status, reas
     assert workers.measure(case("none"), PROTOCOL).status == "ok"
 
 
+def test_a_profile_is_written_without_a_word(workers, tmp_path, capfd):
+    path = tmp_path / "trace.json.gz"
+    found = workers.profile(case("none"), path, n_steps=2)
+    assert found.profiled_step_s > 0
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+    names = [each["name"] for each in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]]
+    assert names.count("peakward::step") == 2
+    assert names.count("peakward::attention.softmax") == 2 * SHAPE.n_layers
+    assert capfd.readouterr() == ("", "")
+
+
 def test_an_allocation_beyond_the_limit_is_an_oom(running):
     limited = case("devour", memory_limit_bytes=2 * GIB)
     ended = running.measure(limited, PROTOCOL)
@@ -138,17 +149,6 @@ def test_what_is_printed_cannot_be_taken_for_an_answer_and_a_leak_retires_the_wo
     assert running._process.pid == before
     assert running.measure(case("leak"), PROTOCOL).status == "ok"
     assert running._process is None
-
-
-def test_a_profile_is_written_without_a_word(workers, tmp_path, capfd):
-    path = tmp_path / "trace.json.gz"
-    found = workers.profile(case("none"), path, n_steps=2)
-    assert found.profiled_step_s > 0
-    assert [each.name for each in tmp_path.iterdir()] == [path.name]
-    names = [each["name"] for each in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]]
-    assert names.count("peakward::step") == 2
-    assert names.count("peakward::attention.softmax") == 2 * SHAPE.n_layers
-    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,9 @@ def test_a_configuration_is_planned_as_the_preset_of_its_shape_is(in_tmp, capsys
 
 
 def test_files_hold_everything(in_tmp, capsys):
-    assert main(["plan", *CASE, "--html", "plan.html", "--markdown", "plan.md"]) == 0
+    assert (
+        main(["plan", *CASE, "--device", "l4", "--html", "plan.html", "--markdown", "plan.md"]) == 0
+    )
     assert "on the host" in Path("plan.md").read_text()
     assert "<table" in Path("plan.html").read_text()
 
@@ -111,7 +113,9 @@ def test_prices_go_to_their_devices(capsysbinary):
 
 
 def test_levers_and_settings_make_the_case(capsysbinary):
-    found = planned(capsysbinary, "--lever", "bf16,sdpa", "--optimizer", "adamw-fused")
+    found = planned(
+        capsysbinary, "--device", "l4", "--lever", "bf16,sdpa", "--optimizer", "adamw-fused"
+    )
     settings = found.case.configuration
     assert (settings.precision, settings.attention) == ("bf16", "sdpa")
     assert settings.optimizer == "adamw-fused"

@@ -61,7 +61,7 @@ def samples(kind: Any, text: str) -> tuple[Any, ...]:
     if origin in (Union, types.UnionType):
         return tuple(each for argument in arguments for each in samples(argument, text))
     if origin is tuple and arguments[-1] is Ellipsis:
-        return (samples(arguments[0], text),)
+        return (one_of_each_record(samples(arguments[0], text)),)
     if origin is tuple:
         return tuple(combined([samples(each, text) for each in arguments]))
     if origin in (dict, types.MappingProxyType):
@@ -71,8 +71,16 @@ def samples(kind: Any, text: str) -> tuple[Any, ...]:
         return (Table(title=text, columns=columns, rows=((text, text), (None, text)), note=text),)
     hints = get_type_hints(kind, include_extras=True)
     names = kind.__struct_fields__
-    rows = combined([samples(hints[name], text) for name in names])
+    rows = combined([one_of_each_record(samples(hints[name], text)) for name in names])
     return tuple(kind(**dict(zip(names, row, strict=True))) for row in rows)
+
+
+def one_of_each_record(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """All values but a record's second and later ones, which are tested where it is not part of another."""
+    kept: dict[Any, Any] = {}
+    for n, each in enumerate(values):
+        kept.setdefault(type(each) if isinstance(each, msgspec.Struct) else n, each)
+    return tuple(kept.values())
 
 
 def combined(columns: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:

@@ -7,8 +7,10 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend
 
+from peakward.kernels.ops.attention import flex as flex_attention
 from peakward.kernels.ops.attention import reference, sdpa
 from peakward.kernels.ops.attention.api import implementation, in_ranges
+from tiers import in_full
 
 EPS = {torch.float32: 2.0**-24, torch.float64: 2.0**-53}
 ON_CPU = ["naive", "sdpa", "sdpa-flash", "sdpa-math"]
@@ -175,16 +177,23 @@ def test_unknown_name_is_refused():
         implementation("flsh")
 
 
-def test_flex_is_causal_and_keeps_one_mask_a_length():
+@pytest.mark.parametrize("compiled", [False, *in_full([True])])
+def test_flex_is_causal_and_makes_one_mask_a_length_and_window(compiled, monkeypatch):
+    made, make = [], flex_attention.create_block_mask
+    monkeypatch.setattr(
+        flex_attention,
+        "create_block_mask",
+        lambda *size, **device: made.append(size) or make(*size, **device),
+    )
+    if not compiled:  # With Dynamo's `eager` backend, by torch itself.
+        monkeypatch.setattr(torch, "compile", lambda function, **_: function)
     flex = implementation("flex")
-    for seq_len in (11, 11, 5):
+    for seq_len, window in ((11, None), (11, None), (5, None), (11, None), (11, 4)):
         q, k, v, _ = inputs(torch.float32, n_kv_heads=2, seq_len=seq_len)
-        found = flex(q, k, v, window=None, bias=None)
-        expected = definition(q, k, v, None, None)
+        found = flex(q, k, v, window=window, bias=None)
+        expected = definition(q, k, v, window, None)
         assert (found.double() - expected).norm() <= 32 * EPS[torch.float32] * expected.norm()
-        mask = flex._mask
-        flex(q, k, v, window=None, bias=None)
-        assert flex._mask is mask
+    assert len(made) == 4
 
 
 @pytest.mark.parametrize("name", ["flex", "flash", "flash-hopper"])

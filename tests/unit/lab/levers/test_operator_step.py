@@ -6,6 +6,7 @@ import torch
 from peakward.kernels.ops.attention import reference
 from peakward.lab.levers.operator_step import AttentionStep
 from peakward.records.case import OperatorCase
+from tiers import in_full
 
 
 def make(**options):
@@ -42,7 +43,7 @@ def test_gradients_are_not_summed_over_steps():
 
 
 @pytest.mark.parametrize("attention", ["naive", "sdpa"])
-@pytest.mark.parametrize("compiled", ["none", "default"])
+@pytest.mark.parametrize("compiled", ["none", *in_full(["default"])])
 def test_backward_goes_through_one_graph_again_and_again(attention, compiled):
     both = make(attention=attention, pass_="forward_backward")
     both.step()
@@ -67,6 +68,7 @@ def test_what_is_held_for_backward_is_what_autograd_saved_and_the_result():
     assert make(pass_="forward").held_for_backward_bytes() is None
 
 
+@pytest.mark.full
 def test_flex_is_the_reference_and_has_no_backward_on_a_cpu():
     found, expected = make(attention="flex"), make()
     found.step()

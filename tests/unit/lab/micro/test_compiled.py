@@ -28,6 +28,7 @@ def test_a_fused_softmax_moves_its_input_and_its_result_alone(caplog):
     assert not any("num_bytes_accessed" in each.message for each in caplog.records)
 
 
+@pytest.mark.full
 def test_another_compilation_counts_its_own():
     x = torch.randn(8, 100)
     first, second = Compiled(formula), Compiled(formula)

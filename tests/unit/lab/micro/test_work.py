@@ -1,5 +1,7 @@
 """The largest difference over the largest value."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -26,3 +28,11 @@ def test_several_results_are_held_to_the_oracle_one_after_another():
     assert (found.difference, found.result, found.counted_by) == (0, "new", "operators")
     assert (found.input_bytes, found.least_bytes) == (8, 24)
     assert (found.moved_bytes, found.allocated_bytes) == (32, 16)
+
+
+def test_of_compiled_code_the_compiler_says_what_it_moves():
+    x = torch.ones(4)
+    compiled = SimpleNamespace(moved_bytes=7)
+    piece = Piece(lambda: x * 2, (x,), flops=4, oracle=lambda: x.double() * 2, compiled=compiled)
+    found = piece_work(piece)
+    assert (found.moved_bytes, found.counted_by, found.difference) == (7, "compiler", 0)

@@ -94,8 +94,12 @@ values = st.recursive(
 )
 
 
-@pytest.mark.parametrize("slice_bytes", [1, 7, 1 << 20])
-@given(st.lists(values, min_size=1), st.sampled_from([None, 2]), values)
+@given(
+    st.sampled_from([1, 7, 1 << 20]),
+    st.lists(values, min_size=1),
+    st.sampled_from([None, 2]),
+    values,
+)
 def test_elements_of_an_array(slice_bytes, array, indent, after):
     text = json.dumps(array, indent=indent, ensure_ascii=False)[1:]
     whole = (text + json.dumps(after)).encode()
