@@ -4,7 +4,8 @@ import pytest
 
 from peakward.records import codec
 from peakward.records.study import Study
-from peakward.report import documents, html, markdown
+from peakward.report import html, markdown
+from peakward.report.study import document as study_document
 
 from .files import in_files, on_terminal
 
@@ -13,7 +14,7 @@ from .files import in_files, on_terminal
 def document(request, studies):
     """The report of a study that has been stored and read again."""
     study = getattr(studies, f"{request.param}_study")()
-    return documents.document(codec.from_json(codec.to_json(study), Study))
+    return study_document(codec.from_json(codec.to_json(study), Study))
 
 
 @pytest.mark.parametrize("width", [100, 80])

@@ -5,7 +5,8 @@ import pytest
 from peakward.cli.report import told_today
 from peakward.records import codec
 from peakward.records.study import Study
-from peakward.report import documents, markdown
+from peakward.report import markdown
+from peakward.report.study import document
 from stored_results import index
 
 STUDIES = ("attention", "attention-parts", "data-loading", "flash", "fusion")
@@ -21,7 +22,7 @@ def sentences(page: str) -> list[str]:
 @pytest.mark.parametrize("result", RECORDS, ids=lambda each: each.name)
 def test_the_page_says_what_todays_code_says(result):
     study = codec.from_json(result.read(), Study)
-    today = sentences(markdown.render(documents.document(told_today(study))))
+    today = sentences(markdown.render(document(told_today(study))))
     stored = sentences(result.path("md").read_text())
     again = f"peakward report {result.name}.json --markdown {result.name}.md --force"
     assert stored == today, f"expected today's sentences, got others: {again}"

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from peakward.report.documents import document
 from peakward.report.html import render
+from peakward.report.study import document
 
 pytestmark = pytest.mark.full
 

@@ -12,7 +12,7 @@ from peakward.lab.measure.sweep import Sweep
 from peakward.models.scaling_fits import HOFFMANN_UNROUNDED, SCALING_FITS
 from peakward.records.measurement import Measurement
 from peakward.records.study import Study
-from peakward.report.study import document
+from peakward.report.study import of_any_study
 from peakward.store.database import Store
 from peakward.studies.execute import execute
 from peakward.studies.registry import STUDIES
@@ -57,7 +57,7 @@ def check(study: Study) -> None:
         for each in conclusion.evidence:
             assert set(each.from_ids) <= ids
     assert study.conclusions
-    document(study)
+    of_any_study(study)
 
 
 @pytest.mark.usefixtures("handed_on")

@@ -24,7 +24,7 @@ from peakward.records.plan import DryRun, Plan, ServingPlan
 from peakward.records.profile import Profile
 from peakward.records.result import Result
 from peakward.records.study import Studies, Study
-from peakward.report import any_record, documents, dry_run, findings, serving_plan
+from peakward.report import any_record, dry_run, findings, serving_plan, study
 from peakward.report import lever_ledger as ledger_page
 from peakward.report import memory as memory_pages
 from peakward.report import plan as plan_pages
@@ -56,9 +56,9 @@ def document(found: Result) -> Document:
     """Its whole report."""
     match said := record(found):
         case Study():
-            return documents.document(said)
+            return study.document(said)
         case Studies():
-            return documents.together([documents.document(each) for each in said.studies])
+            return study.together([study.document(each) for each in said.studies])
         case Plan():
             return plan_pages.whole(said)
         case ServingPlan():

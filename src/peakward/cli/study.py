@@ -28,7 +28,7 @@ from peakward.records.case import Case, Configuration, ModelCase, Precision, Wor
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Environment
 from peakward.records.study import Column, Studies, Table
-from peakward.report import documents
+from peakward.report import study
 from peakward.report.document import Document, TableBlock
 from peakward.studies import registry
 from peakward.studies.attention_arms import PRECISIONS
@@ -108,7 +108,7 @@ def main(given: Options, command: str) -> int:
         found = studies(
             names, scope, here, Path(given.results.db), command=command, observer=watching
         )
-    document = documents.together([documents.document(each) for each in found])
+    document = study.together([study.document(each) for each in found])
     record = found[0] if given.name is not None else Studies(studies=found)
     output.show(record, targets, as_json=given.results.json, document=document)
     if not found[-1].complete:

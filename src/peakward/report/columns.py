@@ -1,6 +1,10 @@
-"""The roles of a table's columns: row names, sentences, figures."""
+"""A table's columns: their roles (row names, sentences, figures), and their text wrapped between words.
+
+A line ends at a space. A name wider than a line breaks behind `::`, `_`, `<`, `,` and the like.
+"""
 
 import itertools
+import re
 
 import msgspec
 
@@ -8,8 +12,6 @@ from peakward.records.study import Column, Table
 
 PROSE = 32
 """A text column with a longer cell is prose: it may wrap, or stand apart from its table."""
-
-
 SPREAD = "95% interval"
 """The heading of a text column whose estimates each have an interval contains this."""
 
@@ -54,3 +56,60 @@ def name_columns(table: Table) -> tuple[int, ...]:
         range(len(table.columns)),
     )
     return tuple(leading)
+
+
+LONGEST_NAME = 120
+"""The most characters of a name in a terminal. Kernels of matrix libraries have two hundred and more."""
+_PART = re.compile(r"(?:[^\W_]|(?<=\d)\.(?=\d))+[\W_]*|[\W_]+")
+"""A part of a word: letters and digits with a decimal point among them and the separators behind, or
+separators alone."""
+
+
+def parts(word: str) -> list[str]:
+    """The parts of a word between which it may break. Joined they are the word."""
+    return _PART.findall(word)
+
+
+def longest_part(text: str) -> int:
+    """The smallest width at which no part of a word breaks."""
+    return max((len(part) for word in text.split(" ") for part in parts(word)), default=0)
+
+
+def wrap(text: str, width: int) -> str:
+    """The text in lines of at most `width`, broken at spaces, then between the parts of a wider word.
+
+    A single part that is wider than a line breaks at the line's end.
+    """
+    return "\n".join(line for given in text.split("\n") for line in _lines(given, max(width, 1)))
+
+
+def cut(name: str, most: int = LONGEST_NAME) -> str:
+    """The name with whole parts left out of its middle where it is longer than `most`. Its ends tell more."""
+    if len(name) <= most:
+        return name
+    pieces = parts(name)
+    head, tail = "", ""
+    for piece in pieces:
+        if len(head) + len(piece) > most * 2 // 3:
+            break
+        head += piece
+    for piece in reversed(pieces):
+        if len(tail) + len(piece) > most // 3:
+            break
+        tail = piece + tail
+    return f"{head}…{tail}" if head + tail else f"{name[:most]}…"
+
+
+def _lines(text: str, width: int) -> list[str]:
+    lines = [""]
+    for word in text.split(" "):
+        whole = len(word) <= width
+        for position, piece in enumerate([word] if whole else parts(word)):
+            gap = " " if position == 0 and lines[-1] else ""
+            if lines[-1] and len(lines[-1]) + len(gap) + len(piece) > width:
+                lines.append("")
+                gap = ""
+            lines[-1] += gap + piece
+            while len(lines[-1]) > width:
+                lines[-1:] = [lines[-1][:width], lines[-1][width:]]
+    return lines

@@ -1,11 +1,12 @@
 """Numbers for readers: three significant figures, with a prefix where the unit takes one.
 
 Bytes take binary prefixes (GiB is 2**30), rates of bytes decimal ones (GB/s is 1e9). None is "–". Text in a
-numeric column (for example a status) prints unchanged.
+numeric column (for example a status) prints unchanged, and a view may colour some words (`tone`): the words
+alone carry the meaning.
 """
 
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from peakward.records.measurement import Interval
 from peakward.records.study import Cell, Unit
@@ -28,7 +29,6 @@ class Prefix(NamedTuple):
 
 Scale = tuple[Prefix, ...]
 """Prefixes, largest first. A value that reaches none of them takes the last."""
-
 SCALES: dict[Unit, Scale] = {
     "text": (Prefix(1.0, ""),),
     "name": (Prefix(1.0, ""),),
@@ -182,3 +182,30 @@ def _sign(value: float) -> str:
 
 def _rounded(value: float, figures: int) -> float:
     return float(f"{value:.{figures - 1}e}")
+
+
+Tone = Literal["good", "bad", "doubtful", "muted"]
+TONES: dict[str, Tone] = {
+    "gain confirmed": "good",
+    "makes it run": "good",
+    "ok": "good",
+    "holds": "good",
+    "stable": "good",
+    "rejected": "bad",
+    "violated": "bad",
+    "oom": "bad",
+    "timeout": "bad",
+    "crashed": "bad",
+    "invalid": "bad",
+    "inconclusive": "doubtful",
+    "unstable": "doubtful",
+    "throttled": "doubtful",
+    "not computed": "muted",
+    "not measured": "muted",
+    "refused": "muted",
+}
+
+
+def tone(cell: Cell) -> Tone | None:
+    """The tone of a cell that is such a word."""
+    return TONES.get(cell) if isinstance(cell, str) else None

@@ -11,8 +11,7 @@ from peakward.records.study import Plot
 from peakward.report.charts import draw
 from peakward.report.columns import prose_columns
 from peakward.report.document import Block, Document
-from peakward.report.format import format_cell, is_numeric
-from peakward.report.tones import tone
+from peakward.report.format import format_cell, is_numeric, tone
 
 WIDE, NARROW = 1040, 350
 """Widths in pixels. Each plot is drawn for a desk and for a phone, and the page shows the one that fits."""

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 
 from peakward.records.study import Cell, Column, Plot, Table
-from peakward.report import plot_text
+from peakward.report import plots
 from peakward.report.document import (
     Block,
     Code,
@@ -112,8 +112,8 @@ def _cell(cell: Cell, column: Column) -> str:
 
 def _plot(plot: Plot) -> str:
     if plot.kind != "bars":
-        return _table(plot_text.table(plot))
-    return f"**{escape(plot.title)}**\n\n" + _fenced("\n".join(plot_text.bars(plot, WIDTH)), "text")
+        return _table(plots.table(plot))
+    return f"**{escape(plot.title)}**\n\n" + _fenced("\n".join(plots.bars(plot, WIDTH)), "text")
 
 
 def _fenced(text: str, language: str) -> str:

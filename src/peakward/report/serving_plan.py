@@ -16,7 +16,7 @@ from peakward.report.document import (
     TableBlock,
 )
 from peakward.report.format import format_cell
-from peakward.report.plan.tables import fits
+from peakward.report.plan_tables import fits
 
 CONVENTIONS = (
     "Times are floors: each step takes the longer of its model FLOPs over the device's matmul "

@@ -1,9 +1,11 @@
-"""The report of any study but `run`: its own tables, plots and conclusions."""
+"""Reports of studies: of any but `run` by its own tables, plots and conclusions, and of several together."""
+
+from collections.abc import Sequence
 
 from peakward.records.measurement import Measurement
 from peakward.records.study import Column, Conclusion, Plot, Study, Table
-from peakward.report import provenance
-from peakward.report.cases import label
+from peakward.report import provenance, run
+from peakward.report.cases import brief, label
 from peakward.report.document import (
     Block,
     Document,
@@ -16,10 +18,9 @@ from peakward.report.document import (
     TableBlock,
 )
 from peakward.report.format import format_cell, format_duration
-from peakward.report.reasons import brief
 
 
-def document(study: Study) -> Document:
+def of_any_study(study: Study) -> Document:
     """The whole report of a study, from its record alone."""
     sections = (
         Section(
@@ -109,3 +110,30 @@ def _evidence(conclusions: tuple[Conclusion, ...]) -> tuple[Block, ...]:
         Column(name=name) for name in ("conclusion", "quantity", "value", "computed from")
     )
     return (TableBlock(table=Table(title="", columns=columns, rows=rows)),)
+
+
+def document(study: Study) -> Document:
+    """The study's report.
+
+    Raises:
+        PeakwardError: a `run` without its baseline, or a figure that cannot be true.
+    """
+    return run.document(study) if study.name == "run" else of_any_study(study)
+
+
+def together(found: Sequence[Document]) -> Document:
+    """One document for several: each study's opening becomes a section, followed by its own sections."""
+    if len(found) == 1:
+        return found[0]
+    sections: list[Section] = []
+    for each in found:
+        sections.append(Section(title=each.title, blocks=each.blocks))
+        sections += [
+            Section(title=f"{each.title}: {part.title}", blocks=part.blocks, folded=part.folded)
+            for part in each.sections
+        ]
+    return Document(
+        title="Studies",
+        headline="; ".join(each.headline for each in found),
+        sections=tuple(sections),
+    )

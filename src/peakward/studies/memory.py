@@ -13,7 +13,16 @@ from peakward.records.measurement import Measurement, Phase
 from peakward.records.memory import CaseMemory, PhasePeak
 from peakward.records.study import Cell, Column, Conclusion, Plot, Series, Table
 from peakward.records.study import Point as Mark
-from peakward.report import step_clock
+from peakward.report.run.memory import (
+    PEAK_COLUMNS,
+    PEAKS_NOTE,
+    PEAKS_TITLE,
+    QUEUE_COLUMNS,
+    QUEUE_NOTE,
+    QUEUE_TITLE,
+    peak_rows,
+    queue_rows,
+)
 from peakward.studies import cases, values
 from peakward.studies.cases import model_case, with_levers
 from peakward.studies.claims import Sentence, known, least, most
@@ -482,16 +491,16 @@ STUDY = Study(
             note="Lines are those of Python that a GPU's allocator saw; the backward pass has none.",
         ),
         clock(
-            step_clock.PEAKS_TITLE,
-            step_clock.PEAK_COLUMNS,
-            step_clock.peak_rows,
-            step_clock.PEAKS_NOTE,
+            PEAKS_TITLE,
+            PEAK_COLUMNS,
+            peak_rows,
+            PEAKS_NOTE,
         ),
         clock(
-            step_clock.QUEUE_TITLE,
-            step_clock.QUEUE_COLUMNS,
-            step_clock.queue_rows,
-            step_clock.QUEUE_NOTE,
+            QUEUE_TITLE,
+            QUEUE_COLUMNS,
+            queue_rows,
+            QUEUE_NOTE,
         ),
         table(
             "Predicted beside held",

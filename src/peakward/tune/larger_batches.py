@@ -19,7 +19,7 @@ from peakward.records.measurement import Measurement, Protocol
 from peakward.records.study import Cell, Column, Conclusion, Evidence, Study, Table
 from peakward.report.cases import label
 from peakward.report.format import format_cell
-from peakward.report.run.batches import TITLE
+from peakward.report.run.sections import BATCHES_TITLE
 from peakward.tune.bench import Bench
 from peakward.tune.ledger import Undone
 
@@ -95,7 +95,7 @@ def _limited(case: ModelCase, limit_bytes: int) -> ModelCase:
 def table(measured: Sequence[Measurement]) -> Table:
     """The baseline, the best at its batch, and the larger batches."""
     return Table(
-        title=TITLE,
+        title=BATCHES_TITLE,
         columns=(
             Column(name="batch size", unit="count"),
             Column(name="step", unit="s"),

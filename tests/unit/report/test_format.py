@@ -1,11 +1,14 @@
+"""Numbers for readers: three significant figures, with a prefix where the unit takes one."""
+
 import math
 import re
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peakward.records.measurement import Interval
+from peakward.records.measurement import Interval, Status, Verdict
 from peakward.report.format import (
     LEAST_SHARE,
     SCALES,
@@ -15,6 +18,7 @@ from peakward.report.format import (
     format_interval,
     format_spread,
     is_numeric,
+    tone,
 )
 
 UNITS = [unit for unit in SCALES if unit != "text"]
@@ -158,3 +162,19 @@ def test_durations(seconds, text):
 
 def test_every_unit_but_those_of_words_is_numeric():
     assert [unit for unit in SCALES if not is_numeric(unit)] == ["text", "name"]
+
+
+def test_every_status_and_verdict_has_a_tone():
+    words = [
+        *get_args(Status),
+        *get_args(Verdict),
+        "gain confirmed",
+        "makes it run",
+        "rejected",
+        "inconclusive",
+    ]
+    assert [word for word in words if tone(word) is None] == []
+
+
+def test_nothing_else_has():
+    assert tone("sdpa") is tone(1.0) is tone(None) is None

@@ -18,8 +18,8 @@ import peakward.records
 from peakward.records.codec import from_json, to_json
 from peakward.records.errors import printable
 from peakward.records.study import Column, Study, Table
-from peakward.report import documents, markdown, terminal
 from peakward.report import html as html_view
+from peakward.report import markdown, study, terminal
 from peakward.report.document import Document
 
 HOSTILE = (
@@ -198,7 +198,7 @@ def _inner(hint: Any) -> tuple[Any, ...]:
 
 def test_a_stored_study_that_was_made_hostile_is_shown_as_text(bench_study: Study) -> None:
     hostile = from_json(to_json(spoilt(bench_study, Study)), Study)
-    document = documents.document(hostile)
+    document = study.document(hostile)
     assert SHOWN in "".join(texts_of(document))
     assert all(text.isprintable() for text in texts_of(document))
     for width in (40, 100):

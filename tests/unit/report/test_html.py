@@ -6,8 +6,8 @@ from html.parser import HTMLParser
 import msgspec
 import pytest
 
-from peakward.report.documents import document
 from peakward.report.html import render
+from peakward.report.study import document
 
 EVIL = "<script>alert(1)</script>\"'&"
 

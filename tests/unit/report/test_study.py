@@ -1,8 +1,14 @@
+"""Reports of studies: of any but `run` by its own tables, plots and conclusions, and of several together."""
+
+import subprocess
+import sys
+
 import msgspec
 
 from peakward.records.study import Plot, Series
+from peakward.report import run, study
 from peakward.report.document import Items, Note, PlotBlock, TableBlock
-from peakward.report.study import document
+from peakward.report.study import of_any_study
 
 
 def section(shown, title):
@@ -10,13 +16,13 @@ def section(shown, title):
 
 
 def test_conclusions_come_first_and_an_early_end_is_said(bench_study):
-    shown = document(bench_study)
+    shown = of_any_study(bench_study)
     assert isinstance(shown.blocks[0], Note)
     assert shown.blocks[1] == Items(texts=(bench_study.conclusions[0].text,))
 
 
 def test_an_oom_is_a_result_with_its_reason(bench_study):
-    (block,) = section(document(bench_study), "Cases that did not run").blocks
+    (block,) = section(of_any_study(bench_study), "Cases that did not run").blocks
     assert block.table.rows == (
         (
             "2.7B 4 × 512 forward, fp32, naive attention, eager",
@@ -27,12 +33,12 @@ def test_an_oom_is_a_result_with_its_reason(bench_study):
 
 
 def test_every_number_of_a_conclusion_is_traced(bench_study):
-    (block,) = section(document(bench_study), "Evidence").blocks
+    (block,) = section(of_any_study(bench_study), "Evidence").blocks
     assert block.table.rows[0][1:] == ("2.7B over small, time", "28.7×", "m-1, m-4")
 
 
 def test_its_own_tables_and_plots_are_shown(bench_study):
-    shown = document(bench_study)
+    shown = of_any_study(bench_study)
     assert section(shown, "Results").blocks == (
         TableBlock(table=bench_study.tables[0], sortable=True),
     )
@@ -49,7 +55,7 @@ def test_a_plot_of_nothing_is_left_out(bench_study):
         y_unit="s",
         series=(Series(name="a", points=()),),
     )
-    shown = document(msgspec.structs.replace(bench_study, plots=(empty, *bench_study.plots)))
+    shown = of_any_study(msgspec.structs.replace(bench_study, plots=(empty, *bench_study.plots)))
     assert PlotBlock(plot=empty) not in section(shown, "Plots").blocks
 
 
@@ -62,10 +68,24 @@ def test_sections_without_content_are_left_out(bench_study):
         notes=(),
         conclusions=(),
     )
-    titles = [each.title for each in document(bare).sections]
+    titles = [each.title for each in of_any_study(bare).sections]
     assert titles == ["Results", "Reproduce", "Conventions", "Environment"]
-    assert document(bare).headline == "1 case on AMD Ryzen 7 7840U"
+    assert of_any_study(bare).headline == "1 case on AMD Ryzen 7 7840U"
 
 
 def test_the_headline_counts_what_failed(bench_study):
-    assert document(bench_study).headline == "6 cases on AMD Ryzen 7 7840U, 1 of them not ok"
+    assert of_any_study(bench_study).headline == "6 cases on AMD Ryzen 7 7840U, 1 of them not ok"
+
+
+def test_a_run_has_its_own_report(run_study, bench_study):
+    assert study.document(run_study) == run.document(run_study)
+    assert study.document(bench_study) == study.of_any_study(bench_study)
+
+
+def test_building_a_document_loads_no_view():
+    code = (
+        "import sys, peakward.report.study, peakward.report.comparison\n"
+        "print(*{'rich', 'jinja2', 'torch', 'xml'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import MemoryUse, Protocol, Run, Validity
-from peakward.report.terminal_table import lay_out
+from peakward.report.terminal import lay_out
 from peakward.studies import comparison
 
 

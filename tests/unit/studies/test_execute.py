@@ -10,7 +10,7 @@ from peakward.models.scaling_fits import HOFFMANN_UNROUNDED, SCALING_FITS
 from peakward.records.codec import from_json, to_json
 from peakward.records.measurement import Validity
 from peakward.records.study import Study
-from peakward.report.study import document
+from peakward.report.study import of_any_study
 from peakward.studies import execute as execute_module
 from peakward.studies.execute import execute
 from peakward.studies.registry import STUDIES
@@ -44,7 +44,7 @@ def test_a_study_is_complete_stored_and_sound(name, device, setting, lab):
     assert len(study.measurements) == len(bench.asked) == len(set(bench.asked))
     assert study.conclusions
     assert study.tables
-    document(study)
+    of_any_study(study)
 
 
 @pytest.mark.parametrize("name", OF_CASES)
@@ -71,7 +71,7 @@ def test_what_is_computed_stands_on_the_catalogue_and_on_no_calibration(setting,
         for each in conclusion.evidence:
             assert each.from_ids, (conclusion.text, each.quantity)
             assert set(each.from_ids) <= names
-    assert document(study).headline == "Computed from published figures: nothing was measured"
+    assert of_any_study(study).headline == "Computed from published figures: nothing was measured"
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -82,7 +82,7 @@ def test_what_measures_the_device_stands_on_its_calibration(device, setting, lab
     for conclusion in study.conclusions:
         for each in conclusion.evidence:
             assert each.from_ids == (study.calibration.id,)
-    assert document(study).headline == "Calibration of a device"
+    assert of_any_study(study).headline == "Calibration of a device"
 
 
 def test_a_calibration_ended_by_ctrl_c_leaves_the_study_incomplete_and_empty(setting, lab):
@@ -95,7 +95,7 @@ def test_a_calibration_ended_by_ctrl_c_leaves_the_study_incomplete_and_empty(set
     study = run("hierarchy", bench)
     assert not study.complete
     assert (study.tables, study.conclusions, bench.calibrations) == ((), (), [])
-    document(study)
+    of_any_study(study)
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -121,7 +121,7 @@ def test_an_interrupted_study_keeps_what_it_has(name, n, setting, lab):
     assert not study.complete
     assert len(study.measurements) == n
     assert bench.studies == [study]
-    document(study)
+    of_any_study(study)
 
 
 def test_a_case_ended_by_ctrl_c_leaves_the_study_incomplete(setting, lab):

@@ -1,5 +1,19 @@
-"""Plots drawn as SVG for the HTML page."""
+"""Plots drawn as SVG text for the HTML page."""
 
-from peakward.report.charts.draw import draw
+from xml.etree import ElementTree as ET
 
-__all__ = ["draw"]
+from peakward.records.study import Plot
+from peakward.report.charts.bars import draw_bars
+from peakward.report.charts.lines import draw_lines, draw_roofline
+
+
+def draw(plot: Plot, width: float) -> str:
+    """The plot as an `<svg>` element `width` pixels wide; every name in it is escaped."""
+    match plot.kind:
+        case "lines":
+            root = draw_lines(plot, width)
+        case "bars":
+            root = draw_bars(plot, width)
+        case "roofline":
+            root = draw_roofline(plot, width)
+    return ET.tostring(root, encoding="unicode")

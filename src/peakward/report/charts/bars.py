@@ -6,11 +6,11 @@ import msgspec
 
 from peakward.records.measurement import Interval
 from peakward.records.study import Plot, Point
-from peakward.report.charts import canvas, scale
+from peakward.report.charts import axes, canvas
+from peakward.report.charts.axes import Linear
 from peakward.report.charts.canvas import LINE, box, colour, line, text, width_of
-from peakward.report.charts.scale import Linear
 from peakward.report.format import format_cell, format_spread
-from peakward.report.plot_parts import marks, measured
+from peakward.report.plots import marks, measured
 
 BAR, BAR_GAP, GROUP_GAP = 16, 3, 9
 
@@ -92,7 +92,7 @@ def _layout(plot: Plot, groups: dict[str, list[Bar]], width: float) -> Layout:
         width=width,
         height=top + body + 2.5 * LINE,
         top=top,
-        x=scale.from_zero(
+        x=axes.from_zero(
             (end for end in ends if end is not None),
             left,
             left + room,
@@ -135,9 +135,7 @@ def _grid(root: ET.Element, plot: Plot, layout: Layout) -> None:
         x = layout.x.at(value)
         line(root, (x, layout.top - 4), (x, bottom), "grid")
         anchor: canvas.Anchor = "start" if x < LINE else "middle"
-        text(
-            root, x, bottom + 14, scale.tick_label(value, plot.y_unit), anchor=anchor, style="tick"
-        )
+        text(root, x, bottom + 14, axes.tick_label(value, plot.y_unit), anchor=anchor, style="tick")
     text(root, layout.x.end, bottom + 14 + LINE, plot.y_label, anchor="end", style="axis")
 
 

@@ -8,7 +8,7 @@ from peakward.records.plan import Forecast
 from peakward.records.prediction import OperatorTime, StepTime
 from peakward.records.profile import CaseProfile, OperatorRate
 from peakward.records.study import Cell, Column, Study, Table, Unit
-from peakward.report import never_measured
+from peakward.report import plan_tables
 from peakward.report.document import Block, Note, Section, TableBlock
 from peakward.report.format import MINUS, format_cell, format_spread
 from peakward.report.run.investigation import Investigation, Point
@@ -97,7 +97,9 @@ def _whole(told: Iterable[Told]) -> Table:
             Column(name="residual"),
         ),
         rows=tuple(rows),
-        note=" ".join(filter(None, (_ABOUT, never_measured.said(f.time for _, f, _ in told)))),
+        note=" ".join(
+            filter(None, (_ABOUT, plan_tables.guessed_kernels(f.time for _, f, _ in told)))
+        ),
     )
 
 

@@ -5,10 +5,9 @@ from collections import Counter
 from peakward.records.case import LeverCase
 from peakward.records.lever import Trial
 from peakward.records.study import Cell, Column, Study, Table
-from peakward.report.cases import settings
+from peakward.report.cases import brief, settings
 from peakward.report.columns import spread_column
 from peakward.report.format import format_cell, format_spread
-from peakward.report.reasons import brief
 from peakward.report.run.investigation import (
     Investigation,
     cumulative_speedups,

@@ -25,22 +25,10 @@ from peakward.report.document import (
     TableBlock,
 )
 from peakward.report.format import format_cell
-from peakward.report.run import (
-    batches,
-    findings,
-    floor,
-    foretold,
-    in_code,
-    levers,
-    memory,
-    pareto,
-    plots,
-    summary,
-    where,
-)
-from peakward.report.run.figures import figures
+from peakward.report.run import foretold, levers, memory, plots, sections, summary, where
 from peakward.report.run.investigation import Investigation, Point, read
 from peakward.report.run.levers import base_name
+from peakward.report.run.summary import figures
 from peakward.report.run.warnings import warnings
 from peakward.stats.pairs import reread
 
@@ -62,14 +50,14 @@ def document(study: Study) -> Document:
             for section in (
                 _composition(found),
                 _in_code(found),
-                findings.section(study, found),
+                sections.findings_section(study, found),
                 _floor(study, found),
                 foretold.section(study, found),
                 where.section(study, found),
                 memory.section(study, found),
                 _levers(study, found),
-                batches.section(study),
-                pareto.section(study, found),
+                sections.batches_section(study),
+                plots.pareto_section(study, found),
                 _validity(found),
                 _numerics(study, found),
                 provenance.notes(study),
@@ -139,7 +127,7 @@ def _opening(study: Study, found: Investigation) -> tuple[Block, ...]:
     return (
         *((Figures(figures=shown),) if shown else ()),
         *(Note(text=text) for text in warnings(study, found)),
-        *findings.first(study, found),
+        *sections.first_findings(study, found),
         *(Note(text=text) for text in levers.unconfirmed(study, found)),
         *(_again("best", study) if found.best else ()),
         _facts(study, found),
@@ -198,9 +186,9 @@ def _model(case: LeverCase, found: Investigation) -> str:
 
 
 def _floor(study: Study, found: Investigation) -> Section:
-    tables = [floor.phase_table(point) for point in found.points]
+    tables = [summary.phase_table(point) for point in found.points]
     blocks: list[Block] = [*_tables(summary.speed_table(found), *tables)]
-    rates = floor.ceilings(study, found)
+    rates = summary.ceilings(study, found)
     if rates.facts:
         blocks += [Paragraph(text="The ceilings behind the floors:"), rates]
     blocks += _plots(plots.roofline(found))
@@ -231,7 +219,7 @@ def _in_code(found: Investigation) -> Section:
     best = None if found.best is None else found.best.case
     if not isinstance(base, ModuleCase) or not isinstance(best, ModuleCase):
         return Section(title="In your own code", blocks=())
-    return in_code.section(base, best)
+    return sections.code_section(base, best)
 
 
 def _reproduction(study: Study, found: Investigation) -> Section:

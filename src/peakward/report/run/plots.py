@@ -1,18 +1,31 @@
-"""The two plots of a run: step times by composition step, and the roofline."""
+"""The plots of a run: step times by composition step, the roofline, and the Pareto front with its table.
 
+A configuration is on the front if no other beats it in time, memory, energy and numerics.
+"""
+
+import math
 import statistics
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from peakward.records.lever import Trial
+from peakward.records.case import LeverCase, same_work
+from peakward.records.lever import NumericsClass, Trial
+from peakward.records.measurement import Interval
 from peakward.records.prediction import Prediction
-from peakward.records.study import Plot, Point, Series
-from peakward.report.plot_parts import FLOOR
-from peakward.report.run.efficiency import (
+from peakward.records.study import Column, Plot, Point, Series, Study, Table
+from peakward.report.cases import settings
+from peakward.report.columns import spread_column, without_empty
+from peakward.report.document import Section, TableBlock
+from peakward.report.format import format_spread
+from peakward.report.plots import FLOOR
+from peakward.report.run.investigation import (
+    Investigation,
     compulsory_bytes,
     efficiency,
     model_flops,
 )
-from peakward.report.run.investigation import Investigation
 from peakward.report.run.investigation import Point as Configuration
+from peakward.stats.pairs import inverted
 
 
 def step_times(read: Investigation) -> Plot | None:
@@ -130,3 +143,197 @@ def _roof(prediction: Prediction, low: float, high: float) -> Series:
             Point(x=high, y=rate),
         ),
     )
+
+
+STRICTEST_FIRST: tuple[NumericsClass, ...] = ("exact", "reordered", "approximate")
+NEAR = 0.01
+"""A smaller difference in time or energy counts as none, because screenings repeat only to about that."""
+
+
+class Seen(NamedTuple):
+    """A timed configuration."""
+
+    case: LeverCase
+    step_s: float
+    ratio: Interval
+    """Its step time over the baseline's, from all trials that lead there."""
+    peak_bytes: int
+    step_j: float | None
+    numerics: NumericsClass
+    """The weakest class of the levers between the baseline and it."""
+    confirmed: bool
+
+
+SAME = Interval(estimate=1.0, low=1.0, high=1.0)
+UNKNOWN = Interval(estimate=1.0, low=0.0, high=math.inf)
+
+
+def pareto_section(study: Study, read: Investigation) -> Section:
+    """The front; empty where fewer than two configurations are left."""
+    found = pareto_front(seen(study.trials, read.baseline.case))
+    blocks = () if len(found) < 2 else (TableBlock(table=without_empty(_table(found, read))),)
+    return Section(title="Other good configurations", blocks=blocks)
+
+
+def seen(trials: tuple[Trial, ...], baseline: LeverCase) -> tuple[Seen, ...]:
+    """Each configuration once, by its furthest trial. Configurations with wrong numbers are left out.
+
+    Two passes are needed: a lever may have been screened on a base that was confirmed only later.
+    """
+    found: dict[LeverCase, Seen] = {}
+    by_stage = sorted(trials, key=lambda each: each.stage == "confirmed")
+    for trial in (*by_stage, *by_stage):
+        if not trial.pairs or not same_work(trial.candidate, baseline):
+            continue
+        if trial.numerics is not None and trial.numerics.verdict != "holds":
+            found.pop(trial.candidate, None)
+            continue
+        direct = trial.base == baseline
+        if direct:
+            _enter(found, _of_baseline(trial))
+        known = found.get(trial.candidate)
+        # A trial against the baseline itself says more than the product of the steps between.
+        if direct or known is None or not known.confirmed or known.ratio == UNKNOWN:
+            _enter(found, _of_candidate(trial, found.get(trial.base)))
+    return tuple(found.values())
+
+
+def pareto_front(found: tuple[Seen, ...]) -> tuple[Seen, ...]:
+    """The configurations that no other beats in one respect without being worse in another, fastest first.
+
+    A configuration that was not shown to differ from the baseline ranks beside it and never above: the
+    estimate of an interval that holds 1 is no ground for a rank.
+    """
+    left = [one for one in found if not any(_beats(other, one) for other in found)]
+    return tuple(sorted(left, key=_rank))
+
+
+def _rank(one: Seen) -> tuple[float, bool, float]:
+    shown = one.ratio if _differs(one.ratio) else SAME
+    return shown.estimate, one.ratio != SAME, one.ratio.estimate
+
+
+def _differs(ratio: Interval) -> bool:
+    return ratio.high < 1 or ratio.low > 1
+
+
+def _enter(found: dict[LeverCase, Seen], one: Seen | None) -> None:
+    if one is not None and not (one.case in found and found[one.case].confirmed > one.confirmed):
+        found[one.case] = one
+
+
+def _of_baseline(trial: Trial) -> Seen | None:
+    if trial.base_peak_bytes is None:
+        return None
+    return Seen(
+        case=trial.base,
+        step_s=_middle([pair.base_s for pair in trial.pairs]),
+        ratio=SAME,
+        peak_bytes=trial.base_peak_bytes,
+        step_j=_counted([pair.base_j for pair in trial.pairs]),
+        numerics="exact",
+        confirmed=trial.stage == "confirmed",
+    )
+
+
+def _of_candidate(trial: Trial, below: Seen | None) -> Seen | None:
+    if trial.candidate_peak_bytes is None:
+        return None
+    kind = trial.numerics.declared if trial.numerics is not None else "approximate"
+    return Seen(
+        case=trial.candidate,
+        step_s=_middle([pair.candidate_s for pair in trial.pairs]),
+        ratio=_over_baseline(below, trial.time_ratio),
+        peak_bytes=trial.candidate_peak_bytes,
+        step_j=_counted([pair.candidate_j for pair in trial.pairs]),
+        numerics=_weaker("approximate" if below is None else below.numerics, kind),
+        confirmed=trial.stage == "confirmed",
+    )
+
+
+def _over_baseline(below: Seen | None, ratio: Interval | None) -> Interval:
+    """The product of both ratios, as wide as both intervals together: they were measured in different
+    processes."""
+    if below is None or ratio is None or below.ratio == UNKNOWN:
+        return UNKNOWN
+    return Interval(
+        estimate=below.ratio.estimate * ratio.estimate,
+        low=below.ratio.low * ratio.low,
+        high=below.ratio.high * ratio.high,
+    )
+
+
+def _middle(values: Sequence[float]) -> float:
+    return sorted(values)[len(values) // 2]
+
+
+def _counted(joules: Sequence[float | None]) -> float | None:
+    counted = [each for each in joules if each is not None]
+    return _middle(counted) if len(counted) == len(joules) else None
+
+
+def _weaker(one: NumericsClass, other: NumericsClass) -> NumericsClass:
+    return max(one, other, key=STRICTEST_FIRST.index)
+
+
+def _beats(other: Seen, one: Seen) -> bool:
+    """Whether it is as good in every respect and better in one. Times differ only where their intervals show
+    it."""
+    if other is one or STRICTEST_FIRST.index(other.numerics) > STRICTEST_FIRST.index(one.numerics):
+        return False
+    ratios = [_time_ratio(other, one), other.peak_bytes / one.peak_bytes]
+    if other.step_j is not None and one.step_j is not None:
+        ratios.append(other.step_j / one.step_j)
+    if max(ratios) > 1 + NEAR:
+        return False
+    stricter = STRICTEST_FIRST.index(other.numerics) < STRICTEST_FIRST.index(one.numerics)
+    return min(ratios) < 1 - NEAR or stricter
+
+
+def _time_ratio(other: Seen, one: Seen) -> float:
+    """The ratio of the times; 1 where their intervals overlap."""
+    apart = other.ratio.high < one.ratio.low or other.ratio.low > one.ratio.high
+    return other.ratio.estimate / one.ratio.estimate if apart else 1.0
+
+
+def _table(found: tuple[Seen, ...], read: Investigation) -> Table:
+    common = settings(read.baseline.case)
+    return Table(
+        title="",
+        columns=(
+            Column(name="configuration"),
+            spread_column("speed-up"),
+            Column(name="peak memory", unit="bytes"),
+            Column(name="energy a step", unit="j"),
+            Column(name="numerics"),
+            Column(name="known by"),
+        ),
+        rows=tuple(
+            (
+                " + ".join(each for each in settings(one.case) if each not in common) or "baseline",
+                _speedup(one),
+                one.peak_bytes,
+                one.step_j,
+                one.numerics,
+                "pairs" if one.confirmed else "a screening",
+            )
+            for one in found
+        ),
+        note=f"Configurations that no other tried one beats in {_respects(found)} at once. "
+        f"Differences under {NEAR:.0%}, and times with overlapping intervals, count as equal. "
+        "Speed-up: over the baseline, as the product of the trials that lead there. Numerics: "
+        "the weakest class of the levers in between, or approximate where it was not "
+        "checked.",
+    )
+
+
+def _speedup(one: Seen) -> str | None:
+    if one.ratio in (SAME, UNKNOWN):
+        return None
+    return format_spread(inverted(one.ratio), "ratio")
+
+
+def _respects(found: tuple[Seen, ...]) -> str:
+    """The compared respects. Energy is one only where it was counted."""
+    counted = any(each.step_j is not None for each in found)
+    return f"time, peak memory{', energy' if counted else ''} and numerics"

@@ -1,12 +1,78 @@
-"""Baseline and best side by side: speed, statistics, the device's sensors."""
+"""Baseline and best side by side: large figures, speed, statistics, sensors, and the floor's share."""
 
 from peakward.records.measurement import Interval, Measurement
-from peakward.records.study import Cell, Column, Table
+from peakward.records.prediction import PhaseFloor, Prediction
+from peakward.records.study import Cell, Column, Study, Table, Unit
+from peakward.report.cases import brief, settings
 from peakward.report.columns import spread_column
-from peakward.report.format import format_cell, format_spread
-from peakward.report.reasons import brief
-from peakward.report.run.efficiency import efficiency
-from peakward.report.run.investigation import Investigation, Point
+from peakward.report.document import Fact, Facts, Figure
+from peakward.report.format import format_cell, format_estimate, format_interval, format_spread
+from peakward.report.run.investigation import (
+    Investigation,
+    Point,
+    compulsory_bytes,
+    efficiency,
+    measured_matmul_rate,
+    model_flops,
+    quotient,
+)
+
+SHARES_OF_A_RATE = ("MFU", "ceiling share", "share of floor")
+"""These shares compare two configurations only in the same compute type: 46% of 67 TFLOP/s in fp32 is less
+than 30% of 989 in bf16."""
+
+
+def figures(read: Investigation) -> tuple[Figure, ...]:
+    """The speed-up, then the best configuration's figures beside the baseline's."""
+    before, after = _values(read.baseline), _values(read.points[-1])
+    found = [_speedup(read)]
+    for name, (value, unit) in after.items():
+        old = before[name][0] if read.best else None
+        if name in SHARES_OF_A_RATE and not _same_compute_type(read):
+            detail = named_peak(read.points[-1]) if name == "MFU" else None
+            found.append(_figure(name, value, None if detail is None else f"of {detail}", unit))
+        else:
+            found.append(_figure(name, value, _beside(old, unit), unit))
+    return tuple(figure for figure in found if figure is not None)
+
+
+def _values(point: Point) -> dict[str, tuple[Cell, Unit]]:
+    known = efficiency(point)
+    return {
+        "step": (known.step_s, "s"),
+        "throughput": (known.tokens_per_s, "tokens_per_s"),
+        "MFU": (known.mfu, "share"),
+        # Without a datasheet the measured ceiling takes its place.
+        "ceiling share": (known.ceiling_share if known.mfu is None else None, "share"),
+        "share of floor": (known.floor_share, "share"),
+        "peak memory": (peak_bytes(point.measurement), "bytes"),
+    }
+
+
+def _beside(old: Cell, unit: Unit) -> str | None:
+    return None if old is None else f"baseline {format_cell(old, unit)}"
+
+
+def _same_compute_type(read: Investigation) -> bool:
+    return len({each.prediction.compute_type for each in read.points if each.prediction}) < 2
+
+
+def _figure(name: str, value: Cell, detail: str | None, unit: Unit) -> Figure | None:
+    if value is None:
+        return None
+    return Figure(name=name, value=format_cell(value, unit), detail=detail)
+
+
+def _speedup(read: Investigation) -> Figure | None:
+    speedup = read.speedup
+    if speedup is None:
+        return None
+    value = format_cell(speedup.estimate, "ratio")
+    detail = speedup.basis
+    if speedup.interval is not None:
+        value = format_estimate(speedup.interval, "ratio")
+        detail = f"{format_interval(speedup.interval, 'ratio')}, {detail}"
+    return Figure(name="speed-up", value=value, detail=detail)
 
 
 def speed_table(read: Investigation) -> Table:
@@ -196,3 +262,107 @@ def _samples(interval: Interval | None) -> str | None:
     if interval is None:
         return None
     return f"{interval.estimate:,.0f} ({interval.low:,.0f}–{interval.high:,.0f})"
+
+
+COLUMNS = (
+    Column(name="phase"),
+    Column(name="FLOPs", unit="flops"),
+    Column(name="traffic", unit="bytes"),
+    Column(name="floor", unit="s"),
+    Column(name="bound"),
+    spread_column("measured"),
+    Column(name="share of floor", unit="share"),
+)
+
+
+def phase_table(point: Point) -> Table | None:
+    """Floor and measurement by phase, then for the step; None where no floor was computed."""
+    if point.prediction is None:
+        return None
+    rows = [_phase_row(phase, point.measurement) for phase in point.prediction.phases]
+    rows.append(_step_row(point, point.prediction))
+    return Table(
+        title=f"{point.name.capitalize()}: {', '.join(settings(point.case))}",
+        columns=COLUMNS,
+        rows=tuple(rows),
+        note=_floor_note(point, rows),
+    )
+
+
+def ceilings(study: Study, read: Investigation) -> Facts:
+    """The rates behind floors and shares, each with its source."""
+    facts: dict[str, str] = {}
+    for point in read.points:
+        if point.prediction is not None:
+            facts |= _rates(point.prediction, study)
+    return Facts(facts=tuple(Fact(name=name, value=value) for name, value in facts.items()))
+
+
+def _phase_row(floor: PhaseFloor, measurement: Measurement | None) -> tuple[Cell, ...]:
+    times = {time.phase: time.median_s for time in measurement.phases} if measurement else {}
+    measured = times.get(floor.phase)
+    return (
+        floor.phase,
+        floor.flops,
+        floor.bytes,
+        floor.floor_s,
+        floor.bound,
+        None if measured is None else format_cell(measured, "s"),
+        quotient(floor.floor_s, measured),
+    )
+
+
+def _step_row(point: Point, prediction: Prediction) -> tuple[Cell, ...]:
+    measurement = point.measurement
+    summary = measurement.summary if measurement else None
+    return (
+        "step",
+        model_flops(prediction),
+        compulsory_bytes(prediction),
+        prediction.floor_s,
+        None,
+        format_spread(summary.median_s, "s") if summary else status(measurement),
+        quotient(prediction.floor_s, point.step_s),
+    )
+
+
+def _floor_note(point: Point, rows: list[tuple[Cell, ...]]) -> str:
+    parts = ["The floor was computed before the measurement."]
+    if point.measurement is not None and point.measurement.reason is not None:
+        parts.append(
+            f"The {point.name} ended as {point.measurement.status}: {brief(point.measurement.reason)}."
+        )
+    if point.measurement is not None and point.measurement.phases:
+        parts.append("Phases are timed in steps of their own, so they need not add up to the step.")
+    faster = [str(row[0]) for row in rows if isinstance(row[-1], float) and row[-1] > 1]
+    if faster:
+        parts.append(
+            f"Faster than its floor: {', '.join(faster)}. A floor above the time means that the step ran "
+            "at a higher rate than the ceilings below, which are those that calibration reached."
+        )
+    return " ".join(parts)
+
+
+def _rates(prediction: Prediction, study: Study) -> dict[str, str]:
+    kind = prediction.compute_type
+    where = "from the datasheet" if prediction.source == "datasheet" else "measured here"
+    facts = {f"{kind} matmul": "unknown on this device"}
+    if prediction.matmul_flops_per_s is not None:
+        rate = format_cell(prediction.matmul_flops_per_s, "flops_per_s")
+        facts[f"{kind} matmul"] = f"{rate}, {where}{_size(prediction, study)}"
+    facts["memory"] = f"{format_cell(prediction.bytes_per_s, 'bytes_per_s')}, {where}"
+    if prediction.peak_flops_per_s is not None:
+        peak = format_cell(prediction.peak_flops_per_s, "flops_per_s")
+        facts[f"{kind} dense peak"] = f"{peak}, from the datasheet of {prediction.device}"
+    return facts
+
+
+def _size(prediction: Prediction, study: Study) -> str:
+    rates = study.calibration.matmul if study.calibration else ()
+    sizes = [
+        rate.size
+        for rate in rates
+        if rate.compute_type == prediction.compute_type
+        and rate.flops_per_s == measured_matmul_rate(prediction)
+    ]
+    return f" at {sizes[0]:,}³" if sizes else ""

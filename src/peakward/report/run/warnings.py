@@ -4,8 +4,8 @@ import shlex
 
 from peakward.records.measurement import Validity
 from peakward.records.study import Study, Unfinished
+from peakward.report.cases import brief
 from peakward.report.format import format_cell, format_duration
-from peakward.report.reasons import brief
 from peakward.report.run import levers
 from peakward.report.run.investigation import Investigation, Point
 from peakward.stats.validity import remedies

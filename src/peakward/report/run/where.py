@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 from peakward.records.profile import IDLE_CAUSES, CaseProfile, DeviceTime, Group, WorkPhase
 from peakward.records.study import Cell, Column, Study, Table
+from peakward.report import profile_work
 from peakward.report.document import Block, Note, Paragraph, Section, TableBlock
 from peakward.report.format import format_cell
-from peakward.report.profile import cells, work_tables
-from peakward.report.profile.wording import wording
+from peakward.report.profile_work import wording
 from peakward.report.run.investigation import Investigation
 
 N_CAUSES = 3
@@ -76,8 +76,8 @@ def spans(seen: list[Explained], device: str) -> Table:
         rows=tuple(
             (
                 each.name,
-                each.time.span_ns * cells.NS,
-                each.time.busy_ns * cells.NS,
+                each.time.span_ns * profile_work.NS,
+                each.time.busy_ns * profile_work.NS,
                 each.time.busy_ns / each.time.span_ns,
                 each.time.idle_ns / each.time.span_ns,
             )
@@ -161,14 +161,14 @@ def _key(group: Group) -> Key:
 
 def _place(key: Key, by_name: list[dict[Key, Group]]) -> tuple[int, float]:
     """Sort by phase, then by the largest time in any configuration."""
-    phase = len(work_tables.PHASES) if key[0] is None else work_tables.PHASES.index(key[0])
+    phase = len(profile_work.PHASES) if key[0] is None else profile_work.PHASES.index(key[0])
     return phase, -max(groups[key].share for groups in by_name if key in groups)
 
 
 def _cells(each: Explained, group: Group | None) -> tuple[Cell, Cell]:
     if group is None:
         return None, None
-    return group.total_ns * cells.NS / each.found.n_steps, group.share
+    return group.total_ns * profile_work.NS / each.found.n_steps, group.share
 
 
 def kernels(each: Explained) -> Table:
@@ -185,7 +185,7 @@ def kernels(each: Explained) -> Table:
             Column(name="share", unit="share"),
         ),
         rows=tuple(
-            (one.name, one.category, one.phase, one.n, one.total_ns * cells.NS, one.share)
+            (one.name, one.category, one.phase, one.n, one.total_ns * profile_work.NS, one.share)
             for one in groups
         ),
         note=f"Over {format_cell(each.found.n_steps, 'count')} steps.",

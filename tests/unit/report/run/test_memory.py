@@ -1,5 +1,8 @@
 """The memory section of a run's page."""
 
+import importlib.util
+from pathlib import Path
+
 import msgspec
 import pytest
 
@@ -15,6 +18,7 @@ from peakward.records.memory import (
 from peakward.records.plan import Forecast
 from peakward.report.run import memory
 from peakward.report.run.investigation import read
+from peakward.report.run.memory import PEAK_COLUMNS, QUEUE_COLUMNS, peak_rows, queue_rows
 
 GIB = 2**30
 
@@ -132,3 +136,25 @@ def case_memory():
         )
 
     return make
+
+
+def recorded():
+    path = Path(__file__).parents[3] / "golden" / "studies.py"
+    spec = importlib.util.spec_from_file_location("studies", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.recorded()
+
+
+def test_a_row_of_each_for_every_phase():
+    memory = recorded()
+    peaks, queue = peak_rows(memory), queue_rows(memory)
+    assert [row[0] for row in peaks] == [each.phase for each in memory.phases]
+    assert [row[0] for row in queue] == [row[0] for row in peaks]
+    assert {len(row) for row in peaks} == {len(PEAK_COLUMNS)}
+    assert {len(row) for row in queue} == {len(QUEUE_COLUMNS)}
+
+
+def test_without_a_clock_there_is_none():
+    memory = msgspec.structs.replace(recorded(), clock=None, not_joined="got 3 for 4")
+    assert peak_rows(memory) == queue_rows(memory) == []

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from peakward.hardware import devices
-from peakward.report.charts.draw import draw
-from peakward.report.plot_parts import height, places, roofs
+from peakward.report.charts import draw
+from peakward.report.plots import height, places, roofs
 from peakward.studies.engine import view
 from peakward.studies.readings import Readings
 from peakward.studies.roofline import STUDY

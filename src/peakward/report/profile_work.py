@@ -1,18 +1,41 @@
-"""Tables of the work itself: by category, kernel and operator."""
+"""Tables of a trace's work by category, kernel and operator, in the words of the GPU or of the host."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from peakward.records.profile import Group, Profile, WorkPhase
 from peakward.records.study import Column, Table
-from peakward.report.profile.cells import NS, Row, share
-from peakward.report.profile.wording import wording
-from peakward.report.wrapping import cut
+from peakward.report.columns import cut
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wording:
+    """The words that depend on what ran the profiled work."""
+
+    unit: str
+    """One row of work, in a column's heading."""
+    units: str
+    """The plural of `unit`."""
+    device: str
+    """The owner of the time."""
+    busy: str
+    """The headline's words for the busy share of the span."""
+    categories: str
+    """The title of the table by category and phase."""
+    nothing: str
+    """The sentence for a trace without any work."""
+    parts: dict[str, str]
+    """Names for rows of the table of time, where they differ from those for a GPU."""
+    conventions: str
+    """How times are counted."""
+
+
+def wording(found: Profile) -> Wording:
+    """The words for this profile."""
+    return HOST if found.is_of_host else GPU
+
 
 PHASES: tuple[WorkPhase, ...] = ("forward", "backward", "optimizer", "other")
-TYPES = {"c10::BFloat16": "bf16", "c10::Half": "fp16", "float": "fp32", "double": "fp64"}
-LONGEST = 44
-"""The most characters of a kernel's name on the one screen."""
-N_OPERATORS = 20
 
 
 def categories(found: Profile) -> Table:
@@ -36,10 +59,50 @@ def categories(found: Profile) -> Table:
     )
 
 
+Row = tuple[str | int | float | None, ...]
+
+
 def _category(name: str, by_phase: dict[str, int], phases: Sequence[WorkPhase], whole: int) -> Row:
     total = sum(by_phase.values())
     cells = (by_phase[phase] * NS if phase in by_phase else None for phase in phases)
     return (name, *cells, total * NS, share(total, whole))
+
+
+NS = 1e-9
+
+
+def share(part_ns: int, whole_ns: int) -> float | None:
+    """The part's share of the whole; None where the whole is 0."""
+    return part_ns / whole_ns if whole_ns else None
+
+
+HOST = Wording(
+    unit="operator",
+    units="operators",
+    device="the CPU's time",
+    busy="CPU busy with operators",
+    categories="Operators by category and phase, self time",
+    nothing="no operators",
+    parts={"busy": "in operators", "idle": "outside operators: Python, and waiting"},
+    conventions="Time in operators counts each moment once, however many threads work; the tables of "
+    "operators add self times up: an operator's duration minus that of the operators inside "
+    "it. The category `framework` is views, allocation and autograd's own work.",
+)
+GPU = Wording(
+    unit="kernel",
+    units="kernels",
+    device="the GPU's time",
+    busy="GPU busy",
+    categories="GPU work by category and phase",
+    nothing="no GPU work",
+    parts={},
+    conventions="Busy time counts each moment once, however many streams work; the tables of kernels add "
+    "durations up. Over several devices, times are sums.",
+)
+TYPES = {"c10::BFloat16": "bf16", "c10::Half": "fp16", "float": "fp32", "double": "fp64"}
+LONGEST = 44
+"""The most characters of a kernel's name on the one screen."""
+N_OPERATORS = 20
 
 
 def top(found: Profile, n: int) -> Table:

@@ -15,8 +15,7 @@ from peakward.records.memory_snapshot import (
     OutOfMemory,
 )
 from peakward.report import html, markdown
-from peakward.report.memory import summary, whole
-from peakward.report.memory.tables import line, verdict
+from peakward.report.memory import line, summary, verdict, whole
 
 GIB = 2**30
 HELD = MemoryBalance(

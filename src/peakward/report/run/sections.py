@@ -1,17 +1,62 @@
-"""The best composition of a user's module as lines for the user's own program."""
+"""Short sections of a run's report: findings, larger batches, and the best composition as the user's code."""
 
 from collections.abc import Mapping
 
 from peakward.levers.axis import Code as Lines
 from peakward.levers.registry import AXES
 from peakward.records.case import ModuleCase
-from peakward.report.document import Block, Code, Paragraph, Section
+from peakward.records.study import Study
+from peakward.report import findings
+from peakward.report.document import Block, Code, Items, Paragraph, Section, TableBlock
+from peakward.report.run.investigation import Investigation
+
+FINDINGS_TITLE = "Findings"
+
+
+def first_findings(study: Study, read: Investigation) -> tuple[Block, ...]:
+    """The most important findings of the best, because its levers already mended others; those of the
+    baseline where the best has none."""
+    by_case = {each.case: each for each in study.diagnoses}
+    pulled = {trial.lever for trial in read.steps}
+    for point in reversed(read.points):
+        found = by_case.get(point.case)
+        if found is not None and found.findings:
+            return findings.first(found, f"the {point.name}", pulled)
+    return ()
+
+
+def findings_section(study: Study, read: Investigation) -> Section:
+    """The baseline's diagnosis, then the best's; empty where the study has none."""
+    by_case = {each.case: each for each in study.diagnoses}
+    blocks: list[Block] = []
+    for point in read.points:
+        found = by_case.get(point.case)
+        if found is not None:
+            blocks.append(Paragraph(text=f"The {point.name}:"))
+            blocks += findings.blocks(found, study.trials)
+    return Section(title=FINDINGS_TITLE, blocks=tuple(blocks))
+
+
+BATCHES_TITLE = "Throughput by batch size"
+"""The title of the table in such a study."""
+
+
+def batches_section(study: Study) -> Section:
+    """The table of batches; empty where none was measured."""
+    tables = [table for table in study.tables if table.title == BATCHES_TITLE]
+    said = tuple(each.text for each in study.conclusions) if tables else ()
+    blocks = (
+        *(TableBlock(table=table) for table in tables),
+        *((Items(texts=said),) if said else ()),
+    )
+    return Section(title="Larger batches", blocks=blocks)
+
 
 _AUTOCAST = {"bf16-mixed": "bfloat16", "fp16-mixed": "float16"}
 IMPORT = "import torch"
 
 
-def section(base: ModuleCase, best: ModuleCase) -> Section:
+def code_section(base: ModuleCase, best: ModuleCase) -> Section:
     """The settings of the best that differ from the base, as code. `blocks` is the list of the module's
     repeated blocks."""
     before, now = base.configuration.settings, best.configuration.settings

@@ -1,6 +1,7 @@
 """The report of a plan: a screen, or everything."""
 
 from peakward.records.plan import DevicePlan, Forecast, Plan
+from peakward.report import plan_tables
 from peakward.report.cases import label, model
 from peakward.report.document import (
     Block,
@@ -14,7 +15,6 @@ from peakward.report.document import (
     TableBlock,
 )
 from peakward.report.format import format_cell, format_spread
-from peakward.report.plan import tables
 from peakward.report.provenance import MODEL_FLOPS
 
 N_OPERATORS = 12
@@ -143,16 +143,16 @@ def _notes(plan: Plan) -> tuple[Block, ...]:
 
 def _opening(plan: Plan) -> tuple[Block, ...]:
     found = (
-        tables.speed(plan),
-        tables.memory(plan),
-        tables.communication(plan),
-        tables.cost(plan),
+        plan_tables.speed(plan),
+        plan_tables.memory(plan),
+        plan_tables.communication(plan),
+        plan_tables.cost(plan),
     )
     return tuple(TableBlock(table=table) for table in found if table.rows)
 
 
 def _levers(plan: Plan) -> Section:
-    found = [tables.changes(each) for each in plan.devices]
+    found = [plan_tables.changes(each) for each in plan.devices]
     return Section(
         title="What levers would change",
         blocks=tuple(TableBlock(table=table) for table in found if table.rows),
@@ -170,7 +170,7 @@ def _memory(plan: Plan) -> Section:
     )
     return Section(
         title="Memory at its peak",
-        blocks=(Paragraph(text=text), TableBlock(table=tables.split(found.peak))),
+        blocks=(Paragraph(text=text), TableBlock(table=plan_tables.split(found.peak))),
     )
 
 
@@ -178,13 +178,13 @@ def _time(plan: Plan) -> Section:
     blocks: list[Block] = []
     for each in plan.devices:
         if each.forecast.time is not None:
-            blocks.append(TableBlock(table=tables.phases(each.forecast)))
-            blocks.append(TableBlock(table=tables.operators(each.forecast, N_OPERATORS)))
+            blocks.append(TableBlock(table=plan_tables.phases(each.forecast)))
+            blocks.append(TableBlock(table=plan_tables.operators(each.forecast, N_OPERATORS)))
     return Section(title="Where the time goes", blocks=tuple(blocks))
 
 
 def _absent(plan: Plan) -> Section:
-    table = tables.absent(plan)
+    table = plan_tables.absent(plan)
     blocks = (TableBlock(table=table),) if table.rows else ()
     return Section(title="Not computed", blocks=blocks)
 

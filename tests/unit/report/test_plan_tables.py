@@ -8,7 +8,7 @@ from peakward.models.presets import model
 from peakward.prediction.planning.plan import plan
 from peakward.prediction.planning.site import site
 from peakward.records.case import ModelCase, Workload
-from peakward.report.plan import tables
+from peakward.report import plan_tables
 
 
 @pytest.fixture(scope="module")
@@ -23,5 +23,5 @@ def planned():
 def test_a_sequence_beyond_what_the_model_accepts_is_said_to_be(planned, more, said):
     longest = planned.case.model.max_seq_len + more
     longer = msgspec.structs.replace(planned.devices[0], longest_seq_len=longest)
-    note = tables.memory(msgspec.structs.replace(planned, devices=(longer,))).note
+    note = plan_tables.memory(msgspec.structs.replace(planned, devices=(longer,))).note
     assert ("The model accepts 16,384 tokens" in (note or "")) is said

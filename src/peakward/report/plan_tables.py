@@ -1,14 +1,14 @@
 """The tables of a plan, with its devices side by side."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from peakward.records.measurement import Interval
 from peakward.records.memory import MemorySplit
-from peakward.records.plan import DevicePlan, Forecast, Plan
+from peakward.records.plan import Change, DevicePlan, Forecast, Plan
+from peakward.records.prediction import StepTime
 from peakward.records.study import Cell, Column, Table, Unit
-from peakward.report import never_measured
 from peakward.report.columns import without_empty
 from peakward.report.format import format_interval
 
@@ -125,7 +125,7 @@ def changes(found: DevicePlan) -> Table:
             for each in (*found.changes, *last)
             if each.step_s is not None or each.needed_bytes is not None
         ),
-        note=never_measured.said((*found.changes, *last)),
+        note=guessed_kernels((*found.changes, *last)),
     )
 
 
@@ -279,7 +279,7 @@ def _past_model(plan: Plan) -> str | None:
 
 
 def _rates(plan: Plan) -> str | None:
-    guessed = never_measured.said(each.forecast.time for each in plan.devices)
+    guessed = guessed_kernels(each.forecast.time for each in plan.devices)
     return " ".join(filter(None, (_sources(plan), guessed))) or None
 
 
@@ -325,3 +325,16 @@ def _ends(found: Interval | None, unit: Unit) -> str | None:
 
 def _or_not(value: int | None) -> Cell:
     return NOT_COMPUTED if value is None else value
+
+
+def guessed_kernels(times: Iterable[StepTime | Change | None]) -> str | None:
+    """A note that names these operators and their effect on intervals; None where there are none. An operator
+    and its gradients share one name."""
+    found = {name for time in times if time is not None for name in time.never_measured}
+    names = sorted({each.removeprefix("peakward.").replace("_backward", "") for each in found})
+    if not names:
+        return None
+    return (
+        f"No stored result has timed Peakward's {', '.join(names)}. Intervals include half to "
+        "twice the time of these kernels and their gradients."
+    )

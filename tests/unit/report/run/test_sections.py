@@ -1,4 +1,4 @@
-"""The lines are run: what they set is what the levers set."""
+"""The findings of a run's cases."""
 
 import msgspec
 import pytest
@@ -6,8 +6,47 @@ import torch
 from torch import nn
 
 from peakward.records.case import AS_WRITTEN, ModuleCase, Workload
-from peakward.report.document import Code
-from peakward.report.run import in_code
+from peakward.records.finding import Diagnosis
+from peakward.records.study import Column, Conclusion, Table
+from peakward.report.document import Code, Items, TableBlock
+from peakward.report.run import sections
+from peakward.report.run.investigation import read
+from peakward.report.run.sections import BATCHES_TITLE, batches_section
+
+
+def nothing(case):
+    return Diagnosis(
+        subject="", case=case, whole_s=None, basis=None, findings=(), abstentions=(), clean=("A",)
+    )
+
+
+def said(study):
+    return [each.text for each in sections.findings_section(study, read(study)).blocks]
+
+
+def test_the_baseline_then_the_best(studies, run_study):
+    both = (nothing(studies.BEST), nothing(studies.BASELINE))
+    shown = said(msgspec.structs.replace(run_study, diagnoses=both))
+    assert shown[0] == "The baseline:"
+    assert shown[2] == "The best:"
+
+
+def test_older_studies_have_none(run_study):
+    old = msgspec.structs.replace(run_study, diagnoses=())
+    section = sections.findings_section(old, read(old))
+    assert section.blocks == ()
+
+
+def test_nothing_without_its_table(run_study):
+    assert batches_section(run_study).blocks == ()
+
+
+def test_its_table_and_its_sentence(run_study):
+    table = Table(title=BATCHES_TITLE, columns=(Column(name="batch size"),), rows=((8,),))
+    said = Conclusion(text="Most tokens/s: 8.", evidence=())
+    study = msgspec.structs.replace(run_study, tables=(table,), conclusions=(said,))
+    assert batches_section(study).blocks == (TableBlock(table=table), Items(texts=(said.text,)))
+
 
 WORK = Workload(batch_size=2, seq_len=4)
 
@@ -43,7 +82,7 @@ def case(**settings):
 
 
 def codes(**settings):
-    blocks = in_code.section(case(), case(**settings)).blocks
+    blocks = sections.code_section(case(), case(**settings)).blocks
     return [each.text for each in blocks if isinstance(each, Code)]
 
 

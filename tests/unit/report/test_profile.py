@@ -7,11 +7,11 @@ import pytest
 
 from peakward.records.profile import Job, Rank
 from peakward.report.document import Fact, Note, TableBlock
-from peakward.report.profile.page import job, summary, whole, whole_job
-from peakward.report.profile.rank_tables import ranks
+from peakward.report.profile import job, summary, whole, whole_job
+from peakward.report.profile_tables import ranks
 from peakward.traces.trace import Trace
 
-TRACES = Path(__file__).parents[3] / "data" / "traces"
+TRACES = Path(__file__).parents[2] / "data" / "traces"
 
 
 @pytest.fixture(scope="module")

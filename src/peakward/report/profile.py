@@ -8,7 +8,7 @@ import msgspec
 from peakward.records.finding import Diagnosis, Finding, TraceReport
 from peakward.records.profile import IDLE_CAUSES, Job, Profile
 from peakward.records.study import Table
-from peakward.report import findings
+from peakward.report import findings, profile_tables, profile_work
 from peakward.report.document import (
     Block,
     Document,
@@ -21,8 +21,7 @@ from peakward.report.document import (
     TableBlock,
 )
 from peakward.report.format import format_cell
-from peakward.report.profile import cells, host_tables, rank_tables, time_tables, work_tables
-from peakward.report.profile.wording import wording
+from peakward.report.profile_work import wording
 
 TOP = 8
 """The number of kernels on the one screen."""
@@ -61,10 +60,10 @@ def summary(found: Profile, diagnosis: Diagnosis | None = None) -> Document:
     blocks: tuple[Block, ...] = (
         *_opening(found),
         *(() if diagnosis is None else findings.first(diagnosis, "it")),
-        TableBlock(table=time_tables.time(found)),
-        *_filled(time_tables.idle(found)),
-        *_filled(work_tables.categories(found)),
-        *_filled(work_tables.top(found, TOP)),
+        TableBlock(table=profile_tables.time(found)),
+        *_filled(profile_tables.idle(found)),
+        *_filled(profile_work.categories(found)),
+        *_filled(profile_work.top(found, TOP)),
         *(() if diagnosis is None else findings.brief(diagnosis)),
     )
     return Document(
@@ -74,35 +73,38 @@ def summary(found: Profile, diagnosis: Diagnosis | None = None) -> Document:
 
 def whole(found: Profile, diagnosis: Diagnosis | None = None) -> Document:
     """All contents of the profile, and the diagnosis."""
-    several = _filled(time_tables.devices(found)) if len(found.breakdown.devices) > 1 else ()
+    several = _filled(profile_tables.devices(found)) if len(found.breakdown.devices) > 1 else ()
     sections = (
         Section(title="Findings", blocks=() if diagnosis is None else findings.blocks(diagnosis)),
-        Section(title="Time", blocks=(TableBlock(table=time_tables.time(found)), *several)),
+        Section(title="Time", blocks=(TableBlock(table=profile_tables.time(found)), *several)),
         Section(
             title="Idle",
             blocks=(
-                *_filled(time_tables.idle(found)),
-                *_filled(time_tables.idle_calls(found)),
-                *_filled(host_tables.delays(found)),
-                *_filled(host_tables.waits(found)),
+                *_filled(profile_tables.idle(found)),
+                *_filled(profile_tables.idle_calls(found)),
+                *_filled(profile_tables.delays(found)),
+                *_filled(profile_tables.waits(found)),
             ),
         ),
         Section(
             title="Critical path",
-            blocks=(*_filled(host_tables.path(found)), *_filled(host_tables.on_path(found))),
+            blocks=(*_filled(profile_tables.path(found)), *_filled(profile_tables.on_path(found))),
         ),
         Section(
             title=wording(found).units.capitalize(),
             blocks=(
-                *_filled(work_tables.categories(found)),
-                *_filled(work_tables.kernels(found)),
-                *_filled(work_tables.fused(found)),
-                *_filled(work_tables.operators(found)),
+                *_filled(profile_work.categories(found)),
+                *_filled(profile_work.kernels(found)),
+                *_filled(profile_work.fused(found)),
+                *_filled(profile_work.operators(found)),
             ),
         ),
         Section(
             title="Copies and communication",
-            blocks=(*_filled(time_tables.copies(found)), *_filled(time_tables.collectives(found))),
+            blocks=(
+                *_filled(profile_tables.copies(found)),
+                *_filled(profile_tables.collectives(found)),
+            ),
         ),
         Section(title="Method", blocks=_conventions(found)),
     )
@@ -132,8 +134,8 @@ def job(found: Job, diagnoses: Sequence[Diagnosis] = ()) -> Document:
         title=f"{len(found.ranks)} traces side by side",
         headline=headline,
         blocks=(
-            TableBlock(table=rank_tables.ranks(found, RANKS)),
-            *(_filled(rank_tables.findings(found, diagnoses)) if diagnoses else ()),
+            TableBlock(table=profile_tables.ranks(found, RANKS)),
+            *(_filled(profile_tables.findings(found, diagnoses)) if diagnoses else ()),
             *(Note(text=text) for text in notes),
         ),
     )
@@ -153,7 +155,7 @@ def whole_job(
         for each in documents
         for part in each.sections
     ]
-    every = TableBlock(table=rank_tables.ranks(found))
+    every = TableBlock(table=profile_tables.ranks(found))
     return msgspec.structs.replace(
         page, blocks=(every, *page.blocks[1:]), sections=(*sections, *inner)
     )
@@ -181,7 +183,7 @@ def _absent(found: Job) -> tuple[str, ...]:
     is_or_are = "rank" if len(found.absent) == 1 else "ranks"
     return (
         f"The job has {n:,} ranks, but no file of {is_or_are} "
-        f"{rank_tables.spelt(found.absent)}. If the late rank is among those, the others' "
+        f"{profile_tables.spelt(found.absent)}. If the late rank is among those, the others' "
         "waiting is not told from communication.",
     )
 
@@ -210,8 +212,8 @@ def _span(found: Profile) -> str:
     """The marked steps with the mean duration on one device; without marks the whole span."""
     total, n = found.breakdown.together, found.n_steps
     if n is None or found.selection is not None:
-        return format_cell(total.span_ns * cells.NS, "s")
-    each = format_cell(total.span_ns * cells.NS / n / len(found.breakdown.devices), "s")
+        return format_cell(total.span_ns * profile_work.NS, "s")
+    each = format_cell(total.span_ns * profile_work.NS / n / len(found.breakdown.devices), "s")
     return f"a step of {each}" if n == 1 else f"{n:,} steps of {each}"
 
 
