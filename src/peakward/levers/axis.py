@@ -85,6 +85,9 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
       added to it first, and returns their sum, figures that the backward pass needs, and the norm of the
       sum. `backward(on, plan, (sum, *figures), gradient, *past)` takes the gradient of the norm, and of
       the sum where it went on, and returns that of `x`.
+    - loss: `forward(on, plan, logits)` takes logits (tokens, vocab_size) and returns what the backward pass
+      needs. `backward(on, plan, saved)` returns the gradient of the logits. A loss with the output layer in
+      it is described by `prediction.operators.linear_loss`.
     """
 
     forward: Callable[..., Any]

@@ -74,6 +74,7 @@ class Plan(NamedTuple):
     differentiated: bool
     """A backward pass follows."""
     loss: Loss
+    loss_over_logits: Work | None
     norm: Work | None
     rotation: Work | None
     gating: Work | None
@@ -156,6 +157,7 @@ def plan(case: ModelCase, compute_capability: ComputeCapability = HOPPER) -> Pla
         device=case.device,
         differentiated=workload.trains,
         loss=case.configuration.loss,
+        loss_over_logits=work("loss", case.configuration),
         norm=work("norm", case.configuration),
         rotation=work("rotation", case.configuration),
         gating=work("gating", case.configuration),

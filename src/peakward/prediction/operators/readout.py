@@ -19,10 +19,8 @@ class SavedLoss(NamedTuple):
     norm: SavedNorm
     head: SavedLinear | in_memory.SavedLoss | None
     """None of a loss with the output layer in it, where only time is asked for."""
-    likelihoods: Value
-    """Of Peakward's loss the logits themselves; of one with the output layer in it there are none."""
-    sums: tuple[Value, ...] = ()
-    """What it keeps of each row."""
+    kept: tuple[Value, ...]
+    """The likelihoods; of a lever's loss what it keeps; none of one with the output layer in it."""
 
 
 def logits(on: Writer, plan: Plan, x: Value) -> tuple[SavedNorm, SavedLinear, Value]:
@@ -49,18 +47,9 @@ def _loss(on: Writer, plan: Plan, x: Value) -> SavedLoss:
     norm, head_, made = logits(on, plan, x)
     targets = tensor(INT, plan.tokens)
     with on.module("readout"):
-        if plan.loss == "fused":
-            row, sums = tensor(FLOAT, plan.tokens), tensor(FLOAT, plan.tokens, 2)
+        if plan.loss_over_logits is not None:
             rows = made.viewed(tensor(plan.compute, plan.tokens, plan.shape.vocab_size))
-            if on.tape is not None:
-                made_of = (_SCALAR, row, sums, _SCALAR)
-                on.tape.own("cross_entropy_over_logits", (rows.operand, targets), made_of)
-            kept: tuple[Value, ...] = ()
-            if on.line is not None:
-                # Of each row the loss and whether it counts; the mean; its sums; how many count.
-                of_rows = (row, row, _SCALAR, sums, _SCALAR)
-                kept = Writer(line=on.line).call("cross_entropy", (rows,), of_rows)[-2:]
-            return SavedLoss(norm, head_, rows, kept)
+            return SavedLoss(norm, head_, plan.loss_over_logits.forward(on, plan, rows))
         wide = on.cast(made, FLOAT, category="logits")
         rows = wide.viewed(tensor(FLOAT, plan.tokens, plan.shape.vocab_size))
         (likely,) = on.call("_log_softmax", (rows,), (rows.operand,), category="logits")
@@ -68,7 +57,7 @@ def _loss(on: Writer, plan: Plan, x: Value) -> SavedLoss:
             read = targets.n_bytes + plan.tokens * 4  # Of each row, its target's element.
             given = (rows.operand, targets)
             on.tape.call("nll_loss_forward", given, (_SCALAR, _SCALAR), bytes_read=read)
-    return SavedLoss(norm, head_, likely)
+    return SavedLoss(norm, head_, (likely,))
 
 
 def loss_backward(on: Writer, plan: Plan, saved: SavedLoss) -> Value:
@@ -82,17 +71,10 @@ def loss_backward(on: Writer, plan: Plan, saved: SavedLoss) -> Value:
     with on.module("readout"):
         if plan.loss_has_head:
             return _with_head_backward(on, plan, saved)
-        likely = saved.likelihoods
-        if plan.loss == "fused":
-            if on.tape is not None:
-                sums = tensor(FLOAT, plan.tokens, 2)
-                given = (likely.operand, targets.operand, sums, _SCALAR, _SCALAR)
-                made = (likely.operand,)
-                on.tape.own("cross_entropy_backward_over_logits", given, made)
-            if on.line is not None:
-                kept = on.saved(*saved.sums)
-                on.line.ops((), *[each.there for each in (likely, *kept)])
-            return likely
+        if plan.loss_over_logits is not None:
+            of_logits: Value = plan.loss_over_logits.backward(on, plan, saved.kept)
+            return of_logits
+        (likely,) = saved.kept
         read = targets.operand.n_bytes + 2 * _SCALAR.n_bytes  # Of the rows only the shape.
         (gradient,) = on.call(
             "nll_loss_backward",
@@ -126,7 +108,7 @@ def _with_head(on: Writer, plan: Plan, x: Value) -> SavedLoss:
             linear_loss.forward(on.tape, plan)
         if on.line is not None and norm.y.place is not None:
             found = in_memory.forward(on.line, plan, norm.y.place)
-    return SavedLoss(norm.saved, found, norm.y)
+    return SavedLoss(norm.saved, found, ())
 
 
 def _with_head_backward(on: Writer, plan: Plan, saved: SavedLoss) -> Value:

@@ -107,6 +107,18 @@ class Writer:
             made.append(Value(each))
         return tuple(made)
 
+    def for_time(self, name: str, inputs: Iterable[Value], outputs: Sequence[Operand]) -> None:
+        """A call of which memory holds other tensors: `for_memory` has those."""
+        Writer(self.tape).call(name, inputs, outputs)
+
+    def for_memory(self, inputs: Iterable[Value], outputs: Sequence[Operand]) -> tuple[Value, ...]:
+        """What there is in memory while a call runs, and what it makes there."""
+        if self.line is None:
+            return tuple([Value(each) for each in outputs])
+        uses = [x.place for x in inputs if x.place is not None]
+        places = self.line.ops([each.n_bytes for each in outputs], *uses)
+        return tuple(map(Value, outputs, places))
+
     def timed(self, name: str, *inputs: Value, output: Operand) -> None:
         """A call that makes nothing on the device: in place, or for the host."""
         if self.tape is not None:
