@@ -2,13 +2,54 @@
 
 from typing import get_args
 
+import msgspec
+
 from peakward.levers.axis import WITHOUT_GRADIENTS, Axis, CodeHint, ComputeCapability, not_seen
 from peakward.records.case import ConfiguredCase, ModelCase, StoredWeights
+from peakward.records.inference import WeightFormat
 from peakward.records.lever import Lever
+from peakward.records.op_graph import Operand
 
 INT4_GROUP = 128
 """Inputs that share a scale of int4:128."""
 NOT_OF_FP8 = ("fp32", "tf32", "bf16-mixed", "fp16-mixed", "bf16")
+
+
+class Quantised(msgspec.Struct, frozen=True, kw_only=True):
+    """How a value keeps a matrix, and the operator that multiplies by it."""
+
+    operator: str
+    format: WeightFormat
+    bits: int
+    chunk_bytes: float
+    """While a matrix is quantised, temporary bytes for an element of a chunk, with the stored form of the
+    chunk before (by torch's profiler on a CPU); 4 more where the matrix is first made fp32."""
+
+    def kept(self, n_in: int, n_out: int) -> tuple[Operand, Operand]:
+        """The elements of a matrix (n_out, n_in), and their scales."""
+        group = self.format.group_size
+        if group is None:
+            scale = Operand(shape=(1, n_out), dtype="bfloat16")
+            return Operand(shape=(n_out, n_in), dtype="int8"), scale
+        n_groups, n_words = -(-n_in // group), group * self.bits // 32
+        packed = Operand(shape=(n_groups, n_out, n_words), dtype="int32")
+        return packed, Operand(shape=(n_groups, n_out), dtype="bfloat16")
+
+
+QUANTISED: dict[StoredWeights, Quantised] = {
+    "int8": Quantised(
+        operator="peakward.int8_matmul",
+        format=WeightFormat(type="int8"),
+        bits=8,
+        chunk_bytes=9,
+    ),
+    "int4:128": Quantised(
+        operator="peakward.int4_matmul",
+        format=WeightFormat(type="int4", group_size=INT4_GROUP),
+        bits=4,
+        chunk_bytes=28.5,
+    ),
+}
 
 
 def _lever(name: str, summary: str, value: StoredWeights) -> Lever:

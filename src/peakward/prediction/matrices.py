@@ -5,18 +5,12 @@ A quantised matrix holds its elements in 8 or 4 bits and, for every output and e
 it: int4 in groups of 128 takes 4.15625 bits a weight). The last group of a row may be short.
 """
 
-from peakward.records.case import StoredWeights
 from peakward.records.inference import WeightFormat, WeightType
 from peakward.records.model_shape import ModelShape
 
 BITS: dict[WeightType, int] = {"fp32": 32, "bf16": 16, "fp16": 16, "fp8": 8, "int8": 8, "int4": 4}
 QUANTISED: tuple[WeightType, ...] = ("fp8", "int8", "int4")
 SCALE_BITS = 16
-FORMATS: dict[StoredWeights, WeightFormat] = {
-    "int8": WeightFormat(type="int8"),
-    "int4:128": WeightFormat(type="int4", group_size=128),
-}
-"""Of quantised weights that a step is run with."""
 
 Matrix = tuple[int, int]
 """Inputs and outputs."""

@@ -23,9 +23,9 @@ or be computed again, so they are no part of a floor. Counted although they migh
 gradients and moments that fit in the last cache; a model as small as that can beat its floor.
 """
 
+from peakward.levers.weights import QUANTISED
 from peakward.prediction.inference.cache import cache_bytes_per_token, held_positions
 from peakward.prediction.matrices import (
-    FORMATS,
     block_elements,
     expert_matrices,
     shared_matrices,
@@ -73,16 +73,16 @@ def parameter_bytes(case: ModelCase) -> int:
 
 def quantised_elements(case: ModelCase) -> int:
     """Of the weights, those that are stored quantised."""
-    return 0 if case.configuration.weights == "dense" else block_elements(case.model)
+    return block_elements(case.model) if case.configuration.weights in QUANTISED else 0
 
 
 def quantised_bytes(case: ModelCase) -> int:
     """Of these, with their scales; no mixture of experts has any."""
-    shape, weights = case.model, case.configuration.weights
-    if weights == "dense":
+    shape, stored = case.model, QUANTISED.get(case.configuration.weights)
+    if stored is None:
         return 0
     matrices = (*shared_matrices(shape), *expert_matrices(shape))
-    return shape.n_layers * sum_bytes(matrices, FORMATS[weights])
+    return shape.n_layers * sum_bytes(matrices, stored.format)
 
 
 def _forward_bytes(case: ModelCase) -> float:

@@ -2,11 +2,11 @@
 
 import pytest
 
+from peakward.levers.weights import QUANTISED
 from peakward.models.presets import model
-from peakward.prediction.matrices import FORMATS, matrix_bytes, sum_bytes
+from peakward.prediction.matrices import matrix_bytes, sum_bytes
 from peakward.prediction.operators.layers import layers
 from peakward.prediction.operators.plan import plan
-from peakward.prediction.operators.quantised_linear import kept
 from peakward.prediction.traffic import quantised_bytes, quantised_elements
 from peakward.records.case import Configuration, ModelCase, StoredWeights, Workload
 from peakward.records.inference import WeightFormat
@@ -50,7 +50,10 @@ def test_a_step_reads_what_serving_counts(weights: StoredWeights) -> None:
         configuration=Configuration(precision="bf16", weights=weights),
         device="cuda",
     )
-    of_a_block = sum(part.n_bytes for each in layers(plan(case)) for part in kept(each))
+    stored = QUANTISED[weights]
+    of_a_block = sum(
+        part.n_bytes for each in layers(plan(case)) for part in stored.kept(each.n_in, each.n_out)
+    )
     assert quantised_bytes(case) == 32 * of_a_block
     bits = 8 * of_a_block * 32 / quantised_elements(case)
     # A scale of 16 bits for 4,096 or 14,336 inputs, or for 128.
@@ -58,4 +61,4 @@ def test_a_step_reads_what_serving_counts(weights: StoredWeights) -> None:
 
 
 def test_a_sum_is_of_each_by_itself() -> None:
-    assert sum_bytes(((300, 64), (3, 1)), FORMATS["int8"]) == 64 * 302 + 5
+    assert sum_bytes(((300, 64), (3, 1)), INT8) == 64 * 302 + 5

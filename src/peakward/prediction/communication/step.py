@@ -10,6 +10,7 @@ multiprocessors from those of the step is left out; so are latencies, and more t
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from peakward.levers.weights import QUANTISED
 from peakward.prediction.communication import collectives
 from peakward.prediction.parameters import n_parameters
 from peakward.prediction.traffic import parameter_bytes
@@ -46,7 +47,7 @@ def expect_shareable(case: ModelCase, group: Group) -> None:
         PeakwardError: quantised weights under fsdp, whose shards and gathering nothing here knows.
     """
     weights = case.configuration.weights
-    if group.parallel == "fsdp" and weights != "dense":
+    if group.parallel == "fsdp" and weights in QUANTISED:
         raise PeakwardError(
             f"expected dense weights for fsdp, which shards parameters, got {weights}: take ddp, which "
             "holds them whole"

@@ -5,15 +5,11 @@ from peakward.prediction.memory.timeline import Timeline
 from peakward.prediction.operators.layers import layers
 from peakward.prediction.operators.linear import Linear
 from peakward.prediction.operators.plan import Plan
-from peakward.prediction.operators.quantised_linear import kept
 from peakward.prediction.operators.tape import FLOAT, of_type
 from peakward.prediction.operators.weights import weights
 
 CHUNK_ELEMENTS = 1 << 22
 """Quantised at once."""
-CHUNK_BYTES = {"int8": 9, "int4:128": 28.5}
-"""Temporary bytes an element, with the stored form of the chunk before (by torch's profiler on a CPU); 4 more
-where the weight is first made fp32."""
 
 
 def build(line: Timeline, plan: Plan) -> None:
@@ -33,10 +29,12 @@ def build(line: Timeline, plan: Plan) -> None:
 
 
 def _quantise(line: Timeline, layer: Linear, drawn: int) -> None:
-    dense = drawn
+    stored, dense = layer.quantised, drawn
+    assert stored is not None
     if layer.stored != FLOAT:
         dense = line.op(layer.weight.n_bytes, drawn)
-    line.keep(*line.ops((each.n_bytes for each in kept(layer)), dense, category="parameters"))
+    sizes = [each.n_bytes for each in stored.kept(layer.n_in, layer.n_out)]
+    line.keep(*line.ops(sizes, dense, category="parameters"))
     rows = min(layer.n_out, max(1, CHUNK_ELEMENTS // layer.n_in))
-    bytes_each = CHUNK_BYTES[layer.weights] + (4 if layer.stored != FLOAT else 0)
+    bytes_each = stored.chunk_bytes + (4 if layer.stored != FLOAT else 0)
     line.op(int(rows * layer.n_in * bytes_each), dense, drawn)

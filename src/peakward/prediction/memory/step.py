@@ -97,7 +97,7 @@ def _micro_batch(line: Timeline, plan: Plan, case: ModelCase, *, first: bool) ->
 def _build(line: Timeline, plan: Plan) -> None:
     """The parameters, then for each its values in fp32, one at a time; of quantised ones nothing is there
     before its turn (`lab/models/decoder.py`, `build`)."""
-    if plan.weights != "dense":
+    if plan.quantised is not None:
         quantised.build(line, plan)
         return
     for weight in weights(plan):

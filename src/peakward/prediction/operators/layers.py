@@ -22,7 +22,7 @@ def layers(plan: Plan) -> Layers:
     shape = plan.shape
     query, heads = shape.n_heads * shape.head_dim, shape.n_heads + 2 * shape.n_kv_heads
     width = 2 * shape.d_ff if shape.gated else shape.d_ff
-    types = (plan.stored, plan.compute, plan.weights)
+    types = (plan.stored, plan.compute, plan.quantised)
     return Layers(
         qkv=Linear(
             f"{BLOCK}.attention.qkv", shape.d_model, heads * shape.head_dim, shape.qkv_bias, *types

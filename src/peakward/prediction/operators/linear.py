@@ -3,10 +3,10 @@
 import math
 from typing import NamedTuple
 
+from peakward.levers.weights import Quantised
 from peakward.prediction.memory.timeline import Category
 from peakward.prediction.operators.tape import of_type, tensor, transposed
 from peakward.prediction.operators.writer import Value, Writer
-from peakward.records.case import StoredWeights
 from peakward.records.op_graph import Operand
 
 
@@ -19,7 +19,7 @@ class Linear(NamedTuple):
     bias: bool
     stored: str
     compute: str
-    weights: StoredWeights = "dense"
+    quantised: Quantised | None = None
 
     @property
     def weight(self) -> Operand:

@@ -5,6 +5,7 @@ from typing import Literal, NamedTuple, get_args
 from peakward.hardware.devices import CAPABILITIES
 from peakward.levers.axis import Work
 from peakward.levers.catalogue import work
+from peakward.levers.weights import QUANTISED, Quantised
 from peakward.prediction.inference.cache import held_positions
 from peakward.prediction.operators.attention_backend import (
     HOPPER,
@@ -22,7 +23,6 @@ from peakward.records.case import (
     Loss,
     ModelCase,
     Precision,
-    StoredWeights,
 )
 from peakward.records.model_shape import ModelShape
 from peakward.records.op_graph import Operand
@@ -79,7 +79,8 @@ class Plan(NamedTuple):
     rotation: Work | None
     gating: Work | None
     """The operators of the gate's product that a lever chose; None: torch's. So of the parts below."""
-    weights: StoredWeights
+    quantised: Quantised | None
+    """How the blocks' matrices are kept; None: in the parameters' type."""
     groups_in_one_kernel: bool
     """torch multiplies all experts in one kernel, where their widths allow it."""
 
@@ -161,7 +162,7 @@ def plan(case: ModelCase, compute_capability: ComputeCapability = HOPPER) -> Pla
         norm=work("norm", case.configuration),
         rotation=work("rotation", case.configuration),
         gating=work("gating", case.configuration),
-        weights=case.configuration.weights,
+        quantised=QUANTISED.get(case.configuration.weights),
         groups_in_one_kernel=compute == BFLOAT
         and (case.device == "cpu" or compute_capability[0] in CAPABILITIES),
     )

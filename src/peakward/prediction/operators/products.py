@@ -26,6 +26,6 @@ _QUANTISED = _PLAIN._replace(forward=quantised_linear.forward)
 
 def products(plan: Plan) -> Products:
     """Of the blocks; the output layer's are always plain."""
-    if plan.weights != "dense":
+    if plan.quantised is not None:
         return _QUANTISED
     return _FP8 if plan.precision == "fp8" else _PLAIN

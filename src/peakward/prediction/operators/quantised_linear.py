@@ -8,24 +8,13 @@ import math
 from typing import NamedTuple
 
 from peakward.prediction.operators.linear import Linear, SavedLinear
-from peakward.prediction.operators.tape import BFLOAT, FLOAT, INT8, INT32, of_type, tensor
+from peakward.prediction.operators.tape import FLOAT, of_type, tensor
 from peakward.prediction.operators.writer import Value, Writer
-from peakward.records.op_graph import Operand
 
-GROUP, WORDS = 128, 16
-"""Of 4 bits the inputs that share a scale, and the words of 32 bits that hold them."""
-NAMES = {"int8": "int8_matmul", "int4:128": "int4_matmul"}
 _SLOTS = 132
 _TILE = 128
 """Inputs."""
 _WARPS, _MOST_SPLITS = 8, 32
-
-
-class Kept(NamedTuple):
-    """What stands in the place of a dense weight."""
-
-    stored: Operand
-    scale: Operand
 
 
 class Cut(NamedTuple):
@@ -37,26 +26,19 @@ class Cut(NamedTuple):
     """Programs that share the inputs of an output; more than one leave sums in fp32, added up after."""
 
 
-def kept(layer: Linear) -> Kept:
-    """Of a quantised layer."""
-    if layer.weights == "int8":
-        return Kept(tensor(INT8, layer.n_out, layer.n_in), tensor(BFLOAT, 1, layer.n_out))
-    n_groups = -(-layer.n_in // GROUP)
-    return Kept(tensor(INT32, n_groups, layer.n_out, WORDS), tensor(BFLOAT, n_groups, layer.n_out))
-
-
 def forward(on: Writer, layer: Linear, x: Value) -> tuple[SavedLinear, Value]:
     """x (…, n_in) → (…, n_out) in the compute type, with sums in fp32 where programs share the inputs."""
     *outer, _ = x.operand.shape
     y, n_rows = tensor(layer.compute, *outer, layer.n_out), math.prod(outer)
-    bits = 8 if layer.weights == "int8" else 4
-    n_splits = cut(n_rows, layer.n_in, layer.n_out, bits=bits, compute=layer.compute).n_splits
+    stored = layer.quantised
+    assert stored is not None
+    shape = (n_rows, layer.n_in, layer.n_out)
+    n_splits = cut(*shape, bits=stored.bits, compute=layer.compute).n_splits
     sums = (n_splits * of_type(y, FLOAT).n_bytes,) if n_splits > 1 else ()
     with on.module(layer.module):
-        given = (on.cast(x, layer.compute), *map(Value, kept(layer)))
+        given = (on.cast(x, layer.compute), *map(Value, stored.kept(layer.n_in, layer.n_out)))
         flops = 2 * x.operand.n_elements * layer.n_out
-        name = f"peakward.{NAMES[layer.weights]}"
-        (made,) = on.call(name, given, (y,), flops=flops, scratch=sums)
+        (made,) = on.call(stored.operator, given, (y,), flops=flops, scratch=sums)
         if layer.bias:
             bias = on.cast(Value(layer.bias_vector), layer.compute, held=(made,))
             made = on.pointwise("add", made, bias)

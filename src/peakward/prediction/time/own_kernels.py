@@ -5,6 +5,7 @@ others a step's interval is as much wider as their share of it says (`errors_see
 them.
 """
 
+from peakward.levers import weights
 from peakward.levers.registry import AXES
 from peakward.prediction.operators.attention_backend import ComputeCapability
 from peakward.prediction.operators.linear_loss import PRODUCTS
@@ -26,7 +27,7 @@ ATTENTION = frozenset(
 (`attention_kernels`); over a cache nothing was."""
 LINEAR_LOSS = frozenset(PRODUCTS)
 """Products at the rates of cuBLAS, between passes over a chunk of logits (`time.linear_loss`)."""
-QUANTISED = frozenset({"peakward.int4_matmul", "peakward.int8_matmul"})
+QUANTISED = frozenset(each.operator for each in weights.QUANTISED.values())
 """Products at shares of a copy's rate, which an H100 took by themselves (`time.quantised_products`)."""
 _SPEEDS = {name: speed for axis in AXES for name, speed in axis.kernels.items()}
 PASSES = {name: Kernel(each.factor, each.n_launches) for name, each in _SPEEDS.items()}
