@@ -94,14 +94,14 @@ def main(given: Options, command: str) -> int:
     if given.name is not None and given.all:
         raise PeakwardError(f"expected one study or --all, got {given.name} and --all")
     names = tuple(registry.STUDIES) if given.name is None else (given.name,)
-    modules = [registry.study_module(name) for name in names]
+    specifications = [registry.specification(name) for name in names]
     here = this_machine(given.device)
     scope = _scope(given, here)
     _refuse_unused(names, scope)
     _refuse_unfit(scope, here)
     _refuse_unstudied(given.name, scope, here)
     setting = _setting(scope, here)
-    planned = [case for module in modules for case, _ in module.plan(setting)]
+    planned = [case for each in specifications for case, _ in each.plan(setting)]
     _prepare_text(planned)
     targets = output.targets(given.results)
     with watch.cases("study", (), total=len(planned)) as watching:

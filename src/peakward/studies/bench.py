@@ -1,18 +1,19 @@
 """A free grid of cases, measured and tabled."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from peakward.records.calibration import Calibration
 from peakward.records.case import Case, ConfiguredCase, ModelCase
 from peakward.records.measurement import Measurement, Protocol
 from peakward.records.study import Cell, Column, Conclusion, Study, Table
-from peakward.report.cases import label, parts, settings
+from peakward.report.cases import label, parts, settings, workload
 from peakward.report.columns import spread_column
 from peakward.report.format import format_cell, format_spread
-from peakward.studies.cases import SIZE_COLUMNS, place, size_cells
+from peakward.studies.cases import place
+from peakward.studies.claims import Ranking, Sentence, rank, sources
+from peakward.studies.engine import Parts, Point, Row
 from peakward.studies.execute import carry_out
-from peakward.studies.parts import Parts, evidence, say
 from peakward.studies.readings import (
     Planned,
     Readings,
@@ -24,7 +25,7 @@ from peakward.studies.readings import (
     tokens_per_s,
     verdict,
 )
-from peakward.studies.rivals import Ranking, Rival, rank
+from peakward.studies.values import groups
 
 if TYPE_CHECKING:
     from peakward.lab.measure.sweep import Sweep
@@ -91,7 +92,8 @@ def table(plan: Sequence[Planned], readings: Readings) -> Table:
     return Table(
         title="Measurements",
         columns=(
-            *SIZE_COLUMNS,
+            Column(name="model"),
+            Column(name="workload"),
             *(Column(name=SETTINGS[i]) for i in varying),
             Column(name="status"),
             *((Column(name="output"),) if strange else ()),
@@ -155,7 +157,9 @@ def _setting_cells(planned: Planned) -> tuple[str | None, ...]:
 
 
 def _size(case: Case) -> tuple[Cell, ...]:
-    return size_cells(case) if isinstance(case, ConfiguredCase) else (label(case), None)
+    if isinstance(case, ConfiguredCase):
+        return case.name, workload(case.workload)
+    return label(case), None
 
 
 def _row(measurement: Measurement | None) -> tuple[Cell, ...]:
@@ -185,65 +189,48 @@ def _time_cells(measurement: Measurement | None) -> tuple[Cell, ...]:
 
 def compare(plan: Sequence[Planned], readings: Readings) -> tuple[Conclusion, ...]:
     """For each model and workload that was to run in several configurations, the fastest and the slowest."""
-    groups: dict[object, list[tuple[ConfiguredCase, Rival]]] = {}
-    for case, protocol in plan:
-        if isinstance(case, ConfiguredCase):
-            rival = Rival(
-                name=" ".join(settings(case)), measurement=readings.find((case, protocol))
-            )
-            group = (_model(case), case.workload, case.memory_limit_bytes, protocol)
-            groups.setdefault(group, []).append((case, rival))
-    return tuple(
-        _compare(group[0][0], ranking)
-        for group in groups.values()
-        if len((ranking := rank(rival for _, rival in group)).timed) > 1
-    )
+    rows = [
+        Row(
+            point=Point(case=case, protocol=protocol, name=" ".join(settings(case))),
+            measurement=readings.find((case, protocol)),
+        )
+        for case, protocol in plan
+        if isinstance(case, ConfiguredCase)
+    ]
+    return tuple(said for group in groups(rows, _work) for said in _compare(rank(group)))
+
+
+def _work(row: Row[Point[ConfiguredCase]]) -> tuple[object, ...]:
+    """What is alike in rows that only their configurations tell apart."""
+    case = row.point.case
+    return _model(case), case.workload, case.memory_limit_bytes, row.point.protocol
 
 
 def _model(case: ConfiguredCase) -> object:
     return case.model if isinstance(case, ModelCase) else (case.source, case.fingerprint)
 
 
-def _compare(case: ConfiguredCase, ranking: Ranking) -> Conclusion:
+def _compare(ranking: Ranking) -> Iterator[Conclusion]:
     """A winner only where its interval lies apart from that of the next."""
+    if len(ranking.timed) < 2:
+        return
     fastest, slowest = ranking.timed[0], ranking.timed[-1]
     first, last = fastest.measurement, slowest.measurement
-    assert first is not None and last is not None
-    assert fastest.time is not None and slowest.time is not None
-    where = ", ".join((place(case), *_conditions(first)))
-    n = evidence(
-        "configurations", len(ranking.timed), "count", *(each.measurement for each in ranking.timed)
-    )
+    assert first is not None and last is not None and fastest.time and slowest.time
+    told, where = Sentence(), ", ".join((place(fastest.point.case), *_conditions(first)))
+    n = told.count("configurations", len(ranking.timed), sources(ranking.timed))
     if slowest in ranking.near:
-        return say(
-            "{place}: none of {n} configurations is measurably faster than another{absent}.",
-            place=where,
-            n=n,
-            absent=ranking.absent,
+        yield from told.end(
+            f"{where}: none of {n} configurations is measurably faster than another{ranking.absent}."
         )
-    return say(
-        "{place}: of {n} configurations {fast} is {rank}, at {factor} the speed of {slow}, by intervals"
-        "{processes}{absent}.",
-        place=where,
-        n=n,
-        fast=", ".join(_settings(first)),
-        rank="among the fastest" if ranking.near else ranking.title,
-        factor=evidence(
-            "fastest over slowest",
-            slowest.time.estimate / fastest.time.estimate,
-            "ratio",
-            last,
-            first,
-        ),
-        slow=", ".join(_settings(last)),
-        processes=processes(first, last),
-        absent=ranking.absent,
+        return
+    factor = slowest.time.estimate / fastest.time.estimate
+    yield from told.end(
+        f"{where}: of {n} configurations {', '.join(settings(fastest.point.case))} is "
+        f"{'among the fastest' if ranking.near else ranking.title}, at "
+        f"{told('fastest over slowest', factor, 'ratio', last, first)} the speed of "
+        f"{', '.join(settings(slowest.point.case))}, by intervals{processes(first, last)}{ranking.absent}."
     )
-
-
-def _settings(measured: Measurement) -> tuple[str, ...]:
-    assert isinstance(measured.case, ConfiguredCase)
-    return settings(measured.case)
 
 
 def _conditions(measured: Measurement) -> tuple[str, ...]:

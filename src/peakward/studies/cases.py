@@ -15,7 +15,7 @@ from peakward.records.case import (
     Workload,
 )
 from peakward.records.model_shape import ModelShape
-from peakward.records.study import Cell, Column, Table
+from peakward.records.study import Column, Table
 from peakward.report.cases import workload
 
 Limited = TypeVar("Limited", bound=ModelCase | OperatorCase)
@@ -53,14 +53,6 @@ def with_work(case: ModelCase, **work: Any) -> ModelCase:
 def under_limit(case: Limited, limit_bytes: int | None) -> Limited:
     """The case with a memory limit."""
     return msgspec.structs.replace(case, memory_limit_bytes=limit_bytes)
-
-
-SIZE_COLUMNS = (Column(name="model"), Column(name="workload"))
-
-
-def size_cells(case: ConfiguredCase) -> tuple[Cell, ...]:
-    """Cells for `SIZE_COLUMNS`."""
-    return (case.name, workload(case.workload))
 
 
 def place(case: ConfiguredCase) -> str:

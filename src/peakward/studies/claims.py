@@ -7,23 +7,46 @@ from typing import Any, TypeVar
 import msgspec
 
 from peakward.prediction.parameters import n_parameters
+from peakward.records.calibration import Calibration
 from peakward.records.case import Case, ModelCase, OperatorCase
+from peakward.records.device import Device
 from peakward.records.measurement import Interval, Measurement
+from peakward.records.memory import CaseMemory
+from peakward.records.model_shape import ModelShape
+from peakward.records.plan import ScalingFit
+from peakward.records.profile import CaseProfile
 from peakward.records.study import Conclusion, Evidence, Unit
 from peakward.report.cases import label
 from peakward.report.format import format_cell
 from peakward.stats.pairs import median_ratio
 from peakward.studies.cases import place
 from peakward.studies.engine import Row
-from peakward.studies.parts import Source, evidence
 from peakward.studies.power_law import exponent_interval
 from peakward.studies.readings import distinct, processes
 from peakward.studies.values import Value, groups
 
 R = TypeVar("R")
 AnyRow = Row[Any]
+Source = Measurement | CaseProfile | CaseMemory | Calibration | Device | ModelShape | ScalingFit
+"""What a number may be computed from."""
 MOST_NAMED = 6
 """Losing cases named in a sentence."""
+
+
+def evidence(quantity: str, value: float, unit: Unit, *sources: Source | None) -> Evidence:
+    """A number, and the ids and names of what it was computed from."""
+    ids = tuple(dict.fromkeys(_id(each) for each in sources if each is not None))
+    return Evidence(quantity=quantity, value=value, unit=unit, from_ids=ids)
+
+
+def _id(source: Source) -> str:
+    match source:
+        case Device():
+            return source.key
+        case ModelShape() | ScalingFit():
+            return source.name
+        case _:
+            return source.id
 
 
 class Sentence:

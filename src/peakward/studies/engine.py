@@ -17,7 +17,6 @@ from peakward.records.profile import CaseProfile
 from peakward.records.study import Conclusion, Plot, Table
 from peakward.stats.pairs import median_ratio
 from peakward.studies import readings as read
-from peakward.studies.parts import Parts
 from peakward.studies.readings import Planned, Readings
 from peakward.studies.recorder import Recorder
 from peakward.studies.setting import Setting
@@ -196,6 +195,15 @@ def model_points(cases: Iterable[ModelCase], protocol: Protocol) -> tuple[Point[
     return tuple(Point(case=case, protocol=protocol) for case in cases)
 
 
+class Parts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a study says, before it is put on record: all computed from measurements."""
+
+    tables: tuple[Table, ...] = ()
+    plots: tuple[Plot, ...] = ()
+    conclusions: tuple[Conclusion, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
 class Study(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
     """A study's specification."""
 
@@ -215,11 +223,6 @@ class Study(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
     """The subjects of a full calibration that it reads, which are then measured first."""
     search: Callable[[Recorder, Setting], None] | None = None
     """Measures what depends on the grid's results."""
-
-    @property
-    def TITLE(self) -> str:
-        """The title."""
-        return self.title
 
     def plan(self, setting: Setting) -> tuple[Planned, ...]:
         """The cases known before anything is measured, each once; a search adds its probes."""

@@ -13,10 +13,10 @@ from peakward.records.case import ModelCase
 from peakward.records.study import Study, Table
 from peakward.studies import doubts
 from peakward.studies.cases import sizes
-from peakward.studies.parts import Parts
+from peakward.studies.engine import Parts
 from peakward.studies.readings import Readings
 from peakward.studies.recorder import Recorder
-from peakward.studies.registry import study_entry, study_module
+from peakward.studies.registry import specification, study_entry
 from peakward.studies.scope import Scope
 from peakward.studies.setting import read_setting
 
@@ -41,16 +41,16 @@ def execute(
     Raises:
         PeakwardError: no such study.
     """
-    module = study_module(name)
+    spec = specification(name)
     setting = read_setting(lab, scope)
     return carry_out(
         lab,
         name=name,
-        title=module.TITLE,
+        title=spec.title,
         command=command,
         calibration=None if study_entry(name).measures == "nothing" else calibration,
-        gather=lambda recorder: module.gather(recorder, setting),
-        tell=lambda readings: module.parts(readings, setting),
+        gather=lambda recorder: spec.gather(recorder, setting),
+        tell=lambda readings: spec.parts(readings, setting),
     )
 
 

@@ -1,18 +1,14 @@
 """The studies by name. Light: a study's module is loaded when it is asked for."""
 
 import importlib
-from typing import TYPE_CHECKING, Literal, cast
-from typing import Protocol as Interface
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import msgspec
 
 from peakward.records.errors import look_up
 
 if TYPE_CHECKING:
-    from peakward.studies.parts import Parts
-    from peakward.studies.readings import Planned, Readings
-    from peakward.studies.recorder import Recorder
-    from peakward.studies.setting import Setting
+    from peakward.studies.engine import Study
 
 
 class Uses(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -132,21 +128,6 @@ STUDIES: dict[str, Entry] = {
 }
 
 
-class StudyModule(Interface):
-    """What each module of `peakward.studies` named in `STUDIES`, hyphens as underscores, holds."""
-
-    TITLE: str
-
-    def plan(self, setting: "Setting") -> "tuple[Planned, ...]":
-        """The cases known before anything is measured; searches add their probes as they go."""
-
-    def gather(self, lab: "Recorder", setting: "Setting") -> None:
-        """Run the grid. An interruption leaves in the recorder what was measured."""
-
-    def parts(self, readings: "Readings", setting: "Setting") -> "Parts":
-        """What the measurements say; pure, and sound for any subset of them."""
-
-
 def study_entry(name: str) -> Entry:
     """The line of a study.
 
@@ -156,11 +137,11 @@ def study_entry(name: str) -> Entry:
     return look_up("a study", name, STUDIES)
 
 
-def study_module(name: str) -> StudyModule:
-    """The module of a study.
+def specification(name: str) -> "Study[Any]":
+    """What a study measures and says: `STUDY` of its module, hyphens of its name as underscores.
 
     Raises:
         PeakwardError: as `study_entry`.
     """
     module = importlib.import_module(f"peakward.studies.{study_entry(name).name.replace('-', '_')}")
-    return cast(StudyModule, getattr(module, "STUDY", module))
+    return cast("Study[Any]", module.STUDY)

@@ -8,10 +8,10 @@ from peakward.records.errors import PeakwardError
 from peakward.records.study import Study
 from peakward.report.cases import label
 from peakward.studies import bench, doubts
+from peakward.studies.engine import Parts
 from peakward.studies.execute import told
-from peakward.studies.parts import Parts
 from peakward.studies.readings import Planned, Readings
-from peakward.studies.registry import study_module
+from peakward.studies.registry import specification
 from peakward.studies.scope import Scope
 from peakward.studies.setting import Setting
 from peakward.tune.memory_records import NOT_RECORDED
@@ -33,9 +33,9 @@ def retold(study: Study, scope: Scope) -> Study:
         PeakwardError: the study plans its cases in another way today, so that they would not be found.
     """
     readings, setting = _readings(study), _setting(study, scope)
-    module = study_module(study.name)
-    missing = _missing(module.plan(setting), readings)
-    return _noted(_again(study, readings, module.parts(readings, setting)), study, missing)
+    spec = specification(study.name)
+    missing = _missing(spec.plan(setting), readings)
+    return _noted(_again(study, readings, spec.parts(readings, setting)), study, missing)
 
 
 def retold_bench(study: Study) -> Study:

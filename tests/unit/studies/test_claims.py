@@ -48,8 +48,10 @@ def test_a_sentence_prints_its_numbers_and_keeps_them(source):
 
 def test_a_number_that_is_said_twice_is_kept_once(source):
     told = Sentence()
-    (said,) = told.end(f"{told('n', 2, 'count', source)} of {told('n', 2, 'count', source)}")
-    assert len(said.evidence) == 1
+    (said,) = told.end(
+        f"{told('n', 2, 'count', source)} of {told('n', 2, 'count', source, None, source)}"
+    )
+    assert [each.from_ids for each in said.evidence] == [(source.id,)]
 
 
 def test_a_number_that_is_not_known_leaves_the_sentence_out(source):

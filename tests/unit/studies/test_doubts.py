@@ -6,8 +6,8 @@ import pytest
 from peakward.records.case import Source, TextData
 from peakward.records.measurement import Protocol, Validity
 from peakward.studies.cases import model_case, with_work
+from peakward.studies.claims import Sentence
 from peakward.studies.doubts import MOST_NAMED, marked, notes
-from peakward.studies.parts import evidence, say
 from peakward.studies.scope import micro
 
 from .conftest import case_profile
@@ -27,7 +27,9 @@ def made(measure, setting):
 
 
 def one(unit, *measurements):
-    return marked([say("It is {x}.", x=evidence("x", 2.0, unit, *measurements))], measurements)[0]
+    told = Sentence()
+    said = told.end(f"It is {told('x', 2.0, unit, *measurements)}.")
+    return marked(said, measurements)[0]
 
 
 def test_a_time_that_is_unstable_is_counted(made):
@@ -59,8 +61,9 @@ def test_a_share_read_off_a_profile_is_as_doubtful_as_its_case(made):
     shaky, steady = made(1), made(2, validity=Validity(verdict="stable"))
     for measurement, n_marked in ((shaky, 1), (steady, 0)):
         profile = case_profile(measurement.case)
-        said = say("It takes {x}.", x=evidence("x", 0.5, "share", profile))
-        (found,) = marked([said], [shaky, steady], [profile])
+        told = Sentence()
+        said = told.end(f"It takes {told('x', 0.5, 'share', profile)}.")
+        (found,) = marked(said, [shaky, steady], [profile])
         assert found.text.count("unstable") == n_marked
     assert one("share", shaky).text == "It is 200%.", "a share of something else"
 

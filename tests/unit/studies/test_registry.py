@@ -7,31 +7,26 @@ import pytest
 
 import peakward.studies
 from peakward.records.errors import PeakwardError
-from peakward.studies.registry import STUDIES, study_module
+from peakward.studies.registry import STUDIES, specification
 from peakward.studies.scope import Scope
 
 MOST_SMALL_CASES = 40
 OF_CASES = [each.name for each in STUDIES.values() if each.measures == "cases"]
 
 
-@pytest.mark.parametrize("name", STUDIES)
-def test_every_study_has_a_title(name):
-    assert study_module(name).TITLE
-
-
 @pytest.mark.parametrize("name", sorted(set(STUDIES) - set(OF_CASES)))
 @pytest.mark.parametrize("scope", ["small", "corners", "full"])
 def test_what_measures_no_cases_plans_none(name, scope, setting):
-    assert study_module(name).plan(setting(scope)) == ()
+    assert specification(name).plan(setting(scope)) == ()
 
 
 @pytest.mark.parametrize("name", OF_CASES)
 def test_a_study_of_cases_has_a_plan_for_each_scope(name, setting):
-    module = study_module(name)
-    sizes = [len(module.plan(setting(scope))) for scope in ("small", "corners", "full")]
+    spec = specification(name)
+    sizes = [len(spec.plan(setting(scope))) for scope in ("small", "corners", "full")]
     assert sizes[1] >= 12, "the corners and at least twelve cases"
     assert sizes[2] > sizes[1]
-    assert len(module.plan(setting("small", "cpu"))) <= MOST_SMALL_CASES
+    assert len(spec.plan(setting("small", "cpu"))) <= MOST_SMALL_CASES
 
 
 @pytest.mark.parametrize("name", OF_CASES)
@@ -39,7 +34,7 @@ def test_a_study_of_cases_has_a_plan_for_each_scope(name, setting):
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_no_case_is_planned_twice_and_all_can_run(name, scope, device, setting):
     here = setting(Scope(scope), device)
-    plan = study_module(name).plan(here)
+    plan = specification(name).plan(here)
     assert len(plan) == len(set(plan))
     models = [case for case, _ in plan if hasattr(case, "configuration")]
     assert [case for case in models if here.obstacle(case)] == []
@@ -49,7 +44,7 @@ def test_no_case_is_planned_twice_and_all_can_run(name, scope, device, setting):
 
 def test_an_unknown_study_names_the_nearest():
     with pytest.raises(PeakwardError, match="perhaps warmup"):
-        study_module("warm-up")
+        specification("warm-up")
 
 
 def test_the_registry_imports_no_study_at_the_top():

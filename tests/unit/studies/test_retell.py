@@ -8,8 +8,8 @@ from peakward.records.measurement import Validity
 from peakward.records.study import Conclusion
 from peakward.studies import execute as execute_module
 from peakward.studies.bench import bench, compare, table
+from peakward.studies.engine import Parts
 from peakward.studies.execute import execute, told
-from peakward.studies.parts import Parts
 from peakward.studies.readings import Readings
 from peakward.studies.registry import STUDIES
 from peakward.studies.retell import PUT_TOGETHER, as_stored, retold, retold_bench
