@@ -31,10 +31,9 @@ from peakward.studies.attention_arms import (
 )
 from peakward.studies.claims import AnyRow, Ranking, Sentence, growth, longer, rank
 from peakward.studies.engine import Row, Study, View
-from peakward.studies.fits import Fit, asked_limits, fit, limit_notes, probe, within_device
+from peakward.studies.fits import Fit, fit, limit_notes, limits, search
 from peakward.studies.power_law import exponent
-from peakward.studies.readings import Readings, processes, verdict
-from peakward.studies.recorder import Recorder
+from peakward.studies.readings import processes, verdict
 from peakward.studies.setting import Setting
 from peakward.studies.values import Value, plot, spread, table, text
 
@@ -201,16 +200,6 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
     """The shortest length that did not; None where all did."""
 
 
-def asked(setting: Setting) -> tuple[int, ...]:
-    """The limits before those beyond this device are dropped."""
-    return asked_limits(setting, SMALL_LIMITS_BYTES)
-
-
-def limits(setting: Setting) -> tuple[int, ...]:
-    """In bytes, ascending."""
-    return within_device(asked(setting), setting)
-
-
 def naive_curves(setting: Setting) -> Iterator[tuple[Head, ...]]:
     """The backward passes of naive attention that differ in their length alone, the shortest first."""
     naive = [
@@ -220,37 +209,15 @@ def naive_curves(setting: Setting) -> Iterator[tuple[Head, ...]]:
     yield from values.groups(naive, lambda point: (point.precision, point.case.head_dim))
 
 
-def fit_of(point: Head, limit: int, readings: Readings, setting: Setting) -> Fit | None:
-    """Whether the case fits the limit; None where nothing measured so far settles it."""
-    return fit(
-        point.case,
-        limit,
-        limits_bytes=limits(setting),
-        free=point.planned,
-        readings=readings,
-        setting=setting,
-    )
-
-
-def search(lab: Recorder, setting: Setting) -> None:
-    """Runs under each limit, from short to long, what the free runs leave open, up to the first failure."""
-    for curve, limit in product(naive_curves(setting), limits(setting)):
-        for point in curve:
-            if fit_of(point, limit, lab.readings, setting) is None:
-                lab.measure(probe(point.case, limit, setting))
-            found = fit_of(point, limit, lab.readings, setting)
-            if found is None or found.verdict != "fits":
-                break
-
-
 def ends(view: View[Head]) -> Iterator[End]:
     """Of every curve and limit as far as it was searched."""
     naive = [cell for cell in cells(view) if cell.arm == NAIVE]
-    for curve, limit in product(curves(naive), limits(view.setting)):
+    for curve, limit in product(curves(naive), limits(view.setting, SMALL_LIMITS_BYTES)):
         fits: tuple[int, Fit] | None = None
         fails: tuple[int, Fit] | None = None
         for cell in curve:
-            found = fit_of(cell.backward.point, limit, view.readings, view.setting)
+            point = cell.backward.point
+            found = fit(point, limit, view.readings, view.setting, small=SMALL_LIMITS_BYTES)
             if found is None:
                 break
             if found.verdict != "fits":
@@ -480,7 +447,7 @@ def plots(view: View[Head]) -> Iterator[Plot]:
 STUDY = Study(
     title="What does each attention take in time and memory, and how does it grow?",
     points=points,
-    search=search,
+    search=search(naive_curves, SMALL_LIMITS_BYTES),
     tables=(
         table(
             lambda cell: f"Attention, {place(cell)}",
@@ -541,6 +508,6 @@ STUDY = Study(
         "The probability matrix is batch × length², as naive attention keeps it: the softmax's result "
         "in fp32, and in bf16 also the copy that is multiplied with the values. Naive holds a boolean "
         "mask beside it. What the compiled formula keeps is not known.",
-        *limit_notes(asked(view.setting), view.setting),
+        *limit_notes(view.setting, SMALL_LIMITS_BYTES),
     ),
 )

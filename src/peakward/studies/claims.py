@@ -92,6 +92,13 @@ class Sentence:
         first = self(f"{quantity}, low end", low, unit, *sources)
         return f"{first} to {self(f'{quantity}, high end', high, unit, *sources)}"
 
+    def interval(
+        self, quantity: str, found: Interval | None, unit: Unit, *sources: Source | None
+    ) -> str:
+        """An estimate with its ends: "1.03× (1.02× to 1.05×)"."""
+        first = self.estimate(quantity, found, unit, *sources)
+        return f"{first} ({self.range(quantity, found, unit, *sources)})"
+
     def by_name(
         self,
         quantity: str,

@@ -1,5 +1,7 @@
 """Whether a case fits a memory limit: measured under it, or told by a measurement that settles it."""
 
+from collections.abc import Callable, Iterable, Sequence
+from itertools import product
 from typing import Literal
 
 import msgspec
@@ -7,9 +9,12 @@ import msgspec
 from peakward.records.case import ModelCase, OperatorCase
 from peakward.records.measurement import Measurement, Protocol
 from peakward.studies.cases import under_limit
+from peakward.studies.engine import Point
 from peakward.studies.readings import Planned, Readings
+from peakward.studies.recorder import Recorder
 from peakward.studies.setting import Setting
 
+AnyPoint = Point[ModelCase] | Point[OperatorCase]
 MIB, GIB = 2**20, 2**30
 LIMITS_BYTES = (24 * GIB, 40 * GIB, 80 * GIB)
 """Of the cards that a user may have in mind (docs/scope.md)."""
@@ -43,24 +48,23 @@ def probe(case: ModelCase | OperatorCase, limit_bytes: int | None, setting: Sett
     return under_limit(case, limit_bytes), fit_protocol(setting)
 
 
-def asked_limits(setting: Setting, small: tuple[int, ...] = SMALL_LIMITS_BYTES) -> tuple[int, ...]:
+def limits(setting: Setting, small: tuple[int, ...] = SMALL_LIMITS_BYTES) -> tuple[int, ...]:
+    """The limits that this device's memory can tell apart, ascending."""
+    most = setting.environment.device_memory_bytes * SAME_CARD
+    return tuple(sorted(limit for limit in set(_asked(setting, small)) if limit <= most))
+
+
+def _asked(setting: Setting, small: tuple[int, ...]) -> tuple[int, ...]:
     """The user's limits, or those of common cards, or on a CPU in the small scope `small`."""
     scaled_down = setting.device == "cpu" and setting.scope.name == "small"
     return setting.scope.limits_bytes or (small if scaled_down else LIMITS_BYTES)
 
 
-def within_device(limits_bytes: tuple[int, ...], setting: Setting) -> tuple[int, ...]:
-    """The limits that this device's memory can tell apart, ascending."""
-    most = setting.environment.device_memory_bytes * SAME_CARD
-    return tuple(sorted(limit for limit in set(limits_bytes) if limit <= most))
-
-
-def limit_notes(limits_bytes: tuple[int, ...], setting: Setting) -> tuple[str, ...]:
+def limit_notes(setting: Setting, small: tuple[int, ...] = SMALL_LIMITS_BYTES) -> tuple[str, ...]:
     """Which limits were left out, and which stand for the device's own memory."""
-    memory = setting.environment.device_memory_bytes
-    kept = within_device(limits_bytes, setting)
+    memory, kept = setting.environment.device_memory_bytes, limits(setting, small)
     notes = []
-    if dropped := sorted(set(limits_bytes) - set(kept)):
+    if dropped := sorted(set(_asked(setting, small)) - set(kept)):
         names = ", ".join(f"{limit / GIB:.3g} GiB" for limit in dropped)
         notes.append(f"Not tested: {names}, more than this device's {memory / GIB:.3g} GiB.")
     if own := [limit for limit in kept if limit > memory]:
@@ -71,22 +75,21 @@ def limit_notes(limits_bytes: tuple[int, ...], setting: Setting) -> tuple[str, .
 
 
 def fit(
-    case: ModelCase | OperatorCase,
+    point: AnyPoint,
     limit_bytes: int,
-    *,
-    limits_bytes: tuple[int, ...],
-    free: Planned,
     readings: Readings,
     setting: Setting,
+    *,
+    small: tuple[int, ...] = SMALL_LIMITS_BYTES,
 ) -> Fit | None:
-    """Whether the case fits the limit, or None where nothing measured so far settles it.
+    """Whether the point's case fits the limit, or None where nothing measured so far settles it.
 
     A measurement under the limit says so itself. Otherwise: what fits a smaller limit fits, what
-    ran out under a larger one or without any (`free`) does not, and on CUDA what reserved less
-    than the limit when it was free fits.
+    ran out under a larger one or without any does not, and on CUDA what reserved less than the
+    limit when it was free fits.
     """
-    at = {each: readings.find(probe(case, each, setting)) for each in limits_bytes}
-    own, alone = at.get(limit_bytes), readings.find(free)
+    at = {each: readings.find(probe(point.case, each, setting)) for each in limits(setting, small)}
+    own, alone = at.get(limit_bytes), readings.find(point.planned)
     if own is not None:
         return _verdict(own)
     for each, found in at.items():
@@ -100,6 +103,25 @@ def fit(
         return _verdict(alone)
     needed = _needed_bytes(alone)
     return Fit(verdict="fits", proof=alone) if needed and needed <= limit_bytes else None
+
+
+def search(
+    curves: Callable[[Setting], Iterable[Sequence[AnyPoint]]],
+    small: tuple[int, ...] = SMALL_LIMITS_BYTES,
+) -> Callable[[Recorder, Setting], None]:
+    """A study's search: along each curve, from what needs least memory on, runs under each limit what the
+    free runs leave open, up to the first that does not fit."""
+
+    def run(lab: Recorder, setting: Setting) -> None:
+        for curve, limit in product(curves(setting), limits(setting, small)):
+            for point in curve:
+                if fit(point, limit, lab.readings, setting, small=small) is None:
+                    lab.measure(probe(point.case, limit, setting))
+                found = fit(point, limit, lab.readings, setting, small=small)
+                if found is None or found.verdict != "fits":
+                    break
+
+    return run
 
 
 def _verdict(measurement: Measurement) -> Fit:

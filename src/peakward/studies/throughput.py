@@ -17,7 +17,7 @@ from peakward.studies import values
 from peakward.studies.cases import model_case, place, with_levers
 from peakward.studies.claims import Sentence, gains, growth, sources
 from peakward.studies.engine import Point, Row, Study, View
-from peakward.studies.fits import Fit, asked_limits, fit, limit_notes, probe, within_device
+from peakward.studies.fits import fit, limit_notes, limits, search
 from peakward.studies.peaks import (
     CATEGORIES,
     OTHER,
@@ -26,8 +26,7 @@ from peakward.studies.peaks import (
     phase_of,
     predicted_peak,
 )
-from peakward.studies.readings import Readings, ratio
-from peakward.studies.recorder import Recorder
+from peakward.studies.readings import ratio
 from peakward.studies.setting import Setting
 from peakward.studies.values import SIZE, Value, plot, table, text
 
@@ -103,29 +102,9 @@ def points(setting: Setting) -> Iterator[Way]:
                 )
 
 
-def limits(setting: Setting) -> tuple[int, ...]:
-    """In bytes, ascending."""
-    return within_device(asked_limits(setting), setting)
-
-
-def fit_of(way: Way, limit: int, readings: Readings, setting: Setting) -> Fit | None:
-    """Whether the way fits the limit; None where nothing measured so far settles it."""
-    return fit(
-        way.case,
-        limit,
-        limits_bytes=limits(setting),
-        free=way.planned,
-        readings=readings,
-        setting=setting,
-    )
-
-
-def search(lab: Recorder, setting: Setting) -> None:
-    """Under each limit, the ways of which nothing yet says whether they fit."""
-    for way in points(setting):
-        for limit in limits(setting) if way.trains else ():
-            if fit_of(way, limit, lab.readings, setting) is None:
-                lab.measure(probe(way.case, limit, setting))
+def trained(setting: Setting) -> Iterator[tuple[Way]]:
+    """The ways to train, each by itself."""
+    return ((way,) for way in points(setting) if way.trains)
 
 
 def speeds(view: View[Way]) -> list[Row[Way]]:
@@ -158,7 +137,7 @@ def under_limits(view: View[Way]) -> Iterator[Table]:
 
     def verdict(limit: int) -> Callable[[Row[Way]], str]:
         def of(row: Row[Way]) -> str:
-            found = fit_of(row.point, limit, view.readings, view.setting)
+            found = fit(row.point, limit, view.readings, view.setting)
             return "not run" if found is None else found.verdict
 
         return of
@@ -244,7 +223,7 @@ def boundaries(view: View[Way]) -> Iterator[Conclusion]:
             found = {
                 row.point.case.model.name: each
                 for row in group
-                if (each := fit_of(row.point, limit, view.readings, view.setting)) is not None
+                if (each := fit(row.point, limit, view.readings, view.setting)) is not None
                 and each.verdict in ("fits", "oom")
             }
             verdicts = {name: each.verdict for name, each in found.items()}
@@ -322,8 +301,8 @@ def _moved(both: Sequence[tuple[Row[Way], Row[Way]]], view: View[Way]) -> Iterat
         (own, full)
         for lower, base in both
         for limit in limits(view.setting)
-        if (own := fit_of(lower.point, limit, view.readings, view.setting)) is not None
-        and (full := fit_of(base.point, limit, view.readings, view.setting)) is not None
+        if (own := fit(lower.point, limit, view.readings, view.setting)) is not None
+        and (full := fit(base.point, limit, view.readings, view.setting)) is not None
         and {own.verdict, full.verdict} <= {"fits", "oom"}
     ]
     if not known:
@@ -363,7 +342,7 @@ def _unlocked(
     for row in group:
         plain = alone.get((row.point.case.model, row.point.precision))
         without, own = (
-            None if each is None else fit_of(each.point, limit, view.readings, view.setting)
+            None if each is None else fit(each.point, limit, view.readings, view.setting)
             for each in (plain, row)
         )
         if without and own and (without.verdict, own.verdict) == ("oom", "fits"):
@@ -397,7 +376,7 @@ def notes(view: View[Way]) -> tuple[str, ...]:
     """What was left out, and what fitting means."""
     return (
         *view.setting.refusals(workloads(view.setting)),
-        *limit_notes(asked_limits(view.setting), view.setting),
+        *limit_notes(view.setting),
         "A way to train fits a limit where two whole steps run under it. Where a measurement "
         "settles a limit (it fits a smaller one, or ran out under a larger one), it is not run.",
         "Flash attention stands for torch's scaled_dot_product_attention, which takes its flash "
@@ -422,7 +401,7 @@ def over_base(view: View[Way]) -> Iterator[Any]:
 STUDY = Study(
     title="What does lower precision gain, and what does it let train?",
     points=points,
-    search=search,
+    search=search(trained),
     tables=(
         table(
             "Throughput by precision",

@@ -5,7 +5,8 @@ import pytest
 
 from peakward.models.presets import model
 from peakward.studies.cases import model_case
-from peakward.studies.fits import GIB, LIMITS_BYTES, fit, limit_notes, probe, within_device
+from peakward.studies.engine import Point
+from peakward.studies.fits import GIB, LIMITS_BYTES, fit, limit_notes, limits, probe
 from peakward.studies.readings import Readings
 
 SMALL, MIDDLE, LARGE = LIMITS_BYTES
@@ -29,14 +30,8 @@ def judge(setting, measure):
                 )
                 found = msgspec.structs.replace(found, memory=use)
             made.append(found)
-        return fit(
-            CASE,
-            limit,
-            limits_bytes=LIMITS_BYTES,
-            free=free,
-            readings=Readings(made),
-            setting=here,
-        )
+        point = Point(case=CASE, protocol=here.protocol())
+        return fit(point, limit, Readings(made), here)
 
     return of
 
@@ -75,12 +70,12 @@ def test_a_limit_above_the_device_is_the_devices_own(judge):
 
 
 def test_limits_far_beyond_the_device_are_left_out_and_named(setting):
-    assert within_device(LIMITS_BYTES, setting(memory=24 * GIB)) == (SMALL,)
-    (note,) = limit_notes(LIMITS_BYTES, setting(memory=24 * GIB))
+    assert limits(setting(memory=24 * GIB)) == (SMALL,)
+    (note,) = limit_notes(setting(memory=24 * GIB))
     assert "40 GiB, 80 GiB" in note
 
 
 def test_a_card_of_80_gib_that_reports_a_little_less_is_one(setting):
     here = setting(memory=round(79.6 * GIB))
-    assert within_device(LIMITS_BYTES, here) == LIMITS_BYTES
-    assert "stands for" in limit_notes(LIMITS_BYTES, here)[0]
+    assert limits(here) == LIMITS_BYTES
+    assert "stands for" in limit_notes(here)[0]

@@ -4,11 +4,11 @@ import msgspec
 import pytest
 
 from peakward.studies.engine import view
-from peakward.studies.fits import GIB
+from peakward.studies.fits import GIB, fit, limits
 from peakward.studies.peaks import CATEGORIES, OTHER, predicted_peak
 from peakward.studies.readings import Readings
 from peakward.studies.scope import Scope
-from peakward.studies.throughput import STUDY, fit_of, limits, points, precisions, speeds, ways
+from peakward.studies.throughput import STUDY, points, precisions, speeds, ways
 
 
 @pytest.fixture
@@ -70,9 +70,9 @@ def test_every_limit_is_settled_and_agrees_with_the_truth(seen, true_peak):
     found = seen()
     for row in ways(found):
         for limit in limits(found.setting):
-            fit = fit_of(row.point, limit, found.readings, found.setting)
-            assert fit is not None
-            assert fit.verdict == ("fits" if true_peak(row.point.case) <= limit else "oom")
+            verdict = fit(row.point, limit, found.readings, found.setting)
+            assert verdict is not None
+            assert verdict.verdict == ("fits" if true_peak(row.point.case) <= limit else "oom")
 
 
 def test_what_is_settled_is_not_run(setting, gathered):

@@ -266,6 +266,6 @@ STUDY = Study(
     claims=(costs, only_fits, largest_claims),
     notes=lambda view: (
         f"Train steps in {precision(view.setting)} with torch's scaled_dot_product_attention.",
-        *limit_notes(largest.wanted_limits(view.setting), view.setting),
+        *limit_notes(view.setting, largest.SMALL_LIMITS_BYTES),
     ),
 )

@@ -9,7 +9,7 @@ from peakward.records.case import Checkpointing, ModelCase, Precision
 from peakward.records.measurement import Measurement
 from peakward.records.model_shape import ModelShape
 from peakward.studies.cases import model_case, with_work
-from peakward.studies.fits import MIB, asked_limits, probe, within_device
+from peakward.studies.fits import MIB, limits, probe
 from peakward.studies.readings import Planned, Readings, peak_bytes
 from peakward.studies.recorder import Recorder
 from peakward.studies.search import Bracket, largest, linear_guess
@@ -89,7 +89,7 @@ def searches(setting: Setting) -> tuple[Search, ...]:
     whole = setting.scope.name == "full"
     modes: tuple[Checkpointing, ...] = MODES if whole else ("none", "every-block")
     shapes = setting.grid.models
-    bounds = limits(setting)
+    bounds = limits(setting, SMALL_LIMITS_BYTES)
     return tuple(
         Search(shape=shape, axis=axis, mode=mode, limit_bytes=limit)
         for shape in (shapes if whole else shapes[:1])
@@ -97,16 +97,6 @@ def searches(setting: Setting) -> tuple[Search, ...]:
         for axis in AXES
         for mode in modes
     )
-
-
-def limits(setting: Setting) -> tuple[int, ...]:
-    """In bytes, ascending."""
-    return within_device(wanted_limits(setting), setting)
-
-
-def wanted_limits(setting: Setting) -> tuple[int, ...]:
-    """The limits before those beyond this device are dropped."""
-    return asked_limits(setting, SMALL_LIMITS_BYTES)
 
 
 def gather(lab: Recorder, setting: Setting) -> None:
