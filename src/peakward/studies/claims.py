@@ -325,6 +325,30 @@ def growth(
     return None if power is None else (power, timed)
 
 
+def grows(what: str, rows: Iterable[AnyRow], x: Value) -> Iterator[Conclusion]:
+    """How the rows' times grow with x, with the interval that those of the times give the exponent."""
+    found = growth(rows, lambda row: _number(x, row))
+    if found is None:
+        return
+    power, timed = found
+    (low, first), (high, last) = timed[0], timed[-1]
+    told, behind = Sentence(), sources(row for _, row in timed)
+    yield from told.end(
+        f"{what} grows as the {x.name} to the power of {told.interval('exponent', power, 'count', *behind)} "
+        "by the intervals of the times, from "
+        f"{told('time at the least', first.median_s, 's', first.measurement)} at "
+        f"{told(f'least {x.name}', low, x.unit, first.measurement)} to "
+        f"{told('time at the largest', last.median_s, 's', last.measurement)} at "
+        f"{told(f'largest {x.name}', high, x.unit, last.measurement)}."
+    )
+
+
+def _number(x: Value, row: AnyRow) -> int:
+    found = x.get(row)
+    assert isinstance(found, int)
+    return found
+
+
 def longer(first: AnyRow, second: AnyRow) -> Interval | None:
     """The second's median over the first's, with its interval."""
     if first.time is None or second.time is None:

@@ -5,7 +5,7 @@ trains under a memory limit, in each precision, and with checkpointing, with fla
 (torch's SDPA) and with both.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 from typing import Any
 
@@ -15,7 +15,7 @@ from peakward.records.study import Conclusion, Table
 from peakward.report.format import format_cell
 from peakward.studies import values
 from peakward.studies.cases import model_case, place, with_levers
-from peakward.studies.claims import Sentence, gains, growth, sources
+from peakward.studies.claims import Sentence, gains, grows
 from peakward.studies.engine import Point, Row, Study, View
 from peakward.studies.fits import fit, limit_notes, limits, search
 from peakward.studies.peaks import (
@@ -26,7 +26,6 @@ from peakward.studies.peaks import (
     phase_of,
     predicted_peak,
 )
-from peakward.studies.readings import ratio
 from peakward.studies.setting import Setting
 from peakward.studies.values import SIZE, Value, plot, table, text
 
@@ -43,11 +42,12 @@ ADDED: dict[str, dict[str, Any]] = {
 
 class Way(Point[ModelCase], frozen=True, kw_only=True):
     """A workload in one precision, held against fp32; or a way to train a size, named by its precision and
-    what saves memory, held against its precision alone."""
+    what saves memory, held against its precision alone, which is held against fp32."""
 
     trains: bool = False
     """Whether it is a way to train, of which is asked which limits it fits."""
-    added: str | None = None
+    against: str = ""
+    """The name of the way that it is held against; empty of fp32 itself."""
 
     @property
     def precision(self) -> Precision:
@@ -88,17 +88,16 @@ def points(setting: Setting) -> Iterator[Way]:
             shape, grid.batch_size, longest, pass_, setting.device, precision=precision
         )
         additions = ADDED if precision in helped else {}
-        for added in (None, *additions):
-            levers = ADDED[added] if added else {}
-            changed = with_levers(case, **levers)
+        for added in ("", *additions):
+            changed = with_levers(case, **ADDED.get(added, {}))
             if setting.obstacle(changed) is None:
                 yield Way(
                     case=changed,
                     protocol=protocol,
                     name=f"{precision} + {added}" if added else precision,
-                    base=(case, protocol),
+                    base=(case if added else with_levers(case, precision=BASE), protocol),
                     trains=True,
-                    added=added,
+                    against=precision if added else BASE if precision != BASE else "",
                 )
 
 
@@ -117,19 +116,16 @@ def ways(view: View[Way]) -> list[Row[Way]]:
     return [row for row in view.rows if row.point.trains]
 
 
-def bare(view: View[Way]) -> list[Row[Way]]:
-    """The precisions alone as ways to train."""
-    return [row for row in ways(view) if row.point.added is None]
-
-
 def at_longest(view: View[Way]) -> list[Row[Way]]:
     """The lower precisions of the grid at its longest sequence."""
-    longest = max((row.point.case.workload.seq_len for row in speeds(view)), default=0)
-    return [
-        row
-        for row in speeds(view)
-        if row.point.precision != BASE and row.point.case.workload.seq_len == longest
-    ]
+    at, rows = longest(view), speeds(view)
+    lower = (row for row in rows if row.point.precision != BASE)
+    return [row for row in lower if row.point.case.workload.seq_len == at]
+
+
+def longest(view: View[Way]) -> int:
+    """The longest sequence of the grid of tokens/s."""
+    return max((row.point.case.workload.seq_len for row in speeds(view)), default=0)
 
 
 def under_limits(view: View[Way]) -> Iterator[Table]:
@@ -157,7 +153,7 @@ def under_limits(view: View[Way]) -> Iterator[Table]:
             Value(
                 "time over its precision alone",
                 "ratio",
-                lambda row: row.time_ratio if row.point.added else None,
+                lambda row: None if row.point.against in ("", BASE) else row.time_ratio,
             ),
         ),
         ways,
@@ -177,199 +173,102 @@ def category(name: str) -> Value:
 def speed(view: View[Way]) -> Iterator[Conclusion]:
     """What each lower precision gains in each pass."""
     rows = [row for row in speeds(view) if row.point.precision != BASE]
-    by_pass = {
-        pass_: [row for row in rows if row.point.case.workload.pass_ == pass_] for pass_ in PASSES
-    }
-    for pass_, of_pass in by_pass.items():
+    for pass_ in PASSES:
+        of_pass = (row for row in rows if row.point.case.workload.pass_ == pass_)
         for group in values.groups(of_pass, lambda row: row.point.precision):
             yield from gains(group, f"{group[0].point.precision} {pass_}", BASE)
 
 
-def seq_len(row: Row[Way]) -> int:
-    """The workload's."""
-    return row.point.case.workload.seq_len
+def train_steps(view: View[Way]) -> list[Row[Way]]:
+    """The train steps of the grid of tokens/s."""
+    return [row for row in speeds(view) if row.point.case.workload.pass_ == PASSES[-1]]
 
 
-def grows(view: View[Way]) -> Iterator[Conclusion]:
+def growth(view: View[Way]) -> Iterator[Conclusion]:
     """The exponent of the train step's time in the sequence length, of the largest size that ran."""
-    ran = [row for row in speeds(view) if row.point.case.workload.pass_ == PASSES[-1] and row.time]
+    ran = [row for row in train_steps(view) if row.time]
     for group in values.groups(ran, lambda row: row.point.precision):
-        largest = max(n_parameters(row.point.case.model) for row in group)
-        found = growth(
-            (row for row in group if n_parameters(row.point.case.model) == largest), seq_len
-        )
-        if found is None:
-            continue
-        power, timed = found
-        (low, first), (high, last) = timed[0], timed[-1]
-        told, behind = Sentence(), sources(row for _, row in timed)
-        yield from told.end(
-            f"In {last.point.precision} the train step of {last.point.case.model.name} grows as the sequence "
-            f"length to the power {told('exponent', power.estimate, 'count', *behind)} "
-            f"({told.range('exponent', power, 'count', *behind)} by the intervals of the times), fitted from "
-            f"{told('shortest sequence', low, 'count', first.measurement)} "
-            f"({told('time at the shortest', first.median_s, 's', first.measurement)}) to "
-            f"{told('longest sequence', high, 'count', last.measurement)} "
-            f"({told('time at the longest', last.median_s, 's', last.measurement)})."
-        )
+        largest = max(group, key=size).point.case.model
+        rows = [row for row in group if row.point.case.model == largest]
+        what = f"In {group[0].point.precision} the train step of {largest.name}"
+        yield from grows(what, rows, values.SEQ_LEN)
 
 
 def boundaries(view: View[Way]) -> Iterator[Conclusion]:
-    """Under each limit, how many sizes each precision trains, and which only a lower one does."""
+    """How many sizes each way trains under each limit, and which of them what it is held against does not,
+    or the other way round: mixed precision may be the larger, for it keeps the states in fp32."""
     for limit in limits(view.setting):
         told, texts, proofs = Sentence(), [], []
-        in_base: Mapping[str, str] = {}
-        for group in values.groups(bare(view), lambda row: row.point.precision):
+        known: dict[str, dict[str, str]] = {}
+        for group in values.groups(ways(view), lambda row: row.name):
             found = {
                 row.point.case.model.name: each
                 for row in group
                 if (each := fit(row.point, limit, view.readings, view.setting)) is not None
                 and each.verdict in ("fits", "oom")
             }
-            verdicts = {name: each.verdict for name, each in found.items()}
-            precision = group[0].point.precision
-            if precision == BASE:
-                in_base = verdicts
-            if not found:
-                continue
-            behind = [each.proof for each in found.values()]
-            proofs += behind
-            fits = [name for name, verdict in verdicts.items() if verdict == "fits"]
-            only = [name for name in fits if in_base.get(name) == "oom"]
-            n = told.count(f"sizes in {precision}", len(fits), behind)
-            of = told.count("sizes known", len(found), behind)
-            texts.append(
-                f"{precision} {n} of {of}" + (f" ({', '.join(only)} not in {BASE})" if only else "")
-            )
+            name, against = group[0].name, group[0].point.against
+            own = known[name] = {size: each.verdict for size, each in found.items()}
+            if found:
+                behind = [each.proof for each in found.values()]
+                proofs += behind
+                fits = sum(verdict == "fits" for verdict in own.values())
+                n = told.count(f"sizes in {name}", fits, behind)
+                of = told.count(f"sizes known in {name}", len(found), behind)
+                texts.append(f"{name} {n} of {of}{_moved(own, known.get(against, {}), against)}")
         if texts:
             under = told("memory limit", limit, "bytes", *proofs)
             yield from told.end(f"Sizes that train under {under}: {'; '.join(texts)}.")
 
 
-def lower_precisions(view: View[Way]) -> Iterator[Conclusion]:
-    """What each lower precision takes of fp32's peak memory and for what, and how many more sizes it
-    trains: mixed precision keeps the states in fp32, and they are what it does not shrink."""
-    base = {row.point.case.model: row for row in bare(view) if row.point.precision == BASE}
-    lower = [
-        row for row in bare(view) if row.point.precision != BASE and row.point.case.model in base
-    ]
-    for group in values.groups(lower, lambda row: row.point.precision):
-        both = [(row, base[row.point.case.model]) for row in group]
-        yield from _peaks(both)
-        yield from _moved(both, view)
+def _moved(own: Mapping[str, str], base: Mapping[str, str], against: str) -> str:
+    """The sizes that one of two ways trains alone."""
+    pairs = {size: (own[size], base[size]) for size in own if size in base}
+    gained = [size for size, found in pairs.items() if found == ("fits", "oom")]
+    lost = [size for size, found in pairs.items() if found == ("oom", "fits")]
+    texts = [f"{', '.join(gained)} not in {against}"] if gained else []
+    texts += [f"{', '.join(lost)} in {against} alone"] if lost else []
+    return f" ({'; '.join(texts)})" if texts else ""
 
 
-def _peaks(both: Sequence[tuple[Row[Way], Row[Way]]]) -> Iterator[Conclusion]:
-    """By size where both ran without a limit; of the largest of them, by category."""
-    ran = [(lower, base) for lower, base in both if lower.peak_bytes and base.peak_bytes]
-    if not ran:
-        return
-    told, texts = Sentence(), []
-    for lower, base in ran:
-        where, behind = place(lower.point.case), (lower.measurement, base.measurement)
-        own = told(f"peak, {where}", lower.peak_bytes, "bytes", lower.measurement)
-        full = told(f"{BASE}'s peak, {where}", base.peak_bytes, "bytes", base.measurement)
-        share = ratio(lower.peak_bytes, base.peak_bytes)
-        part = told(f"peak over {BASE}'s, {where}", share, "share", *behind)
-        texts.append(f"{where} {own} against {full} ({part})")
-    yield from told.end(f"Peak memory of {ran[0][0].name} against {BASE}: {'; '.join(texts)}.")
-    yield from _by_category(*max(ran, key=lambda each: n_parameters(each[0].point.case.model)))
+def prices(view: View[Way]) -> Iterator[Conclusion]:
+    """What each way takes of the peak memory and of the time of what it is held against, by size, where both
+    ran without a limit; and what a lower precision's peak is held for."""
+    held = [row for row in ways(view) if row.point.against and row.peak_share and row.over_base]
+    for group in values.groups(held, lambda row: row.name):
+        told, texts = Sentence(), []
+        for row in group:
+            model = row.point.case.model.name
+            peak = told(f"peak memory, {model}", row.peak_share, "share", *row.both)
+            times = told.interval(f"time, {model}", row.over_base, "ratio", *row.both)
+            texts.append(f"{peak} of the peak memory in {times} the time for {model}")
+        against = group[0].point.against
+        yield from told.end(f"{group[0].name} against {against}: {'; '.join(texts)}.")
+        if against == BASE:
+            yield from _by_category(max(group, key=size))
 
 
-def _by_category(lower: Row[Way], base: Row[Way]) -> Iterator[Conclusion]:
-    """Of predictions, where they are of the measured peaks."""
-    own, full = peak_categories(lower.point.case), peak_categories(base.point.case)
-    if own is None or full is None:
-        return
-    if None in (phase_of(lower.measurement), phase_of(base.measurement)):
+def _by_category(row: Row[Way]) -> Iterator[Conclusion]:
+    """By predictions, where they are of the measured peaks."""
+    own = peak_categories(row.point.case)
+    full = peak_categories(with_levers(row.point.case, precision=BASE))
+    if own is None or full is None or None in map(phase_of, row.both):
         return
     told, texts = Sentence(), []
     for name in own:
         if own[name] or full[name]:
-            held = told(f"{name}, {lower.name}", own[name], "bytes", lower.measurement)
-            beside = told(f"{name}, {base.name}", full[name], "bytes", base.measurement)
+            held = told(f"{name}, {row.name}", own[name], "bytes", row.measurement)
+            beside = told(f"{name}, {BASE}", full[name], "bytes", row.base)
             texts.append(f"{name} {held} against {beside}")
     yield from told.end(
-        f"At its peak {place(lower.point.case)} holds in {lower.name} against {BASE}, as predicted by "
+        f"At its peak {place(row.point.case)} holds in {row.name} against {BASE}, as predicted by "
         f"category: {'; '.join(texts)}."
     )
 
 
-def _moved(both: Sequence[tuple[Row[Way], Row[Way]]], view: View[Way]) -> Iterator[Conclusion]:
-    """Over the pairs of a size and a limit of which both precisions are known."""
-    known = [
-        (own, full)
-        for lower, base in both
-        for limit in limits(view.setting)
-        if (own := fit(lower.point, limit, view.readings, view.setting)) is not None
-        and (full := fit(base.point, limit, view.readings, view.setting)) is not None
-        and {own.verdict, full.verdict} <= {"fits", "oom"}
-    ]
-    if not known:
-        return
-    told, proofs, precision = (
-        Sentence(),
-        [each.proof for of in known for each in of],
-        both[0][0].name,
-    )
-    gained, lost = (
-        sum((own.verdict, full.verdict) == verdicts for own, full in known)
-        for verdicts in (("fits", "oom"), ("oom", "fits"))
-    )
-    n = told.count("pairs of a size and a limit", len(known), proofs)
-    yield from told.end(
-        f"Of {n} {'pair' if len(known) == 1 else 'pairs'} of a size and a memory limit, {precision} trains "
-        f"{told.count(f'train in {precision} alone', gained, proofs)} that {BASE} does not, and {BASE} "
-        f"{told.count(f'train in {BASE} alone', lost, proofs)} that {precision} does not."
-    )
-
-
-def additions(view: View[Way]) -> Iterator[Conclusion]:
-    """What each memory-saving lever lets train that its precision alone cannot, and what it costs."""
-    alone = {(row.point.case.model, row.point.precision): row for row in bare(view)}
-    added = [row for row in ways(view) if row.point.added]
-    for of_precision in values.groups(added, lambda row: row.point.precision):
-        for group in values.groups(of_precision, lambda row: row.name):
-            for limit in limits(view.setting):
-                yield from _unlocked(group, alone, limit, view)
-            yield from _price(group)
-
-
-def _unlocked(
-    group: Sequence[Row[Way]], alone: dict[Any, Row[Way]], limit: int, view: View[Way]
-) -> Iterator[Conclusion]:
-    models, proofs = [], []
-    for row in group:
-        plain = alone.get((row.point.case.model, row.point.precision))
-        without, own = (
-            None if each is None else fit(each.point, limit, view.readings, view.setting)
-            for each in (plain, row)
-        )
-        if without and own and (without.verdict, own.verdict) == ("oom", "fits"):
-            models.append(row.point.case.model.name)
-            proofs += [without.proof, own.proof]
-    if models:
-        told, way = Sentence(), group[0]
-        yield from told.end(
-            f"Under {told('memory limit', limit, 'bytes', *proofs)}, {way.name} trains {', '.join(models)}, "
-            f"which {way.point.precision} alone cannot."
-        )
-
-
-def _price(group: Sequence[Row[Way]]) -> Iterator[Conclusion]:
-    """Peak memory and time over the precision's own, by size, where both ran without a limit."""
-    told, texts = Sentence(), []
-    for row in group:
-        share, slower = row.peak_share, row.time_ratio
-        if share is not None and slower is not None:
-            model = row.point.case.model.name
-            peak = told(f"peak memory, {model}", share, "share", row.measurement, row.base)
-            times = told(f"time, {model}", slower, "ratio", row.measurement, row.base)
-            ends = told.range(f"time, {model}", row.over_base, "ratio", row.measurement, row.base)
-            texts.append(f"{peak} of the peak memory in {times} ({ends}) the time for {model}")
-    if texts:
-        way = group[0]
-        yield from told.end(f"{way.name} against {way.point.precision} alone: {'; '.join(texts)}.")
+def size(row: Row[Way]) -> int:
+    """The parameters of its model."""
+    return n_parameters(row.point.case.model)
 
 
 def notes(view: View[Way]) -> tuple[str, ...]:
@@ -386,9 +285,8 @@ def notes(view: View[Way]) -> tuple[str, ...]:
 
 def over_base(view: View[Way]) -> Iterator[Any]:
     """Speed over fp32 by size, at the longest sequence."""
-    longest = max((seq_len(row) for row in speeds(view)), default=0)
     yield from plot(
-        f"Speed over {BASE} by size, sequence {longest}",
+        f"Speed over {BASE} by size, sequence {longest(view)}",
         values.PARAMETERS,
         Value(f"speed over {BASE}", "ratio", lambda row: row.factor),
         lambda row: f"{row.point.precision}, {row.point.case.workload.pass_}",
@@ -430,9 +328,8 @@ STUDY = Study(
             ),
             ways,
             note="By the closed form; the measured peaks are in the table before. Pure bf16 keeps "
-            "parameters, "
-            "gradients and the optimizer's state in bf16; mixed precision keeps them in fp32 and holds casts "
-            "of the weights beside them.",
+            "parameters, gradients and the optimizer's state in bf16; mixed precision keeps them in fp32 and "
+            "holds casts of the weights beside them.",
         ),
     ),
     plots=(
@@ -442,12 +339,10 @@ STUDY = Study(
             values.SEQ_LEN,
             Value("step time", "s", lambda row: row.time),
             lambda row: f"{row.point.case.model.name}, {row.point.precision}",
-            lambda view: (
-                row for row in speeds(view) if row.point.case.workload.pass_ == PASSES[-1]
-            ),
+            train_steps,
             log="xy",
         ),
     ),
-    claims=(speed, grows, boundaries, lower_precisions, additions),
+    claims=(speed, growth, boundaries, prices),
     notes=notes,
 )

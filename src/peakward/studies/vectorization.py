@@ -6,7 +6,7 @@ from peakward.records.calibration import MatmulRate
 from peakward.records.case import DeviceType, MicroCase, MicroPrecision
 from peakward.records.study import Conclusion
 from peakward.studies import pieces, values
-from peakward.studies.claims import Sentence, compared, growth, known, most, sources
+from peakward.studies.claims import Sentence, compared, grows, known, most
 from peakward.studies.engine import Study, View
 from peakward.studies.pieces import Piece, PieceRow, flops_per_s
 from peakward.studies.readings import ratio
@@ -109,22 +109,9 @@ def speedups(view: View[Piece]) -> Iterator[Conclusion]:
 
 
 def loops_grow(view: View[Piece]) -> Iterator[Conclusion]:
-    """The exponent of the loops' time in n, with the interval that those of the times give it."""
-    found = growth([row for row in view.rows if row.name == LOOPS], n_of)
-    if found is None:
-        return
-    power, timed = found
-    (least, first), (largest, last) = timed[0], timed[-1]
-    told, behind = Sentence(), sources(row for _, row in timed)
-    yield from told.end(
-        f"The loops' time grows as n to the power of {told('exponent', power.estimate, 'count', *behind)} "
-        f"({told.range('exponent', power, 'count', *behind)} by their intervals) over "
-        f"{told.count('sizes', len(timed), behind)} sizes, from "
-        f"{told('shortest time', first.median_s, 's', first.measurement)} at "
-        f"{told('least n', least, 'count', first.measurement)} to "
-        f"{told('longest time', last.median_s, 's', last.measurement)} at "
-        f"{told('largest n', largest, 'count', last.measurement)}; their FLOPs as n³."
-    )
+    """The exponent of the loops' time in n."""
+    loops = [row for row in view.rows if row.name == LOOPS]
+    yield from grows("The loops' time, for n³ FLOPs,", loops, N)
 
 
 def shares(view: View[Piece]) -> Iterator[Conclusion]:
@@ -183,6 +170,7 @@ def notes(view: View[Piece]) -> Iterator[str]:
         )
 
 
+N = Value("n", "count", n_of)
 STUDY = Study(
     title="What do loops in Python cost a matrix product?",
     points=points,
@@ -192,7 +180,7 @@ STUDY = Study(
         table(
             lambda row: f"Products on the {'CPU' if row.point.case.device == 'cpu' else 'GPU'}",
             (
-                Value("n", "count", n_of),
+                N,
                 text("by", lambda row: row.name),
                 pieces.PRECISION,
                 STATUS,
@@ -208,7 +196,7 @@ STUDY = Study(
     plots=(
         plot(
             "Rate of a matrix product",
-            Value("n", "count", n_of),
+            N,
             Value("FLOPs a second", "flops_per_s", flops_per_s),
             lambda row: ", ".join(way(row)),
             log="xy",
