@@ -32,7 +32,7 @@ SAVED_BY_SELECTIVE = frozenset(
         aten._scaled_dot_product_efficient_attention.default,
         aten._scaled_dot_product_cudnn_attention.default,
         aten._scaled_dot_product_flash_attention_for_cpu.default,
-        flash_attention.attend._opoverload,
+        flash_attention.attend.overload,
     }
 )
 """Dear to recompute for what they hold: kept. Norms, rotations, activations: recomputed."""

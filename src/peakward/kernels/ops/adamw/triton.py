@@ -9,6 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from peakward.kernels.ops.recording import launch
+
 BLOCK = 4096
 """Elements a program: 16 bf16 a thread at 256 threads, two 16-byte accesses of each stream."""
 
@@ -75,7 +77,9 @@ def update(
     """
     n = parameter.numel()
     beta1, beta2 = betas
-    _update[(triton.cdiv(n, BLOCK),)](
+    launch(
+        _update,
+        (triton.cdiv(n, BLOCK),),
         parameter,
         gradient,
         first,

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from peakward.kernels.ops.calling import Operator, operator
 from peakward.kernels.ops.launchable import (
     autocast_dtype,
     require_floats,
@@ -62,7 +63,7 @@ def cross_entropy_and_lse(
 ) -> tuple[Tensor, Tensor]:
     """`cross_entropy`, and log Σ exp of every row, ignored ones too: (tokens,) of fp32, through which
     gradients flow as well."""
-    _require(logits, targets, label_smoothing, reduction)
+    _require_mean(reduction)
     loss, lse, _, _ = _forward(logits, targets, ignore_index, label_smoothing, _loss_dtype(logits))
     return loss, lse
 
@@ -85,13 +86,20 @@ def cross_entropy_over_logits(
     logits, as in a second backward pass, it raises its RuntimeError on tensors modified in place. A
     backward pass with create_graph=True raises a RuntimeError too.
     """
-    _require(logits, targets, label_smoothing, reduction)
+    _require_mean(reduction)
     dtype = loss_dtype or _loss_dtype(logits)
     require_loss_dtype(OP, dtype)
     return _forward_over(logits, targets, ignore_index, label_smoothing, dtype)[0]
 
 
-def _require(logits: Tensor, targets: Tensor, label_smoothing: float, reduction: str) -> None:
+def _require_mean(reduction: str) -> None:
+    if reduction != "mean":
+        raise ValueError(f"{OP}: expected a reduction of 'mean', got {reduction!r}")
+
+
+def _require(
+    logits: Tensor, targets: Tensor, _ignore_index: int, label_smoothing: float, *_: Any
+) -> None:
     require_floats(OP, logits=logits)
     if logits.dim() != 2 or logits.shape[1] == 0:
         raise ValueError(f"{OP}: expected logits of (tokens, vocab), got {tuple(logits.shape)}")
@@ -110,8 +118,6 @@ def _require(logits: Tensor, targets: Tensor, label_smoothing: float, reduction:
             f"{OP}: expected the logits of a row next to one another and rows apart, got strides "
             f"{logits.stride()}; logits.contiguous() has them"
         )
-    if reduction != "mean":
-        raise ValueError(f"{OP}: expected a reduction of 'mean', got {reduction!r}")
     if not 0.0 <= label_smoothing <= 1.0:
         raise ValueError(f"{OP}: expected label_smoothing within 0 and 1, got {label_smoothing}")
 
@@ -155,13 +161,13 @@ def _fake(
     )
 
 
-_forward = torch.library.custom_op(f"peakward::{OP}", _compute, mutates_args=())
-_forward_over = torch.library.custom_op(f"peakward::{OP}_over_logits", _compute, mutates_args=())
+_forward = Operator(f"peakward::{OP}", _compute, check=_require)
+_forward_over = Operator(f"peakward::{OP}_over_logits", _compute, check=_require)
 _forward.register_fake(_fake)
 _forward_over.register_fake(_fake)
 
 
-@torch.library.custom_op(f"peakward::{OP}_backward", mutates_args=())
+@operator(f"peakward::{OP}_backward")
 def _backward(  # noqa: PLR0917 (an op takes tensors by position)
     logits: Tensor,
     targets: Tensor,
@@ -199,7 +205,7 @@ def _(logits: Tensor, *_: Any, **__: Any) -> Tensor:
     )
 
 
-@torch.library.custom_op(f"peakward::{OP}_backward_over_logits", mutates_args=("logits",))
+@operator(f"peakward::{OP}_backward_over_logits", mutates=("logits",))
 def _backward_over(  # noqa: PLR0917
     logits: Tensor,
     targets: Tensor,

@@ -8,6 +8,7 @@ operator, `peakward::decode_attention`; it has no gradient.
 import torch
 from torch import Tensor
 
+from peakward.kernels.ops.calling import operator
 from peakward.kernels.ops.launchable import (
     FLOATS,
     require_floats,
@@ -146,7 +147,7 @@ def paged_decode_attention_with_lse(
     )
 
 
-@torch.library.custom_op("peakward::decode_attention", mutates_args=())
+@operator("peakward::decode_attention")
 def _op(  # noqa: PLR0917 (torch takes no keyword-only tensors)
     q: Tensor,
     k: Tensor,

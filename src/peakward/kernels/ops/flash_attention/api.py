@@ -75,9 +75,9 @@ def flash_attention_with_lse(
         The result of `flash_attention`, and (batch, heads, q_len) of fp32, minus infinity where a row
         sees no key. Both have gradients.
     """
-    checks.require_dense(q, k, v)
     checks.require_rule(causal=causal, window=window, scale=scale)
-    checks.require_slopes(alibi_slopes, q)
+    if q.dim() != 4 or k.dim() != 4:
+        checks.require_dense(q, k, v)
     chosen = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     reach = _reach(window, k.shape[2])
     return attend(q, k, v, alibi_slopes, causal, reach, chosen, implementation)

@@ -9,6 +9,8 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor
 
+from peakward.kernels.ops.calling import operator
+from peakward.kernels.ops.flash_attention import checks
 from peakward.kernels.ops.flash_attention.rule import Packing, Rule
 from peakward.kernels.ops.launchable import require_launchable, require_one_device
 
@@ -66,7 +68,12 @@ def _require_known(name: str) -> None:
         raise ValueError(f"{OP}: expected an implementation of {names}, got {name!r}")
 
 
-@torch.library.custom_op("peakward::flash_attention", mutates_args=())
+def _require(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor | None, *_: Any) -> None:
+    checks.require_dense(q, k, v)
+    checks.require_slopes(slopes, q)
+
+
+@operator("peakward::flash_attention", check=_require)
 def attend(
     q: Tensor,
     k: Tensor,
@@ -90,7 +97,7 @@ def _(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor | None, *_: Any) -> tuple[
     return torch.empty_like(q), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
-@torch.library.custom_op("peakward::flash_attention_backward", mutates_args=())
+@operator("peakward::flash_attention_backward")
 def attend_backward(
     dout: Tensor,
     dlse: Tensor | None,
@@ -120,7 +127,7 @@ def attend_backward(
         )
 
 
-@torch.library.custom_op("peakward::flash_attention_packed", mutates_args=())
+@operator("peakward::flash_attention_packed")
 def attend_packed(
     q: Tensor,
     k: Tensor,
@@ -159,7 +166,7 @@ def _(
     return torch.empty_like(q), q.new_empty((q.shape[1], q.shape[0]), dtype=torch.float32)
 
 
-@torch.library.custom_op("peakward::flash_attention_packed_backward", mutates_args=())
+@operator("peakward::flash_attention_packed_backward")
 def attend_packed_backward(
     dout: Tensor,
     dlse: Tensor | None,

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from peakward.kernels.ops.calling import operator
 from peakward.kernels.ops.launchable import require_floats, require_launchable, require_one_device
 
 EPS = 1e-5
@@ -61,7 +62,7 @@ def add_layer_norm(
     return y, s
 
 
-@torch.library.custom_op("peakward::add_layer_norm", mutates_args=())
+@operator("peakward::add_layer_norm")
 def _layer_norm(
     x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -109,7 +110,7 @@ def _as_given(x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor, Tenso
     return x.new_empty(x.shape), s, mean, r
 
 
-@torch.library.custom_op("peakward::add_layer_norm_backward", mutates_args=())
+@operator("peakward::add_layer_norm_backward")
 def _layer_norm_backward(  # noqa: PLR0917
     gradient: Tensor,
     s_gradient: Tensor | None,

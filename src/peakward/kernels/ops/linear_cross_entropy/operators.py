@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from peakward.kernels.ops.calling import operator
 from peakward.kernels.ops.launchable import require_launchable
 from peakward.kernels.ops.linear_cross_entropy.workspace import row_length
 
@@ -12,7 +13,7 @@ OP = "linear_cross_entropy"
 ROW_BYTES = 16
 
 
-@torch.library.custom_op(f"peakward::{OP}_chunked", mutates_args=())
+@operator(f"peakward::{OP}_chunked")
 def chunked(  # noqa: PLR0917 (autograd takes no keywords)
     hidden: Tensor,
     weight: Tensor,
@@ -58,7 +59,7 @@ def _(  # noqa: PLR0917
     )
 
 
-@torch.library.custom_op(f"peakward::{OP}_chunked_backward", mutates_args=())
+@operator(f"peakward::{OP}_chunked_backward")
 def chunked_backward(
     d_hidden: Tensor, d_weight: Tensor, count: Tensor, grad_loss: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -73,7 +74,7 @@ def _(d_hidden: Tensor, d_weight: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     return torch.empty_like(d_hidden), torch.empty_like(d_weight, dtype=d_hidden.dtype)
 
 
-@torch.library.custom_op(f"peakward::{OP}_whole", mutates_args=())
+@operator(f"peakward::{OP}_whole")
 def whole(  # noqa: PLR0917
     hidden: Tensor,
     weight: Tensor,
@@ -117,7 +118,7 @@ def _(  # noqa: PLR0917
     )
 
 
-@torch.library.custom_op(f"peakward::{OP}_whole_backward", mutates_args=())
+@operator(f"peakward::{OP}_whole_backward")
 def whole_backward(  # noqa: PLR0917
     hidden: Tensor,
     d_hidden: Tensor,
@@ -149,7 +150,7 @@ def _(  # noqa: PLR0917
     return torch.empty_like(d_hidden), hidden.new_empty(shape)
 
 
-@torch.library.custom_op(f"peakward::{OP}_recomputed", mutates_args=())
+@operator(f"peakward::{OP}_recomputed")
 def recomputed(  # noqa: PLR0917
     hidden: Tensor,
     weight: Tensor,
@@ -187,7 +188,7 @@ def _(  # noqa: PLR0917
     )
 
 
-@torch.library.custom_op(f"peakward::{OP}_recomputed_backward", mutates_args=())
+@operator(f"peakward::{OP}_recomputed_backward")
 def recomputed_backward(  # noqa: PLR0917
     hidden: Tensor,
     weight: Tensor,

@@ -7,6 +7,7 @@ gradient. `reference` makes the weights.
 import torch
 from torch import Tensor
 
+from peakward.kernels.ops.calling import operator
 from peakward.kernels.ops.launchable import (
     FLOATS,
     require_floats,
@@ -100,7 +101,7 @@ def int4_matmul(x: Tensor, weight: Tensor, scale: Tensor, zero: Tensor | None = 
     return _int4(x, weight, scale, zero)
 
 
-@torch.library.custom_op("peakward::int8_matmul", mutates_args=())
+@operator("peakward::int8_matmul")
 def _int8(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
     require_launchable("int8_matmul", x, weight, scale)
     from peakward.kernels.ops.quantized_matmul import triton as kernels
@@ -121,7 +122,7 @@ def _(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
     return x.new_empty((*x.shape[:-1], weight.shape[0]))
 
 
-@torch.library.custom_op("peakward::int4_matmul", mutates_args=())
+@operator("peakward::int4_matmul")
 def _int4(x: Tensor, weight: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:
     require_launchable("int4_matmul", x, weight, scale, zero)
     from peakward.kernels.ops.quantized_matmul import triton as kernels

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from peakward.kernels.ops.calling import operator
 from peakward.kernels.ops.launchable import require_floats, require_launchable, require_one_device
 
 
@@ -58,7 +59,7 @@ def _epsilon(eps: float | None) -> float:
     return torch.finfo(torch.float32).eps if eps is None else eps
 
 
-@torch.library.custom_op("peakward::add_rms_norm", mutates_args=())
+@operator("peakward::add_rms_norm")
 def _rms_norm(
     x: Tensor, residual: Tensor | None, weight: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -103,7 +104,7 @@ def _as_given(x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor, Tenso
     return x.new_empty(x.shape), s, r
 
 
-@torch.library.custom_op("peakward::add_rms_norm_backward", mutates_args=())
+@operator("peakward::add_rms_norm_backward")
 def _rms_norm_backward(
     gradient: Tensor, s_gradient: Tensor | None, x: Tensor, weight: Tensor | None, r: Tensor
 ) -> tuple[Tensor, Tensor]:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from peakward.kernels.ops.calling import operator
 from peakward.kernels.ops.launchable import require_floats, require_launchable, require_one_device
 
 
@@ -127,7 +128,7 @@ class _InPlace(torch.autograd.Function):
         return back, None, None, None
 
 
-@torch.library.custom_op("peakward::rope_", mutates_args=("x",))
+@operator("peakward::rope_", mutates=("x",))
 def _rope_(x: Tensor, cos: Tensor, sin: Tensor, n_turned: int) -> None:
     cos, sin = _checked(x, cos, sin)
     if any(size > 1 and stride == 0 for size, stride in zip(x.shape, x.stride(), strict=True)):
@@ -147,7 +148,7 @@ def _(x: Tensor, cos: Tensor, sin: Tensor, _n_turned: int) -> None:
     require_one_device("rope", x, cos, sin)
 
 
-@torch.library.custom_op("peakward::rope", mutates_args=())
+@operator("peakward::rope")
 def _rope(x: Tensor, cos: Tensor, sin: Tensor, n_turned: int, inverse: bool) -> Tensor:
     cos, sin = _checked(x, cos, sin)
     from peakward.kernels.ops.rope import triton

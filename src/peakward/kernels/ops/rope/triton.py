@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from peakward.kernels.ops.recording import launch
 from peakward.kernels.ops.rows.layout import RowSettings, alignment, tiles
 
 
@@ -105,7 +106,9 @@ def turn(
         [each // align for each in angles_in_order],
     )
     n_rows = sizes[0] * sizes[1] * sizes[2]
-    _rope_turn[(triton.cdiv(n_rows, chosen.rows),)](
+    launch(
+        _rope_turn,
+        (triton.cdiv(n_rows, chosen.rows),),
         x,
         y,
         cos,

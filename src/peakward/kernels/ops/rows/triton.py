@@ -7,6 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from peakward.kernels.ops.dependent import dependent, wait_for_the_one_before
+from peakward.kernels.ops.recording import launch
 from peakward.kernels.ops.rows.layout import power_of_two
 
 COLUMNS = 32
@@ -53,7 +54,9 @@ def column_sums(*parts: tuple[Tensor, torch.dtype]) -> list[Tensor]:
     outs = [partial.new_empty(partial.shape[1], dtype=dtype) for partial, dtype in parts]
     n_rows, width = partials[0].shape
     rows = min(power_of_two(n_rows), MOST_ROWS)
-    _column_sums[(triton.cdiv(width, COLUMNS), len(parts))](
+    launch(
+        _column_sums,
+        (triton.cdiv(width, COLUMNS), len(parts)),
         *(*partials, None)[:2],
         *(*outs, None)[:2],
         n_rows,

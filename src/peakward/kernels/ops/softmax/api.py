@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from peakward.kernels.ops.calling import operator
 from peakward.kernels.ops.launchable import FLOATS, require_floats, require_launchable
 
 
@@ -26,7 +27,7 @@ def softmax(x: Tensor, dim: int = -1, dtype: torch.dtype | None = None) -> Tenso
     return _softmax(x, x.dtype if dtype is None else dtype)
 
 
-@torch.library.custom_op("peakward::softmax", mutates_args=())
+@operator("peakward::softmax")
 def _softmax(x: Tensor, dtype: torch.dtype) -> Tensor:
     require_floats("softmax", x=x)
     if dtype not in FLOATS:
@@ -43,7 +44,7 @@ def _(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x.new_empty(x.shape, dtype=dtype)
 
 
-@torch.library.custom_op("peakward::softmax_backward", mutates_args=())
+@operator("peakward::softmax_backward")
 def _softmax_backward(gradient: Tensor, y: Tensor, dtype: torch.dtype) -> Tensor:
     from peakward.kernels.ops.softmax import triton
 

@@ -10,6 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from peakward.kernels.ops.recording import launch
+
 BLOCK = 2048
 """fp32 values that a program reads at once: 8 KiB, four loads of 16 bytes for each of its threads."""
 N_WARPS = 4
@@ -41,7 +43,15 @@ def sweep(values: Tensor, n_sweeps: int, n_programs: int) -> Tensor:
     """
     sums = torch.empty((n_programs, BLOCK), dtype=torch.float32, device=values.device)
     n_blocks = values.numel() // BLOCK
-    _sweep[(n_programs,)](
-        values, sums, n_blocks, n_blocks * n_sweeps, n_programs, BLOCK=BLOCK, num_warps=N_WARPS
+    launch(
+        _sweep,
+        (n_programs,),
+        values,
+        sums,
+        n_blocks,
+        n_blocks * n_sweeps,
+        n_programs,
+        BLOCK=BLOCK,
+        num_warps=N_WARPS,
     )
     return sums

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from peakward.kernels.ops.calling import operator
 from peakward.kernels.ops.launchable import require_floats, require_launchable
 
 
@@ -28,7 +29,7 @@ def swiglu(x: Tensor) -> Tensor:
     return _swiglu(x)
 
 
-@torch.library.custom_op("peakward::swiglu", mutates_args=())
+@operator("peakward::swiglu")
 def _swiglu(x: Tensor) -> Tensor:
     require_floats("swiglu", x=x)
     require_launchable("swiglu", x)
@@ -43,7 +44,7 @@ def _(x: Tensor) -> Tensor:
     return x.new_empty(*x.shape[:-1], x.shape[-1] // 2)
 
 
-@torch.library.custom_op("peakward::swiglu_backward", mutates_args=())
+@operator("peakward::swiglu_backward")
 def _swiglu_backward(gradient: Tensor, x: Tensor) -> Tensor:
     from peakward.kernels.ops.swiglu import triton
 

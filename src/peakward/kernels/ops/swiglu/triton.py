@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from peakward.kernels.ops.recording import launch
 from peakward.kernels.ops.rows.layout import RowSettings, alignment, as_rows, tiles
 
 MOST_COLUMNS = 2048
@@ -108,7 +109,9 @@ def swiglu(x: Tensor, settings: RowSettings | None = None) -> Tensor:
     rows = as_rows(x)
     chosen = settings or settings_for(width, x.element_size())
     align = alignment(width, rows.stride(0))
-    _swiglu_forward[_grid(len(rows), width, chosen)](
+    launch(
+        _swiglu_forward,
+        _grid(len(rows), width, chosen),
         rows,
         y,
         len(rows),
@@ -132,7 +135,9 @@ def swiglu_backward(gradient: Tensor, x: Tensor, settings: RowSettings | None = 
     chosen = settings or settings_for(width, x.element_size(), inputs=3)
     strides = (g.stride(0), rows.stride(0))
     align = alignment(width, *strides)
-    _swiglu_backward[_grid(len(rows), width, chosen)](
+    launch(
+        _swiglu_backward,
+        _grid(len(rows), width, chosen),
         g,
         rows,
         out,

@@ -25,11 +25,11 @@ import torch._inductor.graph
 from torch._inductor import async_compile, config, ir, scheduler
 from torch._inductor.codegen.triton import TritonScheduling
 from torch._inductor.runtime.hints import DeviceProperties
-from torch._library.custom_ops import CustomOpDef
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
 import peakward.kernels.ops
+from peakward.kernels.ops.calling import Operator
 from peakward.lab.levers.prepare import prepare
 from peakward.records.case import ModelCase
 
@@ -80,9 +80,11 @@ def start_no_operator() -> None:
     for found in pkgutil.walk_packages(peakward.kernels.ops.__path__, "peakward.kernels.ops."):
         if found.name.endswith((".api", ".operators")):
             for each in vars(importlib.import_module(found.name)).values():
-                if isinstance(each, CustomOpDef):
-                    fake = each._abstract_fn or (lambda *_, **__: None)
-                    each.register_kernel("cpu")(lambda *a, _fake=fake, **k: _fake(*a, **k))
+                if isinstance(each, Operator):
+                    fake = each.registered._abstract_fn or (lambda *_, **__: None)
+                    each.registered.register_kernel("cpu")(
+                        lambda *a, _fake=fake, **k: _fake(*a, **k)
+                    )
 
 
 def kernels(code: str) -> list[list]:

@@ -10,6 +10,7 @@ from peakward.kernels.ops.cross_entropy.triton.slopes import (
     write_edges,
     write_inside,
 )
+from peakward.kernels.ops.recording import launch
 
 
 @triton.jit
@@ -71,7 +72,9 @@ def gradient(
     n_parts = triton.cdiv(vocab, chosen.block)
     if not n_tokens:
         return
-    cross_entropy_backward[(n_tokens * n_parts,)](
+    launch(
+        cross_entropy_backward,
+        (n_tokens * n_parts,),
         logits,
         targets,
         sums,

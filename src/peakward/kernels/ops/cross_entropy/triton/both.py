@@ -11,6 +11,7 @@ from peakward.kernels.ops.cross_entropy.triton.slopes import (
     write_edges,
     write_inside,
 )
+from peakward.kernels.ops.recording import launch
 
 
 @triton.jit
@@ -68,7 +69,9 @@ def losses_and_gradient(
     if not n_tokens:
         return
     chosen = settings or settings_of_both(vocab, logits.element_size())
-    cross_entropy_both[(n_tokens,)](
+    launch(
+        cross_entropy_both,
+        (n_tokens,),
         logits,
         targets,
         each,

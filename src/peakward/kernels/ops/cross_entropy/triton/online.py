@@ -13,6 +13,7 @@ from peakward.kernels.ops.cross_entropy.triton.settings import (
     settings_for,
 )
 from peakward.kernels.ops.dependent import dependent, wait_for_the_one_before
+from peakward.kernels.ops.recording import launch
 from peakward.kernels.ops.tuning import tuned
 
 
@@ -126,7 +127,9 @@ def losses(
     if not n_tokens:
         return
     chosen = settings or _settings_of(logits, targets, ignore_index, label_smoothing)
-    cross_entropy_forward[(n_tokens,)](
+    launch(
+        cross_entropy_forward,
+        (n_tokens,),
         logits,
         targets,
         each,
@@ -180,7 +183,9 @@ def mean(
     """Writes the number of rows that count, and the sum of `losses` over it."""
     n_tokens = targets.shape[0]
     block = min(4096, max(128, triton.next_power_of_2(n_tokens)))
-    cross_entropy_mean[(1,)](
+    launch(
+        cross_entropy_mean,
+        (1,),
         losses,
         targets,
         loss,

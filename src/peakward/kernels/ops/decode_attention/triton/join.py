@@ -5,6 +5,7 @@ import triton.language as tl
 from torch import Tensor
 
 from peakward.kernels.ops.dependent import dependent, wait_for_the_one_before
+from peakward.kernels.ops.recording import launch
 
 BLOCK_SPLITS = 16
 
@@ -52,7 +53,9 @@ def join(parts: Tensor, part_lses: Tensor, out: Tensor, lse: Tensor) -> None:
     """Writes out and lse, (…, head_dim) and (…), of as many pieces as the first two begin with, in fp32."""
     n_splits, head_dim = len(parts), out.shape[-1]
     n_rows = lse.numel()
-    _decode_attention_join[(n_rows,)](
+    launch(
+        _decode_attention_join,
+        (n_rows,),
         parts,
         part_lses,
         out,

@@ -15,6 +15,7 @@ from peakward.kernels.ops.decode_attention.triton.settings import (
     others_for,
     settings_for,
 )
+from peakward.kernels.ops.recording import launch
 from peakward.kernels.ops.rows.layout import shared_bytes
 from peakward.kernels.ops.tuning import tuned
 
@@ -160,7 +161,9 @@ def _started(call: _Call, settings: Settings) -> tuple[Tensor, Tensor]:
     if n_splits > 1:
         parts = torch.empty((n_splits, *out.shape), dtype=torch.float32, device=q.device)
         part_lses = torch.empty((n_splits, *lse.shape), dtype=torch.float32, device=q.device)
-    decode_attention_pieces[(call.n_caches * row_blocks, n_splits)](
+    launch(
+        decode_attention_pieces,
+        (call.n_caches * row_blocks, n_splits),
         q,
         k,
         v,

@@ -40,6 +40,7 @@ from peakward.kernels.ops.flash_attention.hopper.settings import (
     n_programs,
 )
 from peakward.kernels.ops.flash_attention.rule import Packing, Rule
+from peakward.kernels.ops.recording import launch
 
 LOG2E = math.log2(math.e)
 STAGES = 2
@@ -181,7 +182,9 @@ def backward(
     )
     mains = [describe(*each, main) for each in operands]
     rests = [describe(*each, rest) if rest else None for each in operands]
-    _attention_backward[(min(most, n_tiles),)](
+    launch(
+        _attention_backward,
+        (min(most, n_tiles),),
         *mains[:4],
         describe_vectors(lse2, queries),
         describe_vectors(delta, queries),

@@ -12,6 +12,7 @@ from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_wait
 
 from peakward.kernels.ops.flash_attention.hopper.settings import columns_of
+from peakward.kernels.ops.recording import launch
 
 ADD = gl.constexpr(
     "{ .reg .b64 a; cvt.s64.s32 a, $8; add.s64 a, a, $4;"
@@ -138,7 +139,9 @@ def rounded(sums: Tensor, dq: Tensor, queries: int, scale: float) -> None:
     batch, n_heads, q_len, d = dq.shape
     n_halves = sums.shape[2] // queries * 2
     main, rest = columns_of(d)
-    _attention_round[(n_halves, batch * n_heads)](
+    launch(
+        _attention_round,
+        (n_halves, batch * n_heads),
         sums,
         dq,
         scale,

@@ -29,6 +29,7 @@ from peakward.kernels.ops.flash_attention.hopper.settings import (
     n_programs,
 )
 from peakward.kernels.ops.flash_attention.rule import Packing, Rule
+from peakward.kernels.ops.recording import launch
 
 LOG2E = math.log2(math.e)
 
@@ -127,7 +128,9 @@ def forward(
     least = balanced(n_q_blocks, most) if rule.causal else 1
     n_tiles = n_q_blocks * n_all_heads
     width = 64 if d == 64 else 128
-    _attention_forward[(min(most, n_tiles),)](
+    launch(
+        _attention_forward,
+        (min(most, n_tiles),),
         describe("q", q, ROWS, width),
         describe("k", k, KEYS, width),
         describe("v", v, KEYS, width),

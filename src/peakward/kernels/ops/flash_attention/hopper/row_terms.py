@@ -6,6 +6,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from peakward.kernels.ops.recording import launch
+
 ROWS = 64
 
 
@@ -79,7 +81,9 @@ def row_terms(
     padded = sums.shape[2]
     lse2 = torch.empty(batch, n_heads, padded, dtype=torch.float32, device=out.device)
     delta = torch.empty_like(lse2)
-    _attention_row_terms[(triton.cdiv(padded, ROWS), batch * n_heads)](
+    launch(
+        _attention_row_terms,
+        (triton.cdiv(padded, ROWS), batch * n_heads),
         out,
         dout,
         lse,

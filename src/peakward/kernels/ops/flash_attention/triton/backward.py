@@ -38,6 +38,7 @@ from peakward.kernels.ops.flash_attention.triton.settings import (
     Blocks,
     backward_settings_for,
 )
+from peakward.kernels.ops.recording import launch
 from peakward.kernels.ops.tuning import tuned
 
 
@@ -147,7 +148,9 @@ def _launch_by_keys(call: _Call, dk: Tensor, dv: Tensor) -> None:
     n_programs = triton.cdiv(problem.k_len, blocks.keys) * problem.n_batches * problem.n_kv_heads
     if n_programs == 0:
         return
-    attention_by_keys[(n_programs,)](
+    launch(
+        attention_by_keys,
+        (n_programs,),
         *halves(call.q, blocks.queries, described=call.described),
         *halves(call.k, blocks.keys, described=call.described),
         *halves(call.v, blocks.keys, described=call.described),
@@ -180,7 +183,9 @@ def _launch_by_queries(call: _Call, dq: Tensor) -> None:
     n_programs = triton.cdiv(problem.q_len, blocks.queries) * problem.n_batches * problem.n_heads
     if n_programs == 0:
         return
-    attention_by_queries[(n_programs,)](
+    launch(
+        attention_by_queries,
+        (n_programs,),
         *halves(call.q, blocks.queries, described=call.described),
         *halves(call.k, blocks.keys, described=call.described),
         *halves(call.v, blocks.keys, described=call.described),

@@ -14,6 +14,7 @@ from peakward.kernels.ops.flash_attention.triton.problem import (
     strides_of,
 )
 from peakward.kernels.ops.flash_attention.triton.tiles import span
+from peakward.kernels.ops.recording import launch
 
 ROWS = 64
 
@@ -64,7 +65,9 @@ def delta_of(
     n_programs = triton.cdiv(problem.q_len, ROWS) * problem.n_batches * problem.n_heads
     if n_programs == 0:
         return delta
-    _attention_delta[(n_programs,)](
+    launch(
+        _attention_delta,
+        (n_programs,),
         out,
         dout,
         dlse,

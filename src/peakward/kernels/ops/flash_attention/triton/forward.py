@@ -35,6 +35,7 @@ from peakward.kernels.ops.flash_attention.triton.settings import (
     forward_settings_for,
 )
 from peakward.kernels.ops.flash_attention.triton.tiles import LOG2_E, keys_of, place, sees, span
+from peakward.kernels.ops.recording import launch
 from peakward.kernels.ops.tuning import tuned
 
 
@@ -232,7 +233,9 @@ def forward(
     q_starts, k_starts = starts_of(packing)
     options: dict[str, Any] = {"num_warps": blocks.num_warps, "num_stages": blocks.num_stages}
     first, second = parts(problem.head_dim)
-    _attention_forward[(n_programs,)](
+    launch(
+        _attention_forward,
+        (n_programs,),
         *halves(q, blocks.queries, described=described),
         *halves(k, blocks.keys, described=described),
         *halves(v, blocks.keys, described=described),

@@ -13,6 +13,7 @@ from peakward.kernels.ops.linear_cross_entropy.triton.settings import (
     settings_for,
 )
 from peakward.kernels.ops.linear_cross_entropy.triton.tiles import logits_of, matrix_of, place
+from peakward.kernels.ops.recording import launch
 
 LOWEST: tl.constexpr = tl.constexpr(-3.4028234663852886e38)
 COMBINED_TOKENS = 32
@@ -116,7 +117,9 @@ def losses(
     if not n_tokens:
         return each, sums
     n_programs = programs(n_tokens, vocab, cut, hidden.device)
-    _linear_cross_entropy_partials[(n_programs,)](
+    launch(
+        _linear_cross_entropy_partials,
+        (n_programs,),
         matrix_of(hidden, cut.block_tokens, cut.block_width, cut),
         matrix_of(weight, cut.block_vocab, cut.block_width, cut),
         targets,
@@ -128,7 +131,9 @@ def losses(
         n_programs,
         **meta(cut),
     )
-    _linear_cross_entropy_combine[(triton.cdiv(n_tokens, COMBINED_TOKENS),)](
+    launch(
+        _linear_cross_entropy_combine,
+        (triton.cdiv(n_tokens, COMBINED_TOKENS),),
         partials,
         picked,
         targets,

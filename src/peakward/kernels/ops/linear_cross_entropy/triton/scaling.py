@@ -5,6 +5,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from peakward.kernels.ops.recording import launch
+
 BLOCK, NUM_WARPS = 4096, 4
 
 
@@ -25,7 +27,15 @@ def scaled(x: Tensor, grad_loss: Tensor, count: Tensor, dtype: torch.dtype) -> T
     out = torch.empty_like(x, dtype=dtype)
     if x.numel():
         n_blocks = triton.cdiv(x.numel(), BLOCK)
-        _linear_cross_entropy_scale[(n_blocks,)](
-            x, out, grad_loss, count, x.numel(), BLOCK=BLOCK, num_warps=NUM_WARPS
+        launch(
+            _linear_cross_entropy_scale,
+            (n_blocks,),
+            x,
+            out,
+            grad_loss,
+            count,
+            x.numel(),
+            BLOCK=BLOCK,
+            num_warps=NUM_WARPS,
         )
     return out

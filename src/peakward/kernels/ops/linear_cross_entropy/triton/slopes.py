@@ -12,6 +12,7 @@ from peakward.kernels.ops.linear_cross_entropy.triton.settings import (
     programs,
 )
 from peakward.kernels.ops.linear_cross_entropy.triton.tiles import logits_of, matrix_of, place
+from peakward.kernels.ops.recording import launch
 
 
 @triton.jit
@@ -111,7 +112,9 @@ def gradient(
     cut = settings or gradient_settings_for(hidden.dtype, capability_here())
     n_programs = programs(n_tokens, n_columns, cut, hidden.device)
     stored_columns = cut.block_vocab // 2 if cut.resident else cut.block_vocab
-    _linear_cross_entropy_gradient[(n_programs,)](
+    launch(
+        _linear_cross_entropy_gradient,
+        (n_programs,),
         matrix_of(hidden, cut.block_tokens, cut.block_width, cut),
         matrix_of(weight, cut.block_vocab, cut.block_width, cut),
         matrix_of(out, cut.block_tokens, stored_columns, cut),

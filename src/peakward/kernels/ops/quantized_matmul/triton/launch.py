@@ -29,6 +29,7 @@ from peakward.kernels.ops.quantized_matmul.triton.shared import quantized_matmul
 from peakward.kernels.ops.quantized_matmul.triton.sums import added_up, parts_of
 from peakward.kernels.ops.quantized_matmul.triton.widened import POWERS
 from peakward.kernels.ops.quantized_matmul.triton.words import TILE
+from peakward.kernels.ops.recording import launch
 from peakward.kernels.ops.tuning import tuned
 
 S = TypeVar("S", bound=Settings)
@@ -138,7 +139,9 @@ def _row(x: Tensor, weight: Tensor, scale: Tensor, settings: Row, *, tile: int) 
     parts = parts_of(out, settings.n_splits)
     grouped = len(scale) > 1
     columns = min(settings.columns, tile) if grouped else settings.columns
-    quantized_matmul_row[(triton.cdiv(n, settings.channels), settings.n_splits)](
+    launch(
+        quantized_matmul_row,
+        (triton.cdiv(n, settings.channels), settings.n_splits),
         x,
         weight,
         scale,
@@ -164,7 +167,9 @@ def _rows(x: Tensor, weight: Tensor, scale: Tensor, settings: Rows, *, tile: int
         return out
     parts = parts_of(out, settings.n_splits)
     n_programs = triton.cdiv(n, settings.channels)
-    quantized_matmul_rows[(n_programs, settings.n_splits, triton.cdiv(m, settings.rows))](
+    launch(
+        quantized_matmul_rows,
+        (n_programs, settings.n_splits, triton.cdiv(m, settings.rows)),
         x,
         weight,
         scale,
@@ -213,7 +218,9 @@ def _by_words(
     else:
         kernel, more = quantized_matmul_shared, {"STAGES": settings.n_stages}
     n_programs = triton.cdiv(n, channels_of(settings))
-    kernel[(n_programs, settings.n_splits, triton.cdiv(m, settings.rows))](
+    launch(
+        kernel,
+        (n_programs, settings.n_splits, triton.cdiv(m, settings.rows)),
         x,
         words,
         scale,

@@ -6,6 +6,7 @@ import triton.language as tl
 from torch import Tensor
 
 from peakward.kernels.ops.dependent import dependent, wait_for_the_one_before
+from peakward.kernels.ops.recording import launch
 
 BLOCK = 256
 
@@ -40,7 +41,9 @@ def parts_of(out: Tensor, n_splits: int) -> Tensor:
 def added_up(parts: Tensor, out: Tensor) -> Tensor:
     """`out`, filled with the sum of what `parts_of` gave for it."""
     if parts is not out:
-        quantized_matmul_sums[(triton.cdiv(out.numel(), BLOCK),)](
+        launch(
+            quantized_matmul_sums,
+            (triton.cdiv(out.numel(), BLOCK),),
             parts,
             out,
             out.numel(),

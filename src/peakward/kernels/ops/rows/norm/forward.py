@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from peakward.kernels.ops.recording import launch
 from peakward.kernels.ops.rows.candidates import one_row_or_more, spread
 from peakward.kernels.ops.rows.held import added, columns_of
 from peakward.kernels.ops.rows.layout import (
@@ -230,7 +231,9 @@ def _started(
     if isinstance(settings, SpreadSettings):
         spread_forward(tensors, extents, x, settings)
     elif settings.held >= width:
-        _row_norm_fwd[(triton.cdiv(n_rows, settings.rows),)](
+        launch(
+            _row_norm_fwd,
+            (triton.cdiv(n_rows, settings.rows),),
             *tensors,
             *extents,
             n_rows,
@@ -241,8 +244,13 @@ def _started(
             maxnreg=settings.registers,
         )
     else:
-        _row_norm_fwd_in_pieces[(n_rows,)](
-            *tensors, *extents, settings.columns, num_warps=settings.warps
+        launch(
+            _row_norm_fwd_in_pieces,
+            (n_rows,),
+            *tensors,
+            *extents,
+            settings.columns,
+            num_warps=settings.warps,
         )
     return y, s, mean, r
 

@@ -4,6 +4,7 @@ from the L2, the weight's and bias's by columns in another pass over memory."""
 import triton
 import triton.language as tl
 
+from peakward.kernels.ops.recording import launch
 from peakward.kernels.ops.rows.layout import RowSettings, multiprocessors
 from peakward.kernels.ops.rows.norm.problem import Partials, Problem
 
@@ -121,7 +122,9 @@ def _row_norm_bwd_parameters(  # type: ignore[no-untyped-def]
 def in_pieces(problem: Problem, settings: RowSettings) -> Partials:
     """Fills `problem.out`."""
     n_rows = len(problem.x)
-    _row_norm_bwd_in_pieces[settings.grid(n_rows)](
+    launch(
+        _row_norm_bwd_in_pieces,
+        settings.grid(n_rows),
         *problem.tensors,
         n_rows,
         *problem.extents,
@@ -142,7 +145,9 @@ def _by_columns(problem: Problem) -> Partials:
     n_parts = min(triton.cdiv(n_rows, rows), triton.cdiv(n_programs, n_blocks))
     partials = problem.partials(n_parts)
     of_width, of_g, _, of_x, align = problem.extents
-    _row_norm_bwd_parameters[(n_blocks, n_parts)](
+    launch(
+        _row_norm_bwd_parameters,
+        (n_blocks, n_parts),
         problem.g,
         problem.x,
         problem.mean,

@@ -10,6 +10,7 @@ from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.language.extra.cuda import gdc_wait
 
 from peakward.kernels.ops.dependent import dependent
+from peakward.kernels.ops.recording import launch
 from peakward.kernels.ops.rows.layout import ACCESS_BYTES, WARP, power_of_two
 from peakward.kernels.ops.rows.norm.problem import Partials, Problem
 from peakward.kernels.ops.rows.norm.settings import SpreadSettings
@@ -176,7 +177,9 @@ def spread_backward(problem: Problem, settings: SpreadSettings) -> Partials:
     partials = problem.partials(n_groups)
     n_words = n_parts * settings.warps
     words = unset(n_rows * n_words, problem.x.device)
-    row_norm_bwd_spread[(n_groups * n_parts,)](
+    launch(
+        row_norm_bwd_spread,
+        (n_groups * n_parts,),
         *problem.tensors,
         *partials,
         words,

@@ -11,6 +11,7 @@ from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.language.extra.cuda import gdc_wait
 
 from peakward.kernels.ops.dependent import dependent
+from peakward.kernels.ops.recording import launch
 from peakward.kernels.ops.rows.layout import ACCESS_BYTES, WARP, power_of_two
 from peakward.kernels.ops.rows.norm.settings import SpreadSettings
 from peakward.kernels.ops.rows.norm.spread import (
@@ -185,7 +186,9 @@ def spread_forward(
     n_programs = settings.resident(row_bytes, parameter_bytes, x.device)
     n_groups = max(1, min(n_rows, n_programs // n_parts))
     n_words = n_parts * settings.warps
-    row_norm_fwd_spread[(n_groups * n_parts,)](
+    launch(
+        row_norm_fwd_spread,
+        (n_groups * n_parts,),
         *tensors,
         *extents,
         unset(n_rows * n_words, x.device),

@@ -3,6 +3,7 @@
 import triton
 import triton.language as tl
 
+from peakward.kernels.ops.recording import launch
 from peakward.kernels.ops.rows.layout import RowSettings
 from peakward.kernels.ops.rows.norm.problem import Partials, Problem
 from peakward.kernels.ops.rows.vectors import packed
@@ -82,7 +83,9 @@ def whole(problem: Problem, settings: RowSettings) -> Partials:
     n_rows = len(problem.x)
     (n_programs,) = settings.grid(n_rows)
     partials = problem.partials(n_programs)
-    _row_norm_bwd[(n_programs,)](
+    launch(
+        _row_norm_bwd,
+        (n_programs,),
         *problem.tensors,
         *partials,
         n_rows,

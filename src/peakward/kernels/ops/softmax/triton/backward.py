@@ -8,7 +8,7 @@ from torch import Tensor
 from peakward.kernels.ops.rows.held import added, columns_of
 from peakward.kernels.ops.rows.layout import RowSettings, as_rows
 from peakward.kernels.ops.rows.vectors import edges, packed, whole_vectors
-from peakward.kernels.ops.softmax.triton.launch import launch, vector_of
+from peakward.kernels.ops.softmax.triton.launch import over_rows, vector_of
 from peakward.kernels.ops.softmax.triton.settings import settings_of
 
 BOTH_BITS: tl.constexpr = tl.constexpr(16 * 32768)
@@ -164,5 +164,5 @@ def softmax_backward(
         n_vector,
         lambda each: (softmax_backward(g, y, dtype, each),),
     )
-    launch((_backward_tiles, _backward_rows, _backward_in_pieces), (g, y), out, chosen, n_vector)
+    over_rows((_backward_tiles, _backward_rows, _backward_in_pieces), (g, y), out, chosen, n_vector)
     return out

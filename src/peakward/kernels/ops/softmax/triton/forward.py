@@ -8,7 +8,7 @@ from torch import Tensor
 from peakward.kernels.ops.rows.held import added, columns_of, largest
 from peakward.kernels.ops.rows.layout import RowSettings, as_rows
 from peakward.kernels.ops.rows.vectors import edges, packed, whole_vectors
-from peakward.kernels.ops.softmax.triton.launch import launch, vector_of
+from peakward.kernels.ops.softmax.triton.launch import over_rows, vector_of
 from peakward.kernels.ops.softmax.triton.settings import settings_of
 
 
@@ -149,5 +149,5 @@ def softmax(x: Tensor, dtype: torch.dtype, settings: RowSettings | None = None) 
     chosen = settings or settings_of(
         "softmax", (rows,), y, n_vector, lambda each: (softmax(rows, dtype, each),)
     )
-    launch((_forward_tiles, _forward_rows, _forward_in_pieces), (rows,), y, chosen, n_vector)
+    over_rows((_forward_tiles, _forward_rows, _forward_in_pieces), (rows,), y, chosen, n_vector)
     return y

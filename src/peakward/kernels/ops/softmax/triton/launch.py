@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import triton
 from torch import Tensor
 
+from peakward.kernels.ops.recording import launch
 from peakward.kernels.ops.rows.layout import RowSettings, alignment, vector
 
 
@@ -15,7 +16,7 @@ def vector_of(*inputs: Tensor, out: Tensor) -> int:
     return vector(itemsize, width, *(each.stride(0) for each in inputs), width)
 
 
-def launch(
+def over_rows(
     kernels: Sequence[triton.JITFunction],
     inputs: tuple[Tensor, ...],
     out: Tensor,
@@ -36,4 +37,4 @@ def launch(
     else:
         kernel, cut = of_pieces, (settings.columns, n_vector)
     grid = (triton.cdiv(n_rows, settings.rows),)
-    kernel[grid](*inputs, out, *extents, *cut, num_warps=settings.warps)
+    launch(kernel, grid, *inputs, out, *extents, *cut, num_warps=settings.warps)
