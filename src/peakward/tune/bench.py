@@ -83,7 +83,7 @@ class Bench:
     def turns_s(self, cases: Iterable[LeverCase], n_processes: int = N_PROCESSES) -> float:
         """How long all cases in turn should take, in each of some processes."""
         once_s = sum(self.tries.seen_s(case) or self.costs.turn_s(case) for case in cases)
-        return n_processes * (self.costs.start_s + once_s)
+        return self.costs.starts_s(n_processes) + n_processes * once_s
 
     def checks_s(self, pulled: Iterable[tuple[Lever, LeverCase, LeverCase]]) -> float:
         """How long it should take to check levers, each from a base to a candidate."""

@@ -1,5 +1,7 @@
 """How long the parts of an investigation should take: for its budget and for a dry run."""
 
+from math import ceil
+
 import msgspec
 
 from peakward.records.case import LeverCase
@@ -52,6 +54,12 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
     """One arm built and warmed up, without compilation."""
     compile_s: float
     """On top of it, the first time a configuration compiles."""
+    n_at_once: int = 1
+    """The processes that can start at the same time."""
+
+    def starts_s(self, n_processes: int) -> float:
+        """Processes that are started together, before the first of them measures."""
+        return ceil(n_processes / self.n_at_once) * self.start_s
 
     def screen_s(self, candidate: LeverCase, *, base_s: float | None = None) -> float:
         """One candidate screened; it should take as long as its base, where that is known."""
@@ -89,15 +97,18 @@ def guessed(case: LeverCase, floor_s: float | None) -> Costs:
     return Costs(start_s=3.0, arm_s=0.5 + warmup_s, compile_s=20.0)
 
 
-def learned(guess: Costs, baseline: Measurement) -> Costs:
-    """The guess with the baseline's own start and warm-up, and its compilation apart from them."""
+def learned(guess: Costs, baseline: Measurement, *, n_at_once: int = 1) -> Costs:
+    """The guess with the baseline's own start and warm-up, and its compilation apart from them, where
+    `n_at_once` processes can start at the same time."""
     compiling_s = baseline.compile.compile_s if baseline.compile is not None else 0.0
     warmup_s = max(sum(sum(run.warmup_s) for run in baseline.runs) - compiling_s, 0.0)
     timed_s = sum(sum(run.steps_s) for run in baseline.runs)
     if not timed_s:
-        return guess
+        return msgspec.structs.replace(guess, n_at_once=n_at_once)
     start_s = min(guess.start_s, max(baseline.wall_s - compiling_s - warmup_s - timed_s, 0.1))
-    return msgspec.structs.replace(guess, start_s=start_s, arm_s=0.5 + warmup_s)
+    return msgspec.structs.replace(
+        guess, start_s=start_s, arm_s=0.5 + warmup_s, n_at_once=n_at_once
+    )
 
 
 def again_s(screening: Measurement) -> float:

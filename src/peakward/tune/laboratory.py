@@ -129,6 +129,7 @@ class Laboratory:
         start_s = time.monotonic()
         rounds: list[dict[LeverCase, Turn]] = []
         n_wanted = N_PROCESSES
+        self._sweep.workers.prepare(n_wanted)
         trials: tuple[Trial, ...] = ()
         while len(rounds) < n_wanted:
             try:
@@ -152,6 +153,7 @@ class Laboratory:
             doubtful = any(trial.verdict == "inconclusive" for trial in trials)
             if n_wanted == N_PROCESSES and doubtful and affords_more():
                 n_wanted += N_MORE_PROCESSES
+                self._sweep.workers.prepare(N_MORE_PROCESSES)
         self._keep(trials, final=n_wanted > N_PROCESSES)
         return trials
 

@@ -62,7 +62,9 @@ class Pipeline:
         self._profiler = profiles.Profiler(sweep.workers, store, sweep.environment.key)
         expected = Expectations(forecasts, self._profiler.known)
         laboratory = Laboratory(sweep, store, expected, asked.aim)
-        learned = costs.learned(costs.guessed(asked.case, floor_s), baseline)
+        learned = costs.learned(
+            costs.guessed(asked.case, floor_s), baseline, n_at_once=sweep.workers.n_at_once
+        )
         # Estimates are learned from one case, and may be far out: what overruns is ended.
         sweep.workers.left_s = self.ledger.left_s
         self._bench = Bench(laboratory, self.ledger, learned, asked.forbids, sweep.environment.key)

@@ -17,6 +17,7 @@ class Device:
     rounds = "processes"
     profiles_apart = True
     start_s = None
+    n_at_once = 1
 
     def __init__(self, studies, step_s):
         self.studies, self.step_s = studies, step_s
@@ -24,6 +25,9 @@ class Device:
         self.measured, self.n_processes, self.recorded = {}, 0, {}
         self.done = []
         """What was run, in its order."""
+
+    def prepare(self, n):
+        pass
 
     def turn_s(self, case):
         return self.step_s(case)

@@ -35,9 +35,13 @@ class Device:
         self.environment = SimpleNamespace(key="here")
         self.workers = self
         self.asked, self.stored, self.told, self.least = [], [], [], None
+        self.prepared = []
 
     def close(self):
         self.asked.append("|")
+
+    def prepare(self, n):
+        self.prepared.append(n)
 
     def turns(self, cases, protocol):
         self.asked.append(cases)
@@ -81,6 +85,7 @@ def test_all_cases_are_timed_in_each_of_three_processes_every_second_backwards()
     device, trials = confirmed(process(), process(), process())
     backwards = tuple(reversed(CASES))
     assert device.asked == ["|", CASES, "|", backwards, "|", CASES]
+    assert device.prepared == [3], "their processes start at once"
     assert [trial.verdict for trial in trials] == ["kept", "kept"]
     assert [trial.time_ratio.estimate for trial in trials] == pytest.approx([0.8, 0.5])
     assert [pair.process for pair in trials[0].pairs] == [0, 1, 2]

@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from math import inf
 from pathlib import Path
 from time import monotonic
@@ -17,8 +17,8 @@ from typing import NamedTuple, Self
 
 import msgspec
 
-from peakward.lab.measure import assemble, nvml, probe
-from peakward.lab.measure.conversation import Conversation, OnEvent
+from peakward.lab.measure import assemble, nvml, probe, proc
+from peakward.lab.measure.conversation import START_TIMEOUT_S, Conversation, OnEvent
 from peakward.lab.measure.interrupts import Interrupts
 from peakward.lab.measure.messages import (
     Answer,
@@ -47,7 +47,7 @@ from peakward.lab.measure.messages import (
     TurnsTimed,
 )
 from peakward.lab.measure.new_file import written_beside
-from peakward.lab.measure.process import WorkerProcess
+from peakward.lab.measure.process import Garbled, WorkerDied, WorkerProcess
 from peakward.records.calibration import Absence, Calibration, Rates, Subject
 from peakward.records.case import (
     Case,
@@ -114,6 +114,8 @@ class Workers:
         ended, and is not a result."""
         self._interrupts = Interrupts()
         self._process: WorkerProcess | None = None
+        self._spares: list[WorkerProcess] = []
+        """Processes that have imported torch and have touched no device."""
         self._start_s: float | None = None
         self._attached = False
         """Whether a profiler is attached to the worker."""
@@ -132,9 +134,37 @@ class Workers:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+        while self._spares:
+            self._spares.pop().kill()
+
+    @property
+    def n_at_once(self) -> int:
+        """How many workers may start at the same time: with half of the cores each takes as long as alone."""
+        return max(1, len(proc.cores()) // 2)
+
+    def prepare(self, n: int) -> None:
+        """Starts processes at once for the next `n` times that a new worker is needed. Returns when all of
+        them have imported torch, so that no import disturbs a measurement.
+
+        Of ten seconds that a worker takes to start on an H200's host nine are imports, one after another
+        in each process.
+        """
+        if self.n_at_once == 1:
+            return
+        self._spares = [each for each in self._spares if not each.has_ended]
+        try:
+            while len(self._spares) < min(n, self.n_at_once):
+                self._spares.append(WorkerProcess(self._argv, self._environ()))
+        except OSError:
+            return  # Whoever needs the process starts it, and says what is wrong.
+        ends_s = monotonic() + min(START_TIMEOUT_S, self.left_s())
+        for spare in self._spares:
+            with suppress(WorkerDied, Garbled):
+                while spare.worker_pid is None and monotonic() < ends_s:
+                    spare.receive(ends_s - monotonic())
 
     def close(self) -> None:
-        """Ends the worker. The next request starts a new one."""
+        """Ends the worker. The next request starts a new one, or takes one that `prepare` started."""
         if self._process is not None:
             self._process.kill()
             self._process = None
@@ -432,6 +462,7 @@ class Workers:
             except OSError as error:
                 reason = f"no worker could be started: {error.strerror}"
                 return Ended(Failed(status="crashed", reason=reason, ended_by="outside"), None)
+            was_ready = process.worker_pid is not None
             conversation = Conversation(process, self._interrupts, tell)
             try:
                 answer = conversation.ask(request, timeout_s, left_s)
@@ -440,7 +471,7 @@ class Workers:
                 # Whatever broke the conversation, a late answer must not reach the next request.
                 self.close()
                 raise
-        if is_new and conversation.begun_s is not None:
+        if is_new and not was_ready and conversation.begun_s is not None:
             self._start_s = conversation.begun_s - process.made_s
         self._quiet_since_s = monotonic()
         if released is None or not released.clean or fresh:
@@ -461,13 +492,18 @@ class Workers:
         return left_s
 
     def _start(self, tell: OnEvent, *, cold: bool) -> WorkerProcess:
-        """A new worker. CUDA is told to count GPUs by bus, because NVML does.
+        """A new worker, or a spare one.
 
         A cold worker finds the compiler's disk cache empty, so that compilation is measured in full;
         for other workers the cache saves minutes.
         """
         tell(Event(stage="starting"))
-        environ = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **os.environ}
+        while self._spares and not cold:
+            self._process = self._spares.pop(0)
+            if not self._process.has_ended:
+                return self._process
+            self._process.kill()
+        environ = self._environ()
         if cold:
             scratch = self._scratch.enter_context(
                 tempfile.TemporaryDirectory(prefix="peakward-", ignore_cleanup_errors=True)
@@ -475,6 +511,11 @@ class Workers:
             environ["TORCHINDUCTOR_CACHE_DIR"] = scratch
         self._process = WorkerProcess(self._argv, environ)
         return self._process
+
+    @staticmethod
+    def _environ() -> dict[str, str]:
+        """What every worker gets. CUDA is told to count GPUs by bus, because NVML does."""
+        return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **os.environ}
 
     def environment(self, device_type: DeviceType) -> Environment:
         """The environment of a device of this machine, read once.

@@ -86,6 +86,9 @@ class ThisProcess(Workers, ABC):
         """0: this process already runs."""
         return 0.0
 
+    def prepare(self, n: int) -> None:
+        """Starts nothing: cases run in this process."""
+
     @abstractmethod
     def _kept(self) -> AbstractContextManager[None]:
         """Restores, on leaving, everything that is the user's."""

@@ -36,7 +36,7 @@ def make_workers():
 
     yield make
     for each in made:
-        each.close()
+        each.__exit__(None, None, None)
 
 
 @pytest.fixture
@@ -103,6 +103,69 @@ def test_the_latest_start_is_known(make_workers, case):
     workers.close()
     workers.measure(case, PROTOCOL)
     assert workers.start_s != took_s
+
+
+@pytest.fixture
+def many_cores(monkeypatch):
+    monkeypatch.setattr(proc, "cores", lambda: frozenset(range(16)))
+
+
+def test_prepared_workers_are_taken_one_for_each_new_worker(make_workers, case, many_cores):
+    workers = make_workers("answer")
+    workers.prepare(2)
+    spares = [each.pid for each in workers._spares]
+    assert len(spares) == 2
+    assert all(each.worker_pid is not None for each in workers._spares), "all are ready"
+    for expected in spares:
+        assert workers.measure(case, PROTOCOL).status == "ok"
+        assert pid(workers) == expected
+        workers.close()
+    assert workers.measure(case, PROTOCOL).status == "ok"
+    assert pid(workers) not in spares
+
+
+def test_the_start_of_a_prepared_worker_is_not_taken_for_a_whole_one(
+    make_workers, case, many_cores
+):
+    workers = make_workers("answer")
+    workers.measure(case, PROTOCOL)
+    took_s = workers.start_s
+    workers.close()
+    workers.prepare(2)
+    workers.measure(case, PROTOCOL)
+    assert workers.start_s == took_s
+
+
+def test_a_prepared_worker_that_died_is_passed_over(make_workers, case, many_cores):
+    workers = make_workers("answer")
+    workers.prepare(2)
+    first, second = workers._spares
+    first.kill()
+    assert workers.measure(case, PROTOCOL).status == "ok"
+    assert pid(workers) == second.pid
+
+
+def test_leaving_the_block_ends_prepared_workers(case, many_cores):
+    with Workers(argv=(sys.executable, str(SCRIPT), "answer")) as workers:
+        workers.prepare(2)
+        spares = [each.worker_pid for each in workers._spares]
+    assert all(map(is_gone, spares))
+
+
+def test_a_cold_worker_is_no_prepared_one(make_workers, case, many_cores):
+    """A prepared one would find the compiler's cache on disk."""
+    workers = make_workers("answer")
+    workers.prepare(2)
+    workers.measure(case, msgspec.structs.replace(PROTOCOL, fresh_process=True))
+    assert len(workers._spares) == 2
+
+
+def test_on_two_cores_nothing_is_prepared(make_workers, monkeypatch):
+    """There imports at once would take as long as one after another."""
+    monkeypatch.setattr(proc, "cores", lambda: frozenset(range(2)))
+    workers = make_workers("answer")
+    workers.prepare(3)
+    assert workers._spares == []
 
 
 def test_a_soiled_worker_is_replaced(make_workers, case):
