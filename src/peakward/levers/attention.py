@@ -30,6 +30,7 @@ CUDNN = Lever(
     summary="scaled_dot_product_attention on cuDNN's kernel",
     sets=(("attention", "sdpa-cudnn"),),
     numerics="reordered",
+    usual_speedup=1.0,
     device_types=("cuda",),
     vendors=("nvidia",),
     min_compute_capability=(8, 0),
@@ -125,6 +126,7 @@ AXIS = Axis(
             summary="torch's scaled_dot_product_attention, the backend that it chooses",
             sets=(("attention", "sdpa"),),
             numerics="reordered",
+            usual_speedup=1.08,
         ),
         CUDNN,
         Lever(

@@ -19,6 +19,7 @@ AXIS = Axis(
             summary="torch.compile of the repeated block and of the loss",
             sets=(("compile", "default"),),
             numerics="reordered",
+            usual_speedup=1.16,
             min_compute_capability=(7, 0),
             needs="compiler",
         ),

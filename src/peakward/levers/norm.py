@@ -73,6 +73,7 @@ AXIS = Axis(
             summary="RMSNorm or LayerNorm in Peakward's own kernel, the residual's addition with it",
             sets=(("norm", "fused"),),
             numerics="reordered",
+            usual_speedup=1.01,
             device_types=("cuda",),
             vendors=("nvidia",),
             min_compute_capability=(8, 0),

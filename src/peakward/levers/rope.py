@@ -52,6 +52,7 @@ AXIS = Axis(
             summary="queries and keys turned in one pass, where the projection left them",
             sets=(("rope", "fused"),),
             numerics="reordered",
+            usual_speedup=1.04,
             device_types=("cuda",),
             vendors=("nvidia",),
             min_compute_capability=(8, 0),

@@ -52,6 +52,7 @@ AXIS = Axis(
             summary="SwiGLU in one pass each way, of which the projection alone is kept",
             sets=(("swiglu", "fused"),),
             numerics="reordered",
+            usual_speedup=1.05,
             device_types=("cuda",),
             vendors=("nvidia",),
             min_compute_capability=(8, 0),

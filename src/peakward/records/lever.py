@@ -35,6 +35,8 @@ class Lever(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Precisions under which it can run. Empty: all."""
     needs: Literal["compiler"] | None = None
     """Software that the machine needs beside the device."""
+    usual_speedup: float | None = None
+    """The median speed-up of stored trials on GPUs. It orders a search where nothing is predicted."""
 
 
 TrialVerdict = Literal["kept", "rejected", "inconclusive"]

@@ -118,6 +118,11 @@ class Pipeline:
         )
         found = self._search.compose(self.asked.case, self.asked.levers, base_runs=self._runs)
         self.held = self._proof.prove(found)
+        higher = self._search.go_on(self.held, self.asked.levers, base_runs=self._runs)
+        if higher.levers != self.held.levers:
+            again = self._proof.prove(higher)
+            if len(again.levers) >= len(self.held.levers):
+                self.held = again
         self.ledger.reserve_s = 0.0
         if self.held.levers:
             self._measure_the_best()

@@ -1,6 +1,7 @@
 """Composes levers greedily by screening them, one on top of another."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from math import inf, log
 
 from peakward.levers.catalogue import pull
 from peakward.records.case import LeverCase
@@ -13,9 +14,10 @@ from peakward.tune.lever_stack import LeverStack
 from peakward.tune.screening import promising, rescues
 from peakward.tune.trials import refused
 
-RIVAL_LOSSES = 2
-"""On how many compositions a lever may lose to what sets the same before it is given up. Of the
-12 screenings of other precisions on `small` (H200) after bf16 was kept, none gained."""
+HOPEFUL = 1.0
+"""A lever that is expected to leave less than this share of what is sought is tried before the proof."""
+UNKNOWN = 0.98
+"""The share that a lever is expected to leave of which nothing is known."""
 
 
 class Search:
@@ -36,18 +38,32 @@ class Search:
         self._bounds = bounds or {}
         self._wrong: set[str] = set()
         """Levers whose numbers do not hold."""
-        self._lost_on: dict[str, set[LeverCase]] = {}
-        """The compositions on which each lever lost to a rival."""
+        self._tried: set[tuple[str, LeverCase]] = set()
+        """Levers, each with a composition on which its turn has come."""
         self._ratios: dict[str, float] = {}
         """The ratio of what is sought in each lever's latest screening, candidate over base."""
+        self._errors: dict[str, float] = {}
+        """The same ratio over the predicted one."""
 
     def compose(self, base: LeverCase, levers: Sequence[Lever], *, base_runs: bool) -> LeverStack:
         """The levers that gained, each when screened on top of those before it, with sound numbers.
 
-        Where numbers do not hold, the search is made again without the lever.
+        Levers that are expected to gain nothing wait for `go_on`. Where numbers do not hold, the search is
+        made again without the lever.
         """
+        return self._sound(LeverStack(base=base), levers, HOPEFUL, base_runs=base_runs)
+
+    def go_on(self, proved: LeverStack, levers: Sequence[Lever], *, base_runs: bool) -> LeverStack:
+        """A proved stack with what gains on top of it, tried in spite of what was expected: what hides behind
+        one bottleneck shows once it is gone (a launch-bound step gains nothing from CUDA graphs while its
+        matmuls are slow)."""
+        return self._sound(proved, levers, inf, base_runs=base_runs)
+
+    def _sound(
+        self, start: LeverStack, levers: Sequence[Lever], most: float, *, base_runs: bool
+    ) -> LeverStack:
         while True:
-            stack = self._compose(base, levers, base_runs=base_runs)
+            stack = self._climb(start, levers, most, base_runs=base_runs)
             wrong = next(
                 (lever for lever, below, _ in stack.steps if not self._bench.holds(lever, below)),
                 None,
@@ -55,7 +71,7 @@ class Search:
             if wrong is None:
                 return stack
             self._wrong.add(wrong.name)
-            self._lost_on.clear()
+            self._tried.clear()
 
     def alone(self, base: LeverCase, levers: Sequence[Lever]) -> None:
         """Screen on the base what was not yet, and note what cannot apply to it nor ever could."""
@@ -70,68 +86,65 @@ class Search:
                 key = self._bench.environment_key
                 self._ledger.add(refused(lever, base, candidate, key, reason))
 
-    def _compose(self, base: LeverCase, levers: Sequence[Lever], *, base_runs: bool) -> LeverStack:
-        """Passes over the levers for as long as one gains: what hides behind one bottleneck shows
-        once it is gone (a launch-bound step gains nothing from CUDA graphs while its matmuls are
-        slow).
+    def _climb(
+        self, stack: LeverStack, levers: Sequence[Lever], most: float, *, base_runs: bool
+    ) -> LeverStack:
+        """Screens on top of the stack, and goes on from there, whichever lever is expected to gain most for
+        its time, until none is left that is expected to leave less than `most` of the step."""
+        while (lever := self._next(stack, levers, most, base_runs=base_runs)) is not None:
+            self._tried.add((lever.name, stack.top))
+            trial = self._on_top(lever, stack)
+            if trial is not None and (rescues(trial) or promising(trial)):
+                stack = self._with(lever, stack, base_runs=base_runs)
+        return stack
 
-        What compiles waits until nothing else gains, for then every further screening compiles too
-        (6 s instead of 2 for `small` on an H200). A lever that saves memory is left out, unless
-        memory is sought, or the base does not run and it does.
-        """
-        stack = LeverStack(base=base)
-        quick = [each for each in levers if each.needs != "compiler"]
-        slow = [each for each in levers if each.needs == "compiler"]
-        while True:
-            higher = self._pass(stack, quick, base_runs=base_runs)
-            if higher.levers == stack.levers:
-                higher = self._pass(stack, slow, base_runs=base_runs)
-            if higher.levers == stack.levers:
-                return stack
-            stack = higher
+    def _next(
+        self, stack: LeverStack, levers: Sequence[Lever], most: float, *, base_runs: bool
+    ) -> Lever | None:
+        """A lever that saves memory is left out, unless memory is sought, or the base does not run and the
+        lever makes it run. So is one that is expected to be slower than what the stack has on its axis: of
+        12 screenings of other precisions on `small` (H200) after bf16 was kept, none gained.
 
-    def _pass(self, stack: LeverStack, levers: Iterable[Lever], *, base_runs: bool) -> LeverStack:
-        """Each lever on top of those that gained, in the order of their latest gains, or predicted ones.
-
-        In the catalogue's order a search of 125 s put tf32, 1.07× in a noisy screening, under a decode
-        step of `2.7B` in bf16, and had no time left for CUDA graphs, predicted 2.78× and worth 5.26×.
+        In the catalogue's order a search of 125 s put tf32, 1.07× in a noisy screening, under a decode step
+        of `2.7B` in bf16, and had no time left for CUDA graphs, predicted 2.78× and worth 5.26×. What
+        compiles is dear, and came last until a search of four minutes on nanoGPT's model never reached it.
         """
         top = stack.top
-        for lever in sorted(levers, key=lambda each: self._reckoned(each, top)):
-            idle = lever.saves == "memory" and (base_runs or stack.levers)
+        found: dict[Lever, float] = {}
+        for lever in levers:
+            idle = lever.saves == "memory" and (base_runs or bool(stack.levers))
             if (
                 (idle and not self._seeks_memory)
                 or lever in stack.levers
                 or lever.name in self._wrong
-                or self._lost(lever)
+                or (lever.name, top) in self._tried
             ):
                 continue
-            trial = self._on_top(lever, stack)
-            if trial is None:
-                continue
-            if rescues(trial) or promising(trial):
-                stack = self._with(lever, stack, base_runs=base_runs)
-            elif trial.verdict == "rejected" and _rivals(lever, stack):
-                self._lost_on.setdefault(lever.name, set()).add(stack.top)
-        return stack
+            expected = self._expected(lever, stack)
+            if expected < most and not (expected > 1 and _rivals(lever, stack)):
+                found[lever] = log(expected) / self._bench.screen_s(top, pull(lever, top))
+        return min(found, key=lambda each: found[each], default=None)
 
-    def _reckoned(self, lever: Lever, base: LeverCase) -> float:
-        """Returns the expected ratio of what is sought: as it was seen, as it is predicted, or at best as
-        a finding about the base allows; 1 where nothing is known.
+    def _expected(self, lever: Lever, stack: LeverStack) -> float:
+        """Returns the expected ratio of what is sought: as it is predicted here, with the error that the
+        prediction had where the lever was last seen; else as it was seen, at best as a finding about the base
+        allows, or as is usual.
 
         A CPU's steps are not predicted. In the catalogue's order a run of 100 s on two cores tried
         bf16-mixed alone, 29 times slower there, and neither of the two levers that its findings named.
         """
-        if lever.name in self._ratios:
-            return self._ratios[lever.name]
+        base = stack.top
         candidate = pull(lever, base)
         if candidate == base or self._bench.obstacle(lever, base) is not None:
             return 1.0
         expected = self._bench.tries.expected(base, candidate)
-        return self._bounds.get(lever.name, 1.0) if expected is None else expected
-
-    def _lost(self, lever: Lever) -> bool:
-        return len(self._lost_on.get(lever.name, ())) >= RIVAL_LOSSES
+        if expected is not None:
+            return expected * self._errors.get(lever.name, 1.0)
+        if lever.name in self._ratios:
+            return self._ratios[lever.name]
+        usual = usual_ratio(lever)
+        rivals = [usual_ratio(each) for each in _rivals(lever, stack)]
+        return usual / min(rivals) if rivals else self._bounds.get(lever.name, usual)
 
     def _with(self, lever: Lever, stack: LeverStack, *, base_runs: bool) -> LeverStack:
         """The stack with the lever, in the place of what it replaces if all steps can stand so.
@@ -188,7 +201,10 @@ class Search:
             return None
         self._ledger.add(trial)
         if trial.ratio is not None:
-            self._ratios[lever.name] = trial.ratio.estimate
+            self._ratios[lever.name] = seen = trial.ratio.estimate
+            expected = self._bench.tries.expected(base, candidate)
+            if expected:
+                self._errors[lever.name] = seen / expected
         return trial
 
 
@@ -203,7 +219,12 @@ def bounds_of(told: Sequence[Diagnosis]) -> dict[str, float]:
     return bounds
 
 
-def _rivals(lever: Lever, stack: LeverStack) -> bool:
-    """Whether the stack has a lever that sets what this one sets."""
+def usual_ratio(lever: Lever) -> float:
+    """Returns the share of a step that the lever usually leaves."""
+    return UNKNOWN if lever.usual_speedup is None else 1 / lever.usual_speedup
+
+
+def _rivals(lever: Lever, stack: LeverStack) -> list[Lever]:
+    """Returns the levers of the stack that set what this one sets."""
     fields = {field for field, _ in lever.sets}
-    return any(fields & {field for field, _ in each.sets} for each in stack.levers)
+    return [each for each in stack.levers if fields & {field for field, _ in each.sets}]

@@ -82,20 +82,6 @@ def test_a_rival_that_lost_to_a_lever_whose_numbers_broke_is_found():
     assert name_of(best) == "tf32"
 
 
-def test_a_loss_on_one_composition_counts_once():
-    """However often it is looked at: tf32 is the faster one once compiled."""
-
-    def time_s(case):
-        compiled = case.configuration.compile != "none"
-        tf32_s = 1.0 if compiled else 8.0
-        step_s = {"fp32": 10.0, "tf32": tf32_s, "bf16": 2.0}[case.configuration.precision]
-        return step_s + (0.0 if compiled else 0.5)
-
-    found = Investigated(World(time_s))
-    stack = found.search.compose(BASE, levers("bf16", "tf32", "compile"), base_runs=True)
-    assert {each.name for each in stack.levers} == {"tf32", "compile"}
-
-
 def test_what_was_proved_after_all_is_not_named_as_left_undone():
     found, names = proved(World(additive), "bf16", "sdpa", total_s=10.0, reserve_s=5.0)
     assert names == ["bf16"]

@@ -207,7 +207,7 @@ def test_levers_that_gain_alone_and_are_no_rung_are_confirmed_alone():
         device_s = {"fp32": 10.0, "tf32": 5.0, "bf16": 2.0}[settings.precision]
         return device_s - 0.5 * (settings.attention == "sdpa")
 
-    world = World(time_s)
+    world = World(time_s, tells=lambda base, candidate: time_s(candidate) / time_s(base))
     found = Investigated(world)
     found.compose(BASE, levers("bf16", "tf32", "sdpa"))
     found.search.alone(BASE, levers("bf16", "tf32", "sdpa"))

@@ -14,7 +14,7 @@ def levers(*names):
 
 def composed(world, *names, base=BASE, **fields):
     found = Investigated(world, **fields)
-    stack = found.search.compose(base, levers(*names), base_runs=world.runs(base))
+    stack = found.climb(base, levers(*names))
     return found, [each.name for each in stack.levers]
 
 
@@ -26,7 +26,7 @@ def tried(found):
 def test_each_lever_is_screened_on_top_of_those_that_gained():
     found, names = composed(World(two_bottlenecks), "tf32", "bf16", "cuda-graphs")
     assert names == ["bf16", "cuda-graphs"], "tf32's step changes nothing any more"
-    assert tried(found)[:2] == [("tf32", "base"), ("bf16", "tf32")]
+    assert tried(found)[:3] == [("tf32", "base"), ("cuda-graphs", "tf32"), ("bf16", "tf32")]
 
 
 def test_what_is_predicted_to_gain_most_is_tried_first():
@@ -117,30 +117,63 @@ def test_a_stronger_lever_on_the_same_field_replaces_another_once_it_shows():
 
     found, names = composed(World(time_s), "tf32", "bf16", "cuda-graphs")
     assert names == ["bf16", "cuda-graphs"], "in the place of tf32"
-    assert ("bf16", "tf32") in tried(found)
     assert ("bf16", "tf32 True") in tried(found)
 
 
-def test_what_compiles_waits_until_nothing_else_gains():
+def test_levers_are_tried_by_their_gain_for_their_time():
+    """Compiling usually gains more than a fused optimiser, and takes longer than the ratio of both gains."""
+
+    def order(compile_s):
+        found, _ = composed(
+            World(lambda case: 1.0), "fused-optimizer", "compile", compile_s=compile_s
+        )
+        return [lever_ for lever_, _ in tried(found)]
+
+    assert order(compile_s=1.0) == ["compile", "fused-optimizer"]
+    assert order(compile_s=20.0) == ["fused-optimizer", "compile"]
+
+
+def test_what_compiles_is_tried_before_what_nothing_is_known_of():
+    found, _ = composed(World(lambda case: 1.0), "cuda-graphs", "compile")
+    assert [lever_ for lever_, _ in tried(found)] == ["compile", "cuda-graphs"]
+
+
+def test_a_rival_that_is_predicted_worse_than_what_is_kept_is_not_screened():
+    """Of the 240 s for nanoGPT's model on an H200 31 went to five screenings of other precisions."""
+
     def time_s(case):
-        settings = case.configuration
-        return two_bottlenecks(case) + 0.5 * (settings.compile == "none")
+        return {"fp32": 10.0, "tf32": 5.0, "bf16": 2.0}[case.configuration.precision]
 
-    found, names = composed(World(time_s), "compile", "cuda-graphs", "bf16")
-    assert names == ["bf16", "cuda-graphs", "compile"]
-    assert [base for lever_, base in tried(found) if lever_ == "compile"] == ["bf16 True"]
+    world = World(time_s, tells=lambda base, candidate: time_s(candidate) / time_s(base))
+    found, names = composed(world, "tf32", "bf16", "cuda-graphs")
+    assert names == ["bf16"]
+    assert [lever_ for lever_, _ in tried(found)] == ["bf16", "cuda-graphs"]
 
 
-def test_what_lost_twice_to_a_lever_that_sets_the_same_is_given_up():
+def test_a_rival_that_was_seen_to_lose_is_not_screened_again_on_another_composition():
     def time_s(case):
         settings = case.configuration
         step_s = {"fp32": 10.0, "tf32": 8.0, "bf16": 2.0}[settings.precision]
-        step_s += 0.5 * (settings.attention == "naive") + 0.4 * (settings.compile == "none")
-        return step_s + (0.3 if settings.compile == "none" or not settings.cuda_graphs else 0.0)
+        return step_s + 0.5 * (settings.attention == "naive") + 0.4 * (settings.compile == "none")
 
-    found, names = composed(World(time_s), "bf16", "tf32", "sdpa", "compile", "cuda-graphs")
-    assert set(names) == {"bf16", "sdpa", "compile", "cuda-graphs"}
-    assert len([lever_ for lever_, _ in tried(found) if lever_ == "tf32"]) == 2
+    found, names = composed(World(time_s), "bf16", "tf32", "sdpa", "compile")
+    assert set(names) == {"bf16", "sdpa", "compile"}
+    assert len([lever_ for lever_, _ in tried(found) if lever_ == "tf32"]) <= 1
+
+
+def test_what_is_expected_to_gain_nothing_waits_for_the_proof():
+    """tf32's prediction says that it loses on the base, where the other lever gains."""
+    tells = {"tf32": 1.2, "fp32": 0.5}
+    found = Investigated(
+        World(
+            lambda case: 1.0 - 0.5 * case.configuration.cuda_graphs,
+            tells=lambda base, candidate: tells[candidate.configuration.precision],
+        )
+    )
+    stack = found.search.compose(BASE, levers("tf32", "cuda-graphs"), base_runs=True)
+    assert [lever_ for lever_, _ in tried(found)] == ["cuda-graphs"]
+    found.search.go_on(stack, levers("tf32", "cuda-graphs"), base_runs=True)
+    assert [lever_ for lever_, _ in tried(found)] == ["cuda-graphs", "tf32"]
 
 
 def test_a_lever_that_loses_is_rejected_with_its_number():

@@ -145,6 +145,7 @@ class Investigated:
         obstacle=lambda pulled, case: None,
         seeks_memory=False,
         bounds=None,
+        compile_s=0.0,
     ):
         self.world = world
         self.ledger = Ledger(
@@ -153,14 +154,19 @@ class Investigated:
             announce=lambda stage: None,
         )
         # A case takes 1 s in its turn.
-        costs = Costs(start_s=1.0, arm_s=1.0, compile_s=0.0)
+        costs = Costs(start_s=1.0, arm_s=1.0, compile_s=compile_s)
         bench = Bench(world, self.ledger, costs, obstacle, "here")
         self.search = Search(bench, seeks_memory=seeks_memory, bounds=bounds)
         self.proof = Proof(bench, base_runs=world.runs(BASE))
 
+    def climb(self, base, levers):
+        """All that the search finds, without a proof on the way."""
+        base_runs = self.world.runs(base)
+        stack = self.search.compose(base, levers, base_runs=base_runs)
+        return self.search.go_on(stack, levers, base_runs=base_runs)
+
     def compose(self, base, levers):
-        stack = self.search.compose(base, levers, base_runs=self.world.runs(base))
-        return self.proof.prove(stack).top
+        return self.proof.prove(self.climb(base, levers)).top
 
     @property
     def trials(self):

@@ -514,7 +514,7 @@ class Workers:
 
     @staticmethod
     def _environ() -> dict[str, str]:
-        """What every worker gets. CUDA is told to count GPUs by bus, because NVML does."""
+        """The environment of every worker. CUDA is told to count GPUs by bus, because NVML does."""
         return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **os.environ}
 
     def environment(self, device_type: DeviceType) -> Environment:
