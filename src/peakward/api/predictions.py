@@ -15,9 +15,7 @@ from peakward.hardware import devices as catalogue
 from peakward.levers.catalogue import case_obstacle
 from peakward.levers.registry import PLUGINS
 from peakward.prediction.floor import floor as predicted
-from peakward.prediction.planning.forecast import forecast
 from peakward.prediction.planning.plan import plan as plan_of
-from peakward.prediction.planning.serving import serving_plan
 from peakward.prediction.planning.site import Site, site
 from peakward.records import check, codec
 from peakward.records.calibration import Calibration
@@ -131,6 +129,9 @@ def _case_settings(case: ConfiguredCase, inputs: object, settings: dict[str, Any
 
 def _of_case(case: ConfiguredCase, where: Site) -> Forecast:
     if isinstance(case, ModelCase):
+        # Not at the top: a plan that was kept needs no model of time or memory, 60 ms of a start.
+        from peakward.prediction.planning.forecast import forecast
+
         expect_to_apply(case)
         return forecast(case, where)
     from peakward.lab.levers.module_prediction import capture_case
@@ -212,6 +213,8 @@ def plan_serving(
     Raises:
         PeakwardError: as `plan`; a workload that the model cannot serve.
     """
+    from peakward.prediction.planning.serving import serving_plan
+
     names = _names(devices)
     if memory_limit_bytes is not None:
         check.whole(memory_limit_bytes, "memory_limit_bytes", low=1, high=2**50)

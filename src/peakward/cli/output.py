@@ -12,7 +12,6 @@ from peakward.records import codec
 from peakward.records.errors import PeakwardError
 from peakward.records.study import Study
 from peakward.report.document import Document
-from peakward.report.study import document as study_document
 from peakward.store import artefacts
 
 PIPE_COLUMNS = 100
@@ -70,7 +69,10 @@ def show(
 
 def show_study(study: Study, files: tuple[Target, ...], *, as_json: bool) -> None:
     """`show` for one study and its own document."""
-    show(study, files, as_json=as_json, document=study_document(study))
+    # No other record's page needs these, which are 50 ms of a start.
+    from peakward.report.study import document
+
+    show(study, files, as_json=as_json, document=document(study))
 
 
 def print_document(document: Document) -> None:

@@ -24,7 +24,6 @@ from peakward.api.predictions import (
 from peakward.cli import options, output, values
 from peakward.cli.vocabulary import ViewOptions, Views, Work, WorkOptions, option
 from peakward.levers.registry import AXES
-from peakward.prediction.planning.serving import serving_plan
 from peakward.prediction.planning.site import Site
 from peakward.records import check
 from peakward.records.errors import PeakwardError
@@ -157,6 +156,8 @@ def _planned(
         PeakwardError: a value that is not one, an option of steps alone, or a workload that the model
             cannot serve.
     """
+    from peakward.prediction.planning.serving import serving_plan
+
     assert serving.output_len is not None
     _refuse_steps(work)
     (shape,) = _one(options.shapes(work, DEFAULT_MODEL), "--model")

@@ -40,7 +40,7 @@ def test_a_plan_is_computed_once(tmp_path, monkeypatch, capsysbinary):
     asked = ["plan", *CASE, "--device", "h100-sxm,a100-sxm-80", "--json"]
     assert main(asked) == 0
     first = capsysbinary.readouterr().out
-    for place in ("memory.peak.replay", "memory.fit.replay", "time.step.op_graph"):
+    for place in ("memory.replay.replay", "time.step.op_graph"):
         monkeypatch.setattr(f"peakward.prediction.{place}", None)
     assert main(asked) == 0
     assert capsysbinary.readouterr().out == first

@@ -5,10 +5,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from peakward.prediction.memory.allocator import OverLimitError
-from peakward.prediction.memory.group import tensors_of
-from peakward.prediction.memory.peak import CONTEXT_BYTES, peak_memory, tells_reserved, unlimited
-from peakward.prediction.memory.replay import Replay, most_held, replay
+from peakward.prediction.memory.peak import CONTEXT_BYTES, peak_memory, tells_reserved, within
+from peakward.prediction.memory.replay import Replay
 from peakward.records.case import ModelCase
 from peakward.records.errors import PeakwardError
 from peakward.records.memory import MemorySplit
@@ -39,7 +37,7 @@ def fits(
         PeakwardError: a setting that is not covered, or of which reserved bytes are not predicted.
     """
     _check_is_told(case)
-    return _within(case, limit_bytes - context_bytes, group) is not None
+    return within(case, limit_bytes - context_bytes, group) is not None
 
 
 def largest_batch(
@@ -69,7 +67,7 @@ def largest_batch(
     found = _largest(case, size, of_size, limit_bytes=limit_bytes, group=group)
     return _verified(
         found,
-        lambda size: _within(of_size(size), limit_bytes, group),
+        lambda size: within(of_size(size), limit_bytes, group),
         lambda size: tells_reserved(of_size(size)),
     )
 
@@ -134,7 +132,7 @@ def _largest(
         tried = _next(low, high, (limit_bytes - held) / growth)
         candidate = of_size(tried)
         told = tells_reserved(candidate)
-        fitting = _within(candidate, limit_bytes, group) if told else None
+        fitting = within(candidate, limit_bytes, group) if told else None
         if fitting is None:
             high = tried
         else:
@@ -175,24 +173,6 @@ def _next(low: int, high: float, more: float) -> int:
     if size >= high:
         size = int(high) - max(1, (int(high) - low) // 4)
     return size
-
-
-def _within(case: ModelCase, limit_bytes: int, group: Group | None) -> Replay | None:
-    """None where more than the limit has to be reserved.
-
-    What lies there at once has to be reserved, so that most sizes that do not fit need no replay; and one
-    that stays below the limit by itself is as it is without, for every device.
-    """
-    line = tensors_of(case, group)
-    if most_held(line) > limit_bytes:
-        return None
-    free = unlimited(case, group)
-    if free.reserved_bytes <= limit_bytes:
-        return free
-    try:
-        return replay(line, limit_bytes)
-    except OverLimitError:
-        return None
 
 
 def _fixed_bytes(held: MemorySplit) -> int:

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from peakward.prediction.memory.allocator import Block, CachingAllocator
-from peakward.prediction.memory.timeline import Tensor
+from peakward.prediction.memory.allocator import Block, CachingAllocator, OverLimitError
+from peakward.prediction.memory.timeline import Lifetimes
 from peakward.records.memory import MemoryPhase, MemorySplit
 
 
@@ -22,32 +22,56 @@ class Replay(NamedTuple):
     """Whether free segments had to be returned for it."""
 
 
-class Lived(Protocol):
-    """Tensors and the operators among which they come and go, as a `Timeline` has them."""
+class Replays:
+    """Replays of one step's tensors, under any limits; none is made twice."""
 
-    @property
-    def phases(self) -> Sequence[MemoryPhase]:
-        """Of each operator."""
-        ...
+    def __init__(self, step: Lifetimes) -> None:
+        self._step = step
+        self._free: Replay | None = None
+        self._limited: dict[int, Replay | None] = {}
 
-    def tensors(self) -> list[Tensor]:
-        """All of them."""
-        ...
+    def free(self) -> Replay:
+        """The step where nothing limits it."""
+        if self._free is None:
+            self._free = replay(self._step)
+        return self._free
+
+    def within(self, limit_bytes: int) -> Replay | None:
+        """None where more than the limit has to be reserved.
+
+        Tensors that are there at once have to be reserved, so that most sizes that do not fit need no
+        replay; and a replay that never comes to its limit is the one without.
+        """
+        if self._free is not None and self._free.reserved_bytes <= limit_bytes:
+            return self._free
+        if limit_bytes not in self._limited:
+            self._limited[limit_bytes] = self._replayed_within(limit_bytes)
+        return self._limited[limit_bytes]
+
+    def _replayed_within(self, limit_bytes: int) -> Replay | None:
+        if most_held(self._step) > limit_bytes:
+            return None
+        try:
+            found = replay(self._step, limit_bytes)
+        except OverLimitError:
+            return None
+        if not found.was_at_limit:
+            self._free = found
+        return found
 
 
-def replay(line: Lived, limit_bytes: int | None = None) -> Replay:
-    """Every tensor taken when it is made, and given back after its last use.
+def replay(step: Lifetimes, limit_bytes: int | None = None) -> Replay:
+    """Takes every tensor when it is made, and gives it back after its last use.
 
     Raises:
         OverLimitError: more than the limit has to be reserved.
     """
-    tensors, allocator = line.tensors(), CachingAllocator(limit_bytes)
-    last = [each.last for each in tensors]
-    ends = sorted(range(len(tensors)), key=last.__getitem__)
+    last, allocator = step.last, CachingAllocator(limit_bytes)
+    ends = sorted(range(len(last)), key=last.__getitem__)
     blocks: list[Block] = []
     taken: list[int] = []
     held, peak, at, n_gone = 0, 0, 0, 0
-    for n_bytes, _, made, _ in tensors:
+    for n_bytes, made in zip(step.n_bytes, step.made, strict=True):
         while last[ended := ends[n_gone]] < made:
             held -= taken[ended]
             allocator.give_back(blocks[ended])
@@ -59,28 +83,29 @@ def replay(line: Lived, limit_bytes: int | None = None) -> Replay:
         if held > peak:
             peak, at = held, made
     return Replay(
-        line.phases[at],
-        _split(tensors, taken, at),
+        step.phases[at],
+        _split(step, taken, at),
         allocator.most_reserved_bytes,
         allocator.was_at_limit,
     )
 
 
-def most_held(line: Lived) -> int:
+def most_held(step: Lifetimes) -> int:
     """The most bytes of tensors that are there at once: no less is ever reserved."""
-    changes = [0] * (len(line.phases) + 1)
-    for n_bytes, _, made, last in line.tensors():
+    changes = [0] * (len(step.phases) + 1)
+    for n_bytes, made, last in zip(step.n_bytes, step.made, step.last, strict=True):
         changes[made] += n_bytes
         changes[last + 1] -= n_bytes
     return max(accumulate(changes))
 
 
-def _split(tensors: list[Tensor], taken: list[int], at: int) -> MemorySplit:
+def _split(step: Lifetimes, taken: Sequence[int], at: int) -> MemorySplit:
     sums: dict[str, int] = {}
     rounding = 0
-    for (n_bytes, category, made, last), taken_bytes in zip(tensors, taken, strict=True):
+    for i, (made, last) in enumerate(zip(step.made, step.last, strict=True)):
         if made <= at <= last:
+            n_bytes, category = step.n_bytes[i], step.categories[i]
             sums[category] = sums.get(category, 0) + n_bytes
-            rounding += taken_bytes - n_bytes
+            rounding += taken[i] - n_bytes
     by_field = {f"{category}_bytes": n_bytes for category, n_bytes in sums.items()}
     return MemorySplit(**by_field, rounding_bytes=rounding)

@@ -1,8 +1,8 @@
 """When each tensor of a step is made, and when it is used for the last time."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
 from peakward.records.memory import MemoryPhase
 
@@ -27,6 +27,27 @@ class Tensor(NamedTuple):
     category: Category
     made: int
     last: int
+
+
+class Lifetimes(NamedTuple):
+    """All tensors of a step in the order in which they are made, a column for each of their figures."""
+
+    n_bytes: Sequence[int]
+    categories: Sequence[Category]
+    made: Sequence[int]
+    last: Sequence[int]
+    phases: Sequence[MemoryPhase]
+    """Of each operator."""
+
+    @classmethod
+    def of(cls, tensors: Iterable[Tensor], phases: Sequence[MemoryPhase]) -> Self:
+        """These tensors, in the order in which they are made."""
+        n_bytes, categories, made, last = zip(*tensors, strict=True)
+        return cls(n_bytes, categories, made, last, phases)
+
+    def tensors(self) -> list[Tensor]:
+        """The same, one by one."""
+        return list(map(Tensor, self.n_bytes, self.categories, self.made, self.last))
 
 
 class Saved(NamedTuple):
@@ -65,12 +86,12 @@ class Timeline:
         self._remembered: list[int] | None = None
         self._recalled: list[int] = []
 
-    def tensors(self) -> list[Tensor]:
-        """All of them, in the order in which they are made."""
+    def lifetimes(self) -> Lifetimes:
+        """All tensors so far; what is kept is there until now."""
         last = list(self._last)
         for each in (*self._kept, *self._gradients):
             last[each] = len(self.phases) - 1
-        return list(map(Tensor, self._n_bytes, self._categories, self._made, last))
+        return Lifetimes(self._n_bytes, self._categories, self._made, last, self.phases)
 
     def enter(self, phase: MemoryPhase) -> None:
         """What comes next belongs to this phase."""

@@ -1,7 +1,7 @@
 """A captured module on one kind of device."""
 
 from peakward.prediction.memory.allocator import OverLimitError
-from peakward.prediction.memory.module import CapturedTensors, module_memory
+from peakward.prediction.memory.module import lifetimes_of, module_memory
 from peakward.prediction.memory.peak import CONTEXT_BYTES
 from peakward.prediction.memory.replay import replay
 from peakward.prediction.planning.attempt import Attempts
@@ -59,7 +59,7 @@ def _time(capture: ModuleCapture, on: Site) -> StepTime:
 def _fits(capture: ModuleCapture, limit_bytes: int) -> bool:
     """Near the limit the allocator returns what it has free."""
     try:
-        replay(CapturedTensors(capture), limit_bytes - CONTEXT_BYTES)
+        replay(lifetimes_of(capture), limit_bytes - CONTEXT_BYTES)
     except OverLimitError:
         return False
     return True

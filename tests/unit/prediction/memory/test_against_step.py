@@ -108,7 +108,7 @@ def predicted(case):
     line = timeline(msgspec.structs.replace(case, device="cuda"))
     passing = [
         each
-        for each in line.tensors()
+        for each in line.lifetimes().tensors()
         if each.category not in PERSISTENT and line.phases[each.made] != "build"
     ]
     change = Counter()
@@ -259,7 +259,7 @@ def test_a_cache_and_its_ids_are_there_all_the_time(pass_, new):
     )
     found = timeline(case)
     held = Counter()
-    for each in found.tensors():
+    for each in found.lifetimes().tensors():
         if each.last == len(found.phases) - 1:
             held[each.category] += each.n_bytes
     assert held["cache"] == 2 * 3 * 16 * 4 * 128 * 32 * 2

@@ -39,10 +39,11 @@ def predicted(asked):
     line = Timeline()
     quantised.build(line, planned(asked))
     held = [0] * (len(line.phases) + 1)
-    for each in line.tensors():
+    tensors = line.lifetimes().tensors()
+    for each in tensors:
         for now in range(each.made, each.last + 1):
             held[now] += each.n_bytes
-    return max(held), sum(each.n_bytes for each in line.tensors() if each.category == "parameters")
+    return max(held), sum(each.n_bytes for each in tensors if each.category == "parameters")
 
 
 def measured(asked):

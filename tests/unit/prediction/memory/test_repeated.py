@@ -18,7 +18,7 @@ def found(n_layers, pass_="train_step", accumulate=1, **configuration):
             device="cuda",
         )
     )
-    return line.phases, line.tensors()
+    return line.phases, line.lifetimes().tensors()
 
 
 @pytest.mark.parametrize("n_layers", [5, 7, 8, 50])

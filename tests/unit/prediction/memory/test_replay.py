@@ -21,7 +21,7 @@ def line():
 
 
 def test_the_fullest_moment_and_what_it_holds():
-    assert replay(line()) == Replay(
+    assert replay(line().lifetimes()) == Replay(
         phase="optimizer",
         split=MemorySplit(parameters_bytes=16 * MIB, temporaries_bytes=24 * MIB),
         reserved_bytes=(16 + 12 + 2 + 24) * MIB,
@@ -33,7 +33,7 @@ def test_what_the_allocator_adds_is_told_apart():
     made.enter("backward")
     x = made.op(30 * MIB)
     made.op(100, *made.saved(x))
-    found = replay(made)
+    found = replay(made.lifetimes())
     assert (found.phase, found.split) == (
         "backward",
         MemorySplit(
@@ -46,6 +46,6 @@ def test_what_the_allocator_adds_is_told_apart():
 
 
 def test_a_limit_is_kept_by_returning_free_segments():
-    assert replay(line(), 40 * MIB).reserved_bytes == 40 * MIB
+    assert replay(line().lifetimes(), 40 * MIB).reserved_bytes == 40 * MIB
     with pytest.raises(OverLimitError):
-        replay(line(), 39 * MIB)
+        replay(line().lifetimes(), 39 * MIB)

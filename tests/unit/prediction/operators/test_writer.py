@@ -47,7 +47,7 @@ def test_what_is_written_does_not_depend_on_who_reads(shape, precision, norm):
     written(made, None, lines[0])
     written(made, tapes[1], lines[1])
     assert tapes[0].graph() == tapes[1].graph()
-    assert lines[0].tensors() == lines[1].tensors()
+    assert lines[0].lifetimes().tensors() == lines[1].lifetimes().tensors()
     assert lines[0].phases == lines[1].phases
 
 
@@ -61,7 +61,7 @@ def test_a_linear_layer_s_calls_and_tensors():
     names = [each.name.removeprefix("aten.") for each in tape.graph().operators]
     assert names == ["_to_copy", "_to_copy", "mm", "mm", "mm", "_to_copy", "_to_copy"]
     x_size, y_size, weight = 2 * 128 * 768, 2 * 128 * 3 * 768, 3 * 768 * 768
-    tensors = line.tensors()
+    tensors = line.lifetimes().tensors()
     assert [each.n_bytes for each in tensors] == [
         4 * x_size, 2 * weight, 2 * x_size, 2 * y_size,
         2 * weight, 2 * x_size, 4 * x_size, 4 * weight,

@@ -11,7 +11,7 @@ WIDE = tensor(FLOAT, 1000)
 def run(graph, *results, tuning=False):
     line = Timeline()
     graph.run(line, *results, tuning=tuning)
-    return line.tensors()
+    return line.lifetimes().tensors()
 
 
 def test_what_was_freed_by_the_kernel_before_is_written_to():

@@ -31,7 +31,7 @@ def kept(made):
     line, plan = Timeline(), planned(made)
     x = line.op(plan.hidden.n_bytes)
     saved, _ = block.forward(line, plan, x, tuning=False)
-    tensors = line.tensors()
+    tensors = line.lifetimes().tensors()
     return sum(tensors[each].n_bytes for each in {each.place for each in saved.buffers})
 
 
@@ -60,7 +60,7 @@ def test_what_a_readout_keeps():
     made = case("bf16", norm="torch")
     line, plan = Timeline(), planned(made)
     saved = readout.loss(line, plan, line.op(plan.hidden.n_bytes), tuning=False)
-    tensors = line.tensors()
+    tensors = line.lifetimes().tensors()
     held = sum(tensors[each].n_bytes for each in {each.place for each in saved.buffers})
     assert held == TOKENS * (2 * D + 4 + 2 * made.model.vocab_size + 4 + 4)
 

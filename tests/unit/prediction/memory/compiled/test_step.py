@@ -27,7 +27,7 @@ def case():
 
 def test_it_holds_and_reserves_as_much(case):
     recorded = json.loads((SNAPSHOTS / "compiled.json").read_bytes())["stats"]
-    found = replay(timeline(case))
+    found = replay(timeline(case).lifetimes())
     # 2.2 MiB of 907 less are predicted, and why is not known.
     allocated = recorded["allocated_bytes.all.peak"]
     assert found.split.total_bytes == pytest.approx(allocated, abs=2.5 * 2**20)
