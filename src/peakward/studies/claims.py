@@ -147,6 +147,32 @@ def most(known: Iterable[tuple[float, R]]) -> tuple[float, R]:
     return max(known, key=lambda each: each[0])
 
 
+def extremes(
+    subject: str,
+    value: Value,
+    rows: Iterable[AnyRow],
+    *,
+    of: str,
+    behind: Callable[[AnyRow], Sequence[Source | None]],
+    where: Callable[[AnyRow], str] | None = None,
+) -> Iterator[Conclusion]:
+    """Where a value is least and most: "A step takes from 1.01× (tiny …) to 2.40× (small …) of …, over 12
+    cases". `behind` gives a row's sources."""
+    found, where = known(rows, value.number), where or _where
+    if not found:
+        return
+    told, (low, first), (high, last) = Sentence(), least(found), most(found)
+    from_first = told(f"{value.name}, least", low, value.unit, *behind(first))
+    if len(found) == 1:
+        yield from told.end(f"{subject} {from_first} {of} ({where(first)}).")
+        return
+    to_last = told(f"{value.name}, most", high, value.unit, *behind(last))
+    n = told.count("cases", len(found), (each for _, row in found for each in behind(row)))
+    yield from told.end(
+        f"{subject} from {from_first} ({where(first)}) to {to_last} ({where(last)}) {of}, over {n} cases."
+    )
+
+
 class Ranking(msgspec.Struct, frozen=True, kw_only=True):
     """Rows that do the same work: those that were timed, fastest first, and those that were not."""
 

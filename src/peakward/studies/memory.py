@@ -25,7 +25,7 @@ from peakward.report.run.memory import (
 )
 from peakward.studies import cases, values
 from peakward.studies.cases import model_case, with_levers
-from peakward.studies.claims import Sentence, known, least, most
+from peakward.studies.claims import Sentence, extremes
 from peakward.studies.engine import Point, Row, Study, View
 from peakward.studies.peaks import predicted_peak, prediction
 from peakward.studies.power_law import exponent
@@ -204,9 +204,9 @@ def predicted_bytes(row: CaseRow) -> int | None:
     return predicted_peak(row.point.case)
 
 
-def predicted_over_held(row: CaseRow) -> float | None:
-    """1 where the prediction is right."""
-    return ratio(predicted_bytes(row), held_bytes(row))
+OVER_HELD = Value(
+    "predicted over held", "share", lambda row: ratio(predicted_bytes(row), held_bytes(row))
+)
 
 
 def source(row: CaseRow) -> Measurement | CaseMemory | None:
@@ -396,15 +396,14 @@ def residual(view: View[Case]) -> Iterator[Conclusion]:
 
 def predicted(view: View[Case]) -> Iterator[Conclusion]:
     """The least and the most that predictions are of what was held."""
-    if found := known(view.rows, predicted_over_held):
-        told, (low, first), (high, last) = Sentence(), least(found), most(found)
-        n = told.count("cases", len(found), (source(row) for _, row in found))
-        of_first = told("predicted over held, least", low, "share", source(first))
-        of_last = told("predicted over held, most", high, "share", source(last))
-        yield from told.end(
-            f"Over {n} cases the predicted peak is from {of_first} ({place(first)}) to {of_last} "
-            f"({place(last)}) of what was held."
-        )
+    return extremes(
+        "The predicted peak is",
+        OVER_HELD,
+        view.rows,
+        of="of what was held",
+        behind=lambda row: (source(row),),
+        where=place,
+    )
 
 
 def notes(view: View[Case]) -> Iterator[str]:
@@ -508,7 +507,7 @@ STUDY = Study(
                 *CASE,
                 Value("predicted", "bytes", predicted_bytes),
                 Value("held", "bytes", held_bytes),
-                Value("predicted over held", "ratio", predicted_over_held),
+                OVER_HELD,
             ),
             lambda view: (row for row in view.rows if held_bytes(row) is not None),
             note="On a GPU as measured, on a CPU as recorded in the phase of the predicted peak.",

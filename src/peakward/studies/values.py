@@ -33,6 +33,13 @@ class Value(msgspec.Struct, frozen=True):
         """Its heading in a table."""
         return spread_column(self.name) if self.spread else Column(name=self.name, unit=self.unit)
 
+    def number(self, row: Any) -> float | None:
+        """The number, of an interval its estimate; None of text."""
+        found = self.get(row)
+        if isinstance(found, Interval):
+            return found.estimate
+        return None if isinstance(found, str) else found
+
     def cell(self, row: Any) -> Cell:
         """What stands in a table."""
         found = self.get(row)

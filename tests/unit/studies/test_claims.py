@@ -9,8 +9,9 @@ from peakward.models.presets import model
 from peakward.records.case import MicroCase, OperatorCase
 from peakward.records.measurement import Interval, Protocol
 from peakward.studies.cases import model_case, with_levers
-from peakward.studies.claims import Sentence, compared, gains, not_timed, rank
+from peakward.studies.claims import Sentence, compared, extremes, gains, not_timed, rank
 from peakward.studies.engine import Point, Row
+from peakward.studies.values import MEDIAN
 
 RELATIVE_LOW = math.exp(-math.hypot(math.log(0.99), math.log(1.01)))
 """Of a ratio of two medians, each known to 1%."""
@@ -90,6 +91,28 @@ def test_where_intervals_overlap_none_is_called_slower(piece):
 def test_nothing_is_compared_with_what_failed(piece):
     assert not list(compared("here", piece(status="oom"), piece("online")))
     assert not list(compared("here", None, piece("online")))
+
+
+def test_the_extremes_of_a_value_name_their_rows_and_all_sources(piece):
+    def told(*rows):
+        return [
+            (each.text, [proof.value for proof in each.evidence])
+            for each in extremes(
+                "A step takes", MEDIAN, rows, of="in all", behind=lambda row: (row.measurement,)
+            )
+        ]
+
+    slow, quick, failed = piece("numpy", 4.0), piece(), piece("online", status="oom")
+    ((text, values),) = told(slow, quick, failed)
+    assert text == (
+        "A step takes from 1.00 µs (softmax 10 × 100, torch, fp32) to 8.00 µs "
+        "(softmax 10 × 100, numpy, fp32) in all, over 2 cases."
+    )
+    assert values == pytest.approx([1e-6, 8e-6, 2])
+    assert [text for text, _ in told(quick)] == [
+        "A step takes 1.00 µs in all (softmax 10 × 100, torch, fp32)."
+    ]
+    assert told(failed) == []
 
 
 @pytest.fixture
