@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from peakward.kernels.ops.grouped_matmul.api import grouped_matmul
     from peakward.kernels.ops.layer_norm.api import add_layer_norm, layer_norm
     from peakward.kernels.ops.linear_cross_entropy.api import linear_cross_entropy
+    from peakward.kernels.ops.norm_modules.api import fuse_norms
     from peakward.kernels.ops.quantized_matmul.api import int4_matmul, int8_matmul
     from peakward.kernels.ops.rms_norm.api import add_rms_norm, rms_norm
     from peakward.kernels.ops.rope.api import rope, rope_, rope_qkv_
@@ -44,6 +45,7 @@ _MODULE_OF = {
     "flash_attention": "flash_attention",
     "flash_attention_varlen": "flash_attention",
     "flash_attention_with_lse": "flash_attention",
+    "fuse_norms": "norm_modules",
     "grouped_matmul": "grouped_matmul",
     "int4_matmul": "quantized_matmul",
     "int8_matmul": "quantized_matmul",
@@ -70,6 +72,7 @@ __all__ = [
     "flash_attention",
     "flash_attention_varlen",
     "flash_attention_with_lse",
+    "fuse_norms",
     "grouped_matmul",
     "int4_matmul",
     "int8_matmul",

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from peakward.levers.axis import Axis, Code, CodeHint, KernelSpeed, Work, not_seen
 from peakward.records.case import Written
+from peakward.records.errors import PeakwardError
 from peakward.records.lever import Lever
 from peakward.records.op_graph import Operand
 
@@ -15,9 +16,13 @@ if TYPE_CHECKING:
 
 
 def _to_module(module: "torch.nn.Module", value: Written) -> None:
-    from peakward.lab.levers import fused_norms
+    from peakward.kernels.ops.norm_modules.api import fuse_norms
 
-    fused_norms.apply(module, value)
+    if value == "fused" and not fuse_norms(module):
+        raise PeakwardError(
+            f"expected a module with an nn.RMSNorm, an nn.LayerNorm or an RMSNorm of transformers, got "
+            f"{type(module).__name__} without: call peakward.kernels.rms_norm in its own norm"
+        )
 
 
 def _forward(
@@ -82,14 +87,14 @@ AXIS = Axis(
     to_module=_to_module,
     hints={
         "fused": CodeHint(
-            step='outlasts the call: call peakward.lab.levers.fused_norms.apply(model, "fused") before the '
-            "loop, in a fresh process"
+            step="outlasts the call: call peakward.kernels.fuse_norms(model) before the loop, in a fresh "
+            "process"
         ),
     },
     code={
         "fused": Code(
-            imports=("from peakward.lab.levers import fused_norms",),
-            once=('fused_norms.apply(model, "fused")',),
+            imports=("from peakward.kernels import fuse_norms",),
+            once=("fuse_norms(model)",),
         ),
     },
     called="norm",

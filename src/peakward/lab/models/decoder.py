@@ -19,11 +19,11 @@ from peakward.kernels.ops.gating import api as gating_api
 from peakward.kernels.ops.gating.api import GatingFn
 from peakward.kernels.ops.loss import api as loss_api
 from peakward.kernels.ops.loss.api import LossFn
+from peakward.kernels.ops.norm_modules.api import FusedNorm, of_sum
 from peakward.kernels.ops.rotation import api as rotation_api
 from peakward.kernels.ops.rotation.api import RotationFn
 from peakward.lab.models import quantised_linear
 from peakward.lab.models.experts import MixtureOfExperts
-from peakward.lab.models.norms import FusedNorm, of_sum
 from peakward.lab.models.quantised_linear import QuantisedLinear
 from peakward.records.case import StoredWeights
 from peakward.records.model_shape import ModelShape

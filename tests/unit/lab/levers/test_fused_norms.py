@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from peakward.lab.levers import fused_norms
+from peakward.kernels import fuse_norms
+from peakward.kernels.ops.norm_modules.api import FusedLayerNorm, FusedRMSNorm
 from peakward.lab.levers.prepare import prepare
-from peakward.lab.models.norms import FusedLayerNorm, FusedRMSNorm
 from peakward.lab.numerics.verify import verify
+from peakward.levers import norm
 from peakward.records.errors import PeakwardError
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu has them compiled")
@@ -29,7 +30,7 @@ def tree():
 def test_norms_over_a_last_dimension_are_replaced_and_nothing_else():
     module = tree()
     names = [name for name, _ in module.named_parameters()]
-    fused_norms.apply(module, "fused")
+    assert fuse_norms(module) == 2
     assert type(module["rms"]) is FusedRMSNorm
     assert type(module["layers"][1]) is FusedLayerNorm
     assert type(module["over two"]) is nn.LayerNorm
@@ -38,13 +39,13 @@ def test_norms_over_a_last_dimension_are_replaced_and_nothing_else():
 
 def test_torchs_are_left_as_they_are():
     module = tree()
-    fused_norms.apply(module, "torch")
+    norm.AXIS.to_module(module, "torch")
     assert type(module["rms"]) is nn.RMSNorm
 
 
 def test_a_copy_is_changed_and_not_the_original():
     module = tree()
-    fused_norms.apply(copy.deepcopy(module), "fused")
+    assert fuse_norms(copy.deepcopy(module)) == 2
     assert type(module["rms"]) is nn.RMSNorm
     assert "forward" not in vars(module["rms"])
 
@@ -60,23 +61,23 @@ class RMSNorm(nn.Module):
 def test_a_module_without_a_known_norm_is_refused():
     module = nn.Sequential(nn.Linear(2, 2), RMSNorm())
     with pytest.raises(PeakwardError, match=r"an nn.RMSNorm.*got Sequential without: call"):
-        fused_norms.apply(module, "fused")
+        norm.AXIS.to_module(module, "fused")
 
 
 def test_transformers_norms_compute_what_they_did():
     llama = pytest.importorskip("transformers.models.llama.modeling_llama")
-    norm, x = llama.LlamaRMSNorm(24, eps=1e-5), torch.randn(3, 24)
-    norm.weight.data = torch.randn(24)
-    expected = norm(x)
-    assert fused_norms._fuse(norm)
-    torch.testing.assert_close(norm(x), expected, rtol=2.0**-20, atol=2.0**-20)
-    half = norm(x.half())
+    module, x = llama.LlamaRMSNorm(24, eps=1e-5), torch.randn(3, 24)
+    module.weight.data = torch.randn(24)
+    expected = module(x)
+    assert fuse_norms(module) == 1
+    torch.testing.assert_close(module(x), expected, rtol=2.0**-20, atol=2.0**-20)
+    half = module(x.half())
     assert half.dtype == torch.float32  # As of the product of a weight in fp32.
 
 
 def test_gemmas_norm_is_another_formula_and_left_alone():
     gemma = pytest.importorskip("transformers.models.gemma.modeling_gemma")
-    assert not fused_norms._fuse(gemma.GemmaRMSNorm(24))
+    assert not fuse_norms(gemma.GemmaRMSNorm(24))
 
 
 @pytest.mark.parametrize("source", ["py:tiny_gpt:build", "hf:llama", "hf:gpt2"])

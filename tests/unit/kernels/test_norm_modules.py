@@ -4,7 +4,12 @@ import pytest
 import torch
 from torch import nn
 
-from peakward.lab.models.norms import FusedLayerNorm, FusedRMSNorm, as_autocast, of_sum
+from peakward.kernels.ops.norm_modules.api import (
+    FusedLayerNorm,
+    FusedRMSNorm,
+    as_autocast,
+    of_sum,
+)
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu has them compiled")
 PAIRS = pytest.mark.parametrize(
