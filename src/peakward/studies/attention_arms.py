@@ -7,7 +7,7 @@ import msgspec
 from peakward.prediction.operators.attention_backend import Backend, Inputs, named_backend
 from peakward.records.case import Compile, DeviceType, OperatorAttention, OperatorCase, OperatorPass
 from peakward.records.errors import PeakwardError
-from peakward.studies.engine import Point
+from peakward.studies.engine import Point, Row
 from peakward.studies.setting import Setting
 
 Precision = Literal["fp32", "bf16"]
@@ -44,6 +44,14 @@ FLASH = Arm(name="flash", attention="flash")
 FLASH_HOPPER = Arm(name="flash-hopper", attention="flash-hopper")
 ON_CPU = (NAIVE, COMPILED, SDPA, FLEX, FLASH, FLASH_HOPPER)
 """What a CPU's grid has, within a minute: there torch chooses among a flash backend and math."""
+
+
+def every_arm(precision: Precision, setting: Setting) -> tuple[Arm, ...]:
+    """All ways, in the order of the tables; on a CPU those that `ON_CPU` names."""
+    if setting.device == "cpu":
+        return ON_CPU
+    tf32 = (COMPILED_TF32,) if precision == "fp32" else ()
+    return (NAIVE, COMPILED, *tf32, SDPA, *BACKENDS, FLEX, FLASH, FLASH_HOPPER)
 
 
 def studied(setting: Setting) -> tuple[Precision, ...]:
@@ -86,7 +94,17 @@ class Head(Point[OperatorCase], frozen=True, kw_only=True):
 
     arm: Arm
     precision: Precision
-    """Of the inputs."""
+    """The inputs'."""
+
+    @property
+    def where(self) -> str:
+        """For a title or a sentence: "fp32, head dim 64"."""
+        return f"{self.precision}, head dim {self.case.head_dim}"
+
+
+def seq_len(row: Row[Head]) -> int:
+    """The case's."""
+    return row.point.case.seq_len
 
 
 def head(

@@ -237,6 +237,28 @@ def compared(where: str, slow: AnyRow | None, fast: AnyRow | None) -> Iterator[C
     yield from told.end(f"{text} ({low} to {high}{processes(*both)}).")
 
 
+def fastest(where: str, rivals: Iterable[AnyRow], base: AnyRow) -> Iterator[Conclusion]:
+    """Who of the rivals is the fastest and how much faster than one of them that was timed; rivals that were
+    not timed are named, and those whose intervals overlap the fastest's."""
+    told, ranking = Sentence(), rank(rivals)
+    best = ranking.timed[0]
+    if best == base:
+        time = told("time", base.median_s, "s", base.measurement)
+        yield from told.end(
+            f"{where}, nothing that was timed is faster than {base.name} ({time}){ranking.absent}."
+        )
+        return
+    both = (base.measurement, best.measurement)
+    speed = told.interval(f"speed over {base.name}", longer(best, base), "ratio", *both)
+    # The base is told by its own ratio.
+    near = " or ".join(row.name for row in ranking.near if row != base)
+    though = f", though not measurably faster than {near}" if near else ""
+    yield from told.end(
+        f"{where}, {best.name} is {ranking.title}{though}: {speed} the speed of {base.name}, by "
+        f"intervals{processes(*both)}{ranking.absent}."
+    )
+
+
 def gains(rows: Iterable[AnyRow], candidate: str, base: str) -> Iterator[Conclusion]:
     """How much faster the rows are than their bases: the least, the most and the mean by model size; then the
     cases that lose."""

@@ -1,20 +1,25 @@
 """Whether a case fits a memory limit: measured under it, or told by a measurement that settles it."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import product
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from peakward.records.case import ModelCase, OperatorCase
 from peakward.records.measurement import Measurement, Protocol
+from peakward.records.study import Conclusion
+from peakward.report.format import format_cell
 from peakward.studies.cases import under_limit
-from peakward.studies.engine import Point
+from peakward.studies.claims import Sentence
+from peakward.studies.engine import Point, View
 from peakward.studies.readings import Planned, Readings
 from peakward.studies.recorder import Recorder
 from peakward.studies.setting import Setting
 
 AnyPoint = Point[ModelCase] | Point[OperatorCase]
+Curves = Callable[[Setting], Iterable[Sequence[AnyPoint]]]
+"""Points of which each needs more memory than the one before."""
 MIB, GIB = 2**20, 2**30
 LIMITS_BYTES = (24 * GIB, 40 * GIB, 80 * GIB)
 """Of the cards that a user may have in mind (docs/scope.md)."""
@@ -106,7 +111,7 @@ def fit(
 
 
 def search(
-    curves: Callable[[Setting], Iterable[Sequence[AnyPoint]]],
+    curves: Curves,
     small: tuple[int, ...] = SMALL_LIMITS_BYTES,
 ) -> Callable[[Recorder, Setting], None]:
     """A study's search: along each curve, from what needs least memory on, runs under each limit what the
@@ -122,6 +127,58 @@ def search(
                     break
 
     return run
+
+
+class Reach(msgspec.Struct, frozen=True, kw_only=True):
+    """How far along a curve the cases fit a limit."""
+
+    first: AnyPoint
+    limit_bytes: int
+    fits: tuple[AnyPoint, Fit] | None
+    """The last that fits, and what shows it; None where none does."""
+    fails: tuple[AnyPoint, Fit] | None
+    """The first that does not; None where all do."""
+
+
+def reaches(
+    view: View[Any], curves: Curves, small: tuple[int, ...] = SMALL_LIMITS_BYTES
+) -> Iterator[Reach]:
+    """Every curve under every limit, as far as it was searched."""
+    for curve, limit in product(curves(view.setting), limits(view.setting, small)):
+        known: list[tuple[AnyPoint, Fit]] = []
+        for point in curve:
+            found = fit(point, limit, view.readings, view.setting, small=small)
+            if found is not None:
+                known.append((point, found))
+            if found is None or found.verdict != "fits":
+                break
+        ran = [each for each in known if each[1].verdict == "fits"]
+        if known:
+            yield Reach(
+                first=curve[0],
+                limit_bytes=limit,
+                fits=ran[-1] if ran else None,
+                fails=known[-1] if len(ran) < len(known) else None,
+            )
+
+
+def ends(
+    found: Iterable[Reach], what: Callable[[Any], str], x: str, get: Callable[[Any], int]
+) -> Iterator[Conclusion]:
+    """Where each curve runs out of memory, in what grows along it."""
+    for reach in found:
+        if reach.fails is None or reach.fails[1].verdict != "oom":
+            continue
+        told, (point, failure) = Sentence(), reach.fails
+        fails = told(f"{x} that does not fit", get(point), "count", failure.proof)
+        text = f"Under {format_cell(reach.limit_bytes, 'bytes')}, {what(reach.first)} "
+        if reach.fits is None:
+            text += f"runs out of memory at {x} {fails} already"
+        else:
+            last, proof = reach.fits
+            fits = told(f"largest {x} that fits", get(last), "count", proof.proof)
+            text += f"runs up to {x} {fits} and is out of memory at {fails}"
+        yield from told.end(f"{text}.")
 
 
 def _verdict(measurement: Measurement) -> Fit:

@@ -26,6 +26,7 @@ from peakward.studies.attention_arms import (
     Head,
     head,
     products,
+    seq_len,
     studied,
 )
 from peakward.studies.claims import AnyRow, Sentence, gains, longer, not_timed, rank, sources
@@ -77,14 +78,9 @@ def points(setting: Setting) -> Iterator[Head]:
         )
 
 
-def seq_len(row: HeadRow) -> int:
-    """Of the case."""
-    return row.point.case.seq_len
-
-
 def place(row: HeadRow) -> str:
     """For a title or a sentence: "bf16, head dim 64, forward"."""
-    return f"{row.point.precision}, head dim {row.point.case.head_dim}, {row.point.case.pass_}"
+    return f"{row.point.where}, {row.point.case.pass_}"
 
 
 def flops(row: HeadRow) -> float:
