@@ -195,7 +195,8 @@ def contest(
         **{name: (each, partial(chosen, each)) for name, each in pair.torchs.items()},
     }
     calls = {
-        name: (burst_of(each, pair, differentiates), way) for name, (each, way) in arms.items()
+        name: (one_of(each, pair, differentiates=differentiates), way)
+        for name, (each, way) in arms.items()
     }
     took: dict[str, list[float]] = {name: [] for name in arms}
     failed: dict[str, str] = {}
@@ -205,7 +206,7 @@ def contest(
                 continue
             try:
                 with way():
-                    us = burst(call, options.calls, awaits=awaits)
+                    us = burst(call, options.calls, differentiates=differentiates, awaits=awaits)
             except (RuntimeError, ValueError) as error:
                 failed[name] = str(error).splitlines()[0]
                 continue
@@ -225,7 +226,8 @@ def contest(
     }
 
 
-def burst_of(call: Callable[..., Any], pair: Pair, differentiates: bool) -> Callable[[], Any]:
+def one_of(call: Callable[..., Any], pair: Pair, *, differentiates: bool) -> Callable[[], Any]:
+    """One call over the pair's tensors, with its gradients where wanted."""
     tensors = pair.tensors
     if not differentiates:
 
@@ -242,8 +244,11 @@ def burst_of(call: Callable[..., Any], pair: Pair, differentiates: bool) -> Call
     return both
 
 
-def burst(call: Callable[[], Any], n_calls: int, *, awaits: bool) -> float:
-    with nullcontext() if "both" in call.__name__ else torch.no_grad():
+def burst(
+    call: Callable[[], Any], n_calls: int, *, differentiates: bool = False, awaits: bool = False
+) -> float:
+    """The time of one of them, in µs."""
+    with torch.set_grad_enabled(differentiates):
         await_device()
         gc.disable()
         begin = perf_counter()
@@ -377,7 +382,7 @@ def parts() -> dict[str, float]:
         pieces[f"step {number} {step.__qualname__}"] = partial(step, tensors)
     found = {}
     for name, piece in pieces.items():
-        bursts = [burst(piece, 100, awaits=False) for _ in range(12)]
+        bursts = [burst(piece, 100) for _ in range(12)]
         found[name] = round(statistics.median(bursts), 2)
     return found
 
