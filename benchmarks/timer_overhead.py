@@ -24,9 +24,8 @@ from peakward.lab.measure import nvml, probe
 from peakward.lab.measure.assemble import Stopwatch
 from peakward.lab.measure.clock import Clock, clock_for
 from peakward.lab.measure.crowd import Crowd
-from peakward.lab.measure.stopping import timing_done
 from peakward.lab.measure.telemetry import Sampler
-from peakward.lab.measure.timer import collector_paused, run_steps
+from peakward.lab.measure.timer import collector_paused, run_steps, timing_done
 from peakward.records.case import DeviceType
 from peakward.records.lever import Pair
 from peakward.records.measurement import Environment, Interval, Protocol

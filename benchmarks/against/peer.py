@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from peakward.lab.data.random_tokens import micro_batches
+from peakward.lab.data.feed import micro_batches
 from peakward.lab.levers import precision
 from peakward.lab.levers.model_step import N_BATCHES
 from peakward.levers.optimizer import LEARNING_RATE

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from peakward.hardware import devices
-from peakward.lab.measure.calibration import link
+from peakward.lab.measure.calibration import traffic
 from peakward.lab.measure.calibration.ceilings import ceilings
-from peakward.lab.measure.calibration.product import types
+from peakward.lab.measure.calibration.products import types
 from peakward.lab.measure.calibration.rates import rates
 from peakward.records.calibration import KINDS
 
@@ -141,7 +141,7 @@ def test_pinned_memory_is_no_slower_than_pageable(known):
     measured = {
         (each.memory, each.direction): each.bytes_per_s
         for each in found.link
-        if each.size_bytes == max(link.SIZES_BYTES)
+        if each.size_bytes == max(traffic.SIZES_BYTES)
     }
     for direction in ("to device", "to host"):
         pinned = measured["pinned", direction]

@@ -16,7 +16,7 @@ import torch
 
 import peakward as pw
 from peakward.lab.measure.live import loop
-from peakward.lab.measure.live.others import is_profiled
+from peakward.lab.measure.live.loop import is_profiled
 
 WAIT_S = 0.05
 LONGEST_S = 600.0

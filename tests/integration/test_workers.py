@@ -12,7 +12,7 @@ from time import monotonic, sleep
 import msgspec
 import pytest
 
-from peakward.lab.measure import conversation
+from peakward.lab.measure import process
 from peakward.lab.measure.isolated import Workers
 from peakward.records.case import ModelCase, Workload
 from peakward.records.measurement import Protocol
@@ -82,7 +82,7 @@ def runs_out(monkeypatch):
         nonlocal now_s
         now_s += 1e9 * (event.stage == "warming up")
 
-    monkeypatch.setattr(conversation, "monotonic", lambda: now_s)
+    monkeypatch.setattr(process, "monotonic", lambda: now_s)
     return heard
 
 

@@ -163,11 +163,10 @@ def investigate(
     place = check.path(db, "db")
     artefacts.check(place, overwrite=True, by="db")
     session.expect_torch()
-    from peakward.lab.levers.given_step import Given
-    from peakward.lab.levers.step_check import expect_step
+    from peakward.lab.levers.given_step import Given, expect_step
     from peakward.lab.measure.live_step import StepWorkers, live_case
     from peakward.lab.measure.sweep import Sweep
-    from peakward.lab.models.given_torch import expect_live
+    from peakward.lab.models.given_module import expect_live
     from peakward.store.database import Store
 
     expect_live(model, optimizer)

@@ -64,15 +64,15 @@ def measure_step(
         )
     session.expect_torch()
     from peakward.lab.measure import in_process
-    from peakward.lab.models import given_torch
+    from peakward.lab.models import given_module
 
-    given_torch.expect_live(model, optimizer)
+    given_module.expect_live(model, optimizer)
     if settings.get("protocol") is not None:
         settings["protocol"] = checked_protocol(settings["protocol"])
     if settings.get("tokens_per_step") is not None:
         settings["tokens_per_step"] = check.rate(settings["tokens_per_step"], "tokens_per_step")
     if settings.get("device") is not None:
-        settings["device"] = given_torch.place(settings["device"])
+        settings["device"] = given_module.place(settings["device"])
     return in_process.measure_step(step, name=name, model=model, optimizer=optimizer, **settings)
 
 

@@ -104,13 +104,13 @@ def predict(
         group = _case_settings(known, inputs, settings)
         (where,) = sites((key,), calibration=calibration, group=group, prices=prices)
         return _of_case(known, where)
-    from peakward.lab.models import given_torch
+    from peakward.lab.models import given_module
     from peakward.lab.models.module_capture import capture_module
     from peakward.prediction.planning.module import module_forecast
 
-    module = given_torch.expect_module(case)
+    module = given_module.expect_module(case)
     given = _module_settings(settings)
-    args, kwargs = given_torch.inputs(inputs)
+    args, kwargs = given_module.inputs(inputs)
     (where,) = sites((key,), calibration=calibration, group=None, prices=prices)
     return module_forecast(capture_module(module, args, kwargs, **given), where)
 

@@ -14,8 +14,7 @@ from peakward.records.profile import Profile
 from peakward.tune.reading import WindowReader
 
 if TYPE_CHECKING:
-    from peakward.lab.measure.live.loop import LiveLoop
-    from peakward.lab.measure.live.optimizer_steps import OptimizerSteps
+    from peakward.lab.measure.live.loop import LiveLoop, OptimizerSteps
 
 T = TypeVar("T")
 LEAST_HEARD = 2
@@ -73,8 +72,7 @@ class Watch:
     def __enter__(self) -> Self:
         if self._loop is not None:
             raise PeakwardError("expected a watch of its own for each loop, got one used before")
-        from peakward.lab.measure.live.loop import LiveLoop
-        from peakward.lab.measure.live.optimizer_steps import OptimizerSteps
+        from peakward.lab.measure.live.loop import LiveLoop, OptimizerSteps
 
         self._folder = tempfile.TemporaryDirectory(
             prefix="peakward-watch-", ignore_cleanup_errors=True

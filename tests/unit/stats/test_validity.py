@@ -12,7 +12,7 @@ from peakward.lab.measure import crowd
 from peakward.lab.measure.crowd import Reading
 from peakward.lab.measure.nvml import GpuProcess
 from peakward.lab.measure.probe import judge_busy
-from peakward.lab.measure.stopping import unsteady_reason
+from peakward.lab.measure.timer import unsteady_reason
 from peakward.records.measurement import Interval, Telemetry
 from peakward.stats.validity import (
     MIN_STEPS,

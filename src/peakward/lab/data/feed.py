@@ -1,20 +1,22 @@
-"""Batches of text for successive steps, and the time that each step waited for its own."""
+"""Batches for successive steps: of text, with the time that each step waited, or drawn at random."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from time import perf_counter
 
+import numpy as np
 import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from peakward.lab.data import order
-from peakward.lab.data.order import EndlessBatches
-from peakward.lab.data.resident import MicroBatches
 from peakward.lab.data.tokens import Tokens, prepare
-from peakward.records.case import ModelCase, TextData, Workload
+from peakward.records.case import ModelCase, Sampler, TextData, Workload
 from peakward.records.measurement import Feeding
 
 Events = tuple[torch.cuda.Event, torch.cuda.Event]
+MicroBatches = Sequence[tuple[Tensor, ...]]
+"""The batches of a step: ids, and targets where there is a loss."""
 
 
 class Feed:
@@ -86,7 +88,7 @@ class Feed:
             vocab_size=self._tokens.vocab_size,
             n_sequences=n,
             n_rank_sequences=self._order.n_epoch,
-            n_shared_sequences=order.n_shared(
+            n_shared_sequences=n_shared(
                 n, seed=self._case.workload.seed, n_ranks=data.n_ranks, sampler=data.sampler
             ),
         )
@@ -123,6 +125,52 @@ class Sequences(Dataset[tuple[Tensor, Tensor]]):
         return found[:-1], found[1:]
 
 
+class EndlessBatches:
+    """Batches of sequences, epoch after epoch without an end: a batch may span two epochs.
+
+    A loader that started again in every epoch would lose the batches that its workers have made ahead.
+    """
+
+    def __init__(
+        self,
+        n_sequences: int,
+        batch_size: int,
+        *,
+        seed: int,
+        rank: int = 0,
+        n_ranks: int = 1,
+        sampler: Sampler = "per-rank",
+    ) -> None:
+        self._n_sequences, self._batch_size = n_sequences, batch_size
+        self._seed, self._rank, self._n_ranks, self._sampler = seed, rank, n_ranks, sampler
+
+    @property
+    def n_epoch(self) -> int:
+        """The number of sequences that this rank reads in an epoch."""
+        return len(self._order(0))
+
+    def __iter__(self) -> Iterator[list[int]]:
+        batch: list[int] = []
+        epoch = 0
+        while True:
+            for place in self._order(epoch).tolist():
+                batch.append(place)
+                if len(batch) == self._batch_size:
+                    yield batch
+                    batch = []
+            epoch += 1
+
+    def _order(self, epoch: int) -> NDArray[np.int64]:
+        return epoch_order(
+            self._n_sequences,
+            seed=self._seed,
+            epoch=epoch,
+            rank=self._rank,
+            n_ranks=self._n_ranks,
+            sampler=self._sampler,
+        )
+
+
 def batches(
     data: TextData, sequences: Sequences, workload: Workload, *, rank: int = 0
 ) -> tuple[DataLoader[tuple[Tensor, Tensor]], EndlessBatches]:
@@ -148,3 +196,93 @@ def batches(
         generator=torch.Generator().manual_seed(workload.seed),
     )
     return loader, order
+
+
+def epoch_order(
+    n_sequences: int, *, seed: int, epoch: int, rank: int, n_ranks: int, sampler: Sampler
+) -> NDArray[np.int64]:
+    """The sequences that a rank reads in an epoch: a permutation by seed and epoch alone.
+
+    `per-rank` deals the permutation out in turn, the same number to each rank. A remainder of fewer
+    than `n_ranks` is read by no rank in that epoch. If a text has fewer sequences than ranks, every
+    rank reads all of it.
+    """
+    order = np.random.default_rng([seed, epoch]).permutation(n_sequences)
+    if sampler == "same" or n_sequences < n_ranks:
+        return order
+    return order[rank : n_sequences - n_sequences % n_ranks : n_ranks]
+
+
+def n_shared(n_sequences: int, *, seed: int, n_ranks: int, sampler: Sampler) -> int:
+    """The number of rank 0's sequences in the first epoch that another rank reads in it too."""
+    orders = [
+        epoch_order(n_sequences, seed=seed, epoch=0, rank=rank, n_ranks=n_ranks, sampler=sampler)
+        for rank in range(n_ranks)
+    ]
+    others = np.concatenate(orders[1:]) if n_ranks > 1 else np.empty(0, dtype=np.int64)
+    return int(np.isin(orders[0], others).sum())
+
+
+class Resident:
+    """Each call returns the next step's batches; the first ones follow the last."""
+
+    def __init__(self, steps: Sequence[MicroBatches]) -> None:
+        self._steps = steps
+        self._next = 0
+
+    def __call__(self) -> MicroBatches:
+        """The next step's batches."""
+        found = self.again()
+        self._next += 1
+        return found
+
+    def again(self) -> MicroBatches:
+        """The next step's batches, without moving on to the step after it."""
+        return self._steps[self._next % len(self._steps)]
+
+    def held(self) -> list[Tensor]:
+        """The tensors that are held on the device."""
+        return [tensor for step in self._steps for batch in step for tensor in batch]
+
+    def rewind(self) -> None:
+        """Begins with the first batches again."""
+        self._next = 0
+
+
+IGNORED = -100
+"""A target that does not count in the loss."""
+
+
+def micro_batches(
+    workload: Workload, vocab_size: int, device: str, *, n_steps: int
+) -> list[list[tuple[Tensor, Tensor]]]:
+    """The batches of each of `n_steps` steps: (ids, targets), both (batch_size, length) of int64.
+
+    The targets are the ids one place on. Varying lengths take turns from step to step. Under padding
+    the same tokens stand in batches of `seq_len`, and the targets past their own length are ignored.
+    """
+    generator = torch.Generator(device).manual_seed(workload.seed)
+    lengths = workload.varying_seq_lens or (workload.seq_len,)
+    n_steps = max(n_steps, len(lengths)) // len(lengths) * len(lengths)
+    steps = []
+    for step in range(n_steps):
+        length = lengths[step % len(lengths)]
+        shape = (workload.accumulate, workload.batch_size, length + 1)
+        tokens = torch.randint(vocab_size, shape, generator=generator, device=device)
+        padding = workload.seq_len - length if workload.padding == "to-seq-len" else 0
+        ids = F.pad(tokens[:, :, :-1], (0, padding))
+        targets = F.pad(tokens[:, :, 1:], (0, padding), value=IGNORED)
+        steps.append(list(zip(ids.unbind(0), targets.unbind(0), strict=True)))
+    return steps
+
+
+def new_tokens(
+    workload: Workload, vocab_size: int, device: str, *, n_steps: int
+) -> list[list[tuple[Tensor]]]:
+    """The ids of each of `n_steps` steps of `prefill` or `decode`, one batch a step, of int64: prompts
+    (batch_size, seq_len), or tokens (batch_size, 1) that follow those in the cache."""
+    generator = torch.Generator(device).manual_seed(workload.seed)
+    length = 1 if workload.pass_ == "decode" else workload.seq_len
+    shape = (n_steps, workload.batch_size, length)
+    drawn = torch.randint(vocab_size, shape, generator=generator, device=device)
+    return [[(ids,)] for ids in drawn.unbind(0)]

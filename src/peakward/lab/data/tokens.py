@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from peakward.lab.data import disk_cache, text, tokenizer
+from peakward.lab.data import text, tokenizer
 from peakward.lab.data.tokenizer import Tokenizer
 from peakward.records.case import TextData
 from peakward.records.errors import PeakwardError
@@ -136,13 +136,13 @@ def _encode(piece: Piece, of: Tokenizer) -> NDArray[np.int64]:
 def _made(digest: str, pieces: tuple[Piece, ...], of: Tokenizer) -> tuple[Path, Path]:
     """The files of the ids and of the pieces' ends. They are made if they do not exist."""
     identity = f"{FORMAT} {digest} {of.identity}"
-    ids_path = disk_cache.entry("tokens", identity, ".ids.npy")
-    ends_path = disk_cache.entry("tokens", identity, ".ends.npy")
+    ids_path = text.entry("tokens", identity, ".ids.npy")
+    ends_path = text.entry("tokens", identity, ".ends.npy")
     if not (ids_path.exists() and ends_path.exists()):
         encoded = [_encode(each, of) for each in pieces]
         width = np.uint16 if of.vocab_size <= 2**16 else np.uint32
-        disk_cache.write(ids_path, _as_file(np.concatenate(encoded).astype(width)))
-        disk_cache.write(ends_path, _as_file(np.array(list(accumulate(map(len, encoded))))))
+        text.write(ids_path, _as_file(np.concatenate(encoded).astype(width)))
+        text.write(ends_path, _as_file(np.array(list(accumulate(map(len, encoded))))))
     return ids_path, ends_path
 
 

@@ -1,18 +1,19 @@
-"""A pass of a model over its micro-batches as a configuration has it, step after step."""
+"""A pass of a model over its micro-batches as a configuration has it, step after step.
+
+Lever `cuda-graphs` makes forward, backward and optimiser of a step one launch.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from peakward.lab.data.feed import Feed
-from peakward.lab.data.resident import MicroBatches, Resident
+from peakward.lab.data.feed import Feed, MicroBatches, Resident
 from peakward.lab.levers import precision
-from peakward.lab.levers.cuda_graphs import CapturedStep, set_up
-from peakward.lab.levers.marks import Mark, unmarked
-from peakward.lab.levers.value_fingerprint import fingerprint
+from peakward.lab.levers.ranges import Mark, unmarked
 from peakward.levers import catalogue
 from peakward.records.case import ConfiguredCase
 from peakward.records.measurement import Feeding, Outputs
@@ -189,3 +190,97 @@ class ConfiguredStep(ABC):
 
     def _autocast(self) -> AbstractContextManager[None]:
         return precision.autocast(self.case.configuration.precision, self.case.device)
+
+
+N_REHEARSALS = 3
+"""Before capture, on a side stream: lazy initialisation may not happen inside (torch's notes)."""
+
+
+class CapturedStep:
+    """Replays a step on whichever batches it is given, one graph for each of their shapes.
+
+    `run` is the step, and gives its output; `rehearse` does what a step does first once, but
+    leaves parameters and optimiser state as they are, so that n calls are n steps.
+
+    The graphs share one memory pool: they never run at once, and a step leaves nothing behind
+    that the next one reads but parameters, moments and its output. The gradients that the
+    parameters hold are those of the graph captured last.
+    """
+
+    def __init__(
+        self, run: Callable[[MicroBatches], Tensor], rehearse: Callable[[MicroBatches], None]
+    ) -> None:
+        self._run, self._rehearse = run, rehearse
+        self._pool: Any = None
+        self._graphs: dict[tuple[int, ...], tuple[torch.cuda.CUDAGraph, MicroBatches, Tensor]] = {}
+
+    def __call__(self, batches: MicroBatches) -> Tensor:
+        """Copy the batches in and replay; capture first where their shape is new."""
+        key = tuple(batches[0][0].shape)
+        if key not in self._graphs:
+            self._graphs[key] = self._capture(batches)
+        graph, inputs, output = self._graphs[key]
+        for held, given in zip(inputs, batches, strict=True):
+            for mine, theirs in zip(held, given, strict=True):
+                mine.copy_(theirs)
+        graph.replay()
+        return output
+
+    def _capture(self, batches: MicroBatches) -> tuple[torch.cuda.CUDAGraph, MicroBatches, Tensor]:
+        inputs = [tuple(each.clone() for each in batch) for batch in batches]
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(N_REHEARSALS):
+                self._rehearse(inputs)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            output = self._run(inputs)
+        self._pool = graph.pool()
+        return graph, inputs, output
+
+
+def set_up(optimizer: torch.optim.Optimizer) -> None:
+    """Make the optimiser's state and load its kernels: a step of rate 0, then a state of zeros.
+
+    The parameters must hold gradients. Made inside a capture, the state would be made anew, and
+    so zeroed, by every replay.
+    """
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    optimizer.step()
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+    for state in optimizer.state.values():
+        for value in state.values():
+            value.zero_()
+
+
+_AT_ONCE = 1 << 20
+"""Values: 8 MiB as 64-bit integers, where logits of 4 × 2048 × 128,256 would be 8 GiB."""
+_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+class Fingerprint(NamedTuple):
+    """Equal for equal bits; of tensors that differ, equal by chance alone."""
+
+    n_values: int
+    n_nonfinite: int
+    sums: tuple[int, ...]
+    """A sum for each stretch of values: their bits times odd numbers, modulo 2^64. A change of one value
+    always shows, and so does an exchange of two that differ by less than the whole type."""
+
+
+def fingerprint(values: Tensor) -> Fingerprint:
+    """Returns the fingerprint of values of any shape and type; waits for the device."""
+    stretches = values.detach().reshape(-1).split(_AT_ONCE)
+    sums, n_nonfinite = [], 0
+    for each in stretches:
+        n_nonfinite += int(each.isfinite().logical_not().sum())
+        real = torch.view_as_real(each).reshape(-1) if each.is_complex() else each.contiguous()
+        bits = real.view(_BITS[real.element_size()]).to(torch.int64)
+        odd = 2 * torch.arange(len(bits), device=bits.device) + 1
+        sums.append(int((bits * odd).sum()))
+    return Fingerprint(values.numel(), n_nonfinite, tuple(sums))

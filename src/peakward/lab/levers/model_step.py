@@ -1,24 +1,26 @@
-"""A pass of the reference decoder, built on its device with its levers applied, ready to run steps."""
+"""A pass of the reference decoder, built on its device with its levers applied, ready to run steps.
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+While a profile is taken there are ranges around its blocks and their attention. For these, calls are replaced
+rather than hooked. A hook is part of the module's own call: of a compiled block it would be traced into the
+block; and it does not see the end of a recomputed block, which torch stops by an exception once the last
+tensor that it needs is there.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from peakward.lab.data.feed import Feed
-from peakward.lab.data.random_tokens import micro_batches, new_tokens
-from peakward.lab.data.resident import Resident
+from peakward.kernels.ops.attention.api import in_ranges
+from peakward.lab.data.feed import Feed, Resident, micro_batches, new_tokens
 from peakward.lab.inference.cache import KVCache
-from peakward.lab.levers import (
-    checkpointing,
-    compilation,
-    fp8,
-    model_ranges,
-    precision,
-)
+from peakward.lab.levers import compilation, precision
+from peakward.lab.levers.compilation import Recomputed, is_compiled
 from peakward.lab.levers.configured_step import N_BATCHES, ConfiguredStep
-from peakward.lab.models import decoder, quantised_linear
+from peakward.lab.levers.ranges import opened
+from peakward.lab.models import decoder, layers
+from peakward.lab.models.decoder import Decoder, SelfAttention
 from peakward.levers import catalogue
 from peakward.records.case import ModelCase
 from peakward.records.memory import Purpose
@@ -44,12 +46,12 @@ class ModelStep(ConfiguredStep):
             seed=case.workload.seed,
         )
         if configuration.precision == "fp8":
-            fp8.apply(model)
+            precision.apply_fp8(model)
         catalogue.apply_to_module(model, configuration)
-        checkpointing.apply(model, configuration.checkpointing)
-        compilation.apply(model, configuration.compile, configuration.compile_scope)
+        compilation.apply_checkpointing(model, configuration.checkpointing)
+        compilation.apply_compile(model, configuration.compile, configuration.compile_scope)
         super().__init__(case, model, _source(case))
-        self.n_parameters += quantised_linear.n_weights(model)
+        self.n_parameters += layers.n_weights(model)
         self._cache = self._held(dtype) if case.workload.caches else None
 
     def _held(self, dtype: torch.dtype) -> KVCache:
@@ -68,7 +70,7 @@ class ModelStep(ConfiguredStep):
 
     def ranged(self) -> AbstractContextManager[None]:
         """While it lasts, steps open the ranges of `ranges` inside the model."""
-        return model_ranges.ranged(self.model)
+        return ranged(self.model)
 
     def held(self) -> dict[Purpose, list[Tensor]]:
         """The tensors that it holds between steps, by what they are for."""
@@ -89,3 +91,62 @@ def _source(case: ModelCase) -> Feed | Resident:
         return Feed(case)
     drawn = new_tokens if work.caches else micro_batches
     return Resident(drawn(work, case.model.vocab_size, case.device, n_steps=N_BATCHES))
+
+
+class RangedBlock(nn.Module):
+    """A block, called in a range."""
+
+    def __init__(self, block: nn.Module, number: int) -> None:
+        super().__init__()
+        self.block, self.name = block, f"block {number}"
+
+    def forward(self, x: Tensor, *shared: Tensor | None) -> Tensor:
+        with opened(self.name):
+            return self.block(x, *shared)
+
+
+@contextmanager
+def ranged(model: Decoder) -> Iterator[None]:
+    """While it lasts, the model's blocks and their attention run in the ranges of `ranges`.
+
+    Compiled code is left as it is, and not compiled again. Parameters, and their order, stay;
+    afterwards the model is what it was.
+    """
+    with ExitStack() as changes:
+        if not is_compiled(model):
+            for number, (blocks, position) in enumerate(list(_sites(model.blocks))):
+                changes.enter_context(_ranged_block(blocks, position, number))
+        yield
+
+
+def _sites(blocks: nn.ModuleList) -> Iterator[tuple[nn.ModuleList, int]]:
+    """The list and the place in it that each block is called from.
+
+    In a run of recomputed blocks these are the run's own, so that the recomputation opens them
+    too; a run that is compiled, of one block always, is that block.
+    """
+    for position, block in enumerate(blocks):
+        if isinstance(block, Recomputed) and not is_compiled(block):
+            yield from _sites(block.blocks)
+        else:
+            yield blocks, position
+
+
+@contextmanager
+def _ranged_block(blocks: nn.ModuleList, position: int, number: int) -> Iterator[None]:
+    block = blocks[position]
+    inner = [] if is_compiled(block) else _attentions(block)
+    plain = [each.attention for each in inner]
+    for each in inner:
+        each.attention = in_ranges(each.attention, opened)
+    blocks[position] = RangedBlock(block, number)
+    try:
+        yield
+    finally:
+        blocks[position] = block
+        for each, attention in zip(inner, plain, strict=True):
+            each.attention = attention
+
+
+def _attentions(block: nn.Module) -> list[SelfAttention]:
+    return [each for each in block.modules() if isinstance(each, SelfAttention)]

@@ -12,10 +12,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from peakward.kernels.ops.attention.sdpa import BACKENDS
-from peakward.lab.levers.checkpointing import selective
-from peakward.lab.levers.compilation import is_compiled
+from peakward.lab.levers.compilation import is_compiled, selective
 from peakward.lab.levers.ranges import opened
-from peakward.lab.models.repeated_blocks import repeated_blocks
+from peakward.lab.models.given_module import repeated_blocks
 from peakward.records.case import Attention, Checkpointing, Compile, CompileScope
 from peakward.records.errors import PeakwardError
 

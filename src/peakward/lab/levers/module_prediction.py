@@ -6,11 +6,10 @@ import torch
 from torch import Tensor
 
 from peakward.kernels.ops.loss import api as losses
-from peakward.lab.data.random_tokens import micro_batches
+from peakward.lab.data.feed import micro_batches
 from peakward.lab.levers import precision
-from peakward.lab.levers.module_calls import main_tensor
 from peakward.lab.levers.module_levers import recompute
-from peakward.lab.levers.module_step import place
+from peakward.lab.levers.module_step import main_tensor, place
 from peakward.lab.models import module_source
 from peakward.lab.models.given_module import GivenModule
 from peakward.lab.models.module_capture import capture_module

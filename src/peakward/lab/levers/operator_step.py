@@ -1,6 +1,6 @@
-"""One operator alone, as a step."""
+"""One operator alone, or a small piece of code, as a step."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -8,10 +8,9 @@ from torch import Tensor
 from torch._functorch import config as functorch
 
 from peakward.kernels.ops.attention.api import implementation, in_ranges
-from peakward.lab.levers.marks import Mark, unmarked
-from peakward.lab.levers.ranges import opened
-from peakward.lab.levers.saved import held_bytes
-from peakward.records.case import OperatorCase
+from peakward.lab.levers.ranges import Mark, opened, unmarked
+from peakward.lab.micro.subjects import build
+from peakward.records.case import MicroCase, OperatorCase
 
 DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16}
 
@@ -88,7 +87,7 @@ class AttentionStep:
         return None
 
     def held_for_backward_bytes(self) -> int | None:
-        """`saved.held_bytes` of one forward pass; None where no gradient is computed."""
+        """`held_bytes` of one forward pass; None where no gradient is computed."""
         if not self._trains:
             return None
         self.output = self._kept = None
@@ -96,3 +95,63 @@ class AttentionStep:
         return held_bytes(
             lambda: self._attention(*self._inputs, window=None, bias=None), self._inputs
         )
+
+
+def held_bytes(forward: Callable[[], Tensor], inputs: Sequence[Tensor]) -> int:
+    """Bytes that the forward pass leaves, its result included and its inputs not.
+
+    On CUDA what the allocator has more of afterwards, rounded as it rounds; on a CPU the storages
+    that autograd saved, each once, and the result's.
+    """
+    if inputs[0].is_cuda:
+        return _allocated_bytes(forward)
+    kept: list[Tensor] = []
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        kept.append(forward())
+    sizes = {each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in kept}
+    for each in inputs:
+        sizes.pop(each.untyped_storage().data_ptr(), None)
+    return sum(sizes.values())
+
+
+def _allocated_bytes(forward: Callable[[], Tensor]) -> int:
+    before = torch.cuda.memory_allocated()
+    output = forward()
+    held = torch.cuda.memory_allocated() - before
+    del output
+    return held
+
+
+class PieceStep:
+    """Runs the piece without gradients, and drops what it gives."""
+
+    n_parameters = None
+    optimizer = None
+    model = None
+    times_phases = False
+    uncaptured = None
+
+    def __init__(self, case: MicroCase) -> None:
+        self.piece = build(case)
+
+    def step(self, _mark: Mark = unmarked) -> None:
+        """Once."""
+        with torch.no_grad():
+            self.piece.run()
+
+    @contextmanager
+    def ranged(self) -> Iterator[None]:
+        """A piece has no parts to name."""
+        yield
+
+    def loss(self) -> float | None:
+        """A piece has none."""
+        return None
+
+    def held_for_backward_bytes(self) -> None:
+        """None: a piece runs without gradients."""

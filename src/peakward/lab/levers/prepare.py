@@ -9,8 +9,7 @@ import torch
 from peakward.lab.levers import precision
 from peakward.lab.levers.model_step import ModelStep
 from peakward.lab.levers.module_step import ModuleStep, prepared_module
-from peakward.lab.levers.operator_step import AttentionStep
-from peakward.lab.levers.piece_step import PieceStep
+from peakward.lab.levers.operator_step import AttentionStep, PieceStep
 from peakward.lab.models import module_source
 from peakward.levers.catalogue import together_obstacle
 from peakward.levers.precision import fp32_matmuls

@@ -1,4 +1,4 @@
-"""The named ranges that a profiled step opens; a timed one opens none.
+"""The named ranges that a profiled step opens; a timed one opens none. A step also says which phase begins.
 
 | range | around |
 |-|-|
@@ -21,14 +21,21 @@ compiled as a whole its phases. Of a step captured as one CUDA graph only `peakw
 its rehearsal has all the others, and `traces.origins` ties the graph's work to them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 import torch
 from torch.profiler import record_function
 
-from peakward.lab.levers.marks import Mark
 from peakward.records.measurement import Phase
+
+Mark = Callable[[Phase | None], None]
+"""Called with a phase as it begins, and with None as the last one ends."""
+
+
+def unmarked(_phase: Phase | None) -> None:
+    """For a step whose phases nobody times."""
+
 
 PREFIX = "peakward::"
 

@@ -18,8 +18,6 @@ from typing import NamedTuple, Self
 import msgspec
 
 from peakward.lab.measure import assemble, nvml, probe, proc
-from peakward.lab.measure.conversation import START_TIMEOUT_S, Conversation, OnEvent
-from peakward.lab.measure.interrupts import Interrupts
 from peakward.lab.measure.messages import (
     Answer,
     Calibrated,
@@ -46,8 +44,16 @@ from peakward.lab.measure.messages import (
     TurnsRequest,
     TurnsTimed,
 )
-from peakward.lab.measure.new_file import written_beside
-from peakward.lab.measure.process import Garbled, WorkerDied, WorkerProcess
+from peakward.lab.measure.process import (
+    START_TIMEOUT_S,
+    Conversation,
+    Garbled,
+    Interrupts,
+    OnEvent,
+    WorkerDied,
+    WorkerProcess,
+    written_beside,
+)
 from peakward.records.calibration import Absence, Calibration, Rates, Subject
 from peakward.records.case import (
     Case,

@@ -11,8 +11,8 @@ import msgspec
 
 from peakward.lab.levers.configured_step import ConfiguredStep
 from peakward.lab.levers.given_step import GivenStep
-from peakward.lab.levers.marks import Mark
-from peakward.lab.levers.piece_step import PieceStep
+from peakward.lab.levers.operator_step import PieceStep
+from peakward.lab.levers.ranges import Mark
 from peakward.lab.measure import compile_report, memory
 from peakward.lab.measure.messages import (
     Event,

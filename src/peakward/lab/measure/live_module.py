@@ -19,8 +19,7 @@ from peakward.lab.levers.module_check import check_given
 from peakward.lab.levers.module_prediction import capture_given, expect_seen
 from peakward.lab.levers.module_step import ModuleStep, prepared_module
 from peakward.lab.levers.prepare import check_together
-from peakward.lab.measure.fingerprint import fingerprint, source
-from peakward.lab.measure.in_process import type_of
+from peakward.lab.measure.in_process import fingerprint, source, type_of
 from peakward.lab.measure.messages import NumericsRequest
 from peakward.lab.measure.snapshot import restored
 from peakward.lab.measure.this_process import PROFILED, ThisProcess

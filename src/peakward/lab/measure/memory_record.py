@@ -1,5 +1,7 @@
-"""Records every allocation of two steps of a case; on a GPU also the kernels of the second. Never used
-for timing."""
+"""Records every allocation of two steps of a case, with marks of phases and of the innermost module.
+
+On a GPU the kernels of the second step are recorded too. The records are never used for timing.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Set
 from contextlib import ExitStack, contextmanager
@@ -11,17 +13,17 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from peakward.lab.levers.marks import Mark, unmarked
+from peakward.kernels.ops.attention.api import in_ranges
+from peakward.lab.levers.compilation import Recomputed, is_compiled
 from peakward.lab.levers.model_step import ModelStep
-from peakward.lab.levers.ranges import opened_phases
+from peakward.lab.levers.ranges import Mark, opened_phases, unmarked
 from peakward.lab.measure.allocations import CpuRecording, CudaRecording, recording
 from peakward.lab.measure.jobs import Bench, built
 from peakward.lab.measure.memory import Meter
 from peakward.lab.measure.messages import Event, MemoryRecorded, MemoryRequest
-from peakward.lab.measure.module_marks import told_modules, uncompiled
 from peakward.lab.measure.profile import write
 from peakward.lab.measure.timer import collector_paused
-from peakward.lab.models.decoder import Decoder
+from peakward.lab.models.decoder import Decoder, SelfAttention
 from peakward.records.case import DeviceType
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Phase
@@ -235,3 +237,95 @@ class _Casts(TorchDispatchMode):
         if func is torch.ops.aten._to_copy.default and address(args[0]) in self._weights:
             self._tell(address(made))
         return made
+
+
+@contextmanager
+def told_modules(model: Decoder, tell: Callable[[str], None]) -> Iterator[None]:
+    """Calls `tell` with the path of the innermost running module whenever that changes, and with ""
+    where none runs. Parts of naive attention end a path as modules do.
+
+    A block that is recomputed in the backward pass runs again, though torch may end it by an exception.
+    Compiled modules, and those inside them, are not reported: a hook would be compiled too.
+    """
+    running: list[str] = []
+
+    def enter(path: str) -> None:
+        running.append(path)
+        tell(path)
+
+    def leave() -> None:
+        running.pop()
+        tell(running[-1] if running else "")
+
+    @contextmanager
+    def opened(part: str) -> Iterator[None]:
+        # Part "attention.softmax" belongs to the module whose path ends with "attention".
+        enter(".".join((running[-1], *part.split(".")[1:])))
+        try:
+            yield
+        finally:
+            leave()
+
+    with ExitStack() as changes:
+        for path, module in uncompiled(model, ""):
+            if path:
+                changes.enter_context(_hooked(module, path, enter, leave))
+            if isinstance(module, SelfAttention):
+                changes.enter_context(_in_ranges(module, opened))
+        yield
+
+
+def uncompiled(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
+    """The modules that are not compiled, with their paths. A block has its number in the model,
+    recomputed or not."""
+    if is_compiled(module):
+        return
+    yield path, module
+    if isinstance(module, Decoder):
+        yield from _numbered(module)
+    for name, child in module.named_children():
+        if isinstance(module, Decoder | Recomputed) and name == "blocks":
+            continue
+        yield from uncompiled(child, f"{path}.{name}" if path else name)
+
+
+def _numbered(model: Decoder) -> Iterator[tuple[str, nn.Module]]:
+    number = 0
+    for each in model.blocks:
+        inside = [each]
+        if isinstance(each, Recomputed) and not is_compiled(each):
+            inside = list(each.blocks)
+        for block in inside:
+            yield from uncompiled(block, f"blocks.{number}")
+            number += 1
+
+
+@contextmanager
+def _hooked(
+    module: nn.Module, path: str, enter: Callable[[str], None], leave: Callable[[], None]
+) -> Iterator[None]:
+    def before(*_arguments: Any) -> None:
+        enter(path)
+
+    def after(*_arguments: Any) -> None:
+        leave()
+
+    hooks = (
+        module.register_forward_pre_hook(before),
+        module.register_forward_hook(after, always_call=True),
+    )
+    try:
+        yield
+    finally:
+        for each in hooks:
+            each.remove()
+
+
+@contextmanager
+def _in_ranges(module: SelfAttention, opened: Any) -> Iterator[None]:
+    plain = module.attention
+    module.attention = in_ranges(plain, opened)
+    try:
+        yield
+    finally:
+        module.attention = plain

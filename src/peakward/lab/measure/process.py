@@ -1,7 +1,6 @@
-"""One worker process, seen from its parent. Imports no torch.
+"""A worker process, and one request put to it, up to its answer or its end. Imports no torch.
 
-The parent starts the worker's keeper (`keeper.py`), which lasts as long as the worker does and ends as
-it ends.
+Ctrl-C once ends the case, twice ends the run.
 """
 
 import contextlib
@@ -10,37 +9,29 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from math import inf
 from pathlib import Path
 from time import monotonic, sleep
+from types import FrameType, TracebackType
+from typing import Any, Self
 
 import msgspec
 
-from peakward.lab.measure.messages import Ready, Reply, Request
-from peakward.records.errors import printable_json
+from peakward.lab.measure import failure, proc
+from peakward.lab.measure.messages import Answer, Event, Failed, Ready, Released, Reply, Request
+from peakward.records.errors import OutOfTimeError, PeakwardError, printable_json
+from peakward.records.measurement import EndedBy, Status
 
-KEEPER = (sys.executable, "-I", "-S", str(Path(__file__).with_name("keeper.py")))
-"""-I, -S: the user's environment does not reach it, and it starts in a third of the time."""
-MAX_REPLY_BYTES = 1 << 26
-"""The size limit of a reply. The largest answer, a capture of a large module's step, takes a few MiB."""
-TAIL_BYTES = 1 << 16
-POLL_S = 0.1
-"""The period of a wait: Ctrl-C and a silent death are noticed this soon."""
-KILL_WAIT_S = 10.0
-"""A killed process can take seconds to leave the kernel while the driver frees its GPU memory."""
-DYING_S = 10.0
-"""The time from a closed pipe to the end of the process; a core of 128 GiB is torn down in seconds."""
-TAIL_WAIT_S = 1.0
-"""The time for the rest of the output, in case a process that escaped the keeper holds the pipe open."""
-
-
-class WorkerDied(Exception):
-    """The worker ended without an answer."""
-
-
-class Garbled(Exception):
-    """A process other than the worker wrote into the pipe of its replies."""
+START_TIMEOUT_S = 180.0
+"""The limit until torch is imported. Importing takes 3 s, or a minute on a machine with ten times the
+work of its cores. It does not count as the request's own time."""
+RELEASE_TIMEOUT_S = 60.0
+"""The limit for giving back the memory that the request left, once it is answered."""
+OnEvent = Callable[[Event], None]
 
 
 class WorkerProcess:
@@ -178,3 +169,185 @@ class WorkerProcess:
         with stream:
             while chunk := os.read(stream.fileno(), 1 << 14):
                 self._tail = (self._tail + chunk)[-TAIL_BYTES:]
+
+
+class Interrupts:
+    """Notes Ctrl-C inside its `with` block, rather than raising it. One object serves every case.
+
+    Only the main thread can take Ctrl-C over. In another thread this does nothing, nor where Ctrl-C is
+    ignored, as under nohup.
+    """
+
+    def __init__(self) -> None:
+        self.pending = False
+        """Whether Ctrl-C came since the block was entered."""
+        self.stopping = False
+        """Whether Ctrl-C came twice within TWICE_S, at most one case apart."""
+        self._last_s: float | None = None
+        self._previous: Any = None
+
+    def __enter__(self) -> Self:
+        self.pending = False
+        ignored = signal.getsignal(signal.SIGINT) in (None, signal.SIG_IGN)
+        if threading.current_thread() is threading.main_thread() and not ignored:
+            self._previous = signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._previous is not None:
+            signal.signal(signal.SIGINT, self._previous)
+            self._previous = None
+
+    def raise_if_stopping(self) -> None:
+        """Raises KeyboardInterrupt, once, where the run is to end."""
+        if self.stopping:
+            self.stopping = False
+            raise KeyboardInterrupt
+
+    def _note(self, _number: int, _frame: FrameType | None) -> None:
+        now_s = monotonic()
+        twice = self._last_s is not None and now_s - self._last_s < TWICE_S
+        self.stopping = self.stopping or twice
+        self._last_s = now_s
+        self.pending = True
+
+
+class Conversation:
+    """The exchange between parent and worker over one request. `last` is the latest event. `begun_s` is
+    the time of the first one, when the device is ready."""
+
+    def __init__(self, process: WorkerProcess, interrupts: Interrupts, tell: OnEvent) -> None:
+        self._process = process
+        self._interrupts = interrupts
+        self._tell = tell
+        self.last = Event(stage="starting")
+        self.begun_s: float | None = None
+        self._oom_kills = proc.oom_kills()
+
+    def ask(self, request: Request, timeout_s: float, left_s: float = inf) -> Answer:
+        """The answer, or the failure that stands for it; at most `timeout_s` after the worker is ready.
+
+        Raises:
+            OutOfTimeError: `left_s` from now ended first. The worker is ended.
+        """
+        ends_s = monotonic() + left_s
+        ready = self._process.worker_pid is not None
+        deadline_s = min(monotonic() + (timeout_s if ready else START_TIMEOUT_S), ends_s)
+        try:
+            self._process.send(request)
+            while monotonic() < deadline_s:
+                if self._interrupts.pending:
+                    reason = f"interrupted by Ctrl-C while {self._doing()}"
+                    return self._killed("crashed", reason, "user")
+                reply = self._process.receive(deadline_s - monotonic())
+                if isinstance(reply, Ready):
+                    ready, deadline_s = True, min(monotonic() + timeout_s, ends_s)
+                elif isinstance(reply, Event):
+                    self.begun_s = self.begun_s or monotonic()
+                    self.last = reply
+                    self._tell(reply)
+                elif reply is not None and not isinstance(reply, Released):
+                    return reply
+        except WorkerDied:
+            return self._autopsy()
+        except Garbled:
+            reason = f"wrote what is no answer into the pipe of its answers while {self._doing()}"
+            return self._killed("crashed", reason, self._doer)
+        if deadline_s == ends_s:
+            self._process.kill()
+            raise OutOfTimeError(f"its time in the budget ended while {self.last.stage}")
+        limit_s = timeout_s if ready else START_TIMEOUT_S
+        return self._killed(
+            "timeout", f"not done after {limit_s:g} s, while {self._doing()}", self._doer
+        )
+
+    def released(self) -> Released | None:
+        """The memory that is left after the answer; None where the worker does not say."""
+        deadline_s = monotonic() + RELEASE_TIMEOUT_S
+        try:
+            while monotonic() < deadline_s and not self._interrupts.pending:
+                reply = self._process.receive(deadline_s - monotonic())
+                if isinstance(reply, Released):
+                    return reply
+        except (WorkerDied, Garbled):
+            pass
+        return None
+
+    @property
+    def _doer(self) -> EndedBy:
+        """The party that acts now: before the first event the worker does nothing of the case."""
+        return "outside" if self.begun_s is None else "case"
+
+    def _killed(self, status: Status, reason: str, ended_by: EndedBy) -> Failed:
+        self._process.kill()
+        return Failed(status=status, reason=reason, ended_by=ended_by)
+
+    def _autopsy(self) -> Failed:
+        return failure.of_death(
+            self._process.bury(),
+            oom_kills_rose=proc.rose(self._oom_kills, proc.oom_kills()),
+            stderr=self._process.tail(),
+            stage=self._doing(),
+            begun=self.begun_s is not None,
+        )
+
+    def _doing(self) -> str:
+        """The last event in words: "timing, 12 steps done"."""
+        last = self.last
+        steps = f", {last.done} step{'s' * (last.done > 1)} done" if last.done else ""
+        return last.stage + ("" if last.turn is None else f" case {last.turn + 1}") + steps
+
+
+KEEPER = (sys.executable, "-I", "-S", str(Path(__file__).with_name("keeper.py")))
+"""-I, -S: the user's environment does not reach it, and it starts in a third of the time."""
+MAX_REPLY_BYTES = 1 << 26
+"""The size limit of a reply. The largest answer, a capture of a large module's step, takes a few MiB."""
+TAIL_BYTES = 1 << 16
+POLL_S = 0.1
+"""The period of a wait: Ctrl-C and a silent death are noticed this soon."""
+KILL_WAIT_S = 10.0
+"""A killed process can take seconds to leave the kernel while the driver frees its GPU memory."""
+DYING_S = 10.0
+"""The time from a closed pipe to the end of the process; a core of 128 GiB is torn down in seconds."""
+TAIL_WAIT_S = 1.0
+"""The time for the rest of the output, in case a process that escaped the keeper holds the pipe open."""
+
+
+class WorkerDied(Exception):
+    """The worker ended without an answer."""
+
+
+class Garbled(Exception):
+    """A process other than the worker wrote into the pipe of its replies."""
+
+
+TWICE_S = 2.0
+
+
+@contextmanager
+def written_beside(path: Path) -> Iterator[Path]:
+    """The absolute path to write at first; the file is renamed to `path` once it is whole.
+
+    It lies in a folder of its own beside `path`, which is deleted on leaving with all its content.
+
+    Raises:
+        PeakwardError: The path is taken, or its folder does not exist or cannot be written.
+    """
+    if path.exists():
+        raise PeakwardError(f"expected a new file to write, got one that exists, {path}: move it")
+    try:
+        scratch = tempfile.TemporaryDirectory(
+            prefix=".peakward-", dir=path.absolute().parent, ignore_cleanup_errors=True
+        )
+    except OSError as error:
+        raise PeakwardError(
+            f'expected a folder that can be written for {path}, got "{error.strerror}": '
+            "name another"
+        ) from error
+    with scratch as folder:
+        yield Path(folder) / path.name

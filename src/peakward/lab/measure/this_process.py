@@ -7,7 +7,6 @@ from functools import cached_property
 import torch
 
 from peakward.lab.measure import compile_report, failure, jobs, memory, nvml
-from peakward.lab.measure.conversation import OnEvent
 from peakward.lab.measure.in_process import gpu_of, type_of
 from peakward.lab.measure.isolated import Ended, Workers
 from peakward.lab.measure.jobs import Prepared
@@ -25,6 +24,7 @@ from peakward.lab.measure.messages import (
     Request,
     TurnsRequest,
 )
+from peakward.lab.measure.process import OnEvent
 from peakward.lab.measure.profile import profile
 from peakward.lab.measure.site import Site
 from peakward.records.case import Case, DeviceType, ModuleCase

@@ -7,8 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from peakward.kernels.ops.cross_entropy.api import cross_entropy as own_cross_entropy
-from peakward.lab.micro.compiled import Compiled
-from peakward.lab.micro.piece import COMPILED, Piece, chosen, drawn, sizes
+from peakward.lab.micro.piece import COMPILED, Compiled, Piece, chosen, drawn, sizes
 from peakward.records.case import MicroCase
 
 FLOPS = 4

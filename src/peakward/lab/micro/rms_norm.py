@@ -6,8 +6,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from peakward.kernels.ops.rms_norm.api import rms_norm as own_rms_norm
-from peakward.lab.micro.compiled import Compiled
-from peakward.lab.micro.piece import COMPILED, Piece, chosen, drawn, sizes
+from peakward.lab.micro.piece import COMPILED, Compiled, Piece, chosen, drawn, sizes
 from peakward.records.case import MicroCase
 
 EPS = 1e-6

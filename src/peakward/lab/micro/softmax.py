@@ -7,8 +7,7 @@ from torch import Tensor
 
 from peakward.kernels.ops.rows.layout import RowSettings
 from peakward.kernels.ops.softmax.api import softmax as own_softmax
-from peakward.lab.micro.compiled import Compiled
-from peakward.lab.micro.piece import COMPILED, Piece, chosen, drawn, sizes
+from peakward.lab.micro.piece import COMPILED, Compiled, Piece, chosen, drawn, sizes
 from peakward.records.case import MicroCase
 
 BLOCK = 512

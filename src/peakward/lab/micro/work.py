@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from peakward.lab.micro.piece import Piece
 from peakward.lab.models.op_recorder import OpRecorder
-from peakward.lab.models.operator_bytes import stored_bytes
+from peakward.lab.models.operator_work import stored_bytes
 from peakward.records.measurement import PieceWork
 
 

@@ -22,9 +22,7 @@ from peakward.kernels.ops.loss.api import LossFn
 from peakward.kernels.ops.norm_modules.api import FusedNorm, of_sum
 from peakward.kernels.ops.rotation import api as rotation_api
 from peakward.kernels.ops.rotation.api import RotationFn
-from peakward.lab.models import quantised_linear
-from peakward.lab.models.experts import MixtureOfExperts
-from peakward.lab.models.quantised_linear import QuantisedLinear
+from peakward.lab.models.layers import MixtureOfExperts, QuantisedLinear, apply_quantised
 from peakward.records.case import StoredWeights
 from peakward.records.model_shape import ModelShape
 
@@ -296,7 +294,7 @@ def build(
     """A decoder with initialised weights on its device; no second copy of them exists anywhere."""
     with torch.device("meta"):
         model = Decoder(shape, attention, loss=loss, rotation=rotation, gating=gating)
-    quantised_linear.apply(model.blocks, weights)
+    apply_quantised(model.blocks, weights)
     made: dict[Tensor, nn.Parameter] = {}  # A tied head's weight is met twice and made once.
     for module in model.modules():
         for name, planned in list(module.named_parameters(recurse=False)):

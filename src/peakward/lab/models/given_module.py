@@ -1,4 +1,4 @@
-"""A user's module, with the inputs that it is called on."""
+"""A user's module, with the inputs that it is called on and the blocks that it repeats."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from peakward.records.errors import PeakwardError
+from peakward.records import check
+from peakward.records.errors import PeakwardError, quoted
 
 Loss = Callable[[Any], Tensor]
 """The loss as a function of the module's output; a scalar."""
@@ -122,3 +123,93 @@ def _vocab_size(module: nn.Module) -> int:
         f"expected a module that says the range of its token ids, got {type(module).__name__} without "
         "vocab_size or config.vocab_size: add one, or return (module, batch)"
     )
+
+
+def expect_live(model: object, optimizer: object) -> None:
+    """Refuse what is neither a module nor an optimizer, where one is given.
+
+    Raises:
+        PeakwardError: it is another thing.
+    """
+    if not isinstance(model, nn.Module | None):
+        raise PeakwardError(
+            f"expected a torch.nn.Module for model, got {quoted(model)}: give the module itself"
+        )
+    if not isinstance(optimizer, torch.optim.Optimizer | None):
+        raise PeakwardError(
+            f"expected a torch.optim.Optimizer for optimizer, got {quoted(optimizer)}: give the one that "
+            "steps, or leave it out"
+        )
+
+
+def expect_module(given: object) -> nn.Module:
+    """The module, where it is one.
+
+    Raises:
+        PeakwardError: it is another thing.
+    """
+    if not isinstance(given, nn.Module):
+        raise PeakwardError(
+            f"expected a case or a module, got {quoted(given)}: make one with `pw.case`"
+        )
+    return given
+
+
+def place(given: object) -> torch.device:
+    """A device that is here.
+
+    Raises:
+        PeakwardError: torch knows none of that name, or has none here.
+    """
+    try:
+        found = torch.device(given) if isinstance(given, str | torch.device) else None
+    except (RuntimeError, ValueError):
+        found = None
+    if found is None or found.type not in ("cpu", "cuda"):
+        raise PeakwardError(f"expected a step on cpu or cuda, got one on {quoted(given)}")
+    if found.type == "cuda" and not (found.index or 0) < torch.cuda.device_count():
+        raise PeakwardError(
+            f"expected a GPU that is here ({torch.cuda.device_count()} are), got {quoted(given)}: give "
+            "another index, or cpu"
+        )
+    return found
+
+
+def inputs(given: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A module's inputs, by position and by name.
+
+    Raises:
+        PeakwardError: neither a sequence nor a mapping.
+    """
+    if isinstance(given, torch.Tensor):
+        raise PeakwardError("expected a sequence or a mapping of inputs, got a tensor: write (x,)")
+    if not isinstance(given, Mapping):
+        return check.items(given, "inputs"), {}
+    for name in given:
+        check.line(name, "the name of an input")
+    return (), dict(given)
+
+
+def repeated_blocks(module: nn.Module) -> nn.ModuleList | nn.Sequential | None:
+    """The longest list of modules of one class that lies in no other such list; None without one.
+
+    A block's own lists, such as experts, lie in the list of blocks and are therefore not chosen.
+    """
+    found: list[nn.ModuleList | nn.Sequential] = []
+    _search(module, found)
+    return max(found, key=len, default=None)
+
+
+def _search(module: nn.Module, found: list[nn.ModuleList | nn.Sequential]) -> None:
+    if isinstance(module, nn.ModuleList | nn.Sequential) and _alike(module):
+        found.append(module)
+        return
+    for child in module.children():
+        _search(child, found)
+
+
+def _alike(blocks: nn.ModuleList | nn.Sequential) -> bool:
+    """Whether these are several modules of one class, each with more than one part, and not mere
+    layers."""
+    kinds = {type(each) for each in blocks}
+    return len(blocks) > 1 and len(kinds) == 1 and any(True for _ in blocks[0].children())

@@ -16,9 +16,8 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from peakward.lab.levers.module_step import ModuleStep, prepared_module
-from peakward.lab.models.given_module import GivenModule
+from peakward.lab.models.given_module import GivenModule, repeated_blocks
 from peakward.lab.models.python_source import raise_as_bad_input
-from peakward.lab.models.repeated_blocks import repeated_blocks
 from peakward.lab.numerics.judge import UNIT_ROUNDOFF, Outputs, Subject, outputs
 from peakward.levers.precision import fp32_matmuls
 from peakward.records.case import AS_WRITTEN, ModuleCase, Workload

@@ -17,7 +17,7 @@ from torch import Tensor
 from peakward.lab.data.given_loader import GivenLoader
 from peakward.lab.levers.given_step import Given, GivenStep, given_step, gradients_seen
 from peakward.lab.levers.module_levers import SdpaCalls
-from peakward.lab.models.repeated_blocks import repeated_blocks
+from peakward.lab.models.given_module import repeated_blocks
 from peakward.lab.numerics.judge import UNIT_ROUNDOFF, Outputs, distance
 from peakward.records.case import StepCase
 from peakward.records.lever import NumericsClass, NumericsError, NumericsVerdict

@@ -22,7 +22,7 @@ from peakward.lab.levers.model_step import ModelStep
 from peakward.lab.levers.prepare import prepare
 from peakward.lab.models import module_source
 from peakward.lab.models.decoder import Decoder
-from peakward.lab.models.quantised_linear import KINDS
+from peakward.lab.models.layers import KINDS
 from peakward.lab.numerics.judge import UNIT_ROUNDOFF, Outputs, Subject, judge, outputs
 from peakward.lab.numerics.of_module import MAX_LAYERS, few_tokens, of_module
 from peakward.levers.precision import fp32_matmuls

@@ -1,5 +1,5 @@
 """Building a model whose weights are quantised: each is drawn and quantised in its turn, and no other one is
-there densely beside it (`lab/models/decoder.py`, `lab/models/quantised_linear.py`)."""
+there densely beside it (`lab/models/decoder.py`, `lab/models/layers.py`)."""
 
 from peakward.prediction.memory.timeline import Timeline
 from peakward.prediction.operators.layers import layers

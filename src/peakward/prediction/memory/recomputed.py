@@ -1,4 +1,4 @@
-"""Runs of blocks: kept whole, or recomputed in the backward pass (`lab/levers/checkpointing.py`)."""
+"""Runs of blocks: kept whole, or recomputed in the backward pass (`lab/levers/compilation.py`)."""
 
 import math
 from typing import NamedTuple

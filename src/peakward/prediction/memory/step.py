@@ -108,7 +108,7 @@ def _build(line: Timeline, plan: Plan) -> None:
 
 
 def _inputs(line: Timeline, workload: Workload) -> None:
-    """Ids and targets of every step, over whole cycles of lengths (`lab/data/random_tokens.py`); of
+    """Ids and targets of every step, over whole cycles of lengths (`lab/data/feed.py`); of
     a pass with a cache the ids, drawn at once."""
     if workload.caches:
         n_tokens = RESIDENT_STEPS * int(workload.tokens_per_step)

@@ -1,4 +1,4 @@
-"""A block's mixture of experts (`lab/models/experts.py`): router, sorting, grouped products, gating.
+"""A block's mixture of experts (`lab/models/layers.py`): router, sorting, grouped products, gating.
 
 Shapes follow from the numbers of tokens and of choices alone, but for the rows that each expert
 gets: routing is taken to be balanced (`grouped_linear`). Where autograd puts gradients into a tensor

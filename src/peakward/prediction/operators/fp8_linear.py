@@ -1,4 +1,4 @@
-"""A linear layer whose products are of fp8 numbers (`lab/levers/fp8.py`), in bf16 around them.
+"""A linear layer whose products are of fp8 numbers (`lab/levers/precision.py`), in bf16 around them.
 
 What it holds in memory is not known: it is written down for time alone.
 """

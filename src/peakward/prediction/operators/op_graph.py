@@ -111,7 +111,7 @@ def _parts(case: ModelCase, planned: Plan) -> _Parts:
 
 def _batch_into_graph(tape: Tape, planned: Plan) -> None:
     """Ids, and targets where the batch has them, to where the captured step reads them
-    (`lab/levers/cuda_graphs.py`)."""
+    (`lab/levers/configured_step.py`)."""
     batch = tensor(INT, planned.batch, planned.seq)
     for _ in ("ids",) if planned.cached else ("ids", "targets"):
         tape.call("copy_", (batch, batch), (batch,), bytes_read=batch.n_bytes)

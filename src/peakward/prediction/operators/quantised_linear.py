@@ -1,4 +1,4 @@
-"""A linear layer whose weight is kept in 8 or 4 bits (`lab/models/quantised_linear.py`): one operator, and
+"""A linear layer whose weight is kept in 8 or 4 bits (`lab/models/layers.py`): one operator, and
 how its launch cuts it up (`kernels/ops/quantized_matmul/triton/settings.py`), of 132 multiprocessors.
 
 No gradient passes through one.

@@ -1,4 +1,4 @@
-"""The part of the forward pass that runs again in the backward one (`lab/levers/checkpointing.py`).
+"""The part of the forward pass that runs again in the backward one (`lab/levers/compilation.py`).
 
 Chen et al. 2016, "Training deep nets with sublinear memory cost".
 """

@@ -89,7 +89,7 @@ def _imports(chosen: Mapping[str, object], codes: Mapping[str, Lines]) -> list[s
         lines = ["from functools import partial", "", *lines]
         lines += ["from torch.utils.checkpoint import checkpoint"]
     if chosen.get("checkpointing") == "selective":
-        lines += ["from peakward.lab.levers.checkpointing import selective"]
+        lines += ["from peakward.lab.levers.compilation import selective"]
     return lines + [line for code in codes.values() for line in code.imports]
 
 

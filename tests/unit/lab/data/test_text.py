@@ -1,5 +1,9 @@
 """Text of packages, files and folders, and what is none."""
 
+import errno
+from pathlib import Path
+from unittest.mock import Mock
+
 import pytest
 
 from peakward.lab.data import text
@@ -89,3 +93,39 @@ def test_a_missing_package_is_named_with_its_line(name, line, monkeypatch):
     monkeypatch.setattr(text.importlib.util, "find_spec", lambda package: None)
     with pytest.raises(PeakwardError, match=line):
         text.source(name)
+
+
+def test_it_lies_in_the_users_cache(cache, monkeypatch, tmp_path):
+    assert text.entry("tokens", "a", ".npy").parent == cache / "tokens"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert text.folder() == tmp_path / ".cache" / "peakward"
+
+
+def test_names_differ_by_identity():
+    assert text.entry("tokens", "a", ".npy") == text.entry("tokens", "a", ".npy")
+    assert text.entry("tokens", "a", ".npy") != text.entry("tokens", "b", ".npy")
+
+
+def test_a_file_is_there_whole_and_nothing_beside_it():
+    path = text.entry("tokens", "a", ".npy")
+    text.write(path, b"one")
+    text.write(path, b"two")
+    assert path.read_bytes() == b"two"
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("fault", [OSError(errno.ENOSPC, "No space left"), KeyboardInterrupt()])
+def test_what_could_not_be_written_leaves_nothing_on_the_disk(fault, monkeypatch):
+    path = text.entry("tokens", "a", ".npy")
+    monkeypatch.setattr(Path, "replace", Mock(side_effect=fault))
+    with pytest.raises((PeakwardError, KeyboardInterrupt)):
+        text.write(path, b"one")
+    assert list(path.parent.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_is_said(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(PeakwardError, match=r"cache folder that can be written.*XDG_CACHE_HOME"):
+        text.write(text.entry("tokens", "a", ".npy"), b"")

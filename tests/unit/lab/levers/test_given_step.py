@@ -1,11 +1,23 @@
 """A step given as a function, with and without torch's settings around its call."""
 
+import functools
+import itertools
+
 import msgspec
 import pytest
 import torch
 
-from peakward.lab.levers.given_step import Given, GivenStep, given_step, gradients_seen
+from peakward.lab.levers import given_step as levers_of_steps
+from peakward.lab.levers.given_step import (
+    Given,
+    GivenStep,
+    check_step,
+    expect_step,
+    given_step,
+    gradients_seen,
+)
 from peakward.records.case import StepCase
+from peakward.records.errors import PeakwardError
 
 BASE = StepCase(name="step", fingerprint="", device="cpu")
 
@@ -81,3 +93,138 @@ def test_gradients_are_seen_though_the_step_sets_them_free(make_step):
     kept = seen["head.weight"].clone()
     given.model(torch.zeros(1, 4).long()).sum().backward()
     assert torch.equal(kept, seen["head.weight"]), "the hooks are gone"
+
+
+def test_a_good_step_passes_and_its_attention_is_seen(make_step):
+    for sdpa, n in ((True, 2), (False, 0)):
+        given = make_step(sdpa=sdpa)
+        expect_step(given)
+        assert check_step(given, "cpu").n == n
+
+
+def of_two(one, other):
+    return one, other
+
+
+COMPILED = torch.compile(lambda: None)
+GRAPH_MODULE = torch.compile(torch.nn.Linear(2, 2))
+
+
+class Trainer:
+    """A step as a method, of what its object holds."""
+
+    def __init__(self, net):
+        self.net = net
+
+    def step(self):
+        return self.net
+
+    def __call__(self):
+        return self.net
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        (Given(step=3), "expected a step that is a function of no arguments, got int"),
+        (Given(step=print, model=3), "expected a torch.nn.Module for model, got int"),
+        (
+            Given(step=of_two),
+            "called so: missing a required argument: 'one'; a step of a batch needs loader=",
+        ),
+        (
+            Given(step=of_two, loader=[1]),
+            "of a batch alone, .* missing a required argument: 'other'",
+        ),
+        (Given(step=print, loader=iter([1])), "a loader that can be begun again"),
+        (Given(step=COMPILED), "not compiled, got the step compiled"),
+        (Given(step=lambda: [COMPILED()]), "not compiled, got COMPILED compiled"),
+        (Given(step=lambda: GRAPH_MODULE(1)), "got OptimizedModule"),
+        (Given(step=Trainer(GRAPH_MODULE).step), "got OptimizedModule"),
+        (Given(step=Trainer(GRAPH_MODULE)), "got OptimizedModule"),
+        (Given(step=functools.partial(of_two, 1, GRAPH_MODULE)), "got OptimizedModule"),
+        (Given(step=lambda: None, model=GRAPH_MODULE), "got OptimizedModule"),
+    ],
+)
+def test_what_is_no_step(given, line):
+    with pytest.raises(PeakwardError, match=line) as caught:
+        expect_step(given)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_captured_step():
+    graph = object.__new__(torch.cuda.CUDAGraph)
+    with pytest.raises(PeakwardError, match="not captured, got a CUDA graph in graph"):
+        expect_step(Given(step=lambda: [graph.replay()]))
+
+
+def test_a_step_that_raises_is_told_from_a_fault_of_ours(monkeypatch):
+    def step():
+        torch.ones(2) @ torch.ones(3)
+
+    with pytest.raises(
+        PeakwardError, match=r"again and again, got RuntimeError.*test_given_step.py"
+    ):
+        check_step(Given(step=step), "cpu")
+
+    class Broken(levers_of_steps.GivenStep):
+        def step(self):
+            raise AssertionError("ours")
+
+    Broken.step.__code__ = Broken.step.__code__.replace(co_filename=levers_of_steps.__file__)
+    monkeypatch.setattr(levers_of_steps, "GivenStep", Broken)
+    with pytest.raises(AssertionError, match="ours"):
+        check_step(Given(step=lambda: None), "cpu")
+
+
+def test_shapes_that_change_from_call_to_call():
+    sizes = itertools.count(1)
+    with pytest.raises(PeakwardError, match="same shapes at every call"):
+        check_step(Given(step=lambda: torch.ones(next(sizes)) + 1), "cpu")
+
+
+def test_a_loader_that_ends():
+    left = iter([torch.ones(1)])
+
+    class Once:
+        def __iter__(self):
+            return left
+
+    with pytest.raises(PeakwardError, match="a batch for every step"):
+        check_step(Given(step=lambda _: None, loader=Once()), "cpu")
+
+
+def test_a_model_by_which_nothing_can_be_verified():
+    with pytest.raises(PeakwardError, match="leaves gradients of the model, or returns its loss"):
+        check_step(Given(step=lambda: None, model=torch.nn.Linear(2, 2)), "cpu")
+
+
+def test_a_step_on_another_device_than_it_would_be_timed_by(make_step, monkeypatch):
+    with pytest.raises(
+        PeakwardError, match=r"computes on the GPU, .* on the CPU alone: give the model"
+    ):
+        check_step(make_step(), "cuda")
+
+    class OnGpu(levers_of_steps.ShapesSeen):
+        def __exit__(self, *error):
+            self.device_types.add("cuda")
+            return super().__exit__(*error)
+
+    monkeypatch.setattr(levers_of_steps, "ShapesSeen", OnGpu)
+    with pytest.raises(
+        PeakwardError, match=r"computes on the CPU, .* on a GPU too: give the model"
+    ):
+        check_step(make_step(), "cpu")
+    check_step(make_step(), "cuda")
+
+
+def test_what_a_loader_does_is_no_part_of_the_step(make_step):
+    """Its sampler draws at some calls and not at others."""
+
+    class Loader:
+        def __iter__(self):
+            for n in itertools.count():
+                torch.randperm(n)
+                yield torch.zeros(2, 16).long()
+
+    assert check_step(make_step(fed=True, loader=Loader()), "cpu").n == 2

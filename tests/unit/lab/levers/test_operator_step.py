@@ -4,8 +4,10 @@ import pytest
 import torch
 
 from peakward.kernels.ops.attention import reference
-from peakward.lab.levers.operator_step import AttentionStep
-from peakward.records.case import OperatorCase
+from peakward.lab.levers.operator_step import AttentionStep, PieceStep, held_bytes
+from peakward.lab.levers.prepare import prepare
+from peakward.records.case import MicroCase, OperatorCase
+from peakward.records.errors import PeakwardError
 from tiers import in_full
 
 
@@ -134,3 +136,48 @@ def test_has_no_loss_and_no_model():
     step = make()
     step.step()
     assert step.loss() is None and step.model is None and step.n_parameters is None
+
+
+def test_each_storage_counts_once_and_inputs_do_not():
+    x = torch.randn(8, 4, requires_grad=True)
+    n_bytes = 8 * 4 * 4
+    assert held_bytes(lambda: x * 2, [x]) == n_bytes, "the result alone"
+    assert held_bytes(x.exp, [x]) == n_bytes, "saved, and the result"
+    assert held_bytes(lambda: x.mT.exp().mT, [x]) == n_bytes, "one storage, two views"
+    assert held_bytes(lambda: x * x, [x]) == n_bytes, "both operands are the input"
+    assert held_bytes(lambda: x.exp().sin(), [x]) == 2 * n_bytes
+
+
+CASE = MicroCase(subject="rms-norm", piece="torch", sizes=(4, 8), device="cpu")
+
+
+def test_a_step_runs_the_piece_without_gradients():
+    seen = []
+    step = PieceStep(CASE)
+    step.piece = step.piece._replace(run=lambda: seen.append(torch.is_grad_enabled()))
+    step.step()
+    step.step()
+    assert seen == [False, False]
+
+
+def test_it_has_no_loss_no_phases_and_no_parameters():
+    with prepare(CASE) as step:
+        step.step()
+        with step.ranged():
+            step.step()
+        assert (step.loss(), step.n_parameters, step.times_phases) == (None, None, False)
+
+
+@pytest.mark.parametrize(("precision", "set_to"), [("tf32", "high"), ("fp32", "highest")])
+def test_tf32_is_allowed_for_a_case_of_it_alone(precision, set_to):
+    before = torch.get_float32_matmul_precision()
+    case = MicroCase(subject="matmul", piece="torch", sizes=(4,), device="cpu", precision=precision)
+    with prepare(case):
+        assert torch.get_float32_matmul_precision() == set_to
+    assert torch.get_float32_matmul_precision() == before
+
+
+def test_an_unknown_piece_is_refused():
+    case = MicroCase(subject="matmul", piece="abacus", sizes=(4,), device="cpu")
+    with pytest.raises(PeakwardError, match="got 'abacus'"):
+        PieceStep(case)

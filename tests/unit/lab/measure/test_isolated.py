@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from peakward.lab.measure import conversation, probe, proc, process
+from peakward.lab.measure import probe, proc, process
 from peakward.lab.measure.isolated import Workers
 from peakward.lab.measure.messages import CalibrateRequest, Failed
 from peakward.records.case import ModelCase, StepCase, Workload
@@ -43,7 +43,7 @@ def make_workers():
 def runs_out(monkeypatch):
     """runs_out(event): a listener for whom all time has passed once a step is timed, and none before."""
     now_s = 0.0
-    monkeypatch.setattr(conversation, "monotonic", lambda: now_s)
+    monkeypatch.setattr(process, "monotonic", lambda: now_s)
 
     def heard(event):
         nonlocal now_s

@@ -41,7 +41,7 @@ def test_a_board_that_nvml_does_not_know_is_an_error(fake_nvml):
 
 
 def test_it_starts_without_torch():
-    program = "import sys, peakward.lab.measure.sensor_process; print('torch' in sys.modules)"
+    program = "import sys, peakward.lab.measure.telemetry; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert done.stdout == b"False\n"
 

@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from peakward.lab.measure import stopping, timer
+from peakward.lab.measure import timer
 from peakward.lab.measure.clock import CpuClock
 from peakward.records.measurement import Protocol
 
@@ -53,7 +53,7 @@ def never(_progress):
 @pytest.fixture(autouse=True)
 def look_always(monkeypatch):
     """The clock of these tests is not the one that says when to look."""
-    monkeypatch.setattr(stopping, "LOOK_PERIOD_S", 0.0)
+    monkeypatch.setattr(timer, "LOOK_PERIOD_S", 0.0)
 
 
 def test_times_are_the_differences_of_successive_marks():

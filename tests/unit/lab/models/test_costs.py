@@ -8,7 +8,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from peakward.kernels.ops.attention.api import implementation
-from peakward.lab.levers import checkpointing
+from peakward.lab.levers import compilation
 from peakward.lab.models.decoder import Decoder, build
 from peakward.models.presets import MODELS
 from peakward.prediction.flops import attended_pairs, forward_flops, recomputed_flops
@@ -137,7 +137,7 @@ def test_recomputed_flops_are_those_of_the_module(mode, segments, experts, make_
         n_layers=5, max_seq_len=64, n_experts=experts, n_active_experts=math.ceil(experts / 2)
     )
     model = on_meta(shape)
-    checkpointing.apply(model, mode)
+    compilation.apply_checkpointing(model, mode)
     case = ModelCase(
         model=shape,
         workload=Workload(batch_size=BATCH, seq_len=SEQ_LEN),

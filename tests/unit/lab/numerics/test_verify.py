@@ -4,7 +4,7 @@ import msgspec
 import pytest
 import torch
 
-from peakward.lab.models.quantised_linear import KINDS
+from peakward.lab.models.layers import KINDS
 from peakward.lab.numerics import verify as room
 from peakward.lab.numerics.judge import judge
 from peakward.lab.numerics.verify import reduced, verify

@@ -5,7 +5,7 @@ import torch
 
 from peakward.kernels.ops.attention.api import implementation
 from peakward.lab.models import decoder
-from peakward.lab.models.quantised_linear import KINDS
+from peakward.lab.models.layers import KINDS
 from peakward.lab.numerics.verify import perturb
 
 

@@ -6,7 +6,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from peakward.lab.levers.model_step import ModelStep
 from peakward.lab.levers.precision import parameter_dtype
-from peakward.lab.models import quantised_linear
+from peakward.lab.models import layers
 from peakward.models.presets import model
 from peakward.prediction.memory import quantised
 from peakward.prediction.memory.peak import peak_memory
@@ -66,7 +66,7 @@ def measured(asked):
 def test_a_build_holds_at_most_what_is_predicted(weights, precision, monkeypatch):
     """In two chunks of the largest weights, of which a byte an element is 2 to 3% of the peak; ids and the
     cache are some 260 KB beside."""
-    for room in (quantised, quantised_linear):
+    for room in (quantised, layers):
         monkeypatch.setattr(room, "CHUNK_ELEMENTS", 1 << 19)
     settings = {"weights": weights, "precision": precision}
     most, left = measured(case("cpu", **settings))

@@ -1,6 +1,6 @@
 """What is recomputed, held to the lever; the operators themselves are in `test_against_h200`."""
 
-from peakward.lab.levers.checkpointing import SAVED_BY_SELECTIVE
+from peakward.lab.levers.compilation import SAVED_BY_SELECTIVE
 from peakward.prediction.operators.recomputation import KEPT_BY_SELECTIVE
 
 

@@ -9,12 +9,11 @@ from collections.abc import Callable
 import torch
 
 from peakward.lab.measure import proc
-from peakward.lab.measure.calibration.product import Shape, Type, product, types
+from peakward.lab.measure.calibration.products import Shape, Type, product_call, types
 from peakward.lab.measure.clock import Clock, clock_for
 from peakward.lab.measure.crowd import Crowd
 from peakward.lab.measure.messages import Calibrated
-from peakward.lab.measure.stopping import Progress
-from peakward.lab.measure.timer import collector_paused, run_steps
+from peakward.lab.measure.timer import Progress, collector_paused, run_steps
 from peakward.records.calibration import MatmulRate
 from peakward.records.case import DeviceType
 
@@ -62,7 +61,7 @@ def _best_rate(each: Type, device_type: DeviceType, clock: Clock) -> MatmulRate 
             break
         shape = Shape(size, size, size)
         with each.setting():
-            product_s = _seconds(product(each, shape, device_type), device_type, clock)
+            product_s = _seconds(product_call(each, shape, device_type), device_type, clock)
         rate = MatmulRate(compute_type=each.name, size=size, flops_per_s=shape.flops / product_s)
         if best is None or rate.flops_per_s > best.flops_per_s:
             best = rate

@@ -12,7 +12,7 @@ from statistics import median
 from typing import BinaryIO
 
 from peakward.lab.measure import proc
-from peakward.lab.measure.calibration.attempt import Attempt, NotMeasurableError
+from peakward.lab.measure.calibration.timing import Attempt, NotMeasurableError
 from peakward.lab.measure.clock import CpuClock
 from peakward.lab.measure.timer import run_steps
 from peakward.records.calibration import DiskRate, Source

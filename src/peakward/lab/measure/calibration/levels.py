@@ -1,8 +1,13 @@
-"""Measures read bandwidth by working set: the levels of this machine's memory.
+"""The levels of this machine's memory: read bandwidth and latency by working set.
 
 One call sweeps the set so often that its launch is hidden, one sweep after another. Sweeps side by side
 give wrong rates: an H100 that summed 256 MiB four times as rows of one tensor found three of four reads
 in its L2 (6.95 TB/s where memory gives 3.35), and summed 4 MiB from its L1s (13 TB/s).
+
+Latency is how long a load takes that must wait for the one before it. The set is one cycle through its lines
+in random order. Each line holds the place of the next, so nothing can fetch ahead. On a CPU one core follows
+it, in pages of the usual size: beyond the reach of the TLB, walking the page table is part of a load. On a
+GPU one warp follows it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,11 +16,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from peakward.lab.measure import proc
-from peakward.lab.measure.calibration.attempt import Attempt, NotMeasurableError
-from peakward.lab.measure.calibration.timing import device_s
+from peakward.kernels.ops.pointer_chase import native
+from peakward.lab.measure import probe, proc
+from peakward.lab.measure.calibration.timing import Attempt, NotMeasurableError, device_s
 from peakward.lab.measure.proc import Cache
-from peakward.records.calibration import LevelRate
+from peakward.records.calibration import LevelRate, LoadLatency
 from peakward.records.case import DeviceType
 
 KIB, MIB = 2**10, 2**20
@@ -35,7 +40,7 @@ READ_BYTES: dict[DeviceType, int] = {"cuda": 1024 * MIB, "cpu": 64 * MIB}
 FLOAT_BYTES = 4
 
 
-def attempts(device_type: DeviceType) -> Iterator[Attempt]:
+def level_attempts(device_type: DeviceType) -> Iterator[Attempt]:
     """Working sets from the smallest level that can be told apart, up to memory."""
     for size, level, capacity in sets(device_type):
         rate = partial(_rate, size, level, capacity, device_type)
@@ -129,3 +134,59 @@ def _rate(
         capacity_bytes=capacity_bytes,
         bytes_per_s=n * size / call_s,
     )
+
+
+LINE_BYTES = 128
+"""The distance from one place to the next: a line of an NVIDIA GPU or of Apple's CPUs, and two lines of
+other CPUs, which may fetch lines in pairs."""
+OFFSET_BYTES = 8
+N_LOADS: dict[DeviceType, int] = {"cuda": 2**13, "cpu": 2**18}
+"""The loads of one call. They take some ms on a GPU, beside which a launch is nothing. On a CPU they
+take 0.3 ms from the first cache, beside which the call is nothing, and 50 ms from the memory of a
+shared machine."""
+MOST_WARMING_LOADS = 2**18
+"""The most loads made before any is timed; a shorter cycle is followed once. 32 MiB have so many lines."""
+Chase = Callable[[Tensor, Tensor, int], None]
+
+
+def latency_attempts(device_type: DeviceType) -> Iterator[Attempt]:
+    """The working sets of `levels`.
+
+    Raises:
+        NotMeasurableError: a CPU whose machine has no C++ compiler.
+    """
+    chase = _chase(device_type)
+    for size, level, _ in sets(device_type):
+        latency = partial(_latency, chase, size, level, device_type)
+        yield Attempt(f"working set of {size} bytes", latency)
+
+
+def _chase(device_type: DeviceType) -> Chase:
+    if device_type == "cuda":
+        from peakward.kernels.ops.pointer_chase import triton
+
+        return triton.chase
+    compiler = probe.compiler()
+    if compiler is None:
+        raise NotMeasurableError(
+            "no C++ compiler on the PATH, in which the chain of loads is written"
+        )
+    return native.build(compiler)
+
+
+def cycle(size: int, device_type: DeviceType) -> Tensor:
+    """Offsets in bytes: every line holds the offset of another, and the chain goes through all lines."""
+    order = torch.randperm(size // LINE_BYTES, device=device_type) * LINE_BYTES
+    table = torch.zeros(size // OFFSET_BYTES, dtype=torch.int64, device=device_type)
+    table[order // OFFSET_BYTES] = order.roll(-1)
+    return table
+
+
+def _latency(chase: Chase, size: int, level: str | None, device_type: DeviceType) -> LoadLatency:
+    refuse_without_room(size, device_type)
+    table = cycle(size, device_type)
+    position = torch.zeros(1, dtype=torch.int64, device=device_type)
+    n_loads = N_LOADS[device_type]
+    chase(table, position, min(size // LINE_BYTES, MOST_WARMING_LOADS))
+    call_s = device_s(lambda: chase(table, position, n_loads), device_type)
+    return LoadLatency(level=level, working_set_bytes=size, load_s=call_s / n_loads)

@@ -1,15 +1,86 @@
-"""Matrix products by shape: square, thin in each direction, and over whole or broken waves."""
+"""Matrix products by shape, and torch's attention, to be timed: in the compute types of a device.
 
-from collections.abc import Iterator
+Products are square, thin in each direction, and over whole or broken waves; attention is
+scaled_dot_product_attention, forward and backward, at two lengths.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from itertools import product
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
+from torch.nn import functional
 
-from peakward.lab.measure.calibration.attempt import Attempt, NotMeasurableError
-from peakward.lab.measure.calibration.product import Shape, Type, product, types
-from peakward.lab.measure.calibration.timing import MAX_CALL_S, device_s
-from peakward.records.calibration import Kind, ProductRate
+from peakward.lab.measure.calibration.timing import (
+    MAX_CALL_S,
+    Attempt,
+    Call,
+    NotMeasurableError,
+    device_s,
+)
+from peakward.levers.precision import fp32_matmuls
+from peakward.records.calibration import AttentionPass, AttentionRate, Kind, ProductRate
 from peakward.records.case import DeviceType
+
+Product = Callable[[], Tensor]
+
+
+class Type(NamedTuple):
+    """A compute type that this device multiplies in."""
+
+    name: str
+    dtype: torch.dtype
+    setting: Callable[[], AbstractContextManager[None]] = nullcontext
+
+
+class Shape(NamedTuple):
+    """The shape of a product [m, k] × [k, n]."""
+
+    m: int
+    n: int
+    k: int
+
+    @property
+    def flops(self) -> int:
+        """The FLOPs; a multiply-add counts as two."""
+        return 2 * self.m * self.n * self.k
+
+
+def types(device_type: DeviceType) -> Iterator[Type]:
+    """The types with units of their own on this device; on a CPU, those that torch multiplies."""
+    capability = torch.cuda.get_device_capability() if device_type == "cuda" else (0, 0)
+    yield Type("fp32", torch.float32, lambda: fp32_matmuls("fp32"))
+    if capability >= (8, 0):
+        yield Type("tf32", torch.float32, lambda: fp32_matmuls("tf32"))
+    if device_type == "cpu" or capability >= (8, 0):
+        yield Type("bf16", torch.bfloat16)
+    if device_type == "cpu" or capability >= (7, 0):
+        yield Type("fp16", torch.float16)
+    if capability >= (8, 9):
+        yield Type("fp8", torch.float8_e4m3fn)
+
+
+def product_call(each: Type, shape: Shape, device_type: DeviceType) -> Product:
+    """A product of random operands in the compute type, ready to be called.
+
+    Operands are random because a tensor core draws less power and clocks higher on zeros. The result
+    goes to the same place each time. fp8 needs its second operand column-major, and n and k multiples
+    of 16.
+    """
+    a = torch.randn(shape.m, shape.k, device=device_type).to(each.dtype)
+    b = torch.randn(shape.k, shape.n, device=device_type).to(each.dtype)
+    if each.dtype == torch.float8_e4m3fn:
+        one = torch.ones((), device=device_type)
+        columns = b.t().contiguous().t()
+        return lambda: torch._scaled_mm(
+            a, columns, one, one, out_dtype=torch.bfloat16, use_fast_accum=True
+        )
+    out = torch.empty(shape.m, shape.n, dtype=each.dtype, device=device_type)
+    return lambda: torch.mm(a, b, out=out)
+
 
 SQUARES: dict[DeviceType, tuple[int, ...]] = {
     "cuda": (512, 1024, 2048, 4096, 8192),
@@ -34,14 +105,14 @@ TILE = 256
 DEPTH = 4096
 
 
-def attempts(device_type: DeviceType) -> Iterator[Attempt]:
+def product_attempts(device_type: DeviceType) -> Iterator[Attempt]:
     """Every shape in every compute type, the least work first."""
     every = shapes(device_type)
     for each in types(device_type):
         known: list[float] = []
         for kind, shape in sorted(every, key=lambda pair: pair[1].flops):
             name = f"{each.name} {kind} {shape.m} × {shape.n} × {shape.k}"
-            yield Attempt(name, partial(_rate, each, kind, shape, device_type, known))
+            yield Attempt(name, partial(_product_rate, each, kind, shape, device_type, known))
     if device_type == "cpu":
         yield Attempt("partial wave", _no_waves)
 
@@ -70,7 +141,7 @@ def waves(n_sms: int) -> tuple[tuple[Kind, Shape], ...]:
     )
 
 
-def _rate(
+def _product_rate(
     each: Type, kind: Kind, shape: Shape, device_type: DeviceType, known: list[float]
 ) -> ProductRate:
     """The rate of the product. `known` are the type's rates so far; they show that a product would take
@@ -82,7 +153,7 @@ def _rate(
             f"{expected_s:.2g} s, more than {MAX_CALL_S} s"
         )
     with each.setting():
-        product_s = device_s(product(each, shape, device_type), device_type)
+        product_s = device_s(product_call(each, shape, device_type), device_type)
     known.append(shape.flops / product_s)
     return ProductRate(
         kind=kind,
@@ -96,3 +167,70 @@ def _rate(
 
 def _no_waves() -> ProductRate:
     raise NotMeasurableError("a CPU runs no waves of thread blocks")
+
+
+PASSES: tuple[AttentionPass, ...] = ("forward", "backward")
+TYPES = ("fp32", "bf16", "fp16")
+HEAD_DIM = 64
+"""The head dimension of all named sizes but the largest."""
+
+
+class Size(NamedTuple):
+    """The size of queries, keys and values alike: [batch, heads, seq_len, HEAD_DIM]."""
+
+    batch: int
+    heads: int
+    seq_len: int
+
+
+SIZES: dict[DeviceType, tuple[Size, ...]] = {
+    "cuda": (Size(4, 16, 1024), Size(4, 16, 4096)),
+    "cpu": (Size(1, 8, 128), Size(1, 8, 512)),
+}
+
+
+def attention_attempts(device_type: DeviceType) -> Iterator[Attempt]:
+    """Both passes at every size, in the 16-bit types and in fp32 without tf32."""
+    chosen = [each for each in types(device_type) if each.name in TYPES]
+    for each, size, pass_ in product(chosen, SIZES[device_type], PASSES):
+        name = f"{each.name} {pass_} at {size.seq_len}"
+        yield Attempt(name, partial(_attention_rate, each, pass_, size, device_type))
+
+
+def attention_flops(size: Size, pass_: AttentionPass) -> int:
+    """The model FLOPs: two products of 2·seq²·head_dim a head, half of each under the causal mask.
+
+    The backward pass has twice those of the forward pass, as in `prediction.flops`: recomputed scores
+    are not counted.
+    """
+    forward = 2 * size.batch * size.heads * size.seq_len**2 * HEAD_DIM
+    return forward if pass_ == "forward" else 2 * forward
+
+
+def attention_call(each: Type, pass_: AttentionPass, size: Size, device_type: DeviceType) -> Call:
+    """One pass over random operands, ready to be called; the backward pass gives three gradients."""
+    shape = (size.batch, size.heads, size.seq_len, HEAD_DIM)
+    q, k, v = (torch.randn(shape, device=device_type).to(each.dtype) for _ in range(3))
+    if pass_ == "forward":
+        return lambda: functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    for operand in (q, k, v):
+        operand.requires_grad_()
+    out = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    gradient = torch.randn_like(out)
+    return lambda: torch.autograd.grad(out, (q, k, v), gradient, retain_graph=True)
+
+
+def _attention_rate(
+    each: Type, pass_: AttentionPass, size: Size, device_type: DeviceType
+) -> AttentionRate:
+    with each.setting():
+        pass_s = device_s(attention_call(each, pass_, size, device_type), device_type)
+    return AttentionRate(
+        compute_type=each.name,
+        pass_=pass_,
+        batch_size=size.batch,
+        n_heads=size.heads,
+        seq_len=size.seq_len,
+        head_dim=HEAD_DIM,
+        flops_per_s=attention_flops(size, pass_) / pass_s,
+    )

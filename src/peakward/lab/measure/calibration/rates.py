@@ -1,32 +1,51 @@
-"""Measures one subject of the full calibration, as far as possible."""
+"""Measures one subject of the full calibration, as far as possible: of these, launch costs are here."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import msgspec
+import torch
 
-from peakward.lab.measure.calibration import (
-    attention,
-    disk,
-    latency,
-    launches,
-    levels,
-    link,
-    products,
-    traffic,
+from peakward.lab.measure.calibration import disk, levels, products, traffic
+from peakward.lab.measure.calibration.timing import (
+    Attempt,
+    Call,
+    Figure,
+    NotMeasurableError,
+    device_s,
+    host_s,
+    outcome,
+    reason,
 )
-from peakward.lab.measure.calibration.attempt import Attempt, Figure, outcome, reason
 from peakward.lab.measure.crowd import Crowd
-from peakward.records.calibration import Absence, Rates, Subject
+from peakward.records.calibration import Absence, Launch, LaunchCost, Rates, Subject
 from peakward.records.case import DeviceType
 
+
+def attempts(device_type: DeviceType) -> Iterator[Attempt]:
+    """A kernel's cost on the device, three operators' on the host."""
+    a, b = (torch.rand(WIDTH, WIDTH, device=device_type) for _ in range(2))
+    out, weight = torch.empty_like(a), a.clone().requires_grad_()
+    yield Attempt(
+        "kernel in a queue", partial(_kernel, lambda: torch.add(a, b, out=out), device_type)
+    )
+    calls: dict[Launch, Call] = {
+        "elementwise": lambda: torch.add(a, b),
+        "matmul": lambda: torch.mm(a, b),
+        "autograd": lambda: torch.add(weight, b),
+    }
+    for operation, call in calls.items():
+        yield Attempt(f"{operation} on the host", partial(_dispatch, operation, call, device_type))
+
+
 ATTEMPTS: dict[Subject, Callable[[DeviceType], Iterator[Attempt]]] = {
-    "products": products.attempts,
-    "traffic": traffic.attempts,
-    "launches": launches.attempts,
-    "attention": attention.attempts,
-    "levels": levels.attempts,
-    "latency": latency.attempts,
-    "link": link.attempts,
+    "products": products.product_attempts,
+    "traffic": traffic.traffic_attempts,
+    "launches": attempts,
+    "attention": products.attention_attempts,
+    "levels": levels.level_attempts,
+    "latency": levels.latency_attempts,
+    "link": traffic.link_attempts,
     "disk": disk.attempts,
 }
 TIMED_ON_HOST: tuple[Subject, ...] = ("launches", "disk")
@@ -57,3 +76,17 @@ def _outcomes(subject: Subject, device_type: DeviceType) -> Iterator[Figure | Ab
             yield outcome(attempt, subject)
     except Exception as error:  # noqa: BLE001  as in `outcome`
         yield Absence(subject=subject, reason=reason(error))
+
+
+WIDTH = 16
+"""The width of the square operands: their product takes less time than a launch."""
+
+
+def _kernel(call: Call, device_type: DeviceType) -> LaunchCost:
+    if device_type == "cpu":
+        raise NotMeasurableError("a CPU has no queue: an operator runs as it is called")
+    return LaunchCost(side="device", operation="elementwise", call_s=device_s(call, device_type))
+
+
+def _dispatch(operation: Launch, call: Call, device_type: DeviceType) -> LaunchCost:
+    return LaunchCost(side="host", operation=operation, call_s=host_s(call, device_type))

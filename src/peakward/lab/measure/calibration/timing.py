@@ -1,4 +1,4 @@
-"""Times one call, for calls that are too short to be timed alone.
+"""Times one call, for calls that are too short to be timed alone, or says why it could not be measured.
 
 A burst of calls lies between two marks. The median over bursts counts: a ceiling asks for the best that
 the device did, a time model for what it usually does.
@@ -8,13 +8,64 @@ import math
 from collections.abc import Callable, Iterator
 from statistics import median
 from time import perf_counter
+from typing import NamedTuple
 
 import torch
 
-from peakward.lab.measure.calibration.attempt import NotMeasurableError
+from peakward.lab.measure import failure
 from peakward.lab.measure.clock import Clock, CpuClock, clock_for
 from peakward.lab.measure.timer import collector_paused
+from peakward.records.calibration import (
+    Absence,
+    AttentionRate,
+    DiskRate,
+    LaunchCost,
+    LevelRate,
+    LinkRate,
+    LoadLatency,
+    ProductRate,
+    Subject,
+    TrafficRate,
+)
 from peakward.records.case import DeviceType
+
+Figure = (
+    ProductRate
+    | TrafficRate
+    | LaunchCost
+    | AttentionRate
+    | LevelRate
+    | LoadLatency
+    | LinkRate
+    | DiskRate
+)
+
+
+class NotMeasurableError(Exception):
+    """The figure cannot be measured on this machine; the message is the reason, shown to the user."""
+
+
+class Attempt(NamedTuple):
+    """One figure to measure, with the name that its absence would have."""
+
+    figure: str
+    measure: Callable[[], Figure]
+
+
+def outcome(attempt: Attempt, subject: Subject) -> Figure | Absence:
+    """The figure, or the reason for its absence; a failure costs only this figure."""
+    try:
+        return attempt.measure()
+    except Exception as error:  # noqa: BLE001  a library may raise anything on a type it lacks
+        return Absence(subject=subject, figure=attempt.figure, reason=reason(error))
+
+
+def reason(error: Exception) -> str:
+    """The reason why a figure is absent, in one line."""
+    return (
+        str(error) if isinstance(error, NotMeasurableError) else failure.of_exception(error).reason
+    )
+
 
 TIMED_S: dict[DeviceType, float] = {"cuda": 0.2, "cpu": 0.1}
 """The time per figure: some fifty took two cores 11 s; a GPU's ninety are estimated at half a minute."""
@@ -32,7 +83,6 @@ LEAD_S = 200e-6
 those timed here, took 75 µs on a shared core."""
 CYCLES_PER_S = 2e9
 """The assumed clock of a GPU; a slower clock makes the host's lead longer."""
-
 Call = Callable[[], object]
 
 

@@ -1,26 +1,37 @@
 """Times the steps of a user's own loop where they run, and profiles a window of them from time to time.
 
 A step that is not profiled costs two readings of the clock and some arithmetic, and no wait.
+
+torch lets a second profiler replace the first, also one that its schedule only warms up. Whichever then
+stops or writes its trace ends the process with a segmentation fault (torch 2.13). torch does not tell
+that a profiler warms up. The one method through which every profiler goes is therefore wrapped while a
+watch is on, and a window makes room before another profiler attaches itself.
 """
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Protocol, Self, TypeVar
 
-from peakward.lab.measure.live.collector import Collector
-from peakward.lab.measure.live.others import OtherProfilers
-from peakward.lab.measure.live.pulse import Pulse
-from peakward.lab.measure.live.window import Window
+import torch
+from torch._C._autograd import _profiler_enabled
+from torch.autograd.profiler import profile as Kineto
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+from torch.profiler import ProfilerActivity
+from torch.profiler import profile as Profiler
+
+from peakward.lab.levers.ranges import opened
+from peakward.lab.measure.live.pulse import Collector, Pulse
 from peakward.records.loop import LoopTimes
 
 T = TypeVar("T")
 END: Any = object()
 OTHERS = "another profiler of torch is active: no window is taken while it is"
 NESTED = "another watch of this process is active: this one stays quiet"
-
 _WATCHING = threading.Lock()
 """torch has one profiler a process, so there is at most one watch."""
 
@@ -33,6 +44,57 @@ class Reader(Protocol):
 
     def read(self, trace: Path, times: LoopTimes) -> None:
         """Reads this window, without keeping the loop waiting."""
+
+
+class Window:
+    """A window that attaches in one step, since that takes up to seconds the first time, and records
+    from the next.
+
+    The window waits for a GPU where recording begins and where it ends, so that it holds exactly the
+    work that it launched.
+    """
+
+    def __init__(self, *, with_stack: bool) -> None:
+        self._on_gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
+        gpu = [ProfilerActivity.CUDA] if self._on_gpu else []
+        self._profiler = Profiler(
+            activities=[ProfilerActivity.CPU, *gpu], record_shapes=True, with_stack=with_stack
+        )
+        self._step = ExitStack()
+        self._is_recording = False
+        self._profiler.prepare_trace()
+
+    def start(self) -> None:
+        """Records from the step that begins now."""
+        if self._on_gpu:
+            torch.cuda.synchronize()
+        self._profiler.start_trace()
+        self._is_recording = True
+        self._step.enter_context(opened("step"))
+
+    def next_step(self) -> None:
+        """Notes that one step has ended and another begins."""
+        self._step.close()
+        self._step.enter_context(opened("step"))
+
+    def waiting_for_data(self) -> AbstractContextManager[object]:
+        """The range in which the loop draws a batch."""
+        return opened("data_load") if self._is_recording else nullcontext()
+
+    def close(self) -> None:
+        """Detaches, from whatever state."""
+        if not self._is_recording:
+            # A prepared profiler can only be ended after it has recorded.
+            self._profiler.start_trace()
+        self._is_recording = False
+        try:
+            self._step.close()
+        finally:
+            self._profiler.stop_trace()
+
+    def write(self, path: Path) -> None:
+        """Writes the trace of a closed window, not compressed: that would cost the loop more than disk."""
+        self._profiler.export_chrome_trace(str(path))
 
 
 class LiveLoop:
@@ -193,3 +255,89 @@ class LiveLoop:
                     window.close()
         finally:
             _WATCHING.release()
+
+
+def is_profiled() -> bool:
+    """Whether a profiler of torch records in this thread."""
+    return _profiler_enabled()
+
+
+class OtherProfilers:
+    """Knows the other profilers from `start` to `stop`."""
+
+    def __init__(self, make_room: Callable[[], None]) -> None:
+        self._make_room = make_room
+        self._known: weakref.WeakSet[Kineto] = weakref.WeakSet()
+        self._is_ours = False
+        self._wrapped: dict[str, tuple[Any, Any]] = {}
+
+    def start(self) -> None:
+        """Begins to call `make_room` before another profiler attaches itself."""
+        self._known.update(
+            each
+            for each in gc.get_objects()
+            if type(each) is Kineto and each.entered and each.kineto_results is None
+        )
+        self._wrap("_prepare_trace", before=self._attaches)
+        self._wrap("__exit__", before=self._known.discard)
+
+    def stop(self) -> None:
+        """Restores torch."""
+        for name, (real, wrapper) in self._wrapped.items():
+            if getattr(Kineto, name) is wrapper:
+                setattr(Kineto, name, real)
+        self._wrapped.clear()
+
+    def any_attached(self) -> bool:
+        """Whether another profiler warms up or records."""
+        return bool(self._known) or is_profiled()
+
+    @contextmanager
+    def ours(self) -> Iterator[None]:
+        """Marks profilers that are attached inside as the watch's own."""
+        self._is_ours = True
+        try:
+            yield
+        finally:
+            self._is_ours = False
+
+    def _attaches(self, profiler: Kineto) -> None:
+        if not self._is_ours:
+            self._known.add(profiler)
+            self._make_room()
+
+    def _wrap(self, name: str, before: Callable[[Kineto], None]) -> None:
+        real = getattr(Kineto, name)
+
+        def wrapper(profiler: Kineto, *given: Any) -> Any:
+            before(profiler)
+            return real(profiler, *given)
+
+        self._wrapped[name] = (real, wrapper)
+        setattr(Kineto, name, wrapper)
+
+
+class OptimizerSteps:
+    """Calls `ended` inside its `with` block after each step of that optimizer, in the loop's own
+    thread.
+
+    A loop with several optimizers, such as one for two players, steps once a round by the first one. A
+    replayed graph of a captured step calls no optimizer.
+    """
+
+    def __init__(self, ended: Callable[[], None]) -> None:
+        self._ended = ended
+        self._first: weakref.ref[Optimizer] | None = None
+
+    def __enter__(self) -> Self:
+        self._hook = register_optimizer_step_post_hook(self._stepped)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._hook.remove()
+
+    def _stepped(self, optimizer: Optimizer, *_given: Any) -> None:
+        if self._first is None:
+            self._first = weakref.ref(optimizer)
+        if self._first() is optimizer:
+            self._ended()

@@ -1,10 +1,12 @@
-"""The times of a loop's steps as they come, in bounded memory."""
+"""The times of a loop's steps as they come, in bounded memory, and its garbage collections."""
 
+import gc
+from collections.abc import Callable
 from statistics import median, quantiles
+from typing import NamedTuple
 
 import msgspec
 
-from peakward.lab.measure.live.collector import NONE, Collected
 from peakward.records.loop import LoopTimes, Pauses
 from peakward.stats.steady import trend
 
@@ -20,6 +22,17 @@ LEAST = 8
 REFRESH = 32
 """The number of steps between two looks at the median, which takes 40 µs for a full sample."""
 LEAST_TREND = 5
+
+
+class Collected(NamedTuple):
+    """The number of collections and their seconds."""
+
+    n: int
+    total_s: float
+    longest_s: float
+
+
+NONE = Collected(0, 0.0, 0.0)
 
 
 class Pulse:
@@ -97,3 +110,40 @@ class Pulse:
                 self._sample = self._sample[1::2]
         if self._n == LEAST or self._n % REFRESH == 0:
             self._median_s = median(self._sample)
+
+
+class Collector:
+    """Times every collection between `start` and `stop`, whichever thread began it: the interpreter's
+    lock stops all threads."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._began_s: float | None = None
+        self._since = NONE
+
+    def start(self) -> None:
+        """Begins to time collections."""
+        gc.callbacks.append(self._called)
+
+    def stop(self) -> None:
+        """Stops, and leaves the interpreter's callbacks as they were."""
+        if self._called in gc.callbacks:
+            gc.callbacks.remove(self._called)
+
+    def total_s(self) -> float:
+        """The seconds of the collections that are not taken yet."""
+        return self._since.total_s
+
+    def taken(self) -> Collected:
+        """The collections since the last call."""
+        since, self._since = self._since, NONE
+        return since
+
+    def _called(self, phase: str, _info: dict[str, int]) -> None:
+        if phase == "start":
+            self._began_s = self._clock()
+        elif self._began_s is not None:
+            span_s, self._began_s = self._clock() - self._began_s, None
+            # Sums, not a list: a worker forked from this process calls this too, and takes nothing.
+            n, total_s, longest_s = self._since
+            self._since = Collected(n + 1, total_s + span_s, max(longest_s, span_s))

@@ -3,7 +3,7 @@
 import pytest
 
 from peakward.lab.measure.calibration import ceilings
-from peakward.lab.measure.calibration.product import types
+from peakward.lab.measure.calibration.products import types
 from peakward.lab.measure.clock import CpuClock
 
 MIB = 2**20

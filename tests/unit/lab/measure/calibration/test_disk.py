@@ -7,7 +7,7 @@ import os
 import pytest
 
 from peakward.lab.measure.calibration import disk
-from peakward.lab.measure.calibration.attempt import NotMeasurableError, outcome
+from peakward.lab.measure.calibration.timing import NotMeasurableError, outcome
 from peakward.records.calibration import Absence, DiskRate
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "O_DIRECT"), reason="needs O_DIRECT")

@@ -3,8 +3,8 @@
 import pytest
 
 from peakward.lab.measure.calibration import rates
-from peakward.lab.measure.calibration.attempt import Attempt, NotMeasurableError
 from peakward.lab.measure.calibration.rates import ATTEMPTS
+from peakward.lab.measure.calibration.timing import Attempt, NotMeasurableError, outcome
 from peakward.records.calibration import SUBJECTS, Absence, LaunchCost, Rates
 
 COST = LaunchCost(side="host", operation="matmul", call_s=1e-6)
@@ -78,3 +78,39 @@ def test_a_cpu_s_launches_are_measured(monkeypatch):
     found = rates.rates("launches", "cpu")
     assert len(found.launches) == 3
     assert all(cost.call_s > 0 for cost in found.launches)
+
+
+@pytest.fixture
+def called(monkeypatch):
+    """What each timed call gave."""
+    results = []
+
+    def keep(call, device_type):
+        results.append(call())
+        return 1e-6
+
+    monkeypatch.setattr(rates, "host_s", keep)
+    monkeypatch.setattr(rates, "device_s", keep)
+    return results
+
+
+def test_a_cpu_has_the_host_s_costs_alone(called):
+    absent, *costs = [outcome(each, "launches") for each in rates.attempts("cpu")]
+    assert isinstance(absent, Absence)
+    assert "no queue" in absent.reason
+    assert costs == [
+        LaunchCost(side="host", operation=operation, call_s=1e-6)
+        for operation in ("elementwise", "matmul", "autograd")
+    ]
+
+
+def test_autograd_records_and_the_others_do_not(called):
+    for each in rates.attempts("cpu"):
+        outcome(each, "launches")
+    assert [result.grad_fn is not None for result in called] == [False, False, True]
+    assert {tuple(result.shape) for result in called} == {(16, 16)}
+
+
+def test_a_kernel_s_cost_is_the_device_s(called):
+    cost = rates._kernel(lambda: None, "cuda")
+    assert cost == LaunchCost(side="device", operation="elementwise", call_s=1e-6)

@@ -9,8 +9,16 @@ from torch.autograd.profiler import profile as Kineto
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from peakward.lab.measure.live import loop as module
-from peakward.lab.measure.live.loop import NESTED, OTHERS, LiveLoop
-from peakward.lab.measure.live.others import is_profiled
+from peakward.lab.measure.live.loop import (
+    NESTED,
+    OTHERS,
+    LiveLoop,
+    OptimizerSteps,
+    OtherProfilers,
+    Window,
+    is_profiled,
+)
+from peakward.traces.trace import Trace
 
 
 class Reader:
@@ -274,3 +282,148 @@ def test_a_torch_without_what_it_wraps_ends_the_watch_alone(made, monkeypatch):
             live.step()
     assert len(said) == 1 and "no_such_method" in said[0]
     assert not reader.read_
+
+
+@pytest.fixture
+def window():
+    made = Window(with_stack=False)
+    yield made
+    if made._is_recording:
+        made.close()
+
+
+def test_each_step_is_a_range_and_so_is_the_wait(window, tmp_path):
+    torch.ones(3).exp()
+    window.start()
+    assert is_profiled()
+    for i in range(2):
+        with window.waiting_for_data():
+            x = torch.ones(4, 4)
+        x @ x
+        if i == 0:
+            window.next_step()
+    window.close()
+    assert not is_profiled()
+    window.write(tmp_path / "trace.json")
+    found = Trace.open(tmp_path / "trace.json")
+    profile = found.profile()
+    assert profile.n_steps == 2
+    names = {each.name: each.n for each in profile.kernels}
+    assert names["aten::mm"] == 2
+    assert "aten::exp" not in names, "before recording began"
+    assert "peakward::data_load" in found.table.names
+
+
+def test_one_that_never_recorded_is_let_go_of(window):
+    with window.waiting_for_data():
+        pass
+    window.close()
+    assert not is_profiled()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        assert is_profiled()
+
+
+CPU = [ProfilerActivity.CPU]
+
+
+@pytest.fixture
+def asked():
+    """When room was asked for: whether a profiler recorded already."""
+    return []
+
+
+@pytest.fixture
+def others(asked):
+    made = OtherProfilers(lambda: asked.append(torch._C._autograd._profiler_enabled()))
+    made.start()
+    yield made
+    made.stop()
+
+
+def test_one_that_warms_up_is_attached(others, asked):
+    theirs = profile(activities=CPU)
+    theirs.prepare_trace()
+    assert others.any_attached()
+    theirs.start_trace()
+    theirs.stop_trace()
+    assert not others.any_attached()
+    assert asked == [False], "once, before it attached itself"
+
+
+def test_one_of_autograds_own_too(others, asked):
+    with Kineto():
+        assert others.any_attached()
+    assert not others.any_attached()
+    assert asked == [False]
+
+
+def test_one_that_was_there_before_is_found():
+    theirs = profile(activities=CPU)
+    theirs.prepare_trace()
+    others = OtherProfilers(lambda: None)
+    others.start()
+    try:
+        assert others.any_attached()
+    finally:
+        others.stop()
+        theirs.start_trace()
+        theirs.stop_trace()
+
+
+def test_our_own_is_not_another(others, asked):
+    with others.ours():
+        mine = profile(activities=CPU)
+        mine.prepare_trace()
+    assert not others.any_attached()
+    mine.start_trace()
+    mine.stop_trace()
+    assert asked == []
+
+
+def test_afterwards_torch_is_as_before():
+    before = (Kineto._prepare_trace, Kineto.__exit__)
+    others = OtherProfilers(lambda: None)
+    others.start()
+    assert Kineto._prepare_trace is not before[0]
+    others.stop()
+    others.stop()
+    assert (Kineto._prepare_trace, Kineto.__exit__) == before
+
+
+def test_what_another_put_there_meanwhile_stays():
+    def theirs(_profiler):
+        pass
+
+    real = Kineto._prepare_trace
+    others = OtherProfilers(lambda: None)
+    others.start()
+    try:
+        Kineto._prepare_trace = theirs
+        others.stop()
+        assert Kineto._prepare_trace is theirs
+    finally:
+        Kineto._prepare_trace = real
+
+
+def optimizer():
+    parameter = torch.nn.Parameter(torch.ones(2))
+    parameter.grad = torch.ones(2)
+    return torch.optim.SGD([parameter], lr=0.1)
+
+
+def test_those_of_the_first_that_steps_and_of_no_other():
+    seen, first, second = [], optimizer(), optimizer()
+    with OptimizerSteps(lambda: seen.append("step")):
+        for _ in range(3):
+            first.step()
+            second.step()
+    assert len(seen) == 3
+
+
+def test_none_before_and_none_after():
+    seen, only = [], optimizer()
+    only.step()
+    with OptimizerSteps(lambda: seen.append("step")):
+        pass
+    only.step()
+    assert seen == []

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peakward.lab.measure import stopping
-from peakward.lab.measure.stopping import Progress
+from peakward.lab.measure import timer
+from peakward.lab.measure.timer import Progress
 from peakward.records.measurement import Protocol
 from peakward.stats.summary import median_interval
 
@@ -23,7 +23,7 @@ RESTLESS = [1.0, 2.0] * 10
     [(1e-4, 50), (1e-6, 128), (2e-3, 3), (5e-3, 1), (1.0, 1), (0.0, 128)],
 )
 def test_a_chunk_is_about_5_ms(step_s, chunk):
-    assert stopping.chunk_steps(step_s) == chunk
+    assert timer.chunk_steps(step_s) == chunk
 
 
 def progress(times, issued, elapsed_s, since_look_s=None):
@@ -52,7 +52,7 @@ def progress(times, issued, elapsed_s, since_look_s=None):
     ],
 )
 def test_timing_done(times, issued, elapsed_s, done):
-    assert stopping.timing_done(progress(times, issued, elapsed_s), PROTOCOL) is done
+    assert timer.timing_done(progress(times, issued, elapsed_s), PROTOCOL) is done
 
 
 @pytest.mark.parametrize(
@@ -61,17 +61,17 @@ def test_timing_done(times, issued, elapsed_s, done):
 )
 def test_looks_are_a_tenth_of_the_time_apart(elapsed_s, since_look_s, looks):
     times = STEADY if looks else None
-    assert stopping.timing_done(progress(times, 20, elapsed_s, since_look_s), PROTOCOL) is looks
+    assert timer.timing_done(progress(times, 20, elapsed_s, since_look_s), PROTOCOL) is looks
 
 
 def test_nothing_is_narrow_enough_for_a_width_of_0():
     protocol = msgspec.structs.replace(PROTOCOL, relative_half_width=0.0)
-    assert not stopping.timing_done(progress(None, 20, 1.0), protocol)
+    assert not timer.timing_done(progress(None, 20, 1.0), protocol)
 
 
 def test_no_interval_below_six_values():
-    assert stopping.half_width([1.0] * 5, 5) == math.inf
-    assert stopping.half_width([1.0] * 6, 6) == 0.0
+    assert timer.half_width([1.0] * 5, 5) == math.inf
+    assert timer.half_width([1.0] * 6, 6) == 0.0
 
 
 @given(st.integers(0, 2**32), st.integers(20, 200))
@@ -80,15 +80,15 @@ def test_the_quick_half_width_is_near_the_exact_one(seed, n):
     times = [draw.gauss(1.0, 0.05) for _ in range(n)]
     exact = median_interval(times)
     width = (exact.high - exact.low) / 2 / exact.estimate
-    assert 0.5 * width <= stopping.half_width(times, n) <= 2 * width + 0.01
+    assert 0.5 * width <= timer.half_width(times, n) <= 2 * width + 0.01
 
 
 @given(st.integers(0, 2**32))
 def test_a_sample_speaks_for_all(seed):
     draw = random.Random(seed)
     times = [draw.gauss(1.0, 0.05) for _ in range(4000)]
-    every = stopping.half_width(times, 4000)
-    assert stopping.half_width(times[::16], 4000) == pytest.approx(every, rel=1.0)
+    every = timer.half_width(times, 4000)
+    assert timer.half_width(times[::16], 4000) == pytest.approx(every, rel=1.0)
 
 
 @pytest.mark.parametrize(
@@ -105,25 +105,25 @@ def test_a_sample_speaks_for_all(seed):
     ],
 )
 def test_warmup_done(times, issued, elapsed_s, done):
-    assert stopping.warmup_done(progress(times, issued, elapsed_s), 5.0) is done
+    assert timer.warmup_done(progress(times, issued, elapsed_s), 5.0) is done
 
 
 def test_between_looks_a_warmup_goes_on():
-    assert not stopping.warmup_done(progress(None, 11, 70.0, 0.09), 5.0)
-    assert stopping.warmup_done(progress([60.0, *[1.0] * 10], 11, 70.0, 0.11), 5.0)
+    assert not timer.warmup_done(progress(None, 11, 70.0, 0.09), 5.0)
+    assert timer.warmup_done(progress([60.0, *[1.0] * 10], 11, 70.0, 0.11), 5.0)
 
 
 def test_a_warmup_is_sampled_whole():
-    assert stopping.SAMPLE >= stopping.MAX_WARMUP_STEPS
+    assert timer.SAMPLE >= timer.MAX_WARMUP_STEPS
 
 
 def test_a_warmup_that_was_cut_short_may_be_shown_enough_by_the_timed_steps():
-    assert stopping.unsteady_reason([9.0, 1.0, 1.0], [1.0, 1.001] * 5) is None
+    assert timer.unsteady_reason([9.0, 1.0, 1.0], [1.0, 1.001] * 5) is None
 
 
 def test_a_warmup_that_was_not_enough_is_said_with_its_numbers():
     falling = [10.0 / (1 + i) for i in range(10)]
-    reason = stopping.unsteady_reason([30.0, 20.0, 10.5], falling)
+    reason = timer.unsteady_reason([30.0, 20.0, 10.5], falling)
     assert reason == "no steady step time after 3 warm-up steps in 60.5 s and 10 timed ones"
-    fast = stopping.unsteady_reason([0.03, 0.02, 0.0105], [each / 1000 for each in falling])
+    fast = timer.unsteady_reason([0.03, 0.02, 0.0105], [each / 1000 for each in falling])
     assert fast == "no steady step time after 3 warm-up steps in 60.5 ms and 10 timed ones"

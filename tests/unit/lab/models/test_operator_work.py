@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-from peakward.lab.models.operator_flops import flops
+from peakward.lab.models.operator_work import flops
 
 
 def meta(*shape):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from peakward.lab.measure.new_file import written_beside
+from peakward.lab.measure.process import written_beside
 from peakward.records.errors import PeakwardError
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from peakward.lab.levers import model_ranges
+from peakward.lab.levers import model_step
 from peakward.lab.levers.prepare import prepare
 from peakward.lab.levers.ranges import opened_phases
 from peakward.records.case import Configuration, ModelCase, Workload
@@ -140,7 +140,7 @@ def test_afterwards_the_model_is_as_it_was(mode, make_case, watched):
         attentions = [
             each.attention
             for each in step.model.modules()
-            if isinstance(each, model_ranges.SelfAttention)
+            if isinstance(each, model_step.SelfAttention)
         ]
         with pytest.raises(ZeroDivisionError), step.ranged():
             raise ZeroDivisionError
@@ -148,7 +148,7 @@ def test_afterwards_the_model_is_as_it_was(mode, make_case, watched):
         after = [
             each.attention
             for each in step.model.modules()
-            if isinstance(each, model_ranges.SelfAttention)
+            if isinstance(each, model_step.SelfAttention)
         ]
         assert all(a is b for a, b in zip(after, attentions, strict=True))
         assert watched(step.step).ranges == ()

@@ -4,9 +4,7 @@ from time import monotonic
 
 import pytest
 
-from peakward.lab.measure import conversation
-from peakward.lab.measure.conversation import Conversation
-from peakward.lab.measure.interrupts import Interrupts
+from peakward.lab.measure import process
 from peakward.lab.measure.messages import (
     Calibrated,
     CalibrateRequest,
@@ -15,7 +13,7 @@ from peakward.lab.measure.messages import (
     Ready,
     Released,
 )
-from peakward.lab.measure.process import Garbled, WorkerDied
+from peakward.lab.measure.process import Conversation, Garbled, Interrupts, WorkerDied
 
 ANSWER = Calibrated(matmul=(), copy_bytes_per_s=1.0, copy_size_bytes=1)
 RELEASED = Released(clean=True, held_bytes=0)
@@ -128,7 +126,7 @@ def test_junk_in_the_pipe_ends_the_process(event, ended_by):
 def test_a_start_takes_none_of_a_request_s_time(monkeypatch):
     """The clock stands still but where the player moves it: a start of 100 s, then a request of 5."""
     clock = Clock()
-    monkeypatch.setattr(conversation, "monotonic", lambda: clock.now_s)
+    monkeypatch.setattr(process, "monotonic", lambda: clock.now_s)
     assert (
         talk(Player(clock.after(100.0), Ready(pid=7), ANSWER, ready=False), timeout_s=5.0)[0]
         == ANSWER
@@ -140,9 +138,9 @@ def test_a_start_takes_none_of_a_request_s_time(monkeypatch):
 
 def test_a_worker_that_never_starts_is_no_case_s_doing(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(conversation, "monotonic", lambda: clock.now_s)
-    player = Player(clock.after(conversation.START_TIMEOUT_S), ready=False)
-    reason = f"not done after {conversation.START_TIMEOUT_S:g} s, while starting"
+    monkeypatch.setattr(process, "monotonic", lambda: clock.now_s)
+    player = Player(clock.after(process.START_TIMEOUT_S), ready=False)
+    reason = f"not done after {process.START_TIMEOUT_S:g} s, while starting"
     answer, _, _ = talk(player, timeout_s=5.0)
     assert answer == Failed(status="timeout", reason=reason, ended_by="outside")
 
@@ -158,6 +156,6 @@ def test_an_interrupt_ends_the_process():
 
 def test_a_worker_that_never_says_what_it_left_has_no_word_on_it(monkeypatch):
     assert talk(Player(ANSWER))[1].released() is None
-    monkeypatch.setattr(conversation, "RELEASE_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(process, "RELEASE_TIMEOUT_S", 0.0)
     assert talk(Player(ANSWER, None, None))[1].released() is None
     assert talk(Player(ANSWER, Garbled()))[1].released() is None

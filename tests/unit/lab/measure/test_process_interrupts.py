@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from peakward.lab.measure import interrupts
-from peakward.lab.measure.interrupts import Interrupts
+from peakward.lab.measure import process
+from peakward.lab.measure.process import Interrupts
 
 
 def press():
@@ -18,7 +18,7 @@ def press():
 def now(monkeypatch):
     """A clock to set."""
     time = [100.0]
-    monkeypatch.setattr(interrupts, "monotonic", lambda: time[0])
+    monkeypatch.setattr(process, "monotonic", lambda: time[0])
     return time
 
 
