@@ -75,6 +75,7 @@ def test_it_is_measured_told_and_found_again(installed):
 PROGRAM = """
 import msgspec, peakward as pw
 from peakward.api.reproduce import to_command
+from peakward.diagnose.rules import activations
 from peakward.lab.numerics.verify import verify
 from peakward.levers.catalogue import LEVERS, case_obstacle, lever, numerics_class, pull
 from peakward.records.case import AS_WRITTEN, ModuleCase, StepCase
@@ -82,6 +83,7 @@ from peakward.records.case import AS_WRITTEN, ModuleCase, StepCase
 base = pw.case("tiny", batch_size=1, seq_len=16, device="cpu")
 toy = lever("halved-gate")
 assert toy in LEVERS
+assert toy.name in activations.LEVERS  # Findings recommend it where it is predicted to help.
 case = pull(toy, base)
 assert case == pw.case("tiny", batch_size=1, seq_len=16, device="cpu", levers=["halved-gate"])
 assert case == pw.case("tiny", batch_size=1, seq_len=16, device="cpu", levers=["gate_order=halves"])

@@ -181,5 +181,10 @@ def _in_order(axes: Iterable[Axis]) -> tuple[Lever, ...]:
 
 LEVERS: tuple[Lever, ...] = _in_order(AXES)
 """Every lever that an investigation tries, in the order in which it does."""
+OF_A_PART: tuple[str, ...] = tuple(
+    lever.name for axis in AXES for lever in axis.levers if dict(lever.sets)[axis.name] in axis.work
+)
+"""Levers that bring other operators for a part of the step: fewer passes over memory, fewer tensors kept.
+Rules name them together; a finding shows those of them that are predicted to help."""
 AROUND_A_CALL: tuple[Lever, ...] = tuple(each for axis in AXES for each in axis.around_call)
 """Levers that are set around the call of a live step, and taken back after it."""

@@ -4,18 +4,19 @@ Sees: the purposes of the memory at the peak of a training step, recorded or pre
 half of the device's memory is taken.
 Costs: the batch or the sequence cannot grow, though the weights would leave room.
 Example: a decoder of 12 layers at 64 × 1,024 tokens without checkpointing.
-Lever: checkpointing recomputes each block for a third more FLOPs; flash attention, fused SwiGLU and
-fused norms keep less; a chunked or fused loss keeps no logits.
+Lever: checkpointing recomputes each block for a third more FLOPs; flash attention and the
+kernels for norms, RoPE and SwiGLU keep less; a chunked or fused loss keeps no logits.
 Wrong when: the memory is taken on purpose, by the largest batch that fits.
 """
 
 from peakward.diagnose.diagnosis_input import DiagnosisInput, Symptom, Verdict, abstain, number
 from peakward.diagnose.memory_use import SCARCE_SHARE, peak_use
+from peakward.levers.registry import OF_A_PART
 
 CODE = "MEM002"
 LEVERS = (
-    *("checkpointing", "sdpa", "flash", "flash-hopper", "fused-swiglu", "fused-norm"),
-    *("fused-loss", "chunked-loss", "recomputed-loss", "bf16-mixed"),
+    *("checkpointing", "sdpa", "flash", "flash-hopper", *OF_A_PART),
+    *("chunked-loss", "recomputed-loss", "bf16-mixed"),
 )
 LEAST_SHARE = 0.5
 """The smallest share of the peak at which no other purpose takes more."""

@@ -14,11 +14,11 @@ from peakward.diagnose.diagnosis_input import DiagnosisInput, Symptom, Verdict, 
 from peakward.diagnose.kernels import MODEL_PHASES, chosen, parts, shown
 from peakward.diagnose.rules import casts, layout_copies, naive_attention
 from peakward.diagnose.time_parts import without, work_part
+from peakward.levers.registry import OF_A_PART
 from peakward.records.profile import Group
 
 CODE = "BW001"
 CATEGORIES = ("elementwise", "normalisation", "reduction", "softmax", "loss", "copy")
-FUSED = ("fused-norm", "fused-rope", "fused-swiglu", "fused-loss")
 NARROWER = (naive_attention, layout_copies, casts)
 LEAST_SHARE = 0.15
 """Fusion takes away only a part of this time. Of a smaller share it hardly takes the 3% that are worth
@@ -55,7 +55,7 @@ def judge(given: DiagnosisInput) -> Verdict:
             *shown(profile, groups, given.steps),
         ),
         advice="fuse: compile the block, or use fused norms, attention and loss",
-        levers=("compile", "sdpa", "flash", "flash-hopper", *FUSED),
+        levers=("compile", "sdpa", "flash", "flash-hopper", *OF_A_PART),
         parts=held,
     )
 

@@ -6,7 +6,7 @@ one.
 Costs: the case does not run at all.
 Example: naive attention over 16,384 tokens: 1 GiB of fp32 scores for each head of a layer.
 Lever: those that save memory: attention without a score matrix, checkpointing, bf16, a loss without all
-logits, fused SwiGLU, quantised weights.
+logits, kernels for norms, RoPE and SwiGLU, quantised weights.
 Wrong when: another program holds the device's memory.
 """
 
@@ -14,13 +14,14 @@ import math
 
 from peakward.diagnose.diagnosis_input import DiagnosisInput, Symptom, Verdict, abstain, number
 from peakward.diagnose.memory_use import PeakUse, peak_use, scores_bytes
+from peakward.levers.registry import OF_A_PART
 from peakward.records.finding import Evidence
 
 CODE = "MEM001"
 ATTENTION = ("sdpa", "sdpa-cudnn", "flash", "flash-hopper", "flash-decode")
 OTHERS = (
-    *("checkpointing", "bf16", "bf16-mixed", "fused-loss", "chunked-loss", "recomputed-loss"),
-    *("fused-swiglu", "fused-norm", "int4-weights", "int8-weights"),
+    *("checkpointing", "bf16", "bf16-mixed", "chunked-loss", "recomputed-loss"),
+    *(*OF_A_PART, "int4-weights", "int8-weights"),
 )
 ADVICE = {
     "activations": "checkpoint blocks, or accumulate gradients over smaller batches",
