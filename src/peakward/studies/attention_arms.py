@@ -42,16 +42,14 @@ BACKENDS = (
 FLEX = Arm(name="flex", attention="flex")
 FLASH = Arm(name="flash", attention="flash")
 FLASH_HOPPER = Arm(name="flash-hopper", attention="flash-hopper")
+ON_GPU = (NAIVE, COMPILED, COMPILED_TF32, SDPA, *BACKENDS, FLEX, FLASH, FLASH_HOPPER)
 ON_CPU = (NAIVE, COMPILED, SDPA, FLEX, FLASH, FLASH_HOPPER)
 """What a CPU's grid has, within a minute: there torch chooses among a flash backend and math."""
 
 
-def every_arm(precision: Precision, setting: Setting) -> tuple[Arm, ...]:
+def every_arm(setting: Setting) -> tuple[Arm, ...]:
     """All ways, in the order of the tables; on a CPU those that `ON_CPU` names."""
-    if setting.device == "cpu":
-        return ON_CPU
-    tf32 = (COMPILED_TF32,) if precision == "fp32" else ()
-    return (NAIVE, COMPILED, *tf32, SDPA, *BACKENDS, FLEX, FLASH, FLASH_HOPPER)
+    return ON_CPU if setting.device == "cpu" else ON_GPU
 
 
 def studied(setting: Setting) -> tuple[Precision, ...]:

@@ -3,6 +3,7 @@
 One causal head over lengths and head dims, forward, backward and both together.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import product, takewhile
 from typing import NamedTuple, get_args
@@ -15,15 +16,11 @@ from peakward.records.measurement import Interval
 from peakward.records.study import Conclusion
 from peakward.studies import values
 from peakward.studies.attention_arms import (
-    BACKENDS,
-    COMPILED,
     FLASH,
     FLASH_HOPPER,
-    FLEX,
-    NAIVE,
-    ON_CPU,
     SDPA,
     Head,
+    every_arm,
     head,
     products,
     seq_len,
@@ -43,7 +40,6 @@ SEQ_LENS = {
     "full": tuple(2**power for power in range(7, 17)),
 }
 PASSES: tuple[OperatorPass, ...] = get_args(OperatorPass)
-ARMS = (FLASH, FLASH_HOPPER, NAIVE, COMPILED, FLEX, SDPA, *BACKENDS)
 FORWARDS: dict[OperatorPass, float] = {"forward": 1.0, "backward": 2.5, "forward_backward": 3.5}
 """FLOPs of a pass over the forward's, as FlashAttention is rated (Dao 2023, section 4.1)."""
 MOSTLY = 0.5
@@ -65,7 +61,7 @@ def points(setting: Setting) -> Iterator[Head]:
         HEAD_DIMS[scope.name],
         PASSES,
         scope.seq_lens or SEQ_LENS[scope.name],
-        ON_CPU if setting.device == "cpu" else ARMS,
+        (arm for arm in every_arm(setting) if arm.precision is None),
     ):
         yield head(
             arm,
@@ -163,21 +159,18 @@ def not_bound(view: View[Head]) -> list[HeadRow]:
 def best(view: View[Head]) -> Iterator[Conclusion]:
     """The highest rate that each of ours reaches, by precision, head dim and pass, where it is more than a
     host's launches."""
-    rows = not_bound(view)
     for arm in subject(view):
-        for group in values.groups((row for row in rows if row.name == arm), place):
-            rates = [(found, row) for row in group if (found := rate(row)) is not None]
-            if rates:
-                yield from _best(*max(rates, key=lambda pair: pair[0].estimate))
+        own = (row for row in not_bound(view) if row.name == arm and row.median_s)
+        for group in values.groups(own, place):
+            yield from _best(max(group, key=lambda row: flops(row) / (row.median_s or math.inf)))
 
 
-def _best(found: Interval, row: HeadRow) -> Iterator[Conclusion]:
+def _best(row: HeadRow) -> Iterator[Conclusion]:
     told, source = Sentence(), row.measurement
-    number = told("rate", found.estimate, "flops_per_s", source)
-    ends = told.range("rate", found, "flops_per_s", source)
     text = (
         f"In {place(row)}, {row.name} reaches most at length "
-        f"{told('length', seq_len(row), 'count', source)}: {number} ({ends}{processes(source)})"
+        f"{told('length', seq_len(row), 'count', source)}: "
+        f"{told.interval('rate', rate(row), 'flops_per_s', source)}{processes(source)}"
     )
     share, how = roof_share(row), products(row.point.case)
     if share is not None and how is not None:
@@ -190,25 +183,19 @@ def _best(found: Interval, row: HeadRow) -> Iterator[Conclusion]:
 def against(view: View[Head]) -> Iterator[Conclusion]:
     """What each of ours gains over every rival, over all sizes and passes at which both ran and neither
     mostly waited for its host."""
-    by_size = values.groups(not_bound(view), lambda row: (place(row), seq_len(row)))
-    names = [{row.name: row for row in group} for group in by_size]
-    for ours, rival in product(subject(view), ARMS):
-        if rival.name not in subject(view):
-            yield from gains(
-                (
-                    msgspec.structs.replace(of[ours], base=of[rival.name].measurement)
-                    for of in names
-                    if ours in of and rival.name in of
-                ),
-                ours,
-                rival.name,
-            )
+    groups = values.groups(not_bound(view), lambda row: (place(row), seq_len(row)))
+    by_size = [{row.name: row for row in group} for group in groups]
+    names = dict.fromkeys(row.name for row in view.rows)
+    for ours, rival in product(subject(view), names):
+        both = [(of[ours], of[rival]) for of in by_size if ours in of and rival in of]
+        if rival not in subject(view):
+            held = (msgspec.structs.replace(row, base=of.measurement) for row, of in both)
+            yield from gains(held, ours, rival)
 
 
 class Duel(NamedTuple):
     """The fastest of ours against the fastest rival at one length."""
 
-    length: int
     ours: AnyRow
     rival: AnyRow
     speed: Interval
@@ -231,7 +218,7 @@ def crossovers(view: View[Head]) -> Iterator[Conclusion]:
             ours, rival = mine.timed[0], theirs.timed[0]
             speed = longer(ours, rival)
             if speed is not None and ours not in bound and rival not in bound:
-                fought.append(Duel(seq_len(of[0]), ours, rival, speed, theirs.untimed))
+                fought.append(Duel(ours, rival, speed, theirs.untimed))
         if fought:
             n_lengths = len({seq_len(row) for row in group})
             yield from _crossover(place(group[0]), fought, n_lengths)
@@ -243,15 +230,11 @@ def _crossover(where: str, fought: Sequence[Duel], n_lengths: int) -> Iterator[C
     both = (last.ours.measurement, last.rival.measurement)
 
     def length(duel: Duel) -> str:
-        sides = (duel.ours.measurement, duel.rival.measurement)
-        return told("length", duel.length, "count", *sides)
+        return told("length", seq_len(duel.ours), "count", *sources((duel.ours, duel.rival)))
 
     at = length(last)
-    ratio = told("speed over the fastest other", last.speed.estimate, "ratio", *both)
-    low = told("its low end", last.speed.low, "ratio", *both)
-    high = told("its high end", last.speed.high, "ratio", *both)
-    ends = f"({low} to {high}{processes(*both)})"
-    said = f"{last.ours.name} runs at {ratio} the speed of {last.rival.name} {ends}"
+    ratio = told.interval("speed over the fastest other", last.speed, "ratio", *both)
+    said = f"{last.ours.name} runs at {ratio} the speed of {last.rival.name}, by intervals{processes(*both)}"
     if not won:
         text = "not" if last.speed.high < 1 else "not measurably"
         yield from told.end(f"In {where}, {text} the fastest at length {at}: {said}.")

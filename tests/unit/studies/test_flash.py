@@ -66,7 +66,7 @@ def test_the_best_rate_and_its_share_of_the_roof(seen, figures):
     assert first["rate"] == pytest.approx(64e12)
     assert first["share of the roof"] == pytest.approx(64 / 400)
     without = list(best(seen(roofs={})))
-    assert without[0].text.endswith("TFLOP/s within one process).")
+    assert without[0].text.endswith("TFLOP/s) within one process.")
 
 
 def test_gains_over_every_rival(seen):
