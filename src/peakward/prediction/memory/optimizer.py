@@ -10,15 +10,17 @@ def state(line: Timeline, plan: Plan) -> None:
     """Two moments of every parameter, in its type."""
     for _ in range(2):
         for weight in weights(plan):
+            n_bytes = weight.tensor.n_bytes
             for _ in range(weight.n):
-                made = line.op(weight.tensor.n_bytes, category="optimizer_state")
-                line.keep(made)
+                line.keep(line.op(n_bytes, category="optimizer_state"))
 
 
 def update(line: Timeline, plan: Plan, implementation: Optimizer) -> None:
     """Over lists, the root of every second moment at once; tensor by tensor, the root and its
     quotient; in one kernel nothing."""
-    sizes = [weight.tensor.n_bytes for weight in weights(plan) for _ in range(weight.n)]
+    sizes: list[int] = []
+    for weight in weights(plan):
+        sizes += [weight.tensor.n_bytes] * weight.n
     if implementation == "adamw-foreach":
         line.ops(sizes)
     elif implementation == "adamw-loop":

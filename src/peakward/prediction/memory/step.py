@@ -101,8 +101,9 @@ def _build(line: Timeline, plan: Plan) -> None:
         quantised.build(line, plan)
         return
     for weight in weights(plan):
+        n_bytes = weight.tensor.n_bytes
         for _ in range(weight.n):
-            line.keep(line.op(weight.tensor.n_bytes, category="parameters"))
+            line.keep(line.op(n_bytes, category="parameters"))
     largest = max(math.prod(weight.tensor.shape) for weight in weights(plan))
     line.op(largest * ITEM_BYTES[FLOAT])
 

@@ -1,6 +1,7 @@
 """Self-attention between its two projections: RoPE, the attention itself, and the heads' layout."""
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple
 
 from peakward.prediction.memory import fused_attention as in_memory_fused
@@ -72,7 +73,7 @@ def forward(on: Writer, plan: Plan, packed: Value) -> Mixed:
     if plan.from_cache:
         # What was written to it is let go of; of queries made anew the projection too.
         k = packed = q if plan.turned_apart else packed
-    strides = _FORWARD[plan.attention](on.tape or Tape(), plan)
+    strides = _strides(plan) if on.tape is None else _FORWARD[plan.attention](on.tape, plan)
     saved, mixed = _in_memory(on, plan, q, k, packed)
     held = (packed, q, k, mixed)
     return Mixed(saved, _side_by_side(on, mixed, strides, held), held)
@@ -91,6 +92,12 @@ def backward(on: Writer, plan: Plan, saved: SavedAttention, gradient: Value) -> 
         turned: Value = plan.rotation.backward(on, plan, together.viewed(joined.operand))
         return turned.viewed(together.operand)
     return together
+
+
+@lru_cache(maxsize=64)
+def _strides(plan: Plan) -> Strides:
+    """Of the result, where nobody asks for the time: a timeline has many blocks of one plan."""
+    return _FORWARD[plan.attention](Tape(), plan)
 
 
 def _in_memory(

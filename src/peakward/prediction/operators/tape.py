@@ -209,8 +209,11 @@ def transposed(x: Operand) -> Operand:
 
 def promoted(inputs: Sequence[Operand], dtype: str | None = None) -> Operand:
     """The shape that they broadcast to, in the type that they promote to or in `dtype`."""
-    first = inputs[0]
-    if all(x == first for x in inputs):
+    first, *others = inputs
+    for x in others:
+        if x is not first and x != first:
+            break
+    else:
         return of_type(first, dtype or first.dtype)
     widest = max((x.dtype for x in inputs), key=_WIDTH.index)
     return tensor(dtype or widest, *_broadcast(inputs))

@@ -6,12 +6,14 @@ them, has no place.
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 from peakward.prediction.memory.timeline import Category, Timeline
 from peakward.prediction.operators.tape import Tape, alike, promoted, tensor
 from peakward.records.op_graph import Operand
+
+_NO_MODULE = nullcontext()
 
 
 class Value(NamedTuple):
@@ -42,11 +44,9 @@ class Writer:
         """A tensor that is there before and after: it lies on no timeline."""
         return Value(operand)
 
-    @contextmanager
-    def module(self, path: str | None) -> Iterator[None]:
+    def module(self, path: str | None) -> AbstractContextManager[None]:
         """Inside, operators belong to the module of this path."""
-        with self.tape.module(path) if self.tape is not None else nullcontext():
-            yield
+        return _NO_MODULE if self.tape is None else self.tape.module(path)
 
     def times(self, n: int) -> Iterator[None]:
         """What follows runs n times: for time it is written once, as so many."""

@@ -10,6 +10,7 @@ GFLOP each, this errs by 2.4% (median) and 5.2% (nine in ten), over 30 in fp32 b
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from statistics import median
 from typing import NamedTuple
 
@@ -107,11 +108,7 @@ class ProductModel(NamedTuple):
     def compute_s(self, m: int, n: int, k: int, batch: int = 1) -> float:
         """Of the tile that ends first; of few rows each tile's sum over k is shared out among the
         multiprocessors that would have none."""
-        return min(
-            self.waves_s(a, b, *self._shared_out(math.ceil(m / a) * math.ceil(n / b), m, k, batch))
-            for tile in self.kernel.tiles
-            for a, b in (tile, tile[::-1])
-        )
+        return _compute_s(self, m, n, k, batch)
 
     def memory_s(self, m: int, n: int, k: int, batch: int = 1) -> float:
         """Of both operands read and the result written, once each."""
@@ -123,7 +120,7 @@ class ProductModel(NamedTuple):
         """Whether all rows of such lengths start at multiples of 16 bytes."""
         return all(each * self.kernel.item_bytes % ALIGNED_BYTES == 0 for each in row_lengths)
 
-    def _shared_out(self, n_tiles: int, m: int, k: int, batch: int) -> tuple[int, int]:
+    def shared_out(self, n_tiles: int, m: int, k: int, batch: int) -> tuple[int, int]:
         """How many tiles there are and how long each sums, where few rows leave multiprocessors free."""
         n_tiles *= batch
         if not 0 < n_tiles < self.n_sms or m > FEW_ROWS:  # None: an expert that no token goes to.
@@ -137,6 +134,16 @@ class ProductModel(NamedTuple):
         tile_flops = 2 * a * b * (k + self.kernel.prologue)
         slowdown = 1 + self.kernel.edge * (1 / a + 1 / b)
         return waves * tile_flops * slowdown * self.n_sms / self.flops_per_s
+
+
+@lru_cache(maxsize=4096)
+def _compute_s(on: ProductModel, m: int, n: int, k: int, batch: int) -> float:
+    """Most levers leave most products as they are, and a plan asks for each lever on each device."""
+    return min(
+        on.waves_s(a, b, *on.shared_out(math.ceil(m / a) * math.ceil(n / b), m, k, batch))
+        for tile in on.kernel.tiles
+        for a, b in (tile, tile[::-1])
+    )
 
 
 def fitted(

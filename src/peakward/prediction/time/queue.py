@@ -41,25 +41,27 @@ def step_s(stretches: Sequence[Stretch]) -> float:
     host_s = device_s = before_s = 0.0
     ends = deque([(0, 0.0)])
     issued = 0
+    chunks = [
+        (n, waits, each.host_s / each.n_launches, each.device_s / each.n_launches)
+        for each in stretches
+        for n, waits in _chunks(each)
+    ]
     for _ in range(REPEATS):
         before_s = device_s
-        for stretch in stretches:
-            a_host_s = stretch.host_s / stretch.n_launches
-            a_device_s = stretch.device_s / stretch.n_launches
-            for n, waits in _chunks(stretch):
-                issued += n
-                first_s = host_s + a_host_s
-                host_s = max(host_s + n * a_host_s, _done_s(ends, issued - DEPTH))
-                device_s = max(max(device_s, first_s) + n * a_device_s, host_s + a_device_s)
-                ends.append((issued, device_s))
-                host_s = max(host_s, device_s) if waits else host_s
+        for n, waits, a_host_s, a_device_s in chunks:
+            issued += n
+            first_s = host_s + a_host_s
+            host_s += n * a_host_s
+            if issued > DEPTH:
+                host_s = max(host_s, _done_s(ends, issued - DEPTH))
+            device_s = max(max(device_s, first_s) + n * a_device_s, host_s + a_device_s)
+            ends.append((issued, device_s))
+            host_s = max(host_s, device_s) if waits else host_s
     return device_s - before_s
 
 
 def _done_s(ends: deque[tuple[int, float]], n: int) -> float:
     """When the device has carried out n launches, from its ends of chunks; forgets those before."""
-    if n <= 0:
-        return 0.0
     while len(ends) > 1 and ends[1][0] <= n:
         ends.popleft()
     (before, before_s), (after, after_s) = ends[0], ends[min(1, len(ends) - 1)]
