@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from peakward.prediction.memory.timeline import Timeline
 from peakward.prediction.operators.plan import Plan
-from peakward.prediction.operators.tape import BFLOAT, FLOAT, INT
+from peakward.prediction.operators.tape import BFLOAT, FLOAT, HALF, INT
 from peakward.records.op_graph import ITEM_BYTES
 
 SOFTMAX_TEMPORARIES = 1
@@ -70,9 +70,11 @@ def backward(line: Timeline, plan: Plan, saved: SavedScores, gradient: int) -> l
     wide = square * ITEM_BYTES[FLOAT]
     if plan.compute != FLOAT:
         weights = line.op(wide, weights)
-    *_, scores = line.ops((wide,) * (SOFTMAX_TEMPORARIES + 1), weights, saved.softmax)
     biased = plan.shape.positions == "alibi"
-    if plan.compute != FLOAT and not biased:
+    # Where the forward kernel took scores of fp16, the backward one gives their gradient in fp16.
+    made = square * size if plan.compute == HALF and not biased else wide
+    *_, scores = line.ops((*(wide,) * SOFTMAX_TEMPORARIES, made), weights, saved.softmax)
+    if plan.compute == BFLOAT and not biased:
         scores = line.op(square * size, scores)
     scores = line.op(wide if biased else square * size, scores, *saved.forbidden)
     if plan.compute != FLOAT and biased:

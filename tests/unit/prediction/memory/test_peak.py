@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from peakward.models.presets import model
 from peakward.prediction.memory.peak import CONTEXT_BYTES, peak_memory
+from peakward.prediction.memory.step import timeline
 from peakward.prediction.parameters import n_parameters
 from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.memory import MemorySplit
@@ -280,3 +281,19 @@ def test_a_larger_batch_holds_as_much_or_more(made):
     for each in (before, after):
         assert each.peak_bytes == each.peak.total_bytes <= each.reserved_bytes
         assert min(msgspec.structs.astuple(each.peak)) >= 0
+
+
+def test_the_gradient_of_fp16_scores_needs_no_copy_in_fp32():
+    """CUDA's softmax of fp16 gives fp32, and its backward kernel fp16 (`_softmax_backward_data`); of bf16
+    both sides are casts. Left in fp32 are the gradient of the weights and the kernel's own product."""
+    shape = msgspec.structs.replace(SHAPE, n_layers=1)
+    scores_bytes = BATCH * shape.n_heads * SEQ**2 * 4
+    n_made = {}
+    for precision in ("bf16-mixed", "fp16-mixed"):
+        made = case({"precision": precision}, shape, pass_="forward_backward")
+        step = timeline(made).lifetimes()
+        n_made[precision] = sum(
+            each.n_bytes == scores_bytes and step.phases[each.made] == "backward"
+            for each in step.tensors()
+        )
+    assert n_made == {"bf16-mixed": 2 * 3, "fp16-mixed": 2 * 2}, "in two steps"
