@@ -141,19 +141,19 @@ def test_the_bottleneck_is_told_by_the_wait(said):
     (told,) = [each for each in texts if "on the fly, 0 loader workers" in each]
     # At every size the same: whichever comes first is named.
     assert re.sub(r"\(.*?\)", "(WHERE)", told, count=1) == (
-        "python-topics by bytes on the fly, 0 loader workers: the device waits 31.2% of a step for data "
-        "(WHERE), at least 31.2%; the loader is the bottleneck, above 5.00%, in 4 of 4, and steps take "
+        "python-topics by bytes on the fly, 0 loader workers: the device waits up to 31.2% of a step for "
+        "data (WHERE); the loader is the bottleneck, above 5.00%, in 4 of 4, and steps take "
         "up to 1.60× their time on resident tokens (1.60× to 1.60× over 3 turns)."
     )
     assert any("on the fly, 8 loader workers" in each and "in 0 of 4" in each for each in texts)
 
 
-def test_one_case_has_no_range(said):
+def test_one_worker_is_one(said):
     texts = said("cpu", Scope("small", workers=(1,)))
     assert texts[0] == (
-        "python-topics by bytes cached, 1 loader worker: the device waits 1.79% of a step for data "
+        "python-topics by bytes cached, 1 loader worker: the device waits up to 1.79% of a step for data "
         "(micro 2 × 64 train_step); the loader is the bottleneck, above 5.00%, in 0 of 1, and steps take "
-        "1.12× their time on resident tokens (1.12× to 1.12× over 3 turns)."
+        "up to 1.12× their time on resident tokens (1.12× to 1.12× over 3 turns)."
     )
 
 
@@ -216,7 +216,7 @@ def test_a_ratio_whose_interval_holds_one_is_not_told_apart(noisy):
     (best,) = [
         each for each in texts if "quickest of the loaders (python-topics by bytes cached" in each
     ]
-    assert best.endswith(" over 3 turns), not told apart.")
+    assert best.endswith(" over 3 turns: not told apart).")
 
 
 def test_what_slows_a_whole_turn_is_not_in_the_ratio(noisy):
@@ -241,8 +241,8 @@ def test_of_one_turn_the_sentence_says_that_it_is_of_one_process(noisy):
 
 def test_samplers(said):
     assert said()[-2:] == [
-        "Of 4 ranks with a sampler for each, rank 0 reads 250 of 1,000 sequences in an epoch, of which "
-        "another reads 0 too.",
-        "Of 4 ranks without one, rank 0 reads 1,000 of 1,000 sequences in an epoch, of which another "
+        "Sampler per-rank: of 4 ranks rank 0 reads 250 of 1,000 sequences in an epoch, of which another "
+        "reads 0 too.",
+        "Sampler same: of 4 ranks rank 0 reads 1,000 of 1,000 sequences in an epoch, of which another "
         "reads 1,000 too.",
     ]
