@@ -120,6 +120,13 @@ def test_the_longest_of_each_phase_first(recorded, rows):
     assert not {"matmul", "memory"} & {row["category"] for row in rows(others)}
 
 
+def test_copies_by_the_driver_are_no_kernels(named):
+    listed = [
+        row for title, found in named().items() if "the 5 kernels" in title for row in found.rows
+    ]
+    assert listed and not any("memory" in row for row in listed)
+
+
 def test_no_share_of_nothing(recorded):
     row = recorded.rows[1]
     assert matmul_share(row, ("other",)) is None
