@@ -259,12 +259,12 @@ def test_the_same_bits_twice(device, dtypes):
 def test_ops_are_what_they_register(device, dtypes):
     logits, targets = drawn(3, 100, torch.float32, n_ignored=1)
     leaf = logits.detach().clone().requires_grad_()
-    torch.library.opcheck(api._forward, (leaf, targets, -100, 0.1, torch.float32))
+    torch.library.opcheck(api._forward.overload, (leaf, targets, -100, 0.1, torch.float32))
     _, _, sums, count = triton.forward(logits, targets, loss_dtype=torch.float32, **PLAIN)
     tensors = (logits, targets, sums, count, torch.ones(()), None)
     options = {"ignore_index": -100, "label_smoothing": 0.1}
-    torch.library.opcheck(api._backward, tensors, options)
-    torch.library.opcheck(api._backward_over, tensors, options)
+    torch.library.opcheck(api._backward.overload, tensors, options)
+    torch.library.opcheck(api._backward_over.overload, tensors, options)
 
 
 @pytest.mark.parametrize("call", [api.cross_entropy, api.cross_entropy_over_logits])

@@ -388,18 +388,20 @@ def test_ops_are_what_they_register(device, dtypes):
     hidden, weight, targets = drawn(3, 16, 40, torch.float32, n_ignored=1)
     leaves = hidden.detach().requires_grad_(), weight.detach().requires_grad_()
     options = (-100, torch.float32, 1 << 20)
-    torch.library.opcheck(operators.chunked, (*leaves, targets, *options, True, True))
-    torch.library.opcheck(operators.whole, (*leaves, targets, *options[:2], True, True))
-    torch.library.opcheck(operators.recomputed, (*leaves, targets, *options))
+    torch.library.opcheck(operators.chunked.overload, (*leaves, targets, *options, True, True))
+    torch.library.opcheck(operators.whole.overload, (*leaves, targets, *options[:2], True, True))
+    torch.library.opcheck(operators.recomputed.overload, (*leaves, targets, *options))
     one = torch.ones(())
-    torch.library.opcheck(operators.chunked_backward, (hidden, weight, one, one))
+    torch.library.opcheck(operators.chunked_backward.overload, (hidden, weight, one, one))
     slope = torch.randn(3, 48)
-    torch.library.opcheck(operators.whole_backward, (hidden, hidden, slope, one, one, 40, True))
+    torch.library.opcheck(
+        operators.whole_backward.overload, (hidden, hidden, slope, one, one, 40, True)
+    )
     _, sums, count = recomputed.loss(
         hidden, weight, targets, ignore_index=-100, loss_dtype=torch.float32
     )
     torch.library.opcheck(
-        operators.recomputed_backward,
+        operators.recomputed_backward.overload,
         (hidden, weight, targets, sums, count, one, -100, 1 << 20, True, True),
     )
 

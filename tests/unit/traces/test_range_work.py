@@ -35,6 +35,7 @@ def test_a_range_holds_the_ranges_in_it():
         ("peakward::block 10", "matmul", 1, 2),
         ("peakward::block 10", "softmax", 1, 1),
     ]
+    assert {each.direction for each in found} == {"forward"}
 
 
 @pytest.mark.parametrize("path", [CPU_ATTENTION, CPU_DECODER])

@@ -40,6 +40,21 @@ def test_the_cache_is_where_the_client_has_it(variables, monkeypatch):
     assert hub_cache() == Path(said.stdout.decode().strip())
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["org", "org/name/more", "org/config.json", "../name", "/no/such", "org/na me", "\n/name"],
+)
+def test_what_is_no_file_and_no_name_of_a_repository_is_not_looked_for(name, in_tmp):
+    with pytest.raises(PeakwardError, match="there is no such file or folder"):
+        found(name)
+
+
+def test_a_repository_that_is_not_in_the_cache_says_how_to_get_it(in_tmp, monkeypatch):
+    monkeypatch.setenv("HF_HUB_CACHE", str(in_tmp))
+    with pytest.raises(PeakwardError, match="get it with `hf download org/name config.json`"):
+        found("org/name")
+
+
 def test_a_folder_stands_for_its_configuration(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     assert found(str(tmp_path)) == tmp_path / "config.json"

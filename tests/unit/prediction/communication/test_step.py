@@ -108,6 +108,16 @@ def test_fsdp_leaves_each_gpu_its_share_of_the_update():
     assert update_saved_s(step, Group(n_gpus=4, parallel="ddp")) == 0
 
 
+@pytest.mark.parametrize(("host_s", "saved_s"), [(0.6, 0.15), (1.0, 0.0)])
+def test_what_the_host_takes_for_an_update_is_not_saved(host_s, saved_s):
+    step = timed(case(), forward=1.0, optimizer=0.8)
+    forward, optimizer = step.phases
+    update = msgspec.structs.replace(optimizer, host_s=host_s)
+    launched = msgspec.structs.replace(step, phases=(forward, update))
+    found = update_saved_s(launched, Group(n_gpus=4, parallel="fsdp"))
+    assert found == pytest.approx(saved_s)
+
+
 @pytest.mark.parametrize("key", ["rtx-4090-24", "l40s-48"])
 def test_without_a_link_between_them_it_is_refused(key):
     of = case()
