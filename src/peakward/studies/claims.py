@@ -263,12 +263,17 @@ def gains(rows: Iterable[AnyRow], candidate: str, base: str) -> Iterator[Conclus
     """How much faster the rows are than their bases: the least, the most and the mean by model size; then the
     cases that lose."""
     rows = tuple(rows)
+    yield from speeds(rows, candidate, base)
+    yield from losses(rows, candidate, base)
+
+
+def speeds(rows: Iterable[AnyRow], candidate: str, base: str) -> Iterator[Conclusion]:
+    """How many times the speed of their bases the rows have: the least, the most and the mean."""
     compared = _compared(rows)
     if len(compared) == 1:
         yield from _one_gain(*compared[0], candidate, base)
     elif compared:
         yield from _range_of_gains(compared, candidate, base)
-    yield from losses(rows, candidate, base)
 
 
 def losses(rows: Iterable[AnyRow], candidate: str, base: str) -> Iterator[Conclusion]:

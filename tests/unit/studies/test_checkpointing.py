@@ -16,7 +16,7 @@ from peakward.studies.checkpointing.largest import (
     TOLERANCE,
     Search,
     _at,
-    _most,
+    find,
     found,
     precision,
     searches,
@@ -64,28 +64,24 @@ def said_of(seen, rows):
 
 
 def test_what_a_mode_costs(said, figures):
-    told = next(each for each in said() if each.text.startswith("selective takes"))
-    values = figures(told)
-    assert values["cases"] == 4
-    assert values["time over none's"] == pytest.approx(1.0)
-    assert values["recomputed FLOPs"] == 0
-    assert "the geometric mean over 4 cases (" in told.text
+    speed = next(each for each in said() if each.text.startswith("selective runs at"))
+    values = figures(speed)
     for end in ("least", "largest"):
-        quantity = f"{end} time over none's"
+        quantity = f"{end} speed-up"
+        assert values[quantity] == pytest.approx(1.0)
         assert values[f"{quantity}, low end"] < values[quantity] < values[f"{quantity}, high end"]
+    (again,) = [each for each in said() if each.text.startswith("selective recomputes")]
+    assert figures(again)["recomputed FLOPs"] == 0
 
 
 def test_what_a_mode_saves_is_told_by_where_the_peak_lies(seen, figures):
     """As on an H200: of `small` at 1024 tokens the backward pass holds most, of the others the optimizer."""
     told = next(each for each in costs(seen) if each.text.startswith("sqrt holds of none's peak"))
     values = figures(told)
-    in_backward = "peak over none's, backward"
-    assert values["cases, optimizer"] == 3
-    assert values[in_backward] < 1
-    assert (
-        f"{format_cell(values[in_backward], 'share')} (small 4 × 1024 train_step), where that"
-        in told.text
-    )
+    share = values["least share, backward"]
+    assert share < 1
+    assert f"{format_cell(share, 'share')} (small 4 × 1024 train_step), where that" in told.text
+    assert values["least share, optimizer"] <= values["largest share, optimizer"]
     assert "where that peak lies in the optimizer's step, which holds no activations." in told.text
     assert not any("mean" in name for name in values), "no mean over the phases"
 
@@ -94,18 +90,8 @@ def test_one_case_has_no_mean(said):
     def one(case):
         return None if (case.model.name, case.workload.seq_len) == ("small", 1024) else "crashed"
 
-    told = next(each for each in said(overrule=one) if each.text.startswith("sqrt takes"))
-    assert " none's time (1.30× to 1.33×; small 4 × 1024 train_step); it recomputes " in told.text
-
-
-def test_shares_that_print_alike_are_no_range(seen):
-    level = [
-        msgspec.structs.replace(row, measurement=row.base)
-        for row in seen.rows
-        if row.name in ("none", "sqrt")
-    ]
-    (told, *_) = [each for each in said_of(seen, level) if each.text.startswith("sqrt holds")]
-    assert "100% in each of 3 cases, where that peak lies in the optimizer's step" in told.text
+    told = next(each for each in said(overrule=one) if each.text.startswith("sqrt runs"))
+    assert told.text.startswith("sqrt runs small 4 × 1024 train_step at 0.")
 
 
 def test_a_peak_that_is_not_the_predicted_one_lies_in_no_known_phase(seen):
@@ -235,10 +221,16 @@ def test_longer_than_the_models_own_sequence_widens_it(setting):
     assert _at(search, 64, setting()).model == model("small")
 
 
-def test_learned_positions_end_the_search(setting):
+def test_learned_positions_end_the_search(setting, measure):
+    here = setting()
+
+    def fits(planned):
+        return measure(*planned, here.environment)
+
     search = Search(shape=model("gpt2"), axis="sequence", mode="none", limit_bytes=GIB)
-    assert _most(search) == 1024
-    assert _most(msgspec.structs.replace(search, axis="batch")) > 1024
+    assert find(search, Readings(), here, fits).bracket.fits == 1024
+    batches = msgspec.structs.replace(search, axis="batch")
+    assert find(batches, Readings(), here, fits).bracket.fits > 1024
 
 
 def test_the_users_model_and_limit_are_searched(setting):

@@ -7,19 +7,18 @@ largest batch and the longest sequence that fit a memory limit.
 
 from collections.abc import Iterator, Sequence
 from itertools import product
-from statistics import geometric_mean, mean
+from statistics import mean
 
 from peakward.prediction.flops import recomputed_flops, step_flops
 from peakward.records.case import Checkpointing, ModelCase
 from peakward.records.memory import MemoryPhase
 from peakward.records.study import Conclusion, Table
-from peakward.report.format import format_cell
 from peakward.studies import readings as read
 from peakward.studies import values
 from peakward.studies.cases import place, with_levers
 from peakward.studies.checkpointing import largest
 from peakward.studies.checkpointing.largest import MODES, Found, case, precision
-from peakward.studies.claims import Sentence, known, least, most, pairs
+from peakward.studies.claims import Sentence, known, least, most, pairs, speeds
 from peakward.studies.engine import Point, Row, Study, View
 from peakward.studies.fits import limit_notes
 from peakward.studies.peaks import phase_of, predicted_peak
@@ -69,7 +68,8 @@ def costs(view: View[Step]) -> Iterator[Conclusion]:
     for mode, rows in by_mode(view):
         if mode != "none":
             yield from _memory(mode, rows)
-            yield from _time(mode, rows)
+            yield from speeds(rows, mode, "none")
+            yield from _recomputed(mode, [row for row in rows if row.time and row.speed])
 
 
 def _memory(mode: Checkpointing, rows: Sequence[Row[Step]]) -> Iterator[Conclusion]:
@@ -78,53 +78,21 @@ def _memory(mode: Checkpointing, rows: Sequence[Row[Step]]) -> Iterator[Conclusi
     for phase, where in PHASES.items():
         of_phase = [row for row in rows if phase_of(row.base) == phase]
         if shares := known(of_phase, lambda row: row.peak_share):
-            texts.append(
-                f"{_shares(shares, phase or 'unknown', told)}, where that peak lies {where}"
-            )
+            ends = [least(shares), most(shares)] if len(shares) > 1 else shares
+            named = [
+                f"{told(f'{end} share, {phase}', share, 'share', *row.both)} ({place(row.point.case)})"
+                for end, (share, row) in zip(("least", "largest"), ends, strict=False)
+            ]
+            texts.append(f"{' to '.join(named)}, where that peak lies {where}")
     if texts:
         yield from told.end(f"{mode} holds of none's peak memory: {'; '.join(texts)}.")
 
 
-def _shares(shares: Sequence[tuple[float, Row[Step]]], key: str, told: Sentence) -> str:
-    """The share of one case, of several that print alike, or their range with its ends named."""
-    both = pairs(row for _, row in shares)
-    (low, first), (high, last) = least(shares), most(shares)
-    smallest = told(f"peak over none's, {key}", low, "share", *both)
-    if len(shares) == 1:
-        return f"{smallest} ({place(first.point.case)})"
-    n = told.count(f"cases, {key}", len(shares), both)
-    if format_cell(low, "share") == format_cell(high, "share"):
-        return f"{smallest} in each of {n} cases"
-    largest = told(f"largest peak over none's, {key}", high, "share", *both)
-    return f"{smallest} ({place(first.point.case)}) to {largest} ({place(last.point.case)}) over {n} cases"
-
-
-def _time(mode: Checkpointing, rows: Sequence[Row[Step]]) -> Iterator[Conclusion]:
-    slower = known(rows, lambda row: row.time_ratio)
-    if not slower:
-        return
-    told, both = Sentence(), pairs(row for _, row in slower)
-    times = told("time over none's", geometric_mean(each for each, _ in slower), "ratio", *both)
-    if len(slower) == 1:
-        ((_, row),) = slower
-        ends = told.range("time over none's", row.over_base, "ratio", *both)
-        over = f"({ends}; {place(row.point.case)})"
-    else:
-        low, high = (
-            f"{told(quantity, factor, 'ratio', *both)} "
-            f"({told.range(quantity, row.over_base, 'ratio', row.measurement, row.base)})"
-            for quantity, (factor, row) in (
-                ("least time over none's", least(slower)),
-                ("largest time over none's", most(slower)),
-            )
-        )
-        n = told.count("cases", len(slower), both)
-        over = f"the geometric mean over {n} cases (from {low} to {high} by case)"
-    shares = mean(recomputed_share(row) or 0.0 for _, row in slower)
-    yield from told.end(
-        f"{mode} takes {times} none's time{',' if len(slower) > 1 else ''} {over}; it recomputes "
-        f"{told('recomputed FLOPs', shares, 'share', *both)} of the model's FLOPs."
-    )
+def _recomputed(mode: Checkpointing, rows: Sequence[Row[Step]]) -> Iterator[Conclusion]:
+    if rows:
+        told, share = Sentence(), mean(recomputed_share(row) or 0.0 for row in rows)
+        part = told("recomputed FLOPs", share, "share", *pairs(rows))
+        yield from told.end(f"{mode} recomputes {part} of the model's FLOPs.")
 
 
 def only_fits(view: View[Step]) -> Iterator[Conclusion]:

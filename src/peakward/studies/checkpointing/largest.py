@@ -1,6 +1,6 @@
 """The largest batch and the longest sequence that fit a memory limit, by what is recomputed."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Literal, get_args
 
 import msgspec
@@ -48,40 +48,34 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     bracket: Bracket
 
 
-def case(setting: Setting, shape: ModelShape, seq_len: int, mode: Checkpointing) -> ModelCase:
-    """A train step as one would train here: flash attention, and bf16-mixed on a GPU that has it."""
-    return _in_precision(setting, shape, seq_len, mode, precision(setting))
-
-
-def precision(setting: Setting) -> Precision:
-    """The user's first choice, or bf16-mixed where the device is a GPU that has it, or fp32."""
-    if setting.scope.precisions:
-        return setting.scope.precisions[0]
-    if setting.device == "cpu":
-        return "fp32"
-    grid = setting.grid
-    wanted = _in_precision(setting, grid.models[0], grid.seq_lens[0], "none", "bf16-mixed")
-    return "bf16-mixed" if setting.obstacle(wanted) is None else "fp32"
-
-
-def planned(case: ModelCase, setting: Setting) -> Planned:
-    """How a case of the grid is measured."""
-    return case, setting.protocol(phases=False)
-
-
-def _in_precision(
-    setting: Setting, shape: ModelShape, seq_len: int, mode: Checkpointing, precision: Precision
+def case(
+    setting: Setting,
+    shape: ModelShape,
+    seq_len: int,
+    mode: Checkpointing,
+    in_precision: Precision | None = None,
 ) -> ModelCase:
+    """A train step as one would train here: flash attention, and bf16-mixed on a GPU that has it."""
     return model_case(
         shape,
         setting.grid.batch_size,
         seq_len,
         "train_step",
         setting.device,
-        precision=precision,
+        precision=in_precision or precision(setting),
         attention="sdpa",
         checkpointing=mode,
     )
+
+
+def precision(setting: Setting) -> Precision:
+    """The user's first choice, or bf16-mixed where the device is a GPU that has it, or fp32."""
+    if setting.scope.precisions:
+        return setting.scope.precisions[0]
+    grid = setting.grid
+    wanted = case(setting, grid.models[0], grid.seq_lens[0], "none", "bf16-mixed")
+    has_it = setting.device == "cuda" and setting.obstacle(wanted) is None
+    return "bf16-mixed" if has_it else "fp32"
 
 
 def searches(setting: Setting) -> tuple[Search, ...]:
@@ -115,21 +109,16 @@ def find(search: Search, readings: Readings, setting: Setting, answer: Answer) -
     grid = setting.grid
     fixed = max(grid.seq_lens) if search.axis == "batch" else grid.batch_size
     granule = 1 if search.axis == "batch" else SEQUENCE_GRANULE
+    # A learned position table ends; computed positions do not.
+    ends = search.axis == "sequence" and search.shape.positions == "learned"
     bracket = largest(
         lambda value: answer(probe(_at(search, value, setting), search.limit_bytes, setting)),
         guess=_guess(search, fixed, readings, setting),
         granule=granule,
-        upper=_most(search),
+        upper=search.shape.max_seq_len if ends else MOST[search.axis],
         tolerance=TOLERANCE[setting.scope.name],
     )
     return Found(search=search, fixed=fixed, bracket=bracket)
-
-
-def _most(search: Search) -> int:
-    """A learned position table ends; computed positions do not."""
-    if search.axis == "sequence" and search.shape.positions == "learned":
-        return search.shape.max_seq_len
-    return MOST[search.axis]
 
 
 def _at(search: Search, value: int, setting: Setting) -> ModelCase:
@@ -144,16 +133,14 @@ def _at(search: Search, value: int, setting: Setting) -> ModelCase:
 
 def _guess(search: Search, fixed: int, readings: Readings, setting: Setting) -> int:
     """By the grid's peaks, taken as linear in the tokens; else twice the grid's own largest."""
+    protocol = setting.protocol(phases=False)
+    cases = [case(setting, search.shape, seq_len, search.mode) for seq_len in setting.grid.seq_lens]
     points = [
         (float(each.workload.tokens_per_step), float(peak))
-        for each in _grid_cases(search, setting)
-        if (peak := peak_bytes(readings.find(planned(each, setting)))) is not None
+        for each in cases
+        if (peak := peak_bytes(readings.find((each, protocol)))) is not None
     ]
     tokens = linear_guess(points, search.limit_bytes - BESIDE_BYTES[setting.device])
     if tokens is None:
         tokens = 2.0 * setting.grid.batch_size * max(setting.grid.seq_lens)
     return max(1, int(tokens / fixed))
-
-
-def _grid_cases(search: Search, setting: Setting) -> Iterator[ModelCase]:
-    return (case(setting, search.shape, seq_len, search.mode) for seq_len in setting.grid.seq_lens)
