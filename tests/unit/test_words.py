@@ -24,6 +24,7 @@ DONE = (
     "lab/numerics",
     "levers",
     "models",
+    "prediction",
     "records",
     "report",
     "stats",

@@ -28,7 +28,7 @@ def matrix_bytes(matrix: Matrix, stored: WeightFormat) -> int:
 
 
 def sum_bytes(matrices: tuple[Matrix, ...], stored: WeightFormat) -> int:
-    """Of all of them."""
+    """Bytes of all the matrices."""
     return sum(matrix_bytes(each, stored) for each in matrices)
 
 

@@ -48,12 +48,12 @@ def block_matmul_parameters(shape: ModelShape) -> int:
 
 
 def active_block_matmul_parameters(shape: ModelShape) -> int:
-    """Of one block's matrices, those that one token is multiplied with."""
+    """Elements of one block's matrices that one token is multiplied with."""
     return _shared_matmul_parameters(shape) + shape.n_active_experts * shape.expert_parameters
 
 
 def _shared_matmul_parameters(shape: ModelShape) -> int:
-    """Of one block, what every token is multiplied with; the router has a row for each expert."""
+    """Elements of one block that every token is multiplied with; the router has a row for each expert."""
     query = shape.n_heads * shape.head_dim
     key_value = 2 * shape.n_kv_heads * shape.head_dim
     router = shape.n_experts if shape.n_experts > 1 else 0

@@ -1,4 +1,4 @@
-"""What a step consists of: the phases of each pass, and the lengths that its steps cycle through."""
+"""The parts of a step: the phases of each pass, and the lengths that its steps cycle through."""
 
 from collections.abc import Callable
 

@@ -72,12 +72,12 @@ def parameter_bytes(case: ModelCase) -> int:
 
 
 def quantised_elements(case: ModelCase) -> int:
-    """Of the weights, those that are stored quantised."""
+    """Elements of the weights that are stored quantised."""
     return block_elements(case.model) if case.configuration.weights in QUANTISED else 0
 
 
 def quantised_bytes(case: ModelCase) -> int:
-    """Of these, with their scales; no mixture of experts has any."""
+    """Bytes of the quantised weights with their scales; no mixture of experts has any."""
     shape, stored = case.model, QUANTISED.get(case.configuration.weights)
     if stored is None:
         return 0
@@ -137,7 +137,7 @@ def _weights(shape: ModelShape, n_tokens: int) -> float:
 
 
 def touched_experts(shape: ModelShape, n_tokens: int) -> float:
-    """Of one block's experts, those that any of n_tokens is expected to go to; 1 of a dense block."""
+    """Experts of one block that any of n_tokens is expected to go to; 1 in a dense block."""
     idle_share = 1 - shape.n_active_experts / shape.n_experts
     return shape.n_experts * (1 - idle_share**n_tokens)
 

@@ -1,4 +1,4 @@
-"""What each GPU of a ring sends in a collective, and how long that takes.
+"""The bytes that each GPU of a ring sends in a collective, and the time that this takes.
 
 After nccl-tests, doc/PERFORMANCE.md (NVIDIA): an all-reduce of S bytes over n GPUs sends
 2·(n − 1)/n·S from each, a reduce-scatter or an all-gather half of it.
@@ -23,7 +23,7 @@ def all_gather_bytes(n_bytes: float, n_gpus: int) -> float:
 
 
 def time_s(sent_bytes: float, link_bytes_per_s: float) -> Interval:
-    """Of sending so much over a link of that rate in one direction; latencies are left out."""
+    """Time to send so many bytes over a link of that rate in one direction, without latencies."""
     least_s = sent_bytes / link_bytes_per_s
     return Interval(
         estimate=least_s / REACHED.estimate,

@@ -1,4 +1,4 @@
-"""What a step of several GPUs in one node waits for, beyond a step of each by itself.
+"""The time that a step on several GPUs of one node waits for communication.
 
 Gradients are reduced once a step. ddp reduces them in buckets while the backward pass goes on; only
 the last bucket comes after it. fsdp gathers each block's parameters ahead of its forward pass and
@@ -31,7 +31,7 @@ class _Sent(NamedTuple):
     n_bytes: float
     phase: Phase
     share: float
-    """Of the phase: a reduction hides in the last micro-batch alone."""
+    """Share of the phase in which it can hide: a reduction hides in the last micro-batch alone."""
     bare: float
     """Share of the bytes that has nothing to hide behind."""
 
@@ -55,7 +55,7 @@ def expect_shareable(case: ModelCase, group: Group) -> None:
 
 
 def communication(case: ModelCase, time: StepTime, group: Group, device: Device) -> Communication:
-    """Of a group of such devices; `time` is of one by itself.
+    """Communication of a step on a group of such devices; `time` is the step of one by itself.
 
     Raises:
         PeakwardError: no link between so many of these devices, or quantised weights under fsdp.
@@ -82,8 +82,8 @@ def communication(case: ModelCase, time: StepTime, group: Group, device: Device)
 
 
 def update_saved_s(time: StepTime, group: Group) -> float:
-    """What fsdp takes off a step by leaving each GPU only its share of the parameters to update: of
-    the optimiser's time on the device, what does not wait for the host."""
+    """Seconds that fsdp saves because each GPU updates only its share of the parameters. Only the
+    optimiser's time on the device counts, where it does not wait for the host."""
     if group.parallel == "ddp":
         return 0.0
     update = (each for each in time.phases if each.phase == "optimizer")
@@ -117,7 +117,7 @@ def _exposed(parts: Sequence[_Sent], time: StepTime, total: Interval, sent: floa
     room_s = {each.phase: max(each.device_s, each.host_s) for each in time.phases}
 
     def waited_s(whole_s: float) -> float:
-        """What is sent in one phase shares its time, the first of them first."""
+        """Transfers of one phase share its time; the first of them takes its part first."""
         left_s, waited = dict(room_s), 0.0
         for part in parts:
             part_s = whole_s * part.n_bytes / sent

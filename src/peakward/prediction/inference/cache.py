@@ -20,7 +20,7 @@ def cache_bytes_per_token(shape: ModelShape, cache_type: CacheType) -> int:
 
 
 def held_positions(shape: ModelShape, seq_len: int) -> int:
-    """Of a sequence of that length, the positions that the cache keeps."""
+    """How many positions the cache keeps of a sequence of that length."""
     return min(seq_len, shape.window or seq_len)
 
 

@@ -26,7 +26,7 @@ from peakward.records.model_shape import ModelShape
 
 
 def serving_cost(shape: ModelShape, workload: ServingWorkload) -> ServingCost:
-    """What the workload takes: its prefill, its mean decode step and its memory.
+    """Costs of the workload: its prefill, its mean decode step and its memory.
 
     Raises:
         PeakwardError: a shape or a workload that cannot be served.

@@ -1,4 +1,4 @@
-"""What serving must hold: weights and cache. And the largest batch that a limit leaves room for.
+"""The memory of serving, weights and cache, and the largest batch that a limit leaves room for.
 
 Activations, workspace, fragmentation and the device's context are not counted, so that a real
 engine fits less.

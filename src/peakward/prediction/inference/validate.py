@@ -1,4 +1,4 @@
-"""What a serving workload must satisfy to have a cost."""
+"""The conditions that a serving workload must satisfy to have a cost."""
 
 import itertools
 from collections.abc import Iterator

@@ -43,5 +43,5 @@ def read_bytes(
 
 
 def _kept_bytes(stored: WeightFormat) -> int:
-    """Of an element that is never quantised."""
+    """Bytes of an element that is never quantised."""
     return 4 if stored.type == "fp32" else 2

@@ -22,8 +22,8 @@ OWN_SEGMENT_BYTES = 10 * MIB
 """kMinLargeAlloc: from here a request gets a segment of its own size."""
 
 _ADDRESS_BITS, _SEGMENT_BITS = 80, 20
-"""Of a free block's key: room for segments of 1 YiB, which no score matrix that can be asked for has, and for
-a million of them."""
+"""Bits of a free block's key: they hold segments of 1 YiB, more than any score matrix that can be asked
+for, and a million of them."""
 
 
 class OverLimitError(Exception):

@@ -176,7 +176,7 @@ def _next(low: int, high: float, more: float) -> int:
 
 
 def _fixed_bytes(held: MemorySplit) -> int:
-    """What does not grow with the batch, at the peak."""
+    """Bytes at the peak that do not grow with the batch."""
     return (
         held.parameters_bytes
         + held.gradients_bytes

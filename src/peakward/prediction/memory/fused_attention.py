@@ -1,4 +1,4 @@
-"""What attention holds as one kernel, torch's or Peakward's own."""
+"""The tensors of attention as one kernel, torch's or Peakward's own."""
 
 from typing import NamedTuple
 

@@ -1,5 +1,5 @@
-"""What Peakward's cross-entropy with the output layer in it holds (`kernels/ops/linear_cross_entropy`): never
-all logits, but a workspace with a chunk of them."""
+"""The tensors of Peakward's cross-entropy with the output layer in it (`kernels/ops/linear_cross_entropy`): a
+workspace with a chunk of the logits, never all of them."""
 
 from typing import NamedTuple, TypeVar
 
@@ -15,8 +15,8 @@ _TILE = {FLOAT: 64}
 
 
 class SavedLoss(NamedTuple):
-    """Of the chunked one the gradients, unscaled, or the stream, its gradient and that of all logits; of
-    the recomputed one its operands and its rows' sums."""
+    """Tensors that the loss keeps. The chunked one keeps the gradients, unscaled, or the stream, its gradient
+    and that of all logits; the recomputed one its operands and its rows' sums."""
 
     kept: tuple[int, ...]
 
@@ -33,7 +33,7 @@ def forward(line: Timeline, plan: Plan, normed: int) -> SavedLoss:
 
 
 def saved_operands(plan: Plan, x: T, *weight: T) -> tuple[T, ...]:
-    """What the backward pass takes of the operands."""
+    """The operands that the backward pass reads."""
     if is_whole(plan):
         return (x,)
     return () if plan.loss == "chunked" else (x, *weight)
@@ -68,9 +68,9 @@ def scratch(plan: Plan) -> tuple[int, ...]:
 
 
 def scratch_backward(plan: Plan) -> tuple[int, ...]:
-    """Of the backward pass: the stream's gradient as several chunks are summed, in fp32, and a chunk's
-    gradient, of which the chunked one has none left to make. Of all logits at once the scaled stream has
-    gone before its scaled gradient comes."""
+    """Scratch of the backward pass in bytes: the stream's gradient in fp32, where several chunks are
+    summed, and a chunk's gradient, which the chunked loss has made already. Where all logits are there at
+    once, the scaled stream is freed before its scaled gradient is made."""
     if plan.loss == "chunked":
         return (0,)
     x, weight = operands(plan)
@@ -85,7 +85,7 @@ def _category(plan: Plan) -> Category:
 
 
 def _cast(line: Timeline, plan: Plan, normed: int) -> tuple[int, ...]:
-    """What is multiplied: the stream, and where it is cast the weight."""
+    """The operands of the product: the stream, and the weight where it is cast."""
     if plan.stored == plan.compute:
         return (normed,)
     x, weight = operands(plan)

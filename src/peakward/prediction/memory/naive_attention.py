@@ -1,4 +1,4 @@
-"""What attention over whole score matrices holds (`kernels/ops/attention/reference.py`)."""
+"""The tensors of attention over whole score matrices (`kernels/ops/attention/reference.py`)."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""What the backward passes of Peakward's own attention allocate for the meantime.
+"""The scratch that the backward passes of Peakward's own attention allocate.
 
 The portable kernels keep a figure a row; those for Hopper add dq up in fp32, in whole tiles of
 queries (`kernels/ops/flash_attention/hopper/settings.py`), and have gradients of keys and values of each head
@@ -33,7 +33,8 @@ def scratch(plan: Plan) -> tuple[int, ...]:
 
 
 def parts_bytes(plan: Plan) -> tuple[int, ...]:
-    """Of one token over a cache: what each part of the positions gave, in fp32, and its log-sum-exp."""
+    """Bytes of one token over a cache: the result of each part of the positions, in fp32, and its log-sum-
+    exp."""
     n = n_parts(plan)
     rows = n * plan.batch * plan.shape.n_heads * ITEM_BYTES[FLOAT]
     return () if n == 1 else (rows * plan.shape.head_dim, rows)
@@ -56,6 +57,6 @@ def n_parts(plan: Plan) -> int:
 
 
 def _rows_in_blocks(plan: Plan) -> int:
-    """Of the Hopper kernels' tiles of queries."""
+    """Rows in whole tiles of queries, as the Hopper kernels have them."""
     queries = 64 if plan.shape.head_dim == 128 else 128
     return -(-plan.seq // queries) * queries

@@ -20,13 +20,13 @@ or more (torch 2.11, CUDA 13, measured 2026-11-21); compiled code and graphs add
 def peak_memory(
     case: ModelCase, group: Group | None = None, *, context_bytes: int = CONTEXT_BYTES
 ) -> MemoryPrediction:
-    """What one GPU holds at most, from the case's building on, by category; its own limit left aside.
+    """The most memory that one GPU holds from the case's building on, by category, without its own limit.
 
     Every tensor that the step makes is followed from the operator that makes it to its last use,
     in its exact size, through a model of torch's allocator, and for compiled blocks through Inductor's
-    choice of buffers. How far that is from measured peaks is in results/ (`benchmarks/peak_memory.py`). Of
-    what else is compiled the figures are the eager step's: 72 compiled cases held 17% less to 8% more
-    than that. Of a group (`memory.group`) none was measured.
+    choice of buffers. How far that is from measured peaks is in results/ (`benchmarks/peak_memory.py`).
+    Other compiled code has the figures of the eager step: 72 compiled cases held 17% less to 8% more than
+    that. No group (`memory.group`) was measured.
 
     Raises:
         PeakwardError: a setting that is not covered.
@@ -54,7 +54,7 @@ def _is_itself(case: ModelCase) -> bool:
 
 
 def unlimited(case: ModelCase, group: Group | None) -> Replay:
-    """What a step holds and reserves where nothing limits it.
+    """The memory that a step holds and reserves where nothing limits it.
 
     Raises:
         PeakwardError: a setting that is not covered.
@@ -63,7 +63,7 @@ def unlimited(case: ModelCase, group: Group | None) -> Replay:
 
 
 def within(case: ModelCase, limit_bytes: int, group: Group | None) -> Replay | None:
-    """What a step holds and reserves under a limit; None where it has to reserve more.
+    """The memory that a step holds and reserves under a limit; None where it has to reserve more.
 
     Raises:
         PeakwardError: a setting that is not covered.

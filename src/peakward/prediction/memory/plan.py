@@ -1,4 +1,5 @@
-"""What a case fixes for its memory: sizes, types, the kernel of its attention. Refuses the rest."""
+"""The sizes, types and attention kernel that a case fixes for its memory. Cases that are not covered are
+refused."""
 
 from typing import get_args
 

@@ -28,7 +28,7 @@ class Passes(Generic[S]):
         self._starts: dict[int, int] = {}
 
     def forward(self, x: int, walk: Callable[[int, int], tuple[S, int]]) -> int:
-        """What goes into the first → what comes out of the last.
+        """Input of the first run → result of the last.
 
         Args:
             x: the residual stream.

@@ -10,7 +10,7 @@ from peakward.records.memory import MemoryPhase, MemorySplit
 
 
 class Replay(NamedTuple):
-    """Of a whole timeline."""
+    """The memory of a whole timeline."""
 
     phase: MemoryPhase
     """In which the most is allocated."""

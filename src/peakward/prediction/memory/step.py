@@ -29,8 +29,8 @@ RESIDENT_STEPS = 8
 
 
 def timeline(case: ModelCase) -> Timeline:
-    """Of a case from its building to the end of its second step, the first that finds the state
-    which the optimiser makes; of a captured one, to the end of its capture.
+    """The tensors of a case from its building to the end of its second step, the first that finds the
+    optimiser's state. A captured case ends with its capture.
 
     Raises:
         PeakwardError: a setting that is not covered.
@@ -49,8 +49,8 @@ def timeline(case: ModelCase) -> Timeline:
 
 
 def _rehearse(line: Timeline, plan: Plan, case: ModelCase) -> None:
-    """What rehearsals leave: the batch that the graph reads, workspaces of the stream they ran on,
-    and the optimiser's state. What they held meanwhile the capture holds too."""
+    """Adds the tensors that rehearsals leave: the batch that the graph reads, workspaces of the stream they
+    ran on, and the optimiser's state. The capture itself holds as much as the rehearsals did meanwhile."""
     n_tokens = plan.tokens * case.workload.accumulate
     for _ in ("ids",) if plan.cached else ("ids", "targets"):
         line.keep(line.op(n_tokens * TOKEN_ID_BYTES, category="inputs"))

@@ -37,7 +37,7 @@ class Lifetimes(NamedTuple):
     made: Sequence[int]
     last: Sequence[int]
     phases: Sequence[MemoryPhase]
-    """Of each operator."""
+    """The phase of each operator."""
 
     @classmethod
     def of(cls, tensors: Iterable[Tensor], phases: Sequence[MemoryPhase]) -> Self:
@@ -74,7 +74,7 @@ class Timeline:
 
     def __init__(self) -> None:
         self.phases: list[MemoryPhase] = []
-        """Of each operator."""
+        """The phase of each operator."""
         self._n_bytes: list[int] = []
         self._categories: list[Category] = []
         self._made: list[int] = []
@@ -94,7 +94,7 @@ class Timeline:
         return Lifetimes(self._n_bytes, self._categories, self._made, last, self.phases)
 
     def enter(self, phase: MemoryPhase) -> None:
-        """What comes next belongs to this phase."""
+        """Later operators belong to this phase."""
         self._phase = phase
 
     def op(self, n_bytes: int, *uses: int, category: Category = "temporaries") -> int:
@@ -186,7 +186,7 @@ class Timeline:
         self._recalled = []
 
     def mark(self) -> Mark:
-        """What comes next begins here."""
+        """The place at which later operators begin."""
         return Mark(len(self._last), len(self.phases), len(self._kept), len(self._gradients))
 
     def again(self, before: Mark, since: Mark, n: int, saved: Saved | None = None) -> int:

@@ -1,4 +1,4 @@
-"""What cuBLAS holds for itself."""
+"""The workspaces of cuBLAS."""
 
 from peakward.prediction.memory.timeline import Timeline
 
@@ -8,5 +8,5 @@ capability 9 (`getChosenWorkspaceSize` in ATen/cuda/CublasHandlePool.cpp)."""
 
 
 def workspace(line: Timeline) -> None:
-    """Of another thread or stream, from its first product on."""
+    """Adds the workspace of another thread or stream, which lasts from its first product on."""
     line.keep(line.op(WORKSPACE_BYTES, category="workspace"))

@@ -13,11 +13,11 @@ _NAMES = {
 
 
 SavedActivation = tuple[Value, ...]
-"""What came out of the first product, and its activation; of a lever's gating what it keeps."""
+"""The first product's result and its activation; the gating of a lever keeps its own."""
 
 
 def forward(on: Writer, plan: Plan, widened: Value) -> tuple[SavedActivation, Value]:
-    """What the first product gave, (…, d_ff) or of two packed side by side the gate first → (…, d_ff)."""
+    """Result of the first product, (…, d_ff), or two packed side by side with the gate first → (…, d_ff)."""
     if plan.gating is not None:
         kept, gated = plan.gating.forward(on, plan, widened)
         return kept, gated

@@ -1,4 +1,4 @@
-"""What scaled_dot_product_attention is given to add to the scores: nothing where it is causal."""
+"""The mask that scaled_dot_product_attention adds to the scores: none where it is causal."""
 
 from peakward.prediction.operators.causal_mask import causal_mask
 from peakward.prediction.operators.plan import Plan

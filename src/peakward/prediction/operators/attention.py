@@ -48,13 +48,13 @@ _BACKWARD: dict[Kernel, Callable[[Tape, Plan], None]] = {
 
 
 class SavedAttention(NamedTuple):
-    """What autograd keeps, as memory knows it; None where only time is asked for."""
+    """The tensors that autograd keeps; None where only time is asked for."""
 
     kept: SavedScores | SavedFused | None
 
 
 class Mixed(NamedTuple):
-    """What attention gives, what it keeps, and the locals that its caller holds on to."""
+    """Attention's result, the tensors that it keeps, and the locals that its caller holds on to."""
 
     saved: SavedAttention
     result: Value
@@ -62,7 +62,7 @@ class Mixed(NamedTuple):
 
 
 def forward(on: Writer, plan: Plan, packed: Value) -> Mixed:
-    """What the first projection gave → (batch, seq, heads · head_dim)."""
+    """Result of the first projection → (batch, seq, heads · head_dim)."""
     q, k = packed.viewed(queries(plan)), packed.viewed(new_keys(plan))
     if plan.turned_apart:
         q, k = rotation.forward(on, q, plan.stored), rotation.forward(on, k, plan.stored)
@@ -96,14 +96,14 @@ def backward(on: Writer, plan: Plan, saved: SavedAttention, gradient: Value) -> 
 
 @lru_cache(maxsize=64)
 def _strides(plan: Plan) -> Strides:
-    """Of the result, where nobody asks for the time: a timeline has many blocks of one plan."""
+    """Strides of the result, where only memory is asked for: a timeline has many blocks of one plan."""
     return _FORWARD[plan.attention](Tape(), plan)
 
 
 def _in_memory(
     on: Writer, plan: Plan, q: Value, k: Value, packed: Value
 ) -> tuple[SavedAttention, Value]:
-    """What the kernel keeps, and its result: (batch, heads, seq, head_dim)."""
+    """The tensors that the kernel keeps, and its result: (batch, heads, seq, head_dim)."""
     if on.line is None:
         return SavedAttention(None), Value(queries(plan))
     naive = plan.attention == "naive"

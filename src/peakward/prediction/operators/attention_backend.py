@@ -22,7 +22,7 @@ HOPPER: ComputeCapability = (9, 0)
 
 
 class Inputs(NamedTuple):
-    """What the choice depends on."""
+    """The inputs on which the choice depends."""
 
     dtype: str
     head_dim: int
@@ -36,7 +36,7 @@ class Inputs(NamedTuple):
 
 
 def inputs(case: ModelCase, dtype: str, compute_capability: ComputeCapability) -> Inputs:
-    """Of the attention of a case that computes in `dtype`."""
+    """The inputs of the attention of a case that computes in `dtype`."""
     shape, workload = case.model, case.workload
     decodes = workload.pass_ == "decode"
     reach = held_positions(shape, workload.seq_len)
@@ -53,7 +53,7 @@ def inputs(case: ModelCase, dtype: str, compute_capability: ComputeCapability) -
 
 
 def first_backend(given: Inputs) -> Backend:
-    """What `sdpa` runs."""
+    """The backend that `sdpa` runs."""
     order: tuple[Backend, ...] = ("flash", "efficient")
     if given.compute_capability[0] in (9, 10):
         order = ("cudnn", *order)
@@ -61,8 +61,7 @@ def first_backend(given: Inputs) -> Backend:
 
 
 def named_backend(backend: Backend, given: Inputs) -> Backend:
-    """That backend.
-
+    """Checks that this backend takes the inputs, and returns it.
     Raises:
         PeakwardError: it does not take the inputs; torch says "No available kernel".
     """

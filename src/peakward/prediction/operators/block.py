@@ -15,7 +15,7 @@ from peakward.prediction.operators.writer import Value, Writer
 
 
 class SavedHalf(NamedTuple):
-    """Of each part before the feed-forward network what autograd keeps."""
+    """The tensors that autograd keeps of each part before the feed-forward network."""
 
     attention_norm: SavedNorm
     qkv: SavedLinear
@@ -25,7 +25,7 @@ class SavedHalf(NamedTuple):
 
 
 class SavedBlock(NamedTuple):
-    """What autograd keeps of all parts."""
+    """The tensors that autograd keeps of all parts."""
 
     until: SavedHalf
     ff: SavedFeedForward | SavedExperts
@@ -76,7 +76,7 @@ def backward(on: Writer, plan: Plan, saved: SavedBlock, gradient: Value) -> Valu
 
 
 def _until_feed_forward(on: Writer, plan: Plan, x: Value) -> tuple[SavedHalf, Normed]:
-    """What is saved, and the residual stream between the two halves, normalised."""
+    """The saved tensors, and the normalised residual stream between the two halves."""
     layer, linear = layers(plan), products(plan)
     with on.module(f"{BLOCK}.attention_norm"):
         first = norms.forward(on, plan, x)

@@ -1,4 +1,4 @@
-"""What an operator is for: the categories by which a trace's operators are told apart."""
+"""The purpose of an operator: the categories by which a trace's operators are told apart."""
 
 from typing import Literal
 
@@ -79,9 +79,10 @@ _CATEGORIES: dict[str, Category] = {
 
 
 def category(name: str) -> Category:
-    """Of an operator of `op_graph`, by its name ("aten.mm"); all but those named are elementwise.
+    """The category of an operator of `op_graph` by its name ("aten.mm"); all that are not named are
+    elementwise.
 
-    Of a kernel that a compiler made it is that of its loop. An optimiser's `_foreach_` operators are
+    A compiler's kernel has the category of its loop. An optimiser's `_foreach_` operators are
     elementwise too: its phase says whose they are.
     """
     own = name.removeprefix("aten.")

@@ -76,7 +76,7 @@ def _expect_together(case: ModelCase, compute_capability: ComputeCapability) -> 
 
 
 def _expect_multiples(case: ModelCase) -> None:
-    """Of the sides of fp8 matrices cuBLAS takes no others."""
+    """Refuses sides of fp8 matrices that cuBLAS does not take."""
     shape = case.model
     heads = shape.n_heads + 2 * shape.n_kv_heads
     sides = {
@@ -95,14 +95,14 @@ def _expect_multiples(case: ModelCase) -> None:
 
 
 def _tokens(workload: Workload) -> dict[str, int]:
-    """Of one micro-batch, by their name."""
+    """The token counts of one micro-batch, by their name."""
     if workload.pass_ == "decode":
         return {"batch_size": workload.batch_size}
     return {"batch_size · seq_len": workload.batch_size * workload.seq_len}
 
 
 def _expect_sizes(case: ModelCase) -> None:
-    """Of smaller ones torch sees other layouts in the same strides, and some sums vanish."""
+    """Refuses smaller sizes, where torch sees other layouts in the same strides and some sums vanish."""
     shape, seq_len = case.model, case.workload.seq_len
     smallest = {
         "seq_len": (2, seq_len),

@@ -23,7 +23,7 @@ _MIXTURE = f"{BLOCK}.ff"
 
 
 class SavedRoute(NamedTuple):
-    """Of the router: what its product keeps, all likelihoods, the choice, and the division's
+    """Tensors that the router keeps: those of its product, all likelihoods, the choice, and the division's
     operands."""
 
     router: SavedLinear
@@ -34,7 +34,8 @@ class SavedRoute(NamedTuple):
 
 
 class SavedExperts(NamedTuple):
-    """What autograd keeps of all parts: both orders of the visits, the results and their weights."""
+    """The tensors that autograd keeps of all parts: both orders of the visits, the results and their
+    weights."""
 
     route: SavedRoute
     order: Value
@@ -91,8 +92,8 @@ def until_saved(on: Writer, plan: Plan, x: Value) -> SavedExperts:
 
 
 def result(plan: Plan) -> Operand:
-    """What is added: (batch, seq, d_model) in the compute type; under CUDA's autocast, which sums in
-    fp32, in that."""
+    """The term that is added: (batch, seq, d_model) in the compute type, or in fp32 under CUDA's autocast,
+    which sums in fp32."""
     return of_type(plan.hidden, FLOAT if sums_in_fp32(plan) else plan.compute)
 
 
@@ -130,7 +131,7 @@ def backward(on: Writer, plan: Plan, saved: SavedExperts, gradient: Value) -> Va
 
 
 def _until_saved(on: Writer, plan: Plan, x: Value) -> tuple[SavedExperts, tuple[Value, ...]]:
-    """What is saved, and what locals hold on to."""
+    """The saved tensors, and those that locals hold on to."""
     layer = layers(plan)
     router, logits = linear.forward(on, layer.router, x.viewed(_tokens(plan)))
     with on.module(_MIXTURE):

@@ -14,7 +14,7 @@ from peakward.records.op_graph import Operand
 
 
 class SavedFeedForward(NamedTuple):
-    """What autograd keeps of both products and between them."""
+    """The tensors that autograd keeps of both products and between them."""
 
     up: SavedLinear
     activation: SavedActivation
@@ -38,7 +38,7 @@ def until_saved(on: Writer, plan: Plan, x: Value) -> SavedFeedForward:
 
 
 def result(plan: Plan) -> Operand:
-    """What is added: (batch, seq, d_model) in the compute type."""
+    """The term that is added: (batch, seq, d_model) in the compute type."""
     return of_type(plan.hidden, plan.compute)
 
 

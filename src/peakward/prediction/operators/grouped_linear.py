@@ -51,7 +51,7 @@ def group_sizes(n_rows: int, n_groups: int) -> list[tuple[int, int]]:
 
 
 class SavedGroups(NamedTuple):
-    """What the products keep: their input, the weights, and in one kernel the ends of the groups."""
+    """Tensors that the products keep: their input, the weights, and in one kernel the ends of the groups."""
 
     layer: GroupedLinear
     x: Value

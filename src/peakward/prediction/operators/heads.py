@@ -34,21 +34,21 @@ def projected(plan: Plan) -> Operand:
 
 
 def like_queries(plan: Plan) -> Strides:
-    """Of a new tensor in the queries' layout: head by head where RoPE made them anew, else row by
+    """Strides of a new tensor in the queries' layout: head by head where RoPE made them anew, else row by
     row, as the projection gave them."""
     shape = queries(plan).shape
     return dense(shape) if plan.turned_apart else by_rows(shape)
 
 
 def packed(plan: Plan) -> Strides:
-    """Of queries, keys or values where the projection that makes all three left them."""
+    """Strides of queries, keys or values where the projection that makes all three left them."""
     shape = plan.shape
     heads = shape.n_heads + 2 * shape.n_kv_heads
     return swapped(dense((plan.batch, plan.seq, heads, shape.head_dim)), 1, 2)
 
 
 def product_flops(q: Operand, k: Operand) -> int:
-    """Of one product as large as the scores', by the queries and keys that the kernel gets."""
+    """FLOPs of one product as large as the scores', by the queries and keys that the kernel gets."""
     return 2 * math.prod(q.shape) * k.shape[2]
 
 

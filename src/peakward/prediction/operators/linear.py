@@ -33,7 +33,7 @@ class Linear(NamedTuple):
 
 
 class SavedLinear(NamedTuple):
-    """What the product keeps: its input, and weight and bias where they were cast."""
+    """Tensors that the product keeps: its input, and weight and bias where they were cast."""
 
     layer: Linear
     x: Value
@@ -61,7 +61,7 @@ def forward(
 
 
 def casts(on: Writer, layer: Linear, x: Value) -> SavedLinear:
-    """What comes before the product: weight, bias and x in the compute type."""
+    """Casts before the product: weight, bias and x in the compute type."""
     parameters = (layer.weight, layer.bias_vector) if layer.bias else (layer.weight,)
     with on.module(layer.module):
         cast = tuple(

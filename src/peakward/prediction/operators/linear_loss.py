@@ -18,11 +18,12 @@ PRODUCTS = {
     "peakward.linear_cross_entropy_recomputed": 1,
     "peakward.linear_cross_entropy_recomputed_backward": 3,
 }
-"""Of hidden and weight, or of as many multiplications: logits, and the gradients of both."""
+"""How many products of hidden and weight, or of as many multiplications: logits, and the gradients of
+both."""
 LEAST_BYTES, LEAST_TOKENS = 256 << 20, 4096
 """For a chunk of logits, or as many bytes as the weight has; of tokens the logits in 16 bits of so many."""
 COLUMNS, STEP = 16, 128
-"""Of a workspace's rows, and of tiles, the multiples that chunks are rounded up to."""
+"""Multiples that chunks are rounded up to: of a workspace's rows, and of tiles."""
 _NAME = "linear_cross_entropy"
 
 
@@ -74,8 +75,8 @@ def call_backward(tape: Tape, plan: Plan) -> tuple[Operand, Operand]:
 
 
 def kept(plan: Plan) -> tuple[Operand, ...]:
-    """What the operator makes for the backward pass, beside its operands in the recomputed one, and
-    the stream where all logits are there at once."""
+    """Tensors that the operator makes for the backward pass. The recomputed loss keeps its operands too,
+    and a loss with all logits at once the stream."""
     x, weight = operands(plan)
     if is_whole(plan):
         return x, slope(plan), tensor(FLOAT)

@@ -1,4 +1,4 @@
-"""What a loss scale adds to a step of fp16: torch's `GradScaler`, of a step without infinities.
+"""The operators that a loss scale adds to a step of fp16: torch's `GradScaler`, where no infinity is found.
 
 After Micikevicius et al. 2018, "Mixed precision training". The scale is a tensor of one element
 on the GPU. A step that finds an infinity leaves the optimiser's update out; that is not stated.
@@ -29,6 +29,6 @@ def unscale(tape: Tape, plan: Plan) -> None:
 
 
 def update(tape: Tape) -> None:
-    """Of the scale and of the steps since it grew, by whether an infinity was found."""
+    """Updates the scale and the steps since it grew, by whether an infinity was found."""
     since = tensor(INT32)
     tape.call("_amp_update_scale_", (_SCALAR, since, _SCALAR), (_SCALAR, since))

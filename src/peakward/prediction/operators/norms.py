@@ -20,12 +20,12 @@ class SavedNorm(NamedTuple):
 
 
 class Normed(NamedTuple):
-    """What a norm gives."""
+    """The results of a norm."""
 
     saved: SavedNorm
     y: Value
     total: Value
-    """What was normalised: the input, or the sum that a lever's norm made."""
+    """The tensor that was normalised: the input, or the sum that a lever's norm made."""
 
 
 def forward(on: Writer, plan: Plan, x: Value, *added: Value) -> Normed:
@@ -88,7 +88,7 @@ def _rms_norm_in_parts(tape: Tape, plan: Plan) -> None:
 
 
 def _rms_norm_in_parts_backward(tape: Tape, plan: Plan) -> None:
-    """Of w·(x·s), s = (mean(x²) + eps)^-½: each product and power by its own rule."""
+    """The backward pass of w·(x·s), s = (mean(x²) + eps)^-½: each product and power by its own rule."""
     weight = _weight(plan)
     wide = tape.cast(plan.hidden, FLOAT)
     tape.pointwise("mul", wide, wide)

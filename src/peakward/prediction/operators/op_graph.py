@@ -31,7 +31,7 @@ from peakward.records.op_graph import OpGraph
 
 
 class _Parts(NamedTuple):
-    """What `compile` compiles."""
+    """The parts that `compile` compiles."""
 
     block: Callable[[Tape, Plan], None]
     block_backward: Callable[[Tape, Plan], None]
@@ -153,7 +153,7 @@ def _update(tape: Tape, planned: Plan, optimizer: Implementation) -> None:
 
 
 def _accumulate(tape: Tape, planned: Plan) -> None:
-    """What each micro-batch but the first adds: to every gradient, and to the loss."""
+    """Adds each micro-batch but the first to every gradient and to the loss."""
     for weight in weights(planned):
         with tape.module(weight.module), tape.times(weight.n):
             tape.changed("add_", weight.tensor, weight.tensor)

@@ -1,4 +1,4 @@
-"""What a case fixes for all of its operators: sizes, types, and the kernel of its attention."""
+"""The sizes, types and attention kernel that a case fixes for all of its operators."""
 
 from typing import Literal, NamedTuple, get_args
 
@@ -35,8 +35,8 @@ _TYPES: dict[Precision, tuple[str, str]] = {
     "fp16-mixed": (FLOAT, HALF),
     "fp8": (FLOAT, BFLOAT),
 }
-"""What parameters are stored in, and what products are computed in; those of fp8 are of bf16
-numbers that are quantised for each product."""
+"""The types of parameters and of products. Products in fp8 have numbers in bf16 that are quantised for each
+product."""
 OwnKernel = Literal["own-triton", "own-hopper", "own-decode"]
 OWN_KERNELS: tuple[OwnKernel, ...] = get_args(OwnKernel)
 Kernel = Literal["naive", "flash-for-cpu"] | Backend | OwnKernel
@@ -54,7 +54,7 @@ _OWN: dict[Attention, OwnKernel] = {
 
 
 class Plan(NamedTuple):
-    """Of one micro-batch of a case."""
+    """The plan of one micro-batch of a case."""
 
     shape: ModelShape
     batch: int

@@ -21,11 +21,11 @@ class Products(NamedTuple):
 _PLAIN = Products(linear.forward, linear.casts, linear.backward)
 _FP8 = Products(fp8_linear.forward, fp8_linear.until_saved, fp8_linear.backward)
 _QUANTISED = _PLAIN._replace(forward=quantised_linear.forward)
-"""Of passes without gradients, which have but a forward one."""
+"""Products of passes without gradients, which have only a forward product."""
 
 
 def products(plan: Plan) -> Products:
-    """Of the blocks; the output layer's are always plain."""
+    """The products of the blocks; the output layer's are always plain."""
     if plan.quantised is not None:
         return _QUANTISED
     return _FP8 if plan.precision == "fp8" else _PLAIN

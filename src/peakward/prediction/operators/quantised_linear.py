@@ -18,10 +18,10 @@ _WARPS, _MOST_SPLITS = 8, 32
 
 
 class Cut(NamedTuple):
-    """Of a product."""
+    """The cut of a product."""
 
     rows: int
-    """Of x that one program takes: the weight is read once for so many."""
+    """Rows of x that one program takes: the weight is read once for so many."""
     n_splits: int
     """Programs that share the inputs of an output; more than one leave sums in fp32, added up after."""
 
@@ -46,7 +46,7 @@ def forward(on: Writer, layer: Linear, x: Value) -> tuple[SavedLinear, Value]:
 
 
 def cut(n_rows: int, n_in: int, n_out: int, *, bits: int, compute: str) -> Cut:
-    """Of n_rows of x in that type, in groups of no fewer than 64 inputs."""
+    """The cut of n_rows of x in that type, in groups of no fewer than 64 inputs."""
     n_tiles = -(-n_in // _TILE)
     if bits == 8 and n_rows <= 16 and compute != FLOAT:
         return _of_bytes(n_rows, n_tiles, n_out)

@@ -14,7 +14,7 @@ _SCALAR = tensor(FLOAT)
 
 
 class SavedLoss(NamedTuple):
-    """What the loss needs of the forward pass."""
+    """The tensors that the loss needs of the forward pass."""
 
     norm: SavedNorm
     head: SavedLinear | in_memory.SavedLoss | None

@@ -18,7 +18,7 @@ INT, INT32, INT8, UINT, BOOL = "int64", "int32", "int8", "uint64", "bool"
 FusedKind = Literal["pointwise", "inner_reduction", "outer_reduction"]
 """The loops of Inductor: over elements, or with a reduction along the last dimension or across it."""
 _WIDTH = (BOOL, INT, HALF, BFLOAT, FLOAT, DOUBLE)
-"""Of two types the later one is what torch promotes both to."""
+"""The types in torch's order of promotion: two types promote to the later one."""
 
 
 def tensor(dtype: str, *shape: int) -> Operand:

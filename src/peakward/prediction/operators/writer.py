@@ -49,7 +49,7 @@ class Writer:
         return _NO_MODULE if self.tape is None else self.tape.module(path)
 
     def times(self, n: int) -> Iterator[None]:
-        """What follows runs n times: for time it is written once, as so many."""
+        """Later operators run n times; for time they are written once, as so many."""
         if self.tape is None:
             yield from [None] * n
             return
@@ -112,7 +112,7 @@ class Writer:
         Writer(self.tape).call(name, inputs, outputs)
 
     def for_memory(self, inputs: Iterable[Value], outputs: Sequence[Operand]) -> tuple[Value, ...]:
-        """What there is in memory while a call runs, and what it makes there."""
+        """The tensors in memory while a call runs, and those that it makes there."""
         if self.line is None:
             return tuple([Value(each) for each in outputs])
         uses = [x.place for x in inputs if x.place is not None]

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class Attempts:
-    """What was refused so far, in order."""
+    """The refusals so far, in order."""
 
     def __init__(self) -> None:
         self._absent: list[Absent] = []

@@ -1,4 +1,4 @@
-"""What each lever would change by itself."""
+"""The change that each lever would make by itself."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -13,18 +13,19 @@ from peakward.records.lever import Lever
 from peakward.records.plan import Absent, Change, Forecast
 
 LEAST_GAIN = 1.01
-"""Of step times; less is no reason to pull a lever."""
+"""The least ratio of step times; less is no reason to pull a lever."""
 
 
 class Base(NamedTuple):
-    """What levers are pulled on."""
+    """The case that levers are pulled on."""
 
     case: ModelCase
     forecast: Forecast
 
 
 def changes(base: Base, on: Site) -> tuple[Change, ...]:
-    """Of each lever that makes another case of it; the greatest gain first, then what has none."""
+    """The change of each lever that makes another case of it; the greatest gain first, levers without one
+    last."""
     found = [change((each,), base, on) for each in LEVERS if _differs(each, base.case)]
     return tuple(sorted(found, key=lambda each: -gain(each)))
 

@@ -15,8 +15,8 @@ from peakward.records.lever import Lever
 from peakward.records.plan import Change
 
 SMALLER = (("bf16",), ("bf16", "int8-weights"), ("bf16", "int4-weights"))
-"""Of parameters fewer bytes: in bf16 8 with gradient and moments, where other precisions have 16; quantised,
-where there is no gradient."""
+"""Levers that leave parameters fewer bytes: bf16 has 8 with gradient and moments, where other precisions have
+16; quantised weights where there is no gradient."""
 
 
 class Composition(NamedTuple):

@@ -57,7 +57,7 @@ def forecast(case: ModelCase, on: Site) -> Forecast:
 
 
 class Timed(NamedTuple):
-    """What is known of how long a step takes."""
+    """The known figures of how long a step takes."""
 
     alone: StepTime | None
     communication: Communication | None
@@ -87,7 +87,7 @@ def _communication(
 
 
 def _step_s(time: StepTime | None, shared: Communication | None, on: Site) -> Interval | None:
-    """Of a group whose communication is not known, nothing is."""
+    """The time of a step; None for a group whose communication is not known."""
     if time is None or on.group is None:
         return None if time is None else time.step_s
     if shared is None:

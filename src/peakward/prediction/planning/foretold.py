@@ -1,4 +1,4 @@
-"""What pulling a lever is predicted to do to a case: the candidate's forecast over the base's."""
+"""The predicted effect of a lever on a case: the candidate's forecast over the base's."""
 
 from peakward.prediction.time.errors_seen import speedup
 from peakward.records.lever import Foretold
@@ -7,7 +7,7 @@ from peakward.records.memory import MemoryPrediction
 from peakward.records.plan import Absent, Forecast
 
 _FIGURES = {"step time": "time", "memory": "memory"}
-"""Of a forecast, those that a ratio needs, and the ratio of which they are."""
+"""The figures of a forecast that a ratio needs, and that ratio."""
 
 
 def foretold(base: Forecast, candidate: Forecast) -> Foretold:

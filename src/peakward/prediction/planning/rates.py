@@ -1,4 +1,4 @@
-"""What follows from a step's time: rates, device time, money and energy, each with its interval."""
+"""Figures that follow from a step's time: rates, device time, money and energy, each with its interval."""
 
 from peakward.prediction.planning.attempt import Attempts
 from peakward.prediction.planning.site import Site
@@ -32,13 +32,13 @@ def times(step_s: Interval | None, factor: float) -> Interval | None:
 
 
 def gpu_hours(tokens: float) -> float:
-    """Of a million tokens, per second of a step of so many; every GPU of a group has its own, so that
-    their number does not matter."""
+    """GPU hours of a million tokens, per second of a step of so many. Every GPU of a group has its own
+    tokens, so that their number does not matter."""
     return 1e6 / tokens / SECONDS_PER_HOUR
 
 
 def cost(tokens: float, step_s: Interval | None, on: Site) -> Interval | None:
-    """Of a million tokens; None without a price."""
+    """The cost of a million tokens; None without a price."""
     if on.price_per_gpu_hour is None:
         return None
     return times(step_s, on.price_per_gpu_hour * gpu_hours(tokens))

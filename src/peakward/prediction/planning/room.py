@@ -20,16 +20,16 @@ it left: four cases on an H200 had 0.957 to 1.784, sixteen decode steps on an H1
 
 
 class Room(NamedTuple):
-    """Of one GPU."""
+    """The room on one GPU."""
 
     needed_bytes: int
-    """Of compiled code and of CUDA graphs what the same step needs without."""
+    """Needed bytes. Compiled code and CUDA graphs have the figure of the same step without them."""
     fits: bool | None
     """None: the limit lies within what such steps have been seen to need."""
 
 
 def room(case: ModelCase, memory: MemoryPrediction, on: Site, attempts: Attempts) -> Room:
-    """Of one GPU. Near the limit the allocator returns what it has free, so that a case may fit that
+    """The room on one GPU. Near the limit the allocator returns what it has free, so that a case may fit that
     would have reserved more."""
     limit = on.limit_bytes(case.memory_limit_bytes)
     if memory.reserved_bytes is None:
@@ -43,7 +43,7 @@ def room(case: ModelCase, memory: MemoryPrediction, on: Site, attempts: Attempts
 
 
 def largest_batch_size(case: ModelCase, on: Site) -> int:
-    """Of one GPU; 0 where not a single sequence fits.
+    """The largest batch of one GPU; 0 where not a single sequence fits.
 
     Raises:
         PeakwardError: a setting whose memory is not predicted.
@@ -52,7 +52,7 @@ def largest_batch_size(case: ModelCase, on: Site) -> int:
 
 
 def longest_seq_len(case: ModelCase, on: Site) -> int:
-    """Of one GPU, with the case's batch; 0 where not even the shortest fits.
+    """The longest sequence on one GPU with the case's batch; 0 where not even the shortest fits.
 
     Raises:
         PeakwardError: a setting whose memory is not predicted, or lengths that vary.

@@ -22,7 +22,7 @@ class Site(NamedTuple):
     price_per_gpu_hour: float | None
 
     def limit_bytes(self, case_limit_bytes: int | None) -> int:
-        """What one GPU offers, or what the case allows itself of it."""
+        """Bytes that one GPU offers, or that the case allows itself."""
         offered = least_memory_bytes(self.device)
         return offered if case_limit_bytes is None else min(offered, case_limit_bytes)
 

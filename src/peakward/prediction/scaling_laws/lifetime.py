@@ -20,7 +20,7 @@ from peakward.records.errors import PeakwardError
 from peakward.records.plan import LifetimePlan, ScalingFit
 
 SERVING_FLOPS = 2
-"""Of a parameter and a served token."""
+"""FLOPs of a parameter and a served token."""
 
 
 def lifetime_optimal(

@@ -9,7 +9,7 @@ from peakward.prediction.scaling_laws.validate import refuse_unless_positive
 from peakward.records.plan import ScalingFit, TrainingPlan
 
 TRAINING_FLOPS = 6
-"""Of a parameter and a token: 2 forward, 4 backward."""
+"""FLOPs of a parameter and a token: 2 forward, 4 backward."""
 RULE_TOKENS = 20
 """Tokens a parameter of the rule of thumb: Chinchilla's own, 1.4e12 over 70e9."""
 

@@ -6,7 +6,7 @@ from peakward.records.errors import PeakwardError
 
 
 def refuse_unless_positive(value: float, name: str) -> None:
-    """Of sizes, budgets and rates.
+    """Refuses sizes, budgets and rates that are not positive.
 
     Raises:
         PeakwardError: zero, negative, infinite or not a number.
@@ -16,7 +16,7 @@ def refuse_unless_positive(value: float, name: str) -> None:
 
 
 def refuse_if_negative(value: float, name: str) -> None:
-    """Of prices and of what may be nothing.
+    """Refuses negative prices, and other figures that may be zero.
 
     Raises:
         PeakwardError: negative, infinite or not a number.

@@ -18,10 +18,10 @@ class AttentionModel(NamedTuple):
     flop_s: float
     """Seconds of a model FLOP of endless rows."""
     row_flop_s: float
-    """What is added to it, times the length."""
+    """Added to it, times the length."""
 
     def time_s(self, flops: float, seq_len: int) -> float:
-        """Of one call, from one launch to the next. `flops` as `records.rates.AttentionRate`."""
+        """Seconds of one call, from one launch to the next. `flops` as `records.rates.AttentionRate`."""
         return flops * (self.flop_s + self.row_flop_s / seq_len)
 
 

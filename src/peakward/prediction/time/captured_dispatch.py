@@ -1,4 +1,4 @@
-"""What replaying a captured step costs the host, in the units of `dispatch`."""
+"""The host's cost of replaying a captured step, in the units of `dispatch`."""
 
 from peakward.prediction.time import dispatch
 from peakward.records.case import ModelCase

@@ -1,4 +1,4 @@
-"""What issuing a step with compiled blocks costs the host, in the units of `dispatch`.
+"""The host's cost of issuing a step with compiled blocks, in the units of `dispatch`.
 
 A compiled block is one call in each direction: its guards are checked, its inputs and saved tensors
 handed over, and then its kernels launched from generated Python. What is outside is eager.
@@ -18,7 +18,7 @@ from peakward.records.op_graph import Operator, OpGraph
 LAUNCH = 1.0
 """One kernel out of generated code, with the tensor that it writes to."""
 CALL: dict[Phase, float] = {"forward": 25.5, "backward": 84.0}
-"""Of one block, or of the readout."""
+"""Units of one block, or of the readout."""
 
 
 def calls(case: ModelCase, graph: OpGraph, phase: Phase) -> float:

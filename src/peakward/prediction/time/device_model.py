@@ -1,4 +1,4 @@
-"""What the time model knows of one device, and from where: measured there, or stated by its maker."""
+"""The time model's figures of one device, and their source: measured there, or stated by its maker."""
 
 from typing import NamedTuple
 
@@ -13,9 +13,9 @@ from peakward.records.errors import PeakwardError
 from peakward.records.prediction import Source
 
 STATED_PRODUCT_SHARE = 0.88
-"""Of the datasheet's peak, at an endless product: 0.82 (fp32) to 0.92 (tf32) on an H200."""
+"""Share of the datasheet's peak at an endless product: 0.82 (fp32) to 0.92 (tf32) on an H200."""
 STATED_BANDWIDTH_SHARE = 0.88
-"""Of the datasheet's: a copy moves 4,220 of 4,800 GB/s on an H200."""
+"""Share of the datasheet's bandwidth: a copy moves 4,220 of 4,800 GB/s on an H200."""
 STATED_LAUNCH_S = 1.9e-6
 """From one small kernel to the next in a full queue: 1.87 µs on an H200."""
 STATED_START_S = {"fp32": 7.9e-6, "tf32": 5.9e-6, "bf16": 3.4e-6, "fp16": 3.4e-6, "fp8": 3.6e-6}

@@ -1,4 +1,4 @@
-"""What issuing a step costs the host, in units of a call that autograd records.
+"""The host's cost of issuing a step, in units of a call that autograd records.
 
 The unit is measured (`devices calibrate`: an addition of 16 × 16 elements that autograd records,
 again and again); a step's operators cost more, for they differ, their code is not in the caches,
@@ -30,7 +30,7 @@ SEGMENT = 87.0
 RECOMPUTED: dict[Checkpointing, float] = {"sqrt": 87.0, "every-block": 87.0, "selective": 350.0}
 """A block that is run again, beyond the operators; selective sees each in Python twice."""
 FORWARD_SHARE: dict[Checkpointing, float] = {"sqrt": 0.37, "every-block": 0.37, "selective": 0.5}
-"""Of both that falls in the forward pass, where hooks pack what is saved and selective sees each
+"""Share of both that falls in the forward pass, where hooks pack what is saved and selective sees each
 operator first. By time beyond the operators' own on a CPU (torch 2.13, 12 blocks of 32 wide, four
 runs): 0.33 to 0.39, selective 0.49 to 0.50. It matters where the device is busy with the optimiser
 meanwhile: with all of it in the backward pass 2.7B at 4 × 128, selective, was told 209 ms and took
@@ -62,14 +62,14 @@ def calls(case: ModelCase, graph: OpGraph, phase: Phase) -> float:
 
 
 def own_calls(graph: OpGraph, phase: Phase) -> float:
-    """What operators of Peakward's own cost beyond torch's."""
+    """Units that operators of Peakward's own cost beyond torch's."""
     found = (each for each in graph.operators if each.name in OPERATORS)
     n_calls = sum(each.count for each in found if each.phase == phase)
     return n_calls * (OWN_OPERATOR.get(phase, OPERATOR) - OPERATOR)
 
 
 def _recomputation(case: ModelCase, n_blocks: int) -> float:
-    """Of both passes; without gradients nothing is kept to be made anew."""
+    """Units of recomputation in both passes; without gradients nothing is made anew."""
     checkpointing = case.configuration.checkpointing
     if checkpointing == "none" or not case.workload.trains:
         return 0.0

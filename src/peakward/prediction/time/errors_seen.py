@@ -10,7 +10,7 @@ FACTORS: dict[tuple[Source, Waits], tuple[float, float]] = {
     ("datasheet", "device"): (0.77, 1.30),
     ("datasheet", "host"): (0.50, 2.00),
 }
-"""Of the predicted time, between which nine in ten measured ones lie. Calibrated: by the accuracy
+"""Factors of the predicted time, between which nine in ten measured times lie. Calibrated: by the accuracy
 benchmark on an H200 (`2026-11-22-h200-accuracy`) 113 of 120 cases and 43 of 47; factors fitted
 without a model hold 85 in a hundred of that model's. On an H100, which they had not seen, they hold 59 of
 62 and 48 of 51 (`2026-11-22-h100-accuracy`). A host is whichever it is: a datasheet's are wider than
@@ -18,7 +18,7 @@ what was found."""
 
 
 NEVER_MEASURED = (0.5, 2.0)
-"""Of the predicted time of a kernel that no stored result bears out: a half to twice."""
+"""Factors of the predicted time of a kernel that no stored result bears out: a half to twice."""
 
 
 def interval(
@@ -51,11 +51,11 @@ SPEEDUP_FACTORS: dict[tuple[Source, bool], tuple[float, float]] = {
     ("datasheet", True): (0.85, 1.20),
     ("datasheet", False): (0.65, 1.50),
 }
-"""Of a predicted ratio of two step times that differ by levers, by whether the device bounds both: 174
-pairs measured on an H200 (results/), mostly precisions and compilation (`tests/accuracy`). Calibrated
-nine in ten of them lie between 0.949 and 1.046 of what was predicted, or 0.75 and 1.33 where a host
-bounds one; by the datasheet, whose errors mostly cancel, between 0.966 and 1.109. It stands for one
-device, and so its own are taken wider."""
+"""Factors of a predicted ratio of two step times that differ by levers, by whether the device bounds both:
+174 pairs measured on an H200 (results/), mostly precisions and compilation (`tests/accuracy`). Calibrated
+nine in ten of them lie between 0.949 and 1.046 of what was predicted, or 0.75 and 1.33 where a host bounds
+one; by the datasheet, whose errors mostly cancel, between 0.966 and 1.109. It stands for one device, and so
+its own are taken wider."""
 
 
 def speedup(without: StepTime, with_levers: StepTime, ratio: float) -> Interval:

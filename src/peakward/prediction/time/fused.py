@@ -32,7 +32,7 @@ SINGLE_BLOCK_S = 3e-6
 
 
 class _Rate(NamedTuple):
-    """What bounds a kernel beside its bytes."""
+    """The rate that bounds a kernel beside its bytes."""
 
     name: str
     """An operator in it; the first that is found counts."""

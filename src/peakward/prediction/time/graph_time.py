@@ -25,7 +25,7 @@ from peakward.records.prediction import OperatorTime, PhaseTime, StepTime, Waits
 
 _Key = tuple[str, Phase, str | None, tuple[str, ...]]
 Units = Callable[[Phase], float]
-"""What the host needs for a phase, in units of a call (`dispatch`)."""
+"""The host's cost of a phase, in units of a call (`dispatch`)."""
 
 
 def graph_time(

@@ -34,7 +34,7 @@ class Groups(NamedTuple):
 
 
 def groups(operator: Operator) -> Groups:
-    """Of a call of `_grouped_mm`, from the shapes that it gets: rows, columns or k are cut."""
+    """The groups of a call of `_grouped_mm`, from the shapes that it gets: rows, columns or k are cut."""
     a, b = (each.shape for each in operator.inputs[:2])
     if len(a) == len(b) == 3:
         return Groups(a[0], a[1], b[2], a[2])

@@ -24,11 +24,11 @@ ELEMENTS_PER_SM_S = 350e9 / 132
 WIDENED_ELEMENTS_PER_SM_S = 165e9 / 132
 """A product of a bf16 half and an fp32 table: 155 to 165 · 10⁹ a second."""
 JOINED_ELEMENTS_PER_SM_S = 225e9 / 132
-"""Of the result of joining short rows, or parts of different layouts: 216 to 242 · 10⁹ a second."""
+"""Elements of the result of joining short rows, or parts of different layouts: 216 to 242 · 10⁹ a second."""
 
 
 class Kernel(NamedTuple):
-    """Of one operator."""
+    """The kernel of one operator."""
 
     factor: float
     """Time over a plain addition's of the same bytes."""
@@ -59,7 +59,7 @@ KERNELS: dict[str, Kernel] = {
 is two kernels, of which the second sums over rows; so is a bias's, which took 11 to 13 µs whatever
 its size from 2 to 17 MB."""
 LONG_ROW = 12_000
-"""Of a log-softmax; what is longer does not stay on the multiprocessor and is read again."""
+"""Elements of a log-softmax's row; a longer one does not stay on the multiprocessor and is read again."""
 LONG_ROW_FACTORS = {"_log_softmax": 1.95, "_log_softmax_backward_data": 1.55}
 """At GPT-2's 50,257."""
 FOREACH = {4: 1.15, 2: 1.35}

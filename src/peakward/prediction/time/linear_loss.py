@@ -21,11 +21,11 @@ _WHICH = {
     "recomputed": slice(1),
     "recomputed_backward": slice(3),
 }
-"""Of the logits, the stream's gradient and the weight's those that an operator multiplies."""
+"""Products that an operator multiplies: the logits, the stream's gradient and the weight's."""
 
 
 class LossTime(NamedTuple):
-    """Of one call."""
+    """The time of one call."""
 
     device_s: float
     n_launches: float
@@ -33,7 +33,7 @@ class LossTime(NamedTuple):
 
 
 def loss_time(operator: Operator, model: ProductModel, on: DeviceModel) -> LossTime:
-    """Of one of `PRODUCTS`; the model is of the type that it multiplies in."""
+    """The time of one of `PRODUCTS`; the model is of the type that it multiplies in."""
     kind = operator.name.removeprefix("peakward.linear_cross_entropy_")
     hidden, weight = operator.outputs if kind == "whole_backward" else operator.inputs[:2]
     (n_tokens, width), vocab = hidden.shape, weight.shape[0]

@@ -1,4 +1,4 @@
-"""What issuing a captured module's step costs the host, in units of a call that autograd records.
+"""The host's cost of issuing a captured module's step, in units of a call that autograd records.
 
 The reference decoder's costs of a block (`dispatch`) spread over what a block has: nine calls of
 modules, and some thirty operators in the forward pass, of which each makes about one node for the

@@ -32,7 +32,7 @@ _TYPES = {
 
 
 class OperatorCost(NamedTuple):
-    """Of one call."""
+    """The cost of one call."""
 
     device_s: float | None
     """From its launch to the next; None where the device's rate in its type is unknown."""
@@ -41,7 +41,7 @@ class OperatorCost(NamedTuple):
 
 
 def cost(operator: Operator, setting: Setting, on: DeviceModel) -> OperatorCost:
-    """Of an operator of such a step, as torch's kernels carry it out on a GPU."""
+    """The cost of an operator of such a step, as torch's kernels carry it out on a GPU."""
     name = operator.name.removeprefix("aten.")
     if name in _PRODUCTS or name == "_scaled_mm":
         return _product(operator, setting, on)
@@ -152,8 +152,8 @@ def _own_attention(operator: Operator, setting: Setting, on: DeviceModel) -> Ope
 def _attended(
     operator: Operator, on: DeviceModel, share: float, moved_bytes: int, n_launches: float
 ) -> OperatorCost:
-    """Of a share of the score matrix, at the calibrated kernel's rate. The record counts every product
-    of the kernel over all of it; a rate is of model FLOPs, without the scores made anew."""
+    """The cost of a share of the score matrix, at the calibrated kernel's rate. The record counts every
+    product of the kernel over all of it; a rate is of model FLOPs, without the scores made anew."""
     pass_, (q, k) = _pass_of(operator), _queries_and_keys(operator)
     model = on.attention.get((_TYPES.get(q.dtype, q.dtype), pass_))
     if model is None:
@@ -228,7 +228,7 @@ def _kernel(name: str, operator: Operator) -> Kernel | None:
 
 
 def _sums_over_rows(operator: Operator) -> bool:
-    """Of a matrix, as a bias's gradient does; not along each row."""
+    """Whether it sums a matrix over its rows, as a bias's gradient does, not along each row."""
     given = operator.inputs[0].shape
     return len(given) == 2 and all(each.shape != (given[0], 1) for each in operator.outputs)
 

@@ -39,7 +39,7 @@ OPERATORS = ATTENTION | LINEAR_LOSS | QUANTISED | PASSES.keys()
 NEVER_MEASURED = OPERATORS - TIMED
 """Attention but for what `is_guess` finds timed."""
 ATTENTION_LAUNCHES: dict[AttentionPass, float] = {"forward": 2.0, "backward": 3.0}
-"""Of the kernel for Hopper, whose programs draw tiles from a counter that is cleared first; backward
+"""Launches of the kernel for Hopper, whose programs draw tiles from a counter that is cleared first; backward
 the terms of each row, the kernel, and dq out of its sums. The portable ones
 are one launch forward and three backward, and have no sums; over a cache it is the kernel and what joins
 its parts."""
@@ -66,7 +66,7 @@ def is_guess(operator: Operator, setting: Setting, capability: ComputeCapability
 
 
 def attention_bytes(operator: Operator) -> int:
-    """What one call moves at least, the sums of its own included."""
+    """Bytes that one call moves at least, with its own sums."""
     moved = operator.bytes_read + operator.bytes_written
     if not operator.name.endswith("_backward"):
         return moved

@@ -33,11 +33,11 @@ _NARROW: tuple[Tile, ...] = (
     (160, 256),
     (192, 192),
 )
-"""Of 16-bit types and fp8."""
+"""Tiles of 16-bit types and fp8."""
 
 
 class Kernel(NamedTuple):
-    """What is the same for every device: how a type's kernels lose time."""
+    """The losses of a type's kernels, which are the same on every device."""
 
     tiles: tuple[Tile, ...]
     """Each also turned."""
@@ -45,7 +45,7 @@ class Kernel(NamedTuple):
     """A tile of a × b runs at 1 / (1 + edge·(1/a + 1/b)) of the rate: it loads (a + b)·k elements
     for a·b·k multiply-adds."""
     prologue: int
-    """What filling and emptying the pipeline costs, in steps of k."""
+    """The cost of filling and emptying the pipeline, in steps of k."""
     item_bytes: int
 
 
@@ -74,12 +74,12 @@ product), or a weight of 10,240 × 2,560 would be read by 40 of 132 multiprocess
 what follows was fitted to sixteen decode steps in a CUDA graph on an H100, of four models
 (`2026-11-22-h100-bench-decode`)."""
 FEW_ROWS_BANDWIDTH = 0.9
-"""Of a copy's: with a copy's the steps in bf16 came out 4% to 13% too short."""
+"""Share of a copy's bandwidth: with all of it the steps in bf16 came out 4% to 13% too short."""
 FEW_ROWS_START_S = 3.8e-6
 """At most, whatever the type: with the 8 µs of fp32's large products the steps in fp32 came out 16% and
 26% too long."""
 SHORTEST_PART = 256
-"""Of k."""
+"""The shortest part of k."""
 
 
 class ProductModel(NamedTuple):
@@ -87,7 +87,7 @@ class ProductModel(NamedTuple):
 
     kernel: Kernel
     flops_per_s: float
-    """Of an endless product: what remains when tiles, waves and the start cost nothing."""
+    """The rate of an endless product, where tiles, waves and the start cost nothing."""
     start_s: float
     """Before and after the multiplication: launch, first loads, last stores."""
     n_sms: int
@@ -106,12 +106,12 @@ class ProductModel(NamedTuple):
         return min(self.start_s, FEW_ROWS_START_S) if m <= FEW_ROWS else self.start_s
 
     def compute_s(self, m: int, n: int, k: int, batch: int = 1) -> float:
-        """Of the tile that ends first; of few rows each tile's sum over k is shared out among the
+        """Seconds with the tile that ends first. With few rows each tile's sum over k is shared out among the
         multiprocessors that would have none."""
         return _compute_s(self, m, n, k, batch)
 
     def memory_s(self, m: int, n: int, k: int, batch: int = 1) -> float:
-        """Of both operands read and the result written, once each."""
+        """Seconds to read both operands and write the result, once each."""
         elements = batch * (m * k + k * n + m * n)
         share = FEW_ROWS_BANDWIDTH if m <= FEW_ROWS else 1.0
         return elements * self.kernel.item_bytes / (share * self.bytes_per_s)
@@ -129,7 +129,7 @@ class ProductModel(NamedTuple):
         return n_tiles * n_parts, math.ceil(k / n_parts)
 
     def waves_s(self, a: int, b: int, n_tiles: int, k: int) -> float:
-        """Of n_tiles tiles of (a, b), over k, in whole rounds."""
+        """Seconds of n_tiles tiles of (a, b), over k, in whole rounds."""
         waves = math.ceil(n_tiles / self.n_sms)
         tile_flops = 2 * a * b * (k + self.kernel.prologue)
         slowdown = 1 + self.kernel.edge * (1 / a + 1 / b)

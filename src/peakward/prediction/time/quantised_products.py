@@ -22,12 +22,12 @@ SHARES: dict[int, dict[int, float]] = {
     8: {1: 0.83, 16: 0.82, 32: 0.6, 64: 0.45},
     4: {8: 0.84, 16: 0.61, 32: 0.51, 64: 0.38},
 }
-"""Of a copy's bandwidth, by bits and by rows that a program takes. Of int8 and 32 rows it lies between its
-neighbours."""
+"""Share of a copy's bandwidth, by bits and by rows that a program takes. That of int8 and 32 rows lies
+between its neighbours."""
 
 
 class ProductTime(NamedTuple):
-    """Of one call."""
+    """The time of one call."""
 
     device_s: float
     n_launches: float

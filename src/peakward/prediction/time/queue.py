@@ -25,7 +25,7 @@ class Stretch(NamedTuple):
 
     n_launches: int
     host_s: float
-    """Of all together; so is the device's."""
+    """Seconds of all launches together; the device's too."""
     device_s: float
     n_waits: int = 0
     """Times that the host needs a value from the device before it can go on, evenly among the

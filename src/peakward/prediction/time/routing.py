@@ -17,7 +17,7 @@ RADIX_LAUNCHES = 12.0
 """CUB's, 8 bits of an int64 in each of 8 passes, with the numbering, a histogram, its sums and a
 fill. Each pass reads and writes keys and indices."""
 TOPK_LAUNCHES = 2.0
-"""What is chosen from a row, then in order."""
+"""Launches to choose from a row, and then to bring the choice in order."""
 BY_ROWS = ("index_select", "index_add", "scatter")
 """Element by element: each finds the place of its row first."""
 
@@ -37,7 +37,7 @@ def routing(name: str, operator: Operator, on: DeviceModel) -> tuple[float, floa
 
 
 def _sort(operator: Operator, on: DeviceModel) -> tuple[float, float]:
-    """Of one row."""
+    """The time and launches to sort one row."""
     n_launches = RADIX_LAUNCHES
     if operator.inputs[0].shape[-1] <= SHORT_SORT:
         n_launches = SHORT_SORT_LAUNCHES

@@ -1,4 +1,4 @@
-"""What of a step is in no operator's record and yet decides how long it takes."""
+"""The settings of a step that are in no operator's record and yet decide how long it takes."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -10,10 +10,10 @@ from peakward.records.op_graph import ModuleCapture, Operator
 
 
 class Setting(NamedTuple):
-    """Of a whole step."""
+    """The settings of a whole step."""
 
     n_rows: frozenset[int]
-    """Of linear layers' products in one forward pass: tokens, and what each expert of several has."""
+    """Rows of linear layers' products in one forward pass: tokens, and those of each expert of several."""
     tf32: bool
     """Whether fp32 products are."""
     scattered_share: Callable[[Operator], float]
@@ -23,7 +23,7 @@ class Setting(NamedTuple):
     counts_steps_on_host: bool
     """Whether the optimiser's step counts are no tensors of the device."""
     window: int | None
-    """Of attention, which Peakward's own kernels keep to."""
+    """The window of attention, which Peakward's own kernels keep to."""
     for_hopper: bool
     """Whether Peakward's own kernels of attention are."""
 

@@ -11,7 +11,7 @@ from typing import NamedTuple, Self
 from peakward.records.calibration import Traffic, TrafficRate
 
 N_TENSORS: dict[Traffic, int] = {"copy": 2, "add": 3}
-"""That one call of each operation moves."""
+"""The number of tensors that one call of each operation moves."""
 FULL = 1.25
 """Launches from which on a kernel's time is all in what it moves, as far as a factor on it says."""
 
@@ -25,7 +25,7 @@ class TrafficCurve(NamedTuple):
 
     @classmethod
     def measured(cls, rates: Iterable[TrafficRate], operation: Traffic = "add") -> Self:
-        """Of additions: two tensors read and one written, as most operators do. Or of copies."""
+        """The curve of additions, which read two tensors and write one as most operators do, or of copies."""
         points = sorted(
             (N_TENSORS[operation] * each.size_bytes, each.bytes_per_s)
             for each in rates
@@ -44,7 +44,7 @@ class TrafficCurve(NamedTuple):
 
     @property
     def launch_s(self) -> float:
-        """Of a call that moves next to nothing."""
+        """The time of a call that moves next to nothing."""
         return self.call_s[0]
 
     def slowed_s(self, factor: float, moved_bytes: float) -> float:

@@ -11,7 +11,7 @@ from peakward.records.op_graph import Operand
 
 
 class SavedAttention(NamedTuple):
-    """What the backward pass takes."""
+    """Buffers that the backward pass reads."""
 
     packed: Buffer
     turned: tuple[Buffer, ...]

@@ -20,7 +20,7 @@ from peakward.records.op_graph import Operand
 
 
 class SavedBlock(NamedTuple):
-    """What the forward graph gives beside its result."""
+    """Buffers that the forward graph returns beside its result."""
 
     attention_norm: SavedNorm
     qkv: SavedLinear
@@ -92,7 +92,7 @@ def backward(line: Timeline, plan: Plan, saved: SavedBlock, gradient: int, *, tu
 
 
 def _activated(graph: Graph, plan: Plan, both: Buffer) -> Buffer:
-    """What the first product of the feed-forward network gave → what goes into the second."""
+    """Result of the feed-forward network's first product → input of the second."""
     if plan.gating is None:
         return graph.fused(both, writes=_gated(plan))
     on = GraphWriter(graph)

@@ -120,7 +120,7 @@ class GraphWriter(Writer):
         self._graph = graph
         self._buffers: list[Buffer] = []
         self.gradients: list[Buffer] = []
-        """Of parameters, in their order."""
+        """Gradients of the parameters, in their order."""
 
     def value(self, buffer: Buffer, operand: Operand) -> Value:
         """A buffer as an operator reads it."""

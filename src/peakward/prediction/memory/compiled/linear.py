@@ -10,7 +10,7 @@ from peakward.records.op_graph import Operand
 
 
 class SavedLinear(NamedTuple):
-    """What the products of the backward pass take: the input, and the weight where it was cast."""
+    """Operands of the backward pass's products: the input, and the weight where it was cast."""
 
     layer: Linear
     x: Buffer

@@ -104,7 +104,7 @@ def _mixed(
 
 
 def parts_of_weights(graph: Graph, plan: Plan, *normed: Normed) -> tuple[Buffer, ...]:
-    """Of each weight's gradient the sums over parts of the rows, in one kernel."""
+    """The sums over parts of the rows for each weight's gradient, in one kernel."""
     parts = (norms.partial_sums(plan, norms.PART_ROWS),) * len(normed)
     return graph.fused_several(*(each for one in normed for each in one.reads), writes=parts)
 

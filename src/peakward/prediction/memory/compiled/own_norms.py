@@ -16,7 +16,7 @@ class Between(NamedTuple):
     narrow: Buffer
     """In the compute type."""
     parts: tuple[Buffer, ...]
-    """What it is the sum of: one where the norm's kernel made the sum."""
+    """The terms of the sum: one where the norm's kernel made the sum."""
     weight: Buffer
     """The second norm's weight's gradient."""
 

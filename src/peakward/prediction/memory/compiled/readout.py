@@ -14,7 +14,7 @@ from peakward.prediction.operators.tape import FLOAT, tensor
 
 
 class SavedReadout(NamedTuple):
-    """What the forward graph gives beside the loss."""
+    """Buffers that the forward graph returns beside the loss."""
 
     norm: SavedNorm
     head: SavedLinear | None

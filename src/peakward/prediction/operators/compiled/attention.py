@@ -31,7 +31,7 @@ KERNELS = tuple(_FORWARD)
 
 
 def forward(tape: Tape, plan: Plan) -> Operand:
-    """What the first projection gave → (batch, seq, heads · head_dim)."""
+    """Result of the first projection → (batch, seq, heads · head_dim)."""
     if plan.rotation is None:
         angles = _angles(plan)
         for part in _turned_at_once(plan):

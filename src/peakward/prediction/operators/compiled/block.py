@@ -51,7 +51,7 @@ def backward(tape: Tape, plan: Plan) -> None:
 
 
 def _activated(tape: Tape, plan: Plan) -> Operand:
-    """What the first product gave → what goes into the second."""
+    """Result of the first product → input of the second."""
     gated, both = _activations(plan)
     if plan.gating is not None:
         return activation.forward(Writer(tape), plan, Value(both))[1].operand

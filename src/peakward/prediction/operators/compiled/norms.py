@@ -22,7 +22,7 @@ class Normed(NamedTuple):
     """A norm of the residual stream: what its gradient and its weight's gradient are made from."""
 
     gradient: Operand
-    """Of what it gave."""
+    """The gradient of its result."""
     added: tuple[Operand, ...] = ()
     """To the stream before it, without being stored."""
 
@@ -106,7 +106,7 @@ def mixes(plan: Plan) -> bool:
 
 
 def sum_parts(tape: Tape, plan: Plan, *norms: Normed) -> None:
-    """Of all these weights' gradients in one kernel, part by part of the rows."""
+    """Sums the gradients of all these weights in one kernel, part by part of the rows."""
     inputs = [plan.hidden]
     for each in norms:
         inputs += _read(plan, each)

@@ -81,5 +81,5 @@ def _targets(plan: Plan) -> Operand:
 
 
 def _target_bytes(plan: Plan) -> int:
-    """Of each row of the logits, its target's element."""
+    """Bytes of the target's element of each row of the logits."""
     return tensor(plan.compute, plan.tokens).n_bytes
