@@ -7,8 +7,7 @@ from peakward.prediction.time.errors_seen import LEVEL
 from peakward.records import codec
 from peakward.records.calibration import Calibration
 from peakward.records.study import Study
-from peakward.tune.expectations import Expectations
-from peakward.tune.forecasts import Forecasts
+from peakward.tune.forecasts import Expectations, Forecasts
 from peakward.tune.lever_ledger import Tried, lever_ledger
 from peakward.tune.trials import held_to
 from stored_results import index

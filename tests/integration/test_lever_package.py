@@ -151,7 +151,7 @@ SEARCH_PROGRAM = """
 import peakward as pw
 from peakward.levers.catalogue import lever, pull
 from peakward.records.measurement import Environment
-from peakward.tune.expectations import Expectations
+from peakward.tune.forecasts import Expectations
 from peakward.tune.forecasts import Forecasts
 
 here = Environment(

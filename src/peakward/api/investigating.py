@@ -24,10 +24,9 @@ from peakward.records.finding import Diagnosis
 from peakward.records.lever import Lever, NumericsClass, Objective
 from peakward.records.study import Study
 from peakward.store import artefacts
-from peakward.tune.aim import Aim
-from peakward.tune.budget import Budget
 from peakward.tune.costs import HEADLINE
-from peakward.tune.investigation import Investigation
+from peakward.tune.investigation import Aim, Investigation
+from peakward.tune.ledger import Budget
 from peakward.tune.run import OnPrediction
 from peakward.tune.run import investigate as investigated
 

@@ -10,7 +10,7 @@ import tyro
 from peakward.api.cases import MAX_STEPS
 from peakward.api.machine import runnable, this_machine
 from peakward.api.measuring import grid
-from peakward.cli import options, output, values, watch
+from peakward.cli import options, output, parse, watch
 from peakward.cli.vocabulary import CaseOptions, Cases, ResultOptions, Results, option
 from peakward.records.case import Case
 from peakward.records.measurement import Environment, Protocol
@@ -81,20 +81,20 @@ def _left_out(reason: str) -> str:
 def _protocols(given: Options) -> tuple[Protocol, ...]:
     fields: dict[str, int | float] = {}
     if given.steps is not None:
-        steps = values.whole(given.steps, "--steps", low=1, high=MAX_STEPS)
+        steps = parse.whole(given.steps, "--steps", low=1, high=MAX_STEPS)
         fields |= {"min_steps": steps, "max_steps": steps}
     if given.timeout is not None:
-        fields["timeout_s"] = values.duration_s(given.timeout, "--timeout")
+        fields["timeout_s"] = parse.duration_s(given.timeout, "--timeout")
     return tuple(
         msgspec.structs.replace(Protocol(), warmup_steps=_warmup(text), **fields)
-        for text in values.split(given.warmup, "--warmup")
+        for text in parse.split(given.warmup, "--warmup")
     )
 
 
 def _warmup(text: str) -> int | None:
     if text == "until-steady":
         return None
-    return values.whole(text, "--warmup", low=0, high=MAX_STEPS)
+    return parse.whole(text, "--warmup", low=0, high=MAX_STEPS)
 
 
 def _dry_run(

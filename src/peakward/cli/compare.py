@@ -6,7 +6,7 @@ import msgspec
 import tyro
 
 from peakward.api import stored
-from peakward.cli import output, values
+from peakward.cli import output, parse
 from peakward.cli.vocabulary import ResultOptions, Results, option, required
 from peakward.records.errors import PeakwardError
 from peakward.records.study import Study
@@ -41,7 +41,7 @@ def main(options: Options, command: str) -> int:
             f"expected two studies to compare, got {len(options.studies)}: "
             "name the one before and the one after"
         )
-    threshold = values.share(options.threshold, "--threshold")
+    threshold = parse.share(options.threshold, "--threshold")
     targets = output.targets(options.results)
     before, after = (stored.load(reference, options.results.db) for reference in options.studies)
     comparison.refuse_to_mix(before, after, across=options.across)

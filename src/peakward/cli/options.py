@@ -24,7 +24,7 @@ from peakward.api.cases import (
     model,
 )
 from peakward.api.cases import settings as settings_of
-from peakward.cli import values
+from peakward.cli import parse
 from peakward.cli.vocabulary import ShapeOptions, WorkOptions
 from peakward.levers.catalogue import with_settings
 from peakward.records import check
@@ -164,7 +164,7 @@ def shapes(options: ShapeOptions, default: str) -> tuple[ModelShape, ...]:
 
 
 def _names(options: ShapeOptions, default: str) -> tuple[str, ...]:
-    return values.split(default if options.model is None else options.model, "--model")
+    return parse.split(default if options.model is None else options.model, "--model")
 
 
 def settings(texts: Iterable[str], option: str) -> dict[str, Any]:
@@ -173,12 +173,12 @@ def settings(texts: Iterable[str], option: str) -> dict[str, Any]:
     Raises:
         PeakwardError: neither a lever nor a field, not a value of it, or one field set twice.
     """
-    return settings_of((item for text in texts for item in values.split(text, option)), option)
+    return settings_of((item for text in texts for item in parse.split(text, option)), option)
 
 
 def levers(texts: Iterable[str]) -> tuple[Lever, ...]:
     """The levers named in comma lists, each once."""
-    return levers_named(name for text in texts for name in values.split(text, "--lever"))
+    return levers_named(name for text in texts for name in parse.split(text, "--lever"))
 
 
 def _settings(options: WorkOptions, start: dict[str, Any]) -> list[dict[str, Any]]:
@@ -188,7 +188,7 @@ def _settings(options: WorkOptions, start: dict[str, Any]) -> list[dict[str, Any
         text = getattr(options, field)
         if text is None:
             continue
-        axes.append([(field, field_value(field, item)) for item in values.split(text, option)])
+        axes.append([(field, field_value(field, item)) for item in parse.split(text, option)])
     made = []
     for choice in product(*axes):
         fields = dict(start)
@@ -203,9 +203,9 @@ def _workloads(options: WorkOptions, defaults: Defaults) -> list[Workload]:
     lengths = defaults.seq_len if options.seq_len is None else options.seq_len
     passes: list[Pass] = [
         check.one_of(name, get_args(Pass), "a pass")  # type: ignore[misc]
-        for name in values.split(options.pass_, "--pass")
+        for name in parse.split(options.pass_, "--pass")
     ]
-    seed = values.whole(options.seed, "--seed", low=0, high=MAX_SEED)
+    seed = parse.whole(options.seed, "--seed", low=0, high=MAX_SEED)
     return [
         Workload(batch_size=batch, seq_len=length, pass_=pass_, accumulate=accumulate, seed=seed)
         for pass_, length, batch, accumulate in product(
@@ -219,20 +219,20 @@ def _workloads(options: WorkOptions, defaults: Defaults) -> list[Workload]:
 
 def sizes(text: str, option: str, high: int) -> list[int]:
     """Positive whole numbers from a comma list."""
-    return [values.whole(item, option, low=1, high=high) for item in values.split(text, option)]
+    return [parse.whole(item, option, low=1, high=high) for item in parse.split(text, option)]
 
 
 def memory_limits(text: str) -> list[int]:
     """Bytes from a comma list in GiB."""
     return [
-        values.memory_bytes(item, "--memory-limit") for item in values.split(text, "--memory-limit")
+        parse.memory_bytes(item, "--memory-limit") for item in parse.split(text, "--memory-limit")
     ]
 
 
 def _sizes_of(options: ShapeOptions) -> dict[str, int]:
     """The parts of the shape that the options replace."""
     return {
-        part: values.whole(text, "--" + part.replace("_", "-"), low=1, high=high)
+        part: parse.whole(text, "--" + part.replace("_", "-"), low=1, high=high)
         for part, high in SHAPE_BOUNDS.items()
         if (text := getattr(options, part)) is not None
     }

@@ -1,8 +1,9 @@
-"""Command-line words to a command's options, with every complaint on one line."""
+"""Command-line words to a command's options, and one word to one value: a complaint is one line."""
 
 import contextlib
 import io
 import itertools
+import math
 import re
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -11,10 +12,11 @@ from typing import TypeVar
 import msgspec
 import tyro
 
+from peakward.records import check
+from peakward.records.check import GIB
 from peakward.records.errors import PeakwardError
 
 Options = TypeVar("Options", bound=msgspec.Struct)
-
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _FRAME = " │╭╮╰╯|+"
 _RULE = re.compile(r"[─-]*")
@@ -71,3 +73,74 @@ def _one_line(box: str) -> str:
     body = itertools.dropwhile(_RULE.fullmatch, lines[1:])
     paragraph = itertools.takewhile(lambda line: not _RULE.fullmatch(line), body)
     return " ".join(" ".join(paragraph).split()).rstrip(".")
+
+
+MAX_BUDGET_S = 7 * 86_400.0
+_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def split(text: str, option: str) -> tuple[str, ...]:
+    """A comma list's items, each once, in the order given."""
+    items = tuple(dict.fromkeys(item.strip() for item in text.split(",")))
+    if "" in items:
+        raise PeakwardError(f"expected a value or a comma list for {option}, got {text!r}")
+    return items
+
+
+def whole(text: str, option: str, *, low: int, high: int) -> int:
+    """A whole number between two bounds, both allowed; `_` may group digits."""
+    # More digits than any bound has: int() refuses 4,300 of them with an error of its own.
+    plausible = re.fullmatch(r"[+-]?[0-9_]{1,20}", text)
+    try:
+        number = int(text) if plausible else None
+    except ValueError:
+        number = None
+    if number is None or not low <= number <= high:
+        raise PeakwardError(
+            f"expected a whole number from {low:,} to {high:,} for {option}, got {text[:40]!r}"
+        )
+    return number
+
+
+def memory_bytes(text: str, option: str) -> int:
+    """Bytes of a size written in GiB."""
+    size = _number(text)
+    if size is None or not 2**-10 <= size <= 2**20:
+        raise PeakwardError(
+            f"expected a size in GiB from 1/1024 to 1,048,576 for {option}, got {text[:40]!r}: "
+            "for example 24 or 0.5"
+        )
+    return round(size * GIB)
+
+
+def duration_s(text: str, option: str) -> float:
+    """Seconds of "90", "90s", "5m" or "1h"."""
+    match = re.fullmatch(r"([0-9.]+)\s*([smh]?)", text.strip())
+    amount = _number(match[1]) if match else None
+    seconds = amount * _SECONDS[match[2]] if match and amount is not None else math.nan
+    if not 1.0 <= seconds <= MAX_BUDGET_S:
+        raise PeakwardError(
+            f"expected a time from 1s to 168h for {option}, got {text[:40]!r}: for example 90s, 5m or 1h"
+        )
+    return seconds
+
+
+def share(text: str, option: str) -> float:
+    """A part of one, written "0.03" or "3%"."""
+    number = _number(text.removesuffix("%"))
+    value = number / 100 if number is not None and text.endswith("%") else number
+    return check.share(text if value is None else value, option, example="0.03 or 3%")
+
+
+def amount(text: str, option: str, *, high: float) -> float:
+    """A sum of money, 0 or more."""
+    number = _number(text)
+    return check.amount(text if number is None else number, option, high=high)
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None

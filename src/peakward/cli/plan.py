@@ -21,7 +21,7 @@ from peakward.api.predictions import (
     read_calibration,
     sites,
 )
-from peakward.cli import options, output, values
+from peakward.cli import options, output, parse
 from peakward.cli.vocabulary import ViewOptions, Views, Work, WorkOptions, option
 from peakward.levers.registry import AXES
 from peakward.prediction.planning.site import Site
@@ -102,7 +102,7 @@ def main(given: Options, command: str) -> int:
     # new ones took 15% to 25% of a plan.
     gc.set_threshold(100_000)
     where = sites(
-        values.split(given.device, "--device"),
+        parse.split(given.device, "--device"),
         calibration=None
         if given.calibration is None
         else read_calibration(Path(given.calibration)),
@@ -137,14 +137,14 @@ def _serve(given: Options, where: Sequence[Site], command: str) -> int:
 
 
 def _group(gpus: str, parallel: str | None) -> Group | None:
-    n_gpus = values.whole(gpus, "--gpus", low=1, high=MAX_GPUS)
+    n_gpus = parse.whole(gpus, "--gpus", low=1, high=MAX_GPUS)
     if parallel is not None:
         check.one_of(parallel, get_args(Parallel), "a value of --parallel")
     return gpu_group(n_gpus, cast(Parallel | None, parallel))
 
 
 def _prices(text: str) -> tuple[float, ...]:
-    return tuple(values.amount(each.strip(), "--price", high=MAX_PRICE) for each in text.split(","))
+    return tuple(parse.amount(each.strip(), "--price", high=MAX_PRICE) for each in text.split(","))
 
 
 def _planned(
@@ -176,7 +176,7 @@ def _planned(
     workload = ServingWorkload(
         batch_size=batch_size,
         prompt_len=prompt_len,
-        output_len=values.whole(serving.output_len, "--output-len", low=2, high=MAX_SEQ_LEN),
+        output_len=parse.whole(serving.output_len, "--output-len", low=2, high=MAX_SEQ_LEN),
         weights=_weights(work.weights, compute),
         cache_type=cast(
             CacheType,
@@ -215,7 +215,7 @@ def _weights(text: str | None, compute: ComputeType) -> WeightFormat:
         return WeightFormat(type="fp32" if compute == "tf32" else compute)
     kind, colon, group = text.partition(":")
     check.one_of(kind, get_args(WeightType), "a value of --weights")
-    size = values.whole(group, "--weights TYPE:GROUP", low=1, high=MAX_GROUP) if colon else None
+    size = parse.whole(group, "--weights TYPE:GROUP", low=1, high=MAX_GROUP) if colon else None
     return WeightFormat(type=cast(WeightType, kind), group_size=size)
 
 
@@ -230,8 +230,8 @@ def _speculation(serving: ServingOptions) -> Speculation | None:
         return None
     return Speculation(
         draft=model(serving.draft),
-        draft_len=values.whole(serving.draft_len or "4", "--draft-len", low=1, high=MAX_DRAFT),
-        acceptance_rate=values.share(serving.acceptance or "0.7", "--acceptance"),
+        draft_len=parse.whole(serving.draft_len or "4", "--draft-len", low=1, high=MAX_DRAFT),
+        acceptance_rate=parse.share(serving.acceptance or "0.7", "--acceptance"),
     )
 
 

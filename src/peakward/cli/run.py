@@ -10,7 +10,7 @@ import tyro
 from peakward.api.investigating import DEFAULT_BUDGET_S, aim, carry_out, investigation
 from peakward.api.machine import Machine, this_machine
 from peakward.api.reproduce import to_command
-from peakward.cli import options, output, values, watch
+from peakward.cli import options, output, parse, watch
 from peakward.cli.vocabulary import CaseOptions, Cases, ResultOptions, Results, option
 from peakward.records.case import LeverCase
 from peakward.records.plan import DryRun, Forecast, PlannedStep
@@ -91,18 +91,18 @@ def _asked(given: Options, here: Machine, command: str) -> Investigation:
     limit = given.max_memory
     sought = aim(
         given.objective,
-        None if limit is None else values.memory_bytes(limit, "--max-memory"),
+        None if limit is None else parse.memory_bytes(limit, "--max-memory"),
         given.numerics,
         here,
     )
-    names = [name for text in given.lever for name in values.split(text, "--lever")]
+    names = [name for text in given.lever for name in parse.split(text, "--lever")]
     return investigation(
         case,
         names or None,
         here,
         budget_s=DEFAULT_BUDGET_S[here.device]
         if given.budget is None
-        else values.duration_s(given.budget, "--budget"),
+        else parse.duration_s(given.budget, "--budget"),
         sought=sought,
         command=command,
         to_command=lambda best: to_command(best, given.case.model),

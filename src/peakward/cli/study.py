@@ -13,8 +13,8 @@ import tyro
 from peakward.api.cases import MAX_BATCH_SIZE, MAX_SEQ_LEN, check_length
 from peakward.api.machine import Machine, runnable, this_machine
 from peakward.api.measuring import studies
-from peakward.cli import options, output, values, watch
-from peakward.cli.parse import parse
+from peakward.cli import options, output, watch
+from peakward.cli.parse import duration_s, parse, split, whole
 from peakward.cli.vocabulary import (
     ResultOptions,
     Results,
@@ -142,18 +142,16 @@ def _scope(given: Options, here: Machine) -> Scope:
         # Studies tell of the shortest and the longest by their place.
         wanted["seq_lens"] = tuple(sorted(lengths))
     if given.batch_size is not None:
-        wanted["batch_size"] = values.whole(
-            given.batch_size, "--batch-size", low=1, high=MAX_BATCH_SIZE
-        )
+        wanted["batch_size"] = whole(given.batch_size, "--batch-size", low=1, high=MAX_BATCH_SIZE)
     if given.precision is not None:
         wanted["precisions"] = tuple(
             check.one_of(name, get_args(Precision), "a value of --precision")
-            for name in values.split(given.precision, "--precision")
+            for name in split(given.precision, "--precision")
         )
     if given.memory_limit is not None:
         wanted["limits_bytes"] = tuple(options.memory_limits(given.memory_limit))
     if given.timeout is not None:
-        wanted["timeout_s"] = values.duration_s(given.timeout, "--timeout")
+        wanted["timeout_s"] = duration_s(given.timeout, "--timeout")
     if given.data is not None:
         from peakward.lab.data import text
 
@@ -174,8 +172,8 @@ def _workers(given: str, n_cores: int) -> tuple[int, ...]:
         PeakwardError: no whole number, or more than is sensible on so many cores.
     """
     found = []
-    for item in values.split(given, "--workers"):
-        n = values.whole(item, "--workers", low=0, high=MAX_WORKERS)
+    for item in split(given, "--workers"):
+        n = whole(item, "--workers", low=0, high=MAX_WORKERS)
         reason = workers_obstacle(n, n_cores)
         if reason is not None:
             raise PeakwardError(reason)

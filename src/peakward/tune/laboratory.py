@@ -10,7 +10,6 @@ import msgspec
 from peakward.records.case import LeverCase
 from peakward.records.errors import OutOfTimeError
 from peakward.records.lever import Foretold, Lever, NumericsClass, NumericsVerdict, Trial
-from peakward.tune.aim import Aim
 from peakward.tune.costs import (
     COUNTED_SCREEN,
     COUNTED_TURN,
@@ -21,8 +20,9 @@ from peakward.tune.costs import (
     TURN,
     again_s,
 )
-from peakward.tune.expectations import Expectations
-from peakward.tune.screening import screened
+from peakward.tune.forecasts import Expectations
+from peakward.tune.investigation import Aim
+from peakward.tune.search import screened
 from peakward.tune.trials import Comparison, failed_beside, held_to, judged
 
 if TYPE_CHECKING:

@@ -1,13 +1,15 @@
-"""Keeps what an investigation has tried, and what its budget left undone."""
+"""Keeps what an investigation has tried, the time that is left, and what its budget left undone."""
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
 from peakward.records.case import LeverCase
+from peakward.records.errors import OutOfTimeError, PeakwardError
 from peakward.records.lever import Trial
 from peakward.records.study import Unfinished
-from peakward.tune.budget import Budget
+from peakward.report.format import format_duration
 
 Listener = Callable[[str], None]
 
@@ -24,6 +26,50 @@ class Undone(NamedTuple):
     """The levers below one that was not screened, in words."""
     cost_s: float = 0.0
     """How long it should take."""
+
+
+class Budget:
+    """A stretch of wall time that began when it was made.
+
+    Whoever asks `allows` says what the next action should cost. Such estimates may be wrong, as on a
+    machine that others use too: what is asked of the workers is ended when `left_s` is over.
+    """
+
+    def __init__(self, total_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.total_s = total_s
+        self._clock = clock
+        self._start_s = clock()
+
+    def spent_s(self) -> float:
+        """Since the beginning."""
+        return self._clock() - self._start_s
+
+    def left_s(self) -> float:
+        """Until the end; below 0 after it."""
+        return self.total_s - self.spent_s()
+
+    def left_for_the_baseline_s(self) -> float:
+        """The same, but at least `BASELINE_S` from the beginning."""
+        return max(self.left_s(), BASELINE_S - self.spent_s())
+
+    def allows(self, cost_s: float, *, reserve_s: float = 0.0) -> bool:
+        """Whether something of this cost still fits, with the reserve untouched."""
+        return self.spent_s() + cost_s + reserve_s <= self.total_s
+
+    @contextmanager
+    def for_the_baseline(self) -> Iterator[None]:
+        """Around what a run cannot do without.
+
+        Raises:
+            PeakwardError: the time ended in the block.
+        """
+        try:
+            yield
+        except OutOfTimeError as error:
+            raise PeakwardError(
+                f"expected a budget in which the baseline can be measured, got "
+                f"{format_duration(self.total_s)}: {error}; give a larger one, or a smaller case"
+            ) from None
 
 
 class Ledger:
@@ -143,3 +189,7 @@ def _told(undone: Undone, levers: Mapping[str, Iterable[str]]) -> str:
         return undone.what
     on = f" on {undone.screened_on}" if undone.screened_on else ""
     return f"screening {', '.join(levers[undone.screened_on])}{on}"
+
+
+BASELINE_S = 60.0
+"""For the ceilings and the baseline, however small the budget: without them there is nothing to show."""

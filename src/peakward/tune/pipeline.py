@@ -7,14 +7,12 @@ from peakward.records.errors import OutOfTimeError
 from peakward.records.measurement import Measurement
 from peakward.tune import costs, larger_batches, profiles
 from peakward.tune.bench import Bench
-from peakward.tune.budget import Budget
 from peakward.tune.costs import HEADLINE
 from peakward.tune.diagnoses import diagnosed
-from peakward.tune.expectations import Expectations
-from peakward.tune.forecasts import Forecasts
+from peakward.tune.forecasts import Expectations, Forecasts
 from peakward.tune.investigation import Investigation
 from peakward.tune.laboratory import Laboratory
-from peakward.tune.ledger import Ledger, Listener, Undone
+from peakward.tune.ledger import Budget, Ledger, Listener, Undone
 from peakward.tune.lever_stack import LeverStack
 from peakward.tune.proof import Proof
 from peakward.tune.search import Search, bounds_of

@@ -15,8 +15,8 @@ from peakward.records.measurement import Measurement
 from peakward.records.profile import CaseProfile
 from peakward.report.cases import label
 from peakward.report.format import format_duration
-from peakward.tune.budget import Budget
 from peakward.tune.costs import Costs
+from peakward.tune.ledger import Budget
 
 if TYPE_CHECKING:
     from peakward.lab.measure.isolated import Workers

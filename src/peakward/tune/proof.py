@@ -15,7 +15,7 @@ from peakward.tune.bench import Bench
 from peakward.tune.costs import N_MORE_PROCESSES
 from peakward.tune.ledger import Undone
 from peakward.tune.lever_stack import LeverStack, ProvedStack
-from peakward.tune.screening import promising
+from peakward.tune.search import promising
 from peakward.tune.trials import Comparison
 
 WEAKEST_FIRST: tuple[NumericsClass, ...] = ("approximate", "reordered", "exact")

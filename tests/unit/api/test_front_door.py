@@ -20,7 +20,7 @@ from peakward.records import codec
 from peakward.records.calibration import Calibration, Rates
 from peakward.records.case import Configuration
 from peakward.records.plan import Plan
-from peakward.tune.aim import Aim
+from peakward.tune.investigation import Aim
 from tiers import in_full
 
 

@@ -15,7 +15,7 @@ from peakward.prediction.planning.forecast import forecast
 from peakward.prediction.planning.site import site
 from peakward.records.case import ModelCase, Workload
 from peakward.records.errors import PeakwardError
-from peakward.tune.aim import Aim
+from peakward.tune.investigation import Aim
 
 CARD = device("rtx-4090-24")
 

@@ -6,8 +6,7 @@ from peakward.lab.measure.messages import Turn, TurnsTimed
 from peakward.levers.catalogue import lever
 from peakward.records.errors import PeakwardError
 from peakward.records.lever import NumericsVerdict
-from peakward.tune.aim import Aim
-from peakward.tune.investigation import Investigation
+from peakward.tune.investigation import Aim, Investigation
 from peakward.tune.run import investigate
 
 

@@ -3,9 +3,8 @@
 import pytest
 
 from peakward.tune.bench import Bench
-from peakward.tune.budget import Budget
 from peakward.tune.costs import N_PROCESSES, Costs
-from peakward.tune.ledger import Ledger
+from peakward.tune.ledger import Budget, Ledger
 
 from .world import BASE
 

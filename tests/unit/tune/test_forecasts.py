@@ -1,11 +1,16 @@
 """Forecasts of a machine's cases, each made once."""
 
+from types import SimpleNamespace
+
 import msgspec
+import pytest
 
 from peakward.lab.levers.module_prediction import capture_case
+from peakward.levers.catalogue import lever, pull
+from peakward.records.calibration import MatmulRate
 from peakward.records.case import StepCase
 from peakward.records.errors import PeakwardError
-from peakward.tune.forecasts import Forecasts
+from peakward.tune.forecasts import Expectations, Forecasts
 
 
 def unasked(case):
@@ -64,3 +69,96 @@ def test_a_live_step_says_nothing(studies):
     step = StepCase(name="step", fingerprint="", device="cuda")
     told = Forecasts(studies.H200, None, unasked)
     assert "does not say what it computes" in told.why_none(step)
+
+
+def profile(**phases_ns):
+    """Two profiled steps with so much kernel time in each phase."""
+    groups = tuple(SimpleNamespace(phase=name, total_ns=ns) for name, ns in phases_ns.items())
+    inner = SimpleNamespace(is_of_host=False, categories=groups)
+    return SimpleNamespace(n_steps=2, profile=inner)
+
+
+def expected(environment, calibration=None, found=None):
+    forecasts = Forecasts(environment, calibration, capture=lambda case: None)
+    return Expectations(forecasts, lambda case: found)
+
+
+def test_on_a_catalogued_gpu_both_ratios_are_foretold(studies):
+    here = expected(studies.H200, studies.CALIBRATION)
+    told = here.foretold(studies.BASELINE, pull(lever("bf16"), studies.BASELINE))
+    assert told.time_ratio.low < told.time_ratio.estimate < told.time_ratio.high < 1
+    assert 0.3 < told.memory_ratio < 0.8, "bf16 has half the bytes of nearly everything"
+    assert told.absent == ()
+
+
+def test_elsewhere_the_reason_stands_in_their_place(studies):
+    cpu = msgspec.structs.replace(studies.H200, device_type="cpu", device_name="A CPU")
+    other = msgspec.structs.replace(studies.H200, device_name="Unheard-of GPU")
+    candidate = pull(lever("bf16"), studies.BASELINE)
+    for where, reason in ((cpu, "on a CPU"), (other, "Unheard-of GPU is not in the catalogue")):
+        told = expected(where, studies.CALIBRATION).foretold(studies.BASELINE, candidate)
+        assert told.time_ratio is told.memory_ratio is None
+        assert [gap.figure for gap in told.absent] == ["time", "memory"]
+        assert all(reason in gap.reason for gap in told.absent)
+
+
+def test_a_change_of_the_optimiser_is_bound_by_the_other_phases(studies):
+    found = profile(forward=2e9, backward=3e9, optimizer=5e9, other=4e9)
+    here = expected(studies.H200, found=found)
+    fused = pull(lever("fused-optimizer"), studies.BASELINE)
+    bound = here.bound(studies.BASELINE, fused, base_s=10.0)
+    assert (bound.basis, bound.least_time_ratio) == ("profile", pytest.approx(2.5 / 10))
+    both = pull(lever("sdpa"), fused)
+    assert here.bound(studies.BASELINE, both, base_s=10.0).basis == "floor", (
+        "no phase is left alone"
+    )
+
+
+def test_any_change_is_bound_by_the_arithmetic_at_the_peak(studies):
+    here = expected(studies.H200)
+    bf16 = pull(lever("bf16"), studies.BASELINE)
+    narrow, wide = (here.bound(studies.BASELINE, case, 1.0) for case in (bf16, studies.BASELINE))
+    assert narrow.basis == wide.basis == "floor"
+    assert 0 < narrow.least_time_ratio < wide.least_time_ratio
+    assert here.bound(studies.BASELINE, bf16, 0.5).least_time_ratio == pytest.approx(
+        2 * narrow.least_time_ratio
+    )
+
+
+def test_without_a_rate_there_is_no_bound(studies):
+    other = msgspec.structs.replace(studies.H200, device_name="Unheard-of GPU")
+    assert expected(other).bound(studies.BASELINE, studies.BASELINE, 1.0) is None
+
+
+def test_where_a_type_multiplies_slower_a_lever_that_changes_to_it_cannot_gain(studies):
+    """As on a CPU without instructions for bf16."""
+    rates = (
+        MatmulRate(compute_type="fp32", size=512, flops_per_s=1.6e11),
+        MatmulRate(compute_type="bf16", size=512, flops_per_s=1.1e9),
+    )
+    here = expected(
+        msgspec.structs.replace(studies.H200, device_name="Unheard-of GPU"),
+        msgspec.structs.replace(studies.CALIBRATION, matmul=rates),
+    )
+    base, bf16 = studies.BASELINE, pull(lever("bf16"), studies.BASELINE)
+    assert here.by_rates(base, bf16) == pytest.approx(1.6e11 / 1.1e9)
+    assert here.by_rates(base, pull(lever("sdpa"), base)) is None
+    assert here.by_rates(base, pull(lever("tf32"), base)) is None, "its rate is not known"
+    least_s = here.bound(base, bf16, 1.0).least_time_ratio
+    assert "its matrix products alone take at least" in here.hopeless(base, bf16, least_s / 2.1)
+    assert here.hopeless(base, bf16, least_s / 1.9) is None, "of other sizes it may run faster"
+    assert here.hopeless(base, base, least_s / 2.1) is None
+    own_s = here.bound(base, base, 1.0).least_time_ratio
+    assert here.hopeless(base, bf16, own_s / 1.1) is None, (
+        "the base is faster than its own products"
+    )
+
+
+def test_a_lever_that_does_not_describe_its_work_is_foretold_and_bound_by_nothing(studies):
+    here = expected(studies.H200, studies.CALIBRATION, profile(forward=2e9, optimizer=5e9))
+    unknown = studies.BASELINE.configuration.with_settings({"pace": "fast"})
+    candidate = msgspec.structs.replace(studies.BASELINE, configuration=unknown)
+    told = here.foretold(studies.BASELINE, candidate)
+    assert told.time_ratio is told.memory_ratio is None
+    assert all("got pace fast" in gap.reason for gap in told.absent)
+    assert here.bound(studies.BASELINE, candidate, base_s=10.0) is None

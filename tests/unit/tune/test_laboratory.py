@@ -11,7 +11,7 @@ from peakward.lab.measure.messages import Turn, TurnsTimed
 from peakward.levers.catalogue import lever, pull
 from peakward.records.lever import Bound, Foretold
 from peakward.records.measurement import Interval
-from peakward.tune.aim import Aim
+from peakward.tune.investigation import Aim
 from peakward.tune.laboratory import Laboratory
 from peakward.tune.trials import Comparison
 

@@ -10,7 +10,7 @@ from peakward.report import markdown
 from peakward.report.run import document
 from peakward.report.run.investigation import read
 from peakward.report.run.warnings import warnings
-from peakward.tune.budget import Budget
+from peakward.tune.ledger import Budget
 
 from .known_device import Device, run
 

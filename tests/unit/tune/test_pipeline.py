@@ -4,7 +4,7 @@ from peakward.lab.measure.messages import Failed
 from peakward.report import markdown
 from peakward.report.run import page
 from peakward.report.run.investigation import read
-from peakward.tune.aim import Aim
+from peakward.tune.investigation import Aim
 
 from .known_device import Device, run
 

@@ -12,8 +12,8 @@ from peakward.records.case import ModelCase, Workload
 from peakward.records.errors import PeakwardError
 from peakward.records.profile import CaseProfile
 from peakward.store.database import Store
-from peakward.tune.budget import Budget
 from peakward.tune.costs import Costs
+from peakward.tune.ledger import Budget
 from peakward.tune.profiles import N_STEPS, NotProfiled, Profiler, affordable
 
 RECORDED = Path(__file__).parents[2] / "data" / "traces" / "h200_decoder_compiled.json.gz"

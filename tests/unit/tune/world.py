@@ -8,9 +8,8 @@ from peakward.records.lever import NumericsVerdict, Pair, Trial
 from peakward.records.measurement import Interval
 from peakward.records.model_shape import ModelShape
 from peakward.tune.bench import Bench
-from peakward.tune.budget import Budget
 from peakward.tune.costs import Costs
-from peakward.tune.ledger import Ledger
+from peakward.tune.ledger import Budget, Ledger
 from peakward.tune.proof import Proof
 from peakward.tune.search import Search
 from peakward.tune.trials import failed_beside

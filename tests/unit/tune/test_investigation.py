@@ -5,7 +5,7 @@ import pytest
 from peakward.levers.catalogue import lever, pull
 from peakward.records.lever import Bound, Pair, Trial
 from peakward.records.measurement import Interval
-from peakward.tune.aim import Aim
+from peakward.tune.investigation import Aim
 
 from .world import BASE, Investigated, World, configured, name_of
 

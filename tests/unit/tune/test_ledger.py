@@ -1,6 +1,6 @@
 """Time allowed, time left."""
 
-from peakward.tune.budget import Budget
+from peakward.tune.ledger import Budget
 
 
 def test_allows_what_fits_beside_the_reserve():
