@@ -387,7 +387,7 @@ def grows(what: str, rows: Iterable[AnyRow], x: Value) -> Iterator[Conclusion]:
     (low, first), (high, last) = timed[0], timed[-1]
     told, behind = Sentence(), sources(row for _, row in timed)
     yield from told.end(
-        f"{what} grows as the {x.name} to the power of {told.interval('exponent', power, 'count', *behind)} "
+        f"{what} grows with {x.name} to the power of {told.interval('exponent', power, 'count', *behind)} "
         "by the intervals of the times, from "
         f"{told('time at the least', first.median_s, 's', first.measurement)} at "
         f"{told(f'least {x.name}', low, x.unit, first.measurement)} to "

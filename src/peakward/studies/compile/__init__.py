@@ -6,7 +6,7 @@ reasons. Then steps whose sequence length changes, for compile and for CUDA grap
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Literal, cast
 
 import msgspec
@@ -18,6 +18,7 @@ from peakward.records.study import Conclusion, Table
 from peakward.studies import values
 from peakward.studies.cases import model_case
 from peakward.studies.claims import Sentence, losses, sources
+from peakward.studies.claims import speeds as speedups
 from peakward.studies.compile import shapes
 from peakward.studies.compile.shapes import report
 from peakward.studies.engine import Point, Row, Study, View
@@ -183,29 +184,13 @@ def held_against(row: CellRow, view: View[Any]) -> CellRow:
 
 
 def speed(view: View[Any]) -> Iterator[Conclusion]:
-    """What each mode gains on each subject, at the smallest and the largest size that ran."""
+    """What each mode gains on each subject."""
     rows = [held_against(row, view) for row in cells(view) if row.point.mode != EAGER]
     for group in values.groups(rows, lambda row: row.point.mode):
-        yield from _gains(group)
-        yield from losses(group, group[0].point.mode.name, group[0].point.mode.base)
-
-
-def _gains(group: Sequence[CellRow]) -> Iterator[Conclusion]:
-    told, texts, mode = Sentence(), [], group[0].point.mode
-    for subject in SUBJECTS:
-        ran = [row for row in group if row.point.subject == subject and row.speed is not None]
-        ran.sort(key=lambda row: n_parameters(row.point.shape))
-        ends = [
-            f"{told(quantity, row.speed.estimate, 'ratio', *row.both)} "
-            f"({told.range(quantity, row.speed, 'ratio', *row.both)}; {row.point.shape.name})"
-            for row in ran[:1] + ran[1:][-1:]
-            if row.speed is not None
-            and (quantity := f"speed-up, {subject} of {row.point.shape.name}")
-        ]
-        if ends:
-            texts.append(f"{subject} {' to '.join(ends)}")
-    if texts:
-        yield from told.end(f"{mode.name} over {mode.base}, in speed: {'; '.join(texts)}.")
+        mode = group[0].point.mode
+        for of in values.groups(group, lambda row: row.point.subject):
+            yield from speedups(of, f"{mode.name}, {of[0].point.subject},", mode.base)
+        yield from losses(group, mode.name, mode.base)
 
 
 def payback(view: View[Any]) -> Iterator[Conclusion]:
