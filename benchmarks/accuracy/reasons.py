@@ -9,7 +9,7 @@ from accuracy.records import Reason, Replayed
 from peakward.prediction.time.device_model import DeviceModel
 from peakward.prediction.time.products import ALIGNED_BYTES
 from peakward.records.case import ModelCase
-from peakward.records.prediction import PhaseTime
+from peakward.records.prediction import PhasePrediction
 from peakward.records.profile import CaseProfile
 from peakward.report.format import format_cell
 
@@ -100,5 +100,5 @@ def _phase(case: Replayed) -> str | None:
     )
 
 
-def _longer_s(phase: PhaseTime) -> float:
+def _longer_s(phase: PhasePrediction) -> float:
     return max(phase.device_s, phase.host_s)

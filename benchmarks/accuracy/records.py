@@ -6,8 +6,7 @@ import msgspec
 
 from peakward.records.case import ModelCase
 from peakward.records.measurement import Interval, Measurement, PhaseTime, Verdict
-from peakward.records.prediction import PhaseTime as PhasePrediction
-from peakward.records.prediction import Source, Waits
+from peakward.records.prediction import PhasePrediction, Source, Waits
 
 Seen = Literal["host costs", "operators of the shape", "nothing"]
 """What of a case the constants of `prediction.time` were fitted to; see `accuracy.seen`."""

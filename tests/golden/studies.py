@@ -4,8 +4,7 @@ import msgspec
 
 from peakward.records.calibration import Calibration, MatmulRate
 from peakward.records.case import Configuration, ModelCase, Workload
-from peakward.records.finding import Abstention, Diagnosis, Finding, LeverGain
-from peakward.records.finding import Evidence as FindingEvidence
+from peakward.records.finding import Abstention, Diagnosis, Finding, FindingEvidence, LeverGain
 from peakward.records.lever import NumericsError, NumericsVerdict, Pair, Trial
 from peakward.records.measurement import (
     CompileReport,
@@ -28,8 +27,8 @@ from peakward.records.profile import (
     CaseProfile,
     DeviceIdle,
     DeviceTime,
-    Group,
     Idle,
+    KernelGroup,
     Profile,
 )
 from peakward.records.study import (
@@ -303,10 +302,10 @@ N_PROFILED = 3
 MS = 1_000_000
 
 
-def group(phase, category: str, name: str, n: int, total_ms: float, whole_ms: float) -> Group:
+def group(phase, category: str, name: str, n: int, total_ms: float, whole_ms: float) -> KernelGroup:
     """Kernels of equal length."""
     each_ns = round(total_ms * MS / n)
-    return Group(
+    return KernelGroup(
         name=name,
         category=category,
         phase=phase,

@@ -24,7 +24,7 @@ from peakward.records.device import Device
 from peakward.records.errors import PeakwardError, quoted
 from peakward.records.inference import ServingWorkload
 from peakward.records.model_shape import ModelShape
-from peakward.records.plan import DevicePlan, Forecast, Group, Parallel, Plan, ServingPlan
+from peakward.records.plan import DeviceGroup, DevicePlan, Forecast, Parallel, Plan, ServingPlan
 from peakward.records.prediction import Prediction
 from peakward.store.kept import kept
 
@@ -115,7 +115,9 @@ def predict(
     return module_forecast(capture_module(module, args, kwargs, **given), where)
 
 
-def _case_settings(case: ConfiguredCase, inputs: object, settings: dict[str, Any]) -> Group | None:
+def _case_settings(
+    case: ConfiguredCase, inputs: object, settings: dict[str, Any]
+) -> DeviceGroup | None:
     """The group of GPUs that a case is set; nothing is left over."""
     known = OF_A_CASE if isinstance(case, ModelCase) else set()
     left_over = [name for name in settings if name not in known]
@@ -234,7 +236,7 @@ def sites(
     names: Sequence[str],
     *,
     calibration: Calibration | None,
-    group: Group | None,
+    group: DeviceGroup | None,
     prices: Sequence[float],
 ) -> tuple[Site, ...]:
     """The devices that the names mean, each once; one of them by its calibration.
@@ -286,10 +288,10 @@ def expect_to_apply(case: ModelCase) -> None:
         raise PeakwardError(f"expected settings that can apply: {reason}")
 
 
-def gpu_group(n_gpus: int, parallel: Parallel | None) -> Group | None:
+def gpu_group(n_gpus: int, parallel: Parallel | None) -> DeviceGroup | None:
     """Several GPUs of one node, or None for one."""
     if n_gpus > 1:
-        return Group(n_gpus=n_gpus, parallel=parallel or "ddp")
+        return DeviceGroup(n_gpus=n_gpus, parallel=parallel or "ddp")
     if parallel is not None:
         raise PeakwardError(
             f"expected several GPUs beside --parallel {parallel}, got one: --gpus 8"
@@ -297,7 +299,7 @@ def gpu_group(n_gpus: int, parallel: Parallel | None) -> Group | None:
     return None
 
 
-def _group(gpus: int, parallel: Parallel | None) -> Group | None:
+def _group(gpus: int, parallel: Parallel | None) -> DeviceGroup | None:
     n_gpus = check.whole(gpus, "gpus", low=1, high=MAX_GPUS)
     if parallel is not None:
         check.one_of(parallel, get_args(Parallel), "a way to share the model for parallel")
@@ -386,7 +388,7 @@ def _is_of(calibration: Calibration, device: Device) -> bool:
 
 
 def _plan_command(
-    case: ModelCase, devices: Sequence[str], group: Group | None, prices: tuple[float, ...]
+    case: ModelCase, devices: Sequence[str], group: DeviceGroup | None, prices: tuple[float, ...]
 ) -> str:
     """The line that makes the same plan, where options say the case, but for a calibration."""
     said = to_command(case)

@@ -35,7 +35,7 @@ from peakward.records.inference import (
     WeightFormat,
     WeightType,
 )
-from peakward.records.plan import Group, Parallel, ServingPlan
+from peakward.records.plan import DeviceGroup, Parallel, ServingPlan
 from peakward.report import plan as pages
 from peakward.report import serving_plan as serving_pages
 
@@ -136,7 +136,7 @@ def _serve(given: Options, where: Sequence[Site], command: str) -> int:
     return 0
 
 
-def _group(gpus: str, parallel: str | None) -> Group | None:
+def _group(gpus: str, parallel: str | None) -> DeviceGroup | None:
     n_gpus = parse.whole(gpus, "--gpus", low=1, high=MAX_GPUS)
     if parallel is not None:
         check.one_of(parallel, get_args(Parallel), "a value of --parallel")

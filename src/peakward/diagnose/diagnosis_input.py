@@ -10,7 +10,7 @@ from peakward.levers.catalogue import lacking, lever
 from peakward.prediction.planning.site import Site
 from peakward.records.case import Configuration, ConfiguredCase, ModelCase, ModuleCase
 from peakward.records.device import Accelerator, Device
-from peakward.records.finding import Abstention, Evidence, Quantity
+from peakward.records.finding import Abstention, FindingEvidence, Quantity
 from peakward.records.loop import LoopTimes
 from peakward.records.measurement import Measurement
 from peakward.records.memory import CaseMemory
@@ -140,7 +140,7 @@ class Symptom(NamedTuple):
     """A fault that a rule saw."""
 
     cause: str
-    evidence: tuple[Evidence, ...]
+    evidence: tuple[FindingEvidence, ...]
     advice: str
     levers: tuple[str, ...] = ()
     """The names of levers that may help; levers that do not apply to the case are left out later."""
@@ -166,9 +166,9 @@ times as fast, which is seldom worth a change of the program and near the smalle
 processes can tell."""
 
 
-def number(name: str, value: float, unit: Quantity, stored: str) -> Evidence:
+def number(name: str, value: float, unit: Quantity, stored: str) -> FindingEvidence:
     """A piece of evidence."""
-    return Evidence(name=name, value=float(value), unit=unit, stored=stored)
+    return FindingEvidence(name=name, value=float(value), unit=unit, stored=stored)
 
 
 def absent(**given: object) -> tuple[str, ...]:

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from peakward.diagnose.diagnosis_input import DiagnosisInput, number
 from peakward.diagnose.time_parts import TimeParts, work_part
-from peakward.records.finding import Evidence
-from peakward.records.profile import Group, Idle, OperatorRate, Profile, RangeWork, Rank
+from peakward.records.finding import FindingEvidence
+from peakward.records.profile import Idle, KernelGroup, OperatorRate, Profile, RangeWork, Rank
 
 MODEL_PHASES = ("forward", "backward", "other")
 """All phases but the optimiser's."""
@@ -23,12 +23,12 @@ BY_NAME = (
 """The category of an operator's kernels, where the operator's name settles it."""
 
 
-def chosen(profile: Profile, wanted: Callable[[Group], bool]) -> tuple[Group, ...]:
+def chosen(profile: Profile, wanted: Callable[[KernelGroup], bool]) -> tuple[KernelGroup, ...]:
     """The profile's kernels that `wanted` accepts, the longest in total first."""
     return tuple(each for each in profile.kernels if wanted(each))
 
 
-def parts(time: TimeParts, groups: Iterable[Group]) -> dict[str, float]:
+def parts(time: TimeParts, groups: Iterable[KernelGroup]) -> dict[str, float]:
     """The groups' parts of the time."""
     names = dict.fromkeys(work_part(each.phase, each.name) for each in groups)
     return {name: time.parts.get(name, 0.0) for name in names}
@@ -80,7 +80,7 @@ def _category(operator: str) -> str | None:
     return next((category for category, names in BY_NAME if names.search(operator)), None)
 
 
-def _share_of(time: TimeParts, groups: Iterable[Group], ns: float) -> dict[str, float]:
+def _share_of(time: TimeParts, groups: Iterable[KernelGroup], ns: float) -> dict[str, float]:
     """The parts of `ns` of these kernels' time, taken evenly from each."""
     kernels = tuple(groups)
     whole_ns = sum(each.total_ns for each in kernels)
@@ -95,7 +95,9 @@ def share_of_waiting(gpu: Profile, rank: Rank | None) -> float:
     return min(waited_ns / exposed_ns, 1.0) if exposed_ns else 0.0
 
 
-def shown(profile: Profile, groups: Iterable[Group], n_steps: int | None) -> tuple[Evidence, ...]:
+def shown(
+    profile: Profile, groups: Iterable[KernelGroup], n_steps: int | None
+) -> tuple[FindingEvidence, ...]:
     """The time a step of the first few groups."""
     return tuple(
         number(

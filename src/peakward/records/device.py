@@ -17,7 +17,7 @@ class Accelerator(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Known for NVIDIA's GPUs only."""
 
 
-class Figure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SourcedFigure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A number and the document it was read in."""
 
     value: float
@@ -36,7 +36,7 @@ class HostLink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     name: str
     """PCIe 5.0 x16."""
-    bytes_per_s: Figure
+    bytes_per_s: SourcedFigure
     """The rate of all lanes together, in one direction."""
 
 
@@ -45,11 +45,11 @@ class PeerLink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     name: str
     """NVLink 4."""
-    bytes_per_s: Figure
+    bytes_per_s: SourcedFigure
     """The rate from one device to all others together."""
-    pair_bytes_per_s: Figure | None = None
+    pair_bytes_per_s: SourcedFigure | None = None
     """The rate from one device to one other. None where some pairs are connected differently from others."""
-    n_devices: Figure
+    n_devices: SourcedFigure
     """The number of devices that it joins."""
 
 
@@ -62,18 +62,18 @@ class Device(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     name: str
     driver_names: tuple[str, ...]
     """The exact names that drivers give it."""
-    memory_gb: Figure
+    memory_gb: SourcedFigure
     """10^9 bytes, as sold."""
-    driver_memory_mib: Figure | None = None
+    driver_memory_mib: SourcedFigure | None = None
     """2^20 bytes, as the driver reports it."""
-    peak_flops_per_s: dict[str, Figure]
+    peak_flops_per_s: dict[str, SourcedFigure]
     """By compute type: fp32, tf32, fp16, bf16, fp8, int8 (operations for int8)."""
-    bytes_per_s: Figure
-    l2_bytes: Figure | None = None
-    n_sms: Figure | None = None
+    bytes_per_s: SourcedFigure
+    l2_bytes: SourcedFigure | None = None
+    n_sms: SourcedFigure | None = None
     compute_capability: Capability | None = None
     """None for devices that are not NVIDIA's."""
-    power_w: Figure | None = None
+    power_w: SourcedFigure | None = None
     """The power limit of the board as it is sold."""
     link: PeerLink | None = None
     """None where devices reach one another only over their host links."""

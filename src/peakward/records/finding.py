@@ -16,7 +16,7 @@ Basis = Literal["measured step", "watched step", "profiled step", "profiled span
 several profiled steps, or everything that was recorded."""
 
 
-class Evidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class FindingEvidence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A stored number that supports a finding."""
 
     name: str
@@ -50,7 +50,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     reused."""
     title: str
     cause: str
-    evidence: tuple[Evidence, ...]
+    evidence: tuple[FindingEvidence, ...]
     advice: str
     """The recommended change of the program, beside or instead of the levers."""
     gains: tuple[LeverGain, ...] = ()

@@ -23,7 +23,7 @@ class Absent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     reason: str
 
 
-class Group(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class DeviceGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """GPUs of one node that share a step."""
 
     n_gpus: int
@@ -33,7 +33,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class Communication(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The communication of a group's GPUs in one step."""
 
-    group: Group
+    group: DeviceGroup
     sent_bytes: float
     """Bytes that each GPU sends."""
     link_bytes_per_s: float
@@ -54,7 +54,7 @@ class Forecast(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     device: str
     """The device's key in the catalogue."""
     device_name: str
-    group: Group | None
+    group: DeviceGroup | None
     """None: one GPU."""
     time: StepTime | None
     """The time of one GPU without communication."""

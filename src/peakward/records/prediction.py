@@ -71,7 +71,7 @@ class OperatorTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """As in `records.op_graph.Operator`."""
 
 
-class PhaseTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PhasePrediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The time that one phase needs on the device and on the host, each by itself."""
 
     phase: Phase
@@ -93,7 +93,7 @@ class StepTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The interval that holds the measured median of nine in ten cases (level 0.9). The accuracy benchmark
     found its width for predictions of this source and bound."""
     bound: Waits
-    phases: tuple[PhaseTime, ...]
+    phases: tuple[PhasePrediction, ...]
     operators: tuple[OperatorTime, ...]
     """The longest first."""
     never_measured: tuple[str, ...] = ()

@@ -206,7 +206,7 @@ class Collective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     longest_ns: int
 
 
-class Group(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class KernelGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """GPU work of one name, category or phase."""
 
     name: str
@@ -330,10 +330,10 @@ class Profile(Result, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     selection: str | None
     """The analysed part of the trace; None for all of it."""
     breakdown: Breakdown
-    phases: tuple[Group, ...]
-    categories: tuple[Group, ...]
+    phases: tuple[KernelGroup, ...]
+    categories: tuple[KernelGroup, ...]
     """Sorted by phase and category."""
-    kernels: tuple[Group, ...]
+    kernels: tuple[KernelGroup, ...]
     """Sorted by phase and name, the longest total first."""
     collectives: tuple[Collective, ...]
     idle: Idle | None

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from peakward.records.device import Device, Figure, PeerLink, spell
+from peakward.records.device import Device, PeerLink, SourcedFigure, spell
 from peakward.records.measurement import Environment
 from peakward.records.study import Cell, Column, Table, Unit
 from peakward.report import provenance
@@ -110,7 +110,7 @@ def _link_cells(link: PeerLink | None) -> tuple[Cell, ...]:
     return (link.name, link.n_devices.value, _giga(link.bytes_per_s), to_one)
 
 
-def _giga(figure: Figure) -> float:
+def _giga(figure: SourcedFigure) -> float:
     return figure.value / 1e9
 
 
@@ -137,7 +137,7 @@ def _sourced(device: Device) -> Iterator[tuple[str, str, str]]:
         yield "compute capability", spell(capability.value), capability.source
 
 
-def _figures(device: Device) -> Iterator[tuple[str, Unit, Figure | None]]:
+def _figures(device: Device) -> Iterator[tuple[str, Unit, SourcedFigure | None]]:
     yield "memory (GB)", "count", device.memory_gb
     for name, figure in device.peak_flops_per_s.items():
         yield name, "flops_per_s", figure

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from peakward.records.profile import Group, Profile, WorkPhase
+from peakward.records.profile import KernelGroup, Profile, WorkPhase
 from peakward.records.study import Column, Table
 from peakward.report.columns import cut
 
@@ -143,7 +143,7 @@ def kernels(found: Profile) -> Table:
     )
 
 
-def _kernel(one: Group) -> Row:
+def _kernel(one: KernelGroup) -> Row:
     spread = (one.mean_ns, one.median_ns, one.min_ns, one.max_ns, one.std_ns)
     return (
         one.name,

@@ -11,7 +11,7 @@ from itertools import product
 from operator import attrgetter
 
 from peakward.records.case import ModelCase, Pass
-from peakward.records.profile import Group, WorkPhase
+from peakward.records.profile import KernelGroup, WorkPhase
 from peakward.records.study import Conclusion, Plot, Table
 from peakward.records.study import Point as Mark
 from peakward.studies import values
@@ -50,8 +50,8 @@ NS = 1e-9
 
 Case = Point[ModelCase]
 CaseRow = Row[Case]
-Listed = tuple[CaseRow, Group]
-total_ns: Callable[[Group], int] = attrgetter("total_ns")
+Listed = tuple[CaseRow, KernelGroup]
+total_ns: Callable[[KernelGroup], int] = attrgetter("total_ns")
 
 
 def points(setting: Setting) -> Iterator[Case]:
@@ -140,7 +140,7 @@ def top(view: View[Case]) -> Iterator[Table]:
 
 
 def listed(
-    view: View[Case], do: str, size: Callable[[Group], int], *, without: str | None = None
+    view: View[Case], do: str, size: Callable[[KernelGroup], int], *, without: str | None = None
 ) -> Iterator[Table]:
     """A table for each case of `longest`: the first kernels of each phase by size."""
 
@@ -167,7 +167,7 @@ def listed(
     )(view)
 
 
-def kernels(row: CaseRow, without: str | None = None) -> list[Group]:
+def kernels(row: CaseRow, without: str | None = None) -> list[KernelGroup]:
     """The trace's kernels without those of a category, and without the driver's copies and sets."""
     found = () if row.profile is None else row.profile.profile.kernels
     return [each for each in found if each.category not in (MOVED, without)]

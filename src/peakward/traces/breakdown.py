@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from peakward.records.profile import Breakdown, Collective, DeviceTime, Transfers
 from peakward.traces.intervals import Intervals, intersect, join, subtract, total, union
 from peakward.traces.step_spans import Span, Spans, work_spans
-from peakward.traces.table import Direction, GpuColumns, GpuKind, Table, rows_of_each
+from peakward.traces.table import Direction, GpuColumns, GpuKind, TraceTable, rows_of_each
 
 
 def breakdown(
-    table: Table, communication: NDArray[np.bool_], spans: Spans | None = None
+    table: TraceTable, communication: NDArray[np.bool_], spans: Spans | None = None
 ) -> Breakdown:
     """The time of every device.
 
@@ -83,7 +83,7 @@ def _added_up(devices: tuple[DeviceTime, ...]) -> DeviceTime:
     return DeviceTime(device=None, **sums)
 
 
-def collectives(table: Table, communication: NDArray[np.bool_]) -> tuple[Collective, ...]:
+def collectives(table: TraceTable, communication: NDArray[np.bool_]) -> tuple[Collective, ...]:
     """The collectives, most exposed first. `communication` marks the rows of `table.gpu` that are
     collectives."""
     gpu, kernel = table.gpu, table.gpu.kind == GpuKind.KERNEL
@@ -97,7 +97,7 @@ def collectives(table: Table, communication: NDArray[np.bool_]) -> tuple[Collect
 
 
 def _collective(
-    table: Table, name: int, rows: NDArray[np.intp], computing: dict[int, Intervals]
+    table: TraceTable, name: int, rows: NDArray[np.intp], computing: dict[int, Intervals]
 ) -> Collective:
     gpu = table.gpu
     united_ns = exposed_ns = 0
@@ -117,7 +117,7 @@ def _collective(
     )
 
 
-def transfers(table: Table) -> tuple[Transfers, ...]:
+def transfers(table: TraceTable) -> tuple[Transfers, ...]:
     """Copies by direction, then sets; the longest total time first."""
     gpu = table.gpu
     found = [
@@ -130,7 +130,7 @@ def transfers(table: Table) -> tuple[Transfers, ...]:
     return tuple(sorted((each for each in found if each.n), key=lambda each: -each.sum_ns))
 
 
-def _transfers(table: Table, what: str, rows: NDArray[np.bool_]) -> Transfers:
+def _transfers(table: TraceTable, what: str, rows: NDArray[np.bool_]) -> Transfers:
     gpu = table.gpu
     sized = rows & (gpu.n_bytes >= 0)
     n_bytes, sized_ns = int(gpu.n_bytes[sized].sum()), int(gpu.duration_ns[sized].sum())

@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from peakward.records.profile import HostCall, HostWork
-from peakward.traces.table import Codes, HostColumns, HostKind, Indices, Table
+from peakward.traces.table import Codes, HostColumns, HostKind, Indices, TraceTable
 
 COLLECT = re.compile(r"<built-in (?:function|method) collect(?: of module.*)?>$")
 """The name of a call of `gc.collect` in torch's profiler."""
 
 
-def host_calls(table: Table, among: NDArray[np.bool_] | None = None) -> HostWork:
+def host_calls(table: TraceTable, among: NDArray[np.bool_] | None = None) -> HostWork:
     """Calls into the runtime by name, and garbage collections, among the host rows `among`; None: all."""
     host = table.host
     chosen = np.ones(len(host), dtype=np.bool_) if among is None else among
@@ -27,7 +27,7 @@ def host_calls(table: Table, among: NDArray[np.bool_] | None = None) -> HostWork
     )
 
 
-def rows_by_call(table: Table) -> dict[str, NDArray[np.intp]]:
+def rows_by_call(table: TraceTable) -> dict[str, NDArray[np.intp]]:
     """The rows of calls into the runtime and driver, by plain name."""
     host = table.host
     calls = np.flatnonzero(host.kind == HostKind.CALL)
@@ -38,13 +38,13 @@ def rows_by_call(table: Table) -> dict[str, NDArray[np.intp]]:
     return {name: np.concatenate(rows) for name, rows in by_plain.items()}
 
 
-def _calls(table: Table, among: NDArray[np.bool_]) -> tuple[HostCall, ...]:
+def _calls(table: TraceTable, among: NDArray[np.bool_]) -> tuple[HostCall, ...]:
     made = (_call(table, name, rows[among[rows]]) for name, rows in rows_by_call(table).items())
     found = [each for each in made if each is not None]
     return tuple(sorted(found, key=lambda each: (-each.sum_ns, each.name)))
 
 
-def _call(table: Table, name: str, rows: NDArray[np.intp]) -> HostCall | None:
+def _call(table: TraceTable, name: str, rows: NDArray[np.intp]) -> HostCall | None:
     if not len(rows):
         return None
     durations = table.host.duration_ns[rows]
@@ -105,7 +105,7 @@ def call_kind(name: str) -> CallKind:
     return next((kind for pattern, kind in _KINDS if pattern.match(plain)), CallKind.OTHER)
 
 
-def call_kinds(table: Table) -> Codes:
+def call_kinds(table: TraceTable) -> Codes:
     """The CallKind of each row of `table.host`."""
     kinds = np.zeros(len(table.host), dtype=np.uint8)
     calls = np.flatnonzero(table.host.kind == HostKind.CALL)

@@ -49,15 +49,15 @@ class Category(StrEnum):
     """No rule matches it."""
 
 
-class Rule(NamedTuple):
+class CategoryRule(NamedTuple):
     """A category, and the pattern in the names of its kernels."""
 
     category: Category
     pattern: re.Pattern[str]
 
 
-def _rule(category: Category, *alternatives: str) -> Rule:
-    return Rule(category, re.compile("|".join(alternatives)))
+def _rule(category: Category, *alternatives: str) -> CategoryRule:
+    return CategoryRule(category, re.compile("|".join(alternatives)))
 
 
 WRAPPER = re.compile(

@@ -26,7 +26,7 @@ from peakward.traces.host_time import HostTime, host_time
 from peakward.traces.intervals import Intervals, contains, self_time, union
 from peakward.traces.launches import call_returns, first_of_launch
 from peakward.traces.step_spans import Spans, work_spans
-from peakward.traces.table import NONE, GpuColumns, GpuKind, HostKind, Indices, Ints, Table
+from peakward.traces.table import NONE, GpuColumns, GpuKind, HostKind, Indices, Ints, TraceTable
 
 
 class PathKind(StrEnum):
@@ -56,7 +56,7 @@ _HOST_KINDS = {
 
 
 def critical_path(
-    table: Table,
+    table: TraceTable,
     launches: Indices,
     communication: NDArray[np.bool_],
     spans: Spans | None = None,
@@ -104,7 +104,7 @@ class Stretch(NamedTuple):
 
 
 def _off_host(
-    table: Table, communication: NDArray[np.bool_], path: list[Stretch]
+    table: TraceTable, communication: NDArray[np.bool_], path: list[Stretch]
 ) -> Iterator[PathShare]:
     """Work of GPUs, and gaps."""
     for each in path:
@@ -118,7 +118,7 @@ def _off_host(
             yield PathShare(kind=kind if kernel else PathKind.MEMORY, name=name, n=1, ns=ns)
 
 
-def _of_host(table: Table, path: list[Stretch]) -> Iterator[PathShare]:
+def _of_host(table: TraceTable, path: list[Stretch]) -> Iterator[PathShare]:
     """The threads' time, by the innermost operator, call or range."""
     relevant = np.isin(table.host.kind, list(_HOST_KINDS))
     for thread in {each.thread for each in path} - {NONE}:
@@ -132,7 +132,7 @@ def _of_host(table: Table, path: list[Stretch]) -> Iterator[PathShare]:
         yield from _by_name(table, rows[some], ns[some])
 
 
-def _by_name(table: Table, rows: NDArray[np.intp], ns: Ints) -> Iterator[PathShare]:
+def _by_name(table: TraceTable, rows: NDArray[np.intp], ns: Ints) -> Iterator[PathShare]:
     """Host rows and their time, summed by kind and name."""
     n_names = len(table.names)
     code = table.host.kind[rows].astype(np.int64) * n_names + table.host.name[rows]
@@ -151,7 +151,7 @@ class _Place(NamedTuple):
     thread: int = NONE
 
 
-def walk(table: Table, launches: Indices, host: HostTime, spans: Spans) -> list[Stretch]:
+def walk(table: TraceTable, launches: Indices, host: HostTime, spans: Spans) -> list[Stretch]:
     """The path, its last stretch first; empty without GPU work.
 
     Each stretch ends where the one before it in time begins, from the end of the last span back to the start
@@ -175,7 +175,7 @@ def walk(table: Table, launches: Indices, host: HostTime, spans: Spans) -> list[
 class _Steps:
     """One step backwards. Columns are lists here, because a walk reads them one value at a time."""
 
-    def __init__(self, table: Table, launches: Indices, host: HostTime, *, begin: int) -> None:
+    def __init__(self, table: TraceTable, launches: Indices, host: HostTime, *, begin: int) -> None:
         self._table, self._host = table, host
         self.begin = begin
         self._start, self._end = table.gpu.start_ns.tolist(), table.gpu.end_ns.tolist()
@@ -243,7 +243,7 @@ class Releases(NamedTuple):
     """The time at which that work, or that launch, ended."""
 
 
-def work_edges(table: Table, launches: Indices, host: HostTime) -> WorkEdges:
+def work_edges(table: TraceTable, launches: Indices, host: HostTime) -> WorkEdges:
     """The edges into each piece of work. `launches` is the result of `launch_rows`."""
     gpu, known = table.gpu, launches != NONE
     first = first_of_launch(launches)
@@ -282,7 +282,7 @@ def last_ended(gpu: GpuColumns, rows: NDArray[np.intp], by: Ints) -> Ints:
     return np.where(at < 0, NONE, rows[np.maximum(at, 0)] if len(rows) else NONE)
 
 
-def releases(table: Table, host: HostTime, thread: int) -> Releases:
+def releases(table: TraceTable, host: HostTime, thread: int) -> Releases:
     """The releases of a thread in order of time."""
     process = table.threads[thread].process
     of_gpu = _of_gpu(table, host, thread, np.flatnonzero(table.gpu.process == process))
@@ -292,7 +292,7 @@ def releases(table: Table, host: HostTime, thread: int) -> Releases:
     return Releases(*(column[order] for column in both))
 
 
-def _of_gpu(table: Table, host: HostTime, thread: int, rows: NDArray[np.intp]) -> Releases:
+def _of_gpu(table: TraceTable, host: HostTime, thread: int, rows: NDArray[np.intp]) -> Releases:
     """Calls that waited for work which ended during the call."""
     calls = np.flatnonzero(host.waiting & (table.host.thread == thread))
     at = table.host.end_ns[calls]

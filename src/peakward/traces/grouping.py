@@ -7,13 +7,13 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from peakward.records.profile import Group, WorkPhase
+from peakward.records.profile import KernelGroup, WorkPhase
 from peakward.traces.category_rules import Category
 from peakward.traces.host_work import is_of_host
 from peakward.traces.kernel_names import short_name
 from peakward.traces.phase_names import PhaseCode
 from peakward.traces.row_categories import fused_ops
-from peakward.traces.table import Codes, Ints, Table
+from peakward.traces.table import Codes, Ints, TraceTable
 
 _CATEGORIES = tuple(Category)
 _PHASES: tuple[WorkPhase, ...] = ("forward", "backward", "optimizer", "other")
@@ -25,7 +25,7 @@ Labels = tuple[str, str | None, WorkPhase | None]
 """Name, category and phase of a group."""
 
 
-def by_name(table: Table, categories: Codes) -> tuple[Group, ...]:
+def by_name(table: TraceTable, categories: Codes) -> tuple[KernelGroup, ...]:
     """A group for each name."""
     found = group(table.gpu.duration_ns, [table.gpu.name, categories])
     return _records(
@@ -35,7 +35,9 @@ def by_name(table: Table, categories: Codes) -> tuple[Group, ...]:
     )
 
 
-def by_phase_and_name(table: Table, categories: Codes, phases: Codes) -> tuple[Group, ...]:
+def by_phase_and_name(
+    table: TraceTable, categories: Codes, phases: Codes
+) -> tuple[KernelGroup, ...]:
     """A group for each phase and name."""
     found = group(table.gpu.duration_ns, [phases, table.gpu.name, categories])
     return _records(
@@ -49,7 +51,9 @@ def by_phase_and_name(table: Table, categories: Codes, phases: Codes) -> tuple[G
     )
 
 
-def by_phase_and_category(table: Table, categories: Codes, phases: Codes) -> tuple[Group, ...]:
+def by_phase_and_category(
+    table: TraceTable, categories: Codes, phases: Codes
+) -> tuple[KernelGroup, ...]:
     """A group for each phase and category."""
     found = group(table.gpu.duration_ns, [phases, categories])
     return _records(
@@ -57,13 +61,13 @@ def by_phase_and_category(table: Table, categories: Codes, phases: Codes) -> tup
     )
 
 
-def by_phase(table: Table, phases: Codes) -> tuple[Group, ...]:
+def by_phase(table: TraceTable, phases: Codes) -> tuple[KernelGroup, ...]:
     """A group for each phase."""
     found = group(table.gpu.duration_ns, [phases])
     return _records(found, lambda key: (_PHASES[key[0]], None, _PHASES[key[0]]))
 
 
-def _shown(table: Table, name: int) -> str:
+def _shown(table: TraceTable, name: int) -> str:
     """A kernel's name without the compiler's additions. An operator's name is short and stays whole."""
     whole = table.names[name]
     return whole if is_of_host(table) else short_name(whole)
@@ -98,7 +102,7 @@ def _records(
     found: Groups,
     labels: Callable[[list[int]], Labels],
     full_name: Callable[[list[int]], str] | None = None,
-) -> tuple[Group, ...]:
+) -> tuple[KernelGroup, ...]:
     columns = zip(
         found.keys.tolist(),
         found.instances.tolist(),
@@ -115,7 +119,7 @@ def _records(
     for key, n, total, share, mean, median, least, most, std in columns:
         name, category, phase = labels(key)
         groups.append(
-            Group(
+            KernelGroup(
                 name=name,
                 category=category,
                 phase=phase,

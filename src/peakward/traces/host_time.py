@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from peakward.traces.calls import WAITS, by_name, call_kinds
 from peakward.traces.intervals import Intervals, union
 from peakward.traces.ranges import processes_of
-from peakward.traces.table import Codes, HostColumns, HostKind, Indices, Table
+from peakward.traces.table import Codes, HostColumns, HostKind, Indices, TraceTable
 
 Mask = NDArray[np.bool_]
 
@@ -59,7 +59,7 @@ class HostTime(NamedTuple):
         return union(self.host.start_ns[rows], self.host.end_ns[rows])
 
 
-def host_time(table: Table) -> HostTime:
+def host_time(table: TraceTable) -> HostTime:
     """Classify every host row."""
     host = table.host
     process = processes_of(table)
@@ -76,7 +76,7 @@ def host_time(table: Table) -> HostTime:
     )
 
 
-def _loading(table: Table) -> Mask:
+def _loading(table: TraceTable) -> Mask:
     found = np.zeros(len(table.host), dtype=np.bool_)
     for kind, pattern in _LOADING.items():
         rows = np.flatnonzero(table.host.kind == kind)

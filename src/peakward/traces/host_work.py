@@ -15,13 +15,22 @@ from numpy.typing import NDArray
 
 from peakward.records.profile import CPU, Breakdown, DeviceTime
 from peakward.traces.intervals import rows_of, self_time, total, union
-from peakward.traces.table import NONE, Device, GpuColumns, GpuKind, HostKind, Indices, Ints, Table
+from peakward.traces.table import (
+    NONE,
+    Device,
+    GpuColumns,
+    GpuKind,
+    HostKind,
+    Indices,
+    Ints,
+    TraceTable,
+)
 
 HOST = Device(NONE, CPU, None, None)
 """The host's entry among a table's devices. Its id is in the rows of the host's work."""
 
 
-def with_host_work(table: Table) -> Table:
+def with_host_work(table: TraceTable) -> TraceTable:
     """The table with a row of work for each operator; unchanged if it has GPU work, or no operators."""
     ops = rows_of(table.host, (HostKind.OP,))
     if len(table.gpu) or not len(ops):
@@ -29,17 +38,17 @@ def with_host_work(table: Table) -> Table:
     return replace(table, gpu=_operators(table, ops), devices=(HOST,))
 
 
-def is_of_host(table: Table) -> bool:
+def is_of_host(table: TraceTable) -> bool:
     """Whether the table's work is the host's operators."""
     return HOST in table.devices
 
 
-def operator_rows(table: Table) -> Indices:
+def operator_rows(table: TraceTable) -> Indices:
     """For each row of the host's work the position of its operator in `Table.host`: that launched it."""
     return table.gpu.correlation.astype(np.int32)
 
 
-def host_breakdown(table: Table, span_ns: int | None = None) -> Breakdown:
+def host_breakdown(table: TraceTable, span_ns: int | None = None) -> Breakdown:
     """The time of the host: busy while at least one of these operators ran on any thread.
 
     Communication is not told apart. `span_ns` is the span of the steps; None: from the start of the first
@@ -69,7 +78,7 @@ def host_breakdown(table: Table, span_ns: int | None = None) -> Breakdown:
     return Breakdown(devices=(time,), together=together, span_ns=span_ns)
 
 
-def operator_self_time(table: Table, ops: NDArray[np.int64]) -> Ints:
+def operator_self_time(table: TraceTable, ops: NDArray[np.int64]) -> Ints:
     """The self time of each of these operators, which are in the order of the table."""
     host = table.host
     found = np.zeros(len(host), dtype=np.int64)
@@ -81,7 +90,7 @@ def operator_self_time(table: Table, ops: NDArray[np.int64]) -> Ints:
     return found[ops]
 
 
-def _operators(table: Table, ops: NDArray[np.int64]) -> GpuColumns:
+def _operators(table: TraceTable, ops: NDArray[np.int64]) -> GpuColumns:
     host, n = table.host, len(ops)
     process = np.array([thread.process for thread in table.threads], dtype=np.int32)
     return GpuColumns(

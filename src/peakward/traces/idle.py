@@ -17,7 +17,7 @@ from peakward.traces.idle_causes import UNSEEN_NS, IdleCause
 from peakward.traces.intervals import Intervals, contains, covered, gaps, join, subtract, union
 from peakward.traces.launches import call_returns, first_of_launch
 from peakward.traces.step_spans import Span, Spans, work_spans
-from peakward.traces.table import NONE, Codes, GpuColumns, Indices, Ints, Table, rows_of_each
+from peakward.traces.table import NONE, Codes, GpuColumns, Indices, Ints, TraceTable, rows_of_each
 
 N_CALLS = 3
 """The number of calls kept for each cause."""
@@ -25,7 +25,7 @@ LEAST_OF_GAPS = 0.1
 """The smallest share of a cause's gaps. A call with less of their time explains little."""
 
 
-def idle(table: Table, launches: Indices, spans: Spans | None = None) -> Idle:
+def idle(table: TraceTable, launches: Indices, spans: Spans | None = None) -> Idle:
     """The idle time of each device by cause. `launches` is the result of `launch_rows`, and `spans` are as
     for `breakdown`."""
     spans = work_spans(table.gpu) if spans is None else spans
@@ -48,7 +48,7 @@ class Gaps(NamedTuple):
     """A column for each IdleCause. Each row adds up to its gap's length."""
 
 
-def _calls(table: Table, found: Sequence[Gaps]) -> tuple[IdleCall, ...]:
+def _calls(table: TraceTable, found: Sequence[Gaps]) -> tuple[IdleCall, ...]:
     """For each cause the calls that took most of its gaps."""
     if not found:
         return ()
@@ -104,7 +104,7 @@ def _added_up(devices: tuple[DeviceIdle, ...]) -> DeviceIdle:
 class _Whole(NamedTuple):
     """The inputs that the gaps of all devices share. Each column ends with an entry for a row of NONE."""
 
-    table: Table
+    table: TraceTable
     host: HostTime
     launches: Ints
     first: NDArray[np.bool_]
@@ -153,7 +153,9 @@ class _Judged(NamedTuple):
         return _Judged(*(column[which] for column in self))
 
 
-def idle_gaps(table: Table, launches: Indices, host: HostTime, spans: Spans) -> dict[int, Gaps]:
+def idle_gaps(
+    table: TraceTable, launches: Indices, host: HostTime, spans: Spans
+) -> dict[int, Gaps]:
     """The gaps of every device of `spans`, all of which have work. `launches` is the result of
     `launch_rows`."""
     whole = _Whole(

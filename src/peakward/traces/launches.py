@@ -4,10 +4,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from peakward.traces.calls import LAUNCHES, CallKind, call_kinds
-from peakward.traces.table import NONE, Codes, HostColumns, HostKind, Indices, Ints, Table
+from peakward.traces.table import NONE, Codes, HostColumns, HostKind, Indices, Ints, TraceTable
 
 
-def launch_rows(table: Table) -> Indices:
+def launch_rows(table: TraceTable) -> Indices:
     """For each row of `table.gpu`, the row of `table.host` that launched it, or NONE.
 
     That is the CALL with the same correlation in the same process. Correlations of 0 and below link nothing.
@@ -51,7 +51,7 @@ def call_returns(host: HostColumns, kinds: Codes, calls: Indices | Ints) -> Ints
     return np.where(blocks, host.start_ns[calls], host.end_ns[calls])
 
 
-def _candidates(table: Table) -> NDArray[np.intp]:
+def _candidates(table: TraceTable) -> NDArray[np.intp]:
     return np.flatnonzero((table.host.kind == HostKind.CALL) & (table.host.correlation > 0))
 
 
@@ -71,7 +71,7 @@ def _launches_first(key: Ints, is_launch: NDArray[np.bool_]) -> NDArray[np.bool_
     return is_launch | ~np.isin(key, key[is_launch])
 
 
-def _latest_before(table: Table, calls: NDArray[np.intp], key: Ints, wanted: Ints) -> Indices:
+def _latest_before(table: TraceTable, calls: NDArray[np.intp], key: Ints, wanted: Ints) -> Indices:
     """For each GPU row the last call of its key, in the order of `calls`, that began by the row's start.
 
     A pair (key, position of the start among all the calls' starts) is one number, so one binary search finds

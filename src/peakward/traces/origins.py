@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from peakward.traces.host_work import is_of_host
 from peakward.traces.launches import launch_rows
-from peakward.traces.phase_names import Evidence
+from peakward.traces.phase_names import PhaseEvidence
 from peakward.traces.phases import Phases, brought_by_graphs
 from peakward.traces.ranges import named_range
-from peakward.traces.table import NONE, HostKind, Indices, Ints, Table, restricted
+from peakward.traces.table import NONE, HostKind, Indices, Ints, TraceTable, restricted
 
 REHEARSAL = "peakward::rehearsal"
 
@@ -48,7 +48,7 @@ def launched(launches: Indices) -> Origins:
     )
 
 
-def without_rehearsal(table: Table) -> tuple[Table, Origins] | None:
+def without_rehearsal(table: TraceTable) -> tuple[TraceTable, Origins] | None:
     """The table without work that a rehearsal launched, and origins that tie graphs' work to the rehearsal.
     None where the trace has no rehearsal with GPU work, or no graph's work beside it.
 
@@ -76,7 +76,7 @@ def without_rehearsal(table: Table) -> tuple[Table, Origins] | None:
 
 
 def _same(
-    table: Table, rows: NDArray[np.int64], others: NDArray[np.int64]
+    table: TraceTable, rows: NDArray[np.int64], others: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The rows that equal the other rows beside them, and those others."""
     n = min(len(rows), len(others))
@@ -86,7 +86,7 @@ def _same(
     return rows[pick], others[pick]
 
 
-def _n_same(table: Table, rows: NDArray[np.int64], others: NDArray[np.int64]) -> int:
+def _n_same(table: TraceTable, rows: NDArray[np.int64], others: NDArray[np.int64]) -> int:
     """The number of leading rows that are the same work, pair by pair."""
     gpu = table.gpu
     differ = (gpu.name[rows] != gpu.name[others]) | (gpu.kind[rows] != gpu.kind[others])
@@ -94,15 +94,15 @@ def _n_same(table: Table, rows: NDArray[np.int64], others: NDArray[np.int64]) ->
 
 
 _BY = {
-    Evidence.PEAKWARD_RANGE: "Peakward's ranges",
-    Evidence.USER_RANGE: "ranges that the program named",
-    Evidence.TORCH_RANGE: "ranges of torch's own",
-    Evidence.AUTOGRAD: "autograd's nodes",
-    Evidence.NO_BACKWARD: "the absence of a backward pass, so that all is forward",
+    PhaseEvidence.PEAKWARD_RANGE: "Peakward's ranges",
+    PhaseEvidence.USER_RANGE: "ranges that the program named",
+    PhaseEvidence.TORCH_RANGE: "ranges of torch's own",
+    PhaseEvidence.AUTOGRAD: "autograd's nodes",
+    PhaseEvidence.NO_BACKWARD: "the absence of a backward pass, so that all is forward",
 }
 
 
-def evidence(table: Table, phases: Phases, origins: Origins) -> tuple[str, ...]:
+def evidence(table: TraceTable, phases: Phases, origins: Origins) -> tuple[str, ...]:
     """How the phases of the work were told, by the share of the time that each evidence covers."""
     duration_ns = table.gpu.duration_ns
     whole = int(duration_ns.sum())
@@ -113,7 +113,7 @@ def evidence(table: Table, phases: Phases, origins: Origins) -> tuple[str, ...]:
         ns = int(duration_ns[phases.evidence == kind].sum())
         if ns:
             parts.append(f"{by} ({ns / whole:.1%})")
-    untold = int(duration_ns[phases.evidence == Evidence.NOTHING].sum())
+    untold = int(duration_ns[phases.evidence == PhaseEvidence.NOTHING].sum())
     if untold:
         parts.append(f"nothing ({untold / whole:.1%}, the phase `other`)")
     of = "operators' self time" if is_of_host(table) else "the durations of GPU work"
@@ -128,7 +128,7 @@ def evidence(table: Table, phases: Phases, origins: Origins) -> tuple[str, ...]:
     return tuple(said)
 
 
-def incomplete(table: Table, launches: Indices, phases: Phases) -> tuple[str, ...]:
+def incomplete(table: TraceTable, launches: Indices, phases: Phases) -> tuple[str, ...]:
     """Sentences on the trace's gaps, with how much is missing."""
     duration_ns = table.gpu.duration_ns
     whole = max(int(duration_ns.sum()), 1)
@@ -151,7 +151,7 @@ def incomplete(table: Table, launches: Indices, phases: Phases) -> tuple[str, ..
     return tuple(said)
 
 
-def _of_host(table: Table) -> list[str]:
+def _of_host(table: TraceTable) -> list[str]:
     """A sentence on the meaning of self time."""
     if not is_of_host(table):
         return []

@@ -16,7 +16,7 @@ class PhaseCode(IntEnum):
     OTHER = 3
 
 
-class Evidence(IntEnum):
+class PhaseEvidence(IntEnum):
     """The evidence that put a piece of work into its phase, strongest first after `NOTHING`."""
 
     NOTHING = 0
@@ -34,7 +34,7 @@ class Said(NamedTuple):
     """The phase that a name gives."""
 
     phase: PhaseCode
-    evidence: Evidence
+    evidence: PhaseEvidence
     is_sure: bool
     """False for a bare "step", which is an optimizer's only if it contains no backward pass."""
 
@@ -76,10 +76,10 @@ _WHOLE_STEPS = {
 def said_by(name: str) -> Said | None:
     """The phase that the name of a range gives; None where it gives none, or several at once."""
     if name in _OURS:
-        return Said(_OURS[name], Evidence.PEAKWARD_RANGE, is_sure=True)
+        return Said(_OURS[name], PhaseEvidence.PEAKWARD_RANGE, is_sure=True)
     if name.startswith(_SILENT):
         return None
-    evidence = Evidence.TORCH_RANGE if _TORCHS.match(name) else Evidence.USER_RANGE
+    evidence = PhaseEvidence.TORCH_RANGE if _TORCHS.match(name) else PhaseEvidence.USER_RANGE
     words = [word.lower() for word in _WORD.findall(name)]
     phases = {phase for phase, its_words in _WORDS.items() if its_words & set(words)}
     if ("step" in words and _OPTIMIZERS & set(words)) or ("zero", "grad") in pairwise(words):

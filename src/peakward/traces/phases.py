@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from peakward.traces.calls import CallKind, call_kinds
 from peakward.traces.intervals import nest, rows_of
-from peakward.traces.phase_names import Evidence, PhaseCode, said_by
+from peakward.traces.phase_names import PhaseCode, PhaseEvidence, said_by
 from peakward.traces.ranges import (
     Launches,
     backward_rows,
@@ -24,7 +24,7 @@ from peakward.traces.ranges import (
     processes_of,
 )
 from peakward.traces.step_spans import step_rows
-from peakward.traces.table import NONE, Codes, HostKind, Indices, Ints, Table
+from peakward.traces.table import NONE, Codes, HostKind, Indices, Ints, TraceTable
 
 _LONG_AGO = np.iinfo(np.int64).min
 _PHASES = (PhaseCode.FORWARD, PhaseCode.BACKWARD, PhaseCode.OPTIMIZER)
@@ -49,7 +49,7 @@ class Phases:
         )
 
 
-def phases(table: Table, launches: Indices) -> Phases:
+def phases(table: TraceTable, launches: Indices) -> Phases:
     """The phase of each GPU row, by the strongest available evidence.
 
     Ranges come first, Peakward's before the user's and torch's. A launch on autograd's thread counts as
@@ -61,7 +61,7 @@ def phases(table: Table, launches: Indices) -> Phases:
     """
     sites, said = launch_sites(table, launches), phase_ranges(table)
     code = np.full(len(table.gpu), PhaseCode.OTHER, dtype=np.uint8)
-    evidence = np.full(len(table.gpu), Evidence.NOTHING, dtype=np.uint8)
+    evidence = np.full(len(table.gpu), PhaseEvidence.NOTHING, dtype=np.uint8)
     for each in (_by_order, _by_ranges_and_nodes, _by_our_ranges):
         its_code, its_evidence = each(table, launches, sites, said)
         knows = its_code != PhaseCode.OTHER
@@ -80,17 +80,17 @@ class PhaseRanges:
     evidence: Codes
     """The Evidence: whose name it is."""
 
-    def of(self, phase: PhaseCode, *evidence: Evidence) -> NDArray[np.int64]:
+    def of(self, phase: PhaseCode, *evidence: PhaseEvidence) -> NDArray[np.int64]:
         """The rows of a phase, only with this evidence where any is given."""
-        wanted = (self.phase == phase) & np.isin(self.evidence, evidence or list(Evidence))
+        wanted = (self.phase == phase) & np.isin(self.evidence, evidence or list(PhaseEvidence))
         return self.rows[np.flatnonzero(wanted)]
 
 
 def _by_our_ranges(
-    table: Table, _launches: Indices, sites: Launches, said: PhaseRanges
+    table: TraceTable, _launches: Indices, sites: Launches, said: PhaseRanges
 ) -> tuple[Codes, Codes]:
     """The phase by Peakward's ranges, which follow one another, so the innermost is the only one."""
-    ours = said.evidence == Evidence.PEAKWARD_RANGE
+    ours = said.evidence == PhaseEvidence.PEAKWARD_RANGE
     row = innermost_at(table, sites, said.rows[ours])
     return _of_rows(said, row)
 
@@ -99,16 +99,16 @@ def _of_rows(said: PhaseRanges, row: Indices) -> tuple[Codes, Codes]:
     """Phase and evidence of host rows; OTHER and NOTHING for NONE."""
     position = np.searchsorted(said.rows, row)
     phase = np.append(said.phase, np.uint8(PhaseCode.OTHER))
-    evidence = np.append(said.evidence, np.uint8(Evidence.NOTHING))
+    evidence = np.append(said.evidence, np.uint8(PhaseEvidence.NOTHING))
     position = np.where(row == NONE, len(said.rows), position)
     return phase[position], evidence[position]
 
 
 def _by_ranges_and_nodes(
-    table: Table, _launches: Indices, sites: Launches, said: PhaseRanges
+    table: TraceTable, _launches: Indices, sites: Launches, said: PhaseRanges
 ) -> tuple[Codes, Codes]:
     """The phase by the user's and torch's ranges and by autograd's nodes."""
-    theirs = (Evidence.USER_RANGE, Evidence.TORCH_RANGE)
+    theirs = (PhaseEvidence.USER_RANGE, PhaseEvidence.TORCH_RANGE)
     forward, backward, optimizer = (
         innermost_at(table, sites, said.of(phase, *theirs)) for phase in _PHASES
     )
@@ -123,14 +123,14 @@ def _by_ranges_and_nodes(
     row = np.select([is_optimizer, is_backward], [optimizer, backward], forward)
     code, evidence = _of_rows(said, row)
     by_node = is_backward & (row == NONE)
-    code[by_node], evidence[by_node] = PhaseCode.BACKWARD, Evidence.AUTOGRAD
+    code[by_node], evidence[by_node] = PhaseCode.BACKWARD, PhaseEvidence.AUTOGRAD
     for phase in _PHASES:
-        by_user = innermost_at(table, sites, said.of(phase, Evidence.USER_RANGE)) != NONE
-        evidence[by_user & (code == phase)] = Evidence.USER_RANGE
+        by_user = innermost_at(table, sites, said.of(phase, PhaseEvidence.USER_RANGE)) != NONE
+        evidence[by_user & (code == phase)] = PhaseEvidence.USER_RANGE
     return code, evidence
 
 
-def _update_starts(table: Table, said: PhaseRanges, row: Indices) -> Ints:
+def _update_starts(table: TraceTable, said: PhaseRanges, row: Indices) -> Ints:
     """The time at which these optimizers begin to update; long ago for NONE."""
     rows, which = np.unique(row[row != NONE], return_inverse=True)
     found = np.full(len(row), _LONG_AGO)
@@ -138,12 +138,12 @@ def _update_starts(table: Table, said: PhaseRanges, row: Indices) -> Ints:
     return found
 
 
-def _starts(table: Table, row: Indices) -> Ints:
+def _starts(table: TraceTable, row: Indices) -> Ints:
     """The start of these host rows; long ago for NONE."""
     return np.append(table.host.start_ns, _LONG_AGO)[row]
 
 
-def _in_backward(table: Table, sites: Launches) -> tuple[NDArray[np.bool_], Ints]:
+def _in_backward(table: TraceTable, sites: Launches) -> tuple[NDArray[np.bool_], Ints]:
     """Whether each launch belongs to a backward pass by autograd's rows, and the start of its node.
 
     All launches of autograd's own threads belong to it, including hooks between its nodes.
@@ -155,7 +155,7 @@ def _in_backward(table: Table, sites: Launches) -> tuple[NDArray[np.bool_], Ints
 
 
 def _by_order(
-    table: Table, launches: Indices, sites: Launches, said: PhaseRanges
+    table: TraceTable, launches: Indices, sites: Launches, said: PhaseRanges
 ) -> tuple[Codes, Codes]:
     """The phase by the events before and after, for launches among operators."""
     ops = rows_of(table.host, (HostKind.OP,))
@@ -170,11 +170,11 @@ def _by_order(
     code = by_neighbours(table, events, process, sites.at_ns)
     code[infers] = PhaseCode.FORWARD
     known = code != PhaseCode.OTHER
-    evidence = np.select([infers, known], [Evidence.NO_BACKWARD, Evidence.AUTOGRAD], 0)
+    evidence = np.select([infers, known], [PhaseEvidence.NO_BACKWARD, PhaseEvidence.AUTOGRAD], 0)
     return code, evidence.astype(np.uint8)
 
 
-def brought_by_graphs(table: Table, launches: Indices) -> NDArray[np.bool_]:
+def brought_by_graphs(table: TraceTable, launches: Indices) -> NDArray[np.bool_]:
     """Mask of the GPU rows that a captured graph launched."""
     by_call = np.append(call_kinds(table) == CallKind.GRAPH, False)[launches]
     brought: NDArray[np.bool_] = by_call | (table.gpu.graph != NONE)
@@ -189,7 +189,7 @@ _OPTIMIZERS_OWN = re.compile(
 loss."""
 
 
-def phase_ranges(table: Table) -> PhaseRanges:
+def phase_ranges(table: TraceTable) -> PhaseRanges:
     """The phases from the names of ranges, and from operators that torch or Peakward named after a phase."""
     rows = rows_of(table.host, (HostKind.RANGE, HostKind.OP))
     name, kind = table.host.name[rows], table.host.kind[rows]
@@ -200,12 +200,12 @@ def phase_ranges(table: Table) -> PhaseRanges:
             by_name[position] = (said.phase, said.evidence, not said.is_sure)
     by_name[name[named(table, rows, _OPTIMIZERS_OWN)]] = (
         PhaseCode.OPTIMIZER,
-        Evidence.TORCH_RANGE,
+        PhaseEvidence.TORCH_RANGE,
         0,
     )
     phase, evidence, unsure = by_name[name].T
     says = (phase != PhaseCode.OTHER) & (
-        (kind == HostKind.RANGE) | (evidence != Evidence.USER_RANGE)
+        (kind == HostKind.RANGE) | (evidence != PhaseEvidence.USER_RANGE)
     )
     backward = np.union1d(
         backward_rows(table), rows[says & (phase == PhaseCode.BACKWARD) & (unsure == 0)]
@@ -215,7 +215,7 @@ def phase_ranges(table: Table) -> PhaseRanges:
 
 
 def _beside_a_backward(
-    table: Table, rows: NDArray[np.int64], backward: NDArray[np.int64]
+    table: TraceTable, rows: NDArray[np.int64], backward: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
     """Whether no backward pass begins within a row, although some do elsewhere in its process."""
     host = table.host
@@ -240,7 +240,7 @@ _STEP = PhaseCode.OTHER
 """Stands for the beginning of a step among the events."""
 
 
-class Events(NamedTuple):
+class PhaseRows(NamedTuple):
     """Host rows that are a backward pass's or an optimizer's, or that begin a step."""
 
     backward: NDArray[np.int64]
@@ -249,18 +249,18 @@ class Events(NamedTuple):
     steps: NDArray[np.int64]
 
 
-def events_of(table: Table, said: PhaseRanges) -> Events:
+def events_of(table: TraceTable, said: PhaseRanges) -> PhaseRows:
     """The events by autograd's nodes and by the phases of ranges."""
     optimizer = said.of(PhaseCode.OPTIMIZER)
     zeroes = named(table, optimizer, _ZERO_GRAD)
-    return Events(
+    return PhaseRows(
         backward=np.concatenate([backward_rows(table), said.of(PhaseCode.BACKWARD)]),
         optimizer=optimizer[~zeroes],
         steps=step_rows(table),
     )
 
 
-def by_neighbours(table: Table, events: Events, process: Indices, at_ns: Ints) -> Codes:
+def by_neighbours(table: TraceTable, events: PhaseRows, process: Indices, at_ns: Ints) -> Codes:
     """The phase for each process and time outside the events; OTHER for a process of NONE.
 
     Time before a backward pass is forward, whatever comes before. Time between a backward pass and an
@@ -324,7 +324,7 @@ class _Order:
         ).astype(np.uint8)
 
 
-def _models_operators(table: Table, events: Events) -> NDArray[np.int64]:
+def _models_operators(table: TraceTable, events: PhaseRows) -> NDArray[np.int64]:
     """A model's operators outside backward passes and optimizers."""
     host = table.host
     rows = rows_of(host, (HostKind.OP, HostKind.RANGE))
@@ -334,7 +334,9 @@ def _models_operators(table: Table, events: Events) -> NDArray[np.int64]:
     return rows[np.flatnonzero(inside == NONE)]
 
 
-def update_starts(table: Table, optimizer: NDArray[np.int64], backward: NDArray[np.int64]) -> Ints:
+def update_starts(
+    table: TraceTable, optimizer: NDArray[np.int64], backward: NDArray[np.int64]
+) -> Ints:
     """The time at which each of these optimizers begins to update. One that calls a closure, as LBFGS or
     Lightning does, begins when the last backward pass inside it has ended."""
     host, process = table.host, processes_of(table)

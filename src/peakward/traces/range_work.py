@@ -24,7 +24,7 @@ from peakward.traces.ranges import (
     launch_sites,
     waiting_threads,
 )
-from peakward.traces.table import NONE, Codes, HostKind, Indices, Table
+from peakward.traces.table import NONE, Codes, HostKind, Indices, TraceTable
 
 _FAMILIES = (
     re.compile(r"peakward::block \d+"),
@@ -36,7 +36,7 @@ _CATEGORIES = tuple(Category)
 _NUMBERS = re.compile(r"\d+")
 
 
-def range_work(table: Table, launches: Indices, categories: Codes) -> tuple[RangeWork, ...]:
+def range_work(table: TraceTable, launches: Indices, categories: Codes) -> tuple[RangeWork, ...]:
     """The work of each range, by direction and category."""
     found = [
         each for family in _FAMILIES for each in _of_family(table, launches, categories, family)
@@ -45,7 +45,7 @@ def range_work(table: Table, launches: Indices, categories: Codes) -> tuple[Rang
 
 
 def _of_family(
-    table: Table, launches: Indices, categories: Codes, family: re.Pattern[str]
+    table: TraceTable, launches: Indices, categories: Codes, family: re.Pattern[str]
 ) -> list[RangeWork]:
     host = table.host
     opened = np.unique(host.name[host.kind == HostKind.RANGE]).tolist()
@@ -98,7 +98,7 @@ class Parts:
     """A PartDirection by autograd's nodes; FORWARD in a trace without them."""
 
 
-def parts(table: Table, launches: Indices, names: Collection[str]) -> Parts:
+def parts(table: TraceTable, launches: Indices, names: Collection[str]) -> Parts:
     """For each GPU row its range among those of these names.
 
     That is the innermost one open at its launch. Where none is open and it was launched in a node of a
@@ -122,14 +122,14 @@ def parts(table: Table, launches: Indices, names: Collection[str]) -> Parts:
     )
 
 
-def _numbered(table: Table, sites: Launches) -> Indices:
+def _numbered(table: TraceTable, sites: Launches) -> Indices:
     """For each GPU row the innermost numbered backward node around its launch, or NONE."""
     nodes = backward_rows(table)
     nodes = nodes[(table.host.sequence[nodes] >= 0) & (table.host.kind[nodes] == HostKind.OP)]
     return nest(table.host, nodes).innermost(sites.thread, sites.at_ns)
 
 
-def _forward_operators(table: Table, nodes: Indices) -> Indices:
+def _forward_operators(table: TraceTable, nodes: Indices) -> Indices:
     """For each of these nodes the operator whose gradient it computes; NONE for NONE, or where the trace
     lacks it. A node's numbers belong to the thread that waits for it, else to its own."""
     host = table.host

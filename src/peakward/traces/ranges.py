@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from peakward.traces.calls import by_name
 from peakward.traces.intervals import nest, rows_of
-from peakward.traces.table import NONE, HostKind, Indices, Ints, Table
+from peakward.traces.table import NONE, HostKind, Indices, Ints, TraceTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class NamedRange:
         return np.not_equal(self.instance, NONE)
 
 
-def launch_sites(table: Table, launches: Indices) -> Launches:
+def launch_sites(table: TraceTable, launches: Indices) -> Launches:
     """The thread and time of each GPU row's launch. `launches` has the call's position in `host`."""
     known = launches != NONE
     call = np.where(known, launches, 0)
@@ -58,7 +58,7 @@ def launch_sites(table: Table, launches: Indices) -> Launches:
     )
 
 
-def innermost_at(table: Table, sites: Launches, rows: NDArray[np.int64]) -> Indices:
+def innermost_at(table: TraceTable, sites: Launches, rows: NDArray[np.int64]) -> Indices:
     """For each GPU row the innermost of these host rows open at its launch, or NONE.
 
     Rows on the launching thread count first. Where none is open there, ranges on the thread that waits for it
@@ -70,7 +70,7 @@ def innermost_at(table: Table, sites: Launches, rows: NDArray[np.int64]) -> Indi
     return np.where(found == NONE, lent, found)
 
 
-def named_range(table: Table, launches: Indices, name: str) -> NamedRange:
+def named_range(table: TraceTable, launches: Indices, name: str) -> NamedRange:
     """The ranges or operators of exactly this name, and the GPU work launched inside, at any depth.
 
     A name without any row gives a range without instances.
@@ -95,7 +95,9 @@ _NODE = re.compile(
 """`MmBackward0`, `CompiledFunctionBackward`, `torch::autograd::AccumulateGrad` and the rows that run them."""
 
 
-def named(table: Table, rows: NDArray[np.integer], pattern: re.Pattern[str]) -> NDArray[np.bool_]:
+def named(
+    table: TraceTable, rows: NDArray[np.integer], pattern: re.Pattern[str]
+) -> NDArray[np.bool_]:
     """For each of these host rows whether its name begins with the pattern.
 
     Only the names of these rows are checked: a trace may have 200,000 names of kernels.
@@ -104,7 +106,7 @@ def named(table: Table, rows: NDArray[np.integer], pattern: re.Pattern[str]) -> 
     return begins.astype(np.bool_)
 
 
-def backward_rows(table: Table) -> NDArray[np.int64]:
+def backward_rows(table: TraceTable) -> NDArray[np.int64]:
     """Positions of autograd's own operators and ranges: the nodes of a backward pass."""
     host = table.host
     rows = rows_of(host, (HostKind.OP, HostKind.RANGE))
@@ -112,12 +114,12 @@ def backward_rows(table: Table) -> NDArray[np.int64]:
     return rows[node | (host.backward[rows])]
 
 
-def processes_of(table: Table) -> Indices:
+def processes_of(table: TraceTable) -> Indices:
     """The position of the process of each host row."""
     return table.process_of_thread[table.host.thread]
 
 
-def waiting_threads(table: Table) -> Indices:
+def waiting_threads(table: TraceTable) -> Indices:
     """For each thread the thread of its process that waits while it runs a backward pass; NONE for the
     waiting thread itself.
 
@@ -132,7 +134,7 @@ def waiting_threads(table: Table) -> Indices:
     return np.where(waiting == np.arange(len(process)), NONE, waiting).astype(np.int32)
 
 
-def _main_threads(table: Table, process: Indices) -> Indices:
+def _main_threads(table: TraceTable, process: Indices) -> Indices:
     """For each process its main thread; NONE where no thread has operators or ranges."""
     host, n_threads = table.host, len(process)
     rows, backward = rows_of(host, (HostKind.OP, HostKind.RANGE)), backward_rows(table)
@@ -147,7 +149,7 @@ def _main_threads(table: Table, process: Indices) -> Indices:
     return main
 
 
-def _forward_threads(table: Table, process: Indices) -> Indices:
+def _forward_threads(table: TraceTable, process: Indices) -> Indices:
     """For each thread the other thread with the forward operators of its backward ones, or NONE."""
     host, n_threads = table.host, len(process)
     ops = rows_of(host, (HostKind.OP,))

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from peakward.records.errors import PeakwardError
 from peakward.records.profile import Job, Rank
 from peakward.traces.intervals import total, union
-from peakward.traces.table import GpuKind, Ints, Table
+from peakward.traces.table import GpuKind, Ints, TraceTable
 
 UNLIKELY = 0.01
 """The probability limit for a straggler: chance would make one of the ranks last that often in fewer than
@@ -28,7 +28,7 @@ _MOST_RANKS = 1 << 20
 class RankTrace(NamedTuple):
     """A table, and the mask of its GPU rows that communicate."""
 
-    table: Table
+    table: TraceTable
     communication: NDArray[np.bool_]
 
 
@@ -95,7 +95,7 @@ def compare(traces: Sequence[RankTrace]) -> Job:
     )
 
 
-def ordered(tables: Sequence[Table]) -> dict[int, int]:
+def ordered(tables: Sequence[TraceTable]) -> dict[int, int]:
     """For each rank, in order, the position of its table; in the given order where no table has a rank.
 
     Raises:
@@ -126,7 +126,7 @@ def ordered(tables: Sequence[Table]) -> dict[int, int]:
     return dict(sorted(found.items()))
 
 
-def _absent(tables: Sequence[Table], ranks: Sequence[int]) -> tuple[int, ...]:
+def _absent(tables: Sequence[TraceTable], ranks: Sequence[int]) -> tuple[int, ...]:
     size = max((each.job.world_size for each in tables if each.job is not None), default=0)
     return tuple(sorted(set(range(min(size, _MOST_RANKS))) - set(ranks)))
 
@@ -186,16 +186,16 @@ def _late(waits: _Waits, spans_ns: Sequence[int]) -> int | None:
     return at if is_late else None
 
 
-def _busy(table: Table, rows: NDArray[np.bool_]) -> int:
+def _busy(table: TraceTable, rows: NDArray[np.bool_]) -> int:
     chosen = rows & (table.gpu.kind == GpuKind.KERNEL)
     return total(union(table.gpu.start_ns[chosen], table.gpu.end_ns[chosen]))
 
 
-def _any_work(table: Table) -> int:
+def _any_work(table: TraceTable) -> int:
     return total(union(table.gpu.start_ns, table.gpu.end_ns))
 
 
-def _span(table: Table) -> int:
+def _span(table: TraceTable) -> int:
     gpu = table.gpu
     return int(gpu.end_ns.max() - gpu.start_ns.min()) if len(gpu) else 0
 

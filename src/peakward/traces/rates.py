@@ -22,13 +22,13 @@ from peakward.traces.intervals import Nest, nest, rows_of
 from peakward.traces.operator_work import operator_bytes, operator_flops, parsed
 from peakward.traces.origins import Origins
 from peakward.traces.ranges import launch_sites
-from peakward.traces.table import NONE, GpuKind, HostKind, Indices, Ints, Table
+from peakward.traces.table import NONE, GpuKind, HostKind, Indices, Ints, TraceTable
 
 _SHAPE = msgspec.json.Decoder()
 
 
 def operator_rates(
-    table: Table, origins: Origins, device: Device | None
+    table: TraceTable, origins: Origins, device: Device | None
 ) -> tuple[OperatorRate, ...]:
     """FLOPs, bytes and rates of the operators of each name and shape.
 
@@ -75,7 +75,7 @@ def operator_rates(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class OperatorRates:
     """A row for each operator that launched kernels and whose FLOPs or bytes are known."""
 
     row: Indices
@@ -93,7 +93,7 @@ class Work:
     """For each GPU row the position here of the operator that owns it, or NONE."""
 
 
-def _kernels(table: Table, owned: Work) -> dict[tuple[int, int], set[str]]:
+def _kernels(table: TraceTable, owned: OperatorRates) -> dict[tuple[int, int], set[str]]:
     """The names of the kernels under each operator's name and shape."""
     has = owned.of_gpu != NONE
     rows = owned.row[owned.of_gpu[has]]
@@ -184,7 +184,7 @@ class OperatorWork:
         return _per_s(self.n_bytes, self.kernel_ns)
 
 
-def work(table: Table, origins: Origins) -> Work:
+def work(table: TraceTable, origins: Origins) -> OperatorRates:
     """The operators of a trace that launched kernels, with their FLOPs and bytes."""
     ops = rows_of(table.host, (HostKind.OP,))
     needed, moved = _known(table, ops)
@@ -201,7 +201,7 @@ def work(table: Table, origins: Origins) -> Work:
     return replace(found, flops=needed[at], n_bytes=moved[at])
 
 
-def by_operator(table: Table, found: Work) -> OperatorWork:
+def by_operator(table: TraceTable, found: OperatorRates) -> OperatorWork:
     """The sums of rows with equal name and shape."""
     unique, first, member = np.unique(
         _signature(table, found.row), return_index=True, return_inverse=True
@@ -223,20 +223,20 @@ def by_operator(table: Table, found: Work) -> OperatorWork:
     )
 
 
-def _signature(table: Table, rows: NDArray[np.integer]) -> Ints:
+def _signature(table: TraceTable, rows: NDArray[np.integer]) -> Ints:
     """One number for each pair of a name and a shape."""
     name, shape = table.host.name[rows].astype(np.int64), table.host.shape[rows]
     signature: Ints = name * (len(table.shapes) + 1) + shape + 1
     return signature
 
 
-def _name_and_shape(table: Table, signature: Ints) -> Ints:
+def _name_and_shape(table: TraceTable, signature: Ints) -> Ints:
     """The pairs that `_signature` numbered, one row each."""
     name, shape = np.divmod(signature, len(table.shapes) + 1)
     return np.stack([name, shape - 1], axis=1)
 
 
-def _known(table: Table, ops: NDArray[np.int64]) -> tuple[Ints, Ints]:
+def _known(table: TraceTable, ops: NDArray[np.int64]) -> tuple[Ints, Ints]:
     """FLOPs and bytes of each operator, computed once for each name and shape."""
     unique, member = np.unique(_signature(table, ops), return_inverse=True)
     known = np.full((len(unique), 2), NONE, dtype=np.int64)
@@ -248,12 +248,12 @@ def _known(table: Table, ops: NDArray[np.int64]) -> tuple[Ints, Ints]:
     return known[member, 0], known[member, 1]
 
 
-def _leaves(table: Table, computing: Nest) -> Nest:
+def _leaves(table: TraceTable, computing: Nest) -> Nest:
     """The rows that contain no other of them."""
     return nest(table.host, np.setdiff1d(computing.row[1:], computing.parents()))
 
 
-def _summed(table: Table, origins: Origins, owner: Indices) -> Work:
+def _summed(table: TraceTable, origins: Origins, owner: Indices) -> OperatorRates:
     """Kernels and their time by owner; FLOPs and bytes are unknown."""
     owner = np.where(table.gpu.kind == GpuKind.KERNEL, owner, NONE)
     row, of_gpu = np.unique(owner, return_inverse=True)
@@ -264,7 +264,7 @@ def _summed(table: Table, origins: Origins, owner: Indices) -> Work:
     np.add.at(kernel_ns, of_gpu[owned], table.gpu.duration_ns[owned])
     run = np.unique(np.stack([of_gpu[owned], origins.run[owned]]), axis=1)
     unknown = np.full(len(row), NONE, dtype=np.int64)
-    return Work(
+    return OperatorRates(
         row=row.astype(np.int32),
         runs=np.bincount(run[0], minlength=len(row)),
         flops=unknown,

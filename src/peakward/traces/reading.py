@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from peakward.records.errors import PeakwardError, printable
-from peakward.traces.table import Table
+from peakward.traces.table import TraceTable
 
 SQLITE = b"SQLite format 3\0"
 GZIP = b"\x1f\x8b"
@@ -12,7 +12,7 @@ N_SNIFFED = 4096
 """The number of bytes read, because a JSON document may have white space before its first brace."""
 
 
-def read(path: Path) -> Table:
+def read(path: Path) -> TraceTable:
     """Read a trace as `read_as_is` does, with every name made safe for terminals.
 
     A trace may come from anyone, and a terminal would carry out an escape sequence in a kernel's name.
@@ -33,7 +33,7 @@ def read(path: Path) -> Table:
     )
 
 
-def read_as_is(path: Path) -> Table:
+def read_as_is(path: Path) -> TraceTable:
     """The table of a PyTorch profiler trace (.json, .json.gz), or of an Nsight Systems export (.sqlite) or
     report (.nsys-rep, where nsys is installed).
 

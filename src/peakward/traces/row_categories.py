@@ -23,12 +23,12 @@ import numpy as np
 from peakward.traces.category_rules import RULES, WRAPPER, Category
 from peakward.traces.host_work import is_of_host
 from peakward.traces.kernel_names import parse
-from peakward.traces.table import Codes, GpuKind, Table
+from peakward.traces.table import Codes, GpuKind, TraceTable
 
 CATEGORIES = tuple(Category)
 
 
-def row_categories(table: Table) -> Codes:
+def row_categories(table: TraceTable) -> Codes:
     """For each GPU row the position of its category in CATEGORIES.
 
     The category follows from the kernel's name, or without a GPU from the operator's. It is computed once for

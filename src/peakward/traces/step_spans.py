@@ -30,7 +30,7 @@ from peakward.traces.table import (
     HostKind,
     Indices,
     Ints,
-    Table,
+    TraceTable,
     restricted,
     rows_of_each,
 )
@@ -57,7 +57,7 @@ class Steps(NamedTuple):
 
     rows: Mask
     """Mask of `table.gpu`."""
-    table: Table
+    table: TraceTable
     """The table with only these rows. Its `limits` tell which work was left out."""
     spans: Spans
 
@@ -80,14 +80,14 @@ def work_spans(gpu: GpuColumns) -> Spans:
     }
 
 
-def steps(table: Table) -> Steps | None:
+def steps(table: TraceTable) -> Steps | None:
     """The steps; None where the trace marks none, or where no work was launched in them."""
     if not len(step_rows(table)):
         return None
     return _of_host(table) if is_of_host(table) else _of_gpu(table, launch_rows(table))
 
 
-def _of_host(table: Table) -> Steps | None:
+def _of_host(table: TraceTable) -> Steps | None:
     """The operators that began between the first mark and the end of the last."""
     marks = _marks(table, np.arange(len(table.gpu)))
     at_ns = table.gpu.start_ns
@@ -99,7 +99,7 @@ def _of_host(table: Table) -> Steps | None:
     return Steps(rows, restricted(table, rows), {HOST.id: span})
 
 
-def _of_gpu(table: Table, launches: Indices) -> Steps | None:
+def _of_gpu(table: TraceTable, launches: Indices) -> Steps | None:
     marks = {device: _marks(table, rows) for device, rows in rows_of_each(table.gpu.device).items()}
     earlier, later = _outside(table, launches, marks)
     # Work that ran beside earlier work is left out too, or its time would count as idle.
@@ -117,7 +117,7 @@ def _of_gpu(table: Table, launches: Indices) -> Steps | None:
     return Steps(rows, replace(kept, limits=(*table.limits, *said)) if said else kept, spans)
 
 
-def _marks(table: Table, work: Ints) -> _Marks:
+def _marks(table: TraceTable, work: Ints) -> _Marks:
     """The marks of the processes that this work belongs to; of all processes where none of those marks
     steps."""
     marks = step_rows(table)
@@ -134,7 +134,7 @@ def _marks(table: Table, work: Ints) -> _Marks:
     )
 
 
-def _outside(table: Table, launches: Indices, marks: dict[int, _Marks]) -> tuple[Mask, Mask]:
+def _outside(table: TraceTable, launches: Indices, marks: dict[int, _Marks]) -> tuple[Mask, Mask]:
     """Masks of the GPU work launched before the first mark, and of that launched after the last."""
     gpu, known = table.gpu, launches != NONE
     at_ns = np.append(table.host.start_ns, NONE)[launches]
@@ -156,7 +156,9 @@ def _left_over(gpu: GpuColumns, unknown: Mask) -> Mask:
     return found
 
 
-def _span(table: Table, launches: Indices, work: Ints, done_ns: int | None, marks: _Marks) -> Span:
+def _span(
+    table: TraceTable, launches: Indices, work: Ints, done_ns: int | None, marks: _Marks
+) -> Span:
     """The span of the device that does this work. It begins after the work of earlier steps, where the trace
     has some."""
     gpu = table.gpu
@@ -167,7 +169,7 @@ def _span(table: Table, launches: Indices, work: Ints, done_ns: int | None, mark
     return Span(min(start_ns, first_ns), max(marks.end_ns, last_ns), marks.thread)
 
 
-def _is_cut(table: Table, launches: Indices, work: Ints, marks: _Marks) -> bool:
+def _is_cut(table: TraceTable, launches: Indices, work: Ints, marks: _Marks) -> bool:
     """Whether the trace lacks earlier work that the device still had to do, because a profiler misses
     launches from before it was attached.
 
@@ -240,7 +242,7 @@ OURS = re.compile(r"peakward::step$")
 TORCHS = re.compile(r"ProfilerStep#\d+$")
 
 
-def step_rows(table: Table) -> NDArray[np.int64]:
+def step_rows(table: TraceTable) -> NDArray[np.int64]:
     """Positions in `host` of the marked steps: Peakward's where there are any, else torch's ProfilerStep."""
     rows = rows_of(table.host, (HostKind.RANGE, HostKind.OP))
     for pattern in (OURS, TORCHS):
@@ -250,7 +252,7 @@ def step_rows(table: Table) -> NDArray[np.int64]:
     return rows[:0]
 
 
-def begun_in_steps(table: Table) -> NDArray[np.bool_]:
+def begun_in_steps(table: TraceTable) -> NDArray[np.bool_]:
     """Mask of the host rows that began between the first mark and the end of the last."""
     marks = step_rows(table)
     start, end = table.host.start_ns[marks].min(), table.host.end_ns[marks].max()
@@ -258,7 +260,7 @@ def begun_in_steps(table: Table) -> NDArray[np.bool_]:
     return found
 
 
-def n_steps(table: Table) -> int:
+def n_steps(table: TraceTable) -> int:
     """The number of steps. If several processes mark steps, the largest number counts."""
     _, numbers = np.unique(processes_of(table)[step_rows(table)], return_counts=True)
     return int(numbers.max(initial=0))

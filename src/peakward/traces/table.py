@@ -141,7 +141,7 @@ class Device(NamedTuple):
     """The capability as CUDA or HIP give it."""
 
 
-class Job(NamedTuple):
+class JobRank(NamedTuple):
     """The rank of the trace's process in a distributed job."""
 
     rank: int
@@ -149,7 +149,7 @@ class Job(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class TraceTable:
     """A whole trace."""
 
     source: str
@@ -165,7 +165,7 @@ class Table:
     processes: tuple[str, ...]
     threads: tuple[Thread, ...]
     devices: tuple[Device, ...]
-    job: Job | None
+    job: JobRank | None
     epoch_ns: int | None
     """The offset from the trace's times to nanoseconds since 1970, which aligns the files of one job."""
     limits: tuple[str, ...]
@@ -194,7 +194,7 @@ def rows_of_each(
     return dict(zip(values.tolist(), np.split(rows, first[1:]), strict=False))
 
 
-def restricted(table: Table, rows: NDArray[np.bool_]) -> Table:
+def restricted(table: TraceTable, rows: NDArray[np.bool_]) -> TraceTable:
     """The table with only these GPU rows. The host's rows stay, because launches and ranges refer to them."""
     columns = {field.name: getattr(table.gpu, field.name)[rows] for field in fields(GpuColumns)}
     return replace(table, gpu=GpuColumns(**columns))

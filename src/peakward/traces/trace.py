@@ -15,9 +15,9 @@ from peakward.records.profile import (
     Breakdown,
     Collective,
     CriticalPath,
-    Group,
     Idle,
     Job,
+    KernelGroup,
     LaunchDelay,
     OperatorRate,
     Profile,
@@ -53,7 +53,7 @@ from peakward.traces.rates import operator_rates
 from peakward.traces.reading import read
 from peakward.traces.row_categories import CATEGORIES, row_categories
 from peakward.traces.step_spans import Spans, begun_in_steps, n_steps, steps
-from peakward.traces.table import Codes, GpuKind, HostKind, Indices, Table, restricted
+from peakward.traces.table import Codes, GpuKind, HostKind, Indices, TraceTable, restricted
 from peakward.traces.waiting import launch_delays, waiting
 
 
@@ -63,7 +63,7 @@ class Trace(Result):
     `table` holds its columns, for questions that no method answers.
     """
 
-    def __init__(self, table: Table, spans: Spans | None = None) -> None:
+    def __init__(self, table: TraceTable, spans: Spans | None = None) -> None:
         self.table = table
         self.spans = spans
         """The spans of its marked steps, by device; None: the spans of all its work."""
@@ -88,7 +88,7 @@ class Trace(Result):
         return cls.of(with_host_work(read(path)))
 
     @classmethod
-    def of(cls, table: Table) -> "Trace":
+    def of(cls, table: TraceTable) -> "Trace":
         """The trace of a whole table, or of its marked steps. Work left over from earlier steps, and work of
         a rehearsal, is not part of the steps."""
         rehearsed = without_rehearsal(table)
@@ -152,11 +152,11 @@ class Trace(Result):
         """Idle time by cause and device."""
         return idle(self.table, self.launches, self.spans)
 
-    def kernels(self) -> tuple[Group, ...]:
+    def kernels(self) -> tuple[KernelGroup, ...]:
         """GPU work by name, the longest total first."""
         return by_name(self.table, self.categories)
 
-    def kernels_by_phase(self) -> tuple[Group, ...]:
+    def kernels_by_phase(self) -> tuple[KernelGroup, ...]:
         """GPU work by phase and name, the longest total first."""
         return by_phase_and_name(self.table, self.categories, self.phases.code)
 
@@ -312,7 +312,7 @@ _OF_CALL: tuple[tuple[re.Pattern[str], Vendor], ...] = (
 """Beginnings of the names of calls into the driver."""
 
 
-def accelerator(table: Table) -> Accelerator:
+def accelerator(table: TraceTable) -> Accelerator:
     """The kind of GPU by its devices' names and properties and by the host's calls. With several kinds, only
     their common properties are set."""
     vendors = {_vendor(each.name or "", _OF_VENDOR) for each in table.devices} - {None}

@@ -12,14 +12,14 @@ from peakward.traces.host_time import HostTime, host_time
 from peakward.traces.intervals import covered, nest, total, union
 from peakward.traces.launches import call_returns, first_of_launch
 from peakward.traces.step_spans import Span, Spans, work_spans
-from peakward.traces.table import NONE, HostKind, Indices, Ints, Table, rows_of_each
+from peakward.traces.table import NONE, HostKind, Indices, Ints, TraceTable, rows_of_each
 
 _LINE = re.compile(r"\.py\(\d+\): ")
 _OURS, _TORCHS = 2, 1
 
 
 def waiting(
-    table: Table, *, outside: str | None = None, among: NDArray[np.bool_] | None = None
+    table: TraceTable, *, outside: str | None = None, among: NDArray[np.bool_] | None = None
 ) -> tuple[Waiting, ...]:
     """The places at which the host waited, the longest total first.
 
@@ -41,14 +41,14 @@ def waiting(
     return tuple(sorted(found, key=lambda each: -each.sum_ns))
 
 
-def _names(table: Table, rows: Indices | NDArray[np.intp]) -> Ints:
+def _names(table: TraceTable, rows: Indices | NDArray[np.intp]) -> Ints:
     """The name of each host row; NONE for row NONE."""
     if not len(table.host):
         return np.full(len(rows), NONE, dtype=np.int64)
     return np.where(rows == NONE, NONE, table.host.name[rows]).astype(np.int64)
 
 
-def _within(table: Table, calls: NDArray[np.intp], name: str | None) -> NDArray[np.bool_]:
+def _within(table: TraceTable, calls: NDArray[np.intp], name: str | None) -> NDArray[np.bool_]:
     """Mask of the calls that lie in a range of this name on their thread."""
     if name is None or name not in table.names:
         return np.zeros(len(calls), dtype=np.bool_)
@@ -59,7 +59,7 @@ def _within(table: Table, calls: NDArray[np.intp], name: str | None) -> NDArray[
     return inside
 
 
-def _around(table: Table, calls: NDArray[np.intp]) -> tuple[Indices, Indices, Indices]:
+def _around(table: TraceTable, calls: NDArray[np.intp]) -> tuple[Indices, Indices, Indices]:
     """The operator, the range and the Python function around each call, or NONE."""
     kind = table.host.kind
     operators, ranges, python = (
@@ -81,7 +81,7 @@ def _whose_line(name: str) -> int:
     return _TORCHS if name.startswith("torch/") else _OURS
 
 
-def _busy_during(table: Table, host: HostTime, calls: NDArray[np.intp]) -> Ints:
+def _busy_during(table: TraceTable, host: HostTime, calls: NDArray[np.intp]) -> Ints:
     """For each call the nanoseconds in which a GPU ran work of its process."""
     found = np.zeros(len(calls), dtype=np.int64)
     owner, start, end = host.process[calls], host.host.start_ns[calls], host.host.end_ns[calls]
@@ -92,7 +92,7 @@ def _busy_during(table: Table, host: HostTime, calls: NDArray[np.intp]) -> Ints:
     return found
 
 
-def _waiting(table: Table, place: list[int], durations: Ints, idle: Ints) -> Waiting:
+def _waiting(table: TraceTable, place: list[int], durations: Ints, idle: Ints) -> Waiting:
     call, operator, range_, python = (None if at == NONE else table.names[at] for at in place)
     return Waiting(
         call=plain_name(call or ""),
@@ -107,7 +107,7 @@ def _waiting(table: Table, place: list[int], durations: Ints, idle: Ints) -> Wai
 
 
 def launch_delays(
-    table: Table, launches: Indices, spans: Spans | None = None
+    table: TraceTable, launches: Indices, spans: Spans | None = None
 ) -> tuple[LaunchDelay, ...]:
     """The launches of each device that has the first work of a known launch.
 
@@ -126,7 +126,7 @@ def launch_delays(
 
 
 def _launch_delay(
-    table: Table, returned: Ints, first: NDArray[np.bool_], rows: NDArray[np.intp], span: Span
+    table: TraceTable, returned: Ints, first: NDArray[np.bool_], rows: NDArray[np.intp], span: Span
 ) -> LaunchDelay:
     device = int(table.gpu.device[rows[0]])
     since, until = returned[rows], table.gpu.start_ns[rows]

@@ -17,13 +17,13 @@ from peakward.hardware.devices import (
     meant,
     meant_by_all,
 )
-from peakward.records.device import Capability, Device, Figure
+from peakward.records.device import Capability, Device, SourcedFigure
 from peakward.records.errors import PeakwardError
 
 MIB = 2**20
 
 
-def figures(row: Device) -> list[Figure]:
+def figures(row: Device) -> list[SourcedFigure]:
     link, host = row.link, row.host_link
     optional = (
         *(
@@ -39,7 +39,7 @@ def figures(row: Device) -> list[Figure]:
     return [row.memory_gb, row.bytes_per_s, *present, *row.peak_flops_per_s.values()]
 
 
-def stated(row: Device) -> list[Figure | Capability]:
+def stated(row: Device) -> list[SourcedFigure | Capability]:
     capability = row.compute_capability
     return [*figures(row), *(() if capability is None else (capability,))]
 

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from peakward.records.finding import Abstention, Diagnosis, Evidence, Finding, LeverGain
+from peakward.records.finding import Abstention, Diagnosis, Finding, FindingEvidence, LeverGain
 from peakward.records.measurement import Interval
 from peakward.report.document import Items, Note, Paragraph, TableBlock
 from peakward.report.findings import blocks, brief, evidence, lever_table, ranking, told
@@ -16,7 +16,7 @@ def gain(name, predicted=GUESS, cut=CUT, saved=None, source="prediction for NVID
 
 
 def finding(*gains):
-    evidence = Evidence(name="idle", value=0.2, unit="s", stored="profile idle")
+    evidence = FindingEvidence(name="idle", value=0.2, unit="s", stored="profile idle")
     return Finding(
         code="HOST002",
         title="Slow launches",

@@ -52,7 +52,7 @@ from peakward.records.profile import (
     Breakdown,
     CaseProfile,
     DeviceTime,
-    Group,
+    KernelGroup,
     Profile,
     RangeWork,
     WorkPhase,
@@ -360,7 +360,7 @@ def case_profile(case: Case, n_steps: int = 3, key: str = "here") -> CaseProfile
     ]
     whole = sum(total_ns for _, _, total_ns in told)
     groups = [
-        Group(
+        KernelGroup(
             name=category,
             category=category,
             phase=phase,

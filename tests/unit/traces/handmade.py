@@ -1,4 +1,4 @@
-"""Small tables written by hand: rows in, a `Table` out."""
+"""Small tables written by hand: rows in, a `TraceTable` out."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,8 +13,8 @@ from peakward.traces.table import (
     GpuKind,
     HostColumns,
     HostKind,
-    Table,
     Thread,
+    TraceTable,
 )
 
 
@@ -50,14 +50,14 @@ def table(
     *,
     threads: Sequence[int] = (0,),
     source: str = "by hand",
-) -> Table:
+) -> TraceTable:
     """A table of these rows; `threads` gives the process of each thread."""
     gpu = sorted(gpu, key=lambda row: row.start)
     host = sorted(host, key=lambda row: row.start)
     names = tuple(dict.fromkeys([row.name for row in (*gpu, *host)]))
     positions = {name: at for at, name in enumerate(names)}
     n_processes = 1 + max([*threads, *(row.process for row in gpu)])
-    return Table(
+    return TraceTable(
         source=source,
         format="torch",
         gpu=_gpu(gpu, positions),

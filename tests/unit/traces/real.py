@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from peakward.traces.table import NONE, Direction, GpuKind, HostKind, Table
+from peakward.traces.table import NONE, Direction, GpuKind, HostKind, TraceTable
 
 from .handmade import Gpu, Host, table
 
@@ -46,7 +46,7 @@ DIRECTIONS = {
 }
 
 
-def real(name: str) -> Table:
+def real(name: str) -> TraceTable:
     """The trace of that name; skips the test where it is not there."""
     path = FOLDER / name
     if not path.exists():
@@ -54,14 +54,14 @@ def real(name: str) -> Table:
     return _nsys(path) if path.suffix == ".sqlite" else _torch(path)
 
 
-def communication(of: Table) -> np.ndarray:
+def communication(of: TraceTable) -> np.ndarray:
     """Whether each GPU row is a kernel of NCCL or RCCL."""
     by_name = np.array(["nccl" in name.lower() for name in of.names], dtype=bool)
     return by_name[of.gpu.name] & (of.gpu.kind == GpuKind.KERNEL)
 
 
 @lru_cache(maxsize=2)
-def _torch(path: Path) -> Table:
+def _torch(path: Path) -> TraceTable:
     with gzip.open(path) as file:
         events = json.load(file, parse_float=Decimal)["traceEvents"]
     threads: dict[tuple[str, str], int] = {}
@@ -106,7 +106,7 @@ NSYS_DIRECTIONS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
 
 
 @lru_cache(maxsize=1)
-def _nsys(path: Path) -> Table:
+def _nsys(path: Path) -> TraceTable:
     with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db:
         calls = db.execute(
             "select r.start, r.end, s.value, r.correlationId, r.globalTid "

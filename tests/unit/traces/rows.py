@@ -8,8 +8,8 @@ from peakward.traces.table import (
     GpuKind,
     HostColumns,
     HostKind,
-    Table,
     Thread,
+    TraceTable,
 )
 
 _GPU = {
@@ -121,7 +121,7 @@ class Rows:
 
     def table(self):
         """What was collected, and each GPU row's launch."""
-        table = Table(
+        table = TraceTable(
             source="hand.json",
             format="torch",
             gpu=_columns(GpuColumns, _GPU, self._gpu),

@@ -1,9 +1,13 @@
 import pytest
 
-from peakward.traces.phase_names import Evidence, PhaseCode, said_by
+from peakward.traces.phase_names import PhaseCode, PhaseEvidence, said_by
 
 F, B, O = PhaseCode.FORWARD, PhaseCode.BACKWARD, PhaseCode.OPTIMIZER  # noqa: E741
-OURS, USER, TORCH = Evidence.PEAKWARD_RANGE, Evidence.USER_RANGE, Evidence.TORCH_RANGE
+OURS, USER, TORCH = (
+    PhaseEvidence.PEAKWARD_RANGE,
+    PhaseEvidence.USER_RANGE,
+    PhaseEvidence.TORCH_RANGE,
+)
 
 
 @pytest.mark.parametrize(

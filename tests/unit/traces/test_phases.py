@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peakward.traces.phase_names import Evidence, PhaseCode
+from peakward.traces.phase_names import PhaseCode, PhaseEvidence
 from peakward.traces.phases import phases
 from peakward.traces.table import NONE, GpuKind, HostKind
 
@@ -13,7 +13,11 @@ from .plain_readers import real
 from .rows import Rows
 
 F, B, O, OTHER = PhaseCode  # noqa: E741
-OURS, USER, TORCH = Evidence.PEAKWARD_RANGE, Evidence.USER_RANGE, Evidence.TORCH_RANGE
+OURS, USER, TORCH = (
+    PhaseEvidence.PEAKWARD_RANGE,
+    PhaseEvidence.USER_RANGE,
+    PhaseEvidence.TORCH_RANGE,
+)
 
 
 def found(builder):
@@ -22,7 +26,8 @@ def found(builder):
     answer = phases(table, launches)
     rows = range(len(table.gpu))
     return {
-        table.names[table.gpu.name[i]]: (answer.code[i], Evidence(answer.evidence[i])) for i in rows
+        table.names[table.gpu.name[i]]: (answer.code[i], PhaseEvidence(answer.evidence[i]))
+        for i in rows
     }
 
 
@@ -39,8 +44,8 @@ def a_step(at=0):
 
 def test_by_autograds_marks():
     assert found(a_step()) == {
-        "mm": (F, Evidence.AUTOGRAD),
-        "dmm": (B, Evidence.AUTOGRAD),
+        "mm": (F, PhaseEvidence.AUTOGRAD),
+        "dmm": (B, PhaseEvidence.AUTOGRAD),
         "adam": (O, TORCH),
     }
 
@@ -58,28 +63,28 @@ def test_by_peakwards_ranges_whatever_else_is_there():
 
 def test_a_checkpoints_second_forward_is_backward():
     builder = a_step().range("Block.forward", 11, 14, "autograd")
-    assert found(builder)["dmm"] == (B, Evidence.AUTOGRAD)
+    assert found(builder)["dmm"] == (B, PhaseEvidence.AUTOGRAD)
     assert found(builder.range("backward", 10, 18))["dmm"] == (B, USER)
 
 
 def test_hooks_between_nodes_on_autograds_thread_are_backward():
     builder = a_step().range("nccl:all_reduce", 16, 18, "autograd")
     builder.launch("all_reduce", 17, gpu=(20, 25), thread="autograd")
-    assert found(builder)["all_reduce"] == (B, Evidence.AUTOGRAD)
+    assert found(builder)["all_reduce"] == (B, PhaseEvidence.AUTOGRAD)
 
 
 def test_an_optimizer_in_a_backward_hook_and_a_backward_in_an_optimizers_closure():
     builder = a_step().range("Optimizer.step#SGD.step", 12, 14, "autograd")
     assert found(builder.range("backward", 10, 18))["dmm"] == (O, TORCH)
     builder = a_step().range("Optimizer.step#LBFGS.step", 0, 31)
-    assert found(builder)["dmm"] == (B, Evidence.AUTOGRAD)
+    assert found(builder)["dmm"] == (B, PhaseEvidence.AUTOGRAD)
     builder.range("forward", 1, 6)
     assert found(builder)["mm"] == (F, USER)
 
 
 def test_between_backward_and_optimizer_is_the_optimizers():
     builder = a_step().op("aten::norm", 17, 19).launch("clip", 18, gpu=(30, 31))
-    assert found(builder)["clip"] == (O, Evidence.AUTOGRAD)
+    assert found(builder)["clip"] == (O, PhaseEvidence.AUTOGRAD)
 
 
 def a_users_step(builder, at=0, name="", *, micro_batches=1):
@@ -205,24 +210,24 @@ def test_a_closure_that_the_optimizer_calls_is_a_step_of_its_own():
 
 def test_forward_ends_with_its_step():
     builder = a_step(100).op("aten::add", 50, 60).launch("log", 55, gpu=(56, 57))
-    assert found(builder)["log"] == (F, Evidence.AUTOGRAD)
+    assert found(builder)["log"] == (F, PhaseEvidence.AUTOGRAD)
     builder.range("ProfilerStep#0", 40, 90).range("ProfilerStep#1", 90, 200)
     answer = found(builder)
-    assert answer["log"] == (OTHER, Evidence.NOTHING)
-    assert answer["mm"] == (F, Evidence.AUTOGRAD)
+    assert answer["log"] == (OTHER, PhaseEvidence.NOTHING)
+    assert answer["mm"] == (F, PhaseEvidence.AUTOGRAD)
 
 
 def test_accumulation_runs_forward_after_backward():
     builder = a_step().op("aten::mm", 16, 17).launch("second mm", 16, gpu=(30, 31))
     builder.op("MmBackward0", 18, 19, "autograd")
-    assert found(builder)["second mm"] == (F, Evidence.AUTOGRAD)
+    assert found(builder)["second mm"] == (F, PhaseEvidence.AUTOGRAD)
 
 
 def test_a_bare_step_is_an_optimizers_unless_it_holds_a_backward_pass():
     builder = a_step().op("aten::add_", 40, 50).launch("add", 45, gpu=(46, 47))
-    assert found(builder)["add"] == (OTHER, Evidence.NOTHING)
+    assert found(builder)["add"] == (OTHER, PhaseEvidence.NOTHING)
     assert found(builder.range("step", 39, 51))["add"] == (O, USER)
-    assert found(a_step().range("step", 0, 40))["mm"] == (F, Evidence.AUTOGRAD)
+    assert found(a_step().range("step", 0, 40))["mm"] == (F, PhaseEvidence.AUTOGRAD)
 
 
 def test_a_fused_optimizers_operator_needs_no_annotation():
@@ -235,17 +240,17 @@ def test_without_backward_operators_are_forward():
     builder.launch("triton", 10, gpu=(11, 12)).gpu("unknown", 20, 21)
     builder.launch("library", 10, gpu=(13, 14), thread="helper")
     assert found(builder) == {
-        "mm": (F, Evidence.NO_BACKWARD),
-        "triton": (F, Evidence.NO_BACKWARD),
-        "unknown": (OTHER, Evidence.NOTHING),
-        "library": (OTHER, Evidence.NOTHING),
+        "mm": (F, PhaseEvidence.NO_BACKWARD),
+        "triton": (F, PhaseEvidence.NO_BACKWARD),
+        "unknown": (OTHER, PhaseEvidence.NOTHING),
+        "library": (OTHER, PhaseEvidence.NOTHING),
     }
 
 
 def test_another_process_trains_by_itself():
     builder = a_step().op("aten::mm", 0, 9, "2/main")
     builder.launch("infers", 5, gpu=(6, 7), thread="2/main")
-    assert found(builder)["infers"] == (F, Evidence.NO_BACKWARD)
+    assert found(builder)["infers"] == (F, PhaseEvidence.NO_BACKWARD)
 
 
 def test_a_captured_step_is_not_divided():
@@ -300,11 +305,11 @@ def test_whatever_a_trace_holds_each_phase_has_its_evidence(drawn, launched):
         builder.launch("k", at, gpu=[(at, at + 5), (at + 5, at + 9)], thread=thread, call=call)
     table, launches = builder.table()
     answer = phases(table, launches)
-    assert ((answer.code == OTHER) == (answer.evidence == Evidence.NOTHING)).all()
+    assert ((answer.code == OTHER) == (answer.evidence == PhaseEvidence.NOTHING)).all()
     assert (answer.code[answer.undivided] == OTHER).all()
     by_call = {row: answer.code[launches == row] for row in launches}
     assert all(len(set(codes.tolist())) == 1 for codes in by_call.values())
-    is_ours = answer.evidence == Evidence.PEAKWARD_RANGE
+    is_ours = answer.evidence == PhaseEvidence.PEAKWARD_RANGE
     assert (answer.code[is_ours] == F).all()
 
 
@@ -337,7 +342,7 @@ def test_marks_agree_with_the_ranges_of_real_training(file, times):
     by_ranges = phases(table, launches)
     assert time_by_phase(table, by_ranges) == times
     by_marks = phases(*without_phase_ranges(table, launches))
-    assert set(by_marks.evidence.tolist()) <= {Evidence.NOTHING, TORCH, Evidence.AUTOGRAD}
+    assert set(by_marks.evidence.tolist()) <= {PhaseEvidence.NOTHING, TORCH, PhaseEvidence.AUTOGRAD}
     kernels = table.gpu.kind == GpuKind.KERNEL
     same = kernels & (by_ranges.code == by_marks.code)
     total = table.gpu.duration_ns[kernels].sum()
@@ -350,4 +355,4 @@ def test_real_inference_is_forward(file):
     answer = phases(table, launches)
     kernels = table.gpu.kind == GpuKind.KERNEL
     assert (answer.code[kernels] == F).all()
-    assert (answer.evidence[kernels] == Evidence.NO_BACKWARD).all()
+    assert (answer.evidence[kernels] == PhaseEvidence.NO_BACKWARD).all()

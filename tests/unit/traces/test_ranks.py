@@ -7,7 +7,7 @@ import pytest
 
 from peakward.records.errors import PeakwardError
 from peakward.traces.ranks import RankTrace, compare
-from peakward.traces.table import Job
+from peakward.traces.table import JobRank
 
 from .handmade import Gpu, table
 
@@ -17,7 +17,7 @@ def rank(number, collectives, *, compute=(), clock_ns=0, world_size=2):
     spans = [(start, end, name) for name, start, end in collectives]
     rows = [Gpu(start + clock_ns, end + clock_ns, name) for start, end, name in spans]
     rows += [Gpu(start + clock_ns, end + clock_ns, "gemm") for start, end in compute]
-    made = replace(table(rows, []), job=Job(number, world_size))
+    made = replace(table(rows, []), job=JobRank(number, world_size))
     is_nccl = np.array(["nccl" in name for name in made.names])[made.gpu.name]
     return RankTrace(made, is_nccl)
 

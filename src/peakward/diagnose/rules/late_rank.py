@@ -21,7 +21,7 @@ from peakward.diagnose.diagnosis_input import (
     number,
 )
 from peakward.diagnose.kernels import chosen, parts, share_of_waiting
-from peakward.records.finding import Evidence
+from peakward.records.finding import FindingEvidence
 from peakward.records.profile import Job, Rank
 
 CODE = "COMM002"
@@ -85,7 +85,7 @@ def _ms(ns: float) -> str:
     return f"{ns * 1e-6:.3g}"
 
 
-def _evidence(job: Job, late: Rank, others: list[Rank]) -> tuple[Evidence, ...]:
+def _evidence(job: Job, late: Rank, others: list[Rank]) -> tuple[FindingEvidence, ...]:
     at = job.ranks.index(late)
     mean_s = sum(each.waited_for_late_ns for each in others) * 1e-9 / len(others)
     return (

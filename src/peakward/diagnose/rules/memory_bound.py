@@ -15,7 +15,7 @@ from peakward.diagnose.kernels import MODEL_PHASES, chosen, parts, shown
 from peakward.diagnose.rules import casts, layout_copies, naive_attention
 from peakward.diagnose.time_parts import without, work_part
 from peakward.levers.registry import OF_A_PART
-from peakward.records.profile import Group
+from peakward.records.profile import KernelGroup
 
 CODE = "BW001"
 CATEGORIES = ("elementwise", "normalisation", "reduction", "softmax", "loss", "copy")
@@ -60,7 +60,7 @@ def judge(given: DiagnosisInput) -> Verdict:
     )
 
 
-def _unfused(group: Group) -> bool:
+def _unfused(group: KernelGroup) -> bool:
     return (
         group.phase in MODEL_PHASES
         and group.category in CATEGORIES

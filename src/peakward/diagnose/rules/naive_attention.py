@@ -32,8 +32,8 @@ from peakward.diagnose.kernels import (
     parts,
     shown,
 )
-from peakward.records.finding import Evidence
-from peakward.records.profile import Group, OperatorRate, RangeWork
+from peakward.records.finding import FindingEvidence
+from peakward.records.profile import KernelGroup, OperatorRate, RangeWork
 
 CODE = "ATTN001"
 LEVERS = ("sdpa", "sdpa-cudnn", "flash", "flash-hopper", "flash-decode")
@@ -85,7 +85,7 @@ def judge(given: DiagnosisInput) -> Verdict:
     )
 
 
-def _of_ranges(inside: list[RangeWork], n_steps: int | None) -> tuple[Evidence, ...]:
+def _of_ranges(inside: list[RangeWork], n_steps: int | None) -> tuple[FindingEvidence, ...]:
     if not inside:
         return ()
     name = "scores, softmax and values" + (", a step" if n_steps else "")
@@ -93,7 +93,7 @@ def _of_ranges(inside: list[RangeWork], n_steps: int | None) -> tuple[Evidence, 
     return (number(name, seconds, "s", "profile ranges[peakward::attention.*].total_ns"),)
 
 
-def _is_softmax(group: Group) -> bool:
+def _is_softmax(group: KernelGroup) -> bool:
     return (
         group.category == "softmax"
         and group.phase in MODEL_PHASES

@@ -15,7 +15,7 @@ import math
 from peakward.diagnose.diagnosis_input import DiagnosisInput, Symptom, Verdict, abstain, number
 from peakward.diagnose.memory_use import PeakUse, peak_use, scores_bytes
 from peakward.levers.registry import OF_A_PART
-from peakward.records.finding import Evidence
+from peakward.records.finding import FindingEvidence
 
 CODE = "MEM001"
 ATTENTION = ("sdpa", "sdpa-cudnn", "flash", "flash-hopper", "flash-decode")
@@ -79,14 +79,14 @@ def _logits_bytes(given: DiagnosisInput) -> int | None:
     return None if told is None else told.peak.logits_bytes
 
 
-def _logits(n_bytes: int | None) -> tuple[Evidence, ...]:
+def _logits(n_bytes: int | None) -> tuple[FindingEvidence, ...]:
     if not n_bytes:
         return ()
     stored = "forecast memory.peak.logits_bytes"
     return (number("logits and their gradient, predicted", n_bytes, "bytes", stored),)
 
 
-def _evidence(given: DiagnosisInput, most: str | None) -> tuple[Evidence, ...]:
+def _evidence(given: DiagnosisInput, most: str | None) -> tuple[FindingEvidence, ...]:
     found = []
     told, use, limit = given.forecast, peak_use(given), given.limit_bytes
     if told is not None and told.needed_bytes is not None:
@@ -103,7 +103,7 @@ def _evidence(given: DiagnosisInput, most: str | None) -> tuple[Evidence, ...]:
     return tuple(found)
 
 
-def _scores(n_bytes: int | None) -> tuple[Evidence, ...]:
+def _scores(n_bytes: int | None) -> tuple[FindingEvidence, ...]:
     if n_bytes is None:
         return ()
     stored = "case batch_size × n_heads × seq_len²"

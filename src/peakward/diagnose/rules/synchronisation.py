@@ -16,7 +16,7 @@ from peakward.diagnose.diagnosis_input import (
     abstain,
     number,
 )
-from peakward.records.finding import Evidence
+from peakward.records.finding import FindingEvidence
 from peakward.records.profile import Waiting
 
 CODE = "HOST004"
@@ -49,7 +49,7 @@ def judge(given: DiagnosisInput) -> Verdict:
     )
 
 
-def _places(waits: tuple[Waiting, ...]) -> tuple[Evidence, ...]:
+def _places(waits: tuple[Waiting, ...]) -> tuple[FindingEvidence, ...]:
     """The waits that left the GPU idle longest; the idle time after a wait is not counted."""
     worst = sorted(enumerate(waits), key=lambda each: -each[1].gpu_idle_ns)
     return tuple(

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from peakward.diagnose.diagnosis_input import DiagnosisInput, Symptom, Verdict, abstain, number
 from peakward.diagnose.kernels import chosen, shown
 from peakward.diagnose.time_parts import TimeParts, without, work_part
-from peakward.records.finding import Evidence
+from peakward.records.finding import FindingEvidence
 from peakward.records.profile import IDLE_CAUSES, IdleCall, Profile
 
 CODE = "TIME001"
@@ -125,7 +125,7 @@ def _calls(profile: Profile, cause: str) -> tuple[IdleCall, ...]:
     return tuple(each for each in profile.idle.calls if each.cause == cause and each.ns >= least_ns)
 
 
-def _shares(kinds: Sequence[_Kind], time: TimeParts) -> tuple[Evidence, ...]:
+def _shares(kinds: Sequence[_Kind], time: TimeParts) -> tuple[FindingEvidence, ...]:
     """The unexplained shares of the first few kinds."""
     stored = {
         IDLE: "profile idle.together.by_cause_ns",
@@ -143,7 +143,7 @@ def _shares(kinds: Sequence[_Kind], time: TimeParts) -> tuple[Evidence, ...]:
     )
 
 
-def _evidence(profile: Profile, kind: _Kind, n_steps: int | None) -> tuple[Evidence, ...]:
+def _evidence(profile: Profile, kind: _Kind, n_steps: int | None) -> tuple[FindingEvidence, ...]:
     """The evidence of the largest kind."""
     if kind.name == OUTSIDE:
         return ()

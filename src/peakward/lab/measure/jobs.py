@@ -24,7 +24,7 @@ from peakward.lab.measure.messages import (
     TurnsTimed,
 )
 from peakward.lab.measure.site import Site
-from peakward.lab.measure.telemetry import Watch
+from peakward.lab.measure.telemetry import Monitor
 from peakward.lab.measure.timer import Report, Timing, time_phases, time_steps
 from peakward.lab.micro.piece import COMPILED
 from peakward.lab.micro.work import piece_work
@@ -142,7 +142,7 @@ def _with_held(use: MemoryUse, prepared: Prepared) -> MemoryUse:
     return msgspec.structs.replace(use, held_for_backward_bytes=prepared.held_for_backward_bytes())
 
 
-def doubts(timing: Timing, watch: Watch) -> tuple[str, ...]:
+def doubts(timing: Timing, watch: Monitor) -> tuple[str, ...]:
     """The reasons to doubt the times that the times themselves do not show."""
     return tuple(each for each in (timing.unsteady, watch.doubt()) if each is not None)
 

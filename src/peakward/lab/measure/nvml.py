@@ -20,7 +20,7 @@ class Gpu(NamedTuple):
     """The physical device: it has sensors and a compute capability."""
 
 
-class Memory(NamedTuple):
+class DeviceMemory(NamedTuple):
     """The memory of a device or MIG instance, in bytes."""
 
     total: int
@@ -134,12 +134,12 @@ def uuid(gpu: Gpu) -> str:
     return text(pynvml.nvmlDeviceGetUUID(gpu.handle))
 
 
-def memory(gpu: Gpu) -> Memory:
+def memory(gpu: Gpu) -> DeviceMemory:
     """The total and the used memory, without the driver's own share. Version 1 of the call, the only
     one of drivers before R510, counts that share as used."""
     info = query(pynvml.nvmlDeviceGetMemoryInfo, gpu.handle, pynvml.nvmlMemory_v2)
     info = info or pynvml.nvmlDeviceGetMemoryInfo(gpu.handle)
-    return Memory(total=int(info.total), used=int(info.used))
+    return DeviceMemory(total=int(info.total), used=int(info.used))
 
 
 def processes(gpu: Gpu) -> tuple[GpuProcess, ...]:

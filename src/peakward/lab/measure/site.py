@@ -9,7 +9,7 @@ import torch
 from peakward.lab.measure import compile_report, memory, nvml
 from peakward.lab.measure.clock import Clock, clock_for
 from peakward.lab.measure.crowd import Crowd
-from peakward.lab.measure.telemetry import Sampler, Watch
+from peakward.lab.measure.telemetry import Monitor, Sampler
 from peakward.records.case import Case, DeviceType
 from peakward.records.errors import PeakwardError
 
@@ -59,7 +59,7 @@ class Site:
         """The clock that times steps."""
         return clock_for(device_type)
 
-    def watch(self, device_type: DeviceType) -> Watch:
+    def watch(self, device_type: DeviceType) -> Monitor:
         """A watch over a GPU's sensors, or over a CPU's other work, for one stretch of timed steps."""
         return Sampler(self._gpu) if device_type == "cuda" else Crowd()
 

@@ -39,7 +39,7 @@ THROTTLE_REASONS = {
 throttling."""
 
 
-class Watch(Protocol):
+class Monitor(Protocol):
     """Watches what may spoil the times taken in its `with` block."""
 
     def __enter__(self) -> Self: ...

@@ -20,7 +20,7 @@ MIN_PHASE_STEPS = 3
 MAX_PHASE_STEPS = 20
 
 
-class Progress(NamedTuple):
+class StepProgress(NamedTuple):
     """The state of the steps while they run."""
 
     n_issued: int
@@ -34,7 +34,7 @@ class Progress(NamedTuple):
     """Reads the times of at most SAMPLE of the ended steps, evenly spaced."""
 
 
-Done = Callable[[Progress], bool]
+Done = Callable[[StepProgress], bool]
 Report = Callable[[int], None]
 """A function that is told from time to time how many steps were issued."""
 
@@ -119,7 +119,7 @@ def run_steps(
         if now - reported >= REPORT_PERIOD_S:
             reported = now
             report(n_issued)
-        if done(Progress(n_issued, now - started, n_ended, now - looked, look)):
+        if done(StepProgress(n_issued, now - started, n_ended, now - looked, look)):
             break
     clock.wait(n_issued)
     return tuple(clock.between_s(i, i + 1) for i in range(n_issued))
@@ -145,7 +145,7 @@ def _warm_up(
     )
 
 
-def _never(_progress: Progress) -> bool:
+def _never(_progress: StepProgress) -> bool:
     return False
 
 
@@ -259,7 +259,7 @@ def half_width(sample_s: Sequence[float], n: int) -> float:
     return width / 2 / median(ordered) * math.sqrt(m / n)
 
 
-def timing_done(progress: Progress, protocol: Protocol) -> bool:
+def timing_done(progress: StepProgress, protocol: Protocol) -> bool:
     """Whether timing is done."""
     if progress.n_issued < protocol.min_steps:
         return False
@@ -272,7 +272,7 @@ def timing_done(progress: Progress, protocol: Protocol) -> bool:
     return half_width(progress.look(), progress.n_ended) <= protocol.relative_half_width
 
 
-def warmup_done(progress: Progress, max_s: float) -> bool:
+def warmup_done(progress: StepProgress, max_s: float) -> bool:
     """Whether to stop warming up: the steps are steady, or MAX_WARMUP_STEPS or `max_s` is reached.
 
     The first step does not count towards `max_s`: it may compile for minutes.

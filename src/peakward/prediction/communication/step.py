@@ -18,7 +18,7 @@ from peakward.records.case import ModelCase
 from peakward.records.device import Device
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Interval, Phase
-from peakward.records.plan import Communication, Group
+from peakward.records.plan import Communication, DeviceGroup
 from peakward.records.prediction import StepTime
 
 BUCKET_BYTES = 25 * 2**20
@@ -41,7 +41,7 @@ def model_bytes(case: ModelCase) -> int:
     return n_parameters(case.model) * parameter_bytes(case)
 
 
-def expect_shareable(case: ModelCase, group: Group) -> None:
+def expect_shareable(case: ModelCase, group: DeviceGroup) -> None:
     """
     Raises:
         PeakwardError: quantised weights under fsdp, whose shards and gathering nothing here knows.
@@ -54,7 +54,9 @@ def expect_shareable(case: ModelCase, group: Group) -> None:
         )
 
 
-def communication(case: ModelCase, time: StepTime, group: Group, device: Device) -> Communication:
+def communication(
+    case: ModelCase, time: StepTime, group: DeviceGroup, device: Device
+) -> Communication:
     """Communication of a step on a group of such devices; `time` is the step of one by itself.
 
     Raises:
@@ -81,7 +83,7 @@ def communication(case: ModelCase, time: StepTime, group: Group, device: Device)
     )
 
 
-def update_saved_s(time: StepTime, group: Group) -> float:
+def update_saved_s(time: StepTime, group: DeviceGroup) -> float:
     """Seconds that fsdp saves because each GPU updates only its share of the parameters. Only the
     optimiser's time on the device counts, where it does not wait for the host."""
     if group.parallel == "ddp":

@@ -10,7 +10,7 @@ from peakward.prediction.memory.replay import Replay
 from peakward.records.case import ModelCase
 from peakward.records.errors import PeakwardError
 from peakward.records.memory import MemorySplit
-from peakward.records.plan import Group
+from peakward.records.plan import DeviceGroup
 
 MOST_VERIFIED = 32
 """Sizes below a largest one: a replay of 32 blocks takes some 30 ms."""
@@ -24,7 +24,7 @@ SEQUENCE_STEP = 64
 def fits(
     case: ModelCase,
     limit_bytes: int,
-    group: Group | None = None,
+    group: DeviceGroup | None = None,
     *,
     context_bytes: int = CONTEXT_BYTES,
 ) -> bool:
@@ -43,7 +43,7 @@ def fits(
 def largest_batch(
     case: ModelCase,
     limit_bytes: int,
-    group: Group | None = None,
+    group: DeviceGroup | None = None,
     *,
     context_bytes: int = CONTEXT_BYTES,
 ) -> int:
@@ -75,7 +75,7 @@ def largest_batch(
 def longest_sequence(
     case: ModelCase,
     limit_bytes: int,
-    group: Group | None = None,
+    group: DeviceGroup | None = None,
     *,
     context_bytes: int = CONTEXT_BYTES,
 ) -> int:
@@ -116,7 +116,7 @@ def _largest(
     of_size: Callable[[int], ModelCase],
     *,
     limit_bytes: int,
-    group: Group | None,
+    group: DeviceGroup | None,
     most: int | None = None,
 ) -> int:
     """The largest size, `most` at most, that fits; the case is the one of `size`.

@@ -18,12 +18,12 @@ from peakward.prediction.parameters import embedding_parameters, head_parameters
 from peakward.prediction.traffic import parameter_bytes
 from peakward.records.case import ModelCase
 from peakward.records.memory import MemoryPhase
-from peakward.records.plan import Group
+from peakward.records.plan import DeviceGroup
 
 GATHERED_BLOCKS = 2
 
 
-def lifetimes_of(case: ModelCase, group: Group | None) -> Lifetimes:
+def lifetimes_of(case: ModelCase, group: DeviceGroup | None) -> Lifetimes:
     """Tensors of one GPU of the group, or of one by itself.
 
     Raises:
@@ -46,7 +46,7 @@ def _buckets(case: ModelCase, phases: Sequence[MemoryPhase]) -> Iterator[Tensor]
         yield Tensor(model_bytes(case), "gradients", 0, len(phases) - 1)
 
 
-def _sharded(alone: Lifetimes, case: ModelCase, group: Group) -> Lifetimes:
+def _sharded(alone: Lifetimes, case: ModelCase, group: DeviceGroup) -> Lifetimes:
     sharded = {"parameters", "optimizer_state"}
     if case.workload.accumulate == 1:
         sharded.add("gradients")

@@ -10,7 +10,7 @@ from peakward.prediction.memory.plan import planned
 from peakward.prediction.memory.replay import Replay, Replays
 from peakward.records.case import ModelCase
 from peakward.records.memory import MemoryPrediction
-from peakward.records.plan import Group
+from peakward.records.plan import DeviceGroup
 
 CONTEXT_BYTES = 771 * 2**20
 """The most that an eager process had beside the allocator on an H200, of 169 cases that had 687 MiB
@@ -18,7 +18,7 @@ or more (torch 2.11, CUDA 13, measured 2026-11-21); compiled code and graphs add
 
 
 def peak_memory(
-    case: ModelCase, group: Group | None = None, *, context_bytes: int = CONTEXT_BYTES
+    case: ModelCase, group: DeviceGroup | None = None, *, context_bytes: int = CONTEXT_BYTES
 ) -> MemoryPrediction:
     """The most memory that one GPU holds from the case's building on, by category, without its own limit.
 
@@ -53,7 +53,7 @@ def _is_itself(case: ModelCase) -> bool:
     return case.configuration.compile == "none" or compiled_step.covers(case, planned(case))
 
 
-def unlimited(case: ModelCase, group: Group | None) -> Replay:
+def unlimited(case: ModelCase, group: DeviceGroup | None) -> Replay:
     """The memory that a step holds and reserves where nothing limits it.
 
     Raises:
@@ -62,7 +62,7 @@ def unlimited(case: ModelCase, group: Group | None) -> Replay:
     return _unlimited(_alike(case), group)
 
 
-def within(case: ModelCase, limit_bytes: int, group: Group | None) -> Replay | None:
+def within(case: ModelCase, limit_bytes: int, group: DeviceGroup | None) -> Replay | None:
     """The memory that a step holds and reserves under a limit; None where it has to reserve more.
 
     Raises:
@@ -72,12 +72,12 @@ def within(case: ModelCase, limit_bytes: int, group: Group | None) -> Replay | N
 
 
 @lru_cache(maxsize=256)
-def _unlimited(case: ModelCase, group: Group | None) -> Replay:
+def _unlimited(case: ModelCase, group: DeviceGroup | None) -> Replay:
     return _replays(case, group).free()
 
 
 @lru_cache(maxsize=64)
-def _replays(case: ModelCase, group: Group | None) -> Replays:
+def _replays(case: ModelCase, group: DeviceGroup | None) -> Replays:
     """A plan asks for one case on several devices, whose limits differ. The tensors of 32 blocks take some
     6 ms and 0.6 MB, a replay of them 10 ms."""
     return Replays(lifetimes_of(case, group))

@@ -7,7 +7,7 @@ from peakward.prediction.time.device_model import DeviceModel, device_model
 from peakward.records.calibration import Calibration
 from peakward.records.device import Device
 from peakward.records.errors import PeakwardError
-from peakward.records.plan import Group
+from peakward.records.plan import DeviceGroup
 
 
 class Site(NamedTuple):
@@ -18,7 +18,7 @@ class Site(NamedTuple):
     model: DeviceModel | None
     """None where times cannot be predicted, for the reason beside it."""
     why_no_model: str
-    group: Group | None
+    group: DeviceGroup | None
     price_per_gpu_hour: float | None
 
     def limit_bytes(self, case_limit_bytes: int | None) -> int:
@@ -31,7 +31,7 @@ def site(
     device: Device,
     *,
     calibration: Calibration | None = None,
-    group: Group | None = None,
+    group: DeviceGroup | None = None,
     price_per_gpu_hour: float | None = None,
 ) -> Site:
     """A device by its calibration where there is one, else by its datasheet."""

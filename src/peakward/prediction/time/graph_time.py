@@ -21,7 +21,7 @@ from peakward.records.case import Case
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Phase
 from peakward.records.op_graph import Operator, OpGraph
-from peakward.records.prediction import OperatorTime, PhaseTime, StepTime, Waits
+from peakward.records.prediction import OperatorTime, PhasePrediction, StepTime, Waits
 
 _Key = tuple[str, Phase, str | None, tuple[str, ...]]
 Units = Callable[[Phase], float]
@@ -67,7 +67,7 @@ def _dtype(operator: Operator) -> str:
 
 def _phases(
     timed: Iterable[tuple[Operator, OperatorCost]], units: Units, on: DeviceModel
-) -> tuple[PhaseTime, ...]:
+) -> tuple[PhasePrediction, ...]:
     device_s: dict[Phase, float] = defaultdict(float)
     n_launches: dict[Phase, float] = defaultdict(float)
     n_waits: dict[Phase, int] = defaultdict(int)
@@ -77,7 +77,7 @@ def _phases(
         n_launches[operator.phase] += operator.count * found.n_launches
         n_waits[operator.phase] += operator.count if _is_read_by_host(operator) else 0
     return tuple(
-        PhaseTime(
+        PhasePrediction(
             phase=phase,
             device_s=device_s[phase],
             host_s=on.call_s * units(phase),

@@ -11,7 +11,7 @@ from peakward.records.study import Cell, Column, Study, Table, Unit
 from peakward.report import plan_tables
 from peakward.report.document import Block, Note, Section, TableBlock
 from peakward.report.format import MINUS, format_cell, format_spread
-from peakward.report.run.investigation import Investigation, Point
+from peakward.report.run.investigation import KnownConfiguration, RunParts
 
 LEAST_SHARE = 0.005
 """Parts below this share of the step's device time are left out of the table."""
@@ -30,12 +30,12 @@ _COLUMNS = (
 class Told(NamedTuple):
     """A configuration with its earlier prediction, and its profile where there is one."""
 
-    point: Point
+    point: KnownConfiguration
     forecast: Forecast
     profile: CaseProfile | None
 
 
-def section(study: Study, read: Investigation) -> Section:
+def section(study: Study, read: RunParts) -> Section:
     """The predictions beside the measurements; empty where only floors were predicted."""
     forecasts = {each.case: each for each in study.forecasts}
     profiles = {each.case: each for each in study.profiles}

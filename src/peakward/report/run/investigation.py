@@ -15,7 +15,7 @@ from peakward.report.format import format_cell
 from peakward.stats.pairs import inverted
 
 
-class Point(msgspec.Struct, frozen=True, kw_only=True):
+class KnownConfiguration(msgspec.Struct, frozen=True, kw_only=True):
     """One configuration of the studied model, with all that is known of it."""
 
     name: str
@@ -39,11 +39,11 @@ class Speedup(msgspec.Struct, frozen=True, kw_only=True):
     basis: str
 
 
-class Investigation(msgspec.Struct, frozen=True, kw_only=True):
+class RunParts(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of a `run` study."""
 
-    baseline: Point
-    best: Point | None
+    baseline: KnownConfiguration
+    best: KnownConfiguration | None
     """None where no lever was kept."""
     steps: tuple[Trial, ...]
     """The trials that lead from the baseline to the best, in order. All are kept, except those that were
@@ -52,7 +52,7 @@ class Investigation(msgspec.Struct, frozen=True, kw_only=True):
     """A trial of the best against the baseline itself; None where none has a ratio."""
 
     @property
-    def points(self) -> tuple[Point, ...]:
+    def points(self) -> tuple[KnownConfiguration, ...]:
         return (self.baseline, self.best) if self.best else (self.baseline,)
 
     @property
@@ -85,7 +85,7 @@ class Investigation(msgspec.Struct, frozen=True, kw_only=True):
         return None if inside or abs(ratio / speedup.estimate - 1) < 0.02 else ratio
 
 
-def read(study: Study) -> Investigation:
+def read(study: Study) -> RunParts:
     """The study's baseline, best and the steps between them.
 
     Raises:
@@ -105,7 +105,7 @@ def read(study: Study) -> Investigation:
     # A study that names its steps may have measured larger batches after its best.
     last = steps[-1].candidate if steps else cases[-1 if study.steps is None else 0]
     best = None if last == cases[0] else _point("best", last, study)
-    return Investigation(
+    return RunParts(
         baseline=_point("baseline", cases[0], study),
         best=best,
         steps=steps,
@@ -171,8 +171,8 @@ def _direct(trials: tuple[Trial, ...], baseline: LeverCase, best: LeverCase) -> 
     return max(made, key=lambda trial: trial.stage == "confirmed", default=None)
 
 
-def _point(name: str, case: LeverCase, study: Study) -> Point:
-    return Point(
+def _point(name: str, case: LeverCase, study: Study) -> KnownConfiguration:
+    return KnownConfiguration(
         name=name,
         case=case,
         measurement=next((each for each in study.measurements if each.case == case), None),
@@ -195,7 +195,7 @@ class Efficiency(msgspec.Struct, frozen=True, kw_only=True):
     """The floor over the median step time. 1: the step could not be faster."""
 
 
-def efficiency(point: Point) -> Efficiency:
+def efficiency(point: KnownConfiguration) -> Efficiency:
     """The efficiency of a measured configuration.
 
     Raises:
@@ -238,7 +238,7 @@ def quotient(part: float | None, whole: float | None) -> float | None:
     return None if part is None or not whole else part / whole
 
 
-def _impossible(point: Point, mfu: float) -> str:
+def _impossible(point: KnownConfiguration, mfu: float) -> str:
     peak = point.prediction.peak_flops_per_s if point.prediction else None
     return (
         f"expected an MFU of at most 100%, got {mfu:.2%} of "

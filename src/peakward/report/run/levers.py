@@ -9,13 +9,13 @@ from peakward.report.cases import brief, settings
 from peakward.report.columns import spread_column
 from peakward.report.format import format_cell, format_spread
 from peakward.report.run.investigation import (
-    Investigation,
+    RunParts,
     cumulative_speedups,
 )
 from peakward.stats.pairs import inverted
 
 
-def lever_table(study: Study, read: Investigation) -> Table:
+def lever_table(study: Study, read: RunParts) -> Table:
     """One row for each trial that ran or was computed, in order."""
     return Table(
         title="",
@@ -36,7 +36,7 @@ def lever_table(study: Study, read: Investigation) -> Table:
     )
 
 
-def composition_table(read: Investigation) -> Table:
+def composition_table(read: RunParts) -> Table:
     """The levers in the best, in the order in which they were added."""
     totals = cumulative_speedups(read.steps)
     rows: list[tuple[Cell, ...]] = []
@@ -69,7 +69,7 @@ def composition_table(read: Investigation) -> Table:
     )
 
 
-def _product_note(read: Investigation, totals: tuple[float | None, ...]) -> str:
+def _product_note(read: RunParts, totals: tuple[float | None, ...]) -> str:
     """Why the product differs from the speed-up at the head of the report, with both numbers."""
     said = "Cumulative is the product of the steps' speed-ups"
     total, speedup = totals[-1] if totals else None, read.speedup
@@ -108,7 +108,7 @@ def _cannot_apply(trial: Trial) -> bool:
     return trial.stage == "refused" and trial.numerics is None
 
 
-def unconfirmed(study: Study, read: Investigation) -> tuple[str, ...]:
+def unconfirmed(study: Study, read: RunParts) -> tuple[str, ...]:
     """One sentence for each result that pairs did not confirm: further gains on top of the best, and the
     whole.
 
@@ -134,7 +134,7 @@ def unconfirmed(study: Study, read: Investigation) -> tuple[str, ...]:
     return levers if whole is None else (*levers, whole)
 
 
-def _whole(read: Investigation) -> str | None:
+def _whole(read: RunParts) -> str | None:
     """A note where the best itself was not confirmed against the baseline."""
     if read.direct is None or read.direct.stage != "confirmed":
         return "Not confirmed: the best against the baseline, in its own pairs."
@@ -143,7 +143,7 @@ def _whole(read: Investigation) -> str | None:
     return None
 
 
-def base_name(case: LeverCase, read: Investigation) -> str:
+def base_name(case: LeverCase, read: RunParts) -> str:
     """`baseline`, the composition step that ends in the case, or the settings that distinguish it."""
     if case == read.baseline.case:
         return "baseline"
@@ -164,7 +164,7 @@ def verdict(trial: Trial) -> str:
     return trial.verdict
 
 
-def _row(trial: Trial, read: Investigation) -> tuple[Cell, ...]:
+def _row(trial: Trial, read: RunParts) -> tuple[Cell, ...]:
     ratio = inverted(trial.time_ratio) if trial.time_ratio else None
     failed = None if trial.status == "ok" else trial.status
     return (
@@ -181,7 +181,7 @@ def _row(trial: Trial, read: Investigation) -> tuple[Cell, ...]:
     )
 
 
-def _place(trial: Trial, read: Investigation) -> str | None:
+def _place(trial: Trial, read: RunParts) -> str | None:
     """The composition step that the trial is; None where it is none."""
     ids = [each.id for each in read.steps]
     return f"step {ids.index(trial.id) + 1}" if trial.id in ids else None

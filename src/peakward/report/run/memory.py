@@ -11,13 +11,13 @@ from peakward.records.memory import CaseMemory, MemoryPrediction, MemorySplit, P
 from peakward.records.study import Cell, Column, Study, Table
 from peakward.report.columns import without_empty
 from peakward.report.document import Section, TableBlock
-from peakward.report.run.investigation import Investigation, Point
+from peakward.report.run.investigation import KnownConfiguration, RunParts
 from peakward.report.run.levers import base_name, memory_change
 
 _CATEGORIES = tuple(each.removesuffix("_bytes") for each in MemorySplit.__struct_fields__)
 
 
-def section(study: Study, read: Investigation) -> Section:
+def section(study: Study, read: RunParts) -> Section:
     """The peaks and the levers' effects; empty where nothing was predicted, measured or recorded."""
     tables = (_peaks(study, read), _levers(study, read), *_clocks(study, read))
     return Section(
@@ -26,7 +26,7 @@ def section(study: Study, read: Investigation) -> Section:
     )
 
 
-def _peaks(study: Study, read: Investigation) -> Table:
+def _peaks(study: Study, read: RunParts) -> Table:
     predictions = {each.case: each.memory for each in study.forecasts if each.memory is not None}
     return Table(
         title="Peak memory: predicted by category, and measured",
@@ -47,7 +47,7 @@ def _peaks(study: Study, read: Investigation) -> Table:
     )
 
 
-def _peak(point: Point, prediction: MemoryPrediction) -> tuple[Cell, ...]:
+def _peak(point: KnownConfiguration, prediction: MemoryPrediction) -> tuple[Cell, ...]:
     use = point.measurement.memory if point.measurement else None
     eager = ", uncompiled" if prediction.basis == "eager step" else ""
     return (
@@ -59,7 +59,7 @@ def _peak(point: Point, prediction: MemoryPrediction) -> tuple[Cell, ...]:
     )
 
 
-def _levers(study: Study, read: Investigation) -> Table:
+def _levers(study: Study, read: RunParts) -> Table:
     """For each lever on each base the last trial that ran both, the largest saving first."""
     last = {
         (each.lever, each.base): each for each in study.trials if memory_change(each) is not None
@@ -87,7 +87,7 @@ def _levers(study: Study, read: Investigation) -> Table:
     )
 
 
-def _clocks(study: Study, read: Investigation) -> tuple[Table, Table]:
+def _clocks(study: Study, read: RunParts) -> tuple[Table, Table]:
     """The clocks of the configurations whose recording from this machine is stored."""
     recorded = {each.case: each for each in study.memory}
     known = [(point.name, recorded[point.case]) for point in read.points if point.case in recorded]

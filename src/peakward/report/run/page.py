@@ -26,7 +26,7 @@ from peakward.report.document import (
 )
 from peakward.report.format import format_cell
 from peakward.report.run import foretold, levers, memory, plots, sections, summary, where
-from peakward.report.run.investigation import Investigation, Point, read
+from peakward.report.run.investigation import KnownConfiguration, RunParts, read
 from peakward.report.run.levers import base_name
 from peakward.report.run.summary import figures
 from peakward.report.run.warnings import warnings
@@ -70,13 +70,13 @@ def document(study: Study) -> Document:
     )
 
 
-def _title(study: Study, found: Investigation) -> str:
+def _title(study: Study, found: RunParts) -> str:
     case = found.baseline.case
     work = "" if isinstance(case, StepCase) else f" {workload(case.workload)}"
     return f"{case.name}{work} on {study.environment.device_name}"
 
 
-def _result(study: Study, found: Investigation) -> str:
+def _result(study: Study, found: RunParts) -> str:
     if found.best is None:
         step_s = found.baseline.step_s
         step = (
@@ -94,7 +94,7 @@ def _result(study: Study, found: Investigation) -> str:
     return f"{said}, with {kept}" if kept else said
 
 
-def _saved(found: Investigation) -> tuple[str, ...]:
+def _saved(found: RunParts) -> tuple[str, ...]:
     """The savings beside time that the steps were kept for."""
     judged = {trial.judged_by for trial in found.steps}
     said = []
@@ -108,7 +108,7 @@ def _saved(found: Investigation) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _time(point: Point) -> str:
+def _time(point: KnownConfiguration) -> str:
     if point.step_s is None:
         return summary.status(point.measurement)
     return format_cell(point.step_s, "s")
@@ -120,7 +120,7 @@ def _kept_nothing(study: Study) -> str:
     return f"no gain confirmed among {levers_}" if tried else "no lever was tried"
 
 
-def _opening(study: Study, found: Investigation) -> tuple[Block, ...]:
+def _opening(study: Study, found: RunParts) -> tuple[Block, ...]:
     """Warnings, then limits and remedies, before any table."""
     bars = plots.step_times(found)
     shown = figures(found)
@@ -135,7 +135,7 @@ def _opening(study: Study, found: Investigation) -> tuple[Block, ...]:
     )
 
 
-def _facts(study: Study, found: Investigation) -> Facts:
+def _facts(study: Study, found: RunParts) -> Facts:
     case = found.baseline.case
     facts = {
         "step" if isinstance(case, StepCase) else "model": _model(case, found),
@@ -159,7 +159,7 @@ def _work(case: LeverCase) -> str:
     return f"{said}: {format_cell(case.tokens_per_step, 'count')} tokens a step"
 
 
-def _waited(found: Investigation) -> dict[str, str]:
+def _waited(found: RunParts) -> dict[str, str]:
     """The cost of a live step's own loader."""
     measured = found.baseline.measurement
     if measured is None or measured.loader is None or not measured.loader.wait_s:
@@ -173,7 +173,7 @@ def _waited(found: Investigation) -> dict[str, str]:
     return {"loader": f"{mean} of a step waited for its batch (mean){idle}; {first} for the first"}
 
 
-def _model(case: LeverCase, found: Investigation) -> str:
+def _model(case: LeverCase, found: RunParts) -> str:
     counts = [point.measurement.n_parameters for point in found.points if point.measurement]
     count = next((count for count in counts if count is not None), None)
     if isinstance(case, ModuleCase):
@@ -185,7 +185,7 @@ def _model(case: LeverCase, found: Investigation) -> str:
     return model(case.model, count)
 
 
-def _floor(study: Study, found: Investigation) -> Section:
+def _floor(study: Study, found: RunParts) -> Section:
     tables = [summary.phase_table(point) for point in found.points]
     blocks: list[Block] = [*_tables(summary.speed_table(found), *tables)]
     rates = summary.ceilings(study, found)
@@ -195,7 +195,7 @@ def _floor(study: Study, found: Investigation) -> Section:
     return Section(title="Floor and measured time", blocks=tuple(blocks))
 
 
-def _levers(study: Study, found: Investigation) -> Section:
+def _levers(study: Study, found: RunParts) -> Section:
     if not study.trials:
         return Section(title="Levers", blocks=())
     table = levers.lever_table(study, found)
@@ -207,14 +207,14 @@ def _levers(study: Study, found: Investigation) -> Section:
     return Section(title="Levers", blocks=tuple(blocks))
 
 
-def _composition(found: Investigation) -> Section:
+def _composition(found: RunParts) -> Section:
     return Section(
         title="Best composition",
         blocks=_tables(levers.composition_table(found)) if found.best and found.steps else (),
     )
 
 
-def _in_code(found: Investigation) -> Section:
+def _in_code(found: RunParts) -> Section:
     base = found.baseline.case
     best = None if found.best is None else found.best.case
     if not isinstance(base, ModuleCase) or not isinstance(best, ModuleCase):
@@ -222,7 +222,7 @@ def _in_code(found: Investigation) -> Section:
     return sections.code_section(base, best)
 
 
-def _reproduction(study: Study, found: Investigation) -> Section:
+def _reproduction(study: Study, found: RunParts) -> Section:
     section = provenance.reproduction(study)
     baseline = _again("baseline", study) if found.best is None else ()
     return Section(title=section.title, blocks=(*section.blocks, *baseline))
@@ -234,7 +234,7 @@ def _again(name: str, study: Study) -> tuple[Block, ...]:
     return Paragraph(text=f"To measure the {name} again:"), Command(text=study.best_command)
 
 
-def _validity(found: Investigation) -> Section:
+def _validity(found: RunParts) -> Section:
     tables = _tables(
         summary.statistics_table(found),
         summary.compile_table(found),
@@ -243,7 +243,7 @@ def _validity(found: Investigation) -> Section:
     return Section(title="Validity", blocks=tables)
 
 
-def _numerics(study: Study, found: Investigation) -> Section:
+def _numerics(study: Study, found: RunParts) -> Section:
     return Section(title="Numerics", blocks=_tables(numerics_table(study, found)))
 
 
@@ -255,7 +255,7 @@ def _plots(plot: Plot | None) -> tuple[PlotBlock, ...]:
     return () if plot is None else (PlotBlock(plot=plot),)
 
 
-def numerics_table(study: Study, read: Investigation) -> Table | None:
+def numerics_table(study: Study, read: RunParts) -> Table | None:
     """For each tried lever the error nearest its bound; None where no error was computed."""
     # A confirmed trial repeats its screening's verdict: a dict keeps one of equal rows, in order.
     rows = dict.fromkeys(row for trial in study.trials for row in _rows(trial, read))
@@ -279,7 +279,7 @@ def numerics_table(study: Study, read: Investigation) -> Table | None:
     )
 
 
-def _rows(trial: Trial, read: Investigation) -> tuple[tuple[Cell, ...], ...]:
+def _rows(trial: Trial, read: RunParts) -> tuple[tuple[Cell, ...], ...]:
     numerics = trial.numerics
     if numerics is None:
         return ()

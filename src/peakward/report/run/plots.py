@@ -18,17 +18,17 @@ from peakward.report.columns import spread_column, without_empty
 from peakward.report.document import Section, TableBlock
 from peakward.report.format import format_spread
 from peakward.report.plots import FLOOR
+from peakward.report.run.investigation import KnownConfiguration as Configuration
 from peakward.report.run.investigation import (
-    Investigation,
+    RunParts,
     compulsory_bytes,
     efficiency,
     model_flops,
 )
-from peakward.report.run.investigation import Point as Configuration
 from peakward.stats.pairs import inverted
 
 
-def step_times(read: Investigation) -> Plot | None:
+def step_times(read: RunParts) -> Plot | None:
     """A bar each for the baseline, the composition's steps and the best, with floors marked.
 
     Baseline and best show their own measurements. A step between them shows its trial's ratio and interval,
@@ -62,7 +62,7 @@ def step_times(read: Investigation) -> Plot | None:
     )
 
 
-def roofline(read: Investigation) -> Plot | None:
+def roofline(read: RunParts) -> Plot | None:
     """Baseline and best as roofline points, with a roof for each compute type."""
     placed = [
         (point.name, point.prediction, rate)
@@ -168,7 +168,7 @@ SAME = Interval(estimate=1.0, low=1.0, high=1.0)
 UNKNOWN = Interval(estimate=1.0, low=0.0, high=math.inf)
 
 
-def pareto_section(study: Study, read: Investigation) -> Section:
+def pareto_section(study: Study, read: RunParts) -> Section:
     """The front; empty where fewer than two configurations are left."""
     found = pareto_front(seen(study.trials, read.baseline.case))
     blocks = () if len(found) < 2 else (TableBlock(table=without_empty(_table(found, read))),)
@@ -296,7 +296,7 @@ def _time_ratio(other: Seen, one: Seen) -> float:
     return other.ratio.estimate / one.ratio.estimate if apart else 1.0
 
 
-def _table(found: tuple[Seen, ...], read: Investigation) -> Table:
+def _table(found: tuple[Seen, ...], read: RunParts) -> Table:
     common = settings(read.baseline.case)
     return Table(
         title="",

@@ -8,12 +8,12 @@ from peakward.records.case import ModuleCase
 from peakward.records.study import Study
 from peakward.report import findings
 from peakward.report.document import Block, Code, Items, Paragraph, Section, TableBlock
-from peakward.report.run.investigation import Investigation
+from peakward.report.run.investigation import RunParts
 
 FINDINGS_TITLE = "Findings"
 
 
-def first_findings(study: Study, read: Investigation) -> tuple[Block, ...]:
+def first_findings(study: Study, read: RunParts) -> tuple[Block, ...]:
     """The most important findings of the best, because its levers already mended others; those of the
     baseline where the best has none."""
     by_case = {each.case: each for each in study.diagnoses}
@@ -25,7 +25,7 @@ def first_findings(study: Study, read: Investigation) -> tuple[Block, ...]:
     return ()
 
 
-def findings_section(study: Study, read: Investigation) -> Section:
+def findings_section(study: Study, read: RunParts) -> Section:
     """The baseline's diagnosis, then the best's; empty where the study has none."""
     by_case = {each.case: each for each in study.diagnoses}
     blocks: list[Block] = []

@@ -8,8 +8,8 @@ from peakward.report.columns import spread_column
 from peakward.report.document import Fact, Facts, Figure
 from peakward.report.format import format_cell, format_estimate, format_interval, format_spread
 from peakward.report.run.investigation import (
-    Investigation,
-    Point,
+    KnownConfiguration,
+    RunParts,
     compulsory_bytes,
     efficiency,
     measured_matmul_rate,
@@ -22,7 +22,7 @@ SHARES_OF_A_RATE = ("MFU", "ceiling share", "share of floor")
 than 30% of 989 in bf16."""
 
 
-def figures(read: Investigation) -> tuple[Figure, ...]:
+def figures(read: RunParts) -> tuple[Figure, ...]:
     """The speed-up, then the best configuration's figures beside the baseline's."""
     before, after = _values(read.baseline), _values(read.points[-1])
     found = [_speedup(read)]
@@ -36,7 +36,7 @@ def figures(read: Investigation) -> tuple[Figure, ...]:
     return tuple(figure for figure in found if figure is not None)
 
 
-def _values(point: Point) -> dict[str, tuple[Cell, Unit]]:
+def _values(point: KnownConfiguration) -> dict[str, tuple[Cell, Unit]]:
     known = efficiency(point)
     return {
         "step": (known.step_s, "s"),
@@ -53,7 +53,7 @@ def _beside(old: Cell, unit: Unit) -> str | None:
     return None if old is None else f"baseline {format_cell(old, unit)}"
 
 
-def _same_compute_type(read: Investigation) -> bool:
+def _same_compute_type(read: RunParts) -> bool:
     return len({each.prediction.compute_type for each in read.points if each.prediction}) < 2
 
 
@@ -63,7 +63,7 @@ def _figure(name: str, value: Cell, detail: str | None, unit: Unit) -> Figure | 
     return Figure(name=name, value=format_cell(value, unit), detail=detail)
 
 
-def _speedup(read: Investigation) -> Figure | None:
+def _speedup(read: RunParts) -> Figure | None:
     speedup = read.speedup
     if speedup is None:
         return None
@@ -75,7 +75,7 @@ def _speedup(read: Investigation) -> Figure | None:
     return Figure(name="speed-up", value=value, detail=detail)
 
 
-def speed_table(read: Investigation) -> Table:
+def speed_table(read: RunParts) -> Table:
     """Time, rates, shares and memory of the baseline and of the best."""
     return Table(
         title="Baseline and best" if read.best else "Baseline",
@@ -96,7 +96,7 @@ def speed_table(read: Investigation) -> Table:
     )
 
 
-def statistics_table(read: Investigation) -> Table:
+def statistics_table(read: RunParts) -> Table:
     """The basis of the medians, and their validity."""
     return Table(
         title="Step times",
@@ -115,7 +115,7 @@ def statistics_table(read: Investigation) -> Table:
     )
 
 
-def telemetry_table(read: Investigation) -> Table | None:
+def telemetry_table(read: RunParts) -> Table | None:
     """The device's sensors over the timed steps, where it has any."""
     rows = [row for point in read.points if (row := _telemetry_row(point)) is not None]
     if not rows:
@@ -135,7 +135,7 @@ def telemetry_table(read: Investigation) -> Table | None:
     )
 
 
-def compile_table(read: Investigation) -> Table | None:
+def compile_table(read: RunParts) -> Table | None:
     """The time and graphs of torch.compile, where it was used."""
     reports = [
         (point.name, point.measurement.compile)
@@ -176,7 +176,7 @@ def peak_bytes(measurement: Measurement | None) -> int | None:
     return memory.peak_allocated_bytes if memory else None
 
 
-def named_peak(point: Point) -> str | None:
+def named_peak(point: KnownConfiguration) -> str | None:
     """The peak that the point's MFU refers to: "989 TFLOP/s bf16"."""
     prediction = point.prediction
     if prediction is None or prediction.peak_flops_per_s is None:
@@ -189,7 +189,7 @@ def status(measurement: Measurement | None) -> str:
     return measurement.status if measurement else "not measured"
 
 
-def _speed_row(point: Point) -> tuple[Cell, ...]:
+def _speed_row(point: KnownConfiguration) -> tuple[Cell, ...]:
     found = efficiency(point)
     return (
         point.name,
@@ -204,7 +204,7 @@ def _speed_row(point: Point) -> tuple[Cell, ...]:
     )
 
 
-def _note(read: Investigation) -> str | None:
+def _note(read: RunParts) -> str | None:
     over = [
         (point, share)
         for point in read.points
@@ -219,12 +219,12 @@ def _note(read: Investigation) -> str | None:
     return " ".join(sentences) or None
 
 
-def _ceiling(point: Point) -> str:
+def _ceiling(point: KnownConfiguration) -> str:
     rate = point.prediction.matmul_flops_per_s if point.prediction else None
     return format_cell(rate, "flops_per_s")
 
 
-def _statistics_row(point: Point) -> tuple[Cell, ...]:
+def _statistics_row(point: KnownConfiguration) -> tuple[Cell, ...]:
     measurement = point.measurement
     summary = measurement.summary if measurement else None
     if measurement is None or summary is None:
@@ -244,7 +244,7 @@ def _statistics_row(point: Point) -> tuple[Cell, ...]:
     )
 
 
-def _telemetry_row(point: Point) -> tuple[Cell, ...] | None:
+def _telemetry_row(point: KnownConfiguration) -> tuple[Cell, ...] | None:
     telemetry = point.measurement.telemetry if point.measurement else None
     if telemetry is None or telemetry.n_samples == 0:
         return None
@@ -275,7 +275,7 @@ COLUMNS = (
 )
 
 
-def phase_table(point: Point) -> Table | None:
+def phase_table(point: KnownConfiguration) -> Table | None:
     """Floor and measurement by phase, then for the step; None where no floor was computed."""
     if point.prediction is None:
         return None
@@ -289,7 +289,7 @@ def phase_table(point: Point) -> Table | None:
     )
 
 
-def ceilings(study: Study, read: Investigation) -> Facts:
+def ceilings(study: Study, read: RunParts) -> Facts:
     """The rates behind floors and shares, each with its source."""
     facts: dict[str, str] = {}
     for point in read.points:
@@ -312,7 +312,7 @@ def _phase_row(floor: PhaseFloor, measurement: Measurement | None) -> tuple[Cell
     )
 
 
-def _step_row(point: Point, prediction: Prediction) -> tuple[Cell, ...]:
+def _step_row(point: KnownConfiguration, prediction: Prediction) -> tuple[Cell, ...]:
     measurement = point.measurement
     summary = measurement.summary if measurement else None
     return (
@@ -326,7 +326,7 @@ def _step_row(point: Point, prediction: Prediction) -> tuple[Cell, ...]:
     )
 
 
-def _floor_note(point: Point, rows: list[tuple[Cell, ...]]) -> str:
+def _floor_note(point: KnownConfiguration, rows: list[tuple[Cell, ...]]) -> str:
     parts = ["The floor was computed before the measurement."]
     if point.measurement is not None and point.measurement.reason is not None:
         parts.append(

@@ -7,7 +7,7 @@ from peakward.records.study import Study, Unfinished
 from peakward.report.cases import brief
 from peakward.report.format import format_cell, format_duration
 from peakward.report.run import levers
-from peakward.report.run.investigation import Investigation, Point
+from peakward.report.run.investigation import KnownConfiguration, RunParts
 from peakward.stats.validity import remedies
 
 _OUTPUTS_REMEDY = (
@@ -21,7 +21,7 @@ MORE = 1.5
 """The factor on the predicted remaining time, because that prediction was too short once already."""
 
 
-def warnings(study: Study, found: Investigation) -> tuple[str, ...]:
+def warnings(study: Study, found: RunParts) -> tuple[str, ...]:
     """The warnings, one or two sentences each, the gravest first."""
     return (
         *_failed(found),
@@ -33,7 +33,7 @@ def warnings(study: Study, found: Investigation) -> tuple[str, ...]:
     )
 
 
-def _failed(found: Investigation) -> list[str]:
+def _failed(found: RunParts) -> list[str]:
     return [
         f"The {point.name} gave no time: {made.status}{f': {brief(made.reason)}' if made.reason else ''}."
         for point in found.points
@@ -41,7 +41,7 @@ def _failed(found: Investigation) -> list[str]:
     ]
 
 
-def _strange(found: Investigation) -> list[str]:
+def _strange(found: RunParts) -> list[str]:
     """Warnings about the outputs of the configurations."""
     return [
         f"The {point.name}: {'; '.join(outputs.troubles)}. To do: {_OUTPUTS_REMEDY}."
@@ -52,7 +52,7 @@ def _strange(found: Investigation) -> list[str]:
     ]
 
 
-def _drifted(found: Investigation) -> list[str]:
+def _drifted(found: RunParts) -> list[str]:
     if found.alone is None:
         return []
     ratio = format_cell(found.alone, "ratio")
@@ -62,7 +62,7 @@ def _drifted(found: Investigation) -> list[str]:
     ]
 
 
-def _doubtful(found: Investigation) -> list[str]:
+def _doubtful(found: RunParts) -> list[str]:
     """The configurations whose times are not stable. Those with the same reasons share a sentence."""
     return [
         told(point.name, validity)
@@ -71,7 +71,7 @@ def _doubtful(found: Investigation) -> list[str]:
     ]
 
 
-def _validity(point: Point) -> Validity | None:
+def _validity(point: KnownConfiguration) -> Validity | None:
     return None if point.measurement is None else point.measurement.validity
 
 

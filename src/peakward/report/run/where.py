@@ -2,13 +2,13 @@
 
 from typing import NamedTuple
 
-from peakward.records.profile import IDLE_CAUSES, CaseProfile, DeviceTime, Group, WorkPhase
+from peakward.records.profile import IDLE_CAUSES, CaseProfile, DeviceTime, KernelGroup, WorkPhase
 from peakward.records.study import Cell, Column, Study, Table
 from peakward.report import profile_work
 from peakward.report.document import Block, Note, Paragraph, Section, TableBlock
 from peakward.report.format import format_cell
 from peakward.report.profile_work import wording
-from peakward.report.run.investigation import Investigation
+from peakward.report.run.investigation import RunParts
 
 N_CAUSES = 3
 N_KERNELS = 5
@@ -28,7 +28,7 @@ class Explained(NamedTuple):
         return self.found.profile.breakdown.together
 
 
-def section(study: Study, read: Investigation) -> Section:
+def section(study: Study, read: RunParts) -> Section:
     """Busy and idle time, then work by phase and category, side by side; then the last configuration's top
     kernels.
 
@@ -155,17 +155,17 @@ def work(seen: list[Explained]) -> Table:
 Key = tuple[WorkPhase | None, str]
 
 
-def _key(group: Group) -> Key:
+def _key(group: KernelGroup) -> Key:
     return group.phase, group.name
 
 
-def _place(key: Key, by_name: list[dict[Key, Group]]) -> tuple[int, float]:
+def _place(key: Key, by_name: list[dict[Key, KernelGroup]]) -> tuple[int, float]:
     """Sort by phase, then by the largest time in any configuration."""
     phase = len(profile_work.PHASES) if key[0] is None else profile_work.PHASES.index(key[0])
     return phase, -max(groups[key].share for groups in by_name if key in groups)
 
 
-def _cells(each: Explained, group: Group | None) -> tuple[Cell, Cell]:
+def _cells(each: Explained, group: KernelGroup | None) -> tuple[Cell, Cell]:
     if group is None:
         return None, None
     return group.total_ns * profile_work.NS / each.found.n_steps, group.share

@@ -25,7 +25,7 @@ from peakward.prediction.time.operator_time import cost
 from peakward.prediction.time.setting import of_case
 from peakward.records.case import ModelCase
 from peakward.records.op_graph import Operator, OpGraph
-from peakward.records.profile import CaseProfile, Group, OperatorRate
+from peakward.records.profile import CaseProfile, KernelGroup, OperatorRate
 from peakward.studies.readings import ratio
 from peakward.studies.values import groups
 from peakward.traces.row_categories import shaping
@@ -240,7 +240,7 @@ def kind(operator: Operator, role_of: Mapping[Product, str]) -> str:
     return _coarse(category(operator.name) if shaped is None else str(shaped))
 
 
-def traced_kind(group: Group) -> str | None:
+def traced_kind(group: KernelGroup) -> str | None:
     """The kind of a category of a trace in one phase; None of products and of what has no place."""
     named = group.category
     if named is None or named in WITHOUT_PLACE:

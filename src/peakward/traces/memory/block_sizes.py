@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from peakward.traces.memory.lifetimes import Lifetimes
-from peakward.traces.memory.table import Action, Events, Flags, Ints, Segment
+from peakward.traces.memory.table import Action, Flags, Ints, MemoryEvents, Segment
 
 _MIB = re.compile(r"[1-9][0-9]{0,6}")
 LEAST_BYTES = 512
@@ -265,7 +265,7 @@ _SIGN = {
 }
 
 
-def segment_lives(events: Events, segments: Sequence[Segment]) -> list[SegmentLife]:
+def segment_lives(events: MemoryEvents, segments: Sequence[Segment]) -> list[SegmentLife]:
     """All segments but expandable ones, whose parts come and go."""
     end = len(events) + 1
     # The loop runs backwards from the end, because the ring buffer may lack the beginning.
@@ -282,7 +282,7 @@ def segment_lives(events: Events, segments: Sequence[Segment]) -> list[SegmentLi
     return lives
 
 
-def reserved_bytes(events: Events, segments: Sequence[Segment]) -> Ints:
+def reserved_bytes(events: MemoryEvents, segments: Sequence[Segment]) -> Ints:
     """Reserved bytes at every position, computed backwards from the segments at the end."""
     sign = np.zeros(len(Action), np.int64)
     for action, value in _SIGN.items():
@@ -292,7 +292,9 @@ def reserved_bytes(events: Events, segments: Sequence[Segment]) -> Ints:
     return np.asarray(end - change.sum() + np.cumsum(change), np.int64)
 
 
-def held_at(events: Events, segments: Sequence[Segment], position: int) -> list[tuple[int, int]]:
+def held_at(
+    events: MemoryEvents, segments: Sequence[Segment], position: int
+) -> list[tuple[int, int]]:
     """Address ranges held at a position, each from its first byte to behind its last. Adjacent parts of
     expandable segments are one range."""
     plain = {

@@ -24,7 +24,7 @@ from peakward.records.memory import (
 from peakward.traces.memory.lifetimes import Lifetimes
 from peakward.traces.memory.memory import Memory
 from peakward.traces.memory.origins import shares, source
-from peakward.traces.memory.table import Action, Events, Flags, Ints
+from peakward.traces.memory.table import Action, Flags, Ints, MemoryEvents
 
 N_STRETCHES = 200
 MOST_LARGE = 30
@@ -181,7 +181,7 @@ class Purposes(NamedTuple):
 class Moments:
     """Converts the marks of one recording to positions (`lifetimes`)."""
 
-    def __init__(self, events: Events, marks: MemoryMarks) -> None:
+    def __init__(self, events: MemoryEvents, marks: MemoryMarks) -> None:
         counted = np.isin(events.action, (Action.ALLOC, Action.FREE_REQUESTED))
         self._at = np.r_[0, np.flatnonzero(counted) + 1]
         n = len(self._at) - 1

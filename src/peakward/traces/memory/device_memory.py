@@ -41,9 +41,9 @@ from peakward.traces.memory.table import (
     NONE,
     Action,
     Annotation,
-    Events,
     Flags,
     Ints,
+    MemoryEvents,
     Segment,
     Snapshot,
 )
@@ -79,7 +79,7 @@ class OneDevice:
     marks: Ints
 
     @cached_property
-    def events(self) -> Events:
+    def events(self) -> MemoryEvents:
         """The events of this device."""
         return self.snapshot.events.of(self.snapshot.events.device == self.device)
 
@@ -188,7 +188,7 @@ _TAKES = (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP)
 _GIVES = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
 
 
-def churn(events: Events, marks: Ints, annotations: Sequence[Annotation]) -> MemoryChurn:
+def churn(events: MemoryEvents, marks: Ints, annotations: Sequence[Annotation]) -> MemoryChurn:
     """The activity on one device. `marks` belong to the stacks (`origins.stack_marks`)."""
     allocs = events.action == Action.ALLOC
     frees = events.action == Action.FREE_REQUESTED
@@ -211,7 +211,7 @@ def churn(events: Events, marks: Ints, annotations: Sequence[Annotation]) -> Mem
     )
 
 
-def _retries(events: Events, marks: Ints) -> list[tuple[int, int]]:
+def _retries(events: MemoryEvents, marks: Ints) -> list[tuple[int, int]]:
     """Runs of freed segments that are directly followed by a device allocation or an out-of-memory event."""
     given = np.isin(events.action, _GIVES) & ~_by_request(events, marks)
     edges = np.flatnonzero(np.diff(np.r_[0, given, 0]))
@@ -219,7 +219,7 @@ def _retries(events: Events, marks: Ints) -> list[tuple[int, int]]:
     return [(int(low), int(high)) for low, high in edges.reshape(-1, 2) if asked[high]]
 
 
-def _by_request(events: Events, marks: Ints) -> Flags:
+def _by_request(events: MemoryEvents, marks: Ints) -> Flags:
     """Whether the stack shows a request by the program; without a stack, true as a precaution."""
     of_event = np.where(events.stack == NONE, 0, np.r_[marks, 0][events.stack])
     found: Flags = (events.stack == NONE) | ((of_event & int(Mark.EMPTY_CACHE)) != 0)
@@ -287,7 +287,7 @@ def free_pieces(
 N_STRETCHES: Final = 300
 
 
-def times_us(events: Events) -> Ints:
+def times_us(events: MemoryEvents) -> Ints:
     """The time of each position since the first event. It never decreases."""
     if not len(events):
         return np.zeros(1, np.int64)

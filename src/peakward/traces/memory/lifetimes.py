@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from peakward.traces.memory.segments import ALLOCATED
-from peakward.traces.memory.table import NONE, Action, Block, Events, Flags, Ints
+from peakward.traces.memory.table import NONE, Action, Block, Flags, Ints, MemoryEvents
 
 _KINDS = (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED)
 
@@ -64,7 +64,7 @@ class Lifetimes:
         return held
 
 
-def lifetimes(events: Events, blocks: Sequence[Block]) -> Lifetimes:
+def lifetimes(events: MemoryEvents, blocks: Sequence[Block]) -> Lifetimes:
     """The lifetimes from one device's events and its blocks at the end."""
     rows = np.flatnonzero(np.isin(events.action, _KINDS))
     rows = rows[np.argsort(events.address[rows], kind="stable")]

@@ -15,7 +15,7 @@ import numpy as np
 
 from peakward.records.memory_snapshot import MemoryHolder, MemoryShare
 from peakward.traces.memory.lifetimes import Lifetimes
-from peakward.traces.memory.table import NONE, Events, Flags, Frame, Ints, Snapshot
+from peakward.traces.memory.table import NONE, Flags, Frame, Ints, MemoryEvents, Snapshot
 
 MOST_HOLDERS: Final = 50
 MOST_LINES: Final = 12
@@ -129,7 +129,7 @@ class Origins(NamedTuple):
     """Whether stacks without Python counted as the backward pass."""
 
 
-def origins(found: Lifetimes, events: Events, marks: Ints) -> Origins:
+def origins(found: Lifetimes, events: MemoryEvents, marks: Ints) -> Origins:
     """The origins by the marks of each stack (`stack_marks`)."""
     made, let_go = _marks_of(found.stack, marks), _marks_of(found.free_stack, marks)
     # autograd runs the backward pass on threads of its own, whose stacks have no Python. They count as
@@ -215,14 +215,14 @@ def _in_backward(stack: Ints, marks: Ints, by_absence: bool) -> Flags:
     return found
 
 
-def _named_forward(found: Lifetimes, events: Events) -> Flags:
+def _named_forward(found: Lifetimes, events: MemoryEvents) -> Flags:
     """Allocations whose event names the forward lines of their backward pass."""
     named = np.r_[False, events.has_forward]
     chosen: Flags = named[found.born]
     return chosen
 
 
-def _next_event(events: Events, marks: Ints, born: Ints, *, inside: bool) -> Ints:
+def _next_event(events: MemoryEvents, marks: Ints, born: Ints, *, inside: bool) -> Ints:
     """The first position at or after `born` of an event inside the optimiser's step, or of one with a Python
     stack outside it; beyond all positions where there is none."""
     of_event = _marks_of(events.stack, marks)

@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from peakward.records.errors import PeakwardError, printable
-from peakward.traces.memory.table import NONE, Action, Block, Events, Frame, Segment
+from peakward.traces.memory.table import NONE, Action, Block, Frame, MemoryEvents, Segment
 
 ALLOCATED: Final = "active_allocated"
 INACTIVE: Final = "inactive"
@@ -237,11 +237,11 @@ class EventCollector:
             raise self._refusal(found)
         return EVENT
 
-    def events(self, n_by_device: list[int]) -> Events:
+    def events(self, n_by_device: list[int]) -> MemoryEvents:
         """All events. The first `n_by_device[0]` belong to device 0, and so on."""
         rows = np.frombuffer(self._rows, np.int64).reshape(-1, 6)
         action, address, n_bytes, time_us, stack, has_forward = np.ascontiguousarray(rows.T)
-        return Events(
+        return MemoryEvents(
             device=np.repeat(np.arange(len(n_by_device)), n_by_device),
             action=action,
             address=address,

@@ -19,12 +19,12 @@ from peakward.traces.kernel_names import short_name
 from peakward.traces.memory.block_sizes import SMALL_BYTES, rounded
 from peakward.traces.memory.case_memory import Moments, Recorded
 from peakward.traces.memory.memory import Memory
-from peakward.traces.memory.table import Action, Events
+from peakward.traces.memory.table import Action, MemoryEvents
 from peakward.traces.phase_names import PhaseCode
 from peakward.traces.readers.torch_allocations import AllocatorEvents
 from peakward.traces.row_categories import CATEGORIES, operator_category
 from peakward.traces.step_spans import step_rows
-from peakward.traces.table import NONE, HostKind, Table
+from peakward.traces.table import NONE, HostKind, TraceTable
 from peakward.traces.trace import Trace
 
 NS = 1e-9
@@ -35,7 +35,7 @@ PHASE_CODES: dict[Phase, PhaseCode] = {
 }
 
 
-def check_joined(events: Events, seen: AllocatorEvents) -> None:
+def check_joined(events: MemoryEvents, seen: AllocatorEvents) -> None:
     """Check that these allocations and frees of the history are those of the trace, one for one.
 
     Args:
@@ -151,7 +151,7 @@ class _Work:
         return max(int(ends.max(initial=at_ns)) - at_ns, 0)
 
 
-def _computing(table: Table) -> Nest:
+def _computing(table: TraceTable) -> Nest:
     """Operators without those that only allocate or make views: `aten::empty` is called within others."""
     rows = rows_of(table.host, (HostKind.OP,))
     is_framework = by_name(

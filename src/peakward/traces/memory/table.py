@@ -73,7 +73,7 @@ class Annotation(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Events:
+class MemoryEvents:
     """Columns of equal length, oldest event first within a device."""
 
     device: Ints
@@ -92,9 +92,9 @@ class Events:
     def __len__(self) -> int:
         return len(self.device)
 
-    def of(self, rows: Any) -> "Events":
+    def of(self, rows: Any) -> "MemoryEvents":
         """These rows, by positions or flags."""
-        return Events(**{name: getattr(self, name)[rows] for name in self.__slots__})
+        return MemoryEvents(**{name: getattr(self, name)[rows] for name in self.__slots__})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,7 @@ class Snapshot:
 
     source: str
     segments: tuple[Segment, ...]
-    events: Events
+    events: MemoryEvents
     frames: tuple[Frame, ...]
     stacks: tuple[tuple[int, ...], ...]
     """Positions in `frames`, innermost first."""

@@ -19,7 +19,7 @@ import numpy as np
 from peakward.records.errors import PeakwardError
 from peakward.traces.readers.nsys_database import Export, one_line, opened, size_of_regular
 from peakward.traces.readers.nsys_rows import Columns, Names, gpu_rows, host_rows, joined
-from peakward.traces.table import NONE, Device, GpuColumns, HostColumns, Ints, Table, Thread
+from peakward.traces.table import NONE, Device, GpuColumns, HostColumns, Ints, Thread, TraceTable
 
 _WORK = (
     "CUPTI_ACTIVITY_KIND_KERNEL",
@@ -29,7 +29,7 @@ _WORK = (
 )
 
 
-def read(path: Path) -> Table:
+def read(path: Path) -> TraceTable:
     """The export at `path` as a table. Raises PeakwardError where it is not one, or damaged.
 
     Calls and GPU work are linked by correlation within a process. NVTX ranges, and the operators among them
@@ -38,7 +38,7 @@ def read(path: Path) -> Table:
     return read_as(path, path)
 
 
-def read_as(path: Path, source: Path) -> Table:
+def read_as(path: Path, source: Path) -> TraceTable:
     """The export, under the name `source` in messages and in the table."""
     with opened(path, one_line(source)) as export:
         _refuse_other_programs(export, one_line(source))
@@ -61,7 +61,7 @@ def _refuse_other_programs(export: Export, source: str) -> None:
     )
 
 
-def _table(export: Export, source: str) -> Table:
+def _table(export: Export, source: str) -> TraceTable:
     names, shapes = Names(), Names()
     gpu, gpu_limits = gpu_rows(export, names)
     last_gpu_ns = int(gpu["end"].max(initial=NONE))
@@ -75,7 +75,7 @@ def _table(export: Export, source: str) -> Table:
     process, known, labels = processes(gpu["globalPid"], host["globalTid"])
     thread, threads = threads_of(export, host["globalTid"], known)
     device, devices = devices_of(export, gpu["deviceId"], process, known)
-    return Table(
+    return TraceTable(
         source=source,
         format="nsys",
         gpu=_gpu_columns(gpu, process, device),
@@ -237,7 +237,7 @@ def epoch_ns(export: Export, last_ns: int) -> int | None:
     return None
 
 
-def read_report(path: Path) -> Table:
+def read_report(path: Path) -> TraceTable:
     """The report at `path` as a table. Raises PeakwardError where it cannot be exported or read.
 
     The format is NVIDIA's own, so the `nsys` on PATH exports it into a temporary folder that is removed

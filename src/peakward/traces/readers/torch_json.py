@@ -33,13 +33,13 @@ from peakward.traces.readers.torch_second import (
     second_half,
 )
 from peakward.traces.readers.torch_table import Metadata, left_out, said_twice, table
-from peakward.traces.table import Table
+from peakward.traces.table import TraceTable
 
 _ENOUGH_EVENTS = 100_000
 """The most entries without an event among them before the file is refused: 60 MB of numbers took minutes."""
 
 
-def read(path: Path, *, max_processes: int = 2) -> Table:
+def read(path: Path, *, max_processes: int = 2) -> TraceTable:
     """The whole trace. Two processes read a large uncompressed one, if `max_processes` allows.
 
     GPU work has the category of a kernel, copy or set; ranges that the profiler projects onto a stream are
@@ -63,7 +63,7 @@ def read(path: Path, *, max_processes: int = 2) -> Table:
         ) from error
 
 
-def _read(file: IO[bytes], path: Path, max_processes: int) -> Table:
+def _read(file: IO[bytes], path: Path, max_processes: int) -> TraceTable:
     gathered = Gathered()
     check = _check(gathered, file)
     try:

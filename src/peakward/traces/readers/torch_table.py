@@ -21,9 +21,9 @@ from peakward.traces.table import (
     HostKind,
     Indices,
     Ints,
-    Job,
-    Table,
+    JobRank,
     Thread,
+    TraceTable,
 )
 
 _SINCE_1970_NS = 10**18
@@ -73,17 +73,17 @@ class Metadata(
             for each in found
         )
 
-    def job(self) -> Job | None:
+    def job(self) -> JobRank | None:
         """The job's rank and size."""
         found = _decoded(self.distributed, _Distributed)
-        return None if found is None else Job(found.rank, found.world_size)
+        return None if found is None else JobRank(found.rank, found.world_size)
 
     def base_time_ns(self) -> int | None:
         """The offset from the trace's times to nanoseconds since 1970."""
         return _decoded(self.base_time, int)
 
 
-def table(gathered: Gathered, metadata: Metadata, source: str) -> Table:
+def table(gathered: Gathered, metadata: Metadata, source: str) -> TraceTable:
     """The table, sorted by start and, where starts are equal, in the file's order."""
     host, gpu = _sorted(gathered.host.take()), _sorted(gathered.gpu.take())
     processes: Interned[str] = Interned()
@@ -91,7 +91,7 @@ def table(gathered: Gathered, metadata: Metadata, source: str) -> Table:
     _set_gpu_processes(gathered, host, gpu, threads, processes)
     names = tuple(gathered.names)
     gpu["direction"] = _directions(gpu, names)
-    return Table(
+    return TraceTable(
         source=source,
         format="torch",
         shapes=_shapes(gathered, host),

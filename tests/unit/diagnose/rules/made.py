@@ -27,9 +27,9 @@ from peakward.records.profile import (
     CriticalPath,
     DeviceIdle,
     DeviceTime,
-    Group,
     HostWork,
     Idle,
+    KernelGroup,
     OperatorRate,
     Profile,
     Transfers,
@@ -63,11 +63,11 @@ CAUSES = (
 )
 
 
-def kernel(name: str, ms: float, category="matmul", phase="forward", n=10, fused=()) -> Group:
+def kernel(name: str, ms: float, category="matmul", phase="forward", n=10, fused=()) -> KernelGroup:
     """Kernels of equal length."""
     ns = round(ms * MS)
     each = ns // n
-    return Group(
+    return KernelGroup(
         name=name,
         category=category,
         phase=phase,
@@ -87,7 +87,7 @@ PRODUCTS = kernel("nvjet_sm90_tst_128x128_64x6_1x1_h_bz_TNT", 100.0)
 """100 ms of work that no rule has anything against."""
 
 
-def profile(*kernels: Group, idle: dict[str, float] | None = None, **others: Any) -> Profile:
+def profile(*kernels: KernelGroup, idle: dict[str, float] | None = None, **others: Any) -> Profile:
     """One step of these kernels, one after another, and idle milliseconds by cause.
 
     `others` replace fields of the profile, and of its breakdown those that are its own.
@@ -125,7 +125,7 @@ def profile(*kernels: Group, idle: dict[str, float] | None = None, **others: Any
     return Profile(**fields | others)
 
 
-def of_host(*kernels: Group) -> Profile:
+def of_host(*kernels: KernelGroup) -> Profile:
     """The same of the host's operators."""
     return profile(*kernels, devices=("CPU",), idle=None) if kernels else profile(devices=("CPU",))
 

@@ -158,4 +158,4 @@ def test_memory_without_the_driver_s_own_where_it_says(monkeypatch, has_version_
         return SimpleNamespace(total=10, reserved=2, used=4)
 
     monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", info)
-    assert nvml.memory(nvml.Gpu("a", "a")) == nvml.Memory(total=10, used=used)
+    assert nvml.memory(nvml.Gpu("a", "a")) == nvml.DeviceMemory(total=10, used=used)

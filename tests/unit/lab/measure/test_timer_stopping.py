@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peakward.lab.measure import timer
-from peakward.lab.measure.timer import Progress
+from peakward.lab.measure.timer import StepProgress
 from peakward.records.measurement import Protocol
 from peakward.stats.summary import median_interval
 
@@ -34,7 +34,7 @@ def progress(times, issued, elapsed_s, since_look_s=None):
         return times
 
     since_look_s = elapsed_s if since_look_s is None else since_look_s
-    return Progress(issued, elapsed_s, len(times or ()), since_look_s, look)
+    return StepProgress(issued, elapsed_s, len(times or ()), since_look_s, look)
 
 
 @pytest.mark.parametrize(

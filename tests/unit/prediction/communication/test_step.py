@@ -14,8 +14,8 @@ from peakward.prediction.parameters import n_parameters
 from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Interval
-from peakward.records.plan import Group
-from peakward.records.prediction import PhaseTime, StepTime
+from peakward.records.plan import DeviceGroup
+from peakward.records.prediction import PhasePrediction, StepTime
 
 H100 = device("h100-sxm-80")
 
@@ -32,7 +32,7 @@ def case(pass_="train_step", accumulate=1, precision="bf16"):
 def timed(of, **phase_s):
     """A step whose phases take the device so long, and the host next to nothing."""
     phases = tuple(
-        PhaseTime(phase=phase, device_s=seconds, host_s=1e-9, n_launches=1)
+        PhasePrediction(phase=phase, device_s=seconds, host_s=1e-9, n_launches=1)
         for phase, seconds in phase_s.items()
     )
     total = sum(phase_s.values())
@@ -58,7 +58,7 @@ def test_parameters_have_the_bytes_that_they_are_stored_in():
 
 
 def test_ddp_reduces_every_gradient_once_a_step():
-    group = Group(n_gpus=8, parallel="ddp")
+    group = DeviceGroup(n_gpus=8, parallel="ddp")
     once = exposed(case(), group, backward=1.0)
     assert once.sent_bytes == pytest.approx(2 * 7 / 8 * model_bytes(case()))
     more = exposed(case(accumulate=4), group, backward=1.0)
@@ -66,20 +66,20 @@ def test_ddp_reduces_every_gradient_once_a_step():
 
 
 def test_ddp_hides_behind_a_long_backward_pass_all_but_its_last_bucket():
-    found = exposed(case(), Group(n_gpus=2, parallel="ddp"), backward=10.0)
+    found = exposed(case(), DeviceGroup(n_gpus=2, parallel="ddp"), backward=10.0)
     share = 25 * 2**20 / model_bytes(case())
     assert found.exposed_s.estimate == pytest.approx(share * found.time_s.estimate)
     assert found.exposed_s.high == found.time_s.high
 
 
 def test_ddp_waits_for_what_a_short_backward_pass_does_not_hide():
-    found = exposed(case(), Group(n_gpus=2, parallel="ddp"), backward=1e-6)
+    found = exposed(case(), DeviceGroup(n_gpus=2, parallel="ddp"), backward=1e-6)
     assert found.exposed_s.estimate == pytest.approx(found.time_s.estimate - 1e-6)
 
 
 def test_a_reduction_hides_in_the_last_micro_batch_alone():
     """Of a backward pass of 1 s in eight micro-batches an eighth; the link takes longer."""
-    group = Group(n_gpus=8, parallel="ddp")
+    group = DeviceGroup(n_gpus=8, parallel="ddp")
     whole = exposed(case(), group, backward=1.0).time_s.estimate
     phase_s = 4 * whole
     found = exposed(case(accumulate=8), group, backward=phase_s)
@@ -87,13 +87,13 @@ def test_a_reduction_hides_in_the_last_micro_batch_alone():
 
 
 def test_a_forward_pass_under_ddp_says_nothing():
-    found = exposed(case("forward"), Group(n_gpus=8, parallel="ddp"), forward=1.0)
+    found = exposed(case("forward"), DeviceGroup(n_gpus=8, parallel="ddp"), forward=1.0)
     assert found.sent_bytes == 0
     assert found.exposed_s.high == 0
 
 
 def test_fsdp_gathers_twice_a_micro_batch_and_reduces_once():
-    group = Group(n_gpus=4, parallel="fsdp")
+    group = DeviceGroup(n_gpus=4, parallel="fsdp")
     gathered = 3 / 4 * model_bytes(case())
     once = exposed(case(), group, forward=1.0, backward=1.0)
     assert once.sent_bytes == pytest.approx(3 * gathered)
@@ -104,8 +104,8 @@ def test_fsdp_gathers_twice_a_micro_batch_and_reduces_once():
 def test_fsdp_leaves_each_gpu_its_share_of_the_update():
     of = case()
     step = timed(of, forward=1.0, backward=2.0, optimizer=0.8)
-    assert update_saved_s(step, Group(n_gpus=4, parallel="fsdp")) == pytest.approx(0.6)
-    assert update_saved_s(step, Group(n_gpus=4, parallel="ddp")) == 0
+    assert update_saved_s(step, DeviceGroup(n_gpus=4, parallel="fsdp")) == pytest.approx(0.6)
+    assert update_saved_s(step, DeviceGroup(n_gpus=4, parallel="ddp")) == 0
 
 
 @pytest.mark.parametrize(("host_s", "saved_s"), [(0.6, 0.15), (1.0, 0.0)])
@@ -114,7 +114,7 @@ def test_what_the_host_takes_for_an_update_is_not_saved(host_s, saved_s):
     forward, optimizer = step.phases
     update = msgspec.structs.replace(optimizer, host_s=host_s)
     launched = msgspec.structs.replace(step, phases=(forward, update))
-    found = update_saved_s(launched, Group(n_gpus=4, parallel="fsdp"))
+    found = update_saved_s(launched, DeviceGroup(n_gpus=4, parallel="fsdp"))
     assert found == pytest.approx(saved_s)
 
 
@@ -122,12 +122,14 @@ def test_what_the_host_takes_for_an_update_is_not_saved(host_s, saved_s):
 def test_without_a_link_between_them_it_is_refused(key):
     of = case()
     with pytest.raises(PeakwardError, match="a link that joins 2"):
-        communication(of, timed(of, backward=1.0), Group(n_gpus=2, parallel="ddp"), device(key))
+        communication(
+            of, timed(of, backward=1.0), DeviceGroup(n_gpus=2, parallel="ddp"), device(key)
+        )
 
 
 def test_a_bridge_between_two_does_not_join_four():
     of, pcie = case(), device("h100-pcie-80")
-    group = Group(n_gpus=2, parallel="ddp")
+    group = DeviceGroup(n_gpus=2, parallel="ddp")
     assert communication(of, timed(of, backward=1.0), group, pcie).sent_bytes > 0
     more = msgspec.structs.replace(group, n_gpus=4)
     with pytest.raises(PeakwardError, match="between 2"):
@@ -139,9 +141,9 @@ def test_quantised_weights_are_held_whole():
     settings = msgspec.structs.replace(of.configuration, weights="int8")
     of = msgspec.structs.replace(of, configuration=settings)
     step = timed(of, forward=1.0)
-    found = communication(of, step, Group(n_gpus=8, parallel="ddp"), device("h100-sxm-80"))
+    found = communication(of, step, DeviceGroup(n_gpus=8, parallel="ddp"), device("h100-sxm-80"))
     assert found.sent_bytes == 0
     with pytest.raises(
         PeakwardError, match=r"expected dense weights for fsdp, .* got int8: take ddp"
     ):
-        communication(of, step, Group(n_gpus=8, parallel="fsdp"), device("h100-sxm-80"))
+        communication(of, step, DeviceGroup(n_gpus=8, parallel="fsdp"), device("h100-sxm-80"))

@@ -7,9 +7,9 @@ from peakward.prediction.communication.step import model_bytes
 from peakward.prediction.memory.peak import peak_memory
 from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.errors import PeakwardError
-from peakward.records.plan import Group
+from peakward.records.plan import DeviceGroup
 
-FSDP, DDP = (Group(n_gpus=8, parallel=kind) for kind in ("fsdp", "ddp"))
+FSDP, DDP = (DeviceGroup(n_gpus=8, parallel=kind) for kind in ("fsdp", "ddp"))
 GIB = 2**30
 
 
@@ -68,7 +68,9 @@ def test_gradients_that_are_summed_over_micro_batches_wait_whole():
 
 
 def test_more_gpus_hold_less():
-    sizes = [peak_memory(case(), Group(n_gpus=n, parallel="fsdp")).peak_bytes for n in (2, 4, 8)]
+    sizes = [
+        peak_memory(case(), DeviceGroup(n_gpus=n, parallel="fsdp")).peak_bytes for n in (2, 4, 8)
+    ]
     assert sizes == sorted(sizes, reverse=True)
 
 

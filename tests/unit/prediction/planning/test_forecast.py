@@ -12,7 +12,7 @@ from peakward.prediction.planning.site import site
 from peakward.prediction.time.device_model import device_model
 from peakward.prediction.time.step import step_time
 from peakward.records.case import Configuration, ModelCase, Workload
-from peakward.records.plan import Group
+from peakward.records.plan import DeviceGroup
 
 H100 = device("h100-sxm-80")
 
@@ -47,7 +47,7 @@ def test_a_share_of_the_update_is_no_floor_of_the_whole():
     asked = case(batch_size=1, size="llama-3-8b", attention="sdpa", optimizer="adamw-fused")
     alone = forecast(asked, site(H100))
     ddp, fsdp = (
-        forecast(asked, site(H100, group=Group(n_gpus=8, parallel=parallel)))
+        forecast(asked, site(H100, group=DeviceGroup(n_gpus=8, parallel=parallel)))
         for parallel in ("ddp", "fsdp")
     )
     assert ddp.floor_s == alone.floor_s
@@ -64,7 +64,7 @@ def test_without_a_price_there_is_no_cost_and_nothing_is_missing():
 
 def test_a_group_has_its_tokens_together_and_its_cost_apart():
     alone = forecast(case(), site(H100, price_per_gpu_hour=1.0))
-    group = Group(n_gpus=8, parallel="ddp")
+    group = DeviceGroup(n_gpus=8, parallel="ddp")
     found = forecast(case(), site(H100, price_per_gpu_hour=1.0, group=group))
     assert found.step_s.estimate > alone.step_s.estimate
     assert found.tokens_per_s.estimate == pytest.approx(8 * 2048 / found.step_s.estimate)
@@ -74,7 +74,7 @@ def test_a_group_has_its_tokens_together_and_its_cost_apart():
 
 
 def test_where_the_link_is_unknown_the_step_of_a_group_is_not_computed():
-    group = Group(n_gpus=2, parallel="ddp")
+    group = DeviceGroup(n_gpus=2, parallel="ddp")
     found = forecast(case(), site(device("rtx-4090-24"), group=group))
     assert found.time is not None
     assert found.step_s is found.tokens_per_s is found.mfu is found.communication is None
@@ -92,7 +92,7 @@ def test_sharding_makes_a_model_fit():
     """8 billion parameters in bf16 with gradients and moments are 64 GB before any activation."""
     large = case(8, "llama-3-8b", attention="sdpa")
     assert forecast(large, site(H100)).fits is False
-    group = Group(n_gpus=8, parallel="fsdp")
+    group = DeviceGroup(n_gpus=8, parallel="fsdp")
     found = forecast(large, site(H100, group=group))
     assert found.fits is True
     assert found.needed_bytes < 60 * 2**30

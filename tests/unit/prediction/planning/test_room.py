@@ -18,7 +18,7 @@ from peakward.prediction.planning.room import (
 from peakward.prediction.planning.site import site
 from peakward.records.case import Configuration, ModelCase, Workload
 from peakward.records.errors import PeakwardError
-from peakward.records.plan import Group
+from peakward.records.plan import DeviceGroup
 from stored_results import FOLDER
 
 CARD = device("rtx-4090-24")
@@ -48,7 +48,7 @@ def test_needed_is_what_is_reserved_and_the_context():
 
 
 def test_a_group_is_looked_at_as_a_group():
-    group = Group(n_gpus=2, parallel="ddp")
+    group = DeviceGroup(n_gpus=2, parallel="ddp")
     found, _ = of(case(), group)
     memory = peak_memory(case(), group)
     assert found.needed_bytes == memory.reserved_bytes + memory.context_bytes
@@ -93,7 +93,7 @@ def test_compiled_blocks_are_known_to_fit_or_not():
 
 
 def test_the_largest_batch_leaves_room_for_what_a_group_adds():
-    group = Group(n_gpus=2, parallel="ddp")
+    group = DeviceGroup(n_gpus=2, parallel="ddp")
     large = case(size="large")  # Its gradients are 3.6 GiB of the card's 23.
     alone = largest_batch_size(large, site(CARD))
     assert 0 < largest_batch_size(large, site(CARD, group=group)) < alone

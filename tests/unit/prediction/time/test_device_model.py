@@ -13,13 +13,13 @@ from peakward.records.calibration import (
     Rates,
     TrafficRate,
 )
-from peakward.records.device import Capability, Device, Figure
+from peakward.records.device import Capability, Device, SourcedFigure
 from peakward.records.errors import PeakwardError
 from peakward.records.measurement import Environment
 
 
 def figure(value):
-    return Figure(value=value, source="made up")
+    return SourcedFigure(value=value, source="made up")
 
 
 ROUND = Device(

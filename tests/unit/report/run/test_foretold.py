@@ -6,7 +6,7 @@ import pytest
 from peakward.records.measurement import Interval
 from peakward.records.memory import MemoryPrediction, MemorySplit
 from peakward.records.plan import Absent, Forecast
-from peakward.records.prediction import OperatorTime, PhaseTime, StepTime
+from peakward.records.prediction import OperatorTime, PhasePrediction, StepTime
 from peakward.records.profile import OperatorRate
 from peakward.report.document import Note, TableBlock
 from peakward.report.run import foretold
@@ -39,7 +39,7 @@ def forecast(case, step_s, *operators, absent=()):
         source="calibrated",
         step_s=whole,
         bound="device",
-        phases=(PhaseTime(phase="forward", device_s=device_s, host_s=1e-3, n_launches=10),),
+        phases=(PhasePrediction(phase="forward", device_s=device_s, host_s=1e-3, n_launches=10),),
         operators=operators,
     )
     memory = MemoryPrediction(

@@ -18,7 +18,7 @@ from peakward.traces.memory.device_memory import (
 from peakward.traces.memory.memory import Memory
 from peakward.traces.memory.origins import Mark
 from peakward.traces.memory.snapshot_file import read
-from peakward.traces.memory.table import NONE, Action, Annotation, Block, Events, Segment
+from peakward.traces.memory.table import NONE, Action, Annotation, Block, MemoryEvents, Segment
 
 from .allocator import busy
 from .files import REAL, real, stats, written
@@ -156,7 +156,7 @@ MARKS = np.array([int(Mark.PYTHON), int(Mark.PYTHON | Mark.EMPTY_CACHE)])
 def events(*pairs):
     n = len(pairs)
     action, stack = (np.array(each, np.int64) for each in zip(*pairs, strict=True))
-    return Events(
+    return MemoryEvents(
         device=np.zeros(n, np.int64),
         action=action,
         address=np.arange(n) * 512,

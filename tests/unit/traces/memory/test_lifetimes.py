@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from peakward.traces.memory.lifetimes import lifetimes
-from peakward.traces.memory.table import NONE, Action, Block, Events
+from peakward.traces.memory.table import NONE, Action, Block, MemoryEvents
 
 A, R, C = Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED
 
@@ -13,7 +13,7 @@ def events(*moves):
     """(action, address) each, of 100 bytes at address 0 and so on."""
     action, address = (np.array(each, np.int64) for each in zip(*moves, strict=True))
     n = len(moves)
-    return Events(
+    return MemoryEvents(
         device=np.zeros(n, np.int64),
         action=action,
         address=address,

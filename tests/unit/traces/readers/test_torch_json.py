@@ -8,7 +8,7 @@ import pytest
 
 from peakward.records.errors import PeakwardError
 from peakward.traces.readers.torch_json import read
-from peakward.traces.table import NONE, Device, Direction, GpuKind, HostKind, Job
+from peakward.traces.table import NONE, Device, Direction, GpuKind, HostKind, JobRank
 
 
 def op(name="aten::mm", ts=10, dur=5, pid=1, tid=1, cat="cpu_op", **args):
@@ -268,7 +268,7 @@ def test_metadata_before_and_after(write):
     )
     table = read(write(text % str(device).replace("'", '"')))
     assert table.devices == (Device(0, "H100", 80, 132), Device(1, None, None, None))
-    assert table.job == Job(3, 8)
+    assert table.job == JobRank(3, 8)
     assert table.epoch_ns == 5
 
 

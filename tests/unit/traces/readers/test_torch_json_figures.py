@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from peakward.traces.readers.torch_json import read
-from peakward.traces.table import Direction, GpuKind, HostKind, Job
+from peakward.traces.table import Direction, GpuKind, HostKind, JobRank
 
 
 def union_ns(table) -> int:
@@ -38,7 +38,7 @@ def test_gpu_time_is_exact(exact_traces, name, n_gpu, n_kernels, span_ns, busy_n
 def test_ddp_rank(exact_traces):
     table = read(exact_traces / "a100_ddp_nccl_ns.json.gz")
     assert np.bincount(table.host.kind).tolist() == [14346, 8740, 42]
-    assert table.job == Job(rank=0, world_size=2)
+    assert table.job == JobRank(rank=0, world_size=2)
     assert [each.id for each in table.devices] == list(range(8))
     assert table.devices[0].name == "NVIDIA A100-PG509-200"
     assert table.devices[0].n_sms == 108

@@ -13,7 +13,7 @@ from peakward.lab.measure.calibration.products import Shape, Type, product_call,
 from peakward.lab.measure.clock import Clock, clock_for
 from peakward.lab.measure.crowd import Crowd
 from peakward.lab.measure.messages import Calibrated
-from peakward.lab.measure.timer import Progress, collector_paused, run_steps
+from peakward.lab.measure.timer import StepProgress, collector_paused, run_steps
 from peakward.records.calibration import MatmulRate
 from peakward.records.case import DeviceType
 
@@ -78,7 +78,7 @@ def _seconds(call: Callable[[], object], device_type: DeviceType, clock: Clock) 
     """The seconds of the quickest of repeated calls, after one that loads the kernel. A ceiling is the
     best that the device did: a median, on two shared cores, put steps above 100%."""
 
-    def done(progress: Progress) -> bool:
+    def done(progress: StepProgress) -> bool:
         return progress.n_issued >= MIN_REPEATS and progress.elapsed_s >= TIMED_S[device_type]
 
     call()
