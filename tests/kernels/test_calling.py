@@ -458,3 +458,61 @@ def test_a_launch_hook_of_triton_is_called(monkeypatch):
     assert (grid, n, options["num_warps"], len(started)) == ((3,), 5, 4, 1)
     assert given.data_ptr() == x.data_ptr() + 4
     assert options["y_ptr"] is y
+
+
+def test_a_descriptor_is_written_once_for_each_address():
+    """By Triton's own wrapper of a launcher, which writes descriptors anew at every launch."""
+    from peakward.kernels.ops.recording import (
+        _compiled_launch,
+        _Descriptor,
+        _Launch,
+        _Tensors,
+        _View,
+    )
+
+    driver = pytest.importorskip("triton.backends.nvidia.driver")
+    started = []
+
+    class Kernel:
+        arg_names = ("x", "n", "y", "z_ptr")
+        params = tuple(SimpleNamespace(name=each, default=None) for each in arg_names)
+
+    class Launcher:
+        def __init__(self):
+            signature = {
+                "x": "tensordesc<fp32[2]>",
+                "n": "i32",
+                "y": "tensordesc<fp32[2]>",
+                "z_ptr": "*fp32",
+            }
+            self.launch = driver.wrap_handle_tensordesc(
+                lambda *arguments: started.append(arguments), signature, None
+            )
+
+        def __call__(self, *arguments):
+            self.launch(*arguments)
+
+    class Descriptor:
+        def __init__(self):
+            self.base, self.shape, self.strides, self.block_shape = None, [4], [1], [2]
+            self.padding, self.round_f32_to_tf32 = "zero", False
+
+    def described(number):
+        view = _View(number, 0, (4,), (1,), torch.float32, is_whole=True)
+        return _Descriptor(Descriptor(), view)
+
+    z = _View(2, 8, (2,), (1,), torch.float32, is_whole=False)
+    launched = _Launch(Kernel(), (3,), [described(0), 5, described(1), z], {})
+    compiled = SimpleNamespace(run=Launcher(), function=11, packed_metadata=())
+    step = _compiled_launch(launched, compiled)
+    x, y, other, w = (torch.ones(4) for _ in range(4))
+    for first in (x, other, x):
+        held = [first, y, w]
+        step(_Tensors(held, [each.data_ptr() for each in held], stream=13))
+    given = [each[9:] for each in started]
+    assert [each[0].data_ptr() for each in given] == [each.data_ptr() for each in (x, other, x)]
+    assert given[0][0] is given[2][0]
+    written = len(given[0]) - 2
+    assert given[0][1 + (written // 2 - 1)] == 5
+    assert given[0][written // 2 + 1].data_ptr() == y.data_ptr()
+    assert given[0][-1] == w.data_ptr() + 8

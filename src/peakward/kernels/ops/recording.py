@@ -8,6 +8,8 @@ A call that does something else, such as reading a value back, is refused.
 
 import threading
 from collections.abc import Callable, Sequence
+from copy import copy
+from inspect import getclosurevars, isfunction
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_flatten, tree_map
 
 _ALLOCATIONS = ("empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided")
+MOST_ADDRESSES = 64
+"""The most addresses of which a launch keeps a written descriptor."""
 _ZEROS = ("zeros", "zeros_like", "new_zeros")
 _current = threading.local()
 
@@ -66,7 +70,19 @@ class _View(NamedTuple):
     dtype: torch.dtype
     is_whole: bool
 
+    def over(self, tensors: _Tensors) -> Tensor:
+        """A view of the whole, for torch's operators: it takes fewer calls than `of`."""
+        base = tensors.held[self.number]
+        assert base is not None
+        if self.is_whole:
+            return base
+        if base.dtype != self.dtype:
+            return self.of(tensors)
+        first = base.storage_offset() + self.offset_bytes // self.dtype.itemsize
+        return base.as_strided(self.shape, self.stride, first)
+
     def of(self, tensors: _Tensors) -> Tensor:
+        """A tensor of its own, for results: autograd forbids writing over some views."""
         base = tensors.held[self.number]
         assert base is not None
         if self.is_whole:
@@ -343,18 +359,35 @@ def _maker(device: torch.device) -> Callable[..., Tensor]:
 
 
 def _call(func: Any, places: Any, numbers: list[int]) -> Step:
+    args, kwargs = places
+    given = [_filling(each) for each in args]
+    named = [(name, _filling(each)) for name, each in kwargs.items()]
+    (only,) = numbers if len(numbers) == 1 else (None,)
+
     def step(tensors: _Tensors) -> None:
-        args, kwargs = tree_map(
-            lambda each: each.of(tensors) if isinstance(each, _View) else each,
-            places,
-            is_leaf=lambda each: isinstance(each, _View),
+        made = func(
+            *[fill(tensors) for fill in given], **{name: fill(tensors) for name, fill in named}
         )
-        results, _ = tree_flatten(func(*args, **kwargs))
-        for number, each in zip(numbers, results, strict=False):
-            tensors.held[number] = each
-            tensors.addresses[number] = each.data_ptr()
+        if only is not None and type(made) is Tensor:
+            tensors.held[only] = made
+            tensors.addresses[only] = made.data_ptr()
+        elif numbers:
+            results, _ = tree_flatten(made)
+            for number, each in zip(numbers, results, strict=True):
+                tensors.held[number] = each
+                tensors.addresses[number] = each.data_ptr()
 
     return step
+
+
+def _filling(place: Any) -> Callable[[_Tensors], Any]:
+    """Makes an argument of a replay; its pytree is walked once, when recorded."""
+    if isinstance(place, _View):
+        return place.over
+    if isinstance(place, list | tuple):
+        kind, fillings = type(place), [_filling(each) for each in place]
+        return lambda tensors: kind(fill(tensors) for fill in fillings)
+    return lambda _: place
 
 
 def _end(numbers: tuple[int, ...]) -> Step:
@@ -398,14 +431,16 @@ def _compiled_launch(launched: _Launch, compiled: Any) -> Step:
         for at, each in enumerate(template)
         if isinstance(each, _View)
     ]
-    descriptors = [
-        (at, each, each.view.number, each.view.offset_bytes)
-        for at, each in enumerate(template)
-        if isinstance(each, _Descriptor)
-    ]
+    described = [(at, each) for at, each in enumerate(template) if isinstance(each, _Descriptor)]
     template = [None if isinstance(each, _View | _Descriptor) else each for each in template]
     first, second, third = (*launched.grid, 1, 1)[:3]
-    run, function, metadata = compiled.run, compiled.function, compiled.packed_metadata
+    run, writings = _written(compiled.run, [each for _, each in described])
+    # From the last one on: one writing may take the place of several arguments.
+    descriptors = [
+        (at, each.view.number, each.view.offset_bytes, writing)
+        for (at, each), writing in zip(described, writings, strict=True)
+    ][::-1]
+    function, metadata = compiled.function, compiled.packed_metadata
     runtime = knobs.runtime
 
     def step(tensors: _Tensors) -> None:
@@ -417,8 +452,50 @@ def _compiled_launch(launched: _Launch, compiled: Any) -> Step:
         arguments, addresses = template.copy(), tensors.addresses
         for at, number, offset in pointers:
             arguments[at] = addresses[number] + offset
-        for at, each, number, offset in descriptors:
-            arguments[at] = each.over(_Address(addresses[number] + offset))
+        for at, number, offset, writing in descriptors:
+            arguments[at : at + 1] = writing(addresses[number] + offset)
         run(first, second, third, tensors.stream, function, metadata, None, None, None, *arguments)
 
     return step
+
+
+Writing = Callable[[int], Sequence[Any]]
+"""A descriptor of memory at an address, as arguments of a launcher."""
+
+
+def _written(run: Any, descriptors: Sequence[_Descriptor]) -> tuple[Any, list[Writing]]:
+    """A kernel's launcher, and what to give it for each descriptor.
+
+    Triton's launcher writes each descriptor anew at every launch, as the driver's tensor map and its sizes.
+    One depends on nothing but the address, so here those of the last addresses are kept, and a copy of the
+    launcher takes them as they are. Where Triton is built otherwise the launcher gets descriptors.
+    """
+    parts = getclosurevars(run.launch) if descriptors and isfunction(run.launch) else None
+    inner = dict(parts.nonlocals, **parts.globals) if parts is not None else {}
+    launch, metas = inner.get("launcher"), inner.get("tensordesc_meta") or ()
+    write = inner.get("make_tensordesc_arg")
+    if launch is None or write is None or len(metas) != len(descriptors):
+        return run, [_handing(each) for each in descriptors]
+    direct = copy(run)
+    direct.launch = launch
+    return direct, [
+        _keeping(each, write, meta) for each, meta in zip(descriptors, metas, strict=True)
+    ]
+
+
+def _handing(descriptor: _Descriptor) -> Writing:
+    return lambda address: (descriptor.over(_Address(address)),)
+
+
+def _keeping(descriptor: _Descriptor, write: Callable[..., list[Any]], meta: Any) -> Writing:
+    known: dict[int, list[Any]] = {}
+
+    def writing(address: int) -> list[Any]:
+        written = known.get(address)
+        if written is None:
+            if len(known) >= MOST_ADDRESSES:
+                known.clear()
+            written = known[address] = write(descriptor.over(_Address(address)), meta)
+        return written
+
+    return writing
