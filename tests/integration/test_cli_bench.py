@@ -65,9 +65,9 @@ def test_levers_reach_the_model(bench):
 
 TWICE = """
 import sys
-from peakward.lab.measure import interrupts
+from peakward.lab.measure import process
 from peakward.cli.main import main
-interrupts.TWICE_S = 1e9
+process.TWICE_S = 1e9
 sys.exit(main(sys.argv[1:]))
 """
 """The command, for which any two are as good as one soon after the other."""

@@ -26,6 +26,9 @@ class Tries(Protocol):
     def expected(self, base: LeverCase, candidate: LeverCase) -> float | None:
         """The predicted ratio of what is sought, candidate over base."""
 
+    def by_rates(self, base: LeverCase, candidate: LeverCase) -> float | None:
+        """The ratio of times by the rates of matrix products alone."""
+
     def hopeless(self, base: LeverCase, candidate: LeverCase) -> str | None:
         """Why a candidate need not be timed."""
 

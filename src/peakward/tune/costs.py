@@ -32,6 +32,9 @@ Simulated with 0.3% noise within a process: a lever without effect is kept in 0.
 trials at 0.3, 1, 2 and 4% noise between processes (2.5% at one look), and one that saves 5% in 100, 100,
 99 and 61%.
 """
+LEAST_PROCESSES = 2
+"""The fewest that are judged, where the time ended in the third. On nanoGPT's model (H200) a search of four
+minutes lost a gain of nearly 8 times so."""
 
 AGAIN = 1 / 3
 """The share of the first compilation's time that the next one takes: the kernels come from torch's cache

@@ -14,6 +14,7 @@ from peakward.tune.costs import (
     COUNTED_SCREEN,
     COUNTED_TURN,
     HEADLINE,
+    LEAST_PROCESSES,
     N_MORE_PROCESSES,
     N_PROCESSES,
     SCREEN,
@@ -57,14 +58,18 @@ class Laboratory:
 
     def expected(self, base: LeverCase, candidate: LeverCase) -> float | None:
         """The predicted ratio of the candidate to the base: of peak memory where that is the objective,
-        of time otherwise, by the rates of matrix products where no step is predicted; None where it is not
-        computed."""
+        of time otherwise; None where it is not computed."""
         foretold = self._expectations.foretold(base, candidate)
         if self._aim.objective == "memory":
             return foretold.memory_ratio
-        if foretold.time_ratio is None:
-            return self._expectations.by_rates(base, candidate)
-        return foretold.time_ratio.estimate
+        return None if foretold.time_ratio is None else foretold.time_ratio.estimate
+
+    def by_rates(self, base: LeverCase, candidate: LeverCase) -> float | None:
+        """The ratio of times by the rates of matrix products alone; None where the precision stays, no rate is
+        known, or memory is the objective."""
+        if self._aim.objective == "memory":
+            return None
+        return self._expectations.by_rates(base, candidate)
 
     def hopeless(self, base: LeverCase, candidate: LeverCase) -> str | None:
         """Why the candidate cannot be faster than its base, or None, as where time is not what counts."""
@@ -109,13 +114,14 @@ class Laboratory:
         """The comparisons, from all cases timed in turn in each of three processes, and in two more
         where one of them cannot tell, or is faster than can be, and `affords_more` has the time.
 
-        Where the time ends in one of those two, what the three gave stands, and is not stored as final.
+        Where the time ends in one of those two, what the three gave stands, and is not stored as final. Where
+        it ends in the third, two are judged: their interval is as wide as two observations make it.
 
         Every second process goes through the cases backwards, so that what drifts while a process
         lives shows as a spread between processes and not as a gain.
 
         Raises:
-            OutOfTimeError: the time ended in one of the first three.
+            OutOfTimeError: the time ended in one of the first two.
         """
         known = [self._store.trial(*each.key, self._key) for each in comparisons]
         found = [
@@ -135,9 +141,13 @@ class Laboratory:
             try:
                 timed, order = self._round(cases, len(rounds))
             except OutOfTimeError:
-                if not trials:
+                if trials:
+                    n_wanted = N_PROCESSES
+                    break
+                if len(rounds) < LEAST_PROCESSES:
                     raise
-                n_wanted = N_PROCESSES
+                wall_s = time.monotonic() - start_s
+                trials = self._all_judged(comparisons, told, rounds, wall_s)
                 break
             if timed.status != "ok":
                 culprit = None if timed.failed is None else order[timed.failed]
@@ -146,16 +156,25 @@ class Laboratory:
             if len(rounds) < n_wanted:
                 continue
             wall_s = time.monotonic() - start_s
-            trials = tuple(
-                self._judged(each, foretold, rounds, wall_s)
-                for each, foretold in zip(comparisons, told, strict=True)
-            )
+            trials = self._all_judged(comparisons, told, rounds, wall_s)
             doubtful = any(trial.verdict == "inconclusive" for trial in trials)
             if n_wanted == N_PROCESSES and doubtful and affords_more():
                 n_wanted += N_MORE_PROCESSES
                 self._sweep.workers.prepare(N_MORE_PROCESSES)
         self._keep(trials, final=n_wanted > N_PROCESSES)
         return trials
+
+    def _all_judged(
+        self,
+        comparisons: Sequence[Comparison],
+        told: Sequence[Foretold],
+        rounds: "Sequence[dict[LeverCase, Turn]]",
+        wall_s: float,
+    ) -> tuple[Trial, ...]:
+        return tuple(
+            self._judged(each, foretold, rounds, wall_s)
+            for each, foretold in zip(comparisons, told, strict=True)
+        )
 
     def _judged(
         self,

@@ -9,6 +9,7 @@ import pytest
 
 from peakward.lab.measure.messages import Turn, TurnsTimed
 from peakward.levers.catalogue import lever, pull
+from peakward.records.errors import OutOfTimeError
 from peakward.records.lever import Bound, Foretold
 from peakward.records.measurement import Interval
 from peakward.tune.investigation import Aim
@@ -22,6 +23,8 @@ BF16 = pull(lever("bf16"), SDPA)
 CASES = (BASE, SDPA, BF16)
 RUNGS = (Comparison("sdpa", BASE, SDPA, None), Comparison("bf16", SDPA, BF16, None))
 DEAD = "died"
+LATE = object()
+"""A process in which the time ends."""
 FORETOLD = Foretold(time_ratio=Interval(estimate=0.7, low=0.6, high=0.9, level=0.9))
 
 
@@ -46,6 +49,8 @@ class Device:
     def turns(self, cases, protocol):
         self.asked.append(cases)
         medians = self.processes.pop(0)
+        if medians is LATE:
+            raise OutOfTimeError("its time in the budget ended while timing")
         for i, case in enumerate(cases):
             if medians[case] == DEAD:
                 return TurnsTimed(status="crashed", reason="killed", failed=i)
@@ -118,6 +123,29 @@ def test_what_three_processes_cannot_tell_gets_two_more():
     assert {pair.process for pair in sdpa.pairs} == set(range(5))
     assert sdpa.verdict == "inconclusive"
     assert sdpa in device.stored, "no more would be taken"
+
+
+def test_where_the_time_ends_in_the_third_process_two_are_judged():
+    _, (sdpa, bf16) = confirmed(process(), process(), LATE)
+    assert (sdpa.verdict, bf16.verdict) == ("kept", "kept")
+    assert len(sdpa.pairs) == 2
+
+
+def test_two_processes_that_differ_settle_nothing():
+    device, (sdpa, _) = confirmed(process(sdpa=0.8), process(sdpa=0.9), LATE)
+    assert sdpa.verdict == "inconclusive"
+    assert sdpa not in device.stored
+
+
+def test_one_process_is_judged_by_nobody():
+    with pytest.raises(OutOfTimeError):
+        confirmed(process(), LATE)
+
+
+def test_where_the_time_ends_in_the_fourth_process_three_are_judged():
+    device, (sdpa, _) = confirmed(*(process(sdpa=each) for each in (0.8, 1.2, 0.9)), LATE)
+    assert len(sdpa.pairs) == 3
+    assert sdpa not in device.stored
 
 
 def test_without_time_for_more_what_is_inconclusive_is_left_unstored():

@@ -162,6 +162,35 @@ def test_a_rival_that_is_predicted_worse_than_what_is_kept_is_not_screened():
     assert [lever_ for lever_, _ in tried(found)] == ["bf16", "cuda-graphs"]
 
 
+def test_rates_of_products_promise_no_more_than_a_finding_leaves():
+    """bf16 is predicted 8.7 times faster; products in either type run 12 times faster."""
+
+    def tells(base, candidate):
+        settings = candidate.configuration
+        known = base == BASE and settings.precision == "bf16" and settings.compile == "none"
+        return 0.115 if known else None
+
+    def rates(base, candidate):
+        quick = {"fp32": 1.0, "fp16-mixed": 0.08, "bf16": 0.08}
+        return quick[candidate.configuration.precision] / quick[base.configuration.precision]
+
+    found, names = composed(
+        World(
+            lambda case: 0.11 if case.configuration.precision == "bf16" else 1.0,
+            tells=tells,
+            rates=lambda base, candidate: (
+                None
+                if base.configuration.precision == candidate.configuration.precision
+                else rates(base, candidate)
+            ),
+        ),
+        *("fp16-mixed", "bf16", "cuda-graphs"),
+        bounds={"fp16-mixed": 0.17, "bf16": 0.17},
+    )
+    assert names == ["bf16"]
+    assert [lever_ for lever_, _ in tried(found)] == ["bf16", "cuda-graphs"]
+
+
 def test_a_rival_that_was_seen_to_lose_is_not_screened_again_on_another_composition():
     def time_s(case):
         settings = case.configuration

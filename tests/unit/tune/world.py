@@ -41,7 +41,9 @@ class World:
         dies=lambda case: False,
         tells=lambda base, candidate: None,
         hopeless=lambda candidate: None,
+        rates=lambda base, candidate: None,
     ):
+        self.rates = rates
         self.without_hope = hopeless
         self.time_s, self.runs, self.numbers, self.tells = time_s, runs, numbers, tells
         self.settles, self.dies = settles, dies
@@ -71,6 +73,9 @@ class World:
 
     def expected(self, base, candidate):
         return self.tells(base, candidate)
+
+    def by_rates(self, base, candidate):
+        return self.rates(base, candidate)
 
     def hopeless(self, base, candidate):
         return self.without_hope(candidate)
