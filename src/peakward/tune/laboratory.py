@@ -65,8 +65,8 @@ class Laboratory:
         return None if foretold.time_ratio is None else foretold.time_ratio.estimate
 
     def by_rates(self, base: LeverCase, candidate: LeverCase) -> float | None:
-        """The ratio of times by the rates of matrix products alone; None where the precision stays, no rate is
-        known, or memory is the objective."""
+        """The ratio of times by the rates of matrix products alone; None where the precision stays, no rate
+        is known, or memory is the objective."""
         if self._aim.objective == "memory":
             return None
         return self._expectations.by_rates(base, candidate)
