@@ -10,7 +10,7 @@ from peakward.report.cases import label
 from stored_results import index
 from tables.layout import duration, faster, table
 
-HOST = "2026-11-24-h200-kernel-calls"
+HOST = "2026-11-24-h200-kernel-calls-2"
 LEVERS = (
     *("flash", "flash-hopper", "flash-decode", "fused-norm", "fused-rope", "fused-swiglu"),
     *("fused-loss", "chunked-loss", "recomputed-loss", "triton-optimizer"),
