@@ -101,8 +101,18 @@ class Search:
             self._tried.add((lever.name, stack.top))
             trial = self._on_top(lever, stack)
             if trial is not None and (rescues(trial) or promising(trial)):
-                stack = self._with(lever, stack, base_runs=base_runs)
+                higher = self._with(lever, stack, base_runs=base_runs)
+                self._replaced(stack, higher, trial)
+                stack = higher
         return stack
+
+    def _replaced(self, stack: LeverStack, higher: LeverStack, trial: Trial) -> None:
+        """Remembers of the levers that another one took the place of what they are worth beside it. What
+        they gained on the base had bf16-mixed screened again on bf16 (a default run on two cores)."""
+        if trial.ratio is not None:
+            for gone in set(stack.levers) - set(higher.levers):
+                self._ratios[gone.name] = 1 / trial.ratio.estimate
+                self._errors.pop(gone.name, None)
 
     def _next(
         self, stack: LeverStack, levers: Sequence[Lever], most: float, *, base_runs: bool

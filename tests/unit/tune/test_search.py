@@ -202,6 +202,12 @@ def test_a_rival_that_was_seen_to_lose_is_not_screened_again_on_another_composit
     assert len([lever_ for lever_, _ in tried(found) if lever_ == "tf32"]) <= 1
 
 
+def test_a_lever_is_not_screened_again_on_what_took_its_place():
+    found, names = composed(World(two_bottlenecks), "tf32", "bf16", "cuda-graphs")
+    assert set(names) == {"bf16", "cuda-graphs"}
+    assert [base for lever_, base in tried(found) if lever_ == "tf32"] == ["base"]
+
+
 def test_what_is_expected_to_gain_nothing_waits_for_the_proof():
     """tf32's prediction says that it loses on the base, where the other lever gains."""
     tells = {"tf32": 1.2, "fp32": 0.5}
