@@ -66,6 +66,8 @@ class Gate:
             least = check.share(threshold, "threshold")
         check.flag(across, "across")
         path = self._root / check.path(baseline, "baseline")
+        if not self._update:
+            gate.read(path)  # What is not there is said before anything is measured.
         now = gate.measured(step, name=name, **settings)
         if self._update:
             gate.keep(path, now)

@@ -104,8 +104,8 @@ def test_a_threshold_that_would_let_anything_pass_is_refused_before_the_step_run
     found.stdout.fnmatch_lines(["*expected a share from 0 to below 1 for threshold, got 3*"])
 
 
-def test_without_a_baseline_it_fails_and_says_what_stores_one(session):
-    found = session([measurement(1.0)])
+def test_without_a_baseline_it_fails_before_it_measures_and_says_what_stores_one(session):
+    found = session([])
     found.assert_outcomes(failed=1)
     found.stdout.fnmatch_lines(["*pytest --peakward-update*"])
 

@@ -71,7 +71,7 @@ def read(baseline: Path) -> Study:
         return codec.from_json(baseline.read_bytes(), Study)
     except OSError as error:
         raise PeakwardError(
-            f"expected a baseline at {baseline}, got: {error.strerror}; {HOW_TO_UPDATE}"
+            f"expected a baseline at {baseline}, got {error.strerror}: {HOW_TO_UPDATE}"
         ) from error
     except PeakwardError as error:
         raise PeakwardError(f"{baseline}: {error}") from error

@@ -13,6 +13,7 @@ import torch
 from msgspec.structs import replace
 
 import peakward as pw
+from peakward.pytest_plugin import Gate
 from peakward.records.case import Configuration
 
 DATA = Path(__file__).parents[2] / "data"
@@ -405,6 +406,22 @@ def calls(study: Any, calibration: Any, trace: Any) -> tuple[Call, ...]:
             study.save,
             {"path": "saved.json"},
             {"path": (*NEW_FILE, None, str(TRACE)), "force": FLAG},
+        ),
+        Call(
+            Gate(DATA, update=True).__call__,
+            {"step": begun, "name": "step", "baseline": "new.json"},
+            {
+                "step": FUNCTION + NOTHING,
+                "name": TEXT + NOTHING,
+                "threshold": SHARE,
+                "across": FLAG,
+            },
+        ),
+        Call(
+            Gate(DATA, update=False).__call__,
+            {"step": begun, "name": "step", "baseline": "new.json"},
+            {"baseline": FILE + NOTHING},
+            variant="judging",
         ),
         Call(pw.Store.open, {"path": "saved.db"}, {"path": (*NEW_FILE, None, str(TRACE))}),
         Call(pw.Store.open_read_only, {"path": None}, {"path": (*FILE, None, str(TRACE))}),
