@@ -114,6 +114,8 @@ def spoken(name: str, value: Value) -> str:
     return f"{name.replace('_', '-')} {written(value)}"
 
 
+Undo = Callable[[], str | None]
+"""Takes a change back, and says what it could not give back, or None where all is as it was, bit for bit."""
 Unseen = Callable[[ModuleCase, str, Value], str | None]
 
 
@@ -162,10 +164,14 @@ class Axis:
     """The implementation of the part by the value's name. The signatures are those of
     `kernels.ops.attention`, `.rotation`, `.gating` and `.loss`; an optimizer is made of a module and
     `capturable=`."""
-    to_module: Callable[[Any, Any], None] | None = None
-    """Applies a value to a decoder or to a module of the user's, in place.
+    to_module: Callable[[Any, Any], Undo] | None = None
+    """Applies a value to a decoder or to a module of the user's, in place, and returns what takes it back.
 
     Raises PeakwardError where the module has nothing to apply it to."""
+    to_optimizer: Callable[[Any, Any], Undo] | None = None
+    """Applies a value to an optimizer of the user's, in place, and returns what takes it back.
+
+    Raises PeakwardError where the optimizer has no such form."""
     around: Callable[[Any], AbstractContextManager[None]] | None = None
     """The settings of torch that a value means, for as long as the context lasts."""
 

@@ -6,7 +6,16 @@ from typing import Any, TypeVar, get_args
 
 import msgspec
 
-from peakward.levers.axis import Axis, ComputeCapability, Needs, Part, Value, Work, spoken
+from peakward.levers.axis import (
+    Axis,
+    ComputeCapability,
+    Needs,
+    Part,
+    Undo,
+    Value,
+    Work,
+    spoken,
+)
 from peakward.levers.registry import (
     AROUND_A_CALL,
     AXES,
@@ -25,7 +34,7 @@ from peakward.records.case import (
     StepCase,
 )
 from peakward.records.device import Accelerator, Vendor, spell
-from peakward.records.errors import look_up
+from peakward.records.errors import PeakwardError, look_up
 from peakward.records.lever import Lever, NumericsClass
 
 __all__ = ["AROUND_A_CALL", "AXES", "LEVERS"]
@@ -79,15 +88,41 @@ def _axis_of(part: Part, configuration: Configuration) -> Axis:
     return next((axis for axis, _ in reversed(at_work(configuration)) if axis in axes), axes[0])
 
 
-def apply_to_module(module: Any, configuration: Configuration) -> None:
+def apply_to_module(module: Any, configuration: Configuration) -> tuple[Undo, ...]:
     """Apply what is applied to a module that stands, in place: a decoder's or a user's.
 
+    Returns:
+        What takes each change back, in the order in which they were made.
+
     Raises:
-        PeakwardError: the module has nothing to apply a setting to.
+        PeakwardError: the module has nothing to apply a setting to. It is then as it was.
     """
+    undos: list[Undo] = []
     for axis, value in at_work(configuration):
-        if axis.to_module is not None:
-            axis.to_module(module, value)
+        if axis.to_module is None:
+            continue
+        try:
+            undos.append(axis.to_module(module, value))
+        except PeakwardError:
+            for undo in reversed(undos):
+                undo()
+            raise
+    return tuple(undos)
+
+
+def apply_to_optimizer(
+    optimizer: Any, configuration: Configuration, base: Configuration
+) -> tuple[Undo, ...]:
+    """Apply, in place, what is applied to an optimizer and differs from the base.
+
+    Raises:
+        PeakwardError: the optimizer has no such form.
+    """
+    return tuple(
+        axis.to_optimizer(optimizer, value)
+        for axis, value in ((axis, axis.value(configuration)) for axis in axes_of(configuration))
+        if axis.to_optimizer is not None and value != axis.value(base)
+    )
 
 
 @contextmanager

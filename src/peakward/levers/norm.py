@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from peakward.levers.axis import Axis, Code, CodeHint, KernelSpeed, Work, not_seen
+from peakward.levers.axis import Axis, Code, CodeHint, KernelSpeed, Undo, Work, not_seen
 from peakward.records.case import Written
 from peakward.records.errors import PeakwardError
 from peakward.records.lever import Lever
@@ -15,14 +15,16 @@ if TYPE_CHECKING:
     from peakward.prediction.operators.writer import Value, Writer
 
 
-def _to_module(module: "torch.nn.Module", value: Written) -> None:
-    from peakward.kernels.ops.norm_modules.api import fuse_norms
+def _to_module(module: "torch.nn.Module", value: Written) -> Undo:
+    from peakward.kernels.ops.norm_modules.api import fused_norms, unfuse
 
-    if value == "fused" and not fuse_norms(module):
+    norms = fused_norms(module) if value == "fused" else ()
+    if value == "fused" and not norms:
         raise PeakwardError(
             f"expected a module with an nn.RMSNorm, an nn.LayerNorm or an RMSNorm of transformers, got "
             f"{type(module).__name__} without: call peakward.kernels.rms_norm in its own norm"
         )
+    return lambda: unfuse(norms)
 
 
 def _forward(

@@ -1,9 +1,11 @@
 """The optimiser: AdamW tensor by tensor, over lists of tensors, or fused."""
 
-from typing import TYPE_CHECKING, get_args
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, get_args
 
-from peakward.levers.axis import Axis, Code, CodeHint, Needs, Unseen, Value, not_seen
+from peakward.levers.axis import Axis, Code, CodeHint, Needs, Undo, Unseen, Value, not_seen
 from peakward.records.case import ModuleCase, Optimizer
+from peakward.records.errors import PeakwardError
 from peakward.records.lever import Lever
 
 if TYPE_CHECKING:
@@ -42,6 +44,65 @@ def _function(value: Optimizer) -> "Callable[..., torch.optim.Optimizer]":
     return lambda model, *, capturable: adamw(model, value, capturable=capturable)
 
 
+_FLAGS = {
+    "adamw-loop": {"foreach": False, "fused": False},
+    "adamw-foreach": {"foreach": True, "fused": False},
+    "adamw-fused": {"foreach": False, "fused": True},
+}
+
+
+def _to_optimizer(optimizer: "torch.optim.Optimizer", value: Optimizer) -> Undo:
+    """Sets the flags of every group, and again after `load_state_dict`, which takes those of the state.
+
+    A fused update keeps its counts on the parameters' device, so the counts move (torch 2.13,
+    torch/optim/adam.py).
+    """
+    import torch
+
+    flags = _FLAGS.get(value)
+    if flags is None or "fused" not in optimizer.defaults:
+        raise PeakwardError(
+            f"expected an optimizer of torch with the argument fused, for {value}, got "
+            f"{type(optimizer).__name__}: make another one in your own code"
+        )
+    before = [{name: place.get(name) for name in flags} for place in _places(optimizer)]
+    scales = getattr(optimizer, "_step_supports_amp_scaling", None)
+
+    def put(*_: object) -> None:
+        for place in _places(optimizer):
+            place.update(flags)
+        if flags["fused"]:
+            optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
+            for parameter, state in optimizer.state.items():
+                if isinstance(state.get("step"), torch.Tensor):
+                    state["step"] = state["step"].to(parameter.device, torch.float32)
+
+    hook = optimizer.register_load_state_dict_post_hook(put)
+    put()
+
+    def undo() -> None:
+        hook.remove()
+        # A group that was added meanwhile gets what the defaults had, which stand first.
+        for place, held in zip_longest(_places(optimizer), before, fillvalue=before[0]):
+            place.update(held)
+        if scales is None:
+            vars(optimizer).pop("_step_supports_amp_scaling", None)
+        for group in optimizer.param_groups:
+            on_device = group["fused"] or group.get("capturable")
+            for state in (
+                optimizer.state[each] for each in group["params"] if each in optimizer.state
+            ):
+                if isinstance(state.get("step"), torch.Tensor) and not on_device:
+                    state["step"] = state["step"].cpu()
+
+    return undo
+
+
+def _places(optimizer: "torch.optim.Optimizer") -> list[dict[str, Any]]:
+    """The defaults and every group; `load_state_dict` makes the groups anew."""
+    return [optimizer.defaults, *optimizer.param_groups]
+
+
 def _unseen(case: ModuleCase, name: str, value: Value) -> str | None:
     return _OVER_LISTS(case, name, value) if case.workload.pass_ == "train_step" else None
 
@@ -78,6 +139,7 @@ AXIS = Axis(
     others={"adamw-loop": Needs(passes=("train_step",))},
     part="optimizer",
     function=_function,
+    to_optimizer=_to_optimizer,
     hints={
         "adamw-fused": CodeHint(
             step="is the optimizer's: make it with fused=True, its state built anew"

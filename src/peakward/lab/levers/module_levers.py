@@ -1,8 +1,9 @@
 """Levers that reach into a user's module from outside: its blocks recomputed, compiled, in ranges."""
 
-from collections.abc import Callable, Iterator
+import copyreg
+import functools
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -15,13 +16,60 @@ from peakward.kernels.ops.attention.sdpa import BACKENDS
 from peakward.lab.levers.compilation import is_compiled, selective
 from peakward.lab.levers.ranges import opened
 from peakward.lab.models.given_module import repeated_blocks
+from peakward.levers.axis import Undo
 from peakward.records.case import Attention, Checkpointing, Compile, CompileScope
 from peakward.records.errors import PeakwardError
 
 _SDPA = F.scaled_dot_product_attention
 
 
-def recompute(module: nn.Module, mode: Checkpointing) -> None:
+Call = Callable[..., Any]
+Around = Callable[[Call, tuple[Any, ...], dict[str, Any]], Any]
+"""Calls a forward pass with its arguments, and does something around it."""
+
+
+def wrap_forward(modules: Iterable[nn.Module], around: Around) -> Undo:
+    """Give each module a forward pass that goes through `around`, in place, and return what takes it back.
+
+    The class changes and not the instance: a function that an instance holds is not copied with it, so that
+    the forward pass of a deep copy would compute with the original's parameters. Modules of one class share
+    the new one, or Dynamo would compile each of them anew. A copy of the module, and a saved one, is of the
+    class before.
+    """
+    found = list(modules)
+    kinds = {kind: _wrapped(kind, around) for kind in dict.fromkeys(map(type, found))}
+    before = [(each, type(each), vars(each).pop("forward", None)) for each in found]
+    for each, kind, own in before:
+        each.__class__ = kinds[kind] if own is None else _wrapped(kind, around, own)
+
+    def undo() -> None:
+        for each, kind, own in before:
+            each.__class__ = kind
+            if own is not None:
+                each.forward = own
+
+    return undo
+
+
+def _wrapped(kind: type[nn.Module], around: Around, own: Call | None = None) -> type[nn.Module]:
+    """The class with another forward pass; `own` is that of an instance, where it has one."""
+
+    @functools.wraps(kind.forward)
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        inner = kind.forward.__get__(self) if own is None else own
+        return around(inner, args, kwargs)
+
+    def reduced(self: nn.Module, _protocol: int) -> Any:
+        state = self.__getstate__()
+        plain = state if own is None else {**state, "forward": own}
+        return copyreg._reconstructor, (kind, object, None), plain  # type: ignore[attr-defined]
+
+    told = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
+    members = {**told, "forward": forward, "__reduce_ex__": reduced}
+    return type(kind.__name__, (kind,), members)
+
+
+def recompute(module: nn.Module, mode: Checkpointing) -> Undo:
     """Checkpoint each of the repeated blocks, in place. What they draw, as dropout does, is drawn again
     alike; names of parameters stay.
 
@@ -29,7 +77,7 @@ def recompute(module: nn.Module, mode: Checkpointing) -> None:
         PeakwardError: the module repeats no blocks.
     """
     if mode == "none":
-        return
+        return _nothing
     blocks = repeated_blocks(module)
     if blocks is None:
         raise PeakwardError(
@@ -39,17 +87,37 @@ def recompute(module: nn.Module, mode: Checkpointing) -> None:
     options: dict[str, Any] = {"use_reentrant": False}
     if mode == "selective":
         options["context_fn"] = selective
-    for block in blocks:
-        block.forward = partial(checkpoint, block.forward, **options)
+
+    def around(inner: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return checkpoint(inner, *args, **options, **kwargs)
+
+    return wrap_forward(blocks, around)
 
 
-def compile_in_place(module: nn.Module, mode: Compile, scope: CompileScope) -> None:
+def compile_in_place(module: nn.Module, mode: Compile, scope: CompileScope) -> Undo:
     """Compile the repeated blocks, of a module without any the whole."""
     if mode == "none":
-        return
+        return _nothing
     blocks = repeated_blocks(module) if scope == "block" else None
-    for part in [module] if blocks is None else blocks:
+    parts = [module] if blocks is None else list(blocks)
+    before = [vars(each).get("_compiled_call_impl") for each in parts]
+    for part in parts:
         part.compile(mode=None if mode == "default" else mode)
+
+    def undo() -> None:
+        for part, held in zip(parts, before, strict=True):
+            if held is None:
+                del part._compiled_call_impl
+            else:
+                part._compiled_call_impl = held
+        # Code that was compiled before a change can be taken for the code after it (pytorch#117265).
+        torch._dynamo.reset()
+
+    return undo
+
+
+def _nothing() -> None:
+    """Takes back that nothing was done."""
 
 
 class SdpaCalls(TorchFunctionMode):

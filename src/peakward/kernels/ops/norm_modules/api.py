@@ -5,6 +5,7 @@ Parameters, their names and the types of results stay: a module of torch's is tu
 back, by changing its class alone; an RMSNorm of transformers gets another `forward`.
 """
 
+from collections.abc import Iterable
 from types import MethodType
 
 import torch
@@ -55,7 +56,22 @@ def fuse_norms(module: nn.Module) -> int:
     Returns:
         The number of norms that were turned.
     """
-    return sum(_fuse(each) for each in module.modules())
+    return len(fused_norms(module))
+
+
+def fused_norms(module: nn.Module) -> tuple[nn.Module, ...]:
+    """Does what `fuse_norms` does, and returns the norms that it turned."""
+    return tuple(each for each in module.modules() if _fuse(each))
+
+
+def unfuse(norms: Iterable[nn.Module]) -> None:
+    """Turns norms of `fused_norms` back into what they were."""
+    of_torch = {fused: plain for plain, fused in _OF_TORCH.items()}
+    for each in norms:
+        if type(each) in of_torch:
+            each.__class__ = of_torch[type(each)]
+        else:
+            del each.forward
 
 
 def of_sum(norm: FusedNorm, x: Tensor, added: Tensor) -> tuple[Tensor, Tensor]:

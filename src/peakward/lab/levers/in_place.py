@@ -1,0 +1,210 @@
+"""Applies a configuration to a model and an optimizer where they live, and takes it back.
+
+Nothing is copied: parameters stay the objects that they were, so that optimizers, tied weights, averages
+and hooks which hold them go on. Each change returns its undo, and `Applied.undo` calls them in reverse.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+from peakward.lab.levers import module_levers, precision
+from peakward.lab.levers.module_levers import Call
+from peakward.levers import catalogue
+from peakward.levers.axis import Undo
+from peakward.records.case import AS_WRITTEN, Configuration, DeviceType
+from peakward.records.errors import PeakwardError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Live:
+    """A model and its optimizer, which the caller trains."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer | None = None
+    keeps_buffers: bool = False
+    """Whether buffers stay in fp32 under 16-bit parameters (`GivenModule.keeps_buffers`)."""
+
+    @property
+    def device(self) -> DeviceType:
+        """The device of the first parameter."""
+        return "cuda" if next(self.model.parameters()).is_cuda else "cpu"
+
+
+class Applied:
+    """A configuration at work on a live model.
+
+    Raises:
+        PeakwardError: a setting that cannot be applied in place; everything is then as it was.
+    """
+
+    def __init__(
+        self, live: Live, configuration: Configuration, base: Configuration = AS_WRITTEN
+    ) -> None:
+        self.configuration = configuration
+        self._undos: list[Undo] = []
+        try:
+            for undo in _changes(live, configuration, base):
+                self._undos.append(undo)
+        except BaseException:
+            self.undo()
+            raise
+
+    def undo(self) -> tuple[str, ...]:
+        """Take everything back, at once. What was trained meanwhile stays trained.
+
+        Returns:
+            What could not be given back, a sentence each; empty where all is as it was, bit for bit.
+        """
+        lost = []
+        while self._undos:
+            said = self._undos.pop()()
+            if said is not None:
+                lost.append(said)
+        return tuple(lost)
+
+
+def _changes(live: Live, configuration: Configuration, base: Configuration) -> Iterator[Undo]:
+    """Makes one change after another, the innermost first, and gives the undo of each."""
+    model = live.model
+    _expect_in_place(configuration)
+    settings = ExitStack()
+    settings.enter_context(catalogue.around(configuration, base))
+    yield settings.close
+    yield from catalogue.apply_to_module(model, configuration)
+    if configuration.precision == "bf16":
+        yield _cast_parameters(live, torch.bfloat16)
+    dtype = precision.AUTOCAST.get(configuration.precision)
+    if dtype is not None:
+        yield module_levers.wrap_forward([model], _in_autocast(live.device, dtype))
+    yield module_levers.recompute(model, configuration.checkpointing)
+    yield module_levers.compile_in_place(model, configuration.compile, configuration.compile_scope)
+    if live.optimizer is not None:
+        yield from catalogue.apply_to_optimizer(live.optimizer, configuration, base)
+
+
+def _expect_in_place(configuration: Configuration) -> None:
+    if configuration.precision == "fp16-mixed":
+        raise PeakwardError(
+            "expected a precision that a model can have by itself, got fp16-mixed, which scales the loss: "
+            "call torch.amp.GradScaler in the step, or take bf16-mixed"
+        )
+    if configuration.cuda_graphs:
+        raise PeakwardError(
+            "expected settings of a model and an optimizer, got cuda-graphs on, which is one of the whole "
+            "step: capture the step, or take compile reduce-overhead"
+        )
+
+
+def _in_autocast(device: DeviceType, dtype: torch.dtype) -> module_levers.Around:
+    """The forward pass under autocast. Results in its type go on in fp32, as the caller had them.
+
+    Without autocast's cache of cast weights: a CUDA graph may not keep it.
+    """
+
+    def around(inner: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with torch.autocast(device, dtype=dtype, cache_enabled=False):
+            result = inner(*args, **kwargs)
+        return _widened(result, dtype)
+
+    return around
+
+
+def _widened(result: Any, dtype: torch.dtype) -> Any:
+    return tree_map_only(Tensor, lambda each: each.float() if each.dtype == dtype else each, result)
+
+
+def _cast_parameters(live: Live, dtype: torch.dtype) -> Undo:
+    """Hold parameters, their gradients and the optimizer's state in the type, and give the model its inputs
+    in it and its results in fp32.
+
+    The values before are kept on the host, so that what was not trained meanwhile is given back bit for bit.
+    """
+    parameters = [each for each in live.model.parameters() if each.dtype == torch.float32]
+    buffers = [] if live.keeps_buffers else list(_buffers(live.model))
+    undos = [_cast(each, dtype) for each in (*parameters, *buffers)]
+    undos += [
+        _cast(each, dtype)
+        for each in (() if live.optimizer is None else _moments(live.optimizer, parameters))
+    ]
+
+    def around(inner: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        args, kwargs = tree_map_only(
+            Tensor,
+            lambda each: each.to(dtype) if each.dtype == torch.float32 else each,
+            (args, kwargs),
+        )
+        return _widened(inner(*args, **kwargs), dtype)
+
+    unwrap = module_levers.wrap_forward([live.model], around)
+
+    def undo() -> str | None:
+        unwrap()
+        n_changed = sum(not restore() for restore in undos)
+        # Made in the meantime.
+        for each in () if live.optimizer is None else _moments(live.optimizer, parameters):
+            each.data = each.data.float()
+        if not n_changed:
+            return None
+        return (
+            f"{n_changed} of {len(undos)} tensors were trained in {str(dtype)[6:]}: their values stay, "
+            "with the digits of that type"
+        )
+
+    return undo
+
+
+def _buffers(model: nn.Module) -> Iterator[Tensor]:
+    return (each for each in model.buffers() if each.dtype == torch.float32)
+
+
+def _moments(optimizer: torch.optim.Optimizer, of: list[nn.Parameter]) -> Iterator[Tensor]:
+    """The optimizer's state of these parameters that has their shape: no counts of steps."""
+    for parameter in of:
+        for each in optimizer.state.get(parameter, {}).values():
+            if isinstance(each, Tensor) and each.shape == parameter.shape and each.dim():
+                yield each
+
+
+def _cast(tensor: Tensor, dtype: torch.dtype) -> Callable[[], bool]:
+    """Cast a tensor that stays the object that it is, and its gradient.
+
+    Returns:
+        What gives both back, and says whether the tensor's values are those of before.
+    """
+    before = tensor.detach().to("cpu", copy=True)
+    gradient = None if tensor.grad is None else tensor.grad.detach().to("cpu", copy=True)
+    _set(tensor, dtype)
+
+    def restore() -> bool:
+        is_same = _equal(tensor, before, dtype)
+        last = tensor.grad
+        same_gradient = last is not None and gradient is not None and _equal(last, gradient, dtype)
+        _set(tensor, before.dtype)
+        if is_same:
+            tensor.data.copy_(before)
+        if same_gradient:
+            assert tensor.grad is not None
+            assert gradient is not None
+            tensor.grad.copy_(gradient)
+        return is_same
+
+    return restore
+
+
+def _equal(now: Tensor, before: Tensor, dtype: torch.dtype) -> bool:
+    """Whether these are still the values that were cast, bit for bit; NaN equals itself."""
+    as_bits = torch.int16 if dtype.itemsize == 2 else torch.int32
+    return torch.equal(now.detach().cpu().view(as_bits), before.to(dtype).view(as_bits))
+
+
+def _set(tensor: Tensor, dtype: torch.dtype) -> None:
+    gradient, tensor.grad = tensor.grad, None
+    tensor.data = tensor.data.to(dtype)
+    if gradient is not None:
+        tensor.grad = gradient.to(dtype)
