@@ -259,26 +259,76 @@ def fastest(where: str, rivals: Iterable[AnyRow], base: AnyRow) -> Iterator[Conc
     )
 
 
-def gains(rows: Iterable[AnyRow], candidate: str, base: str) -> Iterator[Conclusion]:
+def gains(
+    rows: Iterable[AnyRow], candidate: str, base: str, *, absent: str = ""
+) -> Iterator[Conclusion]:
     """How much faster the rows are than their bases: the least, the most and the mean by model size; then the
-    cases that lose."""
+    cases that lose. `absent` ends the first sentence: a clause of `not_timed`."""
     rows = tuple(rows)
-    yield from speeds(rows, candidate, base)
+    yield from speeds(rows, candidate, base, absent=absent)
     yield from losses(rows, candidate, base)
 
 
-def speeds(rows: Iterable[AnyRow], candidate: str, base: str) -> Iterator[Conclusion]:
-    """How many times the speed of their bases the rows have: the least, the most and the mean."""
-    compared = _compared(rows)
-    if len(compared) == 1:
-        yield from _one_gain(*compared[0], candidate, base)
-    elif compared:
-        yield from _range_of_gains(compared, candidate, base)
+def speeds(
+    rows: Iterable[AnyRow], candidate: str, base: str, *, absent: str = ""
+) -> Iterator[Conclusion]:
+    """How many times the speed of their bases the rows have: the least, the most and the mean; and how many
+    are faster or slower by more than the intervals."""
+    found = [(speed, each) for each in rows if (speed := each.speed) is not None]
+    if not found:
+        return
+    told, compared = Sentence(), [each for _, each in found]
+
+    def end(quantity: str, speed: Interval, row: AnyRow) -> tuple[str, str]:
+        ends = told.range(quantity, speed, "ratio", *row.both)
+        return told.estimate(quantity, speed, "ratio", *row.both), ends
+
+    if len(found) == 1:
+        ((speed, row),) = found
+        factor, ends = end("speed-up", speed, row)
+        doubt = "" if row.is_told_apart else ": not told apart"
+        yield from told.end(
+            f"{candidate} runs {_where(row)} at {factor} the speed of {base} "
+            f"({ends}{row.within}{doubt}){absent}."
+        )
+        return
+    (least_speed, slowest), (most_speed, fastest) = (
+        pick(found, key=lambda each: each[0].estimate) for pick in (min, max)
+    )
+    low, low_ends = end("least speed-up", least_speed, slowest)
+    high, high_ends = end("largest speed-up", most_speed, fastest)
+    apart = [speed.estimate > 1 for speed, row in found if row.is_told_apart]
+    n, faster, slower, near = (
+        told.count(f"cases{which}", count, _both(compared))
+        for which, count in (
+            ("", len(found)),
+            (" that gain", sum(apart)),
+            (" that lose", len(apart) - sum(apart)),
+            (" not told apart", len(found) - len(apart)),
+        )
+    )
+    yield from told.end(
+        f"{candidate} runs at {low} the speed of {base} at least ({low_ends}; {_where(slowest)}), {high} at "
+        f"most ({high_ends}; {_where(fastest)}); geometric mean {_means(told, found)}. Of {n} cases {faster} "
+        f"are faster, {slower} slower and {near} not told apart, by intervals{_within(compared)}{absent}."
+    )
+
+
+def _means(told: Sentence, found: Sequence[tuple[Interval, AnyRow]]) -> str:
+    """The geometric mean of the speeds; by model, where several ran the same workloads."""
+
+    def mean(quantity: str, of: Sequence[tuple[Interval, AnyRow]]) -> str:
+        factor = geometric_mean(speed.estimate for speed, _ in of)
+        return told(quantity, factor, "ratio", *_both(row for _, row in of))
+
+    by_size = _by_size(found)
+    named = (f"{mean(f'speed-up of {name}', of)} for {name}" for name, of in by_size)
+    return ", ".join(named) if by_size else mean("speed-up", found)
 
 
 def losses(rows: Iterable[AnyRow], candidate: str, base: str) -> Iterator[Conclusion]:
     """The cases that are slower than their bases by more than the intervals; nothing where none is."""
-    compared = [each for _, each in _compared(rows)]
+    compared = [each for each in rows if each.speed is not None]
     slower = [each for each in compared if each.is_slower]
     if not slower:
         return
@@ -287,7 +337,7 @@ def losses(rows: Iterable[AnyRow], candidate: str, base: str) -> Iterator[Conclu
     named += "" if len(slower) <= MOST_NAMED else "; and others"
     yield from told.end(
         f"{candidate} is slower than {base} in {told.count('cases that lose', len(slower), both)} of "
-        f"{told.count('cases', len(compared), both)} cases, by more than the intervals{processes(*both)}: "
+        f"{told.count('cases', len(compared), both)} cases, by more than the intervals{_within(slower)}: "
         f"{named}."
     )
 
@@ -296,47 +346,9 @@ def _both(rows: Iterable[AnyRow]) -> list[Measurement | None]:
     return [made for each in rows for made in each.both]
 
 
-def _compared(rows: Iterable[AnyRow]) -> list[tuple[Interval, AnyRow]]:
-    """Each row that was timed with its base, behind its speed-up."""
-    return [(speed, each) for each in rows if (speed := each.speed) is not None]
-
-
-def _one_gain(speed: Interval, row: AnyRow, candidate: str, base: str) -> Iterator[Conclusion]:
-    told = Sentence()
-    yield from told.end(
-        f"{candidate} runs {_where(row)} at {told('speed-up', speed.estimate, 'ratio', *row.both)} the speed "
-        f"of {base} ({told.range('speed-up', speed, 'ratio', *row.both)}{processes(*row.both)})."
-    )
-
-
-def _range_of_gains(
-    compared: Sequence[tuple[Interval, AnyRow]], candidate: str, base: str
-) -> Iterator[Conclusion]:
-    told = Sentence()
-
-    def end(quantity: str, found: tuple[Interval, AnyRow]) -> tuple[str, str]:
-        speed, row = found
-        ends = told.range(quantity, speed, "ratio", *row.both)
-        return told(quantity, speed.estimate, "ratio", *row.both), f"({ends}; {_where(row)})"
-
-    def mean(quantity: str, found: Sequence[tuple[Interval, AnyRow]]) -> str:
-        factor = geometric_mean(speed.estimate for speed, _ in found)
-        return told(quantity, factor, "ratio", *_both(row for _, row in found))
-
-    low, low_ends = end("least speed-up", min(compared, key=lambda each: each[0].estimate))
-    high, high_ends = end("largest speed-up", max(compared, key=lambda each: each[0].estimate))
-    both = _both(row for _, row in compared)
-    by_size = _by_size(compared)
-    if by_size:
-        means = ", ".join(f"{mean(f'speed-up of {name}', of)} for {name}" for name, of in by_size)
-    else:
-        means = (
-            f"{mean('speed-up', compared)} over {told.count('cases', len(compared), both)} cases"
-        )
-    yield from told.end(
-        f"{candidate} runs at {low} the speed of {base} at least {low_ends}, {high} at most {high_ends}; "
-        f"geometric mean {means}. Intervals are those{processes(*both)}."
-    )
+def _within(rows: Iterable[AnyRow]) -> str:
+    """What the intervals of all are within: what those over the fewest processes are."""
+    return min(rows, key=lambda row: row.n_repeats).within
 
 
 def _by_size(

@@ -3,9 +3,10 @@
 A study is a specification: the points of its grid, tables and plots of values, and claims.
 """
 
+import math
 from collections.abc import Callable, Iterable
 from itertools import chain
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, Self, TypeVar
 
 import msgspec
 
@@ -44,6 +45,8 @@ class Point(msgspec.Struct, Generic[C], frozen=True, kw_only=True):
     """Whether it is measured after all others, as whoever ends the study early then has the rest of it."""
     also: Literal["profile", "memory", "first step"] | None = None
     """What is recorded in a process of its own, after the whole grid was timed."""
+    timed: Callable[[Measurement | None], Interval | None] = read.time
+    """Reads the step time off a measurement, its own or its base's: the median, unless steps differ."""
 
     @property
     def planned(self) -> Planned:
@@ -61,6 +64,8 @@ class Row(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
     profile: CaseProfile | None = None
     memory: CaseMemory | None = None
     calibration: Calibration | None = None
+    find: Callable[[Planned], Measurement | None] = lambda _planned: None
+    """Looks up another case of the record."""
 
     @property
     def name(self) -> str:
@@ -68,14 +73,24 @@ class Row(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
         return self.point.name
 
     @property
+    def case(self) -> Any:
+        """The point's case."""
+        return self.point.case
+
+    @property
     def time(self) -> Interval | None:
-        """The median step time with its interval; None unless the case ended `ok`."""
-        return read.time(self.measurement)
+        """The step time with its interval; None unless the case ended `ok`."""
+        return self.point.timed(self.measurement)
+
+    @property
+    def base_time(self) -> Interval | None:
+        """The base's step time with its interval; None unless it ended `ok`."""
+        return self.point.timed(self.base)
 
     @property
     def median_s(self) -> float | None:
-        """The median step time in seconds; None unless the case ended `ok`."""
-        return read.median_s(self.measurement)
+        """The estimate of `time`, in seconds."""
+        return None if self.time is None else self.time.estimate
 
     @property
     def peak_bytes(self) -> int | None:
@@ -113,20 +128,28 @@ class Row(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
         return self.base, self.measurement
 
     @property
+    def n_repeats(self) -> int:
+        """The processes that the intervals of both are over."""
+        return min((len(each.runs) for each in self.both if each and each.runs), default=0)
+
+    @property
+    def within(self) -> str:
+        """What the intervals of both are within, for behind them."""
+        return read.processes(*self.both)
+
+    @property
     def speed(self) -> Interval | None:
-        """The base's median over the row's, with the interval that theirs give it: above 1 is faster."""
-        base = read.time(self.base)
-        return None if base is None or self.time is None else median_ratio(self.time, base)
+        """The base's time over the row's, with the interval that theirs give it: above 1 is faster."""
+        return time_ratio(self.time, self.base_time)
 
     @property
-    def factor(self) -> float | None:
-        """The base's median over the row's; None where one of the two failed."""
-        return read.ratio(read.median_s(self.base), self.median_s)
+    def over_base(self) -> Interval | None:
+        """The row's time over its base's, with its interval: above 1 is slower."""
+        return time_ratio(self.base_time, self.time)
 
-    @property
-    def time_ratio(self) -> float | None:
-        """The row's median over its base's."""
-        return read.ratio(self.median_s, read.median_s(self.base))
+    def against(self, other: "Row[P]") -> Self:
+        """The row, held against another."""
+        return msgspec.structs.replace(self, base=other.measurement)
 
     @property
     def peak_share(self) -> float | None:
@@ -134,18 +157,26 @@ class Row(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
         return read.ratio(self.peak_bytes, read.peak_bytes(self.base))
 
     @property
-    def over_base(self) -> Interval | None:
-        """The row's median over its base's, with its interval: above 1 is slower."""
-        base = read.time(self.base)
-        return None if base is None or self.time is None else median_ratio(base, self.time)
+    def is_told_apart(self) -> bool:
+        """Whether both were timed, and the intervals of their times do not overlap."""
+        if self.base_time is None or self.time is None:
+            return False
+        return read.distinct(self.base_time, self.time)
 
     @property
     def is_slower(self) -> bool:
-        """Whether it takes longer than its base, and the intervals of the medians do not overlap."""
-        base = read.time(self.base)
-        if base is None or self.time is None:
-            return False
-        return read.distinct(base, self.time) and self.time.estimate > base.estimate
+        """Whether it takes longer than its base, by more than the intervals."""
+        return self.is_told_apart and self.speed is not None and self.speed.estimate < 1
+
+
+def time_ratio(before: Interval | None, after: Interval | None) -> Interval | None:
+    """The second time over the first, with the interval that theirs give it; of means so unsteady that their
+    intervals reach 0, of no known width."""
+    if before is None or after is None:
+        return None
+    if min(before.low, after.low) <= 0:
+        return Interval(estimate=after.estimate / before.estimate, low=0.0, high=math.inf)
+    return median_ratio(before, after)
 
 
 class View(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
@@ -187,6 +218,7 @@ def row(point: P, readings: Readings) -> Row[P]:
         profile=readings.profile(point.case),
         memory=readings.memory_of(point.case),
         calibration=readings.calibration,
+        find=readings.find,
     )
 
 

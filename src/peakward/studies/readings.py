@@ -4,11 +4,11 @@ from collections.abc import Iterable, Iterator
 
 from peakward.prediction.flops import step_flops
 from peakward.records.calibration import Calibration
-from peakward.records.case import Case, StepCase
-from peakward.records.measurement import Interval, Measurement, Protocol
+from peakward.records.case import Case, ModelCase, StepCase
+from peakward.records.measurement import CompileReport, Interval, Measurement, Protocol
 from peakward.records.memory import CaseMemory
 from peakward.records.profile import CaseProfile
-from peakward.stats.summary import mean_interval
+from peakward.stats.summary import N_BATCHES, mean_interval
 
 Planned = tuple[Case, Protocol]
 
@@ -94,12 +94,34 @@ def step_s(measurement: Measurement | None) -> float | None:
     return summary.mean_s if varies else summary.median_s.estimate
 
 
-def mean_s(measurement: Measurement | None) -> Interval | None:
-    """Mean step time in seconds, with an interval that holds where steps depend on one another; None
-    unless the case ended `ok`, with at least 20 steps."""
+def mean_s(measurement: Measurement | None, *, n_batches: int = N_BATCHES) -> Interval | None:
+    """Mean step time in seconds, with an interval by batches, which holds where steps depend on one another;
+    None unless the case ended `ok`, with at least two steps a batch."""
     if measurement is None or measurement.status != "ok" or not measurement.runs:
         return None
-    return mean_interval(measurement.runs[0].steps_s)
+    return mean_interval(measurement.runs[0].steps_s, n_batches=n_batches)
+
+
+def compile_report(measurement: Measurement | None) -> CompileReport | None:
+    """What torch.compile did; None where nothing is compiled, or the case did not end `ok`."""
+    if measurement is None or measurement.status != "ok":
+        return None
+    return measurement.compile
+
+
+def start_s(measurement: Measurement | None) -> float | None:
+    """What a fresh process takes before it is steady. None unless the case ended `ok`.
+
+    Of a fixed shape the compile time. Of changing lengths the warm-up, whole cycles, beyond what as many
+    steady cycles take; compilations and captures are in it.
+    """
+    made = measurement
+    if made is None or made.status != "ok" or made.summary is None or not made.runs:
+        return None
+    if not (isinstance(made.case, ModelCase) and made.case.workload.varying_seq_lens):
+        return 0.0 if made.compile is None else made.compile.compile_s
+    warmup = made.runs[0].warmup_s
+    return max(0.0, sum(warmup) - len(warmup) * made.summary.mean_s)
 
 
 def tokens_per_s(measurement: Measurement | None) -> float | None:

@@ -153,7 +153,7 @@ def under_limits(view: View[Way]) -> Iterator[Table]:
             Value(
                 "time over its precision alone",
                 "ratio",
-                lambda row: None if row.point.against in ("", BASE) else row.time_ratio,
+                lambda row: None if row.point.against in ("", BASE) else row.over_base,
             ),
         ),
         ways,
@@ -288,7 +288,7 @@ def over_base(view: View[Way]) -> Iterator[Any]:
     yield from plot(
         f"Speed over {BASE} by size, sequence {longest(view)}",
         values.PARAMETERS,
-        Value(f"speed over {BASE}", "ratio", lambda row: row.factor),
+        Value(f"speed over {BASE}", "ratio", lambda row: row.speed),
         lambda row: f"{row.point.precision}, {row.point.case.workload.pass_}",
         at_longest,
         names=lambda row: row.point.case.model.name,
@@ -310,7 +310,7 @@ STUDY = Study(
                 *values.INTERVAL,
                 values.TOKENS_PER_S,
                 values.FLOPS_PER_S,
-                Value(f"speed over {BASE}", "ratio", lambda row: row.factor),
+                Value(f"speed over {BASE}", "ratio", lambda row: row.speed),
                 values.PEAK,
                 values.VERDICT,
             ),

@@ -103,6 +103,27 @@ SEQ_LEN = Value("sequence length", "count", lambda row: row.point.case.workload.
 PARAMETERS = Value("parameters", "count", lambda row: n_parameters(row.point.case.model))
 
 
+def _of_compile(name: str, field: str) -> Value:
+    def counted(row: Any) -> Cell:
+        return getattr(read.compile_report(row.measurement), field, None)
+
+    return Value(name, "count", counted)
+
+
+COMPILED = (
+    _of_compile("graphs", "n_graphs"),
+    _of_compile("graph breaks", "n_graph_breaks"),
+    _of_compile("recompilations", "n_recompiles"),
+    _of_compile("from disk cache", "n_cached_graphs"),
+)
+"""What torch.compile did, in numbers."""
+REASONS = text(
+    "reasons",
+    lambda row: "; ".join(getattr(read.compile_report(row.measurement), "reasons", ())) or None,
+)
+"""Why it broke off or began again."""
+
+
 def all_rows(view: View[Any]) -> Iterable[Any]:
     """The grid."""
     return view.rows
@@ -140,7 +161,7 @@ def table(
                 title=title if isinstance(title, str) else title(group[0]),
                 columns=tuple(value.column for value in values),
                 rows=tuple(tuple(value.cell(row) for value in values) for row in group),
-                note=note(group[0]) if callable(note) else note,
+                note=note if not callable(note) else note(group[0]) if group else None,
             )
 
     return made

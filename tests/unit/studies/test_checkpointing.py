@@ -165,9 +165,9 @@ def test_each_mode_is_held_against_keeping_everything(setting, gathered):
     assert len(every) == 4
     for cell in every:
         assert recomputed(cell) == recomputed_flops(cell.point.case) > 0
-        assert cell.time_ratio == pytest.approx(1 + recomputed_share(cell))
+        assert cell.over_base.estimate == pytest.approx(1 + recomputed_share(cell))
         assert cell.peak_share < 1
-    assert {cell.time_ratio for cell in found if cell.name == "none"} == {1.0}
+    assert {cell.over_base.estimate for cell in found if cell.name == "none"} == {1.0}
 
 
 def test_full_searches_everything_and_corners_the_ends(setting):

@@ -202,6 +202,9 @@ def test_the_range_and_the_geometric_mean(pair, figures):
             "largest speed-up, high end": 8 / RELATIVE_LOW,
             "speed-up": 4.0,
             "cases": 2,
+            "cases that gain": 2,
+            "cases that lose": 0,
+            "cases not told apart": 0,
         }
     )
 

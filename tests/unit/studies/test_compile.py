@@ -7,19 +7,9 @@ import pytest
 
 from peakward.records.measurement import Run
 from peakward.studies import compile as compile_study
-from peakward.studies.compile import (
-    EAGER,
-    Mode,
-    cells,
-    modes,
-    payback_steps,
-    points,
-    refusals,
-    shapes,
-)
-from peakward.studies.compile.shapes import EIGHTHS, Varied, mean_s, report, start_s, steps_to_pay
+from peakward.studies.compile import EIGHTHS, cells, changing, modes, payback_steps, points
 from peakward.studies.engine import view
-from peakward.studies.readings import Readings
+from peakward.studies.readings import Readings, compile_report, start_s
 
 
 @pytest.fixture
@@ -35,33 +25,38 @@ def said(setting, gathered):
 
 def test_each_mode_is_held_against_its_base(said):
     texts = [each.text for each in said() if " the speed of " in each.text]
-    assert texts[0].startswith("compile default, attention, runs at 2.00× the speed of fp32 eager")
+    assert texts[0].startswith("compile default, attention, runs at 2.00× the speed of eager")
     assert any(text.startswith("tf32 eager, ") and "4.00×" in text for text in texts)
     assert any("tf32 compile default, " in text and "of tf32 eager" in text for text in texts)
-    assert len(texts) == 5 * 3
+    assert len([text for text in texts if ", padded," not in text]) == 5 * 3
 
 
 def test_the_payback_by_size(said, figures):
-    told = next(each for each in said() if each.text.startswith("compile default pays back"))
-    assert figures(told)["compile time, small"] == 30.0
-    assert figures(told)["steps, 2.7B"] < figures(told)["steps, small"]
+    told = next(each for each in said() if each.text.startswith("compile default makes up"))
+    assert figures(told)["start, small train_step, fixed lengths,"] == 30.0
+    steps = [
+        figures(told)[f"steps, {size} train_step, fixed lengths,"] for size in ("2.7B", "small")
+    ]
+    assert steps[0] < steps[1]
 
 
 def test_breaks_and_recompilations_are_counted(said, figures):
-    told = next(each for each in said() if "graph breaks" in each.text)
-    assert figures(told) == {"compiled cases": 15, "graph breaks": 15, "recompilations": 0}
+    told = next(each for each in said() if "compiled cases of fixed lengths" in each.text)
+    assert figures(told) == {
+        "compiled cases": 15,
+        "graphs": 30,
+        "graph breaks": 15,
+        "recompilations": 0,
+        "from disk cache": 0,
+    }
 
 
 def test_padding_against_changing_lengths_for_each_engine(said, figures):
-    told = [each for each in said() if "padding to one length" in each.text]
-    assert [each.text.split(",")[0] for each in told] == [
-        "Under eager",
-        "Under compile default",
-        "Under cuda-graphs",
-    ]
+    told = [each for each in said() if ", padded, runs" in each.text]
+    assert [each.text.split(",")[0] for each in told] == ["eager", "compile default", "cuda-graphs"]
     first = figures(told[0])
-    assert first["padded over changing"] == pytest.approx(1.0)
-    assert first["padded over changing, low end"] <= 1.0 <= first["padded over changing, high end"]
+    assert first["speed-up"] == pytest.approx(1.0)
+    assert first["speed-up, low end"] <= 1.0 <= first["speed-up, high end"]
 
 
 def test_what_each_way_takes_to_start_stands_beside_its_rate(setting, gathered, figures):
@@ -88,20 +83,22 @@ def test_what_each_way_takes_to_start_stands_beside_its_rate(setting, gathered, 
             )
         )
     said = compile_study.STUDY.parts(readings, here).conclusions
-    (starts,) = [
-        each for each in said if each.text.startswith("Under compile default a fresh process")
-    ]
-    assert starts.text == (
-        "Under compile default a fresh process takes 20.0 s with changing lengths (4 graphs compiled, 2 of "
-        "them anew for another length) and 10.0 s with padded lengths (2 graphs compiled) to start; the "
-        "longer start, with changing lengths, is made up for after 589 steps."
-    )
+    texts = [each.text for each in said]
+    assert (
+        "compile default makes up for its start beside padded lengths: small train_step, changing lengths, "
+        "after 589 steps (20.0 s to start)."
+    ) in texts
     (paid,) = [
-        each for each in said if "Beside eager" in each.text and "compile default" in each.text
+        text
+        for text in texts
+        if text.startswith("compile default makes up for its start beside eager")
     ]
-    told = figures(paid)
-    assert told["start beyond eager's, changing"] == pytest.approx(20.0)
-    assert not any("eager a fresh process" in each.text for each in said), "eager compiles nothing"
+    assert "small train_step, padded lengths, " in paid and "10.0 s to start" in paid
+    assert (
+        "Over 1 compiled cases of changing lengths: graphs 4, graph breaks 1, recompilations 2, from disk "
+        "cache 0."
+    ) in texts
+    assert not any(text.startswith("eager makes up") for text in texts), "eager compiles nothing"
 
 
 def test_graphs_from_the_disk_cache_are_said_to_be(setting, gathered):
@@ -112,7 +109,7 @@ def test_graphs_from_the_disk_cache_are_said_to_be(setting, gathered):
             cached = msgspec.structs.replace(each.compile, n_cached_graphs=1)
             readings.add(msgspec.structs.replace(each, compile=cached))
     said = compile_study.STUDY.parts(readings, here).conclusions
-    assert any("1 taken from the compiler's disk cache" in each.text for each in said)
+    assert any("from disk cache 15." in each.text for each in said)
 
 
 def test_where_one_way_failed_the_other_is_still_held_against_eager(said):
@@ -121,9 +118,9 @@ def test_where_one_way_failed_the_other_is_still_held_against_eager(said):
         return "timeout" if work is not None and work.padding != "none" else None
 
     texts = [each.text for each in said(overrule=no_padding)]
-    assert not any("padding to one length" in text or "a fresh process" in text for text in texts)
-    (told,) = [text for text in texts if "Beside eager" in text and "compile default" in text]
-    assert "with changing lengths" in told and "padded" not in told
+    assert not any("padded" in text for text in texts)
+    (told,) = [text for text in texts if text.startswith("compile default makes up")]
+    assert "changing lengths" in told
 
 
 def test_without_eager_no_gain_and_no_payback(said):
@@ -131,7 +128,7 @@ def test_without_eager_no_gain_and_no_payback(said):
         return "oom" if getattr(case, "configuration", case).compile == "none" else None
 
     texts = [each.text for each in said(overrule=no_eager)]
-    assert not any(" the speed of " in text or "pays back" in text for text in texts)
+    assert not any(" the speed of eager" in text or "beside eager" in text for text in texts)
     assert any("graph breaks" in text for text in texts)
 
 
@@ -141,13 +138,13 @@ def test_nothing_ran_nothing_said(said):
 
 def test_a_gpu_runs_every_mode_and_a_cpu_the_default(setting):
     assert len(modes(setting())) == 6
-    assert modes(setting(device="cpu")) == (EAGER, Mode(compile="default"))
+    assert modes(setting(device="cpu")) == ("eager", "compile default")
 
 
 def test_without_a_compiler_only_eager_runs_and_the_study_says_why(setting):
     bare = msgspec.structs.replace(setting(device="cpu"), has_compiler=False)
-    assert modes(bare) == (EAGER,)
-    assert any("compiler" in each for each in refusals(bare))
+    assert modes(bare) == ("eager",)
+    assert any("compiler" in each for each in compile_study.STUDY.parts(Readings(), bare).notes)
 
 
 def test_compiled_cases_begin_in_a_fresh_process(setting):
@@ -183,12 +180,9 @@ def test_what_autotunes_comes_last(setting):
 def test_compiled_is_held_against_eager_of_its_own_precision(setting, gathered):
     here = setting()
     seen = view(points(here), gathered(compile_study.STUDY, here), here)
-    found = {
-        (cell.point.shape.name, cell.point.subject, cell.point.mode.name): cell
-        for cell in cells(seen)
-    }
+    found = {(cell.point.shape.name, cell.point.subject, cell.name): cell for cell in cells(seen)}
     tf32 = found["small", "train_step", "tf32 compile default"]
-    assert tf32.factor == pytest.approx(2.0)
+    assert tf32.speed.estimate == pytest.approx(2.0)
     assert seen.find(tf32.point.in_fp32).summary.median_s.estimate == pytest.approx(
         8.0 * tf32.measurement.summary.median_s.estimate
     )
@@ -200,7 +194,7 @@ def cell(setting, gathered):
     return next(
         each
         for each in cells(view(points(here), gathered(compile_study.STUDY, here), here))
-        if each.point.subject == "train_step" and each.point.mode == Mode(compile="default")
+        if each.point.subject == "train_step" and each.name == "compile default"
     )
 
 
@@ -228,7 +222,7 @@ def test_no_payback_of_a_case_that_failed(cell):
 
 
 def varied(setting):
-    return [each for each in points(setting) if isinstance(each, Varied)]
+    return [each for each in points(setting) if each.lengths != "fixed lengths"]
 
 
 def test_three_engines_on_a_gpu_and_two_on_a_cpu(setting):
@@ -258,7 +252,7 @@ def test_whole_cycles_are_timed(setting):
 def way(setting, gathered):
     """One way under compile, of a mean step and with so many seconds of warm-up beyond the steady ones."""
     here = setting()
-    found = shapes.rows(view(points(here), gathered(compile_study.STUDY, here), here))[2]
+    found = changing(view(points(here), gathered(compile_study.STUDY, here), here))[2]
 
     def make(mean_s, start_s):
         made = found.measurement
@@ -275,22 +269,24 @@ def way(setting, gathered):
 
 
 def test_the_start_is_the_warm_up_beyond_steady_cycles(way):
-    assert start_s(way(0.030, 20.0)) == pytest.approx(20.0)
-    assert start_s(way(0.030, -1.0)) == 0.0, "noise is no start"
+    assert start_s(way(0.030, 20.0).measurement) == pytest.approx(20.0)
+    assert start_s(way(0.030, -1.0).measurement) == 0.0, "noise is no start"
 
 
 def test_a_longer_start_is_paid_by_the_time_that_it_saves(way):
     slow, quick = way(0.040, 10.0), way(0.030, 20.0)
-    assert steps_to_pay(quick, slow) == pytest.approx(1000)
-    assert steps_to_pay(slow, quick) == math.inf, "its step is longer"
-    assert steps_to_pay(way(0.030, 5.0), slow) == 0, "it does not even take longer to start"
-    assert steps_to_pay(way(0.030, 20.0), way(0.030, 10.0)) == math.inf, "it saves nothing"
+    assert payback_steps(quick.against(slow)) == pytest.approx(1000)
+    assert payback_steps(slow.against(quick)) == math.inf, "its step is longer"
+    sooner = way(0.030, 5.0).against(slow)
+    assert payback_steps(sooner) == 0, "it does not even take longer to start"
+    same = way(0.030, 20.0).against(way(0.030, 10.0))
+    assert payback_steps(same) == math.inf, "it saves nothing"
 
 
 def test_of_a_way_that_failed_nothing_is_told(way):
     failed = msgspec.structs.replace(way(0.03, 1.0), measurement=None)
-    assert start_s(failed) is mean_s(failed) is report(failed) is None
-    assert steps_to_pay(failed, way(0.03, 1.0)) is None
+    assert start_s(None) is failed.time is compile_report(None) is None
+    assert payback_steps(failed.against(way(0.03, 1.0))) is None
 
 
 @pytest.fixture
@@ -328,8 +324,8 @@ def test_a_mode_that_is_not_faster_never_pays(setting, gathered, measure, rows):
     default = [row for row in rows(parts.tables[0]) if row["mode"] == "compile default"]
     assert {row["pays back after steps"] for row in default} == {"never"}
     texts = [each.text for each in parts.conclusions]
-    assert any(text.startswith("compile default pays back") and "never" in text for text in texts)
-    assert any("compile default is slower than fp32 eager in 6 of 6" in text for text in texts)
+    assert any(text.startswith("compile default makes up") and "never" in text for text in texts)
+    assert any("compile default is slower than eager in 6 of 6" in text for text in texts)
 
 
 def test_graph_breaks_come_with_their_reasons(parts, rows):

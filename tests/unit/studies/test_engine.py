@@ -113,7 +113,7 @@ def test_parts_are_told_of_all_points_run_or_not(setting, gathered, rows):
 
 def test_a_row_stands_beside_its_base(rows_of):
     faster = rows_of()["bf16"]
-    assert faster.factor == pytest.approx(8)
+    assert faster.speed.estimate == pytest.approx(8)
     assert faster.over_base.estimate == pytest.approx(1 / 8)
     # Both medians are known to 1%: the ends lie outside of the quotient's.
     assert faster.speed.low < 8 * 0.99 < 8 * 1.01 < faster.speed.high
@@ -122,7 +122,7 @@ def test_a_row_stands_beside_its_base(rows_of):
 
 def test_of_a_row_that_failed_nothing_is_compared(rows_of):
     failed = rows_of(overrule=lambda case: "oom" if "bf16" in repr(case) else None)["bf16"]
-    assert (failed.time, failed.speed, failed.over_base, failed.factor) == (None,) * 4
+    assert (failed.time, failed.speed, failed.over_base) == (None,) * 3
     assert (failed.is_slower, failed.peak_bytes) == (False, None)
     assert (failed.status, failed.reason, failed.absence) == ("oom", "because oom", "out of memory")
 

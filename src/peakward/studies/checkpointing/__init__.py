@@ -210,7 +210,7 @@ STUDY = Study(
                 text("peak lies in", lambda row: phase_of(row.measurement)),
                 Value("predicted peak", "bytes", lambda row: predicted_peak(row.point.case)),
                 MEDIAN,
-                Value("over none's", "ratio", lambda row: row.time_ratio),
+                Value("over none's", "ratio", lambda row: row.over_base),
                 Value("recomputed", "flops", recomputed),
                 Value("of the model's FLOPs", "share", recomputed_share),
                 VERDICT,
