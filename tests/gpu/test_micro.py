@@ -5,6 +5,7 @@ import torch
 
 from peakward.lab.levers.prepare import prepare
 from peakward.lab.micro.piece import COMPILED
+from peakward.lab.micro.softmax import ONLINE_KERNEL
 from peakward.lab.micro.work import piece_work
 from peakward.records.case import MicroCase
 from peakward.studies.fusion import PIECES as FUSION
@@ -55,7 +56,8 @@ def test_each_piece_is_near_fp64(subject, piece, precision):
     found = run(subject, piece, precision)
     if found.result != "refused":
         assert found.difference <= BOUNDS[precision]
-    assert found.moved_bytes is not None
+    # A kernel that is launched past the dispatcher is counted by nobody.
+    assert (found.moved_bytes is None) == (piece == ONLINE_KERNEL)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])

@@ -50,9 +50,11 @@ def test_is_as_close_to_fp64_as_torch_is(device, n, n_steps, seed):
     state = peer.state[parameter]
     theirs = (parameter.detach(), state["exp_avg"], state["exp_avg_sq"])
     roundoff = 2.0**-24
-    for mine, other, exact in zip(got, theirs, oracle, strict=True):
-        # Each step rounds the stored value once: what torch's own error cannot be under by luck.
-        assert relative(mine, exact) <= 2 * max(relative(other, exact), n_steps * roundoff)
+    for mine, other, exact, start in zip(got, theirs, oracle, drawn[:1] + drawn[2:], strict=True):
+        # Each step rounds the stored value once, at the size that it has then: what torch's own error cannot
+        # be under by luck. One parameter that three steps of 1e-3 left at 0.0004 erred by 3.6e-7 (H100).
+        shrunk = max(1.0, float(start.norm() / exact.norm()))
+        assert relative(mine, exact) <= 2 * max(relative(other, exact), n_steps * roundoff * shrunk)
 
 
 def test_a_nan_gradient_reaches_the_parameter(device):
