@@ -8,7 +8,7 @@ import msgspec
 
 from peakward.prediction.parameters import n_parameters
 from peakward.records.calibration import Calibration
-from peakward.records.case import Case, ModelCase, OperatorCase
+from peakward.records.case import ModelCase
 from peakward.records.device import Device
 from peakward.records.measurement import Interval, Measurement
 from peakward.records.memory import CaseMemory
@@ -16,10 +16,8 @@ from peakward.records.model_shape import ModelShape
 from peakward.records.plan import ScalingFit
 from peakward.records.profile import CaseProfile
 from peakward.records.study import Conclusion, Evidence, Unit
-from peakward.report.cases import label
 from peakward.report.format import format_cell
 from peakward.stats.pairs import median_ratio
-from peakward.studies.cases import place
 from peakward.studies.engine import Row
 from peakward.studies.power_law import exponent_interval
 from peakward.studies.readings import distinct, processes
@@ -153,24 +151,34 @@ def extremes(
     rows: Iterable[AnyRow],
     *,
     of: str,
-    behind: Callable[[AnyRow], Sequence[Source | None]],
-    where: Callable[[AnyRow], str] | None = None,
+    behind: Callable[[AnyRow], Sequence[Source | None]] = lambda row: (row.measurement,),
 ) -> Iterator[Conclusion]:
     """Where a value is least and most: "A step takes from 1.01× (tiny …) to 2.40× (small …) of …, over 12
     cases". `behind` gives a row's sources."""
-    found, where = known(rows, value.number), where or _where
+    found = known(rows, value.number)
     if not found:
         return
     told, (low, first), (high, last) = Sentence(), least(found), most(found)
     from_first = told(f"{value.name}, least", low, value.unit, *behind(first))
     if len(found) == 1:
-        yield from told.end(f"{subject} {from_first} {of} ({where(first)}).")
+        yield from told.end(f"{subject} {from_first} {of} ({first.place}).")
         return
     to_last = told(f"{value.name}, most", high, value.unit, *behind(last))
     n = told.count("cases", len(found), (each for _, row in found for each in behind(row)))
     yield from told.end(
-        f"{subject} from {from_first} ({where(first)}) to {to_last} ({where(last)}) {of}, over {n} cases."
+        f"{subject} from {from_first} ({first.place}) to {to_last} ({last.place}) {of}, over {n} cases."
     )
+
+
+def listed(
+    subject: str, values: Iterable[Value], row: Any, *behind: Source | None
+) -> Iterator[Conclusion]:
+    """The known values of a row by name: "Sampler same: ranks 4, rank 0 reads 1,000"."""
+    told = Sentence()
+    found = [(value, number) for value in values if (number := value.number(row)) is not None]
+    named = [f"{each.name} {told(each.name, n, each.unit, *behind)}" for each, n in found]
+    if named:
+        yield from told.end(f"{subject}: {', '.join(named)}.")
 
 
 class Ranking(msgspec.Struct, frozen=True, kw_only=True):
@@ -264,9 +272,10 @@ def gains(
 ) -> Iterator[Conclusion]:
     """How much faster the rows are than their bases: the least, the most and the mean by model size; then the
     cases that lose. `absent` ends the first sentence: a clause of `not_timed`."""
-    rows = tuple(rows)
-    yield from speeds(rows, candidate, base, absent=absent)
-    yield from losses(rows, candidate, base)
+    compared = [each for each in rows if each.speed is not None]
+    yield from speeds(compared, candidate, base, absent=absent)
+    if len(compared) > 1:
+        yield from losses(compared, candidate, base)
 
 
 def speeds(
@@ -286,10 +295,9 @@ def speeds(
     if len(found) == 1:
         ((speed, row),) = found
         factor, ends = end("speed-up", speed, row)
-        doubt = "" if row.is_told_apart else ": not told apart"
         yield from told.end(
-            f"{candidate} runs {_where(row)} at {factor} the speed of {base} "
-            f"({ends}{row.within}{doubt}){absent}."
+            f"{candidate} runs {row.place} at {factor} the speed of {base} "
+            f"({ends}{row.sure}){absent}."
         )
         return
     (least_speed, slowest), (most_speed, fastest) = (
@@ -308,8 +316,8 @@ def speeds(
         )
     )
     yield from told.end(
-        f"{candidate} runs at {low} the speed of {base} at least ({low_ends}; {_where(slowest)}), {high} at "
-        f"most ({high_ends}; {_where(fastest)}); geometric mean {_means(told, found)}. Of {n} cases {faster} "
+        f"{candidate} runs at {low} the speed of {base} at least ({low_ends}; {slowest.place}), {high} at "
+        f"most ({high_ends}; {fastest.place}); geometric mean {_means(told, found)}. Of {n} cases {faster} "
         f"are faster, {slower} slower and {near} not told apart, by intervals{_within(compared)}{absent}."
     )
 
@@ -333,7 +341,7 @@ def losses(rows: Iterable[AnyRow], candidate: str, base: str) -> Iterator[Conclu
     if not slower:
         return
     told, both = Sentence(), _both(slower)
-    named = "; ".join(_where(each) for each in slower[:MOST_NAMED])
+    named = "; ".join(each.place for each in slower[:MOST_NAMED])
     named += "" if len(slower) <= MOST_NAMED else "; and others"
     yield from told.end(
         f"{candidate} is slower than {base} in {told.count('cases that lose', len(slower), both)} of "
@@ -369,16 +377,6 @@ def _by_size(
         )
         for of in by_model
     ]
-
-
-def _where(row: AnyRow) -> str:
-    case: Case = row.point.case if row.base is None else row.base.case
-    if isinstance(case, ModelCase):
-        return place(case)
-    if isinstance(case, OperatorCase):  # Not how attention was computed: the two differ in that.
-        shape = f"{case.batch_size} × {case.n_heads} × {case.seq_len} × {case.head_dim}"
-        return f"{shape} {case.pass_}, {case.precision}"
-    return label(case)
 
 
 def growth(

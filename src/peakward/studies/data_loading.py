@@ -4,23 +4,26 @@ Every step is timed on resident random tokens first, then fed by loaders of the 
 cached, or on the fly; by the process itself or by workers; through pageable or pinned memory.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import product
+from statistics import fmean
 from typing import get_args
 
 import msgspec
 
 from peakward.levers.workload import MOST_WORKERS
 from peakward.records.case import ModelCase, Sampler, Source, TextData, Tokenise
+from peakward.records.measurement import Feeding
 from peakward.records.study import Conclusion, Unit
-from peakward.report.cases import workload
-from peakward.studies import values
-from peakward.studies.cases import model_case, with_work
-from peakward.studies.claims import Sentence, known, least, most, not_timed, sources
+from peakward.report.cases import copies, feed, workload
+from peakward.studies import claims, values
+from peakward.studies.cases import model_case, place, with_work
+from peakward.studies.claims import Sentence, known, least, sources
 from peakward.studies.engine import Point, Study, View
-from peakward.studies.fed_steps import Step, against, compared, ends_of, in_turns, processes, way
+from peakward.studies.readings import mean_s, ratio
 from peakward.studies.scope import ScopeName
 from peakward.studies.setting import Setting
+from peakward.studies.turns import Turned, in_turns
 from peakward.studies.values import SEQ_LEN, STATUS, VERDICT, Value, ends, label, plot, table, text
 
 TEXT = Source("python-topics")
@@ -31,13 +34,8 @@ WORKERS: dict[ScopeName, tuple[int, ...]] = {
     "corners": (0, MOST_WORKERS),
     "full": (0, 2, 4, MOST_WORKERS),
 }
-PAGEABLE, PINNED, NON_BLOCKING = (False, False), (True, False), (True, True)
-"""Whether memory is pinned, and whether copies let the host go on."""
-COPIES: dict[ScopeName, tuple[tuple[bool, bool], ...]] = {
-    "small": (PAGEABLE, NON_BLOCKING),
-    "corners": (PAGEABLE, NON_BLOCKING),
-    "full": (PAGEABLE, PINNED, NON_BLOCKING),
-}
+COPIES = ((False, False), (True, False), (True, True))
+"""Whether memory is pinned, and whether copies let the host go on; below the full scope the two ends."""
 N_RANKS = 4
 WARMUP_STEPS = 2 * MOST_WORKERS + 8
 """More than the two batches that each worker makes ahead, so that timed steps wait for new ones."""
@@ -71,7 +69,9 @@ def point(case: ModelCase, setting: Setting) -> Case:
     )
     data = case.workload.data
     name = f"{processes(data)} with {way(data).replace(', ', ' ')} copies" if data else ""
-    return Point(case=case, protocol=by, base=(with_work(case, data=None), by), name=name)
+    return Point(
+        case=case, protocol=by, base=(with_work(case, data=None), by), name=name, timed=mean_s
+    )
 
 
 def resident_steps(setting: Setting) -> Iterator[ModelCase]:
@@ -89,9 +89,12 @@ def resident_steps(setting: Setting) -> Iterator[ModelCase]:
 def loaders(setting: Setting) -> Iterator[TextData]:
     """Tokenising × copies × workers."""
     scope = setting.scope
-    copies = COPIES[scope.name] if setting.device == "cuda" else (PAGEABLE,)
-    workers = scope.workers or WORKERS[scope.name]
-    for mode, (pinned, going_on), n in product(MODES, copies, workers):
+    ways = COPIES if scope.name == "full" else COPIES[::2]
+    for mode, (pinned, going_on), n in product(
+        MODES,
+        ways if setting.device == "cuda" else COPIES[:1],
+        scope.workers or WORKERS[scope.name],
+    ):
         yield text_data(
             setting, tokenise=mode, n_workers=n, pin_memory=pinned, non_blocking=going_on
         )
@@ -108,80 +111,125 @@ def tokenizer(setting: Setting) -> Source:
     return setting.scope.tokenizer or Source("bpe" if setting.has_tokenizers else "bytes")
 
 
-def steps(view: View[Case], of: Callable[[TextData | None], bool]) -> tuple[Step, ...]:
-    """The steps that are fed so, their turns together."""
-    return in_turns(row for row in view.rows if of(row.point.case.workload.data))
+def way(data: TextData) -> str:
+    """To the device: "pageable", or "pinned, non-blocking"."""
+    return ", ".join(copies(data)) or "pageable"
 
 
-def fed(view: View[Case]) -> tuple[Step, ...]:
+def processes(data: TextData) -> str:
+    """By their number: "8 loader workers"."""
+    return f"{data.n_workers} loader worker{'' if data.n_workers == 1 else 's'}"
+
+
+class Step(Turned[Case], frozen=True, kw_only=True):
+    """A step and its base, the same on resident tokens, in several turns."""
+
+    @property
+    def data(self) -> TextData:
+        """How it is fed, of a step that is."""
+        data = self.point.case.workload.data
+        assert data is not None
+        return data
+
+    @property
+    def feed(self) -> str:
+        """Text, tokenizer and time of tokenising."""
+        return feed(self.data)
+
+    @property
+    def loader(self) -> str:
+        """What steps share that as many workers feed from the same tokens: "8 loader workers from …"."""
+        return f"{processes(self.data)} from {self.feed}"
+
+    @property
+    def place(self) -> str:
+        """For a sentence, without the data: "tiny 2 × 128 train_step"."""
+        return place(with_work(self.point.case, data=None))
+
+    @property
+    def feeding(self) -> Feeding | None:
+        """What feeding took in the first turn that ended `ok`."""
+        return None if self.measurement is None else self.measurement.feeding
+
+    def mean_of(self, read: Callable[[Feeding], Sequence[float] | None]) -> float | None:
+        """What feeding takes of something in a step, on average over all turns."""
+        found = [each.measurement.feeding for each in self.turns if each.measurement is not None]
+        means = [fmean(times) for each in found if each is not None and (times := read(each))]
+        return fmean(means) if means else None
+
+    @property
+    def waited_share(self) -> float | None:
+        """The share of the step in which the device waits for data: a GPU's idle time, a CPU's wait."""
+        waited_s = self.mean_of(lambda each: each.wait_s if each.idle_s is None else each.idle_s)
+        return ratio(waited_s, self.median_s)
+
+    def a_second(self, step_s: float | None) -> float | None:
+        """Tokens that count, where a step takes so long."""
+        return ratio(self.case.workload.tokens_per_step, step_s)
+
+    @property
+    def making_s(self) -> float | None:
+        """The time of one process for a step's tokens: the host's wait, where the step itself makes them."""
+        return None if self.data.n_workers else self.mean_of(lambda each: each.wait_s)
+
+    @property
+    def making_share(self) -> float | None:
+        """The same over the time of the step on resident tokens."""
+        return ratio(self.making_s, None if self.base_time is None else self.base_time.estimate)
+
+
+def steps(view: View[Case], *, n_ranks: int) -> list[Step]:
+    """The steps, as `STUDY.rows` made them, that are fed as one rank of so many; of 0 the resident ones."""
+    found = [row for row in view.rows if isinstance(row, Step)]
+    ranks = [0 if (data := row.case.workload.data) is None else data.n_ranks for row in found]
+    return [row for row, n in zip(found, ranks, strict=True) if n == n_ranks]
+
+
+def fed(view: View[Case]) -> list[Step]:
     """The steps that a loader feeds."""
-    return steps(view, lambda data: data is not None and data.n_ranks == 1)
+    return steps(view, n_ranks=1)
 
 
-def ranked(view: View[Case]) -> Iterator[Step]:
+def ranked(view: View[Case]) -> list[Step]:
     """The steps of one rank of several that ran, in one turn: what they read does not vary."""
-    found = steps(view, lambda data: data is not None and data.n_ranks > 1)
-    return (each for each in found if each.feeding is not None)
+    return [step for step in steps(view, n_ranks=N_RANKS) if step.feeding is not None]
 
 
 def waits(view: View[Case]) -> Iterator[Conclusion]:
-    """How long the device waits and what the step takes in all, with plain copies, by workers."""
-    plain = [each for each in fed(view) if way(each.data) == "pageable"]
-    for found in values.groups(known(plain, WAITED.number), lambda each: each[1].loader):
-        group, told, (high, last) = [each for _, each in found], Sentence(), most(found)
-        largest = told("largest share", high, "share", last.measurement)
-        limit = told("limit", BOTTLENECK, "share", *sources(group))
-        held_up = [each for share, each in found if share > BOTTLENECK]
-        text = (
-            f"{last.feed}, {processes(last.data)}: the device waits up to {largest} of a step for data "
-            f"({last.place}); the loader is the bottleneck, above {limit}, in "
-            f"{told.count('cases held up', len(held_up), sources(group))} of "
-            f"{told.count('cases', len(group), sources(group))}"
-        )
-        if ratios := [each.over_resident for each in group if each.over_resident is not None]:
-            slowest = max(ratios, key=lambda each: each.time.estimate)
-            over, within = ends_of(told, "over resident", slowest, slowest.time)
-            text += f", and steps take up to {over} their time on resident tokens ({within})"
-        yield from told.end(f"{text}.")
-
-
-def noise(view: View[Case]) -> Iterator[Conclusion]:
-    """How many fed steps come out faster than resident ones, which is the host's noise."""
-    ratios = [each.over_resident for each in fed(view) if each.over_resident is not None]
-    faster = [each for each in ratios if each.time.high < 1]
-    if faster:
-        told, behind = Sentence(), [source for each in ratios for source in each.sources]
-        fastest = min(faster, key=lambda each: each.time.estimate)
-        n = told.count("fed steps that come out faster", len(faster), behind)
-        n_all = told.count("cases", len(ratios), behind)
-        over, within = ends_of(told, "over resident", fastest, fastest.time)
+    """How long the device waits with plain copies, and what the step takes in all, by workers; and where the
+    loader is the bottleneck."""
+    for group in values.groups(fed(view), lambda each: each.loader):
+        loader, plain = group[0].loader, [each for each in group if way(each.data) == "pageable"]
+        waiting = f"With {loader} a step waits"
+        yield from claims.extremes(waiting, WAITED, plain, of="of its time for data")
+        yield from claims.speeds(group, f"Feeding by {loader}", "resident tokens")
+    if found := known(fed(view), WAITED.number):
+        told, behind = Sentence(), sources(each for _, each in found)
+        held_up = [each.loader for share, each in found if share > BOTTLENECK]
         yield from told.end(
-            f"In {n} of {n_all} cases fed steps come out faster than resident ones, in one at {over} of "
-            f"their time ({within}). No loader makes a step faster: so much is this host's noise, and a "
-            "smaller difference between two cases may be noise as well."
+            "The loader is the bottleneck, with waits of more than "
+            f"{told('limit', BOTTLENECK, 'share', *behind)} of a step, in "
+            f"{told.count('cases held up', len(held_up), behind)} of "
+            f"{told.count('cases', len(found), behind)} cases: "
+            f"{'; '.join(dict.fromkeys(held_up)) or 'with none'}."
         )
 
 
 def rates(view: View[Case]) -> Iterator[Conclusion]:
-    """What one process makes, against what the quickest step takes: the crossover without workers."""
-    found = known(fed(view), lambda each: each.making_share)
-    for group in values.groups(found, lambda each: each[1].feed):
-        told, (share, tightest) = Sentence(), most(group)
-        made = told("tokens made", tightest.made_per_s, "tokens_per_s", tightest.measurement)
-        cost = told("making over the step", share, "ratio", tightest.measurement, tightest.base)
-        yield from told.end(
-            f"{tightest.feed}: one process makes {made}, so that the tokens of {tightest.place} cost it "
-            f"{cost} of what that step takes on resident tokens"
-            f"{': more than it can make meanwhile' if share > 1 else ''}."
-        )
+    """What one process makes, against what the step takes: the crossover without workers."""
+    found = [each for each in fed(view) if each.making_s is not None]
+    for group in values.groups(found, lambda each: each.feed):
+        one, of = f"One process of {group[0].feed}", "of the time of the step on resident tokens"
+        yield from claims.extremes(f"{one} makes", MADE, group, of="by itself")
+        yield from claims.extremes(f"{one} makes a step's tokens in", MAKING, group, of=of)
 
 
 def workers(view: View[Case]) -> Iterator[Conclusion]:
     """Each number of workers against none, copies being the same."""
     for group in values.groups(fed(view), lambda each: each.loader):
         if group[0].data.n_workers:
-            named = f"{processes(group[0].data)} ({group[0].feed})"
-            yield from compared(named, "none", against(group, fed(view), n_workers=0))
+            pairs = against(group, fed(view), n_workers=0)
+            yield from claims.gains(pairs, f"Feeding by {group[0].loader}", "feeding by none")
 
 
 def copying(view: View[Case]) -> Iterator[Conclusion]:
@@ -189,44 +237,51 @@ def copying(view: View[Case]) -> Iterator[Conclusion]:
     for name in ("pinned", "pinned, non-blocking"):
         chosen = [each for each in fed(view) if way(each.data) == name]
         pairs = against(chosen, fed(view), pin_memory=False, non_blocking=False)
-        yield from compared(f"{name} copies", "pageable ones", pairs)
+        yield from claims.gains(pairs, f"Feeding by {name} copies", "feeding by pageable ones")
+
+
+def against(
+    chosen: Iterable[Step], others: Iterable[Step], **changes: bool | int
+) -> Iterator[Step]:
+    """Each step held against the one whose data differ in the changes alone."""
+    by_case = {each.point.case: each for each in others}
+    for each in chosen:
+        data = msgspec.structs.replace(each.data, **changes)
+        if base := by_case.get(with_work(each.point.case, data=data)):
+            yield each.against(base)
 
 
 def best(view: View[Case]) -> Iterator[Conclusion]:
     """The quickest way to feed each step, against no feeding at all."""
     for group in values.groups(fed(view), lambda each: each.feed):
-        timed = known(group, lambda each: each.step_s)
+        timed = known(group, lambda each: each.median_s)
         quickest = [least(of)[1] for of in values.groups(timed, lambda each: each[1].place)]
-        pairs = [each.over_resident for each in quickest if each.over_resident is not None]
-        absent = not_timed(each for each in group if each.step_s is None)
-        among = f"the quickest of the loaders{' timed' if absent else ''} ({group[0].feed})"
-        yield from compared(among, "resident tokens", pairs, absent)
+        absent = claims.not_timed(each for each in group if each.time is None)
+        among = f"The quickest of the loaders{' timed' if absent else ''} ({group[0].feed})"
+        yield from claims.speeds(quickest, among, "resident tokens", absent=absent)
 
 
 def samplers(view: View[Case]) -> Iterator[Conclusion]:
-    """What ranks read of one another's."""
+    """What ranks read of one another's in an epoch."""
     for step in ranked(view):
-        told = Sentence()
-        ranks = told("ranks", step.data.n_ranks, "count", step.measurement)
-        own, whole, shared = (told.of(each, step) for each in (READ, SEQUENCES, SHARED))
-        yield from told.end(
-            f"Sampler {step.data.sampler}: of {ranks} ranks rank 0 reads {own} of {whole} sequences in an "
-            f"epoch, of which another reads {shared} too."
-        )
+        yield from claims.listed(f"Sampler {step.data.sampler}", RANKS, step, step.measurement)
 
 
 def notes(view: View[Case]) -> Iterator[str]:
     """How waits and intervals are to be read, and what was left out."""
     yield (
         "The host waits until the loader hands over a step's batches. A GPU with earlier work in its queue "
-        "need not wait with it: its idle time lies between two events around that wait. A CPU computes "
-        "nothing meanwhile, so the host's wait is its own."
+        "need not wait with it: its idle time lies between two events around that wait. A CPU's wait is its "
+        "host's. Memory of the workers is not counted."
     )
     yield (
         f"Fed and resident steps are measured in {TURNS} turns, every second one backwards; a ratio is that "
-        "of the pairs, one a turn. Step times are means, for workers hand over batches in bursts. Their "
-        "intervals are between turns; of one turn they are from the means of its ten stretches, which know "
-        "nothing of what differs from process to process. Memory of the workers is not counted."
+        "of the pairs, one a turn. Step times are means, for workers hand over batches in bursts; their "
+        "intervals are between turns, of one turn from the means of its ten stretches."
+    )
+    yield (
+        "No loader makes a step faster than resident tokens do: where fed steps come out faster, so much is "
+        "this host's noise, and a smaller difference between two cases may be noise as well."
     )
     if not view.on_gpu:
         yield "Not run: pinned memory and copies that do not block, which only a GPU has."
@@ -259,22 +314,29 @@ SIZE = (
     text("workload", lambda step: workload(with_work(step.point.case, data=None).workload)),
 )
 MEAN = (
-    *ends(("mean step", "from", "to"), "s", lambda step: step.mean_s),
-    Value("throughput", "tokens_per_s", lambda step: step.tokens_per_s),
+    *ends(("mean step", "from", "to"), "s", lambda step: step.time),
+    Value("throughput", "tokens_per_s", lambda step: step.a_second(step.median_s)),
 )
 N_WORKERS = Value("workers", "count", lambda step: step.data.n_workers)
 WAITED = Value("waiting, of the step", "share", lambda step: step.waited_share)
 SEQUENCES = read("sequences", "count", "n_sequences")
-READ = read("rank 0 reads", "count", "n_rank_sequences")
-SHARED = read("also read by another", "count", "n_shared_sequences")
+RANKS = (
+    Value("ranks", "count", lambda step: step.data.n_ranks),
+    SEQUENCES,
+    read("rank 0 reads", "count", "n_rank_sequences"),
+    read("also read by another", "count", "n_shared_sequences"),
+)
+MADE = Value("tokens made", "tokens_per_s", lambda step: step.a_second(step.making_s))
+MAKING = Value("making over the step", "ratio", lambda step: step.making_share)
 STUDY = Study(
     title="When does loading text hold up a step?",
     points=points,
+    rows=lambda view: in_turns(Step, view.rows),
     tables=(
         table(
             "The same steps on resident tokens",
             (*SIZE, STATUS, *MEAN, VERDICT),
-            lambda view: steps(view, lambda data: data is None),
+            lambda view: steps(view, n_ranks=0),
         ),
         table(
             "Train steps fed by a loader",
@@ -285,15 +347,9 @@ STUDY = Study(
                 text("copies", lambda step: way(step.data)),
                 STATUS,
                 *MEAN,
-                *ends(
-                    ("over resident", "low", "high"),
-                    "ratio",
-                    lambda step: step.over_resident and step.over_resident.time,
-                ),
-                Value(
-                    "turns", "count", lambda step: step.over_resident and step.over_resident.n_turns
-                ),
-                Value("host waits", "s", lambda step: step.host_waits_s),
+                *ends(("over resident", "low", "high"), "ratio", lambda step: step.over_base),
+                Value("turns", "count", lambda step: step.n_repeats or None),
+                Value("host waits", "s", lambda step: step.mean_of(lambda each: each.wait_s)),
                 Value("host copies", "s", lambda step: step.mean_of(lambda each: each.copy_s)),
                 Value("GPU idle", "s", lambda step: step.mean_of(lambda each: each.idle_s)),
                 WAITED,
@@ -323,10 +379,7 @@ STUDY = Study(
             "Samplers of several ranks, over an epoch of rank 0",
             (
                 text("sampler", lambda step: step.data.sampler),
-                Value("ranks", "count", lambda step: step.data.n_ranks),
-                SEQUENCES,
-                READ,
-                SHARED,
+                *RANKS,
             ),
             ranked,
             note="One rank ran; what the others read follows from the seed.",
@@ -344,6 +397,6 @@ STUDY = Study(
             each=SEQ_LEN.get,
         ),
     ),
-    claims=(waits, rates, workers, copying, best, noise, samplers),
+    claims=(waits, rates, workers, copying, best, samplers),
     notes=notes,
 )

@@ -11,13 +11,15 @@ from typing import Any, Generic, Literal, Self, TypeVar
 import msgspec
 
 from peakward.records.calibration import Calibration, Subject
-from peakward.records.case import Case, ModelCase
+from peakward.records.case import Case, ModelCase, OperatorCase
 from peakward.records.measurement import Interval, Measurement, Protocol
 from peakward.records.memory import CaseMemory
 from peakward.records.profile import CaseProfile
 from peakward.records.study import Conclusion, Plot, Table
+from peakward.report.cases import label
 from peakward.stats.pairs import median_ratio
 from peakward.studies import readings as read
+from peakward.studies.cases import place
 from peakward.studies.readings import Planned, Readings
 from peakward.studies.recorder import Recorder
 from peakward.studies.setting import Setting
@@ -78,6 +80,19 @@ class Row(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
         return self.point.case
 
     @property
+    def place(self) -> str:
+        """The case that a comparison is of, for a sentence: "tiny 2 × 128 train_step"."""
+        case: Case = self.case if self.base is None else self.base.case
+        if isinstance(case, ModelCase):
+            return place(case)
+        if isinstance(
+            case, OperatorCase
+        ):  # Not how attention was computed: the two differ in that.
+            shape = f"{case.batch_size} × {case.n_heads} × {case.seq_len} × {case.head_dim}"
+            return f"{shape} {case.pass_}, {case.precision}"
+        return label(case)
+
+    @property
     def time(self) -> Interval | None:
         """The step time with its interval; None unless the case ended `ok`."""
         return self.point.timed(self.measurement)
@@ -123,7 +138,7 @@ class Row(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
         return _ABSENT.get(self.measurement.status, self.measurement.status)
 
     @property
-    def both(self) -> tuple[Measurement | None, Measurement | None]:
+    def both(self) -> tuple[Measurement | None, ...]:
         """The sources of what compares the row with its base."""
         return self.base, self.measurement
 
@@ -147,7 +162,7 @@ class Row(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
         """The row's time over its base's, with its interval: above 1 is slower."""
         return time_ratio(self.base_time, self.time)
 
-    def against(self, other: "Row[P]") -> Self:
+    def against(self, other: Self) -> Self:
         """The row, held against another."""
         return msgspec.structs.replace(self, base=other.measurement)
 
@@ -162,6 +177,11 @@ class Row(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
         if self.base_time is None or self.time is None:
             return False
         return read.distinct(self.base_time, self.time)
+
+    @property
+    def sure(self) -> str:
+        """For behind the interval of a ratio: what it is within, and whether it tells the two apart."""
+        return self.within + ("" if self.is_told_apart else ": not told apart")
 
     @property
     def is_slower(self) -> bool:

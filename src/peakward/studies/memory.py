@@ -402,7 +402,6 @@ def predicted(view: View[Case]) -> Iterator[Conclusion]:
         view.rows,
         of="of what was held",
         behind=lambda row: (source(row),),
-        where=place,
     )
 
 

@@ -56,7 +56,7 @@ def growing(view: Seen) -> Iterator[Kind]:
     for group in by_batch(view):
         for each in group[-1].notable if len(group) > 1 else ():
             for step in group:
-                if (place := step.place(each.kind)) is not None:
+                if (place := step.place_of(each.kind)) is not None:
                     yield Kind(step, place)
 
 
@@ -128,7 +128,7 @@ def precisions(view: Seen) -> Iterator[Conclusion]:
     for base, *others in alike:
         for other in others:
             layer = base.longest_layer
-            after = None if layer is None else other.place(layer.kind)
+            after = None if layer is None else other.place_of(layer.kind)
             if base.point.batch_size == other.point.batch_size and layer and after:
                 yield from moved(base, other, layer, after)
 
@@ -144,7 +144,7 @@ def moved(base: Placed, other: Placed, before: Place, after: Place) -> Iterator[
     passed = [
         f"{each.kind} ({each.bound} to {now.bound})"
         for each in base.places
-        if (now := other.place(each.kind)) is not None and each.bound != now.bound
+        if (now := other.place_of(each.kind)) is not None and each.bound != now.bound
     ]
     crossed = (
         f"the ridge passes {', '.join(passed)}" if passed else "it passes none of the operators"
@@ -160,9 +160,9 @@ def moved(base: Placed, other: Placed, before: Place, after: Place) -> Iterator[
 def batches(view: Seen) -> Iterator[Conclusion]:
     """What the largest batch does to the places, beside the smallest."""
     for few, *_, many in (each for each in by_batch(view) if len(each) > 1):
-        layer, rest = many.longest_layer, many.place(ELEMENTWISE)
-        rest_before = few.place(ELEMENTWISE)
-        before = None if layer is None else few.place(layer.kind)
+        layer, rest = many.longest_layer, many.place_of(ELEMENTWISE)
+        rest_before = few.place_of(ELEMENTWISE)
+        before = None if layer is None else few.place_of(layer.kind)
         if layer is None or before is None or rest is None or rest_before is None:
             continue
         told = Sentence()

@@ -142,7 +142,7 @@ class Placed(Row[Step], frozen=True, kw_only=True):
         """The linear layer that took longest; None where none was measured."""
         return next((each for each in self.places if each.is_layer and each.measured_s), None)
 
-    def place(self, kind: str) -> Place | None:
+    def place_of(self, kind: str) -> Place | None:
         """The place of a kind; None where the step has none of it."""
         return next((each for each in self.places if each.kind == kind), None)
 
